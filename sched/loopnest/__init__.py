@@ -1,0 +1,148 @@
+"""Write the math once, schedule its loops, read the loop nest, run it.
+
+The math, the types and the errors are loaded at once; what `_LAZY` names is loaded when first
+used, so that `import loopnest` stays light.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from loopnest.domain import IterDomain, TensorDomain
+from loopnest.dtypes import bfloat16, float16, float32, float64, int32, int64
+from loopnest.dtypes import bool_ as bool
+from loopnest.enums import IterKind, Memory, ParallelType, Swizzle
+from loopnest.errors import (
+    CompileError,
+    DefinitionError,
+    InternalError,
+    KernelFault,
+    LaunchError,
+    LoopnestError,
+    LoweringError,
+    NotSupported,
+    ScheduleError,
+    VerifyError,
+)
+from loopnest.ops.linalg import matmul
+from loopnest.ops.pointwise import (
+    abs,
+    add,
+    bitand,
+    bitor,
+    cast,
+    ceil,
+    clamp,
+    cos,
+    div,
+    eq,
+    erf,
+    exp,
+    exp2,
+    floor,
+    fma,
+    ge,
+    gelu,
+    gt,
+    invert,
+    isnan,
+    le,
+    log,
+    log1p,
+    log2,
+    logical_and,
+    logical_not,
+    logical_or,
+    lt,
+    maximum,
+    minimum,
+    mod,
+    mul,
+    ne,
+    neg,
+    pow,
+    reciprocal,
+    relu,
+    round,
+    rsqrt,
+    sigmoid,
+    silu,
+    sin,
+    sqrt,
+    sub,
+    tanh,
+    trunc,
+    where,
+)
+from loopnest.ops.reductions import all, any, max, mean, min, prod, sum, var, welford
+from loopnest.ops.structure import (
+    broadcast,
+    concatenate,
+    expand,
+    flip,
+    full,
+    gather,
+    iota,
+    pad,
+    permute,
+    reshape,
+    slice,
+    squeeze,
+    unfold,
+)
+from loopnest.tensor import Fusion, TensorView
+
+if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
+    from loopnest.evaluate import evaluate
+
+LOCAL, SHARED, GLOBAL = Memory.LOCAL, Memory.SHARED, Memory.GLOBAL
+
+_LAZY = {
+    "evaluate": "loopnest.evaluate",
+}
+"""Name -> the module that defines it; a module that is itself the name stands for its own."""
+
+__all__ = [
+    "GLOBAL", "LOCAL", "SHARED", "CompileError", "DefinitionError", "Fusion", "InternalError",
+    "IterDomain", "IterKind", "KernelFault", "LaunchError", "LoopnestError", "LoweringError",
+    "Memory", "NotSupported", "ParallelType", "ScheduleError", "Swizzle", "TensorDomain",
+    "TensorView", "VerifyError", "abs", "add", "all", "any", "bfloat16", "bitand", "bitor", "bool",
+    "broadcast", "cast", "ceil", "clamp", "concatenate", "cos", "div", "eq", "erf", "evaluate",
+    "exp", "exp2", "expand", "flip", "float16", "float32", "float64", "floor", "fma", "full",
+    "gather", "ge", "gelu", "gt", "int32", "int64", "invert", "iota", "isnan", "le", "log",
+    "log1p", "log2", "logical_and", "logical_not", "logical_or", "lt", "matmul", "max", "maximum",
+    "mean", "min", "minimum", "mod", "mul", "ne", "neg", "pad", "permute", "pow", "prod",
+    "reciprocal", "relu", "reshape", "round", "rsqrt", "sigmoid", "silu", "sin", "slice", "sqrt",
+    "squeeze", "sub", "sum", "tanh", "trunc", "unfold", "var", "welford", "where",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    source = _LAZY.get(name)
+    if source is None:
+        raise AttributeError(f"module 'loopnest' has no attribute '{name}'")
+    module = import_module(source)
+    value: object = getattr(module, name, module)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})
+
+
+class _Package(ModuleType):
+    """This package: a module of a public function's name never takes the function's place.
+
+    Loading the module `loopnest.evaluate` would set it as the attribute `evaluate` here.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in _LAZY or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -1,0 +1,324 @@
+"""The loop nest: statements that printers, the interpreter and the checkers read.
+
+Semantics
+=========
+
+A `Program` runs once for every thread of a launch: the product of its launch dimensions
+(`Program.launch`: grid and block extents; a dimension that is not named has extent 1). Each thread
+executes the body from top to bottom; threads are unordered but for barriers.
+
+- `Loop` over [0, extent). A serial, unroll, vectorize, unswitch or cpu_parallel loop runs its body
+  for each index in ascending order (vectorize and cpu_parallel promise that the order does not
+  matter). A loop bound to a launch dimension runs its body at most once: in the threads whose
+  number along the dimension is < extent, with the index equal to that number.
+- `If` evaluates its condition (no effects) and runs one branch.
+- `Allocate` makes a buffer of LOCAL (one a thread) or SHARED (one a block) memory for the rest of
+  the enclosing body. Its elements are undefined until stored; loading an undefined element is a
+  fault.
+- `Store` evaluates the index and the value, converts the value to the buffer's type (floats round
+  to nearest even), then writes one element. Within one statement all loads precede the write.
+- `Let` names a value; the name is defined for the rest of the enclosing body.
+- `Barrier(scope)` orders all earlier accesses of the threads in its scope before all later ones.
+- `Collective` is an operation that threads do together; it declares what it reads and writes, who
+  takes part, and what it orders. Readers that do not know its name use the declaration.
+
+Indices are mathematical integers here; their width is chosen by the runtime. Division is floor
+division. Expressions follow `loopnest.expr`: a load under a false `where` or behind a false `and`
+is not performed.
+
+Every node is compared by identity, carries the place in the user's code that it came from
+(`origin`), and is never modified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from loopnest.buffers import Buffer
+from loopnest.dtypes import DType
+from loopnest.enums import ParallelType
+from loopnest.expr import Const, Expr, Index, Local
+
+
+class Source(Protocol):
+    """Where a node came from: the user's file and line, and the schedule call."""
+
+    file: str
+    line: int
+    call: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Loop:
+    """``for index in extent: body``.
+
+    Args:
+        var: the index; its `extent` is the loop's.
+        parallel: how it runs.
+        axis: the leaf axis of the tensor that gave it its shape, as ``T3.i0``.
+        body: statements.
+    """
+
+    var: Index
+    parallel: ParallelType
+    axis: str
+    body: tuple[Stmt, ...]
+    origin: Source | None = None
+
+    @property
+    def index(self) -> str:
+        """The name of the index: ``i0``, numbered in order of appearance."""
+        return self.var.name
+
+    @property
+    def extent(self) -> int | Expr:
+        """The number of iterations: an int where static."""
+        size = self.var.extent
+        return int(size.value) if isinstance(size, Const) else size
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class If:
+    """``if condition: body else: orelse``; `reason` says why the test is needed."""
+
+    condition: Expr
+    body: tuple[Stmt, ...]
+    orelse: tuple[Stmt, ...] = ()
+    reason: str = ""
+    origin: Source | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Allocate:
+    """Make `storage` for the rest of the enclosing body."""
+
+    storage: Buffer
+    origin: Source | None = None
+
+    @property
+    def buffer(self) -> str:
+        """The name of the buffer."""
+        return self.storage.name
+
+    @property
+    def tensor(self) -> str:
+        """The name of the tensor that it holds."""
+        return self.storage.tensor
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Store:
+    """``storage[index] = value``.
+
+    Args:
+        storage: the buffer written.
+        index: one index a dimension, or one offset in elements where `flat`.
+        value: converted to the buffer's type.
+        tensor: the name of the tensor that is computed.
+        role: "define" (a pointwise value), "init" (the identity of a reduction), "update" (one
+            step of a reduction) or "finish" (a reduction's result, rounded once).
+        coordinate: the element of the tensor's root domain that this claims to compute.
+    """
+
+    storage: Buffer
+    index: tuple[Expr, ...]
+    value: Expr
+    tensor: str
+    role: str = "define"
+    flat: bool = False
+    coordinate: tuple[Expr, ...] = ()
+    origin: Source | None = None
+
+    @property
+    def buffer(self) -> str:
+        """The name of the buffer written."""
+        return self.storage.name
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Let:
+    """``var = value``: a scalar temporary."""
+
+    var: Local
+    value: Expr
+    origin: Source | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Barrier:
+    """Order the accesses of all threads in `scope`: "warp", "block" or "grid"."""
+
+    scope: str
+    reason: str = ""
+    origin: Source | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Collective:
+    """An operation of several threads, described by its footprint.
+
+    Args:
+        name: "shuffle_reduce", "block_reduce", "grid_ticket"…
+        reads, writes: buffers touched.
+        participants: "warp", "block" or "grid".
+        orders: the scope of the barrier that it implies, or "".
+        args: its operands.
+    """
+
+    name: str
+    reads: tuple[Buffer, ...]
+    writes: tuple[Buffer, ...]
+    participants: str
+    orders: str
+    args: tuple[Expr, ...] = ()
+    origin: Source | None = None
+
+
+Stmt: TypeAlias = "Loop | If | Allocate | Store | Let | Barrier | Collective"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Param:
+    """A parameter of the kernel.
+
+    Args:
+        name: the identifier in the nest.
+        kind: "input", "output", "scalar", "size" or "workspace".
+        dtype: of the elements, of the scalar, or `index` for a size.
+        buffer: the array, for inputs, outputs and workspace.
+        shape: the logical shape of the array (its buffer has one dimension where this is `()`).
+    """
+
+    name: str
+    kind: str
+    dtype: DType
+    buffer: Buffer | None = None
+    shape: tuple[Expr, ...] = ()
+
+    @property
+    def c_type(self) -> str:
+        """The type in the C signature."""
+        names = {
+            "bool": "bool", "int32": "int32_t", "int64": "int64_t", "float16": "half_t",
+            "bfloat16": "bfloat16_t", "float32": "float", "float64": "double", "index": "int64_t",
+        }  # fmt: skip
+        base = names[self.dtype.name]
+        if self.buffer is None:
+            return base
+        return f"const {base}*" if self.kind == "input" else f"{base}*"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Output:
+    """A result: its name, the buffer that holds it, its logical shape.
+
+    `inplace` names the input whose memory it takes, else "".
+    """
+
+    name: str
+    buffer: Buffer
+    shape: tuple[Expr, ...]
+    inplace: str = ""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Program:
+    """A whole kernel.
+
+    Args:
+        name: an identifier.
+        params: inputs, outputs, scalars, sizes in order of first appearance, workspace. An output
+            in the memory of an input is no parameter; the input's buffer is then written.
+        body: statements.
+        launch: extent of each launch dimension in use, in the order x, y, z of grid, then block.
+        outputs: the results, in order.
+        conditions: assumptions, as text and as a boolean expression over sizes.
+    """
+
+    name: str
+    params: tuple[Param, ...]
+    body: tuple[Stmt, ...]
+    launch: tuple[tuple[ParallelType, Expr], ...] = ()
+    outputs: tuple[Output, ...] = ()
+    conditions: tuple[tuple[str, Expr], ...] = ()
+
+    def launch_extent(self, dimension: ParallelType) -> Expr | None:
+        """Return the launch extent of `dimension`, None where it is not used (1)."""
+        return next((size for d, size in self.launch if d is dimension), None)
+
+    def with_body(self, body: tuple[Stmt, ...]) -> Program:
+        """Return this program with other statements; itself where they are the same."""
+        if body is self.body:
+            return self
+        return Program(
+            self.name, self.params, body, self.launch, self.outputs, self.conditions
+        )
+
+
+def bodies(node: Stmt) -> tuple[tuple[Stmt, ...], ...]:
+    """Return the nested bodies of a statement."""
+    match node:
+        case Loop():
+            return (node.body,)
+        case If():
+            return (node.body, node.orelse)
+    return ()
+
+
+def walk(
+    body: tuple[Stmt, ...], ancestors: tuple[Stmt, ...] = ()
+) -> Iterator[tuple[Stmt, tuple[Stmt, ...]]]:
+    """Yield (statement, ancestors), pre-order, ancestors outermost first."""
+    for node in body:
+        yield node, ancestors
+        for inner in bodies(node):
+            yield from walk(inner, (*ancestors, node))
+
+
+def expressions(node: Stmt) -> tuple[Expr, ...]:
+    """Return the expressions that a statement itself evaluates."""
+    match node:
+        case If():
+            return (node.condition,)
+        case Store():
+            return (*node.index, node.value)
+        case Let():
+            return (node.value,)
+        case Collective():
+            return node.args
+    return ()
+
+
+def with_bodies(node: Stmt, inner: tuple[tuple[Stmt, ...], ...]) -> Stmt:
+    """Return `node` with other nested bodies; itself where they are the same."""
+    if all(a is b for a, b in zip(bodies(node), inner, strict=True)):
+        return node
+    match node:
+        case Loop():
+            return Loop(node.var, node.parallel, node.axis, inner[0], node.origin)
+        case If():
+            return If(node.condition, inner[0], inner[1], node.reason, node.origin)
+    return node
+
+
+def map_body(
+    body: tuple[Stmt, ...], rule: Callable[[Stmt], Stmt | tuple[Stmt, ...] | None]
+) -> tuple[Stmt, ...]:
+    """Return `body` rewritten bottom-up: `rule` gets each statement with its bodies rewritten.
+
+    `rule` returns the statement itself, another, several, or None to drop it. The same object
+    comes back where nothing changed.
+    """
+    result: list[Stmt] = []
+    changed = False
+    for node in body:
+        inner = tuple([map_body(b, rule) for b in bodies(node)])
+        new = rule(with_bodies(node, inner) if inner else node)
+        changed = changed or new is not node
+        if isinstance(new, tuple):
+            result.extend(new)
+        elif new is not None:
+            result.append(new)
+    return tuple(result) if changed else body

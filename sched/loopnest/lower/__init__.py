@@ -1,0 +1,1 @@
+"""Lowering: one pass a file, collected by `pipeline`."""

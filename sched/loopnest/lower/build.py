@@ -1,0 +1,154 @@
+"""Between the passes: the indexed nest as a tree of pieces, and the programs made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from loopnest.expr import Index
+from loopnest.kir import Allocate, Loop, Stmt
+from loopnest.lower.allocation import Storage
+from loopnest.lower.groups import LoopSpec
+from loopnest.lower.indexing import Guarded, Indexer
+from loopnest.lower.nest import Compute, LoopNode, Nest, NestItem
+from loopnest.lower.predicates import Piece, lift, seal
+from loopnest.schedule.loops import LoopGroup
+from loopnest.tensor import TensorView
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Tree:
+    """A loop (or the kernel's body, where `var` is None) with allocations in place.
+
+    The leaves are computation phases before indexing, guarded statements after.
+    """
+
+    var: Index | None
+    spec: LoopSpec | None
+    body: tuple[TreeItem, ...]
+
+
+TreeItem: TypeAlias = "Tree | Compute | Guarded | Allocate"
+
+
+def insert_allocations(nest: Nest, storage: dict[TensorView, Storage]) -> Tree:
+    """Return the nest with each LOCAL buffer made where its own loops begin."""
+    wanted: dict[Index | None, list[tuple[TensorView, Allocate]]] = {}
+    for unit in nest.plan.forest.units:
+        for tensor in unit.siblings:
+            held = storage[tensor]
+            if held.buffer.kind == "local":
+                home = _body_of(nest, held.home)
+                made = Allocate(held.buffer, tensor.placed or tensor.origin)
+                wanted.setdefault(home, []).append((unit, made))
+            if held.accumulator is not held.buffer:
+                home = _body_of(nest, _around_reduction(nest, tensor))
+                made = Allocate(held.accumulator, tensor.placed or tensor.origin)
+                wanted.setdefault(home, []).append((unit, made))
+    return _with_allocations(None, None, nest.body, wanted)
+
+
+def _body_of(nest: Nest, group: LoopGroup | None) -> Index | None:
+    """Return the index of the innermost loop that is left of `group` and those around it."""
+    while group is not None:
+        index = nest.index_of[group]
+        if isinstance(index, Index):
+            return index
+        group = group.enclosing()
+    return None
+
+
+def _around_reduction(nest: Nest, tensor: TensorView) -> LoopGroup | None:
+    axis = next(a for a in tensor.domain.leaf if a.is_reduction)
+    return nest.plan.forest.find(axis).enclosing()
+
+
+def _with_allocations(
+    var: Index | None,
+    spec: LoopSpec | None,
+    body: list[NestItem],
+    wanted: dict[Index | None, list[tuple[TensorView, Allocate]]],
+) -> Tree:
+    pending = list(wanted.get(var, ()))
+    items: list[TreeItem] = []
+    for item in body:
+        if pending:
+            inside = set(_units(item))
+            items.extend(made for unit, made in pending if unit in inside)
+            pending = [(unit, made) for unit, made in pending if unit not in inside]
+        if isinstance(item, LoopNode):
+            items.append(_with_allocations(item.var, item.spec, item.body, wanted))
+        else:
+            items.append(item)
+    return Tree(var, spec, tuple(items))
+
+
+def _units(item: NestItem) -> Iterator[TensorView]:
+    if isinstance(item, Compute):
+        yield item.unit
+    else:
+        for inner in item.body:
+            yield from _units(inner)
+
+
+def index_tree(tree: Tree, indexer: Indexer) -> Tree:
+    """Return the tree with every phase turned into guarded statements."""
+    body: list[TreeItem] = []
+    for item in tree.body:
+        if isinstance(item, Tree):
+            body.append(index_tree(item, indexer))
+        elif isinstance(item, Compute):
+            body.append(indexer.statements(item))
+        else:
+            body.append(item)
+    return Tree(tree.var, tree.spec, tuple(body))
+
+
+def statements(tree: Tree, *, lifted: bool) -> tuple[Stmt, ...]:
+    """Return the statements of an indexed tree, its tests lifted out of loops or not."""
+    return seal(_pieces(tree, lifted))
+
+
+def _pieces(tree: Tree, lifted: bool) -> list[Piece]:
+    pieces: list[Piece] = []
+    for item in tree.body:
+        if isinstance(item, Tree):
+            pieces.append(_loop_piece(item, lifted))
+        elif isinstance(item, Allocate):
+            pieces.append(Piece(item, {}))
+        elif isinstance(item, Guarded):
+            terms = {term.condition: term for term in item.terms}
+            pieces.extend(Piece(s, dict(terms)) for s in item.statements)
+    return pieces
+
+
+def _loop_piece(tree: Tree, lifted: bool) -> Piece:
+    assert tree.var is not None and tree.spec is not None
+    pieces = _pieces(tree, lifted)
+    outside = lift(pieces, tree.var) if lifted else {}
+    loop = Loop(tree.var, tree.spec.parallel, tree.spec.axis, seal(pieces), tree.spec.origin)
+    return Piece(loop, dict(outside))
+
+
+def tree_text(tree: Tree, title: str) -> str:
+    """Return a tree before indexing, for the stage dump."""
+    return "\n".join([f"# {title}", *_tree_lines(tree, 0)]) + "\n"
+
+
+def _tree_lines(tree: Tree, depth: int) -> Iterator[str]:
+    pad = "  " * depth
+    for item in tree.body:
+        match item:
+            case Tree():
+                assert item.var is not None and item.spec is not None
+                yield f"{pad}for {item.var.name} in {item.spec.extent}:"
+                yield from _tree_lines(item, depth + 1)
+            case Allocate():
+                shape = ", ".join(str(s) for s in item.storage.shape)
+                buffer = item.storage
+                yield f"{pad}{buffer.name}: {buffer.dtype}[{shape}] {buffer.memory.value}"
+            case Compute():
+                yield f"{pad}{item.phase} {', '.join(t.name for t in item.unit.siblings)}"
+
+

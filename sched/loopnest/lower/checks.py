@@ -1,0 +1,167 @@
+"""Checks of the plan: what this schedule asks of threads, lanes and parallel loops exists.
+
+Requires the plan and the storage. Ensures that no value crosses threads (rule 39 says what it would
+take), no reduction runs across threads, vectorized axes are innermost and of a legal width, and no
+parallel loop races on a buffer. It changes nothing.
+"""
+
+from __future__ import annotations
+
+from loopnest.enums import Memory, ParallelType
+from loopnest.errors import LoweringError, NotSupported
+from loopnest.expr import Const
+from loopnest.lower.allocation import Storage
+from loopnest.lower.groups import LoopSpec, Plan, is_trivial
+from loopnest.lower.nest import is_reduced
+from loopnest.schedule.loops import LoopGroup
+from loopnest.schedule.replay import match_leaves
+from loopnest.tensor import TensorView
+
+_MAX_VECTOR_BYTES = 64
+
+
+def check_plan(plan: Plan, storage: dict[TensorView, Storage]) -> None:
+    """Check every tensor of the plan.
+
+    Raises:
+        LoweringError: no kernel exists for the schedule.
+        NotSupported: it needs values that cross threads.
+    """
+    for unit in plan.forest.units:
+        for tensor in unit.siblings:
+            _check_reduction(plan, tensor)
+            _check_vectors(plan, tensor)
+            _check_races(plan, tensor, storage[tensor])
+    threaded = any(s.parallel.is_thread and not is_trivial(s) for s in plan.specs.values())
+    if threaded:
+        for unit in plan.forest.units:
+            for tensor in unit.siblings:
+                for consumer in tensor.consumers:
+                    if consumer in plan.forest.position:
+                        _check_crossing(plan, tensor, consumer)
+
+
+def _check_reduction(plan: Plan, tensor: TensorView) -> None:
+    for place, axis in enumerate(tensor.domain.leaf):
+        spec = plan.spec(axis)
+        if not axis.is_reduction or is_trivial(spec):
+            continue
+        if spec.parallel.is_thread:
+            raise NotSupported(
+                f"{tensor.name}: a reduction over {spec.parallel.value} (axis {place})",
+                "values that cross threads do not exist yet",
+                "bind iteration axes to threads, and let a thread reduce serially",
+            )
+        if spec.parallel in (ParallelType.cpu_parallel, ParallelType.vectorize):
+            raise LoweringError(
+                tensor.name,
+                f"its reduction axis {place} is {spec.parallel.value}, but each step of a "
+                "reduction needs the one before",
+                "split the reduction, rfactor it, and bind the iteration axis of the new tensor",
+            )
+
+
+def _check_vectors(plan: Plan, tensor: TensorView) -> None:
+    for place, axis in enumerate(tensor.domain.leaf):
+        spec = plan.spec(axis)
+        if spec.parallel is not ParallelType.vectorize:
+            continue
+        if place != tensor.ndim - 1:
+            raise LoweringError(
+                tensor.name,
+                f"its axis {place} is vectorized, but it has {tensor.ndim} leaf axes",
+                "vectorize the innermost axis only",
+            )
+        width = int(spec.extent.value) if isinstance(spec.extent, Const) else 0
+        power = width > 0 and width & (width - 1) == 0
+        if not power or width * tensor.dtype.size > _MAX_VECTOR_BYTES:
+            raise LoweringError(
+                tensor.name,
+                f"its vectorized axis {place} has the extent {spec.extent} "
+                f"({tensor.dtype.size} bytes an element)",
+                f"a vector is a static power of two of elements, of at most {_MAX_VECTOR_BYTES} "
+                "bytes",
+            )
+
+
+def _check_races(plan: Plan, tensor: TensorView, storage: Storage) -> None:
+    """Refuse a parallel loop in which several iterations work on one element of a buffer."""
+    own = {plan.forest.find(axis) for axis in tensor.domain.leaf}
+    path = plan.forest.path(tensor.siblings[0])
+    local = storage.accumulator.memory is Memory.LOCAL
+    start = plan.forest.shared_depth(tensor.siblings[0]) if local else 0
+    repeated = bool(plan.promotions[tensor].image) and not local
+    for group in path[start:]:
+        spec = plan.specs[group]
+        apart = spec.parallel is ParallelType.cpu_parallel or (
+            spec.parallel.is_thread and not local
+        )
+        if apart and not is_trivial(spec) and (group not in own or repeated):
+            if local or is_reduced(tensor):
+                raise LoweringError(
+                    tensor.name,
+                    f"it is computed again in each iteration of the {spec.parallel.value} loop "
+                    f"{spec.axis}, all on one buffer",
+                    "compute it outside of that loop, or at a position inside it",
+                )
+
+
+def _thread_loops(plan: Plan, tensor: TensorView) -> dict[ParallelType, tuple[LoopGroup, LoopSpec]]:
+    result: dict[ParallelType, tuple[LoopGroup, LoopSpec]] = {}
+    for group in plan.forest.path(tensor.siblings[0]):
+        spec = plan.specs[group]
+        if spec.parallel.is_thread and not is_trivial(spec):
+            result[spec.parallel] = (group, spec)
+    return result
+
+
+def _check_crossing(plan: Plan, producer: TensorView, consumer: TensorView) -> None:
+    """Refuse a value that another thread than its writer reads."""
+    mine, theirs = _thread_loops(plan, producer), _thread_loops(plan, consumer)
+    for dimension in dict.fromkeys((*mine, *theirs)):
+        if not _same_thread(plan, producer, consumer, dimension, mine, theirs):
+            raise LoweringError(
+                f"{consumer.name} reads {producer.name} ({producer.memory.value})",
+                f"along {dimension.value} the reading thread is not the writing one, and values "
+                "that cross threads do not exist yet",
+                f"compute {producer.name} at a position in {consumer.name} that holds the "
+                f"{dimension.value} loop, or bind the same axis of both to it",
+            )
+
+
+def _same_thread(
+    plan: Plan,
+    producer: TensorView,
+    consumer: TensorView,
+    dimension: ParallelType,
+    mine: dict[ParallelType, tuple[LoopGroup, LoopSpec]],
+    theirs: dict[ParallelType, tuple[LoopGroup, LoopSpec]],
+) -> bool:
+    if dimension not in mine:
+        if producer.memory is Memory.LOCAL:
+            return True  # every thread computed it
+        return dimension not in theirs and consumer.memory is Memory.GLOBAL
+    if dimension not in theirs:
+        return False
+    if mine[dimension][0] is theirs[dimension][0]:
+        return True
+    return _same_axis(plan, producer, consumer, mine[dimension][0], theirs[dimension][0])
+
+
+def _same_axis(
+    plan: Plan, producer: TensorView, consumer: TensorView, mine: LoopGroup, theirs: LoopGroup
+) -> bool:
+    """Whether two loops run over corresponding axes, so that a thread has the same elements."""
+    if plan.promotions[producer].image or plan.promotions[consumer].image:
+        return False
+    match = match_leaves(producer, consumer)
+    for axis in producer.domain.leaf:
+        if plan.forest.find(axis) is mine:
+            image = match.image.get(axis)
+            return (
+                image is not None
+                and axis in match.exact
+                and image in consumer.domain.leaf
+                and plan.forest.find(image) is theirs
+            )
+    return False

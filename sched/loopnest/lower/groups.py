@@ -1,0 +1,133 @@
+"""Pass 1, loop groups: which axes share a loop, what it runs over, and how it runs.
+
+Requires a fusion. Ensures one `LoopSpec` a group, one parallel type a loop, a `Promotion` for every
+tensor, and an ordered tree of loops and tensors. It comes first because every later pass speaks of
+loops, not of axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from loopnest.domain import IterDomain
+from loopnest.enums import ParallelType
+from loopnest.errors import LoweringError
+from loopnest.expr import ONE, Const, Expr
+from loopnest.lower.promotion import Promoter, Promotion
+from loopnest.schedule.loops import Conflict, LoopBody, LoopForest, LoopGroup
+from loopnest.simplify import Simplifier
+from loopnest.tensor import Fusion, TensorView
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LoopSpec:
+    """One loop: the axis that it runs over, its extent, its parallel type, who shares it."""
+
+    node: IterDomain
+    extent: Expr
+    parallel: ParallelType
+    axis: str
+    tensors: tuple[str, ...]
+    origin: object
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Plan:
+    """The fusion's loops: what the passes after this one read.
+
+    `order` is the tree of loops and first outputs of definitions in order of execution.
+    """
+
+    fusion: Fusion
+    algebra: Simplifier
+    forest: LoopForest
+    specs: dict[LoopGroup, LoopSpec]
+    promotions: dict[TensorView, Promotion]
+    order: LoopBody
+
+    def spec(self, axis: IterDomain) -> LoopSpec:
+        """Return the loop of a leaf axis."""
+        return self.specs[self.forest.find(axis)]
+
+    def text(self) -> str:
+        """Return the loop groups and the order, for the stage dump."""
+        return "\n".join(["# loop groups", *self._lines(self.order, 0)]) + "\n"
+
+    def _lines(self, body: LoopBody, depth: int) -> Iterator[str]:
+        for item in body.order:
+            if isinstance(item, TensorView):
+                yield "  " * depth + ", ".join(t.name for t in item.siblings)
+            else:
+                assert item.group is not None
+                spec = self.specs[item.group]
+                shared = " shared by " + ", ".join(spec.tensors) if len(spec.tensors) > 1 else ""
+                how = "" if spec.parallel is ParallelType.serial else f" {spec.parallel.value}"
+                yield "  " * depth + f"loop {spec.axis} in {spec.extent}{how}{shared}"
+                yield from self._lines(item, depth + 1)
+
+
+def group_loops(fusion: Fusion) -> Plan:
+    """Return the loops of `fusion`.
+
+    Raises:
+        LoweringError: the positions have no order, or a loop would have two parallel types.
+    """
+    algebra = Simplifier(fusion.facts)
+    try:
+        forest = LoopForest(fusion)
+        order = forest.order()
+    except Conflict as conflict:
+        raise LoweringError(
+            fusion.name, conflict.reason, "change a compute-at position"
+        ) from None
+    promoter = Promoter(forest, algebra)
+    promoter.run()
+    axes: dict[LoopGroup, list[tuple[TensorView, int]]] = {}
+    for unit in forest.units:
+        for twin in unit.siblings:
+            for place, axis in enumerate(twin.domain.leaf):
+                axes.setdefault(forest.find(axis), []).append((twin, place))
+    specs = {
+        group: _spec(members, promoter.node_of[group], algebra) for group, members in axes.items()
+    }
+    return Plan(fusion, algebra, forest, specs, promoter.promotions, order)
+
+
+def _spec(
+    members: list[tuple[TensorView, int]], node: IterDomain, algebra: Simplifier
+) -> LoopSpec:
+    parallel = ParallelType.serial
+    holder = ""
+    for tensor, place in members:
+        found = tensor.domain.leaf[place].parallel
+        if found is ParallelType.serial or found is parallel:
+            continue
+        if parallel is not ParallelType.serial:
+            raise LoweringError(
+                f"the loop of {holder} and {tensor.name}.{_label(tensor, place)}",
+                f"it is {parallel.value} for the one and {found.value} for the other",
+                "axes that share a loop share one parallel type",
+            )
+        parallel, holder = found, f"{tensor.name}.{_label(tensor, place)}"
+    tensor, place = next(
+        ((t, p) for t, p in reversed(members) if t.domain.leaf[p] is node), members[-1]
+    )
+    extent = algebra.simplify(node.size)
+    return LoopSpec(
+        node,
+        extent,
+        parallel,
+        f"{tensor.name}.{_label(tensor, place)}",
+        tuple(dict.fromkeys(t.name for t, _ in members)),
+        tensor.domain.leaf[place].origin or tensor.origin,
+    )
+
+
+def _label(tensor: TensorView, place: int) -> str:
+    return f"{tensor.domain.leaf[place].kind.letter}{place}"
+
+
+def is_trivial(spec: LoopSpec) -> bool:
+    """Whether the loop runs just once."""
+    return isinstance(spec.extent, Const) and spec.extent is ONE

@@ -1,0 +1,395 @@
+"""Pass 4, indexing: every phase of a computation becomes stores with indices and a value.
+
+Requires the nest and the storage. Ensures `kir` statements in which every access is written in loop
+indices, each with the terms of its predicate (pass 5 places them). Indices are found by walking the
+transforms behind a tensor's loops backward to its root, over the root map to its producers, and,
+for a LOCAL producer, forward again to the loops that index its buffer.
+
+Before: ``for i0: define T1``; after: ``for i0: T1[0] = x[i0] * 2.0``.
+
+Source: the backward traversal is nvFuser's index_compute; rule 26: the loop map forwards merged
+broadcasts, the index map does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loopnest import dtypes
+from loopnest.buffers import Buffer
+from loopnest.definition import Definition
+from loopnest.domain import IterDomain
+from loopnest.enums import LAUNCH_DIMENSIONS, Memory
+from loopnest.errors import InternalError
+from loopnest.expr import (
+    TRUE,
+    ZERO,
+    Coordinate,
+    Expr,
+    LaunchIndex,
+    Load,
+    Local,
+    Op,
+    substitute,
+    walk,
+)
+from loopnest.kir import Let, Store
+from loopnest.lower.allocation import Storage
+from loopnest.lower.groups import Plan, is_trivial
+from loopnest.lower.nest import Compute
+from loopnest.lower.promotion import Promotion
+from loopnest.schedule.loops import RootClass
+from loopnest.schedule.replay import Match, match_leaves
+from loopnest.schedule.root_map import pairs
+from loopnest.tensor import TensorView
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One term of a predicate, and why it is needed."""
+
+    condition: Expr
+    reason: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Guarded:
+    """Statements under the conjunction of `terms`."""
+
+    statements: tuple[Store | Let, ...]
+    terms: tuple[Term, ...]
+
+
+class Environment:
+    """The indices of one tensor's axes, given those of its loops."""
+
+    def __init__(
+        self, plan: Plan, tensor: TensorView, indices: tuple[Expr | None, ...]
+    ) -> None:
+        self.plan = plan
+        self.tensor = tensor
+        self.promotion = plan.promotions[tensor]
+        self.known: dict[IterDomain, Expr] = {
+            axis: index
+            for axis, index in zip(self.promotion.leaf, indices, strict=True)
+            if index is not None
+        }
+        self._by_class: dict[RootClass, Expr] | None = None
+        algebra = plan.algebra
+        for step in reversed(self.promotion.steps):
+            outputs = [self.known.get(axis) for axis in step.outputs]
+            if any(value is None for value in outputs):
+                continue
+            values = step.backward([v for v in outputs if v is not None], algebra)
+            for axis, value in zip(step.inputs, values, strict=True):
+                self.known.setdefault(axis, value)
+
+    def by_class(self) -> dict[RootClass, Expr]:
+        """Return the index of each axis of the math that the loops run over."""
+        if self._by_class is None:
+            class_of = self.plan.forest.class_of
+            self._by_class = {}
+            for axis, value in self.known.items():
+                found = class_of.get(axis)
+                if found is not None and not axis.is_broadcast:
+                    self._by_class.setdefault(found.find(), value)
+        return self._by_class
+
+    def index(self, axis: IterDomain) -> Expr | None:
+        """Return the index of a root or logical axis of the tensor; None where it has none."""
+        value = self.known.get(axis) if not self.promotion.image else None
+        if value is not None:
+            return value
+        found = self.plan.forest.class_of.get(axis)
+        if found is not None:
+            value = self.by_class().get(found.find())
+        if value is None:
+            value = self.known.get(axis)
+        return ZERO if value is None and axis.is_broadcast else value
+
+
+class Indexer:
+    """Turn computation phases into stores."""
+
+    def __init__(self, plan: Plan, storage: dict[TensorView, Storage]) -> None:
+        self.plan = plan
+        self.algebra = plan.algebra
+        self.storage = storage
+        self._matches: dict[tuple[TensorView, TensorView], Match] = {}
+        self._temporaries = 0
+        self._launched = tuple(
+            d for d in LAUNCH_DIMENSIONS
+            if any(s.parallel is d and not is_trivial(s) for s in plan.specs.values())
+        )  # fmt: skip
+
+    def statements(self, compute: Compute) -> Guarded:
+        """Return the statements of one phase, and the terms of their predicate."""
+        unit = compute.unit
+        environments = [
+            Environment(self.plan, twin, compute.indices) for twin in unit.siblings
+        ]
+        first = environments[0]
+        match compute.phase:
+            case "init":
+                made = self._init(unit, environments)
+            case "finish":
+                made = self._finish(unit, environments)
+            case "update":
+                made = self._update(unit, environments)
+            case _:
+                made = self._define(unit, environments)
+        return Guarded(made, self._terms(compute, first))
+
+    # Phases
+
+    def _define(self, unit: TensorView, environments: list[Environment]) -> tuple[Store, ...]:
+        definition = unit.definition
+        assert definition is not None
+        values = self._values(definition, environments[0])
+        return tuple([
+            self._store(env, self.storage[env.tensor].buffer, value, "define")
+            for env, value in zip(environments, values, strict=True)
+        ])  # fmt: skip
+
+    def _init(self, unit: TensorView, environments: list[Environment]) -> tuple[Store, ...]:
+        definition = unit.definition
+        assert definition is not None and definition.reducer is not None
+        types = tuple([twin.dtype.compute for twin in unit.siblings])
+        return tuple([
+            self._store(env, self.storage[env.tensor].accumulator, value, "init")
+            for env, value in zip(environments, definition.reducer.identity(types), strict=True)
+        ])  # fmt: skip
+
+    def _update(
+        self, unit: TensorView, environments: list[Environment]
+    ) -> tuple[Store | Let, ...]:
+        definition = unit.definition
+        assert definition is not None and definition.reducer is not None
+        element = self._values(definition, environments[0])
+        before = tuple([
+            self._load_own(env, self.storage[env.tensor].accumulator) for env in environments
+        ])  # fmt: skip
+        after = definition.reducer.combine(before, element)
+        lets: list[Let] = []
+        if len(after) > 1:
+            for value in after:
+                lets.append(Let(self._temporary(value), value, unit.origin))
+            after = tuple([let.var for let in lets])
+        stores = [
+            self._store(env, self.storage[env.tensor].accumulator, value, "update")
+            for env, value in zip(environments, after, strict=True)
+        ]
+        return (*lets, *stores)
+
+    def _finish(self, unit: TensorView, environments: list[Environment]) -> tuple[Store, ...]:
+        return tuple([
+            self._store(
+                env,
+                self.storage[env.tensor].buffer,
+                self._load_own(env, self.storage[env.tensor].accumulator),
+                "finish",
+            )
+            for env in environments
+        ])  # fmt: skip
+
+    def _temporary(self, value: Expr) -> Local:
+        self._temporaries += 1
+        return Local(f"v{self._temporaries - 1}", value.dtype)
+
+    # Accesses
+
+    def _store(self, env: Environment, buffer: Buffer, value: Expr, role: str) -> Store:
+        index, flat = self._own_index(env, buffer)
+        found = [env.index(axis) for axis in env.tensor.domain.root]
+        coordinate = tuple([ZERO if value is None else value for value in found])
+        placed = env.tensor.placed or env.tensor.origin
+        return Store(buffer, index, value, env.tensor.name, role, flat, coordinate, placed)
+
+    def _load_own(self, env: Environment, buffer: Buffer) -> Load:
+        index, flat = self._own_index(env, buffer)
+        return Load(buffer, index, flat)
+
+    def _own_index(self, env: Environment, buffer: Buffer) -> tuple[tuple[Expr, ...], bool]:
+        storage = self.storage[env.tensor]
+        if buffer.memory is Memory.GLOBAL:
+            return self._global_index(
+                buffer, [self._need(env, axis) for axis in env.tensor.domain.logical]
+            )
+        places = storage.places if buffer is storage.buffer else storage.partial_places
+        leaf = env.promotion.leaf
+        return tuple([env.known[leaf[place]] for place in places]) or (ZERO,), False
+
+    def _need(self, env: Environment, axis: IterDomain) -> Expr:
+        value = env.index(axis)
+        if value is None:
+            raise InternalError(
+                f"{env.tensor.name} of {self.plan.fusion.name}",
+                f"the index of an axis of extent {axis.size} is not known from its loops",
+            )
+        return value
+
+    def _global_index(
+        self, buffer: Buffer, index: list[Expr]
+    ) -> tuple[tuple[Expr, ...], bool]:
+        """Return one index a dimension, or one flat offset where that needs less division."""
+        if not index:
+            return (ZERO,), False
+        cost = sum(_divisions(i) for i in index)
+        if cost and len(index) > 1:
+            terms = (
+                self.algebra.mul(i, s) for i, s in zip(index, buffer.strides, strict=True)
+            )
+            flat = self.algebra.sum(terms)
+            if _divisions(flat) < cost:
+                return (flat,), True
+        return tuple(index), False
+
+    def _values(self, definition: Definition, env: Environment) -> tuple[Expr, ...]:
+        args = tuple([self._read(p, env) for p in definition.producers])
+        values = [definition.value(n, args) for n in range(len(definition.values))]
+        root = env.tensor.domain.root
+        result: list[Expr] = []
+        for value in values:
+            mapping: dict[Expr, Expr] = {
+                node: self._need(env, root[node.number])
+                for node in walk(value)
+                if isinstance(node, Coordinate)
+            }
+            result.append(substitute(value, mapping) if mapping else value)
+        return tuple(result)
+
+    def _read(self, producer: TensorView, env: Environment) -> Load:
+        storage = self.storage[producer]
+        index: dict[IterDomain, Expr] = {axis: ZERO for axis in producer.domain.logical}
+        for mine, theirs in pairs(producer, env.tensor):
+            if not mine.is_broadcast:
+                index[mine] = self._need(env, theirs)
+        if storage.buffer.memory is Memory.GLOBAL:
+            where, flat = self._global_index(storage.buffer, list(index.values()))
+            return Load(storage.buffer, where, flat)
+        reader = _LocalReader(self, producer, env, index)
+        promoted = self.plan.promotions[producer].leaf
+        places = tuple([reader.value(promoted[place], place) for place in storage.places])
+        return Load(storage.buffer, places or (ZERO,))
+
+    def match(self, producer: TensorView, consumer: TensorView) -> Match:
+        """Return the correspondence of the axes of direct neighbours, made once."""
+        key = (producer, consumer)
+        found = self._matches.get(key)
+        if found is None:
+            found = self._matches[key] = match_leaves(producer, consumer)
+        return found
+
+    # Predicates
+
+    def _terms(self, compute: Compute, env: Environment) -> tuple[Term, ...]:
+        storage = self.storage[compute.unit]
+        written = storage.accumulator if compute.phase in ("init", "update") else storage.buffer
+        terms: dict[Expr, Term] = {}
+        if compute.phase != "init" or written.memory is Memory.GLOBAL:
+            for step in env.promotion.steps:
+                for axis in step.overshoots(self.algebra):
+                    self._hole(env, axis, step.describe(), terms)
+        if written.memory is Memory.GLOBAL:
+            for term in self._one_writer(compute):
+                terms[term.condition] = term
+        return tuple(terms.values())
+
+    def _hole(
+        self, env: Environment, axis: IterDomain, how: str, terms: dict[Expr, Term]
+    ) -> None:
+        value = env.known.get(axis)
+        if value is None:
+            return
+        size = self.algebra.simplify(axis.size)
+        condition = self.algebra.lt(value, size)
+        if condition is not TRUE:
+            name = env.tensor.name
+            terms[condition] = Term(condition, f"{name}: {how} need not divide {size}")
+
+    def _one_writer(self, compute: Compute) -> list[Term]:
+        """Return the tests that let one thread write a GLOBAL tensor without these dimensions."""
+        loops = (self.plan.specs[group] for group in self.plan.forest.path(compute.unit))
+        used = {spec.parallel for spec in loops if not is_trivial(spec)}
+        names = compute.unit.name
+        return [
+            Term(
+                Op("eq", (LaunchIndex(d), ZERO), dtypes.bool_),
+                f"{names} does not use {d.value}, so one writes it",
+            )
+            for d in self._launched
+            if d not in used
+        ]
+
+
+class _LocalReader:
+    """Find the index of a LOCAL producer's buffer from its consumer's loops."""
+
+    def __init__(
+        self,
+        indexer: Indexer,
+        producer: TensorView,
+        env: Environment,
+        index: dict[IterDomain, Expr],
+    ) -> None:
+        self.indexer, self.producer, self.env = indexer, producer, env
+        self.promotion: Promotion = indexer.plan.promotions[producer]
+        self.base = index
+        self.found: dict[IterDomain, Expr] = {}
+
+    def value(self, node: IterDomain, place: int) -> Expr:
+        """Return the index along leaf `place`, which runs over `node`."""
+        own = self.producer.domain.leaf[place]
+        consumer = self.env.promotion
+        if node is own and not consumer.image:
+            match = self.indexer.match(self.producer, self.env.tensor)
+            image = match.image.get(own)
+            if image is not None and own in match.exact and image in self.env.known:
+                return self.env.known[image]
+        return self._forward(node)
+
+    def _forward(self, node: IterDomain) -> Expr:
+        value = self.found.get(node)
+        if value is not None:
+            return value
+        if node in self.base and not self.promotion.image:
+            value = self.base[node]
+        elif node in self.env.known:
+            value = self.env.known[node]
+        elif node.definition is not None:
+            step = node.definition
+            values = step.forward([self._forward(a) for a in step.inputs], self.indexer.algebra)
+            self.found.update(zip(step.outputs, values, strict=True))
+            return self.found[node]
+        else:
+            value = self._root(node)
+        self.found[node] = value
+        return value
+
+    def _root(self, node: IterDomain) -> Expr:
+        class_of = self.indexer.plan.forest.class_of
+        group = class_of.get(node)
+        if group is not None:
+            for axis, value in self.base.items():
+                other = class_of.get(axis)
+                if other is not None and other.find() is group.find() and not axis.is_broadcast:
+                    return value
+            known = self.env.by_class().get(group.find())
+            if known is not None:
+                return known
+        if node in self.base:
+            return self.base[node]
+        if node.is_broadcast:
+            return ZERO
+        raise InternalError(
+            f"{self.producer.name} read by {self.env.tensor.name}",
+            f"the index of an axis of extent {node.size} is not known",
+        )
+
+
+def _divisions(value: Expr) -> int:
+    return sum(
+        1 for node in walk(value) if isinstance(node, Op) and node.op in ("floordiv", "mod")
+    )
+
+

@@ -1,0 +1,184 @@
+"""Pass 2, nest: loops with numbered indices, around the phases of each tensor's computation.
+
+Requires the plan of loop groups. Ensures a tree of `LoopNode` and `Compute`; every loop has its own
+`Index`, numbered in order of appearance; loops of extent 1 are gone; a reduction is an init before
+its outermost reduction loop, an update inside, and, for a 16-bit result, a finish after. It comes
+before allocation and indexing because both ask where a tensor stands in the nest.
+
+Before, loops of T2 ``[i0, r1]``; after::
+
+    for i0: { init T2; for r1: update T2 }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from loopnest.domain import IterDomain
+from loopnest.enums import ParallelType
+from loopnest.expr import ONE, ZERO, Const, Expr, Index
+from loopnest.lower.groups import LoopSpec, Plan, is_trivial
+from loopnest.schedule.loops import LoopBody, LoopGroup
+from loopnest.tensor import TensorView
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Compute:
+    """One phase of a definition: "define", "init", "update" or "finish".
+
+    `indices` gives, for each leaf axis of the (first) output, the index of its loop; 0 where the
+    loop is trivial, None where the phase does not run over it (reduction axes outside the update).
+    `loops` are the loops around it, outermost first.
+    """
+
+    unit: TensorView
+    phase: str
+    indices: tuple[Expr | None, ...]
+    loops: tuple[Index, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LoopNode:
+    """A loop of the tree."""
+
+    var: Index
+    spec: LoopSpec
+    body: list[NestItem]
+
+
+NestItem: TypeAlias = "LoopNode | Compute"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Nest:
+    """The tree, and for each loop group its index expression."""
+
+    plan: Plan
+    body: list[NestItem]
+    index_of: dict[LoopGroup, Expr]
+
+    def text(self) -> str:
+        """Return the tree, for the stage dump."""
+        return "\n".join(["# nest", *_lines(self.body, 0)]) + "\n"
+
+
+def _lines(body: list[NestItem], depth: int) -> Iterator[str]:
+    for item in body:
+        if isinstance(item, Compute):
+            yield "  " * depth + f"{item.phase} {', '.join(t.name for t in item.unit.siblings)}"
+        else:
+            how = "" if item.spec.parallel is ParallelType.serial else item.spec.parallel.value
+            note = f"  # {how}" if how else ""
+            yield "  " * depth + f"for {item.var.name} in {item.spec.extent}:{note}"
+            yield from _lines(item.body, depth + 1)
+
+
+def build_nest(plan: Plan) -> Nest:
+    """Return the tree of loops and computation phases."""
+    builder = _Builder(plan)
+    body = builder.body(plan.order, ())
+    return Nest(plan, body, builder.index_of)
+
+
+def is_reduced(unit: TensorView) -> bool:
+    """Whether `unit` accumulates: a reduction over more than one element (rule 29)."""
+    definition = unit.definition
+    if definition is None or definition.reducer is None:
+        return False
+    return any(axis.is_reduction and axis.size is not ONE for axis in unit.domain.root)
+
+
+class _Builder:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.index_of: dict[LoopGroup, Expr] = {}
+        self.count = 0
+        self.first_loop: dict[LoopGroup, list[TensorView]] = {}
+        for unit in plan.forest.units:
+            if is_reduced(unit):
+                group = self._first_reduction(unit)
+                self.first_loop.setdefault(group, []).append(unit)
+
+    def _first_reduction(self, unit: TensorView) -> LoopGroup:
+        """Return the outermost loop that reduces `unit`, around which init and finish stand."""
+        axis = next(a for a in unit.domain.leaf if a.is_reduction)
+        return self.plan.forest.find(axis)
+
+    def body(self, tree: LoopBody, loops: tuple[Index, ...]) -> list[NestItem]:
+        result: list[NestItem] = []
+        for item in tree.order:
+            if isinstance(item, TensorView):
+                phase = "update" if is_reduced(item) else "define"
+                result.append(self._compute(item, phase, {}, loops))
+                continue
+            assert item.group is not None
+            starting = self.first_loop.get(item.group, [])
+            for unit in starting:
+                result.extend(self._around(unit, "init", loops))
+            result.extend(self._loop(item, loops))
+            for unit in starting:
+                if any(twin.dtype.is_half for twin in unit.siblings):
+                    result.extend(self._around(unit, "finish", loops))
+        return result
+
+    def _loop(self, tree: LoopBody, loops: tuple[Index, ...]) -> list[NestItem]:
+        group = tree.group
+        assert group is not None
+        spec = self.plan.specs[group]
+        if is_trivial(spec):
+            self.index_of[group] = ZERO
+            return self.body(tree, loops)
+        var = self._index(spec.extent)
+        self.index_of[group] = var
+        inner = self.body(tree, (*loops, var))
+        return [LoopNode(var, spec, inner)]
+
+    def _index(self, extent: Expr) -> Index:
+        self.count += 1
+        return Index(f"i{self.count - 1}", extent)
+
+    def _around(self, unit: TensorView, phase: str, loops: tuple[Index, ...]) -> list[NestItem]:
+        """Return `phase` of a reduction inside fresh loops over its inner iteration axes."""
+        leaf = unit.domain.leaf
+        start = next(n for n, a in enumerate(leaf) if a.is_reduction)
+        own: dict[IterDomain, Expr] = {}
+        made: list[tuple[Index, LoopSpec]] = []
+        for axis in leaf[start:]:
+            if axis.is_reduction:
+                continue
+            spec = self.plan.spec(axis)
+            if is_trivial(spec):
+                own[axis] = ZERO
+            else:
+                var = self._index(spec.extent)
+                own[axis] = var
+                made.append((var, spec))
+        inside = (*loops, *(var for var, _ in made))
+        items: list[NestItem] = [self._compute(unit, phase, own, inside)]
+        for var, spec in reversed(made):
+            items = [LoopNode(var, spec, items)]
+        return items
+
+    def _compute(
+        self,
+        unit: TensorView,
+        phase: str,
+        own: dict[IterDomain, Expr],
+        loops: tuple[Index, ...],
+    ) -> Compute:
+        indices: list[Expr | None] = []
+        for axis in unit.domain.leaf:
+            if axis in own:
+                indices.append(own[axis])
+            elif axis.is_reduction and phase in ("init", "finish"):
+                indices.append(None)
+            else:
+                indices.append(self.index_of[self.plan.forest.find(axis)])
+        return Compute(unit, phase, tuple(indices), loops)
+
+
+def static(extent: Expr) -> int | None:
+    """Return a static extent as an int, else None."""
+    return int(extent.value) if isinstance(extent, Const) else None

@@ -1,0 +1,227 @@
+"""Loop promotion: the domain that each shared loop runs over, and each tensor's place in it.
+
+A loop group is one loop for several tensors. Where one of them lacks an axis of the math that
+another merged into the loop (a broadcast not yet made concrete, or an axis that it does not have at
+all), its own axis is too small: the loop runs over the *promoted* axis, the group's transforms on
+concrete roots (rule 35). A tensor that has less computes an element more than once.
+
+`promote` finds, for every group, the promoted axis, and for every tensor the axis that each of its
+leaves stands for; indices and predicates follow from these alone.
+
+Source: the notion is nvFuser's loop promotion (Fuser, csrc/id_model/loop_promotion.cpp); the
+construction here works backwards from the richest member of a group instead of over an id graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from loopnest.domain import (
+    IterDomain,
+    Merge,
+    TensorDomain,
+    Transform,
+    ancestors,
+    transforms_between,
+)
+from loopnest.errors import LoweringError
+from loopnest.schedule.loops import LoopForest, LoopGroup, RootClass
+from loopnest.simplify import Simplifier
+from loopnest.tensor import TensorView
+
+RootKey: TypeAlias = "RootClass | IterDomain"
+_NOWHERE = TensorDomain((), (), ())
+
+
+@dataclass(eq=False, slots=True)
+class Promotion:
+    """What the loops of one tensor run over.
+
+    `leaf` is one axis a leaf axis of the tensor: its own, or the promoted one. `image` maps inner
+    axes of the tensor to promoted axes, where they differ. `steps` are the transforms behind
+    `leaf`, inputs first.
+    """
+
+    leaf: tuple[IterDomain, ...]
+    image: dict[IterDomain, IterDomain] = field(default_factory=dict)
+    steps: tuple[Transform, ...] = ()
+
+
+class Promoter:
+    """Find promoted axes for all units of a forest."""
+
+    def __init__(self, forest: LoopForest, algebra: Simplifier) -> None:
+        self.forest = forest
+        self.algebra = algebra
+        self.node_of: dict[LoopGroup, IterDomain] = {}
+        self.promotions: dict[TensorView, Promotion] = {}
+        self._covers: dict[IterDomain, frozenset[RootKey]] = {}
+        self._keys: dict[IterDomain, frozenset[RootKey]] = {}
+        self._owner: dict[IterDomain, TensorView] = {}
+
+    def run(self) -> None:
+        """Fill `node_of` and `promotions`."""
+        groups: dict[LoopGroup, None] = {}
+        for unit in self.forest.units:
+            for twin in unit.siblings:
+                for axis in twin.domain.leaf:
+                    self._owner[axis] = twin
+                    groups[self.forest.find(axis)] = None
+        for group in groups:
+            self.node_of[group] = self._promoted_axis(group)
+        for unit in self.forest.units:
+            for twin in unit.siblings:
+                self.promotions[twin] = self._promotion(twin)
+
+    # Which axes of the math an axis runs over
+
+    def keys(self, axis: IterDomain) -> frozenset[RootKey]:
+        """Return the root classes that `axis` was made from; an axis in no class is its own.
+
+        An axis that a factored reduction derived stands for the roots that it was derived from.
+        """
+        found = self._keys.get(axis)
+        if found is None:
+            found = self._keys[axis] = self._find_keys(axis)
+        return found
+
+    def _find_keys(self, axis: IterDomain) -> frozenset[RootKey]:
+        group = self.forest.class_of.get(axis)
+        derived = axis if axis.definition is not None else None
+        if group is not None:
+            group = group.find()
+            members = group.members.values()
+            derived = next((a for a in members if a.definition is not None), derived)
+        if derived is not None:
+            assert derived.definition is not None
+            return frozenset().union(*(self.keys(a) for a in derived.definition.inputs))
+        return frozenset([axis if group is None else group])
+
+    def _cover(self, axis: IterDomain) -> frozenset[RootKey]:
+        """Return the keys of the roots of `axis` that are not broadcast in its own tensor."""
+        found = self._covers.get(axis)
+        if found is None:
+            roots = (a for a in ancestors((axis,), _NOWHERE) if a.definition is None)
+            own = (self.keys(r) for r in roots if not r.is_broadcast)
+            found = self._covers[axis] = frozenset().union(*own)
+        return found
+
+    def _potential(self, axis: IterDomain) -> frozenset[RootKey]:
+        """Return what `axis` covers once its broadcast roots are made concrete."""
+        return frozenset(key for key in self.keys(axis) if not _concrete(key).is_broadcast)
+
+    def _promoted_axis(self, group: LoopGroup) -> IterDomain:
+        first = group.axes[0]
+        if len(group.axes) == 1:
+            return first
+        whole: frozenset[RootKey] = frozenset().union(*(self._cover(a) for a in group.axes))
+        for axis in group.axes:
+            if self._cover(axis) == whole:
+                return axis
+        return self._combined(group, whole)
+
+    def _combined(self, group: LoopGroup, whole: frozenset[RootKey]) -> IterDomain:
+        """Make an axis that no tensor has: a member's transforms on concrete roots (rule 35)."""
+        best, missing = group.axes[0], whole
+        for axis in group.axes:
+            left = whole - self._potential(axis)
+            if len(left) < len(missing):
+                best, missing = axis, left
+        node = self._on_concrete_roots(best)
+        if missing:
+            self._require_merges_only(group, best)
+        for root in sorted(map(_concrete, missing), key=lambda axis: str(axis.size)):
+            node = Merge(node, root, self.algebra).outputs[0]
+        return node
+
+    def _on_concrete_roots(self, axis: IterDomain) -> IterDomain:
+        domain = self._owner[axis].domain
+        image: dict[IterDomain, IterDomain] = {}
+        for root in domain.root:
+            found = self.forest.class_of.get(root)
+            image[root] = root if found is None else found.find().concrete()
+        for step in domain.history:
+            copy = step.replay([image[a] for a in step.inputs], self.algebra)
+            image.update(zip(step.outputs, copy.outputs, strict=True))
+        return image[axis]
+
+    def _require_merges_only(self, group: LoopGroup, best: IterDomain) -> None:
+        for axis in group.axes:
+            tensor = self._owner[axis]
+            inner = ancestors((axis,), tensor.domain) - set(tensor.domain.root)
+            if not all(isinstance(a.definition, Merge) for a in inner):
+                other = self._owner[best]
+                raise LoweringError(
+                    f"{tensor.name} and {other.name}",
+                    f"a loop that they share has no common domain: {tensor.name} splits an axis "
+                    f"merged with axes that {other.name} does not have",
+                    f"compute {tensor.name} and {other.name} in separate loops",
+                )
+
+    # Each tensor's place
+
+    def _promotion(self, tensor: TensorView) -> Promotion:
+        domain = tensor.domain
+        nodes = [self.node_of[self.forest.find(axis)] for axis in domain.leaf]
+        if all(self._is_own(axis, node) for axis, node in zip(domain.leaf, nodes, strict=True)):
+            return Promotion(domain.leaf, {}, domain.history)
+        image = self._image(tensor, nodes)
+        leaf = tuple([image.get(axis, axis) for axis in domain.leaf])
+        return Promotion(leaf, image, tuple(steps_behind(leaf)))
+
+    def _is_own(self, axis: IterDomain, node: IterDomain) -> bool:
+        """Whether the loop over `node` runs over just the points of `axis`."""
+        return node is axis or (node in self._owner and self._cover(axis) == self._cover(node))
+
+    def _image(self, tensor: TensorView, nodes: Sequence[IterDomain]) -> dict[IterDomain, IterDomain]:
+        domain = tensor.domain
+        image: dict[IterDomain, IterDomain] = {}
+        for axis, node in zip(domain.leaf, nodes, strict=True):
+            if node is not axis:
+                image[axis] = node
+        for step in reversed(domain.history):
+            self._match_upwards(step, domain, image)
+        for step in domain.history:
+            if any(axis in image for axis in step.inputs) and step.outputs[0] not in image:
+                copy = step.replay([image.get(a, a) for a in step.inputs], self.algebra)
+                image.update(zip(step.outputs, copy.outputs, strict=True))
+        return image
+
+    def _match_upwards(
+        self, step: Transform, domain: TensorDomain, image: dict[IterDomain, IterDomain]
+    ) -> None:
+        """Carry the image of one of a step's outputs to its other outputs and its inputs."""
+        for slot, axis in enumerate(step.outputs):
+            if axis not in image:
+                continue
+            node = self._narrow(image[axis], self._potential(axis))
+            found = node.definition
+            if found is None or found.key != step.key or found.outputs[slot] is not node:
+                continue
+            for mine, theirs in zip(step.outputs, found.outputs, strict=True):
+                image.setdefault(mine, theirs)
+            for mine, theirs in zip(step.inputs, found.inputs, strict=True):
+                image.setdefault(mine, theirs)
+            return
+
+    def _narrow(self, node: IterDomain, keys: frozenset[RootKey]) -> IterDomain:
+        """Pass down merges of which just one input has to do with `keys`."""
+        while node.definition is not None and len(node.definition.outputs) == 1:
+            inputs = node.definition.inputs
+            present = [not keys.isdisjoint(self._potential(a)) for a in inputs]
+            carried = node.definition.carries(present)
+            if all(present) or len(carried) != 1:
+                break
+            node = inputs[next(iter(carried))]
+        return node
+
+
+def _concrete(key: RootKey) -> IterDomain:
+    return key.concrete() if isinstance(key, RootClass) else key
+
+
+def steps_behind(leaf: Sequence[IterDomain]) -> list[Transform]:
+    """Return every transform behind `leaf`, inputs before users."""
+    return list(transforms_between((), leaf))

@@ -1,0 +1,52 @@
+"""What lowering hands over: the loop nest, and what the Kernel facade tells about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from loopnest.buffers import Buffer
+from loopnest.dtypes import DType
+from loopnest.enums import Memory
+from loopnest.expr import Expr
+from loopnest.kir import Program
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A tensor as it was scheduled when the kernel was lowered.
+
+    Args:
+        name: of the TensorView.
+        dtype: of its elements.
+        shape: logical extents, ints where static.
+        memory: where it lives.
+        buffer: the name of the buffer that holds it, None where it needs none.
+        compute_at_pos: how many leading leaf axes share loops with its consumers.
+        leaf: the leaf axes as text.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int | Expr, ...]
+    memory: Memory
+    buffer: str | None
+    compute_at_pos: int
+    leaf: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Lowered:
+    """The result of lowering one fusion.
+
+    Args:
+        program: the loop nest after the last pass.
+        stages: name of each pass, in order, with a function that prints its result.
+        tensors: every tensor of the fusion, in order of creation.
+        buffers: every buffer of the program, parameters first.
+    """
+
+    program: Program
+    stages: tuple[tuple[str, Callable[[], str]], ...]
+    tensors: tuple[TensorInfo, ...]
+    buffers: tuple[Buffer, ...]

@@ -1,0 +1,1 @@
+"""The math: functions that take TensorViews, scalars and numbers, and define TensorViews."""

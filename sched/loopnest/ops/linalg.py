@@ -1,0 +1,67 @@
+"""Products of matrices, as broadcasts, a product and a sum that the schedule can reach."""
+
+from __future__ import annotations
+
+from loopnest.errors import DefinitionError
+from loopnest.expr import Expr, Op
+from loopnest.ops.apply import ARITHMETIC
+from loopnest.ops.build import common_axes, elementwise, insert_axes
+from loopnest.ops.operands import call_text, common_type, fusion_of
+from loopnest.ops.reducers import SUM
+from loopnest.ops.reductions import WIDE, fold
+from loopnest.tensor import Fusion, TensorView
+
+
+def matmul(a: TensorView, b: TensorView) -> TensorView:
+    """Return the matrix product a @ b over the last two axes; those in front broadcast.
+
+    The product's domain is […, M, N, K], of which the sum reduces K. Of 16-bit operands the
+    product is float32, so that nothing is rounded before the sum. As in `mul` and `sum`, int32
+    and bool operands are multiplied in int32 and summed in int64.
+
+    Raises:
+        DefinitionError: no TensorViews, ranks below 2, or extents that do not fit.
+    """
+    fusion = _check(a, b)
+    computed, result = ARITHMETIC[common_type((a, b))]
+    rank = 1 + max(len(a.sizes), len(b.sizes))
+    left = insert_axes(a, _mask(rank, len(a.sizes), rank - 2))
+    inner = len(b.sizes) - 2
+    order = (*range(inner), inner + 1, inner)
+    right = insert_axes(b, _mask(rank, len(b.sizes), rank - 3), order)
+    product = elementwise(fusion, "mul", (left, right), (computed, computed), computed, _product)
+    assert isinstance(product, TensorView)
+    wide = WIDE.get(result, result)
+    return fold("sum", product, (rank - 1,), False, SUM, wide, wide.compute)
+
+
+def _product(a: Expr, b: Expr) -> Expr:
+    return Op("mul", (a, b), a.dtype)
+
+
+def _mask(rank: int, own: int, new: int) -> list[bool]:
+    """Return the mask that brings `own` axes to `rank`: in front, and at `new`."""
+    mask = [place < rank - 1 - own for place in range(rank - 1)]
+    mask.insert(new, True)
+    return mask
+
+
+def _check(a: TensorView, b: TensorView) -> Fusion:
+    fusion = fusion_of("matmul", (a, b))
+    call = call_text("matmul", (a, b))
+    for number, operand in enumerate((a, b)):
+        if not isinstance(operand, TensorView):
+            what = f"operand {number + 1} is of type {type(operand).__name__}"
+            raise DefinitionError(call, what, "use TensorViews")
+        if len(operand.sizes) < 2:
+            raise DefinitionError(
+                call, f"{operand.name} has rank {len(operand.sizes)}", "both ranks are at least 2"
+            )
+    if a.sizes[-1] is not b.sizes[-2]:
+        raise DefinitionError(
+            call,
+            f"{a.name} is {a.signature}, {b.name} is {b.signature}",
+            "the last extent of the first is the last but one of the second",
+        )
+    common_axes("matmul", (a, b), (a, b), trailing=2)
+    return fusion

@@ -1,0 +1,302 @@
+"""Operands: what the functions of this package take, and the types that they meet in.
+
+An operand is a TensorView, a `ScalarOperand` (a run-time scalar or an expression of such) or a
+Python number. Python numbers are weak: they take the type of the others (NEP 50); alone they are
+bool, int32 or float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, TypeGuard
+
+from loopnest import dtypes
+from loopnest.dtypes import DType
+from loopnest.errors import DefinitionError
+from loopnest.expr import Const, Expr, cast
+from loopnest.tensor import Fusion, TensorView
+
+Number: TypeAlias = "bool | int | float"
+Scalar: TypeAlias = "ScalarOperand | bool | int | float"
+Operand: TypeAlias = "TensorView | ScalarOperand | bool | int | float"
+
+_FLOAT_RANGE = {dtypes.float32: float.fromhex("0x1.ffffffp+127"), dtypes.float64: float("inf")}
+"""From this magnitude on a literal rounds to infinity."""
+
+
+class Refused(Exception):
+    """An operand does not fit: the reason, and what is allowed; its catcher knows the call."""
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.hint = reason, hint
+
+
+class ScalarOperand:
+    """A run-time scalar argument of a fusion, or an expression of such; no TensorView.
+
+    With another scalar or a number it gives a scalar again, with a TensorView a TensorView. Each
+    operation of a 16-bit scalar rounds once, as that of a tensor does.
+    """
+
+    __slots__ = ("expr", "fusion")
+    __array_ufunc__ = None  # an array on the left leaves the operator to the scalar
+    __hash__ = object.__hash__
+
+    def __init__(self, expr: Expr, fusion: Fusion) -> None:
+        self.expr, self.fusion = expr, fusion
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the value."""
+        return self.expr.dtype
+
+    def __repr__(self) -> str:
+        return f"<scalar {self.expr}: {self.dtype}>"
+
+    def __str__(self) -> str:
+        return str(self.expr)
+
+    def __bool__(self) -> bool:
+        raise DefinitionError(
+            str(self), "a scalar has no truth value before the launch", "use ln.where(cond, a, b)"
+        )
+
+    def __add__(self, other: Scalar) -> ScalarOperand:
+        return _binary("add", self, other)
+
+    def __radd__(self, other: Scalar) -> ScalarOperand:
+        return _binary("add", other, self)
+
+    def __sub__(self, other: Scalar) -> ScalarOperand:
+        return _binary("sub", self, other)
+
+    def __rsub__(self, other: Scalar) -> ScalarOperand:
+        return _binary("sub", other, self)
+
+    def __mul__(self, other: Scalar) -> ScalarOperand:
+        return _binary("mul", self, other)
+
+    def __rmul__(self, other: Scalar) -> ScalarOperand:
+        return _binary("mul", other, self)
+
+    def __truediv__(self, other: Scalar) -> ScalarOperand:
+        return _binary("div", self, other)
+
+    def __rtruediv__(self, other: Scalar) -> ScalarOperand:
+        return _binary("div", other, self)
+
+    def __mod__(self, other: Scalar) -> ScalarOperand:
+        return _binary("mod", self, other)
+
+    def __rmod__(self, other: Scalar) -> ScalarOperand:
+        return _binary("mod", other, self)
+
+    def __pow__(self, other: Scalar) -> ScalarOperand:
+        return _binary("pow", self, other)
+
+    def __rpow__(self, other: Scalar) -> ScalarOperand:
+        return _binary("pow", other, self)
+
+    def __lt__(self, other: Scalar) -> ScalarOperand:
+        return _binary("lt", self, other)
+
+    def __le__(self, other: Scalar) -> ScalarOperand:
+        return _binary("le", self, other)
+
+    def __gt__(self, other: Scalar) -> ScalarOperand:
+        return _binary("gt", self, other)
+
+    def __ge__(self, other: Scalar) -> ScalarOperand:
+        return _binary("ge", self, other)
+
+    def __and__(self, other: Scalar) -> ScalarOperand:
+        return _binary("bitand", self, other)
+
+    def __rand__(self, other: Scalar) -> ScalarOperand:
+        return _binary("bitand", other, self)
+
+    def __or__(self, other: Scalar) -> ScalarOperand:
+        return _binary("bitor", self, other)
+
+    def __ror__(self, other: Scalar) -> ScalarOperand:
+        return _binary("bitor", other, self)
+
+    def __neg__(self) -> ScalarOperand:
+        return _unary("neg", self)
+
+    def __abs__(self) -> ScalarOperand:
+        return _unary("abs", self)
+
+    def __invert__(self) -> ScalarOperand:
+        return _unary("invert", self)
+
+
+def _binary(name: str, left: Scalar, right: Scalar) -> ScalarOperand:
+    from loopnest.ops import pointwise
+
+    if isinstance(right, TensorView):
+        return NotImplemented  # the reflected operator of the TensorView takes over
+    function: Callable[[Scalar, Scalar], ScalarOperand] = getattr(pointwise, name)
+    return function(left, right)
+
+
+def _unary(name: str, operand: ScalarOperand) -> ScalarOperand:
+    from loopnest.ops import pointwise
+
+    function: Callable[[ScalarOperand], ScalarOperand] = getattr(pointwise, name)
+    return function(operand)
+
+
+def is_number(value: object) -> TypeGuard[Number]:
+    """Whether `value` is a Python number (of a subclass too, such as NumPy's float64)."""
+    return isinstance(value, (int, float))
+
+
+def show(operand: object) -> str:
+    """Return an operand as errors name it."""
+    if isinstance(operand, TensorView):
+        return operand.name
+    if isinstance(operand, ScalarOperand):
+        return str(operand.expr)
+    if operand is None or isinstance(operand, (int, float, str, tuple, list, DType)):
+        text = repr(operand)
+        return text if len(text) <= 40 else text[:37] + "..."
+    return f"<{type(operand).__name__}>"
+
+
+def call_text(name: str, operands: Sequence[object], note: str = "") -> str:
+    """Return a call as errors show it: ``add(x, 2.0)``."""
+    shown = [show(operand) for operand in operands]
+    return f"{name}({', '.join([*shown, note] if note else shown)})"
+
+
+def fusion_of(name: str, operands: Sequence[object]) -> Fusion:
+    """Return the one fusion that the operands of call `name` belong to.
+
+    Raises:
+        DefinitionError: an operand is none, two belong to two fusions, none belongs to one, or
+            one is computed inside its consumers already.
+    """
+    fusion: Fusion | None = None
+    for number, operand in enumerate(operands):
+        if isinstance(operand, (TensorView, ScalarOperand)):
+            if fusion is None:
+                fusion = operand.fusion
+            if operand.fusion is not fusion or (
+                isinstance(operand, TensorView) and operand.compute_at_pos
+            ):
+                raise _misplaced(name, operands, fusion, operand)
+        elif not is_number(operand):
+            raise DefinitionError(
+                call_text(name, operands),
+                f"operand {number + 1} is of type {type(operand).__name__}",
+                "use TensorViews, scalars of the fusion or Python numbers",
+            )
+    if fusion is None:
+        raise DefinitionError(
+            call_text(name, operands),
+            "no operand belongs to a fusion",
+            "at least one must be a TensorView or a scalar of a fusion",
+        )
+    return fusion
+
+
+def _misplaced(
+    name: str, operands: Sequence[object], fusion: Fusion, found: TensorView | ScalarOperand
+) -> DefinitionError:
+    call = call_text(name, operands)
+    if found.fusion is fusion:
+        assert isinstance(found, TensorView)
+        return DefinitionError(
+            call,
+            f"{found.name} is computed inside its consumers already "
+            f"(compute_at_pos {found.compute_at_pos})",
+            "define all consumers of a tensor before it is inlined",
+        )
+    if found.fusion.name == fusion.name:
+        reason = f"{show(found)} belongs to another fusion of the name {fusion.name}"
+    else:
+        reason = f"{show(found)} belongs to fusion {found.fusion.name}, not to {fusion.name}"
+    return DefinitionError(call, reason, "all operands of an expression belong to one fusion")
+
+
+def require_tensor(name: str, tensor: object, *others: object) -> TensorView:
+    """Return `tensor`, the first argument of call `name`, if it is a TensorView.
+
+    Raises:
+        DefinitionError: it is not, or it is computed inside its consumers already.
+    """
+    if not isinstance(tensor, TensorView):
+        raise DefinitionError(
+            call_text(name, (tensor, *others)),
+            f"operand 1 is of type {type(tensor).__name__}",
+            "use a TensorView",
+        )
+    if tensor.compute_at_pos:
+        raise _misplaced(name, (tensor, *others), tensor.fusion, tensor)
+    return tensor
+
+
+def common_type(operands: Sequence[Operand]) -> DType:
+    """Return the type that the operands meet in, before the operation's own rule.
+
+    An integer tensor with a Python float gives float32, a bool tensor with a Python int int32.
+    """
+    typed: DType | None = None
+    weak: DType = dtypes.bool_
+    for operand in operands:
+        if isinstance(operand, (TensorView, ScalarOperand)):
+            own = operand.dtype
+            typed = own if typed is None or typed is own else dtypes.promote(typed, own)
+        else:
+            found = weak_type(operand)
+            weak = found if found.rank > weak.rank else weak
+    if typed is None or (weak.rank > typed.rank and weak.kind != typed.kind):
+        return weak
+    return typed
+
+
+def weak_type(value: Number) -> DType:
+    """Return the type of a Python number that meets no other type."""
+    if isinstance(value, bool):
+        return dtypes.bool_
+    return dtypes.int32 if isinstance(value, int) else dtypes.float32
+
+
+def literal(value: Number, dtype: DType) -> Const:
+    """Return a Python number as a literal of `dtype`, a type that is computed in.
+
+    Raises:
+        Refused: an integer that does not fit.
+    """
+    if dtype.is_bool:
+        return Const(bool(value), dtype)
+    if dtype.is_float:
+        return Const(_as_float(value, dtype), dtype)
+    whole = int(value)
+    if not -(1 << (dtype.size * 8 - 1)) <= whole < 1 << (dtype.size * 8 - 1):
+        raise Refused(f"{whole} does not fit {dtype}", "cast the tensor to a wider type")
+    return Const(whole, dtype)
+
+
+def _as_float(value: Number, dtype: DType) -> float:
+    try:
+        number = float(value)
+    except OverflowError:
+        raise Refused("the number is beyond the range of floats", "use float('inf')") from None
+    limit = _FLOAT_RANGE[dtype]
+    if number >= limit or number <= -limit:
+        return float("inf") if number > 0 else float("-inf")
+    return number
+
+
+def as_expr(operand: Scalar, dtype: DType) -> Expr:
+    """Return a scalar or number as an expression of `dtype`, a type that is computed in.
+
+    Raises:
+        Refused: an integer that does not fit.
+    """
+    if isinstance(operand, ScalarOperand):
+        return cast(operand.expr, dtype)
+    return literal(operand, dtype)

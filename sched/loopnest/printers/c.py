@@ -1,0 +1,348 @@
+"""C text: one function a kernel, `int NAME(params…)`, which returns 0, or 1 out of memory.
+
+The text stands on two headers of this package, `loopnest_math.h` and `loopnest_kernel.h`;
+`c_prelude` returns them, and `print_c` puts them first unless told otherwise. It assumes no flags
+but gains from ``-O3 -march=native -fopenmp -fno-math-errno -fno-trapping-math``.
+
+Blocks of the launch and cpu_parallel loops are shared out among threads; what one thread does is a
+function of its own, whose pointers are `restrict`. Threads of a block are plain loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from loopnest import dtypes
+from loopnest.buffers import Buffer
+from loopnest.enums import Memory, ParallelType
+from loopnest.errors import InternalError, NotSupported
+from loopnest.expr import Op, free_indices
+from loopnest.kir import Barrier, Let, Loop, Program, Stmt, walk
+from loopnest.printers.c_base import (
+    StatementPrinter,
+    Variable,
+    comment,
+    extent_product,
+    static_size,
+)
+from loopnest.printers.c_expr import SUM, UNARY, CFormat, Dialect
+from loopnest.printers.c_loops import (
+    LoopForm,
+    allocations,
+    loop_form,
+    may_share_out,
+    parallel_chain,
+    stores_apart,
+)
+from loopnest.printers.names import symbol
+
+STACK_BYTES = 16384
+"""Larger buffers of static size lie in scratch memory: the stacks of threads are small."""
+
+MAX_UNROLL = 256
+
+VECTOR_BYTES = 64
+"""The widest vector register: arrays that fill one are aligned to it."""
+
+
+def print_c(program: Program, index_bits: int = 64, prelude: bool = True) -> str:
+    """Return the C text of `program`; indices are signed integers of `index_bits`.
+
+    With `prelude` the text compiles alone; several kernels in one file share one `c_prelude`.
+
+    Raises:
+        NotSupported: threads of a block communicate.
+    """
+    text = _CPrinter(program, index_bits).text()
+    return c_prelude(index_bits) + text if prelude else text
+
+
+@cache
+def c_prelude(index_bits: int = 64) -> str:
+    """Return what comes before the kernels of one file."""
+    folder = Path(__file__).parent
+    headers = [
+        (folder / name).read_text(encoding="utf-8")
+        for name in ("loopnest_math.h", "loopnest_kernel.h")
+    ]
+    return "".join([*headers, f"typedef int{index_bits}_t idx_t;\n\n"])
+
+
+class _CPrinter(StatementPrinter):
+    target = "c"
+
+    def __init__(self, program: Program, index_bits: int) -> None:
+        super().__init__(program, _dialect(index_bits))
+        self.loops: LoopForm = loop_form(program)
+        self.symbol = symbol(program.name)
+        self.format.launch = {
+            d: self.format.format(index) for d, index in self.loops.launch.items()
+        }
+        self.scratch = [b for b in allocations(self.loops.body) if _needs_scratch(b)]
+        self.scope: list[Variable] = []  # what enclosing statements of the entry define
+        self.works: list[str] = []
+        self.in_work = False
+
+    # The function that is called
+
+    def text(self) -> str:
+        self.pad = "  "
+        self.define_sizes()
+        shared = any(
+            isinstance(n, Loop) and n.parallel is ParallelType.cpu_parallel
+            for n, _ in walk(self.loops.body)
+        )
+        if self.scratch or shared:
+            self.emit(f"const int ln_threads = {'ln_max_threads()' if shared else '1'};")
+        self._reserve_scratch()
+        if self.scratch and not shared:  # a function of its own for the sake of `restrict`
+            self._call(self._work([], self.loops.body), ())
+        else:
+            self.statements(self.loops.body)
+        if self.scratch:
+            self.emit("free(ln_memory);")
+        self.emit("return LN_OK;")
+        params = self.declarations("restrict", "size argument", "int64_t")
+        head = f"int {self.symbol}({_lines(v.declaration for v in params)})"
+        return "\n".join([*self.works, head, "{", *self.lines, "}", ""])
+
+    def _reserve_scratch(self) -> None:
+        if not self.scratch:
+            return
+        wide = CFormat(_dialect(64), self.names, "size argument")
+        self.emit("size_t ln_bytes = 0;")
+        for buffer in self.scratch:
+            if free_indices(buffer.size):
+                raise InternalError(buffer.name, f"its size {buffer.size} changes in a loop")
+            arguments = f"{wide.format(buffer.size)}, sizeof({self._element(buffer)})"
+            self.emit(f"const size_t {self._place(buffer)} = ln_reserve(&ln_bytes, {arguments});")
+        self.emit("void *ln_memory;")
+        self.emit("char *const ln_scratch = ln_scratch_new(&ln_memory, ln_threads, ln_bytes);")
+        self.emit("if (ln_memory == NULL) return LN_OUT_OF_MEMORY;")
+
+    def _element(self, buffer: Buffer) -> str:
+        return self.dialect.types[buffer.dtype.name]
+
+    def _place(self, buffer: Buffer) -> str:
+        return "ln_at_" + self.names.of("buffer", buffer.name)
+
+    # The work of one thread
+
+    def parallel_loop(self, node: Loop) -> None:
+        if self.in_work or not may_share_out(node, self.loops):
+            self.plain_loop(node)
+            return
+        chain = parallel_chain(node, self.loops)
+        sizes = [self.format.format(n.var.extent, UNARY) for n in chain[1:]]
+        count = " * ".join([f"(int64_t)({self.bound(node)})", *sizes])
+        work = self._work(chain, chain[-1].body)
+        self.emit("{")
+        outer, self.pad = self.pad, self.pad + "  "
+        self.emit(f"const int64_t ln_count = {count};{self.remark(node)}")
+        self.emit("#pragma omp parallel num_threads(ln_team(ln_threads, ln_count))")
+        self._call(work, ("ln_share(ln_count, 0)", "ln_share(ln_count, 1)"))
+        self.pad = outer
+        self.emit("}")
+
+    def _call(self, work: _Work, share: Sequence[str]) -> None:
+        places = [
+            f"({self._element(b)} *)(ln_mine + {self._place(b)})" for b in work.scratch
+        ]
+        call = f"{work.name}({_list([*share, *work.arguments, *places])});"
+        if work.scratch:
+            self.emit("{")
+            self.emit("  char *const ln_mine = ln_scratch + (size_t)ln_thread() * ln_bytes;")
+            self.emit("  " + call)
+            self.emit("}")
+        else:
+            self.emit("  " + call)
+
+    def _work(self, chain: Sequence[Loop], body: tuple[Stmt, ...]) -> _Work:
+        """Print the function in which a thread does its share of the loops in `chain`."""
+        known = [*self.declarations("restrict", "size", "idx_t"), *self.scope]
+        scratch = [b for b in allocations(body) if _needs_scratch(b)]
+        name = f"ln_work_{self.symbol}_{len(self.works) + 1}"
+        share = ["const int64_t ln_from", "const int64_t ln_to"] if chain else []
+        own = [f"{self._element(b)} *restrict {self._name(b)}" for b in scratch]
+        params = _lines([*share, *(v.declaration for v in known), *own])
+        lines, pad = self.lines, self.pad
+        self.lines, self.pad, self.in_work = [f"LN_WORK {name}({params})", "{"], "  ", True
+        self._share(chain, body)
+        self.works.append("\n".join([*self.lines, "}", ""]))
+        self.lines, self.pad, self.in_work = lines, pad, False
+        return _Work(name, [v.name for v in known], scratch)
+
+    def _share(self, chain: Sequence[Loop], body: tuple[Stmt, ...]) -> None:
+        if not chain:
+            self.statements(body)
+            return
+        indices = [self.format.format(n.var) for n in chain]
+        if len(chain) == 1:
+            (i,) = indices
+            head = f"for (idx_t {i} = (idx_t)ln_from; {i} < (idx_t)ln_to; ++{i}) {{"
+            self.block(head + self.remark(chain[0]), body)
+            return
+        self.emit("for (int64_t ln_i = ln_from; ln_i < ln_to; ++ln_i) {")
+        self.pad += "  "
+        self.emit("int64_t ln_rest = ln_i;")
+        for index, node in zip(indices[:0:-1], chain[:0:-1], strict=True):
+            size = self.format.format(node.var.extent, UNARY)
+            self.emit(f"const idx_t {index} = (idx_t)(ln_rest % {size});{self.remark(node)}")
+            self.emit(f"ln_rest /= {size};")
+        self.emit(f"const idx_t {indices[0]} = (idx_t)ln_rest;{self.remark(chain[0])}")
+        self.statements(body)
+        self.pad = self.pad[2:]
+        self.emit("}")
+
+    def _name(self, buffer: Buffer) -> str:
+        return self.names.of("buffer", buffer.name)
+
+    # Scopes: what a parallel loop within serial ones must be passed
+
+    def statements(self, body: tuple[Stmt, ...]) -> None:
+        mark = len(self.scope)
+        super().statements(body)
+        del self.scope[mark:]
+
+    def _define(self, declaration: str, name: str) -> None:
+        if not self.in_work:
+            self.scope.append(Variable(declaration, name))
+
+    def plain_loop(self, node: Loop, pragmas: Sequence[str] = ()) -> None:
+        mark = len(self.scope)
+        index = self.format.format(node.var)
+        self._define(f"const idx_t {index}", index)
+        super().plain_loop(node, pragmas)
+        del self.scope[mark:]
+
+    def bound_loop(self, node: Loop) -> None:
+        mark = len(self.scope)
+        super().bound_loop(node)
+        del self.scope[mark:]
+
+    def binding(self, node: Loop) -> None:
+        super().binding(node)
+        index = self.format.format(node.var)
+        self._define(f"const idx_t {index}", index)
+
+    def let(self, node: Let) -> None:
+        super().let(node)
+        name = self.names.of("local", node.var.name)
+        self._define(f"const {self.dialect.types[node.var.dtype.name]} {name}", name)
+
+    def enter_scalar(self, buffer: Buffer) -> str:
+        name = super().enter_scalar(buffer)
+        self._define(f"const {self._element(buffer)} {name}", name)
+        return name
+
+    # Loops
+
+    def bound(self, node: Loop) -> str:
+        size = node.var.extent
+        for limit in self.loops.limits.get(node, ()):
+            size = Op("min", (size, limit), dtypes.index)
+        return self.format.format(size, SUM)
+
+    def unrolled_loop(self, node: Loop) -> None:
+        count = node.extent
+        known = isinstance(count, int) and 1 < count <= MAX_UNROLL
+        self.plain_loop(node, [f"#pragma GCC unroll {count}"] if known else ())
+
+    def vector_loop(self, node: Loop) -> None:
+        nested = any(isinstance(n, Loop) for n, _ in walk(node.body))
+        private = not any(_needs_scratch(b) for b in allocations(node.body))
+        apart = private and not nested and stores_apart(node, lanes=True)
+        self.plain_loop(node, ["#pragma omp simd"] if apart else ())
+
+    # Memory
+
+    def allocate(self, buffer: Buffer) -> None:
+        if buffer.memory is Memory.SHARED and self._threads() != 1:
+            raise NotSupported(
+                buffer.tensor, "SHARED memory of several threads on target 'c'",
+                "give it LOCAL or GLOBAL memory",
+            )  # fmt: skip
+        count = static_size(buffer)
+        name = self._name(buffer)
+        if count is None or _needs_scratch(buffer):
+            self.emit(f"// {comment(f'{buffer.name}: {buffer.size}')} elements of scratch memory")
+            if not self.in_work:
+                pointer = f"{self._element(buffer)} *"
+                place = f"({pointer})(ln_scratch + {self._place(buffer)})"
+                self.emit(f"{pointer}const {name} = {place};")
+                self._define(f"{pointer}restrict {name}", name)
+            return
+        wide = count * buffer.dtype.size >= VECTOR_BYTES
+        self.declare_local(buffer, count, f"_Alignas({VECTOR_BYTES}) " if wide else "")
+        if not self.is_scalar(buffer):
+            self._define(f"{self._element(buffer)} *restrict {name}", name)
+
+    def barrier(self, node: Barrier) -> None:
+        """Accept a barrier of one thread; the threads of a block run one after the other."""
+        alone = self._threads() == 1 and (node.scope != "grid" or not self.loops.blocks)
+        if not alone:
+            raise NotSupported(self.program.name, f"a barrier of the {node.scope} on target 'c'")
+
+    def _threads(self) -> int | None:
+        return extent_product([size for d, size in self.program.launch if d.is_block])
+
+
+class _Work(NamedTuple):
+    """A printed function: its name, the variables passed on, the scratch buffers that it makes."""
+
+    name: str
+    arguments: list[str]
+    scratch: list[Buffer]
+
+
+def _needs_scratch(buffer: Buffer) -> bool:
+    count = static_size(buffer)
+    return count is None or count * buffer.dtype.size > STACK_BYTES
+
+
+def _list(items: Iterable[str]) -> str:
+    return ", ".join(items)
+
+
+def _lines(params: Iterable[str]) -> str:
+    """Return parameters, one a line; C reads an empty list as "any"."""
+    text = ",\n    ".join(params)
+    return f"\n    {text}" if text else "void"
+
+
+_FLOAT_FUNCTIONS = (
+    "max min abs floor ceil trunc round sqrt rsqrt fma isnan mod floordiv exp exp2 sigmoid tanh "
+    "erf log log2 log1p sin cos pow"
+)
+
+
+@cache
+def _dialect(index_bits: int) -> Dialect:
+    index = f"i{index_bits}"
+    functions = {
+        ("floordiv", "index"): f"ln_index_div_{index}",
+        ("mod", "index"): f"ln_index_mod_{index}",
+    }
+    for op in _FLOAT_FUNCTIONS.split():
+        functions |= {(op, "float32"): f"ln_{op}f", (op, "float64"): f"ln_{op}"}
+    for dtype, end in (("int32", "i32"), ("int64", "i64"), ("index", index)):
+        for op in ("max", "min", "abs", "floordiv", "mod", "pow"):
+            functions.setdefault((op, dtype), f"ln_{op}_{end}")
+    types = {
+        "bool": "bool", "int32": "int32_t", "int64": "int64_t", "float16": "half_t",
+        "bfloat16": "bfloat16_t", "float32": "float", "float64": "double", "index": "idx_t",
+    }  # fmt: skip
+    special = {
+        ("inf", "float32"): "LN_INFF", ("nan", "float32"): "LN_NANF",
+        ("inf", "float64"): "LN_INF", ("nan", "float64"): "LN_NAN",
+    }  # fmt: skip
+    casts = {(f"float{w}", f"int{n}"): f"ln_f{w}_to_i{n}" for w in (32, 64) for n in (32, 64)}
+    for name, short in (("float16", "f16"), ("bfloat16", "bf16")):
+        casts[name, "float32"] = f"ln_{short}_to_f32"
+        casts["float32", name] = f"ln_f32_to_{short}"
+        casts["float64", name] = f"ln_f64_to_{short}"
+    unsigned = {"int32": "uint32_t", "int64": "uint64_t"}
+    return Dialect(types, unsigned, special, functions, casts)

@@ -1,0 +1,86 @@
+/* What the printed C kernels of loopnest stand on, beside the functions of loopnest_math.h: 16-bit
+ * types, threads (OpenMP where the compiler has it, else one), and scratch memory.
+ */
+#ifndef LOOPNEST_KERNEL_H
+#define LOOPNEST_KERNEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+/* What a kernel returns. */
+enum { LN_OK = 0, LN_OUT_OF_MEMORY = 1 };
+
+typedef uint16_t half_t;
+typedef uint16_t bfloat16_t;
+
+/* The work of one thread. A function of its own, so that its pointers stay `restrict`: the body of
+ * a parallel region would reach them through memory, and loops would be compiled for aliases. */
+#define LN_WORK static __attribute__((noinline)) void
+
+/* How many threads a kernel may use; one where it is itself called by one of a team. */
+static inline __attribute__((unused)) int ln_max_threads(void) {
+#ifdef _OPENMP
+  return omp_in_parallel() ? 1 : omp_get_max_threads();
+#else
+  return 1;
+#endif
+}
+
+static inline __attribute__((unused)) int ln_thread(void) {
+#ifdef _OPENMP
+  return omp_get_thread_num();
+#else
+  return 0;
+#endif
+}
+
+/* The size of a team that has `count` iterations to share. */
+static inline __attribute__((unused)) int ln_team(int threads, int64_t count) {
+  return count >= threads ? threads : count < 1 ? 1 : (int)count;
+}
+
+/* Where the share of the calling thread starts (end 0) and stops (end 1). */
+static inline __attribute__((unused)) int64_t ln_share(int64_t count, int end) {
+#ifdef _OPENMP
+  int64_t team = omp_get_num_threads(), number = ln_thread() + end;
+  int64_t rest = count % team;
+  return count / team * number + (number < rest ? number : rest);
+#else
+  return end ? count : 0;
+#endif
+}
+
+/* Scratch memory: one piece a thread, in which every buffer has a fixed place, so that making one
+ * costs nothing and memory can run out only before the kernel starts. Sizes saturate. */
+static inline __attribute__((unused)) size_t ln_reserve(size_t *end, int64_t count, size_t width) {
+  const size_t limit = SIZE_MAX >> 16, start = *end;
+  size_t elements = count < 0 ? 0 : (uint64_t)count > limit ? limit : (size_t)count;
+  size_t bytes = elements > limit / width ? limit : elements * width;
+  *end = start > limit ? start : start + (bytes + 127) / 64 * 64;
+  return start;
+}
+
+static inline __attribute__((unused)) char *ln_scratch_new(void **memory, int threads, size_t bytes) {
+  *memory = bytes > (SIZE_MAX >> 16) / (size_t)threads ? NULL : malloc(bytes * (size_t)threads + 64);
+  return (char *)(((uintptr_t)*memory + 63) / 64 * 64);
+}
+
+/* NumPy's floor_divide. */
+static inline __attribute__((unused)) float ln_floordivf(float a, float b) {
+  float q = (a - ln_modf(a, b)) / b, whole = __builtin_floorf(q);
+  whole += q - whole > 0.5f ? 1.0f : 0.0f;
+  return b == 0.0f ? a / b : q == 0.0f ? __builtin_copysignf(0.0f, a / b) : whole;
+}
+
+static inline __attribute__((unused)) double ln_floordiv(double a, double b) {
+  double q = (a - ln_mod(a, b)) / b, whole = __builtin_floor(q);
+  whole += q - whole > 0.5 ? 1.0 : 0.0;
+  return b == 0.0 ? a / b : q == 0.0 ? __builtin_copysign(0.0, a / b) : whole;
+}
+
+#endif

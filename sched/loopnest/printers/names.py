@@ -1,0 +1,125 @@
+"""Identifiers for C and CUDA: users' names kept where they can be, mangled where they cannot.
+
+Users name tensors, sizes and kernels as Python identifiers; some of those are keywords, macros or
+functions in C or CUDA, or are not ASCII. Both languages mangle alike, so that texts compare.
+"""
+
+from __future__ import annotations
+
+import re
+
+_KEYWORDS = """
+alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t
+char32_t class co_await co_return co_yield compl concept const const_cast consteval constexpr
+constinit continue decltype default delete do double dynamic_cast else enum explicit export extern
+false float for friend goto if import inline int long module mutable namespace new noexcept not
+not_eq nullptr operator or or_eq private protected public register reinterpret_cast requires
+restrict return short signed sizeof static static_assert static_cast struct switch template this
+thread_local throw true try typedef typeid typename typeof union unsigned using virtual void
+volatile wchar_t while xor xor_eq main
+"""
+
+# Types and object-like macros of the headers that printed text includes.
+_TYPES = """
+idx_t half_t bfloat16_t half half2 bfloat16 nv_half nv_bfloat16 size_t ptrdiff_t wchar_t max_align_t
+div_t ldiv_t lldiv_t float_t double_t NULL INFINITY NAN HUGE_VAL HUGE_VALF HUGE_VALL
+MATH_ERRNO MATH_ERREXCEPT math_errhandling DOMAIN SING OVERFLOW UNDERFLOW PLOSS TLOSS HUGE RAND_MAX
+EXIT_SUCCESS EXIT_FAILURE MB_CUR_MAX MB_LEN_MAX EOF errno offsetof assert linux unix i386 signgam
+stdin stdout stderr
+"""
+
+# What printed bodies call or read without the prefix `ln_`.
+_CALLED = """
+threadIdx blockIdx blockDim gridDim warpSize isnan exp exp2 log log2 log1p sqrt rsqrt sin cos tanh
+erf pow floor ceil trunc rint fabs fmod fma expf exp2f logf log2f log1pf sqrtf rsqrtf sinf cosf
+tanhf erff powf floorf ceilf truncf rintf fabsf fmodf fmaf free
+"""
+
+# Functions of <math.h>, <stdlib.h> and CUDA's device library: a kernel is a function too and must
+# not redeclare one. Each stands for its float, long double and _FloatN forms as well.
+_MATH = """
+abs fabs acos asin atan atan2 acosh asinh atanh cos sin tan cosh sinh tanh sincos exp exp2 exp10
+expm1 pow pow10 frexp ldexp log log10 log1p log2 logb ilogb llogb modf scalb scalbn scalbln sqrt
+cbrt hypot erf erfc lgamma lgamma_r gamma tgamma floor ceil trunc round roundeven rint nearbyint
+lrint llrint lround llround fmod remainder remquo drem copysign nextafter nexttoward nextup nextdown
+fdim fmax fmin fma fmaxmag fminmag fmaximum fminimum fmaximum_num fminimum_num fmaximum_mag
+fminimum_mag fmaximum_mag_num fminimum_mag_num j0 j1 jn y0 y1 yn nan isinf isnan finite isfinite
+isnormal signbit significand fpclassify issignaling canonicalize setpayload setpayloadsig getpayload
+totalorder totalordermag fromfp fromfpx ufromfp ufromfpx daddl ddivl dfmal dmull dsqrtl dsubl
+fadd fdiv ffma fmul fsqrt fsub iseqsig isgreater isgreaterequal isless islessequal islessgreater
+isunordered issubnormal iszero iscanonical sinpi cospi tanpi sincospi rsqrt rcbrt rhypot norm
+norm3d norm4d rnorm rnorm3d rnorm4d normcdf normcdfinv erfinv erfcinv erfcx cyl_bessel_i0
+cyl_bessel_i1 fdivide min max llmin llmax ullmin ullmax umin umax llabs labs mulhi mul64hi
+umulhi umul64hi float_as_int int_as_float float_as_uint uint_as_float saturate sad usad
+mul24 umul24 float2int int2float uint2float clock clock64 nanosleep all any popc clz brev brkpt
+atomicAdd atomicSub atomicExch atomicMin atomicMax atomicInc atomicDec atomicCAS atomicAnd atomicOr
+atomicXor printf vprintf trap assertfail
+"""
+
+_LIBRARY = """
+a64l abort alloca aligned_alloc arc4random arc4random_buf arc4random_uniform at_quick_exit atexit
+atof atoi atol atoll bsearch calloc clearenv div drand48 drand48_r ecvt ecvt_r erand48 erand48_r
+exit fcvt fcvt_r free gcvt getenv getloadavg getsubopt grantpt initstate initstate_r jrand48
+jrand48_r l64a lcong48 lcong48_r ldiv lldiv lrand48 lrand48_r malloc mblen mbstowcs mbtowc mkdtemp
+mkostemp mkostemps mkstemp mkstemps mktemp mrand48 mrand48_r nrand48 nrand48_r on_exit
+posix_memalign posix_openpt ptsname ptsname_r putenv qecvt qecvt_r qfcvt qfcvt_r qgcvt qsort qsort_r
+quick_exit rand rand_r random random_r realloc reallocarray realpath rpmatch secure_getenv seed48
+seed48_r select pselect setenv setstate setstate_r srand srand48 srand48_r srandom srandom_r strtod
+strtof strtol strtold strtoll strtoq strtoul strtoull strtouq strfromd strfromf strfroml system
+unlockpt unsetenv valloc wcstombs wctomb memcpy memset memmove memcmp memchr index rindex
+bcmp bcopy bzero puts putchar strlen cudaMalloc signal read write open close fork exec pause sleep
+"""
+
+_RESERVED = frozenset((_KEYWORDS + _TYPES + _CALLED).split())
+_MACRO = re.compile(
+    r"u?int(_least|_fast)?(8|16|32|64|max|ptr)_t$|U?INT[0-9A-Z_]*$|[A-Z]+_(MIN|MAX|WIDTH)$"
+    r"|FP_|M_|FLT_|DBL_|LDBL_|CUDA"
+)
+_FUNCTIONS = frozenset((_MATH + _LIBRARY).split())
+_SUFFIX = re.compile(r"(f|l|f16|f32|f64|f128|f32x|f64x|f128x|[fl]_r|f\d+x?_r)$")
+
+
+def identifier(name: str) -> str:
+    """Return `name` as a C and CUDA identifier: itself unless it is reserved or not ASCII."""
+    if not name.isascii():
+        parts = [c if c.isascii() and c.isalnum() else f"_{ord(c):x}_" for c in name]
+        return "ln_x_" + "".join(parts)
+    if name[0] == "_" or name.startswith(("ln_", "LN_")):
+        return "ln_u_" + name
+    stem = name.rstrip("_")
+    return name + "_" if stem in _RESERVED or _MACRO.match(stem) else name
+
+
+def symbol(name: str) -> str:
+    """Return the name of the function of kernel `name`: no library function's.
+
+    Injective: a name and what it is mangled to belong to one family, in which one `_` is added.
+    """
+    stem = name.rstrip("_")
+    if stem in _FUNCTIONS or _SUFFIX.sub("", stem) in _FUNCTIONS:
+        return name + "_"
+    return identifier(name)
+
+
+class Names:
+    """The identifiers of one text: different things get different names.
+
+    A thing is a kind ("buffer", "index", "size"…) and a name. Asked for in the same order, the
+    same things get the same identifiers; who comes first keeps the plain name.
+    """
+
+    def __init__(self) -> None:
+        self._chosen: dict[tuple[str, str], str] = {}
+        self._taken: set[str] = set()
+
+    def of(self, kind: str, name: str) -> str:
+        """Return the identifier of the thing of this kind and name."""
+        key = (kind, name)
+        found = self._chosen.get(key)
+        if found is None:
+            found = identifier(name)
+            while found in self._taken:
+                found += "_"
+            self._taken.add(found)
+            self._chosen[key] = found
+        return found

@@ -1,0 +1,365 @@
+"""C source to a loaded library, by the compiler that the system has."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib import metadata, resources
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from loopnest.errors import CompileError
+from loopnest.runtime.cache import FOLDER_VARIABLE, DiskCache, digest
+
+HEADER = "loopnest_math.h"
+"""What generated source includes; it stands beside the source when that is compiled."""
+
+_FILE = "kernel.c"
+_log = logging.getLogger("loopnest")
+
+# None of these changes a result by more than rounding:
+# -ffp-contract=fast lets a * b + c be rounded once, as CUDA compilers do by default;
+# -fno-math-errno and -fno-trapping-math say that nobody reads errno or the exception flags, which
+#   lets square roots inline and both sides of a select be computed (if-conversion, so SIMD);
+# -fwrapv makes signed integers wrap, as in NumPy.
+_FLAGS = (
+    "-std=gnu11",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fwrapv",
+    "-fPIC",
+    "-shared",
+    "-w",
+)
+# Sums keep their order even so: the compensated sums of the header rely on it.
+_FAST_MATH = ("-fno-signed-zeros", "-freciprocal-math")
+# The last resort of each list is to do without.
+_NATIVE = (("-march=native",), ("-mcpu=native",), ())
+_OPENMP = (("-fopenmp",), ("-fopenmp-simd", "-DLOOPNEST_OPENMP_SIMD"), ())
+_PROBE = """\
+int loopnest_probe(int n) {
+  int sum = 0;
+#pragma omp parallel for reduction(+ : sum)
+  for (int i = 0; i < n; i++) sum += i;
+  return sum;
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A C compiler: the command that starts it and the first line of its ``--version``."""
+
+    command: tuple[str, ...]
+    version: str
+
+    @property
+    def is_gcc(self) -> bool:
+        return "clang" not in self.version.lower() and "icx" not in self.version.lower()
+
+    def __str__(self) -> str:
+        return f"{shlex.join(self.command)} ({self.version})"
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """The flags of a compiler for this CPU, for threads, and for SIMD pragmas without threads."""
+
+    native: tuple[str, ...]
+    threads: tuple[str, ...]
+    simd: tuple[str, ...]
+
+
+class Library:
+    """A loaded library; it stays loaded, so that its functions stay callable."""
+
+    def __init__(self, path: Path, source: str) -> None:
+        self.path = path
+        self.source = source
+        self._handle = _load(path)
+
+    def function(
+        self, name: str, argtypes: Sequence[Any] = (), restype: Any = None
+    ) -> Callable[..., Any]:
+        """Return a function of the library; calls of it release the GIL.
+
+        Args:
+            name: its name in C.
+            argtypes: the ctypes types of its parameters.
+            restype: the ctypes type of its result, None for void.
+
+        Raises:
+            CompileError: the library has no such function.
+        """
+        try:
+            found = self._handle[name]
+        except AttributeError as error:
+            raise CompileError(f"function {name}", f"{_FILE} does not define it") from error
+        found.argtypes = list(argtypes)
+        found.restype = restype
+        return found
+
+
+def find_compiler() -> Compiler | None:
+    """Return the compiler that ``CC`` names, else the first of cc, gcc and clang, or None.
+
+    ``CC`` may hold arguments (``ccache gcc``). Where it is set, no other compiler is tried.
+    """
+    return _find(os.environ.get("CC", ""), os.environ.get("PATH", ""))
+
+
+def compile_c(
+    source: str, *, optimize: int = 3, openmp: bool = True, fast_math: bool = False
+) -> Library:
+    """Compile C source that may include `HEADER`, and load it; or take it from memory or disk.
+
+    Threads and processes that ask for the same source at once compile it once.
+
+    Args:
+        source: the text of one translation unit.
+        optimize: the level after -O; below 2 the header's functions are not inlined by force.
+        openmp: build ``#pragma omp parallel`` too, not the SIMD pragmas alone. Where the compiler
+            cannot, the build is serial, and that is logged once.
+        fast_math: allow reciprocals for divisions and forget the sign of zero.
+
+    Raises:
+        CompileError: no compiler; one that does not work; it refuses the source.
+    """
+    compiler = _required()
+    flags = _flags(compiler, optimize, openmp, fast_math)
+    header = _header()
+    key = digest(_version(), str(compiler), shlex.join(flags), cpu_model(), header, source)
+    return _LIBRARIES.get(key, lambda: _cached(key, compiler, flags, source))
+
+
+class _Once:
+    """Results by key, each computed once; other threads that want it wait. Failures are not kept."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._results: dict[str, Future[Library]] = {}
+
+    def get(self, key: str, build: Callable[[], Library]) -> Library:
+        with self._lock:
+            found = self._results.get(key)
+            result = self._results.setdefault(key, Future())
+        if found is None:
+            try:
+                result.set_result(build())
+            except BaseException as error:
+                with self._lock:
+                    del self._results[key]
+                result.set_exception(error)
+        return result.result()
+
+
+_LIBRARIES = _Once()
+
+
+def _cached(key: str, compiler: Compiler, flags: tuple[str, ...], source: str) -> Library:
+    entries = DiskCache("c", ".so")
+    path = entries.path(key)
+    if path is None:
+        with entries.lock(key):
+            # Another process may have built it while this one waited.
+            path = entries.path(key)
+            if path is None:
+                path = entries.put(key, _build(compiler, flags, source))
+    return Library(path, source)
+
+
+def _load(path: Path) -> ctypes.CDLL:
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        hint = f"on a file system without execution, set {FOLDER_VARIABLE} to another folder"
+        raise CompileError(_FILE, f"the compiled library does not load ({error})", hint) from error
+
+
+# The compiler and what it can do
+
+
+@lru_cache(maxsize=16)
+def _find(cc: str, path: str) -> Compiler | None:
+    commands = [shlex.split(cc)] if cc.strip() else [["cc"], ["gcc"], ["clang"]]
+    for name, *arguments in commands:
+        program = shutil.which(name, path=path)
+        if program is not None and (version := _ask_version((program, *arguments))):
+            return Compiler((program, *arguments), version)
+    return None
+
+
+def _ask_version(command: tuple[str, ...]) -> str:
+    try:
+        done = _run((*command, "--version"))
+    except OSError:
+        return ""
+    return done.stdout.partition("\n")[0].strip() if done.returncode == 0 else ""
+
+
+def _required() -> Compiler:
+    compiler = find_compiler()
+    if compiler is not None:
+        return compiler
+    if cc := os.environ.get("CC", "").strip():
+        raise CompileError('target "c"', f"CC={cc} does not start", "mend or unset CC")
+    hint = "install one (Debian, Ubuntu: apt install gcc; macOS: xcode-select --install) or set CC"
+    raise CompileError('target "c"', "no C compiler (cc, gcc, clang) was found", hint)
+
+
+@cache
+def _features(compiler: Compiler) -> Features:
+    """Find out by trial which flags work.
+
+    Only the usual answer, all of them, is kept on disk: what is missing may be installed later.
+
+    Raises:
+        CompileError: the compiler builds nothing.
+    """
+    stored = DiskCache("probe")
+    key = digest(str(compiler), cpu_model())
+    if stored.get(key) is not None:
+        return Features(_NATIVE[0], _OPENMP[0], _OPENMP[1])
+    for native in _NATIVE:
+        working = [flags for flags in _OPENMP if _accepts(compiler, (*native, *flags))]
+        if working:
+            threads, simd = working[0], next(flags for flags in working if flags != _OPENMP[0])
+            if native == _NATIVE[0] and threads == _OPENMP[0] and simd == _OPENMP[1]:
+                stored.put(key, b"")
+            return Features(native, threads, simd)
+    _build(compiler, _FLAGS, _PROBE)  # raises with the compiler's message
+    raise CompileError(str(compiler), "its answers differ from one call to the next")
+
+
+def _accepts(compiler: Compiler, flags: tuple[str, ...]) -> bool:
+    try:
+        _build(compiler, (*_FLAGS, *flags), _PROBE)
+    except CompileError:
+        return False
+    return True
+
+
+def _flags(
+    compiler: Compiler, optimize: int, openmp: bool, fast_math: bool
+) -> tuple[str, ...]:
+    features = _features(compiler)
+    threads = features.threads if openmp else features.simd
+    if openmp and threads != _OPENMP[0]:
+        _tell_serial(compiler)
+    compact = () if optimize >= 2 else ("-DLOOPNEST_COMPACT",)
+    fast = _FAST_MATH if fast_math else ()
+    return (*_FLAGS, f"-O{optimize}", *features.native, *threads, *compact, *fast)
+
+
+@cache
+def _tell_serial(compiler: Compiler) -> None:
+    _log.warning(
+        "kernels on target 'c' run on one thread: %s builds no OpenMP code "
+        "(gcc brings libgomp along; clang needs the package libomp-dev)",
+        compiler,
+    )
+
+
+@cache
+def cpu_model() -> str:
+    """Return what decides over the code that -march=native gives: model and feature flags."""
+    wanted = ("model name", "flags", "CPU implementer", "CPU part", "Features")
+    try:
+        text = Path("/proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    first = text.partition("\n\n")[0].splitlines()
+    return "\n".join(line for line in first if line.partition("\t")[0] in wanted)
+
+
+@cache
+def _version() -> str:
+    try:
+        return metadata.version("loopnest")
+    except metadata.PackageNotFoundError:  # run from a source tree; the header is in the key
+        return "unknown"
+
+
+@cache
+def _header() -> str:
+    return resources.files("loopnest.printers").joinpath(HEADER).read_text(encoding="utf-8")
+
+
+# One compilation
+
+
+def _build(compiler: Compiler, flags: tuple[str, ...], source: str) -> bytes:
+    """Compile `source` and return the library's bytes.
+
+    Raises:
+        CompileError: the compiler fails; with its messages and the lines they are about.
+    """
+    with tempfile.TemporaryDirectory(prefix="loopnest-") as name:
+        folder = Path(name)
+        (folder / _FILE).write_text(source, encoding="utf-8")
+        (folder / HEADER).write_text(_header(), encoding="utf-8")
+        command = (*compiler.command, *flags, _FILE, "-o", "kernel.so", "-lm")
+        try:
+            done = _run(command, folder)
+        except OSError as error:
+            raise CompileError(str(compiler), f"does not start ({error.strerror})") from error
+        if done.returncode:
+            raise _refusal(compiler, source, done)
+        return (folder / "kernel.so").read_bytes()
+
+
+def _run(command: tuple[str, ...], folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    # LC_ALL: messages in English and in ASCII, which _failing_lines reads.
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "LC_ALL": "C"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+
+
+def _refusal(
+    compiler: Compiler, source: str, done: subprocess.CompletedProcess[str]
+) -> CompileError:
+    log = done.stderr.strip() or f"no message, exit status {done.returncode}"
+    shown = "\n".join(log.splitlines()[:40])
+    excerpt = _excerpt(source, _failing_lines(log))
+    reason = f"{compiler} refused the source\n{shown}" + (f"\n\n{excerpt}" if excerpt else "")
+    return CompileError(_FILE, reason)
+
+
+def _failing_lines(log: str, at_most: int = 5) -> list[int]:
+    found = re.findall(rf"^{re.escape(_FILE)}:(\d+):(?:\d+:)? (?:fatal )?error:", log, re.MULTILINE)
+    return [int(line) for line in found][:at_most]
+
+
+def _excerpt(source: str, failing: list[int], context: int = 2) -> str:
+    """Return the lines of `source` around the failing ones, numbered from 1."""
+    shown: list[str] = []
+    last = 0
+    for number, text in enumerate(source.splitlines(), 1):
+        if all(abs(number - line) > context for line in failing):
+            continue
+        if shown and number != last + 1:
+            shown.append("      ...")
+        mark = ">" if number in failing else " "
+        shown.append(f"{mark}{number:4} | {text}".rstrip())
+        last = number
+    return "\n".join(shown)

@@ -1,0 +1,100 @@
+"""Chains between tensors, and their common consumers.
+
+The two iterators enumerate paths for people; no scheduling code uses them, since diamonds in
+series have exponentially many. Common consumers are found in one sweep over the tensors.
+
+Source: the terms are those of nvFuser's computeAt design note (dependency chain, use chain, common
+consumer).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
+
+from loopnest.tensor import TensorView
+
+Step: TypeAlias = Callable[[TensorView], tuple[TensorView, ...]]
+Stop: TypeAlias = Callable[[TensorView], bool]
+
+
+def consumers_of(tensor: TensorView) -> tuple[TensorView, ...]:
+    """Return the direct consumers of a tensor and of its siblings, each once."""
+    if len(tensor.siblings) == 1:
+        return tensor.consumers
+    return tuple(dict.fromkeys(c for twin in tensor.siblings for c in twin.consumers))
+
+
+def descendants(tensor: TensorView) -> set[TensorView]:
+    """Return every tensor that depends on `tensor`, itself and siblings included."""
+    return _closure(tensor.siblings, lambda t: (*t.siblings, *t.consumers))
+
+
+def ancestors(tensor: TensorView) -> set[TensorView]:
+    """Return every tensor that `tensor` depends on, itself and siblings included."""
+    return _closure(tensor.siblings, lambda t: (*t.siblings, *t.producers))
+
+
+def _closure(start: Iterable[TensorView], step: Step) -> set[TensorView]:
+    found = set(start)
+    stack = list(found)
+    while stack:
+        for other in step(stack.pop()):
+            if other not in found:
+                found.add(other)
+                stack.append(other)
+    return found
+
+
+def dependency_chains(a: TensorView, b: TensorView) -> Iterator[tuple[TensorView, ...]]:
+    """Yield every path of definitions from `a` to `b`, both ends included.
+
+    There may be exponentially many; nothing is computed before it is asked for.
+    """
+    useful = ancestors(b)
+    yield from _paths((a,), useful, lambda tensor: tensor is b)
+
+
+def use_chains(tensor: TensorView) -> Iterator[tuple[TensorView, ...]]:
+    """Yield every path from `tensor` to a terminal output (one that no tensor consumes)."""
+    yield from _paths((tensor,), None, lambda t: not t.consumers)
+
+
+def _paths(
+    path: tuple[TensorView, ...], useful: set[TensorView] | None, stop: Stop
+) -> Iterator[tuple[TensorView, ...]]:
+    stack = [path]
+    while stack:
+        path = stack.pop()
+        if stop(path[-1]):
+            yield path
+            continue
+        for consumer in reversed(path[-1].consumers):
+            if useful is None or consumer in useful:
+                stack.append((*path, consumer))
+
+
+def common_consumers(tensor: TensorView) -> tuple[TensorView, ...]:
+    """Return the tensors on every use chain of `tensor`, nearest first.
+
+    One sweep in topological order: a tensor is on every chain if and only if, when it is reached,
+    it is the only one that edges from the tensors before it lead to.
+    """
+    live = tensor.fusion.live()
+    reached = descendants(tensor) & live
+    units: dict[TensorView, None] = {}
+    for other in tensor.fusion.topological():
+        if other in reached and other is other.siblings[0]:
+            units[other] = None
+    head = tensor.siblings[0]
+    pending: set[TensorView] = {head}
+    result: list[TensorView] = []
+    ended = False
+    for unit in units:
+        only = pending == {unit}
+        pending.discard(unit)
+        if only and not ended and unit is not head:
+            result.append(unit)
+        pending.update(c.siblings[0] for c in consumers_of(unit) if c in live)
+        ended = ended or any(not t.consumers and t.is_output for t in unit.siblings)
+    return tuple(result)

@@ -1,0 +1,226 @@
+"""compute_at: place one tensor inside another's loops, and carry that along the use chains.
+
+One pass: the tensors between producer and the first common consumer (or all use chains) are found;
+each is replayed once, along the path from the target that keeps the most of the target's axes
+(a maximum spanning tree, never from a second reference); then each shares the loops that its
+replayed position says, and the whole is checked to have an order.
+
+Source: nvFuser's computeAt design note ("Compute at current implementation and challenges", issue
+110), its TransformPropagator and MaxInfoSpanningTree (Fuser, csrc/transform_replay.cpp,
+maxinfo_propagator.cpp).
+"""
+
+from __future__ import annotations
+
+from loopnest.domain import TensorDomain
+from loopnest.enums import ParallelType
+from loopnest.schedule import chains, recompute
+from loopnest.schedule.funnel import Refusal, axis_names, primitive, require_tensor
+from loopnest.schedule.loops import Conflict, LoopForest
+from loopnest.schedule.replay import shared_positions
+from loopnest.schedule.spanning import spanning_replay
+from loopnest.tensor import TensorView
+
+_RECOMPUTE = "pass recompute=True to clone it for the consumers that cannot share"
+
+
+@primitive
+def compute_at(
+    producer: TensorView, consumer: TensorView, pos: int, *, recompute: bool = False
+) -> TensorView:
+    """Compute `producer` inside the leading `pos` loops of `consumer`.
+
+    Before, two nests; after ``T1.compute_at(T2, 1)`` with T2 ``[i0, i1]``::
+
+        for i0:
+          for i1: T1
+          for i2: T2
+
+    Args:
+        producer: on an input, it acts on the input's users on the way.
+        consumer: any tensor that depends on the producer; its own domain never changes.
+        pos: how many of the consumer's leading leaf axes; negative: ``pos += ndim + 1``. 0, or a
+            position not above the present one, changes nothing.
+        recompute: clone the producer (and upstream only what cannot share either) for consumers
+            that cannot share; the clones are ``T1_2``…, listed in ``producer.clones``.
+
+    Returns:
+        The producer.
+
+    Raises:
+        ScheduleError: the target is the producer itself or does not depend on it; a position out
+            of range, or past a pinned or vectorized axis; a frozen prefix would change; a tensor
+            would have to be computed at two positions; no order of expressions would exist.
+
+    Source: nvFuser TensorView::computeAt and its design note; rules 1 to 15, 18, 19, 21, 22, 32.
+    """
+    target = require_tensor(producer, consumer)
+    if target is producer or target in producer.siblings:
+        raise Refusal("a tensor cannot be computed at itself", "name one of its consumers")
+    if target not in chains.descendants(producer):
+        raise Refusal(
+            f"{target.name} does not depend on {producer.name}",
+            "compute_at takes a tensor that is computed from the producer",
+        )
+    position = target_position(target, pos)
+    for head in _users(producer, target) if producer.is_input else (producer,):
+        if recompute:
+            _recompute(head, target, position)
+        else:
+            _place(head, target, position)
+    return producer
+
+
+def target_position(target: TensorView, pos: object) -> int:
+    """Return a compute-at position counted from the front.
+
+    Raises:
+        Refusal: no int, out of range, or past a pinned or vectorized axis.
+    """
+    if isinstance(pos, bool) or not hasattr(pos, "__index__"):
+        raise Refusal(f"position {pos!r} is not an int", "a position counts leading leaf axes")
+    count = target.ndim
+    place = int(pos) + (count + 1 if int(pos) < 0 else 0)
+    if not 0 <= place <= count:
+        raise Refusal(
+            f"position {int(pos)} is out of range",
+            f"{target.name} has the leaf axes {axis_names(target.domain)}, "
+            f"so use {-count - 1}..{count}",
+        )
+    for number, axis in enumerate(target.domain.leaf[:place]):
+        if axis.pinned or axis.parallel is ParallelType.vectorize:
+            how = "pinned" if axis.pinned else "vectorized"
+            raise Refusal(
+                f"position {place} lies past axis {number} of {target.name}, which is {how}",
+                f"use a position up to {number}",
+            )
+    return place
+
+
+def _users(tensor: TensorView, target: TensorView) -> tuple[TensorView, ...]:
+    on_the_way = chains.ancestors(target)
+    found = [c for c in chains.consumers_of(tensor) if c in on_the_way and c is not target]
+    return tuple(c for c in found if c is c.siblings[0] and target not in c.siblings)
+
+
+def selection(producer: TensorView, target: TensorView) -> set[TensorView]:
+    """Return the tensors that one pass schedules: up to the first common consumer, or all."""
+    reached = chains.descendants(producer) & producer.fusion.live()
+    at_or_after = chains.descendants(target)
+    for common in chains.common_consumers(producer):
+        if common in at_or_after:
+            return reached & chains.ancestors(common)
+    return reached
+
+
+def _place(producer: TensorView, target: TensorView, pos: int) -> None:
+    if pos == 0:
+        return
+    fusion = producer.fusion
+    mark = fusion.begin()
+    try:
+        if not _propagate(producer, target, pos):
+            fusion.rollback(mark)
+    finally:
+        fusion.end()
+
+
+def _propagate(producer: TensorView, target: TensorView, pos: int) -> bool:
+    """Replay and position the selected tensors; return whether any position rose."""
+    selected = selection(producer, target)
+    selected |= set(target.siblings)
+    replayed = spanning_replay(target, pos, selected)
+    risen: list[tuple[TensorView, int]] = []
+    for tensor, (domain, _) in replayed.items():
+        if tensor is not target:
+            rebind_unfrozen(tensor, domain)
+    for tensor, (_, aligned) in replayed.items():
+        wanted = _wanted(tensor, aligned, selected)
+        if wanted > tensor.compute_at_pos:
+            risen.append((tensor, wanted))
+    for tensor, wanted in risen:
+        set_position(tensor, wanted)
+    if risen:
+        _check_order(producer)
+    return bool(risen)
+
+
+def rebind_unfrozen(tensor: TensorView, domain: TensorDomain) -> None:
+    frozen = tensor.frozen
+    if domain.leaf[:frozen] != tensor.domain.leaf[:frozen]:
+        raise Refusal(
+            f"it would change the leading {frozen} loops of {tensor.name}, which are shared "
+            f"already (compute_at_pos {tensor.compute_at_pos}, "
+            f"produced_at_pos {tensor.produced_at_pos})",
+            f"schedule {tensor.name} alike first, or in another order",
+        )
+    if domain is not tensor.domain:
+        tensor.bind(domain)
+
+
+def _wanted(tensor: TensorView, aligned: int, selected: set[TensorView]) -> int:
+    """Return the compute-at position that an aligned position means for `tensor`."""
+    consumers = [c for c in chains.consumers_of(tensor) if c in tensor.fusion.live()]
+    if not consumers or not all(c in selected for c in consumers):
+        return 0
+    leaf = tensor.domain.leaf
+    return next((n for n in range(aligned) if leaf[n].is_reduction), aligned)
+
+
+def set_position(tensor: TensorView, pos: int) -> None:
+    """Set the compute-at position of `tensor`, and the consumers' produced-at positions.
+
+    Raises:
+        Refusal: the leading axes do not correspond to those of a consumer, or one of them is
+            pinned or vectorized.
+    """
+    fusion = tensor.fusion
+    for number in range(pos):
+        _require_free(tensor, tensor, number)
+    for twin in tensor.siblings:
+        for consumer in twin.consumers:
+            if consumer in fusion.live():
+                _align(twin, consumer, pos)
+        fusion.change(twin, "_compute_at_pos", pos)
+        fusion.change(twin, "placed", fusion.calling)
+
+
+def _align(tensor: TensorView, consumer: TensorView, pos: int) -> None:
+    places = shared_positions(tensor, consumer)
+    if len(places) < pos:
+        raise Refusal(
+            f"{tensor.name} would share {pos} loops with {consumer.name}, but only "
+            f"{len(places)} of their leading axes correspond "
+            f"({axis_names(tensor.domain)} and {axis_names(consumer.domain)}), "
+            f"so {tensor.name} would have to be recomputed",
+            _RECOMPUTE,
+        )
+    for place in places[:pos]:
+        _require_free(tensor, consumer, place)
+    reached = places[pos - 1] + 1
+    for twin in consumer.siblings:
+        if reached > twin.produced_at_pos:
+            twin.fusion.change(twin, "_produced_at_pos", reached)
+
+
+def _require_free(tensor: TensorView, holder: TensorView, number: int) -> None:
+    axis = holder.domain.leaf[number]
+    if axis.pinned or axis.parallel is ParallelType.vectorize:
+        how = "pinned" if axis.pinned else "vectorized"
+        raise Refusal(
+            f"{tensor.name} would be inlined past axis {number} of {holder.name}, which is {how}",
+            "use a smaller position",
+        )
+
+
+def _check_order(tensor: TensorView) -> None:
+    try:
+        LoopForest(tensor.fusion).check()
+    except Conflict as conflict:
+        raise Refusal(
+            f"{conflict.reason}, so a tensor would have to be recomputed", _RECOMPUTE
+        ) from None
+
+
+def _recompute(producer: TensorView, target: TensorView, pos: int) -> None:
+    recompute.place_or_clone(producer, target, pos, _place)

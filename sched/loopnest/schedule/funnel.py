@@ -1,0 +1,182 @@
+"""The one funnel for changes: every schedule primitive is validated, carried out and committed here.
+
+A primitive raises `Refusal` (what was found, what is allowed); the funnel undoes every change since
+its start and raises a `ScheduleError` that shows the call as the user wrote it. On success it
+checks that no frozen prefix moved (rule 9) and appends the call to the fusion's trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+from functools import wraps
+from inspect import signature
+from typing import Concatenate, ParamSpec, TypeVar
+
+from loopnest.domain import TensorDomain
+from loopnest.errors import ScheduleError
+from loopnest.tensor import Fusion, TensorView, caller
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Refusal(Exception):  # noqa: N818 - not an error yet: the funnel makes it one
+    """A primitive cannot be carried out: `reason`, and what is allowed (`hint`)."""
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.hint = reason, hint
+
+    def error(self, subject: str) -> ScheduleError:
+        """Return the user's error for the call `subject`."""
+        return ScheduleError(subject, self.reason, self.hint)
+
+
+def primitive(
+    run: Callable[Concatenate[TensorView, P], R],
+) -> Callable[Concatenate[TensorView, P], R]:
+    """Make `run` a transactional schedule primitive of its first argument's fusion."""
+
+    defaults = {
+        name: parameter.default for name, parameter in signature(run).parameters.items()
+    }
+
+    @wraps(run)
+    def call(tensor: TensorView, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        fusion = tensor.fusion
+        outer = fusion.calling
+        if outer is None:
+            fusion.calling = caller(_call_text(tensor, run.__name__, args, kwargs, defaults))
+        mark = fusion.begin()
+        try:
+            result = run(tensor, *args, **kwargs)
+            _check_frozen(fusion, mark)
+        except BaseException as problem:
+            fusion.rollback(mark)
+            if isinstance(problem, Refusal) and outer is None:
+                subject = _call_text(tensor, run.__name__, args, kwargs, defaults)
+                raise problem.error(subject) from None
+            raise
+        else:
+            if outer is None and fusion.calling is not None:
+                fusion.trace.append(fusion.calling)
+            return result
+        finally:
+            fusion.calling = outer
+            fusion.end()
+
+    return call
+
+
+def _call_text(
+    tensor: TensorView,
+    name: str,
+    args: Sequence[object],
+    kwargs: dict[str, object],
+    defaults: dict[str, object],
+) -> str:
+    shown = [_argument(a) for a in args if a is not None]
+    for key, value in kwargs.items():
+        if value is not defaults.get(key):
+            shown.append(f"{key}={_argument(value)}")
+    return f"{tensor.name}.{name.lstrip('_')}({', '.join(shown)})"
+
+
+def _argument(value: object) -> str:
+    match value:
+        case TensorView():
+            return value.name
+        case Enum():
+            return str(value.value)
+        case dict():
+            return "{" + ", ".join(f"{k!r}: {_argument(v)}" for k, v in value.items()) + "}"
+    return repr(value)
+
+
+def _check_frozen(fusion: Fusion, mark: int) -> None:
+    """Refuse a transaction that changed axes left of a frozen position."""
+    before: dict[TensorView, tuple[TensorDomain, int]] = {}
+    for target, field, old in reversed(fusion.changed_since(mark)):
+        if not isinstance(target, TensorView):
+            continue
+        domain, frozen = before.get(target, (target.domain, target.frozen))
+        if field == "domain" and isinstance(old, TensorDomain):
+            domain = old
+        elif field in ("_compute_at_pos", "_produced_at_pos"):
+            frozen = _frozen_before(fusion, mark, target)
+        before[target] = domain, frozen
+    for tensor, (domain, frozen) in before.items():
+        if domain.leaf[:frozen] != tensor.domain.leaf[:frozen]:
+            raise frozen_refusal(tensor, domain, frozen)
+
+
+def _frozen_before(fusion: Fusion, mark: int, tensor: TensorView) -> int:
+    fields = {
+        "_compute_at_pos": tensor.compute_at_pos,
+        "_produced_at_pos": tensor.produced_at_pos,
+    }
+    for target, field, old in reversed(fusion.changed_since(mark)):
+        if target is tensor and field in fields and isinstance(old, int):
+            fields[field] = old
+    return max(fields.values())
+
+
+def frozen_refusal(tensor: TensorView, domain: TensorDomain, frozen: int) -> Refusal:
+    """Return the refusal to change one of the `frozen` leading axes of `tensor`."""
+    return Refusal(
+        f"the leading {frozen} of the leaf axes {axis_names(domain)} of {tensor.name} are frozen: "
+        f"their loops are shared by computeAt (compute_at_pos {tensor.compute_at_pos}, "
+        f"produced_at_pos {tensor.produced_at_pos})",
+        f"change only axes from position {frozen} on, or schedule them before compute_at",
+    )
+
+
+def axis_names(domain: TensorDomain) -> str:
+    """Return the leaf axes as errors name them: ``[i0, i1, r2]``."""
+    return "[" + ", ".join(f"{axis.kind.letter}{i}" for i, axis in enumerate(domain.leaf)) + "]"
+
+
+def leaf_position(tensor: TensorView, axis: object) -> int:
+    """Return leaf position `axis` counted from the front.
+
+    Raises:
+        Refusal: no int, or out of range.
+    """
+    count = tensor.ndim
+    if isinstance(axis, bool) or not hasattr(axis, "__index__"):
+        raise Refusal(f"axis {axis!r} is not an int", "leaf axes are given by position")
+    position = int(axis)
+    if not -count <= position < count:
+        allowed = f"so use {-count}..{count - 1}" if count else "so there is none to name"
+        axes = "leaf axis" if count == 1 else "leaf axes"
+        raise Refusal(
+            f"axis {position} is out of range",
+            f"{tensor.name} has {count} {axes} {axis_names(tensor.domain)}, {allowed}",
+        )
+    return position % count if count else 0
+
+
+def require_computed(tensor: TensorView) -> None:
+    """Refuse to schedule an input."""
+    if tensor.is_input:
+        raise Refusal(
+            f"{tensor.name} is an input, which has no loops of its own",
+            "only cache_after and compute_at apply to inputs",
+        )
+
+
+def require_tensor(tensor: TensorView, other: object) -> TensorView:
+    """Return `other` if it is a TensorView of the same fusion as `tensor`.
+
+    Raises:
+        Refusal: it is not.
+    """
+    if not isinstance(other, TensorView):
+        raise Refusal(f"{other!r} is no TensorView")
+    if other.fusion is not tensor.fusion:
+        raise Refusal(
+            f"{other.name} belongs to fusion {other.fusion.name}, not {tensor.fusion.name}",
+            "both must be tensors of one fusion",
+        )
+    return other

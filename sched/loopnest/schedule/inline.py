@@ -1,0 +1,163 @@
+"""inline_at and inline_most: share loops that correspond already, replaying nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from loopnest.enums import ParallelType
+from loopnest.errors import ScheduleError
+from loopnest.schedule.compute_at import set_position
+from loopnest.schedule.funnel import Refusal, axis_names, primitive, require_computed
+from loopnest.schedule.loops import Conflict, LoopForest
+from loopnest.schedule.replay import shared_positions
+from loopnest.tensor import Fusion, TensorView, current_fusion
+
+_STRICT = frozenset({ParallelType.vectorize})
+_BEST_EFFORT = frozenset({ParallelType.vectorize, ParallelType.unroll})
+
+
+def structural_limit(tensor: TensorView, barred: frozenset[ParallelType]) -> int:
+    """Return how many leading axes of `tensor` correspond to those of all its consumers.
+
+    The walk stops at a reduction, at a pinned axis and at a parallel type of `barred`, on the
+    producer and on the consumer (rule 31). It does not look at orders of expressions.
+    """
+    live = tensor.fusion.live()
+    limits = [
+        _pair_limit(twin, consumer, barred)
+        for twin in tensor.siblings
+        for consumer in twin.consumers
+        if consumer in live
+    ]
+    return min(limits, default=0)
+
+
+def _pair_limit(
+    producer: TensorView, consumer: TensorView, barred: frozenset[ParallelType]
+) -> int:
+    places = shared_positions(producer, consumer)
+    for position, place in enumerate(places):
+        for axis in (producer.domain.leaf[position], consumer.domain.leaf[place]):
+            if axis.pinned or axis.parallel in barred:
+                return position
+    return len(places)
+
+
+def largest_position(tensor: TensorView, barred: frozenset[ParallelType] = _BEST_EFFORT) -> int:
+    """Return the largest position that `tensor` can have, given the others' positions."""
+    heads = tensor.siblings[0]
+    for pos in range(structural_limit(tensor, barred), tensor.compute_at_pos, -1):
+        if _has_order(tensor.fusion, heads, pos):
+            return pos
+    return tensor.compute_at_pos
+
+
+def _has_order(fusion: Fusion, head: TensorView, pos: int) -> bool:
+    try:
+        LoopForest(fusion, {head: pos}).check()
+    except Conflict:
+        return False
+    return True
+
+
+@primitive
+def inline_at(tensor: TensorView, pos: int) -> TensorView:
+    """Share the leading `pos` loops of `tensor` with its consumers, replaying nothing.
+
+    Raises:
+        ScheduleError: an input, a position out of range, or beyond the largest legal one.
+
+    Source: nvFuser TensorView::inlineAt.
+    """
+    require_computed(tensor)
+    if isinstance(pos, bool) or not hasattr(pos, "__index__"):
+        raise Refusal(f"position {pos!r} is not an int", "a position counts leading leaf axes")
+    place = int(pos) + (tensor.ndim + 1 if int(pos) < 0 else 0)
+    if not 0 <= place <= tensor.ndim:
+        raise Refusal(
+            f"position {int(pos)} is out of range",
+            f"{tensor.name} has the leaf axes {axis_names(tensor.domain)}, "
+            f"so use {-tensor.ndim - 1}..{tensor.ndim}",
+        )
+    if place <= tensor.compute_at_pos:
+        return tensor
+    largest = largest_position(tensor, _STRICT)
+    if place > largest:
+        raise Refusal(
+            f"position {place} is beyond the largest legal position {largest}",
+            "inline_at replays nothing: the leading axes must correspond already; "
+            "compute_at replays them",
+        )
+    set_position(tensor, place)
+    return tensor
+
+
+def inline_most(tensors: Iterable[TensorView] | None = None) -> None:
+    """Share as many loops as is legal, for each tensor from outputs to inputs.
+
+    Args:
+        tensors: which tensors; by default all of the current fusion. Newest first, each gets the
+            largest position that is legal with those already placed; a position never falls. It
+            compares leaf axes and replays nothing.
+
+    Raises:
+        ScheduleError: there is no current fusion, or `tensors` are of several.
+
+    Source: nvFuser inlineMost (Fuser, csrc/scheduler/tools/inlining.cpp).
+    """
+    chosen = _chosen(tensors)
+    if not chosen:
+        return
+    fusion = chosen[0].fusion
+    wanted = {t.siblings[0] for t in chosen if not t.is_input} & fusion.live()
+    _Sweep(fusion, wanted).run(chosen[0])
+
+
+def _chosen(tensors: Iterable[TensorView] | None) -> Sequence[TensorView]:
+    if tensors is None:
+        fusion = current_fusion()
+        if fusion is None:
+            raise ScheduleError(
+                "inline_most()", "no fusion is current", "call it inside `with`, or give tensors"
+            )
+        return fusion.tensors
+    chosen = [tensors] if isinstance(tensors, TensorView) else list(tensors)
+    for tensor in chosen:
+        if not isinstance(tensor, TensorView) or tensor.fusion is not chosen[0].fusion:
+            raise ScheduleError(
+                "inline_most", f"{tensor!r} is no TensorView of the same fusion", "give TensorViews"
+            )
+    return chosen
+
+
+class _Sweep:
+    """One pass over the units, consumers first, keeping the loop groups of those passed."""
+
+    def __init__(self, fusion: Fusion, wanted: set[TensorView]) -> None:
+        self.fusion = fusion
+        self.wanted = wanted
+
+    def run(self, first: TensorView) -> None:
+        """Place every wanted unit in one transaction."""
+        _inline_most(first, self)
+
+    def place_all(self) -> None:
+        forest = LoopForest(self.fusion, units=())
+        units = LoopForest.units_of(self.fusion)
+        for unit in reversed(units):
+            if unit in self.wanted:
+                self._raise(unit, forest)
+            forest.place(unit, unit.compute_at_pos)
+
+    def _raise(self, unit: TensorView, forest: LoopForest) -> None:
+        limit = structural_limit(unit, _BEST_EFFORT)
+        for pos in range(limit, unit.compute_at_pos, -1):
+            plain = forest.joins_plainly(unit, pos)
+            if plain or (plain is None and _has_order(self.fusion, unit, pos)):
+                set_position(unit, pos)
+                return
+
+
+@primitive
+def _inline_most(tensor: TensorView, sweep: _Sweep) -> None:
+    sweep.place_all()

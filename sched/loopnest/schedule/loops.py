@@ -1,0 +1,435 @@
+"""Which leaf axes share a loop, how the loops nest, and in which order tensors are computed.
+
+Two leaf axes share a loop if and only if producer-consumer pairs connect them in which the
+producer's axis lies left of its compute-at position and the root map relates them, or they belong
+to outputs of one definition. From this alone `LoopForest` derives groups (one loop each), their
+nesting, and an order; where there is none it raises `Conflict`. The schedule layer uses it to refuse
+a call, the lowering to build the nest: what is accepted there is what can be lowered here.
+
+Source: rule 33 (groups stay a DAG) is nvFuser's expr_sort; rules 18 and 19 its domain validation.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
+
+from loopnest.domain import IterDomain, ancestors
+from loopnest.schedule.replay import shared_positions
+from loopnest.schedule.root_map import pairs
+from loopnest.tensor import Fusion, TensorView
+
+
+class Conflict(Exception):  # noqa: N818 - made a ScheduleError or LoweringError by its catcher
+    """These positions have no loop nest; `reason` names the tensors."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class LoopGroup:
+    """One loop: the leaf axes that share it, and the loop around it."""
+
+    __slots__ = ("axes", "forward", "outer", "serial")
+
+    def __init__(self, serial: int, axis: IterDomain, outer: LoopGroup | None) -> None:
+        self.serial = serial
+        self.axes = [axis]
+        self.outer = outer
+        self.forward: LoopGroup | None = None
+
+    def find(self) -> LoopGroup:
+        """Return the group that this one was united into."""
+        group = self
+        while group.forward is not None:
+            group = group.forward
+        return group
+
+    def enclosing(self) -> LoopGroup | None:
+        """Return the group of the loop around this one."""
+        return None if self.outer is None else self.outer.find()
+
+    def path(self) -> tuple[LoopGroup, ...]:
+        """Return the groups from the outermost loop to this one."""
+        result: list[LoopGroup] = []
+        group: LoopGroup | None = self.find()
+        while group is not None:
+            result.append(group)
+            group = group.enclosing()
+        return tuple(reversed(result))
+
+
+class RootClass:
+    """Root axes that stand for one axis of the math inside shared loops (rules 18 to 20)."""
+
+    __slots__ = ("forward", "members")
+
+    def __init__(self, tensor: TensorView, axis: IterDomain) -> None:
+        self.members: dict[tuple[TensorView, bool], IterDomain] = {
+            (tensor, axis in tensor.domain.root): axis
+        }
+        self.forward: RootClass | None = None
+
+    def find(self) -> RootClass:
+        found = self
+        while found.forward is not None:
+            found = found.forward
+        return found
+
+    def concrete(self) -> IterDomain:
+        """Return a member that is no broadcast, if there is one; else a broadcast (rule 20)."""
+        axes = self.members.values()
+        return next((axis for axis in axes if not axis.is_broadcast), next(iter(axes)))
+
+
+class LoopForest:
+    """Loop groups of all live tensors of a fusion under given compute-at positions.
+
+    Args:
+        fusion: whose tensors.
+        positions: compute-at positions that stand in for the tensors' own.
+        units: what to place, producers before consumers; by default all (`units_of`).
+    """
+
+    def __init__(
+        self,
+        fusion: Fusion,
+        positions: Mapping[TensorView, int] | None = None,
+        units: Iterable[TensorView] | None = None,
+    ) -> None:
+        self.fusion = fusion
+        self.group_of: dict[IterDomain, LoopGroup] = {}
+        self.class_of: dict[IterDomain, RootClass] = {}
+        self.position: dict[TensorView, int] = {}
+        self._serial = 0
+        self._shared: dict[tuple[TensorView, TensorView], list[int]] = {}
+        self.units = self.units_of(fusion) if units is None else tuple(units)
+        override = positions or {}
+        for unit in reversed(self.units):
+            self.place(unit, override.get(unit, unit.compute_at_pos))
+
+    @staticmethod
+    def units_of(fusion: Fusion) -> tuple[TensorView, ...]:
+        """Return the first output of each live definition, producers before consumers."""
+        live = fusion.live()
+        return tuple([
+            t for t in fusion.topological()
+            if t in live and not t.is_input and t.siblings[0] is t
+        ])  # fmt: skip
+
+    # Groups
+
+    def joins_plainly(self, unit: TensorView, pos: int) -> bool | None:
+        """Say whether `unit`, whose consumers are placed, may be placed at `pos`.
+
+        True: its consumers share those loops already and nothing upstream of it is placed inside
+        it, so that an order is kept; False: two consumers hold them in different places; None: it
+        takes a check of the whole.
+        """
+        if any(twin.produced_at_pos for twin in unit.siblings) or len(unit.siblings) > 1:
+            return None
+        consumers = [c for c in unit.consumers if c in self.position]
+        for place in range(pos):
+            groups = {self.find(self._consumer_axis(unit, c, place)) for c in consumers}
+            if len(groups) > 1:
+                return None
+        return True if self._roots_agree(unit, consumers, pos) else None
+
+    def _roots_agree(self, unit: TensorView, consumers: list[TensorView], pos: int) -> bool:
+        needed = ancestors(unit.domain.leaf[:pos], unit.domain)
+        seen: dict[RootClass, IterDomain] = {}
+        for consumer in consumers:
+            for mine, theirs in pairs(unit, consumer):
+                if mine in needed:
+                    found = self._class(consumer, theirs)
+                    if seen.setdefault(found, mine) is not mine:
+                        return False
+        return len(set(seen.values())) == len(seen)
+
+    def place(self, unit: TensorView, pos: int) -> None:
+        """Give `unit` its loops, the leading `pos` of them shared with its placed consumers.
+
+        Raises:
+            Conflict: the consumers' loops cannot be one.
+        """
+        outer: LoopGroup | None = None
+        for place, axis in enumerate(unit.domain.leaf):
+            if place < pos:
+                outer = self._share(unit, place)
+            else:
+                outer = self._new_group(axis, outer)
+            for twin in unit.siblings[1:]:
+                self._join(twin.domain.leaf[place], outer)
+        for twin in unit.siblings:
+            self.position[twin] = pos
+            if pos:
+                self._unite_roots(twin, pos)
+
+    def _new_group(self, axis: IterDomain, outer: LoopGroup | None) -> LoopGroup:
+        group = LoopGroup(self._serial, axis, outer)
+        self._serial += 1
+        self.group_of[axis] = group
+        return group
+
+    def _join(self, axis: IterDomain, group: LoopGroup) -> None:
+        group.axes.append(axis)
+        self.group_of[axis] = group
+
+    def _share(self, unit: TensorView, place: int) -> LoopGroup:
+        group: LoopGroup | None = None
+        for twin in unit.siblings:
+            for consumer in twin.consumers:
+                if consumer not in self.position:
+                    continue
+                found = self.find(self._consumer_axis(twin, consumer, place))
+                group = found if group is None else self._unite(group, found, unit)
+        assert group is not None
+        self._join(unit.domain.leaf[place], group)
+        return group
+
+    def _consumer_axis(
+        self, producer: TensorView, consumer: TensorView, place: int
+    ) -> IterDomain:
+        positions = self._positions(producer, consumer)
+        if place >= len(positions):
+            raise Conflict(
+                f"{producer.name} shares {place + 1} loops with {consumer.name}, "
+                f"but only {len(positions)} of their leading axes correspond"
+            )
+        return consumer.domain.leaf[positions[place]]
+
+    def _positions(self, producer: TensorView, consumer: TensorView) -> list[int]:
+        key = (producer, consumer)
+        found = self._shared.get(key)
+        if found is None:
+            found = self._shared[key] = shared_positions(producer, consumer)
+        return found
+
+    def find(self, axis: IterDomain) -> LoopGroup:
+        """Return the loop group of a leaf axis."""
+        return self.group_of[axis].find()
+
+    def _unite(self, a: LoopGroup, b: LoopGroup, unit: TensorView) -> LoopGroup:
+        if a is b:
+            return a
+        keep, drop = (a, b) if len(a.axes) >= len(b.axes) else (b, a)
+        outer = self._inner_most(keep.enclosing(), drop.enclosing(), unit)
+        if outer is not None and not {keep, drop}.isdisjoint(outer.path()):
+            raise self._tangled(unit)
+        keep.axes.extend(drop.axes)
+        drop.forward = keep
+        keep.outer = outer
+        return keep
+
+    def _inner_most(
+        self, a: LoopGroup | None, b: LoopGroup | None, unit: TensorView
+    ) -> LoopGroup | None:
+        """Return the inner one of two loops, one of which must enclose the other."""
+        if a is b or b is None:
+            return a
+        if a is None or a in b.path():
+            return b
+        if b in a.path():
+            return a
+        raise self._tangled(unit)
+
+    def _tangled(self, unit: TensorView) -> Conflict:
+        names = ", ".join(c.name for t in unit.siblings for c in t.consumers)
+        return Conflict(
+            f"the consumers {names} of {unit.name} hold the loops that they would share with it "
+            "inside different loops"
+        )
+
+    # Root axes: one axis of the math may not be used two ways inside shared loops
+
+    def _unite_roots(self, tensor: TensorView, pos: int) -> None:
+        needed = ancestors(tensor.domain.leaf[:pos], tensor.domain)
+        for consumer in tensor.consumers:
+            if consumer not in self.position:
+                continue
+            for mine, theirs in pairs(tensor, consumer):
+                if mine in needed:
+                    self._unite_class(tensor, mine, consumer, theirs)
+
+    def _class(self, tensor: TensorView, axis: IterDomain) -> RootClass:
+        found = self.class_of.get(axis)
+        if found is None:
+            found = self.class_of[axis] = RootClass(tensor, axis)
+        return found.find()
+
+    def _unite_class(
+        self, producer: TensorView, mine: IterDomain, consumer: TensorView, theirs: IterDomain
+    ) -> None:
+        a, b = self._class(producer, mine), self._class(consumer, theirs)
+        if a is b:
+            return
+        if len(a.members) < len(b.members):
+            a, b = b, a
+        for key, axis in b.members.items():
+            other = a.members.get(key)
+            if other is not None and other is not axis:
+                raise Conflict(
+                    f"{producer.name} is used two ways inside the shared loops: they would make "
+                    f"two axes of {key[0].name} one"
+                )
+        one, two = a.concrete(), b.concrete()
+        different = not self.fusion.algebra.equal(one.size, two.size)
+        if not one.is_broadcast and not two.is_broadcast and different:
+            raise Conflict(
+                f"a broadcast axis of {producer.name} would have the extents {one.size} and "
+                f"{two.size} in one loop, which are not known to be equal"
+            )
+        a.members.update(b.members)
+        b.forward = a
+
+    # Nesting and order
+
+    def path(self, unit: TensorView) -> tuple[LoopGroup, ...]:
+        """Return the loops around the computation of `unit`, outermost first."""
+        leaf = unit.domain.leaf
+        return self.find(leaf[-1]).path() if leaf else ()
+
+    def shared_depth(self, unit: TensorView) -> int:
+        """Return how many loops around `unit` it shares with its consumers."""
+        pos = self.position[unit]
+        return len(self.find(unit.domain.leaf[pos - 1]).path()) if pos else 0
+
+    def check(self) -> None:
+        """Check that an order of the tensors exists.
+
+        Raises:
+            Conflict: it does not.
+        """
+        self.order()
+
+    def order(self) -> LoopBody:
+        """Return the loop nest as an ordered tree.
+
+        Raises:
+            Conflict: the positions have no order, or a tensor would be read inside a loop that
+                still computes it.
+        """
+        top = LoopBody(None)
+        node_of: dict[LoopGroup, LoopBody] = {}
+        paths: dict[TensorView, tuple[LoopGroup, ...]] = {}
+        for rank, unit in enumerate(self.units):
+            path = paths[unit] = self.path(unit)
+            body = top
+            for group in path:
+                inner = node_of.get(group)
+                if inner is None:
+                    inner = node_of[group] = LoopBody(group)
+                    body.add(group, inner, rank)
+                body = inner
+            body.add(unit, unit, rank)
+        for unit in self.units:
+            for consumer in _consumers(unit):
+                if consumer in paths:
+                    self._edge(unit, consumer, paths, top, node_of)
+        for body in (top, *node_of.values()):
+            body.sort()
+        return top
+
+    def _edge(
+        self,
+        unit: TensorView,
+        consumer: TensorView,
+        paths: dict[TensorView, tuple[LoopGroup, ...]],
+        top: LoopBody,
+        node_of: dict[LoopGroup, LoopBody],
+    ) -> None:
+        mine, theirs = paths[unit], paths[consumer]
+        depth = 0
+        for a, b in zip(mine, theirs, strict=False):
+            if a is not b:
+                break
+            depth += 1
+        if depth > self.shared_depth(unit):
+            raise Conflict(
+                f"{consumer.name} reads {unit.name} (compute_at_pos {self.position[unit]}) inside "
+                f"a loop that still computes {unit.name}"
+            )
+        body = node_of[mine[depth - 1]] if depth else top
+        first = mine[depth] if depth < len(mine) else unit
+        second = theirs[depth] if depth < len(theirs) else consumer
+        body.edge(first, second)
+
+
+Item = LoopGroup | TensorView
+
+
+class LoopBody:
+    """What stands inside one loop (or the kernel: `group` is None), in order of execution."""
+
+    __slots__ = ("_after", "_items", "_rank", "_waiting", "group", "order")
+
+    def __init__(self, group: LoopGroup | None) -> None:
+        self.group = group
+        self.order: list[LoopBody | TensorView] = []
+        self._items: dict[Item, LoopBody | TensorView] = {}
+        self._rank: dict[Item, int] = {}
+        self._after: dict[Item, dict[Item, None]] = {}
+        self._waiting: dict[Item, int] = {}
+
+    def add(self, key: Item, item: LoopBody | TensorView, rank: int) -> None:
+        """Add an item; `rank` orders items that nothing else orders."""
+        self._items[key] = item
+        self._rank[key] = rank
+        self._waiting[key] = 0
+
+    def edge(self, first: Item, second: Item) -> None:
+        """Demand that `first` stands before `second`."""
+        after = self._after.setdefault(first, {})
+        if second not in after:
+            after[second] = None
+            self._waiting[second] += 1
+
+    def sort(self) -> None:
+        """Put the items into order.
+
+        Raises:
+            Conflict: they depend on each other in a circle.
+        """
+        ready = [(self._rank[key], n, key) for n, key in enumerate(self._items)
+                 if not self._waiting[key]]
+        heapq.heapify(ready)
+        count = len(self._items)
+        while ready:
+            _, _, key = heapq.heappop(ready)
+            self.order.append(self._items[key])
+            for other in self._after.get(key, ()):
+                self._waiting[other] -= 1
+                if not self._waiting[other]:
+                    count += 1
+                    heapq.heappush(ready, (self._rank[other], count, other))
+        if len(self.order) < len(self._items):
+            stuck = sorted({t.name for key, n in self._waiting.items() if n
+                            for t in _tensors(self._items[key])})
+            raise Conflict(
+                f"no order of expressions exists: {', '.join(stuck)} depend on each other inside "
+                "and outside of the loops that they share"
+            )
+
+    def walk(self) -> Iterator[TensorView]:
+        """Yield the tensors computed in here."""
+        for item in self.order or self._items.values():
+            if isinstance(item, LoopBody):
+                yield from item.walk()
+            else:
+                yield item
+
+
+def _tensors(item: LoopBody | TensorView) -> Iterable[TensorView]:
+    return item.walk() if isinstance(item, LoopBody) else (item,)
+
+
+def _consumers(unit: TensorView) -> Iterator[TensorView]:
+    """Yield the first siblings of the definitions that read `unit` or its siblings, each once."""
+    seen: set[TensorView] = set()
+    for twin in unit.siblings:
+        for consumer in twin.consumers:
+            head = consumer.siblings[0]
+            if head not in seen:
+                seen.add(head)
+                yield head

@@ -1,0 +1,126 @@
+"""Recomputation: clone a producer for the consumers that cannot share its place.
+
+The design note leaves this open. What can share is found by trial: consumers on the way to the
+target first, then the others in order of creation; each keeps the original if the original can
+still be placed, and reads a clone otherwise. The clone has the loops that the producer had before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from loopnest.enums import Memory
+from loopnest.schedule import chains
+from loopnest.schedule.clone import clone_domain, new_tensor, reroute
+from loopnest.schedule.funnel import Refusal
+from loopnest.tensor import TensorView
+
+Place: TypeAlias = Callable[[TensorView, TensorView, int], None]
+
+
+def place_or_clone(producer: TensorView, target: TensorView, pos: int, place: Place) -> None:
+    """Place `producer` at `target`, cloning it for consumers that cannot share.
+
+    Raises:
+        Refusal: it cannot be placed even alone, or lives in SHARED or GLOBAL memory.
+    """
+    refusal = _attempt(producer, (), target, pos, place)
+    if refusal is None:
+        return
+    if producer.memory is not Memory.LOCAL:
+        raise Refusal(
+            f"{producer.name} is {producer.memory.value}, and a recomputed tensor must be local",
+            "set its memory to ln.LOCAL, or place it where all its consumers can share it",
+        )
+    apart = _apart(producer, target, pos, place)
+    refusal = _attempt(producer, apart, target, pos, place) if apart else refusal
+    if refusal is not None:
+        raise refusal
+
+
+def _apart(
+    producer: TensorView, target: TensorView, pos: int, place: Place
+) -> tuple[TensorView, ...]:
+    """Return the consumers that must read a clone; () where even that does not help."""
+    live = producer.fusion.live()
+    way = chains.ancestors(target)
+    users = [c for c in chains.consumers_of(producer) if c in live and c is c.siblings[0]]
+    users.sort(key=lambda user: user not in way)
+    kept: list[TensorView] = []
+    for user in users:
+        rest = tuple(c for c in users if c not in kept and c is not user)
+        if not kept and user not in way:
+            return ()
+        if rest and _works(producer, rest, target, pos, place):
+            kept.append(user)
+    return tuple(c for c in users if c not in kept) if kept else ()
+
+
+def _works(
+    producer: TensorView, apart: Sequence[TensorView], target: TensorView, pos: int, place: Place
+) -> bool:
+    fusion = producer.fusion
+    mark = fusion.begin()
+    try:
+        return _attempt(producer, apart, target, pos, place) is None
+    finally:
+        fusion.rollback(mark)
+        fusion.end()
+
+
+def _attempt(
+    producer: TensorView, apart: Sequence[TensorView], target: TensorView, pos: int, place: Place
+) -> Refusal | None:
+    """Clone for the consumers `apart`, place the producer; undo both and return what refused."""
+    fusion = producer.fusion
+    mark = fusion.begin()
+    try:
+        if apart:
+            _clone_for(producer, apart)
+        place(producer, target, pos)
+    except Refusal as refusal:
+        fusion.rollback(mark)
+        return refusal
+    finally:
+        fusion.end()
+    return None
+
+
+def _clone_for(producer: TensorView, apart: Sequence[TensorView]) -> None:
+    """Let `apart` read a clone of `producer`, with clones of what is computed inside of it."""
+    copies = clone(producer)
+    for original, copy in zip(producer.siblings, copies, strict=True):
+        reroute([c for user in apart for c in user.siblings], original, copy)
+    head = copies[0]
+    for source in dict.fromkeys(head.producers):
+        if source.compute_at_pos and not source.is_input:
+            pos = source.compute_at_pos
+            _clone_for(source, (head,))
+            for copy in source.clones[-1].siblings:
+                source.fusion.change(copy, "_compute_at_pos", pos)
+
+
+def clone(tensor: TensorView) -> tuple[TensorView, ...]:
+    """Return copies of `tensor` and its siblings: same definition, same loops, position 0."""
+    fusion = tensor.fusion
+    copies: list[TensorView] = []
+    for original in tensor.siblings:
+        domain, _ = clone_domain(original.domain, fusion.algebra)
+        copy = new_tensor(original, domain)
+        family = (*original.clones, copy)
+        fusion.change(copy, "_name", _free_name(original, len(family) + 1))
+        fusion.change(original, "clones", family)
+        copies.append(copy)
+    assert tensor.definition is not None
+    definition = tensor.definition.with_outputs(copies)
+    for copy in copies:
+        copy.define(definition)
+    return tuple(copies)
+
+
+def _free_name(original: TensorView, count: int) -> str:
+    taken = {t.name for t in original.fusion.tensors}
+    while f"{original.name}_{count}" in taken:
+        count += 1
+    return f"{original.name}_{count}"

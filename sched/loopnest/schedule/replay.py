@@ -1,0 +1,246 @@
+"""Replay: give one tensor the leading loops of a neighbour (replayPasC, replayCasP).
+
+Both directions are one traversal. The *source* has the loops that are wanted; the *target* gets
+them. Starting from the root axes that the two share, the source's transforms that its leading
+axes need are followed in order; where the target already has the same step on the same axes it is
+reused, elsewhere the target's own step gives way and the source's is replayed.
+
+An axis that one side lacks is a broadcast there (or a reduction that the consumer does not see):
+a merge with such an axis *carries* its other input through (rule 26).
+
+Source: the algorithm follows nvFuser's TransformReplay and BestEffortReplay (csarofeen/pytorch
+torch/csrc/jit/codegen/cuda/transform_replay.cpp), whose order of the replayed domain is rule 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from loopnest.domain import IterDomain, TensorDomain, Transform, ancestors
+from loopnest.schedule.funnel import Refusal
+from loopnest.schedule.root_map import pairs
+from loopnest.simplify import Simplifier
+from loopnest.tensor import TensorView
+
+
+class Match:
+    """A correspondence from axes of a source domain to axes of a target domain.
+
+    `image` maps source axes to target axes; `absent` holds source axes that the target lacks;
+    `exact` holds the source axes whose image stands for the same points (no merge was carried).
+    """
+
+    def __init__(
+        self,
+        source: TensorDomain,
+        target: TensorDomain,
+        seed: Mapping[IterDomain, IterDomain],
+        start: Iterable[IterDomain],
+        wanted: set[IterDomain] | None = None,
+    ) -> None:
+        self.source, self.target = source, target
+        self.wanted = wanted
+        self.image: dict[IterDomain, IterDomain] = {}
+        self.absent: set[IterDomain] = set()
+        self.exact: set[IterDomain] = set()
+        self.dropped: set[Transform] = set()
+        self.added: list[Transform] = []
+        for axis in start:
+            if wanted is not None and axis not in wanted:
+                continue
+            if axis in seed:
+                self.image[axis] = seed[axis]
+                if axis.is_broadcast == seed[axis].is_broadcast:
+                    self.exact.add(axis)
+            else:
+                self.absent.add(axis)
+        self._target_absent = self._spread_absence(set(seed.values()))
+
+    def _spread_absence(self, mapped: set[IterDomain]) -> set[IterDomain]:
+        begin = {*self.target.root, *self.target.rfactor}
+        absent = {axis for axis in begin if axis not in mapped and axis.is_broadcast}
+        for step in self.target.history:
+            if all(axis in absent for axis in step.inputs):
+                absent.update(step.outputs)
+        return absent
+
+    def settle(self, axis: IterDomain) -> IterDomain:
+        """Follow the target's merges of `axis` with axes that the source lacks."""
+        while True:
+            step = self.target.uses.get(axis)
+            if step is None or step in self.dropped:
+                return axis
+            present = [other not in self._target_absent for other in step.inputs]
+            if all(present):
+                return axis
+            carried = step.carries(present).get(step.inputs.index(axis))
+            if carried is None:
+                return axis
+            axis = step.outputs[carried]
+
+    def follow(self, algebra: Simplifier | None) -> Match:
+        """Extend the image along the source's history.
+
+        With `algebra` the steps that the target lacks are replayed on it (and its own give way);
+        without it, the correspondence ends there.
+        """
+        for step in self.source.history:
+            if self.wanted is not None and self.wanted.isdisjoint(step.outputs):
+                continue
+            present = [axis in self.image for axis in step.inputs]
+            if not all(p or axis in self.absent for p, axis in zip(present, step.inputs)):
+                continue
+            if not any(present):
+                self.absent.update(step.outputs)
+            elif all(present):
+                self._both(step, algebra)
+            else:
+                self._carry(step, present)
+        return self
+
+    def _carry(self, step: Transform, present: list[bool]) -> None:
+        carried = step.carries(present)
+        for position, output in carried.items():
+            self.image[step.outputs[output]] = self.image[step.inputs[position]]
+        self.absent.update(axis for axis in step.outputs if axis not in self.image)
+
+    def _both(self, step: Transform, algebra: Simplifier | None) -> None:
+        direct = [self.image[axis] for axis in step.inputs]
+        images = [self.settle(axis) for axis in direct]
+        own = self.target.uses.get(images[0])
+        same = (
+            own is not None
+            and own not in self.dropped
+            and own.key == step.key
+            and own.inputs == tuple(images)
+        )
+        if not same:
+            if algebra is None:
+                return
+            for axis in images:
+                self.drop_use(axis)
+            own = step.replay(images, algebra)
+            self.added.append(own)
+        assert own is not None
+        exact = images == direct and all(axis in self.exact for axis in step.inputs)
+        for axis, image in zip(step.outputs, own.outputs, strict=True):
+            self.image[axis] = image
+            if exact:
+                self.exact.add(axis)
+
+    def drop_use(self, axis: IterDomain) -> None:
+        """Let the target's own step on `axis` give way, and all that follows it.
+
+        Raises:
+            Refusal: the step lies between root and rfactor domain.
+        """
+        step = self.target.uses.get(axis)
+        if step is None or step in self.dropped:
+            return
+        self.dropped.add(step)
+        for output in step.outputs:
+            if output in self.target.rfactor:
+                raise Refusal(
+                    f"the rfactor domain was made by a {step.describe()} that would have to give "
+                    "way",
+                    "call compute_at before rfactor, or split the consumer alike",
+                )
+            self.drop_use(output)
+
+
+def _assemble(match: Match, pos: int) -> tuple[TensorDomain, int]:
+    """Return the target with the source's `pos` leading axes in front (order: rule 3)."""
+    source, target = match.source, match.target
+    prefix: list[IterDomain] = []
+    for axis in source.leaf[:pos]:
+        image = match.image.get(axis)
+        if image is not None:
+            image = match.settle(image)
+            match.drop_use(image)
+            if image not in prefix:
+                prefix.append(image)
+    live = [step for step in target.history if step not in match.dropped] + match.added
+    nodes = dict.fromkeys(target.root)
+    nodes.update(dict.fromkeys(axis for step in live for axis in step.outputs))
+    for step in live:
+        for axis in step.inputs:
+            nodes.pop(axis, None)
+    order = dict.fromkeys(prefix)
+    others = (match.image[axis] for axis in source.leaf[pos:] if axis in match.image)
+    for axis in (*others, *target.leaf, *nodes):
+        if axis in nodes:
+            order.setdefault(axis)
+    leaf = tuple(order)
+    return (target if leaf == target.leaf else target.with_leaf(leaf)), len(prefix)
+
+
+def _replay(
+    source: TensorDomain,
+    target: TensorDomain,
+    seed: Mapping[IterDomain, IterDomain],
+    start: Iterable[IterDomain],
+    pos: int,
+    algebra: Simplifier,
+) -> tuple[TensorDomain, int]:
+    wanted = ancestors(source.leaf[:pos], source)
+    match = Match(source, target, seed, start, wanted).follow(algebra)
+    return _assemble(match, pos)
+
+
+def producer_as_consumer(
+    producer: TensorView, consumer: TensorView, domain: TensorDomain, pos: int
+) -> tuple[TensorDomain, int]:
+    """Return `producer`'s domain replayed as `domain`, that of its direct consumer, left of pos."""
+    seed = {c: p for p, c in pairs(producer, consumer)}
+    algebra = producer.fusion.algebra
+    return _replay(domain, producer.domain, seed, domain.root, pos, algebra)
+
+
+def consumer_as_producer(
+    consumer: TensorView, producer: TensorView, domain: TensorDomain, pos: int
+) -> tuple[TensorDomain, int]:
+    """Return `consumer`'s domain replayed as `domain`, that of its direct producer, left of pos."""
+    seed = dict(pairs(producer, consumer))
+    algebra = consumer.fusion.algebra
+    return _replay(domain, consumer.domain, seed, domain.rfactor, pos, algebra)
+
+
+def mirror(domain: TensorDomain, sibling: TensorDomain, algebra: Simplifier) -> TensorDomain:
+    """Return `sibling` (another output of one definition) with the loops of `domain`."""
+    seed = dict(zip(domain.rfactor, sibling.rfactor, strict=True))
+    replayed, _ = _replay(domain, sibling, seed, domain.rfactor, len(domain.leaf), algebra)
+    for axis, twin in zip(domain.leaf, replayed.leaf, strict=True):
+        twin.parallel, twin.pinned = axis.parallel, axis.pinned
+    return replayed
+
+
+def match_leaves(producer: TensorView, consumer: TensorView) -> Match:
+    """Return the correspondence from axes of `producer` to axes of its direct consumer."""
+    seed = dict(pairs(producer, consumer))
+    return Match(producer.domain, consumer.domain, seed, producer.domain.rfactor).follow(None)
+
+
+def shared_positions(producer: TensorView, consumer: TensorView) -> list[int]:
+    """Return, for the leading axes of `producer` that can share loops, the consumer's positions.
+
+    The two leaf domains are walked in step; a consumer axis is passed over only where the producer
+    lacks it (an inserted broadcast, rule 25). The walk ends at a reduction axis of the producer
+    (rule 22), and at the first pair that does not correspond.
+    """
+    match = match_leaves(producer, consumer)
+    leaf = consumer.domain.leaf
+    lacked = match._target_absent
+    result: list[int] = []
+    place = 0
+    for axis in producer.domain.leaf:
+        image = match.image.get(axis)
+        if image is None or axis.is_reduction:
+            break
+        image = match.settle(image)
+        while place < len(leaf) and leaf[place] is not image and leaf[place] in lacked:
+            place += 1
+        if place == len(leaf) or leaf[place] is not image:
+            break
+        result.append(place)
+        place += 1
+    return result

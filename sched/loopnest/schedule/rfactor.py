@@ -1,0 +1,165 @@
+"""rfactor: factor a reduction into a partial one and a final one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loopnest.definition import Definition
+from loopnest.domain import IterDomain, TensorDomain, Transform, ancestors
+from loopnest.enums import IterKind
+from loopnest.expr import Arg
+from loopnest.schedule.clone import clone_domain, new_tensor
+from loopnest.schedule.funnel import Refusal, axis_names, leaf_position, primitive, require_computed
+from loopnest.simplify import Simplifier
+from loopnest.tensor import TensorView
+
+
+@primitive
+def rfactor(tensor: TensorView, axes: int | Sequence[int]) -> TensorView:
+    """Factor `axes` of a reduction out into a new producer.
+
+    Before ``y [i0, r1: D / 4, r2: 4]``; ``p = y.rfactor(1)`` gives ``p [i0, r1: D / 4, i2: 4]``
+    and ``y [i0, r1: 4]``, which reduces p.
+
+    Args:
+        axes: reduction leaf axes that the new tensor reduces; at least one other must stay. All
+            outputs of a multi-output reduction are factored alike.
+
+    Returns:
+        The new producer (of a 16-bit tensor in float32: partial results are not rounded).
+
+    Raises:
+        ScheduleError: no reduction, an axis that is none, all of them, or a frozen prefix.
+
+    Source: nvFuser TensorView::rFactor; Suriana et al., "Parallel Associative Reductions in
+    Halide", CGO 2017.
+    """
+    require_computed(tensor)
+    places = _places(tensor, axes)
+    definition = tensor.definition
+    assert definition is not None
+    partials = tuple([_partial(twin, places) for twin in tensor.siblings])
+    moved = definition.with_outputs(partials)
+    for partial in partials:
+        partial.define(moved)
+    for twin, partial in zip(definition.outputs, partials, strict=True):
+        reduced = [twin.domain.leaf[place] for place in places]
+        twin.bind(_rest(twin.domain, partial.domain, reduced, tensor.fusion.algebra))
+    final = _final(definition, partials)
+    for twin in definition.outputs:
+        twin.define(final)
+    return partials[definition.outputs.index(tensor)]
+
+
+def _places(tensor: TensorView, axes: int | Sequence[int]) -> tuple[int, ...]:
+    names = axis_names(tensor.domain)
+    if tensor.definition is None or tensor.definition.reducer is None:
+        raise Refusal(f"{tensor.name} is no reduction", "rfactor factors a reduction")
+    if tensor.frozen:
+        raise Refusal(
+            f"the leading {tensor.frozen} loops of {tensor.name} are shared already",
+            "call rfactor before compute_at",
+        )
+    chosen = list(axes) if isinstance(axes, Sequence) else [axes]
+    places = sorted({leaf_position(tensor, axis) for axis in chosen})
+    if not places:
+        raise Refusal("no axis is named", f"the leaf axes are {names}")
+    for place in places:
+        if not tensor.domain.leaf[place].is_reduction:
+            raise Refusal(
+                f"axis {place} is no reduction axis", f"{tensor.name} has the leaf axes {names}"
+            )
+    rest = [a for n, a in enumerate(tensor.domain.leaf) if a.is_reduction and n not in places]
+    if not rest:
+        raise Refusal(
+            f"all reduction axes of {tensor.name} are named, so nothing is left to reduce",
+            f"leave one of the reduction axes of {names} to {tensor.name}; split first",
+        )
+    return tuple(places)
+
+
+def _partial(tensor: TensorView, places: Sequence[int]) -> TensorView:
+    """Return the producer that reduces the leaf axes `places`, without its definition."""
+    domain, _ = clone_domain(tensor.domain, tensor.fusion.algebra)
+    reduced = {domain.leaf[place] for place in places}
+    above = ancestors(reduced, domain)
+    for axis in _all_axes(domain):
+        if axis.is_reduction and axis not in above:
+            axis.kind = IterKind.ITERATION
+    shaped = TensorDomain(domain.root, tuple(_frontier(domain, above, reduced)), domain.leaf)
+    return new_tensor(tensor, shaped, tensor.dtype.compute)
+
+
+def _all_axes(domain: TensorDomain) -> list[IterDomain]:
+    return [*domain.root, *(axis for step in domain.history for axis in step.outputs)]
+
+
+def _frontier(
+    domain: TensorDomain, above: set[IterDomain], reduced: set[IterDomain]
+) -> list[IterDomain]:
+    """Return the axes, from the rfactor domain down, that no reduced axis was made from."""
+    axes = list(domain.rfactor)
+    while True:
+        step = next(
+            (domain.uses[a] for a in axes if a in above and a not in reduced), None
+        )
+        if step is None:
+            return axes
+        first = min(axes.index(axis) for axis in step.inputs)
+        axes[first : first + 1] = [*step.outputs, axes[first]]
+        axes = [axis for axis in axes if axis not in step.inputs]
+
+
+def _rest(
+    old: TensorDomain,
+    partial: TensorDomain,
+    reduced: Sequence[IterDomain],
+    algebra: Simplifier,
+) -> TensorDomain:
+    """Return the domain of the final reduction over the logical axes of `partial`."""
+    above = ancestors(reduced, old)
+    frontier = [a for a in _frontier(old, above, set(reduced)) if a not in reduced]
+    image: dict[IterDomain, IterDomain] = {}
+    for mine, theirs in zip(frontier, partial.logical, strict=True):
+        image[mine] = IterDomain(theirs.size, mine.kind)
+        image[mine].parallel, image[mine].pinned = mine.parallel, mine.pinned
+    root = tuple([image[axis] for axis in frontier])
+    for step in old.history:
+        if all(axis in image for axis in step.inputs) and step.outputs[0] not in image:
+            _copy_step(step, image, algebra)
+    rfactor = tuple([image[axis] for axis in old.rfactor if axis in image])
+    extra = [a for a in root if a.is_reduction and a not in rfactor]
+    whole = _ordered(root, rfactor, extra)
+    return TensorDomain(root, whole, tuple([image[a] for a in old.leaf if a in image]))
+
+
+def _ordered(
+    root: tuple[IterDomain, ...], rfactor: tuple[IterDomain, ...], extra: list[IterDomain]
+) -> tuple[IterDomain, ...]:
+    if not extra or set(root) == {*rfactor, *extra}:
+        return root if extra or rfactor == root else rfactor
+    return (*rfactor, *extra)
+
+
+def _copy_step(
+    step: Transform, image: dict[IterDomain, IterDomain], algebra: Simplifier
+) -> None:
+    copy = step.replay([image[axis] for axis in step.inputs], algebra)
+    for mine, theirs in zip(step.outputs, copy.outputs, strict=True):
+        theirs.kind, theirs.size = mine.kind, mine.size
+        theirs.parallel, theirs.pinned, theirs.origin = mine.parallel, mine.pinned, mine.origin
+        image[mine] = theirs
+
+
+def _final(definition: Definition, partials: Sequence[TensorView]) -> Definition:
+    rank = len(partials[0].domain.logical)
+    return Definition(
+        definition.op,
+        tuple(partials),
+        tuple(partials),
+        tuple(tuple(range(rank)) for _ in partials),
+        definition.outputs,
+        tuple([Arg(n, partial.dtype) for n, partial in enumerate(partials)]),
+        definition.reducer,
+        "final",
+    )

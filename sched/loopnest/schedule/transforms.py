@@ -1,0 +1,218 @@
+"""The primitives that change the loops of one tensor: split, merge, reorder, parallelize, pin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from loopnest.domain import IterDomain, Merge, Split, TensorDomain
+from loopnest.enums import Memory, ParallelType
+from loopnest.errors import NotSupported
+from loopnest.expr import Expr, integer
+from loopnest.schedule.funnel import (
+    Refusal,
+    axis_names,
+    frozen_refusal,
+    leaf_position,
+    primitive,
+    require_computed,
+)
+from loopnest.schedule.replay import mirror
+from loopnest.tensor import TensorView
+
+
+def rebind(tensor: TensorView, domain: TensorDomain) -> None:
+    """Give `tensor` the domain, and its siblings (outputs of one definition) the same loops."""
+    if domain is tensor.domain:
+        return
+    tensor.bind(domain)
+    for twin in tensor.siblings:
+        if twin is not tensor:
+            twin.bind(mirror(domain, twin.domain, tensor.fusion.algebra))
+
+
+def _free_position(tensor: TensorView, axis: object) -> int:
+    """Return the position of a leaf axis that may be transformed."""
+    require_computed(tensor)
+    position = leaf_position(tensor, axis)
+    if position < tensor.frozen:
+        raise frozen_refusal(tensor, tensor.domain, tensor.frozen)
+    return position
+
+
+def _require_serial(tensor: TensorView, position: int, call: str) -> None:
+    parallel = tensor.domain.leaf[position].parallel
+    if parallel is not ParallelType.serial:
+        bound = f"bound to {parallel.cuda_name}" if parallel.is_thread else f"{parallel.value}"
+        raise Refusal(f"axis {position} is {bound}", f"{call} before parallelize")
+
+
+def _factor(tensor: TensorView, factor: object) -> Expr:
+    fusion = tensor.fusion
+    if isinstance(factor, str):
+        known = {symbol.name: symbol for symbol in fusion.symbols}
+        if factor in known:
+            return known[factor]
+        names = ", ".join(known) or "none"
+        raise Refusal(
+            f"'{factor}' is no size symbol of fusion {fusion.name}", f"the symbols are {names}"
+        )
+    if isinstance(factor, bool) or not hasattr(factor, "__index__") or int(factor) < 1:
+        raise Refusal(
+            f"the factor {factor!r} is not allowed",
+            "use an int >= 1 or the name of a size symbol",
+        )
+    return integer(int(factor))
+
+
+@primitive
+def split(tensor: TensorView, axis: int, factor: int | str, *, inner: bool = True) -> TensorView:
+    """Split a leaf axis in two; see `TensorView.split`."""
+    position = _free_position(tensor, axis)
+    size = _factor(tensor, factor)
+    _require_serial(tensor, position, "split")
+    leaf = tensor.domain.leaf
+    step = Split(leaf[position], size, tensor.fusion.algebra, inner=bool(inner))
+    rebind(
+        tensor, tensor.domain.with_leaf((*leaf[:position], *step.outputs, *leaf[position + 1 :]))
+    )
+    return tensor
+
+
+@primitive
+def merge(tensor: TensorView, axis: int, other: int | None = None) -> TensorView:
+    """Merge two leaf axes into one; see `TensorView.merge`."""
+    outer = _free_position(tensor, axis)
+    if other is None and outer == tensor.ndim - 1:
+        raise Refusal(
+            f"axis {outer} is the last of the leaf axes {axis_names(tensor.domain)}, "
+            "there is none to merge it with",
+            f"name the inner axis: merge({outer}, other)",
+        )
+    inner = _free_position(tensor, outer + 1 if other is None else other)
+    if outer == inner:
+        raise Refusal(f"axis {outer} cannot be merged with itself", "name two axes")
+    leaf = tensor.domain.leaf
+    a, b = leaf[outer], leaf[inner]
+    for position in (outer, inner):
+        _require_serial(tensor, position, "merge")
+    if {a.is_reduction, b.is_reduction} == {True, False} and not (a.is_broadcast or b.is_broadcast):
+        raise Refusal(
+            f"axis {outer} is {_article(a)} axis and axis {inner} {_article(b)} axis",
+            "an iteration axis merges with iteration or broadcast axes only",
+        )
+    place = min(outer, inner)
+    rest = [x for x in leaf if x is not a and x is not b]
+    merged = Merge(a, b, tensor.fusion.algebra).outputs[0]
+    rebind(tensor, tensor.domain.with_leaf((*rest[:place], merged, *rest[place:])))
+    return tensor
+
+
+def _article(axis: IterDomain) -> str:
+    return {"i": "an iteration", "r": "a reduction", "b": "a broadcast"}[axis.kind.letter]
+
+
+@primitive
+def reorder(tensor: TensorView, order: Mapping[int, int] | Sequence[int]) -> TensorView:
+    """Permute the leaf axes; see `TensorView.reorder`."""
+    require_computed(tensor)
+    moves = _moves(tensor, order)
+    leaf = tensor.domain.leaf
+    places: list[IterDomain | None] = [None] * len(leaf)
+    for old, new in moves.items():
+        places[new] = leaf[old]
+    rest = iter([axis for position, axis in enumerate(leaf) if position not in moves])
+    result = tuple([axis if axis is not None else next(rest) for axis in places])
+    frozen = tensor.frozen
+    if result[:frozen] != leaf[:frozen]:
+        raise frozen_refusal(tensor, tensor.domain, frozen)
+    if result != leaf:
+        rebind(tensor, tensor.domain.with_leaf(result))
+    return tensor
+
+
+def _moves(tensor: TensorView, order: object) -> dict[int, int]:
+    if isinstance(order, Mapping):
+        pairs = [(old, new) for old, new in order.items()]
+    elif isinstance(order, Sequence) and not isinstance(order, str):
+        if len(order) != tensor.ndim:
+            raise Refusal(
+                f"the permutation {list(order)!r} names {len(order)} axes",
+                f"{tensor.name} has {tensor.ndim} leaf axes {axis_names(tensor.domain)}",
+            )
+        pairs = [(old, new) for new, old in enumerate(order)]
+    else:
+        raise Refusal(f"{order!r} is no order", "use {old: new} or a permutation")
+    moves = {leaf_position(tensor, old): leaf_position(tensor, new) for old, new in pairs}
+    if len(moves) != len(pairs) or len(set(moves.values())) != len(pairs):
+        raise Refusal(f"{order!r} names an axis or a place twice", "each may stand once")
+    return moves
+
+
+@primitive
+def parallelize(tensor: TensorView, types: Mapping[int, ParallelType]) -> TensorView:
+    """Give leaf axes parallel types; see `TensorView.parallelize`."""
+    require_computed(tensor)
+    if not isinstance(types, Mapping):
+        raise Refusal(f"{types!r} is no mapping", "use {axis: ln.ParallelType.grid_x}")
+    wanted: dict[int, ParallelType] = {}
+    for axis, parallel in types.items():
+        if not isinstance(parallel, ParallelType):
+            names = ", ".join(p.value for p in ParallelType)
+            raise Refusal(f"{parallel!r} is no ParallelType", f"use ln.ParallelType.{{{names}}}")
+        wanted[leaf_position(tensor, axis)] = parallel
+    leaf = tensor.domain.leaf
+    after = [wanted.get(place, axis.parallel) for place, axis in enumerate(leaf)]
+    for place, parallel in enumerate(after):
+        if parallel.is_thread and parallel in after[:place]:
+            raise Refusal(
+                f"axes {after.index(parallel)} and {place} of {tensor.name} would both be "
+                f"{parallel.value}",
+                "one axis of a tensor may have a launch dimension",
+            )
+    for twin in tensor.siblings:
+        for place, parallel in wanted.items():
+            tensor.fusion.change(twin.domain.leaf[place], "parallel", parallel)
+    return tensor
+
+
+@primitive
+def pin(tensor: TensorView, axis: int) -> TensorView:
+    """Never inline past a leaf axis; see `TensorView.pin`."""
+    require_computed(tensor)
+    position = leaf_position(tensor, axis)
+    for twin in tensor.siblings:
+        tensor.fusion.change(twin.domain.leaf[position], "pinned", True)
+    return tensor
+
+
+@primitive
+def _set_memory(tensor: TensorView, memory: Memory) -> TensorView:
+    if not isinstance(memory, Memory):
+        raise Refusal(f"{memory!r} is no memory", "use ln.LOCAL, ln.SHARED or ln.GLOBAL")
+    if tensor.is_input or tensor.is_output:
+        role = "an input" if tensor.is_input else "an output"
+        raise Refusal(
+            f"{tensor.name} is {role}, which is global",
+            "set the memory of an intermediate: cache_before or cache_after makes one",
+        )
+    tensor.fusion.change(tensor, "_memory", memory)
+    return tensor
+
+
+def set_memory(tensor: TensorView, memory: Memory) -> None:
+    """Place an intermediate in LOCAL, SHARED or GLOBAL memory.
+
+    Raises:
+        ScheduleError: an input or output, or no Memory.
+    """
+    _set_memory(tensor, memory)
+
+
+def unsupported(tensor: TensorView, call: str) -> NoReturn:
+    """Refuse a primitive that does not exist yet.
+
+    Raises:
+        NotSupported: always.
+    """
+    raise NotSupported(f"{tensor.name}.{call}", "it does not exist yet")

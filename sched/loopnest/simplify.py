@@ -1,0 +1,465 @@
+"""Arithmetic on indices: canonical sums of products, bounds, and proofs of comparisons.
+
+Every index that a kernel computes goes through one `Simplifier`, which knows the facts that the
+user assumed of the sizes. It works on polynomials over atoms (symbols, loop indices, floor
+divisions, remainders) with integer coefficients; a rule fires only where it is proved.
+
+Sizes are taken as >= 1 in proofs: whatever is proved is used inside a loop over that size, which
+does not run where the size is 0. `max(N, 1)` therefore stays as it is.
+
+Source: the split of a dividend into a divisible and a bounded part is Halide's and TVM's canonical
+simplification; the recombination ``x // d * d + x % d == x`` loopy's and isl's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from loopnest import dtypes
+from loopnest.expr import FALSE, ONE, TRUE, ZERO, Const, Expr, Index, Op, Symbol, integer, rewrite
+from loopnest.facts import Facts
+
+Monomial: TypeAlias = tuple[Expr, ...]
+Poly: TypeAlias = dict[Monomial, int]
+
+_UNIT: Monomial = ()
+
+
+def _atom_key(atom: Expr) -> tuple[int, int, str]:
+    if isinstance(atom, Index):
+        return (0, 0, atom.name)
+    if isinstance(atom, Symbol):
+        return (2, 0, atom.name)
+    text = str(atom)
+    return (1, len(text), text)
+
+
+def _index_op(op: str, *args: Expr) -> Expr:
+    return Op(op, args, dtypes.index)
+
+
+class Simplifier:
+    """Build simplified index expressions and decide comparisons under `facts`.
+
+    Methods take and return index expressions; results are memoised for the life of the object, so
+    one is made for each lowering.
+    """
+
+    def __init__(self, facts: Facts | None = None) -> None:
+        self.facts = facts if facts is not None else Facts()
+        self._polys: dict[Expr, Poly] = {}
+        self._memo: dict[tuple[str, Expr, Expr], Expr] = {}
+        self._high: dict[Expr, Poly] = {}
+
+    # Sums and products
+
+    def add(self, a: Expr, b: Expr) -> Expr:
+        """Return a + b."""
+        if a is ZERO:
+            return b
+        if b is ZERO:
+            return a
+        return self._binary("add", a, b)
+
+    def sub(self, a: Expr, b: Expr) -> Expr:
+        """Return a - b."""
+        return a if b is ZERO else self._binary("sub", a, b)
+
+    def mul(self, a: Expr, b: Expr) -> Expr:
+        """Return a * b."""
+        if a is ONE:
+            return b
+        if b is ONE:
+            return a
+        if a is ZERO or b is ZERO:
+            return ZERO
+        return self._binary("mul", a, b)
+
+    def product(self, terms: Iterable[Expr]) -> Expr:
+        """Return the product of `terms`, 1 for none."""
+        result: Expr = ONE
+        for term in terms:
+            result = self.mul(result, term)
+        return result
+
+    def sum(self, terms: Iterable[Expr]) -> Expr:
+        """Return the sum of `terms`, 0 for none."""
+        result: Expr = ZERO
+        for term in terms:
+            result = self.add(result, term)
+        return result
+
+    def floordiv(self, a: Expr, b: Expr) -> Expr:
+        """Return floor(a / b), b > 0."""
+        return a if b is ONE or a is ZERO else self._binary("floordiv", a, b)
+
+    def mod(self, a: Expr, b: Expr) -> Expr:
+        """Return a - b * floor(a / b), b > 0."""
+        return ZERO if b is ONE or a is ZERO else self._binary("mod", a, b)
+
+    def ceildiv(self, a: Expr, b: Expr) -> Expr:
+        """Return ceil(a / b), b > 0."""
+        return a if b is ONE or a is ZERO else self._binary("ceildiv", a, b)
+
+    def min(self, a: Expr, b: Expr) -> Expr:
+        """Return the smaller of two indices."""
+        if self.proves_le(a, b):
+            return a
+        return b if self.proves_le(b, a) else _index_op("min", a, b)
+
+    def max(self, a: Expr, b: Expr) -> Expr:
+        """Return the larger of two indices; `max(N, 1)` is kept (N may be 0)."""
+        if isinstance(a, Const) and isinstance(b, Const):
+            return a if a.value >= b.value else b
+        return a if a is b else _index_op("max", a, b)
+
+    def _binary(self, op: str, a: Expr, b: Expr) -> Expr:
+        key = (op, a, b)
+        found = self._memo.get(key)
+        if found is None:
+            found = self._memo[key] = getattr(self, "_" + op)(a, b)
+        assert isinstance(found, Expr)
+        return found
+
+    def _add(self, a: Expr, b: Expr) -> Expr:
+        return self._expr(self._combine(self.poly(a), self.poly(b), 1))
+
+    def _sub(self, a: Expr, b: Expr) -> Expr:
+        return self._expr(self._combine(self.poly(a), self.poly(b), -1))
+
+    def _mul(self, a: Expr, b: Expr) -> Expr:
+        return self._expr(self._recombine(_poly_mul(self.poly(a), self.poly(b))))
+
+    def _floordiv(self, a: Expr, b: Expr) -> Expr:
+        quotient, rest = self._split(self.poly(a), b)
+        return self._expr(self._combine(quotient, self._floordiv_rest(rest, b), 1))
+
+    def _mod(self, a: Expr, b: Expr) -> Expr:
+        _, rest = self._split(self.poly(a), b)
+        return self._mod_rest(rest, b)
+
+    def _ceildiv(self, a: Expr, b: Expr) -> Expr:
+        if isinstance(a, Const) and isinstance(b, Const):
+            return integer(-(-int(a.value) // int(b.value)))
+        if self.divides(b, a):
+            return self.floordiv(a, b)
+        return _index_op("ceildiv", a, b)
+
+    # Division: a = quotient * b + rest, the quotient free of division
+
+    def _split(self, dividend: Poly, divisor: Expr) -> tuple[Poly, Poly]:
+        base = self.poly(divisor)
+        if len(base) != 1:
+            whole = dividend == base
+            return ({_UNIT: 1}, {}) if whole else ({}, dividend)
+        ((monomial, factor),) = base.items()
+        quotient: Poly = {}
+        rest: Poly = {}
+        for term, coefficient in dividend.items():
+            left = _divide_monomial(term, monomial)
+            if left is None:
+                rest[term] = coefficient
+                continue
+            count, remainder = divmod(coefficient, factor)
+            if term != _UNIT and remainder:
+                count, remainder = 0, coefficient  # keep 6 * i // 4 whole
+            if count:
+                quotient[left] = quotient.get(left, 0) + count
+            if remainder:
+                rest[term] = remainder
+        return quotient, rest
+
+    def _floordiv_rest(self, rest: Poly, divisor: Expr) -> Poly:
+        if not rest or self._within(rest, divisor):
+            return {}
+        if self._within(self._combine(rest, self.poly(divisor), 1), divisor):
+            return {_UNIT: -1}
+        rest, divisor, _ = self._reduce(rest, divisor)
+        dividend = self._expr(rest)
+        if isinstance(dividend, Op) and dividend.op == "floordiv":
+            inner, by = dividend.args
+            return self.poly(self.floordiv(inner, self.mul(by, divisor)))
+        if isinstance(dividend, Const) and isinstance(divisor, Const):
+            return {_UNIT: int(dividend.value) // int(divisor.value)}
+        return {(_index_op("floordiv", dividend, divisor),): 1}
+
+    def _mod_rest(self, rest: Poly, divisor: Expr) -> Expr:
+        if not rest or self._within(rest, divisor):
+            return self._expr(rest)
+        rest, divisor, scale = self._reduce(rest, divisor)
+        dividend = self._expr(rest)
+        if isinstance(dividend, Op) and dividend.op == "mod" and self.divides(
+            divisor, dividend.args[1]
+        ):
+            return self.mul(self.mod(dividend.args[0], divisor), integer(scale))
+        return self.mul(_index_op("mod", dividend, divisor), integer(scale))
+
+    def _reduce(self, rest: Poly, divisor: Expr) -> tuple[Poly, Expr, int]:
+        if not isinstance(divisor, Const):
+            return rest, divisor, 1
+        scale = math.gcd(int(divisor.value), *rest.values())
+        if scale == 1:
+            return rest, divisor, 1
+        reduced = {term: count // scale for term, count in rest.items()}
+        return reduced, integer(int(divisor.value) // scale), scale
+
+    def _within(self, poly: Poly, bound: Expr) -> bool:
+        """Whether 0 <= poly < bound is proved."""
+        if not self._nonnegative(poly):
+            return False
+        slack = self._combine(self.poly(bound), poly, -1)
+        return self._nonnegative(self._combine(slack, {_UNIT: 1}, -1))
+
+    # Polynomials
+
+    def poly(self, node: Expr) -> Poly:
+        """Return `node` as a sum of monomials; treat the result as read-only."""
+        found = self._polys.get(node)
+        if found is None:
+            found = self._polys[node] = self._to_poly(node)
+        return found
+
+    def _to_poly(self, node: Expr) -> Poly:
+        if isinstance(node, Const):
+            return {_UNIT: int(node.value)} if node.value else {}
+        if isinstance(node, Op):
+            if node.op in ("add", "sub"):
+                left, right = node.args
+                return self._combine(
+                    self.poly(left), self.poly(right), 1 if node.op == "add" else -1
+                )
+            if node.op == "mul":
+                return _poly_mul(self.poly(node.args[0]), self.poly(node.args[1]))
+            if node.op == "neg":
+                return self._combine({}, self.poly(node.args[0]), -1)
+        return {(node,): 1}
+
+    def _combine(self, a: Poly, b: Poly, sign: int) -> Poly:
+        result = dict(a)
+        for term, coefficient in b.items():
+            total = result.get(term, 0) + sign * coefficient
+            if total:
+                result[term] = total
+            else:
+                result.pop(term, None)
+        return self._recombine(result)
+
+    def _recombine(self, poly: Poly) -> Poly:
+        """Apply ``x // d * d + x % d -> x``, and ``x // d * d -> x`` where d divides x."""
+        for term, coefficient in poly.items():
+            for atom in term:
+                if not isinstance(atom, Op):
+                    continue
+                if atom.op == "mod":
+                    merged = self._undo_mod(poly, term, coefficient, atom)
+                elif atom.op == "floordiv":
+                    merged = self._undo_exact(poly, term, coefficient, atom)
+                else:
+                    continue
+                if merged is not None:
+                    return self._recombine(merged)
+        return poly
+
+    def _undo_mod(self, poly: Poly, term: Monomial, count: int, atom: Op) -> Poly | None:
+        inner, divisor = atom.args
+        quotient = _index_op("floordiv", inner, divisor)
+        others = list(term)
+        others.remove(atom)
+        partner = _poly_mul({_monomial([quotient, *others]): count}, self.poly(divisor))
+        if len(partner) != 1:
+            return None
+        ((key, wanted),) = partner.items()
+        if poly.get(key) != wanted:
+            return None
+        rest = {t: c for t, c in poly.items() if t != term and t != key}
+        return self._combine(rest, _poly_mul(self.poly(inner), {_monomial(others): count}), 1)
+
+    def _undo_exact(self, poly: Poly, term: Monomial, count: int, atom: Op) -> Poly | None:
+        inner, divisor = atom.args
+        others = list(term)
+        others.remove(atom)
+        divided = self._split({_monomial(others): count}, divisor)
+        if divided[1] or not divided[0] or not self.divides(divisor, inner):
+            return None
+        rest = {t: c for t, c in poly.items() if t != term}
+        return self._combine(rest, _poly_mul(self.poly(inner), divided[0]), 1)
+
+    def _expr(self, poly: Poly) -> Expr:
+        result: Expr | None = None
+        for term, coefficient in sorted(poly.items(), key=lambda item: item[0] == _UNIT):
+            factor = abs(coefficient)
+            product = _product(term, factor)
+            if result is None:
+                negated = _product(term, coefficient)
+                result = product if coefficient > 0 else negated
+            else:
+                result = _index_op("add" if coefficient > 0 else "sub", result, product)
+        result = ZERO if result is None else result
+        self._polys.setdefault(result, poly)
+        return result
+
+    # Proofs
+
+    def divides(self, divisor: Expr, value: Expr) -> bool:
+        """Whether `divisor` is proved to divide `value`."""
+        if divisor is ONE or divisor is value:
+            return True
+        if self.facts.states_divisible(value, divisor):
+            return True
+        base = self.poly(divisor)
+        if len(base) != 1:
+            return False
+        ((monomial, factor),) = base.items()
+        return all(self._term_divisible(t, c, monomial, factor) for t, c in self.poly(value).items())
+
+    def _term_divisible(self, term: Monomial, count: int, monomial: Monomial, factor: int) -> bool:
+        left = _divide_monomial(term, monomial)
+        if left is None:
+            return False
+        for atom in left:
+            count *= self.facts.divisor(atom)
+        return count % factor == 0
+
+    def proves_lt(self, a: Expr, b: Expr) -> bool:
+        """Whether a < b is proved."""
+        slack = self._combine(self.poly(b), self.poly(a), -1)
+        return self._nonnegative(self._combine(slack, {_UNIT: 1}, -1))
+
+    def proves_le(self, a: Expr, b: Expr) -> bool:
+        """Whether a <= b is proved."""
+        return self._nonnegative(self._combine(self.poly(b), self.poly(a), -1))
+
+    def lt(self, a: Expr, b: Expr) -> Expr:
+        """Return a < b, or TRUE or FALSE where it is decided."""
+        if self.proves_lt(a, b):
+            return TRUE
+        if self.proves_le(b, a):
+            return FALSE
+        return Op("lt", (a, b), dtypes.bool_)
+
+    def equal(self, a: Expr, b: Expr) -> bool:
+        """Whether a == b is proved."""
+        return a is b or self.poly(a) == self.poly(b) or self.facts.states_equal(a, b)
+
+    def maximum(self, value: Expr) -> Expr:
+        """Return an upper bound of `value` free of loop indices."""
+        return self._expr(self._bound(self.poly(value), upper=True))
+
+    def _nonnegative(self, poly: Poly) -> bool:
+        if all(c >= 0 for c in poly.values()):
+            return True
+        low = self._bound(poly, upper=False)
+        if all(c >= 0 for c in low.values()):
+            return True
+        return all(c >= 0 for c in self._shifted(low).values())
+
+    def _bound(self, poly: Poly, *, upper: bool) -> Poly:
+        result: Poly = {}
+        for term, coefficient in poly.items():
+            value: Poly = {_UNIT: coefficient}
+            take_high = (coefficient > 0) == upper
+            for atom in term:
+                value = _poly_mul(value, self._high_of(atom) if take_high else _low_of(atom))
+            result = self._combine(result, value, 1)
+        return result
+
+    def _high_of(self, atom: Expr) -> Poly:
+        found = self._high.get(atom)
+        if found is None:
+            found = self._high[atom] = self._find_high(atom)
+        return found
+
+    def _find_high(self, atom: Expr) -> Poly:
+        if isinstance(atom, Index):
+            return self._combine(self.poly(atom.extent), {_UNIT: 1}, -1)
+        if isinstance(atom, Op) and not _is_size(atom):
+            if atom.op == "mod":
+                return self._combine(self.poly(atom.args[1]), {_UNIT: 1}, -1)
+            if atom.op == "floordiv":
+                top = self._expr(self._bound(self.poly(atom.args[0]), upper=True))
+                return self.poly(self.floordiv(top, atom.args[1]))
+            if atom.op in ("min", "max"):
+                high = [self._bound(self.poly(a), upper=True) for a in atom.args]
+                left, right = (self._expr(p) for p in high)
+                return self.poly(self.min(left, right) if atom.op == "min" else
+                                 self.max(left, right))
+        return {(atom,): 1}
+
+    def _shifted(self, poly: Poly) -> Poly:
+        """Rewrite each size S as S' + lower bound: coefficients >= 0 then prove >= 0."""
+        result: Poly = {}
+        for term, coefficient in poly.items():
+            value: Poly = {_UNIT: coefficient}
+            for atom in term:
+                value = _poly_mul(value, {(atom,): 1, _UNIT: self.facts.lower(atom)})
+            for key, count in value.items():
+                result[key] = result.get(key, 0) + count
+        return result
+
+    def simplify(self, root: Expr) -> Expr:
+        """Return an index or predicate expression with every operation simplified."""
+        return rewrite(root, self._simplify_node)
+
+    def _simplify_node(self, node: Expr) -> Expr | None:
+        if not isinstance(node, Op) or node.dtype is not dtypes.index:
+            return None
+        args = [self.simplify(a) for a in node.args]
+        if node.op in ("add", "sub", "mul", "floordiv", "mod", "ceildiv", "min", "max"):
+            result = getattr(self, node.op)(*args)
+            assert isinstance(result, Expr)
+            return result
+        return None
+
+
+def _low_of(atom: Expr) -> Poly:
+    return {(atom,): 1} if _is_size(atom) else {}
+
+
+def _is_size(atom: Expr) -> bool:
+    """Whether `atom` is free of loop indices (then it is its own bound)."""
+    return not isinstance(atom, Index) and all(_is_size(a) for a in atom.args)
+
+
+def _monomial(atoms: Iterable[Expr]) -> Monomial:
+    result = list(atoms)
+    if len(result) > 1:
+        result.sort(key=_atom_key)
+    return tuple(result)
+
+
+def _divide_monomial(term: Monomial, by: Monomial) -> Monomial | None:
+    if not by:
+        return term
+    rest = list(term)
+    for atom in by:
+        if atom not in rest:
+            return None
+        rest.remove(atom)
+    return tuple(rest)
+
+
+def _poly_mul(a: Poly, b: Poly) -> Poly:
+    if len(b) == 1 and _UNIT in b:
+        factor = b[_UNIT]
+        return {t: c * factor for t, c in a.items()}
+    result: Poly = {}
+    for left, m in a.items():
+        for right, n in b.items():
+            term = _monomial((*left, *right)) if left and right else left or right
+            total = result.get(term, 0) + m * n
+            if total:
+                result[term] = total
+            else:
+                result.pop(term, None)
+    return result
+
+
+def _product(term: Monomial, factor: int) -> Expr:
+    if not term:
+        return integer(factor)
+    result = term[0]
+    for atom in term[1:]:
+        result = _index_op("mul", result, atom)
+    return result if factor == 1 else _index_op("mul", result, integer(factor))
