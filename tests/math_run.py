@@ -20,7 +20,9 @@ SPECIAL = [
 INTEGERS = [0, 1, -1, 2, -2, 3, 7, -7, 100, -100, 2**31 - 1, -(2**31)]
 
 
-def define(math: Callable[..., Any], *arrays: np.ndarray, symbolic: Sequence[str] = ()) -> ln.Fusion:
+def define(
+    math: Callable[..., Any], *arrays: np.ndarray, symbolic: Sequence[str] = ()
+) -> ln.Fusion:
     """Return a fusion with an input an array, whose outputs are what `math` returns.
 
     Extents are static; with `symbolic` those of the arrays' axes are these names instead.

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from math_run import FLOATS, INTEGERS, SPECIAL, TYPES, assert_equal, define, of_type, run, wide
 
 import loopnest as ln
+from math_run import FLOATS, INTEGERS, SPECIAL, TYPES, assert_equal, define, of_type, run, wide
 
 erf = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -345,7 +345,7 @@ def test_operators_are_the_functions() -> None:
         (lambda s, t: (2 - s) / (1 / t), (2 - a) / (1 / b)),
         (lambda s, t: (3 * s) % 1 + 7 % abs(t), (3 * a) % 1 + 7 % np.abs(b)),
         (lambda s, t: (s < t) & (s > 0) | ~(t < 0), (a < b) & (a > 0) | ~(b < 0)),
-        (lambda s, t: 0 < s, a > 0),
+        (lambda s, t: 0 < s, a > 0),  # noqa: SIM300 - the reflected operator
     ):
         assert_equal(run(operator, a, b), expected, 1e-14)
 
@@ -354,7 +354,7 @@ def test_equality_stays_identity() -> None:
     with ln.Fusion() as f:
         x = f.input("x", ("N",), ln.float32)
         y = x + 1
-        assert x == x  # noqa: PLR0124
+        assert x == x
         assert x != y
         assert len({x, y, x}) == 2
 
@@ -364,11 +364,14 @@ def test_definition_names_operation_and_operands() -> None:
         x = f.input("x", ("N",), ln.float16)
         y = x * x + 2
     product, total = y.producers[0].definition, y.definition
-    assert product is not None and total is not None
+    assert product is not None
+    assert total is not None
     assert (product.op, total.op) == ("mul", "add")
-    assert product.operands == (x, x) and product.producers == (x,)
+    assert product.operands == (x, x)
+    assert product.producers == (x,)
     assert str(product.values[0]) == "float32($0) * float32($0)"
     assert [str(o) for o in total.operands[1:]] == ["2.0"]
-    assert product.values[0].dtype is ln.float32 and y.dtype is ln.float16
+    assert product.values[0].dtype is ln.float32
+    assert y.dtype is ln.float16
     assert x.consumers == (y.producers[0],)
     assert f.tensors == (x, *y.producers, y)

@@ -97,11 +97,25 @@ from loopnest.tensor import Fusion, TensorView
 
 if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     from loopnest.evaluate import evaluate
+    from loopnest.schedule.chains import common_consumers, dependency_chains, use_chains
+    from loopnest.schedule.inline import inline_most
+    from loopnest.schedule.propagate import parallelize_like, propagate
+    from loopnest.schedule.replay import replay_casp, replay_pasc
+    from loopnest.schedule.root_map import root_map
 
 LOCAL, SHARED, GLOBAL = Memory.LOCAL, Memory.SHARED, Memory.GLOBAL
 
 _LAZY = {
+    "common_consumers": "loopnest.schedule.chains",
+    "dependency_chains": "loopnest.schedule.chains",
     "evaluate": "loopnest.evaluate",
+    "inline_most": "loopnest.schedule.inline",
+    "parallelize_like": "loopnest.schedule.propagate",
+    "propagate": "loopnest.schedule.propagate",
+    "replay_casp": "loopnest.schedule.replay",
+    "replay_pasc": "loopnest.schedule.replay",
+    "root_map": "loopnest.schedule.root_map",
+    "use_chains": "loopnest.schedule.chains",
 }
 """Name -> the module that defines it; a module that is itself the name stands for its own."""
 
@@ -110,13 +124,15 @@ __all__ = [
     "IterDomain", "IterKind", "KernelFault", "LaunchError", "LoopnestError", "LoweringError",
     "Memory", "NotSupported", "ParallelType", "ScheduleError", "Swizzle", "TensorDomain",
     "TensorView", "VerifyError", "abs", "add", "all", "any", "bfloat16", "bitand", "bitor", "bool",
-    "broadcast", "cast", "ceil", "clamp", "concatenate", "cos", "div", "eq", "erf", "evaluate",
-    "exp", "exp2", "expand", "flip", "float16", "float32", "float64", "floor", "fma", "full",
-    "gather", "ge", "gelu", "gt", "int32", "int64", "invert", "iota", "isnan", "le", "log",
-    "log1p", "log2", "logical_and", "logical_not", "logical_or", "lt", "matmul", "max", "maximum",
-    "mean", "min", "minimum", "mod", "mul", "ne", "neg", "pad", "permute", "pow", "prod",
-    "reciprocal", "relu", "reshape", "round", "rsqrt", "sigmoid", "silu", "sin", "slice", "sqrt",
-    "squeeze", "sub", "sum", "tanh", "trunc", "unfold", "var", "welford", "where",
+    "broadcast", "cast", "ceil", "clamp", "common_consumers", "concatenate", "cos",
+    "dependency_chains", "div", "eq", "erf", "evaluate", "exp", "exp2", "expand", "flip", "float16",
+    "float32", "float64", "floor", "fma", "full", "gather", "ge", "gelu", "gt", "inline_most",
+    "int32", "int64", "invert", "iota", "isnan", "le", "log", "log1p", "log2", "logical_and",
+    "logical_not", "logical_or", "lt", "matmul", "max", "maximum", "mean", "min", "minimum", "mod",
+    "mul", "ne", "neg", "pad", "parallelize_like", "permute", "pow", "prod", "propagate",
+    "reciprocal", "relu", "replay_casp", "replay_pasc", "reshape", "root_map", "round", "rsqrt",
+    "sigmoid", "silu", "sin", "slice", "sqrt", "squeeze", "sub", "sum", "tanh", "trunc", "unfold",
+    "use_chains", "var", "welford", "where",
 ]  # fmt: skip
 
 

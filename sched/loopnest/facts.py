@@ -75,6 +75,14 @@ class Facts:
             return 0
         return max(1, self._lower.get(atom, 1))
 
+    def states_positive(self, atom: Expr) -> bool:
+        """Whether a size was assumed to be >= 1, or is a maximum with such a number."""
+        if isinstance(atom, Op) and atom.op == "max":
+            return any(isinstance(a, Const) and a.value >= 1 for a in atom.args)
+        if isinstance(atom, Op) and atom.op == "ceildiv":
+            return self.states_positive(atom.args[0])
+        return self._lower.get(atom, 0) >= 1
+
     def upper(self, atom: Expr) -> int | None:
         """Return the assumed upper bound of a size, or None."""
         return self._upper.get(atom)

@@ -27,15 +27,6 @@ Poly: TypeAlias = dict[Monomial, int]
 _UNIT: Monomial = ()
 
 
-def _atom_key(atom: Expr) -> tuple[int, int, str]:
-    if isinstance(atom, Index):
-        return (0, 0, atom.name)
-    if isinstance(atom, Symbol):
-        return (2, 0, atom.name)
-    text = str(atom)
-    return (1, len(text), text)
-
-
 def _index_op(op: str, *args: Expr) -> Expr:
     return Op(op, args, dtypes.index)
 
@@ -49,6 +40,7 @@ class Simplifier:
 
     def __init__(self, facts: Facts | None = None) -> None:
         self.facts = facts if facts is not None else Facts()
+        self._rank: dict[Expr, int] = {}
         self._polys: dict[Expr, Poly] = {}
         self._memo: dict[tuple[str, Expr, Expr], Expr] = {}
         self._high: dict[Expr, Poly] = {}
@@ -130,7 +122,7 @@ class Simplifier:
         return self._expr(self._combine(self.poly(a), self.poly(b), -1))
 
     def _mul(self, a: Expr, b: Expr) -> Expr:
-        return self._expr(self._recombine(_poly_mul(self.poly(a), self.poly(b))))
+        return self._expr(self._recombine(self._poly_mul(self.poly(a), self.poly(b))))
 
     def _floordiv(self, a: Expr, b: Expr) -> Expr:
         quotient, rest = self._split(self.poly(a), b)
@@ -231,7 +223,7 @@ class Simplifier:
                     self.poly(left), self.poly(right), 1 if node.op == "add" else -1
                 )
             if node.op == "mul":
-                return _poly_mul(self.poly(node.args[0]), self.poly(node.args[1]))
+                return self._poly_mul(self.poly(node.args[0]), self.poly(node.args[1]))
             if node.op == "neg":
                 return self._combine({}, self.poly(node.args[0]), -1)
         return {(node,): 1}
@@ -267,24 +259,24 @@ class Simplifier:
         quotient = _index_op("floordiv", inner, divisor)
         others = list(term)
         others.remove(atom)
-        partner = _poly_mul({_monomial([quotient, *others]): count}, self.poly(divisor))
+        partner = self._poly_mul({self._monomial([quotient, *others]): count}, self.poly(divisor))
         if len(partner) != 1:
             return None
         ((key, wanted),) = partner.items()
         if poly.get(key) != wanted:
             return None
         rest = {t: c for t, c in poly.items() if t != term and t != key}
-        return self._combine(rest, _poly_mul(self.poly(inner), {_monomial(others): count}), 1)
+        return self._combine(rest, self._poly_mul(self.poly(inner), {self._monomial(others): count}), 1)
 
     def _undo_exact(self, poly: Poly, term: Monomial, count: int, atom: Op) -> Poly | None:
         inner, divisor = atom.args
         others = list(term)
         others.remove(atom)
-        divided = self._split({_monomial(others): count}, divisor)
+        divided = self._split({self._monomial(others): count}, divisor)
         if divided[1] or not divided[0] or not self.divides(divisor, inner):
             return None
         rest = {t: c for t, c in poly.items() if t != term}
-        return self._combine(rest, _poly_mul(self.poly(inner), divided[0]), 1)
+        return self._combine(rest, self._poly_mul(self.poly(inner), divided[0]), 1)
 
     def _expr(self, poly: Poly) -> Expr:
         result: Expr | None = None
@@ -298,6 +290,35 @@ class Simplifier:
                 result = _index_op("add" if coefficient > 0 else "sub", result, product)
         result = ZERO if result is None else result
         self._polys.setdefault(result, poly)
+        return result
+
+    # Products of atoms are kept in one order: loop indices, then others as first seen
+
+    def _atom_key(self, atom: Expr) -> tuple[bool, int]:
+        rank = self._rank.get(atom)
+        if rank is None:
+            rank = self._rank[atom] = len(self._rank)
+        return (not isinstance(atom, Index), rank)
+
+    def _monomial(self, atoms: Iterable[Expr]) -> Monomial:
+        result = list(atoms)
+        if len(result) > 1:
+            result.sort(key=self._atom_key)
+        return tuple(result)
+
+    def _poly_mul(self, a: Poly, b: Poly) -> Poly:
+        if len(b) == 1 and _UNIT in b:
+            factor = b[_UNIT]
+            return {t: c * factor for t, c in a.items()}
+        result: Poly = {}
+        for left, m in a.items():
+            for right, n in b.items():
+                term = self._monomial((*left, *right)) if left and right else left or right
+                total = result.get(term, 0) + m * n
+                if total:
+                    result[term] = total
+                else:
+                    result.pop(term, None)
         return result
 
     # Proofs
@@ -331,6 +352,14 @@ class Simplifier:
         """Whether a <= b is proved."""
         return self._nonnegative(self._combine(self.poly(b), self.poly(a), -1))
 
+    def proves_positive(self, size: Expr) -> bool:
+        """Whether a size is known to be >= 1 at every launch (not only inside its loop)."""
+        poly = self.poly(size)
+        return bool(poly) and all(
+            count > 0 and all(self.facts.states_positive(atom) for atom in term)
+            for term, count in poly.items()
+        )
+
     def lt(self, a: Expr, b: Expr) -> Expr:
         """Return a < b, or TRUE or FALSE where it is decided."""
         if self.proves_lt(a, b):
@@ -361,7 +390,7 @@ class Simplifier:
             value: Poly = {_UNIT: coefficient}
             take_high = (coefficient > 0) == upper
             for atom in term:
-                value = _poly_mul(value, self._high_of(atom) if take_high else _low_of(atom))
+                value = self._poly_mul(value, self._high_of(atom) if take_high else _low_of(atom))
             result = self._combine(result, value, 1)
         return result
 
@@ -393,7 +422,7 @@ class Simplifier:
         for term, coefficient in poly.items():
             value: Poly = {_UNIT: coefficient}
             for atom in term:
-                value = _poly_mul(value, {(atom,): 1, _UNIT: self.facts.lower(atom)})
+                value = self._poly_mul(value, {(atom,): 1, _UNIT: self.facts.lower(atom)})
             for key, count in value.items():
                 result[key] = result.get(key, 0) + count
         return result
@@ -422,13 +451,6 @@ def _is_size(atom: Expr) -> bool:
     return not isinstance(atom, Index) and all(_is_size(a) for a in atom.args)
 
 
-def _monomial(atoms: Iterable[Expr]) -> Monomial:
-    result = list(atoms)
-    if len(result) > 1:
-        result.sort(key=_atom_key)
-    return tuple(result)
-
-
 def _divide_monomial(term: Monomial, by: Monomial) -> Monomial | None:
     if not by:
         return term
@@ -438,22 +460,6 @@ def _divide_monomial(term: Monomial, by: Monomial) -> Monomial | None:
             return None
         rest.remove(atom)
     return tuple(rest)
-
-
-def _poly_mul(a: Poly, b: Poly) -> Poly:
-    if len(b) == 1 and _UNIT in b:
-        factor = b[_UNIT]
-        return {t: c * factor for t, c in a.items()}
-    result: Poly = {}
-    for left, m in a.items():
-        for right, n in b.items():
-            term = _monomial((*left, *right)) if left and right else left or right
-            total = result.get(term, 0) + m * n
-            if total:
-                result[term] = total
-            else:
-                result.pop(term, None)
-    return result
 
 
 def _product(term: Monomial, factor: int) -> Expr:

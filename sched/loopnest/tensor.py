@@ -273,7 +273,7 @@ class Fusion:
                 if extent in self._names:
                     raise DefinitionError(call, f"'{extent}' is the name of an argument already")
                 return self._symbols.setdefault(extent, Symbol(extent))
-        if hasattr(extent, "__index__") and not isinstance(extent, (bool, str)):
+        if hasattr(extent, "__index__") and not isinstance(extent, int):
             return self.size(call, int(extent))
         raise DefinitionError(
             call,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import assert_never
 
@@ -251,12 +252,15 @@ class Machine:
 
     def _spread(self, found: Expansion) -> int:
         """Return how many lanes the nested loops make of one; 0 where one cannot be expanded."""
-        result = 1
-        for inner in found.nested:
-            if self._expansion(inner) is None:
+        loops = dict.fromkeys(found.nested)
+        queue = list(loops)
+        for loop in queue:  # grows while it is walked
+            inner = self._expansion(loop)
+            if inner is None:
                 return 0
-            result *= self.setting.extents.get(inner.var, 0)
-        return result
+            queue.extend(n for n in inner.nested if n not in loops)
+            loops.update(dict.fromkeys(inner.nested))
+        return math.prod([self.setting.extents.get(loop.var, 0) for loop in loops])
 
 
 def _numbered(lanes: int) -> Array | int:

@@ -33,19 +33,19 @@ TreeItem: TypeAlias = "Tree | Compute | Guarded | Allocate"
 
 
 def insert_allocations(nest: Nest, storage: dict[TensorView, Storage]) -> Tree:
-    """Return the nest with each LOCAL buffer made where its own loops begin."""
-    wanted: dict[Index | None, list[tuple[TensorView, Allocate]]] = {}
+    """Return the nest with each LOCAL buffer made first in the body where its own loops begin."""
+    wanted: dict[Index | None, list[Allocate]] = {}
     for unit in nest.plan.forest.units:
         for tensor in unit.siblings:
             held = storage[tensor]
             if held.buffer.kind == "local":
                 home = _body_of(nest, held.home)
                 made = Allocate(held.buffer, tensor.placed or tensor.origin)
-                wanted.setdefault(home, []).append((unit, made))
+                wanted.setdefault(home, []).append(made)
             if held.accumulator is not held.buffer:
                 home = _body_of(nest, _around_reduction(nest, tensor))
                 made = Allocate(held.accumulator, tensor.placed or tensor.origin)
-                wanted.setdefault(home, []).append((unit, made))
+                wanted.setdefault(home, []).append(made)
     return _with_allocations(None, None, nest.body, wanted)
 
 
@@ -68,28 +68,15 @@ def _with_allocations(
     var: Index | None,
     spec: LoopSpec | None,
     body: list[NestItem],
-    wanted: dict[Index | None, list[tuple[TensorView, Allocate]]],
+    wanted: dict[Index | None, list[Allocate]],
 ) -> Tree:
-    pending = list(wanted.get(var, ()))
-    items: list[TreeItem] = []
+    items: list[TreeItem] = list(wanted.get(var, ()))
     for item in body:
-        if pending:
-            inside = set(_units(item))
-            items.extend(made for unit, made in pending if unit in inside)
-            pending = [(unit, made) for unit, made in pending if unit not in inside]
         if isinstance(item, LoopNode):
             items.append(_with_allocations(item.var, item.spec, item.body, wanted))
         else:
             items.append(item)
     return Tree(var, spec, tuple(items))
-
-
-def _units(item: NestItem) -> Iterator[TensorView]:
-    if isinstance(item, Compute):
-        yield item.unit
-    else:
-        for inner in item.body:
-            yield from _units(inner)
 
 
 def index_tree(tree: Tree, indexer: Indexer) -> Tree:

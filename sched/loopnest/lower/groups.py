@@ -44,6 +44,7 @@ class Plan:
     forest: LoopForest
     specs: dict[LoopGroup, LoopSpec]
     promotions: dict[TensorView, Promotion]
+    promoter: Promoter
     order: LoopBody
 
     def spec(self, axis: IterDomain) -> LoopSpec:
@@ -88,15 +89,16 @@ def group_loops(fusion: Fusion) -> Plan:
         for twin in unit.siblings:
             for place, axis in enumerate(twin.domain.leaf):
                 axes.setdefault(forest.find(axis), []).append((twin, place))
-    specs = {
-        group: _spec(members, promoter.node_of[group], algebra) for group, members in axes.items()
-    }
-    return Plan(fusion, algebra, forest, specs, promoter.promotions, order)
+    specs = {group: _spec(m, promoter.promotions, algebra) for group, m in axes.items()}
+    return Plan(fusion, algebra, forest, specs, promoter.promotions, promoter, order)
 
 
 def _spec(
-    members: list[tuple[TensorView, int]], node: IterDomain, algebra: Simplifier
+    members: list[tuple[TensorView, int]],
+    promotions: dict[TensorView, Promotion],
+    algebra: Simplifier,
 ) -> LoopSpec:
+    node, extent = _common_axis(members, promotions, algebra)
     parallel = ParallelType.serial
     holder = ""
     for tensor, place in members:
@@ -113,7 +115,6 @@ def _spec(
     tensor, place = next(
         ((t, p) for t, p in reversed(members) if t.domain.leaf[p] is node), members[-1]
     )
-    extent = algebra.simplify(node.size)
     return LoopSpec(
         node,
         extent,
@@ -122,6 +123,27 @@ def _spec(
         tuple(dict.fromkeys(t.name for t, _ in members)),
         tensor.domain.leaf[place].origin or tensor.origin,
     )
+
+
+def _common_axis(
+    members: list[tuple[TensorView, int]],
+    promotions: dict[TensorView, Promotion],
+    algebra: Simplifier,
+) -> tuple[IterDomain, Expr]:
+    """Return the axis that all members of a loop run over, and its extent."""
+    first, place = members[-1]
+    node = promotions[first].leaf[place]
+    extent = algebra.simplify(node.size)
+    for tensor, position in members:
+        other = promotions[tensor].leaf[position]
+        if other is not node and not algebra.equal(algebra.simplify(other.size), extent):
+            raise LoweringError(
+                f"the loop of {first.name}.{_label(first, place)} and "
+                f"{tensor.name}.{_label(tensor, position)}",
+                f"it would have the extents {extent} and {other.size}",
+                "compute the two tensors in separate loops",
+            )
+    return node, extent
 
 
 def _label(tensor: TensorView, place: int) -> str:

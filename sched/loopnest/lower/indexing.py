@@ -289,11 +289,20 @@ class Indexer:
         if compute.phase != "init" or written.memory is Memory.GLOBAL:
             for step in env.promotion.steps:
                 for axis in step.overshoots(self.algebra):
+                    if not self._concerns(axis, compute.unit):
+                        continue
                     self._hole(env, axis, step.describe(), terms)
         if written.memory is Memory.GLOBAL:
             for term in self._one_writer(compute):
                 terms[term.condition] = term
         return tuple(terms.values())
+
+    def _concerns(self, axis: IterDomain, unit: TensorView) -> bool:
+        """Whether `unit` has any of the axes of the math that `axis` was made from."""
+        if not self.plan.promotions[unit].image:
+            return True
+        roots = self.plan.promoter.keys(axis)
+        return any(not roots.isdisjoint(self.plan.promoter.keys(a)) for a in unit.domain.root)
 
     def _hole(
         self, env: Environment, axis: IterDomain, how: str, terms: dict[Expr, Term]

@@ -14,7 +14,7 @@ construction here works backwards from the richest member of a group instead of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -27,6 +27,7 @@ from loopnest.domain import (
     transforms_between,
 )
 from loopnest.errors import LoweringError
+from loopnest.expr import ONE, Expr
 from loopnest.schedule.loops import LoopForest, LoopGroup, RootClass
 from loopnest.simplify import Simplifier
 from loopnest.tensor import TensorView
@@ -47,6 +48,34 @@ class Promotion:
     leaf: tuple[IterDomain, ...]
     image: dict[IterDomain, IterDomain] = field(default_factory=dict)
     steps: tuple[Transform, ...] = ()
+
+
+class AtLeastOne(Transform):
+    """An axis that may be empty to one of at least one point, tested by whoever has the axis."""
+
+    __slots__ = ()
+
+    def __init__(self, axis: IterDomain, algebra: Simplifier) -> None:
+        self._bind([axis], [IterDomain(algebra.max(axis.size, ONE), axis.kind)])
+
+    @property
+    def key(self) -> Hashable:
+        return ("at least one",)
+
+    def replay(self, inputs: Sequence[IterDomain], algebra: Simplifier) -> AtLeastOne:
+        return AtLeastOne(inputs[0], algebra)
+
+    def backward(self, outputs: Sequence[Expr], algebra: Simplifier) -> tuple[Expr, ...]:
+        return tuple(outputs)
+
+    def forward(self, inputs: Sequence[Expr], algebra: Simplifier) -> tuple[Expr, ...]:
+        return tuple(inputs)
+
+    def overshoots(self, algebra: Simplifier) -> tuple[IterDomain, ...]:
+        return self.inputs
+
+    def describe(self) -> str:
+        return "loop that runs at least once"
 
 
 class Promoter:
@@ -71,6 +100,8 @@ class Promoter:
                     groups[self.forest.find(axis)] = None
         for group in groups:
             self.node_of[group] = self._promoted_axis(group)
+        for group, lacked in self._lacked().items():
+            self.node_of[group] = self._never_empty(self.node_of[group], lacked)
         for unit in self.forest.units:
             for twin in unit.siblings:
                 self.promotions[twin] = self._promotion(twin)
@@ -159,6 +190,36 @@ class Promoter:
                     f"merged with axes that {other.name} does not have",
                     f"compute {tensor.name} and {other.name} in separate loops",
                 )
+
+    # A loop over an axis that one of its tensors lacks must run for it even where the axis is empty
+
+    def _lacked(self) -> dict[LoopGroup, frozenset[RootKey]]:
+        """Return, for each loop, what it runs over that a tensor needed outside of it lacks."""
+        result: dict[LoopGroup, frozenset[RootKey]] = {}
+        for unit in self.forest.units:
+            path = self.forest.path(unit)
+            shared = 0 if unit.is_output else self.forest.shared_depth(unit)
+            held = frozenset().union(*(self.keys(axis) for axis in unit.domain.root))
+            for group in path[shared:]:
+                keys = frozenset(
+                    key for key in self._potential(self.node_of[group]) - held
+                    if not self.algebra.proves_positive(_concrete(key).size)
+                )
+                if keys:
+                    result[group] = result.get(group, frozenset()) | keys
+        return result
+
+    def _never_empty(self, node: IterDomain, lacked: frozenset[RootKey]) -> IterDomain:
+        """Return `node` made from roots of which those in `lacked` have at least one point."""
+        image: dict[IterDomain, IterDomain] = {}
+        for root in ancestors((node,), _NOWHERE):
+            if root.definition is None:
+                short = not self.keys(root).isdisjoint(lacked) and not root.is_broadcast
+                image[root] = AtLeastOne(root, self.algebra).outputs[0] if short else root
+        for step in transforms_between((), (node,)):
+            copy = step.replay([image[a] for a in step.inputs], self.algebra)
+            image.update(zip(step.outputs, copy.outputs, strict=True))
+        return image[node]
 
     # Each tensor's place
 

@@ -203,7 +203,8 @@ def normalized_axes(name: str, tensor: TensorView, axis: object, note: str = "")
     Raises:
         DefinitionError: out of range, twice the same, or none at all.
     """
-    require_tensor(name, tensor, axis)
+    if not isinstance(tensor, TensorView) or tensor.compute_at_pos:
+        require_tensor(name, tensor, note=f"axis={axis!r}{note}")
     try:
         return _positions(tensor, axis)
     except Refused as refused:
@@ -219,7 +220,8 @@ def _positions(tensor: TensorView, axis: object) -> tuple[int, ...]:
         chosen = axis if isinstance(axis, (tuple, list)) else (axis,)
         found = sorted([position(tensor, a) for a in chosen])
     if not found:
-        raise Refused("no axis is named", f"{tensor.name} is {tensor.signature}")
+        reason = "no axis is named" if rank else f"{tensor.name} has no axes"
+        raise Refused(reason, f"{tensor.name} is {tensor.signature}")
     if len(set(found)) != len(found):
         raise Refused("an axis is named twice", "name each axis once")
     return tuple(found)

@@ -6,7 +6,7 @@ from loopnest.errors import DefinitionError
 from loopnest.expr import Expr, Op
 from loopnest.ops.apply import ARITHMETIC
 from loopnest.ops.build import common_axes, elementwise, insert_axes
-from loopnest.ops.operands import call_text, common_type, fusion_of
+from loopnest.ops.operands import call_text, common_type, fusion_of, kind_text
 from loopnest.ops.reducers import SUM
 from loopnest.ops.reductions import WIDE, fold
 from loopnest.tensor import Fusion, TensorView
@@ -47,19 +47,19 @@ def _mask(rank: int, own: int, new: int) -> list[bool]:
 
 
 def _check(a: TensorView, b: TensorView) -> Fusion:
-    fusion = fusion_of("matmul", (a, b))
-    call = call_text("matmul", (a, b))
     for number, operand in enumerate((a, b)):
         if not isinstance(operand, TensorView):
-            what = f"operand {number + 1} is of type {type(operand).__name__}"
-            raise DefinitionError(call, what, "use TensorViews")
-        if len(operand.sizes) < 2:
-            raise DefinitionError(
-                call, f"{operand.name} has rank {len(operand.sizes)}", "both ranks are at least 2"
-            )
-    if a.sizes[-1] is not b.sizes[-2]:
+            what = f"operand {number + 1} is {kind_text(operand)}"
+            raise DefinitionError(call_text("matmul", (a, b)), what, "use TensorViews")
+    fusion = fusion_of("matmul", (a, b))
+    sizes_a, sizes_b = a.sizes, b.sizes
+    if len(sizes_a) < 2 or len(sizes_b) < 2:
+        low = a if len(sizes_a) < 2 else b
+        what = f"{low.name} has rank {len(low.sizes)}"
+        raise DefinitionError(call_text("matmul", (a, b)), what, "both ranks are at least 2")
+    if sizes_a[-1] is not sizes_b[-2]:
         raise DefinitionError(
-            call,
+            call_text("matmul", (a, b)),
             f"{a.name} is {a.signature}, {b.name} is {b.signature}",
             "the last extent of the first is the last but one of the second",
         )

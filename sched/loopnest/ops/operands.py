@@ -159,10 +159,21 @@ def show(operand: object) -> str:
         return operand.name
     if isinstance(operand, ScalarOperand):
         return str(operand.expr)
-    if operand is None or isinstance(operand, (int, float, str, tuple, list, DType)):
+    if isinstance(operand, (tuple, list)):
+        text = ", ".join([show(item) for item in operand])
+        text = f"[{text}]" if isinstance(operand, list) else f"({text}{',' * (len(operand) == 1)})"
+    elif operand is None or isinstance(operand, (int, float, str, DType)):
         text = repr(operand)
-        return text if len(text) <= 40 else text[:37] + "..."
-    return f"<{type(operand).__name__}>"
+    else:
+        text = f"<{type(operand).__name__}>"
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def kind_text(operand: object) -> str:
+    """Return what an operand is, for errors."""
+    if isinstance(operand, ScalarOperand):
+        return "a scalar"
+    return f"of type {type(operand).__name__}"
 
 
 def call_text(name: str, operands: Sequence[object], note: str = "") -> str:
@@ -190,7 +201,7 @@ def fusion_of(name: str, operands: Sequence[object]) -> Fusion:
         elif not is_number(operand):
             raise DefinitionError(
                 call_text(name, operands),
-                f"operand {number + 1} is of type {type(operand).__name__}",
+                f"operand {number + 1} is {kind_text(operand)}",
                 "use TensorViews, scalars of the fusion or Python numbers",
             )
     if fusion is None:
@@ -203,9 +214,13 @@ def fusion_of(name: str, operands: Sequence[object]) -> Fusion:
 
 
 def _misplaced(
-    name: str, operands: Sequence[object], fusion: Fusion, found: TensorView | ScalarOperand
+    name: str,
+    operands: Sequence[object],
+    fusion: Fusion,
+    found: TensorView | ScalarOperand,
+    note: str = "",
 ) -> DefinitionError:
-    call = call_text(name, operands)
+    call = call_text(name, operands, note)
     if found.fusion is fusion:
         assert isinstance(found, TensorView)
         return DefinitionError(
@@ -221,20 +236,17 @@ def _misplaced(
     return DefinitionError(call, reason, "all operands of an expression belong to one fusion")
 
 
-def require_tensor(name: str, tensor: object, *others: object) -> TensorView:
+def require_tensor(name: str, tensor: object, *others: object, note: str = "") -> TensorView:
     """Return `tensor`, the first argument of call `name`, if it is a TensorView.
 
     Raises:
         DefinitionError: it is not, or it is computed inside its consumers already.
     """
     if not isinstance(tensor, TensorView):
-        raise DefinitionError(
-            call_text(name, (tensor, *others)),
-            f"operand 1 is of type {type(tensor).__name__}",
-            "use a TensorView",
-        )
+        call = call_text(name, (tensor, *others), note)
+        raise DefinitionError(call, f"operand 1 is {kind_text(tensor)}", "use a TensorView")
     if tensor.compute_at_pos:
-        raise _misplaced(name, (tensor, *others), tensor.fusion, tensor)
+        raise _misplaced(name, (tensor, *others), tensor.fusion, tensor, note)
     return tensor
 
 
@@ -276,7 +288,7 @@ def literal(value: Number, dtype: DType) -> Const:
         return Const(_as_float(value, dtype), dtype)
     whole = int(value)
     if not -(1 << (dtype.size * 8 - 1)) <= whole < 1 << (dtype.size * 8 - 1):
-        raise Refused(f"{whole} does not fit {dtype}", "cast the tensor to a wider type")
+        raise Refused(f"{show(whole)} does not fit {dtype}", "use a wider type")
     return Const(whole, dtype)
 
 

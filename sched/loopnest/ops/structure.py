@@ -114,7 +114,7 @@ def expand(tv: TensorView, shape: Sequence[Extent]) -> TensorView:
     missing = len(sizes) - len(tv.domain.logical)
     if missing < 0:
         raise DefinitionError(
-            call, f"the shape has {len(sizes)} axes", f"{tv.name} is {tv.signature}"
+            call, f"the shape has rank {len(sizes)}", f"{tv.name} is {tv.signature}"
         )
     for place, (size, kind) in enumerate(axes_of(tv), missing):
         if kind is not IterKind.BROADCAST and size is not sizes[place]:
@@ -148,7 +148,7 @@ def iota(
     Raises:
         DefinitionError: outside of a fusion, or bad arguments.
     """
-    call = call_text("iota", (length, start, step))
+    call = _call("iota", (length, start, step), dtype)
     fusion = _fusion(call, (start, step))
     (size,) = _sizes(fusion, call, (length,))
     found = common_type((start, step))
@@ -156,12 +156,10 @@ def iota(
     dtype = (int64 if weak and not found.is_float else found) if dtype is None else dtype
     fusion._check_dtype(call, dtype)
     if dtype.is_bool or (found.is_float and not dtype.is_float):
-        raise DefinitionError(call, f"the elements are {dtype}", "use a type that holds them")
+        what = f"elements of {dtype} cannot step by {found}"
+        raise DefinitionError(call, what, "use a wider dtype=")
     real = dtype.compute
-    try:
-        first, stride = as_expr(start, real), as_expr(step, real)
-    except Refused as refused:
-        raise DefinitionError(call, refused.reason, refused.hint) from None
+    first, stride = _exprs(call, (start, step), real)
     scaled = Op("mul", (cast(Coordinate(0), real), stride), real)
     value = Op("add", (first, scaled), real)
     axes = _root_axes((size,))
@@ -179,7 +177,7 @@ def full(shape: Extent | Sequence[Extent], value: Scalar, dtype: DType | None = 
     Raises:
         DefinitionError: outside of a fusion, or bad arguments.
     """
-    call = call_text("full", (shape, value))
+    call = _call("full", (shape, value), dtype)
     fusion = _fusion(call, (value,))
     given = (shape,) if isinstance(shape, (int, str, Expr)) else shape
     sizes = _sizes(fusion, call, given)
@@ -187,12 +185,20 @@ def full(shape: Extent | Sequence[Extent], value: Scalar, dtype: DType | None = 
     dtype = found if dtype is None else dtype
     fusion._check_dtype(call, dtype)
     if found.rank > dtype.rank and found.kind != dtype.kind:
-        raise DefinitionError(call, f"a {found} is no {dtype}", "use a type that holds the value")
+        raise DefinitionError(call, f"{show(value)} is {found}, no {dtype}", "use a wider dtype=")
+    (element,) = _exprs(call, (value,), dtype.compute)
+    return define(fusion, "full", (element,), (), (), _root_axes(sizes), dtype, element)
+
+
+def _call(name: str, operands: tuple[object, ...], dtype: object) -> str:
+    return call_text(name, operands, "" if dtype is None else f"dtype={dtype}")
+
+
+def _exprs(call: str, values: tuple[Scalar, ...], dtype: DType) -> list[Expr]:
     try:
-        element = as_expr(value, dtype.compute)
+        return [as_expr(value, dtype) for value in values]
     except Refused as refused:
         raise DefinitionError(call, refused.reason, refused.hint) from None
-    return define(fusion, "full", (element,), (), (), _root_axes(sizes), dtype, element)
 
 
 def _fusion(call: str, operands: tuple[object, ...]) -> Fusion:

@@ -19,16 +19,17 @@ from loopnest import dtypes
 from loopnest.buffers import Buffer
 from loopnest.enums import Memory, ParallelType
 from loopnest.errors import InternalError, NotSupported
-from loopnest.expr import Op, free_indices
+from loopnest.expr import Expr, Op, free_indices
 from loopnest.kir import Barrier, Let, Loop, Program, Stmt, walk
 from loopnest.printers.c_base import (
     StatementPrinter,
     Variable,
     comment,
     extent_product,
+    mark,
     static_size,
 )
-from loopnest.printers.c_expr import SUM, UNARY, CFormat, Dialect
+from loopnest.printers.c_expr import UNARY, CFormat, Dialect
 from loopnest.printers.c_loops import (
     LoopForm,
     allocations,
@@ -103,7 +104,7 @@ class _CPrinter(StatementPrinter):
         else:
             self.statements(self.loops.body)
         if self.scratch:
-            self.emit("free(ln_memory);")
+            self.emit("__builtin_free(ln_memory);")
         self.emit("return LN_OK;")
         params = self.declarations("restrict", "size argument", "int64_t")
         head = f"int {self.symbol}({_lines(v.declaration for v in params)})"
@@ -136,8 +137,8 @@ class _CPrinter(StatementPrinter):
             self.plain_loop(node)
             return
         chain = parallel_chain(node, self.loops)
-        sizes = [self.format.format(n.var.extent, UNARY) for n in chain[1:]]
-        count = " * ".join([f"(int64_t)({self.bound(node)})", *sizes])
+        sizes = [self.format.format(self.bound(n), UNARY) for n in chain]
+        count = "(int64_t)" + " * ".join(sizes)
         work = self._work(chain, chain[-1].body)
         self.emit("{")
         outer, self.pad = self.pad, self.pad + "  "
@@ -240,11 +241,17 @@ class _CPrinter(StatementPrinter):
 
     # Loops
 
-    def bound(self, node: Loop) -> str:
+    def bound(self, node: Loop) -> Expr:
         size = node.var.extent
         for limit in self.loops.limits.get(node, ()):
             size = Op("min", (size, limit), dtypes.index)
-        return self.format.format(size, SUM)
+        return size
+
+    def remark(self, node: Loop) -> str:
+        for dimension, index in self.loops.launch.items():
+            if index is node.var:
+                return mark(node, dimension)
+        return super().remark(node)
 
     def unrolled_loop(self, node: Loop) -> None:
         count = node.extent

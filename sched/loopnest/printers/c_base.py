@@ -32,6 +32,11 @@ def comment(text: str) -> str:
     return text if text.isprintable() and "\\" not in text else repr(text).replace("\\", "/")
 
 
+def mark(node: Loop, parallel: ParallelType) -> str:
+    """Return the comment that says whose axis a loop is and how it runs."""
+    return f"  // {comment(f'{node.axis} {parallel.value}'.strip())}"
+
+
 def static_size(buffer: Buffer) -> int | None:
     """Return the number of elements of `buffer`, None where it is symbolic."""
     return int(buffer.size.value) if isinstance(buffer.size, Const) else None
@@ -205,24 +210,23 @@ class StatementPrinter(ABC):
         for pragma in pragmas:
             self.emit(pragma)
         index = self.format.format(node.var)
-        bound = self.bound(node)
+        bound = self.format.format(self.bound(node), SUM)
         header = f"for (idx_t {index} = 0; {index} < {bound}; ++{index}) {{"
         self.block(header + self.remark(node), node.body)
 
-    def bound(self, node: Loop) -> str:
+    def bound(self, node: Loop) -> Expr:
         """Return what a loop's index stays below."""
-        return self.format.format(node.var.extent, SUM)
+        return node.var.extent
 
     def remark(self, node: Loop) -> str:
         """Return the comment on a loop that is not serial."""
-        if node.parallel is ParallelType.serial:
-            return ""
-        return f"  // {comment(f'{node.axis} {node.parallel.value}'.strip())}"
+        return "" if node.parallel is ParallelType.serial else mark(node, node.parallel)
 
     def bound_loop(self, node: Loop) -> None:
         """Print a loop over a launch dimension: a test and a constant."""
         number = self.format.launch.get(node.parallel, "0")
-        guard = "" if self.is_always_run(node) else f"if ({number} < {self.bound(node)}) "
+        size = self.format.format(node.var.extent, SUM)
+        guard = "" if self.is_always_run(node) else f"if ({number} < {size}) "
         self.emit(f"{guard}{{")
         outer, self.pad = self.pad, self.pad + "  "
         self.binding(node)

@@ -7,7 +7,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdlib.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -66,7 +65,7 @@ static inline __attribute__((unused)) size_t ln_reserve(size_t *end, int64_t cou
 }
 
 static inline __attribute__((unused)) char *ln_scratch_new(void **memory, int threads, size_t bytes) {
-  *memory = bytes > (SIZE_MAX >> 16) / (size_t)threads ? NULL : malloc(bytes * (size_t)threads + 64);
+  *memory = bytes > (SIZE_MAX >> 16) / (size_t)threads ? NULL : __builtin_malloc(bytes * (size_t)threads + 64);
   return (char *)(((uintptr_t)*memory + 63) / 64 * 64);
 }
 

@@ -631,12 +631,13 @@ LN_FN double ln_small_to_f64(uint64_t k) {
 /* Split x > 0 into 2^e * (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)). */
 LN_FN double ln_log_split(double x, double *e) {
   int subnormal = x < 0x1p-1022;
-  uint64_t u = ln_bits_f64(subnormal ? x * 0x1p52 : x) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu);
+  uint64_t u = ln_bits_f64(subnormal ? x * 0x1p52 : x) - 0x3fe6a09e667f3bcdu + 0x3ff0000000000000u;
   *e = ln_small_to_f64(u >> 52) - (subnormal ? 1075.0 : 1023.0);
   return ln_from_bits_f64((u & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu) - 1.0;
 }
 
-/* log(1 + f) = f - (f^2/2 - s (f^2/2 + R(s^2))), s = f / (2 + f); returns the bracket, less `low`. */
+/* log(1 + f) = f - (f^2/2 - s (f^2/2 + R(s^2))) with s = f / (2 + f); this is the bracket, with
+ * `low` taken off. */
 LN_FN double ln_log_tail(double f, double low) {
   double s = f / (2.0 + f);
   double z = s * s;
@@ -672,7 +673,7 @@ LN_FN double ln_log2(double x) {
 
 LN_FN double ln_log1p(double x) {
   double s = 1.0 + x;
-  uint64_t u = ln_bits_f64(s) + (0x3ff0000000000000u - 0x3fe6a09e667f3bcdu);
+  uint64_t u = ln_bits_f64(s) + 0x3ff0000000000000u - 0x3fe6a09e667f3bcdu;
   uint64_t k = u >> 52;
   double scale = ln_from_bits_f64((2046u - k) << 52);
   double read = ln_from_bits_f64((u & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu) - 1.0;
@@ -687,7 +688,7 @@ LN_FN double ln_log1p(double x) {
 
 /* log2(x) to some 2^-36 for x >= 0 that was a float32 (so a normal float64, or 0, inf, NaN). */
 LN_FN double ln_pow_log2(double x) {
-  uint64_t u = ln_bits_f64(x) + (0x3ff0000000000000u - 0x3fe5555555555555u);
+  uint64_t u = ln_bits_f64(x) + 0x3ff0000000000000u - 0x3fe5555555555555u;
   double e = ln_small_to_f64(u >> 52) - 1023.0;
   double f = ln_from_bits_f64((u & 0xfffffffffffffu) + 0x3fe5555555555555u) - 1.0;
   double p = 0x1.42a573e0ccc22p-3;

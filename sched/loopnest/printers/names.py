@@ -22,17 +22,14 @@ volatile wchar_t while xor xor_eq main
 # Types and object-like macros of the headers that printed text includes.
 _TYPES = """
 idx_t half_t bfloat16_t half half2 bfloat16 nv_half nv_bfloat16 size_t ptrdiff_t wchar_t max_align_t
-div_t ldiv_t lldiv_t float_t double_t NULL INFINITY NAN HUGE_VAL HUGE_VALF HUGE_VALL
-MATH_ERRNO MATH_ERREXCEPT math_errhandling DOMAIN SING OVERFLOW UNDERFLOW PLOSS TLOSS HUGE RAND_MAX
-EXIT_SUCCESS EXIT_FAILURE MB_CUR_MAX MB_LEN_MAX EOF errno offsetof assert linux unix i386 signgam
-stdin stdout stderr
+NULL INFINITY NAN HUGE_VAL errno offsetof assert linux unix i386
 """
 
 # What printed bodies call or read without the prefix `ln_`.
 _CALLED = """
 threadIdx blockIdx blockDim gridDim warpSize isnan exp exp2 log log2 log1p sqrt rsqrt sin cos tanh
 erf pow floor ceil trunc rint fabs fmod fma expf exp2f logf log2f log1pf sqrtf rsqrtf sinf cosf
-tanhf erff powf floorf ceilf truncf rintf fabsf fmodf fmaf free
+tanhf erff powf floorf ceilf truncf rintf fabsf fmodf fmaf
 """
 
 # Functions of <math.h>, <stdlib.h> and CUDA's device library: a kernel is a function too and must
@@ -56,26 +53,16 @@ atomicAdd atomicSub atomicExch atomicMin atomicMax atomicInc atomicDec atomicCAS
 atomicXor printf vprintf trap assertfail
 """
 
-_LIBRARY = """
-a64l abort alloca aligned_alloc arc4random arc4random_buf arc4random_uniform at_quick_exit atexit
-atof atoi atol atoll bsearch calloc clearenv div drand48 drand48_r ecvt ecvt_r erand48 erand48_r
-exit fcvt fcvt_r free gcvt getenv getloadavg getsubopt grantpt initstate initstate_r jrand48
-jrand48_r l64a lcong48 lcong48_r ldiv lldiv lrand48 lrand48_r malloc mblen mbstowcs mbtowc mkdtemp
-mkostemp mkostemps mkstemp mkstemps mktemp mrand48 mrand48_r nrand48 nrand48_r on_exit
-posix_memalign posix_openpt ptsname ptsname_r putenv qecvt qecvt_r qfcvt qfcvt_r qgcvt qsort qsort_r
-quick_exit rand rand_r random random_r realloc reallocarray realpath rpmatch secure_getenv seed48
-seed48_r select pselect setenv setstate setstate_r srand srand48 srand48_r srandom srandom_r strtod
-strtof strtol strtold strtoll strtoq strtoul strtoull strtouq strfromd strfromf strfroml system
-unlockpt unsetenv valloc wcstombs wctomb memcpy memset memmove memcmp memchr index rindex
-bcmp bcopy bzero puts putchar strlen cudaMalloc signal read write open close fork exec pause sleep
-"""
+# What compilers call on their own account: a kernel of that name would be called instead.
+_LIBRARY = "malloc calloc realloc free memcpy memmove memset memcmp abort printf vprintf puts"
 
 _RESERVED = frozenset((_KEYWORDS + _TYPES + _CALLED).split())
 _MACRO = re.compile(
-    r"u?int(_least|_fast)?(8|16|32|64|max|ptr)_t$|U?INT[0-9A-Z_]*$|[A-Z]+_(MIN|MAX|WIDTH)$"
-    r"|FP_|M_|FLT_|DBL_|LDBL_|CUDA"
+    r"u?int(_least|_fast)?(8|16|32|64|max|ptr)_t$|U?INT[0-9A-Z_]*$|[A-Z_]+_(MIN|MAX|WIDTH)$"
+    r"|CUDA|CU_|NV_"
 )
 _FUNCTIONS = frozenset((_MATH + _LIBRARY).split())
+_FOREIGN = re.compile(r"omp_|GOMP_|cuda|make_|nv_|(dim3|uint3|std|.*_t)$")
 _SUFFIX = re.compile(r"(f|l|f16|f32|f64|f128|f32x|f64x|f128x|[fl]_r|f\d+x?_r)$")
 
 
@@ -84,7 +71,7 @@ def identifier(name: str) -> str:
     if not name.isascii():
         parts = [c if c.isascii() and c.isalnum() else f"_{ord(c):x}_" for c in name]
         return "ln_x_" + "".join(parts)
-    if name[0] == "_" or name.startswith(("ln_", "LN_")):
+    if name[0] == "_" or name.startswith(("ln_", "LN_", "LOOPNEST_")):
         return "ln_u_" + name
     stem = name.rstrip("_")
     return name + "_" if stem in _RESERVED or _MACRO.match(stem) else name
@@ -96,7 +83,8 @@ def symbol(name: str) -> str:
     Injective: a name and what it is mangled to belong to one family, in which one `_` is added.
     """
     stem = name.rstrip("_")
-    if stem in _FUNCTIONS or _SUFFIX.sub("", stem) in _FUNCTIONS:
+    known = stem in _FUNCTIONS or _SUFFIX.sub("", stem) in _FUNCTIONS
+    if known or _FOREIGN.match(stem):
         return name + "_"
     return identifier(name)
 

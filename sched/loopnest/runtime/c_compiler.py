@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib import metadata, resources
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -65,10 +64,6 @@ class Compiler:
 
     command: tuple[str, ...]
     version: str
-
-    @property
-    def is_gcc(self) -> bool:
-        return "clang" not in self.version.lower() and "icx" not in self.version.lower()
 
     def __str__(self) -> str:
         return f"{shlex.join(self.command)} ({self.version})"
@@ -146,7 +141,7 @@ def compile_c(
 
 
 class _Once:
-    """Results by key, each computed once; other threads that want it wait. Failures are not kept."""
+    """Results by key, each computed once; other threads wait for it. Failures are not kept."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -252,9 +247,7 @@ def _accepts(compiler: Compiler, flags: tuple[str, ...]) -> bool:
     return True
 
 
-def _flags(
-    compiler: Compiler, optimize: int, openmp: bool, fast_math: bool
-) -> tuple[str, ...]:
+def _flags(compiler: Compiler, optimize: int, openmp: bool, fast_math: bool) -> tuple[str, ...]:
     features = _features(compiler)
     threads = features.threads if openmp else features.simd
     if openmp and threads != _OPENMP[0]:
@@ -287,6 +280,8 @@ def cpu_model() -> str:
 
 @cache
 def _version() -> str:
+    from importlib import metadata
+
     try:
         return metadata.version("loopnest")
     except metadata.PackageNotFoundError:  # run from a source tree; the header is in the key
@@ -295,6 +290,8 @@ def _version() -> str:
 
 @cache
 def _header() -> str:
+    from importlib import resources
+
     return resources.files("loopnest.printers").joinpath(HEADER).read_text(encoding="utf-8")
 
 

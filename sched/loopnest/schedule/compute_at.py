@@ -15,7 +15,13 @@ from __future__ import annotations
 from loopnest.domain import TensorDomain
 from loopnest.enums import ParallelType
 from loopnest.schedule import chains, recompute
-from loopnest.schedule.funnel import Refusal, axis_names, primitive, require_tensor
+from loopnest.schedule.funnel import (
+    Refusal,
+    axis_names,
+    leading_position,
+    primitive,
+    require_tensor,
+)
 from loopnest.schedule.loops import Conflict, LoopForest
 from loopnest.schedule.replay import shared_positions
 from loopnest.schedule.spanning import spanning_replay
@@ -77,16 +83,7 @@ def target_position(target: TensorView, pos: object) -> int:
     Raises:
         Refusal: no int, out of range, or past a pinned or vectorized axis.
     """
-    if isinstance(pos, bool) or not hasattr(pos, "__index__"):
-        raise Refusal(f"position {pos!r} is not an int", "a position counts leading leaf axes")
-    count = target.ndim
-    place = int(pos) + (count + 1 if int(pos) < 0 else 0)
-    if not 0 <= place <= count:
-        raise Refusal(
-            f"position {int(pos)} is out of range",
-            f"{target.name} has the leaf axes {axis_names(target.domain)}, "
-            f"so use {-count - 1}..{count}",
-        )
+    place = leading_position(target, pos)
     for number, axis in enumerate(target.domain.leaf[:place]):
         if axis.pinned or axis.parallel is ParallelType.vectorize:
             how = "pinned" if axis.pinned else "vectorized"

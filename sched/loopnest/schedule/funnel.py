@@ -96,30 +96,21 @@ def _argument(value: object) -> str:
 
 def _check_frozen(fusion: Fusion, mark: int) -> None:
     """Refuse a transaction that changed axes left of a frozen position."""
-    before: dict[TensorView, tuple[TensorDomain, int]] = {}
+    before: dict[TensorView, dict[str, object]] = {}
     for target, field, old in reversed(fusion.changed_since(mark)):
-        if not isinstance(target, TensorView):
+        if isinstance(target, TensorView):
+            before.setdefault(target, {})[field] = old
+    for tensor, old_fields in before.items():
+        domain = old_fields.get("domain")
+        if not isinstance(domain, TensorDomain) or domain is tensor.domain:
             continue
-        domain, frozen = before.get(target, (target.domain, target.frozen))
-        if field == "domain" and isinstance(old, TensorDomain):
-            domain = old
-        elif field in ("_compute_at_pos", "_produced_at_pos"):
-            frozen = _frozen_before(fusion, mark, target)
-        before[target] = domain, frozen
-    for tensor, (domain, frozen) in before.items():
+        positions = [
+            old_fields.get("_compute_at_pos", tensor.compute_at_pos),
+            old_fields.get("_produced_at_pos", tensor.produced_at_pos),
+        ]
+        frozen = max(p for p in positions if isinstance(p, int))
         if domain.leaf[:frozen] != tensor.domain.leaf[:frozen]:
             raise frozen_refusal(tensor, domain, frozen)
-
-
-def _frozen_before(fusion: Fusion, mark: int, tensor: TensorView) -> int:
-    fields = {
-        "_compute_at_pos": tensor.compute_at_pos,
-        "_produced_at_pos": tensor.produced_at_pos,
-    }
-    for target, field, old in reversed(fusion.changed_since(mark)):
-        if target is tensor and field in fields and isinstance(old, int):
-            fields[field] = old
-    return max(fields.values())
 
 
 def frozen_refusal(tensor: TensorView, domain: TensorDomain, frozen: int) -> Refusal:
@@ -155,6 +146,25 @@ def leaf_position(tensor: TensorView, axis: object) -> int:
             f"{tensor.name} has {count} {axes} {axis_names(tensor.domain)}, {allowed}",
         )
     return position % count if count else 0
+
+
+def leading_position(tensor: TensorView, pos: object) -> int:
+    """Return how many leading leaf axes of `tensor` position `pos` counts.
+
+    Raises:
+        Refusal: no int, or out of range.
+    """
+    if isinstance(pos, bool) or not hasattr(pos, "__index__"):
+        raise Refusal(f"position {pos!r} is not an int", "a position counts leading leaf axes")
+    count = tensor.ndim
+    place = int(pos) + (count + 1 if int(pos) < 0 else 0)
+    if not 0 <= place <= count:
+        raise Refusal(
+            f"position {int(pos)} is out of range",
+            f"{tensor.name} has the leaf axes {axis_names(tensor.domain)}, "
+            f"so use {-count - 1}..{count}",
+        )
+    return place
 
 
 def require_computed(tensor: TensorView) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from loopnest.enums import ParallelType
 from loopnest.errors import ScheduleError
 from loopnest.schedule.compute_at import set_position
-from loopnest.schedule.funnel import Refusal, axis_names, primitive, require_computed
+from loopnest.schedule.funnel import Refusal, leading_position, primitive, require_computed
 from loopnest.schedule.loops import Conflict, LoopForest
 from loopnest.schedule.replay import shared_positions
 from loopnest.tensor import Fusion, TensorView, current_fusion
@@ -70,15 +70,7 @@ def inline_at(tensor: TensorView, pos: int) -> TensorView:
     Source: nvFuser TensorView::inlineAt.
     """
     require_computed(tensor)
-    if isinstance(pos, bool) or not hasattr(pos, "__index__"):
-        raise Refusal(f"position {pos!r} is not an int", "a position counts leading leaf axes")
-    place = int(pos) + (tensor.ndim + 1 if int(pos) < 0 else 0)
-    if not 0 <= place <= tensor.ndim:
-        raise Refusal(
-            f"position {int(pos)} is out of range",
-            f"{tensor.name} has the leaf axes {axis_names(tensor.domain)}, "
-            f"so use {-tensor.ndim - 1}..{tensor.ndim}",
-        )
+    place = leading_position(tensor, pos)
     if place <= tensor.compute_at_pos:
         return tensor
     largest = largest_position(tensor, _STRICT)
@@ -142,17 +134,17 @@ class _Sweep:
         _inline_most(first, self)
 
     def place_all(self) -> None:
-        forest = LoopForest(self.fusion, units=())
-        units = LoopForest.units_of(self.fusion)
-        for unit in reversed(units):
+        before = LoopForest(self.fusion)
+        forest = LoopForest(self.fusion, units=(), earliest=before.earliest())
+        for rank, unit in reversed(list(enumerate(before.units))):
             if unit in self.wanted:
-                self._raise(unit, forest)
+                self._raise(unit, forest, rank)
             forest.place(unit, unit.compute_at_pos)
 
-    def _raise(self, unit: TensorView, forest: LoopForest) -> None:
+    def _raise(self, unit: TensorView, forest: LoopForest, rank: int) -> None:
         limit = structural_limit(unit, _BEST_EFFORT)
         for pos in range(limit, unit.compute_at_pos, -1):
-            plain = forest.joins_plainly(unit, pos)
+            plain = forest.joins_plainly(unit, pos, rank)
             if plain or (plain is None and _has_order(self.fusion, unit, pos)):
                 set_position(unit, pos)
                 return

@@ -31,11 +31,11 @@ class Conflict(Exception):  # noqa: N818 - made a ScheduleError or LoweringError
 class LoopGroup:
     """One loop: the leaf axes that share it, and the loop around it."""
 
-    __slots__ = ("axes", "forward", "outer", "serial")
+    __slots__ = ("axes", "earliest", "forward", "outer")
 
-    def __init__(self, serial: int, axis: IterDomain, outer: LoopGroup | None) -> None:
-        self.serial = serial
+    def __init__(self, axis: IterDomain, outer: LoopGroup | None, earliest: int) -> None:
         self.axes = [axis]
+        self.earliest = earliest
         self.outer = outer
         self.forward: LoopGroup | None = None
 
@@ -90,6 +90,8 @@ class LoopForest:
         fusion: whose tensors.
         positions: compute-at positions that stand in for the tensors' own.
         units: what to place, producers before consumers; by default all (`units_of`).
+        earliest: for leaf axes, the place in program order of the first tensor that is known to
+            share their loop although it is not placed yet (see `joins_plainly`).
     """
 
     def __init__(
@@ -97,12 +99,13 @@ class LoopForest:
         fusion: Fusion,
         positions: Mapping[TensorView, int] | None = None,
         units: Iterable[TensorView] | None = None,
+        earliest: Mapping[IterDomain, int] | None = None,
     ) -> None:
         self.fusion = fusion
         self.group_of: dict[IterDomain, LoopGroup] = {}
         self.class_of: dict[IterDomain, RootClass] = {}
         self.position: dict[TensorView, int] = {}
-        self._serial = 0
+        self._earliest = earliest or {}
         self._shared: dict[tuple[TensorView, TensorView], list[int]] = {}
         self.units = self.units_of(fusion) if units is None else tuple(units)
         override = positions or {}
@@ -120,21 +123,30 @@ class LoopForest:
 
     # Groups
 
-    def joins_plainly(self, unit: TensorView, pos: int) -> bool | None:
+    def joins_plainly(self, unit: TensorView, pos: int, rank: int) -> bool | None:
         """Say whether `unit`, whose consumers are placed, may be placed at `pos`.
 
-        True: its consumers share those loops already and nothing upstream of it is placed inside
-        it, so that an order is kept; False: two consumers hold them in different places; None: it
-        takes a check of the whole.
+        True: its consumers share those loops already, and no tensor before it (place `rank` in
+        program order) will turn up in one of them, so that an order is kept. None: it takes a
+        check of the whole.
         """
-        if any(twin.produced_at_pos for twin in unit.siblings) or len(unit.siblings) > 1:
+        start = unit.compute_at_pos
+        if len(unit.siblings) > 1 or unit.produced_at_pos > start:
             return None
         consumers = [c for c in unit.consumers if c in self.position]
         for place in range(pos):
             groups = {self.find(self._consumer_axis(unit, c, place)) for c in consumers}
-            if len(groups) > 1:
+            if len(groups) > 1 or (place >= start and groups.pop().earliest < rank):
                 return None
         return True if self._roots_agree(unit, consumers, pos) else None
+
+    def earliest(self) -> dict[IterDomain, int]:
+        """Return for each leaf axis the place in program order of the first sharer of its loop."""
+        first: dict[LoopGroup, int] = {}
+        for rank, unit in enumerate(self.units):
+            for axis in unit.domain.leaf:
+                first.setdefault(self.find(axis), rank)
+        return {axis: first[group.find()] for axis, group in self.group_of.items()}
 
     def _roots_agree(self, unit: TensorView, consumers: list[TensorView], pos: int) -> bool:
         needed = ancestors(unit.domain.leaf[:pos], unit.domain)
@@ -167,13 +179,13 @@ class LoopForest:
                 self._unite_roots(twin, pos)
 
     def _new_group(self, axis: IterDomain, outer: LoopGroup | None) -> LoopGroup:
-        group = LoopGroup(self._serial, axis, outer)
-        self._serial += 1
+        group = LoopGroup(axis, outer, self._earliest.get(axis, 0))
         self.group_of[axis] = group
         return group
 
     def _join(self, axis: IterDomain, group: LoopGroup) -> None:
         group.axes.append(axis)
+        group.earliest = min(group.earliest, self._earliest.get(axis, 0))
         self.group_of[axis] = group
 
     def _share(self, unit: TensorView, place: int) -> LoopGroup:
@@ -218,6 +230,7 @@ class LoopForest:
         if outer is not None and not {keep, drop}.isdisjoint(outer.path()):
             raise self._tangled(unit)
         keep.axes.extend(drop.axes)
+        keep.earliest = min(keep.earliest, drop.earliest)
         drop.forward = keep
         keep.outer = outer
         return keep

@@ -10,7 +10,7 @@ from loopnest.enums import ParallelType
 from loopnest.errors import ScheduleError
 from loopnest.schedule import chains
 from loopnest.schedule.compute_at import rebind_unfrozen
-from loopnest.schedule.funnel import Refusal, axis_names, primitive, require_computed
+from loopnest.schedule.funnel import leading_position, primitive, require_computed
 from loopnest.schedule.replay import Match, match_leaves
 from loopnest.schedule.root_map import pairs
 from loopnest.schedule.spanning import spanning_replay
@@ -40,15 +40,7 @@ def propagate(ref: TensorView, pos: int = -1) -> None:
 @primitive
 def _propagate(ref: TensorView, pos: int) -> None:
     require_computed(ref)
-    if isinstance(pos, bool) or not hasattr(pos, "__index__"):
-        raise Refusal(f"position {pos!r} is not an int", "a position counts leading leaf axes")
-    place = int(pos) + (ref.ndim + 1 if int(pos) < 0 else 0)
-    if not 0 <= place <= ref.ndim:
-        raise Refusal(
-            f"position {int(pos)} is out of range",
-            f"{ref.name} has the leaf axes {axis_names(ref.domain)}, so use {-ref.ndim - 1}.."
-            f"{ref.ndim}",
-        )
+    place = leading_position(ref, pos)
     selected = {t for t in ref.fusion.tensors if not t.is_input}
     for tensor, (domain, _) in spanning_replay(ref, place, selected).items():
         if tensor is not ref:

@@ -88,21 +88,20 @@ def _attempt(
 
 
 def _clone_for(producer: TensorView, apart: Sequence[TensorView]) -> None:
-    """Let `apart` read a clone of `producer`, with clones of what is computed inside of it."""
+    """Let `apart` read a clone of `producer`, with clones of what is computed inside of it.
+
+    What shares no more loops than the producer itself did is in those of both, and is not cloned.
+    """
     copies = clone(producer)
     for original, copy in zip(producer.siblings, copies, strict=True):
         reroute([c for user in apart for c in user.siblings], original, copy)
-    head = copies[0]
-    for source in dict.fromkeys(head.producers):
-        if source.compute_at_pos and not source.is_input:
-            pos = source.compute_at_pos
-            _clone_for(source, (head,))
-            for copy in source.clones[-1].siblings:
-                source.fusion.change(copy, "_compute_at_pos", pos)
+    for source in dict.fromkeys(copies[0].producers):
+        if source.compute_at_pos > producer.compute_at_pos:
+            _clone_for(source, (copies[0],))
 
 
 def clone(tensor: TensorView) -> tuple[TensorView, ...]:
-    """Return copies of `tensor` and its siblings: same definition, same loops, position 0."""
+    """Return copies of `tensor` and its siblings: same definition, loops and positions."""
     fusion = tensor.fusion
     copies: list[TensorView] = []
     for original in tensor.siblings:
@@ -110,6 +109,8 @@ def clone(tensor: TensorView) -> tuple[TensorView, ...]:
         copy = new_tensor(original, domain)
         family = (*original.clones, copy)
         fusion.change(copy, "_name", _free_name(original, len(family) + 1))
+        fusion.change(copy, "_compute_at_pos", original.compute_at_pos)
+        fusion.change(copy, "_produced_at_pos", original.produced_at_pos)
         fusion.change(original, "clones", family)
         copies.append(copy)
     assert tensor.definition is not None

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from loopnest.domain import IterDomain, TensorDomain, Transform, ancestors
-from loopnest.schedule.funnel import Refusal
+from loopnest.schedule.funnel import Refusal, leading_position
 from loopnest.schedule.root_map import pairs
 from loopnest.simplify import Simplifier
 from loopnest.tensor import TensorView
@@ -88,7 +88,7 @@ class Match:
             if self.wanted is not None and self.wanted.isdisjoint(step.outputs):
                 continue
             present = [axis in self.image for axis in step.inputs]
-            if not all(p or axis in self.absent for p, axis in zip(present, step.inputs)):
+            if not all(axis in self.image or axis in self.absent for axis in step.inputs):
                 continue
             if not any(present):
                 self.absent.update(step.outputs)
@@ -203,6 +203,87 @@ def consumer_as_producer(
     seed = dict(pairs(producer, consumer))
     algebra = consumer.fusion.algebra
     return _replay(domain, consumer.domain, seed, domain.rfactor, pos, algebra)
+
+
+def replay_pasc(
+    producer: TensorView, consumer: TensorView, pos: int
+) -> tuple[TensorDomain, int]:
+    """Return what `producer` becomes when it is replayed as its direct consumer.
+
+    With ``T2 [i0: ceildiv(I, 4), i1: 4, i2: J]`` and ``T1 [i0: I, i1: J]``, ``replay_pasc(T1, T2,
+    1)`` gives ``[ceildiv(I, 4), 4, J]`` and 1. It changes nothing: the axes that it makes belong
+    to no tensor.
+
+    Args:
+        producer: a tensor that `consumer` reads.
+        consumer: has the loops that are wanted.
+        pos: how many of the consumer's leading leaf axes; negative: ``pos += ndim + 1``.
+
+    Returns:
+        The producer's domain with these axes in front, and how many of its leading axes they are.
+
+    Raises:
+        ScheduleError: no direct neighbours, a position out of range, or a producer whose rfactor
+            domain would change.
+
+    Source: nvFuser's design note on computeAt, replayPasC.
+    """
+    call = _call_text("replay_pasc", producer, consumer, pos)
+    try:
+        _require_neighbours(producer, consumer)
+        place = leading_position(consumer, pos)
+        return producer_as_consumer(producer, consumer, consumer.domain, place)
+    except Refusal as refusal:
+        raise refusal.error(call) from None
+
+
+def replay_casp(
+    consumer: TensorView, producer: TensorView, pos: int
+) -> tuple[TensorDomain, int]:
+    """Return what `consumer` becomes when it is replayed as its direct producer.
+
+    With ``T1 [i0: I, r1: R, i2: K]`` and ``T2 [i0: I, i1: K]``, ``replay_casp(T2, T1, 2)`` gives
+    ``[I, K]`` and 1: the consumer does not see reductions. It changes nothing: the axes that it
+    makes belong to no tensor.
+
+    Args:
+        consumer: a tensor that reads `producer`.
+        producer: has the loops that are wanted.
+        pos: how many of the producer's leading leaf axes; negative: ``pos += ndim + 1``.
+
+    Returns:
+        The consumer's domain with these axes in front, and how many of its leading axes they are.
+
+    Raises:
+        ScheduleError: no direct neighbours, a position out of range, or a consumer whose rfactor
+            domain would change.
+
+    Source: nvFuser's design note on computeAt, replayCasP.
+    """
+    call = _call_text("replay_casp", consumer, producer, pos)
+    try:
+        _require_neighbours(producer, consumer)
+        place = leading_position(producer, pos)
+        return consumer_as_producer(consumer, producer, producer.domain, place)
+    except Refusal as refusal:
+        raise refusal.error(call) from None
+
+
+def _call_text(name: str, first: object, second: object, pos: object) -> str:
+    shown = [t.name if isinstance(t, TensorView) else repr(t) for t in (first, second)]
+    return f"{name}({shown[0]}, {shown[1]}, {pos!r})"
+
+
+def _require_neighbours(producer: object, consumer: object) -> None:
+    if not isinstance(producer, TensorView):
+        raise Refusal(f"{producer!r} is no TensorView", "give two TensorViews")
+    if not isinstance(consumer, TensorView):
+        raise Refusal(f"{consumer!r} is no TensorView", "give two TensorViews")
+    if producer not in consumer.producers:
+        raise Refusal(
+            f"{consumer.name} does not read {producer.name}",
+            "give a producer and one of its direct consumers",
+        )
 
 
 def mirror(domain: TensorDomain, sibling: TensorDomain, algebra: Simplifier) -> TensorDomain:

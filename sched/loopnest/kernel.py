@@ -1,0 +1,322 @@
+"""The Kernel: a snapshot of a lowered fusion, its texts, its layout, its launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from loopnest import kir
+from loopnest.buffers import Buffer
+from loopnest.dtypes import DType
+from loopnest.enums import Memory
+from loopnest.errors import CompileError, LoweringError
+from loopnest.expr import Const, Expr
+from loopnest.lowered import Lowered, TensorInfo
+from loopnest.tensor import Fusion
+
+if TYPE_CHECKING:
+    from loopnest.runtime.cubin import Resources
+    from loopnest.runtime.launch import CompiledKernel
+    from loopnest.runtime.nvrtc import Compiled
+    from loopnest.runtime.plan import LaunchConfig, Planner
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a kernel.
+
+    Args:
+        name: the identifier in the nest.
+        kind: "input", "output", "scalar", "size" or "workspace".
+        c_type: its type in C.
+        dtype: of the elements or the scalar; `index` for a size.
+        shape: logical extents of an array, ints where static; None for scalars and sizes.
+    """
+
+    name: str
+    kind: str
+    c_type: str
+    dtype: DType
+    shape: tuple[int | Expr, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class BufferInfo:
+    """A piece of memory of a kernel; sizes are ints where static.
+
+    Args:
+        name: unique in the kernel.
+        tensor: the name of the tensor that it holds.
+        memory: LOCAL, SHARED or GLOBAL.
+        dtype: of its elements.
+        shape: extents, outermost first.
+        strides: distances between neighbours, in elements.
+        size: elements that it takes, padding and stages included.
+        alias_of: the name of the buffer whose space it shares, or None.
+    """
+
+    name: str
+    tensor: str
+    memory: Memory
+    dtype: DType
+    shape: tuple[int | Expr, ...]
+    strides: tuple[int | Expr, ...]
+    size: int | Expr
+    alias_of: str | None
+
+
+class Stages(Mapping[str, str]):
+    """Pass name -> text of its result, in order; a text is made when it is first read."""
+
+    def __init__(self, stages: Sequence[tuple[str, Callable[[], str]]], subject: str) -> None:
+        self._makers = dict(stages)
+        self._texts: dict[str, str] = {}
+        self._subject = subject
+
+    def __getitem__(self, name: str) -> str:
+        if name not in self._makers:
+            allowed = f"the stages are {', '.join(self._makers)}"
+            raise LoweringError(f"{self._subject}.stages[{name!r}]", "no such stage", allowed)
+        if name not in self._texts:
+            self._texts[name] = self._makers[name]()
+        return self._texts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._makers
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the text of a stage, `default` where there is none."""
+        return self[name] if name in self._makers else default
+
+    def __repr__(self) -> str:
+        return f"<stages {', '.join(self._makers)}>"
+
+
+class Kernel:
+    """A lowered fusion; later changes of the fusion's schedule do not reach it.
+
+    Made by `loopnest.lower`. ``str(kernel)`` is the nest.
+    """
+
+    def __init__(self, lowered: Lowered) -> None:
+        self._lowered = lowered
+        self._compiled: dict[str, Compiled] = {}
+
+    def __repr__(self) -> str:
+        return f"<Kernel {self.name}>"
+
+    @property
+    def program(self) -> kir.Program:
+        """The loop nest as nodes."""
+        return self._lowered.program
+
+    @property
+    def name(self) -> str:
+        """The name of the fusion."""
+        return self.program.name
+
+    # Texts
+
+    @cached_property
+    def _nest(self) -> str:
+        from loopnest.printers.nest import print_nest
+
+        return print_nest(self.program)
+
+    @cached_property
+    def _cuda(self) -> str:
+        from loopnest.printers.cuda import print_cuda
+
+        return print_cuda(self.program)
+
+    @cached_property
+    def _c(self) -> str:
+        from loopnest.printers.c import print_c
+
+        return print_c(self.program, index_bits=32)
+
+    def __str__(self) -> str:
+        return self._nest
+
+    def cuda(self) -> str:
+        """Return CUDA C++.
+
+        Raises:
+            LoweringError: a local buffer has a symbolic size.
+        """
+        return self._cuda
+
+    def c(self) -> str:
+        """Return C, with 32-bit indices."""
+        return self._c
+
+    @cached_property
+    def stages(self) -> Stages:
+        """The text after each pass of the lowering."""
+        return Stages(self._lowered.stages, self.name)
+
+    def walk(self) -> Iterator[tuple[kir.Stmt, tuple[kir.Stmt, ...]]]:
+        """Yield (statement, ancestors) in pre-order, ancestors outermost first."""
+        return kir.walk(self.program.body)
+
+    # What it takes and where things live
+
+    @cached_property
+    def params(self) -> tuple[Parameter, ...]:
+        """Inputs, outputs, scalars, sizes in order of first appearance, workspace."""
+        return tuple([
+            Parameter(
+                p.name,
+                p.kind,
+                p.c_type,
+                p.dtype,
+                None if p.buffer is None else tuple([_plain(s) for s in p.shape]),
+            )
+            for p in self.program.params
+        ])  # fmt: skip
+
+    @cached_property
+    def buffers(self) -> tuple[BufferInfo, ...]:
+        """Every piece of memory, parameters first."""
+        return tuple([_buffer_info(b) for b in self._lowered.buffers])
+
+    def tensor(self, name: str) -> TensorInfo:
+        """Return how the tensor `name` was scheduled.
+
+        Raises:
+            LoweringError: there is no such tensor.
+        """
+        for tensor in self._lowered.tensors:
+            if tensor.name == name:
+                return tensor
+        names = ", ".join([tensor.name for tensor in self._lowered.tensors])
+        raise LoweringError(
+            f"{self.name}.tensor({name!r})", "no tensor has this name", f"the tensors are {names}"
+        )
+
+    # Launches
+
+    @cached_property
+    def _planner(self) -> Planner:
+        from loopnest.runtime.plan import Planner
+
+        return Planner(self.program)
+
+    def launch(self, **sizes: int) -> LaunchConfig:
+        """Return the configuration of a launch: `.grid`, `.block`, `.shared_bytes`, `.variant`.
+
+        Raises:
+            LaunchError: a size is missing, unknown or no int >= 0; a broken assumption; too many
+                threads or too much shared memory.
+        """
+        given = ", ".join([f"{name}={size!r}" for name, size in sizes.items()])
+        return self._planner.keyword_plan(sizes, f"{self.name}.launch({given})").config
+
+    # Machine code
+
+    def _machine(self, arch: str | int) -> Compiled:
+        from loopnest.runtime.nvrtc import compile_cuda
+
+        key = str(arch)
+        if key not in self._compiled:
+            self._compiled[key] = compile_cuda(self.cuda(), arch)
+        return self._compiled[key]
+
+    def ptx(self, arch: str | int) -> str:
+        """Return PTX for an architecture such as "sm_90", by NVRTC.
+
+        Raises:
+            CompileError: NVRTC is missing, or knows no such architecture.
+        """
+        return self._machine(arch).ptx
+
+    def cubin(self, arch: str | int) -> bytes:
+        """Return machine code (an ELF file); raises as `ptx`."""
+        return self._machine(arch).cubin
+
+    def sass(self, arch: str | int) -> str:
+        """Return the disassembled machine code; raises as `ptx`."""
+        return self._machine(arch).sass
+
+    def resources(self, arch: str | int) -> Resources:
+        """Return registers, spill bytes and shared bytes; raises as `ptx`."""
+        (found,) = self._machine(arch).resources.values()
+        return found
+
+
+def _plain(size: Expr) -> int | Expr:
+    return int(size.value) if isinstance(size, Const) else size
+
+
+def _buffer_info(buffer: Buffer) -> BufferInfo:
+    return BufferInfo(
+        buffer.name,
+        buffer.tensor,
+        buffer.memory,
+        buffer.dtype,
+        tuple([_plain(s) for s in buffer.shape]),
+        tuple([_plain(s) for s in buffer.strides]),
+        _plain(buffer.size),
+        buffer.alias_of,
+    )
+
+
+def lower(fusion: Fusion) -> Kernel:
+    """Return the kernel of `fusion` as it is scheduled now; the fusion is unchanged.
+
+    Raises:
+        LoweringError: no kernel exists for this schedule, or it is no fusion.
+        NotSupported: it needs a feature that does not exist yet.
+    """
+    from loopnest.lower.pipeline import lower as run_passes
+
+    if not isinstance(fusion, Fusion):
+        raise LoweringError(f"lower({fusion!r})", f"a {type(fusion).__name__} is no Fusion")
+    return Kernel(run_passes(fusion))
+
+
+def compile(
+    kernel: Fusion | Kernel, target: str = "auto", **options: Any
+) -> CompiledKernel[Kernel]:
+    """Return a function that runs a fusion or a kernel on arrays.
+
+    Args:
+        kernel: what to run; a fusion is lowered as it is scheduled now.
+        target: "cuda", "c", "interpret", or "auto": the first of them that this machine can do.
+        **options: "c": `threads`, `fast_math`, `optimize` (0 to 3); "interpret": `thread_order`
+            (a seed: threads run one after another in a random order).
+
+    Raises:
+        CompileError: an unknown target or option; a compiler is missing or fails.
+        LoweringError: as `lower`.
+        NotSupported: the target cannot run this kernel yet.
+    """
+    from loopnest.runtime.launch import compile_kernel
+
+    return compile_kernel(_as_kernel(kernel), target, options)
+
+
+def compile_many(
+    kernels: Sequence[Fusion | Kernel], target: str = "c", optimize: int = 1
+) -> list[CompiledKernel[Kernel]]:
+    """Return many kernels ready to run, built in one run of the C compiler; see `compile`."""
+    from loopnest.runtime.launch import compile_together
+
+    return compile_together([_as_kernel(k) for k in kernels], target, optimize)
+
+
+def _as_kernel(kernel: Fusion | Kernel) -> Kernel:
+    if isinstance(kernel, Kernel):
+        return kernel
+    if not isinstance(kernel, Fusion):
+        found = f"a {type(kernel).__name__} is neither a Fusion nor a Kernel"
+        raise CompileError(f"compile({kernel!r})", found)
+    return lower(kernel)

@@ -1,0 +1,54 @@
+"""Measuring the calls of a kernel."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+
+WARM_UPS = 2
+FEWEST, MOST = 5, 1000
+SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class BenchResult:
+    """The times of some calls.
+
+    Args:
+        seconds: the median.
+        bytes: memory that a call must move: every input once, every output once.
+        times: of each call, in seconds.
+    """
+
+    seconds: float
+    bytes: int
+    times: tuple[float, ...]
+
+    @property
+    def gbps(self) -> float:
+        """Bytes moved a second, in 10^9."""
+        return self.bytes / self.seconds / 1e9
+
+    def __str__(self) -> str:
+        count = f"median of {len(self.times)} runs"
+        return f"{self.seconds * 1e3:.3f} ms ({count}), {self.gbps:.1f} GB/s"
+
+
+def measure(call: Callable[[], None], moved: int) -> BenchResult:
+    """Call again and again for about half a second; the first calls do not count.
+
+    Args:
+        call: the call measured.
+        moved: the bytes that it moves.
+    """
+    for _ in range(WARM_UPS):
+        call()
+    times: list[float] = []
+    start = perf_counter()
+    while len(times) < FEWEST or (perf_counter() - start < SECONDS and len(times) < MOST):
+        before = perf_counter()
+        call()
+        times.append(perf_counter() - before)
+    return BenchResult(statistics.median(times), moved, tuple(times))

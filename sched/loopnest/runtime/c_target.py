@@ -1,0 +1,151 @@
+"""The target "c": printed C, built by the system's compiler, blocks in parallel by OpenMP."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from loopnest import kir
+from loopnest.dtypes import DType
+from loopnest.errors import LaunchError
+from loopnest.runtime.plan import Plan
+from loopnest.runtime.target import LEVEL, SWITCH, THREADS, Array, Option
+
+OPTIONS: Mapping[str, Option] = {"threads": THREADS, "fast_math": SWITCH, "optimize": LEVEL}
+
+_SCALARS: Mapping[str, Any] = {
+    "bool": ctypes.c_bool, "int32": ctypes.c_int32, "int64": ctypes.c_int64,
+    "float16": ctypes.c_uint16, "bfloat16": ctypes.c_uint16, "float32": ctypes.c_float,
+    "float64": ctypes.c_double, "index": ctypes.c_int64,
+}  # fmt: skip
+
+Function = Callable[..., Any]
+
+
+class CompiledC:
+    """A program built as C, for each index width when it is first needed.
+
+    Args:
+        program: the kernel.
+        threads: how many threads a launch may use, None for OpenMP's choice.
+        fast_math, optimize: see `c_compiler.compile_c`.
+        built: functions that exist already, by index width.
+    """
+
+    def __init__(
+        self,
+        program: kir.Program,
+        threads: int | None = None,
+        fast_math: bool = False,
+        optimize: int = 3,
+        built: Mapping[int, Function] | None = None,
+    ) -> None:
+        self.program = program
+        self.threads = threads
+        self.fast_math = fast_math
+        self.optimize = optimize
+        self.built: dict[int, Function] = dict(built or {})
+        kinds = [p.kind for p in program.params if p.kind != "size"]
+        self.workspaces = kinds.count("workspace")
+        self.sizes = [p.name for p in program.params if p.kind == "size"]
+        scalars = [p.dtype for p in program.params if p.kind == "scalar"]
+        self.halves = {i: d for i, d in enumerate(scalars) if d.is_half}
+        self._team: tuple[Function, Function] | None = None
+
+    def function(self, bits: int) -> Function:
+        """Return the C function whose indices have `bits`, built now if need be.
+
+        Raises:
+            CompileError: the compiler is missing or refuses the source.
+        """
+        found = self.built.get(bits)
+        if found is None:
+            found = self.built[bits] = self._build(bits)
+        return found
+
+    def _build(self, bits: int) -> Function:
+        from loopnest.printers.c import print_c
+        from loopnest.printers.names import symbol
+        from loopnest.runtime.c_compiler import compile_c
+
+        source = print_c(self.program, index_bits=bits)
+        library = compile_c(source, optimize=self.optimize, fast_math=self.fast_math)
+        if self.threads is not None:
+            self._team = _team_functions(library)
+        return library.function(symbol(self.program.name), argtypes(self.program), ctypes.c_int)
+
+    def run(self, arrays: Sequence[Array], scalars: Sequence[Any], plan: Plan) -> None:
+        """Run one launch."""
+        function = self.function(plan.index_bits)
+        if self.halves:
+            scalars = [_bits(v, self.halves.get(i)) for i, v in enumerate(scalars)]
+        places = [a.ctypes.data for a in arrays]
+        split = len(places) - self.workspaces
+        arguments = (*places[:split], *scalars, *plan.sizes.values(), *places[split:])
+        status = function(*arguments) if self._team is None else self._limited(function, arguments)
+        if status:
+            raise LaunchError(
+                f"{self.program.name}(...)",
+                "no memory is left for its local buffers",
+                "pass smaller arrays, or fewer threads",
+            )
+
+    def _limited(self, function: Function, arguments: tuple[Any, ...]) -> int:
+        """Call with this kernel's number of threads; other kernels keep theirs."""
+        assert self._team is not None
+        read, write = self._team
+        before = read()
+        write(self.threads)
+        try:
+            status: int = function(*arguments)
+        finally:
+            write(before)
+        return status
+
+
+def argtypes(program: kir.Program) -> list[Any]:
+    """Return the ctypes types of a kernel's parameters."""
+    return [ctypes.c_void_p if p.buffer is not None else _SCALARS[p.dtype.name]
+            for p in program.params]  # fmt: skip
+
+
+def _bits(value: Any, dtype: DType | None) -> Any:
+    """Return a 16-bit float as its bits; any other value as it is."""
+    return value if dtype is None else int(np.array(value, dtype.numpy).view(np.uint16))
+
+
+def _team_functions(library: Any) -> tuple[Function, Function] | None:
+    """Return OpenMP's functions that read and set the number of threads; None without OpenMP."""
+    from loopnest.errors import CompileError
+
+    try:
+        return (
+            library.function("omp_get_max_threads", (), ctypes.c_int),
+            library.function("omp_set_num_threads", (ctypes.c_int,), None),
+        )
+    except CompileError:
+        return None
+
+
+def build_together(programs: Sequence[kir.Program], optimize: int) -> list[CompiledC]:
+    """Return programs built in one run of the compiler, with 32-bit indices.
+
+    Functions of one name are told apart by a number; widths that a launch needs beside 32 bits are
+    built alone, later.
+    """
+    from loopnest.printers.c import c_prelude, print_c
+    from loopnest.printers.names import symbol
+    from loopnest.runtime.c_compiler import compile_c
+
+    renamed = [replace(p, name=f"{p.name}_{number}") for number, p in enumerate(programs)]
+    texts = [print_c(p, index_bits=32, prelude=False) for p in renamed]
+    library = compile_c("\n".join([c_prelude(32), *texts]), optimize=optimize)
+    result = []
+    for program, own in zip(programs, renamed, strict=True):
+        function = library.function(symbol(own.name), argtypes(program), ctypes.c_int)
+        result.append(CompiledC(program, optimize=optimize, built={32: function}))
+    return result

@@ -1,0 +1,427 @@
+"""The C compiler runtime and the disk cache behind it."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import re
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from loopnest.errors import CompileError
+from loopnest.runtime import c_compiler
+from loopnest.runtime.c_compiler import Compiler, compile_c, find_compiler
+from loopnest.runtime.cache import DiskCache, digest
+
+COMPILER = find_compiler()
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler")
+
+SOURCE = "int answer(int x) { return x + 41; }\n"
+PARALLEL = """\
+long total(const long *x, long n) {
+  long sum = 0;
+#pragma omp parallel for reduction(+ : sum)
+  for (long i = 0; i < n; i++) sum += x[i];
+  return sum;
+}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and a memory as empty as a new process has."""
+    monkeypatch.setenv("LOOPNEST_CACHE_DIR", str(tmp_path / "cache"))
+    forget(monkeypatch)
+    return tmp_path / "cache"
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(c_compiler, "_LIBRARIES", c_compiler._Once())
+
+
+@pytest.fixture
+def builds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The sources that are really compiled."""
+    built: list[str] = []
+    original = c_compiler._build
+
+    def build(compiler: Compiler, flags: tuple[str, ...], source: str) -> bytes:
+        if source != c_compiler._PROBE:
+            built.append(source)
+        return original(compiler, flags, source)
+
+    monkeypatch.setattr(c_compiler, "_build", build)
+    return built
+
+
+def answer(source: str = SOURCE) -> int:
+    function = compile_c(source).function("answer", [ctypes.c_int], ctypes.c_int)
+    result: int = function(1)
+    return result
+
+
+def program(path: Path, text: str) -> str:
+    """Write a shell script that stands for a compiler."""
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def compiler() -> Compiler:
+    assert COMPILER is not None
+    return COMPILER
+
+
+@needs_compiler
+def test_source_is_compiled_once(folder: Path, builds: list[str]) -> None:
+    assert answer() == 42
+    assert compile_c(SOURCE) is compile_c(SOURCE)
+    assert builds == [SOURCE]
+
+
+@needs_compiler
+def test_another_process_takes_the_library_from_disk(
+    folder: Path, builds: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer()
+    forget(monkeypatch)
+    assert answer() == 42
+    assert builds == [SOURCE]
+
+
+@needs_compiler
+def test_key_covers_flags_and_source(folder: Path, builds: list[str]) -> None:
+    answer()
+    answer("int answer(int x) { return x; }\n")
+    compile_c(SOURCE, optimize=1)
+    compile_c(SOURCE, openmp=False)
+    compile_c(SOURCE, fast_math=True)
+    assert len(builds) == 5
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda data: data[: len(data) // 2], id="truncated"),
+        pytest.param(lambda data: data[:-1] + bytes([data[-1] ^ 1]), id="one bit"),
+        pytest.param(lambda data: b"", id="empty"),
+    ],
+)
+def test_damaged_entry_is_rebuilt(
+    folder: Path,
+    builds: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    damage: Callable[[bytes], bytes],
+) -> None:
+    answer()
+    (entry,) = (folder / "c").glob("*.so")
+    data = entry.read_bytes()
+    entry.unlink()  # the loaded library keeps its file; writing into that would crash it
+    entry.write_bytes(damage(data))
+    forget(monkeypatch)
+    assert answer() == 42
+    assert builds == [SOURCE, SOURCE]
+    forget(monkeypatch)
+    assert answer() == 42
+    assert len(builds) == 2
+
+
+@needs_compiler
+def test_entry_without_its_sum_is_rebuilt(
+    folder: Path, builds: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer()
+    (sum_file,) = (folder / "c").glob("*.so.sha256")
+    sum_file.unlink()
+    forget(monkeypatch)
+    assert answer() == 42
+    assert len(builds) == 2
+
+
+@needs_compiler
+def test_threads_compile_once(folder: Path, builds: list[str]) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(lambda _: answer(), range(32))) == {42}
+    assert builds == [SOURCE]
+
+
+@needs_compiler
+def test_processes_compile_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    # Slow enough for the others to arrive meanwhile; one short line is appended atomically.
+    slow = program(
+        tmp_path / "slow",
+        f'case "$*" in *--version*) ;; *) grep -q answer kernel.c && echo x >> {log}; '
+        f'sleep 0.3;; esac\nexec {compiler().command[0]} "$@"',
+    )
+    monkeypatch.setenv("CC", slow)
+    script = (
+        "import ctypes; from loopnest.runtime.c_compiler import compile_c;"
+        f"f = compile_c({SOURCE!r}).function('answer', [ctypes.c_int], ctypes.c_int);"
+        "print(f(1))"
+    )
+    running = [
+        subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    assert [process.communicate(timeout=120)[0] for process in running] == ["42\n"] * 4
+    assert log.read_text() == "x\n"
+
+
+@needs_compiler
+def test_a_failure_is_not_remembered(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> bytes:
+        raise CompileError("kernel.c", "for the test")
+
+    answer("int answer(int x) { return x; }\n")  # the probe is done
+    with monkeypatch.context() as patch:
+        patch.setattr(c_compiler, "_build", fail)
+        with pytest.raises(CompileError) as caught:
+            answer()
+    assert str(caught.value) == "kernel.c: for the test"
+    assert answer() == 42
+
+
+@needs_compiler
+def test_compile_error_shows_message_and_lines(folder: Path) -> None:
+    source = "int a;\nint b;\nint c;\nint f(void) {\n  return missing;\n}\nint d;\nint e;\n"
+    with pytest.raises(CompileError) as caught:
+        compile_c(source)
+    error = caught.value
+    assert error.subject == "kernel.c"
+    head, excerpt = error.reason.split("\n\n")
+    assert head.startswith(f"{compiler()} refused the source\n")
+    assert re.search(r"^kernel\.c:5:10: error: .*missing", head, re.MULTILINE)
+    assert excerpt == (
+        "    3 | int c;\n    4 | int f(void) {\n"
+        ">   5 |   return missing;\n    6 | }\n    7 | int d;"
+    )
+    assert not list((folder / "c").glob("*.so"))
+
+
+def test_excerpt_of_distant_lines() -> None:
+    source = "\n".join(f"line {i}" for i in range(1, 20))
+    assert c_compiler._excerpt(source, [2, 12]) == (
+        "    1 | line 1\n>   2 | line 2\n    3 | line 3\n    4 | line 4\n      ...\n"
+        "   10 | line 10\n   11 | line 11\n>  12 | line 12\n   13 | line 13\n   14 | line 14"
+    )
+
+
+def test_failing_lines_are_those_of_errors() -> None:
+    log = (
+        "kernel.c: In function 'f':\nkernel.c:3:1: warning: x\nkernel.c:5:10: error: y\n"
+        "loopnest_math.h:7:1: error: z\nkernel.c:9: fatal error: w\n"
+    )
+    assert c_compiler._failing_lines(log) == [5, 9]
+
+
+@needs_compiler
+def test_unknown_function(folder: Path) -> None:
+    library = compile_c(SOURCE)
+    with pytest.raises(CompileError) as caught:
+        library.function("other")
+    assert str(caught.value) == "function other: kernel.c does not define it"
+
+
+def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_compiler() is None
+    with pytest.raises(CompileError) as caught:
+        compile_c(SOURCE)
+    assert str(caught.value) == (
+        'target "c": no C compiler (cc, gcc, clang) was found; install one (Debian, Ubuntu: '
+        "apt install gcc; macOS: xcode-select --install) or set CC"
+    )
+
+
+def test_compiler_named_by_cc_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler -m64")
+    assert find_compiler() is None
+    with pytest.raises(CompileError) as caught:
+        compile_c(SOURCE)
+    assert str(caught.value) == (
+        'target "c": CC=no-such-compiler -m64 does not start; mend or unset CC'
+    )
+
+
+@needs_compiler
+def test_cc_may_hold_arguments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", f"{compiler().command[0]} -DANSWER=42")
+    found = find_compiler()
+    assert found is not None
+    assert found.command == (compiler().command[0], "-DANSWER=42")
+    assert answer("int answer(int x) { return ANSWER; }\n") == 42
+
+
+def test_compiler_that_builds_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = program(
+        tmp_path / "broken",
+        'case "$*" in *--version*) echo "broken 1.0";; *) echo "no linker" >&2; exit 1;; esac',
+    )
+    monkeypatch.setenv("CC", broken)
+    with pytest.raises(CompileError) as caught:
+        compile_c(SOURCE)
+    assert str(caught.value) == (f"kernel.c: {broken} (broken 1.0) refused the source\nno linker")
+
+
+@needs_compiler
+def test_missing_openmp_is_told_once(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    serial = program(
+        tmp_path / "serial",
+        f'for a in "$@"; do [ "$a" = -fopenmp ] && exit 1; done\nexec {compiler().command[0]} "$@"',
+    )
+    monkeypatch.setenv("CC", serial)
+    values = (ctypes.c_long * 5)(1, 2, 3, 4, 5)
+    with caplog.at_level(logging.WARNING, "loopnest"):
+        total = compile_c(PARALLEL).function(
+            "total", [ctypes.c_void_p, ctypes.c_long], ctypes.c_long
+        )
+        assert total(values, 5) == 15
+        compile_c(SOURCE)
+        compile_c(SOURCE, openmp=False)
+    assert caplog.messages == [
+        f"kernels on target 'c' run on one thread: {serial} ({compiler().version}) builds no "
+        "OpenMP code (gcc brings libgomp along; clang needs the package libomp-dev)"
+    ]
+
+
+@needs_compiler
+def test_openmp_off_is_silent(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "loopnest"):
+        compile_c(PARALLEL, openmp=False)
+    assert caplog.messages == []
+
+
+@needs_compiler
+def test_library_that_does_not_load(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer()  # the probe is done
+    monkeypatch.setattr(c_compiler, "_build", lambda *_: b"not a library")
+    with pytest.raises(CompileError) as caught:
+        compile_c("int other;\n")
+    assert re.fullmatch(
+        rf"kernel\.c: the compiled library does not load \({folder}/c/[0-9a-f]+\.so: .+\); on a "
+        r"file system without execution, set LOOPNEST_CACHE_DIR to another folder",
+        str(caught.value),
+    )
+
+
+# The cache alone
+
+
+def test_cache_round_trip(folder: Path) -> None:
+    entries = DiskCache("kind")
+    assert entries.get("key") is None
+    assert entries.path("key") is None
+    path = entries.put("key", b"content")
+    assert path == folder / "kind" / "key.bin"
+    assert entries.get("key") == b"content"
+    assert entries.path("key") == path
+    entries.put("key", b"new")
+    assert entries.get("key") == b"new"
+    assert DiskCache("other").get("key") is None
+    assert sorted(p.name for p in path.parent.glob("tmp-*")) == []
+
+
+def test_cache_folder_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LOOPNEST_CACHE_DIR", str(tmp_path / "file"))
+    entries = DiskCache("kind")
+    assert entries.get("key") is None
+    message = (
+        f"cache folder {tmp_path}/file/kind: cannot be written (Not a directory); "
+        "set LOOPNEST_CACHE_DIR to another"
+    )
+    with pytest.raises(CompileError) as caught:
+        entries.put("key", b"content")
+    assert str(caught.value) == message
+    with pytest.raises(CompileError) as caught, entries.lock("key"):
+        pass
+    assert str(caught.value) == message
+
+
+def test_platform_folder_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from loopnest.runtime import cache
+
+    (tmp_path / "file").write_text("")
+    monkeypatch.delenv("LOOPNEST_CACHE_DIR", raising=False)
+    monkeypatch.setattr("platformdirs.user_cache_path", lambda *_, **__: tmp_path / "file" / "x")
+    cache._usable_root.cache_clear()
+    try:
+        with caplog.at_level(logging.WARNING, "loopnest"):
+            entries = DiskCache("kind")
+            entries.put("key", b"content")
+        assert entries.get("key") == b"content"
+        assert caplog.messages == [
+            f"compiled code is not kept: cache folder {tmp_path}/file/x: Not a directory"
+        ]
+    finally:
+        cache._usable_root.cache_clear()
+
+
+def age(entries: DiskCache, key: str, seconds: float) -> None:
+    for path in entries.folder.glob(f"{key}.*"):
+        os.utime(path, (time.time() - seconds,) * 2)
+
+
+def test_prune_by_age_and_size(folder: Path) -> None:
+    entries = DiskCache("kind")
+    for key, hours in (("old", 3000), ("middle", 5), ("recent", 3), ("new", 0)):
+        entries.put(key, bytes(1000))
+        age(entries, key, hours * 3600)
+    entries.prune()
+    assert {p.stem for p in entries.folder.glob("*.bin")} == {"middle", "recent", "new"}
+    entries.prune(max_bytes=2500)
+    assert {p.stem for p in entries.folder.glob("*.bin")} == {"recent", "new"}
+    entries.prune(max_bytes=0)
+    assert {p.stem for p in entries.folder.glob("*.bin")} == {"new"}
+    assert {p.name for p in entries.folder.glob("*.sha256")} == {"new.bin.sha256"}
+
+
+def test_use_keeps_an_entry_young(folder: Path) -> None:
+    entries = DiskCache("kind")
+    entries.put("key", b"content")
+    age(entries, "key", 3000 * 3600)
+    assert entries.get("key") == b"content"
+    entries.prune()
+    assert entries.get("key") == b"content"
+
+
+def test_lock_excludes_other_threads(folder: Path) -> None:
+    entries = DiskCache("kind")
+    inside: list[int] = []
+
+    def work(_: int) -> None:
+        with entries.lock("key"):
+            inside.append(1)
+            assert len(inside) == 1
+            time.sleep(0.01)
+            inside.pop()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(8)))
+
+
+def test_digest_depends_on_where_parts_end() -> None:
+    assert digest("ab", "c") != digest("a", "bc")
+    assert digest("ab") == digest(b"ab")
