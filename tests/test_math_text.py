@@ -38,6 +38,6 @@ layernorm(x: float16[N, D], w: float32[D], eps: float32) -> (y: float16[N, D] in
   y: float16[N, D] = cast(T13)
   T15: float16[N, D] = gelu(x, approximate='tanh')
   T16: float32[] = sum(T15, axis=(0, 1))
-  m: float16[] = T16 / float32(D * N)"""
+  m: float16[] = T16 / float32(N * D)"""
     )
     assert capsys.readouterr().out == text + "\n"

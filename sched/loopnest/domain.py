@@ -19,6 +19,7 @@ from typing import Protocol
 
 from loopnest.enums import IterKind, ParallelType
 from loopnest.expr import ONE, ZERO, Const, Expr
+from loopnest.origin import Origin
 from loopnest.simplify import Simplifier
 
 
@@ -46,7 +47,7 @@ class IterDomain:
         self.parallel = ParallelType.serial
         self.pinned = False
         self.owner: AxisOwner | None = None
-        self.origin: object = None
+        self.origin: Origin | None = None
 
     def __repr__(self) -> str:
         mark = "" if self.parallel is ParallelType.serial else f" {self.parallel.value}"

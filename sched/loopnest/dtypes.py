@@ -65,8 +65,10 @@ class DType:
         if self.name == "bfloat16":
             import ml_dtypes
 
-            return np.dtype(ml_dtypes.bfloat16)
-        return np.dtype({"bool": "bool", "index": "int64"}.get(self.name, self.name))
+            brain: np.dtype[np.generic] = np.dtype(ml_dtypes.bfloat16)
+            return brain
+        found: np.dtype[np.generic] = np.dtype({"index": "int64"}.get(self.name, self.name))
+        return found
 
 
 bool_ = DType("bool", "b", 1, 0)

@@ -34,20 +34,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from loopnest.buffers import Buffer
 from loopnest.dtypes import DType
 from loopnest.enums import ParallelType
 from loopnest.expr import Const, Expr, Index, Local
-
-
-class Source(Protocol):
-    """Where a node came from: the user's file and line, and the schedule call."""
-
-    file: str
-    line: int
-    call: str
+from loopnest.origin import Origin
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -65,7 +58,7 @@ class Loop:
     parallel: ParallelType
     axis: str
     body: tuple[Stmt, ...]
-    origin: Source | None = None
+    origin: Origin | None = None
 
     @property
     def index(self) -> str:
@@ -87,7 +80,7 @@ class If:
     body: tuple[Stmt, ...]
     orelse: tuple[Stmt, ...] = ()
     reason: str = ""
-    origin: Source | None = None
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -95,7 +88,7 @@ class Allocate:
     """Make `storage` for the rest of the enclosing body."""
 
     storage: Buffer
-    origin: Source | None = None
+    origin: Origin | None = None
 
     @property
     def buffer(self) -> str:
@@ -129,7 +122,7 @@ class Store:
     role: str = "define"
     flat: bool = False
     coordinate: tuple[Expr, ...] = ()
-    origin: Source | None = None
+    origin: Origin | None = None
 
     @property
     def buffer(self) -> str:
@@ -143,7 +136,7 @@ class Let:
 
     var: Local
     value: Expr
-    origin: Source | None = None
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -152,7 +145,7 @@ class Barrier:
 
     scope: str
     reason: str = ""
-    origin: Source | None = None
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -173,7 +166,7 @@ class Collective:
     participants: str
     orders: str
     args: tuple[Expr, ...] = ()
-    origin: Source | None = None
+    origin: Origin | None = None
 
 
 Stmt: TypeAlias = "Loop | If | Allocate | Store | Let | Barrier | Collective"
@@ -252,9 +245,7 @@ class Program:
         """Return this program with other statements; itself where they are the same."""
         if body is self.body:
             return self
-        return Program(
-            self.name, self.params, body, self.launch, self.outputs, self.conditions
-        )
+        return Program(self.name, self.params, body, self.launch, self.outputs, self.conditions)
 
 
 def bodies(node: Stmt) -> tuple[tuple[Stmt, ...], ...]:

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from loopnest import dtypes
-from loopnest.expr import FALSE, ONE, TRUE, ZERO, Const, Expr, Index, Op, Symbol, integer, rewrite
+from loopnest.expr import FALSE, ONE, TRUE, ZERO, Const, Expr, Index, Op, integer, rewrite
 from loopnest.facts import Facts
 
 Monomial: TypeAlias = tuple[Expr, ...]
@@ -182,8 +182,10 @@ class Simplifier:
             return self._expr(rest)
         rest, divisor, scale = self._reduce(rest, divisor)
         dividend = self._expr(rest)
-        if isinstance(dividend, Op) and dividend.op == "mod" and self.divides(
-            divisor, dividend.args[1]
+        if (
+            isinstance(dividend, Op)
+            and dividend.op == "mod"
+            and self.divides(divisor, dividend.args[1])
         ):
             return self.mul(self.mod(dividend.args[0], divisor), integer(scale))
         return self.mul(_index_op("mod", dividend, divisor), integer(scale))
@@ -266,7 +268,9 @@ class Simplifier:
         if poly.get(key) != wanted:
             return None
         rest = {t: c for t, c in poly.items() if t != term and t != key}
-        return self._combine(rest, self._poly_mul(self.poly(inner), {self._monomial(others): count}), 1)
+        return self._combine(
+            rest, self._poly_mul(self.poly(inner), {self._monomial(others): count}), 1
+        )
 
     def _undo_exact(self, poly: Poly, term: Monomial, count: int, atom: Op) -> Poly | None:
         inner, divisor = atom.args
@@ -333,7 +337,9 @@ class Simplifier:
         if len(base) != 1:
             return False
         ((monomial, factor),) = base.items()
-        return all(self._term_divisible(t, c, monomial, factor) for t, c in self.poly(value).items())
+        return all(
+            self._term_divisible(t, c, monomial, factor) for t, c in self.poly(value).items()
+        )
 
     def _term_divisible(self, term: Monomial, count: int, monomial: Monomial, factor: int) -> bool:
         left = _divide_monomial(term, monomial)
@@ -412,8 +418,9 @@ class Simplifier:
             if atom.op in ("min", "max"):
                 high = [self._bound(self.poly(a), upper=True) for a in atom.args]
                 left, right = (self._expr(p) for p in high)
-                return self.poly(self.min(left, right) if atom.op == "min" else
-                                 self.max(left, right))
+                return self.poly(
+                    self.min(left, right) if atom.op == "min" else self.max(left, right)
+                )
         return {(atom,): 1}
 
     def _shifted(self, poly: Poly) -> Poly:

@@ -8,13 +8,9 @@ the import rows.
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from loopnest.definition import Definition
@@ -24,6 +20,7 @@ from loopnest.enums import IterKind, Memory, ParallelType, Swizzle
 from loopnest.errors import DefinitionError
 from loopnest.expr import Const, Expr, ScalarParam, Symbol, integer
 from loopnest.facts import Facts
+from loopnest.origin import Origin, caller
 from loopnest.simplify import Simplifier
 
 if TYPE_CHECKING:
@@ -37,32 +34,6 @@ _MISSING = object()
 def current_fusion() -> Fusion | None:
     """Return the fusion whose `with` block is running, or None."""
     return _CURRENT.get()
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a schedule call or a definition was written, and the call itself."""
-
-    file: str
-    line: int
-    call: str = ""
-
-    def __str__(self) -> str:
-        place = f"{self.file}:{self.line}"
-        return f"{self.call} at {place}" if self.call else place
-
-
-_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-
-
-def caller(call: str = "") -> Origin:
-    """Return the innermost place outside this package that leads here."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        frame = frame.f_back
-    if frame is None:
-        return Origin("<unknown>", 0, call)
-    return Origin(frame.f_code.co_filename, frame.f_lineno, call)
 
 
 class Fusion:

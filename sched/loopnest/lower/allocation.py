@@ -106,9 +106,7 @@ def _buffer(
 ) -> Buffer:
     algebra = plan.algebra
     size = algebra.product(shape)
-    return Buffer(
-        name, tensor.name, memory, dtype, shape, contiguous(shape, algebra), size, kind
-    )
+    return Buffer(name, tensor.name, memory, dtype, shape, contiguous(shape, algebra), size, kind)
 
 
 def stored_places(plan: Plan, tensor: TensorView, start: int) -> tuple[int, ...]:
@@ -134,9 +132,7 @@ def _local(plan: Plan, tensor: TensorView) -> Storage:
     return Storage(buffer, places, home, buffer, places)
 
 
-def _with_accumulator(
-    plan: Plan, tensor: TensorView, storage: Storage, names: set[str]
-) -> Storage:
+def _with_accumulator(plan: Plan, tensor: TensorView, storage: Storage, names: set[str]) -> Storage:
     leaf = tensor.domain.leaf
     first = next(n for n, axis in enumerate(leaf) if axis.is_reduction)
     places = stored_places(plan, tensor, first)
@@ -145,7 +141,5 @@ def _with_accumulator(
     while name in names:
         name += "_"
     names.add(name)
-    partial = _buffer(
-        plan, name, tensor, Memory.LOCAL, tensor.dtype.compute, shape, "accumulator"
-    )
+    partial = _buffer(plan, name, tensor, Memory.LOCAL, tensor.dtype.compute, shape, "accumulator")
     return Storage(storage.buffer, storage.places, storage.home, partial, places)

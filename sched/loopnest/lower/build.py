@@ -111,7 +111,8 @@ def _pieces(tree: Tree, lifted: bool) -> list[Piece]:
 
 
 def _loop_piece(tree: Tree, lifted: bool) -> Piece:
-    assert tree.var is not None and tree.spec is not None
+    assert tree.var is not None
+    assert tree.spec is not None
     pieces = _pieces(tree, lifted)
     outside = lift(pieces, tree.var) if lifted else {}
     loop = Loop(tree.var, tree.spec.parallel, tree.spec.axis, seal(pieces), tree.spec.origin)
@@ -128,7 +129,8 @@ def _tree_lines(tree: Tree, depth: int) -> Iterator[str]:
     for item in tree.body:
         match item:
             case Tree():
-                assert item.var is not None and item.spec is not None
+                assert item.var is not None
+                assert item.spec is not None
                 yield f"{pad}for {item.var.name} in {item.spec.extent}:"
                 yield from _tree_lines(item, depth + 1)
             case Allocate():
@@ -137,5 +139,3 @@ def _tree_lines(tree: Tree, depth: int) -> Iterator[str]:
                 yield f"{pad}{buffer.name}: {buffer.dtype}[{shape}] {buffer.memory.value}"
             case Compute():
                 yield f"{pad}{item.phase} {', '.join(t.name for t in item.unit.siblings)}"
-
-

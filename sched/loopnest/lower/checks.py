@@ -96,14 +96,14 @@ def _check_races(plan: Plan, tensor: TensorView, storage: Storage) -> None:
         apart = spec.parallel is ParallelType.cpu_parallel or (
             spec.parallel.is_thread and not local
         )
-        if apart and not is_trivial(spec) and (group not in own or repeated):
-            if local or is_reduced(tensor):
-                raise LoweringError(
-                    tensor.name,
-                    f"it is computed again in each iteration of the {spec.parallel.value} loop "
-                    f"{spec.axis}, all on one buffer",
-                    "compute it outside of that loop, or at a position inside it",
-                )
+        again = apart and not is_trivial(spec) and (group not in own or repeated)
+        if again and (local or is_reduced(tensor)):
+            raise LoweringError(
+                tensor.name,
+                f"it is computed again in each iteration of the {spec.parallel.value} loop "
+                f"{spec.axis}, all on one buffer",
+                "compute it outside of that loop, or at a position inside it",
+            )
 
 
 def _thread_loops(plan: Plan, tensor: TensorView) -> dict[ParallelType, tuple[LoopGroup, LoopSpec]]:

@@ -15,6 +15,7 @@ from loopnest.enums import ParallelType
 from loopnest.errors import LoweringError
 from loopnest.expr import ONE, Const, Expr
 from loopnest.lower.promotion import Promoter, Promotion
+from loopnest.origin import Origin
 from loopnest.schedule.loops import Conflict, LoopBody, LoopForest, LoopGroup
 from loopnest.simplify import Simplifier
 from loopnest.tensor import Fusion, TensorView
@@ -29,7 +30,7 @@ class LoopSpec:
     parallel: ParallelType
     axis: str
     tensors: tuple[str, ...]
-    origin: object
+    origin: Origin
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -79,9 +80,7 @@ def group_loops(fusion: Fusion) -> Plan:
         forest = LoopForest(fusion)
         order = forest.order()
     except Conflict as conflict:
-        raise LoweringError(
-            fusion.name, conflict.reason, "change a compute-at position"
-        ) from None
+        raise LoweringError(fusion.name, conflict.reason, "change a compute-at position") from None
     promoter = Promoter(forest, algebra)
     promoter.run()
     axes: dict[LoopGroup, list[tuple[TensorView, int]]] = {}

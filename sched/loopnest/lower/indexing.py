@@ -63,9 +63,7 @@ class Guarded:
 class Environment:
     """The indices of one tensor's axes, given those of its loops."""
 
-    def __init__(
-        self, plan: Plan, tensor: TensorView, indices: tuple[Expr | None, ...]
-    ) -> None:
+    def __init__(self, plan: Plan, tensor: TensorView, indices: tuple[Expr | None, ...]) -> None:
         self.plan = plan
         self.tensor = tensor
         self.promotion = plan.promotions[tensor]
@@ -125,10 +123,8 @@ class Indexer:
     def statements(self, compute: Compute) -> Guarded:
         """Return the statements of one phase, and the terms of their predicate."""
         unit = compute.unit
-        environments = [
-            Environment(self.plan, twin, compute.indices) for twin in unit.siblings
-        ]
-        first = environments[0]
+        environments = [Environment(self.plan, twin, compute.indices) for twin in unit.siblings]
+        made: tuple[Store | Let, ...]
         match compute.phase:
             case "init":
                 made = self._init(unit, environments)
@@ -138,7 +134,7 @@ class Indexer:
                 made = self._update(unit, environments)
             case _:
                 made = self._define(unit, environments)
-        return Guarded(made, self._terms(compute, first))
+        return Guarded(made, self._terms(compute, environments[0]))
 
     # Phases
 
@@ -153,18 +149,18 @@ class Indexer:
 
     def _init(self, unit: TensorView, environments: list[Environment]) -> tuple[Store, ...]:
         definition = unit.definition
-        assert definition is not None and definition.reducer is not None
+        assert definition is not None
+        assert definition.reducer is not None
         types = tuple([twin.dtype.compute for twin in unit.siblings])
         return tuple([
             self._store(env, self.storage[env.tensor].accumulator, value, "init")
             for env, value in zip(environments, definition.reducer.identity(types), strict=True)
         ])  # fmt: skip
 
-    def _update(
-        self, unit: TensorView, environments: list[Environment]
-    ) -> tuple[Store | Let, ...]:
+    def _update(self, unit: TensorView, environments: list[Environment]) -> tuple[Store | Let, ...]:
         definition = unit.definition
-        assert definition is not None and definition.reducer is not None
+        assert definition is not None
+        assert definition.reducer is not None
         element = self._values(definition, environments[0])
         before = tuple([
             self._load_own(env, self.storage[env.tensor].accumulator) for env in environments
@@ -228,17 +224,13 @@ class Indexer:
             )
         return value
 
-    def _global_index(
-        self, buffer: Buffer, index: list[Expr]
-    ) -> tuple[tuple[Expr, ...], bool]:
+    def _global_index(self, buffer: Buffer, index: list[Expr]) -> tuple[tuple[Expr, ...], bool]:
         """Return one index a dimension, or one flat offset where that needs less division."""
         if not index:
             return (ZERO,), False
         cost = sum(_divisions(i) for i in index)
         if cost and len(index) > 1:
-            terms = (
-                self.algebra.mul(i, s) for i, s in zip(index, buffer.strides, strict=True)
-            )
+            terms = (self.algebra.mul(i, s) for i, s in zip(index, buffer.strides, strict=True))
             flat = self.algebra.sum(terms)
             if _divisions(flat) < cost:
                 return (flat,), True
@@ -260,7 +252,7 @@ class Indexer:
 
     def _read(self, producer: TensorView, env: Environment) -> Load:
         storage = self.storage[producer]
-        index: dict[IterDomain, Expr] = {axis: ZERO for axis in producer.domain.logical}
+        index: dict[IterDomain, Expr] = dict.fromkeys(producer.domain.logical, ZERO)
         for mine, theirs in pairs(producer, env.tensor):
             if not mine.is_broadcast:
                 index[mine] = self._need(env, theirs)
@@ -304,9 +296,7 @@ class Indexer:
         roots = self.plan.promoter.keys(axis)
         return any(not roots.isdisjoint(self.plan.promoter.keys(a)) for a in unit.domain.root)
 
-    def _hole(
-        self, env: Environment, axis: IterDomain, how: str, terms: dict[Expr, Term]
-    ) -> None:
+    def _hole(self, env: Environment, axis: IterDomain, how: str, terms: dict[Expr, Term]) -> None:
         value = env.known.get(axis)
         if value is None:
             return
@@ -397,8 +387,4 @@ class _LocalReader:
 
 
 def _divisions(value: Expr) -> int:
-    return sum(
-        1 for node in walk(value) if isinstance(node, Op) and node.op in ("floordiv", "mod")
-    )
-
-
+    return sum(1 for node in walk(value) if isinstance(node, Op) and node.op in ("floordiv", "mod"))

@@ -97,9 +97,7 @@ def _launch(plan: Plan, algebra: Simplifier) -> tuple[tuple[ParallelType, Expr],
     for spec in plan.specs.values():
         if spec.parallel.is_thread and not is_trivial(spec):
             have = extents.get(spec.parallel)
-            extents[spec.parallel] = (
-                spec.extent if have is None else algebra.max(have, spec.extent)
-            )
+            extents[spec.parallel] = spec.extent if have is None else algebra.max(have, spec.extent)
     return tuple([(d, extents[d]) for d in LAUNCH_DIMENSIONS if d in extents])
 
 

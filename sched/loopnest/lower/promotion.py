@@ -202,7 +202,8 @@ class Promoter:
             held = frozenset().union(*(self.keys(axis) for axis in unit.domain.root))
             for group in path[shared:]:
                 keys = frozenset(
-                    key for key in self._potential(self.node_of[group]) - held
+                    key
+                    for key in self._potential(self.node_of[group]) - held
                     if not self.algebra.proves_positive(_concrete(key).size)
                 )
                 if keys:
@@ -236,7 +237,9 @@ class Promoter:
         """Whether the loop over `node` runs over just the points of `axis`."""
         return node is axis or (node in self._owner and self._cover(axis) == self._cover(node))
 
-    def _image(self, tensor: TensorView, nodes: Sequence[IterDomain]) -> dict[IterDomain, IterDomain]:
+    def _image(
+        self, tensor: TensorView, nodes: Sequence[IterDomain]
+    ) -> dict[IterDomain, IterDomain]:
         domain = tensor.domain
         image: dict[IterDomain, IterDomain] = {}
         for axis, node in zip(domain.leaf, nodes, strict=True):

@@ -62,7 +62,7 @@ _MACRO = re.compile(
     r"|CUDA|CU_|NV_"
 )
 _FUNCTIONS = frozenset((_MATH + _LIBRARY).split())
-_FOREIGN = re.compile(r"omp_|GOMP_|cuda|make_|nv_|(dim3|uint3|std|.*_t)$")
+_FOREIGN = re.compile(r"omp_|GOMP_|cuda|CU|make_|nv_|(dim3|uint3|std|.*_t)$")
 _SUFFIX = re.compile(r"(f|l|f16|f32|f64|f128|f32x|f64x|f128x|[fl]_r|f\d+x?_r)$")
 
 

@@ -229,21 +229,24 @@ def _features(compiler: Compiler) -> Features:
     if stored.get(key) is not None:
         return Features(_NATIVE[0], _OPENMP[0], _OPENMP[1])
     for native in _NATIVE:
-        working = [flags for flags in _OPENMP if _accepts(compiler, (*native, *flags))]
-        if working:
-            threads, simd = working[0], next(flags for flags in working if flags != _OPENMP[0])
-            if native == _NATIVE[0] and threads == _OPENMP[0] and simd == _OPENMP[1]:
-                stored.put(key, b"")
-            return Features(native, threads, simd)
+        for level, threads in enumerate(_OPENMP):
+            if _works(compiler, (*native, *threads)):
+                if native == _NATIVE[0] and level == 0:
+                    stored.put(key, b"")
+                return Features(native, threads, _OPENMP[max(level, 1)])
     _build(compiler, _FLAGS, _PROBE)  # raises with the compiler's message
     raise CompileError(str(compiler), "its answers differ from one call to the next")
 
 
-def _accepts(compiler: Compiler, flags: tuple[str, ...]) -> bool:
-    try:
-        _build(compiler, (*_FLAGS, *flags), _PROBE)
-    except CompileError:
-        return False
+def _works(compiler: Compiler, flags: tuple[str, ...]) -> bool:
+    """Whether these flags give a library that loads: a linker may put off what is missing."""
+    with tempfile.TemporaryDirectory(prefix="loopnest-") as folder:
+        library = Path(folder) / "probe.so"
+        try:
+            library.write_bytes(_build(compiler, (*_FLAGS, *flags), _PROBE))
+            _load(library)
+        except CompileError:
+            return False
     return True
 
 

@@ -124,9 +124,7 @@ class CompiledKernel(Generic[K]):
     ) -> tuple[Plan, list[bool | int | float]]:
         """Return the plan of a launch and the values of the scalars, all arguments checked."""
         try:
-            key: object = [(a.shape, a.dtype) for a in arrays]
-            names = [(s.name, keywords.get(s.name)) for s in self._symbols] if keywords else ()
-            key = (*key, *keywords, *names)  # type: ignore[misc]
+            key: object = self._key(arrays, keywords)
             plan = self._plans.get(key)
         except (AttributeError, TypeError):
             plan = key = None
@@ -134,6 +132,14 @@ class CompiledKernel(Generic[K]):
             plan = self._plan(key, arrays, keywords)
         subject = self._subject
         return plan, [scalar_value(s, keywords[s.name], subject) for s in self._scalars]
+
+    def _key(self, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> object:
+        """Return what a plan depends on, and what shows that its arguments were checked."""
+        key = [(a.shape, a.dtype) for a in arrays]
+        if not keywords:
+            return tuple(key)
+        sizes = [keywords.get(s.name) for s in self._symbols]
+        return (*key, *keywords, *sizes, *map(type, sizes))
 
     def _plan(self, key: object, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> Plan:
         bound = bind(

@@ -98,7 +98,7 @@ class Outputs:
 
     def _result(self, number: int, array: object, inputs: Sequence[Array], plan: Plan) -> Array:
         source = self.sources[number]
-        name = f"out ({self.outputs[number].name})"
+        name = self._out(number)
         if source is not None:
             place = inputs[source]
             if array is not None and not _is_same(array, place):
@@ -130,16 +130,16 @@ class Outputs:
             source = self.sources[number]
             if source is None and given[number] is None:
                 continue
-            mine = (
-                self.inputs[source] if source is not None else f"out ({self.outputs[number].name})"
-            )
+            name = self._out(number) if source is None else self.inputs[source]
             others = [(n, a) for i, (n, a) in enumerate(zip(self.inputs, inputs, strict=True))
                       if i != source]  # fmt: skip
-            others += [(f"out ({o.name})", a)
-                       for o, a in zip(self.outputs[:number], results, strict=False)]  # fmt: skip
+            others += [(self._out(i), results[i]) for i in range(number)]
             for other, array in others:
                 if np.may_share_memory(result, array):
-                    raise self._error(f"{mine} shares memory with {other}", "pass arrays apart")
+                    raise self._error(f"{name} shares memory with {other}", "pass arrays apart")
+
+    def _out(self, number: int) -> str:
+        return f"out ({self.outputs[number].name})"
 
 
 def _is_same(array: object, place: Array) -> bool:

@@ -173,7 +173,7 @@ def _numbers(shape: tuple[Expr, ...], sizes: Mapping[str, int]) -> tuple[int, ..
 def identity(program: kir.Program, buffer: Buffer) -> float:
     """Return what an output holds where no thread runs: what its reduction starts from, else 0."""
     for node, _ in kir.walk(program.body):
-        if isinstance(node, kir.Store) and node.storage is buffer and node.role == "init":
-            if isinstance(node.value, Const):
-                return node.value.value
+        match node:
+            case kir.Store(role="init", value=Const(value=value)) if node.storage is buffer:
+                return value
     return 0

@@ -121,5 +121,3 @@ def _take_loops(copy: TensorView, source: TensorView) -> None:
     if len(places) == copy.ndim:
         for mine, theirs in zip(copy.domain.leaf, places, strict=True):
             mine.parallel, mine.pinned = theirs.parallel, theirs.pinned
-
-

@@ -143,6 +143,11 @@ def _propagate(producer: TensorView, target: TensorView, pos: int) -> bool:
 
 
 def rebind_unfrozen(tensor: TensorView, domain: TensorDomain) -> None:
+    """Give `tensor` a replayed domain.
+
+    Raises:
+        Refusal: its frozen prefix would change.
+    """
     frozen = tensor.frozen
     if domain.leaf[:frozen] != tensor.domain.leaf[:frozen]:
         raise Refusal(

@@ -1,4 +1,4 @@
-"""The one funnel for changes: every schedule primitive is validated, carried out and committed here.
+"""The one funnel for changes: every schedule primitive is validated, run and committed here.
 
 A primitive raises `Refusal` (what was found, what is allowed); the funnel undoes every change since
 its start and raises a `ScheduleError` that shows the call as the user wrote it. On success it
@@ -15,13 +15,14 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from loopnest.domain import TensorDomain
 from loopnest.errors import ScheduleError
-from loopnest.tensor import Fusion, TensorView, caller
+from loopnest.origin import caller
+from loopnest.tensor import Fusion, TensorView
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Refusal(Exception):  # noqa: N818 - not an error yet: the funnel makes it one
+class Refusal(Exception):
     """A primitive cannot be carried out: `reason`, and what is allowed (`hint`)."""
 
     def __init__(self, reason: str, hint: str = "") -> None:
@@ -37,10 +38,7 @@ def primitive(
     run: Callable[Concatenate[TensorView, P], R],
 ) -> Callable[Concatenate[TensorView, P], R]:
     """Make `run` a transactional schedule primitive of its first argument's fusion."""
-
-    defaults = {
-        name: parameter.default for name, parameter in signature(run).parameters.items()
-    }
+    defaults = {name: parameter.default for name, parameter in signature(run).parameters.items()}
 
     @wraps(run)
     def call(tensor: TensorView, /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -32,9 +32,7 @@ def structural_limit(tensor: TensorView, barred: frozenset[ParallelType]) -> int
     return min(limits, default=0)
 
 
-def _pair_limit(
-    producer: TensorView, consumer: TensorView, barred: frozenset[ParallelType]
-) -> int:
+def _pair_limit(producer: TensorView, consumer: TensorView, barred: frozenset[ParallelType]) -> int:
     places = shared_positions(producer, consumer)
     for position, place in enumerate(places):
         for axis in (producer.domain.leaf[position], consumer.domain.leaf[place]):

@@ -3,8 +3,8 @@
 Two leaf axes share a loop if and only if producer-consumer pairs connect them in which the
 producer's axis lies left of its compute-at position and the root map relates them, or they belong
 to outputs of one definition. From this alone `LoopForest` derives groups (one loop each), their
-nesting, and an order; where there is none it raises `Conflict`. The schedule layer uses it to refuse
-a call, the lowering to build the nest: what is accepted there is what can be lowered here.
+nesting, and an order; where there is none it raises `Conflict`. The schedule layer uses it to
+refuse a call, the lowering to build the nest: what is accepted there is what can be lowered here.
 
 Source: rule 33 (groups stay a DAG) is nvFuser's expr_sort; rules 18 and 19 its domain validation.
 """
@@ -20,7 +20,7 @@ from loopnest.schedule.root_map import pairs
 from loopnest.tensor import Fusion, TensorView
 
 
-class Conflict(Exception):  # noqa: N818 - made a ScheduleError or LoweringError by its catcher
+class Conflict(Exception):
     """These positions have no loop nest; `reason` names the tensors."""
 
     def __init__(self, reason: str) -> None:
@@ -200,9 +200,7 @@ class LoopForest:
         self._join(unit.domain.leaf[place], group)
         return group
 
-    def _consumer_axis(
-        self, producer: TensorView, consumer: TensorView, place: int
-    ) -> IterDomain:
+    def _consumer_axis(self, producer: TensorView, consumer: TensorView, place: int) -> IterDomain:
         positions = self._positions(producer, consumer)
         if place >= len(positions):
             raise Conflict(
@@ -404,8 +402,9 @@ class LoopBody:
         Raises:
             Conflict: they depend on each other in a circle.
         """
-        ready = [(self._rank[key], n, key) for n, key in enumerate(self._items)
-                 if not self._waiting[key]]
+        ready = [
+            (self._rank[key], n, key) for n, key in enumerate(self._items) if not self._waiting[key]
+        ]
         heapq.heapify(ready)
         count = len(self._items)
         while ready:
@@ -417,8 +416,14 @@ class LoopBody:
                     count += 1
                     heapq.heappush(ready, (self._rank[other], count, other))
         if len(self.order) < len(self._items):
-            stuck = sorted({t.name for key, n in self._waiting.items() if n
-                            for t in _tensors(self._items[key])})
+            stuck = sorted(
+                {
+                    t.name
+                    for key, n in self._waiting.items()
+                    if n
+                    for t in _tensors(self._items[key])
+                }
+            )
             raise Conflict(
                 f"no order of expressions exists: {', '.join(stuck)} depend on each other inside "
                 "and outside of the loops that they share"

@@ -47,7 +47,6 @@ def _propagate(ref: TensorView, pos: int) -> None:
             rebind_unfrozen(tensor, domain)
 
 
-
 def parallelize_like(ref: TensorView, tvs: Iterable[TensorView] | None = None) -> None:
     """Give the axes that correspond to those of `ref` the parallel types that these have.
 
@@ -81,7 +80,6 @@ def _parallelize_like(ref: TensorView, tvs: Iterable[TensorView] | None) -> None
             tensor.parallelize(types)
 
 
-
 def _corresponding(ref: TensorView) -> dict[TensorView, dict[IterDomain, IterDomain]]:
     """Return, for each connected computed tensor, which of its axes are leaf axes of `ref`."""
     found = {ref: {axis: axis for axis in ref.domain.leaf}}
@@ -108,7 +106,5 @@ def _step(tensor: TensorView, near: TensorView) -> dict[IterDomain, IterDomain]:
         match = match_leaves(twin, near)
         if twin is not tensor:
             to_twin = _step(tensor, twin)
-            return {
-                a: match.settle(match.image[b]) for a, b in to_twin.items() if b in match.image
-            }
+            return {a: match.settle(match.image[b]) for a, b in to_twin.items() if b in match.image}
     return {a: match.settle(b) for a, b in match.image.items()}

@@ -1,7 +1,7 @@
 """Recomputation: clone a producer for the consumers that cannot share its place.
 
-The design note leaves this open. What can share is found by trial: consumers on the way to the
-target first, then the others in order of creation; each keeps the original if the original can
+The design note leaves this open. What can share is found by trial: the target first where it reads
+the producer, then consumers on the way to it, then the others in order of creation; each keeps the original if the original can
 still be placed, and reads a clone otherwise. The clone has the loops that the producer had before.
 """
 
@@ -46,11 +46,11 @@ def _apart(
     live = producer.fusion.live()
     way = chains.ancestors(target)
     users = [c for c in chains.consumers_of(producer) if c in live and c is c.siblings[0]]
-    users.sort(key=lambda user: user not in way)
+    users.sort(key=lambda user: (user is not target.siblings[0], user not in way))
     kept: list[TensorView] = []
     for user in users:
         rest = tuple(c for c in users if c not in kept and c is not user)
-        if not kept and user not in way:
+        if not kept and (user not in way or target.siblings[0] in users[: users.index(user)]):
             return ()
         if rest and _works(producer, rest, target, pos, place):
             kept.append(user)
@@ -60,10 +60,12 @@ def _apart(
 def _works(
     producer: TensorView, apart: Sequence[TensorView], target: TensorView, pos: int, place: Place
 ) -> bool:
-    fusion = producer.fusion
+    """Whether the producer's position rises once the consumers `apart` read a clone."""
+    fusion, before = producer.fusion, producer.compute_at_pos
     mark = fusion.begin()
     try:
-        return _attempt(producer, apart, target, pos, place) is None
+        refusal = _attempt(producer, apart, target, pos, place)
+        return refusal is None and producer.compute_at_pos > before
     finally:
         fusion.rollback(mark)
         fusion.end()

@@ -205,9 +205,7 @@ def consumer_as_producer(
     return _replay(domain, consumer.domain, seed, domain.rfactor, pos, algebra)
 
 
-def replay_pasc(
-    producer: TensorView, consumer: TensorView, pos: int
-) -> tuple[TensorDomain, int]:
+def replay_pasc(producer: TensorView, consumer: TensorView, pos: int) -> tuple[TensorDomain, int]:
     """Return what `producer` becomes when it is replayed as its direct consumer.
 
     With ``T2 [i0: ceildiv(I, 4), i1: 4, i2: J]`` and ``T1 [i0: I, i1: J]``, ``replay_pasc(T1, T2,
@@ -237,9 +235,7 @@ def replay_pasc(
         raise refusal.error(call) from None
 
 
-def replay_casp(
-    consumer: TensorView, producer: TensorView, pos: int
-) -> tuple[TensorDomain, int]:
+def replay_casp(consumer: TensorView, producer: TensorView, pos: int) -> tuple[TensorDomain, int]:
     """Return what `consumer` becomes when it is replayed as its direct producer.
 
     With ``T1 [i0: I, r1: R, i2: K]`` and ``T2 [i0: I, i1: K]``, ``replay_casp(T2, T1, 2)`` gives

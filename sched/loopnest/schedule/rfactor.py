@@ -22,6 +22,7 @@ def rfactor(tensor: TensorView, axes: int | Sequence[int]) -> TensorView:
     and ``y [i0, r1: 4]``, which reduces p.
 
     Args:
+        tensor: a reduction.
         axes: reduction leaf axes that the new tensor reduces; at least one other must stay. All
             outputs of a multi-output reduction are factored alike.
 
@@ -100,9 +101,7 @@ def _frontier(
     """Return the axes, from the rfactor domain down, that no reduced axis was made from."""
     axes = list(domain.rfactor)
     while True:
-        step = next(
-            (domain.uses[a] for a in axes if a in above and a not in reduced), None
-        )
+        step = next((domain.uses[a] for a in axes if a in above and a not in reduced), None)
         if step is None:
             return axes
         first = min(axes.index(axis) for axis in step.inputs)
@@ -141,9 +140,7 @@ def _ordered(
     return (*rfactor, *extra)
 
 
-def _copy_step(
-    step: Transform, image: dict[IterDomain, IterDomain], algebra: Simplifier
-) -> None:
+def _copy_step(step: Transform, image: dict[IterDomain, IterDomain], algebra: Simplifier) -> None:
     copy = step.replay([image[axis] for axis in step.inputs], algebra)
     for mine, theirs in zip(step.outputs, copy.outputs, strict=True):
         theirs.kind, theirs.size = mine.kind, mine.size

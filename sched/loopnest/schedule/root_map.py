@@ -15,9 +15,7 @@ def pairs(producer: TensorView, consumer: TensorView) -> list[tuple[IterDomain, 
     root = consumer.domain.root
     logical = producer.domain.logical
     return [
-        (axis, root[place])
-        for axis, place in zip(logical, axes, strict=True)
-        if place is not None
+        (axis, root[place]) for axis, place in zip(logical, axes, strict=True) if place is not None
     ]
 
 

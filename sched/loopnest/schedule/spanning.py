@@ -25,9 +25,7 @@ Kept: TypeAlias = frozenset[tuple[IterDomain, IterDomain]]
 Replayed: TypeAlias = dict[TensorView, tuple[TensorDomain, int]]
 
 
-def spanning_replay(
-    reference: TensorView, pos: int, selected: Collection[TensorView]
-) -> Replayed:
+def spanning_replay(reference: TensorView, pos: int, selected: Collection[TensorView]) -> Replayed:
     """Return the domain and aligned position of each selected tensor reached from `reference`.
 
     Tensors come in the order in which they are reached; nothing is changed. Inputs are passed by.
@@ -42,9 +40,7 @@ def spanning_replay(
         _, _, tensor, origin, kept = heapq.heappop(queue)
         if tensor in result:
             continue
-        result[tensor] = (
-            (tensor.domain, pos) if origin is None else _step(origin, tensor, result)
-        )
+        result[tensor] = (tensor.domain, pos) if origin is None else _step(origin, tensor, result)
         for twin in tensor.siblings:
             if twin not in result:
                 domain, aligned = result[tensor]
@@ -59,18 +55,14 @@ def spanning_replay(
     return result
 
 
-def _step(
-    origin: TensorView, tensor: TensorView, done: Replayed
-) -> tuple[TensorDomain, int]:
+def _step(origin: TensorView, tensor: TensorView, done: Replayed) -> tuple[TensorDomain, int]:
     domain, pos = done[origin]
     if tensor in origin.producers:
         return producer_as_consumer(tensor, origin, domain, pos)
     return consumer_as_producer(tensor, origin, domain, pos)
 
 
-def _neighbours(
-    tensor: TensorView, kept: Kept
-) -> Iterator[tuple[TensorView, TensorView, Kept]]:
+def _neighbours(tensor: TensorView, kept: Kept) -> Iterator[tuple[TensorView, TensorView, Kept]]:
     """Yield (sibling that is adjacent, neighbour, what the step to it keeps)."""
     for twin in tensor.siblings:
         own = _as_twin(kept, tensor, twin)

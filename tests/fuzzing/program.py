@@ -1,0 +1,191 @@
+"""A case: the math and the schedule of one fusion as lines of Python, and sizes to run it at.
+
+Lines are what a user would type: `f` is the fusion, `ln` the package, every tensor has a variable.
+A line whose variables do not exist is passed over, so that lines may be dropped freely.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import CodeType
+
+import loopnest as ln
+
+from fuzzing.failures import Failure
+from fuzzing.snapshot import Snapshot
+
+Sizes = dict[str, int]
+
+DEFINITION_ERRORS = (ln.DefinitionError, ln.NotSupported)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One test of everything.
+
+    Args:
+        name: of the fusion, and so of the kernel.
+        math: lines that define the fusion, inside its `with` block.
+        schedule: lines that schedule it.
+        sizes: the values of the size symbols, a set a run.
+        data: the seed of the arrays.
+    """
+
+    name: str
+    math: tuple[str, ...]
+    schedule: tuple[str, ...]
+    sizes: tuple[Sizes, ...]
+    data: int = 0
+
+    def with_lines(self, math: Sequence[str], schedule: Sequence[str]) -> Case:
+        return replace(self, math=tuple(math), schedule=tuple(schedule))
+
+    def script(self, refused: Sequence[str] = (), title: str = "") -> str:
+        """Return a script that runs this case; it raises `Failure` where loopnest fails.
+
+        `refused` are the schedule lines that are wrapped in `judged`, which lets a ScheduleError
+        pass after a check that nothing has changed.
+        """
+        sizes = ", ".join(str(s) for s in self.sizes)
+        lines = [
+            f'"""{title or self.name}',
+            "",
+            "Run it from the project's root: tools/run python FILE",
+            '"""',
+            "",
+            "import sys",
+            "",
+            "import loopnest as ln",
+            "",
+            'sys.path.insert(0, "tests")',
+            "from fuzzing import check, expect, judged",
+            "",
+            f'with ln.Fusion("{self.name}") as f:',
+            *(f"    {line}" for line in self.math),
+            f"expected = [expect(f, sizes, data={self.data}) for sizes in [{sizes}]]",
+            "",
+        ]
+        for line in self.schedule:
+            lines.extend(["with judged(f):", f"    {line}"] if line in refused else [line])
+        return "\n".join([*lines, "", "print(f)", "check(f, expected)", ""])
+
+
+class Session:
+    """The lines of a case so far, executed: a fusion that grows and is then scheduled."""
+
+    def __init__(self, name: str) -> None:
+        self.fusion = ln.Fusion(name)
+        self.names: dict[str, object] = {"ln": ln, "f": self.fusion}
+        self.math: list[str] = []
+        self.schedule: list[str] = []
+        self.refused: list[str] = []
+
+    def tensor(self, name: str) -> ln.TensorView:
+        found = self.names[name]
+        assert isinstance(found, ln.TensorView)
+        return found
+
+    @property
+    def tensors(self) -> list[str]:
+        """The variables that hold TensorViews, in order of definition."""
+        return [n for n, v in self.names.items() if isinstance(v, ln.TensorView)]
+
+    def define(self, line: str) -> bool:
+        """Execute a line of math; return whether it was taken."""
+        code = _compiled(line)
+        if code is None or not self._known(code):
+            return False
+        try:
+            with self.fusion:
+                exec(code, self.names)
+        except DEFINITION_ERRORS:
+            return False
+        except Exception as error:
+            raise Failure("definition", _sentence(error), line) from error
+        self.math.append(line)
+        return True
+
+    def attempt(self, line: str, report: Callable[[str, str], None] | None = None) -> bool:
+        """Execute a schedule call, judge it, and return whether it was accepted.
+
+        `report` is told the primitive and one of "accepted", "refused", "unsupported".
+
+        Raises:
+            Failure: another error than ScheduleError; a refusal that changed something; a frozen
+                prefix that moved; positions without an order.
+        """
+        code = _compiled(line)
+        if code is None or not self._known(code):
+            return False
+        outcome = "accepted"
+        before = Snapshot(self.fusion)
+        try:
+            exec(code, self.names)
+        except ln.ScheduleError as error:
+            outcome = "refused"
+            before.require_same(line, error)
+        except ln.NotSupported as error:
+            outcome = "unsupported"
+            before.require_same(line, error)
+            _require_later(line, error)
+        except Exception as error:
+            self.schedule.append(line)
+            raise Failure("call", _sentence(error), line) from error
+        else:
+            self.schedule.append(line)
+            before.require_frozen(line)
+        if outcome != "accepted":
+            self.schedule.append(line)
+            self.refused.append(line)
+        if report is not None:
+            report(primitive_of(line), outcome)
+        return outcome == "accepted"
+
+    def _known(self, code: CodeType) -> bool:
+        """Whether every variable that `code` reads exists."""
+        bound = code.co_names[-1:] if code.co_names[-1:] and _binds(code) else ()
+        reads = [n for n in code.co_names if _VARIABLE.fullmatch(n) and n not in bound]
+        return all(name in self.names for name in reads)
+
+
+_VARIABLE = re.compile(r"[a-z]+\d+")
+_CODE: dict[str, CodeType | None] = {}
+
+
+def _compiled(line: str) -> CodeType | None:
+    if line not in _CODE:
+        if len(_CODE) > 4096:
+            _CODE.clear()
+        _CODE[line] = compile(line, "<case>", "exec")
+    return _CODE[line]
+
+
+def _binds(code: CodeType) -> bool:
+    import dis
+
+    return any(i.opname in ("STORE_NAME", "STORE_GLOBAL") for i in dis.get_instructions(code))
+
+
+_LATER = ("circular_buffer", "swizzle", "set_allocation")
+
+
+def _require_later(line: str, error: Exception) -> None:
+    if not any(f".{name}(" in line for name in _LATER):
+        raise Failure("call", f"NotSupported from a primitive that exists: {error}", line)
+
+
+def primitive_of(line: str) -> str:
+    """Return the name of the primitive that a schedule line calls."""
+    if ".memory = " in line:
+        return "memory"
+    found = re.search(r"\.(\w+)\((?!.*\.axis)", line) or re.search(r"\.(\w+)\(", line)
+    name = found[1] if found else line
+    if name == "axis":
+        return "pin" if ".pin(" in line else "parallelize"
+    return name
+
+
+def _sentence(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,84 @@
+"""What `import loopnest` gives, and what it costs."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import loopnest as ln
+
+NAMES = (
+    *("add", "sub", "mul", "div", "pow", "mod", "neg", "abs", "exp", "exp2", "log", "log2"),
+    *("log1p", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tanh", "sigmoid", "erf", "relu"),
+    *("gelu", "silu", "floor", "ceil", "round", "trunc", "maximum", "minimum", "eq", "ne", "lt"),
+    *("le", "gt", "ge", "logical_and", "logical_or", "logical_not", "where", "clamp", "fma"),
+    *("cast", "isnan", "iota", "full", "sum", "prod", "max", "min", "any", "all", "mean", "var"),
+    *("welford", "broadcast", "permute", "squeeze", "expand", "matmul", "reshape", "pad", "slice"),
+    *("flip", "concatenate", "unfold", "gather", "evaluate", "Fusion", "TensorView"),
+    *("bool", "int32", "int64", "float16", "bfloat16", "float32", "float64", "IterDomain"),
+    *("TensorDomain", "IterKind", "ParallelType", "Swizzle", "LOCAL", "SHARED", "GLOBAL"),
+    *("LoopnestError", "ScheduleError", "LoweringError", "CompileError", "LaunchError"),
+    *("KernelFault", "VerifyError", "NotSupported", "InternalError", "DefinitionError"),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_name_is_public(name: str) -> None:
+    assert name in ln.__all__
+    assert name in dir(ln)
+    assert not isinstance(getattr(ln, name), ModuleType)
+
+
+def test_every_public_name_exists() -> None:
+    assert len(set(ln.__all__)) == len(ln.__all__)
+    for name in ln.__all__:
+        getattr(ln, name)
+
+
+def test_lazy_names_are_declared_to_type_checkers() -> None:
+    assert ln.__file__ is not None
+    with open(ln.__file__) as source:
+        tree = ast.parse(source.read())
+    declared = {
+        alias.asname or alias.name
+        for node in tree.body
+        if isinstance(node, ast.If)
+        for statement in node.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+    assert declared == set(ln._LAZY)
+    assert set(ln._LAZY) <= set(ln.__all__)
+
+
+def test_public_functions_say_what_they_do() -> None:
+    for name in ln.__all__:
+        value = getattr(ln, name)
+        if callable(value):
+            assert value.__doc__, name
+            assert value.__name__ == name
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(AttributeError, match=r"^module 'loopnest' has no attribute 'nothing'$"):
+        ln.nothing  # noqa: B018
+
+
+def python(code: str) -> str:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_module_of_a_function_does_not_hide_it() -> None:
+    code = "import loopnest.evaluate, loopnest as ln; print(type(ln.evaluate).__name__)"
+    assert python(code) == "function"
+
+
+def test_import_is_light() -> None:
+    heavy = ("ml_dtypes", "islpy", "rich", "click", "cuda", "hypothesis", "pytest")
+    code = f"import sys, loopnest; print([m for m in {heavy} if m in sys.modules])"
+    assert python(code) == "[]"
