@@ -508,7 +508,7 @@ def test_hot_functions_become_simd_code(dtype: str, tmp_path: Path) -> None:
     (tmp_path / "k.c").write_text(source)
     (tmp_path / c_compiler.HEADER).write_text(c_compiler._header())
     run(*compiler.command, *flags, "-S", str(tmp_path / "k.c"), "-o", str(tmp_path / "k.s"))
-    assembly = (tmp_path / "k.s").read_text()
+    assembly = (tmp_path / "k.s").read_text(errors="replace")
     end = "ps" if dtype == "float32" else "pd"
     for name in HOT:
         body = assembly.partition(f"\ngot_{name}:")[2].partition(".cfi_endproc")[0]

@@ -41,6 +41,13 @@ def evaluate(
     Floats are computed in float64 and rounded only by casts and where a 16-bit tensor is defined;
     integers are computed in their own type.
 
+    >>> import loopnest as ln
+    >>> with ln.Fusion("row_sum") as f:
+    ...     x = f.input("x", ("N", "D"), ln.float32)
+    ...     y = f.output(ln.sum(x, axis=1), "y")
+    >>> evaluate(f, np.ones((2, 3), np.float32))
+    array([3., 3.], dtype=float32)
+
     Args:
         fusion: the math, scheduled or not.
         arrays: one an input, in the order of ``fusion.inputs``.

@@ -6,9 +6,12 @@ A line whose variables do not exist is passed over, so that lines may be dropped
 
 from __future__ import annotations
 
+import builtins
+import dis
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from types import CodeType
 
 import loopnest as ln
@@ -94,12 +97,12 @@ class Session:
 
     def define(self, line: str) -> bool:
         """Execute a line of math; return whether it was taken."""
-        code = _compiled(line)
-        if code is None or not self._known(code):
+        compiled = _compiled(line)
+        if not self._known(compiled):
             return False
         try:
             with self.fusion:
-                exec(code, self.names)
+                exec(compiled.code, self.names)
         except DEFINITION_ERRORS:
             return False
         except Exception as error:
@@ -116,13 +119,13 @@ class Session:
             Failure: another error than ScheduleError; a refusal that changed something; a frozen
                 prefix that moved; positions without an order.
         """
-        code = _compiled(line)
-        if code is None or not self._known(code):
+        compiled = _compiled(line)
+        if not self._known(compiled):
             return False
         outcome = "accepted"
         before = Snapshot(self.fusion)
         try:
-            exec(code, self.names)
+            exec(compiled.code, self.names)
         except ln.ScheduleError as error:
             outcome = "refused"
             before.require_same(line, error)
@@ -143,29 +146,24 @@ class Session:
             report(primitive_of(line), outcome)
         return outcome == "accepted"
 
-    def _known(self, code: CodeType) -> bool:
-        """Whether every variable that `code` reads exists."""
-        bound = code.co_names[-1:] if code.co_names[-1:] and _binds(code) else ()
-        reads = [n for n in code.co_names if _VARIABLE.fullmatch(n) and n not in bound]
-        return all(name in self.names for name in reads)
+    def _known(self, line: Line) -> bool:
+        """Whether every variable that a line reads exists."""
+        return all(n in self.names or hasattr(builtins, n) for n in line.reads)
 
 
-_VARIABLE = re.compile(r"[a-z]+\d+")
-_CODE: dict[str, CodeType | None] = {}
+@dataclass(frozen=True)
+class Line:
+    """A compiled line, and the variables that it reads."""
+
+    code: CodeType
+    reads: tuple[str, ...]
 
 
-def _compiled(line: str) -> CodeType | None:
-    if line not in _CODE:
-        if len(_CODE) > 4096:
-            _CODE.clear()
-        _CODE[line] = compile(line, "<case>", "exec")
-    return _CODE[line]
-
-
-def _binds(code: CodeType) -> bool:
-    import dis
-
-    return any(i.opname in ("STORE_NAME", "STORE_GLOBAL") for i in dis.get_instructions(code))
+@lru_cache(maxsize=4096)
+def _compiled(line: str) -> Line:
+    code = compile(line, "<case>", "exec")
+    loads = [i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_NAME"]
+    return Line(code, tuple(dict.fromkeys(loads)))
 
 
 _LATER = ("circular_buffer", "swizzle", "set_allocation")

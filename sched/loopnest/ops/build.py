@@ -161,15 +161,8 @@ def elementwise(
         DefinitionError: shapes that do not broadcast, or what the template refuses.
     """
     tensors: list[TensorView] = []
-    args: list[Expr] = []
     try:
-        for operand, of_type in zip(operands, types, strict=True):
-            if isinstance(operand, TensorView):
-                if operand not in tensors:
-                    tensors.append(operand)
-                args.append(cast(Arg(tensors.index(operand), operand.dtype), of_type))
-            else:
-                args.append(as_expr(operand, of_type))
+        args = [_argument(o, t, tensors) for o, t in zip(operands, types, strict=True)]
         value = template(*args)
     except Refused as refused:
         call = call_text(name, operands, note)
@@ -178,15 +171,22 @@ def elementwise(
         return ScalarOperand(cast(value, dtype), fusion)
     axes = common_axes(name, operands, tensors)
     rank = len(axes)
-    producers = tuple([_extended(tensor, rank) for tensor in tensors])
-    shown = tuple(
-        [
-            producers[tensors.index(operand)] if isinstance(operand, TensorView) else arg
-            for operand, arg in zip(operands, args, strict=True)
-        ]
-    )
+    producers = [_extended(tensor, rank) for tensor in tensors]
+    shown: list[TensorView | Expr] = [
+        producers[tensors.index(operand)] if isinstance(operand, TensorView) else arg
+        for operand, arg in zip(operands, args, strict=True)
+    ]
     maps = (tuple(range(rank)),) * len(producers)
-    return define(fusion, name, shown, producers, maps, axes, dtype, value, note)
+    return define(fusion, name, tuple(shown), tuple(producers), maps, axes, dtype, value, note)
+
+
+def _argument(operand: Operand, dtype: DType, tensors: list[TensorView]) -> Expr:
+    """Return an operand as an expression of `dtype`; a tensor takes its place among `tensors`."""
+    if not isinstance(operand, TensorView):
+        return as_expr(operand, dtype)
+    if operand not in tensors:
+        tensors.append(operand)
+    return cast(Arg(tensors.index(operand), operand.dtype), dtype)
 
 
 def _extended(tensor: TensorView, rank: int) -> TensorView:

@@ -41,7 +41,6 @@ class ScalarOperand:
 
     __slots__ = ("expr", "fusion")
     __array_ufunc__ = None  # an array on the left leaves the operator to the scalar
-    __hash__ = object.__hash__
 
     def __init__(self, expr: Expr, fusion: Fusion) -> None:
         self.expr, self.fusion = expr, fusion
