@@ -12,6 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
 
 import loopnest as ln
+from loopnest.definition import Reducer
+from loopnest.expr import Arg
+from loopnest.numeric import evaluate_expr
+from loopnest.ops import reducers
 from math_run import FLOATS, TYPES, assert_equal, define, of_type, run, wide
 
 REFERENCE: dict[str, Callable[..., Any]] = {
@@ -258,3 +262,31 @@ def test_broadcast_axis_beside_a_reduced_one_is_reduced_with_it() -> None:
     assert [str(axis.size) for axis in f.tensors[1].root_domain] == ["2", "1", "3"]
     assert [axis.is_reduction for axis in f.tensors[1].root_domain] == [False, True, True]
     assert_equal(ln.evaluate(f, x), x.sum((1, 2)))
+
+
+VALUES = [0.0, 1.5, -2.0, float("inf"), float("-inf"), float("nan"), 1e300, -1e-300]
+
+
+@pytest.mark.parametrize("reducer", [
+    *(reducers.SUM, reducers.PROD, reducers.MAX, reducers.MIN, reducers.ANY, reducers.ALL),
+    reducers.WELFORD,
+], ids=lambda reducer: reducer.name)  # fmt: skip
+def test_identity_is_neutral_exactly(reducer: Reducer) -> None:
+    if reducer is reducers.WELFORD:
+        types = (ln.float64, ln.float64, ln.int64)
+        spread = [0.0, 2.5, 1.0, np.nan, np.nan, np.nan, 3.0, 0.0]
+        parts = [np.array(VALUES), np.array(spread), np.array([1, 2, 7, 1, 3, 1, 49, 10**9])]
+    elif reducer in (reducers.ANY, reducers.ALL):
+        types, parts = (ln.bool,), [np.array([True, False])]
+    else:
+        types, parts = (ln.float64,), [np.array(VALUES)]
+    left = tuple([Arg(n, dtype) for n, dtype in enumerate(types)])
+    identity = reducer.identity(types)
+    assert len(left) == len(identity) == reducer.components
+    env = dict(zip(left, parts, strict=True))
+    with np.errstate(all="ignore"):
+        for folded in (reducer.combine(left, identity), reducer.combine(identity, left)):
+            for value, part in zip(folded, parts, strict=True):
+                assert_equal(evaluate_expr(value, env), part)
+        for value, neutral in zip(reducer.combine(identity, identity), identity, strict=True):
+            assert evaluate_expr(value, {}) == neutral.value

@@ -70,6 +70,8 @@ class Fusion:
         self.version = 0
         """Grows with every change of the graph of tensors; keys caches of its traversals."""
         self._topology: tuple[int, tuple[TensorView, ...]] | None = None
+        self.matches: dict[tuple[TensorDomain, TensorDomain], object] = {}
+        """Correspondences of axes of direct neighbours, by their domains (see `schedule.replay`)."""
         self._live: tuple[int, frozenset[TensorView]] | None = None
 
     def __enter__(self) -> Fusion:

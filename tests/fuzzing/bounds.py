@@ -185,7 +185,7 @@ def _limited(value: Array, error: Array, dtype: DType) -> Approx:
     beyond = finite & (np.abs(value) + error >= _LARGEST[dtype.name])
     beyond &= ~((error == 0) & (np.abs(value) <= _LARGEST[dtype.name]))
     error = np.where(beyond | np.isnan(error), np.inf, error)
-    if dtype is dtypes.float64 or finite.all():
+    if finite.all():
         return Approx(value, error)
     return Approx(value, np.where(finite, error, np.where(np.isinf(error), np.inf, 0.0)))
 
@@ -224,7 +224,21 @@ def _apply(node: Op, args: list[Approx]) -> Approx:
     if all(not a.error.any() for a in args) and node.op in _EXACT:
         return Approx(value, np.zeros(()))
     error = rule(value, args, unit(node.dtype), _LEAST[node.dtype.name])
+    if node.op in _NEAREST:
+        error = np.where(_fits(value, node.dtype) & _known(args), 0.0, error)
     return _determined(value, error, args, node.dtype)
+
+
+_NEAREST = frozenset({"add", "sub", "mul", "div", "sqrt", "fma"})
+"""What every target rounds to nearest: a result that needs no rounding has no error."""
+
+
+def _fits(value: Array, dtype: DType) -> Array:
+    return np.equal(rounded(value, dtype), value) & (dtype is not dtypes.float64)
+
+
+def _known(args: list[Approx]) -> Array:
+    return np.asarray(sum(a.error > 0 for a in args) == 0)
 
 
 def _determined(value: Array, error: Array, args: list[Approx], dtype: DType) -> Approx:
@@ -429,11 +443,17 @@ def _sum(parts: list[Approx], axes: tuple[int, ...], definition: Definition) -> 
         return [Approx(total, np.where(np.isinf(error).any(-1), np.inf, 0.0))]
     magnitude = np.sum(np.abs(value) + error, axis=-1)
     bound = np.sum(error, axis=-1) + _gamma(count, dtype) * magnitude
+    if not error.any() and np.equal(np.rint(value * _GRID), value * _GRID).all():
+        bound = np.where(magnitude * _GRID < 1 / _UNIT[dtype.name], 0.0, bound)
     special = ~np.isfinite(value).all(-1)  # what is not finite decides, whatever the errors
     bound = np.where(special, np.where(np.isinf(error).any(-1), np.inf, 0.0), bound)
     # Partial sums may overflow on the way.
     risky = ~special & (magnitude >= _LARGEST[dtype.name])
     return [_limited(total, np.where(risky, np.inf, bound), dtype)]
+
+
+_GRID = 64.0
+"""Sums of few multiples of 1 / _GRID need no rounding, in any order."""
 
 
 def _gamma(count: int, dtype: DType) -> float:

@@ -152,7 +152,8 @@ class LoopAnalysis:
         """Return the recipes that calculate the loop's index from numbers known to be `sums`."""
         known: dict[Affine, Recipe] = {}
         for axis, value in enumerate(sums):
-            known.setdefault(self._varying(value)[0], ("axis", axis, self._varying(value)[1]))
+            varying, fixed = self._varying(value)
+            known.setdefault(varying, ("axis", axis, fixed))
         queue = list(known)
         digits: dict[Atom, Recipe] = {}
         found: set[Recipe] = set()
@@ -169,9 +170,9 @@ class LoopAnalysis:
         return found
 
     def _varying(self, value: Affine) -> tuple[Affine, Affine]:
-        """Return the part of a sum that may differ between iterations, and the fixed rest."""
+        """Return (what may differ between iterations, with the constant; the other terms)."""
         terms = frozenset(t for t in value.terms if depends(t[0], self._varies))
-        return Affine(terms), Affine(value.terms - terms, value.constant)
+        return Affine(terms, value.constant), Affine(value.terms - terms)
 
     def _joined(
         self, digits: Mapping[Atom, Recipe], known: Mapping[Affine, Recipe]
@@ -182,7 +183,7 @@ class LoopAnalysis:
             if isinstance(atom, Part) and atom.op == "mod":
                 quotient = self.normalizer.divided("floordiv", atom.of, atom.divisor)
                 varying, offset = self._varying(quotient)
-                other = known.get(varying) if varying.terms else ("fixed",)
+                other = known.get(varying) if varying.terms else ("fixed", varying)
                 whole, fixed = self._varying(atom.of)
                 if other is not None and whole not in known:
                     place = (atom.divisor, offset, fixed)
@@ -193,32 +194,33 @@ class LoopAnalysis:
         """Yield the atoms that can be calculated from a known sum: one digit of it each."""
         for atom, count in value.terms:
             bounds = self.normalizer.atom_interval(atom)
-            place = bounds and self._place(atom, count, bounds, value)
-            if bounds and place:
-                yield atom, ("digit", recipe, count, bounds[0], place)
+            if bounds is None:
+                continue
+            least = bounds[0] if count > 0 else -bounds[1]
+            span = abs(count) * (bounds[1] - bounds[0])
+            for modulus, start in self._places(atom, abs(count), span, value):
+                yield atom, ("digit", recipe, count, least, modulus, start)
 
-    def _place(
-        self, atom: Atom, count: int, bounds: tuple[int, int], value: Affine
-    ) -> tuple[int, int] | None:
-        """Return (modulus, bound of the lower part) where `atom` is a digit of `value`.
+    def _places(self, atom: Atom, step: int, span: int, value: Affine) -> Iterator[tuple[int, int]]:
+        """Yield (modulus, start) where `atom` is a digit of `value`.
 
-        The other terms are multiples of the modulus (0: there are none), or a lower part that
-        spans less than one step of the atom.
+        The other terms are multiples of the modulus (0: there are none) or a lower part, constant
+        included, that lies within one step from `start` on: from its least value, or, so that
+        neighbours have one recipe, from a multiple of the step.
         """
-        modulus, low, high = 0, 0, 0
+        modulus, low, high = 0, value.constant, value.constant
         for other, factor in value.terms:
             if other == atom:
                 continue
             ends = self.normalizer.atom_interval(other)
-            if ends is not None and (ends[1] - ends[0]) * abs(factor) < abs(count):
+            if ends is not None and (ends[1] - ends[0]) * abs(factor) < step:
                 pair = (ends[0] * factor, ends[1] * factor)
                 low, high = low + min(pair), high + max(pair)
             else:
                 modulus = gcd(modulus, factor)
-        span = abs(count) * (bounds[1] - bounds[0]) + high - low
-        if high - low < abs(count) and (modulus == 0 or span < modulus):
-            return modulus, low if count > 0 else high
-        return None
+        for start in dict.fromkeys((low, low // step * step)):
+            if high - start < step and (modulus == 0 or span + high - start < modulus):
+                yield modulus, start
 
     # Accumulation
 

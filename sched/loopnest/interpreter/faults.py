@@ -22,10 +22,10 @@ class FaultReport:
         self, access: Load, index: list[int], axis: int, extent: int, frame: Frame, lane: int
     ) -> KernelFault:
         """Return the fault of an access beyond its buffer."""
-        where = "the buffer" if access.flat else f"axis {axis}"
+        place = "" if access.flat else f"axis {axis} of "
         return self.fault(
             f"{self._actor()} {self._verb(access)} {_element(access, index)}: index {index[axis]} "
-            f"is out of bounds for {where} of {_named(access.buffer)}, which has extent {extent}",
+            f"is out of bounds for {place}{_named(access.buffer)}, which has extent {extent}",
             frame,
             lane,
         )

@@ -19,13 +19,15 @@ from loopnest import dtypes
 from loopnest.buffers import Buffer
 from loopnest.definition import Definition
 from loopnest.domain import IterDomain
-from loopnest.enums import LAUNCH_DIMENSIONS, Memory
-from loopnest.errors import InternalError
+from loopnest.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
+from loopnest.errors import InternalError, LoweringError
 from loopnest.expr import (
     TRUE,
     ZERO,
+    Const,
     Coordinate,
     Expr,
+    Index,
     LaunchIndex,
     Load,
     Local,
@@ -36,7 +38,7 @@ from loopnest.expr import (
 from loopnest.kir import Let, Store
 from loopnest.lower.allocation import Storage
 from loopnest.lower.groups import Plan, is_trivial
-from loopnest.lower.nest import Compute
+from loopnest.lower.nest import Compute, Nest
 from loopnest.lower.promotion import Promotion
 from loopnest.schedule.loops import RootClass
 from loopnest.schedule.replay import Match, match_leaves
@@ -109,8 +111,12 @@ class Environment:
 class Indexer:
     """Turn computation phases into stores."""
 
-    def __init__(self, plan: Plan, storage: dict[TensorView, Storage]) -> None:
+    def __init__(self, nest: Nest, storage: dict[TensorView, Storage]) -> None:
+        plan = nest.plan
         self.plan = plan
+        self.lanes = {
+            var for var, spec in nest.spec_of.items() if spec.parallel is ParallelType.vectorize
+        }
         self.algebra = plan.algebra
         self.storage = storage
         self._matches: dict[tuple[TensorView, TensorView], Match] = {}
@@ -301,10 +307,32 @@ class Indexer:
         if value is None:
             return
         size = self.algebra.simplify(axis.size)
-        condition = self.algebra.lt(value, size)
+        condition = self.algebra.lt(self._first_lane(env.tensor, value, size), size)
         if condition is not TRUE:
             name = env.tensor.name
             terms[condition] = Term(condition, f"{name}: {how} need not divide {size}")
+
+    def _first_lane(self, tensor: TensorView, value: Expr, size: Expr) -> Expr:
+        """Return the index to test: that of lane 0 where the lanes of a vector agree.
+
+        They do where they are neighbours and the vector's width divides the extent.
+        """
+        for node in walk(value) if self.lanes else ():
+            if not isinstance(node, Index) or node not in self.lanes:
+                continue
+            first = self.algebra.sub(value, node)
+            if not self.algebra.divides(node.extent, first):
+                continue
+            if self.algebra.divides(node.extent, size):
+                return first
+            if isinstance(size, Const):
+                raise LoweringError(
+                    tensor.name,
+                    f"its vectorized axis of extent {node.extent} runs over {size} elements, "
+                    f"which {node.extent} does not divide",
+                    "a vectorized axis must divide: choose another factor",
+                )
+        return value
 
     def _one_writer(self, compute: Compute) -> list[Term]:
         """Return the tests that let one thread write a GLOBAL tensor without these dimensions."""

@@ -1,18 +1,22 @@
 """Check of in-place outputs: every element is read before its overwrite, by the same thread.
 
-Requires placed statements. An output may take an input's memory where every access to the buffer
-stands in the very loops of the output's store, before it, at the very element that it writes, and
-each point of these loops writes another element. It changes nothing.
+Requires placed statements. An output may take an input's memory where every read of the buffer
+stands before the output's store, in loops that correspond to its loops and at the elements that it
+writes, and each point of these loops writes another element. It changes nothing.
 """
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from loopnest.buffers import Buffer
 from loopnest.errors import LoweringError
-from loopnest.expr import Index, loads
-from loopnest.kir import If, Loop, Program, Stmt, Store, expressions, walk
-from loopnest.lower.groups import Plan
+from loopnest.expr import Expr, Index, loads, substitute
+from loopnest.kir import Loop, Program, Store, expressions, walk
+from loopnest.lower.groups import Plan, is_trivial
 from loopnest.tensor import TensorView
+
+Loops: TypeAlias = "tuple[Index, ...]"
 
 
 def check_inplace(program: Program, plan: Plan) -> None:
@@ -27,41 +31,47 @@ def check_inplace(program: Program, plan: Plan) -> None:
 
 
 def _check(program: Program, buffer: Buffer, plan: Plan, tensor: TensorView) -> None:
-    stores: list[tuple[int, Store, tuple[Index, ...]]] = []
-    reads: list[tuple[int, Stmt, tuple[Index, ...]]] = []
+    stores: list[tuple[int, Store, Loops]] = []
+    reads: list[tuple[int, tuple[Expr, ...], Loops]] = []
     for order, (node, ancestors) in enumerate(walk(program.body)):
         loops = tuple([a.var for a in ancestors if isinstance(a, Loop)])
         if isinstance(node, Store) and node.storage is buffer:
             stores.append((order, node, loops))
-        if any(load.buffer is buffer for e in expressions(node) for load in loads(e)):
-            reads.append((order, node, loops))
-    repeated = bool(plan.promotions[tensor].image) or any(
-        len(loops) != len(_own_loops(plan, tensor)) for _, _, loops in stores
-    )
-    legal = len(stores) == 1 and not repeated and stores[0][1].role == "define"
+        for load in (x for e in expressions(node) for x in loads(e)):
+            if load.buffer is buffer:
+                reads.append((order, load.args, loops))
+    own = [s for s in map(plan.spec, tensor.domain.leaf) if not is_trivial(s)]
+    legal = len(stores) == 1 and stores[0][1].role == "define"
     if legal:
-        order, store, loops = stores[0]
-        legal = all(
-            place <= order and around == loops and _at(node, buffer, store)
-            for place, node, around in reads
+        order, store, around = stores[0]
+        once = not plan.promotions[tensor].image and len(around) == len(own)
+        legal = once and all(
+            place <= order and _same_element(index, loops, store.index, around)
+            for place, index, loops in reads
         )
     if not legal:
         raise LoweringError(
             f"{tensor.name} in the memory of {buffer.tensor}",
             "an element could be read after it is overwritten",
-            f"compute every tensor that reads {buffer.tensor} inside all loops of {tensor.name} "
-            "(compute_at, -1) and at the same element, or drop inplace=",
+            f"compute every tensor that reads {buffer.tensor} in the loops of {tensor.name} "
+            "(compute_at) and at the same element, or drop inplace=",
         )
 
 
-def _own_loops(plan: Plan, tensor: TensorView) -> list[object]:
-    from loopnest.lower.groups import is_trivial
+def _same_element(
+    index: tuple[Expr, ...], loops: Loops, written: tuple[Expr, ...], around: Loops
+) -> bool:
+    """Whether an access in `loops` covers, per iteration of the common loops, what is written.
 
-    found = [plan.spec(axis) for axis in tensor.domain.leaf]
-    return [spec for spec in found if not is_trivial(spec)]
-
-
-def _at(node: Stmt, buffer: Buffer, store: Store) -> bool:
-    assert not isinstance(node, If)
-    accesses = [x for e in expressions(node) for x in loads(e) if x.buffer is buffer]
-    return all(x.args == store.index and x.flat == store.flat for x in accesses)
+    The loops that the two do not share must correspond one to one and give the same elements; the
+    earlier nest then reads all of them before the later one writes any.
+    """
+    if len(loops) != len(around) or len(index) != len(written):
+        return False
+    mapping: dict[Expr, Expr] = {}
+    for mine, theirs in zip(loops, around, strict=True):
+        if mine is not theirs:
+            if mine.extent is not theirs.extent:
+                return False
+            mapping[mine] = theirs
+    return all(substitute(a, mapping) is b for a, b in zip(index, written, strict=True))

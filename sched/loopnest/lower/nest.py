@@ -53,11 +53,12 @@ NestItem: TypeAlias = "LoopNode | Compute"
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Nest:
-    """The tree, and for each loop group its index expression."""
+    """The tree, for each loop group its index expression, and for each index its loop."""
 
     plan: Plan
     body: list[NestItem]
     index_of: dict[LoopGroup, Expr]
+    spec_of: dict[Index, LoopSpec]
 
     def text(self) -> str:
         """Return the tree, for the stage dump."""
@@ -79,7 +80,7 @@ def build_nest(plan: Plan) -> Nest:
     """Return the tree of loops and computation phases."""
     builder = _Builder(plan)
     body = builder.body(plan.order, ())
-    return Nest(plan, body, builder.index_of)
+    return Nest(plan, body, builder.index_of, builder.spec_of)
 
 
 def is_reduced(unit: TensorView) -> bool:
@@ -94,7 +95,7 @@ class _Builder:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.index_of: dict[LoopGroup, Expr] = {}
-        self.count = 0
+        self.spec_of: dict[Index, LoopSpec] = {}
         self.first_loop: dict[LoopGroup, list[TensorView]] = {}
         for unit in plan.forest.units:
             if is_reduced(unit):
@@ -130,14 +131,15 @@ class _Builder:
         if is_trivial(spec):
             self.index_of[group] = ZERO
             return self.body(tree, loops)
-        var = self._index(spec.extent)
+        var = self._index(spec)
         self.index_of[group] = var
         inner = self.body(tree, (*loops, var))
         return [LoopNode(var, spec, inner)]
 
-    def _index(self, extent: Expr) -> Index:
-        self.count += 1
-        return Index(f"i{self.count - 1}", extent)
+    def _index(self, spec: LoopSpec) -> Index:
+        var = Index(f"i{len(self.spec_of)}", spec.extent)
+        self.spec_of[var] = spec
+        return var
 
     def _around(self, unit: TensorView, phase: str, loops: tuple[Index, ...]) -> list[NestItem]:
         """Return `phase` of a reduction inside fresh loops over its inner iteration axes."""
@@ -152,7 +154,7 @@ class _Builder:
             if is_trivial(spec):
                 own[axis] = ZERO
             else:
-                var = self._index(spec.extent)
+                var = self._index(spec)
                 own[axis] = var
                 made.append((var, spec))
         inside = (*loops, *(var for var, _ in made))

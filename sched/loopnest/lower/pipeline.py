@@ -44,7 +44,7 @@ def lower(fusion: Fusion) -> Lowered:
     storage = allocate(plan)
     check_plan(plan, storage)
     allocated = insert_allocations(nest, storage)
-    indexed = index_tree(allocated, Indexer(plan, storage))
+    indexed = index_tree(allocated, Indexer(nest, storage))
     program = _program(plan, storage)
     placed = program.with_body(statements(indexed, lifted=True))
     check_inplace(placed, plan)

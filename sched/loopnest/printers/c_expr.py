@@ -260,13 +260,18 @@ def _rounded(value: float) -> float:
     return result
 
 
-@lru_cache(maxsize=4096)
 def float_text(value: float) -> str:
     """Return the shortest decimal that reads back as the float32 `value`.
 
     >>> float_text(0.10000000149011612), float_text(1.0), float_text(-0.0)
     ('0.1', '1.0', '-0.0')
     """
+    sign = "-" if math.copysign(1.0, value) < 0 else ""
+    return sign + _magnitude_text(abs(value))  # a cache takes 0.0 and -0.0 for one key
+
+
+@lru_cache(maxsize=4096)
+def _magnitude_text(value: float) -> str:
     for digits in range(1, 10):
         text = f"{value:.{digits}g}"
         if _rounded(float(text)) == value:

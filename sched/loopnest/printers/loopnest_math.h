@@ -442,8 +442,7 @@ LN_FN uint32_t ln_window_u32(uint32_t high, uint32_t low, uint32_t s) {
 LN_FN float ln_trig_reducef(uint32_t magnitude, uint32_t *quadrant) {
   const uint32_t w0 = 0x00000000u, w1 = 0x0517cc1bu, w2 = 0x727220a9u, w3 = 0x4fe13abeu;
   const uint32_t w4 = 0x8fa9a6eeu, w5 = 0x06db14acu, w6 = 0xc9e21c82u, w7 = 0x0ff28b1du;
-  uint32_t exponent = magnitude >> 23;
-  uint32_t offset = (exponent < 115u ? 115u : exponent) - 115u;
+  uint32_t offset = (magnitude >> 23) - 115u;
   uint32_t m = (magnitude & 0x7fffffu) | 0x800000u;
   int by4 = (offset & 128u) != 0, by2 = (offset & 64u) != 0, by1 = (offset & 32u) != 0;
   uint32_t a0 = by2 ? w2 : w0, a1 = by2 ? w3 : w1, a2 = by2 ? w4 : w2;

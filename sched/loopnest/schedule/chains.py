@@ -9,7 +9,7 @@ consumer).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TypeAlias
 
 from loopnest.tensor import TensorView
@@ -51,17 +51,20 @@ def dependency_chains(a: TensorView, b: TensorView) -> Iterator[tuple[TensorView
 
     There may be exponentially many; nothing is computed before it is asked for.
     """
-    useful = ancestors(b)
-    yield from _paths((a,), useful, lambda tensor: tensor is b)
+    yield from _paths((a,), ancestors(b), lambda tensor: tensor is b)
 
 
 def use_chains(tensor: TensorView) -> Iterator[tuple[TensorView, ...]]:
-    """Yield every path from `tensor` to a terminal output (one that no tensor consumes)."""
-    yield from _paths((tensor,), None, lambda t: not t.consumers)
+    """Yield every path from `tensor` to a terminal output (one that no tensor consumes).
+
+    A tensor that no output depends on is on no path.
+    """
+    live = tensor.fusion.live()
+    yield from _paths((tensor,), live, lambda t: live.isdisjoint(t.consumers))
 
 
 def _paths(
-    path: tuple[TensorView, ...], useful: set[TensorView] | None, stop: Stop
+    path: tuple[TensorView, ...], useful: Collection[TensorView], stop: Stop
 ) -> Iterator[tuple[TensorView, ...]]:
     stack = [path]
     while stack:
@@ -70,7 +73,7 @@ def _paths(
             yield path
             continue
         for consumer in reversed(path[-1].consumers):
-            if useful is None or consumer in useful:
+            if consumer in useful:
                 stack.append((*path, consumer))
 
 
@@ -96,5 +99,5 @@ def common_consumers(tensor: TensorView) -> tuple[TensorView, ...]:
         if only and not ended and unit is not head:
             result.append(unit)
         pending.update(c.siblings[0] for c in consumers_of(unit) if c in live)
-        ended = ended or any(not t.consumers and t.is_output for t in unit.siblings)
+        ended = ended or any(t.is_output and live.isdisjoint(t.consumers) for t in unit.siblings)
     return tuple(result)

@@ -292,9 +292,18 @@ def mirror(domain: TensorDomain, sibling: TensorDomain, algebra: Simplifier) -> 
 
 
 def match_leaves(producer: TensorView, consumer: TensorView) -> Match:
-    """Return the correspondence from axes of `producer` to axes of its direct consumer."""
-    seed = dict(pairs(producer, consumer))
-    return Match(producer.domain, consumer.domain, seed, producer.domain.rfactor).follow(None)
+    """Return the correspondence from axes of `producer` to axes of its direct consumer.
+
+    It is made once for each pair of domains, which are immutable; treat it as read-only.
+    """
+    known = producer.fusion.matches
+    key = (producer.domain, consumer.domain)
+    found = known.get(key)
+    if not isinstance(found, Match):
+        seed = dict(pairs(producer, consumer))
+        found = Match(producer.domain, consumer.domain, seed, producer.domain.rfactor).follow(None)
+        known[key] = found
+    return found
 
 
 def shared_positions(producer: TensorView, consumer: TensorView) -> list[int]:

@@ -73,6 +73,8 @@ def split(tensor: TensorView, axis: int, factor: int | str, *, inner: bool = Tru
     _require_serial(tensor, position, "split")
     leaf = tensor.domain.leaf
     step = Split(leaf[position], size, tensor.fusion.algebra, inner=bool(inner))
+    for made in step.outputs:
+        made.pinned = leaf[position].pinned
     rebind(
         tensor, tensor.domain.with_leaf((*leaf[:position], *step.outputs, *leaf[position + 1 :]))
     )
@@ -104,6 +106,7 @@ def merge(tensor: TensorView, axis: int, other: int | None = None) -> TensorView
     place = min(outer, inner)
     rest = [x for x in leaf if x is not a and x is not b]
     merged = Merge(a, b, tensor.fusion.algebra).outputs[0]
+    merged.pinned = a.pinned or b.pinned
     rebind(tensor, tensor.domain.with_leaf((*rest[:place], merged, *rest[place:])))
     return tensor
 

@@ -1,0 +1,68 @@
+"""Arguments for a fusion: arrays and scalars from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+import loopnest as ln
+from loopnest.arguments import size_value
+from loopnest.dtypes import DType
+
+Array = np.ndarray[Any, Any]
+
+_SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 0.0, 1e30, -1e-30, 1.0)
+_INTEGERS = (0, 1, -1, 2**31 - 1, -(2**31), 7)
+
+
+def make_arrays(
+    fusion: ln.Fusion, sizes: Mapping[str, int], seed: int
+) -> tuple[list[Array], dict[str, Any]]:
+    """Return an array an input, and the keyword arguments: scalars, and sizes of no input.
+
+    Floats are multiples of 1/8 (whose sums and products are exact) for even seeds; every eighth
+    seed strews NaN, infinities and other special values among them.
+    """
+    rng = np.random.default_rng(seed)
+    arrays = []
+    for tensor in fusion.inputs:
+        shape = tuple(size_value(size, sizes) for size in tensor.sizes)
+        arrays.append(_array(rng, shape, tensor.dtype, seed))
+    keywords: dict[str, Any] = {}
+    for scalar in fusion.scalars:
+        keywords[scalar.name] = _scalar(rng, scalar.dtype)
+    bound = {str(s) for t in fusion.inputs for s in t.sizes}
+    keywords |= {s.name: sizes[s.name] for s in fusion.symbols if s.name not in bound}
+    return arrays, keywords
+
+
+def _array(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType, seed: int) -> Array:
+    if dtype.is_bool:
+        return rng.integers(0, 2, shape).astype(np.bool_)
+    special = seed % 8 == 7
+    if dtype.is_integer:
+        values = rng.integers(-5, 6, shape).astype(dtype.numpy)
+        return _strewn(rng, values, _INTEGERS) if special else values
+    floats = rng.uniform(-2.0, 2.0, shape)
+    if seed % 2 == 0:
+        floats = np.rint(floats * 8) / 8
+    if special:
+        floats = _strewn(rng, floats, _SPECIAL)
+    with np.errstate(over="ignore"):
+        return np.asarray(floats).astype(dtype.numpy)
+
+
+def _strewn(rng: np.random.Generator, values: Array, among: tuple[float, ...]) -> Array:
+    values = np.asarray(values)
+    chosen = rng.random(values.shape) < 0.1
+    return np.where(chosen, rng.choice(among, values.shape), values).astype(values.dtype)
+
+
+def _scalar(rng: np.random.Generator, dtype: DType) -> Any:
+    if dtype.is_bool:
+        return bool(rng.integers(0, 2))
+    if dtype.is_integer:
+        return int(rng.integers(-3, 4))
+    return float(rng.integers(-12, 13)) / 8

@@ -1,0 +1,312 @@
+"""The judge: what a fusion computes is held against what its math means.
+
+`expect` is asked before the fusion is scheduled, `check` after. Both raise `Failure`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import loopnest as ln
+from loopnest.dtypes import DType
+from loopnest.numeric import rounded
+from loopnest.schedule.loops import Conflict, LoopForest
+
+from fuzzing.arrays import Array, make_arrays
+from fuzzing.bounds import Approx, bounded_outputs, unit
+from fuzzing.failures import Failure
+from fuzzing.snapshot import Snapshot
+
+TARGETS = ("interpret", "c")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a fusion computes of some arrays.
+
+    `outputs` are the oracle's; `bounds` say how far a correct kernel may be from them.
+    """
+
+    sizes: Mapping[str, int]
+    arrays: Sequence[Array]
+    keywords: Mapping[str, Any]
+    outputs: Sequence[Array]
+    bounds: Sequence[Approx]
+    dtypes: Sequence[DType]
+    names: Sequence[str]
+
+    def copies(self) -> list[Array]:
+        """Return the inputs to pass: an output in place overwrites its own."""
+        return [a.copy() for a in self.arrays]
+
+
+def expect(fusion: ln.Fusion, sizes: Mapping[str, int], data: int = 0) -> Expected:
+    """Return what `fusion`, which is not scheduled yet, computes at `sizes`.
+
+    Raises:
+        Failure: the oracle and the second evaluation (`fuzzing.bounds`) disagree.
+    """
+    arrays, keywords = make_arrays(fusion, sizes, data)
+    try:
+        outputs = _oracle(fusion, arrays, keywords)
+    except ln.LoopnestError:
+        raise
+    except Exception as error:
+        raise Failure("oracle", f"{type(error).__name__}: {error}", where=str(sizes)) from error
+    scalars = {s.name: keywords[s.name] for s in fusion.scalars}
+    bounds = bounded_outputs(fusion, arrays, scalars, sizes)
+    dtypes = [t.dtype for t in fusion.outputs]
+    names = [t.name for t in fusion.outputs]
+    found = Expected(sizes, arrays, keywords, outputs, bounds, dtypes, names)
+    _require_agreement(found)
+    return found
+
+
+def _oracle(
+    fusion: ln.Fusion, arrays: Sequence[Array], keywords: Mapping[str, Any]
+) -> Sequence[Array]:
+    found = ln.evaluate(fusion, *arrays, **keywords)
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _require_agreement(found: Expected) -> None:
+    parts = zip(found.outputs, found.bounds, found.dtypes, found.names, strict=True)
+    for output, bound, dtype, name in parts:
+        if output.dtype != dtype.numpy or output.shape != bound.value.shape:
+            what = f"{name} is {output.dtype}{output.shape}, not {dtype}{bound.value.shape}"
+            raise Failure("oracle", what, where=str(found.sizes))
+        problem = difference(output, bound.value, bound, dtype)
+        if problem:
+            raise Failure("oracle", f"{name} {problem}", where=str(found.sizes))
+
+
+def tolerance(expected: Array, bound: Approx, dtype: DType) -> Array:
+    """Return how far each element may be: its bound, and the rounding of both to `dtype`."""
+    error = np.broadcast_to(np.asarray(bound.error, np.float64), np.shape(expected))
+    if not dtype.is_float:
+        return error
+    with np.errstate(all="ignore"):
+        ulp = unit(dtype) * (np.abs(_wide(expected)) + error) + float(_tiny(dtype))
+    return np.where(error > 0, error + 2 * ulp, 0.0)
+
+
+def _tiny(dtype: DType) -> float:
+    return {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149}.get(dtype.name, 0.0)
+
+
+def _wide(values: Array) -> Array:
+    return values.astype(np.float64) if values.dtype.kind in "fV" else values
+
+
+def difference(found: Array, expected: Array, bound: Approx, dtype: DType) -> str:
+    """Return how `found` differs from `expected` beyond its tolerance; "" where it does not."""
+    if found.shape != np.shape(expected):
+        return f"has shape {found.shape}, not {np.shape(expected)}"
+    allowed = tolerance(expected, bound, dtype)
+    if dtype.is_float:
+        mine, theirs = _wide(found), np.asarray(rounded(np.asarray(expected), dtype))
+        theirs = _wide(theirs)
+        with np.errstate(all="ignore"):
+            same = np.abs(mine - theirs) <= allowed
+        same |= (mine == theirs) | (np.isnan(mine) & np.isnan(theirs)) | np.isinf(allowed)
+    else:
+        mine, theirs = found, np.asarray(expected)
+        same = (mine == theirs) | np.isinf(allowed)
+    if same.all():
+        return ""
+    place = tuple(int(i) for i in np.argwhere(~same)[0])
+    count = int(np.count_nonzero(~same))
+    return (
+        f"at {list(place)} is {mine[place]!r}, not {theirs[place]!r} within "
+        f"{float(allowed[place]):.3g}; {count} of {same.size} elements differ"
+    )
+
+
+# A schedule call
+
+
+@contextmanager
+def judged(fusion: ln.Fusion) -> Iterator[None]:
+    """Judge a schedule call in a script: a ScheduleError passes if nothing has changed."""
+    before = Snapshot(fusion)
+    try:
+        yield
+    except (ln.ScheduleError, ln.NotSupported) as error:
+        before.require_same("", error)
+        print(f"refused: {error}")
+    else:
+        before.require_frozen("")
+
+
+def require_order(fusion: ln.Fusion, line: str = "") -> None:
+    """Raise `Failure` where the positions of `fusion` leave no order of expressions."""
+    try:
+        LoopForest(fusion).check()
+    except Conflict as conflict:
+        raise Failure("order", conflict.reason, line) from conflict
+
+
+# Lowering
+
+LEGITIMATE: Mapping[str, str] = {
+    "a value crosses threads": r"values that cross threads do not exist yet",
+    "shared memory": r"in shared memory",
+    "two parallel types in one loop": r"for the one and .* for the other",
+    "a vectorized axis is not innermost": r"is vectorized, but it has \d+ leaf axes",
+    "the width of a vector": r"its vectorized axis \d+ has the extent",
+    "a vectorized or cpu_parallel reduction": r"each step of a reduction needs the one before",
+    "a race in a parallel loop": r"is computed again in each iteration of the .* loop",
+    "an output in place is read late": r"an element could be read after it is overwritten",
+    "no common domain": r"a loop that they share has no common domain",
+}
+"""Why a schedule may have no kernel: name -> what the sentence says."""
+
+
+def refusal_of(error: ln.LoopnestError) -> str:
+    """Return the name of a legitimate refusal by the lowering.
+
+    Raises:
+        Failure: it is none.
+    """
+    text = str(error)
+    for name, pattern in LEGITIMATE.items():
+        if re.search(pattern, text):
+            return name
+    raise Failure("lowering", f"{type(error).__name__}: {text}") from error
+
+
+def lowered(fusion: ln.Fusion) -> ln.Kernel | str:
+    """Return the kernel of `fusion`, or why there is none.
+
+    Raises:
+        Failure: an error that is no LoweringError or NotSupported, or one without a good reason.
+    """
+    require_order(fusion)
+    try:
+        kernel = ln.lower(fusion)
+    except (ln.LoweringError, ln.NotSupported) as error:
+        return refusal_of(error)
+    except Exception as error:
+        raise Failure("lowering", f"{type(error).__name__}: {error}") from error
+    try:
+        text = str(kernel)
+        assert text.startswith("# loopnest nest 1\n")
+    except Exception as error:
+        raise Failure("printing", f"{type(error).__name__}: {error}") from error
+    return kernel
+
+
+# Runs
+
+_LAUNCH_LIMITS = re.compile(
+    r"a block has \d+ threads|has extent \d+; use at most|a loop is split by .* which is 0"
+)
+
+
+def run(function: Any, expected: Expected, target: str) -> str:
+    """Run a compiled kernel once and judge its results; return "" or why it could not start.
+
+    Raises:
+        Failure: a wrong result, a fault, a bare error.
+    """
+    where = f"{dict(expected.sizes)} on {target}"
+    arrays = expected.copies()
+    out = tuple(
+        None if o.inplace else _poisoned(e)
+        for o, e in zip(function.kernel.program.outputs, expected.outputs, strict=True)
+    )
+    try:
+        results = function(*arrays, out=out, **expected.keywords)
+    except ln.KernelFault as fault:
+        raise Failure("fault", _without_line(str(fault)), where=where) from fault
+    except ln.LaunchError as error:
+        if _LAUNCH_LIMITS.search(str(error)):
+            return "a launch limit"
+        raise Failure("launch", str(error), where=where) from error
+    except Exception as error:
+        raise Failure("run", f"{type(error).__name__}: {error}", where=where) from error
+    results = results if isinstance(results, tuple) else (results,)
+    compare(results, expected, where)
+    return ""
+
+
+def _without_line(text: str) -> str:
+    return re.sub(r"nest line \d+ ", "", text)
+
+
+def _poisoned(like: Array) -> Array:
+    """Return an array of the shape of `like` that holds none of its values."""
+    array = np.empty(like.shape, like.dtype)
+    array.view(np.uint8).fill(0xA5) if array.size and array.ndim else None
+    if not array.ndim:
+        array[...] = np.frombuffer(b"\xa5" * array.itemsize, array.dtype)[0]
+    if like.dtype == np.bool_ and array.size:
+        np.logical_not(like, out=array)
+    return array
+
+
+def compare(results: Sequence[Array], expected: Expected, where: str) -> None:
+    """Raise `Failure` where a result is not what the oracle says."""
+    parts = zip(
+        results, expected.outputs, expected.bounds, expected.dtypes, expected.names, strict=True
+    )
+    for result, output, bound, dtype, name in parts:
+        problem = difference(result, output, bound, dtype)
+        if problem:
+            raise Failure("result", f"{name} {problem}", where=where)
+
+
+def check(
+    fusion: ln.Fusion, expected: Sequence[Expected], targets: Sequence[str] = TARGETS
+) -> str:
+    """Lower, compile and run `fusion`; return "" or why it has no kernel.
+
+    Raises:
+        Failure: what it does is not what `expected` says.
+    """
+    check_oracle(fusion, expected)
+    kernel = lowered(fusion)
+    if isinstance(kernel, str):
+        print(f"no kernel: {kernel}")
+        return kernel
+    for target in targets:
+        function = compiled(kernel, target)
+        for case in expected:
+            run(function, case, target)
+    return ""
+
+
+def check_oracle(fusion: ln.Fusion, expected: Sequence[Expected]) -> None:
+    """Raise `Failure` where the schedule changed what the math means (rfactor, caches, clones)."""
+    for case in expected[:2]:
+        where = f"{dict(case.sizes)} by ln.evaluate of the scheduled fusion"
+        try:
+            outputs = _oracle(fusion, case.arrays, case.keywords)
+        except ln.LaunchError as error:
+            if _LAUNCH_LIMITS.search(str(error)):
+                continue
+            raise Failure("oracle", str(error), where=where) from error
+        except ZeroDivisionError:
+            continue  # rfactor of a loop that is split by a size, which is 0
+        except Exception as error:
+            raise Failure("oracle", f"{type(error).__name__}: {error}", where=where) from error
+        compare(outputs, case, where)
+
+
+def compiled(kernel: ln.Kernel, target: str) -> Any:
+    """Return `kernel` ready to run.
+
+    Raises:
+        Failure: it does not compile.
+    """
+    options = {"optimize": 1} if target == "c" else {}
+    try:
+        return ln.compile(kernel, target=target, **options)
+    except Exception as error:
+        raise Failure("compile", f"{type(error).__name__}: {error}", where=target) from error
