@@ -122,7 +122,7 @@ def all_exponents(dtype: str, mantissas: int, seed: int = 0) -> Array:
     bits, width, word = (23, 8, np.uint32) if dtype == "float32" else (52, 11, np.uint64)
     parts: Array = rng.integers(0, 1 << bits, (mantissas, 1), word)
     parts[:3, 0] = 0, 1, (1 << bits) - 1
-    upper: Array = np.arange(2 << width).astype(word) * word(1 << bits)
+    upper: Array = (np.arange(2 << width) << bits).astype(word)
     result: Array = (parts | upper).ravel().view(dtype)
     return result
 

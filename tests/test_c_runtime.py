@@ -247,14 +247,13 @@ def test_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_compiler_named_by_cc_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CC", "no-such-compiler -m64")
+@pytest.mark.parametrize("cc", ["no-such-compiler -m64", "gcc 'unfinished"])
+def test_compiler_named_by_cc_is_missing(cc: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", cc)
     assert find_compiler() is None
     with pytest.raises(CompileError) as caught:
         compile_c(SOURCE)
-    assert str(caught.value) == (
-        'target "c": CC=no-such-compiler -m64 does not start; mend or unset CC'
-    )
+    assert str(caught.value) == f'target "c": CC={cc} does not start; mend or unset CC'
 
 
 @needs_compiler

@@ -1,6 +1,9 @@
 """The C text: compiled by the system's compiler, run, compared with NumPy."""
 
 import re
+import shutil
+import subprocess
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -268,8 +271,7 @@ def test_lanes_that_meet_in_one_element_get_no_simd_pragma():
     np.testing.assert_array_equal(result["z"], x.reshape(8, 2).sum(axis=1))
 
 
-def test_register_tile():
-    program = parse_nest("""
+TILE = """
         kernel k(a: float32[M, K], b: float32[K, N]) -> (c: float32[M, N])
         for i0 in M // 6:  # cpu_parallel
           for i1 in N // 32:
@@ -284,11 +286,34 @@ def test_register_tile():
             for i7 in 6:  # unroll
               for i8 in 32:  # vectorize
                 c[i0 * 6 + i7, i1 * 32 + i8] = T2[i7, i8]
-        """)
+        """
+
+
+def test_register_tile():
+    program = parse_nest(TILE)
     assert "#pragma GCC unroll 6" in body_of(program)
     a = RNG.integers(-9, 9, (12, 10)).astype(np.float32)
     b = RNG.integers(-9, 9, (10, 64)).astype(np.float32)
     np.testing.assert_array_equal(run_c(program, a=a, b=b, optimize=3)["c"], a @ b)
+
+
+@pytest.mark.parametrize(("text", "instruction", "count"), [(TILE, "vfmadd", 12),
+                                                            (ACCUMULATOR, "vaddps", 1)])  # fmt: skip
+def test_accumulators_stay_in_registers(text, instruction, count, tmp_path):
+    """No block of the assembly that accumulates writes to memory."""
+    cpu = Path("/proc/cpuinfo")
+    if not shutil.which("gcc") or not cpu.exists() or "avx512f" not in cpu.read_text():
+        pytest.skip("looks at what gcc makes for AVX-512")
+    source = tmp_path / "kernel.c"
+    source.write_text(print_c(parse_nest(text)))
+    flags = "-std=gnu11 -O3 -march=native -fopenmp -fno-math-errno -fno-trapping-math -w"
+    command = ["gcc", *flags.split(), "-S", "-o", "-", str(source)]
+    assembly = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    blocks = re.split(r"^\.L\w+:$|^\t[jc]\w+\t.*$", assembly, flags=re.MULTILINE)
+    hot = [b for b in blocks if len(re.findall(rf"\t{instruction}.*zmm", b)) >= count]
+    assert hot
+    for block in hot:
+        assert not re.search(r"\tvmov.*\t%[xyz]mm\d+, .*\(", block), block
 
 
 # Memory
@@ -458,7 +483,7 @@ def test_casts_are_numpys():
     inputs = ", ".join([f"{a}_x: {a}[N]" for a in dict(CASTS)])
     outputs = ", ".join([f"y_{a}_{b}: {b}[N]" for a, b in CASTS])
     program = parse_nest(f"kernel k({inputs}) -> ({outputs})\nfor i0 in N:\n{lines}")
-    values = np.array([0, 1, -1, 2.5, -2.5, 0.99, 1000, 3e4, 65519, 1e-8, 7, -100000])
+    values = np.array([0, 1, -1, 2.5, -2.5, 0.99, 1000, 3e4, 65519, 1e-8, 7, -60000])
     with np.errstate(over="ignore"):
         arrays = {f"{a}_x": values.astype(dtypes.of(a).numpy) for a in dict(CASTS)}
     result = run_c(program, **arrays)

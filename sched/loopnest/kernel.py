@@ -218,7 +218,7 @@ class Kernel:
                 threads or too much shared memory.
         """
         given = ", ".join([f"{name}={size!r}" for name, size in sizes.items()])
-        return self._planner.keyword_plan(sizes, f"{self.name}.launch({given})").config
+        return self._planner.keyword_config(sizes, f"{self.name}.launch({given})")
 
     # Machine code
 

@@ -16,7 +16,8 @@ import numpy as np
 import loopnest as ln
 from loopnest.dtypes import DType
 from loopnest.numeric import rounded
-from loopnest.schedule.loops import Conflict, LoopForest
+from loopnest.schedule.loop_groups import Conflict
+from loopnest.schedule.loops import LoopForest
 
 from fuzzing.arrays import Array, make_arrays
 from fuzzing.bounds import Approx, bounded_outputs, unit

@@ -23,7 +23,7 @@ from loopnest.errors import NotSupported
 from loopnest.expr import ONE, Expr
 from loopnest.lower.groups import Plan
 from loopnest.lower.nest import is_reduced
-from loopnest.schedule.loops import LoopGroup
+from loopnest.schedule.loop_groups import LoopGroup
 from loopnest.simplify import Simplifier
 from loopnest.tensor import TensorView
 

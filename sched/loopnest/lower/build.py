@@ -13,7 +13,7 @@ from loopnest.lower.groups import LoopSpec
 from loopnest.lower.indexing import Guarded, Indexer
 from loopnest.lower.nest import Compute, LoopNode, Nest, NestItem
 from loopnest.lower.predicates import Piece, lift, seal
-from loopnest.schedule.loops import LoopGroup
+from loopnest.schedule.loop_groups import LoopGroup
 from loopnest.tensor import TensorView
 
 

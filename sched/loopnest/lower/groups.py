@@ -16,7 +16,9 @@ from loopnest.errors import LoweringError
 from loopnest.expr import ONE, Const, Expr
 from loopnest.lower.promotion import Promoter, Promotion
 from loopnest.origin import Origin
-from loopnest.schedule.loops import Conflict, LoopBody, LoopForest, LoopGroup
+from loopnest.schedule.loop_groups import Conflict, LoopGroup
+from loopnest.schedule.loops import LoopForest
+from loopnest.schedule.order import LoopBody
 from loopnest.simplify import Simplifier
 from loopnest.tensor import Fusion, TensorView
 

@@ -40,7 +40,7 @@ from loopnest.lower.allocation import Storage
 from loopnest.lower.groups import Plan, is_trivial
 from loopnest.lower.nest import Compute, Nest
 from loopnest.lower.promotion import Promotion
-from loopnest.schedule.loops import RootClass
+from loopnest.schedule.loop_groups import RootClass
 from loopnest.schedule.replay import Match, match_leaves
 from loopnest.schedule.root_map import pairs
 from loopnest.tensor import TensorView

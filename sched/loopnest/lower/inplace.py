@@ -31,12 +31,16 @@ def check_inplace(program: Program, plan: Plan) -> None:
 
 
 def _check(program: Program, buffer: Buffer, plan: Plan, tensor: TensorView) -> None:
+    target = plan.fusion.inplace[tensor]
+    old_value = {consumer.name for consumer in target.consumers}
     stores: list[tuple[int, Store, Loops]] = []
     reads: list[tuple[int, tuple[Expr, ...], Loops]] = []
     for order, (node, ancestors) in enumerate(walk(program.body)):
         loops = tuple([a.var for a in ancestors if isinstance(a, Loop)])
         if isinstance(node, Store) and node.storage is buffer:
             stores.append((order, node, loops))
+        if isinstance(node, Store) and node.tensor not in old_value:
+            continue  # it reads the output, which its store precedes
         for load in (x for e in expressions(node) for x in loads(e)):
             if load.buffer is buffer:
                 reads.append((order, load.args, loops))

@@ -20,7 +20,8 @@ from loopnest.domain import IterDomain
 from loopnest.enums import ParallelType
 from loopnest.expr import ONE, ZERO, Const, Expr, Index
 from loopnest.lower.groups import LoopSpec, Plan, is_trivial
-from loopnest.schedule.loops import LoopBody, LoopGroup
+from loopnest.schedule.loop_groups import LoopGroup
+from loopnest.schedule.order import LoopBody
 from loopnest.tensor import TensorView
 
 

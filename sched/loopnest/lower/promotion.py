@@ -28,7 +28,8 @@ from loopnest.domain import (
 )
 from loopnest.errors import LoweringError
 from loopnest.expr import ONE, Expr
-from loopnest.schedule.loops import LoopForest, LoopGroup, RootClass
+from loopnest.schedule.loop_groups import LoopGroup, RootClass
+from loopnest.schedule.loops import LoopForest
 from loopnest.simplify import Simplifier
 from loopnest.tensor import TensorView
 

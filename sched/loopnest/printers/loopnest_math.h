@@ -13,8 +13,8 @@
  * (exp, log), Tang 1990 (log of f/(2+f)), Payne and Hanek 1983 (sine and cosine).
  *
  * Flags that it relies on: -fno-math-errno and -fno-trapping-math (for speed: selects between
- * values that are both computed), -fwrapv (signed integers wrap, as in NumPy), and no
- * reassociation of floating-point sums.
+ * values that are both computed), and no reassociation of floating-point sums. No signed integer
+ * overflows: what may wrap is computed unsigned.
  */
 #ifndef LOOPNEST_MATH_H
 #define LOOPNEST_MATH_H
@@ -436,9 +436,10 @@ LN_FN uint32_t ln_window_u32(uint32_t high, uint32_t low, uint32_t s) {
  *
  * Payne-Hanek in 32-bit words, without a table: |x| = m * 2^(e-150) in quarter turns is
  * m * 2^(e-150) * 2/pi, of which only the value modulo 4 counts, so of 2/pi only the 96 bits
- * that meet m there. `w` are the words of 2/pi after 37 zeros; two selects by the exponent's bits
- * fetch four of them, a shift the bits. One path for all exponents: a Cody-Waite path for small
- * arguments beside it would be computed for every lane as well. */
+ * that meet m there. `w` are the words of 2/pi after 37 zeros; three bits of the exponent select
+ * four of them, its other bits shift them. Below 2^-12 the result means nothing: callers drop it.
+ * One path for all exponents, because a Cody-Waite path for small arguments beside it would be
+ * computed for every lane as well. */
 LN_FN float ln_trig_reducef(uint32_t magnitude, uint32_t *quadrant) {
   const uint32_t w0 = 0x00000000u, w1 = 0x0517cc1bu, w2 = 0x727220a9u, w3 = 0x4fe13abeu;
   const uint32_t w4 = 0x8fa9a6eeu, w5 = 0x06db14acu, w6 = 0xc9e21c82u, w7 = 0x0ff28b1du;

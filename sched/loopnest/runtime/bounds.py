@@ -29,6 +29,9 @@ class IndexBounds:
         self.lets = {n.var: n.value for n in nodes if isinstance(n, kir.Let)}
         self.buffers = _buffers(program, nodes)
         self.tests = _vector_tests(program)
+        self.extents = [
+            n.var.extent for n in nodes if isinstance(n, kir.Loop) and _over_sizes(n.var.extent)
+        ]
         roots = [e for node in nodes for e in _index_roots(node)]
         roots += [size for _, size in program.launch]
         roots += [e for b in self.buffers for e in (b.size, *b.strides)]
@@ -92,6 +95,10 @@ class IndexBounds:
             return False
         found = self.intervals(sizes)
         return all(_holds(test, found) for test in self.tests)
+
+
+def _over_sizes(extent: Expr) -> bool:
+    return not any(isinstance(n, (Index, LaunchIndex, Local)) for n in walk(extent))
 
 
 def _buffers(program: kir.Program, nodes: list[kir.Stmt]) -> list[Buffer]:

@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -31,14 +32,14 @@ _log = logging.getLogger("loopnest")
 # None of these changes a result by more than rounding:
 # -ffp-contract=fast lets a * b + c be rounded once, as CUDA compilers do by default;
 # -fno-math-errno and -fno-trapping-math say that nobody reads errno or the exception flags, which
-#   lets square roots inline and both sides of a select be computed (if-conversion, so SIMD);
-# -fwrapv makes signed integers wrap, as in NumPy.
+#   lets square roots inline and both sides of a select be computed (if-conversion, so SIMD).
+# Not -fwrapv: values of integer tensors are computed unsigned where they may wrap, and an index
+#   that might wrap is no address that moves by 1: its loads would become gathers.
 _FLAGS = (
     "-std=gnu11",
     "-ffp-contract=fast",
     "-fno-math-errno",
     "-fno-trapping-math",
-    "-fwrapv",
     "-fPIC",
     "-shared",
     "-w",
@@ -189,7 +190,10 @@ def _load(path: Path) -> ctypes.CDLL:
 
 @lru_cache(maxsize=16)
 def _find(cc: str, path: str) -> Compiler | None:
-    commands = [shlex.split(cc)] if cc.strip() else [["cc"], ["gcc"], ["clang"]]
+    try:
+        commands = [shlex.split(cc)] if cc.strip() else [["cc"], ["gcc"], ["clang"]]
+    except ValueError:  # a quotation without its end
+        return None
     for name, *arguments in commands:
         program = shutil.which(name, path=path)
         if program is not None and (version := _ask_version((program, *arguments))):
@@ -219,35 +223,30 @@ def _required() -> Compiler:
 def _features(compiler: Compiler) -> Features:
     """Find out by trial which flags work.
 
-    Only the usual answer, all of them, is kept on disk: what is missing may be installed later.
-
     Raises:
-        CompileError: the compiler builds nothing.
+        CompileError: the compiler builds nothing that loads.
     """
-    stored = DiskCache("probe")
-    key = digest(str(compiler), cpu_model())
-    if stored.get(key) is not None:
-        return Features(_NATIVE[0], _OPENMP[0], _OPENMP[1])
     for native in _NATIVE:
         for level, threads in enumerate(_OPENMP):
-            if _works(compiler, (*native, *threads)):
-                if native == _NATIVE[0] and level == 0:
-                    stored.put(key, b"")
+            with suppress(CompileError):
+                _probe(compiler, (*native, *threads))
                 return Features(native, threads, _OPENMP[max(level, 1)])
-    _build(compiler, _FLAGS, _PROBE)  # raises with the compiler's message
-    raise CompileError(str(compiler), "its answers differ from one call to the next")
+    _probe(compiler, ())  # raises again, with the compiler's message
+    return Features((), (), ())
 
 
-def _works(compiler: Compiler, flags: tuple[str, ...]) -> bool:
-    """Whether these flags give a library that loads: a linker may put off what is missing."""
-    with tempfile.TemporaryDirectory(prefix="loopnest-") as folder:
-        library = Path(folder) / "probe.so"
-        try:
-            library.write_bytes(_build(compiler, (*_FLAGS, *flags), _PROBE))
-            _load(library)
-        except CompileError:
-            return False
-    return True
+def _probe(compiler: Compiler, flags: tuple[str, ...]) -> None:
+    """Build and load a library: a linker may put off what is missing, so both are tried.
+
+    What works is kept on disk; what does not is tried again in the next process, where it may
+    have been installed.
+
+    Raises:
+        CompileError: it does not work.
+    """
+    stored = DiskCache("probe", ".so")
+    key = digest(str(compiler), cpu_model(), shlex.join(flags))
+    _load(stored.path(key) or stored.put(key, _build(compiler, (*_FLAGS, *flags), _PROBE)))
 
 
 def _flags(compiler: Compiler, optimize: int, openmp: bool, fast_math: bool) -> tuple[str, ...]:

@@ -183,7 +183,7 @@ class CompiledKernel(Generic[K]):
             for size, dtype in zip(plan.workspace, self._spaces, strict=True)
         ]
         arrays = [*inputs, *self._outputs.own(results), *spaces]
-        if plan.config.is_empty:
+        if plan.is_empty:
             self._run_empty(arrays, results, scalars, plan)
         else:
             self._executable.run(arrays, scalars, plan)

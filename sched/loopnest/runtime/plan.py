@@ -49,6 +49,9 @@ class LaunchConfig:
         return 0 in self.grid or 0 in self.block
 
 
+NO_THREADS = LaunchConfig((0, 1, 1), (1, 1, 1), 0, "scalar")
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A launch at given sizes, checked.
@@ -56,6 +59,7 @@ class Plan:
     Args:
         sizes: the value of every size symbol, in the order of the parameters.
         config: its configuration.
+        is_empty: whether no thread runs, or there is nothing to compute.
         index_bits: the width that indices need.
         outputs: the shape of each output, in order.
         workspace: the number of elements of each workspace buffer, in order.
@@ -63,6 +67,7 @@ class Plan:
 
     sizes: dict[str, int]
     config: LaunchConfig
+    is_empty: bool
     index_bits: int
     outputs: tuple[tuple[int, ...], ...]
     workspace: tuple[int, ...]
@@ -83,18 +88,18 @@ class Planner:
             LaunchError: too many threads, blocks or too much shared memory; sizes that no index
                 can count, or that a loop cannot be split by.
         """
-        try:
-            config = self.config(sizes, subject)
-            spaces = [p.buffer for p in self.program.params if p.kind == "workspace"]
-            return Plan(
-                {name: sizes[name] for name in self.names},
-                config,
-                self._index_bits(sizes, subject),
-                tuple([_numbers(o.shape, sizes) for o in self.program.outputs]),
-                tuple([size_value(b.size, sizes) for b in spaces if b is not None]),
-            )
-        except ZeroDivisionError:
-            raise self._split_by_zero(sizes, subject) from None
+        spaces = [p.buffer for p in self.program.params if p.kind == "workspace"]
+        outputs = tuple([_numbers(o.shape, sizes) for o in self.program.outputs])
+        nothing = all(0 in shape for shape in outputs)
+        config = NO_THREADS if nothing else self.config(sizes, subject)
+        return Plan(
+            {name: sizes[name] for name in self.names},
+            config,
+            nothing or config.is_empty,
+            self._index_bits(sizes, subject),
+            outputs,
+            tuple([size_value(b.size, sizes) for b in spaces if b is not None]),
+        )
 
     def _index_bits(self, sizes: Mapping[str, int], subject: str) -> int:
         if self.bounds.fits(sizes, INT32):
@@ -114,9 +119,14 @@ class Planner:
         """Return the configuration of a launch, within the limits.
 
         Raises:
-            LaunchError: beyond a limit.
+            LaunchError: beyond a limit, or a loop is split by a size that is 0.
         """
-        extents = {d: size_value(size, sizes) for d, size in self.program.launch}
+        try:
+            extents = {d: size_value(size, sizes) for d, size in self.program.launch}
+            for extent in self.bounds.extents:
+                size_value(extent, sizes)
+        except ZeroDivisionError:
+            raise self._split_by_zero(sizes, subject) from None
         for dimension, extent in extents.items():
             if extent > MAX_EXTENT[dimension]:
                 where = f"{dimension.value} has extent {extent}"
@@ -136,8 +146,8 @@ class Planner:
         _, total = shared_layout(self.program)
         return size_value(total, sizes)
 
-    def keyword_plan(self, keywords: Mapping[str, object], subject: str) -> Plan:
-        """Return the plan of a launch whose sizes are given by name.
+    def keyword_config(self, keywords: Mapping[str, object], subject: str) -> LaunchConfig:
+        """Return the configuration of a launch whose sizes are given by name.
 
         Raises:
             LaunchError: an unknown size, a missing one, no int >= 0, a broken assumption; and as
@@ -153,7 +163,8 @@ class Planner:
                 raise LaunchError(subject, f"the size {name} is missing", wanted)
         sizes = {n: keyword_size(n, keywords[n], subject) for n in self.names}
         check_conditions(self.program.conditions, sizes, subject)
-        return self.plan(sizes, subject)
+        self._index_bits(sizes, subject)
+        return self.config(sizes, subject)
 
 
 def _check_threads(extents: Mapping[ParallelType, int], subject: str) -> None:

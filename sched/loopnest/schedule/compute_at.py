@@ -22,7 +22,8 @@ from loopnest.schedule.funnel import (
     primitive,
     require_tensor,
 )
-from loopnest.schedule.loops import Conflict, LoopForest
+from loopnest.schedule.loop_groups import Conflict
+from loopnest.schedule.loops import LoopForest
 from loopnest.schedule.replay import shared_positions
 from loopnest.schedule.spanning import spanning_replay
 from loopnest.tensor import TensorView

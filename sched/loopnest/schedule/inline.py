@@ -8,7 +8,8 @@ from loopnest.enums import ParallelType
 from loopnest.errors import ScheduleError
 from loopnest.schedule.compute_at import set_position
 from loopnest.schedule.funnel import Refusal, leading_position, primitive, require_computed
-from loopnest.schedule.loops import Conflict, LoopForest
+from loopnest.schedule.loop_groups import Conflict
+from loopnest.schedule.loops import LoopForest
 from loopnest.schedule.replay import shared_positions
 from loopnest.tensor import Fusion, TensorView, current_fusion
 

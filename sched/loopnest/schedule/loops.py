@@ -11,76 +11,14 @@ Source: rule 33 (groups stay a DAG) is nvFuser's expr_sort; rules 18 and 19 its 
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from loopnest.domain import IterDomain, ancestors
+from loopnest.schedule.loop_groups import Conflict, LoopGroup, RootClass
+from loopnest.schedule.order import LoopBody, Ordering
 from loopnest.schedule.replay import shared_positions
 from loopnest.schedule.root_map import pairs
 from loopnest.tensor import Fusion, TensorView
-
-
-class Conflict(Exception):
-    """These positions have no loop nest; `reason` names the tensors."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
-class LoopGroup:
-    """One loop: the leaf axes that share it, and the loop around it."""
-
-    __slots__ = ("axes", "earliest", "forward", "outer")
-
-    def __init__(self, axis: IterDomain, outer: LoopGroup | None, earliest: int) -> None:
-        self.axes = [axis]
-        self.earliest = earliest
-        self.outer = outer
-        self.forward: LoopGroup | None = None
-
-    def find(self) -> LoopGroup:
-        """Return the group that this one was united into."""
-        group = self
-        while group.forward is not None:
-            group = group.forward
-        return group
-
-    def enclosing(self) -> LoopGroup | None:
-        """Return the group of the loop around this one."""
-        return None if self.outer is None else self.outer.find()
-
-    def path(self) -> tuple[LoopGroup, ...]:
-        """Return the groups from the outermost loop to this one."""
-        result: list[LoopGroup] = []
-        group: LoopGroup | None = self.find()
-        while group is not None:
-            result.append(group)
-            group = group.enclosing()
-        return tuple(reversed(result))
-
-
-class RootClass:
-    """Root axes that stand for one axis of the math inside shared loops (rules 18 to 20)."""
-
-    __slots__ = ("forward", "members")
-
-    def __init__(self, tensor: TensorView, axis: IterDomain) -> None:
-        self.members: dict[tuple[TensorView, bool], IterDomain] = {
-            (tensor, axis in tensor.domain.root): axis
-        }
-        self.forward: RootClass | None = None
-
-    def find(self) -> RootClass:
-        found = self
-        while found.forward is not None:
-            found = found.forward
-        return found
-
-    def concrete(self) -> IterDomain:
-        """Return a member that is no broadcast, if there is one; else a broadcast (rule 20)."""
-        axes = self.members.values()
-        return next((axis for axis in axes if not axis.is_broadcast), next(iter(axes)))
 
 
 class LoopForest:
@@ -173,6 +111,8 @@ class LoopForest:
                 outer = self._new_group(axis, outer)
             for twin in unit.siblings[1:]:
                 self._join(twin.domain.leaf[place], outer)
+        for twin in unit.siblings[1:]:
+            self._unite_twins(unit, twin)
         for twin in unit.siblings:
             self.position[twin] = pos
             if pos:
@@ -263,6 +203,13 @@ class LoopForest:
                 if mine in needed:
                     self._unite_class(tensor, mine, consumer, theirs)
 
+    def _unite_twins(self, unit: TensorView, twin: TensorView) -> None:
+        """Outputs of one definition share every loop, so their axes are those of one math."""
+        levels = ((unit.domain.root, twin.domain.root), (unit.domain.rfactor, twin.domain.rfactor))
+        for mine, theirs in levels:
+            for a, b in zip(mine, theirs, strict=True):
+                self._unite_class(unit, a, twin, b)
+
     def _class(self, tensor: TensorView, axis: IterDomain) -> RootClass:
         found = self.class_of.get(axis)
         if found is None:
@@ -321,133 +268,4 @@ class LoopForest:
             Conflict: the positions have no order, or a tensor would be read inside a loop that
                 still computes it.
         """
-        top = LoopBody(None)
-        node_of: dict[LoopGroup, LoopBody] = {}
-        paths: dict[TensorView, tuple[LoopGroup, ...]] = {}
-        for rank, unit in enumerate(self.units):
-            path = paths[unit] = self.path(unit)
-            body = top
-            for group in path:
-                inner = node_of.get(group)
-                if inner is None:
-                    inner = node_of[group] = LoopBody(group)
-                    body.add(group, inner, rank)
-                body = inner
-            body.add(unit, unit, rank)
-        for unit in self.units:
-            for consumer in _consumers(unit):
-                if consumer in paths:
-                    self._edge(unit, consumer, paths, top, node_of)
-        for body in (top, *node_of.values()):
-            body.sort()
-        return top
-
-    def _edge(
-        self,
-        unit: TensorView,
-        consumer: TensorView,
-        paths: dict[TensorView, tuple[LoopGroup, ...]],
-        top: LoopBody,
-        node_of: dict[LoopGroup, LoopBody],
-    ) -> None:
-        mine, theirs = paths[unit], paths[consumer]
-        depth = 0
-        for a, b in zip(mine, theirs, strict=False):
-            if a is not b:
-                break
-            depth += 1
-        if depth > self.shared_depth(unit):
-            raise Conflict(
-                f"{consumer.name} reads {unit.name} (compute_at_pos {self.position[unit]}) inside "
-                f"a loop that still computes {unit.name}"
-            )
-        body = node_of[mine[depth - 1]] if depth else top
-        first = mine[depth] if depth < len(mine) else unit
-        second = theirs[depth] if depth < len(theirs) else consumer
-        body.edge(first, second)
-
-
-Item = LoopGroup | TensorView
-
-
-class LoopBody:
-    """What stands inside one loop (or the kernel: `group` is None), in order of execution."""
-
-    __slots__ = ("_after", "_items", "_rank", "_waiting", "group", "order")
-
-    def __init__(self, group: LoopGroup | None) -> None:
-        self.group = group
-        self.order: list[LoopBody | TensorView] = []
-        self._items: dict[Item, LoopBody | TensorView] = {}
-        self._rank: dict[Item, int] = {}
-        self._after: dict[Item, dict[Item, None]] = {}
-        self._waiting: dict[Item, int] = {}
-
-    def add(self, key: Item, item: LoopBody | TensorView, rank: int) -> None:
-        """Add an item; `rank` orders items that nothing else orders."""
-        self._items[key] = item
-        self._rank[key] = rank
-        self._waiting[key] = 0
-
-    def edge(self, first: Item, second: Item) -> None:
-        """Demand that `first` stands before `second`."""
-        after = self._after.setdefault(first, {})
-        if second not in after:
-            after[second] = None
-            self._waiting[second] += 1
-
-    def sort(self) -> None:
-        """Put the items into order.
-
-        Raises:
-            Conflict: they depend on each other in a circle.
-        """
-        ready = [
-            (self._rank[key], n, key) for n, key in enumerate(self._items) if not self._waiting[key]
-        ]
-        heapq.heapify(ready)
-        count = len(self._items)
-        while ready:
-            _, _, key = heapq.heappop(ready)
-            self.order.append(self._items[key])
-            for other in self._after.get(key, ()):
-                self._waiting[other] -= 1
-                if not self._waiting[other]:
-                    count += 1
-                    heapq.heappush(ready, (self._rank[other], count, other))
-        if len(self.order) < len(self._items):
-            stuck = sorted(
-                {
-                    t.name
-                    for key, n in self._waiting.items()
-                    if n
-                    for t in _tensors(self._items[key])
-                }
-            )
-            raise Conflict(
-                f"no order of expressions exists: {', '.join(stuck)} depend on each other inside "
-                "and outside of the loops that they share"
-            )
-
-    def walk(self) -> Iterator[TensorView]:
-        """Yield the tensors computed in here."""
-        for item in self.order or self._items.values():
-            if isinstance(item, LoopBody):
-                yield from item.walk()
-            else:
-                yield item
-
-
-def _tensors(item: LoopBody | TensorView) -> Iterable[TensorView]:
-    return item.walk() if isinstance(item, LoopBody) else (item,)
-
-
-def _consumers(unit: TensorView) -> Iterator[TensorView]:
-    """Yield the first siblings of the definitions that read `unit` or its siblings, each once."""
-    seen: set[TensorView] = set()
-    for twin in unit.siblings:
-        for consumer in twin.consumers:
-            head = consumer.siblings[0]
-            if head not in seen:
-                seen.add(head)
-                yield head
+        return Ordering(self).run()

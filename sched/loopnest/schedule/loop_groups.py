@@ -1,0 +1,69 @@
+"""What a loop forest is made of: groups of axes that share a loop, classes of root axes."""
+
+from __future__ import annotations
+
+from loopnest.domain import IterDomain
+from loopnest.tensor import TensorView
+
+
+class Conflict(Exception):
+    """These positions have no loop nest; `reason` names the tensors."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class LoopGroup:
+    """One loop: the leaf axes that share it, and the loop around it."""
+
+    __slots__ = ("axes", "earliest", "forward", "outer")
+
+    def __init__(self, axis: IterDomain, outer: LoopGroup | None, earliest: int) -> None:
+        self.axes = [axis]
+        self.earliest = earliest
+        self.outer = outer
+        self.forward: LoopGroup | None = None
+
+    def find(self) -> LoopGroup:
+        """Return the group that this one was united into."""
+        group = self
+        while group.forward is not None:
+            group = group.forward
+        return group
+
+    def enclosing(self) -> LoopGroup | None:
+        """Return the group of the loop around this one."""
+        return None if self.outer is None else self.outer.find()
+
+    def path(self) -> tuple[LoopGroup, ...]:
+        """Return the groups from the outermost loop to this one."""
+        result: list[LoopGroup] = []
+        group: LoopGroup | None = self.find()
+        while group is not None:
+            result.append(group)
+            group = group.enclosing()
+        return tuple(reversed(result))
+
+
+class RootClass:
+    """Root axes that stand for one axis of the math inside shared loops (rules 18 to 20)."""
+
+    __slots__ = ("forward", "members")
+
+    def __init__(self, tensor: TensorView, axis: IterDomain) -> None:
+        self.members: dict[tuple[TensorView, bool], IterDomain] = {
+            (tensor, axis in tensor.domain.root): axis
+        }
+        self.forward: RootClass | None = None
+
+    def find(self) -> RootClass:
+        found = self
+        while found.forward is not None:
+            found = found.forward
+        return found
+
+    def concrete(self) -> IterDomain:
+        """Return a member that is no broadcast, if there is one; else a broadcast (rule 20)."""
+        axes = self.members.values()
+        return next((axis for axis in axes if not axis.is_broadcast), next(iter(axes)))

@@ -1,0 +1,396 @@
+"""Random math: fusions of a few operations each, as lines of Python.
+
+Every operation of the language has its turn; operands are taken from what there is, so that
+diamonds, shared producers and tensors that nobody uses come about by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import loopnest as ln
+from loopnest.enums import IterKind
+
+from fuzzing.program import Session, Sizes
+
+_DTYPES = ["float32"] * 14 + ["float16"] * 2 + [
+    "bfloat16", "float64", "float64", "int32", "int32", "int64", "bool"
+]  # fmt: skip
+_SMOOTH = "tanh tanh sigmoid sin cos neg neg abs abs relu relu exp exp2 gelu silu erf".split()
+_ROUGH = "floor ceil round trunc reciprocal rsqrt sqrt log log2 log1p isnan".split()
+_ARITHMETIC = "add add sub sub mul mul maximum minimum".split()
+_COMPARISONS = "lt le gt ge eq ne".split()
+_REDUCTIONS = "sum sum sum max max min mean mean prod any all".split()
+_SYMBOLS = "NMK"
+
+
+class FusionWriter:
+    """Writes the math of one case into a session.
+
+    Args:
+        session: an empty one.
+        rng: decides everything.
+    """
+
+    def __init__(self, session: Session, rng: Random) -> None:
+        self.session, self.rng = session, rng
+        self.count = 0
+        self.dims: list[int | str] = []
+
+    def write(self) -> None:
+        """Write inputs, operations and outputs."""
+        rng = self.rng
+        symbols = list(_SYMBOLS[: rng.choice([1, 2, 2, 2, 3])])
+        self.dims = [*symbols, *symbols, *rng.sample([1, 2, 3, 4, 5, 8, 16], rng.choice([0, 1, 2]))]
+        for number in range(rng.choice([1, 1, 2, 2, 3])):
+            self._input(number)
+        if rng.random() < 0.25:
+            self._line("a0", f'f.scalar("a0", ln.{rng.choice(_DTYPES)})')
+        if rng.random() < 0.12 and self.session.fusion.symbols:
+            self._assume()
+        wanted = rng.choice([2, 3, 4, 5, 6, 8])
+        for _ in range(4 * wanted):
+            if self.count >= wanted:
+                break
+            self._operation()
+        self._outputs()
+        self._name_all()
+
+    # Lines
+
+    def _line(self, name: str, text: str) -> bool:
+        return self.session.define(f"{name} = {text}")
+
+    def _define(self, text: str) -> bool:
+        """Define the next tensor; refused math is passed over."""
+        if not self._line(f"t{self.count}", text):
+            return False
+        self.count += 1
+        return True
+
+    def _input(self, number: int) -> None:
+        rng = self.rng
+        rank = rng.choice([0, 1, 1, 2, 2, 2, 2, 3, 3, 4])
+        shape = [rng.choice(self.dims) for _ in range(rank)]
+        if number and rng.random() < 0.4:  # like the first, so that they meet
+            shape = list(self.session.tensor("x0").shape)
+            shape = [s if isinstance(s, int) else str(s) for s in shape]
+            if shape and rng.random() < 0.5:
+                shape[rng.randrange(len(shape))] = 1
+            shape = shape[rng.choice([0, 0, 1]) :]
+        text = "(" + "".join(f"{s!r}, " for s in shape).rstrip() + ")"
+        self._line(f"x{number}", f'f.input("x{number}", {text}, ln.{rng.choice(_DTYPES)})')
+
+    def _assume(self) -> None:
+        name = self.rng.choice(self.session.fusion.symbols).name
+        factor = self.rng.choice([2, 4, 8])
+        texts = [f"{name} % {factor} == 0", f"{name} <= 64", f"{name} >= 1"]
+        self.session.define(f'f.assume("{self.rng.choice(texts)}")')
+
+    # What there is
+
+    def _tensors(self, test: Callable[[ln.TensorView], bool] = lambda _: True) -> list[str]:
+        session = self.session
+        return [n for n in session.tensors if test(session.tensor(n))]
+
+    def _pick(self, test: Callable[[ln.TensorView], bool] = lambda _: True) -> str | None:
+        """Return a tensor, a recent one more often."""
+        names = self._tensors(test)
+        if not names:
+            return None
+        if self.rng.random() < 0.5:
+            names = names[-3:]
+        return self.rng.choice(names)
+
+    def _mate(self, name: str) -> str:
+        """Return a second operand: a tensor, a scalar or a number."""
+        rng = self.rng
+        if "a0" in self.session.names and rng.random() < 0.2:
+            return "a0"
+        if rng.random() < 0.2:
+            return rng.choice(["2.0", "0.5", "-1.25", "3", "1", "-2"])
+        own = self.session.tensor(name)
+        meets = self._tensors(lambda t: _broadcasts(own, t))
+        return rng.choice(meets)
+
+    # Operations
+
+    def _operation(self) -> None:
+        kinds = {
+            self._unary: 18, self._binary: 30, self._compare: 5, self._select: 5,
+            self._reduce: 20, self._permute: 5, self._broadcast: 6, self._squeeze: 3,
+            self._expand: 4, self._source: 3, self._matmul: 4, self._cast: 4, self._softmax: 3,
+            self._welford: 3, self._logic: 3, self._layer: 2,
+        }  # fmt: skip
+        make = self.rng.choices(list(kinds), list(kinds.values()))[0]
+        make()
+
+    def _unary(self) -> None:
+        name = self._pick()
+        op = self.rng.choice(_SMOOTH if self.rng.random() < 0.85 else _ROUGH)
+        if name is None:
+            return
+        if op in ("sqrt", "log", "log2", "log1p", "rsqrt", "reciprocal"):
+            if self._define(f"ln.abs({name})"):
+                name = f"t{self.count - 1}"
+                if op != "sqrt" and self._define(f"{name} + 0.5"):
+                    name = f"t{self.count - 1}"
+        extra = ', approximate="tanh"' if op == "gelu" and self.rng.random() < 0.5 else ""
+        self._define(f"ln.{op}({name}{extra})")
+
+    def _binary(self) -> None:
+        name = self._pick()
+        if name is None:
+            return
+        pair = [name, self._mate(name)]
+        self.rng.shuffle(pair)
+        a, b = pair
+        chance = self.rng.random()
+        if chance < 0.8:
+            self._define(f"ln.{self.rng.choice(_ARITHMETIC)}({a}, {b})")
+        elif chance < 0.86:
+            self._define(f"{a} / {b}")
+        elif chance < 0.9:
+            self._define(f"{name} % {self.rng.choice(['3', '2.5', b])}")
+        elif chance < 0.94:
+            self._define(f"{name} ** {self.rng.choice(['2', '3', '2.0'])}")
+        else:
+            self._define(f"ln.fma({a}, {b}, {self._mate(name)})")
+
+    def _compare(self) -> None:
+        name = self._pick()
+        if name is not None:
+            self._define(f"ln.{self.rng.choice(_COMPARISONS)}({name}, {self._mate(name)})")
+
+    def _select(self) -> None:
+        cond, name = self._pick(lambda t: t.dtype.is_bool), self._pick()
+        if name is None:
+            return
+        if cond is not None and self.rng.random() < 0.7:
+            self._define(f"ln.where({cond}, {name}, {self._mate(name)})")
+        else:
+            self._define(f"ln.clamp({name}, -1.0, {self._mate(name)})")
+
+    def _logic(self) -> None:
+        name = self._pick(lambda t: not t.dtype.is_float)
+        if name is not None:
+            mate = self._mate(name)
+            texts = [f"{name} & {mate}", f"{name} | {mate}", f"~{name}", f"ln.logical_not({name})",
+                     f"ln.logical_and({name}, {mate})"]  # fmt: skip
+            self._define(self.rng.choice(texts))
+
+    def _axes(self, name: str) -> tuple[str, bool]:
+        """Return an axis argument, and whether to keep the dimensions."""
+        rank = len(self.session.tensor(name).shape)
+        rng = self.rng
+        keep = rng.random() < 0.35
+        if rng.random() < 0.15:
+            return "None", keep
+        count = rng.choice([1, 1, 1, 2]) if rank > 1 else 1
+        axes = rng.sample(range(rank), min(count, rank))
+        if len(axes) == 1:
+            return str(axes[0] - rng.choice([0, rank])), keep
+        return str(tuple(axes)), keep
+
+    def _reduce(self, only: str = "") -> None:
+        name = self._pick(lambda t: len(t.shape) > 0)
+        if name is None:
+            return
+        axes, keep = self._axes(name)
+        op = only or self.rng.choice(_REDUCTIONS)
+        if op == "prod" and self.rng.random() < 0.5:
+            op = "sum"
+        self._define(f"ln.{op}({name}, {axes}{', keepdims=True' if keep else ''})")
+
+    def _welford(self) -> None:
+        name = self._pick(lambda t: len(t.shape) > 0)
+        if name is None:
+            return
+        axes, keep = self._axes(name)
+        extra = ", keepdims=True" if keep else ""
+        if self.rng.random() < 0.5:
+            correction = self.rng.choice(["", ", correction=1"])
+            self._define(f"ln.var({name}, {axes}{correction}{extra})")
+            return
+        trio = ", ".join(f"t{self.count + n}" for n in range(3))
+        if self._line(trio, f"ln.welford({name}, {axes}{extra})"):
+            self.count += 3
+
+    def _permute(self) -> None:
+        name = self._pick(lambda t: len(t.shape) > 1)
+        if name is not None:
+            rank = len(self.session.tensor(name).shape)
+            order = self.rng.sample(range(rank), rank)
+            self._define(f"ln.permute({name}, {tuple(order)})")
+
+    def _broadcast(self) -> None:
+        name = self._pick(lambda t: len(t.shape) < 4)
+        if name is None:
+            return
+        mask = [False] * len(self.session.tensor(name).shape)
+        for _ in range(self.rng.choice([1, 1, 1, 2])):
+            if len(mask) < 4:
+                mask.insert(self.rng.randint(0, len(mask)), True)
+        if self._define(f"ln.broadcast({name}, {tuple(mask)})") and self.rng.random() < 0.7:
+            mine = f"t{self.count - 1}"  # make it concrete at once
+            own = self.session.tensor(mine)
+            mates = self._tensors(lambda t: len(t.shape) == len(own.shape) and t is not own
+                                  and _broadcasts(own, t))  # fmt: skip
+            if mates:
+                self._define(f"ln.{self.rng.choice(_ARITHMETIC)}({mine}, {self.rng.choice(mates)})")
+
+    def _squeeze(self) -> None:
+        name = self._pick(lambda t: any(a.is_broadcast for a in t.domain.logical))
+        if name is not None:
+            axes = self.session.tensor(name).domain.logical
+            places = [n for n, a in enumerate(axes) if a.kind is IterKind.BROADCAST]
+            self._define(f"ln.squeeze({name}, {self.rng.choice(places)})")
+
+    def _expand(self) -> None:
+        name = self._pick(lambda t: any(a.is_broadcast for a in t.domain.logical))
+        if name is None:
+            return
+        shape: list[object] = []
+        for axis in self.session.tensor(name).domain.logical:
+            own = axis.extent if isinstance(axis.extent, int) else str(axis.extent)
+            widen = axis.is_broadcast and self.rng.random() < 0.8
+            shape.append(self.rng.choice(self.dims) if widen else own)
+        if len(shape) < 4 and self.rng.random() < 0.2:
+            shape.insert(0, self.rng.choice(self.dims))
+        self._define(f"ln.expand({name}, ({', '.join(map(repr, shape))},))")
+
+    def _source(self) -> None:
+        rng = self.rng
+        size = repr(rng.choice(self.dims))
+        if rng.random() < 0.6:
+            extra = rng.choice(["", ", dtype=ln.float32", ", 1, 2", ", -1, 0.5"])
+            self._define(f"ln.iota({size}{extra})")
+        else:
+            self._define(f"ln.full(({size},), {rng.choice(['1.5', '2', 'True'])})")
+
+    def _matmul(self) -> None:
+        a = self._pick(lambda t: len(t.shape) > 1)
+        if a is None:
+            return
+        left = self.session.tensor(a)
+        fits = self._tensors(lambda t: 1 < len(t.shape) and t.shape[-2] is left.shape[-1]
+                             or len(t.shape) > 1 and t.shape[-2] == left.shape[-1])  # fmt: skip
+        if fits:
+            self._define(f"ln.matmul({a}, {self.rng.choice(fits)})")
+
+    def _cast(self) -> None:
+        name = self._pick()
+        if name is not None:
+            self._define(f"ln.cast({name}, ln.{self.rng.choice(_DTYPES[10:])})")
+
+    def _softmax(self) -> None:
+        name = self._pick(lambda t: len(t.shape) > 0 and t.dtype.is_float)
+        if name is None:
+            return
+        axis = self.rng.randrange(len(self.session.tensor(name).shape))
+        at = self.count
+        self._define(f"ln.max({name}, {axis}, keepdims=True)")
+        self._define(f"ln.exp({name} - t{at})")
+        self._define(f"t{at + 1} / ln.sum(t{at + 1}, {axis}, keepdims=True)")
+
+    def _layer(self) -> None:
+        name = self._pick(lambda t: len(t.shape) > 0 and t.dtype.is_float)
+        if name is None:
+            return
+        at = self.count
+        self._define(f"{name} - ln.mean({name}, -1, keepdims=True)")
+        self._define(f"t{at} * ln.rsqrt(ln.var({name}, -1, keepdims=True) + 1e-3)")
+
+    # Outputs
+
+    def _outputs(self) -> None:
+        rng, session = self.rng, self.session
+        ends = self._tensors(lambda t: not t.is_input and not t.consumers)
+        inner = self._tensors(lambda t: not t.is_input and bool(t.consumers))
+        chosen = [n for n in ends if rng.random() < 0.9]
+        chosen += [n for n in inner if rng.random() < 0.1]
+        chosen = chosen or ends[-1:] or session.tensors[-1:]
+        if rng.random() < 0.02:
+            chosen.append("x0")
+        rng.shuffle(chosen)
+        for number, name in enumerate(chosen[:4]):
+            text = f'f.output({name}, "y{number}")'
+            target = self._memory_for(name) if rng.random() < 0.12 else None
+            if target and self._line(f"y{number}", f'{text[:-1]}, inplace={target})'):
+                continue
+            self._line(f"y{number}", text)
+
+    def _memory_for(self, name: str) -> str | None:
+        own = self.session.tensor(name)
+        fits = self._tensors(
+            lambda t: t.is_input and t.dtype is own.dtype and t.sizes == own.sizes
+            and t not in self.session.fusion.inplace.values()
+        )  # fmt: skip
+        return self.rng.choice(fits) if fits else None
+
+    def _name_all(self) -> None:
+        """Give a variable to every tensor that an operation made beside its result."""
+        session = self.session
+        count = 0
+        queue = [session.tensor(n) for n in session.tensors]
+        known = {session.tensor(n): n for n in session.tensors}
+        for tensor in queue:  # grows while it is walked
+            for place, producer in enumerate(tensor.producers):
+                if producer not in known:
+                    known[producer] = f"b{count}"
+                    session.define(f"b{count} = {known[tensor]}.producers[{place}]")
+                    queue.append(producer)
+                    count += 1
+            for place, twin in enumerate(tensor.siblings):
+                if twin not in known:
+                    known[twin] = f"b{count}"
+                    session.define(f"b{count} = {known[tensor]}.definition.outputs[{place}]")
+                    queue.append(twin)
+                    count += 1
+
+
+def _broadcasts(a: ln.TensorView, b: ln.TensorView) -> bool:
+    """Whether two tensors meet by NumPy's rule."""
+    pairs = zip(reversed(a.domain.logical), reversed(b.domain.logical), strict=False)
+    return all(x.is_broadcast or y.is_broadcast or x.size is y.size for x, y in pairs)
+
+
+# Sizes
+
+_DIVISIBLE, _RAGGED, _LARGER = (4, 8, 16), (2, 3, 5, 7, 9, 11, 13), (17, 24, 33)
+_MOST = 3000
+
+
+def choose_sizes(fusion: ln.Fusion, rng: Random) -> tuple[Sizes, ...]:
+    """Return sizes to run at: divisible, ragged, with ones, with a zero, and once a larger one."""
+    names = [s.name for s in fusion.symbols]
+    if not names:
+        return ({},)
+    whole = {n: rng.choice(_DIVISIBLE) for n in names}
+    ragged = {n: rng.choice(_RAGGED) for n in names}
+    ones = {n: 1 if rng.random() < 0.6 else rng.choice(_RAGGED) for n in names}
+    ones[rng.choice(names)] = 1
+    zero = {n: rng.choice(_RAGGED) for n in names}
+    zero[rng.choice(names)] = 0
+    larger = {n: rng.choice(_RAGGED) for n in names}
+    larger[rng.choice(names)] = rng.choice(_LARGER)
+    found = [_fitting(fusion, sizes) for sizes in (whole, ragged, ones, zero, larger)]
+    return tuple(s for n, s in enumerate(found) if s and s not in found[:n]) or (whole,)
+
+
+def _fitting(fusion: ln.Fusion, sizes: Sizes) -> Sizes | None:
+    """Return sizes that the fusion's assumptions allow and that are not too large."""
+    from loopnest.arguments import size_value
+
+    result = dict(sizes)
+    for text, condition in fusion.facts.conditions:
+        name = text.split()[0]
+        for value in (result[name], 8 * ((result[name] + 7) // 8), 8, 1):
+            result[name] = value
+            if size_value(condition, result):
+                break
+    most = 1
+    for value in result.values():
+        most *= max(value, 1)
+    return result if most <= _MOST else None
