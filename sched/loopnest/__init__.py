@@ -96,20 +96,25 @@ from loopnest.ops.structure import (
 from loopnest.tensor import Fusion, TensorView
 
 if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
+    from loopnest.cli import main
     from loopnest.evaluate import evaluate
     from loopnest.schedule.chains import common_consumers, dependency_chains, use_chains
     from loopnest.schedule.inline import inline_most
     from loopnest.schedule.propagate import parallelize_like, propagate
     from loopnest.schedule.replay import replay_casp, replay_pasc
     from loopnest.schedule.root_map import root_map
+    from loopnest.script import KernelDef, kernel
 
 LOCAL, SHARED, GLOBAL = Memory.LOCAL, Memory.SHARED, Memory.GLOBAL
 
 _LAZY = {
+    "KernelDef": "loopnest.script",
     "common_consumers": "loopnest.schedule.chains",
     "dependency_chains": "loopnest.schedule.chains",
     "evaluate": "loopnest.evaluate",
     "inline_most": "loopnest.schedule.inline",
+    "kernel": "loopnest.script",
+    "main": "loopnest.cli",
     "parallelize_like": "loopnest.schedule.propagate",
     "propagate": "loopnest.schedule.propagate",
     "replay_casp": "loopnest.schedule.replay",
@@ -121,14 +126,14 @@ _LAZY = {
 
 __all__ = [
     "GLOBAL", "LOCAL", "SHARED", "CompileError", "DefinitionError", "Fusion", "InternalError",
-    "IterDomain", "IterKind", "KernelFault", "LaunchError", "LoopnestError", "LoweringError",
+    "IterDomain", "IterKind", "KernelDef", "KernelFault", "LaunchError", "LoopnestError", "LoweringError",
     "Memory", "NotSupported", "ParallelType", "ScheduleError", "Swizzle", "TensorDomain",
     "TensorView", "VerifyError", "abs", "add", "all", "any", "bfloat16", "bitand", "bitor", "bool",
     "broadcast", "cast", "ceil", "clamp", "common_consumers", "concatenate", "cos",
     "dependency_chains", "div", "eq", "erf", "evaluate", "exp", "exp2", "expand", "flip", "float16",
     "float32", "float64", "floor", "fma", "full", "gather", "ge", "gelu", "gt", "inline_most",
-    "int32", "int64", "invert", "iota", "isnan", "le", "log", "log1p", "log2", "logical_and",
-    "logical_not", "logical_or", "lt", "matmul", "max", "maximum", "mean", "min", "minimum", "mod",
+    "int32", "int64", "invert", "iota", "isnan", "kernel", "le", "log", "log1p", "log2", "logical_and",
+    "logical_not", "logical_or", "lt", "main", "matmul", "max", "maximum", "mean", "min", "minimum", "mod",
     "mul", "ne", "neg", "pad", "parallelize_like", "permute", "pow", "prod", "propagate",
     "reciprocal", "relu", "replay_casp", "replay_pasc", "reshape", "root_map", "round", "rsqrt",
     "sigmoid", "silu", "sin", "slice", "sqrt", "squeeze", "sub", "sum", "tanh", "trunc", "unfold",

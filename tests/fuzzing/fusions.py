@@ -6,10 +6,12 @@ diamonds, shared producers and tensors that nobody uses come about by themselves
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from random import Random
 
 import loopnest as ln
+from loopnest.arguments import size_value
 from loopnest.enums import IterKind
 
 from fuzzing.program import Session, Sizes
@@ -359,7 +361,8 @@ def _broadcasts(a: ln.TensorView, b: ln.TensorView) -> bool:
 # Sizes
 
 _DIVISIBLE, _RAGGED, _LARGER = (4, 8, 16), (2, 3, 5, 7, 9, 11, 13), (17, 24, 33)
-_MOST = 3000
+_MOST = 2500
+"""The most points that one tensor may be computed at."""
 
 
 def choose_sizes(fusion: ln.Fusion, rng: Random) -> tuple[Sizes, ...]:
@@ -373,24 +376,29 @@ def choose_sizes(fusion: ln.Fusion, rng: Random) -> tuple[Sizes, ...]:
     ones[rng.choice(names)] = 1
     zero = {n: rng.choice(_RAGGED) for n in names}
     zero[rng.choice(names)] = 0
-    larger = {n: rng.choice(_RAGGED) for n in names}
+    larger = {n: rng.choice(_RAGGED[:3]) for n in names}
     larger[rng.choice(names)] = rng.choice(_LARGER)
     found = [_fitting(fusion, sizes) for sizes in (whole, ragged, ones, zero, larger)]
-    return tuple(s for n, s in enumerate(found) if s and s not in found[:n]) or (whole,)
+    return tuple(s for n, s in enumerate(found) if s not in found[:n])
 
 
-def _fitting(fusion: ln.Fusion, sizes: Sizes) -> Sizes | None:
+def _fitting(fusion: ln.Fusion, sizes: Sizes) -> Sizes:
     """Return sizes that the fusion's assumptions allow and that are not too large."""
-    from loopnest.arguments import size_value
-
     result = dict(sizes)
+    while _points(fusion, result) > _MOST and max(result.values()) > 2:
+        largest = max(result, key=lambda name: result[name])
+        result[largest] = (result[largest] + 1) // 2
     for text, condition in fusion.facts.conditions:
         name = text.split()[0]
-        for value in (result[name], 8 * ((result[name] + 7) // 8), 8, 1):
+        for value in (result[name], 8 * ((result[name] + 7) // 8), 8):
             result[name] = value
             if size_value(condition, result):
                 break
-    most = 1
-    for value in result.values():
-        most *= max(value, 1)
-    return result if most <= _MOST else None
+    return result
+
+
+def _points(fusion: ln.Fusion, sizes: Sizes) -> int:
+    return max(
+        math.prod([size_value(axis.size, sizes) for axis in tensor.root_domain])
+        for tensor in fusion.tensors
+    )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from loopnest import dtypes
 from loopnest.buffers import Buffer
+from loopnest.collector import paused
 from loopnest.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
 from loopnest.expr import Expr
 from loopnest.kir import Output, Param, Program
@@ -39,6 +40,11 @@ def lower(fusion: Fusion) -> Lowered:
         LoweringError: no kernel exists for this schedule.
         NotSupported: it needs a feature that does not exist yet.
     """
+    with paused():
+        return _run(fusion)
+
+
+def _run(fusion: Fusion) -> Lowered:
     plan = group_loops(fusion)
     nest = build_nest(plan)
     storage = allocate(plan)

@@ -124,8 +124,7 @@ class Promoter:
         derived = axis if axis.definition is not None else None
         if group is not None:
             group = group.find()
-            members = group.members.values()
-            derived = next((a for a in members if a.definition is not None), derived)
+            derived = group.derived or derived
         if derived is not None:
             assert derived.definition is not None
             return frozenset().union(*(self.keys(a) for a in derived.definition.inputs))
@@ -227,16 +226,25 @@ class Promoter:
 
     def _promotion(self, tensor: TensorView) -> Promotion:
         domain = tensor.domain
-        nodes = [self.node_of[self.forest.find(axis)] for axis in domain.leaf]
-        if all(self._is_own(axis, node) for axis, node in zip(domain.leaf, nodes, strict=True)):
+        nodes = [self._node(axis) for axis in domain.leaf]
+        if all(axis is node for axis, node in zip(domain.leaf, nodes, strict=True)):
             return Promotion(domain.leaf, {}, domain.history)
         image = self._image(tensor, nodes)
-        leaf = tuple([image.get(axis, axis) for axis in domain.leaf])
+        leaf = tuple([
+            image.get(axis, axis) if self._cover(node) else axis  # else one point, in no need of more
+            for axis, node in zip(domain.leaf, nodes, strict=True)
+        ])  # fmt: skip
         return Promotion(leaf, image, tuple(steps_behind(leaf)))
 
-    def _is_own(self, axis: IterDomain, node: IterDomain) -> bool:
-        """Whether the loop over `node` runs over just the points of `axis`."""
-        return node is axis or (node in self._owner and self._cover(axis) == self._cover(node))
+    def _node(self, axis: IterDomain) -> IterDomain:
+        """Return what the loop of `axis` runs over: the axis itself where it has the same points.
+
+        A neighbour's axis in its place would not fit the tensor's other axes: those of one split
+        may share loops with several tensors.
+        """
+        node = self.node_of[self.forest.find(axis)]
+        own = node in self._owner and self._cover(axis) == self._cover(node)
+        return axis if own else node
 
     def _image(
         self, tensor: TensorView, nodes: Sequence[IterDomain]

@@ -149,9 +149,7 @@ class _CPrinter(StatementPrinter):
         self.emit("}")
 
     def _call(self, work: _Work, share: Sequence[str]) -> None:
-        places = [
-            f"({self._element(b)} *)(ln_mine + {self._place(b)})" for b in work.scratch
-        ]
+        places = [f"({self._element(b)} *)(ln_mine + {self._place(b)})" for b in work.scratch]
         call = f"{work.name}({_list([*share, *work.arguments, *places])});"
         if work.scratch:
             self.emit("{")

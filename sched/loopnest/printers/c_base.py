@@ -133,7 +133,8 @@ class StatementPrinter(ABC):
             self.statements(body[0].body)
             return
         fused: Stmt | None = None
-        for node, after in zip(body, (*body[1:], None), strict=True):
+        for place, node in enumerate(body):
+            after = body[place + 1] if place + 1 < len(body) else None
             if node is fused:
                 continue
             if (

@@ -88,9 +88,7 @@ class _CudaPrinter(StatementPrinter):
         for dimension, variable in self.format.launch.items():
             self.emit(f"const idx_t {variable} = (idx_t){dimension.cuda_name};")
         if self.offsets:
-            self.emit(
-                f"extern __shared__ __align__({SHARED_ALIGNMENT}) unsigned char ln_shared[];"
-            )
+            self.emit(f"extern __shared__ __align__({SHARED_ALIGNMENT}) unsigned char ln_shared[];")
         self.statements(self.program.body)
         declared = self.declarations("__restrict__", "size argument", "long long")
         params = ",\n    ".join([variable.declaration for variable in declared]) or "void"

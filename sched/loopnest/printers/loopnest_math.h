@@ -9,12 +9,12 @@
  * range, with and without hardware FMA (tests/test_c_math.py).
  *
  * Polynomials: minimax fits by the Remez exchange in 160- to 220-bit arithmetic, coefficients
- * rounded to the working type. Range reductions are the classical ones: Cody and Waite 1980
- * (exp, log), Tang 1990 (log of f/(2+f)), Payne and Hanek 1983 (sine and cosine).
+ * rounded to the working type. Range reductions are the classical ones: Cody and Waite, "Software
+ * Manual for the Elementary Functions" (exp, log); Payne and Hanek, "Radian reduction for
+ * trigonometric functions" (sine, cosine). log in float64 goes through f / (2 + f), as fdlibm does.
  *
- * Flags that it relies on: -fno-math-errno and -fno-trapping-math (for speed: selects between
- * values that are both computed), and no reassociation of floating-point sums. No signed integer
- * overflows: what may wrap is computed unsigned.
+ * Results are right under any flags that keep the order of floating-point sums. For speed it wants
+ * -fno-math-errno and -fno-trapping-math, which let both sides of a select be computed.
  */
 #ifndef LOOPNEST_MATH_H
 #define LOOPNEST_MATH_H

@@ -85,9 +85,12 @@ class IndexBounds:
 
     def fits(self, sizes: Mapping[str, int], largest: int) -> bool:
         """Whether every index, size and intermediate value lies within +-`largest`."""
-        return all(
-            -largest <= low and high <= largest for low, high in self.intervals(sizes).values()
-        )
+        found = self.intervals(sizes)
+        if not all(-largest <= low and high <= largest for low, high in found.values()):
+            return False
+        # ceildiv(a, b) is computed as (a + b - 1) / b.
+        rounded_up = [n for n in found if isinstance(n, Op) and n.op == "ceildiv"]
+        return all(sum(found[a][1] for a in n.args) <= largest for n in rounded_up)
 
     def takes_vectors(self, sizes: Mapping[str, int]) -> bool:
         """Whether there are vectorized loops, and every test in one holds for all its lanes."""

@@ -123,8 +123,8 @@ class Planner:
         """
         try:
             extents = {d: size_value(size, sizes) for d, size in self.program.launch}
-            for extent in self.bounds.extents:
-                size_value(extent, sizes)
+            for loop in self.bounds.extents:
+                size_value(loop, sizes)
         except ZeroDivisionError:
             raise self._split_by_zero(sizes, subject) from None
         for dimension, extent in extents.items():

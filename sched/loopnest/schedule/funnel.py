@@ -13,6 +13,7 @@ from functools import wraps
 from inspect import signature
 from typing import Concatenate, ParamSpec, TypeVar
 
+from loopnest.collector import paused
 from loopnest.domain import TensorDomain
 from loopnest.errors import ScheduleError
 from loopnest.origin import caller
@@ -48,7 +49,8 @@ def primitive(
             fusion.calling = caller(_call_text(tensor, run.__name__, args, kwargs, defaults))
         mark = fusion.begin()
         try:
-            result = run(tensor, *args, **kwargs)
+            with paused():
+                result = run(tensor, *args, **kwargs)
             _check_frozen(fusion, mark)
         except BaseException as problem:
             fusion.rollback(mark)

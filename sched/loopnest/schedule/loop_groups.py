@@ -30,6 +30,8 @@ class LoopGroup:
         group = self
         while group.forward is not None:
             group = group.forward
+        if group is not self:
+            self.forward = group
         return group
 
     def enclosing(self) -> LoopGroup | None:
@@ -49,21 +51,33 @@ class LoopGroup:
 class RootClass:
     """Root axes that stand for one axis of the math inside shared loops (rules 18 to 20)."""
 
-    __slots__ = ("forward", "members")
+    __slots__ = ("_concrete", "derived", "forward", "members")
 
     def __init__(self, tensor: TensorView, axis: IterDomain) -> None:
         self.members: dict[tuple[TensorView, bool], IterDomain] = {
             (tensor, axis in tensor.domain.root): axis
         }
         self.forward: RootClass | None = None
+        self._concrete = axis
+        self.derived: IterDomain | None = axis if axis.definition is not None else None
+        """A member that a factored reduction made from others, if there is one."""
 
     def find(self) -> RootClass:
+        """Return the class that this one was united into."""
         found = self
         while found.forward is not None:
             found = found.forward
         return found
 
+    def absorb(self, other: RootClass) -> None:
+        """Take the members of `other`, which is this class from now on."""
+        self.members.update(other.members)
+        if self._concrete.is_broadcast:
+            self._concrete = other._concrete
+        if self.derived is None:
+            self.derived = other.derived
+        other.forward = self
+
     def concrete(self) -> IterDomain:
         """Return a member that is no broadcast, if there is one; else a broadcast (rule 20)."""
-        axes = self.members.values()
-        return next((axis for axis in axes if not axis.is_broadcast), next(iter(axes)))
+        return self._concrete

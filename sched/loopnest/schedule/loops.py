@@ -238,8 +238,7 @@ class LoopForest:
                 f"a broadcast axis of {producer.name} would have the extents {one.size} and "
                 f"{two.size} in one loop, which are not known to be equal"
             )
-        a.members.update(b.members)
-        b.forward = a
+        a.absorb(b)
 
     # Nesting and order
 

@@ -1,0 +1,67 @@
+"""One step of Adam over a flat parameter: three inputs are overwritten by three outputs.
+
+`f.output(tensor, name, inplace=input)` gives an output an input's memory. That is legal only
+where each element is read before it is overwritten, by the same thread: here all three results
+share all their loops, and so each element of p, m and v is loaded, updated and stored at once.
+
+The bias corrections change from step to step, so they are run-time scalars.
+"""
+
+import numpy as np
+
+import loopnest as ln
+
+
+def adam_numpy(p, g, m, v, correction1, correction2, lr, beta1, beta2, eps):
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * g * g
+    p = p - lr * (m * correction1) / (np.sqrt(v * correction2) + eps)
+    return p, m, v
+
+
+@ln.kernel(
+    sizes={"N": 1 << 22},
+    reference=adam_numpy,
+    ranges={"v": (0.0, 1.0), "correction1": (1.0, 2.0), "correction2": (1.0, 2.0)},
+)
+def adam(f, dtype=ln.float32, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8):
+    p, g, m, v = [f.input(name, ("N",), dtype) for name in ("p", "g", "m", "v")]
+    correction1 = f.scalar("correction1", ln.float32)  # 1 / (1 - beta1 ** step)
+    correction2 = f.scalar("correction2", ln.float32)
+    new_m = beta1 * m + (1 - beta1) * g
+    new_v = beta2 * v + (1 - beta2) * g * g
+    step = lr * (new_m * correction1) / (ln.sqrt(new_v * correction2) + eps)
+    f.output(p - step, "new_p", inplace=p)
+    f.output(new_m, "new_m", inplace=m)
+    f.output(new_v, "new_v", inplace=v)
+
+
+@adam.schedule("gpu")
+def gpu(f, threads=256, lanes=4):
+    """A thread updates `lanes` neighbours one after the other.
+
+    `new_m` and `new_v` are outputs, and `new_p` reads them: inlining gives all three one loop.
+    """
+    p = f["new_p"]
+    p.split(0, lanes)
+    p.split(0, threads)
+    p.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_x})
+    ln.propagate(p)
+    ln.inline_most()
+
+
+@adam.schedule("cpu")
+def cpu(f, chunk=4096):
+    """Chunks go to the cores, and the loop over a chunk becomes vector code.
+
+    The last chunk may be short. `unswitch` tests once a chunk whether it is.
+    """
+    p = f["new_p"]
+    p.split(0, chunk)
+    p.parallelize({0: ln.ParallelType.cpu_parallel, 1: ln.ParallelType.unswitch})
+    ln.propagate(p)
+    ln.inline_most()
+
+
+if __name__ == "__main__":
+    ln.main()

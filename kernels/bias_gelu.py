@@ -1,0 +1,62 @@
+"""A bias and a GELU: y = gelu(x + bias), the epilogue of a linear layer.
+
+The whole kernel is pointwise, so its schedule is about two things only: every tensor in between
+lives in a register of the innermost loop (`inline_most`), and the loops of `y` fit the machine.
+
+    python kernels/bias_gelu.py                      # show it, run it, compare it
+    python kernels/bias_gelu.py dump --stage cuda
+"""
+
+import math
+
+import numpy as np
+
+import loopnest as ln
+
+_erf = np.frompyfunc(math.erf, 1, 1)
+
+
+def bias_gelu_numpy(x, bias):
+    h = x + bias
+    return 0.5 * h * (1 + _erf(h * 2**-0.5).astype(h.dtype))
+
+
+@ln.kernel(sizes={"N": 4096, "D": 1024}, reference=bias_gelu_numpy)
+def bias_gelu(f, dtype=ln.float32):
+    x = f.input("x", ("N", "D"), dtype)
+    bias = f.input("bias", ("D",), dtype)
+    f.output(ln.gelu(x + bias), "y")
+
+
+@bias_gelu.schedule("gpu")
+def gpu(f, threads=128, lanes=4):
+    """A block takes `threads * lanes` neighbours of a row; a thread takes `lanes` of them.
+
+    [N, D] is split to [N, D / lanes / threads, threads, lanes]. `propagate` carries the splits to
+    the tensors before `y`, so that `inline_most` finds loops that correspond; it stops at the
+    vectorized axis, and so a thread keeps its `lanes` intermediate values in registers.
+    """
+    y = f["y"]
+    y.split(1, lanes)
+    y.split(1, threads)
+    y.parallelize(
+        {
+            0: ln.ParallelType.grid_x,
+            1: ln.ParallelType.grid_y,
+            2: ln.ParallelType.block_x,
+            3: ln.ParallelType.vectorize,
+        }
+    )
+    ln.propagate(y)
+    ln.inline_most()
+
+
+@bias_gelu.schedule("cpu")
+def cpu(f):
+    """Rows go to the cores; the loop over a row has no test and becomes vector code."""
+    f["y"].parallelize({0: ln.ParallelType.cpu_parallel})
+    ln.inline_most()
+
+
+if __name__ == "__main__":
+    ln.main()

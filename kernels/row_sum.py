@@ -1,0 +1,41 @@
+"""The sum of each row: y[n] = sum over d of x[n, d]."""
+
+import loopnest as ln
+
+
+def row_sum_numpy(x):
+    return x.sum(axis=1)
+
+
+@ln.kernel(sizes={"N": 4096, "D": 1024}, reference=row_sum_numpy)
+def row_sum(f, dtype=ln.float32):
+    x = f.input("x", ("N", "D"), dtype)
+    f.output(ln.sum(x, axis=1), "y")
+
+
+@row_sum.schedule("gpu")
+def gpu(f, threads=128):
+    """A thread owns a row and folds it in a register."""
+    y = f["y"]
+    total = y.cache_before()
+    y.split(0, threads)
+    y.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_x})
+    total.compute_at(y, 2)
+
+
+@row_sum.schedule("cpu")
+def cpu(f, lanes=16):
+    """Rows go to the cores; a row is folded into `lanes` partial sums side by side.
+
+    One running sum would make each addition wait for the one before. `rfactor` moves the sum over
+    every `lanes`-th element into a tensor of its own, whose `lanes` axis is an iteration axis and
+    can be vectorized. Where D is no multiple of `lanes` the last lanes need a test; `unswitch`
+    keeps it out of the loop otherwise.
+    """
+    y = f["y"]
+    y.parallelize({0: ln.ParallelType.cpu_parallel})
+    total = y.cache_before()
+
+
+if __name__ == "__main__":
+    ln.main()

@@ -1,0 +1,226 @@
+"""From a number to a verdict: cases are written, judged, and compiled many at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from loopnest.kernel import Kernel, compile_many
+
+from fuzzing.failures import Failure
+from fuzzing.fusions import FusionWriter, choose_sizes
+from fuzzing.judge import (
+    TARGETS,
+    Expected,
+    check_oracle,
+    compiled,
+    expect,
+    lowered,
+    require_order,
+    run,
+)
+from fuzzing.program import Case, Session
+from fuzzing.schedules import ScheduleWriter
+
+SCHEDULES_A_FUSION = 4
+
+SERIAL = (
+    "[t.parallelize({n: ln.ParallelType.serial for n in range(t.ndim)}) "
+    "for t in f.tensors if not t.is_input]"
+)
+"""The schedule line that takes back all parallel types."""
+
+OF_LOOPS = frozenset({
+    "a value crosses threads", "two parallel types in one loop",
+    "a vectorized axis is not innermost", "the width of a vector", "a vector that never divides",
+    "a vectorized or cpu_parallel reduction", "a race in a parallel loop",
+})  # fmt: skip
+"""Refusals that parallel types alone cause: without these types the schedule must lower."""
+
+
+@dataclass
+class Outcome:
+    """What became of one case.
+
+    Args:
+        number: of the case.
+        case: its lines, as far as they were written.
+        failure: the promise that was broken, if one was.
+        refused: the schedule lines that raised ScheduleError.
+        calls: how many calls of each (primitive, outcome).
+        refusals: why the lowering refused (at most twice: with and without parallel types).
+        runs: how many launches were judged.
+    """
+
+    number: int
+    case: Case
+    failure: Failure | None = None
+    refused: tuple[str, ...] = ()
+    calls: Counter[tuple[str, str]] = field(default_factory=Counter)
+    refusals: tuple[str, ...] = ()
+    runs: int = 0
+
+
+@dataclass
+class _Job:
+    outcome: Outcome
+    expected: Sequence[Expected]
+    session: Session
+    kernel: Kernel | None = None
+
+
+class Engine:
+    """Writes and judges the cases of one seed.
+
+    Args:
+        seed: with the number of a case, decides all of it.
+        targets: where kernels run.
+    """
+
+    def __init__(self, seed: int = 0, targets: Sequence[str] = TARGETS) -> None:
+        self.seed, self.targets = seed, tuple(targets)
+        self._known: dict[int, tuple[tuple[str, ...], Sequence[Expected], Case]] = {}
+
+    def judge(self, numbers: Iterable[int]) -> list[Outcome]:
+        """Judge cases; their C kernels are compiled in one translation unit."""
+        jobs = [self._job(number) for number in numbers]
+        waiting = [job for job in jobs if job.kernel is not None and job.outcome.failure is None]
+        if "c" in self.targets and waiting:
+            for job, function in zip(waiting, _together(waiting), strict=True):
+                self._run(job, function, "c")
+        return [job.outcome for job in jobs]
+
+    def _job(self, number: int) -> _Job:
+        session = Session(f"case_{number}")
+        outcome = Outcome(number, Case(session.fusion.name, (), (), ()))
+        job = _Job(outcome, (), session)
+        try:
+            self._prepare(job)
+        except Failure as failure:
+            outcome.failure = failure
+        known = self._known.get(number // SCHEDULES_A_FUSION)
+        sizes = known[2].sizes if known else ()
+        data = number // SCHEDULES_A_FUSION
+        outcome.case = Case(
+            session.fusion.name, tuple(session.math), tuple(session.schedule), sizes, data
+        )
+        outcome.refused = tuple(session.refused)
+        return job
+
+    def _prepare(self, job: _Job) -> None:
+        outcome, session = job.outcome, job.session
+        job.expected = self._math(outcome.number, session)
+        rng = Random(f"{self.seed}/schedule/{outcome.number}")
+
+        def report(primitive: str, verdict: str) -> None:
+            outcome.calls[primitive, verdict] += 1
+
+        ScheduleWriter(session, rng, report).write()
+        check_oracle(session.fusion, job.expected)
+        found, outcome.refusals = lowered_or_serial(session)
+        if isinstance(found, str):
+            return
+        job.kernel = found
+        if "interpret" in self.targets:
+            self._run(job, compiled(found, "interpret"), "interpret")
+
+    def _math(self, number: int, session: Session) -> Sequence[Expected]:
+        """Write the math of a case, and return what it computes; both are kept for the next."""
+        key = number // SCHEDULES_A_FUSION
+        if key in self._known:
+            lines, expected, _ = self._known[key]
+            for line in lines:
+                session.define(line)
+            return expected
+        rng = Random(f"{self.seed}/math/{key}")
+        FusionWriter(session, rng).write()
+        sizes = choose_sizes(session.fusion, rng)
+        lines = tuple(session.math)
+        self._known = {key: (lines, (), Case("", lines, (), sizes))}
+        expected = [expect(session.fusion, s, key) for s in sizes]
+        self._known = {key: (lines, expected, Case("", lines, (), sizes))}
+        return expected
+
+    def _run(self, job: _Job, function: Any, target: str) -> None:
+        if isinstance(function, Failure):
+            job.outcome.failure = function
+            return
+        try:
+            for expected in job.expected:
+                if not run(function, expected, target):
+                    job.outcome.runs += 1
+        except Failure as failure:
+            job.outcome.failure = failure
+
+
+def lowered_or_serial(session: Session) -> tuple[Kernel | str, tuple[str, ...]]:
+    """Return the kernel of a scheduled fusion, or why there is none, and all refusals.
+
+    Where parallel types are the reason, they are taken back; what is left must lower.
+
+    Raises:
+        Failure: a refusal without a good reason.
+    """
+    found = lowered(session.fusion)
+    if not isinstance(found, str) or found not in OF_LOOPS:
+        return found, (found,) if isinstance(found, str) else ()
+    session.attempt(SERIAL)
+    second = lowered(session.fusion)
+    if isinstance(second, str) and second in OF_LOOPS:
+        raise Failure("lowering", f"refused for {second}, but every loop is serial", SERIAL)
+    return second, (found, second) if isinstance(second, str) else (found,)
+
+
+def _together(jobs: Sequence[_Job]) -> list[Any]:
+    """Return the C function of each job, or the Failure that its compilation is."""
+    kernels = [job.kernel for job in jobs if job.kernel is not None]
+    try:
+        return list(compile_many(kernels, "c", optimize=1))
+    except Exception:  # one of them is to blame: find it
+        result: list[Any] = []
+        for kernel in kernels:
+            try:
+                result.append(compiled(kernel, "c"))
+            except Failure as failure:
+                result.append(failure)
+        return result
+
+
+def judge_case(
+    case: Case, targets: Sequence[str] = TARGETS
+) -> tuple[Failure | None, Session]:
+    """Judge a case from its lines; return its failure and the session as far as it came."""
+    session = Session(case.name)
+    try:
+        for line in case.math:
+            session.define(line)
+        if session.fusion.outputs:
+            _judge_lines(session, case, targets)
+    except Failure as failure:
+        return failure, session
+    return None, session
+
+
+def _judge_lines(session: Session, case: Case, targets: Sequence[str]) -> None:
+    expected = []
+    for sizes in case.sizes:
+        needed = {s.name for s in session.fusion.symbols}
+        kept = {n: v for n, v in sizes.items() if n in needed}
+        expected.append(expect(session.fusion, kept, case.data))
+    for line in case.schedule:
+        if session.attempt(line) and "inline_most" in line:
+            require_order(session.fusion, line)
+    require_order(session.fusion)
+    check_oracle(session.fusion, expected)
+    kernel = lowered(session.fusion)
+    if isinstance(kernel, str):
+        if kernel in OF_LOOPS and case.schedule[-1:] == (SERIAL,):
+            raise Failure("lowering", f"refused for {kernel}, but every loop is serial", SERIAL)
+        return
+    for target in targets:
+        function = compiled(kernel, target)
+        for one in expected:
+            run(function, one, target)

@@ -1,0 +1,366 @@
+"""Random schedules: calls of every primitive on every tensor, legal and not, as lines of Python.
+
+A schedule has a style, so that all depths are reached: "free" takes any call at any time; "tile"
+transforms one tensor, carries that to others, inlines, and binds loops at last, as people do;
+"place" mostly moves tensors into each other's loops; "reduce" works on reductions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+
+import loopnest as ln
+
+from fuzzing.failures import Failure
+from fuzzing.judge import require_order
+from fuzzing.program import Session
+
+Report = Callable[[str, str], None]
+
+_STYLES = ["free", "tile", "tile", "place", "place", "reduce"]
+_FACTORS = ["1", "2", "2", "3", "4", "4", "5", "8", "16"]
+_BAD_FACTORS = ["0", "-1", '"Q"', "2.5", "True", "None"]
+_THREADS = ["grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"]
+_LOOPS = ["unroll", "unroll", "unswitch", "cpu_parallel", "serial"]
+
+
+class ScheduleWriter:
+    """Writes a random schedule into a session whose math is written.
+
+    Args:
+        session: with math and outputs.
+        rng: decides everything.
+        report: is told each call's primitive and outcome.
+    """
+
+    def __init__(self, session: Session, rng: Random, report: Report | None = None) -> None:
+        self.session, self.rng, self.report = session, rng, report
+        self.style = rng.choice(_STYLES)
+        self.made = 0
+
+    def write(self) -> None:
+        """Write up to a dozen calls, each judged at once.
+
+        Raises:
+            Failure: a call broke a promise.
+        """
+        calls = {
+            "free": self._free, "tile": self._tile, "place": self._place, "reduce": self._reduce,
+        }[self.style]  # fmt: skip
+        for line in calls():
+            self._attempt(line)
+        require_order(self.session.fusion)
+
+    def _attempt(self, line: str) -> bool:
+        accepted = self.session.attempt(line, self.report)
+        if accepted:
+            if "inline_most" in line:
+                require_order(self.session.fusion, line)
+            if "recompute=True" in line:
+                self._bind_clones()
+        return accepted
+
+    def _bind_clones(self) -> None:
+        session = self.session
+        known = {session.tensor(n) for n in session.tensors}
+        for name in list(session.tensors):
+            for place, clone in enumerate(session.tensor(name).clones):
+                if clone not in known:
+                    known.add(clone)
+                    self.session.attempt(f"{self._new('d')} = {name}.clones[{place}]")
+
+    def _new(self, letter: str) -> str:
+        self.made += 1
+        return f"{letter}{self.made}"
+
+    # Styles
+
+    def _free(self) -> Iterator[str]:
+        for _ in range(self.rng.randint(1, 12)):
+            yield self._any()
+
+    def _place(self) -> Iterator[str]:
+        rng = self.rng
+        for _ in range(rng.randint(0, 4)):
+            yield self._transform(self._tensor())
+        for _ in range(rng.randint(1, 5)):
+            yield self._weighted([(self._compute_at, 6), (self._inline_at, 1), (self._most, 1)])
+        if rng.random() < 0.4:
+            yield from self._bind(self._tensor())
+        if rng.random() < 0.3:
+            yield self._any()
+
+    def _tile(self) -> Iterator[str]:
+        rng = self.rng
+        ref = self._output()
+        if rng.random() < 0.3:
+            yield self._cache()
+        if rng.random() < 0.15:
+            yield self._rfactor()
+        for _ in range(rng.randint(1, 5)):
+            yield self._transform(ref)
+        if rng.random() < 0.5:
+            pos = rng.choice(["", f", {self._position(ref)}"])
+            yield f"ln.propagate({ref}{pos})"
+        if rng.random() < 0.15:
+            yield from self._bind(ref)
+            yield f"ln.parallelize_like({ref})"
+        chance = rng.random()
+        if chance < 0.5:
+            yield self._most()
+        elif chance < 0.9:
+            for _ in range(rng.randint(1, 3)):
+                yield f"{self._above(ref)}.compute_at({ref}, {self._position(ref)})"
+        if rng.random() < 0.7:
+            yield from self._bind(ref)
+            if rng.random() < 0.7:
+                yield f"ln.parallelize_like({ref})"
+        if rng.random() < 0.3:
+            yield self._any()
+
+    def _reduce(self) -> Iterator[str]:
+        rng = self.rng
+        for _ in range(rng.randint(1, 3)):
+            name = self._reduction()
+            for _ in range(rng.randint(0, 3)):
+                yield self._transform(name)
+            if rng.random() < 0.6:
+                yield self._rfactor(name)
+            if rng.random() < 0.3:
+                yield self._cache()
+        for _ in range(rng.randint(0, 3)):
+            yield self._weighted([(self._compute_at, 4), (self._inline_at, 1), (self._most, 2)])
+        if rng.random() < 0.5:
+            yield from self._bind(self._tensor())
+
+    # Choices
+
+    def _weighted(self, options: list[tuple[Callable[[], str], int]]) -> str:
+        make = self.rng.choices([m for m, _ in options], [w for _, w in options])[0]
+        return make()
+
+    def _any(self) -> str:
+        return self._weighted([
+            (lambda: self._transform(self._tensor()), 30), (self._compute_at, 20),
+            (self._inline_at, 6), (self._most, 5), (self._propagate, 4), (self._like, 4),
+            (self._rfactor, 8), (self._cache, 7), (self._parallelize, 12), (self._pin, 2),
+            (self._memory, 4), (self._later, 1), (self._wrong, 3), (self._pure, 2),
+        ])  # fmt: skip
+
+    def _tensor(self) -> str:
+        """Return a tensor's variable: mostly one that is computed and used."""
+        names = self.session.tensors
+        live = self.session.fusion.live()
+        good = [n for n in names if not self._of(n).is_input and self._of(n) in live]
+        return self.rng.choice(good if good and self.rng.random() < 0.95 else names)
+
+    def _output(self) -> str:
+        names = [n for n in self.session.tensors if self._of(n).is_output]
+        ends = [n for n in names if not self._of(n).consumers]
+        return self.rng.choice(ends or names)
+
+    def _reduction(self) -> str:
+        found = [
+            n for n in self.session.tensors
+            if any(a.is_reduction for a in self._of(n).leaf_domain)
+        ]  # fmt: skip
+        return self.rng.choice(found) if found else self._tensor()
+
+    def _of(self, name: str) -> ln.TensorView:
+        return self.session.tensor(name)
+
+    def _axis(self, name: str) -> int:
+        """Return a leaf position, rarely one that does not exist."""
+        count = self._of(name).ndim
+        if not count or self.rng.random() < 0.03:
+            return self.rng.choice([count, -count - 1, count + 3])
+        axis = self.rng.randrange(count)
+        frozen = self._of(name).frozen
+        if frozen < count and self.rng.random() < 0.7:
+            axis = self.rng.randrange(frozen, count)
+        return axis - count if self.rng.random() < 0.2 else axis
+
+    def _position(self, name: str) -> int:
+        count = self._of(name).ndim
+        if self.rng.random() < 0.03:
+            return self.rng.choice([count + 1, -count - 2])
+        if self.rng.random() < 0.3:
+            return -self.rng.randint(1, count + 1)
+        return self.rng.randint(min(1, count), count)
+
+    def _factor(self) -> str:
+        rng = self.rng
+        symbols = [s.name for s in self.session.fusion.symbols]
+        if rng.random() < 0.02:
+            return rng.choice(_BAD_FACTORS)
+        if symbols and rng.random() < 0.08:
+            return f'"{rng.choice(symbols)}"'
+        return rng.choice(_FACTORS)
+
+    # Calls
+
+    def _transform(self, name: str) -> str:
+        rng = self.rng
+        chance = rng.random()
+        if chance < 0.5:
+            outer = ", inner=False" if rng.random() < 0.2 else ""
+            return f"{name}.split({self._axis(name)}, {self._factor()}{outer})"
+        if chance < 0.72:
+            other = "" if rng.random() < 0.6 else f", {self._axis(name)}"
+            return f"{name}.merge({self._axis(name)}{other})"
+        return f"{name}.reorder({self._order(name)})"
+
+    def _order(self, name: str) -> str:
+        count, rng = self._of(name).ndim, self.rng
+        if rng.random() < 0.4 or count < 2:
+            order = list(range(count))
+            frozen = self._of(name).frozen if rng.random() < 0.8 else 0
+            tail = order[frozen:]
+            rng.shuffle(tail)
+            return str(order[:frozen] + tail)
+        moves = {self._axis(name): self._axis(name) for _ in range(rng.choice([1, 1, 2]))}
+        return str(moves)
+
+    def _compute_at(self) -> str:
+        rng = self.rng
+        name = self._tensor()
+        below = self._below(name)
+        target = rng.choice(below) if below and rng.random() < 0.95 else self._tensor()
+        extra = ", recompute=True" if rng.random() < 0.15 else ""
+        return f"{name}.compute_at({target}, {self._position(target)}{extra})"
+
+    def _below(self, name: str) -> list[str]:
+        """Return the tensors that depend on `name`."""
+        found: dict[ln.TensorView, None] = {}
+        stack = [self._of(name)]
+        while stack:
+            for consumer in stack.pop().consumers:
+                if consumer not in found:
+                    found[consumer] = None
+                    stack.append(consumer)
+        return [n for n in self.session.tensors if self._of(n) in found]
+
+    def _above(self, name: str) -> str:
+        """Return a tensor that `name` depends on, where there is one."""
+        found: dict[ln.TensorView, None] = {}
+        stack = [self._of(name)]
+        while stack:
+            for producer in stack.pop().producers:
+                if producer not in found:
+                    found[producer] = None
+                    stack.append(producer)
+        names = [n for n in self.session.tensors if self._of(n) in found]
+        return self.rng.choice(names) if names else self._tensor()
+
+    def _inline_at(self) -> str:
+        name = self._tensor()
+        return f"{name}.inline_at({self._position(name)})"
+
+    def _most(self) -> str:
+        if self.rng.random() < 0.6:
+            return "f.inline_most()"
+        names = self.session.tensors
+        chosen = self.rng.sample(names, self.rng.randint(1, len(names)))
+        return f"ln.inline_most([{', '.join(chosen)}])"
+
+    def _propagate(self) -> str:
+        name = self._tensor()
+        return f"ln.propagate({name}, {self._position(name)})"
+
+    def _like(self) -> str:
+        name = self._tensor()
+        if self.rng.random() < 0.7:
+            return f"ln.parallelize_like({name})"
+        return f"ln.parallelize_like({name}, [{self._tensor()}, {self._tensor()}])"
+
+    def _rfactor(self, name: str = "") -> str:
+        name = name or self._reduction()
+        leaf = self._of(name).leaf_domain
+        places = [n for n, a in enumerate(leaf) if a.is_reduction]
+        if not places or self.rng.random() < 0.05:
+            return f"{self._new('r')} = {name}.rfactor({self._axis(name)})"
+        chosen = self.rng.sample(places, self.rng.randint(1, max(1, len(places) - 1)))
+        axes = str(chosen[0]) if len(chosen) == 1 else str(chosen)
+        return f"{self._new('r')} = {name}.rfactor({axes})"
+
+    def _cache(self) -> str:
+        rng = self.rng
+        names = self.session.tensors
+        chance = rng.random()
+        if chance < 0.45:
+            return f"{self._new('c')} = {rng.choice(names)}.cache_after()"
+        if chance < 0.85:
+            return f"{self._new('c')} = {self._tensor()}.cache_before()"
+        return f"{self._new('c')} = {self._output()}.cache_fork()"
+
+    def _bind(self, name: str) -> Iterator[str]:
+        """Yield calls that give several axes of one tensor parallel types, outermost first."""
+        rng = self.rng
+        free = list(_THREADS)
+        if rng.random() < 0.3:
+            free = ["cpu_parallel"]
+        for axis in range(self._of(name).ndim):
+            last = axis == self._of(name).ndim - 1
+            if last and rng.random() < 0.3:
+                yield f"{name}.axis({axis}).parallelize(ln.ParallelType.vectorize)"
+            elif rng.random() < 0.5 and free:
+                kind = free.pop(0 if rng.random() < 0.5 else rng.randrange(len(free)))
+                yield f"{name}.axis({axis}).parallelize(ln.ParallelType.{kind})"
+            elif rng.random() < 0.2:
+                kind = rng.choice(_LOOPS)
+                yield f"{name}.axis({axis}).parallelize(ln.ParallelType.{kind})"
+
+    def _parallelize(self) -> str:
+        rng = self.rng
+        name = self._tensor()
+        kinds = rng.choice([_THREADS, _LOOPS, [*_LOOPS, "vectorize"]])
+        types = {self._axis(name): rng.choice(kinds) for _ in range(rng.choice([1, 1, 2]))}
+        inner = ", ".join(f"{a}: ln.ParallelType.{k}" for a, k in types.items())
+        return f"{name}.parallelize({{{inner}}})"
+
+    def _pin(self) -> str:
+        name = self._tensor()
+        axis = self._axis(name)
+        return f"{name}.pin({axis})" if self.rng.random() < 0.5 else f"{name}.axis({axis}).pin()"
+
+    def _memory(self) -> str:
+        kind = self.rng.choice(["GLOBAL"] * 8 + ["LOCAL", "SHARED"])
+        return f"{self._tensor()}.memory = ln.{kind}"
+
+    def _later(self) -> str:
+        name = self._tensor()
+        return self.rng.choice([
+            f"{name}.circular_buffer(2)", f"{name}.swizzle(ln.Swizzle.XOR, 0, 1)",
+            f"{name}.set_allocation(pad={{0: 1}})",
+        ])  # fmt: skip
+
+    def _wrong(self) -> str:
+        a, b = self._tensor(), self._tensor()
+        return self.rng.choice([
+            f"{a}.compute_at({a}, 1)", f"{a}.compute_at(None, 1)", f"{a}.compute_at({b}, '1')",
+            f"{a}.split(0, 0)", f"{a}.split('0', 2)", f"{a}.merge(0, 0)", f"{a}.reorder([0, 0])",
+            f"{a}.reorder(None)", f"{a}.parallelize({{0: 'grid_x'}})", f"{a}.parallelize(3)",
+            f"{a}.rfactor([])", f"{a}.inline_at(None)", f"{a}.memory = 'local'", f"{a}.pin(9)",
+            f"ln.propagate({a}, 99)", f"{a}.rfactor(None)", f"{a}.split(0, 2, 5, 6)"[:0]
+            or f"{a}.split(None, 2)",
+            f"{a}.merge(None)", f"{a}.reorder({{0: 'x'}})", f"ln.inline_most([{a}, None])",
+        ])  # fmt: skip
+
+    def _pure(self) -> str:
+        """Return a query, which must change nothing."""
+        name = self._tensor()
+        below = self._below(name)
+        mates = [n for n in below if self._of(name) in self._of(n).producers]
+        if mates and self.rng.random() < 0.7:
+            mate = self.rng.choice(mates)
+            if self.rng.random() < 0.5:
+                return f"ln.replay_pasc({name}, {mate}, {self._position(mate)})"
+            return f"ln.replay_casp({mate}, {name}, {self._position(name)})"
+        return f"ln.common_consumers({name})"
+
+
+def require_pure(session: Session, line: str, before: object, after: object) -> None:
+    """Raise `Failure` where a query changed something."""
+    if before != after:
+        raise Failure("transaction", "a pure function changed the fusion", line)

@@ -1,0 +1,143 @@
+"""Make a failing case small, keeping the kind of its failure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import loopnest as ln
+
+from fuzzing.engine import judge_case
+from fuzzing.failures import Failure
+from fuzzing.program import Case, Sizes
+
+T = TypeVar("T")
+Judge = Callable[[Case], Failure | None]
+
+
+class Shrinker:
+    """Drops and simplifies lines of a case while it still fails in the same way.
+
+    Args:
+        case: fails.
+        failure: how.
+        budget: how many candidates to judge at most.
+        judge: judges a candidate; by default here, on the failing target alone.
+    """
+
+    def __init__(
+        self, case: Case, failure: Failure, budget: int = 600, judge: Judge | None = None
+    ) -> None:
+        self.case, self.failure, self.budget = case, failure, budget
+        targets = ("c",) if failure.where.endswith("on c") else ("interpret",)
+        self.judge = judge or (lambda c: judge_case(c, targets)[0])
+
+    def run(self) -> tuple[Case, Failure]:
+        """Return the smallest case found, and its failure."""
+        steps = (
+            self._sizes_apart, self._schedule, self._math, self._simpler_math, self._math,
+            self._schedule, self._smaller_sizes, self._simpler_schedule,
+        )  # fmt: skip
+        before = None
+        while before != self.case and self.budget > 0:
+            before = self.case
+            for step in steps:
+                step()
+        return self.case, self.failure
+
+    def _try(self, case: Case) -> bool:
+        if case == self.case or self.budget <= 0:
+            return False
+        self.budget -= 1
+        try:
+            found = self.judge(case)
+        except (ln.LoopnestError, ArithmeticError, KeyError):  # not a case any more
+            return False
+        if found is None or found.signature != self.failure.signature:
+            return False
+        self.case, self.failure = case, found
+        return True
+
+    def _sizes_apart(self) -> None:
+        if len(self.case.sizes) > 1:
+            for sizes in self.case.sizes:
+                if self._try(replace(self.case, sizes=(sizes,))):
+                    return
+
+    def _schedule(self) -> None:
+        self._drop(lambda lines: replace(self.case, schedule=lines), lambda: self.case.schedule)
+
+    def _math(self) -> None:
+        self._drop(lambda lines: replace(self.case, math=lines), lambda: self.case.math)
+
+    def _drop(
+        self,
+        made: Callable[[tuple[str, ...]], Case],
+        lines: Callable[[], tuple[str, ...]],
+    ) -> None:
+        """Drop runs of lines, long ones first, from the end."""
+        width = max(len(lines()) // 2, 1)
+        while width:
+            stop = len(lines())
+            while stop > 0:
+                start = max(stop - width, 0)
+                self._try(made((*lines()[:start], *lines()[stop:])))
+                stop = start
+            width //= 2
+
+    def _simpler_math(self) -> None:
+        for number in reversed(range(len(self.case.math))):
+            for line in _simpler(self.case.math[number]):
+                self._try(replace(self.case, math=_put(self.case.math, number, line)))
+
+    def _simpler_schedule(self) -> None:
+        for number in range(len(self.case.schedule)):
+            for line in _simpler_call(self.case.schedule[number]):
+                self._try(replace(self.case, schedule=_put(self.case.schedule, number, line)))
+
+    def _smaller_sizes(self) -> None:
+        self._try(replace(self.case, data=0))
+        for number, sizes in enumerate(self.case.sizes):
+            for name in sizes:
+                for value in (1, 2, 3, 4, 5, 8):
+                    now = self.case.sizes[number]
+                    if value < now[name]:
+                        smaller: Sizes = {**now, name: value}
+                        if self._try(replace(self.case, sizes=_put(self.case.sizes, number, smaller))):
+                            break
+
+
+def _put(items: Sequence[T], place: int, item: T) -> tuple[T, ...]:
+    return (*items[:place], item, *items[place + 1 :])
+
+
+def _simpler(line: str) -> Iterator[str]:
+    """Yield simpler lines of math: an operand for the result, float32, fewer axes."""
+    name, _, text = line.partition(" = ")
+    if "f.input" in text or "ln.iota" in text or "f.scalar" in text:
+        yield re.sub(r"ln\.(float16|bfloat16|float64|int32|int64|bool)\b", "ln.float32", line)
+        dims = re.search(r", \((.*?),?\), ", text)
+        if dims:
+            parts = dims[1].split(", ")
+            for gone in range(len(parts)):
+                rest = "".join(f"{p}, " for n, p in enumerate(parts) if n != gone).rstrip()
+                yield line.replace(dims[0], f", ({rest}), ")
+        return
+    if "f.output" in text or "f.assume" in line:
+        yield re.sub(r", inplace=\w+", "", line)
+        return
+    for operand in dict.fromkeys(re.findall(r"\b[txb]\d+\b", text)):
+        if "," not in name:
+            yield f"{name} = {operand}"
+    yield line.replace(", keepdims=True", "")
+    yield re.sub(r"= ln\.\w+\((\w+), (\w+)\)", r"= ln.add(\1, \2)", line)
+    yield re.sub(r"= ln\.\w+\((\w+)\)", r"= ln.neg(\1)", line)
+
+
+def _simpler_call(line: str) -> Iterator[str]:
+    for factor in ("2", "4"):
+        yield re.sub(r'\.split\((-?\d+), [^,)]*\)', rf".split(\1, {factor})", line)
+    yield line.replace(", inner=False", "")
+    yield line.replace(", recompute=True", "")
