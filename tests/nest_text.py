@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from loopnest import dtypes, kir
 from loopnest.buffers import Buffer
-from loopnest.dtypes import DType
 from loopnest.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
 from loopnest.expr import (
     FALSE,
@@ -25,7 +24,6 @@ from loopnest.expr import (
     Symbol,
     cast,
     integer,
-    walk,
 )
 
 _INFIX = {
@@ -116,9 +114,7 @@ class _Parser:
         for extent in reversed(shape):
             strides.insert(0, size)
             size = extent if size is integer(1) else _index("mul", size, extent)
-        made = Buffer(
-            name, name, memory, _dtype(dtype), shape, tuple(strides), size, kind, alias
-        )
+        made = Buffer(name, name, memory, _dtype(dtype), shape, tuple(strides), size, kind, alias)
         self.scope.buffers[name] = made
         return made
 
@@ -195,24 +191,13 @@ class _Parser:
     def build(self, node, want=None):
         match node:
             case ast.Constant(value=value):
-                default = dtypes.float32 if isinstance(value, float) else dtypes.index
-                if isinstance(value, bool):
-                    return TRUE if value else FALSE
-                return Const(value, want or default)
-            case ast.Name(id=name) if name in _FLOATS:
-                return Const(_FLOATS[name], want or dtypes.float32)
+                return _literal(value, want)
             case ast.Name(id=name):
-                return self.name(name)
+                return _literal(_FLOATS[name], want) if name in _FLOATS else self.name(name)
             case ast.Subscript():
                 return self.access(node)
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                inner = self.build(operand, want)
-                negated = isinstance(inner, Const)
-                return Const(-inner.value, inner.dtype) if negated else _op("neg", [inner])
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return _op("not", [self.build(operand)])
-            case ast.UnaryOp(op=ast.Invert(), operand=operand):
-                return _op("bitnot", [self.build(operand, want)])
+            case ast.UnaryOp(op=op, operand=operand):
+                return self.unary(op, self.build(operand, want))
             case ast.BoolOp(op=op, values=values):
                 result, *rest = [self.build(v) for v in values]
                 for term in rest:
@@ -225,6 +210,11 @@ class _Parser:
             case ast.Call(func=ast.Name(id=name), args=args):
                 return self.call(name, args, want)
         raise AssertionError(ast.unparse(node))
+
+    def unary(self, op, inner):
+        if isinstance(op, ast.USub) and isinstance(inner, Const):
+            return Const(-inner.value, inner.dtype)
+        return _op({ast.USub: "neg", ast.Not: "not", ast.Invert: "bitnot"}[type(op)], [inner])
 
     def name(self, name):
         if name not in self.scope.names:
@@ -270,6 +260,12 @@ def _parts(text):
     return [*parts, current.strip()] if current.strip() else parts
 
 
+def _literal(value, want):
+    if isinstance(value, bool):
+        return TRUE if value else FALSE
+    return Const(value, want or (dtypes.float32 if isinstance(value, float) else dtypes.index))
+
+
 def _dtype(name):
     return dtypes.of(name)
 
@@ -282,13 +278,3 @@ def _op(name, args):
     dtype = dtypes.bool_ if OPS[name].result == "bool" else args[0].dtype
     assert all(a.dtype is args[0].dtype for a in args), [(str(a), a.dtype) for a in args]
     return Op(name, tuple(args), dtype)
-
-
-def sizes_of(program: kir.Program) -> tuple[str, ...]:
-    """Return the names of the size symbols that a program's parameters declare."""
-    return tuple(p.name for p in program.params if p.kind == "size")
-
-
-def symbols_in(node: Expr) -> set[str]:
-    """Return the names of the size symbols in an expression."""
-    return {n.name for n in walk(node) if isinstance(n, Symbol)}

@@ -8,12 +8,12 @@ import re
 import ml_dtypes
 import numpy as np
 import pytest
-from nest_text import parse_nest
 
 import loopnest as ln
 from loopnest import dtypes
 from loopnest.expr import OPS
 from loopnest.interpreter import interpret, machine, scalar
+from nest_text import parse_nest
 
 F = np.float32
 
@@ -248,7 +248,9 @@ def test_buffer_out_of_scope_is_our_own_fault():
     for i1 in 4:
       y[i1] = T1[0]
     """
-    with pytest.raises(ln.InternalError, match="^scope: buffer T1 is used where it is not alloca"):
+    with pytest.raises(
+        ln.InternalError, match=r"^scope: buffer T1 is used where it is not allocated$"
+    ):
         run(text, x=np.zeros(4, F), y=np.zeros(4, F))
 
 
@@ -349,7 +351,10 @@ def test_a_load_under_a_false_condition_is_not_performed(value):
 
 @pytest.mark.parametrize(
     ("condition", "expected"),
-    [("i0 < 4 and x[i0 + 1] < 3.0", [1, 1, 0, 0, 0]), ("i0 > 3 or x[i0 + 1] > 2.0", [0, 0, 1, 1, 1])],
+    [
+        ("i0 < 4 and x[i0 + 1] < 3.0", [1, 1, 0, 0, 0]),
+        ("i0 > 3 or x[i0 + 1] > 2.0", [0, 0, 1, 1, 1]),
+    ],
 )
 def test_a_load_behind_and_or_is_not_performed(condition, expected):
     text = f"""

@@ -46,17 +46,18 @@ def largest_position(tensor: TensorView, barred: frozenset[ParallelType] = _BEST
     """Return the largest position that `tensor` can have, given the others' positions."""
     heads = tensor.siblings[0]
     for pos in range(structural_limit(tensor, barred), tensor.compute_at_pos, -1):
-        if _has_order(tensor.fusion, heads, pos):
+        if not _conflict(tensor.fusion, heads, pos):
             return pos
     return tensor.compute_at_pos
 
 
-def _has_order(fusion: Fusion, head: TensorView, pos: int) -> bool:
+def _conflict(fusion: Fusion, head: TensorView, pos: int) -> str:
+    """Return why no order of expressions exists with `head` at `pos`; "" where one does."""
     try:
         LoopForest(fusion, {head: pos}).check()
-    except Conflict:
-        return False
-    return True
+    except Conflict as conflict:
+        return conflict.reason
+    return ""
 
 
 @primitive
@@ -73,6 +74,9 @@ def inline_at(tensor: TensorView, pos: int) -> TensorView:
     if place <= tensor.compute_at_pos:
         return tensor
     largest = largest_position(tensor, _STRICT)
+    if largest < place <= structural_limit(tensor, _STRICT):
+        conflict = _conflict(tensor.fusion, tensor.siblings[0], place)
+        raise Refusal(conflict, f"the largest legal position is {largest}")
     if place > largest:
         raise Refusal(
             f"position {place} is beyond the largest legal position {largest}",
@@ -144,7 +148,7 @@ class _Sweep:
         limit = structural_limit(unit, _BEST_EFFORT)
         for pos in range(limit, unit.compute_at_pos, -1):
             plain = forest.joins_plainly(unit, pos, rank)
-            if plain or (plain is None and _has_order(self.fusion, unit, pos)):
+            if plain or (plain is None and not _conflict(self.fusion, unit, pos)):
                 set_position(unit, pos)
                 return
 
