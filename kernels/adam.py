@@ -37,13 +37,12 @@ def adam(f, dtype=ln.float32, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8):
 
 
 @adam.schedule("gpu")
-def gpu(f, threads=256, lanes=4):
-    """A thread updates `lanes` neighbours one after the other.
+def gpu(f, threads=256):
+    """A thread updates one element.
 
     `new_m` and `new_v` are outputs, and `new_p` reads them: inlining gives all three one loop.
     """
     p = f["new_p"]
-    p.split(0, lanes)
     p.split(0, threads)
     p.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_x})
     ln.propagate(p)

@@ -27,14 +27,17 @@ def gpu(f, threads=128):
 def cpu(f, lanes=16):
     """Rows go to the cores; a row is folded into `lanes` partial sums side by side.
 
-    One running sum would make each addition wait for the one before. `rfactor` moves the sum over
-    every `lanes`-th element into a tensor of its own, whose `lanes` axis is an iteration axis and
-    can be vectorized. Where D is no multiple of `lanes` the last lanes need a test; `unswitch`
-    keeps it out of the loop otherwise.
+    With one running sum each addition waits for the one before. `rfactor` moves the sum over every
+    `lanes`-th element into a tensor of its own, of which `lanes` is an iteration axis that can be
+    vectorized; `y` folds what it leaves. Where D is no multiple of `lanes` the last lanes need a
+    test, and `unswitch` keeps it out of the loop otherwise.
     """
     y = f["y"]
+    y.split(1, lanes)
+    partial = y.rfactor(1)
+    partial.parallelize({1: ln.ParallelType.unswitch, 2: ln.ParallelType.vectorize})
+    partial.compute_at(y, 1)
     y.parallelize({0: ln.ParallelType.cpu_parallel})
-    total = y.cache_before()
 
 
 if __name__ == "__main__":

@@ -159,6 +159,17 @@ def test_sizes_of_no_input_are_keywords(target):
     assert fn(np.ones(3, F), M=np.int64(4), N=3).shape == (4, 3)
 
 
+@on_targets
+def test_arguments_may_have_any_name_that_python_leaves_free(target):
+    with ln.Fusion("names") as f:
+        x = f.input("arrays", ("out", "plan"), ln.float32)
+        f.output(x * f.scalar("self", ln.float32) + f.scalar("scalars", ln.float32), "kernel")
+    fn = compile(f, target=target)
+    x = np.ones((2, 3), F)
+    np.testing.assert_array_equal(fn(x, self=2, scalars=1), np.full((2, 3), 3))
+    assert fn.kernel.launch(out=2, plan=3).grid == (1, 1, 1)
+
+
 ARRAY_TYPES = {
     "bool": np.bool_, "int32": np.int32, "int64": np.int64, "float16": np.float16,
     "bfloat16": ml_dtypes.bfloat16, "float32": np.float32, "float64": np.float64,

@@ -441,6 +441,60 @@ def test_padded_and_flat_accesses():
     np.testing.assert_array_equal(run_c(program, x=x)["y"], x)
 
 
+def test_allocations_move_to_their_first_use():
+    program = parse_nest("""
+        kernel k(x: float32[N], z: float32[N]) -> (y: float32[N])
+        for i0 in ceildiv(N, 8):  # cpu_parallel
+          T2: float32[1] local
+          T3: float32[1] local
+          for i1 in 8:
+            T4: float32[1] local
+            T5: float32[2] local
+            if i0 * 8 + i1 < N:
+              T2[0] = x[i0 * 8 + i1]
+              T4[0] = T2[0] * 2.0
+              T5[1] = T4[0]
+              y[i0 * 8 + i1] = T5[1]
+          T3[0] = 1.0
+          for i2 in 8:
+            if i0 * 8 + i2 < N:
+              T3[0] = T3[0] * z[i0 * 8 + i2]
+        """)
+    text = body_of(program)
+    assert (
+        """\
+    for (idx_t i1 = 0; i1 < ln_min_i64(8, N - i0 * 8); ++i1) {
+      float T2 = x[i0 * 8 + i1];  // T2
+      float T4 = T2 * 2.0f;  // T4
+      float T5[2];
+      T5[1] = T4;  // T5
+      y[i0 * 8 + i1] = T5[1];  // y
+    }
+    float T3 = 1.0f;  // T3
+    for (idx_t i2 = 0; i2 < ln_min_i64(8, N - i0 * 8); ++i2) {
+      T3 = T3 * z[i0 * 8 + i2];  // T3
+    }
+"""
+        in text
+    )
+    x, z = randn(21), randn(21)
+    np.testing.assert_array_equal(run_c(program, x=x, z=z)["y"], x * 2)
+
+
+def test_a_scalar_made_outside_a_parallel_loop_that_needs_it_afresh():
+    program = parse_nest("""
+        kernel k(x: float32[N]) -> (y: float32[N])
+        T2: float32[1] local
+        for i0 in N:  # cpu_parallel
+          T2[0] = x[i0]
+          y[i0] = T2[0] * T2[0]
+        """)
+    assert "float T2 = x[i0];" in body_of(program)
+    assert "#pragma omp parallel" in body_of(program)
+    x = randn(100)
+    np.testing.assert_array_equal(run_c(program, x=x)["y"], x * x)
+
+
 # Types
 
 

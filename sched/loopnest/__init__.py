@@ -96,8 +96,10 @@ from loopnest.ops.structure import (
 from loopnest.tensor import Fusion, TensorView
 
 if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
+    from loopnest import kir
     from loopnest.cli import main
     from loopnest.evaluate import evaluate
+    from loopnest.kernel import Kernel, compile, compile_many, lower
     from loopnest.schedule.chains import common_consumers, dependency_chains, use_chains
     from loopnest.schedule.inline import inline_most
     from loopnest.schedule.propagate import parallelize_like, propagate
@@ -108,12 +110,17 @@ if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
 LOCAL, SHARED, GLOBAL = Memory.LOCAL, Memory.SHARED, Memory.GLOBAL
 
 _LAZY = {
+    "Kernel": "loopnest.kernel",
     "KernelDef": "loopnest.script",
     "common_consumers": "loopnest.schedule.chains",
+    "compile": "loopnest.kernel",
+    "compile_many": "loopnest.kernel",
     "dependency_chains": "loopnest.schedule.chains",
     "evaluate": "loopnest.evaluate",
     "inline_most": "loopnest.schedule.inline",
     "kernel": "loopnest.script",
+    "kir": "loopnest.kir",
+    "lower": "loopnest.kernel",
     "main": "loopnest.cli",
     "parallelize_like": "loopnest.schedule.propagate",
     "propagate": "loopnest.schedule.propagate",
@@ -126,18 +133,19 @@ _LAZY = {
 
 __all__ = [
     "GLOBAL", "LOCAL", "SHARED", "CompileError", "DefinitionError", "Fusion", "InternalError",
-    "IterDomain", "IterKind", "KernelDef", "KernelFault", "LaunchError", "LoopnestError", "LoweringError",
-    "Memory", "NotSupported", "ParallelType", "ScheduleError", "Swizzle", "TensorDomain",
-    "TensorView", "VerifyError", "abs", "add", "all", "any", "bfloat16", "bitand", "bitor", "bool",
-    "broadcast", "cast", "ceil", "clamp", "common_consumers", "concatenate", "cos",
-    "dependency_chains", "div", "eq", "erf", "evaluate", "exp", "exp2", "expand", "flip", "float16",
-    "float32", "float64", "floor", "fma", "full", "gather", "ge", "gelu", "gt", "inline_most",
-    "int32", "int64", "invert", "iota", "isnan", "kernel", "le", "log", "log1p", "log2", "logical_and",
-    "logical_not", "logical_or", "lt", "main", "matmul", "max", "maximum", "mean", "min", "minimum", "mod",
-    "mul", "ne", "neg", "pad", "parallelize_like", "permute", "pow", "prod", "propagate",
-    "reciprocal", "relu", "replay_casp", "replay_pasc", "reshape", "root_map", "round", "rsqrt",
-    "sigmoid", "silu", "sin", "slice", "sqrt", "squeeze", "sub", "sum", "tanh", "trunc", "unfold",
-    "use_chains", "var", "welford", "where",
+    "IterDomain", "IterKind", "Kernel", "KernelDef", "KernelFault", "LaunchError",
+    "LoopnestError", "LoweringError", "Memory", "NotSupported", "ParallelType", "ScheduleError",
+    "Swizzle", "TensorDomain", "TensorView", "VerifyError", "abs", "add", "all", "any",
+    "bfloat16", "bitand", "bitor", "bool", "broadcast", "cast", "ceil", "clamp",
+    "common_consumers", "compile", "compile_many", "concatenate", "cos", "dependency_chains",
+    "div", "eq", "erf", "evaluate", "exp", "exp2", "expand", "flip", "float16", "float32",
+    "float64", "floor", "fma", "full", "gather", "ge", "gelu", "gt", "inline_most", "int32",
+    "int64", "invert", "iota", "isnan", "kernel", "kir", "le", "log", "log1p", "log2",
+    "logical_and", "logical_not", "logical_or", "lower", "lt", "main", "matmul", "max", "maximum",
+    "mean", "min", "minimum", "mod", "mul", "ne", "neg", "pad", "parallelize_like", "permute",
+    "pow", "prod", "propagate", "reciprocal", "relu", "replay_casp", "replay_pasc", "reshape",
+    "root_map", "round", "rsqrt", "sigmoid", "silu", "sin", "slice", "sqrt", "squeeze", "sub",
+    "sum", "tanh", "trunc", "unfold", "use_chains", "var", "welford", "where",
 ]  # fmt: skip
 
 

@@ -210,7 +210,7 @@ class Kernel:
 
         return Planner(self.program)
 
-    def launch(self, **sizes: int) -> LaunchConfig:
+    def launch(self, /, **sizes: int) -> LaunchConfig:
         """Return the configuration of a launch: `.grid`, `.block`, `.shared_bytes`, `.variant`.
 
         Raises:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from loopnest.buffers import Buffer
 from loopnest.dtypes import DType
 from loopnest.enums import Memory
 from loopnest.expr import Expr
 from loopnest.kir import Program
+
+if TYPE_CHECKING:
+    from loopnest.math_snapshot import MathSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +48,11 @@ class Lowered:
         stages: name of each pass, in order, with a function that prints its result.
         tensors: every tensor of the fusion, in order of creation.
         buffers: every buffer of the program, parameters first.
+        math: makes, once, the math as it was then; None for a program made by hand.
     """
 
     program: Program
     stages: tuple[tuple[str, Callable[[], str]], ...]
     tensors: tuple[TensorInfo, ...]
     buffers: tuple[Buffer, ...]
+    math: Callable[[], MathSnapshot] | None = None

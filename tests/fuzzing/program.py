@@ -138,6 +138,8 @@ class Session:
             raise Failure("call", _sentence(error), line) from error
         else:
             self.schedule.append(line)
+            if primitive_of(line) in PURE:
+                before.require_same(line, None)
             before.require_frozen(line)
         if outcome != "accepted":
             self.schedule.append(line)
@@ -166,6 +168,7 @@ def _compiled(line: str) -> Line:
     return Line(code, tuple(dict.fromkeys(loads)))
 
 
+PURE = ("replay_pasc", "replay_casp", "common_consumers")
 _LATER = ("circular_buffer", "swizzle", "set_allocation")
 
 

@@ -12,7 +12,6 @@ from random import Random
 
 import loopnest as ln
 
-from fuzzing.failures import Failure
 from fuzzing.judge import require_order
 from fuzzing.program import Session
 
@@ -97,7 +96,7 @@ class ScheduleWriter:
         if rng.random() < 0.3:
             yield self._cache()
         if rng.random() < 0.15:
-            yield self._rfactor()
+            yield from self._factored(self._reduction())
         for _ in range(rng.randint(1, 5)):
             yield self._transform(ref)
         if rng.random() < 0.5:
@@ -126,7 +125,7 @@ class ScheduleWriter:
             for _ in range(rng.randint(0, 3)):
                 yield self._transform(name)
             if rng.random() < 0.6:
-                yield self._rfactor(name)
+                yield from self._factored(name)
             if rng.random() < 0.3:
                 yield self._cache()
         for _ in range(rng.randint(0, 3)):
@@ -207,8 +206,10 @@ class ScheduleWriter:
             outer = ", inner=False" if rng.random() < 0.2 else ""
             return f"{name}.split({self._axis(name)}, {self._factor()}{outer})"
         if chance < 0.72:
-            other = "" if rng.random() < 0.6 else f", {self._axis(name)}"
-            return f"{name}.merge({self._axis(name)}{other})"
+            axis, count = self._axis(name), self._of(name).ndim
+            if rng.random() < 0.4 and count > 1:
+                return f"{name}.merge({axis}, {self._axis(name)})"
+            return f"{name}.merge({axis - 1 if axis in (count - 1, -1) else axis})"
         return f"{name}.reorder({self._order(name)})"
 
     def _order(self, name: str) -> str:
@@ -274,6 +275,13 @@ class ScheduleWriter:
             return f"ln.parallelize_like({name})"
         return f"ln.parallelize_like({name}, [{self._tensor()}, {self._tensor()}])"
 
+    def _factored(self, name: str) -> Iterator[str]:
+        """Yield an rfactor, after a split where there is just one reduction axis."""
+        places = [n for n, a in enumerate(self._of(name).leaf_domain) if a.is_reduction]
+        if len(places) == 1 and self.rng.random() < 0.9:
+            yield f"{name}.split({places[0]}, {self._factor()})"
+        yield self._rfactor(name)
+
     def _rfactor(self, name: str = "") -> str:
         name = name or self._reduction()
         leaf = self._of(name).leaf_domain
@@ -287,10 +295,14 @@ class ScheduleWriter:
     def _cache(self) -> str:
         rng = self.rng
         names = self.session.tensors
+        used = [n for n in names if self._of(n).consumers] or names
+        forked = [n for n in used if self._of(n).is_output]
+        if forked and rng.random() < 0.4:
+            return f"{self._new('c')} = {rng.choice(forked)}.cache_fork()"
         chance = rng.random()
-        if chance < 0.45:
-            return f"{self._new('c')} = {rng.choice(names)}.cache_after()"
-        if chance < 0.85:
+        if chance < 0.48:
+            return f"{self._new('c')} = {rng.choice(used)}.cache_after()"
+        if chance < 0.97:
             return f"{self._new('c')} = {self._tensor()}.cache_before()"
         return f"{self._new('c')} = {self._output()}.cache_fork()"
 
@@ -358,9 +370,3 @@ class ScheduleWriter:
                 return f"ln.replay_pasc({name}, {mate}, {self._position(mate)})"
             return f"ln.replay_casp({mate}, {name}, {self._position(name)})"
         return f"ln.common_consumers({name})"
-
-
-def require_pure(session: Session, line: str, before: object, after: object) -> None:
-    """Raise `Failure` where a query changed something."""
-    if before != after:
-        raise Failure("transaction", "a pure function changed the fusion", line)

@@ -23,12 +23,15 @@ class Snapshot:
         self.state = _state(fusion)
         self.frozen = {t: (t.leaf_domain[: t.frozen], _positions(t)) for t in fusion.tensors}
 
-    def require_same(self, line: str, error: Exception) -> None:
-        """Raise `Failure` where anything differs now from what it was."""
+    def require_same(self, line: str, error: Exception | None) -> None:
+        """Raise `Failure` where anything differs now from what it was.
+
+        `error` is what refused the call; None where the call is a query.
+        """
         changed = self.differences()
         if changed:
-            what = "; ".join(changed[:6])
-            raise Failure("transaction", f"a refused call changed {what} ({error})", line)
+            call = "a query" if error is None else f"a call that was refused ({error})"
+            raise Failure("transaction", f"{call} changed {'; '.join(changed[:6])}", line)
 
     def differences(self) -> list[str]:
         now = _state(self.fusion)

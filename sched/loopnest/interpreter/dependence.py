@@ -57,6 +57,20 @@ class Expansion:
     bytes: int
 
 
+class Expansions:
+    """How the loops of a program may be expanded at given sizes; each is analysed once."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self._known: dict[kir.Loop, Expansion | None] = {}
+
+    def of(self, loop: kir.Loop) -> Expansion | None:
+        """Return how to expand `loop`, None where it must run in order."""
+        if loop not in self._known:
+            self._known[loop] = LoopAnalysis(loop, self.setting).expansion()
+        return self._known[loop]
+
+
 @dataclass(frozen=True, slots=True)
 class _Access:
     buffer: Buffer
@@ -76,7 +90,7 @@ class LoopAnalysis:
 
     def __init__(self, loop: kir.Loop, setting: Setting) -> None:
         self.loop = loop
-        self.layouts = setting.layouts
+        self.setting = setting
         self.nodes = list(kir.walk(loop.body))
         self.inner = {
             n.var for n, _ in self.nodes if isinstance(n, kir.Loop) and not n.parallel.is_thread
@@ -115,7 +129,7 @@ class LoopAnalysis:
         return False
 
     def _private_bytes(self) -> int:
-        return sum((b.dtype.size + 1) * self.layouts[b][2] for b in self.private)
+        return sum(self.setting.bytes(b) for b in self.private)
 
     def _varies(self, node: Expr) -> bool:
         """Whether a variable may differ between two iterations."""
@@ -144,7 +158,7 @@ class LoopAnalysis:
 
     def _offset(self, buffer: Buffer, sums: list[Affine]) -> Affine:
         result = Affine(frozenset())
-        for value, stride in zip(sums, self.layouts[buffer][1], strict=True):
+        for value, stride in zip(sums, self.setting.layouts[buffer][1], strict=True):
             result = result.plus(value, stride)
         return result
 

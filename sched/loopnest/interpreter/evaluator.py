@@ -34,13 +34,20 @@ class Evaluator:
         kernel: its name, for errors.
         memory: the storage of every buffer that exists at the moment.
         faults: makes the errors.
+        dependences: what the expressions of the kernel depend on.
     """
 
-    def __init__(self, kernel: str, memory: dict[Buffer, Storage], faults: Faults) -> None:
+    def __init__(
+        self,
+        kernel: str,
+        memory: dict[Buffer, Storage],
+        faults: Faults,
+        dependences: Dependences,
+    ) -> None:
         self.kernel = kernel
         self.memory = memory
         self.faults = faults
-        self.dependences = Dependences()
+        self.dependences = dependences
         self._literals: dict[Const, Value] = {}
 
     def value(self, node: Expr, frame: Frame) -> Value:

@@ -13,40 +13,40 @@ from loopnest.buffers import Buffer
 from loopnest.enums import Memory
 from loopnest.errors import InternalError, NotSupported
 from loopnest.expr import LaunchIndex, Load
-from loopnest.interpreter.dependence import Expansion, LoopAnalysis, folded
+from loopnest.interpreter.dependence import Expansion, Expansions, folded
 from loopnest.interpreter.evaluator import Evaluator
 from loopnest.interpreter.faults import FaultReport
 from loopnest.interpreter.frame import Frame, uniform
 from loopnest.interpreter.memory import Storage, watched
 from loopnest.interpreter.scalar import Array, as_array, convert
-from loopnest.interpreter.setting import Launch, Setting
+from loopnest.interpreter.setting import Launch
 
 LANES = 1 << 14
 """How many lanes run side by side where a launch or a loop has more."""
 
 BYTES = 1 << 26
-"""How much local memory the lanes of an expanded loop may take together."""
+"""How much local memory the lanes may take together, where one alone takes less."""
 
 
 class Machine:
     """One run of a program on arrays.
 
     Args:
-        setting: the program at its sizes.
+        expansions: how loops may be expanded, and with it the program at its sizes.
         arrays: name of parameter -> C-contiguous array; workspace may be left out.
         scalars: the value of every scalar parameter.
     """
 
     def __init__(
-        self, setting: Setting, arrays: Mapping[str, Array], scalars: Mapping[str, object]
+        self, expansions: Expansions, arrays: Mapping[str, Array], scalars: Mapping[str, object]
     ) -> None:
-        self.setting = setting
+        self.expansions = expansions
+        self.setting = setting = expansions.setting
         self.program = setting.program
         self.memory: dict[Buffer, Storage] = {}
         self.faults = FaultReport(self.program)
-        self.eval = Evaluator(self.program.name, self.memory, self.faults)
+        self.eval = Evaluator(self.program.name, self.memory, self.faults, setting.dependences)
         self.constants = setting.constants(scalars)
-        self.analyses: dict[kir.Loop, Expansion | None] = {}
         self.folding: frozenset[kir.Store] = frozenset()
         self._bind(arrays)
 
@@ -66,7 +66,7 @@ class Machine:
     def run(self, thread_order: int | None) -> None:
         """Run every thread; see `loopnest.interpreter.interpret`."""
         if thread_order is None:
-            launches = self.setting.launches(self.constants, LANES)
+            launches = self.setting.launches(self.constants, LANES, BYTES)
         else:
             self._refuse_barriers()
             launches = self.setting.single_launches(self.constants, thread_order)
@@ -238,24 +238,19 @@ class Machine:
         """Return (the stores that fold, how many iterations may run side by side)."""
         if extent < 2 or 2 * frame.lanes > LANES:
             return frozenset(), 1
-        found = self._expansion(node)
+        found = self.expansions.of(node)
         spread = frame.lanes * self._spread(found) if found else 0
         if found is None or spread == 0:
             return frozenset(), 1
         room = BYTES // (found.bytes * spread) if found.bytes else LANES
         return found.folds, min(extent, LANES // spread, max(room, 1))
 
-    def _expansion(self, node: kir.Loop) -> Expansion | None:
-        if node not in self.analyses:
-            self.analyses[node] = LoopAnalysis(node, self.setting).expansion()
-        return self.analyses[node]
-
     def _spread(self, found: Expansion) -> int:
         """Return how many lanes the nested loops make of one; 0 where one cannot be expanded."""
         loops = dict.fromkeys(found.nested)
         queue = list(loops)
         for loop in queue:  # grows while it is walked
-            inner = self._expansion(loop)
+            inner = self.expansions.of(loop)
             if inner is None:
                 return 0
             queue.extend(n for n in inner.nested if n not in loops)

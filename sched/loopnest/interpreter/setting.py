@@ -9,11 +9,11 @@ import numpy as np
 
 from loopnest import kir
 from loopnest.buffers import Buffer
-from loopnest.enums import LAUNCH_DIMENSIONS, ParallelType
+from loopnest.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
 from loopnest.errors import InternalError
 from loopnest.expr import Const, Expr, Index, LaunchIndex, Op, ScalarParam, Symbol
 from loopnest.interpreter import scalar
-from loopnest.interpreter.frame import Frame
+from loopnest.interpreter.frame import Dependences, Frame
 from loopnest.interpreter.scalar import Array, Value
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], int]
@@ -30,7 +30,8 @@ class Setting:
 
     def __init__(self, program: kir.Program, sizes: Mapping[str, int]) -> None:
         self.program = program
-        self.sizes = sizes
+        self.sizes = dict(sizes)
+        self.dependences = Dependences()
         self.nodes = [node for node, _ in kir.walk(program.body)]
         self.extents = self._extents()
         launch = [self._launch_extent(d) for d in LAUNCH_DIMENSIONS]
@@ -68,6 +69,10 @@ class Setting:
         strides = tuple([self.number(s) for s in buffer.strides])
         return shape, strides, self.number(buffer.size)
 
+    def bytes(self, buffer: Buffer) -> int:
+        """Return the memory that one copy of a buffer takes, its shadow included."""
+        return (buffer.dtype.size + 1) * self.layouts[buffer][2]
+
     # Lanes
 
     def constants(self, scalars: Mapping[str, object]) -> Frame:
@@ -81,15 +86,23 @@ class Setting:
                 frame.define(ScalarParam(param.name, param.dtype), value)
         return frame
 
-    def launches(self, constants: Frame, most: int) -> Iterator[Launch]:
-        """Yield the lanes of the launch in groups of whole blocks, about `most` lanes each."""
-        step = max(1, most // self.threads)
+    def launches(self, constants: Frame, lanes: int, memory: int) -> Iterator[Launch]:
+        """Yield the lanes of the launch in groups of whole blocks.
+
+        Args:
+            constants: what every lane derives from.
+            lanes: how many lanes a group has at most, unless one block has more.
+            memory: how many bytes the local buffers of a group may take.
+        """
+        local = {n.storage for n in self.nodes if isinstance(n, kir.Allocate)}
+        space = sum(self.bytes(b) for b in local if b.memory is Memory.LOCAL)
+        step = max(1, min(lanes, memory // max(space, 1)) // self.threads)
         if any(isinstance(n, kir.Barrier) and n.scope == "grid" for n in self.nodes):
             step = self.blocks
         for start in range(0, self.blocks, step):
             stop = min(start + step, self.blocks)
-            lanes = np.arange(start * self.threads, stop * self.threads)
-            yield Launch(self, constants, lanes)
+            group = np.arange(start * self.threads, stop * self.threads)
+            yield Launch(self, constants, group)
 
     def single_launches(self, constants: Frame, seed: int) -> Iterator[Launch]:
         """Yield the lanes of the launch one by one, in a random order."""

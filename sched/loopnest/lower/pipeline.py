@@ -19,6 +19,7 @@ from loopnest.lower.inplace import check_inplace
 from loopnest.lower.nest import build_nest
 from loopnest.lower.unswitch import unswitch
 from loopnest.lowered import Lowered, TensorInfo
+from loopnest.math_snapshot import capture
 from loopnest.printers.nest import print_nest
 from loopnest.simplify import Simplifier
 from loopnest.tensor import Fusion, TensorView
@@ -63,7 +64,8 @@ def _run(fusion: Fusion) -> Lowered:
         ("predicates", lambda: print_nest(placed)),
         ("unswitch", lambda: print_nest(final)),
     )
-    return Lowered(final, stages, _infos(fusion, storage), _buffers(plan, storage))
+    infos, buffers = _infos(fusion, storage), _buffers(plan, storage)
+    return Lowered(final, stages, infos, buffers, capture(fusion))
 
 
 def _program(plan: Plan, storage: dict[TensorView, Storage]) -> Program:

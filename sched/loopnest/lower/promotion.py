@@ -162,7 +162,7 @@ class Promoter:
                 best, missing = axis, left
         node = self._on_concrete_roots(best)
         if missing:
-            self._require_merges_only(group, best)
+            self._require_merges_only(group, best, missing)
         for root in sorted(map(_concrete, missing), key=lambda axis: str(axis.size)):
             node = Merge(node, root, self.algebra).outputs[0]
         return node
@@ -178,12 +178,15 @@ class Promoter:
             image.update(zip(step.outputs, copy.outputs, strict=True))
         return image[axis]
 
-    def _require_merges_only(self, group: LoopGroup, best: IterDomain) -> None:
-        for axis in group.axes:
+    def _require_merges_only(
+        self, group: LoopGroup, best: IterDomain, missing: frozenset[RootKey]
+    ) -> None:
+        richer = next(a for a in group.axes if not self._cover(a).isdisjoint(missing))
+        for axis in (best, *group.axes):
             tensor = self._owner[axis]
             inner = ancestors((axis,), tensor.domain) - set(tensor.domain.root)
             if not all(isinstance(a.definition, Merge) for a in inner):
-                other = self._owner[best]
+                other = self._owner[richer if axis is best else best]
                 raise LoweringError(
                     f"{tensor.name} and {other.name}",
                     f"a loop that they share has no common domain: {tensor.name} splits an axis "

@@ -2,8 +2,9 @@
 
 Requires placed predicates. Ensures that the body of an unswitch loop whose tests can be decided at
 their largest index stands twice: without them where they all hold, with them elsewhere. Indices of
-launch dimensions are not replaced by their maximum: each thread tests its own. It comes after
-predicates, whose tests it lifts, and last, because it duplicates code.
+launch dimensions are not replaced by their maximum: each thread tests its own. Where the test could
+never hold, the body stands once. It comes after predicates, whose tests it lifts, and last, because
+it duplicates code.
 
 Before: ``for i0: for i1: if i0 * 4 + i1 < N: S``; after, with i1 unswitch::
 
@@ -16,7 +17,18 @@ Source: nvFuser's unswitch (lower_unroll.cpp); rule 37.
 from __future__ import annotations
 
 from loopnest.enums import ParallelType
-from loopnest.expr import TRUE, Const, Expr, Index, Op, all_of, rewrite
+from loopnest.expr import (
+    FALSE,
+    TRUE,
+    Const,
+    Expr,
+    Index,
+    LaunchIndex,
+    Op,
+    all_of,
+    rewrite,
+    substitute,
+)
 from loopnest.kir import If, Loop, Program, Stmt, map_body, walk
 from loopnest.simplify import Simplifier
 
@@ -34,8 +46,11 @@ def unswitch(program: Program, algebra: Simplifier) -> Program:
 
 def _double(loop: Loop, algebra: Simplifier) -> Stmt:
     inner = {loop.var}
+    threads: dict[Expr, Expr] = {}  # the test stands outside their loops
     for node, _ in walk(loop.body):
-        if isinstance(node, Loop) and not node.parallel.is_thread:
+        if isinstance(node, Loop) and node.parallel.is_thread:
+            threads[node.var] = LaunchIndex(node.parallel)
+        elif isinstance(node, Loop):
             inner.add(node.var)
     largest: dict[Expr, None] = {}
     for node, _ in walk(loop.body):
@@ -44,7 +59,7 @@ def _double(loop: Loop, algebra: Simplifier) -> Stmt:
                 top = _at_largest(term, inner, algebra)
                 if top is not None and top is not TRUE:
                     largest[top] = None
-    if not largest:
+    if not largest or FALSE in largest:
         return loop
 
     def drop(node: Stmt) -> Stmt | tuple[Stmt, ...]:
@@ -57,7 +72,8 @@ def _double(loop: Loop, algebra: Simplifier) -> Stmt:
 
     fast = Loop(loop.var, loop.parallel, loop.axis, map_body(loop.body, drop), loop.origin)
     reason = "unswitch: at the largest index all tests inside hold"
-    return If(all_of(largest), (fast,), (loop,), reason, loop.origin)
+    test = substitute(all_of(largest), threads)
+    return If(test, (fast,), (loop,), reason, loop.origin)
 
 
 def _terms(condition: Expr) -> list[Expr]:

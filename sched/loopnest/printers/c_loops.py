@@ -38,6 +38,7 @@ from loopnest.expr import (
 )
 from loopnest.kir import Allocate, If, Let, Loop, Program, Stmt, Store, map_body
 from loopnest.kir import walk as walk_statements
+from loopnest.printers.c_scopes import settle_allocations
 from loopnest.simplify import Simplifier
 
 
@@ -73,7 +74,7 @@ def loop_form(program: Program) -> LoopForm:
         for loop in reversed([w for w in wrapped if w.parallel.is_grid == grid]):
             parallel = ParallelType.cpu_parallel if grid else ParallelType.serial
             body = (Loop(loop.var, parallel, loop.axis, body, loop.origin),)
-    body = map_body(body, lambda node: _trim(node, limits))
+    body = map_body(settle_allocations(body), lambda node: _trim(node, limits))
     blocks = frozenset(index for d, index in launch.items() if d.is_grid)
     return LoopForm(body, launch, blocks, limits)
 

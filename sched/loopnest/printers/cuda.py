@@ -18,6 +18,7 @@ from loopnest.expr import ONE, ZERO, Const, Expr, Op, integer
 from loopnest.kir import Allocate, Barrier, Loop, Program, walk
 from loopnest.printers.c_base import StatementPrinter, comment, extent_product, static_size
 from loopnest.printers.c_expr import SUM, Dialect
+from loopnest.printers.c_scopes import settle_allocations
 from loopnest.printers.names import symbol
 
 MAX_THREADS = 1024
@@ -89,7 +90,7 @@ class _CudaPrinter(StatementPrinter):
             self.emit(f"const idx_t {variable} = (idx_t){dimension.cuda_name};")
         if self.offsets:
             self.emit(f"extern __shared__ __align__({SHARED_ALIGNMENT}) unsigned char ln_shared[];")
-        self.statements(self.program.body)
+        self.statements(settle_allocations(self.program.body))
         declared = self.declarations("__restrict__", "size argument", "long long")
         params = ",\n    ".join([variable.declaration for variable in declared]) or "void"
         bounds = self._launch_bounds()

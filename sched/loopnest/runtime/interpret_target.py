@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from loopnest import kir
+from loopnest.interpreter import Interpreter
 from loopnest.runtime.plan import Plan
 from loopnest.runtime.target import SEED, SWITCH, THREADS, Array, Option
 
@@ -17,7 +18,7 @@ class Interpreted:
     """A program that the interpreter runs."""
 
     def __init__(self, program: kir.Program, thread_order: int | None = None, **_: object) -> None:
-        self.program = program
+        self.interpreter = Interpreter(program)
         self.thread_order = thread_order
         self.names = [p.name for p in program.params if p.buffer is not None]
         self.scalars = [p.name for p in program.params if p.kind == "scalar"]
@@ -25,9 +26,7 @@ class Interpreted:
 
     def run(self, arrays: Sequence[Array], scalars: Sequence[Any], plan: Plan) -> None:
         """Run one launch; workspace is left to the interpreter, which watches it."""
-        from loopnest.interpreter import interpret
-
         named = dict(zip(self.names, arrays, strict=True))
         visible = {name: array for name, array in named.items() if name not in self.shared}
         values = dict(zip(self.scalars, scalars, strict=True))
-        interpret(self.program, visible, plan.sizes, values, self.thread_order)
+        self.interpreter.run(visible, plan.sizes, values, self.thread_order)

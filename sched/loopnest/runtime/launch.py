@@ -70,7 +70,7 @@ class CompiledKernel(Generic[K]):
         return f"<CompiledKernel {self._program.name} on '{self.target}'>"
 
     def __call__(
-        self, *arrays: Any, out: Any = None, stream: object = None, **scalars: Any
+        self, /, *arrays: Any, out: Any = None, stream: object = None, **scalars: Any
     ) -> Results:
         """Run the kernel once.
 
@@ -96,7 +96,7 @@ class CompiledKernel(Generic[K]):
         self._outputs.give_back(results, arrays)
         return results[0] if len(results) == 1 else tuple(results)
 
-    def bench(self, *arrays: Any, **scalars: Any) -> BenchResult:
+    def bench(self, /, *arrays: Any, **scalars: Any) -> BenchResult:
         """Measure calls on `arrays`, writing the same outputs again and again.
 
         Inputs that an output overwrites are copied first; the caller's stay as they are.
@@ -222,9 +222,9 @@ def compile_kernel(kernel: K, target: str, options: Mapping[str, Any]) -> Compil
     if not isinstance(target, str) or target not in _TARGETS:
         allowed = ", ".join([f'"{t}"' for t in _TARGETS])
         raise CompileError(subject, f"there is no target {target!r}", f"use one of {allowed}")
-    for param in kernel.program.params:
-        if param.kind in ("scalar", "size") and param.name in ("out", "stream"):
-            reason = f"its argument '{param.name}' hides the keyword {param.name}= of every call"
+    for argument in _keywords(kernel.program):
+        if argument in ("out", "stream"):
+            reason = f"its argument '{argument}' hides the keyword {argument}= of every call"
             raise CompileError(subject, reason, "give it another name")
     if target == "cuda":
         raise NotSupported(
@@ -236,6 +236,15 @@ def compile_kernel(kernel: K, target: str, options: Mapping[str, Any]) -> Compil
         return _automatic(kernel, options, subject)
     check_options(options, _OPTIONS[target], target, subject)
     return CompiledKernel(kernel, target, _BUILDERS[target](kernel.program, **options))
+
+
+def _keywords(program: kir.Program) -> list[str]:
+    """Return the arguments that a call must name: scalars, and sizes that no input tells."""
+    told = {size for p in program.params if p.kind == "input" for size in p.shape}
+    return [
+        p.name for p in program.params
+        if p.kind == "scalar" or (p.kind == "size" and Symbol(p.name) not in told)
+    ]  # fmt: skip
 
 
 def _automatic(kernel: K, options: Mapping[str, Any], subject: str) -> CompiledKernel[K]:

@@ -1,0 +1,224 @@
+"""The math of a fusion as it was when a kernel was lowered: immutable, whatever is scheduled later.
+
+A kernel carries it, so that checkers can hold the loop nest against the definitions. Everything is
+plain data in the scalar language: which element of which producer a value needs, what a reduction
+starts from, how it takes one element in. Indices of factored reductions are written out here, by
+the transforms, without the simplifier.
+
+In the templates `Coordinate(d)` is the index along root axis d, `Arg(i)` the value of producer i
+for i < n (their number), and `Arg(n + k)` the partial result of component k of a reduction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import cast
+
+from loopnest import dtypes
+from loopnest.definition import AxisMap, Definition
+from loopnest.domain import IterDomain, TensorDomain, transforms_between
+from loopnest.dtypes import DType
+from loopnest.enums import IterKind
+from loopnest.expr import Arg, Const, Coordinate, Expr, Op, ScalarParam, Symbol, substitute
+from loopnest.simplify import Simplifier
+from loopnest.tensor import Fusion, TensorView
+
+
+@dataclass(frozen=True, slots=True)
+class MathAxis:
+    """An axis: how many points, of what kind."""
+
+    extent: Expr
+    kind: IterKind
+
+
+@dataclass(frozen=True, slots=True)
+class MathDefinition:
+    """What a tensor is computed from.
+
+    Args:
+        op: the operation's name, for people.
+        producers: names of the tensors read.
+        maps: for each producer, for each of its logical axes, the root axis here (None: squeezed).
+        outputs: names of the tensors that are defined together, one a component.
+        component: which of them this one is.
+        values: for each component the value at an element (of a reduction: of that element alone).
+        reducer: the reducer's name, "" for a pointwise definition.
+        identity: what a reduction starts from, a component each.
+        updates: each component after one more element, in terms of `Arg(len(producers) + k)`.
+    """
+
+    op: str
+    producers: tuple[str, ...]
+    maps: tuple[AxisMap, ...]
+    outputs: tuple[str, ...]
+    component: int
+    values: tuple[Expr, ...]
+    reducer: str = ""
+    identity: tuple[Const, ...] = ()
+    updates: tuple[Expr, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MathTensor:
+    """A tensor.
+
+    Args:
+        name: of the TensorView.
+        dtype: of its elements.
+        root: the axes that its definition computes over, reductions included.
+        logical: the axes that consumers index.
+        places: for each logical axis its index, in terms of the root's `Coordinate`s.
+        definition: None for an input.
+        role: "input", "output" or "".
+        inplace: the input whose memory an output takes, else "".
+    """
+
+    name: str
+    dtype: DType
+    root: tuple[MathAxis, ...]
+    logical: tuple[MathAxis, ...]
+    places: tuple[Expr, ...]
+    definition: MathDefinition | None
+    role: str = ""
+    inplace: str = ""
+
+    @property
+    def is_factored(self) -> bool:
+        """Whether consumers see other axes than those it computes over."""
+        kept = [n for n, a in enumerate(self.root) if a.kind is not IterKind.REDUCTION]
+        return self.places != tuple([Coordinate(n) for n in kept])
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether it folds more than one element by statements of its own."""
+        return bool(self.definition and self.definition.reducer) and any(
+            a.kind is IterKind.REDUCTION and not _is_one(a.extent) for a in self.root
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MathSnapshot:
+    """The math of a kernel: its tensors in order of creation, its scalars, sizes, assumptions."""
+
+    name: str
+    tensors: tuple[MathTensor, ...]
+    scalars: tuple[ScalarParam, ...]
+    symbols: tuple[Symbol, ...]
+    conditions: tuple[tuple[str, Expr], ...]
+
+    def tensor(self, name: str) -> MathTensor | None:
+        """Return the tensor of that name, or None."""
+        return next((t for t in self.tensors if t.name == name), None)
+
+
+
+
+def capture(fusion: Fusion) -> Callable[[], MathSnapshot]:
+    """Return a function that makes the snapshot of `fusion` as it is now, when first called.
+
+    Only references are taken here (lowering pays for it): definitions and domains are immutable,
+    names and outputs are not, so these are copied.
+    """
+    outputs = set(fusion.outputs)
+    taken = [
+        (
+            t.name, t.dtype, t.domain, t.definition,
+            "output" if t in outputs else "input" if t.definition is None else "",
+            fusion.inplace[t].name if t in fusion.inplace else "",
+        )
+        for t in fusion.tensors
+    ]  # fmt: skip
+    names = {t: t.name for t in fusion.tensors}
+    rest = (fusion.name, fusion.scalars, fusion.symbols, tuple(fusion.facts.conditions))
+
+    @cache
+    def make() -> MathSnapshot:
+        tensors = tuple([_tensor(*fields, names) for fields in taken])
+        return MathSnapshot(rest[0], tensors, *rest[1:])
+
+    return make
+
+
+def snapshot(fusion: Fusion) -> MathSnapshot:
+    """Return the math of `fusion` as it is now."""
+    return capture(fusion)()
+
+
+def _tensor(
+    name: str,
+    dtype: DType,
+    domain: TensorDomain,
+    definition: Definition | None,
+    role: str,
+    inplace: str,
+    names: dict[TensorView, str],
+) -> MathTensor:
+    return MathTensor(
+        name,
+        dtype,
+        _axes(domain.root),
+        _axes(domain.logical),
+        _places(domain),
+        None if definition is None else _definition(name, definition, names),
+        role,
+        inplace,
+    )
+
+
+def _axes(axes: Sequence[IterDomain]) -> tuple[MathAxis, ...]:
+    return tuple([MathAxis(axis.size, axis.kind) for axis in axes])
+
+
+def _definition(name: str, found: Definition, names: dict[TensorView, str]) -> MathDefinition:
+    outputs = tuple([names[t] for t in found.outputs])
+    producers = tuple([names[t] for t in found.producers])
+    reducer = found.reducer
+    identity: tuple[Const, ...] = ()
+    updates: tuple[Expr, ...] = ()
+    if reducer is not None:
+        types = tuple([t.dtype.compute for t in found.outputs])
+        partial = tuple([Arg(len(producers) + k, t) for k, t in enumerate(types)])
+        identity = reducer.identity(types)
+        updates = reducer.combine(partial, found.values)
+    return MathDefinition(
+        found.op,
+        producers,
+        found.maps,
+        outputs,
+        outputs.index(name),
+        found.values,
+        reducer.name if reducer is not None else "",
+        identity,
+        updates,
+    )
+
+
+def _places(domain: TensorDomain) -> tuple[Expr, ...]:
+    """Return the index of each logical axis in terms of the root's coordinates."""
+    known: dict[IterDomain, Expr] = {a: Coordinate(n) for n, a in enumerate(domain.root)}
+    plain = cast(Simplifier, _Plain())
+    for step in transforms_between(domain.root, domain.rfactor):
+        images = step.forward([known[axis] for axis in step.inputs], plain)
+        known.update(zip(step.outputs, images, strict=True))
+    return tuple([known[axis] for axis in domain.logical])
+
+
+class _Plain:
+    """What transforms ask of an algebra, without any rule: each call makes the node it names."""
+
+    def __getattr__(self, op: str) -> Callable[[Expr, Expr], Expr]:
+        if op not in ("add", "sub", "mul", "floordiv", "mod", "ceildiv", "max", "min"):
+            raise AttributeError(op)
+        return lambda a, b: Op(op, (a, b), dtypes.index)
+
+
+def at(template: Expr, coordinate: Sequence[Expr]) -> Expr:
+    """Return `template` with the root's coordinates put in."""
+    return substitute(template, {Coordinate(n): value for n, value in enumerate(coordinate)})
+
+
+def _is_one(extent: Expr) -> bool:
+    return isinstance(extent, Const) and extent.value == 1

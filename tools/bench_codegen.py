@@ -1,0 +1,812 @@
+"""Measure what it costs to make the CUDA text of a kernel, beside Apache TVM and loopy.
+
+Run it as `tools/run python tools/bench_codegen.py --help`.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import importlib
+import importlib.metadata
+import json
+import os
+import platform
+import pstats
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from io import StringIO
+from itertools import pairwise
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Protocol
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+import loopnest as ln
+from loopnest.kernel import lower
+from loopnest.lower import pipeline
+
+ROOT = Path(__file__).resolve().parent.parent
+
+KERNELS: Mapping[str, tuple[int, ...]] = {
+    "bias_gelu": (4096, 1024),
+    "softmax": (1024, 1024),
+    "layernorm": (1024, 1024),
+    "transpose": (2048, 2048),
+    "gemm": (1024, 1024, 1024),
+}
+"""Each kernel of `kernels/` and the values of its size symbols, in order of first appearance."""
+
+CHAIN = (256, 1024)
+TARGETS = {"TVM": 2.0, "chain": 5.0, "import": 100.0}
+"""At most: our time / TVM's; the long chain's time / the short one's; ms above NumPy's import."""
+
+PASSES: Mapping[str, tuple[str, ...]] = {
+    "groups": ("group_loops",),
+    "nest": ("build_nest",),
+    "allocation": ("allocate", "check_plan", "insert_allocations"),
+    "indexing": ("index_tree",),
+    "predicates": ("statements", "check_inplace"),
+    "unswitch": ("unswitch",),
+}
+"""Each pass and the functions that `lower.pipeline` calls for it; other time there is "rest"."""
+
+PHASES = ("definition", "schedule", *PASSES, "rest", "CUDA text")
+
+WARM_UPS = 2
+FEWEST = 5
+BUDGET = 5.0
+"""Seconds that one candidate may take; past it, it sits out the rounds beyond the fewest."""
+
+
+# Our side
+
+
+class FixedSizes(ln.Fusion):
+    """A fusion in which size symbols are the given ints: the same math, static."""
+
+    def __init__(self, name: str, sizes: Mapping[str, int]) -> None:
+        super().__init__(name)
+        self.fixed = sizes
+
+    def size(self, call: str, extent: object) -> Any:
+        return super().size(call, self.fixed.get(extent, extent))  # type: ignore[call-overload]
+
+    def assume(self, condition: str) -> None:
+        """Ignore the assumption: the sizes are known."""
+
+
+@dataclass(frozen=True)
+class Ours:
+    """A kernel of `kernels/`, built with symbolic sizes or, where `sizes` is given, static ones."""
+
+    kernel: ln.KernelDef
+    schedule: str
+    sizes: Mapping[str, int] | None
+
+    def define(self) -> ln.Fusion:
+        name = self.kernel.name
+        fusion = ln.Fusion(name) if self.sizes is None else FixedSizes(name, self.sizes)
+        with fusion:
+            self.kernel.math(fusion)
+        return fusion
+
+    def scheduled(self, fusion: ln.Fusion) -> ln.Fusion:
+        with fusion:
+            self.kernel.schedules[self.schedule](fusion)
+        return fusion
+
+    def text(self) -> str:
+        return lower(self.scheduled(self.define())).cuda()
+
+    def phases(self) -> dict[str, float]:
+        """Return the milliseconds of each phase of one build."""
+        return phases(self.define, self.scheduled)
+
+
+def phases(
+    define: Callable[[], ln.Fusion], schedule: Callable[[ln.Fusion], ln.Fusion]
+) -> dict[str, float]:
+    """Return the milliseconds that each of `PHASES` takes in one build."""
+    with timed_passes() as spent:
+        marks = [perf_counter()]
+        fusion = define()
+        marks.append(perf_counter())
+        schedule(fusion)
+        marks.append(perf_counter())
+        kernel = lower(fusion)
+        marks.append(perf_counter())
+        kernel.cuda()
+        marks.append(perf_counter())
+    defined, scheduled, lowered, printed = (
+        1e3 * (after - before) for before, after in pairwise(marks)
+    )
+    found = {"definition": defined, "schedule": scheduled, **spent}
+    return found | {"rest": lowered - sum(spent.values()), "CUDA text": printed}
+
+
+@contextmanager
+def timed_passes() -> Iterator[dict[str, float]]:
+    """Add up, by pass, the milliseconds in the functions that the pipeline calls."""
+    spent = dict.fromkeys(PASSES, 0.0)
+
+    def timed(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            start = perf_counter()
+            try:
+                return run(*args, **kwargs)
+            finally:
+                spent[name] += 1e3 * (perf_counter() - start)
+
+        return call
+
+    replaced: dict[str, Callable[..., Any]] = {}
+    try:
+        for name, functions in PASSES.items():
+            for function in functions:
+                run = getattr(pipeline, function, None)
+                if run is None:
+                    raise click.ClickException(
+                        f"loopnest.lower.pipeline calls no {function}() any more: "
+                        f"mend PASSES in {Path(__file__).name}"
+                    )
+                replaced[function] = run
+                setattr(pipeline, function, timed(name, run))
+        yield spent
+    finally:
+        for function, run in replaced.items():
+            setattr(pipeline, function, run)
+
+
+def load_kernel(name: str) -> ln.KernelDef:
+    if str(ROOT) not in sys.path:
+        sys.path.insert(0, str(ROOT))
+    kernel = getattr(importlib.import_module(f"kernels.{name}"), name)
+    assert isinstance(kernel, ln.KernelDef)
+    return kernel
+
+
+def static_sizes(kernel: ln.KernelDef) -> dict[str, int]:
+    symbols = Ours(kernel, "", None).define().symbols
+    return {s.name: n for s, n in zip(symbols, KERNELS[kernel.name], strict=True)}
+
+
+def define_chain(length: int) -> ln.Fusion:
+    """Return `length` pointwise tensors in a row."""
+    with ln.Fusion("chain") as fusion:
+        tensor = fusion.input("x", ("N",), ln.float32)
+        for number in range(length - 1):
+            tensor = ln.tanh(tensor) if number % 2 else tensor * 1.5
+        fusion.output(tensor + 1.0, "y")
+    return fusion
+
+
+def schedule_chain(fusion: ln.Fusion) -> ln.Fusion:
+    """Give all tensors the loops of the last, and compute each in the innermost one."""
+    y = fusion["y"]
+    y.split(0, 128)
+    y.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_x})
+    fusion.tensors[1].compute_at(y, 1)
+    fusion.inline_most()
+    return fusion
+
+
+# The peers: the same math, static sizes, the loops of the "gpu" schedules of `kernels/`
+
+
+class Peer(Protocol):
+    """Another generator. `text(kernel, sizes)` makes the text of a kernel from nothing."""
+
+    label: str
+    package: str
+
+    def text(self, kernel: str, sizes: Sequence[Any]) -> str: ...
+
+
+class Tvm:
+    """Apache TVM: tensor expressions, a schedule, its default pipeline, CUDA source.
+
+    Each schedule is the cheapest that gives these loops: reductions keep their initial value inside
+    the loop where that costs TVM less.
+    """
+
+    label = "TVM"
+    package = "apache-tvm"
+
+    def __init__(self) -> None:
+        import tvm
+        import tvm_ffi
+        from tvm import te, tirx
+        from tvm.s_tir import Schedule
+        from tvm.tirx.build import split_host_device_mods
+
+        self.te, self.tirx = te, tirx
+        self.Schedule, self._split_host = Schedule, split_host_device_mods
+        # Where there is a CUDA compiler, TVM would run it: only the text is wanted.
+        tvm_ffi.register_global_func(
+            "tvm_callback_cuda_compile", lambda code, *_: b"", override=True
+        )
+        self.target = tvm.target.Target({"kind": "cuda", "arch": "sm_80"}, host="c")
+        self.codegen = tvm.get_global_func("target.build.cuda")
+
+    def symbols(self, count: int) -> tuple[Any, ...]:
+        """Return size variables, for a build that holds for all sizes."""
+        return tuple(self.te.var(f"n{number}") for number in range(count))
+
+    def text(self, kernel: str, sizes: Sequence[Any]) -> str:
+        module = self.tirx.transform.BindTarget(self.target)(getattr(self, kernel)(*sizes).mod)
+        passes, _, finalize_device = self.tirx.get_tir_pipeline("s_tir")
+        _, devices = self._split_host(passes(module))
+        ((target, device),) = devices.items()
+        text: str = self.codegen(finalize_device()(device), target).inspect_source()
+        return text
+
+    def _bind(self, schedule: Any, **loops: Any) -> None:
+        for name, loop in loops.items():
+            schedule.bind(loop, name.replace("_", "."))
+
+    def bias_gelu(self, n: Any, d: Any) -> Any:
+        te = self.te
+        x, bias = te.placeholder((n, d), name="x"), te.placeholder((d,), name="bias")
+        t = te.compute((n, d), lambda i, j: x[i, j] + bias[j], name="t")
+        y = te.compute((n, d), lambda i, j: t[i, j] * 0.5 * (1.0 + te.erf(t[i, j] * 2**-0.5)), "y")
+        s = self.Schedule(te.create_prim_func([x, bias, y]))
+        s.compute_inline(s.get_sblock("t"))
+        i, j = s.get_loops(s.get_sblock("y"))
+        outer, threads, lanes = s.split(j, [None, 128, 4])
+        self._bind(s, blockIdx_x=i, blockIdx_y=outer, threadIdx_x=threads)
+        s.vectorize(lanes)
+        return s
+
+    def _row_of_a_thread(self, schedule: Any, rows: Sequence[str]) -> Any:
+        """Let a thread own a row of y, and compute what it needs of the row in registers."""
+        i, _ = schedule.get_loops(schedule.get_sblock("y"))
+        block, thread = schedule.split(i, [None, 128])
+        self._bind(schedule, blockIdx_x=block, threadIdx_x=thread)
+        for name in rows:
+            schedule.compute_at(schedule.get_sblock(name), thread)
+            schedule.set_scope(schedule.get_sblock(name), 0, "local")
+        return schedule
+
+    def softmax(self, n: Any, d: Any) -> Any:
+        te = self.te
+        x = te.placeholder((n, d), name="x")
+        k, q = te.reduce_axis((0, d), name="k"), te.reduce_axis((0, d), name="q")
+        m = te.compute((n,), lambda i: te.max(x[i, k], axis=k), name="m")
+        e = te.compute((n, d), lambda i, j: te.exp(x[i, j] - m[i]), name="e")
+        z = te.compute((n,), lambda i: te.sum(e[i, q], axis=q), name="z")
+        y = te.compute((n, d), lambda i, j: e[i, j] / z[i], name="y")
+        s = self.Schedule(te.create_prim_func([x, y]))
+        s.compute_inline(s.get_sblock("e"))
+        return self._row_of_a_thread(s, "zm")
+
+    def layernorm(self, n: Any, d: Any) -> Any:
+        te = self.te
+        x = te.placeholder((n, d), name="x")
+        gamma, beta = te.placeholder((d,), name="gamma"), te.placeholder((d,), name="beta")
+        k, q = te.reduce_axis((0, d), name="k"), te.reduce_axis((0, d), name="q")
+        a = te.compute((n,), lambda i: te.sum(x[i, k], axis=k), name="a")
+        m = te.compute((n,), lambda i: a[i] / d, name="m")
+        c = te.compute((n, d), lambda i, j: x[i, j] - m[i], name="c")
+        v = te.compute((n,), lambda i: te.sum(c[i, q] * c[i, q], axis=q), name="v")
+        r = te.compute((n,), lambda i: te.rsqrt(v[i] / d + 1e-5), name="r")
+        y = te.compute((n, d), lambda i, j: c[i, j] * r[i] * gamma[j] + beta[j], name="y")
+        s = self.Schedule(te.create_prim_func([x, gamma, beta, y]))
+        s.compute_inline(s.get_sblock("c"))
+        return self._row_of_a_thread(s, "rvma")
+
+    def _tile(self, schedule: Any, block: str, split: Sequence[Sequence[int]]) -> Any:
+        """Split the two outer loops to blocks, threads (and registers), and bind them."""
+        loops = schedule.get_loops(schedule.get_sblock(block))
+        by, ty, *vy = schedule.split(loops[0], [None, *split[0]])
+        bx, tx, *vx = schedule.split(loops[1], [None, *split[1]])
+        schedule.reorder(by, bx, ty, tx, *loops[2:], *vy, *vx)
+        self._bind(schedule, blockIdx_y=by, blockIdx_x=bx, threadIdx_y=ty, threadIdx_x=tx)
+        return tx, *loops[2:], *vy, *vx
+
+    def transpose(self, n: Any, d: Any) -> Any:
+        te = self.te
+        x = te.placeholder((n, d), name="x")
+        y = te.compute((d, n), lambda i, j: x[j, i], name="y")
+        s = self.Schedule(te.create_prim_func([x, y]))
+        self._tile(s, "y", ([8], [32]))
+        return s
+
+    def gemm(self, m: Any, n: Any, depth: Any) -> Any:
+        te = self.te
+        a, b = te.placeholder((m, depth), name="a"), te.placeholder((depth, n), name="b")
+        k = te.reduce_axis((0, depth), name="k")
+        c = te.compute((m, n), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
+        s = self.Schedule(te.create_prim_func([a, b, c]))
+        block = s.get_sblock("c")
+        copy = s.cache_write(block, 0, "local")
+        thread, inner, *registers = self._tile(s, "c", ([16, 4], [16, 4]))
+        s.reverse_compute_at(copy, thread)
+        s.decompose_reduction(block, inner)
+        for loop in registers:  # as `#pragma unroll`, which is cheaper than TVM's own unrolling
+            s.annotate(loop, "pragma_auto_unroll_max_step", 16)
+            s.annotate(loop, "pragma_unroll_explicit", 0)
+        return s
+
+
+class Loopy:
+    """loopy: its kernel language, its transforms, and OpenCL text, its caches off.
+
+    OpenCL because its CUDA text knows no identity of a maximum.
+    """
+
+    label = "loopy"
+    package = "loopy"
+
+    def __init__(self) -> None:
+        import loopy
+        import numpy
+
+        loopy.set_caching_enabled(False)
+        self.lp, self.float32 = loopy, numpy.float32
+        self.target = loopy.OpenCLTarget()
+
+    def text(self, kernel: str, sizes: Sequence[Any]) -> str:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as the choice of its slower scheduler for gemm
+            text: str = self.lp.generate_code_v2(getattr(self, kernel)(*sizes)).device_code()
+        return text
+
+    def _kernel(self, domain: str, code: str, y: tuple[int, ...], **inputs: tuple[int, ...]) -> Any:
+        arg = partial(self.lp.GlobalArg, dtype=self.float32)
+        args = [arg(name, shape=shape) for name, shape in inputs.items()]
+        args.append(arg("y", shape=y, is_output=True))
+        version = (2018, 2)
+        return self.lp.make_kernel(
+            domain, code, [*args, "..."], target=self.target, lang_version=version
+        )
+
+    def _split(self, kernel: Any, axis: str, factor: int, **tags: str) -> Any:
+        names = {f"{place}_tag": tag.replace("_", ".") for place, tag in tags.items()}
+        return self.lp.split_iname(kernel, axis, factor, **names)
+
+    def bias_gelu(self, n: int, d: int) -> Any:
+        code = """
+            t := x[i, j] + bias[j]
+            y[i, j] = t * 0.5f * (1.0f + erf(t * 0.70710678f))
+        """
+        domain = f"{{[i, j]: 0 <= i < {n} and 0 <= j < {d}}}"
+        k = self._kernel(domain, code, (n, d), x=(n, d), bias=(d,))
+        k = self._split(k, "j", 4, inner="unr")
+        k = self._split(k, "j_outer", 128, outer="g_1", inner="l_0")
+        return self.lp.tag_inames(k, "i:g.0")
+
+    def _rows(self, code: str, n: int, d: int, **inputs: tuple[int, ...]) -> Any:
+        domain = f"{{[i, k, q, j]: 0 <= i < {n} and 0 <= k, q, j < {d}}}"
+        k = self._kernel(domain, code, (n, d), x=(n, d), **inputs)
+        return self._split(k, "i", 128, outer="g_0", inner="l_0")
+
+    def softmax(self, n: int, d: int) -> Any:
+        code = """
+            <> m = max(k, x[i, k])
+            <> z = sum(q, exp(x[i, q] - m))
+            y[i, j] = exp(x[i, j] - m) / z
+        """
+        return self._rows(code, n, d)
+
+    def layernorm(self, n: int, d: int) -> Any:
+        code = f"""
+            <> m = sum(k, x[i, k]) / {d}
+            <> v = sum(q, (x[i, q] - m) * (x[i, q] - m)) / {d}
+            <> r = rsqrt(v + 1e-5f)  {{inames=i}}
+            y[i, j] = (x[i, j] - m) * r * gamma[j] + beta[j]
+        """
+        return self._rows(code, n, d, gamma=(d,), beta=(d,))
+
+    def transpose(self, n: int, d: int) -> Any:
+        domain = f"{{[i, j]: 0 <= i < {d} and 0 <= j < {n}}}"
+        k = self._kernel(domain, "y[i, j] = x[j, i]", (d, n), x=(n, d))
+        k = self._split(k, "i", 8, outer="g_1", inner="l_1")
+        return self._split(k, "j", 32, outer="g_0", inner="l_0")
+
+    def gemm(self, m: int, n: int, depth: int) -> Any:
+        domain = f"{{[i, j, k]: 0 <= i < {m} and 0 <= j < {n} and 0 <= k < {depth}}}"
+        code = "y[i, j] = sum(k, a[i, k] * b[k, j])"
+        k = self._kernel(domain, code, (m, n), a=(m, depth), b=(depth, n))
+        for axis, place in (("i", 1), ("j", 0)):
+            k = self._split(k, axis, 64, outer=f"g_{place}")
+            k = self._split(k, f"{axis}_inner", 4, outer=f"l_{place}", inner="ilp_unr")
+        return k
+
+
+# Measuring
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Milliseconds of several calls of one candidate."""
+
+    best: float
+    median: float
+    calls: int
+
+    @staticmethod
+    def of(times: Sequence[float]) -> Timing:
+        ordered = sorted(times)
+        return Timing(ordered[0], ordered[len(ordered) // 2], len(ordered))
+
+
+def measure(candidates: Mapping[str, Callable[[], object]], repeat: int) -> dict[str, Timing]:
+    """Time the candidates in turns, so that a busy moment of the machine strikes all alike."""
+    for call in candidates.values():
+        for _ in range(WARM_UPS):
+            call()
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(repeat):
+        for name, call in candidates.items():
+            done = times[name]
+            if len(done) >= FEWEST and sum(done) > 1e3 * BUDGET:
+                continue
+            start = perf_counter()
+            call()
+            done.append(1e3 * (perf_counter() - start))
+    return {name: Timing.of(done) for name, done in times.items()}
+
+
+def fastest_phases(build: Callable[[], dict[str, float]], repeat: int) -> dict[str, float]:
+    """Return the phases of the fastest of several builds."""
+    for _ in range(WARM_UPS):
+        build()
+    return min([build() for _ in range(repeat)], key=lambda found: sum(found.values()))
+
+
+def bench_kernel(name: str, peers: Sequence[Peer], schedule: str, repeat: int) -> dict[str, Any]:
+    """Return times of a kernel by candidate, the profile of our phases, and ratios to TVM."""
+    kernel = load_kernel(name)
+    sizes = static_sizes(kernel)
+    ours = {
+        "loopnest": Ours(kernel, schedule, sizes),
+        "loopnest, symbolic": Ours(kernel, schedule, None),
+    }
+    candidates: dict[str, Callable[[], object]] = {n: one.text for n, one in ours.items()}
+    for peer in peers:
+        candidates[peer.label] = partial(peer.text, name, tuple(sizes.values()))
+        if isinstance(peer, Tvm):
+            symbols = peer.symbols(len(sizes))
+            candidates["TVM, symbolic"] = partial(peer.text, name, symbols)
+    times = measure(candidates, repeat)
+    return {
+        "sizes": sizes,
+        "schedule": schedule,
+        "ms": {n: vars(t) for n, t in times.items()},
+        "ratio": _ratios(times),
+        "phases": {n: fastest_phases(one.phases, repeat) for n, one in ours.items()},
+    }
+
+
+def _ratios(times: Mapping[str, Timing]) -> dict[str, float]:
+    """Return our best time / the peer's, static beside static and symbolic beside symbolic."""
+    result: dict[str, float] = {}
+    for name, timing in times.items():
+        kind = ", symbolic" if name.endswith(", symbolic") else ""
+        if not name.startswith("loopnest"):
+            result[name] = times["loopnest" + kind].best / timing.best
+    if "TVM" in times:
+        symbolic = times["loopnest, symbolic"].best
+        result["symbolic beside TVM's static"] = symbolic / times["TVM"].best
+    return result
+
+
+def bench_chain(repeat: int) -> dict[str, Any]:
+    """Return the phases of a short and of a long chain of pointwise tensors, and their ratio."""
+    builds = [partial(phases, partial(define_chain, n), schedule_chain) for n in CHAIN]
+    for build in builds:
+        build()
+    runs = [[build() for build in builds] for _ in range(max(FEWEST, repeat // 4))]
+    best = [min([sum(run[place].values()) for run in runs]) for place in range(len(CHAIN))]
+    fastest = [
+        min([run[place] for run in runs], key=lambda found: sum(found.values()))
+        for place in range(len(CHAIN))
+    ]
+    return {
+        "ms": dict(zip(CHAIN, best, strict=True)),
+        "phases": dict(zip(CHAIN, fastest, strict=True)),
+        "ratio": best[1] / best[0],
+    }
+
+
+def bench_import(repeat: int) -> dict[str, Any]:
+    """Return what fresh processes take to import NumPy and loopnest, and where the time goes."""
+    modules = ("numpy", "loopnest")
+    times = {
+        name: Timing.of(taken)
+        for name, taken in zip(
+            modules,
+            zip(*[[_import_ms(m) for m in modules] for _ in range(max(10, repeat))], strict=True),
+            strict=True,
+        )
+    }
+    return {
+        "ms": {name: vars(timing) for name, timing in times.items()},
+        "above": times["loopnest"].best - times["numpy"].best,
+        "largest": _import_breakdown(),
+    }
+
+
+def _import_ms(module: str) -> float:
+    start = perf_counter()
+    subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
+    return 1e3 * (perf_counter() - start)
+
+
+def _import_breakdown() -> dict[str, float]:
+    """Return the modules that `import loopnest` adds to `import numpy`, by their own time in ms."""
+    command = [sys.executable, "-X", "importtime", "-c", "import numpy; import loopnest"]
+    log = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    lines = re.findall(r"^import time:\s+(\d+) \|\s+(\d+) \| ( *)(\S+)$", log, re.MULTILINE)
+    start = next(n for n, line in enumerate(lines) if line[2:] == ("", "numpy"))
+    own = {name: int(self_) / 1e3 for self_, _, _, name in lines[start + 1 :]}
+    return dict(sorted(own.items(), key=lambda item: -item[1]))
+
+
+def find_peers(wanted: bool) -> tuple[list[Peer], list[str]]:
+    """Return the peers that are installed, and a line for each package: its version, or why not."""
+    peers: list[Peer] = []
+    notes = [f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores"]
+    makers: tuple[Callable[[], Peer], ...] = (Tvm, Loopy)
+    for maker in makers if wanted else ():
+        package: str = maker.package  # type: ignore[attr-defined]
+        try:
+            peers.append(maker())
+        except (ImportError, AttributeError) as problem:
+            notes.append(f"{package}: left out ({problem})")
+        else:
+            notes.append(f"{package} {importlib.metadata.version(package)}")
+    return peers, notes
+
+
+# Showing
+
+
+def show_kernels(console: Console, results: Mapping[str, Mapping[str, Any]]) -> None:
+    labels = [label for label in ("TVM", "loopy") if _any_has(results, label)]
+    table = Table(title="CUDA text from nothing: best of the runs, ms", title_justify="left")
+    for column in ("kernel", "sizes"):
+        table.add_column(column)
+    for column in ("loopnest", *labels, *(f"loopnest / {label}" for label in labels)):
+        table.add_column(column, justify="right")
+    for name, found in results.items():
+        sizes = " x ".join(map(str, found["sizes"].values()))
+        for kind, shown in (("", sizes), (", symbolic", " x ".join(found["sizes"]))):
+            cells = [_ms(found["ms"].get(label + kind)) for label in ("loopnest", *labels)]
+            cells += [_ratio(label, found["ratio"].get(label + kind)) for label in labels]
+            table.add_row("" if kind else name, shown, *cells, end_section=bool(kind))
+    console.print(table)
+
+
+def _any_has(results: Mapping[str, Mapping[str, Any]], label: str) -> bool:
+    return any(label in found["ms"] for found in results.values())
+
+
+def _ms(timing: Mapping[str, float] | None) -> str:
+    return f"{timing['best']:.2f}" if timing else ""
+
+
+def _ratio(label: str, ratio: float | None) -> str:
+    if ratio is None:
+        return ""
+    most = TARGETS.get(label)
+    return f"{ratio:.2f}" if most is None else _judged(f"{ratio:.2f}", ratio <= most)
+
+
+def _judged(text: str, met: bool) -> str:
+    return f"[green]{text}[/]" if met else f"[bold red]{text} missed[/]"
+
+
+def show_phases(console: Console, title: str, columns: Mapping[str, Mapping[str, float]]) -> None:
+    table = Table(title=title, title_justify="left")
+    table.add_column("phase")
+    for name in columns:
+        table.add_column(name, justify="right")
+    totals = {name: sum(found.values()) for name, found in columns.items()}
+    for phase in PHASES:
+        table.add_row(
+            phase,
+            *(
+                f"{found[phase]:.2f} [dim]{found[phase] / totals[name]:4.0%}[/]"
+                for name, found in columns.items()
+            ),
+        )
+    table.add_section()
+    table.add_row("in all", *(f"{total:.2f}     " for total in totals.values()))
+    console.print(table)
+
+
+def show_chain(console: Console, found: Mapping[str, Any]) -> None:
+    short, long = CHAIN
+    columns = {f"{length} tensors": found["phases"][length] for length in CHAIN}
+    show_phases(console, "Chains of pointwise tensors, scheduled and inlined: ms", columns)
+    most = TARGETS["chain"]
+    ratio = _judged(f"{found['ratio']:.2f}", found["ratio"] <= most)
+    console.print(f"{long} tensors cost {ratio} times {short} (target: at most {most:g})\n")
+
+
+def show_import(console: Console, found: Mapping[str, Any], top: int = 8) -> None:
+    table = Table(title="Fresh processes, ms", title_justify="left")
+    table.add_column("")
+    for column in ("best", "median"):
+        table.add_column(column, justify="right")
+    for name, timing in found["ms"].items():
+        table.add_row(f"import {name}", f"{timing['best']:.0f}", f"{timing['median']:.0f}")
+    console.print(table)
+    above = _judged(f"{found['above']:.0f} ms", found["above"] <= TARGETS["import"])
+    console.print(f"loopnest stands {above} above numpy (target: at most {TARGETS['import']:g} ms)")
+    own = found["largest"]
+    console.print(
+        f"what it loads besides: {len(own)} modules, {sum(own.values()):.0f} ms; the largest, ms: "
+        + ", ".join(f"{name} {ms:.1f}" for name, ms in list(own.items())[:top])
+    )
+
+
+def show_profile(console: Console, ours: Ours, repeat: int, top: int) -> None:
+    """Print where the time of `repeat` builds goes, by function, per build."""
+    for _ in range(WARM_UPS):
+        ours.text()
+    profiler = cProfile.Profile()
+    profiler.enable()
+    for _ in range(repeat):
+        ours.text()
+    profiler.disable()
+    stats = pstats.Stats(profiler, stream=StringIO())
+    total = stats.total_tt  # type: ignore[attr-defined]
+    table = Table(
+        title=f"{ours.kernel.name}: {1e3 * total / repeat:.2f} ms a build under the profiler",
+        title_justify="left",
+    )
+    for column in ("calls", "own ms", "own", "ms", "with callees"):
+        table.add_column(column, justify="right")
+    table.add_column("function")
+    rows = sorted(stats.stats.items(), key=lambda item: -item[1][2])  # type: ignore[attr-defined]
+    for (file, line, function), (_, calls, own, cumulative, _) in rows[:top]:
+        table.add_row(
+            f"{calls / repeat:.0f}",
+            f"{1e3 * own / repeat:.3f}",
+            f"{own / total:.1%}",
+            f"{1e3 * cumulative / repeat:.3f}",
+            f"{cumulative / total:.1%}",
+            f"{_short(file)}:{line} {function}" if line else function,
+        )
+    console.print(table)
+
+
+def _short(file: str) -> str:
+    for start in (os.path.dirname(os.path.abspath(ln.__file__)), str(ROOT)):
+        if file.startswith(start + os.sep):
+            return file[len(start) + 1 :]
+    return os.path.basename(file)
+
+
+INCLUDED = """\
+[b]What is timed.[/] loopnest: the math, the schedule, `lower` with all passes, `Kernel.cuda()`. \
+TVM: tensor expressions, `create_prim_func`, a `Schedule` of the same loops, its default pipeline \
+(the packed call interface included), device finalisation, CUDA source; neither host code nor \
+nvcc. loopy: `make_kernel` from text, its transforms, `generate_code_v2`, OpenCL text, caches off. \
+All in one process, warm, in turns; the best of the runs counts, since other processes share the \
+machine. Ratios set static sizes beside static ones, symbolic beside symbolic."""
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--kernel",
+    "-k",
+    "names",
+    multiple=True,
+    type=click.Choice(list(KERNELS)),
+    help="Only this kernel; may be given several times.",
+)
+@click.option(
+    "--part",
+    "parts",
+    multiple=True,
+    type=click.Choice(["kernels", "chain", "import"]),
+    help="Only this part; may be given several times.",
+)
+@click.option("--schedule", default="gpu", show_default=True, help="Which schedule to build.")
+@click.option(
+    "--repeat",
+    "-n",
+    default=30,
+    show_default=True,
+    type=click.IntRange(1),
+    help=f"Builds a candidate; slow ones stop after {BUDGET:g} s.",
+)
+@click.option("--peers/--no-peers", default=True, help="Whether to build with TVM and loopy too.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything measured as JSON.")
+@click.option(
+    "--profile",
+    type=click.Choice(list(KERNELS)),
+    help="Instead: the functions that a kernel's build spends its time in, by cProfile.",
+)
+@click.option("--symbolic", is_flag=True, help="With --profile: keep the sizes symbolic.")
+@click.option("--top", default=30, show_default=True, help="With --profile: how many functions.")
+def main(
+    names: tuple[str, ...],
+    parts: tuple[str, ...],
+    schedule: str,
+    repeat: int,
+    peers: bool,
+    as_json: bool,
+    profile: str | None,
+    symbolic: bool,
+    top: int,
+) -> None:
+    """Measure what it costs to make the CUDA text of a kernel from nothing.
+
+    For each kernel of kernels/ that Apache TVM and loopy are known to have built alike: definition,
+    schedule, lowering and printing, warm and in one process, with a profile by pass. Then a long
+    chain of pointwise tensors beside a short one, and `import loopnest` beside `import numpy`.
+
+    TVM and loopy are compared with where they are installed:
+
+    \b
+        tools/run pip install -e .[peers]
+
+    An environment of their own does as well, without an installation of loopnest:
+
+    \b
+        PYTHONPATH=sched /tmp/peers/bin/python tools/bench_codegen.py
+
+    Targets: at most twice TVM's time; the chain of 1024 tensors at most 5 times that of 256; the
+    import at most 100 ms above NumPy's. Judge by ratios of one run, never by times of two: the
+    machine is rarely quiet.
+
+    \b
+    Examples:
+        tools/run python tools/bench_codegen.py
+        tools/run python tools/bench_codegen.py -k softmax -n 100 --part kernels
+        tools/run python tools/bench_codegen.py --profile gemm --top 40
+        tools/run python tools/bench_codegen.py --json > codegen.json
+    """
+    console = Console()
+    if profile is not None:
+        kernel = load_kernel(profile)
+        sizes = None if symbolic else static_sizes(kernel)
+        show_profile(console, Ours(kernel, schedule, sizes), repeat, top)
+        return
+    found_peers, notes = find_peers(peers)
+    chosen = parts or ("kernels", "chain", "import")
+    result: dict[str, Any] = {"environment": notes, "targets": TARGETS}
+    if "kernels" in chosen:
+        result["kernels"] = {
+            name: bench_kernel(name, found_peers, schedule, repeat) for name in names or KERNELS
+        }
+    if "chain" in chosen:
+        result["chain"] = bench_chain(repeat)
+    if "import" in chosen:
+        result["import"] = bench_import(repeat)
+    if as_json:
+        click.echo(json.dumps(result, indent=2))
+    else:
+        show(console, result)
+
+
+def show(console: Console, result: Mapping[str, Any]) -> None:
+    console.print("; ".join(result["environment"]), "\n", style="dim")
+    kernels = result.get("kernels")
+    if kernels:
+        show_kernels(console, kernels)
+        console.print(INCLUDED, "\n")
+        for kind, title in (("", "static sizes"), (", symbolic", "symbolic sizes")):
+            columns = {name: found["phases"]["loopnest" + kind] for name, found in kernels.items()}
+            show_phases(console, f"loopnest by phase, {title}: ms, share", columns)
+    if "chain" in result:
+        show_chain(console, result["chain"])
+    if "import" in result:
+        show_import(console, result["import"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,229 @@
+#!/usr/bin/env python
+"""Random fusions under random schedules, judged against the math; see `tests/fuzzing`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+os.environ.setdefault("OMP_NUM_THREADS", "2")  # enough for races to show, cheap to start
+
+from fuzzing.engine import Engine, Outcome, judge_case
+from fuzzing.failures import Failure
+from fuzzing.program import Case
+from fuzzing.shrink import Shrinker
+
+BATCH = 40
+TARGETS = {"both": ("interpret", "c"), "interpret": ("interpret",), "c": ("c",)}
+
+HELP = """Write random fusions and random schedules, and judge what loopnest makes of them.
+
+Case NUMBER of a seed is always the same fusion and schedule. Each schedule call must succeed, or
+raise ScheduleError and change nothing; the lowering must succeed, or give a good reason; results
+must be those of ln.evaluate, within a bound that follows from types and lengths, at divisible,
+ragged and empty sizes.
+
+A failing case is written to --out as a script that runs alone:
+
+    tools/run python tools/fuzz.py --count 2000
+    tools/run python build/fuzz/case_17.py
+
+With --shrink its lines are dropped and simplified first, as long as it fails in the same way; of
+several failures of one kind only the first is shrunk. Numbers as arguments judge just these cases:
+
+    tools/run python tools/fuzz.py --shrink 17 4711
+"""
+
+
+@dataclass
+class Tally:
+    """What all cases came to."""
+
+    cases: int = 0
+    lowered: int = 0
+    runs: int = 0
+    calls: Counter[tuple[str, str]] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
+    failures: dict[str, list[Outcome]] = field(default_factory=dict)
+
+    def add(self, outcome: Outcome) -> None:
+        self.cases += 1
+        self.runs += outcome.runs
+        self.lowered += len(outcome.refusals) < 2 and not outcome.failure
+        self.calls.update(outcome.calls)
+        self.refusals.update(outcome.refusals[:1])
+        if outcome.failure is not None:
+            self.failures.setdefault(outcome.failure.signature, []).append(outcome)
+
+    @property
+    def failed(self) -> int:
+        return sum(len(found) for found in self.failures.values())
+
+
+@click.command(help=HELP, context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("numbers", nargs=-1, type=int)
+@click.option("--count", default=1000, show_default=True, help="How many cases to judge.")
+@click.option("--start", default=0, show_default=True, help="The number of the first case.")
+@click.option("--seed", default=0, show_default=True, help="Decides all cases, with their numbers.")
+@click.option("--jobs", default=1, show_default=True, help="Worker processes.")
+@click.option("--target", type=click.Choice(list(TARGETS)), default="both", show_default=True)
+@click.option("--shrink/--no-shrink", help="Make failing cases small.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("build/fuzz"),
+              show_default=True, help="The folder for failing cases.")  # fmt: skip
+def main(
+    numbers: tuple[int, ...], count: int, start: int, seed: int, jobs: int, target: str,
+    shrink: bool, out: Path,
+) -> None:  # fmt: skip
+    console = Console()
+    tally = Tally()
+    wanted = list(numbers) or list(range(start, start + count))
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    )  # fmt: skip
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("judging", total=len(wanted))
+        for outcome in outcomes(wanted, seed, TARGETS[target], jobs):
+            tally.add(outcome)
+            if outcome.failure is not None:
+                save(outcome, out, outcome.case, outcome.failure)
+            progress.update(task, advance=1, description=f"judging, {tally.failed} failed")
+    if shrink:
+        shrink_firsts(tally, out, TARGETS[target], console)
+    report(tally, out, console)
+    raise SystemExit(1 if tally.failures else 0)
+
+
+# Workers
+
+
+def _judge(numbers: list[int], seed: int, targets: tuple[str, ...]) -> list[Outcome]:
+    return Engine(seed, targets).judge(numbers)
+
+
+def outcomes(
+    numbers: list[int], seed: int, targets: tuple[str, ...], jobs: int
+) -> Iterator[Outcome]:
+    """Yield the outcome of each case, as batches end.
+
+    A worker that dies takes its batch with it; the cases are then judged one by one, each in a
+    process of its own, and the ones that die again are reported as crashes.
+    """
+    batches = [numbers[n : n + BATCH] for n in range(0, len(numbers), BATCH)]
+    lost: list[int] = []
+    while batches:
+        with _pool(jobs) as pool:
+            running = {}
+            queue = iter(batches)
+            left: list[list[int]] = []
+            for batch in queue:
+                running[pool.submit(_judge, batch, seed, targets)] = batch
+                if len(running) < 2 * jobs:
+                    continue
+                yield from _finished(running, lost, left)
+                if left:
+                    break
+            while running:
+                yield from _finished(running, lost, left)
+            batches = [*left, *queue]
+        if left:
+            yield from _one_by_one(lost, seed, targets)
+            lost = []
+
+
+def _pool(jobs: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+
+
+def _finished(running: dict, lost: list[int], left: list[list[int]]) -> Iterator[Outcome]:
+    done, _ = wait(running, return_when=FIRST_COMPLETED)
+    for future in done:
+        batch = running.pop(future)
+        try:
+            yield from future.result()
+        except BrokenProcessPool:
+            lost.extend(batch)
+            left.append([])
+
+
+def _one_by_one(numbers: list[int], seed: int, targets: tuple[str, ...]) -> Iterator[Outcome]:
+    for number in numbers:
+        with _pool(1) as pool:
+            try:
+                yield from pool.submit(_judge, [number], seed, targets).result()
+            except BrokenProcessPool:
+                case = _lines_of(number, seed)
+                yield Outcome(number, case, Failure("crash", "the process died", where="on c"))
+
+
+def _lines_of(number: int, seed: int) -> Case:
+    return Engine(seed, ()).judge([number])[0].case
+
+
+# Failures
+
+
+def save(outcome: Outcome, out: Path, case: Case, failure: Failure) -> Path:
+    """Write a failing case as a script; return its path."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"{case.name}.py"
+    refused = {*outcome.refused, failure.line}
+    path.write_text(case.script([line for line in case.schedule if line in refused], str(failure)))
+    return path
+
+
+def shrink_firsts(tally: Tally, out: Path, targets: tuple[str, ...], console: Console) -> None:
+    """Shrink the first failure of each kind, print it and write it over the long one."""
+    for found in tally.failures.values():
+        outcome = min(found, key=lambda o: len(o.case.math) + len(o.case.schedule))
+        if outcome.failure is None or outcome.failure.kind == "crash":
+            continue
+        with console.status(f"shrinking case {outcome.number}"):
+            failure, _ = judge_case(outcome.case, targets)
+            if failure is None or failure.signature != outcome.failure.signature:
+                console.print(f"case {outcome.number} does not fail when run alone")
+                continue
+            case, failure = Shrinker(outcome.case, failure).run()
+            _, session = judge_case(case, targets)
+        outcome.refused = tuple(session.refused)
+        path = save(outcome, out, case, failure)
+        console.print(f"[bold]{path}[/bold]")
+        console.print(path.read_text(), highlight=False, markup=False)
+
+
+def report(tally: Tally, out: Path, console: Console) -> None:
+    """Print what was tried and what came of it."""
+    calls = Table("primitive", "accepted", "refused", "unsupported", title="schedule calls")
+    for name in sorted({name for name, _ in tally.calls}):
+        verdicts = ("accepted", "refused", "unsupported")
+        calls.add_row(name, *(str(tally.calls[name, verdict] or "") for verdict in verdicts))
+    console.print(calls)
+    refusals = Table("why there is no kernel", "cases", title="lowering")
+    for reason, number in tally.refusals.most_common():
+        refusals.add_row(reason, str(number))
+    console.print(refusals)
+    if tally.failures:
+        failures = Table("failure", "cases", "first", title=f"failures, in {out}")
+        for signature, found in sorted(tally.failures.items(), key=lambda item: -len(item[1])):
+            failures.add_row(signature, str(len(found)), str(found[0].number))
+        console.print(failures)
+    console.print(
+        f"{tally.cases} schedules, {tally.lowered} lowered, {tally.runs} launches judged, "
+        f"{tally.failed} failed"
+    )
+
+
+if __name__ == "__main__":
+    main()
