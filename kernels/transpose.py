@@ -31,20 +31,22 @@ def gpu(f, rows=8, columns=32):
 
 
 @transpose.schedule("cpu")
-def cpu(f, tile=32):
-    """Square tiles pass through a local buffer, so that memory is read and written in rows.
+def cpu(f, rows=16, columns=128):
+    """Tiles of `rows` x `columns` elements of x pass through a local buffer.
 
-    Without it, one side would touch a new cache line for each element; of a matrix whose rows are
-    a power of two apart, all of these lines compete for a few places in the cache.
+    A tile is read in pieces of `columns` neighbours and written in pieces of `rows` neighbours: 16
+    floats are a cache line. Without the buffer one side would touch a line for each element, and
+    where rows lie a power of two apart all these lines compete for the same few places in the
+    cache. `unswitch` tests once a tile whether it is whole.
     """
     y = f["y"]
     block = f["x"].cache_after()
-    y.split(0, tile)
-    y.split(2, tile)
+    y.split(1, rows)
+    y.split(0, columns)
     y.reorder({1: 2})
-    y.parallelize({0: ln.ParallelType.cpu_parallel})
+    y.parallelize({0: ln.ParallelType.cpu_parallel, 2: ln.ParallelType.unswitch})
     block.compute_at(y, 2)
-    block.reorder([0, 1, 3, 2])
+    block.axis(2).parallelize(ln.ParallelType.unswitch)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from fuzzing.fusions import FusionWriter, choose_sizes
 from fuzzing.judge import check_oracle, compiled, expect, run
 from fuzzing.program import Session
 from fuzzing.schedules import ScheduleWriter
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from loopnest.runtime.c_compiler import find_compiler
@@ -39,7 +39,8 @@ def test_random_schedules(batch: int) -> None:
 
 @given(st.randoms(use_true_random=False))
 @settings(
-    max_examples=30, deadline=None, derandomize=True, database=None,
+    max_examples=30, deadline=None, derandomize=True, database=None, report_multiple_bugs=False,
+    phases=[Phase.generate],  # tools/fuzz.py shrinks better: it knows what a line is
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
 def test_schedules_that_hypothesis_draws(rng: Random) -> None:

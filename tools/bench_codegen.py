@@ -23,7 +23,7 @@ from functools import partial
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, Protocol
 
 import click
@@ -63,6 +63,8 @@ PHASES = ("definition", "schedule", *PASSES, "rest", "CUDA text")
 
 WARM_UPS = 2
 FEWEST = 5
+BURST = 3
+"""Calls of one candidate before the next has its turn: the first finds cold caches."""
 BUDGET = 5.0
 """Seconds that one candidate may take; past it, it sits out the rounds beyond the fewest."""
 
@@ -101,7 +103,7 @@ class Ours:
 
     def scheduled(self, fusion: ln.Fusion) -> ln.Fusion:
         with fusion:
-            self.kernel.schedules[self.schedule](fusion)
+            self.kernel.schedules[self.kernel.resolve(self.schedule)](fusion)
         return fusion
 
     def text(self) -> str:
@@ -117,15 +119,15 @@ def phases(
 ) -> dict[str, float]:
     """Return the milliseconds that each of `PHASES` takes in one build."""
     with timed_passes() as spent:
-        marks = [perf_counter()]
+        marks = [process_time()]
         fusion = define()
-        marks.append(perf_counter())
+        marks.append(process_time())
         schedule(fusion)
-        marks.append(perf_counter())
+        marks.append(process_time())
         kernel = lower(fusion)
-        marks.append(perf_counter())
+        marks.append(process_time())
         kernel.cuda()
-        marks.append(perf_counter())
+        marks.append(process_time())
     defined, scheduled, lowered, printed = (
         1e3 * (after - before) for before, after in pairwise(marks)
     )
@@ -140,11 +142,11 @@ def timed_passes() -> Iterator[dict[str, float]]:
 
     def timed(name: str, run: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            start = perf_counter()
+            start = process_time()
             try:
                 return run(*args, **kwargs)
             finally:
-                spent[name] += 1e3 * (perf_counter() - start)
+                spent[name] += 1e3 * (process_time() - start)
 
         return call
 
@@ -445,22 +447,21 @@ def measure(candidates: Mapping[str, Callable[[], object]], repeat: int) -> dict
         for _ in range(WARM_UPS):
             call()
     times: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(repeat):
+    for _ in range(-(-repeat // BURST)):
         for name, call in candidates.items():
             done = times[name]
             if len(done) >= FEWEST and sum(done) > 1e3 * BUDGET:
                 continue
-            start = perf_counter()
-            call()
-            done.append(1e3 * (perf_counter() - start))
+            for _ in range(BURST):
+                start = process_time()
+                call()
+                done.append(1e3 * (process_time() - start))
     return {name: Timing.of(done) for name, done in times.items()}
 
 
-def fastest_phases(build: Callable[[], dict[str, float]], repeat: int) -> dict[str, float]:
-    """Return the phases of the fastest of several builds."""
-    for _ in range(WARM_UPS):
-        build()
-    return min([build() for _ in range(repeat)], key=lambda found: sum(found.values()))
+def best_phases(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the least time of each phase, over several builds."""
+    return {phase: min([run[phase] for run in runs]) for phase in PHASES}
 
 
 def bench_kernel(name: str, peers: Sequence[Peer], schedule: str, repeat: int) -> dict[str, Any]:
@@ -483,7 +484,9 @@ def bench_kernel(name: str, peers: Sequence[Peer], schedule: str, repeat: int) -
         "schedule": schedule,
         "ms": {n: vars(t) for n, t in times.items()},
         "ratio": _ratios(times),
-        "phases": {n: fastest_phases(one.phases, repeat) for n, one in ours.items()},
+        "phases": {
+            n: best_phases([one.phases() for _ in range(repeat)]) for n, one in ours.items()
+        },
     }
 
 
@@ -507,13 +510,10 @@ def bench_chain(repeat: int) -> dict[str, Any]:
         build()
     runs = [[build() for build in builds] for _ in range(max(FEWEST, repeat // 4))]
     best = [min([sum(run[place].values()) for run in runs]) for place in range(len(CHAIN))]
-    fastest = [
-        min([run[place] for run in runs], key=lambda found: sum(found.values()))
-        for place in range(len(CHAIN))
-    ]
+    profiles = [best_phases([run[place] for run in runs]) for place in range(len(CHAIN))]
     return {
         "ms": dict(zip(CHAIN, best, strict=True)),
-        "phases": dict(zip(CHAIN, fastest, strict=True)),
+        "phases": dict(zip(CHAIN, profiles, strict=True)),
         "ratio": best[1] / best[0],
     }
 
@@ -575,12 +575,12 @@ def show_kernels(console: Console, results: Mapping[str, Mapping[str, Any]]) -> 
     labels = [label for label in ("TVM", "loopy") if _any_has(results, label)]
     table = Table(title="CUDA text from nothing: best of the runs, ms", title_justify="left")
     for column in ("kernel", "sizes"):
-        table.add_column(column)
-    for column in ("loopnest", *labels, *(f"loopnest / {label}" for label in labels)):
+        table.add_column(column, no_wrap=True)
+    for column in ("loopnest", *labels, *(f"ours / {label}" for label in labels)):
         table.add_column(column, justify="right")
     for name, found in results.items():
-        sizes = " x ".join(map(str, found["sizes"].values()))
-        for kind, shown in (("", sizes), (", symbolic", " x ".join(found["sizes"]))):
+        sizes = "x".join(map(str, found["sizes"].values()))
+        for kind, shown in (("", sizes), (", symbolic", "x".join(found["sizes"]))):
             cells = [_ms(found["ms"].get(label + kind)) for label in ("loopnest", *labels)]
             cells += [_ratio(label, found["ratio"].get(label + kind)) for label in labels]
             table.add_row("" if kind else name, shown, *cells, end_section=bool(kind))
@@ -694,8 +694,8 @@ INCLUDED = """\
 TVM: tensor expressions, `create_prim_func`, a `Schedule` of the same loops, its default pipeline \
 (the packed call interface included), device finalisation, CUDA source; neither host code nor \
 nvcc. loopy: `make_kernel` from text, its transforms, `generate_code_v2`, OpenCL text, caches off. \
-All in one process, warm, in turns; the best of the runs counts, since other processes share the \
-machine. Ratios set static sizes beside static ones, symbolic beside symbolic."""
+All in one process, warm, in turns. CPU time, and the best of the runs, since other processes \
+share the machine. Ratios set static sizes beside static ones, symbolic beside symbolic."""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -135,6 +135,14 @@ class Transform(ABC):
         """Return the inputs that the outputs overshoot: their index needs a test (rule 36)."""
         return ()
 
+    def follows(self, algebra: Simplifier) -> tuple[IterDomain, ...]:
+        """Return the outputs whose bounds hold wherever the tests of `overshoots` hold."""
+        return ()
+
+    def accepts(self, inputs: Sequence[IterDomain]) -> bool:
+        """Return whether the step may be replayed on these axes, by their kinds."""
+        return True
+
     def carries(self, present: Sequence[bool]) -> dict[int, int]:
         """Return input -> output position for inputs that pass through, others being absent.
 
@@ -196,6 +204,9 @@ class Split(Transform):
             return ()
         return self.inputs
 
+    def follows(self, algebra: Simplifier) -> tuple[IterDomain, ...]:
+        return self.outputs[:1] if self.overshoots(algebra) else ()
+
     def describe(self) -> str:
         return f"split by {self.factor}" + ("" if self.inner else " outer")
 
@@ -223,6 +234,9 @@ class Merge(Transform):
 
     def replay(self, inputs: Sequence[IterDomain], algebra: Simplifier) -> Merge:
         return Merge(inputs[0], inputs[1], algebra)
+
+    def accepts(self, inputs: Sequence[IterDomain]) -> bool:
+        return len({axis.kind for axis in inputs if not axis.is_broadcast}) < 2
 
     def backward(self, outputs: Sequence[Expr], algebra: Simplifier) -> tuple[Expr, ...]:
         width = self.inputs[1].size

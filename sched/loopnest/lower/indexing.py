@@ -96,7 +96,12 @@ class Environment:
         return self._by_class
 
     def index(self, axis: IterDomain) -> Expr | None:
-        """Return the index of a root or logical axis of the tensor; None where it has none."""
+        """Return the index of a root or logical axis of the tensor; None where it has none.
+
+        That of a broadcast axis is 0, also where its loop runs over the axis of a consumer.
+        """
+        if axis.is_broadcast:
+            return ZERO
         value = self.known.get(axis) if not self.promotion.image else None
         if value is not None:
             return value
@@ -105,7 +110,7 @@ class Environment:
             value = self.by_class().get(found.find())
         if value is None:
             value = self.known.get(axis)
-        return ZERO if value is None and axis.is_broadcast else value
+        return value
 
 
 class Indexer:
@@ -287,9 +292,8 @@ class Indexer:
         if compute.phase != "init" or written.memory is Memory.GLOBAL:
             for step in env.promotion.steps:
                 for axis in step.overshoots(self.algebra):
-                    if not self._concerns(axis, compute.unit):
-                        continue
-                    self._hole(env, axis, step.describe(), terms)
+                    if self._concerns(axis, compute.unit) and not self._follows(env, axis):
+                        self._hole(env, axis, step.describe(), terms)
         if written.memory is Memory.GLOBAL:
             for term in self._one_writer(compute):
                 terms[term.condition] = term
@@ -301,6 +305,13 @@ class Indexer:
             return True
         roots = self.plan.promoter.keys(axis)
         return any(not roots.isdisjoint(self.plan.promoter.keys(a)) for a in unit.domain.root)
+
+    def _follows(self, env: Environment, axis: IterDomain) -> bool:
+        """Whether the test of what `axis` was made from keeps `axis` within bounds too."""
+        step = axis.definition
+        if step is None or not all(source in env.known for source in step.inputs):
+            return False
+        return axis in step.follows(self.algebra)
 
     def _hole(self, env: Environment, axis: IterDomain, how: str, terms: dict[Expr, Term]) -> None:
         value = env.known.get(axis)

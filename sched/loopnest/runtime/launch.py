@@ -30,14 +30,14 @@ MAX_PLANS = 512
 """Plans of other shapes are kept up to this number; then all are made anew."""
 
 
-class Lowered(Protocol):
+class Launchable(Protocol):
     """A kernel as far as it is launched."""
 
     @property
     def program(self) -> kir.Program: ...
 
 
-K = TypeVar("K", bound=Lowered)
+K = TypeVar("K", bound=Launchable)
 
 Results: TypeAlias = "Array | tuple[Array, ...]"
 

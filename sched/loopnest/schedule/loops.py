@@ -204,7 +204,7 @@ class LoopForest:
                     self._unite_class(tensor, mine, consumer, theirs)
 
     def _unite_twins(self, unit: TensorView, twin: TensorView) -> None:
-        """Outputs of one definition share every loop, so their axes are those of one math."""
+        """Take the axes of two outputs of one definition, which share every loop, as one."""
         levels = ((unit.domain.root, twin.domain.root), (unit.domain.rfactor, twin.domain.rfactor))
         for mine, theirs in levels:
             for a, b in zip(mine, theirs, strict=True):

@@ -28,6 +28,7 @@ class Match:
 
     `image` maps source axes to target axes; `absent` holds source axes that the target lacks;
     `exact` holds the source axes whose image stands for the same points (no merge was carried).
+    `name` is the tensor that refusals speak of.
     """
 
     def __init__(
@@ -37,9 +38,10 @@ class Match:
         seed: Mapping[IterDomain, IterDomain],
         start: Iterable[IterDomain],
         wanted: set[IterDomain] | None = None,
+        name: str = "",
     ) -> None:
         self.source, self.target = source, target
-        self.wanted = wanted
+        self.wanted, self.name = wanted, name
         self.image: dict[IterDomain, IterDomain] = {}
         self.absent: set[IterDomain] = set()
         self.exact: set[IterDomain] = set()
@@ -117,6 +119,12 @@ class Match:
         if not same:
             if algebra is None:
                 return
+            if not step.accepts(images):
+                raise Refusal(
+                    f"a {step.describe()} of these loops would join iteration and reduction axes "
+                    f"of {self.name}",
+                    "an iteration axis merges with iteration or broadcast axes only",
+                )
             for axis in images:
                 self.drop_use(axis)
             own = step.replay(images, algebra)
@@ -141,8 +149,8 @@ class Match:
         for output in step.outputs:
             if output in self.target.rfactor:
                 raise Refusal(
-                    f"the rfactor domain was made by a {step.describe()} that would have to give "
-                    "way",
+                    f"the rfactor domain of {self.name} was made by a {step.describe()} that would "
+                    "have to give way",
                     "call compute_at before rfactor, or split the consumer alike",
                 )
             self.drop_use(output)
@@ -180,11 +188,11 @@ def _replay(
     seed: Mapping[IterDomain, IterDomain],
     start: Iterable[IterDomain],
     pos: int,
-    algebra: Simplifier,
+    tensor: TensorView,
 ) -> tuple[TensorDomain, int]:
     wanted = ancestors(source.leaf[:pos], source)
-    match = Match(source, target, seed, start, wanted).follow(algebra)
-    return _assemble(match, pos)
+    match = Match(source, target, seed, start, wanted, tensor.name)
+    return _assemble(match.follow(tensor.fusion.algebra), pos)
 
 
 def producer_as_consumer(
@@ -192,8 +200,7 @@ def producer_as_consumer(
 ) -> tuple[TensorDomain, int]:
     """Return `producer`'s domain replayed as `domain`, that of its direct consumer, left of pos."""
     seed = {c: p for p, c in pairs(producer, consumer)}
-    algebra = producer.fusion.algebra
-    return _replay(domain, producer.domain, seed, domain.root, pos, algebra)
+    return _replay(domain, producer.domain, seed, domain.root, pos, producer)
 
 
 def consumer_as_producer(
@@ -201,8 +208,7 @@ def consumer_as_producer(
 ) -> tuple[TensorDomain, int]:
     """Return `consumer`'s domain replayed as `domain`, that of its direct producer, left of pos."""
     seed = dict(pairs(producer, consumer))
-    algebra = consumer.fusion.algebra
-    return _replay(domain, consumer.domain, seed, domain.rfactor, pos, algebra)
+    return _replay(domain, consumer.domain, seed, domain.rfactor, pos, consumer)
 
 
 def replay_pasc(producer: TensorView, consumer: TensorView, pos: int) -> tuple[TensorDomain, int]:
@@ -282,10 +288,11 @@ def _require_neighbours(producer: object, consumer: object) -> None:
         )
 
 
-def mirror(domain: TensorDomain, sibling: TensorDomain, algebra: Simplifier) -> TensorDomain:
-    """Return `sibling` (another output of one definition) with the loops of `domain`."""
-    seed = dict(zip(domain.rfactor, sibling.rfactor, strict=True))
-    replayed, _ = _replay(domain, sibling, seed, domain.rfactor, len(domain.leaf), algebra)
+def mirror(domain: TensorDomain, sibling: TensorView) -> TensorDomain:
+    """Return the domain of `sibling` (another output of one definition) with `domain`'s loops."""
+    target = sibling.domain
+    seed = dict(zip(domain.rfactor, target.rfactor, strict=True))
+    replayed, _ = _replay(domain, target, seed, domain.rfactor, len(domain.leaf), sibling)
     for axis, twin in zip(domain.leaf, replayed.leaf, strict=True):
         twin.parallel, twin.pinned = axis.parallel, axis.pinned
     return replayed

@@ -46,7 +46,7 @@ def spanning_replay(reference: TensorView, pos: int, selected: Collection[Tensor
                 domain, aligned = result[tensor]
                 twin_domain = twin.domain
                 if domain is not tensor.domain:
-                    twin_domain = mirror(domain, twin.domain, tensor.fusion.algebra)
+                    twin_domain = mirror(domain, twin)
                 result[twin] = (twin_domain, aligned)
         for near, neighbour, left in _neighbours(tensor, kept):
             if neighbour in selected and neighbour not in result:

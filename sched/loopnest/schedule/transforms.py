@@ -28,7 +28,7 @@ def rebind(tensor: TensorView, domain: TensorDomain) -> None:
     tensor.bind(domain)
     for twin in tensor.siblings:
         if twin is not tensor:
-            twin.bind(mirror(domain, twin.domain, tensor.fusion.algebra))
+            twin.bind(mirror(domain, twin))
 
 
 def _free_position(tensor: TensorView, axis: object) -> int:

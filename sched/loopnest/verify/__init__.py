@@ -1,0 +1,10 @@
+"""Proofs: does a loop nest compute its math? Reads the loop nest and the math, nothing between.
+
+No claim is trusted: a store's coordinate says what it means to compute, and everything that reads
+the value is held against it. Neither the passes of the lowering nor the simplifier take part.
+"""
+
+from loopnest.verify.check import verify, verify_program
+from loopnest.verify.report import Finding, Place, Report
+
+__all__ = ["Finding", "Place", "Report", "verify", "verify_program"]

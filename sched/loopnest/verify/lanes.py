@@ -1,0 +1,281 @@
+"""The points of every statement at given sizes, as arrays; index expressions on them, exactly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from loopnest import kir
+from loopnest.enums import LAUNCH_DIMENSIONS
+from loopnest.expr import Const, Coordinate, Expr, Index, LaunchIndex, Local, Op, Symbol
+from loopnest.verify.model import Guards, Model, Site
+
+Array: TypeAlias = "npt.NDArray[np.int64]"
+Flags: TypeAlias = "npt.NDArray[np.bool_]"
+
+
+class Undecidable(Exception):
+    """An expression whose value verify does not know: it depends on data."""
+
+
+class TooMany(Exception):
+    """More points than are worth enumerating."""
+
+
+def _checked_divisor(b: Any) -> Any:
+    if np.any(np.asarray(b) == 0):
+        raise ZeroDivisionError
+    return b
+
+
+_OPERATIONS: Mapping[str, Callable[..., Any]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "neg": lambda a: -a,
+    "abs": np.abs,
+    "floordiv": lambda a, b: a // _checked_divisor(b),
+    "mod": lambda a, b: a % _checked_divisor(b),
+    "ceildiv": lambda a, b: -(-a // _checked_divisor(b)),
+    "min": np.minimum,
+    "max": np.maximum,
+    "bitxor": lambda a, b: a ^ b,
+    "bitand": lambda a, b: a & b,
+    "bitor": lambda a, b: a | b,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "not": np.logical_not,
+    "where": np.where,
+}
+
+
+def number(size: Expr, sizes: Mapping[str, int]) -> int:
+    """Return an expression over size symbols as a number.
+
+    Raises:
+        Undecidable: it depends on more.
+        ZeroDivisionError: a divisor is 0.
+    """
+    match size:
+        case Const():
+            return int(size.value)
+        case Symbol():
+            return sizes[size.name]
+        case Op() if size.op in _OPERATIONS:
+            return int(_OPERATIONS[size.op](*[number(a, sizes) for a in size.args]))
+    raise Undecidable(str(size))
+
+
+class Points:
+    """Points of one statement: `count` of them, in the order of threads, then of loops.
+
+    `values` gives each variable as an array; `thread` numbers the thread, `block` its block.
+    """
+
+    def __init__(
+        self, count: int, values: dict[Expr, Array], thread: Array, block: Array, time: Array
+    ) -> None:
+        self.count = count
+        self.values = values
+        self.thread = thread
+        self.block = block
+        self.time = time
+        self._memo: dict[Expr, Any] = {}
+
+    def take(self, chosen: Any) -> Points:
+        """Return the chosen points (a mask or places)."""
+        values = {v: a[chosen] for v, a in self.values.items()}
+        thread = self.thread[chosen]
+        return Points(thread.size, values, thread, self.block[chosen], self.time[chosen])
+
+    def expand(self, var: Index, extent: int) -> Points:
+        """Return each point once for every iteration of a loop."""
+        values = {v: np.repeat(a, extent) for v, a in self.values.items()}
+        values[var] = np.tile(np.arange(extent, dtype=np.int64), self.count)
+        return Points(
+            self.count * extent,
+            values,
+            np.repeat(self.thread, extent),
+            np.repeat(self.block, extent),
+            np.repeat(self.time, extent),
+        )
+
+    def value(self, node: Expr, lets: Mapping[Local, Site], sizes: Mapping[str, int]) -> Any:
+        """Return an expression at every point: an array, or one number for all.
+
+        Raises:
+            Undecidable: it depends on data.
+            ZeroDivisionError: a divisor is 0.
+        """
+        found = self._memo.get(node)
+        if found is None:
+            found = self._memo[node] = self._value(node, lets, sizes)
+        return found
+
+    def _value(self, node: Expr, lets: Mapping[Local, Site], sizes: Mapping[str, int]) -> Any:
+        match node:
+            case Const():
+                return node.value if node.dtype.is_bool else int(node.value)
+            case Symbol():
+                return sizes[node.name]
+            case Index() | LaunchIndex() | Coordinate():
+                if node in self.values:
+                    return self.values[node]
+                if isinstance(node, LaunchIndex):
+                    return 0
+            case Local() if node in lets:
+                let = lets[node].node
+                assert isinstance(let, kir.Let)
+                return self.value(let.value, lets, sizes)
+            case Op() if node.op in _OPERATIONS:
+                return _OPERATIONS[node.op](*[self.value(a, lets, sizes) for a in node.args])
+        raise Undecidable(str(node))
+
+    def array(self, node: Expr, lets: Mapping[Local, Site], sizes: Mapping[str, int]) -> Array:
+        """Return an index expression at every point, as an array."""
+        if not self.count:
+            return np.zeros(0, np.int64)
+        found = np.asarray(self.value(node, lets, sizes), dtype=np.int64)
+        return np.broadcast_to(found, (self.count,))
+
+    def where(self, guards: Guards, lets: Mapping[Local, Site], sizes: Mapping[str, int]) -> Flags:
+        """Return at which points all conditions hold."""
+        result: Flags = np.ones(self.count, np.bool_)
+        if not self.count:
+            return result
+        for condition, wanted in guards:
+            found = np.broadcast_to(self.value(condition, lets, sizes), (self.count,))
+            result &= found if wanted else ~found
+        return result
+
+
+class Enumeration:
+    """The points of every site of a program at given sizes.
+
+    Args:
+        model: the program.
+        sizes: the value of every size symbol.
+        most: at most so many points of one statement.
+
+    Raises:
+        TooMany, Undecidable: see there.
+    """
+
+    def __init__(self, model: Model, sizes: Mapping[str, int], most: int) -> None:
+        self.model, self.sizes, self.most = model, sizes, most
+        program = model.program
+        launch = {d: number(size, sizes) for d, size in program.launch}
+        self.grid = [launch.get(d, 1) for d in LAUNCH_DIMENSIONS[:3]]
+        self.block = [launch.get(d, 1) for d in LAUNCH_DIMENSIONS[3:]]
+        self.threads = math.prod(self.block)
+        total = math.prod(self.grid) * self.threads
+        if total > most:
+            raise TooMany
+        lanes = np.arange(total, dtype=np.int64)
+        self.launched = self._launched(lanes)
+        values = {LaunchIndex(d): self.launched[d] for d in launch}
+        start = Points(total, dict(values), lanes, lanes // max(self.threads, 1), np.zeros_like(lanes))
+        self.points: dict[Site, Points] = {}
+        self.starts: dict[Site, int] = {}
+        self._site_of = {(s.node, s.time): s for s in model.sites}
+        self.span = self._duration(program.body) + 1
+        self._body(program.body, start, (), 0)
+
+    def _launched(self, lanes: Array) -> dict[Any, Array]:
+        block, thread = lanes // max(self.threads, 1), lanes % max(self.threads, 1)
+        result: dict[Any, Array] = {}
+        for dims, rest, extents in (
+            (LAUNCH_DIMENSIONS[:3], block, self.grid),
+            (LAUNCH_DIMENSIONS[3:], thread, self.block),
+        ):
+            x, y, _ = [max(e, 1) for e in extents]
+            places = (rest % x, rest // x % y, rest // (x * y))
+            result.update(zip(dims, places, strict=True))
+        return result
+
+    # Time: a number that grows with the time vector
+
+    def _duration(self, body: tuple[kir.Stmt, ...]) -> int:
+        return sum([self._ticks(node) for node in body])
+
+    def _ticks(self, node: kir.Stmt) -> int:
+        match node:
+            case kir.Loop():
+                inner = self._duration(node.body)
+                return inner if node.parallel.is_thread else inner * self.extent(node)
+            case kir.If():
+                return self._duration(node.body) + self._duration(node.orelse)
+        return 1
+
+    def extent(self, loop: kir.Loop) -> int:
+        """Return the number of iterations of a loop."""
+        return max(number(loop.var.extent, self.sizes), 0)
+
+    def formula(self, site: Site) -> tuple[int, list[tuple[Index, int]]]:
+        """Return the time of a site: a start, and what an iteration of each loop adds."""
+        steps = [(loop.var, self._duration(loop.body)) for loop in site.serial]
+        return self.starts[site], steps
+
+    def _body(
+        self, body: tuple[kir.Stmt, ...], points: Points, time: tuple[int | Index, ...], start: int
+    ) -> None:
+        """Visit `body`; `start` is the time of its first statement after that in `points`."""
+        lets: dict[Local, Site] = {}
+        for place, node in enumerate(body):
+            now = (*time, place)
+            match node:
+                case kir.Loop():
+                    self._loop(node, points, now, start)
+                case kir.If():
+                    self._if(node, points, now, start, lets)
+                case _:
+                    site = self._site_of[node, now]
+                    lets = dict(site.lets)
+                    if isinstance(node, kir.Let):
+                        lets[node.var] = site
+                    self.starts[site] = start
+                    self.points[site] = Points(
+                        points.count, points.values, points.thread, points.block, points.time + start
+                    )
+            start += self._ticks(node)
+
+    def _loop(
+        self, node: kir.Loop, points: Points, now: tuple[int | Index, ...], start: int
+    ) -> None:
+        extent = self.extent(node)
+        if node.parallel.is_thread:
+            index = points.values.get(LaunchIndex(node.parallel))
+            if index is None:
+                index = np.zeros(points.count, np.int64)
+            inside = points.take(index < extent)
+            inside.values[node.var] = index[index < extent]
+            self._body(node.body, inside, now, start)
+            return
+        if points.count * extent > self.most:
+            raise TooMany
+        inside = points.expand(node.var, extent)
+        inside.time = inside.time + inside.values[node.var] * self._duration(node.body)
+        self._body(node.body, inside, (*now, node.var), start)
+
+    def _if(
+        self,
+        node: kir.If,
+        points: Points,
+        now: tuple[int | Index, ...],
+        start: int,
+        lets: dict[Local, Site],
+    ) -> None:
+        holds = points.where(((node.condition, True),), lets, self.sizes)
+        self._body(node.body, points.take(holds), (*now, 0), start)
+        later = start + self._duration(node.body)
+        self._body(node.orelse, points.take(~holds), (*now, 1), later)

@@ -1,0 +1,102 @@
+"""What verify found: a status, and findings with witnesses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+Status: TypeAlias = 'Literal["proved", "refuted", "unknown"]'
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A point of a statement: who executes it, in which iteration, at which element.
+
+    Args:
+        line: its line in the nest, counted from 1.
+        text: that line.
+        block: (x, y, z) of the block.
+        thread: (x, y, z) of the thread in its block.
+        loops: name of each loop index around it -> its value.
+        access: the element, with numbers: ``y[3, 0]``; empty for a point without one.
+    """
+
+    line: int
+    text: str
+    block: tuple[int, int, int]
+    thread: tuple[int, int, int]
+    loops: Mapping[str, int]
+    access: str = ""
+
+    def __str__(self) -> str:
+        values = "".join([f", {name}={value}" for name, value in self.loops.items()])
+        what = f"{self.access} at " if self.access else ""
+        return (
+            f"{what}nest line {self.line} '{self.text}', block {self.block}, "
+            f"thread {self.thread}{values}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A fact that does not hold, or that could not be decided.
+
+    Args:
+        kind: "bounds", "claim", "flow", "value", "accumulation", "output", "race", "barrier",
+            "layout", "scope", or "redundant" (a note, no failure).
+        status: "refuted", "unknown", or "note".
+        message: one sentence.
+        tensor: whose computation it concerns.
+        index: the element, where there is one.
+        sizes: the sizes at which it fails.
+        at: where.
+        other: the other of two accesses.
+        origin: the schedule call that placed the statement.
+    """
+
+    kind: str
+    status: Literal["refuted", "unknown", "note"]
+    message: str
+    tensor: str = ""
+    index: tuple[int, ...] | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    at: Place | None = None
+    other: Place | None = None
+    origin: str = ""
+
+    def __str__(self) -> str:
+        parts = [f"{self.kind}: {self.message}"]
+        if self.at is not None:
+            parts.append(f"at {self.at}" if not self.at.access else str(self.at))
+        if self.other is not None:
+            parts.append(f"other access: {self.other}")
+        if self.sizes:
+            parts.append(", ".join([f"{n}={v}" for n, v in self.sizes.items()]))
+        if self.origin:
+            parts.append(f"placed by {self.origin}")
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The result of `loopnest.verify`.
+
+    Args:
+        status: "proved", "refuted" or "unknown".
+        findings: what failed or could not be decided; with "proved" only notes.
+        scope: "all sizes" (that fulfil the assumptions), or the sizes that were proved.
+    """
+
+    status: Status
+    findings: tuple[Finding, ...] = ()
+    scope: str = "all sizes"
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything is proved."""
+        return self.status == "proved"
+
+    def __str__(self) -> str:
+        head = f"{self.status} for {self.scope}"
+        return "\n".join([head, *[f"  {finding}" for finding in self.findings]])

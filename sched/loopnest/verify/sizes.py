@@ -1,0 +1,96 @@
+"""Small sizes to look at every point of: they fulfil the assumptions and cross the tiles' edges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+
+from loopnest import kir
+from loopnest.expr import Const, Expr, Op, Symbol, walk
+from loopnest.verify.lanes import Undecidable, number
+
+_PRIMES = (3, 5, 2, 7, 4, 6)
+
+
+def small_sizes(program: kir.Program, given: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Yield values of the size symbols, `given` ones as they are, the most telling first."""
+    free = [p.name for p in program.params if p.kind == "size" and p.name not in given]
+    if not free:
+        yield dict(given)
+        return
+    tiles = _tiles(program)
+    seen: set[tuple[int, ...]] = set()
+    for values in _candidates(len(free), tiles):
+        sizes = {**given, **dict(zip(free, values, strict=True))}
+        key = tuple(sizes.values())
+        if key not in seen and fulfils(program, sizes):
+            seen.add(key)
+            yield sizes
+    if not seen:
+        yield from _searched(program, given, free)
+
+
+def fulfils(program: kir.Program, sizes: Mapping[str, int]) -> bool:
+    """Whether the assumptions hold at these sizes."""
+    try:
+        return all(number(condition, sizes) for _, condition in program.conditions)
+    except (ZeroDivisionError, Undecidable):
+        return False
+
+
+def _candidates(count: int, tiles: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    primes = [_PRIMES[n % len(_PRIMES)] for n in range(count)]
+    yield tuple(primes)
+    for tile in tiles[:3]:
+        yield tuple([tile + 1 + n for n in range(count)])
+    yield tuple(reversed(primes))
+    for place in range(count):
+        yield tuple([0 if n == place else p for n, p in enumerate(primes)])
+        yield tuple([1 if n == place else p for n, p in enumerate(primes)])
+        for tile in tiles[:2]:
+            yield tuple([2 * tile + 1 if n == place else p for n, p in enumerate(primes)])
+    yield (1,) * count
+    for tile in tiles[:3]:
+        yield (tile,) * count
+
+
+def _searched(
+    program: kir.Program, given: Mapping[str, int], free: Sequence[str]
+) -> Iterator[dict[str, int]]:
+    """Yield up to four sizes that fulfil assumptions which common candidates do not."""
+    numbers = sorted({int(n.value) for _, c in program.conditions for n in walk(c)
+                      if isinstance(n, Const) and n.value > 0})  # fmt: skip
+    values = sorted({1, 2, 3, 4, 8, *(m * k for m in numbers for k in (1, 2, 3)),
+                     *(m + 1 for m in numbers)})  # fmt: skip
+    found = 0
+    for choice in product(values[:24], repeat=len(free)):
+        sizes = {**given, **dict(zip(free, choice, strict=True))}
+        if fulfils(program, sizes):
+            yield sizes
+            found += 1
+            if found == 4:
+                return
+
+
+def _tiles(program: kir.Program) -> list[int]:
+    """Return the constants that divide or multiply sizes and indices, the smallest first."""
+    found: set[int] = set()
+
+    def visit(node: Expr) -> None:
+        for part in walk(node):
+            if isinstance(part, Op) and part.op in ("ceildiv", "floordiv", "mod", "mul"):
+                found.update(int(a.value) for a in part.args if isinstance(a, Const))
+
+    for _, size in program.launch:
+        visit(size)
+    for node, _ in kir.walk(program.body):
+        if isinstance(node, kir.Loop):
+            visit(node.var.extent)
+            if isinstance(node.var.extent, Const):
+                found.add(int(node.var.extent.value))
+        if isinstance(node, kir.Store):
+            for index in node.index:
+                visit(index)
+    symbols = {n for _, s in program.launch for n in walk(s) if isinstance(n, Symbol)}
+    del symbols
+    return sorted(t for t in found if t > 1)
