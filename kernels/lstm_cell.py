@@ -1,16 +1,17 @@
-"""A step of an LSTM: four matrix products of one input, and the pointwise cell in one kernel.
+"""A step of an LSTM: four matrix products of one input, and the pointwise cell, in one kernel.
 
-`x` holds the step's input and the last hidden state side by side, so K = inputs + H. Of each gate
-the weights are an input of their own. The four sums read the same element of x at the same time,
-so they can share the loop over k: computing a copy of x inside that loop of one of them takes the
-other three along (and refuses to do so where they could not share it).
+`x` holds the step's input and the last hidden state side by side, so K = inputs + H. The weights
+and the bias of each gate are inputs of their own.
+
+    python kernels/lstm_cell.py                      # show it, run it, compare it
+    python kernels/lstm_cell.py dump --stage cuda
 """
 
 import numpy as np
 
 import loopnest as ln
 
-GATES = ("i", "f", "g", "o")
+GATES = ("i", "f", "g", "o")  # input gate, forget gate, candidate, output gate
 
 
 def lstm_cell_numpy(x, c, *weights_and_biases):
@@ -31,7 +32,7 @@ def lstm_cell(f, dtype=ln.float32):
     weights = [f.input(f"w_{gate}", ("K", "H"), dtype) for gate in GATES]
     biases = [f.input(f"b_{gate}", ("H",), dtype) for gate in GATES]
     sums = [ln.matmul(x, w).named(f"sum_{gate}") for gate, w in zip(GATES, weights, strict=True)]
-    i, forget, g, o = [s + b for s, b in zip(sums, biases, strict=True)]
+    i, forget, g, o = [total + bias for total, bias in zip(sums, biases, strict=True)]
     new_c = ln.sigmoid(forget) * c + ln.sigmoid(i) * ln.tanh(g)
     f.output(new_c, "new_c")
     f.output(ln.sigmoid(o) * ln.tanh(new_c), "new_h")
@@ -39,12 +40,46 @@ def lstm_cell(f, dtype=ln.float32):
 
 @lstm_cell.schedule("gpu")
 def gpu(f, threads=128):
-    """A thread owns one element of the cell, and its four sums."""
+    """A thread owns one element of the cell and its four sums, which share one loop over k.
+
+    What makes them share it is the copy of `x`: all four products read it. `inline_most` computes
+    it inside the loop over k of each of them, so that these four loops have to be the same one.
+    """
     h = f["new_h"]
-    x = f["x"].cache_after()
+    f["x"].cache_after()
     h.split(1, threads)
     h.parallelize(
         {0: ln.ParallelType.grid_y, 1: ln.ParallelType.grid_x, 2: ln.ParallelType.block_x}
     )
     ln.propagate(h)
     ln.inline_most()
+
+
+@lstm_cell.schedule("cpu")
+def cpu(f, rows=6, columns=32):
+    """Four matrix products as in gemm.py, whose tiles of sums meet in the tile of the cell.
+
+    Each product has a loop over k of its own here: four tiles at once would not fit the registers.
+    """
+    h = f["new_h"]
+    h.split(1, columns)
+    h.split(0, rows)
+    h.reorder({2: 0})  # [H / 32, B / 6, 6, 32]
+    h.parallelize({0: ln.ParallelType.cpu_parallel})
+    for gate in GATES:
+        total = f[f"sum_{gate}"]
+        (product,) = total.producers
+        left, right = product.producers
+        right.compute_at(h, 1)
+        right.reorder({-1: 1})  # [H / 32, K, 1, 32]: the columns of the weights, packed
+        total.compute_at(h, 2)
+        total.reorder({-1: 2})  # [H / 32, B / 6, K, 6, 32]
+        total.parallelize({2: ln.ParallelType.unswitch, 3: ln.ParallelType.unroll})
+        product.compute_at(total, -1)
+        left.compute_at(product, -1)
+        f[f"b_{gate}"].compute_at(h, -1)
+    ln.inline_most()
+
+
+if __name__ == "__main__":
+    ln.main()

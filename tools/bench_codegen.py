@@ -31,7 +31,6 @@ from rich.console import Console
 from rich.table import Table
 
 import loopnest as ln
-from loopnest.kernel import lower
 from loopnest.lower import pipeline
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -107,7 +106,7 @@ class Ours:
         return fusion
 
     def text(self) -> str:
-        return lower(self.scheduled(self.define())).cuda()
+        return ln.lower(self.scheduled(self.define())).cuda()
 
     def phases(self) -> dict[str, float]:
         """Return the milliseconds of each phase of one build."""
@@ -124,7 +123,7 @@ def phases(
         marks.append(process_time())
         schedule(fusion)
         marks.append(process_time())
-        kernel = lower(fusion)
+        kernel = ln.lower(fusion)
         marks.append(process_time())
         kernel.cuda()
         marks.append(process_time())

@@ -225,7 +225,7 @@ class Fusion:
         """Inline every tensor as deep as is legal; see `ln.inline_most`."""
         from loopnest.schedule import inline
 
-        inline.inline_most(self.tensors)
+        inline.inline_all(self)
 
     # Names, sizes, numbers
 

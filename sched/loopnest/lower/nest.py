@@ -85,11 +85,15 @@ def build_nest(plan: Plan) -> Nest:
 
 
 def is_reduced(unit: TensorView) -> bool:
-    """Whether `unit` accumulates: a reduction over more than one element (rule 29)."""
-    definition = unit.definition
+    """Whether `unit` accumulates: a reduction over more than one element (rule 29).
+
+    One that was factored does in any case: its result has points that no element is reduced to.
+    """
+    definition, domain = unit.definition, unit.domain
     if definition is None or definition.reducer is None:
         return False
-    return any(axis.is_reduction and axis.size is not ONE for axis in unit.domain.root)
+    factored = domain.rfactor != domain.root
+    return any(axis.is_reduction and (factored or axis.size is not ONE) for axis in domain.root)
 
 
 class _Builder:

@@ -234,7 +234,7 @@ class Promoter:
             return Promotion(domain.leaf, {}, domain.history)
         image = self._image(tensor, nodes)
         leaf = tuple([
-            image.get(axis, axis) if self._cover(node) else axis  # a broadcast of one point stays so
+            image.get(axis, axis) if self._cover(node) else axis  # one point stays one
             for axis, node in zip(domain.leaf, nodes, strict=True)
         ])  # fmt: skip
         return Promotion(leaf, image, tuple(steps_behind(leaf)))

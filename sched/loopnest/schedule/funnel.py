@@ -7,7 +7,7 @@ checks that no frozen prefix moved (rule 9) and appends the call to the fusion's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from functools import wraps
 from inspect import signature
@@ -38,7 +38,11 @@ class Refusal(Exception):
 def primitive(
     run: Callable[Concatenate[TensorView, P], R],
 ) -> Callable[Concatenate[TensorView, P], R]:
-    """Make `run` a transactional schedule primitive of its first argument's fusion."""
+    """Make `run` a transactional schedule primitive of its first argument's fusion.
+
+    Errors and the trace show it as a method of that tensor; as a function where its name begins
+    with an underscore, without the tensor where that parameter's name does.
+    """
     defaults = {name: parameter.default for name, parameter in signature(run).parameters.items()}
 
     @wraps(run)
@@ -80,7 +84,11 @@ def _call_text(
     for key, value in kwargs.items():
         if value is not defaults.get(key):
             shown.append(f"{key}={_argument(value)}")
-    return f"{tensor.name}.{name.lstrip('_')}({', '.join(shown)})"
+    if not name.startswith("_"):
+        return f"{tensor.name}.{name}({', '.join(shown)})"
+    if not next(iter(defaults)).startswith("_"):
+        shown.insert(0, tensor.name)
+    return f"{name[1:]}({', '.join(shown)})"
 
 
 def _argument(value: object) -> str:
@@ -91,6 +99,8 @@ def _argument(value: object) -> str:
             return str(value.value)
         case dict():
             return "{" + ", ".join(f"{k!r}: {_argument(v)}" for k, v in value.items()) + "}"
+        case list():
+            return "[" + ", ".join(map(_argument, value)) + "]"
     return repr(value)
 
 
@@ -165,6 +175,26 @@ def leading_position(tensor: TensorView, pos: object) -> int:
             f"so use {-count - 1}..{count}",
         )
     return place
+
+
+def listed(call: str, tensors: object) -> list[TensorView]:
+    """Return `tensors` (one or several), given to the function `call`, as a list.
+
+    Raises:
+        ScheduleError: they are no TensorViews of one fusion.
+    """
+    if isinstance(tensors, TensorView):
+        return [tensors]
+    if not isinstance(tensors, Iterable):
+        raise ScheduleError(f"{call}({tensors!r})", "it is no list of TensorViews")
+    found: list[TensorView] = []
+    for tensor in tensors:
+        if not isinstance(tensor, TensorView) or (found and tensor.fusion is not found[0].fusion):
+            raise ScheduleError(
+                call, f"{_argument(tensor)} is no TensorView of the same fusion", "give TensorViews"
+            )
+        found.append(tensor)
+    return found
 
 
 def require_computed(tensor: TensorView) -> None:

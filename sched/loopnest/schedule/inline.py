@@ -7,7 +7,13 @@ from collections.abc import Iterable, Sequence
 from loopnest.enums import ParallelType
 from loopnest.errors import ScheduleError
 from loopnest.schedule.compute_at import set_position
-from loopnest.schedule.funnel import Refusal, leading_position, primitive, require_computed
+from loopnest.schedule.funnel import (
+    Refusal,
+    leading_position,
+    listed,
+    primitive,
+    require_computed,
+)
 from loopnest.schedule.loop_groups import Conflict
 from loopnest.schedule.loops import LoopForest
 from loopnest.schedule.replay import shared_positions
@@ -100,29 +106,29 @@ def inline_most(tensors: Iterable[TensorView] | None = None) -> None:
 
     Source: nvFuser inlineMost (Fuser, csrc/scheduler/tools/inlining.cpp).
     """
-    chosen = _chosen(tensors)
-    if not chosen:
-        return
-    fusion = chosen[0].fusion
-    wanted = {t.siblings[0] for t in chosen if not t.is_input} & fusion.live()
-    _Sweep(fusion, wanted).run(chosen[0])
-
-
-def _chosen(tensors: Iterable[TensorView] | None) -> Sequence[TensorView]:
     if tensors is None:
         fusion = current_fusion()
         if fusion is None:
             raise ScheduleError(
                 "inline_most()", "no fusion is current", "call it inside `with`, or give tensors"
             )
-        return fusion.tensors
-    chosen = [tensors] if isinstance(tensors, TensorView) else list(tensors)
-    for tensor in chosen:
-        if not isinstance(tensor, TensorView) or tensor.fusion is not chosen[0].fusion:
-            raise ScheduleError(
-                "inline_most", f"{tensor!r} is no TensorView of the same fusion", "give TensorViews"
-            )
-    return chosen
+        inline_all(fusion)
+    elif chosen := listed("inline_most", tensors):
+        _inline_most(chosen[0], chosen)
+
+
+def inline_all(fusion: Fusion) -> None:
+    """Share as many loops as is legal of all tensors of `fusion`; see `inline_most`."""
+    if fusion.tensors:
+        _inline_most(fusion.tensors[0], None)
+
+
+@primitive
+def _inline_most(_first: TensorView, tensors: Sequence[TensorView] | None) -> None:
+    fusion = _first.fusion
+    chosen = fusion.tensors if tensors is None else tensors
+    wanted = {t.siblings[0] for t in chosen if not t.is_input} & fusion.live()
+    _Sweep(fusion, wanted).place_all()
 
 
 class _Sweep:
@@ -132,11 +138,8 @@ class _Sweep:
         self.fusion = fusion
         self.wanted = wanted
 
-    def run(self, first: TensorView) -> None:
-        """Place every wanted unit in one transaction."""
-        _inline_most(first, self)
-
     def place_all(self) -> None:
+        """Place every wanted unit."""
         before = LoopForest(self.fusion)
         forest = LoopForest(self.fusion, units=(), earliest=before.earliest())
         for rank, unit in reversed(list(enumerate(before.units))):
@@ -151,8 +154,3 @@ class _Sweep:
             if plain or (plain is None and not _conflict(self.fusion, unit, pos)):
                 set_position(unit, pos)
                 return
-
-
-@primitive
-def _inline_most(tensor: TensorView, sweep: _Sweep) -> None:
-    sweep.place_all()

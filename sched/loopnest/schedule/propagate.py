@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from loopnest.domain import IterDomain
 from loopnest.enums import ParallelType
 from loopnest.errors import ScheduleError
 from loopnest.schedule import chains
 from loopnest.schedule.compute_at import rebind_unfrozen
-from loopnest.schedule.funnel import leading_position, primitive, require_computed
+from loopnest.schedule.funnel import leading_position, listed, primitive, require_computed
 from loopnest.schedule.replay import Match, match_leaves
 from loopnest.schedule.root_map import pairs
 from loopnest.schedule.spanning import spanning_replay
@@ -61,11 +61,11 @@ def parallelize_like(ref: TensorView, tvs: Iterable[TensorView] | None = None) -
     """
     if not isinstance(ref, TensorView):
         raise ScheduleError(f"parallelize_like({ref!r})", "it is no TensorView")
-    _parallelize_like(ref, tvs)
+    _parallelize_like(ref, None if tvs is None else listed("parallelize_like", tvs))
 
 
 @primitive
-def _parallelize_like(ref: TensorView, tvs: Iterable[TensorView] | None) -> None:
+def _parallelize_like(ref: TensorView, tvs: Sequence[TensorView] | None) -> None:
     require_computed(ref)
     chosen = set(ref.fusion.tensors if tvs is None else tvs)
     for tensor, axes in _corresponding(ref).items():

@@ -167,6 +167,8 @@ def _assemble(match: Match, pos: int) -> tuple[TensorDomain, int]:
             match.drop_use(image)
             if image not in prefix:
                 prefix.append(image)
+    if not match.added and not match.dropped and target.leaf[: len(prefix)] == tuple(prefix):
+        return target, len(prefix)  # in place already: what lies behind keeps its order
     live = [step for step in target.history if step not in match.dropped] + match.added
     nodes = dict.fromkeys(target.root)
     nodes.update(dict.fromkeys(axis for step in live for axis in step.outputs))

@@ -76,6 +76,13 @@ def _places(tensor: TensorView, axes: int | Sequence[int]) -> tuple[int, ...]:
             f"all reduction axes of {tensor.name} are named, so nothing is left to reduce",
             f"leave one of the reduction axes of {names} to {tensor.name}; split first",
         )
+    above = ancestors([tensor.domain.leaf[place] for place in places], tensor.domain)
+    if any(axis in above and not axis.is_reduction for axis in tensor.domain.rfactor):
+        raise Refusal(
+            f"one of the axes was made by merging a broadcast axis of {tensor.name} with a "
+            "reduction axis",
+            "call rfactor before that merge: the result keeps the broadcast axis",
+        )
     return tuple(places)
 
 
@@ -87,7 +94,7 @@ def _partial(tensor: TensorView, places: Sequence[int]) -> TensorView:
     for axis in _all_axes(domain):
         if axis.is_reduction and axis not in above:
             axis.kind = IterKind.ITERATION
-    shaped = TensorDomain(domain.root, tuple(_frontier(domain, above, reduced)), domain.leaf)
+    shaped = TensorDomain(domain.root, tuple(_frontier(domain, above)), domain.leaf)
     return new_tensor(tensor, shaped, tensor.dtype.compute)
 
 
@@ -95,18 +102,16 @@ def _all_axes(domain: TensorDomain) -> list[IterDomain]:
     return [*domain.root, *(axis for step in domain.history for axis in step.outputs)]
 
 
-def _frontier(
-    domain: TensorDomain, above: set[IterDomain], reduced: set[IterDomain]
-) -> list[IterDomain]:
+def _frontier(domain: TensorDomain, above: set[IterDomain]) -> list[IterDomain]:
     """Return the axes, from the rfactor domain down, that no reduced axis was made from."""
     axes = list(domain.rfactor)
-    while True:
-        step = next((domain.uses[a] for a in axes if a in above and a not in reduced), None)
-        if step is None:
-            return axes
+    for step in domain.history:
+        if above.isdisjoint(step.outputs) or not set(axes).issuperset(step.inputs):
+            continue
         first = min(axes.index(axis) for axis in step.inputs)
         axes[first : first + 1] = [*step.outputs, axes[first]]
         axes = [axis for axis in axes if axis not in step.inputs]
+    return axes
 
 
 def _rest(
@@ -117,7 +122,7 @@ def _rest(
 ) -> TensorDomain:
     """Return the domain of the final reduction over the logical axes of `partial`."""
     above = ancestors(reduced, old)
-    frontier = [a for a in _frontier(old, above, set(reduced)) if a not in reduced]
+    frontier = [a for a in _frontier(old, above) if a not in reduced]
     image: dict[IterDomain, IterDomain] = {}
     for mine, theirs in zip(frontier, partial.logical, strict=True):
         image[mine] = IterDomain(theirs.size, mine.kind)

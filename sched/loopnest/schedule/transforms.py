@@ -190,7 +190,12 @@ def pin(tensor: TensorView, axis: int) -> TensorView:
 
 
 @primitive
-def _set_memory(tensor: TensorView, memory: Memory) -> TensorView:
+def set_memory(tensor: TensorView, memory: Memory) -> TensorView:
+    """Place an intermediate in LOCAL, SHARED or GLOBAL memory.
+
+    Raises:
+        ScheduleError: an input or output, or no Memory.
+    """
     if not isinstance(memory, Memory):
         raise Refusal(f"{memory!r} is no memory", "use ln.LOCAL, ln.SHARED or ln.GLOBAL")
     if tensor.is_input or tensor.is_output:
@@ -201,15 +206,6 @@ def _set_memory(tensor: TensorView, memory: Memory) -> TensorView:
         )
     tensor.fusion.change(tensor, "_memory", memory)
     return tensor
-
-
-def set_memory(tensor: TensorView, memory: Memory) -> None:
-    """Place an intermediate in LOCAL, SHARED or GLOBAL memory.
-
-    Raises:
-        ScheduleError: an input or output, or no Memory.
-    """
-    _set_memory(tensor, memory)
 
 
 def unsupported(tensor: TensorView, call: str) -> NoReturn:

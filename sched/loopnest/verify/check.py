@@ -10,7 +10,7 @@ from loopnest import kir
 from loopnest.errors import VerifyError
 from loopnest.math_snapshot import MathSnapshot
 from loopnest.verify.exact import Exact
-from loopnest.verify.lanes import TooMany, Undecidable
+from loopnest.verify.lanes import NoLaunch, TooMany, Undecidable
 from loopnest.verify.model import Model
 from loopnest.verify.obligations import Mismatch, Work, work_of
 from loopnest.verify.report import Finding, Report
@@ -101,6 +101,9 @@ def _enumerated(
         try:
             found = list(Exact(model, math, works, sizes).findings())
         except TooMany:
+            continue
+        except NoLaunch:
+            done.append(_named(sizes))
             continue
         except (Undecidable, ZeroDivisionError) as error:
             message = f"an index or a test depends on data: {error}"

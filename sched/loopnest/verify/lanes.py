@@ -26,6 +26,10 @@ class TooMany(Exception):
     """More points than are worth enumerating."""
 
 
+class NoLaunch(Exception):
+    """Sizes at which a launch is refused, since a loop is split by 0, or starts no thread."""
+
+
 def _checked_divisor(b: Any) -> Any:
     if np.any(np.asarray(b) == 0):
         raise ZeroDivisionError
@@ -64,15 +68,22 @@ def number(size: Expr, sizes: Mapping[str, int]) -> int:
 
     Raises:
         Undecidable: it depends on more.
-        ZeroDivisionError: a divisor is 0.
+        NoLaunch: a divisor is 0.
     """
+    try:
+        return _number(size, sizes)
+    except ZeroDivisionError:
+        raise NoLaunch from None
+
+
+def _number(size: Expr, sizes: Mapping[str, int]) -> int:
     match size:
         case Const():
             return int(size.value)
         case Symbol():
             return sizes[size.name]
         case Op() if size.op in _OPERATIONS:
-            return int(_OPERATIONS[size.op](*[number(a, sizes) for a in size.args]))
+            return int(_OPERATIONS[size.op](*[_number(a, sizes) for a in size.args]))
     raise Undecidable(str(size))
 
 
@@ -168,7 +179,7 @@ class Enumeration:
         most: at most so many points of one statement.
 
     Raises:
-        TooMany, Undecidable: see there.
+        TooMany, Undecidable, NoLaunch: see there.
     """
 
     def __init__(self, model: Model, sizes: Mapping[str, int], most: int) -> None:
@@ -179,12 +190,14 @@ class Enumeration:
         self.block = [launch.get(d, 1) for d in LAUNCH_DIMENSIONS[3:]]
         self.threads = math.prod(self.block)
         total = math.prod(self.grid) * self.threads
+        if not total:
+            raise NoLaunch
         if total > most:
             raise TooMany
         lanes = np.arange(total, dtype=np.int64)
         self.launched = self._launched(lanes)
         values = {LaunchIndex(d): self.launched[d] for d in launch}
-        start = Points(total, dict(values), lanes, lanes // max(self.threads, 1), np.zeros_like(lanes))
+        start = Points(total, dict(values), lanes, lanes // self.threads, np.zeros_like(lanes))
         self.points: dict[Site, Points] = {}
         self.starts: dict[Site, int] = {}
         self._site_of = {(s.node, s.time): s for s in model.sites}
@@ -192,13 +205,13 @@ class Enumeration:
         self._body(program.body, start, (), 0)
 
     def _launched(self, lanes: Array) -> dict[Any, Array]:
-        block, thread = lanes // max(self.threads, 1), lanes % max(self.threads, 1)
+        block, thread = lanes // self.threads, lanes % self.threads
         result: dict[Any, Array] = {}
         for dims, rest, extents in (
             (LAUNCH_DIMENSIONS[:3], block, self.grid),
             (LAUNCH_DIMENSIONS[3:], thread, self.block),
         ):
-            x, y, _ = [max(e, 1) for e in extents]
+            x, y, _ = extents
             places = (rest % x, rest // x % y, rest // (x * y))
             result.update(zip(dims, places, strict=True))
         return result

@@ -7,7 +7,7 @@ from itertools import product
 
 from loopnest import kir
 from loopnest.expr import Const, Expr, Op, Symbol, walk
-from loopnest.verify.lanes import Undecidable, number
+from loopnest.verify.lanes import NoLaunch, Undecidable, number
 
 _PRIMES = (3, 5, 2, 7, 4, 6)
 
@@ -34,7 +34,7 @@ def fulfils(program: kir.Program, sizes: Mapping[str, int]) -> bool:
     """Whether the assumptions hold at these sizes."""
     try:
         return all(number(condition, sizes) for _, condition in program.conditions)
-    except (ZeroDivisionError, Undecidable):
+    except (NoLaunch, Undecidable):
         return False
 
 
