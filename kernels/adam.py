@@ -22,12 +22,12 @@ def adam_numpy(p, g, m, v, correction1, correction2, lr, beta1, beta2, eps):
 @ln.kernel(
     sizes={"N": 1 << 22},
     reference=adam_numpy,
-    ranges={"v": (0.0, 1.0), "correction1": (1.0, 2.0), "correction2": (1.0, 2.0)},
+    ranges={"v": (0.01, 1.0), "correction1": (1.0, 2.0), "correction2": (1.0, 2.0)},
 )
 def adam(f, dtype=ln.float32, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8):
     p, g, m, v = [f.input(name, ("N",), dtype) for name in ("p", "g", "m", "v")]
-    correction1 = f.scalar("correction1", ln.float32)  # 1 / (1 - beta1 ** step)
-    correction2 = f.scalar("correction2", ln.float32)
+    correction1 = f.scalar("correction1", dtype)  # 1 / (1 - beta1 ** step)
+    correction2 = f.scalar("correction2", dtype)
     new_m = beta1 * m + (1 - beta1) * g
     new_v = beta2 * v + (1 - beta2) * g * g
     step = lr * (new_m * correction1) / (ln.sqrt(new_v * correction2) + eps)

@@ -237,6 +237,21 @@ def test_a_guard_that_is_no_bound_stays():
     np.testing.assert_array_equal(run_c(program, x=x)["y"], expected)
 
 
+def test_a_guard_that_divides_by_a_size_stays_in_the_loop_over_it():
+    program = parse_nest("""
+        kernel k(x: float32[N, M]) -> (y: float32[N, M])
+        for i0 in N:
+          for i1 in M:
+            if i0 % M < 2 and i1 + i0 // M < M:
+              y[i0, i1] = x[i0, i1]
+        """)
+    for shape in ((4, 0), (4, 3)):
+        x = randn(*shape)
+        i, j = np.indices(shape)
+        keep = (i % max(shape[1], 1) < 2) & (j + i // max(shape[1], 1) < shape[1])
+        np.testing.assert_array_equal(run_c(program, x=x)["y"], np.where(keep, x, np.float32(77)))
+
+
 # Vector code
 
 

@@ -3,7 +3,8 @@
 Requires the nest. Ensures a `Storage` for every live tensor: GLOBAL ones have their full logical
 shape; a LOCAL one has the leaf axes right of its compute-at position that are neither bound to
 threads, nor reductions, nor of extent 1 (rule 40), and is made in the body where its own loops
-begin. A 16-bit reduction accumulates in a float32 buffer of its own. It comes before indexing,
+begin. A 16-bit reduction accumulates in a float32 buffer of its own, as does a GLOBAL one beside
+a LOCAL one. It comes before indexing,
 because an access is an index into these shapes.
 
 Before: ``for i0: { define T1; define T2 }``; after::
@@ -22,7 +23,7 @@ from loopnest.enums import Memory
 from loopnest.errors import NotSupported
 from loopnest.expr import ONE, Expr
 from loopnest.lower.groups import Plan
-from loopnest.lower.nest import is_reduced
+from loopnest.lower.nest import accumulates_apart
 from loopnest.schedule.loop_groups import LoopGroup
 from loopnest.simplify import Simplifier
 from loopnest.tensor import TensorView
@@ -68,7 +69,7 @@ def allocate(plan: Plan) -> dict[TensorView, Storage]:
     for unit in plan.forest.units:
         for tensor in unit.siblings:
             storage = _storage(plan, tensor, result)
-            if is_reduced(tensor) and tensor.dtype.is_half:
+            if accumulates_apart(tensor):
                 storage = _with_accumulator(plan, tensor, storage, names)
             result[tensor] = storage
     return result

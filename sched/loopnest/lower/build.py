@@ -86,7 +86,7 @@ def index_tree(tree: Tree, indexer: Indexer) -> Tree:
         if isinstance(item, Tree):
             body.append(index_tree(item, indexer))
         elif isinstance(item, Compute):
-            body.append(indexer.statements(item))
+            body.extend(indexer.statements(item))
         else:
             body.append(item)
     return Tree(tree.var, tree.spec, tuple(body))

@@ -138,7 +138,7 @@ def _same_thread(
     theirs: dict[ParallelType, tuple[LoopGroup, LoopSpec]],
 ) -> bool:
     if dimension not in mine:
-        if producer.memory is Memory.LOCAL:
+        if all(twin.memory is Memory.LOCAL for twin in producer.siblings):
             return True  # every thread computed it
         return dimension not in theirs and consumer.memory is Memory.GLOBAL
     if dimension not in theirs:

@@ -14,6 +14,7 @@ broadcasts, the index map does not.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 
 from loopnest import dtypes
 from loopnest.buffers import Buffer
@@ -131,8 +132,8 @@ class Indexer:
             if any(s.parallel is d and not is_trivial(s) for s in plan.specs.values())
         )  # fmt: skip
 
-    def statements(self, compute: Compute) -> Guarded:
-        """Return the statements of one phase, and the terms of their predicate."""
+    def statements(self, compute: Compute) -> tuple[Guarded, ...]:
+        """Return the statements of one phase, with the terms of their predicates."""
         unit = compute.unit
         environments = [Environment(self.plan, twin, compute.indices) for twin in unit.siblings]
         made: tuple[Store | Let, ...]
@@ -145,7 +146,7 @@ class Indexer:
                 made = self._update(unit, environments)
             case _:
                 made = self._define(unit, environments)
-        return Guarded(made, self._terms(compute, environments[0]))
+        return self._guarded(compute, environments[0], made)
 
     # Phases
 
@@ -189,14 +190,11 @@ class Indexer:
         return (*lets, *stores)
 
     def _finish(self, unit: TensorView, environments: list[Environment]) -> tuple[Store, ...]:
+        held = [(env, self.storage[env.tensor]) for env in environments]
         return tuple([
-            self._store(
-                env,
-                self.storage[env.tensor].buffer,
-                self._load_own(env, self.storage[env.tensor].accumulator),
-                "finish",
-            )
-            for env in environments
+            self._store(env, own.buffer, self._load_own(env, own.accumulator), "finish")
+            for env, own in held
+            if own.accumulator is not own.buffer
         ])  # fmt: skip
 
     def _temporary(self, value: Expr) -> Local:
@@ -285,26 +283,46 @@ class Indexer:
 
     # Predicates
 
-    def _terms(self, compute: Compute, env: Environment) -> tuple[Term, ...]:
-        storage = self.storage[compute.unit]
-        written = storage.accumulator if compute.phase in ("init", "update") else storage.buffer
-        terms: dict[Expr, Term] = {}
-        if compute.phase != "init" or written.memory is Memory.GLOBAL:
-            for step in env.promotion.steps:
-                for axis in step.overshoots(self.algebra):
-                    if self._concerns(axis, compute.unit) and not self._follows(env, axis):
-                        self._hole(env, axis, step.describe(), terms)
-        if written.memory is Memory.GLOBAL:
+    def _guarded(
+        self, compute: Compute, env: Environment, made: tuple[Store | Let, ...]
+    ) -> tuple[Guarded, ...]:
+        """Return the statements, those with the same predicate together.
+
+        Outputs of one definition may differ: holes of a LOCAL buffer may be initialised, and a
+        GLOBAL one has one writer. Updates do not differ (see `nest.accumulates_apart`).
+        """
+        holes = self._holes(compute, env)
+        by_memory = {m: self._terms(compute, m is Memory.GLOBAL, holes) for m in Memory}
+        stores = [s for s in made if isinstance(s, Store)]
+        result: list[Guarded] = []
+        for memory, same in groupby(stores, key=lambda store: store.storage.memory):
+            first = () if result else tuple([s for s in made if isinstance(s, Let)])
+            result.append(Guarded((*first, *same), by_memory[memory]))
+        return tuple(result)
+
+    def _terms(
+        self, compute: Compute, is_global: bool, holes: dict[Expr, Term]
+    ) -> tuple[Term, ...]:
+        terms = dict(holes) if compute.phase != "init" or is_global else {}
+        if is_global:
             for term in self._one_writer(compute):
                 terms[term.condition] = term
         return tuple(terms.values())
+
+    def _holes(self, compute: Compute, env: Environment) -> dict[Expr, Term]:
+        terms: dict[Expr, Term] = {}
+        for step in env.promotion.steps:
+            for axis in step.overshoots(self.algebra):
+                if self._concerns(axis, compute.unit) and not self._follows(env, axis):
+                    self._hole(env, axis, step.describe(), terms)
+        return terms
 
     def _concerns(self, axis: IterDomain, unit: TensorView) -> bool:
         """Whether `unit` has any of the axes of the math that `axis` was made from."""
         if not self.plan.promotions[unit].image:
             return True
-        roots = self.plan.promoter.keys(axis)
-        return any(not roots.isdisjoint(self.plan.promoter.keys(a)) for a in unit.domain.root)
+        promoter = self.plan.promoter
+        return not promoter.keys(axis).isdisjoint(promoter.held(unit))
 
     def _follows(self, env: Environment, axis: IterDomain) -> bool:
         """Whether the test of what `axis` was made from keeps `axis` within bounds too."""

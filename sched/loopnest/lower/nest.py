@@ -2,7 +2,7 @@
 
 Requires the plan of loop groups. Ensures a tree of `LoopNode` and `Compute`; every loop has its own
 `Index`, numbered in order of appearance; loops of extent 1 are gone; a reduction is an init before
-its outermost reduction loop, an update inside, and, for a 16-bit result, a finish after. It comes
+its outermost reduction loop, an update inside, and a finish after where it folds apart. It comes
 before allocation and indexing because both ask where a tensor stands in the nest.
 
 Before, loops of T2 ``[i0, r1]``; after::
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from loopnest.domain import IterDomain
-from loopnest.enums import ParallelType
+from loopnest.enums import Memory, ParallelType
 from loopnest.expr import ONE, ZERO, Const, Expr, Index
 from loopnest.lower.groups import LoopSpec, Plan, is_trivial
 from loopnest.schedule.loop_groups import LoopGroup
@@ -96,6 +96,18 @@ def is_reduced(unit: TensorView) -> bool:
     return any(axis.is_reduction and (factored or axis.size is not ONE) for axis in domain.root)
 
 
+def accumulates_apart(tensor: TensorView) -> bool:
+    """Whether a reduction folds in a LOCAL buffer of its own.
+
+    One of 16 bits does, to be rounded once; and a GLOBAL one of whose definition another output is
+    not, because one thread writes it while all threads need the running values.
+    """
+    if not is_reduced(tensor):
+        return False
+    mixed = any(twin.memory is not Memory.GLOBAL for twin in tensor.siblings)
+    return tensor.dtype.is_half or (tensor.memory is Memory.GLOBAL and mixed)
+
+
 class _Builder:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -125,7 +137,7 @@ class _Builder:
                 result.extend(self._around(unit, "init", loops))
             result.extend(self._loop(item, loops))
             for unit in starting:
-                if any(twin.dtype.is_half for twin in unit.siblings):
+                if any(accumulates_apart(twin) for twin in unit.siblings):
                     result.extend(self._around(unit, "finish", loops))
         return result
 

@@ -202,7 +202,7 @@ class Promoter:
         for unit in self.forest.units:
             path = self.forest.path(unit)
             shared = 0 if unit.is_output else self.forest.shared_depth(unit)
-            held = frozenset().union(*(self.keys(axis) for axis in unit.domain.root))
+            held = self.held(unit)
             for group in path[shared:]:
                 keys = frozenset(
                     key
@@ -212,6 +212,11 @@ class Promoter:
                 if keys:
                     result[group] = result.get(group, frozenset()) | keys
         return result
+
+    def held(self, unit: TensorView) -> frozenset[RootKey]:
+        """Return the axes of the math that `unit` has points along; a broadcast axis is none."""
+        own = (self.keys(axis) for axis in unit.domain.root if not axis.is_broadcast)
+        return frozenset().union(*own)
 
     def _never_empty(self, node: IterDomain, lacked: frozenset[RootKey]) -> IterDomain:
         """Return `node` made from roots of which those in `lacked` have at least one point."""

@@ -123,10 +123,12 @@ def _sort_terms(condition: Expr, var: Index) -> tuple[list[Expr], list[Expr], li
     bounds: list[Expr] = []
     kept: list[Expr] = []
     for term in _terms(condition):
-        if var not in free_indices(term) and not _has_local(term):
-            fixed.append(term)
-            continue
-        bound = _upper_bound(term, var)
+        bound = None
+        if _is_movable(term):
+            if var not in free_indices(term):
+                fixed.append(term)
+                continue
+            bound = _upper_bound(term, var)
         (kept if bound is None else bounds).append(term if bound is None else bound)
     return fixed, bounds, kept
 
@@ -139,9 +141,17 @@ def _terms(condition: Expr) -> Iterator[Expr]:
         yield condition
 
 
-def _has_local(term: Expr) -> bool:
-    """Whether `term` reads a named value, which may be defined inside the loop."""
-    return any(isinstance(n, Local) for n in walk(term))
+def _is_movable(term: Expr) -> bool:
+    """Whether `term` may be evaluated before the loop, and where the loop does not run.
+
+    Not a named value, which may be defined inside; nor a division by a size, which may be 0.
+    """
+    return not any(isinstance(n, Local) or _divides_by_a_size(n) for n in walk(term))
+
+
+def _divides_by_a_size(node: Expr) -> bool:
+    division = isinstance(node, Op) and node.op in ("floordiv", "mod", "ceildiv")
+    return division and not isinstance(node.args[1], Const)
 
 
 def _upper_bound(term: Expr, var: Index) -> Expr | None:
@@ -149,7 +159,7 @@ def _upper_bound(term: Expr, var: Index) -> Expr | None:
     if not isinstance(term, Op) or term.op not in ("lt", "le"):
         return None
     left, right = term.args
-    if left.dtype is not dtypes.index or right.dtype is not dtypes.index or _has_local(term):
+    if left.dtype is not dtypes.index or right.dtype is not dtypes.index:
         return None
     algebra = Simplifier()
     # left < right with left = rest + var gives var < right - rest.
