@@ -8,14 +8,14 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
 from fuzzing.engine import Engine, lowered_or_serial
 from fuzzing.fusions import FusionWriter, choose_sizes
 from fuzzing.judge import check_oracle, compiled, expect, run
 from fuzzing.program import Session
 from fuzzing.schedules import ScheduleWriter
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
-
 from loopnest.runtime.c_compiler import find_compiler
 
 SEED = 20_000_000
@@ -47,7 +47,9 @@ def test_schedules_that_hypothesis_draws(rng: Random) -> None:
     """Judge a case whose every choice is drawn, and so made small, by hypothesis."""
     session = Session("case")
     FusionWriter(session, rng).write()
-    expected = [expect(session.fusion, s, rng.randrange(16)) for s in choose_sizes(session.fusion, rng)]
+    expected = [
+        expect(session.fusion, s, rng.randrange(16)) for s in choose_sizes(session.fusion, rng)
+    ]
     ScheduleWriter(session, rng).write()
     check_oracle(session.fusion, expected)
     kernel, _ = lowered_or_serial(session)

@@ -390,6 +390,13 @@ def all_of(terms: Iterable[Expr]) -> Expr:
     return result
 
 
+def terms_of(condition: Expr) -> tuple[Expr, ...]:
+    """Return the terms of a conjunction: what `all_of` was given."""
+    if isinstance(condition, Op) and condition.op == "and":
+        return (*terms_of(condition.args[0]), *terms_of(condition.args[1]))
+    return (condition,)
+
+
 class TextFormat:
     """Print expressions as in the nest: Python's operators and precedence.
 

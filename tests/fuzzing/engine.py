@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from loopnest.kernel import Kernel, compile_many
-
 from fuzzing.failures import Failure
 from fuzzing.fusions import FusionWriter, choose_sizes
 from fuzzing.judge import (
@@ -24,6 +22,7 @@ from fuzzing.judge import (
 )
 from fuzzing.program import Case, Session
 from fuzzing.schedules import ScheduleWriter
+from loopnest.kernel import Kernel, compile_many
 
 SCHEDULES_A_FUSION = 4
 
@@ -189,9 +188,7 @@ def _together(jobs: Sequence[_Job]) -> list[Any]:
         return result
 
 
-def judge_case(
-    case: Case, targets: Sequence[str] = TARGETS
-) -> tuple[Failure | None, Session]:
+def judge_case(case: Case, targets: Sequence[str] = TARGETS) -> tuple[Failure | None, Session]:
     """Judge a case from its lines; return its failure and the session as far as it came."""
     session = Session(case.name)
     try:

@@ -11,19 +11,47 @@ from collections.abc import Callable
 from random import Random
 
 import loopnest as ln
+from fuzzing.program import Session, Sizes
 from loopnest.arguments import size_value
 from loopnest.enums import IterKind
-
-from fuzzing.program import Session, Sizes
 
 _DTYPES = ["float32"] * 14 + ["float16"] * 2 + [
     "bfloat16", "float64", "float64", "int32", "int32", "int64", "bool"
 ]  # fmt: skip
-_SMOOTH = "tanh tanh sigmoid sin cos neg neg abs abs relu relu exp exp2 gelu silu erf".split()
-_ROUGH = "floor ceil round trunc reciprocal rsqrt sqrt log log2 log1p isnan".split()
-_ARITHMETIC = "add add sub sub mul mul maximum minimum".split()
-_COMPARISONS = "lt le gt ge eq ne".split()
-_REDUCTIONS = "sum sum sum max max min mean mean prod any all".split()
+_SMOOTH = [
+    "tanh",
+    "tanh",
+    "sigmoid",
+    "sin",
+    "cos",
+    "neg",
+    "neg",
+    "abs",
+    "abs",
+    "relu",
+    "relu",
+    "exp",
+    "exp2",
+    "gelu",
+    "silu",
+    "erf",
+]
+_ROUGH = [
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+    "reciprocal",
+    "rsqrt",
+    "sqrt",
+    "log",
+    "log2",
+    "log1p",
+    "isnan",
+]
+_ARITHMETIC = ["add", "add", "sub", "sub", "mul", "mul", "maximum", "minimum"]
+_COMPARISONS = ["lt", "le", "gt", "ge", "eq", "ne"]
+_REDUCTIONS = ["sum", "sum", "sum", "max", "max", "min", "mean", "mean", "prod", "any", "all"]
 _SYMBOLS = "NMK"
 
 
@@ -276,8 +304,8 @@ class FusionWriter:
         if a is None:
             return
         left = self.session.tensor(a)
-        fits = self._tensors(lambda t: 1 < len(t.shape) and t.shape[-2] is left.shape[-1]
-                             or len(t.shape) > 1 and t.shape[-2] == left.shape[-1])  # fmt: skip
+        fits = self._tensors(lambda t: (len(t.shape) > 1 and t.shape[-2] is left.shape[-1])
+                             or (len(t.shape) > 1 and t.shape[-2] == left.shape[-1]))  # fmt: skip
         if fits:
             self._define(f"ln.matmul({a}, {self.rng.choice(fits)})")
 
@@ -319,7 +347,7 @@ class FusionWriter:
         for number, name in enumerate(chosen[:4]):
             text = f'f.output({name}, "y{number}")'
             target = self._memory_for(name) if rng.random() < 0.12 else None
-            if target and self._line(f"y{number}", f'{text[:-1]}, inplace={target})'):
+            if target and self._line(f"y{number}", f"{text[:-1]}, inplace={target})"):
                 continue
             self._line(f"y{number}", text)
 

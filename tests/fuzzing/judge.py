@@ -14,6 +14,10 @@ from typing import Any
 import numpy as np
 
 import loopnest as ln
+from fuzzing.arrays import Array, make_arrays
+from fuzzing.bounds import Approx, bounded_outputs, unit
+from fuzzing.failures import Failure
+from fuzzing.snapshot import Snapshot
 from loopnest.dtypes import DType
 from loopnest.kernel import Kernel
 from loopnest.kernel import compile as compile_kernel
@@ -21,11 +25,6 @@ from loopnest.kernel import lower as lower_fusion
 from loopnest.numeric import rounded
 from loopnest.schedule.loop_groups import Conflict
 from loopnest.schedule.loops import LoopForest
-
-from fuzzing.arrays import Array, make_arrays
-from fuzzing.bounds import Approx, bounded_outputs, unit
-from fuzzing.failures import Failure
-from fuzzing.snapshot import Snapshot
 
 TARGETS = ("interpret", "c")
 
@@ -267,9 +266,7 @@ def compare(results: Sequence[Array], expected: Expected, where: str) -> None:
             raise Failure("result", f"{name} {problem}", where=where)
 
 
-def check(
-    fusion: ln.Fusion, expected: Sequence[Expected], targets: Sequence[str] = TARGETS
-) -> str:
+def check(fusion: ln.Fusion, expected: Sequence[Expected], targets: Sequence[str] = TARGETS) -> str:
     """Lower, compile and run `fusion`; return "" or why it has no kernel.
 
     Raises:

@@ -15,7 +15,6 @@ from functools import lru_cache
 from types import CodeType
 
 import loopnest as ln
-
 from fuzzing.failures import Failure
 from fuzzing.snapshot import Snapshot
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 import loopnest as ln
-
 from fuzzing.judge import require_order
 from fuzzing.program import Session
 

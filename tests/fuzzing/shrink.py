@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import TypeVar
 
 import loopnest as ln
-
 from fuzzing.engine import judge_case
 from fuzzing.failures import Failure
 from fuzzing.program import Case, Sizes
@@ -105,7 +104,9 @@ class Shrinker:
                     now = self.case.sizes[number]
                     if value < now[name]:
                         smaller: Sizes = {**now, name: value}
-                        if self._try(replace(self.case, sizes=_put(self.case.sizes, number, smaller))):
+                        if self._try(
+                            replace(self.case, sizes=_put(self.case.sizes, number, smaller))
+                        ):
                             break
 
 
@@ -138,6 +139,6 @@ def _simpler(line: str) -> Iterator[str]:
 
 def _simpler_call(line: str) -> Iterator[str]:
     for factor in ("2", "4"):
-        yield re.sub(r'\.split\((-?\d+), [^,)]*\)', rf".split(\1, {factor})", line)
+        yield re.sub(r"\.split\((-?\d+), [^,)]*\)", rf".split(\1, {factor})", line)
     yield line.replace(", inner=False", "")
     yield line.replace(", recompute=True", "")

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import loopnest as ln
-
 from fuzzing.failures import Failure
 
 State = dict[str, Any]

@@ -3,9 +3,9 @@
 Requires the nest. Ensures a `Storage` for every live tensor: GLOBAL ones have their full logical
 shape; a LOCAL one has the leaf axes right of its compute-at position that are neither bound to
 threads, nor reductions, nor of extent 1 (rule 40), and is made in the body where its own loops
-begin. A 16-bit reduction accumulates in a float32 buffer of its own, as does a GLOBAL one beside
-a LOCAL one. It comes before indexing,
-because an access is an index into these shapes.
+begin. A 16-bit reduction accumulates in a float32 buffer of its own, and a GLOBAL one beside a
+LOCAL one in a LOCAL buffer. It comes before indexing, because an access is an index into these
+shapes.
 
 Before: ``for i0: { define T1; define T2 }``; after::
 

@@ -7,6 +7,8 @@ parallel loop races on a buffer. It changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from loopnest.enums import Memory, ParallelType
 from loopnest.errors import LoweringError, NotSupported
 from loopnest.expr import Const
@@ -32,13 +34,15 @@ def check_plan(plan: Plan, storage: dict[TensorView, Storage]) -> None:
             _check_reduction(plan, tensor)
             _check_vectors(plan, tensor)
             _check_races(plan, tensor, storage[tensor])
-    threaded = any(s.parallel.is_thread and not is_trivial(s) for s in plan.specs.values())
-    if threaded:
+    launched = dict.fromkeys(
+        s.parallel for s in plan.specs.values() if s.parallel.is_thread and not is_trivial(s)
+    )
+    if launched:
         for unit in plan.forest.units:
             for tensor in unit.siblings:
                 for consumer in tensor.consumers:
                     if consumer in plan.forest.position:
-                        _check_crossing(plan, tensor, consumer)
+                        _check_crossing(plan, tensor, consumer, launched)
 
 
 def _check_reduction(plan: Plan, tensor: TensorView) -> None:
@@ -115,10 +119,12 @@ def _thread_loops(plan: Plan, tensor: TensorView) -> dict[ParallelType, tuple[Lo
     return result
 
 
-def _check_crossing(plan: Plan, producer: TensorView, consumer: TensorView) -> None:
+def _check_crossing(
+    plan: Plan, producer: TensorView, consumer: TensorView, launched: Iterable[ParallelType]
+) -> None:
     """Refuse a value that another thread than its writer reads."""
     mine, theirs = _thread_loops(plan, producer), _thread_loops(plan, consumer)
-    for dimension in dict.fromkeys((*mine, *theirs)):
+    for dimension in launched:
         if not _same_thread(plan, producer, consumer, dimension, mine, theirs):
             raise LoweringError(
                 f"{consumer.name} reads {producer.name} ({producer.memory.value})",
@@ -138,9 +144,10 @@ def _same_thread(
     theirs: dict[ParallelType, tuple[LoopGroup, LoopSpec]],
 ) -> bool:
     if dimension not in mine:
-        if all(twin.memory is Memory.LOCAL for twin in producer.siblings):
+        if producer.memory is Memory.LOCAL:
             return True  # every thread computed it
-        return dimension not in theirs and consumer.memory is Memory.GLOBAL
+        once = all(twin.memory is Memory.GLOBAL for twin in consumer.siblings)
+        return dimension not in theirs and once  # the one thread that wrote it
     if dimension not in theirs:
         return False
     if mine[dimension][0] is theirs[dimension][0]:

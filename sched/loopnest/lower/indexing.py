@@ -289,10 +289,12 @@ class Indexer:
         """Return the statements, those with the same predicate together.
 
         Outputs of one definition may differ: holes of a LOCAL buffer may be initialised, and a
-        GLOBAL one has one writer. Updates do not differ (see `nest.accumulates_apart`).
+        GLOBAL one has one writer, as have the LOCAL ones that it alone is computed in. Updates do
+        not differ (see `nest.accumulates_apart`).
         """
         holes = self._holes(compute, env)
-        by_memory = {m: self._terms(compute, m is Memory.GLOBAL, holes) for m in Memory}
+        once = all(twin.memory is Memory.GLOBAL for twin in compute.unit.siblings)
+        by_memory = {m: self._terms(compute, m, once, holes) for m in Memory}
         stores = [s for s in made if isinstance(s, Store)]
         result: list[Guarded] = []
         for memory, same in groupby(stores, key=lambda store: store.storage.memory):
@@ -301,10 +303,10 @@ class Indexer:
         return tuple(result)
 
     def _terms(
-        self, compute: Compute, is_global: bool, holes: dict[Expr, Term]
+        self, compute: Compute, memory: Memory, once: bool, holes: dict[Expr, Term]
     ) -> tuple[Term, ...]:
-        terms = dict(holes) if compute.phase != "init" or is_global else {}
-        if is_global:
+        terms = dict(holes) if compute.phase != "init" or memory is Memory.GLOBAL else {}
+        if once or memory is Memory.GLOBAL:
             for term in self._one_writer(compute):
                 terms[term.condition] = term
         return tuple(terms.values())
@@ -370,7 +372,7 @@ class Indexer:
         names = compute.unit.name
         return [
             Term(
-                Op("eq", (LaunchIndex(d), ZERO), dtypes.bool_),
+                one_thread(d),
                 f"{names} does not use {d.value}, so one writes it",
             )
             for d in self._launched
@@ -445,3 +447,8 @@ class _LocalReader:
 
 def _divisions(value: Expr) -> int:
     return sum(1 for node in walk(value) if isinstance(node, Op) and node.op in ("floordiv", "mod"))
+
+
+def one_thread(dimension: ParallelType) -> Expr:
+    """Return the test for the first thread (or block) along a launch dimension."""
+    return Op("eq", (LaunchIndex(dimension), ZERO), dtypes.bool_)

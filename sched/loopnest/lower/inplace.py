@@ -7,16 +7,33 @@ writes, and each point of these loops writes another element. It changes nothing
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from loopnest.buffers import Buffer
 from loopnest.errors import LoweringError
-from loopnest.expr import Expr, Index, loads, substitute
-from loopnest.kir import Loop, Program, Store, expressions, walk
+from loopnest.expr import Expr, loads, substitute, terms_of
+from loopnest.kir import If, Loop, Program, Stmt, Store, expressions, walk
 from loopnest.lower.groups import Plan, is_trivial
+from loopnest.lower.indexing import one_thread
 from loopnest.tensor import TensorView
 
-Loops: TypeAlias = "tuple[Index, ...]"
+Loops: TypeAlias = "tuple[Loop, ...]"
+
+_ALL, _FIRST = -1, -2
+"""How a statement uses a launch dimension that none of its loops is bound to."""
+
+
+class Place(NamedTuple):
+    """Where a statement stands.
+
+    Args:
+        loops: around it, outermost first.
+        threads: for each launch dimension of the kernel the number of the loop bound to it, or
+            whether all threads or just the first execute the statement.
+    """
+
+    loops: Loops
+    threads: tuple[int, ...]
 
 
 def check_inplace(program: Program, plan: Plan) -> None:
@@ -33,25 +50,27 @@ def check_inplace(program: Program, plan: Plan) -> None:
 def _check(program: Program, buffer: Buffer, plan: Plan, tensor: TensorView) -> None:
     target = plan.fusion.inplace[tensor]
     old_value = {consumer.name for consumer in target.consumers}
-    stores: list[tuple[int, Store, Loops]] = []
-    reads: list[tuple[int, tuple[Expr, ...], Loops]] = []
+    stores: list[tuple[int, Store, Place]] = []
+    reads: list[tuple[int, tuple[Expr, ...], Place]] = []
     for order, (node, ancestors) in enumerate(walk(program.body)):
-        loops = tuple([a.var for a in ancestors if isinstance(a, Loop)])
+        here = _place(ancestors, program)
         if isinstance(node, Store) and node.storage is buffer:
-            stores.append((order, node, loops))
+            stores.append((order, node, here))
         if isinstance(node, Store) and node.tensor not in old_value:
             continue  # it reads the output, which its store precedes
         for load in (x for e in expressions(node) for x in loads(e)):
             if load.buffer is buffer:
-                reads.append((order, load.args, loops))
+                reads.append((order, load.args, here))
     own = [s for s in map(plan.spec, tensor.domain.leaf) if not is_trivial(s)]
     legal = len(stores) == 1 and stores[0][1].role == "define"
     if legal:
-        order, store, around = stores[0]
-        once = not plan.promotions[tensor].image and len(around) == len(own)
+        order, store, there = stores[0]
+        once = not plan.promotions[tensor].image and len(there.loops) == len(own)
         legal = once and all(
-            place <= order and _same_element(index, loops, store.index, around)
-            for place, index, loops in reads
+            place <= order
+            and here.threads == there.threads
+            and _same_element(index, here.loops, store.index, there.loops)
+            for place, index, here in reads
         )
     if not legal:
         raise LoweringError(
@@ -60,6 +79,17 @@ def _check(program: Program, buffer: Buffer, plan: Plan, tensor: TensorView) -> 
             f"compute every tensor that reads {buffer.tensor} in the loops of {tensor.name} "
             "(compute_at) and at the same element, or drop inplace=",
         )
+
+
+def _place(ancestors: tuple[Stmt, ...], program: Program) -> Place:
+    """Return the loops around a statement, and how it uses each launch dimension."""
+    loops = tuple([a for a in ancestors if isinstance(a, Loop)])
+    bound = {loop.parallel: number for number, loop in enumerate(loops)}
+    tests = {term for a in ancestors if isinstance(a, If) for term in terms_of(a.condition)}
+    threads = tuple([
+        bound.get(d, _FIRST if one_thread(d) in tests else _ALL) for d, _ in program.launch
+    ])  # fmt: skip
+    return Place(loops, threads)
 
 
 def _same_element(
@@ -75,7 +105,7 @@ def _same_element(
     mapping: dict[Expr, Expr] = {}
     for mine, theirs in zip(loops, around, strict=True):
         if mine is not theirs:
-            if mine.extent is not theirs.extent:
+            if mine.var.extent is not theirs.var.extent:
                 return False
-            mapping[mine] = theirs
+            mapping[mine.var] = theirs.var
     return all(substitute(a, mapping) is b for a, b in zip(index, written, strict=True))

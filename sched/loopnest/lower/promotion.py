@@ -14,7 +14,7 @@ construction here works backwards from the richest member of a group instead of 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -101,8 +101,7 @@ class Promoter:
                     groups[self.forest.find(axis)] = None
         for group in groups:
             self.node_of[group] = self._promoted_axis(group)
-        for group, lacked in self._lacked().items():
-            self.node_of[group] = self._never_empty(self.node_of[group], lacked)
+        self._keep_running(groups)
         for unit in self.forest.units:
             for twin in unit.siblings:
                 self.promotions[twin] = self._promotion(twin)
@@ -218,16 +217,35 @@ class Promoter:
         own = (self.keys(axis) for axis in unit.domain.root if not axis.is_broadcast)
         return frozenset().union(*own)
 
-    def _never_empty(self, node: IterDomain, lacked: frozenset[RootKey]) -> IterDomain:
-        """Return `node` made from roots of which those in `lacked` have at least one point."""
+    def _keep_running(self, groups: Iterable[LoopGroup]) -> None:
+        """Make the loops that `_lacked` names run at least once.
+
+        Every loop over one of the roots concerned is made anew, from one copy of their transforms:
+        the outputs of one split must stay the outputs of one split.
+        """
+        short: set[IterDomain] = set()
+        for group, lacked in self._lacked().items():
+            for root in _roots(self.node_of[group]):
+                if not root.is_broadcast and not self.keys(root).isdisjoint(lacked):
+                    short.add(root)
         image: dict[IterDomain, IterDomain] = {}
-        for root in ancestors((node,), _NOWHERE):
-            if root.definition is None:
-                short = not self.keys(root).isdisjoint(lacked) and not root.is_broadcast
-                image[root] = AtLeastOne(root, self.algebra).outputs[0] if short else root
+        for group in groups if short else ():
+            node = self.node_of[group]
+            if not short.isdisjoint(_roots(node)):
+                self.node_of[group] = self._never_empty(node, short, image)
+
+    def _never_empty(
+        self, node: IterDomain, short: set[IterDomain], image: dict[IterDomain, IterDomain]
+    ) -> IterDomain:
+        """Return `node` made from roots of which those in `short` have at least one point."""
+        for root in _roots(node):
+            if root not in image:
+                grown = AtLeastOne(root, self.algebra).outputs[0] if root in short else root
+                image[root] = grown
         for step in transforms_between((), (node,)):
-            copy = step.replay([image[a] for a in step.inputs], self.algebra)
-            image.update(zip(step.outputs, copy.outputs, strict=True))
+            if step.outputs[0] not in image:
+                copy = step.replay([image[a] for a in step.inputs], self.algebra)
+                image.update(zip(step.outputs, copy.outputs, strict=True))
         return image[node]
 
     # Each tensor's place
@@ -297,6 +315,12 @@ class Promoter:
                 break
             node = inputs[next(iter(carried))]
         return node
+
+
+def _roots(node: IterDomain) -> list[IterDomain]:
+    """Return the axes that `node` was made from in the last resort."""
+    inner = {axis for step in transforms_between((), (node,)) for axis in step.inputs}
+    return [axis for axis in (node, *inner) if axis.definition is None]
 
 
 def _concrete(key: RootKey) -> IterDomain:

@@ -28,6 +28,7 @@ from loopnest.expr import (
     all_of,
     rewrite,
     substitute,
+    terms_of,
 )
 from loopnest.kir import If, Loop, Program, Stmt, map_body, walk
 from loopnest.simplify import Simplifier
@@ -55,7 +56,7 @@ def _double(loop: Loop, algebra: Simplifier) -> Stmt:
     largest: dict[Expr, None] = {}
     for node, _ in walk(loop.body):
         if isinstance(node, If) and not node.orelse:
-            for term in _terms(node.condition):
+            for term in terms_of(node.condition):
                 top = _at_largest(term, inner, algebra)
                 if top is not None and top is not TRUE:
                     largest[top] = None
@@ -64,7 +65,7 @@ def _double(loop: Loop, algebra: Simplifier) -> Stmt:
 
     def drop(node: Stmt) -> Stmt | tuple[Stmt, ...]:
         if isinstance(node, If) and not node.orelse:
-            kept = [t for t in _terms(node.condition) if _at_largest(t, inner, algebra) is None]
+            kept = [t for t in terms_of(node.condition) if _at_largest(t, inner, algebra) is None]
             if not kept:
                 return node.body
             return If(all_of(kept), node.body, (), node.reason, node.origin)
@@ -74,12 +75,6 @@ def _double(loop: Loop, algebra: Simplifier) -> Stmt:
     reason = "unswitch: at the largest index all tests inside hold"
     test = substitute(all_of(largest), threads)
     return If(test, (fast,), (loop,), reason, loop.origin)
-
-
-def _terms(condition: Expr) -> list[Expr]:
-    if isinstance(condition, Op) and condition.op == "and":
-        return [*_terms(condition.args[0]), *_terms(condition.args[1])]
-    return [condition]
 
 
 def _at_largest(term: Expr, inner: set[Index], algebra: Simplifier) -> Expr | None:

@@ -324,9 +324,7 @@ _FLOAT_FUNCTIONS = (
 )
 
 
-@cache
-def _dialect(index_bits: int) -> Dialect:
-    index = f"i{index_bits}"
+def _functions(index: str) -> dict[tuple[str, str], str]:
     functions = {
         ("floordiv", "index"): f"ln_index_div_{index}",
         ("mod", "index"): f"ln_index_mod_{index}",
@@ -336,6 +334,11 @@ def _dialect(index_bits: int) -> Dialect:
     for dtype, end in (("int32", "i32"), ("int64", "i64"), ("index", index)):
         for op in ("max", "min", "abs", "floordiv", "mod", "pow"):
             functions.setdefault((op, dtype), f"ln_{op}_{end}")
+    return functions
+
+
+@cache
+def _dialect(index_bits: int) -> Dialect:
     types = {
         "bool": "bool", "int32": "int32_t", "int64": "int64_t", "float16": "half_t",
         "bfloat16": "bfloat16_t", "float32": "float", "float64": "double", "index": "idx_t",
@@ -350,4 +353,4 @@ def _dialect(index_bits: int) -> Dialect:
         casts["float32", name] = f"ln_f32_to_{short}"
         casts["float64", name] = f"ln_f64_to_{short}"
     unsigned = {"int32": "uint32_t", "int64": "uint64_t"}
-    return Dialect(types, unsigned, special, functions, casts)
+    return Dialect(types, unsigned, special, _functions(f"i{index_bits}"), casts)

@@ -236,8 +236,7 @@ _HELPERS: Mapping[str, tuple[str, str]] = {
 }
 
 
-@cache
-def _dialect() -> Dialect:
+def _functions() -> dict[tuple[str, str], str]:
     functions = {
         ("isnan", "float32"): "isnan", ("isnan", "float64"): "isnan",
         ("max", "float32"): "ln_maxf", ("min", "float32"): "ln_minf",
@@ -253,6 +252,11 @@ def _dialect() -> Dialect:
     for dtype, type_ in (("int32", "int"), ("int64", "long long"), ("index", "idx_t")):
         for op in ("min", "max", "abs", "floordiv", "mod", "pow"):
             functions.setdefault((op, dtype), f"ln_{op}<{type_}>")
+    return functions
+
+
+@cache
+def _dialect() -> Dialect:
     types = {
         "bool": "bool", "int32": "int", "int64": "long long", "float16": "__half",
         "bfloat16": "__nv_bfloat16", "float32": "float", "float64": "double", "index": "idx_t",
@@ -272,4 +276,4 @@ def _dialect() -> Dialect:
         ("float64", "bfloat16"): "__double2bfloat16",
     }
     unsigned = {"int32": "unsigned int", "int64": "unsigned long long"}
-    return Dialect(types, unsigned, special, functions, casts)
+    return Dialect(types, unsigned, special, _functions(), casts)

@@ -258,13 +258,20 @@ class LoopForest:
         Raises:
             Conflict: it does not.
         """
-        self.order()
+        Ordering(self, overwrites=False).run()
 
     def order(self) -> LoopBody:
-        """Return the loop nest as an ordered tree.
+        """Return the loop nest as an ordered tree, readers of an input before its overwrite.
+
+        Where no order keeps them before it, that is left to the check of in-place outputs.
 
         Raises:
             Conflict: the positions have no order, or a tensor would be read inside a loop that
                 still computes it.
         """
-        return Ordering(self).run()
+        if self.fusion.inplace:
+            try:
+                return Ordering(self, overwrites=True).run()
+            except Conflict:
+                pass
+        return Ordering(self, overwrites=False).run()

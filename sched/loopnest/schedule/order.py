@@ -27,8 +27,9 @@ Item: TypeAlias = "LoopGroup | TensorView"
 class Ordering:
     """Build and sort the tree of one forest."""
 
-    def __init__(self, forest: LoopForest) -> None:
+    def __init__(self, forest: LoopForest, *, overwrites: bool) -> None:
         self.forest = forest
+        self.overwrites = overwrites
         self.top = LoopBody(None)
         self.node_of: dict[LoopGroup, LoopBody] = {}
         self.paths: dict[TensorView, tuple[LoopGroup, ...]] = {}
@@ -47,8 +48,9 @@ class Ordering:
                 head = consumer.siblings[0]
                 if head in self.paths:
                     self._read(unit, head)
-        for output, target in self.forest.fusion.inplace.items():
-            self._overwrite(output, target)
+        if self.overwrites:
+            for output, target in self.forest.fusion.inplace.items():
+                self._overwrite(output, target)
         for body in (self.top, *self.node_of.values()):
             body.sort()
         return self.top
