@@ -14,7 +14,7 @@ import loopnest as ln
 
 
 def softmax_numpy(x):
-    e = np.exp(x - x.max(axis=1, keepdims=True))
+    e = np.exp(x - x.max(axis=1, keepdims=True, initial=-np.inf))
     return e / e.sum(axis=1, keepdims=True)
 
 

@@ -167,7 +167,6 @@ with ln.Fusion("k") as f:
     f.output((t - mean) * ln.rsqrt(var + 1.0), "y")
     f.output(ln.sum(t, axis=0), "z")
 f["y"].split(1, 4)
-f["y"].merge(0)
 ln.propagate(f["y"])
 f.inline_most()
 print(print_nest(lower(f).program))

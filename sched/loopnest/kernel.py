@@ -188,6 +188,11 @@ class Kernel:
         """Every piece of memory, parameters first."""
         return tuple([_buffer_info(b) for b in self._lowered.buffers])
 
+    @property
+    def tensors(self) -> tuple[TensorInfo, ...]:
+        """Every tensor as it was scheduled, in order of creation."""
+        return self._lowered.tensors
+
     def tensor(self, name: str) -> TensorInfo:
         """Return how the tensor `name` was scheduled.
 

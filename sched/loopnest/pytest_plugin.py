@@ -1,1 +1,191 @@
-"""The pytest plugin."""
+"""The pytest plugin: the fixture `schedule_regression` and the option ``--update-goldens``.
+
+::
+
+    def test_softmax(schedule_regression):
+        schedule_regression(softmax, "gpu")
+
+The loop nest is compared with ``goldens/softmax@gpu.nest`` beside the test file, the results on
+the interpreter and in C (where there is a compiler) with the oracle and with the kernel's
+reference. Nothing but this module is loaded before a test asks for the fixture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from loopnest.kernel import Kernel
+    from loopnest.script import KernelDef
+    from loopnest.tensor import Fusion
+    from loopnest.trial import Arguments
+
+_SMALL = (37, 19, 23, 11)
+"""Sizes for tests: no factor divides them."""
+_ROUND = (64, 128, 512)
+"""Sizes that satisfy most assumptions, where small ones do not."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("loopnest").addoption(
+        "--update-goldens",
+        action="store_true",
+        help="write the loop nests of schedule_regression anew instead of comparing them",
+    )
+
+
+@pytest.fixture
+def schedule_regression(request: pytest.FixtureRequest) -> ScheduleRegression:
+    """Compare a kernel's loop nest with its golden, and its results with oracle and reference."""
+    return ScheduleRegression(
+        request.path.parent / "goldens", bool(request.config.getoption("--update-goldens"))
+    )
+
+
+class ScheduleRegression:
+    """What the fixture gives.
+
+    Args:
+        folder: of the goldens.
+        update: whether to write them.
+    """
+
+    def __init__(self, folder: Path, update: bool) -> None:
+        self.folder = folder
+        self.update = update
+
+    def __call__(
+        self, kernel: KernelDef, schedule: str | None = None, **keywords: Any
+    ) -> Kernel:
+        """Check one schedule of a kernel.
+
+        Args:
+            kernel: what ``@ln.kernel`` made.
+            schedule: by name; the default where it is None.
+            **keywords: sizes to run at (by default small ones), and parameters of math or schedule.
+
+        Returns:
+            The lowered kernel, for more checks.
+        """
+        __tracebackhide__ = True
+        from loopnest.kernel import lower
+
+        name = kernel.resolve(schedule)
+        known = kernel.parameters(name)
+        params = {n: v for n, v in keywords.items() if n in known}
+        sizes = {n: v for n, v in keywords.items() if n not in known}
+        fusion = kernel.fusion(name or None, **params)
+        lowered = lower(fusion)
+        self._check_nest(_golden_name(kernel.label(name), params), str(lowered))
+        _check_results(kernel, fusion, lowered, params, sizes)
+        return lowered
+
+    def _check_nest(self, name: str, text: str) -> None:
+        __tracebackhide__ = True
+        path = self.folder / f"{name}.nest"
+        if self.update:
+            self.folder.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            return
+        if not path.is_file():
+            pytest.fail(f"there is no golden {path}; write it with pytest --update-goldens", False)
+        golden = path.read_text(encoding="utf-8")
+        if golden != text:
+            pytest.fail(
+                f"the loop nest of {name} differs from its golden\n\n{_diff(golden, text, path)}\n"
+                "if the new one is right, write it with pytest --update-goldens",
+                False,
+            )
+
+
+def _golden_name(label: str, params: Mapping[str, Any]) -> str:
+    """Return the name of a golden: parameters that are set give another nest."""
+    return ",".join([label, *[f"{name}={value}" for name, value in params.items()]])
+
+
+def _diff(golden: str, text: str, path: Path) -> str:
+    from difflib import unified_diff
+
+    lines = unified_diff(
+        golden.splitlines(), text.splitlines(), f"{path.parent.name}/{path.name}", "now", lineterm=""
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _check_results(
+    kernel: KernelDef,
+    fusion: Fusion,
+    lowered: Kernel,
+    params: Mapping[str, Any],
+    sizes: Mapping[str, int],
+) -> None:
+    __tracebackhide__ = True
+    from loopnest.evaluate import evaluate
+    from loopnest.trial import expected
+
+    arguments = _arguments(kernel, fusion, sizes)
+    keywords = arguments.keywords(fusion)
+    oracle = evaluate(fusion, *arguments.arrays, **keywords)
+    wanted = {"the oracle": oracle if isinstance(oracle, tuple) else (oracle,)}
+    reference = expected(kernel, fusion, arguments, params)
+    if reference is not None:
+        wanted["the reference"] = reference
+    problems: list[str] = []
+    for target in _targets():
+        problems.extend(_problems(target, fusion, lowered, arguments, wanted))
+    if problems:
+        pytest.fail("\n".join(problems), False)
+
+
+def _problems(
+    target: str,
+    fusion: Fusion,
+    lowered: Kernel,
+    arguments: Arguments,
+    wanted: Mapping[str, Sequence[npt.NDArray[Any]]],
+) -> Iterator[str]:
+    from loopnest.kernel import compile
+    from loopnest.trial import judge
+
+    function = compile(lowered, target=target)
+    actual = function(*arguments.fresh(), **arguments.keywords(fusion))
+    for source, arrays in wanted.items():
+        for verdict in judge(fusion, arguments.sizes, actual, arrays):
+            if not verdict.ok:
+                yield f"on target {target}, against {source}: {verdict}"
+
+
+def _targets() -> tuple[str, ...]:
+    from loopnest.runtime.c_compiler import find_compiler
+
+    return ("interpret", "c") if find_compiler() is not None else ("interpret",)
+
+
+def _arguments(kernel: KernelDef, fusion: Fusion, given: Mapping[str, int]) -> Arguments:
+    """Return arguments of small sizes: the first choice that meets the kernel's assumptions."""
+    from loopnest.errors import LaunchError
+    from loopnest.trial import make_arguments
+
+    names = [symbol.name for symbol in fusion.symbols]
+    for name in given:
+        if name not in names:
+            pytest.fail(
+                f"{kernel.name} has no size or parameter '{name}'; its sizes are "
+                f"{', '.join(names) or 'none'}",
+                False,
+            )
+    choices = [dict(zip(names, cycle(_SMALL), strict=False))]
+    choices += [dict.fromkeys(names, size) for size in _ROUND]
+    for sizes in choices:
+        try:
+            return make_arguments(fusion, {**sizes, **given}, kernel.ranges)
+        except LaunchError:
+            continue
+    return make_arguments(fusion, {**kernel.sizes, **given}, kernel.ranges)

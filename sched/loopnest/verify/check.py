@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 from loopnest import kir
@@ -13,12 +13,22 @@ from loopnest.verify.exact import Exact
 from loopnest.verify.lanes import NoLaunch, TooMany, Undecidable
 from loopnest.verify.model import Model
 from loopnest.verify.obligations import Mismatch, Work, work_of
+from loopnest.verify.poly import NotAffine
 from loopnest.verify.report import Finding, Report
-from loopnest.verify.sizes import fulfils, small_sizes
+from loopnest.verify.sizes import fulfils, points_at, small_sizes
+from loopnest.verify.symbolic import NotProved, Symbolic
 from loopnest.verify.witness import Witness
+
+_log = logging.getLogger("loopnest")
 
 MOST_SIZES = 12
 """How many sets of small sizes are looked at where a proof for all sizes is not found."""
+
+MOST_POINTS = 1_000_000
+"""How many points of statements are looked at in all of them together."""
+
+MOST_FIRST = 4_000_000
+"""How many points may be looked at where it would be none else."""
 
 
 def verify(k: Any, **sizes: int) -> Report:
@@ -55,7 +65,17 @@ def verify_program(
     if problems:
         refuted = [f for f in problems if f.status == "refuted"]
         return Report("refuted" if refuted else "unknown", tuple(refuted or problems))
-    return _enumerated(model, math, works, given)
+    hints: list[dict[str, int]] = []
+    try:
+        notes = Symbolic(model, math, works, given).prove()
+    except (NotProved, NotAffine) as why:
+        _log.debug("verify %s: no proof for all sizes: %s", program.name, why)
+        if isinstance(why, NotProved) and why.sizes:
+            hints.append(why.sizes)
+    else:
+        scope = _named(given) if given else "all sizes"
+        return Report("proved", tuple(notes), scope)
+    return _enumerated(model, math, works, given, hints)
 
 
 def _check_sizes(program: kir.Program, given: Mapping[str, int]) -> None:
@@ -90,14 +110,22 @@ def _works(model: Model, math: MathSnapshot) -> tuple[list[Work], list[Finding]]
 
 
 def _enumerated(
-    model: Model, math: MathSnapshot, works: Sequence[Work], given: Mapping[str, int]
+    model: Model,
+    math: MathSnapshot,
+    works: Sequence[Work],
+    given: Mapping[str, int],
+    hints: Sequence[Mapping[str, int]] = (),
 ) -> Report:
-    """Look at every point, at the sizes given or at small ones."""
+    """Look at every point, at the sizes given or at small ones; `hints` come first."""
     program = model.program
     done: list[str] = []
     notes: dict[str, Finding] = {}
-    witness = Witness(model, {}, (1, 1, 1), (1, 1, 1))
-    for sizes in islice(small_sizes(program, given), MOST_SIZES):
+    budget = MOST_POINTS
+    for sizes in small_sizes(program, given, hints):
+        cost = points_at(program, sizes)
+        if cost > (budget if done else MOST_FIRST) or len(done) == MOST_SIZES:
+            continue
+        budget -= cost
         try:
             found = list(Exact(model, math, works, sizes).findings())
         except TooMany:
@@ -113,7 +141,6 @@ def _enumerated(
             return Report("refuted", tuple(refuted), _named(sizes))
         notes.update({f.message: f for f in found})
         done.append(_named(sizes))
-    del witness
     if not done:
         message = "there are too many points to look at every one"
         return Report("unknown", (Finding("value", "unknown", message),), _named(given))

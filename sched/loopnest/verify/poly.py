@@ -101,8 +101,8 @@ class Algebra:
             case Symbol():
                 if node.name in self.sizes:
                     return constant(self.sizes[node.name])
-                self.symbols.add(node.name)
-                return variable(node.name)
+                self.symbols.add(f"p_{node.name}")
+                return variable(f"p_{node.name}")
             case Op() if node.dtype.kind == "x":
                 return self.operation(node.op, [self.poly(a, env) for a in node.args])
         raise NotAffine(str(node))

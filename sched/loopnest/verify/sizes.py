@@ -6,21 +6,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
 from loopnest import kir
-from loopnest.expr import Const, Expr, Op, Symbol, walk
+from loopnest.expr import Const, Expr, Op, walk
 from loopnest.verify.lanes import NoLaunch, Undecidable, number
 
 _PRIMES = (3, 5, 2, 7, 4, 6)
 
 
-def small_sizes(program: kir.Program, given: Mapping[str, int]) -> Iterator[dict[str, int]]:
-    """Yield values of the size symbols, `given` ones as they are, the most telling first."""
+def small_sizes(
+    program: kir.Program, given: Mapping[str, int], hints: Sequence[Mapping[str, int]] = ()
+) -> Iterator[dict[str, int]]:
+    """Yield values of the size symbols, `given` ones as they are, the most telling first.
+
+    `hints` are values of some of them at which something may fail.
+    """
     free = [p.name for p in program.params if p.kind == "size" and p.name not in given]
     if not free:
         yield dict(given)
         return
     tiles = _tiles(program)
     seen: set[tuple[int, ...]] = set()
-    for values in _candidates(len(free), tiles):
+    first = [
+        tuple([hint.get(name, _PRIMES[n % len(_PRIMES)]) for n, name in enumerate(free)])
+        for hint in hints
+    ]
+    for values in (*first, *_candidates(len(free), tiles)):
         sizes = {**given, **dict(zip(free, values, strict=True))}
         key = tuple(sizes.values())
         if key not in seen and fulfils(program, sizes):
@@ -47,8 +56,9 @@ def _candidates(count: int, tiles: Sequence[int]) -> Iterator[tuple[int, ...]]:
     for place in range(count):
         yield tuple([0 if n == place else p for n, p in enumerate(primes)])
         yield tuple([1 if n == place else p for n, p in enumerate(primes)])
-        for tile in tiles[:2]:
+        for tile in tiles[-2:]:
             yield tuple([2 * tile + 1 if n == place else p for n, p in enumerate(primes)])
+            yield tuple([tile - 1 if n == place else p for n, p in enumerate(primes)])
     yield (1,) * count
     for tile in tiles[:3]:
         yield (tile,) * count
@@ -91,6 +101,28 @@ def _tiles(program: kir.Program) -> list[int]:
         if isinstance(node, kir.Store):
             for index in node.index:
                 visit(index)
-    symbols = {n for _, s in program.launch for n in walk(s) if isinstance(n, Symbol)}
-    del symbols
     return sorted(t for t in found if t > 1)
+
+
+def points_at(program: kir.Program, sizes: Mapping[str, int]) -> int:
+    """Return about how many points the statements have at these sizes, tests left aside."""
+    try:
+        threads = 1
+        for _, size in program.launch:
+            threads *= number(size, sizes)
+        return _points(program.body, threads, sizes)
+    except (NoLaunch, Undecidable):
+        return 0
+
+
+def _points(body: tuple[kir.Stmt, ...], times: int, sizes: Mapping[str, int]) -> int:
+    total = 0
+    for node in body:
+        match node:
+            case kir.Loop() if not node.parallel.is_thread:
+                total += _points(node.body, times * number(node.var.extent, sizes), sizes)
+            case kir.Loop() | kir.If():
+                total += sum([_points(inner, times, sizes) for inner in kir.bodies(node)])
+            case _:
+                total += times
+    return total

@@ -1,0 +1,251 @@
+"""The variables of a program for isl: launch indices and serial loops, merged ones re-expressed.
+
+Where a program uses some loop indices only by one sum in mixed radix (``i0 * 128 + i1``) that it
+divides by symbolic extents, or that multiplies an index by one, these indices are replaced by the
+digits of the sum: ``i0 * 128 + i1`` with ``e // D`` and ``e % D`` becomes ``q * D + r``, and all is
+affine in q and r. The points correspond one to one and in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from loopnest import kir
+from loopnest.enums import LAUNCH_DIMENSIONS
+from loopnest.expr import Expr, Index, LaunchIndex, Local
+from loopnest.verify.model import Model, Site
+from loopnest.verify.obligations import Work
+from loopnest.verify.poly import (
+    Algebra,
+    Monomial,
+    NotAffine,
+    Poly,
+    constant,
+    plus,
+    quotient,
+    times,
+    variable,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Indices that are used by one sum: the sum's digits stand for them.
+
+    Args:
+        members: their names, the fastest last.
+        digits: the names of the digits, the fastest last; all but the first are bounded.
+        whole: the sum, in digits.
+        exact: an upper bound of the sum that makes it run over just the points, or None.
+    """
+
+    members: tuple[str, ...]
+    digits: tuple[str, ...]
+    whole: Poly
+    exact: Poly | None
+
+
+class Spaces:
+    """Names, extents and environments of all index variables.
+
+    Raises:
+        NotAffine: an index cannot be represented.
+    """
+
+    def __init__(self, model: Model, works: Sequence[Work], algebra: Algebra) -> None:
+        self.model, self.works, self.algebra = model, works, algebra
+        program = model.program
+        self.env: dict[Expr, Poly] = {}
+        self.names: dict[Index, str] = {}
+        self.extent: dict[str, Poly] = {}
+        self.launch = [_launch_name(d) for d in LAUNCH_DIMENSIONS if program.launch_extent(d) is not None]
+        for dimension, size in program.launch:
+            self.env[LaunchIndex(dimension)] = variable(_launch_name(dimension))
+            self.extent[_launch_name(dimension)] = algebra.poly(size, {})
+        for dimension in LAUNCH_DIMENSIONS:
+            self.env.setdefault(LaunchIndex(dimension), {})
+        for node, _ in kir.walk(program.body):
+            if isinstance(node, kir.Loop):
+                self._loop(node)
+        self.groups: list[Group] = []
+        self.group_of: dict[str, Group] = {}
+        self._find_groups()
+
+    def _loop(self, node: kir.Loop) -> None:
+        if node.parallel.is_thread:
+            self.env[node.var] = self.env[LaunchIndex(node.parallel)]
+            return
+        name = self.name(node.var)
+        self.env[node.var] = variable(name)
+        self.extent[name] = self.algebra.poly(node.var.extent, {})
+
+    def name(self, var: Index) -> str:
+        """Return the variable of a serial loop's index (the names of two may be the same)."""
+        return self.names.setdefault(var, f"v_{len(self.names)}")
+
+    # Groups
+
+    def _find_groups(self) -> None:
+        wanted: dict[tuple[str, ...], dict[Monomial, None]] = {}
+        for node in self._expressions():
+            for whole, divisor in self._trouble(node):
+                members = self._radix(whole)
+                found = wanted.setdefault(members, {})
+                if divisor is not None:
+                    found[divisor] = None
+        taken: set[str] = set()
+        for members, divisors in wanted.items():
+            if taken.intersection(members):
+                raise NotAffine("an index in two sums")
+            taken.update(members)
+            self._add_group(members, list(divisors))
+
+    def _expressions(self) -> Iterator[Expr]:
+        seen: set[Expr] = set()
+        for site in self.model.sites:
+            for node in self._of_site(site):
+                for part in _index_parts(node):
+                    if part not in seen:
+                        seen.add(part)
+                        yield part
+        for work in self.works:
+            for access in (work.write, *[n.access for n in work.needs]):
+                for index in access.index:
+                    if index not in seen:
+                        seen.add(index)
+                        yield index
+
+    def _of_site(self, site: Site) -> Iterator[Expr]:
+        for condition, _ in site.guards:
+            yield condition
+        if isinstance(site.node, kir.Store):
+            yield from site.node.index
+            yield from site.node.coordinate
+
+    def _trouble(self, node: Expr) -> list[tuple[Poly, Monomial | None]]:
+        """Return the sums in `node` that are divided by, or multiplied with, a symbol."""
+        algebra = self.algebra
+        start = len(algebra.divisions)
+        try:
+            p = algebra.poly(node, self.env)
+        except NotAffine:
+            found = algebra.divisions[start:]
+            if not found:
+                raise
+            return [(whole, divisor) for whole, divisor in found]
+        nonlinear = any(len(m) > 1 and any(v in self.extent for v in m) for m in p)
+        return [(p, None)] if nonlinear else []
+
+    def _radix(self, whole: Poly) -> tuple[str, ...]:
+        """Return the indices of a sum in mixed radix, the fastest last."""
+        strides: dict[str, Poly] = {}
+        for monomial, count in whole.items():
+            mine = [v for v in monomial if v in self.extent]
+            if len(mine) != 1:
+                raise NotAffine("a sum that is not in mixed radix")
+            rest = list(monomial)
+            rest.remove(mine[0])
+            strides[mine[0]] = plus(strides.get(mine[0], {}), {tuple(rest): count})
+        step: Poly = constant(1)
+        order: list[str] = []
+        while strides:
+            name = next((v for v, s in strides.items() if s == step), None)
+            if name is None:
+                raise NotAffine("a sum that is not in mixed radix")
+            del strides[name]
+            order.insert(0, name)
+            step = times(step, self.extent[name])
+        return tuple(order)
+
+    def _add_group(self, members: tuple[str, ...], divisors: list[Monomial]) -> None:
+        algebra = self.algebra
+        divisors.sort(key=len)
+        name = "e_" + "_".join(members)
+        below: Monomial = ()
+        digits: list[str] = []
+        whole: Poly = {}
+        for n, divisor in enumerate(divisors):
+            limit = quotient(divisor, below)
+            if limit is None:
+                raise NotAffine("divisors of one sum that do not divide each other")
+            digit = f"{name}_{n}"
+            algebra.below[digit] = limit
+            digits.insert(0, digit)
+            whole = plus(whole, {tuple(sorted((*below, digit))): 1})
+            below = divisor
+        top = f"{name}_{len(divisors)}"
+        digits.insert(0, top)
+        whole = plus(whole, {tuple(sorted((*below, top))): 1})
+        exact: Poly | None = constant(1)
+        for member in members:
+            exact = times(exact, self.extent[member]) if exact is not None else None
+        if any(part in algebra.functions for m in exact or {} for part in m):
+            exact = None
+        group = Group(members, tuple(digits), whole, exact)
+        self.groups.append(group)
+        for member in members:
+            self.group_of[member] = group
+        self._eliminate(group)
+
+    def _eliminate(self, group: Group) -> None:
+        """Write the fastest member as the whole less the others; these must cancel in every use."""
+        step: Poly = constant(1)
+        rest = dict(group.whole)
+        for member in reversed(group.members):
+            if member != group.members[-1]:
+                rest = plus(rest, times(variable(member), step), -1)
+            step = times(step, self.extent[member])
+        fastest = group.members[-1]
+        for node, value in self.env.items():
+            if value == variable(fastest):
+                self.env[node] = rest
+
+    # What a site has
+
+    def members_of(self, site: Site) -> list[str]:
+        """Return the indices around a site: launch dimensions, then serial loops."""
+        return [*self.launch, *[self.name(loop.var) for loop in site.serial]]
+
+    def variables(self, site: Site) -> list[str]:
+        """Return the variables of a site, groups replaced by their digits."""
+        return self.replaced(self.members_of(site))
+
+    def replaced(self, members: Sequence[str]) -> list[str]:
+        """Return variables for these indices.
+
+        Raises:
+            NotAffine: a part of a group without the rest.
+        """
+        result: dict[str, None] = {}
+        for member in members:
+            group = self.group_of.get(member)
+            if group is None:
+                result[member] = None
+            elif not set(group.members) <= set(members):
+                raise NotAffine("a part of a merged index")
+            else:
+                result.update(dict.fromkeys(group.digits))
+        return list(result)
+
+    def is_exact(self, site: Site) -> bool:
+        """Whether no group of the site runs over more than its points."""
+        members = self.members_of(site)
+        return all(
+            group.exact is not None for m in members if (group := self.group_of.get(m)) is not None
+        )
+
+
+def _launch_name(dimension: object) -> str:
+    return f"t_{getattr(dimension, 'value', '')}"
+
+
+def _index_parts(node: Expr) -> Iterator[Expr]:
+    """Yield the index expressions that a condition compares."""
+    if node.dtype.is_bool and node.args:
+        for arg in node.args:
+            yield from _index_parts(arg)
+    elif not isinstance(node, Local):
+        yield node
+
+
