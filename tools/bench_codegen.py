@@ -329,8 +329,11 @@ class Tvm:
         s = self.Schedule(te.create_prim_func([a, b, c]))
         block = s.get_sblock("c")
         copy = s.cache_write(block, 0, "local")
+        left, right = (s.cache_read(block, operand, "local") for operand in (0, 1))
         thread, inner, *registers = self._tile(s, "c", ([16, 4], [16, 4]))
         s.reverse_compute_at(copy, thread)
+        s.compute_at(right, inner)
+        s.compute_at(left, registers[0])
         s.decompose_reduction(block, inner)
         for loop in registers:  # as `#pragma unroll`, which is cheaper than TVM's own unrolling
             s.annotate(loop, "pragma_auto_unroll_max_step", 16)

@@ -12,7 +12,7 @@ for i < n (their number), and `Arg(n + k)` the partial result of component k of 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import cast
 
@@ -74,6 +74,7 @@ class MathTensor:
         definition: None for an input.
         role: "input", "output" or "".
         inplace: the input whose memory an output takes, else "".
+        domain, source: what `thaw` makes it again from.
     """
 
     name: str
@@ -84,6 +85,8 @@ class MathTensor:
     definition: MathDefinition | None
     role: str = ""
     inplace: str = ""
+    domain: TensorDomain | None = field(default=None, repr=False, compare=False)
+    source: Definition | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_factored(self) -> bool:
@@ -101,13 +104,16 @@ class MathTensor:
 
 @dataclass(frozen=True, slots=True)
 class MathSnapshot:
-    """The math of a kernel: its tensors in order of creation, its scalars, sizes, assumptions."""
+    """The math of a kernel: its tensors in order of creation, its scalars, sizes, assumptions,
+    and the names of its outputs.
+    """
 
     name: str
     tensors: tuple[MathTensor, ...]
     scalars: tuple[ScalarParam, ...]
     symbols: tuple[Symbol, ...]
     conditions: tuple[tuple[str, Expr], ...]
+    outputs: tuple[str, ...] = ()
 
     def tensor(self, name: str) -> MathTensor | None:
         """Return the tensor of that name, or None."""
@@ -132,12 +138,13 @@ def capture(fusion: Fusion) -> Callable[[], MathSnapshot]:
         for t in fusion.tensors
     ]  # fmt: skip
     names = {t: t.name for t in fusion.tensors}
+    named = tuple([t.name for t in fusion.outputs])
     rest = (fusion.name, fusion.scalars, fusion.symbols, tuple(fusion.facts.conditions))
 
     @cache
     def make() -> MathSnapshot:
         tensors = tuple([_tensor(*fields, names) for fields in taken])
-        return MathSnapshot(rest[0], tensors, *rest[1:])
+        return MathSnapshot(rest[0], tensors, *rest[1:], named)
 
     return make
 
@@ -165,6 +172,8 @@ def _tensor(
         None if definition is None else _definition(name, definition, names),
         role,
         inplace,
+        domain,
+        definition,
     )
 
 
@@ -218,6 +227,53 @@ class _Plain:
 def at(template: Expr, coordinate: Sequence[Expr]) -> Expr:
     """Return `template` with the root's coordinates put in."""
     return substitute(template, {Coordinate(n): value for n, value in enumerate(coordinate)})
+
+
+def thaw(math: MathSnapshot) -> Fusion:
+    """Return a new fusion of the same math, without a schedule: for the oracle."""
+    fusion = Fusion(math.name)
+    fusion._scalars.update({s.name: s for s in math.scalars})
+    fusion._symbols.update({s.name: s for s in math.symbols})
+    for text, _ in math.conditions:
+        fusion.facts.add(text, fusion._symbols.__contains__)
+    made: dict[str, TensorView] = {}
+    for tensor in math.tensors:
+        assert tensor.domain is not None
+        made[tensor.name] = TensorView(fusion, _unscheduled(tensor.domain), tensor.dtype)
+        made[tensor.name]._name = tensor.name
+    done: dict[tuple[str, ...], Definition] = {}
+    for tensor in math.tensors:
+        found, source = tensor.definition, tensor.source
+        if found is None or source is None:
+            continue
+        if found.outputs not in done:
+            done[found.outputs] = Definition(
+                source.op,
+                tuple([made[name] for name in found.producers]),
+                tuple([made[name] for name in found.producers]),
+                found.maps,
+                tuple([made[name] for name in found.outputs]),
+                found.values,
+                source.reducer,
+            )
+        made[tensor.name].define(done[found.outputs])
+    fusion._inputs = tuple([made[t.name] for t in math.tensors if t.role == "input"])
+    fusion._outputs = tuple([made[name] for name in math.outputs])
+    fusion.version += 1
+    return fusion
+
+
+def _unscheduled(domain: TensorDomain) -> TensorDomain:
+    image = {axis: IterDomain(axis.size, axis.kind) for axis in domain.root}
+    plain = Simplifier()
+    for step in transforms_between(domain.root, domain.rfactor):
+        copy = step.replay([image[axis] for axis in step.inputs], plain)
+        for old, new in zip(step.outputs, copy.outputs, strict=True):
+            new.kind, new.size = old.kind, old.size
+            image[old] = new
+    root = tuple([image[axis] for axis in domain.root])
+    rfactor = tuple([image[axis] for axis in domain.rfactor])
+    return TensorDomain(root, rfactor, rfactor)
 
 
 def _is_one(extent: Expr) -> bool:

@@ -149,3 +149,16 @@ def _enumerated(
 
 def _named(sizes: Mapping[str, int]) -> str:
     return ", ".join([f"{name}={value}" for name, value in sizes.items()]) or "its sizes"
+
+
+def require_proved(k: Any) -> None:
+    """Prove the kernel `k`, for all sizes where possible.
+
+    Raises:
+        VerifyError: it is refuted, or a fact could not be decided; with the first finding.
+    """
+    report = verify(k)
+    if not report.ok:
+        first = report.findings[0] if report.findings else "nothing was found"
+        name = getattr(getattr(k, "program", None), "name", "kernel")
+        raise VerifyError(f"verify({name})", f"{report.status} for {report.scope}: {first}")

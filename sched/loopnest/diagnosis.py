@@ -1,0 +1,225 @@
+"""`loopnest.diagnose`: the first tensor of a kernel whose values are not what its math says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from loopnest import kir
+from loopnest.errors import KernelFault, LaunchError
+from loopnest.math_snapshot import MathSnapshot, at, thaw
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from loopnest.interpreter.recorder import Recorder
+    from loopnest.tensor import Fusion
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What `loopnest.diagnose` found; `ok` where nothing differs.
+
+    Args:
+        kernel: its name.
+        tensor: the first tensor, in program order, that differs; "" where none does.
+        index: its first element that does.
+        actual, expected: the two values there; `actual` is None where none was stored.
+        allowed: by how much they may differ.
+        line, text: the store's line in the nest; 0 where there is none.
+        placed: the schedule call, or the definition, that placed the store.
+        differing: how many elements of the tensor differ.
+        fault: how the run ended, where a rule was broken.
+        compared: the tensors compared, in program order.
+    """
+
+    kernel: str
+    tensor: str = ""
+    index: tuple[int, ...] = ()
+    actual: Any = None
+    expected: Any = None
+    allowed: float = 0.0
+    line: int = 0
+    text: str = ""
+    placed: str = ""
+    differing: int = 0
+    fault: str = ""
+    compared: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether every tensor has the values of the math and no rule was broken."""
+        return not self.tensor and not self.fault
+
+    def __str__(self) -> str:
+        parts: list[str] = []
+        if self.tensor:
+            found = "is never stored" if self.actual is None else f"is {self.actual!r}"
+            parts.append(
+                f"{self.kernel}: {self.tensor}{list(self.index)} {found}, the math says "
+                f"{self.expected!r} (allowed difference {self.allowed:.3g}; "
+                f"{self.differing} elements of {self.tensor} differ)"
+            )
+        if self.line:
+            parts.append(f"stored at nest line {self.line} '{self.text}'")
+        if self.placed:
+            parts.append(f"placed by {self.placed}")
+        if self.fault:
+            parts.append(f"the run broke a rule: {self.fault}")
+        if not parts:
+            return f"{self.kernel}: all {len(self.compared)} tensors have the values of the math"
+        return "; ".join(parts)
+
+
+def diagnose(k: Any, *arrays: Any, **scalars: Any) -> Diagnosis:
+    """Compare every tensor of kernel `k` with the oracle, in program order; return the first off.
+
+    Args:
+        k: a kernel, as `loopnest.lower` returns it.
+        *arrays: the inputs, in order.
+        **scalars: the run-time scalars, and the sizes that are the extent of no input.
+
+    Raises:
+        LaunchError: no kernel that carries its math, or arguments that do not fit.
+    """
+    lowered = getattr(k, "_lowered", k)
+    program, make = getattr(lowered, "program", None), getattr(lowered, "math", None)
+    if not isinstance(program, kir.Program) or make is None:
+        raise LaunchError(f"diagnose({k!r})", "it is no kernel that carries its math",
+                          "pass what ln.lower returns")  # fmt: skip
+    return diagnose_program(program, make(), arrays, scalars)
+
+
+def diagnose_program(
+    program: kir.Program, math: MathSnapshot, arrays: tuple[Any, ...], scalars: Mapping[str, Any]
+) -> Diagnosis:
+    """Compare what `program` stores with `math`; see `diagnose`."""
+    from loopnest.evaluate import evaluate
+
+    fusion = thaw(math)
+    _, wanted = evaluate(fusion, *arrays, tensors=True, **scalars)
+    recorder, sizes = _recorder(program, math, fusion, arrays, scalars, wanted)
+    fault = ""
+    try:
+        recorder.run(None)
+    except KernelFault as found:
+        fault = str(found)
+    compared: list[str] = []
+    for name in _program_order(program):
+        first = _first_off(program, fusion, recorder, name, wanted[name], sizes, bool(fault))
+        if first is not None:
+            return Diagnosis(program.name, **first, fault=fault, compared=tuple(compared))
+        compared.append(name)
+    return Diagnosis(program.name, fault=fault, compared=tuple(compared))
+
+
+def _program_order(program: kir.Program) -> list[str]:
+    nodes = [node for node, _ in kir.walk(program.body)]
+    return list(dict.fromkeys(n.tensor for n in nodes if isinstance(n, kir.Store)))
+
+
+def _recorder(
+    program: kir.Program,
+    math: MathSnapshot,
+    fusion: Fusion,
+    arrays: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    wanted: Mapping[str, npt.NDArray[Any]],
+) -> tuple[Recorder, dict[str, int]]:
+    import numpy as np
+
+    from loopnest.arguments import ArraySpec, bind
+    from loopnest.interpreter.dependence import Expansions
+    from loopnest.interpreter.recorder import Recorder
+    from loopnest.interpreter.setting import Setting
+
+    specs = [ArraySpec(t.name, t.dtype, t.sizes) for t in fusion.inputs]
+    bound = bind(
+        specs, fusion.scalars, fusion.symbols, program.conditions, arrays, keywords,
+        f"diagnose({program.name})",
+    )  # fmt: skip
+    held = {
+        t.name: np.array(a, dtype=t.dtype.numpy, order="C", copy=True)
+        for t, a in zip(fusion.inputs, arrays, strict=True)
+    }
+    for output in program.outputs:
+        if not output.inplace:
+            held[output.name] = np.zeros_like(wanted[output.name])
+    names = _program_order(program)
+    shapes = {name: wanted[name].shape for name in names}
+    elements = dict(_elements(program, math))
+    expansions = Expansions(Setting(program, bound.sizes))
+    return Recorder(expansions, held, bound.scalars, shapes, elements), bound.sizes
+
+
+def _elements(program: kir.Program, math: MathSnapshot) -> Iterator[tuple[kir.Store, Any]]:
+    """Yield each store with the logical index that it claims."""
+    for node, _ in kir.walk(program.body):
+        tensor = math.tensor(node.tensor) if isinstance(node, kir.Store) else None
+        if tensor is None or not isinstance(node, kir.Store):
+            continue
+        if len(node.coordinate) != len(tensor.root) or (node.role == "init" and tensor.is_factored):
+            continue  # the element cannot be told, or not before an update
+        yield node, tuple([at(place, node.coordinate) for place in tensor.places])
+
+
+def _first_off(
+    program: kir.Program,
+    fusion: Fusion,
+    recorder: Recorder,
+    name: str,
+    want: npt.NDArray[Any],
+    sizes: Mapping[str, int],
+    partial: bool,
+) -> dict[str, Any] | None:
+    """Return the first element of a tensor that differs, as fields of `Diagnosis`; or None.
+
+    Elements that were never stored count only for outputs of a run that came to its end.
+    """
+    import numpy as np
+
+    from loopnest.tolerance import bounds, compare
+
+    tensor = fusion[name]
+    held = recorder.recorded[name]
+    known = held.known
+    verdict = compare(
+        name, np.where(known, held.values, want.astype(held.values.dtype)), want, tensor.dtype,
+        bounds(fusion, sizes)[tensor],
+    )  # fmt: skip
+    off = known & ~_close(held.values, want, verdict.allowed)
+    if tensor.is_output and not partial and recorder.setting.threads and not recorder.setting.is_empty:
+        off = off | ~known
+    if not off.any():
+        return None
+    place = tuple([int(i) for i in np.argwhere(off)[0]])
+    result: dict[str, Any] = {
+        "tensor": name, "index": place, "expected": want[place].item(), "allowed": verdict.allowed,
+        "differing": int(np.count_nonzero(off)),
+    }  # fmt: skip
+    if known[place]:
+        result["actual"] = held.values[place].item()
+        store = recorder.stores[int(held.store[place])]
+        result |= _where(program, store)
+    return result
+
+
+def _close(
+    values: npt.NDArray[Any], want: npt.NDArray[Any], allowed: float
+) -> npt.NDArray[Any]:
+    import numpy as np
+
+    wide = np.float64 if want.dtype.kind in "fV" else np.int64
+    a, b = values.astype(wide), want.astype(wide)
+    with np.errstate(all="ignore"):
+        return np.asarray((a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= allowed))
+
+
+def _where(program: kir.Program, store: kir.Store) -> dict[str, Any]:
+    from loopnest.printers.nest import nest_lines, print_nest
+
+    line = nest_lines(program)[store]
+    text = print_nest(program).splitlines()[line - 1].strip()
+    placed = str(store.origin) if store.origin is not None else ""
+    return {"line": line, "text": text, "placed": placed}

@@ -1,0 +1,298 @@
+"""The command line: by click's runner on files made here, and as a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from loopnest.cli import STAGES, Source, command_line
+from loopnest.runtime.c_compiler import find_compiler
+
+ROOT = Path(__file__).parents[1]
+SOFTMAX = str(ROOT / "kernels" / "softmax.py")
+
+SCALE = '''\
+import loopnest as ln
+
+
+def scale_numpy(x, factor):
+    return x * factor
+
+
+@ln.kernel(sizes={"N": 1000}, reference=scale_numpy)
+def scale(f, dtype=ln.float32):
+    x = f.input("x", ("N",), dtype)
+    f.output(x * f.scalar("factor", ln.float32), "y")
+
+
+@scale.schedule("gpu")
+def gpu(f, threads=64, fancy=False, speed=1.0, name="a"):
+    f["y"].split(0, threads)
+    f["y"].parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_x})
+
+
+@scale.schedule("bad")
+def bad(f):
+    f["y"].split(3, 2)
+
+
+@scale.schedule("broken")
+def broken(f):
+    f.nothing()
+
+
+@ln.kernel(sizes={"N": 10}, reference=lambda x: x * 2.001)
+def wrong(f):
+    f.output(f.input("x", ("N",), ln.float32) * 2.0, "y")
+
+
+@ln.kernel(sizes={"N": 10})
+def lonely(f):
+    f.output(f.input("x", ("N",), ln.float32) * 2.0, "y")
+
+
+if __name__ == "__main__":
+    ln.main()
+'''
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "scale.py"
+    path.write_text(SCALE)
+    return str(path)
+
+
+def call(*arguments):
+    return CliRunner().invoke(command_line(False, "loopnest"), arguments, obj=Source(False))
+
+
+def output(*arguments):
+    result = call(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refusal(*arguments):
+    """Return the sentence that a command ends in."""
+    result = call(*arguments)
+    assert result.exit_code == 1, result.output
+    assert result.stdout == ""
+    return result.stderr
+
+
+# list, dump
+
+
+def test_list(file):
+    lines = output("list", file).splitlines()
+    assert lines[0].split() == ["kernel", "schedule", "parameters", "sizes"]
+    assert lines[1].split(maxsplit=2)[:2] == ["scale", "gpu"]
+    assert "dtype=float32, threads=64, fancy=False, speed=1.0, name=a" in lines[1]
+    assert lines[1].endswith("N=1000")
+    assert [line.split()[1] for line in lines[1:]] == ["gpu", "bad", "broken", "-", "-"]
+
+
+def test_dump_is_the_loop_nest(file):
+    text = output("dump", file)
+    assert text.startswith("# loopnest nest 1\nkernel scale(x: float32[N], factor: float32)")
+    assert text == output("dump", f"{file}:scale@gpu", "--stage", "nest")
+    assert text.endswith("\n")
+
+
+@pytest.mark.parametrize("stage", [s for s in STAGES if s not in ("ptx", "sass")])
+def test_dump_of_each_stage(file, stage):
+    starts = {
+        "math": "scale(x: float32[N], factor: float32) -> (y: float32[N])\n",
+        "groups": "# loop groups\n",
+        "tree": "# nest\n",
+        "allocation": "# allocation\n",
+        "cuda": "",
+        "c": "",
+    }
+    text = output("dump", file, "--stage", stage)
+    assert text.startswith(starts.get(stage, "# loopnest nest 1\n"))
+    if stage == "cuda":
+        assert 'extern "C" __global__' in text
+    if stage == "c":
+        assert "int scale(" in text
+
+
+def test_dump_of_machine_code(file):
+    pytest.importorskip("cuda.bindings.nvrtc")
+    assert ".target sm_80" in output("dump", file, "--stage", "ptx", "--arch", "sm_80")
+
+
+def test_dump_by_target(file):
+    assert output("dump", file, "--target", "cuda") == output("dump", file, "--stage", "cuda")
+    assert output("dump", file, "--target", "interpret") == output("dump", file)
+
+
+def test_dump_with_parameters(file):
+    assert "for i1 in 16:" in output("dump", file, "-P", "threads=16")
+    assert "x: float16[N]" in output("dump", file, "-P", "dtype=float16")
+    for text in ("fancy=true", "speed=2", "name=b"):
+        output("dump", file, "-P", text)
+
+
+def test_dump_takes_the_schedule_of_the_device():
+    assert "# cpu_parallel" not in output("dump", SOFTMAX)
+    assert "__global__" in output("dump", SOFTMAX, "--stage", "cuda")
+    assert "# cpu_parallel" in output("dump", SOFTMAX, "--target", "interpret")
+    assert "ln_work_softmax_1" in output("dump", SOFTMAX, "--stage", "c")
+
+
+# run, bench
+
+
+def test_run(file):
+    text = output("run", f"{file}:scale@gpu", "--target", "interpret", "-D", "N=30", "-D", "factor=2")
+    lines = text.splitlines()
+    assert lines[0] == "# loopnest nest 1"
+    table = lines.index("tensor  dtype    shape  memory  buffer  compute_at")
+    assert lines[table + 1] == "x       float32  [N]    global  x[N]    0"
+    assert "scale@gpu on target interpret: N=30, factor=2" in lines
+    verdict = next(line for line in lines if line.startswith("y: "))
+    assert verdict.startswith("y: largest error ")
+    assert " = 2 * (1 * 2^-24) * " in verdict
+    assert verdict.endswith(": right")
+    assert lines[-1].endswith(" GB/s")
+
+
+def test_run_on_the_interpreter_takes_small_sizes():
+    text = output("run", SOFTMAX, "--target", "interpret", "-D", "D=10")
+    assert "softmax@cpu on target interpret: N=64, D=10" in text
+    assert "(sizes are at most 64 on this target; -D sets others)" in text
+
+
+def test_run_without_a_reference_asks_the_oracle(file):
+    assert "y: largest error 0, tolerance " in output("run", f"{file}:lonely", "--target", "interpret")
+
+
+def test_run_of_a_wrong_kernel(file):
+    result = call("run", f"{file}:wrong", "--target", "interpret")
+    assert result.exit_code == 1
+    assert "WRONG" in result.stdout
+    assert result.stderr == "error: wrong on target interpret: the result is wrong\n"
+
+
+def test_bench(file):
+    lines = output("bench", file, "--target", "interpret", "-D", "N=8").splitlines()
+    assert lines[0].startswith("scale@gpu on target interpret: N=8, factor=0.")
+    assert lines[-1].endswith(" GB/s")
+
+
+# What goes wrong
+
+
+@pytest.mark.parametrize("name", ["check", "profile", "explain", "report"])
+def test_reserved_commands(file, name):
+    text = refusal(name, file, "--target", "c")
+    assert text.startswith(f"error: loopnest {name}: the command that will ")
+    assert text.endswith(
+        " is coming, but does not exist yet; use list, dump, run or bench\n"
+    )
+
+
+def test_mistakes_on_the_command_line(file, tmp_path):
+    empty = tmp_path / "empty.py"
+    empty.write_text("")
+    missing = tmp_path / "missing.py"
+    cases = {
+        ("run", str(missing)):
+            f"{missing}: there is no such file; use FILE[:KERNEL[@SCHEDULE]]",
+        ("run", str(empty)):
+            "empty.py: it defines no kernel; decorate its math with @ln.kernel(...)",
+        ("run", f"{file}:nope"):
+            "scale.py: there is no kernel 'nope'; it has scale, wrong, lonely",
+        ("run", f"{file}:scale@cpu"):
+            "scale@cpu: kernel scale has no schedule 'cpu'; its schedules are gpu, bad, broken",
+        ("run", file, "-P", "thread=1"):
+            "scale@gpu: there is no parameter 'thread'; parameters: the math has dtype; "
+            "schedule gpu has threads, fancy, speed, name",
+        ("dump", file, "-P", "threads=many"): "-P threads=many: 'many' is no int",
+        ("dump", file, "-P", "threads"): "-P threads: use -P NAME=VALUE",
+        ("dump", file, "-P", "dtype=half"):
+            "-P dtype=half: use one of bool, int32, int64, float16, bfloat16, float32, float64",
+        ("dump", file, "-D", "M=3"): "-D M: scale has no size or scalar 'M'; it has N, factor",
+        ("run", file, "--target", "interpret", "-D", "N=-1"): "-D N=-1: sizes are ints >= 0",
+        ("run", file, "-D", "N=a"): "-D N=a: 'a' is no number",
+        ("run", file, "--target", "cuda"):
+            "compile(scale, target='cuda'): launching on a GPU is a later feature; use target "
+            '"c" or "interpret"; kernel.cubin(arch) compiles without a GPU',
+    }  # fmt: skip
+    for arguments, sentence in cases.items():
+        assert refusal(*arguments) == f"error: {sentence}\n"
+
+
+def test_a_mistake_in_a_schedule_names_its_line(file):
+    assert refusal("dump", f"{file}:scale@bad") == (
+        "error: scale.py:22: y.split(axis=3, factor=2): axis 3 is out of range; y has 1 leaf axis "
+        "[i0], so use -1..0\n"
+    )
+
+
+def test_an_exception_shows_the_users_part_of_the_traceback(file):
+    text = refusal("dump", f"{file}:scale@broken")
+    assert text.startswith(f'Traceback (most recent call last):\n  File "{file}", line 27, in broken\n')
+    assert text.endswith("AttributeError: 'Fusion' object has no attribute 'nothing'\n")
+    assert text.count("File ") == 1
+
+
+def test_a_file_that_is_no_python(tmp_path):
+    path = tmp_path / "bad.py"
+    path.write_text("x = (\n")
+    text = refusal("list", str(path))
+    assert text.startswith(f'  File "{path}", line 1\n')
+    assert text.endswith("SyntaxError: '(' was never closed\n")
+
+
+def test_unknown_commands_and_stages():
+    assert call("foo").exit_code == 2
+    assert "No such command 'foo'" in call("foo").stderr
+    assert call("dump", SOFTMAX, "--stage", "foo").exit_code == 2
+
+
+def test_help_teaches():
+    text = output("--help")
+    assert "loopnest run kernels/softmax.py -D N=1000 --target interpret" in text
+    assert "loopnest dump kernels/softmax.py:softmax@gpu --stage cuda" in text
+    for name in ("list", "dump", "run", "bench", "check", "profile", "explain", "report"):
+        assert f"  {name} " in text
+    assert "-P threads=128" in output("dump", "--help")
+
+
+# As a process
+
+
+def test_a_kernel_file_is_a_command_line(file):
+    def python(*arguments):
+        command = [sys.executable, file, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    dumped = python("dump", "--stage", "cuda")
+    assert dumped.returncode == 0, dumped.stderr
+    assert 'extern "C" __global__' in dumped.stdout
+    bad = python("dump", "wrong@gpu")
+    assert bad.returncode == 1
+    assert bad.stderr == "error: wrong@gpu: kernel wrong has no schedule 'gpu'; it has none\n"
+    assert "Traceback" not in python("dump", "scale@bad").stderr
+    assert "scale.py dump scale@gpu" not in python("--help").stderr
+    assert python("--help").stdout.startswith("Usage: scale.py ")
+
+
+def test_a_kernel_file_alone_runs():
+    if find_compiler() is None:
+        pytest.skip("without a C compiler it is slow")
+    command = [sys.executable, SOFTMAX]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("# loopnest nest 1\nkernel softmax(x: float32[N, D])")
+    assert "softmax@cpu on target c: N=4096, D=1024" in done.stdout
+    assert ": right\n" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert done.stderr == ""

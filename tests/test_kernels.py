@@ -1,0 +1,112 @@
+"""Every kernel and schedule: right on every target at every kind of size, and good machine code."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_goldens import CASES, KERNELS
+
+import loopnest as ln
+from kernels.bias_gelu import bias_gelu
+from kernels.gemm import gemm
+from kernels.softmax import softmax
+from loopnest.printers.c import print_c
+from loopnest.runtime.c_compiler import compile_c, find_compiler
+from loopnest.trial import expected, judge, make_arguments
+
+DIVISIBLE = {"N": 256, "D": 512, "M": 192, "K": 16, "B": 12, "H": 128}
+ODD = {"N": 37, "D": 41, "M": 67, "K": 19, "B": 7, "H": 35}
+DTYPES = (ln.float32, ln.float16)
+TARGETS = ("interpret", "c") if find_compiler() else ("interpret",)
+
+
+def size_cases(names):
+    """Divisible, odd, 1 and 0 extents; and each extent 1 or 0 among odd ones."""
+    yield {name: DIVISIBLE[name] for name in names}
+    yield {name: ODD[name] for name in names}
+    for least in (1, 0):
+        yield dict.fromkeys(names, least)
+        for name in names:
+            yield {**{n: ODD[n] for n in names}, name: least}
+
+
+def as_tuple(results):
+    return results if isinstance(results, tuple) else (results,)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("kernel", "schedule"), CASES)
+def test_kernel_is_right(kernel, schedule, dtype):
+    fusion = kernel.fusion(schedule, dtype=dtype)
+    lowered = ln.lower(fusion)
+    compiled = [
+        ln.compile(lowered, target=target, **({"optimize": 1} if target == "c" else {}))
+        for target in TARGETS
+    ]
+    for sizes in size_cases([symbol.name for symbol in fusion.symbols]):
+        arguments = make_arguments(fusion, sizes, kernel.ranges)
+        keywords = arguments.keywords(fusion)
+        with np.errstate(all="ignore"):
+            oracle = as_tuple(ln.evaluate(fusion, *arguments.arrays, **keywords))
+        reference = expected(kernel, fusion, arguments, {"dtype": dtype})
+        for function in compiled:
+            actual = function(*arguments.fresh(), **keywords)
+            for wanted in (oracle, reference):
+                for verdict in judge(fusion, sizes, actual, wanted):
+                    assert verdict.ok, f"{function.target} at {sizes}: {verdict}"
+
+
+def test_inputs_in_place_are_overwritten_and_returned():
+    from kernels.adam import adam
+
+    fusion = adam.fusion("cpu")
+    arguments = make_arguments(fusion, {"N": 5000}, adam.ranges)
+    arrays = arguments.fresh()
+    results = adam(*arrays, **arguments.scalars)
+    assert [result is arrays[i] for result, i in zip(results, (0, 2, 3), strict=True)] == [True] * 3
+    np.testing.assert_array_equal(arrays[1], arguments.arrays[1])
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_gpu_schedule_compiles(kernel, dtype, arch):
+    pytest.importorskip("cuda.bindings.nvrtc")
+    assert kernel.lower("gpu", dtype=dtype).cubin(arch).startswith(b"\x7fELF")
+
+
+def test_gemm_tile_stays_in_registers():
+    pytest.importorskip("cuda.bindings.nvrtc")
+    assert gemm.lower("gpu").resources("sm_90").spill_bytes == 0
+
+
+def disassembly(lowered, bits):
+    """Return the machine code that the "c" target makes of a kernel, in AT&T syntax."""
+    cpu = Path("/proc/cpuinfo")
+    if not shutil.which("objdump") or not find_compiler() or not cpu.exists():
+        pytest.skip("looks at the machine code")
+    if "avx2" not in cpu.read_text():
+        pytest.skip("needs AVX2")
+    library = compile_c(print_c(lowered.program, index_bits=bits))
+    command = ["objdump", "-d", "--no-show-raw-insn", str(library.path)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize("kernel", [bias_gelu, softmax], ids=lambda kernel: kernel.name)
+def test_rows_are_read_as_vectors(kernel, bits):
+    """With 32-bit indices that might wrap, neighbours would be gathered one by one."""
+    code = disassembly(kernel.lower("cpu"), bits)
+    assert "vfmadd" in code
+    assert "gather" not in code
+    assert "scatter" not in code
+
+
+def test_a_kernel_of_a_symbolic_local_row_has_no_cuda_text():
+    with pytest.raises(ln.LoweringError) as caught:
+        softmax.lower("cpu").cuda()
+    assert str(caught.value).startswith("e: its LOCAL buffer has the symbolic size D, ")
