@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from loopnest import dtypes
 from loopnest.buffers import Buffer
@@ -228,7 +229,7 @@ def _swapped_neighbours(program: Program) -> Iterator[Mutant]:
         if id(body) in seen:
             return
         seen.add(id(body))
-        for a, b in zip(body, body[1:], strict=False):
+        for a, b in pairwise(body):
             if not isinstance(a, Allocate) and not isinstance(b, Allocate):
                 yield a, b
         for node in body:
@@ -236,6 +237,7 @@ def _swapped_neighbours(program: Program) -> Iterator[Mutant]:
                 yield from visit(inner)
 
     for a, b in visit(program.body):
+
         def swap(body: tuple[Stmt, ...], a: Stmt = a, b: Stmt = b) -> tuple[Stmt, ...]:
             result = []
             for node in body:

@@ -15,7 +15,7 @@ from loopnest.runtime.c_compiler import find_compiler
 ROOT = Path(__file__).parents[1]
 SOFTMAX = str(ROOT / "kernels" / "softmax.py")
 
-SCALE = '''\
+SCALE = """\
 import loopnest as ln
 
 
@@ -57,7 +57,7 @@ def lonely(f):
 
 if __name__ == "__main__":
     ln.main()
-'''
+"""
 
 
 @pytest.fixture
@@ -150,7 +150,8 @@ def test_dump_takes_the_schedule_of_the_device():
 
 
 def test_run(file):
-    text = output("run", f"{file}:scale@gpu", "--target", "interpret", "-D", "N=30", "-D", "factor=2")
+    sizes = ("-D", "N=30", "-D", "factor=2")
+    text = output("run", f"{file}:scale@gpu", "--target", "interpret", *sizes)
     lines = text.splitlines()
     assert lines[0] == "# loopnest nest 1"
     table = lines.index("tensor  dtype    shape  memory  buffer  compute_at")
@@ -170,7 +171,8 @@ def test_run_on_the_interpreter_takes_small_sizes():
 
 
 def test_run_without_a_reference_asks_the_oracle(file):
-    assert "y: largest error 0, tolerance " in output("run", f"{file}:lonely", "--target", "interpret")
+    text = output("run", f"{file}:lonely", "--target", "interpret")
+    assert "y: largest error 0, tolerance " in text
 
 
 def test_run_of_a_wrong_kernel(file):
@@ -193,9 +195,7 @@ def test_bench(file):
 def test_reserved_commands(file, name):
     text = refusal(name, file, "--target", "c")
     assert text.startswith(f"error: loopnest {name}: the command that will ")
-    assert text.endswith(
-        " is coming, but does not exist yet; use list, dump, run or bench\n"
-    )
+    assert text.endswith(" is coming, but does not exist yet; use list, dump, run or bench\n")
 
 
 def test_mistakes_on_the_command_line(file, tmp_path):
@@ -238,7 +238,8 @@ def test_a_mistake_in_a_schedule_names_its_line(file):
 
 def test_an_exception_shows_the_users_part_of_the_traceback(file):
     text = refusal("dump", f"{file}:scale@broken")
-    assert text.startswith(f'Traceback (most recent call last):\n  File "{file}", line 27, in broken\n')
+    assert text.startswith("Traceback (most recent call last):\n  File ")
+    assert f'"{file}", line 27, in broken\n' in text
     assert text.endswith("AttributeError: 'Fusion' object has no attribute 'nothing'\n")
     assert text.count("File ") == 1
 

@@ -1,4 +1,4 @@
-"""Every kernel and schedule: right on every target at every kind of size, and good machine code."""
+"""Every kernel and schedule: right on every target and at every kind of size; machine code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_goldens import CASES, KERNELS
 
 import loopnest as ln
 from kernels.bias_gelu import bias_gelu
@@ -17,6 +16,7 @@ from kernels.softmax import softmax
 from loopnest.printers.c import print_c
 from loopnest.runtime.c_compiler import compile_c, find_compiler
 from loopnest.trial import expected, judge, make_arguments
+from test_goldens import CASES, KERNELS
 
 DIVISIBLE = {"N": 256, "D": 512, "M": 192, "K": 16, "B": 12, "H": 128}
 ODD = {"N": 37, "D": 41, "M": 67, "K": 19, "B": 7, "H": 35}

@@ -1,4 +1,4 @@
-"""`ln.kernel`, `KernelDef`: parameters, schedules, calls; made arguments, references, tolerances."""
+"""`ln.kernel`: parameters, schedules, calls; made arguments, references, tolerances."""
 
 from __future__ import annotations
 
@@ -110,7 +110,9 @@ def test_a_function_may_define_and_schedule():
     np.testing.assert_array_equal(tiled(np.ones(5, np.float32)), np.full(5, 2, np.float32))
     with raises(ln.ScheduleError, "tiled@gpu: kernel tiled has no schedule 'gpu'; it has none"):
         tiled.lower("gpu")
-    with raises(ln.ScheduleError, "tiled: there is no parameter 'n'; parameters: the math has tile"):
+    with raises(
+        ln.ScheduleError, "tiled: there is no parameter 'n'; parameters: the math has tile"
+    ):
         tiled.fusion(n=1)
 
 
@@ -218,7 +220,9 @@ def test_arguments_are_the_same_each_time():
     assert one.arrays[0].dtype == np.float32
 
 
-@pytest.mark.parametrize("dtype", [ln.bool, ln.int32, ln.int64, ln.float16, ln.bfloat16, ln.float64])
+@pytest.mark.parametrize(
+    "dtype", [ln.bool, ln.int32, ln.int64, ln.float16, ln.bfloat16, ln.float64]
+)
 def test_arguments_of_each_type(dtype):
     with ln.Fusion("k") as f:
         x = f.input("x", ("N", 3), dtype)

@@ -9,6 +9,7 @@ import cProfile
 import importlib
 import importlib.metadata
 import json
+import math
 import os
 import platform
 import pstats
@@ -23,7 +24,8 @@ from functools import partial
 from io import StringIO
 from itertools import pairwise
 from pathlib import Path
-from time import perf_counter, process_time
+from resource import RUSAGE_CHILDREN, getrusage
+from time import process_time
 from typing import Any, Protocol
 
 import click
@@ -90,7 +92,6 @@ class Ours:
     """A kernel of `kernels/`, built with symbolic sizes or, where `sizes` is given, static ones."""
 
     kernel: ln.KernelDef
-    schedule: str
     sizes: Mapping[str, int] | None
 
     def define(self) -> ln.Fusion:
@@ -102,7 +103,7 @@ class Ours:
 
     def scheduled(self, fusion: ln.Fusion) -> ln.Fusion:
         with fusion:
-            self.kernel.schedules[self.kernel.resolve(self.schedule)](fusion)
+            self.kernel.schedules["gpu"](fusion)
         return fusion
 
     def text(self) -> str:
@@ -176,7 +177,7 @@ def load_kernel(name: str) -> ln.KernelDef:
 
 
 def static_sizes(kernel: ln.KernelDef) -> dict[str, int]:
-    symbols = Ours(kernel, "", None).define().symbols
+    symbols = Ours(kernel, None).define().symbols
     return {s.name: n for s, n in zip(symbols, KERNELS[kernel.name], strict=True)}
 
 
@@ -204,12 +205,16 @@ def schedule_chain(fusion: ln.Fusion) -> ln.Fusion:
 
 
 class Peer(Protocol):
-    """Another generator. `text(kernel, sizes)` makes the text of a kernel from nothing."""
+    """Another generator."""
 
     label: str
     package: str
 
-    def text(self, kernel: str, sizes: Sequence[Any]) -> str: ...
+    def text(self, kernel: str, sizes: Sequence[Any]) -> str:
+        """Make the text of a kernel from nothing; sizes in the order of our size symbols."""
+
+    def variables(self, count: int) -> tuple[Any, ...]:
+        """Return variables to stand for sizes; none where there is no such build here."""
 
 
 class Tvm:
@@ -238,8 +243,7 @@ class Tvm:
         self.target = tvm.target.Target({"kind": "cuda", "arch": "sm_80"}, host="c")
         self.codegen = tvm.get_global_func("target.build.cuda")
 
-    def symbols(self, count: int) -> tuple[Any, ...]:
-        """Return size variables, for a build that holds for all sizes."""
+    def variables(self, count: int) -> tuple[Any, ...]:
         return tuple(self.te.var(f"n{number}") for number in range(count))
 
     def text(self, kernel: str, sizes: Sequence[Any]) -> str:
@@ -321,7 +325,7 @@ class Tvm:
         self._tile(s, "y", ([8], [32]))
         return s
 
-    def gemm(self, m: Any, n: Any, depth: Any) -> Any:
+    def gemm(self, m: Any, depth: Any, n: Any) -> Any:
         te = self.te
         a, b = te.placeholder((m, depth), name="a"), te.placeholder((depth, n), name="b")
         k = te.reduce_axis((0, depth), name="k")
@@ -357,6 +361,9 @@ class Loopy:
         loopy.set_caching_enabled(False)
         self.lp, self.float32 = loopy, numpy.float32
         self.target = loopy.OpenCLTarget()
+
+    def variables(self, count: int) -> tuple[Any, ...]:
+        return ()
 
     def text(self, kernel: str, sizes: Sequence[Any]) -> str:
         with warnings.catch_warnings():
@@ -416,7 +423,7 @@ class Loopy:
         k = self._split(k, "i", 8, outer="g_1", inner="l_1")
         return self._split(k, "j", 32, outer="g_0", inner="l_0")
 
-    def gemm(self, m: int, n: int, depth: int) -> Any:
+    def gemm(self, m: int, depth: int, n: int) -> Any:
         domain = f"{{[i, j, k]: 0 <= i < {m} and 0 <= j < {n} and 0 <= k < {depth}}}"
         code = "y[i, j] = sum(k, a[i, k] * b[k, j])"
         k = self._kernel(domain, code, (m, n), a=(m, depth), b=(depth, n))
@@ -466,43 +473,34 @@ def best_phases(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {phase: min([run[phase] for run in runs]) for phase in PHASES}
 
 
-def bench_kernel(name: str, peers: Sequence[Peer], schedule: str, repeat: int) -> dict[str, Any]:
-    """Return times of a kernel by candidate, the profile of our phases, and ratios to TVM."""
+def bench_kernel(name: str, peers: Sequence[Peer], repeat: int) -> dict[str, Any]:
+    """Return sizes of a kernel, and what was measured with them static and symbolic."""
     kernel = load_kernel(name)
     sizes = static_sizes(kernel)
-    ours = {
-        "loopnest": Ours(kernel, schedule, sizes),
-        "loopnest, symbolic": Ours(kernel, schedule, None),
-    }
-    candidates: dict[str, Callable[[], object]] = {n: one.text for n, one in ours.items()}
+    static: dict[str, Callable[[], str]] = {}
+    symbolic: dict[str, Callable[[], str]] = {}
     for peer in peers:
-        candidates[peer.label] = partial(peer.text, name, tuple(sizes.values()))
-        if isinstance(peer, Tvm):
-            symbols = peer.symbols(len(sizes))
-            candidates["TVM, symbolic"] = partial(peer.text, name, symbols)
-    times = measure(candidates, repeat)
+        static[peer.label] = partial(peer.text, name, tuple(sizes.values()))
+        variables = peer.variables(len(sizes))
+        if variables:
+            symbolic[peer.label] = partial(peer.text, name, variables)
     return {
         "sizes": sizes,
-        "schedule": schedule,
-        "ms": {n: vars(t) for n, t in times.items()},
-        "ratio": _ratios(times),
-        "phases": {
-            n: best_phases([one.phases() for _ in range(repeat)]) for n, one in ours.items()
-        },
+        "static": _bench_case(Ours(kernel, sizes), static, repeat),
+        "symbolic": _bench_case(Ours(kernel, None), symbolic, repeat),
     }
 
 
-def _ratios(times: Mapping[str, Timing]) -> dict[str, float]:
-    """Return our best time / the peer's, static beside static and symbolic beside symbolic."""
-    result: dict[str, float] = {}
-    for name, timing in times.items():
-        kind = ", symbolic" if name.endswith(", symbolic") else ""
-        if not name.startswith("loopnest"):
-            result[name] = times["loopnest" + kind].best / timing.best
-    if "TVM" in times:
-        symbolic = times["loopnest, symbolic"].best
-        result["symbolic beside TVM's static"] = symbolic / times["TVM"].best
-    return result
+def _bench_case(
+    ours: Ours, peers: Mapping[str, Callable[[], str]], repeat: int
+) -> dict[str, dict[str, Any]]:
+    """Return times, our time / each peer's, and our phases."""
+    times = measure({"loopnest": ours.text, **peers}, repeat)
+    return {
+        "ms": {name: vars(timing) for name, timing in times.items()},
+        "ratio": {name: times["loopnest"].best / times[name].best for name in peers},
+        "phases": best_phases([ours.phases() for _ in range(repeat)]),
+    }
 
 
 def bench_chain(repeat: int) -> dict[str, Any]:
@@ -522,35 +520,34 @@ def bench_chain(repeat: int) -> dict[str, Any]:
 
 def bench_import(repeat: int) -> dict[str, Any]:
     """Return what fresh processes take to import NumPy and loopnest, and where the time goes."""
-    modules = ("numpy", "loopnest")
-    times = {
-        name: Timing.of(taken)
-        for name, taken in zip(
-            modules,
-            zip(*[[_import_ms(m) for m in modules] for _ in range(max(10, repeat))], strict=True),
-            strict=True,
-        )
-    }
+    taken: dict[str, list[float]] = {"numpy": [], "loopnest": []}
+    for _ in range(max(FEWEST, repeat)):
+        for module, times in taken.items():
+            times.append(_import_ms(module))
+    found = {module: Timing.of(times) for module, times in taken.items()}
     return {
-        "ms": {name: vars(timing) for name, timing in times.items()},
-        "above": times["loopnest"].best - times["numpy"].best,
-        "largest": _import_breakdown(),
+        "ms": {module: vars(timing) for module, timing in found.items()},
+        "above": found["loopnest"].best - found["numpy"].best,
+        "loads": _import_breakdown(FEWEST),
     }
 
 
 def _import_ms(module: str) -> float:
-    start = perf_counter()
+    before = getrusage(RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
-    return 1e3 * (perf_counter() - start)
+    after = getrusage(RUSAGE_CHILDREN)
+    return 1e3 * (after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
 
 
-def _import_breakdown() -> dict[str, float]:
-    """Return the modules that `import loopnest` adds to `import numpy`, by their own time in ms."""
+def _import_breakdown(repeat: int) -> dict[str, float]:
+    """Return what `import loopnest` loads besides NumPy's modules, by their own time in ms."""
     command = [sys.executable, "-X", "importtime", "-c", "import numpy; import loopnest"]
-    log = subprocess.run(command, check=True, capture_output=True, text=True).stderr
-    lines = re.findall(r"^import time:\s+(\d+) \|\s+(\d+) \| ( *)(\S+)$", log, re.MULTILINE)
-    start = next(n for n, line in enumerate(lines) if line[2:] == ("", "numpy"))
-    own = {name: int(self_) / 1e3 for self_, _, _, name in lines[start + 1 :]}
+    own: dict[str, float] = {}
+    for _ in range(repeat):
+        log = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+        _, _, after = log.partition(" | numpy\n")
+        for us, name in re.findall(r"^import time: +(\d+) \| +\d+ \| +(\S+)$", after, re.MULTILINE):
+            own[name] = min(int(us) / 1e3, own.get(name, math.inf))
     return dict(sorted(own.items(), key=lambda item: -item[1]))
 
 
@@ -558,15 +555,14 @@ def find_peers(wanted: bool) -> tuple[list[Peer], list[str]]:
     """Return the peers that are installed, and a line for each package: its version, or why not."""
     peers: list[Peer] = []
     notes = [f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores"]
-    makers: tuple[Callable[[], Peer], ...] = (Tvm, Loopy)
-    for maker in makers if wanted else ():
-        package: str = maker.package  # type: ignore[attr-defined]
+    kinds: tuple[type[Tvm] | type[Loopy], ...] = (Tvm, Loopy)
+    for kind in kinds if wanted else ():
         try:
-            peers.append(maker())
+            peers.append(kind())
         except (ImportError, AttributeError) as problem:
-            notes.append(f"{package}: left out ({problem})")
+            notes.append(f"{kind.package} left out: {problem}")
         else:
-            notes.append(f"{package} {importlib.metadata.version(package)}")
+            notes.append(f"{kind.package} {importlib.metadata.version(kind.package)}")
     return peers, notes
 
 
@@ -574,23 +570,21 @@ def find_peers(wanted: bool) -> tuple[list[Peer], list[str]]:
 
 
 def show_kernels(console: Console, results: Mapping[str, Mapping[str, Any]]) -> None:
-    labels = [label for label in ("TVM", "loopy") if _any_has(results, label)]
-    table = Table(title="CUDA text from nothing: best of the runs, ms", title_justify="left")
+    labels = list(
+        dict.fromkeys(label for found in results.values() for label in found["static"]["ratio"])
+    )
+    table = Table(title="CUDA text from nothing: ms, best of the runs", title_justify="left")
     for column in ("kernel", "sizes"):
         table.add_column(column, no_wrap=True)
-    for column in ("loopnest", *labels, *(f"ours / {label}" for label in labels)):
+    for column in ("loopnest", *labels, *(f"/ {label}" for label in labels)):
         table.add_column(column, justify="right")
     for name, found in results.items():
-        sizes = "x".join(map(str, found["sizes"].values()))
-        for kind, shown in (("", sizes), (", symbolic", "x".join(found["sizes"]))):
-            cells = [_ms(found["ms"].get(label + kind)) for label in ("loopnest", *labels)]
-            cells += [_ratio(label, found["ratio"].get(label + kind)) for label in labels]
-            table.add_row("" if kind else name, shown, *cells, end_section=bool(kind))
+        for case, sizes in (("static", found["sizes"].values()), ("symbolic", found["sizes"])):
+            cells = [_ms(found[case]["ms"].get(label)) for label in ("loopnest", *labels)]
+            cells += [_ratio(label, found[case]["ratio"].get(label)) for label in labels]
+            shown = name if case == "static" else ""
+            table.add_row(shown, "x".join(map(str, sizes)), *cells, end_section=not shown)
     console.print(table)
-
-
-def _any_has(results: Mapping[str, Mapping[str, Any]], label: str) -> bool:
-    return any(label in found["ms"] for found in results.values())
 
 
 def _ms(timing: Mapping[str, float] | None) -> str:
@@ -646,7 +640,7 @@ def show_import(console: Console, found: Mapping[str, Any], top: int = 8) -> Non
     console.print(table)
     above = _judged(f"{found['above']:.0f} ms", found["above"] <= TARGETS["import"])
     console.print(f"loopnest stands {above} above numpy (target: at most {TARGETS['import']:g} ms)")
-    own = found["largest"]
+    own = found["loads"]
     console.print(
         f"what it loads besides: {len(own)} modules, {sum(own.values()):.0f} ms; the largest, ms: "
         + ", ".join(f"{name} {ms:.1f}" for name, ms in list(own.items())[:top])
@@ -716,7 +710,6 @@ share the machine. Ratios set static sizes beside static ones, symbolic beside s
     type=click.Choice(["kernels", "chain", "import"]),
     help="Only this part; may be given several times.",
 )
-@click.option("--schedule", default="gpu", show_default=True, help="Which schedule to build.")
 @click.option(
     "--repeat",
     "-n",
@@ -737,7 +730,6 @@ share the machine. Ratios set static sizes beside static ones, symbolic beside s
 def main(
     names: tuple[str, ...],
     parts: tuple[str, ...],
-    schedule: str,
     repeat: int,
     peers: bool,
     as_json: bool,
@@ -776,14 +768,14 @@ def main(
     if profile is not None:
         kernel = load_kernel(profile)
         sizes = None if symbolic else static_sizes(kernel)
-        show_profile(console, Ours(kernel, schedule, sizes), repeat, top)
+        show_profile(console, Ours(kernel, sizes), repeat, top)
         return
     found_peers, notes = find_peers(peers)
     chosen = parts or ("kernels", "chain", "import")
     result: dict[str, Any] = {"environment": notes, "targets": TARGETS}
     if "kernels" in chosen:
         result["kernels"] = {
-            name: bench_kernel(name, found_peers, schedule, repeat) for name in names or KERNELS
+            name: bench_kernel(name, found_peers, repeat) for name in names or KERNELS
         }
     if "chain" in chosen:
         result["chain"] = bench_chain(repeat)
@@ -801,9 +793,9 @@ def show(console: Console, result: Mapping[str, Any]) -> None:
     if kernels:
         show_kernels(console, kernels)
         console.print(INCLUDED, "\n")
-        for kind, title in (("", "static sizes"), (", symbolic", "symbolic sizes")):
-            columns = {name: found["phases"]["loopnest" + kind] for name, found in kernels.items()}
-            show_phases(console, f"loopnest by phase, {title}: ms, share", columns)
+        for case in ("static", "symbolic"):
+            columns = {name: found[case]["phases"] for name, found in kernels.items()}
+            show_phases(console, f"loopnest by phase, {case} sizes: ms, share", columns)
     if "chain" in result:
         show_chain(console, result["chain"])
     if "import" in result:

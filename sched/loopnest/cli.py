@@ -187,7 +187,7 @@ class Choice:
 
     def check_values(self, fusion: Fusion) -> None:
         """Refuse a -D that is no size or scalar of the kernel."""
-        known = [s.name for s in (*fusion.symbols, *fusion.scalars)]
+        known = [s.name for s in fusion.symbols] + [s.name for s in fusion.scalars]
         for name in self.values:
             if name not in known:
                 raise CliError(
@@ -306,10 +306,11 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _print_table(console: Console, table: Table) -> None:
-    """Print a table in full width, without the spaces that would pad its last column."""
+def _print_table(table: Table) -> None:
+    """Print a table in its full width: a cut name or shape would tell nothing."""
+    console = Console(highlight=False, width=1000)
     with console.capture() as caught:
-        console.print(table, width=max(console.width, 1000) if not console.is_terminal else None)
+        console.print(table)
     lines = [line.rstrip() for line in caught.get().splitlines()]
     click.echo("\n".join(lines), color=console.is_terminal)
 
@@ -361,7 +362,6 @@ def list_kernels(source: Source, spec: str) -> None:
     """List the kernels of FILE, their sizes, and their schedules with parameters."""
     if not source.script:
         source.choose(spec)
-    console = _console()
     table = _table("kernel", "schedule", "parameters", "sizes")
     for kernel in source.kernels():
         sizes = ", ".join([f"{name}={size}" for name, size in kernel.sizes.items()])
@@ -369,7 +369,7 @@ def list_kernels(source: Source, spec: str) -> None:
             known = kernel.parameters(name)
             shown = ", ".join([f"{n}={v}" for n, v in known.items()])
             table.add_row(kernel.name, name or "-", shown or "-", sizes or "-")
-    _print_table(console, table)
+    _print_table(table)
 
 
 def dump(
@@ -426,7 +426,7 @@ def run(
     choice, compiled, fusion, arguments = _prepared(source, spec, target, seed, define, param)
     _print_code(console, str(compiled.kernel), "python")
     click.echo()
-    _print_table(console, _tensor_table(compiled.kernel))
+    _print_table(_tensor_table(compiled.kernel))
     click.echo()
     _describe(choice, compiled, arguments)
     right = _compared(console, choice, compiled, fusion, arguments)
@@ -544,7 +544,7 @@ def _options(*names: str) -> Callable[[Command], Command]:
     """Add options; they stand in the order of the names."""
     made = {
         "stage": click.option("--stage", type=click.Choice(STAGES), help="What to print [nest]."),
-        "target": click.option("--target", type=click.Choice(_TARGETS), help="Where to run [auto]."),
+        "target": click.option("--target", type=click.Choice(_TARGETS), help="Where [auto]."),
         "arch": click.option(
             "--arch", default="sm_90", show_default=True, help="GPU of --stage ptx and sass."
         ),

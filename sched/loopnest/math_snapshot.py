@@ -96,8 +96,10 @@ class MathTensor:
 
     @property
     def accumulates(self) -> bool:
-        """Whether it folds more than one element by statements of its own."""
-        return bool(self.definition and self.definition.reducer) and any(
+        """Whether a fold is needed: more than one element, or points that have none."""
+        if self.definition is None or not self.definition.reducer:
+            return False
+        return self.is_factored or any(
             a.kind is IterKind.REDUCTION and not _is_one(a.extent) for a in self.root
         )
 
@@ -118,8 +120,6 @@ class MathSnapshot:
     def tensor(self, name: str) -> MathTensor | None:
         """Return the tensor of that name, or None."""
         return next((t for t in self.tensors if t.name == name), None)
-
-
 
 
 def capture(fusion: Fusion) -> Callable[[], MathSnapshot]:

@@ -34,6 +34,7 @@ _ROUND = (64, 128, 512)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option ``--update-goldens``."""
     parser.getgroup("loopnest").addoption(
         "--update-goldens",
         action="store_true",
@@ -61,9 +62,7 @@ class ScheduleRegression:
         self.folder = folder
         self.update = update
 
-    def __call__(
-        self, kernel: KernelDef, schedule: str | None = None, **keywords: Any
-    ) -> Kernel:
+    def __call__(self, kernel: KernelDef, schedule: str | None = None, **keywords: Any) -> Kernel:
         """Check one schedule of a kernel.
 
         Args:
@@ -83,7 +82,7 @@ class ScheduleRegression:
         sizes = {n: v for n, v in keywords.items() if n not in known}
         fusion = kernel.fusion(name or None, **params)
         lowered = lower(fusion)
-        self._check_nest(_golden_name(kernel.label(name), params), str(lowered))
+        self._check_nest(_golden_name(kernel.label(name), params), f"{lowered}\n")
         _check_results(kernel, fusion, lowered, params, sizes)
         return lowered
 
@@ -113,9 +112,8 @@ def _golden_name(label: str, params: Mapping[str, Any]) -> str:
 def _diff(golden: str, text: str, path: Path) -> str:
     from difflib import unified_diff
 
-    lines = unified_diff(
-        golden.splitlines(), text.splitlines(), f"{path.parent.name}/{path.name}", "now", lineterm=""
-    )
+    name = f"{path.parent.name}/{path.name}"
+    lines = unified_diff(golden.splitlines(), text.splitlines(), name, "now", lineterm="")
     return "\n".join(lines) + "\n"
 
 

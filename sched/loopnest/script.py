@@ -238,9 +238,7 @@ class KernelDef:
         self._check_keywords(found, name, keywords)
         return found
 
-    def _compile(
-        self, name: str, target: str, params: Mapping[str, Any]
-    ) -> CompiledKernel[Kernel]:
+    def _compile(self, name: str, target: str, params: Mapping[str, Any]) -> CompiledKernel[Kernel]:
         from loopnest.kernel import compile
 
         return compile(self.fusion(name or None, **params), target=target)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from loopnest.arguments import check_conditions, size_value
 from loopnest.dtypes import DType
 from loopnest.errors import DefinitionError, LaunchError
-from loopnest.tensor import Fusion, TensorView
+from loopnest.tensor import Fusion
 from loopnest.tolerance import Verdict, bounds, compare
 
 if TYPE_CHECKING:
@@ -174,10 +174,6 @@ def judge(
     found = bounds(fusion, sizes)
     results = actual if isinstance(actual, tuple) else (actual,)
     return [
-        _judged(tensor, np.asarray(got), want, found)
+        compare(tensor.name, np.asarray(got), want, tensor.dtype, found[tensor])
         for tensor, got, want in zip(fusion.outputs, results, wanted, strict=True)
     ]
-
-
-def _judged(tensor: TensorView, got: Array, want: Array, found: Mapping[TensorView, Any]) -> Verdict:
-    return compare(tensor.name, got, want, tensor.dtype, found[tensor])

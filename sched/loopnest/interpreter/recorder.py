@@ -76,8 +76,7 @@ class Recorder(Machine):
             value, inside = value[-1], np.ones((), np.bool_)
         else:
             index = [np.asarray(self.eval.value(e, frame)) for e in element]
-            parts = np.broadcast_arrays(*index, value)
-            parts = [np.atleast_1d(p) for p in parts]
+            parts = [np.atleast_1d(p) for p in np.broadcast_arrays(*index, value)]
             inside = np.ones(parts[0].shape, np.bool_)
             for part, extent in zip(parts, held.values.shape, strict=False):
                 inside &= (part >= 0) & (part < extent)

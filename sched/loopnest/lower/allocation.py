@@ -114,7 +114,7 @@ def stored_places(plan: Plan, tensor: TensorView, start: int) -> tuple[int, ...]
     """Return the leaf positions from `start` on that a LOCAL buffer of `tensor` is indexed by."""
     result: list[int] = []
     for place, axis in enumerate(tensor.domain.leaf):
-        if place < start or axis.is_reduction:
+        if place < start or not axis.is_iteration:
             continue
         spec = plan.spec(axis)
         if spec.parallel.is_thread or spec.extent is ONE:

@@ -41,6 +41,7 @@ from loopnest.lower.allocation import Storage
 from loopnest.lower.groups import Plan, is_trivial
 from loopnest.lower.nest import Compute, Nest
 from loopnest.lower.promotion import Promotion
+from loopnest.lower.repeats import first_points
 from loopnest.schedule.loop_groups import RootClass
 from loopnest.schedule.replay import Match, match_leaves
 from loopnest.schedule.root_map import pairs
@@ -119,7 +120,7 @@ class Indexer:
 
     def __init__(self, nest: Nest, storage: dict[TensorView, Storage]) -> None:
         plan = nest.plan
-        self.plan = plan
+        self.nest, self.plan = nest, plan
         self.lanes = {
             var for var, spec in nest.spec_of.items() if spec.parallel is ParallelType.vectorize
         }
@@ -294,7 +295,7 @@ class Indexer:
         """
         holes = self._holes(compute, env)
         once = all(twin.memory is Memory.GLOBAL for twin in compute.unit.siblings)
-        by_memory = {m: self._terms(compute, m, once, holes) for m in Memory}
+        by_memory = {m: self._terms(compute, env, m, once, holes) for m in Memory}
         stores = [s for s in made if isinstance(s, Store)]
         result: list[Guarded] = []
         for memory, same in groupby(stores, key=lambda store: store.storage.memory):
@@ -303,10 +304,13 @@ class Indexer:
         return tuple(result)
 
     def _terms(
-        self, compute: Compute, memory: Memory, once: bool, holes: dict[Expr, Term]
+        self, compute: Compute, env: Environment, memory: Memory, once: bool, holes: dict[Expr, Term]
     ) -> tuple[Term, ...]:
-        terms = dict(holes) if compute.phase != "init" or memory is Memory.GLOBAL else {}
-        if once or memory is Memory.GLOBAL:
+        is_global = memory is Memory.GLOBAL
+        terms = dict(holes) if compute.phase != "init" or is_global else {}
+        for condition in first_points(self.nest, compute, env.known, is_global):
+            terms[condition] = Term(condition, f"{compute.unit.name}: once is enough")
+        if once or is_global:
             for term in self._one_writer(compute):
                 terms[term.condition] = term
         return tuple(terms.values())
@@ -399,10 +403,11 @@ class _LocalReader:
         """Return the index along leaf `place`, which runs over `node`."""
         own = self.producer.domain.leaf[place]
         consumer = self.env.promotion
-        if node is own and not consumer.image:
+        if node is own:
             match = self.indexer.match(self.producer, self.env.tensor)
             image = match.image.get(own)
-            if image is not None and own in match.exact and image in self.env.known:
+            exact = own in match.exact and image not in consumer.image
+            if image is not None and exact and image in self.env.known:
                 return self.env.known[image]
         return self._forward(node)
 
@@ -410,7 +415,7 @@ class _LocalReader:
         value = self.found.get(node)
         if value is not None:
             return value
-        if node in self.base and not self.promotion.image:
+        if node in self.base:
             value = self.base[node]
         elif node in self.env.known:
             value = self.env.known[node]
@@ -437,8 +442,9 @@ class _LocalReader:
                 return known
         if node in self.base:
             return self.base[node]
-        if node.is_broadcast:
-            return ZERO
+        promoter = self.indexer.plan.promoter
+        if promoter.keys(node).isdisjoint(promoter.held(self.producer)):
+            return ZERO  # the producer lacks this axis: it has the same value all along it
         raise InternalError(
             f"{self.producer.name} read by {self.env.tensor.name}",
             f"the index of an axis of extent {node.size} is not known",

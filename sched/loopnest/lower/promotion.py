@@ -138,7 +138,7 @@ class Promoter:
             found = self._covers[axis] = frozenset().union(*own)
         return found
 
-    def _potential(self, axis: IterDomain) -> frozenset[RootKey]:
+    def concrete_keys(self, axis: IterDomain) -> frozenset[RootKey]:
         """Return what `axis` covers once its broadcast roots are made concrete."""
         return frozenset(key for key in self.keys(axis) if not _concrete(key).is_broadcast)
 
@@ -156,7 +156,7 @@ class Promoter:
         """Make an axis that no tensor has: a member's transforms on concrete roots (rule 35)."""
         best, missing = group.axes[0], whole
         for axis in group.axes:
-            left = whole - self._potential(axis)
+            left = whole - self.concrete_keys(axis)
             if len(left) < len(missing):
                 best, missing = axis, left
         node = self._on_concrete_roots(best)
@@ -205,7 +205,7 @@ class Promoter:
             for group in path[shared:]:
                 keys = frozenset(
                     key
-                    for key in self._potential(self.node_of[group]) - held
+                    for key in self.concrete_keys(self.node_of[group]) - held
                     if not self.algebra.proves_positive(_concrete(key).size)
                 )
                 if keys:
@@ -225,20 +225,20 @@ class Promoter:
         """
         short: set[IterDomain] = set()
         for group, lacked in self._lacked().items():
-            for root in _roots(self.node_of[group]):
+            for root in roots_of(self.node_of[group]):
                 if not root.is_broadcast and not self.keys(root).isdisjoint(lacked):
                     short.add(root)
         image: dict[IterDomain, IterDomain] = {}
         for group in groups if short else ():
             node = self.node_of[group]
-            if not short.isdisjoint(_roots(node)):
+            if not short.isdisjoint(roots_of(node)):
                 self.node_of[group] = self._never_empty(node, short, image)
 
     def _never_empty(
         self, node: IterDomain, short: set[IterDomain], image: dict[IterDomain, IterDomain]
     ) -> IterDomain:
         """Return `node` made from roots of which those in `short` have at least one point."""
-        for root in _roots(node):
+        for root in roots_of(node):
             if root not in image:
                 grown = AtLeastOne(root, self.algebra).outputs[0] if root in short else root
                 image[root] = grown
@@ -295,7 +295,7 @@ class Promoter:
         for slot, axis in enumerate(step.outputs):
             if axis not in image:
                 continue
-            node = self._narrow(image[axis], self._potential(axis))
+            node = self._narrow(image[axis], self.concrete_keys(axis))
             found = node.definition
             if found is None or found.key != step.key or found.outputs[slot] is not node:
                 continue
@@ -309,7 +309,7 @@ class Promoter:
         """Pass down merges of which just one input has to do with `keys`."""
         while node.definition is not None and len(node.definition.outputs) == 1:
             inputs = node.definition.inputs
-            present = [not keys.isdisjoint(self._potential(a)) for a in inputs]
+            present = [not keys.isdisjoint(self.concrete_keys(a)) for a in inputs]
             carried = node.definition.carries(present)
             if all(present) or len(carried) != 1:
                 break
@@ -317,10 +317,10 @@ class Promoter:
         return node
 
 
-def _roots(node: IterDomain) -> list[IterDomain]:
+def roots_of(node: IterDomain) -> list[IterDomain]:
     """Return the axes that `node` was made from in the last resort."""
-    inner = {axis for step in transforms_between((), (node,)) for axis in step.inputs}
-    return [axis for axis in (node, *inner) if axis.definition is None]
+    inner = (axis for step in transforms_between((), (node,)) for axis in step.inputs)
+    return [axis for axis in dict.fromkeys((node, *inner)) if axis.definition is None]
 
 
 def _concrete(key: RootKey) -> IterDomain:

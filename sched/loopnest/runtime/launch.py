@@ -7,6 +7,7 @@ more than the call of the function.
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -215,6 +216,7 @@ def compile_kernel(kernel: K, target: str, options: Mapping[str, Any]) -> Compil
         CompileError: an unknown target or option, a scalar that a call cannot name, or the C
             compiler is missing or fails.
         NotSupported: the target cannot run this kernel yet.
+        VerifyError: the environment has LOOPNEST_VERIFY=1, and there is no proof.
     """
     name = kernel.program.name
     shown = [f"{key}={value!r}" for key, value in options.items()]
@@ -235,7 +237,16 @@ def compile_kernel(kernel: K, target: str, options: Mapping[str, Any]) -> Compil
     if target == "auto":
         return _automatic(kernel, options, subject)
     check_options(options, _OPTIONS[target], target, subject)
+    _prove(kernel)
     return CompiledKernel(kernel, target, _BUILDERS[target](kernel.program, **options))
+
+
+def _prove(kernel: object) -> None:
+    """Prove `kernel` where the environment has LOOPNEST_VERIFY=1."""
+    if os.environ.get("LOOPNEST_VERIFY") == "1":
+        from loopnest.verify import require_proved
+
+        require_proved(kernel)
 
 
 def _keywords(program: kir.Program) -> list[str]:
@@ -305,5 +316,7 @@ def compile_together(
     if target != "c":
         return [compile_kernel(kernel, target, {}) for kernel in kernels]
     check_options({"optimize": optimize}, c_target.OPTIONS, target, "compile_many(...)")
+    for kernel in kernels:
+        _prove(kernel)
     built = c_target.build_together([kernel.program for kernel in kernels], optimize)
     return [CompiledKernel(k, "c", e) for k, e in zip(kernels, built, strict=True)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -223,7 +223,9 @@ class Exact:
         for value, extent in zip(index, shape, strict=True):
             element = element * extent + value
         key = element + math.prod(shape) * self._copy(access, points)
-        return Marks(access, work, need, points, where, index, key, self._time(access, points)), None
+        return Marks(
+            access, work, need, points, where, index, key, self._time(access, points)
+        ), None
 
     def _copy(self, access: Access, points: Points) -> Array:
         """Number the copy of the buffer: of which thread or block, made when."""
@@ -256,10 +258,14 @@ class Exact:
         for n, mark in writes:
             work, points = mark.work, mark.points
             role, count = work.store.role, points.count
-            root = self._linear(points, work.site, work.store.coordinate, self._shape(work.tensor.root))
+            root = self._linear(
+                points, work.site, work.store.coordinate, self._shape(work.tensor.root)
+            )
             element = np.full(count, _OUTSIDE)
             if role != "init":
-                element = self._linear(points, work.site, work.element, self._shape(work.tensor.logical))
+                element = self._linear(
+                    points, work.site, work.element, self._shape(work.tensor.logical)
+                )
             row = {
                 "mark": np.full(count, n), "point": np.arange(count), "key": mark.key,
                 "time": mark.time, "starts": np.full(count, role != "update"),
@@ -273,11 +279,11 @@ class Exact:
         whole = {name: np.concatenate(parts) for name, parts in columns.items()}
         order = np.lexsort((whole["mark"], whole["time"], whole["key"]))
         whole = {name: value[order] for name, value in whole.items()}
-        count, good = _chains(whole)
+        taken, good = _chains(whole)
         return Writes(
             whole["mark"], whole["point"], whole["key"], whole["time"],
             whole["starts"].astype(np.bool_), whole["final"].astype(np.bool_), whole["tensor"],
-            whole["element"], count, good, whole["last"],
+            whole["element"], taken, good, whole["last"],
         )  # fmt: skip
 
     # Claims, coordinates in values
@@ -350,7 +356,9 @@ class Exact:
         missing = np.flatnonzero(source < 0)
         if missing.size:
             message = f"{name} reads an element of {need.tensor.name} that was never stored"
-            return self.witness.point("flow", message, work, mark.points, int(missing[0]), mark.access)
+            return self.witness.point(
+                "flow", message, work, mark.points, int(missing[0]), mark.access
+            )
         assert writes is not None
         return self._value(mark, need, source, marks, writes, wanted)
 
@@ -405,7 +413,9 @@ class Exact:
             first = np.flatnonzero(bad)
             if first.size:
                 p = int(first[0])
-                element = [int(self._array(mark.points, mark.work.site, e)[p]) for e in need.element]
+                element = [
+                    int(self._array(mark.points, mark.work.site, e)[p]) for e in need.element
+                ]
                 message = f"{mark.work.tensor.name} needs {need.tensor.name}{element}, {text}"
                 other = marks[int(writes.mark[source[p]])]
                 return self.witness.pair(
@@ -554,8 +564,12 @@ class Exact:
             return None
         first, second = chains[again[0]], chains[again[0] + 1]
         a, b = marks[int(writes.mark[first])], marks[int(writes.mark[second])]
-        same = writes.element[first] == writes.element[second] and bool(writes.final[[first, second]].all())
-        status = "note" if same else "refuted"
+        ends = np.r_[chains[1:], writes.key.size] - 1
+        complete = writes.good[ends] & (
+            writes.count[ends] == self._expected(tensor)[writes.key[ends]]
+        )
+        same = bool((writes.final[ends] | complete).all())
+        status: Literal["note", "refuted"] = "note" if same else "refuted"
         message = f"an element of output {tensor.name} is written more than once" + (
             ", with equal values" if same else ""
         )
@@ -671,7 +685,9 @@ class Exact:
             points = self.space.points[site]
             assert isinstance(site.node, kir.Barrier)
             team = points.block if site.node.scope != "grid" else np.zeros_like(points.block)
-            size = self.space.threads * (1 if site.node.scope != "grid" else math.prod(self.space.grid))
+            size = self.space.threads * (
+                1 if site.node.scope != "grid" else math.prod(self.space.grid)
+            )
             runs, count = np.unique(team * self.space.span + points.time, return_counts=True)
             del runs
             if site.node.scope != "warp" and bool((count != size).any()):

@@ -196,8 +196,8 @@ class Enumeration:
             raise TooMany
         lanes = np.arange(total, dtype=np.int64)
         self.launched = self._launched(lanes)
-        values = {LaunchIndex(d): self.launched[d] for d in launch}
-        start = Points(total, dict(values), lanes, lanes // self.threads, np.zeros_like(lanes))
+        values: dict[Expr, Array] = {LaunchIndex(d): self.launched[d] for d in launch}
+        start = Points(total, values, lanes, lanes // self.threads, np.zeros_like(lanes))
         self.points: dict[Site, Points] = {}
         self.starts: dict[Site, int] = {}
         self._site_of = {(s.node, s.time): s for s in model.sites}
@@ -258,7 +258,11 @@ class Enumeration:
                         lets[node.var] = site
                     self.starts[site] = start
                     self.points[site] = Points(
-                        points.count, points.values, points.thread, points.block, points.time + start
+                        points.count,
+                        points.values,
+                        points.thread,
+                        points.block,
+                        points.time + start,
                     )
             start += self._ticks(node)
 

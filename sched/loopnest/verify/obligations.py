@@ -142,10 +142,12 @@ class _Matcher:
     def run(self) -> _Matcher:
         definition = self.tensor.definition
         assert definition is not None
-        role, accumulates = self.store.role, self.tensor.accumulates
-        if (role == "define") == accumulates:
-            raise Mismatch("value", True, f"is a '{role}' of {self.tensor.name}, which "
-                           + ("accumulates" if accumulates else "does not accumulate"))  # fmt: skip
+        role = self.store.role
+        if role == "define" and self.tensor.accumulates:
+            raise Mismatch("value", True, f"is no accumulation of {self.tensor.name}")
+        if role != "define" and not definition.reducer:
+            reason = f"is a '{role}' of {self.tensor.name}, which is no reduction"
+            raise Mismatch("value", True, reason)
         component = definition.component
         if role == "init":
             self._identity(definition.identity[component])
@@ -161,7 +163,9 @@ class _Matcher:
             found = self.store.value
             refutes = isinstance(found, Const) and _other_value(found, wanted)
             raise Mismatch(
-                "value", refutes, f"starts {self.tensor.name} from {found}, its identity is {wanted}"
+                "value",
+                refutes,
+                f"starts {self.tensor.name} from {found}, its identity is {wanted}",
             )
 
     def _finish(self) -> None:

@@ -211,7 +211,11 @@ class Algebra:
             return atom if atom in self.symbols else name(atom)
         op, args = self.functions[atom]
         texts = [self.text(a, name) for a in args]
-        return f"floor({texts[0]}/{as_constant(args[1])})" if op == "floor" else f"{op}({', '.join(texts)})"
+        return (
+            f"floor({texts[0]}/{as_constant(args[1])})"
+            if op == "floor"
+            else f"{op}({', '.join(texts)})"
+        )
 
     def variables(self, p: Poly) -> set[str]:
         """Return the variables in a polynomial, those inside of functions too."""

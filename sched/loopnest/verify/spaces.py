@@ -59,7 +59,9 @@ class Spaces:
         self.env: dict[Expr, Poly] = {}
         self.names: dict[Index, str] = {}
         self.extent: dict[str, Poly] = {}
-        self.launch = [_launch_name(d) for d in LAUNCH_DIMENSIONS if program.launch_extent(d) is not None]
+        self.launch = [
+            _launch_name(d) for d in LAUNCH_DIMENSIONS if program.launch_extent(d) is not None
+        ]
         for dimension, size in program.launch:
             self.env[LaunchIndex(dimension)] = variable(_launch_name(dimension))
             self.extent[_launch_name(dimension)] = algebra.poly(size, {})
@@ -247,5 +249,3 @@ def _index_parts(node: Expr) -> Iterator[Expr]:
             yield from _index_parts(arg)
     elif not isinstance(node, Local):
         yield node
-
-

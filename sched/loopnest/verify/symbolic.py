@@ -21,7 +21,7 @@ from loopnest.verify.poly import Algebra, NotAffine, Poly, constant, plus, times
 from loopnest.verify.report import Finding
 from loopnest.verify.spaces import Spaces
 
-MAX_OPERATIONS = 3_000_000
+MAX_OPERATIONS = 20_000_000
 """How many of isl's operations a proof may take."""
 
 
@@ -74,6 +74,7 @@ class Symbolic:
         self.spaces = Spaces(model, works, self.algebra)
         self.env = self.spaces.env
         self._number = count()
+        self._read_texts: dict[str, Any] = {}
         self.depth = max([len(s.time) for s in model.sites], default=0)
         self.assumed = self._assumptions()
         self.notes: list[Finding] = []
@@ -120,8 +121,11 @@ class Symbolic:
         parts = [f"({c})" for c in (*conditions, self.algebra.context(), self.assumed)]
         inner = f"{domain} -> {target}" if target else domain
         text = f"[{head}] -> {{ {inner} : {' and '.join(parts)} }}"
-        kind = self.isl.Map if target else self.isl.Set
-        return kind.read_from_str(self.ctx, text)
+        found = self._read_texts.get(text)
+        if found is None:
+            kind = self.isl.Map if target else self.isl.Set
+            found = self._read_texts[text] = kind.read_from_str(self.ctx, text)
+        return found
 
     def _require_empty(self, found: Any, what: str) -> None:
         if not found.is_empty():
@@ -177,7 +181,7 @@ class Symbolic:
         return [self.algebra.compare("lt", index, mine, str)]
 
     def _guards(self, guards: Guards) -> list[str]:
-        result = []
+        result: list[str] = []
         for condition, wanted in guards:
             text = self.algebra.condition(condition, self.env, str)
             result.append(text if wanted else f"not ({text})")
@@ -277,7 +281,9 @@ class Symbolic:
         for wanted, found in work.equalities:
             self._same(at, self.algebra.poly(wanted, self.env), self.algebra.poly(found, self.env))
         if work.store.storage.memory is Memory.GLOBAL and work.store.role != "init":
-            self._same_element(at, self._element(work.write), work.tensor, self._polys(work.element))
+            self._same_element(
+                at, self._element(work.write), work.tensor, self._polys(work.element)
+            )
 
     def _bounded(self, work: Work, at: Instances) -> bool:
         """Whether the tests around a store bound each merged index by the sum's own extent.
@@ -297,9 +303,19 @@ class Symbolic:
                 if isinstance(term, Op) and term.op == "lt"
                 and self.algebra.poly(term.args[0], self.env) == group.whole
             ]  # fmt: skip
-            if not any(_rounded_up(top, limit, self.algebra) for limit in limits):
+            if not any(self._at_least(top, limit) for limit in limits):
                 return False
         return True
+
+    def _at_least(self, top: Poly, limit: Poly) -> bool:
+        """Whether `top` is never below `limit`, for all sizes."""
+        if top == limit:
+            return True
+        try:
+            below = self.algebra.compare("lt", top, limit, str)
+        except NotAffine:
+            return False
+        return bool(self._map("[]", "", [below]).is_empty())
 
     def _bounds(self, at: Instances, access: Access) -> None:
         guards = self._guards(access.guards)
@@ -416,9 +432,7 @@ class Symbolic:
         source = self.sites[work.site]
         return self._map(source.renamed("a_"), at.renamed("b_"), []).get_space()
 
-    def _flow(
-        self, at: Instances, access: Any, writes: list[tuple[Work, Any]]
-    ) -> tuple[Any, Any]:
+    def _flow(self, at: Instances, access: Any, writes: list[tuple[Work, Any]]) -> tuple[Any, Any]:
         """Return (source -> read, elements read without a source)."""
         isl = self.isl
         sources = isl.UnionMap.from_map(writes[0][1]) if writes else None
@@ -644,14 +658,3 @@ def _terms(condition: Expr) -> list[Expr]:
     if isinstance(condition, Op) and condition.op == "and":
         return [*_terms(condition.args[0]), *_terms(condition.args[1])]
     return [condition]
-
-
-def _rounded_up(top: Poly, limit: Poly, algebra: Algebra) -> bool:
-    """Whether `top` is known to be at least `limit`: it is ``c * ceildiv(limit, c)``."""
-    for c in {abs(v) for v in top.values()}:
-        if c and all(v % c == 0 for v in top.values()):
-            part = {m: v // c for m, v in top.items()}
-            negative = plus({}, limit, -1)
-            if part == plus({}, algebra.divided(negative, constant(c)), -1):
-                return True
-    return top == limit

@@ -116,7 +116,8 @@ def diagnose_program(
 
 def _program_order(program: kir.Program) -> list[str]:
     nodes = [node for node, _ in kir.walk(program.body)]
-    return list(dict.fromkeys(n.tensor for n in nodes if isinstance(n, kir.Store)))
+    stored = [n.tensor for n in nodes if isinstance(n, kir.Store)]
+    return list(dict.fromkeys([*stored, *[output.name for output in program.outputs]]))
 
 
 def _recorder(
@@ -175,7 +176,8 @@ def _first_off(
 ) -> dict[str, Any] | None:
     """Return the first element of a tensor that differs, as fields of `Diagnosis`; or None.
 
-    Elements that were never stored count only for outputs of a run that came to its end.
+    Elements that were never stored count only for outputs of a run that came to its end; of a run
+    that did not, only values that no reduction is still at.
     """
     import numpy as np
 
@@ -189,7 +191,10 @@ def _first_off(
         bounds(fusion, sizes)[tensor],
     )  # fmt: skip
     off = known & ~_close(held.values, want, verdict.allowed)
-    if tensor.is_output and not partial and recorder.setting.threads and not recorder.setting.is_empty:
+    if partial:  # the run stopped: what accumulates need not be complete
+        whole = [n for n, s in enumerate(recorder.stores) if s.role in ("define", "finish")]
+        off &= np.isin(held.store, whole)
+    if tensor.is_output and not partial and not recorder.setting.is_empty:
         off = off | ~known
     if not off.any():
         return None
@@ -205,9 +210,7 @@ def _first_off(
     return result
 
 
-def _close(
-    values: npt.NDArray[Any], want: npt.NDArray[Any], allowed: float
-) -> npt.NDArray[Any]:
+def _close(values: npt.NDArray[Any], want: npt.NDArray[Any], allowed: float) -> npt.NDArray[Any]:
     import numpy as np
 
     wide = np.float64 if want.dtype.kind in "fV" else np.int64
