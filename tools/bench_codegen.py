@@ -739,19 +739,17 @@ def main(
 ) -> None:
     """Measure what it costs to make the CUDA text of a kernel from nothing.
 
-    For each kernel of kernels/ that Apache TVM and loopy are known to have built alike: definition,
+    Of the kernels in kernels/ that this script builds with Apache TVM and loopy too: definition,
     schedule, lowering and printing, warm and in one process, with a profile by pass. Then a long
     chain of pointwise tensors beside a short one, and `import loopnest` beside `import numpy`.
 
-    TVM and loopy are compared with where they are installed:
+    Without TVM and loopy it measures loopnest alone. They are the extra "peers"; an environment
+    of their own does as well as .venv:
 
     \b
-        tools/run pip install -e .[peers]
-
-    An environment of their own does as well, without an installation of loopnest:
-
-    \b
-        PYTHONPATH=sched /tmp/peers/bin/python tools/bench_codegen.py
+        python3 -m venv /tmp/peers
+        /tmp/peers/bin/pip install -e '.[peers]'
+        /tmp/peers/bin/python tools/bench_codegen.py
 
     Targets: at most twice TVM's time; the chain of 1024 tensors at most 5 times that of 256; the
     import at most 100 ms above NumPy's. Judge by ratios of one run, never by times of two: the

@@ -814,18 +814,22 @@ def root_axis(size: Expr, *, reduction: bool = False) -> IterDomain:
 
 
 def _topological(tensors: Iterable[TensorView]) -> tuple[TensorView, ...]:
+    """Sort definitions, the outputs of one together, by the first of their outputs' numbers."""
     import heapq
 
-    order: list[TensorView] = []
-    known = {tensor.number: tensor for tensor in tensors}
-    waiting = {n: len(t.producers) for n, t in known.items()}
-    ready = [n for n, count in waiting.items() if not count]
+    unit_of: dict[TensorView, tuple[TensorView, ...]] = {t: t.siblings for t in tensors}
+    rank = {unit: min(t.number for t in unit) for unit in unit_of.values()}
+    waiting = {
+        unit: len({unit_of[p] for t in unit for p in t.producers}) for unit in unit_of.values()
+    }
+    ready = [(rank[unit], unit) for unit, count in waiting.items() if not count]
     heapq.heapify(ready)
+    order: list[TensorView] = []
     while ready:
-        tensor = known[heapq.heappop(ready)]
-        order.append(tensor)
-        for consumer in tensor._consumers:
-            waiting[consumer.number] -= 1
-            if not waiting[consumer.number]:
-                heapq.heappush(ready, consumer.number)
+        _, unit = heapq.heappop(ready)
+        order.extend(unit)
+        for user in dict.fromkeys(unit_of[c] for t in unit for c in t._consumers):
+            waiting[user] -= 1
+            if not waiting[user]:
+                heapq.heappush(ready, (rank[user], user))
     return tuple(order)
