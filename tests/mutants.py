@@ -1,7 +1,7 @@
 """One change at a time in a loop nest: programs that are wrong, to judge what checks them.
 
-Each mutant is a program with a text that says what was changed. Not every one is wrong: some changes
-make no difference to any result.
+Each mutant is a program with a text that says what was changed. Not every one is wrong: some
+changes make no difference to any result.
 """
 
 from __future__ import annotations

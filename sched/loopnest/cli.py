@@ -294,7 +294,7 @@ def _print_code(console: Console, text: str, lexer: str) -> None:
     if console.is_terminal and not console.no_color:
         from rich.syntax import Syntax
 
-        console.print(Syntax(text.rstrip("\n"), lexer, background_color="default"))
+        console.print(Syntax(text.rstrip("\n"), lexer, theme="ansi_dark"))
     else:
         click.echo(text if text.endswith("\n") else text + "\n", nl=False)
 

@@ -70,10 +70,8 @@ class Facts:
         return self._equal.get(a) is b or self._equal.get(b) is a
 
     def lower(self, atom: Expr) -> int:
-        """Return a lower bound of a size inside a loop over it (at least 1 for a symbol)."""
-        if isinstance(atom, Op) and atom.op in ("mod", "floordiv", "sub"):
-            return 0
-        return max(1, self._lower.get(atom, 1))
+        """Return a lower bound of a size inside a loop over it: 1 of a symbol, or as assumed."""
+        return max(int(isinstance(atom, Symbol)), self._lower.get(atom, 0))
 
     def states_positive(self, atom: Expr) -> bool:
         """Whether a size was assumed to be >= 1, or is a maximum with such a number."""
@@ -143,7 +141,7 @@ class _Parser:
 
     def parse(self) -> Expr:
         try:
-            tree = ast.parse(self.text, mode="eval").body
+            tree = ast.parse(self.text.strip(), mode="eval").body
         except (SyntaxError, ValueError, TypeError):
             raise self.fail("it cannot be read") from None
         if not isinstance(tree, ast.Compare) or len(tree.ops) != 1:

@@ -106,9 +106,7 @@ class MathTensor:
 
 @dataclass(frozen=True, slots=True)
 class MathSnapshot:
-    """The math of a kernel: its tensors in order of creation, its scalars, sizes, assumptions,
-    and the names of its outputs.
-    """
+    """The math of a kernel: tensors in order of creation, scalars, sizes, assumptions, outputs."""
 
     name: str
     tensors: tuple[MathTensor, ...]

@@ -18,7 +18,20 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from loopnest import dtypes
-from loopnest.expr import FALSE, ONE, TRUE, ZERO, Const, Expr, Index, Op, integer, rewrite
+from loopnest.expr import (
+    FALSE,
+    ONE,
+    TRUE,
+    ZERO,
+    Const,
+    Expr,
+    Index,
+    LaunchIndex,
+    Op,
+    Symbol,
+    integer,
+    rewrite,
+)
 from loopnest.facts import Facts
 
 Monomial: TypeAlias = tuple[Expr, ...]
@@ -44,6 +57,7 @@ class Simplifier:
         self._polys: dict[Expr, Poly] = {}
         self._memo: dict[tuple[str, Expr, Expr], Expr] = {}
         self._high: dict[Expr, Poly] = {}
+        self._naturals: dict[Expr, bool] = {}
 
     # Sums and products
 
@@ -378,17 +392,44 @@ class Simplifier:
         """Whether a == b is proved."""
         return a is b or self.poly(a) == self.poly(b) or self.facts.states_equal(a, b)
 
-    def maximum(self, value: Expr) -> Expr:
-        """Return an upper bound of `value` free of loop indices."""
-        return self._expr(self._bound(self.poly(value), upper=True))
-
     def _nonnegative(self, poly: Poly) -> bool:
+        """Whether poly >= 0 is proved, from bounds of its atoms, none of which may be negative."""
+        if not all(self._natural(atom) for term in poly for atom in term):
+            return False
         if all(c >= 0 for c in poly.values()):
             return True
         low = self._bound(poly, upper=False)
         if all(c >= 0 for c in low.values()):
             return True
         return all(c >= 0 for c in self._shifted(low).values())
+
+    def _natural(self, atom: Expr) -> bool:
+        """Whether `atom` is known to be >= 0."""
+        if not isinstance(atom, Op):
+            return isinstance(atom, (Index, Symbol, LaunchIndex))
+        found = self._naturals.get(atom)
+        if found is None:
+            found = self._naturals[atom] = self._at_least(atom, 0)
+        return found
+
+    def _at_least(self, atom: Op, bound: int) -> bool:
+        """Whether an atom is known to be >= `bound`, which is 0 or 1."""
+        if atom.op in ("mod", "floordiv") and bound:
+            return False
+        proved = (
+            self._nonnegative(self._combine(self.poly(arg), {_UNIT: bound}, -1))
+            for arg in atom.args
+        )
+        match atom.op:
+            case "mod":
+                return True
+            case "floordiv" | "ceildiv":
+                return next(proved)
+            case "min":
+                return all(proved)
+            case "max":
+                return any(proved)
+        return False
 
     def _bound(self, poly: Poly, *, upper: bool) -> Poly:
         result: Poly = {}
@@ -412,15 +453,13 @@ class Simplifier:
         if isinstance(atom, Op) and not _is_size(atom):
             if atom.op == "mod":
                 return self._combine(self.poly(atom.args[1]), {_UNIT: 1}, -1)
-            if atom.op == "floordiv":
-                top = self._expr(self._bound(self.poly(atom.args[0]), upper=True))
-                return self.poly(self.floordiv(top, atom.args[1]))
-            if atom.op in ("min", "max"):
-                high = [self._bound(self.poly(a), upper=True) for a in atom.args]
-                left, right = (self._expr(p) for p in high)
-                return self.poly(
-                    self.min(left, right) if atom.op == "min" else self.max(left, right)
-                )
+            polys = [self.poly(arg) for arg in atom.args]
+            if all(self._natural(part) for poly in polys for term in poly for part in term):
+                top, *others = [self._expr(self._bound(poly, upper=True)) for poly in polys]
+                if atom.op in ("floordiv", "ceildiv"):
+                    return self.poly(self._binary(atom.op, top, atom.args[1]))
+                if atom.op in ("min", "max"):
+                    return self.poly(getattr(self, atom.op)(top, *others))
         return {(atom,): 1}
 
     def _shifted(self, poly: Poly) -> Poly:
@@ -429,10 +468,15 @@ class Simplifier:
         for term, coefficient in poly.items():
             value: Poly = {_UNIT: coefficient}
             for atom in term:
-                value = self._poly_mul(value, {(atom,): 1, _UNIT: self.facts.lower(atom)})
+                value = self._poly_mul(value, {(atom,): 1, _UNIT: self._least(atom)})
             for key, count in value.items():
                 result[key] = result.get(key, 0) + count
         return result
+
+    def _least(self, atom: Expr) -> int:
+        """Return a lower bound of a size, inside a loop over it."""
+        assumed = self.facts.lower(atom)
+        return max(assumed, 1) if isinstance(atom, Op) and self._at_least(atom, 1) else assumed
 
     def simplify(self, root: Expr) -> Expr:
         """Return an index or predicate expression with every operation simplified."""

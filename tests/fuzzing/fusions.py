@@ -15,43 +15,21 @@ from fuzzing.program import Session, Sizes
 from loopnest.arguments import size_value
 from loopnest.enums import IterKind
 
-_DTYPES = ["float32"] * 14 + ["float16"] * 2 + [
-    "bfloat16", "float64", "float64", "int32", "int32", "int64", "bool"
-]  # fmt: skip
-_SMOOTH = [
-    "tanh",
-    "tanh",
-    "sigmoid",
-    "sin",
-    "cos",
-    "neg",
-    "neg",
-    "abs",
-    "abs",
-    "relu",
-    "relu",
-    "exp",
-    "exp2",
-    "gelu",
-    "silu",
-    "erf",
-]
-_ROUGH = [
-    "floor",
-    "ceil",
-    "round",
-    "trunc",
-    "reciprocal",
-    "rsqrt",
-    "sqrt",
-    "log",
-    "log2",
-    "log1p",
-    "isnan",
-]
-_ARITHMETIC = ["add", "add", "sub", "sub", "mul", "mul", "maximum", "minimum"]
-_COMPARISONS = ["lt", "le", "gt", "ge", "eq", "ne"]
-_REDUCTIONS = ["sum", "sum", "sum", "max", "max", "min", "mean", "mean", "prod", "any", "all"]
+_DTYPES = (
+    *["float32"] * 14,
+    *("float16", "float16", "bfloat16", "float64", "float64", "int32", "int32", "int64", "bool"),
+)
+_SMOOTH = (
+    *("tanh", "tanh", "sigmoid", "sin", "cos", "neg", "neg", "abs", "abs", "relu", "relu"),
+    *("exp", "exp2", "gelu", "silu", "erf"),
+)
+_ROUGH = ("floor", "ceil", "round", "trunc", "isnan")
+_PARTIAL = ("reciprocal", "rsqrt", "sqrt", "log", "log2", "log1p")
+"""What is not defined everywhere: taken of magnitudes."""
+
+_ARITHMETIC = ("add", "add", "sub", "sub", "mul", "mul", "maximum", "minimum")
+_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
+_REDUCTIONS = ("sum", "sum", "sum", "max", "max", "min", "mean", "mean", "prod", "any", "all")
 _SYMBOLS = "NMK"
 
 
@@ -158,14 +136,13 @@ class FusionWriter:
 
     def _unary(self) -> None:
         name = self._pick()
-        op = self.rng.choice(_SMOOTH if self.rng.random() < 0.85 else _ROUGH)
         if name is None:
             return
-        if op in ("sqrt", "log", "log2", "log1p", "rsqrt", "reciprocal"):
-            if self._define(f"ln.abs({name})"):
+        op = self.rng.choice(self.rng.choices([_SMOOTH, _ROUGH, _PARTIAL], [85, 6, 9])[0])
+        if op in _PARTIAL and self._define(f"ln.abs({name})"):
+            name = f"t{self.count - 1}"
+            if op != "sqrt" and self._define(f"{name} + 0.5"):
                 name = f"t{self.count - 1}"
-                if op != "sqrt" and self._define(f"{name} + 0.5"):
-                    name = f"t{self.count - 1}"
         extra = ', approximate="tanh"' if op == "gelu" and self.rng.random() < 0.5 else ""
         self._define(f"ln.{op}({name}{extra})")
 

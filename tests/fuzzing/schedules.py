@@ -2,7 +2,8 @@
 
 A schedule has a style, so that all depths are reached: "free" takes any call at any time; "tile"
 transforms one tensor, carries that to others, inlines, and binds loops at last, as people do;
-"place" mostly moves tensors into each other's loops; "reduce" works on reductions.
+"place" mostly moves tensors into each other's loops; "reduce" works on reductions; "threads" gives
+all tensors the tiled loops of one and binds these to grid, block and lanes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from fuzzing.program import Session
 
 Report = Callable[[str, str], None]
 
-_STYLES = ["free", "tile", "tile", "place", "place", "reduce"]
+_STYLES = ["free", "free", "tile", "tile", "place", "place", "reduce"] + ["threads"] * 3
 _FACTORS = ["1", "2", "2", "3", "4", "4", "5", "8", "16"]
 _BAD_FACTORS = ["0", "-1", '"Q"', "2.5", "True", "None"]
 _THREADS = ["grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"]
@@ -45,6 +46,7 @@ class ScheduleWriter:
         """
         calls = {
             "free": self._free, "tile": self._tile, "place": self._place, "reduce": self._reduce,
+            "threads": self._threads,
         }[self.style]  # fmt: skip
         for line in calls():
             self._attempt(line)
@@ -77,6 +79,8 @@ class ScheduleWriter:
     def _free(self) -> Iterator[str]:
         for _ in range(self.rng.randint(1, 12)):
             yield self._any()
+        if self.rng.random() < 0.4:
+            yield self._most()
 
     def _place(self) -> Iterator[str]:
         rng = self.rng
@@ -116,6 +120,33 @@ class ScheduleWriter:
                 yield f"ln.parallelize_like({ref})"
         if rng.random() < 0.3:
             yield self._any()
+
+    def _threads(self) -> Iterator[str]:
+        rng = self.rng
+        ref = self._output()
+        if rng.random() < 0.4:
+            yield self._cache()
+        while self._of(ref).ndim > 1 and rng.random() < 0.7:
+            yield f"{ref}.merge({rng.randrange(self._of(ref).ndim - 1)})"
+        lanes = rng.random() < 0.4
+        for _ in range(rng.randint(1, 2)):
+            yield f"{ref}.split({self._axis(ref)}, {self._factor()})"
+        if lanes:
+            yield f"{ref}.split(-1, {rng.choice([2, 4])})"
+        yield f"ln.propagate({ref})"
+        yield self._most() if rng.random() < 0.8 else self._compute_at()
+        free = list(_THREADS)
+        for axis in range(self._of(ref).ndim - lanes):
+            if free and rng.random() < 0.6:
+                kind = free.pop(rng.choice([0, 0, -1]))
+                yield f"{ref}.axis({axis}).parallelize(ln.ParallelType.{kind})"
+            elif rng.random() < 0.4:
+                kind = rng.choice(_LOOPS)
+                yield f"{ref}.axis({axis}).parallelize(ln.ParallelType.{kind})"
+        if lanes:
+            yield f"{ref}.axis(-1).parallelize(ln.ParallelType.vectorize)"
+        if rng.random() < 0.8:
+            yield f"ln.parallelize_like({ref})"
 
     def _reduce(self) -> Iterator[str]:
         rng = self.rng
@@ -224,11 +255,17 @@ class ScheduleWriter:
 
     def _compute_at(self) -> str:
         rng = self.rng
-        name = self._tensor()
+        extra = ", recompute=True" if rng.random() < 0.2 else ""
+        name = self._shared() if extra else self._tensor()
         below = self._below(name)
         target = rng.choice(below) if below and rng.random() < 0.95 else self._tensor()
-        extra = ", recompute=True" if rng.random() < 0.15 else ""
         return f"{name}.compute_at({target}, {self._position(target)}{extra})"
+
+    def _shared(self) -> str:
+        """Return a tensor that several others use, where there is one."""
+        names = self.session.tensors
+        found = [n for n in names if len(self._of(n).consumers) > 1 and not self._of(n).is_input]
+        return self.rng.choice(found) if found else self._tensor()
 
     def _below(self, name: str) -> list[str]:
         """Return the tensors that depend on `name`."""

@@ -44,7 +44,11 @@ class Shrinker:
             before = self.case
             for step in steps:
                 step()
-        return self.case, self.failure
+        return replace(self.case, sizes=tuple(map(self._needed, self.case.sizes))), self.failure
+
+    def _needed(self, sizes: Sizes) -> Sizes:
+        text = "\n".join(self.case.math)
+        return {name: value for name, value in sizes.items() if re.search(rf"\b{name}\b", text)}
 
     def _try(self, case: Case) -> bool:
         if case == self.case or self.budget <= 0:

@@ -89,6 +89,9 @@ class Promoter:
         self.promotions: dict[TensorView, Promotion] = {}
         self._covers: dict[IterDomain, frozenset[RootKey]] = {}
         self._keys: dict[IterDomain, frozenset[RootKey]] = {}
+        self._canonical: dict[IterDomain, IterDomain] = {}
+        self._roots: dict[RootClass, IterDomain] = {}
+        self._made: dict[tuple[Hashable, tuple[IterDomain, ...]], tuple[IterDomain, ...]] = {}
         self._owner: dict[IterDomain, TensorView] = {}
 
     def run(self) -> None:
@@ -217,6 +220,35 @@ class Promoter:
         own = (self.keys(axis) for axis in unit.domain.root if not axis.is_broadcast)
         return frozenset().union(*own)
 
+    def canonical(self, node: IterDomain) -> IterDomain:
+        """Return the one axis that stands for all axes made alike from the same axes of the math.
+
+        Loops of one tensor may get their axes from several tensors; what these made of one axis by
+        the same steps must then be one axis too.
+        """
+        found = self._canonical.get(node)
+        if found is None:
+            found = self._canonical[node] = self._find_canonical(node)
+        return found
+
+    def _find_canonical(self, node: IterDomain) -> IterDomain:
+        step = node.definition
+        if step is None:
+            group = self.forest.class_of.get(node)
+            if group is None or node.is_broadcast:
+                return node
+            derived = group.find().derived
+            if derived is not None:
+                return self.canonical(derived)
+            return self._roots.setdefault(group.find(), node)
+        inputs = tuple([self.canonical(axis) for axis in step.inputs])
+        made = self._made.get((step.key, inputs))
+        if made is None:
+            same = inputs == step.inputs
+            made = step.outputs if same else step.replay(inputs, self.algebra).outputs
+            self._made[step.key, inputs] = made
+        return made[step.outputs.index(node)]
+
     def _keep_running(self, groups: Iterable[LoopGroup]) -> None:
         """Make the loops that `_lacked` names run at least once.
 
@@ -225,12 +257,12 @@ class Promoter:
         """
         short: set[IterDomain] = set()
         for group, lacked in self._lacked().items():
-            for root in roots_of(self.node_of[group]):
+            for root in roots_of(self.canonical(self.node_of[group])):
                 if not root.is_broadcast and not self.keys(root).isdisjoint(lacked):
                     short.add(root)
         image: dict[IterDomain, IterDomain] = {}
         for group in groups if short else ():
-            node = self.node_of[group]
+            node = self.canonical(self.node_of[group])
             if not short.isdisjoint(roots_of(node)):
                 self.node_of[group] = self._never_empty(node, short, image)
 
@@ -270,7 +302,7 @@ class Promoter:
         """
         node = self.node_of[self.forest.find(axis)]
         own = node in self._owner and self._cover(axis) == self._cover(node)
-        return axis if own else node
+        return axis if own else self.canonical(node)
 
     def _image(
         self, tensor: TensorView, nodes: Sequence[IterDomain]

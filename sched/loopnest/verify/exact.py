@@ -1,8 +1,8 @@
 """The facts at given sizes, decided by looking at every point.
 
-Every access gets a key (which element of which copy of the buffer) and a time. The source of a read
-is the last write of its key before it; partial results are followed from their init on. Nothing here
-is approximate: what fails has a witness, what does not fail holds at these sizes.
+Every access gets a key (which element of which copy of the buffer) and a time. The source of a
+read is the last write of its key before it; partial results are followed from their init on.
+Nothing here is approximate: what fails has a witness, what does not fail holds at these sizes.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class Exact:
     def _mark(
         self, work: Work, need: Need | None, access: Access, points: Points
     ) -> tuple[Marks | None, Finding | None]:
-        buffer, site = access.buffer, work.site
+        buffer = access.buffer
         where = np.arange(points.count, dtype=np.int64)
         if access.guards:
             where = where[points.where(access.guards, access.moment.lets, self.sizes)]
@@ -228,7 +228,7 @@ class Exact:
         ), None
 
     def _copy(self, access: Access, points: Points) -> Array:
-        """Number the copy of the buffer: of which thread or block, made when."""
+        """Return the number of the buffer's copy: of which thread or block, made when."""
         made = self.model.lifetime(access)
         if made is None:
             return np.zeros(points.count, np.int64)
@@ -616,7 +616,7 @@ class Exact:
         yield from loops.items()
 
     def _outer(self, mark: Marks, loop: kir.Loop) -> Array:
-        """Number the runs of `loop` that the points belong to."""
+        """Return the number of the run of `loop` that each point belongs to."""
         result = mark.points.thread.copy()
         for outer in mark.work.site.serial:
             if outer is loop:
@@ -625,7 +625,7 @@ class Exact:
         return result
 
     def _epoch(self, mark: Marks, scopes: tuple[str, ...]) -> Array:
-        """Number the time between barriers of these scopes in which each access falls."""
+        """Return how many barriers of these scopes came before each access."""
         times = [
             self.space.points[b].time for b in self.model.barriers
             if isinstance(b.node, kir.Barrier) and b.node.scope in scopes

@@ -1,7 +1,7 @@
 """A program as the checkers see it: statements with their loops, tests, times and scopes.
 
-A statement that stands at two places (both bodies of an unswitched loop) is two `Site`s. The time of
-a site is a vector: its place in the outermost body, then for each loop the index and the place
+A statement that stands at two places (both bodies of an unswitched loop) is two `Site`s. The time
+of a site is a vector: its place in the outermost body, then for each loop the index and the place
 inside, so that lexicographic order is the order of the program within a thread; loops bound to
 launch dimensions add no index, their threads run side by side.
 """

@@ -1,8 +1,8 @@
 """Index expressions as polynomials, written out as isl's quasi-affine expressions where they are.
 
-Written apart from the simplifier that the indices went through. A *digit* is a variable known to lie
-in [0, D) for a product D of size symbols; by digits a division by D is carried out, and a comparison
-of ``a * D + digit`` is one of ``a``.
+Written apart from the simplifier that the indices went through. A *digit* is a variable known to
+lie in [0, D) for a product D of size symbols; by digits a division by D is carried out, and a
+comparison of ``a * D + digit`` is one of ``a``.
 """
 
 from __future__ import annotations
@@ -282,7 +282,6 @@ class Algebra:
         facts = [f"{s} >= 0" for s in sorted(self.symbols)]
         for monomial, product in self.products.items():
             zero = " or ".join([f"{s} = 0" for s in monomial])
-            large = " and ".join([f"{product} >= {s}" for s in monomial])
-            facts.append(f"(({product} = 0 and ({zero})) or "
-                         f"({large} and {' and '.join([f'{s} >= 1' for s in monomial])}))")  # fmt: skip
+            large = " and ".join([f"{product} >= {s} and {s} >= 1" for s in monomial])
+            facts.append(f"(({product} = 0 and ({zero})) or ({large}))")
         return " and ".join(facts) or "1 = 1"

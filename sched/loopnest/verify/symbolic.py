@@ -223,7 +223,8 @@ class Symbolic:
         shape = access.buffer.shape
         if not access.flat or len(shape) == 1:
             return index
-        rest, result = index[0], []
+        rest = index[0]
+        result: list[Poly] = []
         for extent in reversed(shape[1:]):
             size = self.algebra.poly(extent, {})
             whole = self.algebra.divided(rest, size)
@@ -588,7 +589,7 @@ class Symbolic:
 
     def _launched(self) -> list[str]:
         """Return that every launch dimension has a thread: else nothing is launched."""
-        result = []
+        result: list[str] = []
         for name in self.spaces.launch:
             result.append(f"{self._text(self.spaces.extent[name])} >= 1")
         return result
@@ -630,6 +631,10 @@ class Symbolic:
             members = [m for m in members if m not in a.variables or m not in b.variables]
             if not all(m in self.spaces.group_of for m in members):
                 raise NotProved("a race")
+        for group in self.spaces.groups:
+            part = set(group.members)
+            if not part.isdisjoint(same) and not part <= set(same):
+                raise NotProved("a merged index of which a part agrees")
         apart = [v for v in self._named(differ, a) if v in b.variables]
         together = [v for v in self._named(same, a) if v in b.variables]
         distinct = " or ".join([f"a_{v} != b_{v}" for v in apart]) or "1 = 0"

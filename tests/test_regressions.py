@@ -1,0 +1,179 @@
+"""Schedules that were once lowered wrongly, as `tools/fuzz.py` found and shrank them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+import loopnest as ln
+from fuzzing import check, expect
+from fuzzing.judge import Expected
+from loopnest import ParallelType
+
+SIZES = ({"N": 8, "M": 4}, {"N": 5, "M": 3}, {"N": 1, "M": 1}, {"N": 3, "M": 0}, {"N": 0, "M": 2})
+
+
+def meaning(f: ln.Fusion, *sizes: Mapping[str, int]) -> list[Expected]:
+    """Return what `f`, which is not scheduled yet, computes at `SIZES` or the given sizes."""
+    needed = {symbol.name for symbol in f.symbols}
+    found = [{n: v for n, v in s.items() if n in needed} for s in sizes or SIZES]
+    return [expect(f, s, data) for data, s in enumerate(found)]
+
+
+# Axes that a tensor lacks
+
+
+def test_broadcast_axis_of_an_output_is_stored_at_0() -> None:
+    """Its loop runs over the axis of the consumer that makes it concrete."""
+    with ln.Fusion() as f:
+        x = f.input("x", ("N", "N"), ln.float32)
+        y0 = f.output(ln.mean(ln.broadcast(x, (True, False, False)), -2), "y0")
+        y1 = f.output(y0 + x, "y1")
+    expected = meaning(f)
+    y0.compute_at(y1, 1)
+    assert check(f, expected) == ""
+
+
+def test_update_is_not_repeated_by_the_loop_of_another_consumer() -> None:
+    """y0 reduces t inside the loop over the columns of the product, which it does not have."""
+    with ln.Fusion() as f:
+        x0 = f.input("x0", ("N", "N"), ln.float32)
+        x1 = f.input("x1", ("N", "N", "M", "N"), ln.float32)
+        t = ln.permute(x1, (1, 0, 2, 3))
+        f.output(ln.sum(t, None), "y0")
+        f.output(ln.matmul(t, x0), "y1")
+    expected = meaning(f)
+    f.inline_most()
+    assert check(f, expected) == ""
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["global", "local"])
+@pytest.mark.parametrize("transform", ["", "merge", "split"])
+def test_update_is_not_repeated_by_a_broadcast_axis(transform: str, stored: bool) -> None:
+    """The sum has a broadcast axis, whose loop runs over the axis of the other consumer."""
+    with ln.Fusion() as f:
+        x = f.input("x", ("N",), ln.float32)
+        w = f.input("w", ("N", "M"), ln.float32)
+        b = ln.broadcast(ln.neg(x), (False, True))
+        s = ln.sum(b, 0)
+        f.output(s if stored else ln.exp(s), "y0")
+        y1 = f.output(b + w, "y1")
+    expected = meaning(f)
+    if transform:
+        y1.merge(0)
+    if transform == "split":
+        y1.split(0, 3)
+    b.compute_at(y1, -1)
+    assert check(f, expected) == ""
+
+
+# Outputs of one definition
+
+
+def test_outputs_of_one_reduction_in_different_memories() -> None:
+    """Holes of a local buffer may be initialised, those of an output may not."""
+    with ln.Fusion() as f:
+        x = f.input("x", (5, "M", "N"), ln.float32)
+        _, spread, count = ln.welford(x, 2)
+        f.output(spread, "y0")
+        y1 = f.output(ln.matmul(count, ln.permute(x, (0, 1, 2))), "y1")
+    expected = meaning(f)
+    y1.split(1, "M")
+    ln.propagate(y1, -4)
+    assert check(f, expected[:3]) == ""
+
+
+@pytest.mark.parametrize("axis", [1, 2], ids=["reduced", "squeezed"])
+def test_global_output_beside_a_local_one_in_many_blocks(axis: int) -> None:
+    """One block writes the output; every block computes the values of the local tensor."""
+    with ln.Fusion() as f:
+        x = f.input("x", ("N", "M", 1), ln.float32)
+        mean, spread, _ = ln.welford(x, axis)
+        f.output(mean, "y0")
+        y1 = f.output(ln.exp(spread), "y1")
+    expected = meaning(f)
+    y1.axis(1).parallelize(ParallelType.grid_y)
+    assert check(f, expected) == ""
+
+
+# Factored reductions
+
+
+def test_rfactor_of_an_axis_behind_two_transforms() -> None:
+    with ln.Fusion() as f:
+        x = f.input("x", (4, "M"), ln.float32)
+        y = f.output(ln.sum(x, None), "y")
+    expected = meaning(f)
+    y.split(1, 3)
+    y.merge(0)
+    y.split(0, 4, inner=False)
+    y.rfactor([0, 2])
+    assert check(f, expected) == ""
+
+
+def test_rfactor_of_a_factored_reduction_initialises_the_holes() -> None:
+    """The second partial result has more points than the first has elements."""
+    with ln.Fusion() as f:
+        x = f.input("x", ("N",), ln.float32)
+        s = ln.sum(ln.exp(x), 0)
+        y = f.output(ln.exp(s), "y")
+    expected = meaning(f)
+    s.split(0, 2)
+    s.rfactor(0)
+    s.split(0, 8, inner=False)
+    s.split(1, 3)
+    s.rfactor([2, 1])
+    assert check(f, expected) == ""
+    assert y.producers == (s,)
+
+
+def test_rfactor_keeps_the_broadcast_axes_of_the_result() -> None:
+    with ln.Fusion() as f:
+        x = f.input("x", (1, "N"), ln.float32)
+        y = f.output(ln.sum(x, 1), "y")
+    y.merge(0)
+    y.split(0, 4)
+    before = str(y)
+    with pytest.raises(ln.ScheduleError) as caught:
+        y.rfactor(0)
+    assert str(caught.value) == (
+        "y.rfactor(0): one of the axes was made by merging a broadcast axis of y with a reduction "
+        "axis; call rfactor before that merge: the result keeps the broadcast axis"
+    )
+    assert str(y) == before
+
+
+# Threads that do not take part
+
+
+def test_output_in_place_is_not_overwritten_while_other_blocks_read() -> None:
+    """Block 0 overwrites x, the other blocks of y0 still read it."""
+    with ln.Fusion() as f:
+        x = f.input("x", ("N",), ln.float32)
+        t = ln.clamp(x, -1.0, x)
+        y0 = f.output(t + x * t, "y0")
+        f.output(x * x, "y1", inplace=x)
+    expected = meaning(f)
+    y0.axis(0).parallelize(ParallelType.grid_x)
+    assert check(f, expected) == "an output in place is read late"
+
+
+def test_every_block_reads_what_one_block_wrote() -> None:
+    """t is written by block 0; u does not use grid_x either, but every block computes it."""
+    with ln.Fusion() as f:
+        x = f.input("x", ("N", "M"), ln.float32)
+        t = ln.exp(x)
+        u = -t
+        y = f.output(u + x, "y")
+    expected = meaning(f)
+    t.memory = ln.GLOBAL
+    y.axis(0).parallelize(ParallelType.grid_x)
+    assert check(f, expected) == "a value crosses threads"
+    with pytest.raises(ln.LoweringError) as caught:
+        ln.lower(f)
+    assert str(caught.value) == (
+        "T2 reads T1 (global): along grid_x the reading thread is not the writing one, and values "
+        "that cross threads do not exist yet; compute T1 at a position in T2 that holds the grid_x "
+        "loop, or bind the same axis of both to it"
+    )
