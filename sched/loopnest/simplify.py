@@ -382,6 +382,9 @@ class Simplifier:
 
     def lt(self, a: Expr, b: Expr) -> Expr:
         """Return a < b, or TRUE or FALSE where it is decided."""
+        return self._binary("lt", a, b)
+
+    def _lt(self, a: Expr, b: Expr) -> Expr:
         if self.proves_lt(a, b):
             return TRUE
         if self.proves_le(b, a):

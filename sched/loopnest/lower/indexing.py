@@ -304,7 +304,12 @@ class Indexer:
         return tuple(result)
 
     def _terms(
-        self, compute: Compute, env: Environment, memory: Memory, once: bool, holes: dict[Expr, Term]
+        self,
+        compute: Compute,
+        env: Environment,
+        memory: Memory,
+        once: bool,
+        holes: dict[Expr, Term],
     ) -> tuple[Term, ...]:
         is_global = memory is Memory.GLOBAL
         terms = dict(holes) if compute.phase != "init" or is_global else {}

@@ -14,32 +14,54 @@ why here: C and CUDA then declare a scalar by its first store, and a loop whose 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from loopnest.buffers import Buffer
 from loopnest.expr import ONE, Expr, Load
 from loopnest.kir import Allocate, Loop, Stmt, Store, bodies, expressions, with_bodies
 
-_Uses = dict[Stmt, frozenset[Buffer]]
+Table: TypeAlias = "dict[Buffer, list[Stmt]]"
+"""For each buffer the statements of one body that touch it, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """What a statement touches: by its own expressions, and in each of its bodies."""
+
+    own: frozenset[Buffer]
+    branches: tuple[Table, ...]
+    stored: Buffer | None
+
+    def buffers(self) -> Iterator[Buffer]:
+        yield from self.own
+        if self.stored is not None:
+            yield self.stored
+        for table in self.branches:
+            yield from table
+
+
+_Uses: TypeAlias = "dict[Stmt, _Use]"
 
 
 def settle_allocations(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """Return `body` with every allocation next to the first use of its buffer."""
     uses: _Uses = {}
-    for node in body:
-        _find_uses(node, uses)
+    _table(body, uses)
     return _settle(body, uses)
 
 
-def _find_uses(node: Stmt, uses: _Uses) -> frozenset[Buffer]:
-    found = _buffers(expressions(node))
-    if isinstance(node, Store):
-        found.add(node.storage)
-    for body in bodies(node):
-        for inner in body:
-            found |= _find_uses(inner, uses)
-    result = uses[node] = frozenset(found)
-    return result
+def _table(body: tuple[Stmt, ...], uses: _Uses) -> Table:
+    """Return the users of each buffer in `body`, and note in `uses` what they touch."""
+    table: Table = {}
+    for node in body:
+        stored = node.storage if isinstance(node, Store) else None
+        branches = tuple([_table(inner, uses) for inner in bodies(node)])
+        use = uses[node] = _Use(frozenset(_buffers(expressions(node))), branches, stored)
+        for buffer in dict.fromkeys(use.buffers()):
+            table.setdefault(buffer, []).append(node)
+    return table
 
 
 def _buffers(roots: Iterable[Expr]) -> set[Buffer]:
@@ -61,7 +83,7 @@ def _buffers(roots: Iterable[Expr]) -> set[Buffer]:
 def _settle(body: tuple[Stmt, ...], uses: _Uses) -> tuple[Stmt, ...]:
     users_of: dict[Buffer, list[int]] = {}
     for place, node in enumerate(body):
-        for buffer in uses[node]:
+        for buffer in dict.fromkeys(uses[node].buffers()):
             users_of.setdefault(buffer, []).append(place)
     waiting: dict[int, list[Stmt]] = {}  # before which statement, by place
     inward: dict[int, list[tuple[Stmt, int]]] = {}  # into which body of which statement
@@ -101,18 +123,19 @@ def _inner_place(node: Stmt, buffer: Buffer, uses: _Uses) -> int | None:
     Into the one branch that uses the buffer; into a loop whose iterations each store a single
     element before they read it.
     """
-    if buffer in _buffers(expressions(node)):
+    use = uses[node]
+    if buffer in use.own:
         return None
-    users = [n for n, b in enumerate(bodies(node)) if any(buffer in uses[s] for s in b)]
+    users = [number for number, table in enumerate(use.branches) if buffer in table]
     if isinstance(node, Loop):
-        fresh = buffer.size is ONE and _is_stored_first(node.body, buffer, uses)
+        fresh = buffer.size is ONE and _is_stored_first(use.branches[0], buffer, uses)
         return 0 if fresh else None
     return users[0] if len(users) == 1 else None
 
 
-def _is_stored_first(body: tuple[Stmt, ...], buffer: Buffer, uses: _Uses) -> bool:
-    first, *others = [s for s in body if buffer in uses[s]]
+def _is_stored_first(table: Table, buffer: Buffer, uses: _Uses) -> bool:
+    first, *others = table[buffer]
     if isinstance(first, Store):
-        return buffer not in _buffers(expressions(first))
+        return buffer not in uses[first].own
     inner = None if others else _inner_place(first, buffer, uses)
-    return inner is not None and _is_stored_first(bodies(first)[inner], buffer, uses)
+    return inner is not None and _is_stored_first(uses[first].branches[inner], buffer, uses)

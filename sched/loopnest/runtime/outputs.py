@@ -13,8 +13,12 @@ from loopnest.errors import LaunchError
 from loopnest.runtime.plan import Plan
 from loopnest.runtime.target import Array
 
-ALIGNMENT = 64
 SMALL_BYTES = 4096
+PAGE = 4096
+PLACE = PAGE // 2
+"""Where in a page of memory a large result begins: at a cache line, and far from where NumPy's own
+large arrays begin (16 bytes into one). A store holds up the loads behind it whose addresses agree
+with its own in the low 12 bits, which the next elements of an input would do."""
 
 
 class Outputs:
@@ -75,11 +79,11 @@ class Outputs:
         if size < SMALL_BYTES:
             return np.empty(shape, dtype)
         try:
-            raw = np.empty(size + ALIGNMENT, np.uint8)
+            raw = np.empty(size + PAGE, np.uint8)
         except (MemoryError, ValueError):
             found = f"an array of {size} bytes does not fit into memory"
             raise self._error(found, "pass smaller arrays") from None
-        start = -raw.ctypes.data % ALIGNMENT
+        start = (PLACE - raw.ctypes.data) % PAGE
         aligned: Array = raw[start : start + size].view(dtype).reshape(shape)
         return aligned
 
