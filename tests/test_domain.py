@@ -198,14 +198,16 @@ def test_a_merge_carries_the_axis_that_is_there() -> None:
 
 def test_replay_makes_the_same_step_on_other_axes() -> None:
     algebra = Simplifier()
-    for step in (Split(axis(N), integer(4), algebra, inner=False), Merge(axis(N), axis(M), algebra)):
+    for step in (
+        Split(axis(N), integer(4), algebra, inner=False),
+        Merge(axis(N), axis(M), algebra),
+    ):
         others = [axis(30 + n) for n in range(len(step.inputs))]
         copy = step.replay(others, algebra)
         assert (copy.key, copy.inputs) == (step.key, tuple(others))
         assert not set(copy.outputs) & set(step.outputs)
-    assert sizes(Split(axis(N), integer(4), algebra, inner=False).replay([axis(30)], algebra).outputs) == [
-        "4", "8"
-    ]  # fmt: skip
+    outer = Split(axis(N), integer(4), algebra, inner=False)
+    assert sizes(outer.replay([axis(30)], algebra).outputs) == ["4", "8"]
 
 
 # Domains
@@ -219,7 +221,11 @@ def tiled() -> tuple[TensorDomain, list[Transform]]:
     second = Merge(first.outputs[1], columns, algebra)
     third = Split(second.outputs[0], integer(8), algebra)
     root = TensorDomain.of_root([rows, columns])
-    return root.with_leaf([third.outputs[1], first.outputs[0], third.outputs[0]]), [first, second, third]
+    return root.with_leaf([third.outputs[1], first.outputs[0], third.outputs[0]]), [
+        first,
+        second,
+        third,
+    ]
 
 
 def test_an_untransformed_domain() -> None:
@@ -236,9 +242,7 @@ def test_history_has_inputs_before_users() -> None:
     domain, steps = tiled()
     assert list(domain.history) == steps
     assert domain.uses == {source: step for step in steps for source in step.inputs}
-    assert str(domain) == "[i0: 8, i1: ceildiv(N, 4), i2: ceildiv(M * 4, 8)]" or (
-        str(domain) == "[i0: 8, i1: ceildiv(N, 4), i2: ceildiv(4 * M, 8)]"
-    )
+    assert str(domain) == "[i0: 8, i1: ceildiv(N, 4), i2: ceildiv(M * 4, 8)]"
 
 
 def test_with_leaf_makes_another_domain() -> None:
@@ -262,7 +266,7 @@ def test_ancestors_reach_the_root() -> None:
 def test_transforms_between_stops_at_the_start() -> None:
     domain, (first, second, third) = tiled()
     found = list(transforms_between(second.inputs, domain.leaf))
-    assert found == [second, third] or found == [second, third, first]
+    assert found == [second, third, first]
     assert list(transforms_between(domain.leaf, domain.leaf)) == []
 
 
@@ -272,8 +276,8 @@ def test_indices_backward_completes_what_the_leaves_say() -> None:
     a, b, c = (Index(name, leaf.size) for name, leaf in zip("abc", domain.leaf, strict=True))
     known = indices_backward(domain, dict(zip(domain.leaf, (a, b, c), strict=True)), algebra)
     rows, columns = domain.root
-    assert str(known[second.outputs[0]]) in ("c * 8 + a", "a + c * 8")
-    assert str(known[columns]) in ("(c * 8 + a) % M", "(a + c * 8) % M")
+    assert str(known[second.outputs[0]]) == "c * 8 + a"
+    assert str(known[columns]) == "(c * 8 + a) % M"
     merged = known[second.outputs[0]]
     assert known[first.outputs[1]] is algebra.floordiv(merged, M)
     assert known[rows] is algebra.add(algebra.mul(b, integer(4)), known[first.outputs[1]])
@@ -296,9 +300,10 @@ def test_any_history_visits_every_point_once(data: st.DataObject) -> None:
                 leaves[at], factor, algebra, inner=data.draw(st.booleans())
             ).outputs
         else:
-            other = data.draw(st.integers(0, len(leaves) - 1).filter(lambda o: o != at))
-            a, b = leaves[at], leaves[other]
-            leaves = [x for x in leaves if x not in (a, b)] + [*Merge(a, b, algebra).outputs]
+            rest = [leaf for leaf in leaves if leaf is not leaves[at]]
+            other = data.draw(st.sampled_from(rest))
+            merged = Merge(leaves[at], other, algebra).outputs[0]
+            leaves = [*(leaf for leaf in rest if leaf is not other), merged]
     domain = root.with_leaf(leaves)
     assert sorted(visited(domain, algebra)) == list(itertools.product(*map(range, shape)))
 

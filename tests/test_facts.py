@@ -86,7 +86,9 @@ def test_comparisons_are_kept_as_expressions(text: str, shown: str) -> None:
 def test_everything_else_is_refused_by_name(text: str, reason: str) -> None:
     with ln.Fusion("k") as f:
         f.input("x", ("N", "M"), ln.float32)
-    with pytest.raises(ln.DefinitionError, match=f"^{re.escape(f'assume({text!r}): {reason}; {HINT}')}$"):
+    with pytest.raises(
+        ln.DefinitionError, match=f"^{re.escape(f'assume({text!r}): {reason}; {HINT}')}$"
+    ):
         f.assume(text)
     assert f.facts.conditions == []
 
@@ -211,7 +213,9 @@ def holds(condition: Expr, n: int, m: int) -> bool:
     return bool(eval(str(condition), {}, {"N": n, "M": m}))
 
 
-TERMS = st.sampled_from(["N", "M", "N % 4", "N % M", "N // 3", "2 * M", "M * N", "N - 2", "0", "4", "-1"])
+TERMS = st.sampled_from(
+    ["N", "M", "N % 4", "N % M", "N // 3", "2 * M", "M * N", "N - 2", "0", "4", "-1"]
+)
 
 
 @given(

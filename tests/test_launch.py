@@ -434,3 +434,4 @@ def test_large_outputs_begin_at_a_cache_line():
     fn = compile(pointwise(), target="interpret")
     for n in (1024, 4097):
         assert fn(np.ones(n, F)).ctypes.data % 64 == 0
+        assert fn(np.ones(n, F)).ctypes.data % 4096 == 2048  # NumPy's own: 16

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable
 
 import pytest
-from schedule_run import assert_computes, body, leaf, loops, nest, positions, random, state
 
 import loopnest as ln
+from schedule_run import assert_computes, body, leaf, loops, nest, positions, random, state
 
 # 10 to 13: side consumers, common consumers, several outputs
 
@@ -256,9 +256,7 @@ def test_rule_32_two_sums(target: int) -> None:
     f, t1, (t2, t3), y = siblings(ln.sum, ln.sum)
     t1.compute_at((t2, t3)[target], 2)
     assert positions(t1, t2, t3, y) == (2, 1, 1, 0)
-    assert nest(f) == ONE_LOOP.replace("-inf", "0.0").replace(
-        "max(T3[0], T1[0])", "T3[0] + T1[0]"
-    )
+    assert nest(f) == ONE_LOOP.replace("-inf", "0.0").replace("max(T3[0], T1[0])", "T3[0] + T1[0]")
     assert_computes(f, random(3, 5))
 
 
@@ -370,7 +368,7 @@ def test_rule_32_split_broadcasts_are_reached_through_the_common_consumer() -> N
 
 
 def test_rule_32_each_tensor_is_replayed_once() -> None:
-    """A diamond of pointwise tensors between producer and target: no tensor gets a second history."""
+    """A diamond of tensors between producer and target: no tensor gets a second history."""
     with ln.Fusion("k") as f:
         x = f.input("x", ("I", "J"), ln.float32)
         t1 = x + 1.0

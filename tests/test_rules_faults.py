@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from schedule_run import PT, assert_computes, leaf, loops, nest, random, state
 
 import loopnest as ln
+from schedule_run import PT, assert_computes, leaf, loops, nest, random, state
 
 
 def placed(position: int) -> tuple[ln.Fusion, list[ln.TensorView]]:

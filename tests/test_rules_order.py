@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+
+import loopnest as ln
+from loopnest import kir
 from schedule_run import (
     PT,
     assert_computes,
@@ -17,9 +20,6 @@ from schedule_run import (
     random,
     state,
 )
-
-import loopnest as ln
-from loopnest import kir
 
 
 def refused(message: str) -> pytest.RaisesExc[ln.ScheduleError]:
@@ -287,7 +287,7 @@ def test_rule_35_at_2_the_types_clash() -> None:
     t1.compute_at(y, 2)
     t1.axis(1).parallelize(PT.block_y)
     y.axis(1).parallelize(PT.block_x)
-    with pytest.raises(ln.LoweringError, match="axes that share a loop share one parallel type$"):
+    with pytest.raises(ln.LoweringError, match=r"axes that share a loop share one parallel type$"):
         program(f)
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from schedule_run import PT, assert_computes, body, leaf, loops, nest, positions, random, state
 
 import loopnest as ln
+from schedule_run import PT, assert_computes, body, leaf, loops, nest, positions, random, state
 
 
 def chain(*shape: str, length: int = 2) -> tuple[ln.Fusion, list[ln.TensorView]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-from schedule_run import assert_computes, body, leaf, loops, nest, positions, random, state
 
 import loopnest as ln
+from schedule_run import assert_computes, body, leaf, loops, nest, positions, random, state
 
 
 def mapped(producer: ln.TensorView, consumer: ln.TensorView) -> dict[int, int]:
@@ -179,7 +179,7 @@ def test_rule_19_static_extents_that_differ_raise() -> None:
         t3 = ln.broadcast(x * 2.0, (False, True))
         y = f.output(t3 + u, "y")
         f.output(t3 + v, "z")
-    with pytest.raises(ln.ScheduleError, match="the extents (4 and 5|5 and 4) in one loop"):
+    with pytest.raises(ln.ScheduleError, match=r"the extents (4 and 5|5 and 4) in one loop"):
         t3.compute_at(y, 2)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from schedule_run import PT, assert_computes, leaf, loops, positions, random, state
 
 import loopnest as ln
+from schedule_run import PT, assert_computes, leaf, loops, positions, random, state
 
 
 def example() -> tuple[ln.Fusion, ln.TensorView, ln.TensorView, ln.TensorView, ln.TensorView]:

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
-from schedule_run import PT, assert_computes, leaf, loops, nest, positions, program, random, state
 
 import loopnest as ln
+from schedule_run import PT, assert_computes, leaf, loops, nest, positions, program, random, state
 
 
 def chain(*shape: int | str, length: int) -> tuple[ln.Fusion, list[ln.TensorView]]:
@@ -165,7 +165,10 @@ def test_a_failed_call_leaves_no_trace_and_a_nested_one_neither() -> None:
     t1.compute_at(y, 1)
     with pytest.raises(ln.ScheduleError):
         t1.split(0, 4)
-    assert [origin.call for origin in f.trace] == ["y.split(axis=0, factor=4)", "T1.compute_at(y, 1)"]
+    assert [origin.call for origin in f.trace] == [
+        "y.split(axis=0, factor=4)",
+        "T1.compute_at(y, 1)",
+    ]
 
 
 def test_the_trace_names_calls_files_and_lines() -> None:
@@ -177,8 +180,6 @@ def test_the_trace_names_calls_files_and_lines() -> None:
     f.inline_most()
     ln.inline_most([t2])
     ln.parallelize_like(y)
-    cached = t2
-    assert cached is t2
     assert [origin.call for origin in f.trace] == [
         "y.split(axis=1, factor=4, inner=False)",
         "propagate(y, -1)",
@@ -196,7 +197,7 @@ def test_nodes_carry_the_call_that_placed_them() -> None:
     f, (t1, y) = chain("I", length=2)
     y.split(0, 4)
     t1.compute_at(y, 1)
-    (stored,) = [node for node in program(f).body]
+    (stored,) = program(f).body
     assert stored.origin is not None
     assert stored.origin.call == "y.split(axis=0, factor=4)"
 

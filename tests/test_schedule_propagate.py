@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable
 
 import pytest
-from schedule_run import PT, assert_computes, leaf, positions, random, state
 
 import loopnest as ln
+from schedule_run import PT, assert_computes, leaf, positions, random, state
 
 
 def layer() -> tuple[ln.Fusion, dict[str, ln.TensorView]]:
@@ -101,7 +101,9 @@ def test_propagate_refuses_to_change_a_frozen_prefix() -> None:
     tensors["t"].compute_at(tensors["total"], 1)
     tensors["y"].split(0, 4)
     before = state(g)
-    with pytest.raises(ln.ScheduleError, match=r"^propagate\(y, -1\): it would change the leading 1"):
+    with pytest.raises(
+        ln.ScheduleError, match=r"^propagate\(y, -1\): it would change the leading 1"
+    ):
         ln.propagate(tensors["y"])
     assert state(g) == before
 
@@ -164,8 +166,8 @@ BAD: list[tuple[Callable[[ln.TensorView, ln.TensorView], object], str]] = [
      "leaf axes [i0, i1], so use -3..2"),
     (lambda x, y: ln.propagate(y, 1.5), "propagate(y, 1.5): position 1.5 is not an int; "  # type: ignore[arg-type]
      "a position counts leading leaf axes"),
-    (lambda x, y: ln.propagate(x), "propagate(x, -1): x is an input, which has no loops of its own; "
-     "only cache_after and compute_at apply to inputs"),
+    (lambda x, y: ln.propagate(x), "propagate(x, -1): x is an input, which has no loops of its "
+     "own; only cache_after and compute_at apply to inputs"),
     (lambda x, y: ln.propagate("y"), "propagate('y'): it is no TensorView"),  # type: ignore[arg-type]
     (lambda x, y: ln.parallelize_like(x), "parallelize_like(x): x is an input, which has no loops "
      "of its own; only cache_after and compute_at apply to inputs"),

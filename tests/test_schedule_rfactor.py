@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from schedule_run import PT, assert_computes, interpreted, leaf, loops, positions, random, state
 
 import loopnest as ln
+from schedule_run import PT, assert_computes, interpreted, leaf, loops, positions, random, state
 
 
 def reduced(

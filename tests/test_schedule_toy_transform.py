@@ -8,6 +8,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 import pytest
+
+import loopnest as ln
+from loopnest.domain import IterDomain, Transform
+from loopnest.expr import ONE, Expr
+from loopnest.lower.pipeline import lower
+from loopnest.schedule.funnel import leaf_position, primitive
+from loopnest.schedule.transforms import rebind
+from loopnest.simplify import Simplifier
 from schedule_run import (
     PT,
     assert_computes,
@@ -20,14 +28,6 @@ from schedule_run import (
     random,
     state,
 )
-
-import loopnest as ln
-from loopnest.domain import IterDomain, Transform
-from loopnest.expr import ONE, Expr
-from loopnest.lower.pipeline import lower
-from loopnest.schedule.funnel import leaf_position, primitive
-from loopnest.schedule.transforms import rebind
-from loopnest.simplify import Simplifier
 
 
 class Reverse(Transform):

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from schedule_run import PT, assert_computes, leaf, nest, random, state
 
 import loopnest as ln
+from schedule_run import PT, assert_computes, leaf, nest, random, state
 
 
 def doubled(*shape: int | str) -> tuple[ln.Fusion, ln.TensorView]:
@@ -202,7 +202,8 @@ BAD: list[tuple[Call, str]] = [
      "leaf axes are given by position"),
     (lambda y: y.split(1.0, 4), "y.split(axis=1.0, factor=4): axis 1.0 is not an int; "  # type: ignore[arg-type]
      "leaf axes are given by position"),
-    (lambda y: y.split(0, 0), f"y.split(axis=0, factor=0): the factor 0 is not allowed; {NO_FACTOR}"),
+    (lambda y: y.split(0, 0),
+     f"y.split(axis=0, factor=0): the factor 0 is not allowed; {NO_FACTOR}"),
     (lambda y: y.split(0, -2),
      f"y.split(axis=0, factor=-2): the factor -2 is not allowed; {NO_FACTOR}"),
     (lambda y: y.split(0, 2.5),  # type: ignore[arg-type]
@@ -212,7 +213,8 @@ BAD: list[tuple[Call, str]] = [
     (lambda y: y.split(0, "M"),
      "y.split(axis=0, factor='M'): 'M' is no size symbol of fusion k; the symbols are N, D"),
     (lambda y: y.merge(0, 0), "y.merge(0, 0): axis 0 cannot be merged with itself; name two axes"),
-    (lambda y: y.merge(0, -3), "y.merge(0, -3): axis 0 cannot be merged with itself; name two axes"),
+    (lambda y: y.merge(0, -3),
+     "y.merge(0, -3): axis 0 cannot be merged with itself; name two axes"),
     (lambda y: y.merge(2), "y.merge(2): axis 2 is the last of the leaf axes [i0, i1, b2], there is "
      "none to merge it with; name the inner axis: merge(2, other)"),
     (lambda y: y.merge(-1), "y.merge(-1): axis 2 is the last of the leaf axes [i0, i1, b2], there "
@@ -297,8 +299,11 @@ def test_a_memory_is_one_of_three() -> None:
 def test_merge_of_iteration_and_reduction_is_refused() -> None:
     f, y = summed()
     before = state(f)
-    for axes, kinds in (((0, 1), "axis 0 is an iteration axis and axis 1 a reduction"),
-                        ((1, 2), "axis 1 is a reduction axis and axis 2 an iteration")):  # fmt: skip
+    cases = {
+        (0, 1): "axis 0 is an iteration axis and axis 1 a reduction",
+        (1, 2): "axis 1 is a reduction axis and axis 2 an iteration",
+    }
+    for axes, kinds in cases.items():
         with pytest.raises(ln.ScheduleError) as caught:
             y.merge(*axes)
         assert str(caught.value) == f"y.merge({axes[0]}, {axes[1]}): {kinds} axis; {ONLY}"
@@ -411,6 +416,21 @@ def test_extent_and_kind_of_axes() -> None:
     assert y.ndim == 4
 
 
+def test_what_does_not_exist_yet_says_so() -> None:
+    f, y = doubled("I", "J")
+    before = state(f)
+    calls: dict[str, Callable[[], object]] = {
+        "y.circular_buffer(2)": lambda: y.circular_buffer(2),
+        "y.swizzle(Swizzle.XOR, 0, 1)": lambda: y.swizzle(ln.Swizzle.XOR, 0, 1),
+        "y.set_allocation(order=None, pad={0: 1})": lambda: y.set_allocation(pad={0: 1}),
+    }
+    for text, call in calls.items():
+        with pytest.raises(ln.NotSupported) as caught:
+            call()
+        assert str(caught.value) == f"{text}: it does not exist yet"
+    assert state(f) == before
+
+
 # Siblings
 
 
@@ -464,7 +484,8 @@ def test_any_sequence_of_transforms_computes_the_same(data: st.DataObject) -> No
             case "symbol":
                 y.split(axis, data.draw(st.sampled_from(["I", "J"])))
             case "merge" if y.ndim > 1:
-                other = data.draw(st.integers(0, y.ndim - 1).filter(lambda o: o != axis % y.ndim))
+                places = [place for place in range(y.ndim) if place != axis % y.ndim]
+                other = data.draw(st.sampled_from(places))
                 y.merge(axis, other)
             case "reorder":
                 y.reorder({axis: data.draw(st.integers(0, y.ndim - 1))})

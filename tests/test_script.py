@@ -319,6 +319,9 @@ def test_roundings_are_counted():
 def test_16_bit_tensors_are_rounded_once_where_they_are_defined():
     assert roundings(lambda x: x * 2.0 + 1.0, ln.float16) == {"float16": 2, "float32": 2}
     assert roundings(lambda x: ln.sum(x, axis=1), ln.bfloat16) == {"bfloat16": 1, "float32": 99}
+    assert roundings(lambda x: ln.maximum(ln.permute(x, (1, 0)), 0.5), ln.float16) == {"float16": 1}
+    assert roundings(lambda x: ln.max(abs(x), axis=1), ln.float16) == {}
+    assert roundings(lambda x: ln.cast(x, ln.float16), ln.bfloat16) == {"float16": 1}
 
 
 def test_bound_is_of_the_longest_way():

@@ -5,9 +5,9 @@ neighbouring numbers), is off by at most about k * u times the largest magnitude
 roundings along the longest way from the inputs are counted, by type: one for each addition,
 multiplication, division or square root; 8 for a function such as exp, whose results are within 4
 ulp; n - 1 times those of one step for a reduction of n elements, in whatever order it folds; one
-more where a 16-bit tensor is defined or a cast narrows. Selections, maxima and comparisons are
-exact. The largest magnitude is taken to be that of the results: the bound holds where the values on
-the way are not much larger, which is how arguments for a comparison should be made.
+more where a 16-bit tensor is computed or a cast narrows. Copies, selections, maxima and comparisons
+are exact. The largest magnitude is taken to be that of the results: the bound holds where the
+values on the way are not much larger, which is how arguments for a comparison should be made.
 
 Both sides of a comparison may be off by the bound, hence twice the bound is allowed.
 
@@ -106,6 +106,7 @@ def _of_tensor(
     }
     # A reducer's components depend on each other, so each is as far off as the worst.
     found = _worst([_of_expression(value, leaves) for value in definition.values])
+    exact = all(_selects(value, tensor.dtype) for value in definition.values)
     if definition.reducer is not None:
         types = [value.dtype for value in definition.values]
         left = tuple([Arg(n, t) for n, t in enumerate(types)])
@@ -113,7 +114,19 @@ def _of_tensor(
         steps = definition.reducer.combine(left, right)
         step = _worst([_of_expression(value, {}) for value in steps])
         found = found.after(step, max(_length(tensor, sizes) - 1, 0))
-    return found.plus(tensor.dtype, 1) if tensor.dtype.is_half else found
+        exact = exact and not step.count
+    return found.plus(tensor.dtype, 1) if tensor.dtype.is_half and not exact else found
+
+
+def _selects(value: Expr, dtype: DType) -> bool:
+    """Whether `value` is one of its operands of type `dtype`, or the negative of one."""
+    for node in walk(value):
+        if isinstance(node, Op):
+            if node.op != "cast" and _own_roundings(node):
+                return False
+        elif node.dtype.is_float and not (isinstance(node, Arg) and node.dtype is dtype):
+            return False
+    return True
 
 
 def _length(tensor: TensorView, sizes: Mapping[str, int]) -> int:

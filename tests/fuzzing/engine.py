@@ -19,6 +19,7 @@ from fuzzing.judge import (
     lowered,
     require_order,
     run,
+    targets_of,
 )
 from fuzzing.program import Case, Session
 from fuzzing.schedules import ScheduleWriter
@@ -123,8 +124,9 @@ class Engine:
         if isinstance(found, str):
             return
         job.kernel = found
-        if "interpret" in self.targets:
-            self._run(job, compiled(found, "interpret"), "interpret")
+        for target in targets_of(found, self.targets):
+            if target != "c" and outcome.failure is None:
+                self._run(job, compiled(found, target), target)
 
     def _math(self, number: int, session: Session) -> Sequence[Expected]:
         """Write the math of a case, and return what it computes; both are kept for the next."""
@@ -217,7 +219,7 @@ def _judge_lines(session: Session, case: Case, targets: Sequence[str]) -> None:
         if kernel in OF_LOOPS and case.schedule[-1:] == (SERIAL,):
             raise Failure("lowering", f"refused for {kernel}, but every loop is serial", SERIAL)
         return
-    for target in targets:
+    for target in targets_of(kernel, targets):
         function = compiled(kernel, target)
         for one in expected:
             run(function, one, target)

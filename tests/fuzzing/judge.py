@@ -190,21 +190,44 @@ def lowered(fusion: ln.Fusion) -> Kernel | str:
     """Return the kernel of `fusion`, or why there is none.
 
     Raises:
-        Failure: an error that is no LoweringError or NotSupported, or one without a good reason.
+        Failure: an error that is no LoweringError or NotSupported, or one without a good reason;
+            a lowering that changes the fusion, or says another thing the second time.
     """
     require_order(fusion)
+    before = Snapshot(fusion)
     try:
         kernel = lower_fusion(fusion)
+        again = lower_fusion(fusion)
     except (ln.LoweringError, ln.NotSupported) as error:
         return refusal_of(error)
     except Exception as error:
         raise Failure("lowering", f"{type(error).__name__}: {error}") from error
+    finally:
+        before.require_same("ln.lower(f)", None)
+    require_texts(kernel, again)
+    return kernel
+
+
+_NO_CUDA = re.compile(r"its LOCAL buffer has the symbolic size")
+
+
+def require_texts(kernel: Kernel, again: Kernel) -> None:
+    """Raise `Failure` where a kernel does not print, or prints differently when lowered again."""
     try:
         text = str(kernel)
-        assert text.startswith("# loopnest nest 1\n")
+        kernel.c()
+        same = text == str(again)
     except Exception as error:
         raise Failure("printing", f"{type(error).__name__}: {error}") from error
-    return kernel
+    if not same or not text.startswith("# loopnest nest 1\n"):
+        raise Failure("printing", "the same fusion lowers to two texts")
+    try:
+        kernel.cuda()
+    except ln.LoweringError as error:
+        if not _NO_CUDA.search(str(error)):
+            raise Failure("printing", f"LoweringError: {error}") from error
+    except Exception as error:
+        raise Failure("printing", f"{type(error).__name__}: {error}") from error
 
 
 # Runs
@@ -278,7 +301,7 @@ def check(fusion: ln.Fusion, expected: Sequence[Expected], targets: Sequence[str
     if isinstance(kernel, str):
         print(f"no kernel: {kernel}")
         return kernel
-    for target in targets:
+    for target in targets_of(kernel, targets):
         function = compiled(kernel, target)
         for case in expected:
             run(function, case, target)
@@ -302,14 +325,25 @@ def check_oracle(fusion: ln.Fusion, expected: Sequence[Expected]) -> None:
         compare(outputs, case, where)
 
 
+THREADS_APART = "interpret, threads one by one"
+"""The target on which a value that crosses threads shows: they run in a random order."""
+
+
+def targets_of(kernel: Kernel, targets: Sequence[str]) -> tuple[str, ...]:
+    """Return `targets`, with `THREADS_APART` where `kernel` has threads and is interpreted."""
+    if "interpret" in targets and kernel.program.launch:
+        return (*targets, THREADS_APART)
+    return tuple(targets)
+
+
 def compiled(kernel: Kernel, target: str) -> Any:
     """Return `kernel` ready to run.
 
     Raises:
         Failure: it does not compile.
     """
-    options = {"optimize": 1} if target == "c" else {}
+    options = {"c": {"optimize": 1}, THREADS_APART: {"thread_order": 1}}.get(target, {})
     try:
-        return compile_kernel(kernel, target=target, **options)
+        return compile_kernel(kernel, target=target.partition(",")[0], **options)
     except Exception as error:
         raise Failure("compile", f"{type(error).__name__}: {error}", where=target) from error

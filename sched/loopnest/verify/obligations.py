@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loopnest import kir
-from loopnest.dtypes import DType
 from loopnest.enums import IterKind
 from loopnest.expr import (
     ZERO,
@@ -21,6 +20,7 @@ from loopnest.expr import (
     Load,
     Local,
     Op,
+    ScalarParam,
     walk,
 )
 from loopnest.math_snapshot import MathSnapshot, MathTensor, at
@@ -235,13 +235,11 @@ def _guarded(value: Expr, number: int, guards: Guards) -> Guards:
 
 
 def _decidable(condition: Expr) -> bool:
-    return all(_is_index(n.dtype) or n.dtype.is_bool for n in walk(condition)) and not any(
-        isinstance(n, Local) for n in walk(condition)
+    """Whether a condition is one of indices and sizes alone."""
+    nodes = list(walk(condition))
+    return all(n.dtype.kind == "x" or n.dtype.is_bool for n in nodes) and not any(
+        isinstance(n, (Local, ScalarParam)) for n in nodes
     )
-
-
-def _is_index(dtype: DType) -> bool:
-    return dtype.kind == "x"
 
 
 def _other_value(found: Const, wanted: Const) -> bool:
