@@ -82,7 +82,7 @@ def expressions() -> st.SearchStrategy[Expr]:
 
 
 PROPERTY = settings(
-    max_examples=300, deadline=None, derandomize=True,
+    max_examples=150, deadline=None, derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )  # fmt: skip
 
@@ -160,7 +160,7 @@ FACTS = {
 @given(
     expressions(), expressions(), environments(), st.sets(st.sampled_from(list(FACTS)), max_size=3)
 )
-@settings(PROPERTY, max_examples=600)
+@settings(PROPERTY, max_examples=250)
 def test_what_is_proved_under_assumptions_is_true(
     a: Expr, b: Expr, env: dict[Expr, int], chosen: set[str]
 ) -> None:

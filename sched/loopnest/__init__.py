@@ -27,6 +27,7 @@ from loopnest.errors import (
     ScheduleError,
     VerifyError,
 )
+from loopnest.fusion import Fusion
 from loopnest.ops.linalg import matmul
 from loopnest.ops.pointwise import (
     abs,
@@ -93,7 +94,7 @@ from loopnest.ops.structure import (
     squeeze,
     unfold,
 )
-from loopnest.tensor import Fusion, TensorView
+from loopnest.tensor import TensorView
 
 if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     from loopnest import kir

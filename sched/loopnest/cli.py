@@ -26,9 +26,9 @@ from loopnest.script import kernels_of
 from loopnest.selection import Choice, CliError, Source, choose
 
 if TYPE_CHECKING:
+    from loopnest.fusion import Fusion
     from loopnest.kernel import Kernel
     from loopnest.runtime.launch import CompiledKernel
-    from loopnest.tensor import Fusion
     from loopnest.trial import Arguments
 
 Command: TypeAlias = Callable[..., Any]

@@ -18,9 +18,10 @@ from loopnest.domain import IterDomain, TensorDomain, transforms_between
 from loopnest.dtypes import DType
 from loopnest.errors import LaunchError
 from loopnest.expr import Arg, Coordinate, Expr, Index
+from loopnest.fusion import Fusion
 from loopnest.numeric import Values, evaluate_expr, held, rounded, stored
 from loopnest.simplify import Simplifier
-from loopnest.tensor import Fusion, TensorView
+from loopnest.tensor import TensorView
 
 Result: TypeAlias = "npt.NDArray[Any] | tuple[npt.NDArray[Any], ...]"
 

@@ -13,8 +13,8 @@ from loopnest.dtypes import DType
 from loopnest.enums import Memory
 from loopnest.errors import CompileError, LoweringError
 from loopnest.expr import Const, Expr
+from loopnest.fusion import Fusion
 from loopnest.lowered import Lowered, TensorInfo
-from loopnest.tensor import Fusion
 
 if TYPE_CHECKING:
     from loopnest.runtime.cubin import Resources

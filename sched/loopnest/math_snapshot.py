@@ -22,8 +22,9 @@ from loopnest.domain import IterDomain, TensorDomain, transforms_between
 from loopnest.dtypes import DType
 from loopnest.enums import IterKind
 from loopnest.expr import Arg, Const, Coordinate, Expr, Op, ScalarParam, Symbol, substitute
+from loopnest.fusion import Fusion
 from loopnest.simplify import Simplifier
-from loopnest.tensor import Fusion, TensorView
+from loopnest.tensor import TensorView
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,9 @@ import pytest
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from loopnest.fusion import Fusion
     from loopnest.kernel import Kernel
     from loopnest.script import KernelDef
-    from loopnest.tensor import Fusion
     from loopnest.trial import Arguments
 
 _SMALL = (37, 19, 23, 11)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from loopnest.errors import DefinitionError, LaunchError, ScheduleError
-from loopnest.tensor import Fusion
+from loopnest.fusion import Fusion
 
 if TYPE_CHECKING:
     from loopnest.kernel import Kernel

@@ -21,7 +21,7 @@ from loopnest.script import KernelDef, forget, kernels_of
 from loopnest.trial import make_arguments
 
 if TYPE_CHECKING:
-    from loopnest.tensor import Fusion
+    from loopnest.fusion import Fusion
     from loopnest.trial import Arguments
 
 

@@ -24,7 +24,8 @@ from loopnest import dtypes
 from loopnest.arguments import size_value
 from loopnest.dtypes import DType
 from loopnest.expr import Arg, Expr, Op, walk
-from loopnest.tensor import Fusion, TensorView
+from loopnest.fusion import Fusion
+from loopnest.tensor import TensorView
 
 if TYPE_CHECKING:
     import numpy.typing as npt

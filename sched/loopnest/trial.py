@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from loopnest.arguments import check_conditions, size_value
 from loopnest.dtypes import DType
 from loopnest.errors import DefinitionError, LaunchError
-from loopnest.tensor import Fusion
+from loopnest.fusion import Fusion
 from loopnest.tolerance import Verdict, bounds, compare
 
 if TYPE_CHECKING:

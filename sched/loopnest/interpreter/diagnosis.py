@@ -13,8 +13,8 @@ from loopnest.math_snapshot import MathSnapshot, at, thaw
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from loopnest.fusion import Fusion
     from loopnest.interpreter.recorder import Recorder
-    from loopnest.tensor import Fusion
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,14 @@ from loopnest.domain import IterDomain
 from loopnest.enums import ParallelType
 from loopnest.errors import LoweringError
 from loopnest.expr import ONE, Const, Expr
+from loopnest.fusion import Fusion
 from loopnest.lower.promotion import Promoter, Promotion
 from loopnest.origin import Origin
 from loopnest.schedule.loop_groups import Conflict, LoopGroup
 from loopnest.schedule.loops import LoopForest
 from loopnest.schedule.order import LoopBody
 from loopnest.simplify import Simplifier
-from loopnest.tensor import Fusion, TensorView
+from loopnest.tensor import TensorView
 
 
 @dataclass(frozen=True, eq=False, slots=True)

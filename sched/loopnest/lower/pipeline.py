@@ -9,6 +9,7 @@ from loopnest.buffers import Buffer
 from loopnest.collector import paused
 from loopnest.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
 from loopnest.expr import Expr
+from loopnest.fusion import Fusion
 from loopnest.kir import Output, Param, Program
 from loopnest.lower.allocation import Storage, allocate
 from loopnest.lower.build import index_tree, insert_allocations, statements, tree_text
@@ -22,7 +23,7 @@ from loopnest.lowered import Lowered, TensorInfo
 from loopnest.math_snapshot import capture
 from loopnest.printers.nest import print_nest
 from loopnest.simplify import Simplifier
-from loopnest.tensor import Fusion, TensorView
+from loopnest.tensor import TensorView
 
 
 def lower(fusion: Fusion) -> Lowered:

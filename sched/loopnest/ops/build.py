@@ -17,6 +17,7 @@ from loopnest.dtypes import DType
 from loopnest.enums import IterKind
 from loopnest.errors import DefinitionError
 from loopnest.expr import ONE, Arg, Expr, cast
+from loopnest.fusion import Fusion
 from loopnest.ops.operands import (
     Operand,
     Refused,
@@ -25,7 +26,7 @@ from loopnest.ops.operands import (
     call_text,
     require_tensor,
 )
-from loopnest.tensor import Fusion, TensorView
+from loopnest.tensor import TensorView
 
 Axis: TypeAlias = tuple[Expr, IterKind]
 """A root axis to be: its extent and kind."""

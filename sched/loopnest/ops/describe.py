@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from loopnest.expr import OPS, TEXT, Expr
-from loopnest.tensor import Fusion, TensorView
+from loopnest.fusion import Fusion
+from loopnest.tensor import TensorView
 
 
 def math_text(fusion: Fusion) -> str:

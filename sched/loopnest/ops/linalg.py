@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from loopnest.errors import DefinitionError
 from loopnest.expr import Expr, Op
+from loopnest.fusion import Fusion
 from loopnest.ops.apply import ARITHMETIC
 from loopnest.ops.build import common_axes, elementwise, insert_axes
 from loopnest.ops.operands import call_text, common_type, fusion_of, kind_text
 from loopnest.ops.reducers import SUM
 from loopnest.ops.reductions import WIDE, fold
-from loopnest.tensor import Fusion, TensorView
+from loopnest.tensor import TensorView
 
 
 def matmul(a: TensorView, b: TensorView) -> TensorView:

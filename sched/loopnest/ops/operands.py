@@ -14,7 +14,9 @@ from loopnest import dtypes
 from loopnest.dtypes import DType
 from loopnest.errors import DefinitionError
 from loopnest.expr import Const, Expr, cast
-from loopnest.tensor import Fusion, TensorView
+from loopnest.fusion import Fusion
+from loopnest.operators import Operators
+from loopnest.tensor import TensorView
 
 Number: TypeAlias = "bool | int | float"
 Scalar: TypeAlias = "ScalarOperand | bool | int | float"
@@ -32,7 +34,7 @@ class Refused(Exception):
         self.reason, self.hint = reason, hint
 
 
-class ScalarOperand:
+class ScalarOperand(Operators["Scalar", "ScalarOperand"]):
     """A run-time scalar argument of a fusion, or an expression of such; no TensorView.
 
     With another scalar or a number it gives a scalar again, with a TensorView a TensorView. Each
@@ -40,7 +42,6 @@ class ScalarOperand:
     """
 
     __slots__ = ("expr", "fusion")
-    __array_ufunc__ = None  # an array on the left leaves the operator to the scalar
 
     def __init__(self, expr: Expr, fusion: Fusion) -> None:
         self.expr, self.fusion = expr, fusion
@@ -61,90 +62,14 @@ class ScalarOperand:
             str(self), "a scalar has no truth value before the launch", "use ln.where(cond, a, b)"
         )
 
-    def __add__(self, other: Scalar) -> ScalarOperand:
-        return _binary("add", self, other)
+    def _operate(self, name: str, *operands: object) -> ScalarOperand:
+        from loopnest.ops import pointwise
 
-    def __radd__(self, other: Scalar) -> ScalarOperand:
-        return _binary("add", other, self)
-
-    def __sub__(self, other: Scalar) -> ScalarOperand:
-        return _binary("sub", self, other)
-
-    def __rsub__(self, other: Scalar) -> ScalarOperand:
-        return _binary("sub", other, self)
-
-    def __mul__(self, other: Scalar) -> ScalarOperand:
-        return _binary("mul", self, other)
-
-    def __rmul__(self, other: Scalar) -> ScalarOperand:
-        return _binary("mul", other, self)
-
-    def __truediv__(self, other: Scalar) -> ScalarOperand:
-        return _binary("div", self, other)
-
-    def __rtruediv__(self, other: Scalar) -> ScalarOperand:
-        return _binary("div", other, self)
-
-    def __mod__(self, other: Scalar) -> ScalarOperand:
-        return _binary("mod", self, other)
-
-    def __rmod__(self, other: Scalar) -> ScalarOperand:
-        return _binary("mod", other, self)
-
-    def __pow__(self, other: Scalar) -> ScalarOperand:
-        return _binary("pow", self, other)
-
-    def __rpow__(self, other: Scalar) -> ScalarOperand:
-        return _binary("pow", other, self)
-
-    def __lt__(self, other: Scalar) -> ScalarOperand:
-        return _binary("lt", self, other)
-
-    def __le__(self, other: Scalar) -> ScalarOperand:
-        return _binary("le", self, other)
-
-    def __gt__(self, other: Scalar) -> ScalarOperand:
-        return _binary("gt", self, other)
-
-    def __ge__(self, other: Scalar) -> ScalarOperand:
-        return _binary("ge", self, other)
-
-    def __and__(self, other: Scalar) -> ScalarOperand:
-        return _binary("bitand", self, other)
-
-    def __rand__(self, other: Scalar) -> ScalarOperand:
-        return _binary("bitand", other, self)
-
-    def __or__(self, other: Scalar) -> ScalarOperand:
-        return _binary("bitor", self, other)
-
-    def __ror__(self, other: Scalar) -> ScalarOperand:
-        return _binary("bitor", other, self)
-
-    def __neg__(self) -> ScalarOperand:
-        return _unary("neg", self)
-
-    def __abs__(self) -> ScalarOperand:
-        return _unary("abs", self)
-
-    def __invert__(self) -> ScalarOperand:
-        return _unary("invert", self)
-
-
-def _binary(name: str, left: Scalar, right: Scalar) -> ScalarOperand:
-    from loopnest.ops import pointwise
-
-    if isinstance(right, TensorView):
-        return NotImplemented  # the reflected operator of the TensorView takes over
-    function: Callable[[Scalar, Scalar], ScalarOperand] = getattr(pointwise, name)
-    return function(left, right)
-
-
-def _unary(name: str, operand: ScalarOperand) -> ScalarOperand:
-    from loopnest.ops import pointwise
-
-    function: Callable[[ScalarOperand], ScalarOperand] = getattr(pointwise, name)
-    return function(operand)
+        if isinstance(operands[-1], TensorView):
+            reflected: ScalarOperand = NotImplemented  # that of the TensorView takes over
+            return reflected
+        function: Callable[..., ScalarOperand] = getattr(pointwise, name)
+        return function(*operands)
 
 
 def is_number(value: object) -> TypeGuard[Number]:

@@ -9,6 +9,7 @@ from loopnest.dtypes import DType, int64
 from loopnest.enums import IterKind
 from loopnest.errors import DefinitionError, NotSupported
 from loopnest.expr import Coordinate, Expr, Op, Symbol, cast, walk
+from loopnest.fusion import Fusion, current_fusion
 from loopnest.ops.build import Axis, axes_of, define, insert_axes, move, normalized_axes, position
 from loopnest.ops.operands import (
     Refused,
@@ -22,7 +23,7 @@ from loopnest.ops.operands import (
     require_tensor,
     show,
 )
-from loopnest.tensor import Fusion, TensorView, current_fusion, root_axis
+from loopnest.tensor import TensorView, root_axis
 
 Extent: TypeAlias = "int | str | Expr"
 

@@ -16,8 +16,9 @@ from typing import Concatenate, ParamSpec, TypeVar
 from loopnest.collector import paused
 from loopnest.domain import TensorDomain
 from loopnest.errors import ScheduleError
+from loopnest.fusion import Fusion
 from loopnest.origin import caller
-from loopnest.tensor import Fusion, TensorView
+from loopnest.tensor import TensorView
 
 P = ParamSpec("P")
 R = TypeVar("R")

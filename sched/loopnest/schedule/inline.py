@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from loopnest.enums import ParallelType
 from loopnest.errors import ScheduleError
+from loopnest.fusion import Fusion, current_fusion
 from loopnest.schedule.compute_at import set_position
 from loopnest.schedule.funnel import (
     Refusal,
@@ -17,7 +18,7 @@ from loopnest.schedule.funnel import (
 from loopnest.schedule.loop_groups import Conflict
 from loopnest.schedule.loops import LoopForest
 from loopnest.schedule.replay import shared_positions
-from loopnest.tensor import Fusion, TensorView, current_fusion
+from loopnest.tensor import TensorView
 
 _STRICT = frozenset({ParallelType.vectorize})
 _BEST_EFFORT = frozenset({ParallelType.vectorize, ParallelType.unroll})

@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from loopnest.domain import IterDomain, ancestors
+from loopnest.fusion import Fusion
 from loopnest.schedule.loop_groups import Conflict, LoopGroup, RootClass
 from loopnest.schedule.order import LoopBody, Ordering
 from loopnest.schedule.replay import shared_positions
 from loopnest.schedule.root_map import pairs
-from loopnest.tensor import Fusion, TensorView
+from loopnest.tensor import TensorView
 
 
 class LoopForest:
