@@ -654,7 +654,8 @@ class Exact:
         bad = np.flatnonzero((who != who[start][group]) & writes[start][group])
         if not bad.size:
             return
-        if what == "threads" and self._equal_writes(buffer, marks, key, writes, bad, start, group):
+        time = np.concatenate([m.time for m in marks])[order]
+        if _one_value(marks) and _own_first(group, group[bad], who, time, writes):
             return
         source = np.concatenate([np.full(m.key.size, n) for n, m in enumerate(marks)])[order]
         point = np.concatenate([np.arange(m.key.size) for m in marks])[order]
@@ -665,21 +666,6 @@ class Exact:
             "race", message, marks[int(source[b])], int(point[b]),
             marks[int(source[a])], int(point[a]),
         )  # fmt: skip
-
-    def _equal_writes(
-        self,
-        buffer: Buffer,
-        marks: Sequence[Marks],
-        key: Array,
-        writes: Flags,
-        bad: Array,
-        start: Array,
-        group: Array,
-    ) -> bool:
-        """Whether the conflicts are whole stores alone, which claim one element: equal values."""
-        whole = all(m.work.is_final for m in marks if m.access.writes)
-        one = len({m.work.tensor.name for m in marks if m.access.writes}) == 1
-        return whole and one and bool(writes[bad].all())
 
     def _barriers(self) -> Iterator[Finding]:
         for site in self.model.barriers:
@@ -715,6 +701,28 @@ def _chains(columns: Mapping[str, Array]) -> tuple[Array, Flags]:
     broken = np.cumsum(bad)
     good: Flags = broken - broken[begin] + bad[begin] == 0
     return count, good
+
+
+def _one_value(marks: Sequence[Marks]) -> bool:
+    """Whether all writes are whole stores of one tensor: equal values where elements are equal."""
+    writes = [m.work for m in marks if m.access.writes]
+    return all(w.is_final for w in writes) and len({w.tensor.name for w in writes}) == 1
+
+
+def _own_first(group: Array, conflicts: Array, who: Array, time: Array, writes: Flags) -> bool:
+    """Whether in groups with conflicts each reader has stored the element itself before."""
+    among = np.isin(group, conflicts)
+    reads = np.flatnonzero(among & ~writes)
+    stores = np.flatnonzero(among & writes)
+    span = int(who.max(initial=0)) + 1
+    keys, places = np.unique(group[stores] * span + who[stores], return_inverse=True)
+    first = np.full(keys.size, np.iinfo(np.int64).max)
+    np.minimum.at(first, places, time[stores])
+    found = np.searchsorted(keys, group[reads] * span + who[reads])
+    known = found < keys.size
+    found = np.where(known, found, 0)
+    known &= keys[found] == group[reads] * span + who[reads]
+    return bool((known & (first[found] < time[reads])).all())
 
 
 def _repeats(chain: Array, value: Array) -> Flags:
