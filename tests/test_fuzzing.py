@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
+import loopnest as ln
 from fuzzing import Case, Failure, Session, check, expect
 from fuzzing.bounds import Approx, bounded_outputs
 from fuzzing.judge import compare, difference, refusal_of, require_order
 from fuzzing.program import primitive_of
 from fuzzing.shrink import Shrinker
 from fuzzing.snapshot import Snapshot
-
-import loopnest as ln
 
 
 def bounds_of(f: ln.Fusion, *arrays: np.ndarray) -> list[Approx]:
@@ -118,7 +118,7 @@ def test_a_schedule_that_computes_something_else_is_seen() -> None:
 
 def test_unknown_refusals_of_the_lowering_are_failures() -> None:
     error = ln.LoweringError("T1", "the moon is not full", "wait")
-    with pytest.raises(Failure, match="^lowering: LoweringError: T1: the moon is not full"):
+    with pytest.raises(Failure, match=r"^lowering: LoweringError: T1: the moon is not full"):
         refusal_of(error)
 
 
@@ -144,7 +144,7 @@ def test_another_error_than_scheduleerror_is_seen(monkeypatch: pytest.MonkeyPatc
         raise IndexError("tuple index out of range")
 
     monkeypatch.setattr(ln.TensorView, "pin", broken)
-    with pytest.raises(Failure, match="^call: IndexError: tuple index out of range"):
+    with pytest.raises(Failure, match=r"^call: IndexError: tuple index out of range"):
         session.attempt("t0.pin(0)")
 
 
@@ -155,7 +155,7 @@ def test_a_frozen_axis_that_moves_is_seen() -> None:
     before = Snapshot(session.fusion)
     t1 = session.tensor("t1")
     t1.domain = t1.domain.with_leaf(reversed(t1.leaf_domain))
-    with pytest.raises(Failure, match="^frozen: y: a frozen axis moved"):
+    with pytest.raises(Failure, match=r"^frozen: y: a frozen axis moved"):
         before.require_frozen("")
     require_order(written("x0 = f.input('x0', ('N',), ln.float32)").fusion)
 
