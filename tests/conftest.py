@@ -7,3 +7,6 @@ from pathlib import Path
 os.environ.setdefault(
     "LOOPNEST_CACHE_DIR", str(Path(__file__).resolve().parent.parent / "build" / "cache")
 )
+
+# Every kernel that a test compiles is proved first.
+os.environ.setdefault("LOOPNEST_VERIFY", "1")

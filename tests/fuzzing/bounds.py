@@ -242,12 +242,15 @@ def _known(args: list[Approx]) -> Array:
 
 
 def _determined(value: Array, error: Array, args: list[Approx], dtype: DType) -> Approx:
-    """Give infinities and NaNs their error: none where all operands are known."""
+    """Give infinities and NaNs their error: none where the operands decide.
+
+    They do where one of them is not finite already, and no other may be 0 or of either sign.
+    """
     unknown = sum(np.isinf(a.error) for a in args) > 0
-    special = ~np.isfinite(value)
-    surely = sum(~np.isfinite(a.value) for a in args) > 0
     inexact = sum(a.error > 0 for a in args) > 0
-    error = np.where(special, np.where(inexact & ~surely, np.inf, 0.0), error)
+    either = sum((a.error > 0) & (np.abs(a.value) <= a.error) for a in args) > 0
+    surely = (sum(~np.isfinite(a.value) for a in args) > 0) & ~either
+    error = np.where(np.isfinite(value), error, np.where(inexact & ~surely, np.inf, 0.0))
     return _limited(value, np.where(unknown, np.inf, error), dtype)
 
 

@@ -18,6 +18,7 @@ from fuzzing.judge import (
     expect,
     lowered,
     require_order,
+    require_ptx,
     run,
     targets_of,
 )
@@ -52,6 +53,7 @@ class Outcome:
         refused: the schedule lines that raised ScheduleError.
         calls: how many calls of each (primitive, outcome).
         refusals: why the lowering refused (at most twice: with and without parallel types).
+        lowered: whether there is a kernel in the end.
         runs: how many launches were judged.
     """
 
@@ -61,6 +63,7 @@ class Outcome:
     refused: tuple[str, ...] = ()
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)
     refusals: tuple[str, ...] = ()
+    lowered: bool = False
     runs: int = 0
 
 
@@ -77,7 +80,7 @@ class Engine:
 
     Args:
         seed: with the number of a case, decides all of it.
-        targets: where kernels run.
+        targets: where kernels run ("interpret", "c"); with "nvrtc" their CUDA text is compiled.
     """
 
     def __init__(self, seed: int = 0, targets: Sequence[str] = TARGETS) -> None:
@@ -123,7 +126,9 @@ class Engine:
         found, outcome.refusals = lowered_or_serial(session)
         if isinstance(found, str):
             return
-        job.kernel = found
+        job.kernel, outcome.lowered = found, True
+        if "nvrtc" in self.targets:
+            require_ptx(found)
         for target in targets_of(found, self.targets):
             if target != "c" and outcome.failure is None:
                 self._run(job, compiled(found, target), target)
@@ -219,6 +224,8 @@ def _judge_lines(session: Session, case: Case, targets: Sequence[str]) -> None:
         if kernel in OF_LOOPS and case.schedule[-1:] == (SERIAL,):
             raise Failure("lowering", f"refused for {kernel}, but every loop is serial", SERIAL)
         return
+    if "nvrtc" in targets:
+        require_ptx(kernel)
     for target in targets_of(kernel, targets):
         function = compiled(kernel, target)
         for one in expected:

@@ -31,6 +31,13 @@ _ARITHMETIC = ("add", "add", "sub", "sub", "mul", "mul", "maximum", "minimum")
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _REDUCTIONS = ("sum", "sum", "sum", "max", "max", "min", "mean", "mean", "prod", "any", "all")
 _SYMBOLS = "NMK"
+_FLAVOURS = {
+    "any": (),
+    "broadcasts": ("_binary", "_broadcast", "_expand", "_permute"),
+    "reductions": ("_reduce", "_welford", "_softmax"),
+    "diamonds": ("_binary",),
+}
+"""What some fusions have more of."""
 
 
 class FusionWriter:
@@ -45,6 +52,7 @@ class FusionWriter:
         self.session, self.rng = session, rng
         self.count = 0
         self.dims: list[int | str] = []
+        self.flavour = rng.choice(list(_FLAVOURS))
 
     def write(self) -> None:
         """Write inputs, operations and outputs."""
@@ -131,8 +139,9 @@ class FusionWriter:
             self._expand: 4, self._source: 3, self._matmul: 4, self._cast: 4, self._softmax: 3,
             self._welford: 3, self._logic: 3, self._layer: 2,
         }  # fmt: skip
-        make = self.rng.choices(list(kinds), list(kinds.values()))[0]
-        make()
+        for make in _FLAVOURS[self.flavour]:
+            kinds[getattr(self, make)] *= 5
+        self.rng.choices(list(kinds), list(kinds.values()))[0]()
 
     def _unary(self) -> None:
         name = self._pick()

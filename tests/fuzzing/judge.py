@@ -325,15 +325,24 @@ def check_oracle(fusion: ln.Fusion, expected: Sequence[Expected]) -> None:
         compare(outputs, case, where)
 
 
+def require_ptx(kernel: Kernel) -> None:
+    """Raise `Failure` where NVRTC refuses the CUDA text of `kernel`, if it has one."""
+    try:
+        kernel.ptx("sm_90")
+    except ln.LoweringError:
+        return  # judged by `require_texts`
+    except Exception as error:
+        raise Failure("compile", f"{type(error).__name__}: {error}", where="nvrtc") from error
+
+
 THREADS_APART = "interpret, threads one by one"
 """The target on which a value that crosses threads shows: they run in a random order."""
 
 
 def targets_of(kernel: Kernel, targets: Sequence[str]) -> tuple[str, ...]:
     """Return `targets`, with `THREADS_APART` where `kernel` has threads and is interpreted."""
-    if "interpret" in targets and kernel.program.launch:
-        return (*targets, THREADS_APART)
-    return tuple(targets)
+    run = tuple(t for t in targets if t != "nvrtc")
+    return (*run, THREADS_APART) if "interpret" in run and kernel.program.launch else run
 
 
 def compiled(kernel: Kernel, target: str) -> Any:

@@ -16,6 +16,7 @@ from types import CodeType
 
 import loopnest as ln
 from fuzzing.failures import Failure
+from fuzzing.invariants import require_sound
 from fuzzing.snapshot import Snapshot
 
 Sizes = dict[str, int]
@@ -115,37 +116,51 @@ class Session:
         `report` is told the primitive and one of "accepted", "refused", "unsupported".
 
         Raises:
-            Failure: another error than ScheduleError; a refusal that changed something; a frozen
-                prefix that moved; positions without an order.
+            Failure: another error than ScheduleError, or a refusal of what is always possible; a
+                refusal that changed something; a promise of `fuzzing.invariants` that is broken.
         """
         compiled = _compiled(line)
         if not self._known(compiled):
             return False
-        outcome = "accepted"
+        self.schedule.append(line)
+        target = self._target(line)
         before = Snapshot(self.fusion)
+        outcome = "accepted"
         try:
             exec(compiled.code, self.names)
         except ln.ScheduleError as error:
             outcome = "refused"
             before.require_same(line, error)
+            if line == "f.inline_most()":
+                raise Failure("call", f"inline_most was refused: {error}", line) from error
         except ln.NotSupported as error:
             outcome = "unsupported"
             before.require_same(line, error)
             _require_later(line, error)
         except Exception as error:
-            self.schedule.append(line)
             raise Failure("call", _sentence(error), line) from error
         else:
-            self.schedule.append(line)
-            if primitive_of(line) in PURE:
-                before.require_same(line, None)
-            before.require_frozen(line)
+            self._judge(line, before, target)
         if outcome != "accepted":
-            self.schedule.append(line)
             self.refused.append(line)
         if report is not None:
             report(primitive_of(line), outcome)
         return outcome == "accepted"
+
+    def _judge(self, line: str, before: Snapshot, target: Target | None) -> None:
+        if primitive_of(line) in PURE or _NOTHING.search(line):
+            before.require_same(line, None)
+        before.require_frozen(line)
+        require_sound(self.fusion, line)
+        if target is not None and target[0].domain is not target[1]:
+            what = f"the reference {target[0].name} of the call has another domain than before"
+            raise Failure("call", what, line)
+
+    def _target(self, line: str) -> Target | None:
+        """Return the tensor that a call takes loops from, which must not change, and its domain."""
+        found = _TARGET.search(line)
+        tensor = self.names.get(found[1] or found[2]) if found else None
+        return (tensor, tensor.domain) if isinstance(tensor, ln.TensorView) else None
 
     def _known(self, line: Line) -> bool:
         """Whether every variable that a line reads exists."""
@@ -166,6 +181,12 @@ def _compiled(line: str) -> Line:
     loads = [i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_NAME"]
     return Line(code, tuple(dict.fromkeys(loads)))
 
+
+Target = tuple[ln.TensorView, ln.TensorDomain]
+
+_TARGET = re.compile(r"\.compute_at\((\w+),|ln\.(?:propagate|parallelize_like)\((\w+)")
+_NOTHING = re.compile(r"\.(compute_at\(\w+, 0|inline_at\(0)(, recompute=True)?\)$")
+"""Calls at position 0, which change nothing."""
 
 PURE = ("replay_pasc", "replay_casp", "common_consumers")
 _LATER = ("circular_buffer", "swizzle", "set_allocation")

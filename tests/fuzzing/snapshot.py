@@ -66,7 +66,6 @@ def _state(fusion: ln.Fusion) -> State:
         "symbols": fusion.symbols,
         "names": dict(fusion._names),
         "numbers": fusion._numbers,
-        "trace": len(fusion.trace),
         "transaction": (fusion._journal, fusion._depth, fusion.calling),
     }
     for number, tensor in enumerate(fusion.tensors):
