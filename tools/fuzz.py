@@ -43,12 +43,14 @@ ragged and empty sizes. With --target nvrtc CUDA text is compiled too, for sm_90
 
 A failing case is written to --out as a script that runs alone:
 
+\b
     tools/run python tools/fuzz.py --count 2000
     tools/run python build/fuzz/case_17.py
 
 With --shrink its lines are dropped and simplified first, as long as it fails in the same way; of
 several failures of one kind only the first is shrunk. Numbers as arguments judge just these cases:
 
+\b
     tools/run python tools/fuzz.py --shrink 17 4711
 """
 
