@@ -177,3 +177,36 @@ def test_every_block_reads_what_one_block_wrote() -> None:
         "that cross threads do not exist yet; compute T1 at a position in T2 that holds the grid_x "
         "loop, or bind the same axis of both to it"
     )
+
+
+def test_one_launch_dimension_on_two_loops_of_a_nest_is_refused() -> None:
+    """Two outputs bind different axes, whose loops nest around the producer that they share."""
+    with ln.Fusion() as f:
+        x = f.input("x", ("N", "M"), ln.float32)
+        t = ln.exp(x)
+        y0 = f.output(-t, "y0")
+        y1 = f.output(t * t, "y1")
+    expected = meaning(f)
+    f.inline_most()
+    y0.axis(0).parallelize(ParallelType.block_z)
+    y1.axis(1).parallelize(ParallelType.block_z)
+    assert check(f, expected) == "a launch dimension twice"
+    with pytest.raises(ln.LoweringError) as caught:
+        ln.lower(f)
+    assert str(caught.value).endswith(
+        "around it are both block_z; one launch dimension may be used once in a nest"
+    )
+
+
+def test_loop_runs_for_every_output_of_one_definition() -> None:
+    """The mean is read inside a loop over M; variance and count are outputs that lack M."""
+    with ln.Fusion() as f:
+        x = f.input("x", ("N", "M"), ln.float32)
+        z = f.input("z", ("M",), ln.float32)
+        mean, variance, count = ln.welford(x, 1, keepdims=True)
+        f.output(mean + z, "y0")
+        f.output(variance, "y1")
+        f.output(count, "y2")
+    expected = meaning(f)
+    f.inline_most()
+    assert check(f, expected) == ""

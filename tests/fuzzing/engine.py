@@ -35,7 +35,7 @@ SERIAL = (
 """The schedule line that takes back all parallel types."""
 
 OF_LOOPS = frozenset({
-    "a value crosses threads", "two parallel types in one loop",
+    "a value crosses threads", "two parallel types in one loop", "a launch dimension twice",
     "a vectorized axis is not innermost", "the width of a vector", "a vector that never divides",
     "a vectorized or cpu_parallel reduction", "a race in a parallel loop",
 })  # fmt: skip

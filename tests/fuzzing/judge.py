@@ -162,6 +162,7 @@ LEGITIMATE: Mapping[str, str] = {
     "shared memory": r"in shared memory",
     "a value crosses threads": r"values that cross threads do not exist yet",
     "two parallel types in one loop": r"for the one and .* for the other",
+    "a launch dimension twice": r"one launch dimension may be used once in a nest",
     "a vectorized axis is not innermost": r"is vectorized, but it has \d+ leaf axes",
     "the width of a vector": r"its vectorized axis \d+ has the extent",
     "a vector that never divides": r"its vectorized axis of extent \d+ runs over .* divide",

@@ -114,8 +114,16 @@ def _thread_loops(plan: Plan, tensor: TensorView) -> dict[ParallelType, tuple[Lo
     result: dict[ParallelType, tuple[LoopGroup, LoopSpec]] = {}
     for group in plan.forest.path(tensor.siblings[0]):
         spec = plan.specs[group]
-        if spec.parallel.is_thread and not is_trivial(spec):
-            result[spec.parallel] = (group, spec)
+        if not spec.parallel.is_thread or is_trivial(spec):
+            continue
+        if spec.parallel in result:
+            raise LoweringError(
+                tensor.name,
+                f"the loops {result[spec.parallel][1].axis} and {spec.axis} around it are both "
+                f"{spec.parallel.value}",
+                "one launch dimension may be used once in a nest",
+            )
+        result[spec.parallel] = (group, spec)
     return result
 
 

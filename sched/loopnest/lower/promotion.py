@@ -203,7 +203,8 @@ class Promoter:
         result: dict[LoopGroup, frozenset[RootKey]] = {}
         for unit in self.forest.units:
             path = self.forest.path(unit)
-            shared = 0 if unit.is_output else self.forest.shared_depth(unit)
+            seen = any(twin.is_output for twin in unit.siblings)
+            shared = 0 if seen else self.forest.shared_depth(unit)
             held = self.held(unit)
             for group in path[shared:]:
                 keys = frozenset(
