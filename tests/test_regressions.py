@@ -68,6 +68,23 @@ def test_update_is_not_repeated_by_a_broadcast_axis(transform: str, stored: bool
     assert check(f, expected) == ""
 
 
+def test_both_parts_of_a_split_stand_for_one_axis() -> None:
+    """y0 splits the second axis merged with a broadcast axis, t splits it alone."""
+    with ln.Fusion() as f:
+        x0 = f.input("x0", ("N", "N", "M"), ln.float32)
+        x1 = f.input("x1", (1, "M"), ln.float32)
+        t = x1 + x1
+        y0 = f.output(ln.broadcast(t + x0, (False, False, True, False)), "y0")
+        f.output(t, "y1")
+    expected = meaning(f)
+    y0.split(1, 2)
+    y0.merge(2)
+    y0.reorder([3, 0, 2, 1])
+    y0.split(2, 1)
+    t.compute_at(y0, 3)
+    assert check(f, expected) == ""
+
+
 # Outputs of one definition
 
 

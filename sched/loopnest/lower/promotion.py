@@ -243,6 +243,11 @@ class Promoter:
                 return self.canonical(derived)
             return self._roots.setdefault(group.find(), node)
         inputs = tuple([self.canonical(axis) for axis in step.inputs])
+        present = [not axis.is_broadcast for axis in inputs]
+        if not all(present):  # a merge with one point more leaves what it was
+            for position, output in step.carries(present).items():
+                if step.outputs[output] is node:
+                    return inputs[position]
         made = self._made.get((step.key, inputs))
         if made is None:
             same = inputs == step.inputs
