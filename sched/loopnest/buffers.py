@@ -21,9 +21,14 @@ class Buffer:
         shape: extents, outermost first; at least one (a scalar has the shape (1,)).
         strides: distance in elements between neighbours of each dimension, padding included.
         size: elements that the buffer takes, padding and stages included.
-        kind: "input", "output", "workspace", "local", "shared" or "accumulator".
-        alias_of: the name of the buffer whose space it shares.
-        stages: copies of the buffer that circular buffering rotates through.
+        kind: "input", "output", "workspace", "counter" (GLOBAL, 0 before and after a launch),
+            "local", "shared", "scratch" (SHARED, of a collective) or "accumulator".
+        alias_of: the name of the buffer whose space it shares; both begin at the same address, and
+            a store to the one makes the elements of the other undefined.
+        stages: copies of the buffer that circular buffering rotates through: the extent of the
+            leading dimension where not 1.
+        swizzle: a pair of dimensions (a, b) of one static power of two extent: the element at
+            index (…a…b…) lies where (…a…b ^ a…) would; indices stay as they are.
     """
 
     name: str
@@ -36,6 +41,7 @@ class Buffer:
     kind: str
     alias_of: str | None = None
     stages: int = 1
+    swizzle: tuple[int, int] | None = None
 
     @property
     def is_param(self) -> bool:

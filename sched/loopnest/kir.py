@@ -18,9 +18,24 @@ executes the body from top to bottom; threads are unordered but for barriers.
 - `Store` evaluates the index and the value, converts the value to the buffer's type (floats round
   to nearest even), then writes one element. Within one statement all loads precede the write.
 - `Let` names a value; the name is defined for the rest of the enclosing body.
+
+Threads of a block are numbered x + X * (y + Y * z), with the launch extents X and Y; 32 neighbours
+from a multiple of 32 on are a warp (the last one of a block may be partial). Four statements concern
+several threads. Each must be reached by all threads of its scope or by none, in the same iterations
+of the same loops; anything else is a fault (a divergent barrier).
+
 - `Barrier(scope)` orders all earlier accesses of the threads in its scope before all later ones.
-- `Collective` is an operation that threads do together; it declares what it reads and writes, who
-  takes part, and what it orders. Readers that do not know its name use the declaration.
+- `Shuffle` gives each thread of a warp the value that another thread of that warp has. Where that
+  other thread does not exist the result is undefined; it may be named, but not decide anything.
+- `Arrive` counts blocks. It orders as a barrier of the block does; the block that makes the count
+  full sees all that the others wrote before they arrived, gets True, and sets the counter back to 0.
+- `Collective` runs its body, in place, and declares what comes of it: after it, `results` hold, in
+  every thread, the combination of `args` over all threads of the block that differ from it in `dims`
+  only. Names that the body defines stay defined. Readers may believe the declaration only if they
+  have checked it.
+
+Two accesses to one element of SHARED or GLOBAL memory by different threads, one of them a store, race
+unless a barrier (or an arrival) orders them. Stores of one equal value race too.
 
 Indices are mathematical integers here; their width is chosen by the runtime. Division is floor
 division. Expressions follow `loopnest.expr`: a load under a false `where` or behind a false `and`
@@ -33,7 +48,7 @@ Every node is compared by identity, carries the place in the user's code that it
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from loopnest.buffers import Buffer
@@ -149,27 +164,67 @@ class Barrier:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Collective:
-    """An operation of several threads, described by its footprint.
+class Shuffle:
+    """``var = value in lane``: the value that another thread of the warp has.
 
     Args:
-        name: "shuffle_reduce", "block_reduce", "grid_ticket"…
-        reads, writes: buffers touched.
-        participants: "warp", "block" or "grid".
-        orders: the scope of the barrier that it implies, or "".
-        args: its operands.
+        var: the result.
+        value: what this thread offers.
+        mode: "xor" (lane number ^ offset), "down" (lane number + offset) or "lane" (offset itself).
+        offset: in lanes; the same in all threads of the warp.
     """
 
-    name: str
-    reads: tuple[Buffer, ...]
-    writes: tuple[Buffer, ...]
-    participants: str
-    orders: str
-    args: tuple[Expr, ...] = ()
+    var: Local
+    value: Expr
+    mode: str
+    offset: Expr
     origin: Origin | None = None
 
 
-Stmt: TypeAlias = "Loop | If | Allocate | Store | Let | Barrier | Collective"
+@dataclass(frozen=True, eq=False, slots=True)
+class Arrive:
+    """``var = whether this block is the last of count blocks``, by ``counter[index]``.
+
+    Args:
+        var: a bool, the same in all threads of the block.
+        counter: GLOBAL int32 workspace, 0 before the launch and after it.
+        index: one index a dimension.
+        count: how many blocks arrive at this counter.
+    """
+
+    var: Local
+    counter: Buffer
+    index: tuple[Expr, ...]
+    count: Expr
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Collective:
+    """Statements by which threads combine values, with a declaration of what they compute.
+
+    Args:
+        name: of the reducer: "sum", "max", "welford"…
+        results: one a component of the reducer; defined by the body, equal in all threads that
+            differ in `dims` only.
+        args: what each thread contributes, one a component.
+        dims: the launch dimensions of the block that are reduced over.
+        identity: of the reducer, one a component.
+        combine: the reducer: two tuples of components give one.
+        body: the statements.
+    """
+
+    name: str
+    results: tuple[Local, ...]
+    args: tuple[Expr, ...]
+    dims: tuple[ParallelType, ...]
+    identity: tuple[Expr, ...]
+    combine: Callable[[tuple[Expr, ...], tuple[Expr, ...]], tuple[Expr, ...]]
+    body: tuple[Stmt, ...]
+    origin: Origin | None = None
+
+
+Stmt: TypeAlias = "Loop | If | Allocate | Store | Let | Barrier | Shuffle | Arrive | Collective"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -228,6 +283,8 @@ class Program:
         launch: extent of each launch dimension in use, in the order x, y, z of grid, then block.
         outputs: the results, in order.
         conditions: assumptions, as text and as a boolean expression over sizes.
+        requires: what this variant needs beside them, in the same form: that vectors divide sizes.
+            Where one fails, or an array is not aligned for its vectors, the scalar variant runs.
     """
 
     name: str
@@ -236,6 +293,7 @@ class Program:
     launch: tuple[tuple[ParallelType, Expr], ...] = ()
     outputs: tuple[Output, ...] = ()
     conditions: tuple[tuple[str, Expr], ...] = ()
+    requires: tuple[tuple[str, Expr], ...] = ()
 
     def launch_extent(self, dimension: ParallelType) -> Expr | None:
         """Return the launch extent of `dimension`, None where it is not used (1)."""
@@ -245,7 +303,12 @@ class Program:
         """Return this program with other statements; itself where they are the same."""
         if body is self.body:
             return self
-        return Program(self.name, self.params, body, self.launch, self.outputs, self.conditions)
+        return replace(self, body=body)
+
+    @property
+    def is_cooperative(self) -> bool:
+        """Whether blocks wait for each other, so that all must be resident at once."""
+        return any(isinstance(n, Barrier) and n.scope == "grid" for n, _ in walk(self.body))
 
 
 def bodies(node: Stmt) -> tuple[tuple[Stmt, ...], ...]:
@@ -255,7 +318,19 @@ def bodies(node: Stmt) -> tuple[tuple[Stmt, ...], ...]:
             return (node.body,)
         case If():
             return (node.body, node.orelse)
+        case Collective():
+            return (node.body,)
     return ()
+
+
+def is_sync(node: Stmt) -> bool:
+    """Whether `node` itself is reached by all threads of a warp, a block or the grid together."""
+    return isinstance(node, (Barrier, Shuffle, Arrive))
+
+
+def holds_sync(body: tuple[Stmt, ...]) -> bool:
+    """Whether a statement in `body`, at any depth, concerns several threads."""
+    return any(is_sync(node) for node, _ in walk(body))
 
 
 def walk(
@@ -269,7 +344,7 @@ def walk(
 
 
 def expressions(node: Stmt) -> tuple[Expr, ...]:
-    """Return the expressions that a statement itself evaluates."""
+    """Return the expressions that a statement itself evaluates (a Collective's stand in its body)."""
     match node:
         case If():
             return (node.condition,)
@@ -277,8 +352,10 @@ def expressions(node: Stmt) -> tuple[Expr, ...]:
             return (*node.index, node.value)
         case Let():
             return (node.value,)
-        case Collective():
-            return node.args
+        case Shuffle():
+            return (node.value, node.offset)
+        case Arrive():
+            return (*node.index, node.count)
     return ()
 
 
@@ -291,6 +368,8 @@ def with_bodies(node: Stmt, inner: tuple[tuple[Stmt, ...], ...]) -> Stmt:
             return Loop(node.var, node.parallel, node.axis, inner[0], node.origin)
         case If():
             return If(node.condition, inner[0], inner[1], node.reason, node.origin)
+        case Collective():
+            return replace(node, body=inner[0])
     return node
 
 

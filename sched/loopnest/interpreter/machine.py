@@ -115,7 +115,9 @@ class Machine:
                 case kir.Barrier():
                     self._barrier(node, frame)
                 case kir.Collective():
-                    reason = f"the operation '{node.name}' does not exist yet"
+                    self.body(node.body, frame)
+                case kir.Shuffle() | kir.Arrive():
+                    reason = "values that cross threads do not exist yet"
                     raise NotSupported(f"interpret {self.program.name}", reason)
                 case _:
                     assert_never(node)

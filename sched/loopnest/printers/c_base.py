@@ -12,6 +12,7 @@ from loopnest.errors import NotSupported
 from loopnest.expr import ONE, Const, Expr
 from loopnest.kir import (
     Allocate,
+    Arrive,
     Barrier,
     Collective,
     If,
@@ -19,6 +20,7 @@ from loopnest.kir import (
     Loop,
     Param,
     Program,
+    Shuffle,
     Stmt,
     Store,
     walk,
@@ -169,9 +171,12 @@ class StatementPrinter(ABC):
             case Barrier():
                 self.barrier(node)
             case Collective():
+                for inner in node.body:
+                    self.statement(inner)
+            case Shuffle() | Arrive():
                 raise NotSupported(
                     self.program.name,
-                    f"the operation '{node.name}' of several threads on target '{self.target}'",
+                    f"values that cross threads on target '{self.target}'",
                 )
             case _:
                 assert_never(node)

@@ -14,6 +14,7 @@ from loopnest.enums import ParallelType
 from loopnest.expr import Expr
 from loopnest.kir import (
     Allocate,
+    Arrive,
     Barrier,
     Collective,
     If,
@@ -21,6 +22,7 @@ from loopnest.kir import (
     Loop,
     Param,
     Program,
+    Shuffle,
     Stmt,
     Store,
 )
@@ -78,7 +80,16 @@ class _Nest:
             case Barrier():
                 self.lines.append(f"{pad}barrier {node.scope}")
             case Collective():
-                self.lines.append(f"{pad}{node.name} {node.participants}({_list(node.args)})")
+                dims = ", ".join([d.value for d in node.dims])
+                names = ", ".join([v.name for v in node.results])
+                self.lines.append(f"{pad}{names} = {node.name}({_list(node.args)}) over {dims}:")
+                self._nested(node.body, pad)
+            case Shuffle():
+                call = f"shuffle_{node.mode}({node.value}, {node.offset})"
+                self.lines.append(f"{pad}let {node.var.name} = {call}")
+            case Arrive():
+                place = f"{node.counter.name}[{_list(node.index)}]"
+                self.lines.append(f"{pad}let {node.var.name} = arrive({place}, {node.count})")
             case _:
                 assert_never(node)
 
@@ -96,7 +107,8 @@ def _list(items: Iterable[Expr]) -> str:
 def _allocation(buffer: Buffer) -> str:
     alias = f" = {buffer.alias_of}" if buffer.alias_of else ""
     shape = _list(buffer.shape)
-    return f"{buffer.name}: {buffer.dtype.name}[{shape}] {buffer.memory.value}{alias}"
+    swizzle = f" xor{buffer.swizzle}" if buffer.swizzle else ""
+    return f"{buffer.name}: {buffer.dtype.name}[{shape}] {buffer.memory.value}{swizzle}{alias}"
 
 
 def _signature(program: Program) -> str:
