@@ -293,18 +293,16 @@ def test_rule_38_a_global_tensor_without_a_launch_dimension_is_written_by_one_th
     assert_computes(f, random(3, 4), random(3))
 
 
-def test_rule_38_a_reduction_across_threads_is_refused_by_name() -> None:
-    """Until values can cross threads, a reduction bound to them raises."""
+def test_rule_38_threads_reduce_together_and_one_stores() -> None:
+    """Every thread has the sum after the exchange; thread 0 writes it to GLOBAL memory."""
     with ln.Fusion("k") as f:
         x = f.input("x", ("N", 32), ln.float32)
         y = f.output(ln.sum(x, axis=1), "y")
     y.parallelize({0: PT.grid_x, 1: PT.block_x})
-    with pytest.raises(
-        ln.NotSupported,
-        match=r"^y: a reduction over block_x \(axis 1\): values that cross threads do not exist "
-        r"yet; bind iteration axes to threads, and let a thread reduce serially$",
-    ):
-        program(f)
+    lines = nest(f).splitlines()
+    assert lines[-2:] == ["  if block_x == 0:", "    y[i0] = v10"]
+    assert "  v10 = sum(y_acc[0]) over block_x:" in lines
+    assert_computes(f, random(5, 32))
 
 
 def producer_and_consumer(
@@ -345,8 +343,8 @@ def test_rule_39_reading_another_threads_local_value_raises(
     with pytest.raises(
         ln.LoweringError,
         match=r"^y reads T1 \(local\): along (block|grid)_. the reading thread is not the writing "
-        r"one, and values that cross threads do not exist yet; compute T1 at a position in y that "
-        r"holds the (block|grid)_. loop, or bind the same axis of both to it$",
+        r"one; compute T1 at a position in y that holds the (block|grid)_. loop, bind the same axis of "
+        r"both to it, or set its memory to (SHARED or )?GLOBAL$",
     ):
         program(f)
 

@@ -63,6 +63,9 @@ LAUNCH_DIMENSIONS: tuple[ParallelType, ...] = (
     ParallelType.block_z,
 )
 
+BLOCK_DIMENSIONS: tuple[ParallelType, ...] = LAUNCH_DIMENSIONS[3:]
+"""The dimensions of a block, the one that runs fastest first."""
+
 
 class Memory(Enum):
     """Where a tensor lives."""

@@ -20,22 +20,22 @@ executes the body from top to bottom; threads are unordered but for barriers.
 - `Let` names a value; the name is defined for the rest of the enclosing body.
 
 Threads of a block are numbered x + X * (y + Y * z), with the launch extents X and Y; 32 neighbours
-from a multiple of 32 on are a warp (the last one of a block may be partial). Four statements concern
-several threads. Each must be reached by all threads of its scope or by none, in the same iterations
+from a multiple of 32 on are a warp (the last one of a block may be partial). Four statements
+concern several threads. Each must be reached by all threads of its scope or by none, in the same iterations
 of the same loops; anything else is a fault (a divergent barrier).
 
 - `Barrier(scope)` orders all earlier accesses of the threads in its scope before all later ones.
 - `Shuffle` gives each thread of a warp the value that another thread of that warp has. Where that
   other thread does not exist the result is undefined; it may be named, but not decide anything.
 - `Arrive` counts blocks. It orders as a barrier of the block does; the block that makes the count
-  full sees all that the others wrote before they arrived, gets True, and sets the counter back to 0.
+  full sees all that the others wrote before they arrived, gets True, and sets the counter to 0.
 - `Collective` runs its body, in place, and declares what comes of it: after it, `results` hold, in
-  every thread, the combination of `args` over all threads of the block that differ from it in `dims`
-  only. Names that the body defines stay defined. Readers may believe the declaration only if they
+  every thread, the combination of `args` over all threads of the block that differ from it in
+  `dims` only. Names that the body defines stay defined. Readers may believe the declaration only if they
   have checked it.
 
-Two accesses to one element of SHARED or GLOBAL memory by different threads, one of them a store, race
-unless a barrier (or an arrival) orders them. Stores of one equal value race too.
+Two accesses to one element of SHARED or GLOBAL memory by different threads, one of them a store,
+race unless a barrier (or an arrival) orders them. Stores of one equal value race too.
 
 Indices are mathematical integers here; their width is chosen by the runtime. Division is floor
 division. Expressions follow `loopnest.expr`: a load under a false `where` or behind a false `and`
@@ -49,7 +49,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from loopnest.buffers import Buffer
 from loopnest.dtypes import DType
@@ -225,6 +225,7 @@ class Collective:
 
 
 Stmt: TypeAlias = "Loop | If | Allocate | Store | Let | Barrier | Shuffle | Arrive | Collective"
+S = TypeVar("S", bound="Stmt")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -344,7 +345,7 @@ def walk(
 
 
 def expressions(node: Stmt) -> tuple[Expr, ...]:
-    """Return the expressions that a statement itself evaluates (a Collective's stand in its body)."""
+    """Return the expressions that a statement itself evaluates; a Collective's are in its body."""
     match node:
         case If():
             return (node.condition,)
@@ -357,6 +358,29 @@ def expressions(node: Stmt) -> tuple[Expr, ...]:
         case Arrive():
             return (*node.index, node.count)
     return ()
+
+
+def map_expressions(node: S, rule: Callable[[Expr], Expr]) -> S:
+    """Return `node` with `rule` applied to each expression that it evaluates, not in its bodies."""
+    match node:
+        case If():
+            return replace(node, condition=rule(node.condition))
+        case Store():
+            index, coordinate = _all(rule, node.index), _all(rule, node.coordinate)
+            return replace(node, index=index, value=rule(node.value), coordinate=coordinate)
+        case Let():
+            return replace(node, value=rule(node.value))
+        case Shuffle():
+            return replace(node, value=rule(node.value), offset=rule(node.offset))
+        case Arrive():
+            return replace(node, index=_all(rule, node.index), count=rule(node.count))
+        case Collective():
+            return replace(node, args=_all(rule, node.args))
+    return node
+
+
+def _all(rule: Callable[[Expr], Expr], items: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    return tuple([rule(item) for item in items])
 
 
 def with_bodies(node: Stmt, inner: tuple[tuple[Stmt, ...], ...]) -> Stmt:

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from loopnest import dtypes
+from loopnest.enums import ParallelType
 from loopnest.expr import (
     FALSE,
     ONE,
@@ -58,6 +59,8 @@ class Simplifier:
         self._memo: dict[tuple[str, Expr, Expr], Expr] = {}
         self._high: dict[Expr, Poly] = {}
         self._naturals: dict[Expr, bool] = {}
+        self.launch: dict[ParallelType, Expr] = {}
+        """Extents of the launch, where known: bounds of the numbers of threads and blocks."""
 
     # Sums and products
 
@@ -451,8 +454,11 @@ class Simplifier:
         return found
 
     def _find_high(self, atom: Expr) -> Poly:
-        if isinstance(atom, Index):
-            return self._combine(self.poly(atom.extent), {_UNIT: 1}, -1)
+        extent = atom.extent if isinstance(atom, Index) else None
+        if isinstance(atom, LaunchIndex):
+            extent = self.launch.get(atom.dimension)
+        if extent is not None:
+            return self._combine(self.poly(extent), {_UNIT: 1}, -1)
         if isinstance(atom, Op) and not _is_size(atom):
             if atom.op == "mod":
                 return self._combine(self.poly(atom.args[1]), {_UNIT: 1}, -1)

@@ -160,7 +160,7 @@ def require_order(fusion: ln.Fusion, line: str = "") -> None:
 
 LEGITIMATE: Mapping[str, str] = {
     "shared memory": r"in shared memory",
-    "a value crosses threads": r"values that cross threads do not exist yet",
+    "a value crosses threads": r"the reading thread is not the writing one",
     "two parallel types in one loop": r"for the one and .* for the other",
     "a launch dimension twice": r"one launch dimension may be used once in a nest",
     "a vectorized axis is not innermost": r"is vectorized, but it has \d+ leaf axes",

@@ -2,10 +2,10 @@
 
 Requires the nest. Ensures a `Storage` for every live tensor: GLOBAL ones have their full logical
 shape; a LOCAL one has the leaf axes right of its compute-at position that are neither bound to
-threads, nor reductions, nor of extent 1 (rule 40), and is made in the body where its own loops
-begin. A 16-bit reduction accumulates in a float32 buffer of its own, and a GLOBAL one beside a
-LOCAL one in a LOCAL buffer. It comes before indexing, because an access is an index into these
-shapes.
+threads, nor reductions, nor of extent 1; a SHARED one those not bound to blocks, and the axes
+bound to threads of a block left of the position too (rule 40). Both are made in the body where
+their own loops begin. A reduction that folds apart (see `nest`) has a LOCAL accumulator, of float32
+for 16 bits. It comes before indexing, because an access is an index into these shapes.
 
 Before: ``for i0: { define T1; define T2 }``; after::
 
@@ -14,18 +14,16 @@ Before: ``for i0: { define T1; define T2 }``; after::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loopnest.buffers import Buffer
 from loopnest.dtypes import DType
 from loopnest.enums import Memory
-from loopnest.errors import NotSupported
 from loopnest.expr import ONE, Expr
+from loopnest.lower.exchange import Names, row_major
 from loopnest.lower.groups import Plan
 from loopnest.lower.nest import accumulates_apart
 from loopnest.schedule.loop_groups import LoopGroup
-from loopnest.simplify import Simplifier
 from loopnest.tensor import TensorView
 
 
@@ -33,9 +31,9 @@ from loopnest.tensor import TensorView
 class Storage:
     """Where a tensor lives.
 
-    `places` are the leaf positions that index a LOCAL buffer, in its order; a GLOBAL buffer is
-    indexed by the logical axes. `home` is the loop in whose body a LOCAL buffer is made (None: the
-    kernel's). `accumulator` is the buffer that a reduction folds in: its own, or a float32 one with
+    `places` are the leaf positions that index a LOCAL or SHARED buffer, in its order; a GLOBAL
+    one is indexed by the logical axes. `home` is the loop in whose body such a buffer is made
+    (None: the kernel's). `accumulator` is the buffer that a reduction folds in: its own, or a float32 one with
     the leaf positions `partial_places`.
     """
 
@@ -46,30 +44,15 @@ class Storage:
     partial_places: tuple[int, ...]
 
 
-def contiguous(shape: Sequence[Expr], algebra: Simplifier) -> tuple[Expr, ...]:
-    """Return row-major strides in elements."""
-    strides: list[Expr] = []
-    step: Expr = ONE
-    for extent in reversed(shape):
-        strides.append(step)
-        step = algebra.mul(step, extent)
-    return tuple(reversed(strides))
-
-
-def allocate(plan: Plan) -> dict[TensorView, Storage]:
-    """Return the storage of every live tensor and of every input.
-
-    Raises:
-        NotSupported: a tensor in shared memory.
-    """
+def allocate(plan: Plan, names: Names) -> dict[TensorView, Storage]:
+    """Return the storage of every live tensor and of every input."""
     result: dict[TensorView, Storage] = {}
     for tensor in plan.fusion.inputs:
         result[tensor] = _global(plan, tensor, "input", tensor.name)
-    names = {tensor.name for tensor in plan.fusion.tensors}
     for unit in plan.forest.units:
         for tensor in unit.siblings:
             storage = _storage(plan, tensor, result)
-            if accumulates_apart(tensor):
+            if accumulates_apart(plan, tensor):
                 storage = _with_accumulator(plan, tensor, storage, names)
             result[tensor] = storage
     return result
@@ -81,13 +64,7 @@ def _storage(plan: Plan, tensor: TensorView, done: dict[TensorView, Storage]) ->
         return done[target]
     if tensor.memory is Memory.GLOBAL:
         return _global(plan, tensor, "output" if tensor.is_output else "workspace", tensor.name)
-    if tensor.memory is Memory.SHARED:
-        raise NotSupported(
-            f"{tensor.name} in shared memory",
-            "values that cross threads do not exist yet",
-            "use ln.LOCAL",
-        )
-    return _local(plan, tensor)
+    return _on_chip(plan, tensor)
 
 
 def _global(plan: Plan, tensor: TensorView, kind: str, name: str) -> Storage:
@@ -107,7 +84,7 @@ def _buffer(
 ) -> Buffer:
     algebra = plan.algebra
     size = algebra.product(shape)
-    return Buffer(name, tensor.name, memory, dtype, shape, contiguous(shape, algebra), size, kind)
+    return Buffer(name, tensor.name, memory, dtype, shape, row_major(shape, algebra), size, kind)
 
 
 def stored_places(plan: Plan, tensor: TensorView, start: int) -> tuple[int, ...]:
@@ -123,24 +100,37 @@ def stored_places(plan: Plan, tensor: TensorView, start: int) -> tuple[int, ...]
     return tuple(result)
 
 
-def _local(plan: Plan, tensor: TensorView) -> Storage:
-    pos = tensor.compute_at_pos
-    places = stored_places(plan, tensor, pos)
-    leaf = tensor.domain.leaf
+def shared_places(plan: Plan, tensor: TensorView) -> tuple[int, ...]:
+    """Return the leaf positions that a SHARED buffer of `tensor` is indexed by.
+
+    Those that a block runs over while the buffer lives: what is right of the compute-at position,
+    and left of it the axes bound to threads of a block.
+    """
+    result: list[int] = []
+    for place, axis in enumerate(tensor.domain.leaf):
+        spec = plan.spec(axis)
+        inside = place >= tensor.compute_at_pos or spec.parallel.is_block
+        if axis.is_iteration and inside and not spec.parallel.is_grid and spec.extent is not ONE:
+            result.append(place)
+    return tuple(result)
+
+
+def _on_chip(plan: Plan, tensor: TensorView) -> Storage:
+    pos, leaf = tensor.compute_at_pos, tensor.domain.leaf
+    shared = tensor.memory is Memory.SHARED
+    places = shared_places(plan, tensor) if shared else stored_places(plan, tensor, pos)
     shape = tuple([plan.spec(leaf[place]).extent for place in places]) or (ONE,)
-    buffer = _buffer(plan, tensor.name, tensor, Memory.LOCAL, tensor.dtype, shape, "local")
+    kind = tensor.memory.value
+    buffer = _buffer(plan, tensor.name, tensor, tensor.memory, tensor.dtype, shape, kind)
     home = plan.forest.find(leaf[pos - 1]) if pos else None
     return Storage(buffer, places, home, buffer, places)
 
 
-def _with_accumulator(plan: Plan, tensor: TensorView, storage: Storage, names: set[str]) -> Storage:
+def _with_accumulator(plan: Plan, tensor: TensorView, storage: Storage, names: Names) -> Storage:
     leaf = tensor.domain.leaf
     first = next(n for n, axis in enumerate(leaf) if axis.is_reduction)
     places = stored_places(plan, tensor, first)
     shape = tuple([plan.spec(leaf[place]).extent for place in places]) or (ONE,)
-    name = f"{tensor.name}_acc"
-    while name in names:
-        name += "_"
-    names.add(name)
+    name = names.buffer(f"{tensor.name}_acc")
     partial = _buffer(plan, name, tensor, Memory.LOCAL, tensor.dtype.compute, shape, "accumulator")
     return Storage(storage.buffer, storage.places, storage.home, partial, places)

@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import replace
 
+from loopnest.enums import Memory
 from loopnest.expr import Index
-from loopnest.kir import Allocate, Loop, Stmt
+from loopnest.kir import Allocate, Barrier, Loop, Stmt
 from loopnest.lower.allocation import Storage
 from loopnest.lower.groups import LoopSpec
-from loopnest.lower.indexing import Guarded, Indexer
+from loopnest.lower.indexing import Indexer
 from loopnest.lower.nest import Compute, LoopNode, Nest, NestItem
 from loopnest.lower.predicates import Piece, lift, seal
+from loopnest.lower.tree import Guarded, Tree, TreeItem
 from loopnest.schedule.loop_groups import LoopGroup
 from loopnest.tensor import TensorView
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Tree:
-    """A loop (or the kernel's body, where `var` is None) with allocations in place.
-
-    The leaves are computation phases before indexing, guarded statements after.
-    """
-
-    var: Index | None
-    spec: LoopSpec | None
-    body: tuple[TreeItem, ...]
-
-
-TreeItem: TypeAlias = "Tree | Compute | Guarded | Allocate"
 
 
 def insert_allocations(nest: Nest, storage: dict[TensorView, Storage]) -> Tree:
@@ -38,7 +24,7 @@ def insert_allocations(nest: Nest, storage: dict[TensorView, Storage]) -> Tree:
     for unit in nest.plan.forest.units:
         for tensor in unit.siblings:
             held = storage[tensor]
-            if held.buffer.kind == "local":
+            if held.buffer.memory is not Memory.GLOBAL:
                 home = _body_of(nest, held.home)
                 made = Allocate(held.buffer, tensor.placed or tensor.origin)
                 wanted.setdefault(home, []).append(made)
@@ -89,7 +75,7 @@ def index_tree(tree: Tree, indexer: Indexer) -> Tree:
             body.extend(indexer.statements(item))
         else:
             body.append(item)
-    return Tree(tree.var, tree.spec, tuple(body))
+    return replace(tree, body=tuple(body))
 
 
 def statements(tree: Tree, *, lifted: bool) -> tuple[Stmt, ...]:
@@ -101,8 +87,9 @@ def _pieces(tree: Tree, lifted: bool) -> list[Piece]:
     pieces: list[Piece] = []
     for item in tree.body:
         if isinstance(item, Tree):
-            pieces.append(_loop_piece(item, lifted))
-        elif isinstance(item, Allocate):
+            made = _loop_piece if item.collective is None else _collective_piece
+            pieces.append(made(item, lifted))
+        elif isinstance(item, (Allocate, Barrier)):
             pieces.append(Piece(item, {}))
         elif isinstance(item, Guarded):
             terms = {term.condition: term for term in item.terms}
@@ -117,6 +104,12 @@ def _loop_piece(tree: Tree, lifted: bool) -> Piece:
     outside = lift(pieces, tree.var) if lifted else {}
     loop = Loop(tree.var, tree.spec.parallel, tree.spec.axis, seal(pieces), tree.spec.origin)
     return Piece(loop, dict(outside))
+
+
+def _collective_piece(tree: Tree, lifted: bool) -> Piece:
+    assert tree.collective is not None
+    made = replace(tree.collective, body=seal(_pieces(tree, lifted)))
+    return Piece(made, {term.condition: term for term in tree.terms})
 
 
 def tree_text(tree: Tree, title: str) -> str:

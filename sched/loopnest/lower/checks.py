@@ -1,8 +1,8 @@
 """Checks of the plan: what this schedule asks of threads, lanes and parallel loops exists.
 
-Requires the plan and the storage. Ensures that no value crosses threads (rule 39 says what it would
-take), no reduction runs across threads, vectorized axes are innermost and of a legal width, and no
-parallel loop races on a buffer. It changes nothing.
+Requires the plan and the storage. Ensures that no value of a LOCAL tensor crosses threads and none
+of a SHARED one blocks (rule 39), vectorized axes are innermost and of a legal width, and no parallel
+loop races on a buffer. It changes nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from loopnest.enums import Memory, ParallelType
-from loopnest.errors import LoweringError, NotSupported
+from loopnest.errors import LoweringError
 from loopnest.expr import Const
 from loopnest.lower.allocation import Storage
 from loopnest.lower.groups import LoopSpec, Plan, is_trivial
@@ -27,7 +27,6 @@ def check_plan(plan: Plan, storage: dict[TensorView, Storage]) -> None:
 
     Raises:
         LoweringError: no kernel exists for the schedule.
-        NotSupported: it needs values that cross threads.
     """
     for unit in plan.forest.units:
         for tensor in unit.siblings:
@@ -41,7 +40,7 @@ def check_plan(plan: Plan, storage: dict[TensorView, Storage]) -> None:
         for unit in plan.forest.units:
             for tensor in unit.siblings:
                 for consumer in tensor.consumers:
-                    if consumer in plan.forest.position:
+                    if consumer in plan.forest.position and tensor.memory is not Memory.GLOBAL:
                         _check_crossing(plan, tensor, consumer, launched)
 
 
@@ -50,12 +49,6 @@ def _check_reduction(plan: Plan, tensor: TensorView) -> None:
         spec = plan.spec(axis)
         if not axis.is_reduction or is_trivial(spec):
             continue
-        if spec.parallel.is_thread:
-            raise NotSupported(
-                f"{tensor.name}: a reduction over {spec.parallel.value} (axis {place})",
-                "values that cross threads do not exist yet",
-                "bind iteration axes to threads, and let a thread reduce serially",
-            )
         if spec.parallel in (ParallelType.cpu_parallel, ParallelType.vectorize):
             raise LoweringError(
                 tensor.name,
@@ -130,16 +123,21 @@ def _thread_loops(plan: Plan, tensor: TensorView) -> dict[ParallelType, tuple[Lo
 def _check_crossing(
     plan: Plan, producer: TensorView, consumer: TensorView, launched: Iterable[ParallelType]
 ) -> None:
-    """Refuse a value that another thread than its writer reads."""
+    """Refuse a value that another thread (of a SHARED one: another block) than its writer reads."""
     mine, theirs = _thread_loops(plan, producer), _thread_loops(plan, consumer)
+    for dimension in plan.crossed[producer.siblings[0]]:
+        mine.pop(dimension, None)  # all threads have the result
+    shared = producer.memory is Memory.SHARED
     for dimension in launched:
+        if shared and dimension.is_block:
+            continue
         if not _same_thread(plan, producer, consumer, dimension, mine, theirs):
             raise LoweringError(
                 f"{consumer.name} reads {producer.name} ({producer.memory.value})",
-                f"along {dimension.value} the reading thread is not the writing one, and values "
-                "that cross threads do not exist yet",
+                f"along {dimension.value} the reading thread is not the writing one",
                 f"compute {producer.name} at a position in {consumer.name} that holds the "
-                f"{dimension.value} loop, or bind the same axis of both to it",
+                f"{dimension.value} loop, bind the same axis of both to it, or set its memory to "
+                + ("GLOBAL" if dimension.is_grid else "SHARED or GLOBAL"),
             )
 
 
@@ -152,10 +150,7 @@ def _same_thread(
     theirs: dict[ParallelType, tuple[LoopGroup, LoopSpec]],
 ) -> bool:
     if dimension not in mine:
-        if producer.memory is Memory.LOCAL:
-            return True  # every thread computed it
-        once = all(twin.memory is Memory.GLOBAL for twin in consumer.siblings)
-        return dimension not in theirs and once  # the one thread that wrote it
+        return True  # every thread computed it, or every block
     if dimension not in theirs:
         return False
     if mine[dimension][0] is theirs[dimension][0]:

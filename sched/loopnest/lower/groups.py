@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from loopnest.domain import IterDomain
-from loopnest.enums import ParallelType
+from loopnest.enums import LAUNCH_DIMENSIONS, ParallelType
 from loopnest.errors import LoweringError
 from loopnest.expr import ONE, Const, Expr
 from loopnest.fusion import Fusion
@@ -28,19 +28,21 @@ from loopnest.tensor import TensorView
 class LoopSpec:
     """One loop: the axis that it runs over, its extent, its parallel type, who shares it."""
 
-    node: IterDomain
+    node: IterDomain | None
     extent: Expr
     parallel: ParallelType
     axis: str
     tensors: tuple[str, ...]
-    origin: Origin
+    origin: Origin | None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Plan:
     """The fusion's loops: what the passes after this one read.
 
-    `order` is the tree of loops and first outputs of definitions in order of execution.
+    `order` is the tree of loops and first outputs of definitions in order of execution, `launch`
+    the largest extent that any nest needs of each launch dimension, and `crossed` the launch
+    dimensions that the reductions of a definition run over, by its first output.
     """
 
     fusion: Fusion
@@ -50,6 +52,8 @@ class Plan:
     promotions: dict[TensorView, Promotion]
     promoter: Promoter
     order: LoopBody
+    launch: dict[ParallelType, Expr]
+    crossed: dict[TensorView, tuple[ParallelType, ...]]
 
     def spec(self, axis: IterDomain) -> LoopSpec:
         """Return the loop of a leaf axis."""
@@ -92,7 +96,30 @@ def group_loops(fusion: Fusion) -> Plan:
             for place, axis in enumerate(twin.domain.leaf):
                 axes.setdefault(forest.find(axis), []).append((twin, place))
     specs = {group: _spec(m, promoter.promotions, algebra) for group, m in axes.items()}
-    return Plan(fusion, algebra, forest, specs, promoter.promotions, promoter, order)
+    crossed = {unit: _crossed(unit, forest, specs) for unit in forest.units}
+    launch = algebra.launch = _launch(specs, algebra)
+    return Plan(
+        fusion, algebra, forest, specs, promoter.promotions, promoter, order, launch, crossed
+    )
+
+
+def _crossed(
+    unit: TensorView, forest: LoopForest, specs: dict[LoopGroup, LoopSpec]
+) -> tuple[ParallelType, ...]:
+    """Return the launch dimensions that a definition reduces over, in the order of a launch."""
+    reduced = [specs[forest.find(a)] for a in unit.domain.leaf if a.is_reduction]
+    found = {s.parallel for s in reduced if s.parallel.is_thread and not is_trivial(s)}
+    return tuple([d for d in LAUNCH_DIMENSIONS if d in found])
+
+
+def _launch(specs: dict[LoopGroup, LoopSpec], algebra: Simplifier) -> dict[ParallelType, Expr]:
+    """Return the largest extent that any nest needs of each launch dimension."""
+    extents: dict[ParallelType, Expr] = {}
+    for spec in specs.values():
+        if spec.parallel.is_thread and not is_trivial(spec):
+            have = extents.get(spec.parallel)
+            extents[spec.parallel] = spec.extent if have is None else algebra.max(have, spec.extent)
+    return {d: extents[d] for d in LAUNCH_DIMENSIONS if d in extents}
 
 
 def _spec(

@@ -13,14 +13,14 @@ broadcasts, the index map does not.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
 from itertools import groupby
 
 from loopnest import dtypes
 from loopnest.buffers import Buffer
 from loopnest.definition import Definition
 from loopnest.domain import IterDomain
-from loopnest.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
+from loopnest.enums import Memory, ParallelType
 from loopnest.errors import InternalError, LoweringError
 from loopnest.expr import (
     TRUE,
@@ -37,31 +37,19 @@ from loopnest.expr import (
     walk,
 )
 from loopnest.kir import Let, Store
+from loopnest.lower.across import Across
 from loopnest.lower.allocation import Storage
+from loopnest.lower.crossing import BlockStage, result_loops
+from loopnest.lower.exchange import Exchange, Names, Values
 from loopnest.lower.groups import Plan, is_trivial
 from loopnest.lower.nest import Compute, Nest
 from loopnest.lower.promotion import Promotion
 from loopnest.lower.repeats import first_points
+from loopnest.lower.tree import Guarded, Term, TreeItem
 from loopnest.schedule.loop_groups import RootClass
 from loopnest.schedule.replay import Match, match_leaves
 from loopnest.schedule.root_map import pairs
 from loopnest.tensor import TensorView
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """One term of a predicate, and why it is needed."""
-
-    condition: Expr
-    reason: str
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Guarded:
-    """Statements under the conjunction of `terms`."""
-
-    statements: tuple[Store | Let, ...]
-    terms: tuple[Term, ...]
 
 
 class Environment:
@@ -118,36 +106,80 @@ class Environment:
 class Indexer:
     """Turn computation phases into stores."""
 
-    def __init__(self, nest: Nest, storage: dict[TensorView, Storage]) -> None:
+    def __init__(
+        self,
+        nest: Nest,
+        storage: dict[TensorView, Storage],
+        stages: dict[TensorView, BlockStage],
+        flagged: dict[TensorView, tuple[TensorView, ...]],
+        names: Names,
+    ) -> None:
         plan = nest.plan
-        self.nest, self.plan = nest, plan
+        self.nest, self.plan, self.names = nest, plan, names
+        self.stages, self._flagged = stages, flagged
+        self.exchange = Exchange(plan.launch, plan.algebra, names)
+        self._flags: dict[TensorView, Local] = {}
         self.lanes = {
             var for var, spec in nest.spec_of.items() if spec.parallel is ParallelType.vectorize
         }
         self.algebra = plan.algebra
         self.storage = storage
         self._matches: dict[tuple[TensorView, TensorView], Match] = {}
-        self._temporaries = 0
-        self._launched = tuple(
-            d for d in LAUNCH_DIMENSIONS
-            if any(s.parallel is d and not is_trivial(s) for s in plan.specs.values())
-        )  # fmt: skip
 
-    def statements(self, compute: Compute) -> tuple[Guarded, ...]:
+    def statements(self, compute: Compute) -> tuple[TreeItem, ...]:
         """Return the statements of one phase, with the terms of their predicates."""
         unit = compute.unit
         environments = [Environment(self.plan, twin, compute.indices) for twin in unit.siblings]
+        before: list[TreeItem] = []
         made: tuple[Store | Let, ...]
         match compute.phase:
+            case "publish":
+                return tuple(Across(self, compute, environments).publish())
+            case "arrive":
+                return tuple(Across(self, compute, environments).arrive())
             case "init":
                 made = self._init(unit, environments)
             case "finish":
-                made = self._finish(unit, environments)
+                values: Values | None = None
+                if self.plan.crossed[unit]:
+                    before, values = Across(self, compute, environments).finish()
+                made = self._finish(environments, values)
             case "update":
                 made = self._update(unit, environments)
             case _:
                 made = self._define(unit, environments)
-        return self._guarded(compute, environments[0], made)
+        return (*before, *self._guarded(compute, environments[0], made))
+
+    # Blocks that go on alone
+
+    def flag_of(self, unit: TensorView) -> Local:
+        """Return the name that says whether this block is the last one of a reduction."""
+        found = self._flags.get(unit)
+        if found is None:
+            name = self.names.buffer(f"{unit.name}_last")
+            found = self._flags[unit] = Local(name, dtypes.bool_)
+        return found
+
+    def arrivals(self) -> dict[Expr, frozenset[ParallelType]]:
+        """Return by flag the grid dimensions whose blocks have all arrived where it is true."""
+        return {flag: frozenset(self.stages[unit].dims) for unit, flag in self._flags.items()}
+
+    def flags(self, unit: TensorView, *, own: bool) -> tuple[Term, ...]:
+        """Return the tests for the blocks that `unit` is computed in."""
+        return tuple([
+            Term(self.flag_of(t), f"{unit.name} is computed in the last block of {t.name}")
+            for t in self._flagged[unit] if own or t is not unit
+        ])  # fmt: skip
+
+    def first_threads(self, unit: TensorView, used: Iterable[ParallelType]) -> tuple[Term, ...]:
+        """Return the tests that let one thread write what does not use the other dimensions."""
+        alone = {d for t in self._flagged[unit] if t is not unit for d in self.plan.crossed[t]}
+        free = {*used, *(d for d in alone if d.is_grid)}
+        return tuple([
+            Term(one_thread(d), f"{unit.name} does not use {d.value}, so one writes it")
+            for d in self.plan.launch
+            if d not in free
+        ])  # fmt: skip
 
     # Phases
 
@@ -156,7 +188,7 @@ class Indexer:
         assert definition is not None
         values = self._values(definition, environments[0])
         return tuple([
-            self._store(env, self.storage[env.tensor].buffer, value, "define")
+            self.store(env, self.storage[env.tensor].buffer, value, "define")
             for env, value in zip(environments, values, strict=True)
         ])  # fmt: skip
 
@@ -166,7 +198,7 @@ class Indexer:
         assert definition.reducer is not None
         types = tuple([twin.dtype.compute for twin in unit.siblings])
         return tuple([
-            self._store(env, self.storage[env.tensor].accumulator, value, "init")
+            self.store(env, self.storage[env.tensor].accumulator, value, "init")
             for env, value in zip(environments, definition.reducer.identity(types), strict=True)
         ])  # fmt: skip
 
@@ -176,42 +208,44 @@ class Indexer:
         assert definition.reducer is not None
         element = self._values(definition, environments[0])
         before = tuple([
-            self._load_own(env, self.storage[env.tensor].accumulator) for env in environments
+            self.load_own(env, self.storage[env.tensor].accumulator) for env in environments
         ])  # fmt: skip
         after = definition.reducer.combine(before, element)
         lets: list[Let] = []
         if len(after) > 1:
             for value in after:
-                lets.append(Let(self._temporary(value), value, unit.origin))
+                lets.append(Let(self.names.local(value), value, unit.origin))
             after = tuple([let.var for let in lets])
         stores = [
-            self._store(env, self.storage[env.tensor].accumulator, value, "update")
+            self.store(env, self.storage[env.tensor].accumulator, value, "update")
             for env, value in zip(environments, after, strict=True)
         ]
         return (*lets, *stores)
 
-    def _finish(self, unit: TensorView, environments: list[Environment]) -> tuple[Store, ...]:
-        held = [(env, self.storage[env.tensor]) for env in environments]
-        return tuple([
-            self._store(env, own.buffer, self._load_own(env, own.accumulator), "finish")
-            for env, own in held
-            if own.accumulator is not own.buffer
-        ])  # fmt: skip
-
-    def _temporary(self, value: Expr) -> Local:
-        self._temporaries += 1
-        return Local(f"v{self._temporaries - 1}", value.dtype)
+    def _finish(self, environments: list[Environment], values: Values | None) -> tuple[Store, ...]:
+        """Return the stores of the results: `values`, or else what the accumulators hold."""
+        result: list[Store] = []
+        for number, env in enumerate(environments):
+            own = self.storage[env.tensor]
+            if values is not None:
+                result.append(self.store(env, own.buffer, values[number], "finish"))
+            elif own.accumulator is not own.buffer:
+                held = self.load_own(env, own.accumulator)
+                result.append(self.store(env, own.buffer, held, "finish"))
+        return tuple(result)
 
     # Accesses
 
-    def _store(self, env: Environment, buffer: Buffer, value: Expr, role: str) -> Store:
+    def store(self, env: Environment, buffer: Buffer, value: Expr, role: str) -> Store:
+        """Return the store of `value` to the element of `buffer` at hand."""
         index, flat = self._own_index(env, buffer)
         found = [env.index(axis) for axis in env.tensor.domain.root]
         coordinate = tuple([ZERO if value is None else value for value in found])
         placed = env.tensor.placed or env.tensor.origin
         return Store(buffer, index, value, env.tensor.name, role, flat, coordinate, placed)
 
-    def _load_own(self, env: Environment, buffer: Buffer) -> Load:
+    def load_own(self, env: Environment, buffer: Buffer) -> Load:
+        """Return the element of `buffer` at hand."""
         index, flat = self._own_index(env, buffer)
         return Load(buffer, index, flat)
 
@@ -312,11 +346,15 @@ class Indexer:
         holes: dict[Expr, Term],
     ) -> tuple[Term, ...]:
         is_global = memory is Memory.GLOBAL
-        terms = dict(holes) if compute.phase != "init" or is_global else {}
-        for condition in first_points(self.nest, compute, env.known, is_global):
+        terms: dict[Expr, Term] = {}
+        if compute.phase != "init" or is_global:
+            own = compute.phase == "finish" or not self.plan.crossed[compute.unit]
+            terms = {t.condition: t for t in self.flags(compute.unit, own=own)}
+            terms |= holes
+        for condition in first_points(self.nest, compute, env.known, memory):
             terms[condition] = Term(condition, f"{compute.unit.name}: once is enough")
-        if once or is_global:
-            for term in self._one_writer(compute):
+        if once or memory is not Memory.LOCAL:
+            for term in self._one_writer(compute, Memory.GLOBAL if once else memory):
                 terms[term.condition] = term
         return tuple(terms.values())
 
@@ -374,19 +412,22 @@ class Indexer:
                 )
         return value
 
-    def _one_writer(self, compute: Compute) -> list[Term]:
-        """Return the tests that let one thread write a GLOBAL tensor without these dimensions."""
-        loops = (self.plan.specs[group] for group in self.plan.forest.path(compute.unit))
-        used = {spec.parallel for spec in loops if not is_trivial(spec)}
-        names = compute.unit.name
-        return [
-            Term(
-                one_thread(d),
-                f"{names} does not use {d.value}, so one writes it",
-            )
-            for d in self._launched
-            if d not in used
-        ]
+    def _one_writer(self, compute: Compute, memory: Memory) -> tuple[Term, ...]:
+        """Return the tests that let one thread write a tensor without these dimensions.
+
+        One of the launch writes to GLOBAL memory, one of each block to SHARED memory.
+        """
+        whole = compute.phase in ("update", "define")
+        path = self.plan.forest.path(compute.unit)
+        loops = path if whole else result_loops(self.plan, compute.unit)
+        specs = [self.plan.specs[group] for group in loops]
+        used = {spec.parallel for spec in specs if not is_trivial(spec)}
+        if memory is Memory.SHARED:
+            used.update(d for d in self.plan.launch if d.is_grid)
+        used.update(
+            d for t in self._flagged[compute.unit] for d in self.plan.crossed[t] if d.is_grid
+        )
+        return self.first_threads(compute.unit, used)
 
 
 class _LocalReader:

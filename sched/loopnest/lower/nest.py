@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from loopnest.domain import IterDomain
 from loopnest.enums import Memory, ParallelType
-from loopnest.expr import ONE, ZERO, Const, Expr, Index
+from loopnest.expr import ONE, ZERO, Const, Expr, Index, LaunchIndex
 from loopnest.lower.groups import LoopSpec, Plan, is_trivial
 from loopnest.schedule.loop_groups import LoopGroup
 from loopnest.schedule.order import LoopBody
@@ -27,7 +27,9 @@ from loopnest.tensor import TensorView
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Compute:
-    """One phase of a definition: "define", "init", "update" or "finish".
+    """One phase of a definition: "define", or "init", "update" and "finish".
+
+    Where blocks reduce together there are two more before the finish: "publish" and "arrive".
 
     `indices` gives, for each leaf axis of the (first) output, the index of its loop; 0 where the
     loop is trivial, None where the phase does not run over it (reduction axes outside the update).
@@ -96,14 +98,19 @@ def is_reduced(unit: TensorView) -> bool:
     return any(axis.is_reduction and (factored or axis.size is not ONE) for axis in domain.root)
 
 
-def accumulates_apart(tensor: TensorView) -> bool:
+def accumulates_apart(plan: Plan, tensor: TensorView) -> bool:
     """Whether a reduction folds in a LOCAL buffer of its own.
 
-    One of 16 bits does, to be rounded once; and a GLOBAL one of whose definition another output is
-    not, because one thread writes it while all threads need the running values.
+    One of 16 bits does, to be rounded once; one over threads, since each has a part; a SHARED one
+    where registers can hold it; and a GLOBAL one of whose definition another output is not, because
+    one thread writes it while all threads need the running values.
     """
     if not is_reduced(tensor):
         return False
+    if plan.crossed[tensor.siblings[0]]:
+        return True
+    if any(twin.memory is Memory.SHARED for twin in tensor.siblings):
+        return True
     mixed = any(twin.memory is not Memory.GLOBAL for twin in tensor.siblings)
     return tensor.dtype.is_half or (tensor.memory is Memory.GLOBAL and mixed)
 
@@ -137,8 +144,17 @@ class _Builder:
                 result.extend(self._around(unit, "init", loops))
             result.extend(self._loop(item, loops))
             for unit in starting:
-                if any(accumulates_apart(twin) for twin in unit.siblings):
-                    result.extend(self._around(unit, "finish", loops))
+                result.extend(self._after(unit, loops))
+        return result
+
+    def _after(self, unit: TensorView, loops: tuple[Index, ...]) -> list[NestItem]:
+        """Return what stands after the reduction loops of `unit`."""
+        result: list[NestItem] = []
+        if any(d.is_grid for d in self.plan.crossed[unit]):
+            result.extend(self._around(unit, "publish", loops))
+            result.append(self._compute(unit, "arrive", {}, loops))
+        if any(accumulates_apart(self.plan, twin) for twin in unit.siblings):
+            result.extend(self._around(unit, "finish", loops))
         return result
 
     def _loop(self, tree: LoopBody, loops: tuple[Index, ...]) -> list[NestItem]:
@@ -170,6 +186,8 @@ class _Builder:
             spec = self.plan.spec(axis)
             if is_trivial(spec):
                 own[axis] = ZERO
+            elif phase == "init" and spec.parallel.is_thread and self.plan.crossed[unit]:
+                own[axis] = LaunchIndex(spec.parallel)  # every thread takes part in the exchange
             else:
                 var = self._index(spec)
                 own[axis] = var
@@ -187,11 +205,14 @@ class _Builder:
         own: dict[IterDomain, Expr],
         loops: tuple[Index, ...],
     ) -> Compute:
+        leaf = unit.domain.leaf
+        folded = phase not in ("update", "define")
+        first = next((n for n, a in enumerate(leaf) if a.is_reduction), len(leaf))
         indices: list[Expr | None] = []
-        for axis in unit.domain.leaf:
+        for place, axis in enumerate(leaf):
             if axis in own:
                 indices.append(own[axis])
-            elif axis.is_reduction and phase in ("init", "finish"):
+            elif folded and (axis.is_reduction or place > first):
                 indices.append(None)
             else:
                 indices.append(self.index_of[self.plan.forest.find(axis)])

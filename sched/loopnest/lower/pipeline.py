@@ -7,22 +7,22 @@ from collections.abc import Callable
 from loopnest import dtypes
 from loopnest.buffers import Buffer
 from loopnest.collector import paused
-from loopnest.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
-from loopnest.expr import Expr
 from loopnest.fusion import Fusion
-from loopnest.kir import Output, Param, Program
+from loopnest.kir import Allocate, Output, Param, Program, walk
 from loopnest.lower.allocation import Storage, allocate
 from loopnest.lower.build import index_tree, insert_allocations, statements, tree_text
 from loopnest.lower.checks import check_plan
-from loopnest.lower.groups import Plan, group_loops, is_trivial
+from loopnest.lower.crossing import BlockStage, block_stage, last_blocks
+from loopnest.lower.exchange import Names
+from loopnest.lower.groups import Plan, group_loops
 from loopnest.lower.indexing import Indexer
 from loopnest.lower.inplace import check_inplace
 from loopnest.lower.nest import build_nest
+from loopnest.lower.sync import insert_barriers
 from loopnest.lower.unswitch import unswitch
 from loopnest.lowered import Lowered, TensorInfo
 from loopnest.math_snapshot import capture
 from loopnest.printers.nest import print_nest
-from loopnest.simplify import Simplifier
 from loopnest.tensor import TensorView
 
 
@@ -35,8 +35,9 @@ def lower(fusion: Fusion) -> Lowered:
     2. nest: the ordered tree with numbered indices; a buffer's home is a place in it.
     3. allocation: buffers and their shapes; an access is an index into a shape.
     4. indexing: statements, and the terms of their predicates, from the transforms.
-    5. predicates: tests placed as far out as they go; needs all terms of a loop.
-    6. unswitch: doubles bodies, so it comes last.
+    5. barriers: what crosses threads is ordered; asks the indices which threads meet.
+    6. predicates: tests placed as far out as they go, but over no barrier.
+    7. unswitch: doubles bodies, so it comes last.
 
     Raises:
         LoweringError: no kernel exists for this schedule.
@@ -49,11 +50,15 @@ def lower(fusion: Fusion) -> Lowered:
 def _run(fusion: Fusion) -> Lowered:
     plan = group_loops(fusion)
     nest = build_nest(plan)
-    storage = allocate(plan)
+    names = Names({tensor.name for tensor in fusion.tensors})
+    storage = allocate(plan, names)
     check_plan(plan, storage)
     allocated = insert_allocations(nest, storage)
-    indexed = index_tree(allocated, Indexer(nest, storage))
-    program = _program(plan, storage)
+    flagged = last_blocks(plan)
+    meetings = _meetings(plan, storage, flagged, names)
+    indexer = Indexer(nest, storage, meetings, flagged, names)
+    indexed = insert_barriers(index_tree(allocated, indexer), plan, indexer.arrivals())
+    program = _program(plan, storage, meetings)
     placed = program.with_body(statements(indexed, lifted=True))
     check_inplace(placed, plan)
     final = unswitch(placed, plan.algebra)
@@ -65,12 +70,31 @@ def _run(fusion: Fusion) -> Lowered:
         ("predicates", lambda: print_nest(placed)),
         ("unswitch", lambda: print_nest(final)),
     )
-    infos, buffers = _infos(fusion, storage), _buffers(plan, storage)
+    infos, buffers = _infos(fusion, storage), _buffers(final)
     return Lowered(final, stages, infos, buffers, capture(fusion))
 
 
-def _program(plan: Plan, storage: dict[TensorView, Storage]) -> Program:
-    fusion, algebra = plan.fusion, plan.algebra
+def _meetings(
+    plan: Plan,
+    storage: dict[TensorView, Storage],
+    flagged: dict[TensorView, tuple[TensorView, ...]],
+    names: Names,
+) -> dict[TensorView, BlockStage]:
+    """Return how the blocks meet, of each reduction over the grid."""
+    result: dict[TensorView, BlockStage] = {}
+    for unit in plan.forest.units:
+        held = [storage[twin] for twin in unit.siblings]
+        inner = tuple([s.accumulator.shape if s.partial_places else () for s in held])
+        stage = block_stage(plan, unit, flagged, inner, names)
+        if stage is not None:
+            result[unit] = stage
+    return result
+
+
+def _program(
+    plan: Plan, storage: dict[TensorView, Storage], meetings: dict[TensorView, BlockStage]
+) -> Program:
+    fusion = plan.fusion
     params = [_array(t, storage[t].buffer, "input") for t in fusion.inputs]
     outputs: list[Output] = []
     for tensor in fusion.outputs:
@@ -86,11 +110,14 @@ def _program(plan: Plan, storage: dict[TensorView, Storage]) -> Program:
         for tensor in unit.siblings:
             if storage[tensor].buffer.kind == "workspace":
                 params.append(_array(tensor, storage[tensor].buffer, "workspace"))
+    for stage in meetings.values():
+        made = (*stage.partials, *([stage.counter] if stage.counter else []))
+        params += [Param(b.name, "workspace", b.dtype, b, b.shape) for b in made]
     return Program(
         fusion.name,
         tuple(params),
         (),
-        _launch(plan, algebra),
+        tuple(plan.launch.items()),
         tuple(outputs),
         tuple(fusion.facts.conditions),
     )
@@ -98,16 +125,6 @@ def _program(plan: Plan, storage: dict[TensorView, Storage]) -> Program:
 
 def _array(tensor: TensorView, buffer: Buffer, kind: str) -> Param:
     return Param(buffer.name, kind, buffer.dtype, buffer, tensor.sizes)
-
-
-def _launch(plan: Plan, algebra: Simplifier) -> tuple[tuple[ParallelType, Expr], ...]:
-    """Return the largest extent that any nest needs of each launch dimension."""
-    extents: dict[ParallelType, Expr] = {}
-    for spec in plan.specs.values():
-        if spec.parallel.is_thread and not is_trivial(spec):
-            have = extents.get(spec.parallel)
-            extents[spec.parallel] = spec.extent if have is None else algebra.max(have, spec.extent)
-    return tuple([(d, extents[d]) for d in LAUNCH_DIMENSIONS if d in extents])
 
 
 def _infos(fusion: Fusion, storage: dict[TensorView, Storage]) -> tuple[TensorInfo, ...]:
@@ -125,10 +142,8 @@ def _infos(fusion: Fusion, storage: dict[TensorView, Storage]) -> tuple[TensorIn
     ])  # fmt: skip
 
 
-def _buffers(plan: Plan, storage: dict[TensorView, Storage]) -> tuple[Buffer, ...]:
-    found: dict[Buffer, None] = {}
-    for held in storage.values():
-        found[held.buffer] = None
-        found[held.accumulator] = None
-    first = [b for b in found if b.memory is Memory.GLOBAL]
-    return (*first, *(b for b in found if b.memory is not Memory.GLOBAL))
+def _buffers(program: Program) -> tuple[Buffer, ...]:
+    """Return every buffer, parameters first, then in the order in which they are made."""
+    params = [p.buffer for p in program.params if p.buffer is not None]
+    made = [n.storage for n, _ in walk(program.body) if isinstance(n, Allocate)]
+    return tuple(dict.fromkeys([*params, *made]))

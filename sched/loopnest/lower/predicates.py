@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from loopnest.expr import Expr, Index, all_of, walk
 from loopnest.kir import Allocate, If, Loop, Stmt
-from loopnest.lower.indexing import Term
+from loopnest.lower.tree import Term
 
 _NONE: dict[Expr, Term] = {}
 

@@ -4,7 +4,7 @@ A tensor may stand in a loop over an axis of the math that it does not have: the
 that it shares a producer with, or that of an axis which is broadcast in it. Computing a value again
 does no harm, but an update inside of a reduction adds again. Such an update happens only where what
 the tensor lacks is 0; so does a store to GLOBAL memory in a loop that runs over nothing else, whose
-first iteration is as good as all.
+first iteration is as good as all, and a store to memory that the threads of the loop share.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 
 from loopnest import dtypes
 from loopnest.domain import IterDomain
-from loopnest.enums import ParallelType
-from loopnest.expr import ZERO, Expr, Index, Op, free_indices
+from loopnest.enums import Memory, ParallelType
+from loopnest.expr import ZERO, Expr, Op
 from loopnest.lower.nest import Compute, Nest
 from loopnest.lower.promotion import roots_of
 
@@ -22,7 +22,7 @@ _IN_ORDER = (ParallelType.serial, ParallelType.unroll, ParallelType.unswitch)
 
 
 def first_points(
-    nest: Nest, compute: Compute, known: Mapping[IterDomain, Expr], is_global: bool
+    nest: Nest, compute: Compute, known: Mapping[IterDomain, Expr], memory: Memory
 ) -> Iterator[Expr]:
     """Yield the conditions under which `compute` is no repetition.
 
@@ -30,8 +30,9 @@ def first_points(
         nest: the loops.
         compute: a phase of a definition.
         known: the indices of the axes that its loops run over.
-        is_global: whether it stores to GLOBAL memory.
+        memory: where it stores to.
     """
+    is_global = memory is Memory.GLOBAL
     plan, unit = nest.plan, compute.unit
     path, leaf = plan.forest.path(unit), unit.domain.leaf
     if len(path) == len(leaf) and not plan.promotions[unit].image:
@@ -40,15 +41,39 @@ def first_points(
     place = next((n for n, axis in enumerate(leaf) if axis.is_reduction), len(leaf))
     start = path.index(plan.forest.find(leaf[place])) if place < len(leaf) else len(path)
     around = path if compute.phase in ("update", "define") else path[:start]
-    for group in around if is_global else around[start:]:
+    for depth, group in enumerate(around):
         index = nest.index_of[group]
+        if index is ZERO or not _matters(nest.plan.specs[group].parallel, memory, depth >= start):
+            continue
         keys = plan.promoter.concrete_keys(plan.promoter.node_of[group])
-        if keys and keys.isdisjoint(held) and index is not ZERO and _in_order(index, nest):
+        if keys and keys.isdisjoint(held):
             yield _is_zero(index)
+    if is_global:
+        yield from _of_threads(nest, compute, known)
     if compute.phase == "update":
         for position in range(place, len(leaf)):
             if is_global or leaf[position].is_reduction:
                 yield from _within(nest, compute, position, known)
+
+
+def _matters(parallel: ParallelType, memory: Memory, reducing: bool) -> bool:
+    """Whether repetition in such a loop must be kept from a store to `memory`.
+
+    Serial loops repeat in order: that harms updates, and wastes GLOBAL stores. Threads repeat at
+    once: they would race on memory that they share.
+    """
+    if parallel in _IN_ORDER:
+        return memory is Memory.GLOBAL or reducing
+    if memory is Memory.SHARED:
+        return parallel.is_block
+    return memory is Memory.GLOBAL and parallel.is_thread
+
+
+def _of_threads(nest: Nest, compute: Compute, known: Mapping[IterDomain, Expr]) -> Iterator[Expr]:
+    """Yield the tests for axes bound to threads that were merged with axes the tensor lacks."""
+    for position, axis in enumerate(compute.unit.domain.leaf):
+        if nest.plan.spec(axis).parallel.is_thread and not axis.is_reduction:
+            yield from _within(nest, compute, position, known)
 
 
 def _within(
@@ -63,17 +88,8 @@ def _within(
         value = known.get(root)
         if value is None or value is ZERO or root.is_broadcast:
             continue
-        if promoter.keys(root).isdisjoint(held) and _in_order(value, nest):
+        if promoter.keys(root).isdisjoint(held):
             yield _is_zero(value)
-
-
-def _in_order(value: Expr, nest: Nest) -> bool:
-    """Whether the loops behind `value` run one iteration after the other, in one thread."""
-    return all(_parallel(index, nest) in _IN_ORDER for index in free_indices(value))
-
-
-def _parallel(index: Index, nest: Nest) -> ParallelType:
-    return nest.spec_of[index].parallel
 
 
 def _is_zero(value: Expr) -> Expr:

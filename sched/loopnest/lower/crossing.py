@@ -1,0 +1,150 @@
+"""Reductions over blocks: where the partial results lie, and in which blocks the rest happens.
+
+A reduction over grid dimensions leaves a partial result in each block. By default the block that
+arrives last combines them and goes on alone: whatever depends on the result is computed in that
+block only ("flagged"). Where something that depends on it runs over those grid dimensions again,
+all blocks need the result: they wait for each other at a barrier of the grid, and each combines.
+
+Source: CUDA's threadFenceReduction sample; rule 38.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loopnest import dtypes
+from loopnest.buffers import Buffer
+from loopnest.dtypes import DType
+from loopnest.enums import Memory, ParallelType
+from loopnest.expr import ONE, Expr
+from loopnest.lower.exchange import Names, row_major
+from loopnest.lower.groups import Plan, is_trivial
+from loopnest.schedule.loop_groups import LoopGroup
+from loopnest.tensor import TensorView
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class BlockStage:
+    """How the blocks of a reduction over the grid meet.
+
+    Args:
+        dims: the grid dimensions reduced over.
+        groups: the others, whose blocks have results of their own.
+        loops: serial loops around the reduction; each of their iterations has its own slots.
+        threads: dimensions of the block that iterate over results.
+        counter: where blocks arrive; None where they wait at a barrier instead.
+        partials: of each output of the definition, what the blocks leave.
+    """
+
+    dims: tuple[ParallelType, ...]
+    groups: tuple[ParallelType, ...]
+    loops: tuple[LoopGroup, ...]
+    threads: tuple[ParallelType, ...]
+    counter: Buffer | None
+    partials: tuple[Buffer, ...]
+
+
+def thread_dims(plan: Plan, unit: TensorView) -> frozenset[ParallelType]:
+    """Return the launch dimensions that the loops around `unit` are bound to."""
+    specs = [plan.specs[group] for group in plan.forest.path(unit)]
+    return frozenset(s.parallel for s in specs if s.parallel.is_thread and not is_trivial(s))
+
+
+def result_loops(plan: Plan, unit: TensorView) -> tuple[LoopGroup, ...]:
+    """Return the loops around the result of a reduction: those not inside its own."""
+    path, leaf = plan.forest.path(unit), unit.domain.leaf
+    place = next((n for n, axis in enumerate(leaf) if axis.is_reduction), None)
+    if place is None:
+        return path
+    outside = path[: path.index(plan.forest.find(leaf[place]))]
+    inside = [plan.forest.find(axis) for axis in leaf[place:] if not axis.is_reduction]
+    return (*outside, *inside)
+
+
+def last_blocks(plan: Plan) -> dict[TensorView, tuple[TensorView, ...]]:
+    """Return for each definition the reductions in whose last block it is computed."""
+    meeting = [u for u in plan.forest.units if any(d.is_grid for d in plan.crossed[u])]
+    flagged: dict[TensorView, list[TensorView]] = {unit: [] for unit in plan.forest.units}
+    for start in meeting:
+        dims = {d for d in plan.crossed[start] if d.is_grid}
+        after = [u for u in _downstream(plan, start) if u is not start]
+        if not any(dims & thread_dims(plan, unit) for unit in after):
+            for unit in (start, *after):
+                flagged[unit].append(start)
+    return {unit: tuple(found) for unit, found in flagged.items()}
+
+
+def _downstream(plan: Plan, start: TensorView) -> list[TensorView]:
+    """Return `start` and the definitions that depend on it."""
+    found = {start: None}
+    waiting = [start]
+    while waiting:
+        for tensor in waiting.pop().siblings:
+            for consumer in tensor.consumers:
+                unit = consumer.siblings[0]
+                if unit not in found and unit in plan.crossed:
+                    found[unit] = None
+                    waiting.append(unit)
+    return list(found)
+
+
+def block_stage(
+    plan: Plan,
+    unit: TensorView,
+    flagged: dict[TensorView, tuple[TensorView, ...]],
+    inner: tuple[tuple[Expr, ...], ...],
+    names: Names,
+) -> BlockStage | None:
+    """Return how the blocks of `unit` meet, None where it does not reduce over the grid.
+
+    Args:
+        plan: the loops.
+        unit: a definition, by its first output.
+        flagged: of `last_blocks`.
+        inner: by output: extents of the accumulator of a thread.
+        names: for the buffers.
+    """
+    dims = tuple([d for d in plan.crossed[unit] if d.is_grid])
+    if not dims:
+        return None
+    alone = {d for t in flagged[unit] if t is not unit for d in plan.crossed[t] if d.is_grid}
+    groups = tuple([
+        d for d in plan.launch if d.is_grid and d not in dims and d not in alone
+    ])  # fmt: skip
+    around = result_loops(plan, unit)
+    first = next(axis for axis in unit.domain.leaf if axis.is_reduction)
+    depth = plan.forest.path(unit).index(plan.forest.find(first))
+    loops = tuple([g for g in around[:depth] if _is_serial(plan, g)])
+    bound = {plan.specs[g].parallel for g in around}
+    threads = tuple([d for d in plan.launch if d.is_block and d in bound])
+    kept = [plan.launch[d] for d in groups] + [plan.specs[g].extent for g in loops]
+    slots = [plan.launch[d] for d in dims] + kept + [plan.launch[d] for d in threads]
+    partials = tuple([
+        _workspace(plan, tensor, names, "blocks", (*slots, *own), tensor.dtype.compute)
+        for tensor, own in zip(unit.siblings, inner, strict=True)
+    ])  # fmt: skip
+    counter = None
+    if unit in flagged[unit]:
+        counter = _workspace(plan, unit, names, "count", tuple(kept), dtypes.int32, "counter")
+    return BlockStage(dims, groups, loops, threads, counter, partials)
+
+
+def _is_serial(plan: Plan, group: LoopGroup) -> bool:
+    spec = plan.specs[group]
+    return not spec.parallel.is_thread and not is_trivial(spec)
+
+
+def _workspace(
+    plan: Plan,
+    tensor: TensorView,
+    names: Names,
+    stem: str,
+    shape: tuple[Expr, ...],
+    dtype: DType,
+    kind: str = "workspace",
+) -> Buffer:
+    shape = shape or (ONE,)
+    size = plan.algebra.product(shape)
+    strides = row_major(shape, plan.algebra)
+    name = names.buffer(f"{tensor.name}_{stem}")
+    return Buffer(name, tensor.name, Memory.GLOBAL, dtype, shape, strides, size, kind)

@@ -1,0 +1,283 @@
+"""Which threads may meet at one element: the test behind barriers.
+
+Two accesses to one element, one of them a store, need no order where they are always made by the
+same thread. That is decided along each launch dimension, from the indices of the two accesses; what
+cannot be decided counts as different threads. It is lowering's own test: the checkers have theirs.
+
+- Equal indices with the same scale and smaller rest are equal digit by digit: from
+  ``x * 4 + i == x' * 4 + i'`` with i, i' < 4 follow x == x' and i == i'.
+- Every element of a tensor is stored by one thread. An access whose index is that of the store,
+  with other names for its serial loops, therefore belongs to the same thread.
+- Both may be restricted to the first thread of a dimension by their predicates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from loopnest.buffers import Buffer
+from loopnest.enums import BLOCK_DIMENSIONS, Memory, ParallelType
+from loopnest.expr import (
+    ZERO,
+    Const,
+    Expr,
+    Index,
+    LaunchIndex,
+    Op,
+    Symbol,
+    integer,
+    substitute,
+    walk,
+)
+from loopnest.lower.exchange import WARP
+from loopnest.simplify import Simplifier
+
+
+class Scope(IntEnum):
+    """What a barrier orders; NONE where no barrier is needed."""
+
+    NONE = 0
+    warp = 1
+    block = 2
+    grid = 3
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Access:
+    """A load or store of memory that threads share.
+
+    Args:
+        buffer: what is accessed.
+        index: with loops bound to threads written as numbers of threads.
+        is_store: or a load.
+        conditions: the terms of its predicate, written likewise.
+        whose: the statement's tensor, for the reason of a barrier.
+        injective: whether one thread alone stores each element.
+    """
+
+    buffer: Buffer
+    index: tuple[Expr, ...]
+    is_store: bool
+    conditions: tuple[Expr, ...]
+    whose: str
+    injective: bool
+
+
+class Dependence:
+    """Decide which barrier two accesses need."""
+
+    def __init__(self, launch: Mapping[ParallelType, Expr], algebra: Simplifier) -> None:
+        self.launch, self.algebra = launch, algebra
+        self._memo: dict[tuple[object, ...], frozenset[ParallelType] | None] = {}
+
+    def scope(
+        self,
+        first: Access,
+        second: Access,
+        common: frozenset[Index],
+        wrapped: Index | None = None,
+        *,
+        adjacent: bool = False,
+    ) -> tuple[Scope, frozenset[ParallelType]]:
+        """Return the barrier needed between two accesses, and along what their threads differ.
+
+        Args:
+            first: the access that comes first.
+            second: the one that follows.
+            common: indices that have one value for both.
+            wrapped: the loop of which `second` runs in a later iteration.
+            adjacent: whether that is the next iteration.
+        """
+        none = (Scope.NONE, frozenset[ParallelType]())
+        if not (first.is_store or second.is_store):
+            return none
+        if first.buffer is not second.buffer:
+            if not _share(first.buffer, second.buffer):
+                return none
+            apart = frozenset(d for d in self.launch if d.is_block)
+        else:
+            key = (first, second, common, wrapped, adjacent)
+            if key not in self._memo:
+                self._memo[key] = self._apart(first, second, common, wrapped, adjacent)
+            found = self._memo[key]
+            if found is None:
+                return none
+            apart = found
+        if first.buffer.memory is Memory.SHARED:
+            apart = frozenset(d for d in apart if d.is_block)
+        return self._scope_of(apart), apart
+
+    def _scope_of(self, apart: frozenset[ParallelType]) -> Scope:
+        if not apart:
+            return Scope.NONE
+        if any(d.is_grid for d in apart):
+            return Scope.grid
+        return Scope.warp if self._in_one_warp(apart) else Scope.block
+
+    def _in_one_warp(self, apart: frozenset[ParallelType]) -> bool:
+        """Whether threads that differ along these dimensions only stand in one warp."""
+        total, leading = 1, 1
+        for dim in BLOCK_DIMENSIONS:
+            extent = self.launch.get(dim, integer(1))
+            if not isinstance(extent, Const):
+                return False
+            total *= int(extent.value)
+            if dim in apart:
+                leading = total
+        return total <= WARP or WARP % leading == 0
+
+    # Along which dimensions may the threads differ?
+
+    def _apart(
+        self,
+        first: Access,
+        second: Access,
+        common: frozenset[Index],
+        wrapped: Index | None,
+        adjacent: bool,
+    ) -> frozenset[ParallelType] | None:
+        """Return the dimensions; None where the accesses never meet."""
+        later = second.index
+        if wrapped is not None and adjacent:
+            step: dict[Expr, Expr] = {wrapped: Op("add", (wrapped, integer(1)), wrapped.dtype)}
+            later = tuple([self.algebra.simplify(substitute(i, step)) for i in later])
+            common = common | {wrapped}
+        same_form = len(first.index) == len(later)  # one offset, or one index a dimension
+        pairs = list(zip(first.index, later, strict=True)) if same_form else []
+        if any(self._differ(a, b, common) for a, b in pairs):
+            return None
+        equal: dict[Expr, None] = {}
+        for a, b in pairs:
+            for mine, theirs in self._digits(a, b, common):
+                if mine is theirs:
+                    equal[mine] = None
+        same = {d for d in self.launch if self._decided(d, equal)}
+        same |= {d for d in self.launch if _first_only(d, first) and _first_only(d, second)}
+        if first.injective or second.injective:
+            same |= self._by_owner(pairs, common, wrapped, adjacent)
+        return frozenset(d for d in self.launch if d not in same)
+
+    def _differ(self, a: Expr, b: Expr, common: frozenset[Index]) -> bool:
+        """Whether two indices are never equal."""
+        if not (_is_fixed(a, common) and _is_fixed(b, common)):
+            return False
+        gap = self.algebra.sub(a, b)
+        if isinstance(gap, Const):
+            return gap.value != 0
+        rings = isinstance(a, Op) and isinstance(b, Op) and a.op == b.op == "mod"
+        return rings and self._differ_in_ring(a, b)
+
+    def _differ_in_ring(self, a: Expr, b: Expr) -> bool:
+        if a.args[1] is not b.args[1] or not isinstance(a.args[1], Const):
+            return False
+        gap = self.algebra.sub(a.args[0], b.args[0])
+        return isinstance(gap, Const) and gap.value % a.args[1].value != 0
+
+    def _digits(self, a: Expr, b: Expr, common: frozenset[Index]) -> Iterator[tuple[Expr, Expr]]:
+        """Yield pairs of atoms that are equal where ``a == b``."""
+        left, right = dict(self.algebra.poly(a)), dict(self.algebra.poly(b))
+        for term in [t for t in left if right.get(t) == left[t]]:
+            if all(_is_fixed(atom, common) for atom in term):
+                del left[term], right[term]
+        while left and right:
+            step = self._leading(left, right)
+            if step is None:
+                return
+            mine, theirs = step
+            (*_, atom), (*_, other) = mine, theirs
+            del left[mine], right[theirs]
+            yield atom, other
+
+    def _leading(
+        self, left: dict[tuple[Expr, ...], int], right: dict[tuple[Expr, ...], int]
+    ) -> tuple[tuple[Expr, ...], tuple[Expr, ...]] | None:
+        """Return terms of equal scale whose rests, on both sides, are smaller than the scale."""
+        for mine, count in left.items():
+            for theirs, other in right.items():
+                if not mine or not theirs or count != other or mine[:-1] != theirs[:-1]:
+                    continue
+                scale = self.algebra.product([integer(count), *mine[:-1]])
+                if self._fits(left, mine, scale) and self._fits(right, theirs, scale):
+                    return mine, theirs
+        return None
+
+    def _fits(
+        self, poly: dict[tuple[Expr, ...], int], without: tuple[Expr, ...], scale: Expr
+    ) -> bool:
+        rest = self.algebra.sum(
+            self.algebra.product([integer(c), *term]) for term, c in poly.items() if term != without
+        )
+        if rest is ZERO:
+            return True
+        return self.algebra.proves_le(ZERO, rest) and self.algebra.proves_lt(rest, scale)
+
+    def _decided(self, dim: ParallelType, equal: Mapping[Expr, None]) -> bool:
+        """Whether the number along `dim` follows from expressions known to be equal."""
+        number = LaunchIndex(dim)
+        if number in equal:
+            return True
+        quotients = {
+            e.args[1] for e in equal if isinstance(e, Op) and _is_of(e, "floordiv", number)
+        }
+        rests = {e.args[1] for e in equal if isinstance(e, Op) and _is_of(e, "mod", number)}
+        return not quotients.isdisjoint(rests)
+
+    def _by_owner(
+        self,
+        pairs: list[tuple[Expr, Expr]],
+        common: frozenset[Index],
+        wrapped: Index | None,
+        adjacent: bool,
+    ) -> set[ParallelType]:
+        """Return the dimensions along which an element's owner is the accessing thread."""
+        renamed: dict[Index, Index] = {}
+        if not pairs or not all(self._unify(a, b, common, renamed) for a, b in pairs):
+            return set()
+        nodes = [n for a, b in pairs for e in (a, b) for n in walk(e)]
+        if wrapped is not None and wrapped in nodes:
+            return set()
+        return {n.dimension for n in nodes if isinstance(n, LaunchIndex)}
+
+    def _unify(
+        self, a: Expr, b: Expr, common: frozenset[Index], renamed: dict[Index, Index]
+    ) -> bool:
+        if isinstance(a, Index) and isinstance(b, Index):
+            if a in common or b in common:
+                return a is b
+            if renamed.setdefault(a, b) is not b or not self.algebra.equal(a.extent, b.extent):
+                return False
+            return sum(1 for v in renamed.values() if v is b) == 1
+        if isinstance(a, Op) and isinstance(b, Op):
+            if a.op != b.op or len(a.args) != len(b.args):
+                return False
+            return all(
+                self._unify(x, y, common, renamed) for x, y in zip(a.args, b.args, strict=True)
+            )
+        return a is b
+
+
+def _share(a: Buffer, b: Buffer) -> bool:
+    """Whether two buffers lie in the same space."""
+    return (a.alias_of or a.name) == (b.alias_of or b.name)
+
+
+def _first_only(dim: ParallelType, access: Access) -> bool:
+    number = LaunchIndex(dim)
+    return any(
+        isinstance(c, Op) and c.op == "eq" and c.args[0] is number and c.args[1] is ZERO
+        for c in access.conditions
+    )
+
+
+def _is_fixed(value: Expr, common: frozenset[Index]) -> bool:
+    """Whether `value` is the same for both accesses."""
+    return all(
+        isinstance(n, (Const, Symbol, Op)) or (isinstance(n, Index) and n in common)
+        for n in walk(value)
+    )
+
+
+def _is_of(value: Op, op: str, number: Expr) -> bool:
+    return value.op == op and value.args[0] is number and isinstance(value.args[1], Const)
