@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from loopnest import dtypes
-from loopnest.expr import ONE, ZERO, Expr, LaunchIndex, Load, Op
+from loopnest.expr import ONE, TRUE, ZERO, Expr, LaunchIndex, Load
 from loopnest.kir import Arrive, Let, Store
 from loopnest.lower.crossing import BlockStage
 from loopnest.lower.exchange import Values, serial_loop
@@ -58,7 +57,8 @@ class Across:
             )
         ])  # fmt: skip
         kept = (*self.stage.threads, *self.stage.groups, *self.stage.dims)
-        terms = (*self.before, *self.indexer.first_threads(self.unit, kept))
+        one = self.indexer.first_threads(self.unit, kept)
+        terms = (*self.before, *self._taking_part(), *one)
         return [*items, Guarded(stores, terms)]
 
     def arrive(self) -> list[TreeItem]:
@@ -69,7 +69,18 @@ class Across:
         index = (*map(LaunchIndex, self.stage.groups), *self._loops()) or (ZERO,)
         flag = self.indexer.flag_of(self.unit)
         made = Arrive(flag, self.stage.counter, index, self._blocks(), self.origin)
-        return [Guarded((made,), self.before)]
+        return [Guarded((made,), (*self.before, *self._taking_part()))]
+
+    def _taking_part(self) -> tuple[Term, ...]:
+        """Return the tests for blocks that the loops of the reduction reach."""
+        assert self.stage is not None
+        found: list[Term] = []
+        for dim, extent in zip(self.stage.dims, self.stage.extents, strict=True):
+            if not self.algebra.equal(extent, self.plan.launch[dim]):
+                test = self.algebra.lt(LaunchIndex(dim), extent)
+                reason = f"{self.unit.name}: {extent} blocks along {dim.value} take part"
+                found.append(Term(test, reason))
+        return tuple(found)
 
     def finish(self) -> tuple[list[TreeItem], Values]:
         """Return the statements that make the result known to every thread, and the result."""
@@ -93,12 +104,15 @@ class Across:
         start = self._stores(self.reducer.identity(types), "init")
         blocks, exchange = self._blocks(), self.indexer.exchange
         width = exchange.product(self.threads)
-        var = self.indexer.names.index(self.algebra.ceildiv(blocks, width))
-        number = self.algebra.add(self.algebra.mul(var, width), exchange.number(self.threads))
+        rounds = self.algebra.ceildiv(blocks, width)
+        var = self.indexer.names.index(rounds)
+        turn = ZERO if rounds is ONE else var
+        number = self.algebra.add(self.algebra.mul(turn, width), exchange.number(self.threads))
         guard: tuple[Term, ...] = ()
         if width is not ONE:
-            exists = Op("lt", (number, blocks), dtypes.bool_)
-            guard = (Term(exists, f"{self.unit.name}: so many blocks left a part"),)
+            exists = self.algebra.lt(number, blocks)
+            if exists is not TRUE:
+                guard = (Term(exists, f"{self.unit.name}: so many blocks left a part"),)
         index = self._slot(self._coordinates(number))
         left = tuple([
             Load(buffer, (*index, *own))
@@ -110,6 +124,8 @@ class Across:
             lets = tuple([Let(self.indexer.names.local(v), v, self.origin) for v in folded])
             made, folded = lets, tuple([let.var for let in lets])
         update = Guarded((*made, *self._stores(folded, "update")), (*terms, *guard))
+        if rounds is ONE:
+            return [Guarded(start, terms), update]
         loop: Tree = serial_loop(var, self.unit.name, (update,), self.origin)
         return [Guarded(start, terms), loop]
 
@@ -117,8 +133,7 @@ class Across:
         """Return the block's coordinates along the reduced dimensions, given its number."""
         assert self.stage is not None
         result: list[Expr] = []
-        for dim in self.stage.dims[:-1]:
-            extent = self.plan.launch[dim]
+        for extent in self.stage.extents[:-1]:
             result.append(self.algebra.mod(number, extent))
             number = self.algebra.floordiv(number, extent)
         return [*result, number]
@@ -135,7 +150,7 @@ class Across:
 
     def _blocks(self) -> Expr:
         assert self.stage is not None
-        return self.algebra.product([self.plan.launch[d] for d in self.stage.dims])
+        return self.algebra.product(self.stage.extents)
 
     def _own(self) -> Values:
         return tuple([

@@ -33,8 +33,8 @@ class Storage:
 
     `places` are the leaf positions that index a LOCAL or SHARED buffer, in its order; a GLOBAL
     one is indexed by the logical axes. `home` is the loop in whose body such a buffer is made
-    (None: the kernel's). `accumulator` is the buffer that a reduction folds in: its own, or a float32 one with
-    the leaf positions `partial_places`.
+    (None: the kernel's). `accumulator` is the buffer that a reduction folds in: its own, or another
+    with the leaf positions `partial_places`.
     """
 
     buffer: Buffer

@@ -1,8 +1,8 @@
 """Checks of the plan: what this schedule asks of threads, lanes and parallel loops exists.
 
 Requires the plan and the storage. Ensures that no value of a LOCAL tensor crosses threads and none
-of a SHARED one blocks (rule 39), vectorized axes are innermost and of a legal width, and no parallel
-loop races on a buffer. It changes nothing.
+of a SHARED one blocks (rule 39), vectorized axes are innermost and of a legal width, and no
+parallel loop races on a buffer. It changes nothing.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 A reduction over grid dimensions leaves a partial result in each block. By default the block that
 arrives last combines them and goes on alone: whatever depends on the result is computed in that
 block only ("flagged"). Where something that depends on it runs over those grid dimensions again,
-all blocks need the result: they wait for each other at a barrier of the grid, and each combines.
+or stands outside of a loop around the reduction (each iteration has a last block of its own), all
+blocks need the result: they wait for each other at a barrier of the grid, and each combines.
 
 Source: CUDA's threadFenceReduction sample; rule 38.
 """
@@ -29,6 +30,7 @@ class BlockStage:
 
     Args:
         dims: the grid dimensions reduced over.
+        extents: the number of blocks along them that take part.
         groups: the others, whose blocks have results of their own.
         loops: serial loops around the reduction; each of their iterations has its own slots.
         threads: dimensions of the block that iterate over results.
@@ -37,6 +39,7 @@ class BlockStage:
     """
 
     dims: tuple[ParallelType, ...]
+    extents: tuple[Expr, ...]
     groups: tuple[ParallelType, ...]
     loops: tuple[LoopGroup, ...]
     threads: tuple[ParallelType, ...]
@@ -68,7 +71,11 @@ def last_blocks(plan: Plan) -> dict[TensorView, tuple[TensorView, ...]]:
     for start in meeting:
         dims = {d for d in plan.crossed[start] if d.is_grid}
         after = [u for u in _downstream(plan, start) if u is not start]
-        if not any(dims & thread_dims(plan, unit) for unit in after):
+        around = set(_around(plan, start))
+        if all(
+            not dims & thread_dims(plan, unit) and around <= set(plan.forest.path(unit))
+            for unit in after
+        ):
             for unit in (start, *after):
                 flagged[unit].append(start)
     return {unit: tuple(found) for unit, found in flagged.items()}
@@ -111,14 +118,16 @@ def block_stage(
     groups = tuple([
         d for d in plan.launch if d.is_grid and d not in dims and d not in alone
     ])  # fmt: skip
-    around = result_loops(plan, unit)
-    first = next(axis for axis in unit.domain.leaf if axis.is_reduction)
-    depth = plan.forest.path(unit).index(plan.forest.find(first))
-    loops = tuple([g for g in around[:depth] if _is_serial(plan, g)])
-    bound = {plan.specs[g].parallel for g in around}
+    loops = tuple([g for g in _around(plan, unit) if not plan.specs[g].parallel.is_thread])
+    bound = {plan.specs[g].parallel for g in result_loops(plan, unit)}
+    extents = {
+        plan.spec(axis).parallel: plan.spec(axis).extent
+        for axis in unit.domain.leaf
+        if axis.is_reduction
+    }
     threads = tuple([d for d in plan.launch if d.is_block and d in bound])
     kept = [plan.launch[d] for d in groups] + [plan.specs[g].extent for g in loops]
-    slots = [plan.launch[d] for d in dims] + kept + [plan.launch[d] for d in threads]
+    slots = [extents[d] for d in dims] + kept + [plan.launch[d] for d in threads]
     partials = tuple([
         _workspace(plan, tensor, names, "blocks", (*slots, *own), tensor.dtype.compute)
         for tensor, own in zip(unit.siblings, inner, strict=True)
@@ -126,12 +135,16 @@ def block_stage(
     counter = None
     if unit in flagged[unit]:
         counter = _workspace(plan, unit, names, "count", tuple(kept), dtypes.int32, "counter")
-    return BlockStage(dims, groups, loops, threads, counter, partials)
+    sizes = tuple([extents[d] for d in dims])
+    return BlockStage(dims, sizes, groups, loops, threads, counter, partials)
 
 
-def _is_serial(plan: Plan, group: LoopGroup) -> bool:
-    spec = plan.specs[group]
-    return not spec.parallel.is_thread and not is_trivial(spec)
+def _around(plan: Plan, unit: TensorView) -> list[LoopGroup]:
+    """Return the loops that run around all of a reduction, outermost first."""
+    first = next(axis for axis in unit.domain.leaf if axis.is_reduction)
+    path = plan.forest.path(unit)
+    outside = path[: path.index(plan.forest.find(first))]
+    return [group for group in outside if not is_trivial(plan.specs[group])]
 
 
 def _workspace(

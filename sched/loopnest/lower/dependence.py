@@ -148,6 +148,9 @@ class Dependence:
         pairs = list(zip(first.index, later, strict=True)) if same_form else []
         if any(self._differ(a, b, common) for a, b in pairs):
             return None
+        later_rounds = wrapped is not None and not adjacent
+        if later_rounds and any(self._moves(a, b, wrapped, common) for a, b in pairs):
+            return None  # each iteration has elements of its own
         equal: dict[Expr, None] = {}
         for a, b in pairs:
             for mine, theirs in self._digits(a, b, common):
@@ -168,6 +171,13 @@ class Dependence:
             return gap.value != 0
         rings = isinstance(a, Op) and isinstance(b, Op) and a.op == b.op == "mod"
         return rings and self._differ_in_ring(a, b)
+
+    def _moves(self, a: Expr, b: Expr, wrapped: Index | None, common: frozenset[Index]) -> bool:
+        """Whether two indices are one expression that another iteration never repeats."""
+        if wrapped is None or a is not b or not _is_fixed(a, common | {wrapped}):
+            return False
+        poly = self.algebra.poly(a)
+        return sum(1 for term in poly if wrapped in term) == 1 and (wrapped,) in poly
 
     def _differ_in_ring(self, a: Expr, b: Expr) -> bool:
         if a.args[1] is not b.args[1] or not isinstance(a.args[1], Const):

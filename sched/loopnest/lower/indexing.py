@@ -329,6 +329,7 @@ class Indexer:
         """
         holes = self._holes(compute, env)
         once = all(twin.memory is Memory.GLOBAL for twin in compute.unit.siblings)
+        once = once and not self.plan.crossed[compute.unit]  # all threads have a part
         by_memory = {m: self._terms(compute, env, m, once, holes) for m in Memory}
         stores = [s for s in made if isinstance(s, Store)]
         result: list[Guarded] = []

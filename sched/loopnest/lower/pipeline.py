@@ -18,6 +18,7 @@ from loopnest.lower.groups import Plan, group_loops
 from loopnest.lower.indexing import Indexer
 from loopnest.lower.inplace import check_inplace
 from loopnest.lower.nest import build_nest
+from loopnest.lower.renumber import renumber
 from loopnest.lower.sync import insert_barriers
 from loopnest.lower.unswitch import unswitch
 from loopnest.lowered import Lowered, TensorInfo
@@ -61,7 +62,7 @@ def _run(fusion: Fusion) -> Lowered:
     program = _program(plan, storage, meetings)
     placed = program.with_body(statements(indexed, lifted=True))
     check_inplace(placed, plan)
-    final = unswitch(placed, plan.algebra)
+    final = renumber(unswitch(placed, plan.algebra))
     stages: tuple[tuple[str, Callable[[], str]], ...] = (
         ("groups", plan.text),
         ("nest", nest.text),

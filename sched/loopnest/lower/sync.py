@@ -3,8 +3,8 @@
 Requires guarded statements. Ensures that between two accesses of different threads to one element,
 one of them a store, stands a barrier of a scope that holds both threads; barriers stand outside of
 every predicate, and loops bound to threads that hold one run over the whole launch, their
-statements under a test instead (rules 39 and 40). It comes before predicates, which must not be lifted over a
-barrier, and after indexing, whose indices tell which threads meet.
+statements under a test instead (rules 39 and 40). It comes before predicates, which must not be
+lifted over a barrier, and after indexing, whose indices tell which threads meet.
 
 A barrier is placed as late as possible, in front of the first access that needs it, in the
 innermost body that holds all pending ones: it serves everything before it. A serial loop whose end
