@@ -1,7 +1,7 @@
 """Domains: axes, the transforms between them, and the domain of a tensor.
 
 One graph: every `IterDomain` that is not a root knows the `Transform` that made it. A
-`TensorDomain` names node sets in that graph: root, rfactor, allocation and leaf. Replay, indexing
+`TensorDomain` names node sets in that graph: root, rfactor and leaf. Replay, indexing
 and predicates are traversals that ask a transform only for what `Transform` declares, so a new
 transform is one class and no other change.
 
@@ -258,14 +258,12 @@ class TensorDomain:
 
     `root`: the axes that the definition computes over, reductions included. `rfactor`: what
     consumers see (with reductions, which they skip); the root itself unless a reduction was
-    factored. `leaf`: the loops, outermost first. `allocation`: the order of the buffer's axes, or
-    None for the order of `rfactor` without reductions.
+    factored. `leaf`: the loops, outermost first.
     """
 
     root: tuple[IterDomain, ...]
     rfactor: tuple[IterDomain, ...]
     leaf: tuple[IterDomain, ...]
-    allocation: tuple[IterDomain, ...] | None = None
 
     @staticmethod
     def of_root(root: Iterable[IterDomain]) -> TensorDomain:
@@ -290,7 +288,7 @@ class TensorDomain:
 
     def with_leaf(self, leaf: Iterable[IterDomain]) -> TensorDomain:
         """Return this domain with other loops."""
-        return TensorDomain(self.root, self.rfactor, tuple(leaf), self.allocation)
+        return TensorDomain(self.root, self.rfactor, tuple(leaf))
 
     def __str__(self) -> str:
         inner = ", ".join(f"{axis.kind.letter}{i}: {axis.size}" for i, axis in enumerate(self.leaf))

@@ -17,6 +17,7 @@ from loopnest.dtypes import DType
 from loopnest.enums import IterKind, Memory, ParallelType, Swizzle
 from loopnest.errors import DefinitionError
 from loopnest.expr import Const, Expr
+from loopnest.layout import PLAIN
 from loopnest.operators import Operators
 from loopnest.origin import Origin, caller
 
@@ -33,7 +34,7 @@ class TensorView(Operators["Operand", "TensorView"]):
 
     __slots__ = (
         "__weakref__", "_compute_at_pos", "_consumers", "_memory", "_name", "_produced_at_pos",
-        "clones", "definition", "domain", "dtype", "fusion", "number", "origin", "placed",
+        "clones", "definition", "domain", "dtype", "fusion", "layout", "number", "origin", "placed",
         "reduction",
     )  # fmt: skip
 
@@ -43,6 +44,7 @@ class TensorView(Operators["Operand", "TensorView"]):
         self.definition: Definition | None = None
         self._name: str | None = None
         self._memory = Memory.LOCAL
+        self.layout = PLAIN
         self._compute_at_pos = 0
         self._produced_at_pos = 0
         self._consumers: tuple[TensorView, ...] = ()
@@ -341,24 +343,37 @@ class TensorView(Operators["Operand", "TensorView"]):
         return cache.cache_fork(self)
 
     def circular_buffer(self, stages: int) -> TensorView:
-        """Keep `stages` copies of this shared tensor in flight (not supported yet)."""
-        from loopnest.schedule import transforms
+        """Compute this SHARED tensor `stages` - 1 iterations ahead of its consumers.
 
-        return transforms.unsupported(self, f"circular_buffer({stages!r})")
+        Its buffer gets `stages` copies, which the innermost loop that it shares rotates through;
+        LOCAL tensors that only it reads run ahead with it: their values are loaded before the
+        consumers' work of an iteration, and stored to shared memory after it.
+        """
+        from loopnest.schedule import layout
+
+        return layout.circular_buffer(self, stages)
 
     def swizzle(self, kind: Swizzle, a: int, b: int) -> TensorView:
-        """Permute the elements of this shared tensor's buffer (not supported yet)."""
-        from loopnest.schedule import transforms
+        """Let the element at leaf axes (a, b) of this SHARED tensor lie at (a, b ^ a).
 
-        return transforms.unsupported(self, f"swizzle({kind}, {a!r}, {b!r})")
+        Loops stay as they are; columns of a tile then lie in different banks.
+        """
+        from loopnest.schedule import layout
+
+        return layout.swizzle(self, kind, a, b)
 
     def set_allocation(
         self, order: Sequence[int] | None = None, pad: Mapping[int, int] | None = None
     ) -> TensorView:
-        """Lay out this tensor's buffer (not supported yet)."""
-        from loopnest.schedule import transforms
+        """Lay out the buffer of this intermediate.
 
-        return transforms.unsupported(self, f"set_allocation(order={order!r}, pad={pad!r})")
+        Args:
+            order: the leaf axes in the order of memory, the one that varies slowest first.
+            pad: unused elements to add to the extent of leaf axes, as ``{axis: count}``.
+        """
+        from loopnest.schedule import layout
+
+        return layout.set_allocation(self, order, pad)
 
     # Math: operators forward to `ops`
 

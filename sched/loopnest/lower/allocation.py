@@ -14,12 +14,15 @@ Before: ``for i0: { define T1; define T2 }``; after::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loopnest.buffers import Buffer
+from loopnest.domain import IterDomain
 from loopnest.dtypes import DType
 from loopnest.enums import Memory
-from loopnest.expr import ONE, Expr
+from loopnest.errors import LoweringError
+from loopnest.expr import ONE, Expr, integer
+from loopnest.layout import PLAIN
 from loopnest.lower.exchange import Names, row_major
 from loopnest.lower.groups import Plan
 from loopnest.lower.nest import accumulates_apart
@@ -70,7 +73,60 @@ def _storage(plan: Plan, tensor: TensorView, done: dict[TensorView, Storage]) ->
 def _global(plan: Plan, tensor: TensorView, kind: str, name: str) -> Storage:
     shape = tuple([plan.algebra.simplify(size) for size in tensor.sizes]) or (ONE,)
     buffer = _buffer(plan, name, tensor, Memory.GLOBAL, tensor.dtype, shape, kind)
+    if tensor.layout is not PLAIN:
+        buffer = _laid_out(plan, tensor, buffer, tensor.domain.logical)
     return Storage(buffer, (), None, buffer, ())
+
+
+def _laid_out(
+    plan: Plan, tensor: TensorView, buffer: Buffer, axes: tuple[IterDomain, ...]
+) -> Buffer:
+    """Return `buffer`, whose dimensions run over `axes`, in the layout that the user gave it."""
+    layout, algebra = tensor.layout, plan.algebra
+    known = (*axes, *tensor.domain.leaf) if tensor.memory is not Memory.GLOBAL else axes
+    if any(axis not in known for axis in layout.axes()):
+        raise LoweringError(
+            tensor.name,
+            "its layout names an axis that it does not have (any more)",
+            "lay the buffer out last, after splits, merges and compute_at"
+            + ("; a GLOBAL tensor by its own axes" if tensor.memory is Memory.GLOBAL else ""),
+        )
+    gaps = dict(layout.pad)
+    padded = [
+        algebra.add(size, integer(gaps.get(axis, 0)))
+        for size, axis in zip(buffer.shape, axes, strict=True)
+    ] if axes else list(buffer.shape)  # fmt: skip
+    rank = {axis: n for n, axis in enumerate(layout.order or ())}
+    order = sorted(range(len(padded)), key=lambda d: rank.get(axes[d], d) if axes else d)
+    strides: list[Expr] = [ONE] * len(padded)
+    step: Expr = ONE
+    for dimension in reversed(order):
+        strides[dimension] = step
+        step = algebra.mul(step, padded[dimension])
+    shape = buffer.shape
+    pair: tuple[int, int] | None = None
+    if layout.swizzle is not None:
+        pair = _swizzled_pair(tensor, axes)
+    if layout.stages > 1:
+        shape, strides = (integer(layout.stages), *shape), [step, *strides]
+        step = algebra.mul(step, integer(layout.stages))
+        pair = None if pair is None else (pair[0] + 1, pair[1] + 1)
+    return replace(
+        buffer, shape=shape, strides=tuple(strides), size=step, swizzle=pair, stages=layout.stages
+    )
+
+
+def _swizzled_pair(tensor: TensorView, axes: tuple[IterDomain, ...]) -> tuple[int, int]:
+    assert tensor.layout.swizzle is not None
+    places = [axes.index(axis) for axis in tensor.layout.swizzle if axis in axes]
+    if tensor.memory is not Memory.SHARED or len(places) != 2:
+        raise LoweringError(
+            tensor.name,
+            f"its swizzle is over axes that its buffer in {tensor.memory.value} memory lacks",
+            "swizzle two axes that a SHARED buffer holds: those right of the compute-at position, "
+            "and those bound to threads of a block",
+        )
+    return places[0], places[1]
 
 
 def _buffer(
@@ -122,6 +178,8 @@ def _on_chip(plan: Plan, tensor: TensorView) -> Storage:
     shape = tuple([plan.spec(leaf[place]).extent for place in places]) or (ONE,)
     kind = tensor.memory.value
     buffer = _buffer(plan, tensor.name, tensor, tensor.memory, tensor.dtype, shape, kind)
+    if tensor.layout is not PLAIN:
+        buffer = _laid_out(plan, tensor, buffer, tuple([leaf[place] for place in places]))
     home = plan.forest.find(leaf[pos - 1]) if pos else None
     return Storage(buffer, places, home, buffer, places)
 

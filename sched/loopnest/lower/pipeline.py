@@ -12,6 +12,7 @@ from loopnest.kir import Allocate, Output, Param, Program, walk
 from loopnest.lower.allocation import Storage, allocate
 from loopnest.lower.build import index_tree, insert_allocations, statements, tree_text
 from loopnest.lower.checks import check_plan
+from loopnest.lower.circular import circulate
 from loopnest.lower.crossing import BlockStage, block_stage, last_blocks
 from loopnest.lower.exchange import Names
 from loopnest.lower.groups import Plan, group_loops
@@ -36,9 +37,11 @@ def lower(fusion: Fusion) -> Lowered:
     2. nest: the ordered tree with numbered indices; a buffer's home is a place in it.
     3. allocation: buffers and their shapes; an access is an index into a shape.
     4. indexing: statements, and the terms of their predicates, from the transforms.
-    5. barriers: what crosses threads is ordered; asks the indices which threads meet.
-    6. predicates: tests placed as far out as they go, but over no barrier.
-    7. unswitch: doubles bodies, so it comes last.
+    5. circular buffers: what runs ahead moves, with its indices and tests.
+    6. barriers: what crosses threads is ordered; asks the indices which threads meet.
+    7. predicates: tests placed as far out as they go, but over no barrier.
+    8. unswitch: doubles bodies, so it comes after them.
+    9. renumber: names alone.
 
     Raises:
         LoweringError: no kernel exists for this schedule.
@@ -58,7 +61,9 @@ def _run(fusion: Fusion) -> Lowered:
     flagged = last_blocks(plan)
     meetings = _meetings(plan, storage, flagged, names)
     indexer = Indexer(nest, storage, meetings, flagged, names)
-    indexed = insert_barriers(index_tree(allocated, indexer), plan, indexer.arrivals())
+    plain = index_tree(allocated, indexer)
+    circular = circulate(plain, nest, storage)
+    indexed = insert_barriers(circular, plan, indexer.arrivals())
     program = _program(plan, storage, meetings)
     placed = program.with_body(statements(indexed, lifted=True))
     check_inplace(placed, plan)

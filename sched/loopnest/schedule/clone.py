@@ -23,12 +23,10 @@ def clone_domain(
             new.kind, new.size = old.kind, old.size
             new.parallel, new.pinned, new.origin = old.parallel, old.pinned, old.origin
             image[old] = new
-    allocation = domain.allocation
     cloned = TensorDomain(
         tuple([image[a] for a in domain.root]),
         tuple([image[a] for a in domain.rfactor]),
         tuple([image[a] for a in domain.leaf]),
-        None if allocation is None else tuple([image[a] for a in allocation]),
     )
     return cloned, image
 

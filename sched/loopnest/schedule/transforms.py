@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
 
 from loopnest.domain import IterDomain, Merge, Split, TensorDomain
 from loopnest.enums import Memory, ParallelType
-from loopnest.errors import NotSupported
 from loopnest.expr import Expr, integer
 from loopnest.schedule.funnel import (
     Refusal,
@@ -206,12 +204,3 @@ def set_memory(tensor: TensorView, memory: Memory) -> TensorView:
         )
     tensor.fusion.change(tensor, "_memory", memory)
     return tensor
-
-
-def unsupported(tensor: TensorView, call: str) -> NoReturn:
-    """Refuse a primitive that does not exist yet.
-
-    Raises:
-        NotSupported: always.
-    """
-    raise NotSupported(f"{tensor.name}.{call}", "it does not exist yet")
