@@ -49,6 +49,8 @@ class Lowered:
         tensors: every tensor of the fusion, in order of creation.
         buffers: every buffer of the program, parameters first.
         math: makes, once, the math as it was then; None for a program made by hand.
+        scalar: makes, once, the variant without wide accesses, which runs where the program's
+            `requires` do not hold; None where the program requires nothing.
     """
 
     program: Program
@@ -56,3 +58,4 @@ class Lowered:
     tensors: tuple[TensorInfo, ...]
     buffers: tuple[Buffer, ...]
     math: Callable[[], MathSnapshot] | None = None
+    scalar: Callable[[], Lowered] | None = None

@@ -267,6 +267,8 @@ class Simplifier:
                     merged = self._undo_mod(poly, term, coefficient, atom)
                 elif atom.op == "floordiv":
                     merged = self._undo_exact(poly, term, coefficient, atom)
+                    if merged is None:
+                        merged = self._undo_quotient(poly, term, coefficient, atom)
                 else:
                     continue
                 if merged is not None:
@@ -298,6 +300,20 @@ class Simplifier:
             return None
         rest = {t: c for t, c in poly.items() if t != term}
         return self._combine(rest, self._poly_mul(self.poly(inner), divided[0]), 1)
+
+    def _undo_quotient(self, poly: Poly, term: Monomial, count: int, atom: Op) -> Poly | None:
+        """Undo ``x // 4 * 4 + i % 4`` with x = 8k + i: the remainder was simplified."""
+        inner, divisor = atom.args
+        if not isinstance(divisor, Const) or count % divisor.value or len(poly) < 2:
+            return None
+        others = list(term)
+        others.remove(atom)
+        scale = {self._monomial(others): count // int(divisor.value)}
+        remainder = self._poly_mul(self.poly(self.mod(inner, divisor)), scale)
+        if not remainder or any(poly.get(key) != wanted for key, wanted in remainder.items()):
+            return None
+        rest = {t: c for t, c in poly.items() if t != term and t not in remainder}
+        return self._combine(rest, self._poly_mul(self.poly(inner), scale), 1)
 
     def _expr(self, poly: Poly) -> Expr:
         result: Expr | None = None

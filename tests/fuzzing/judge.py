@@ -159,7 +159,6 @@ def require_order(fusion: ln.Fusion, line: str = "") -> None:
 # Lowering
 
 LEGITIMATE: Mapping[str, str] = {
-    "shared memory": r"in shared memory",
     "a value crosses threads": r"the reading thread is not the writing one",
     "two parallel types in one loop": r"for the one and .* for the other",
     "a launch dimension twice": r"one launch dimension may be used once in a nest",
@@ -169,6 +168,10 @@ LEGITIMATE: Mapping[str, str] = {
     "a vectorized or cpu_parallel reduction": r"each step of a reduction needs the one before",
     "a race in a parallel loop": r"is computed again in each iteration of the .* loop",
     "an output in place is read late": r"an element could be read after it is overwritten",
+    "a layout of axes that are gone": r"its layout names an axis that it does not have",
+    "a swizzle of axes that are not stored": r"its swizzle is over axes that its buffer",
+    "a circular buffer cannot run ahead": r"cannot run ahead of it",
+    "a circular buffer in a parallel loop": r"the loop that its circular buffer rotates through",
     "no common domain": r"a loop that they share has no common domain",
 }
 """Why a schedule may have no kernel: name -> what the sentence says."""

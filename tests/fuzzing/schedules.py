@@ -3,7 +3,8 @@
 A schedule has a style, so that all depths are reached: "free" takes any call at any time; "tile"
 transforms one tensor, carries that to others, inlines, and binds loops at last, as people do;
 "place" mostly moves tensors into each other's loops; "reduce" works on reductions; "threads" gives
-all tensors the tiled loops of one and binds these to grid, block and lanes.
+all tensors the tiled loops of one and binds these to grid, block and lanes; "blocks" lets values
+cross threads: shared memory, and reductions over the threads of a block and over blocks.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from fuzzing.program import Session
 
 Report = Callable[[str, str], None]
 
-_STYLES = ["free", "free", "tile", "tile", "place", "place", "reduce"] + ["threads"] * 3
+_STYLES = ["free", "free", "tile", "tile", "place", "place", "reduce"]
+_STYLES += ["threads"] * 3 + ["blocks"] * 4
 _FACTORS = ["1", "2", "2", "3", "4", "4", "5", "8", "16"]
 _BAD_FACTORS = ["0", "-1", '"Q"', "2.5", "True", "None"]
 _THREADS = ["grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"]
@@ -46,7 +48,7 @@ class ScheduleWriter:
         """
         calls = {
             "free": self._free, "tile": self._tile, "place": self._place, "reduce": self._reduce,
-            "threads": self._threads,
+            "threads": self._threads, "blocks": self._blocks,
         }[self.style]  # fmt: skip
         for line in calls():
             self._attempt(line)
@@ -148,6 +150,47 @@ class ScheduleWriter:
         if rng.random() < 0.8:
             yield f"ln.parallelize_like({ref})"
 
+    def _blocks(self) -> Iterator[str]:
+        rng = self.rng
+        ref = self._output()
+        for _ in range(rng.randint(0, 2)):
+            yield self._cache()
+        for _ in range(rng.randint(0, 2)):
+            yield self._transform(ref)
+        if rng.random() < 0.5:
+            yield from self._factored(self._reduction())
+        if rng.random() < 0.5:
+            yield f"ln.propagate({ref}, {self._position(ref)})"
+        for _ in range(rng.randint(0, 2)):
+            yield f"{self._above(ref)}.compute_at({ref}, {self._position(ref)})"
+        names = [n for n in self.session.tensors if self._is_plain(n)]
+        for name in rng.sample(names, min(len(names), rng.randint(0, 2))):
+            yield f"{name}.memory = ln.{rng.choice(['SHARED'] * 4 + ['GLOBAL'])}"
+        if rng.random() < 0.3:
+            yield self._most()
+        for name in [*rng.sample(names, min(len(names), rng.randint(0, 3))), ref]:
+            yield from self._bind_apart(name)
+        for name in names:
+            if self._of(name).memory is ln.SHARED and rng.random() < 0.5:
+                yield self._layout(name)
+
+    def _bind_apart(self, name: str) -> Iterator[str]:
+        """Yield calls that bind axes of one tensor to threads, whatever others do."""
+        rng = self.rng
+        free = ["block_x", "block_x", "block_y", "grid_x", "grid_y", "block_z"]
+        for axis in range(self._of(name).ndim):
+            if rng.random() < 0.3:
+                yield f"{name}.split({axis}, {self._factor()})"
+            if rng.random() < 0.55 and free:
+                kind = rng.choice(free[:3])
+                free = [k for k in free if k != kind]
+                yield f"{name}.axis({axis}).parallelize(ln.ParallelType.{kind})"
+
+    def _is_plain(self, name: str) -> bool:
+        """Whether `name` is a computed tensor whose memory may be chosen."""
+        tensor = self._of(name)
+        return not tensor.is_input and not tensor.is_output and bool(tensor.consumers)
+
     def _reduce(self) -> Iterator[str]:
         rng = self.rng
         for _ in range(rng.randint(1, 3)):
@@ -174,7 +217,7 @@ class ScheduleWriter:
             (lambda: self._transform(self._tensor()), 30), (self._compute_at, 20),
             (self._inline_at, 6), (self._most, 5), (self._propagate, 4), (self._like, 4),
             (self._rfactor, 8), (self._cache, 7), (self._parallelize, 12), (self._pin, 2),
-            (self._memory, 4), (self._later, 1), (self._wrong, 3), (self._pure, 2),
+            (self._memory, 4), (self._layout, 2), (self._wrong, 3), (self._pure, 2),
         ])  # fmt: skip
 
     def _tensor(self) -> str:
@@ -373,15 +416,21 @@ class ScheduleWriter:
         return f"{name}.pin({axis})" if self.rng.random() < 0.5 else f"{name}.axis({axis}).pin()"
 
     def _memory(self) -> str:
-        kind = self.rng.choice(["GLOBAL"] * 8 + ["LOCAL", "SHARED"])
+        kind = self.rng.choice(["GLOBAL"] * 5 + ["LOCAL"] + ["SHARED"] * 4)
         return f"{self._tensor()}.memory = ln.{kind}"
 
-    def _later(self) -> str:
-        name = self._tensor()
-        return self.rng.choice([
-            f"{name}.circular_buffer(2)", f"{name}.swizzle(ln.Swizzle.XOR, 0, 1)",
-            f"{name}.set_allocation(pad={{0: 1}})",
-        ])  # fmt: skip
+    def _layout(self, name: str = "") -> str:
+        rng = self.rng
+        name = name or self._tensor()
+        chance = rng.random()
+        if chance < 0.35:
+            return f"{name}.circular_buffer({rng.choice([2, 2, 3, 4])})"
+        if chance < 0.6:
+            return f"{name}.swizzle(ln.Swizzle.XOR, {self._axis(name)}, {self._axis(name)})"
+        order = list(range(self._of(name).ndim))
+        rng.shuffle(order)
+        pad = f"{{{self._axis(name)}: {rng.choice([0, 1, 1, 3])}}}"
+        return f"{name}.set_allocation({rng.choice([str(order), 'None'])}, {pad})"
 
     def _wrong(self) -> str:
         a, b = self._tensor(), self._tensor()

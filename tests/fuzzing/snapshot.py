@@ -72,9 +72,9 @@ def _state(fusion: ln.Fusion) -> State:
         domain = tensor.domain
         state[f"tensor {number}"] = (
             tensor, str(tensor), tensor.definition, domain, tensor.consumers, tensor.clones,
-            tensor.memory, *_positions(tensor), tensor.placed, tensor.reduction,
+            tensor.memory, tensor.layout, *_positions(tensor), tensor.placed, tensor.reduction,
         )  # fmt: skip
-        state[f"domain {number}"] = (domain.root, domain.rfactor, domain.leaf, domain.allocation)
+        state[f"domain {number}"] = (domain.root, domain.rfactor, domain.leaf)
         axes = dict.fromkeys((*domain.root, *domain.rfactor, *domain.leaf))
         for step in domain.history:
             axes |= dict.fromkeys((*step.inputs, *step.outputs))

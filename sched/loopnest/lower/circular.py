@@ -74,7 +74,8 @@ class _Circle:
 
     def apply(self, tree: Tree) -> Tree:
         if self.var is None:  # a loop that runs once: stage 0 is all
-            return _mapped(tree, self._in_stage(ZERO))
+            stage = self._in_stage(ZERO)
+            return replace(tree, body=tuple([_mapped(item, stage) for item in tree.body]))
         return replace(tree, body=self._body(tree.body))
 
     def _body(self, items: Iterable[TreeItem]) -> tuple[TreeItem, ...]:

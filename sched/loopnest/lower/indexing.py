@@ -113,8 +113,13 @@ class Indexer:
         stages: dict[TensorView, BlockStage],
         flagged: dict[TensorView, tuple[TensorView, ...]],
         names: Names,
+        *,
+        whole_vectors: bool,
     ) -> None:
         plan = nest.plan
+        self.whole_vectors = whole_vectors
+        self.requires: dict[str, Expr] = {}
+        """What must hold for vectors to divide sizes, where they are taken to: text -> test."""
         self.nest, self.plan, self.names = nest, plan, names
         self.stages, self._flagged = stages, flagged
         self.exchange = Exchange(plan.launch, plan.algebra, names)
@@ -394,7 +399,8 @@ class Indexer:
     def _first_lane(self, tensor: TensorView, value: Expr, size: Expr) -> Expr:
         """Return the index to test: that of lane 0 where the lanes of a vector agree.
 
-        They do where they are neighbours and the vector's width divides the extent.
+        They do where they are neighbours and the vector's width divides the extent. That of a
+        symbolic extent is required of the launch, or else each lane has a test of its own.
         """
         for node in walk(value) if self.lanes else ():
             if not isinstance(node, Index) or node not in self.lanes:
@@ -411,7 +417,15 @@ class Indexer:
                     f"which {node.extent} does not divide",
                     "a vectorized axis must divide: choose another factor",
                 )
+            if self.whole_vectors:
+                self._require(size, node.extent)
+                return first
         return value
+
+    def _require(self, size: Expr, width: Expr) -> None:
+        rest = Op("mod", (size, width), dtypes.index)
+        test = Op("eq", (rest, ZERO), dtypes.bool_)
+        self.requires.setdefault(str(test), test)
 
     def _one_writer(self, compute: Compute, memory: Memory) -> tuple[Term, ...]:
         """Return the tests that let one thread write a tensor without these dimensions.

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from loopnest import dtypes
 from loopnest.buffers import Buffer
 from loopnest.collector import paused
 from loopnest.fusion import Fusion
+from loopnest.expr import Expr
 from loopnest.kir import Allocate, Output, Param, Program, walk
+from loopnest.lower.addresses import flatten_addresses
+from loopnest.lower.aliases import share_space
 from loopnest.lower.allocation import Storage, allocate
 from loopnest.lower.build import index_tree, insert_allocations, statements, tree_text
 from loopnest.lower.checks import check_plan
@@ -38,20 +42,26 @@ def lower(fusion: Fusion) -> Lowered:
     3. allocation: buffers and their shapes; an access is an index into a shape.
     4. indexing: statements, and the terms of their predicates, from the transforms.
     5. circular buffers: what runs ahead moves, with its indices and tests.
-    6. barriers: what crosses threads is ordered; asks the indices which threads meet.
-    7. predicates: tests placed as far out as they go, but over no barrier.
-    8. unswitch: doubles bodies, so it comes after them.
-    9. renumber: names alone.
+    6. aliases: lives of buffers are known now.
+    7. barriers: what crosses threads is ordered; asks the indices which threads meet.
+    8. addresses: flat offsets, once the barriers need no index a dimension any more.
+    9. predicates: tests placed as far out as they go, but over no barrier.
+    10. unswitch: doubles bodies, so it comes after them.
+    11. renumber: names alone.
 
     Raises:
         LoweringError: no kernel exists for this schedule.
         NotSupported: it needs a feature that does not exist yet.
     """
     with paused():
-        return _run(fusion)
+        whole = _run(fusion, whole_vectors=True)
+        if not whole.program.requires:
+            return whole
+        lanes = _run(fusion, whole_vectors=False)
+        return replace(whole, scalar=lambda: lanes)
 
 
-def _run(fusion: Fusion) -> Lowered:
+def _run(fusion: Fusion, *, whole_vectors: bool) -> Lowered:
     plan = group_loops(fusion)
     nest = build_nest(plan)
     names = Names({tensor.name for tensor in fusion.tensors})
@@ -60,11 +70,12 @@ def _run(fusion: Fusion) -> Lowered:
     allocated = insert_allocations(nest, storage)
     flagged = last_blocks(plan)
     meetings = _meetings(plan, storage, flagged, names)
-    indexer = Indexer(nest, storage, meetings, flagged, names)
+    indexer = Indexer(nest, storage, meetings, flagged, names, whole_vectors=whole_vectors)
     plain = index_tree(allocated, indexer)
-    circular = circulate(plain, nest, storage)
-    indexed = insert_barriers(circular, plan, indexer.arrivals())
-    program = _program(plan, storage, meetings)
+    spaced = share_space(circulate(plain, nest, storage))
+    synced = insert_barriers(spaced, plan, indexer.arrivals())
+    indexed = flatten_addresses(synced, plan.algebra)
+    program = _program(plan, storage, meetings, tuple(indexer.requires.items()))
     placed = program.with_body(statements(indexed, lifted=True))
     check_inplace(placed, plan)
     final = renumber(unswitch(placed, plan.algebra))
@@ -98,7 +109,10 @@ def _meetings(
 
 
 def _program(
-    plan: Plan, storage: dict[TensorView, Storage], meetings: dict[TensorView, BlockStage]
+    plan: Plan,
+    storage: dict[TensorView, Storage],
+    meetings: dict[TensorView, BlockStage],
+    requires: tuple[tuple[str, Expr], ...],
 ) -> Program:
     fusion = plan.fusion
     params = [_array(t, storage[t].buffer, "input") for t in fusion.inputs]
@@ -126,6 +140,7 @@ def _program(
         tuple(plan.launch.items()),
         tuple(outputs),
         tuple(fusion.facts.conditions),
+        requires,
     )
 
 
