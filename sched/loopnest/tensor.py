@@ -373,7 +373,7 @@ class TensorView(Operators["Operand", "TensorView"]):
         """
         from loopnest.schedule import layout
 
-        return layout.set_allocation(self, order, pad)
+        return layout.set_allocation(self, order=order, pad=pad)
 
     # Math: operators forward to `ops`
 

@@ -85,7 +85,7 @@ def _fits(life: _Life, space: list[_Life]) -> bool:
 
 def _bytes(buffer: Buffer) -> int:
     if not isinstance(buffer.size, Const):
-        return _LEAST_SCRATCH
+        return 0
     return int(buffer.size.value) * buffer.dtype.size
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from loopnest import dtypes
 from loopnest.buffers import Buffer
 from loopnest.collector import paused
-from loopnest.fusion import Fusion
 from loopnest.expr import Expr
+from loopnest.fusion import Fusion
 from loopnest.kir import Allocate, Output, Param, Program, walk
 from loopnest.lower.addresses import flatten_addresses
 from loopnest.lower.aliases import share_space

@@ -1,0 +1,416 @@
+"""Lowering of values that cross threads: barriers, shared memory, exchanges, circular buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+import loopnest as ln
+from loopnest.kir import Barrier, Collective, Loop, Shuffle
+
+PT = ln.ParallelType
+
+
+def nest(f: ln.Fusion) -> list[str]:
+    return str(ln.lower(f)).splitlines()[2:]
+
+
+def barriers(f: ln.Fusion) -> list[tuple[str, int]]:
+    """Return the scope of each barrier and how many real loops it stands in."""
+    return [
+        (node.scope, sum(isinstance(a, Loop) for a in ancestors))
+        for node, ancestors in ln.lower(f).walk()
+        if isinstance(node, Barrier)
+    ]
+
+
+def chain(*extents: int | str, copies: int = 1) -> tuple[ln.Fusion, Sequence[ln.TensorView]]:
+    """Return a fusion of doubled copies of x, the last one its output."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", extents, ln.float32)
+        made = [x]
+        for _ in range(copies + 1):
+            made.append(made[-1] * 2.0)
+        f.output(made[-1], "y")
+    return f, made[1:]
+
+
+def summed(*block: int | str, dims: Sequence[ln.ParallelType], over: Sequence[int]) -> ln.Fusion:
+    """Return the sum of x over axes of a block; all axes are bound to threads."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", *block), ln.float32)
+        y = f.output(ln.sum(x, axis=tuple(n + 1 for n in over)), "y")
+    y.parallelize({0: PT.grid_x, **{n + 1: d for n, d in enumerate(dims)}})
+    return f
+
+
+def collective(f: ln.Fusion) -> Collective:
+    (found,) = [n for n, _ in ln.lower(f).walk() if isinstance(n, Collective)]
+    return found
+
+
+def shuffles(f: ln.Fusion) -> list[str]:
+    nodes = [n for n, _ in ln.lower(f).walk() if isinstance(n, Shuffle)]
+    return [f"{n.mode} {n.offset}" for n in nodes]
+
+
+# Exchanges
+
+
+@pytest.mark.parametrize(
+    ("block", "dims", "over", "offsets"),
+    [
+        ((32,), [PT.block_x], [0], [16, 8, 4, 2, 1]),
+        ((8,), [PT.block_x], [0], [4, 2, 1]),
+        ((4, 8), [PT.block_y, PT.block_x], [1], [4, 2, 1]),
+        ((4, 8), [PT.block_y, PT.block_x], [0], [16, 8]),
+        ((4, 8), [PT.block_y, PT.block_x], [0, 1], [16, 8, 4, 2, 1]),
+        ((64, 8), [PT.block_y, PT.block_x], [1], [4, 2, 1]),
+    ],
+)
+def test_groups_inside_a_warp_need_shuffles_alone(
+    block: tuple[int, ...], dims: list[ln.ParallelType], over: list[int], offsets: list[int]
+) -> None:
+    """The lanes of a group differ in a few bits of their number; no shared memory, no barrier."""
+    f = summed(*block, dims=dims, over=over)
+    assert shuffles(f) == [f"xor {n}" for n in offsets]
+    assert not barriers(f)
+    assert all(b.memory is not ln.SHARED for b in ln.lower(f).buffers)
+
+
+def test_whole_warps_meet_in_one_slot_each() -> None:
+    """256 threads: a butterfly in each warp, 8 slots, a butterfly over the slots."""
+    f = summed(256, dims=[PT.block_x], over=[0])
+    assert shuffles(f) == [f"xor {n}" for n in (16, 8, 4, 2, 1, 4, 2, 1)]
+    assert barriers(f) == [("block", 1)]
+    (slots,) = [b for b in ln.lower(f).buffers if b.memory is ln.SHARED]
+    assert (slots.shape, slots.tensor) == ((8,), "y")
+
+
+def test_groups_of_whole_warps_in_a_block_of_several() -> None:
+    """Four rows of 64 threads: two slots a row."""
+    f = summed(4, 64, dims=[PT.block_y, PT.block_x], over=[1])
+    assert shuffles(f) == [f"xor {n}" for n in (16, 8, 4, 2, 1, 1)]
+    text = "\n".join(nest(f))
+    assert "    y_part[block_y * 2 + block_x // 32] = v10" in text
+    assert "y_part[block_y * 2 + block_x % 2]" in text
+
+
+@pytest.mark.parametrize("extent", [33, 100, "D"])
+def test_a_block_of_any_extent_tests_for_lanes_that_exist(extent: int | str) -> None:
+    """The last warp is partial: shuffles go down, and lane 0 of each warp has the part."""
+    f = summed(extent, dims=[PT.block_x], over=[0])
+    assert shuffles(f) == [f"down {n}" for n in (16, 8, 4, 2, 1)]
+    assert f"where(block_x + 16 < {extent}, " in "\n".join(nest(f))
+    assert len(barriers(f)) == 1
+
+
+@pytest.mark.parametrize(("rows", "halvings"), [(8, 0), (12, 4), (32, 5), ("E", 10)])
+def test_a_strided_group_folds_in_shared_memory(rows: int | str, halvings: int) -> None:
+    """Columns of a block: up to 8 slots are read by all, more are folded by halves."""
+    f = summed(rows, 64, dims=[PT.block_y, PT.block_x], over=[0])
+    assert not shuffles(f)
+    assert len(barriers(f)) == (halvings or 1) + (halvings > 0)
+    (slots,) = [b for b in ln.lower(f).buffers if b.memory is ln.SHARED]
+    assert [str(n) for n in slots.shape] == [str(rows), "64"]
+
+
+def test_two_dimensions_that_are_no_neighbours_fold_one_after_the_other() -> None:
+    """x and z of a block of x, y and z."""
+    f = summed(3, 5, 7, dims=[PT.block_z, PT.block_y, PT.block_x], over=[0, 2])
+    assert collective(f).dims == (PT.block_x, PT.block_z)
+    assert len([b for b in ln.lower(f).buffers if b.memory is ln.SHARED]) == 2
+
+
+def test_every_thread_holds_the_identity_before_it_takes_part() -> None:
+    """Threads outside of the loops of a reduction offer the identity."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", (100,), ln.float32)
+        z = f.input("z", (128,), ln.float32)
+        y = f.output(ln.sum(x, axis=0), "y")
+        w = f.output(z * 2.0, "w")
+    y.parallelize({0: PT.block_x})
+    w.parallelize({0: PT.block_x})
+    lines = nest(f)
+    assert "y_acc[0] = 0.0" in lines
+    assert "for i0 in 100:  # block_x" in lines
+
+
+def test_welford_sends_three_components() -> None:
+    """Mean, variance and count go through the shuffles together."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", 32), ln.float32)
+        mean, var, count = ln.welford(x, axis=1)
+        f.output(mean, "mean")
+        f.output(var, "var")
+        f.output(count, "count")
+    mean.parallelize({0: PT.grid_x, 1: PT.block_x})
+    assert len(shuffles(f)) == 3 * 5
+    assert len(collective(f).results) == 3
+
+
+# Barriers
+
+
+def test_rule_39_a_shared_value_of_another_thread_is_read_after_a_barrier() -> None:
+    """Written along block_x, read along block_y."""
+    f, (t, y) = chain(8, 8)
+    t.memory = ln.SHARED
+    t.parallelize({0: PT.block_x, 1: PT.block_y})
+    y.parallelize({0: PT.block_y, 1: PT.block_x})
+    assert barriers(f) == [("block", 0)]
+
+
+def test_rule_39_the_same_thread_needs_no_barrier() -> None:
+    """Bound to the same axes, shared memory is private in effect."""
+    f, (t, y) = chain(8, 8)
+    t.memory = ln.SHARED
+    for tensor in (t, y):
+        tensor.parallelize({0: PT.block_y, 1: PT.block_x})
+    assert barriers(f) == []
+
+
+def test_rule_39_two_pending_writes_share_one_barrier() -> None:
+    """Placed after both, before the one that reads both."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", (64,), ln.float32)
+        a, b = x * 2.0, x * 3.0
+        y = f.output(a + b, "y")
+    for tensor in (a, b):
+        tensor.memory = ln.SHARED
+        tensor.parallelize({0: PT.block_x})
+    lines = nest(f)
+    assert lines.count("barrier block") == 1
+    assert lines.index("barrier block") > lines.index("  T2[i1] = x[i1] * 3.0")
+    assert y.ndim == 1
+
+
+def test_rule_39_threads_of_one_warp_need_a_barrier_of_the_warp() -> None:
+    """A block of 16 threads, and rows of 16 lanes of a larger one."""
+    f, (t, y) = chain(4, 4)
+    t.memory = ln.SHARED
+    t.parallelize({0: PT.block_x, 1: PT.block_y})
+    y.parallelize({0: PT.block_y, 1: PT.block_x})
+    assert barriers(f) == [("warp", 0)]
+    f, (t, y) = chain(8, 16)
+    t.memory = ln.SHARED
+    t.parallelize({0: PT.block_y, 1: PT.block_x})
+    y.parallelize({0: PT.block_y})
+    assert barriers(f) == [("warp", 0)]
+
+
+def test_rule_39_across_blocks_global_memory_and_a_grid_barrier() -> None:
+    """Every block reads what others wrote: all must be resident."""
+    f, (t, y) = chain("N", "M")
+    t.memory = ln.GLOBAL
+    t.parallelize({0: PT.grid_x})
+    y.parallelize({1: PT.grid_x})
+    assert barriers(f) == [("grid", 0)]
+    assert ln.lower(f).program.is_cooperative
+
+
+def test_rule_40_a_buffer_that_a_loop_uses_again_has_a_second_barrier() -> None:
+    """At the loop's end, and only in a real loop."""
+    f, (t, y) = chain("N", 32, 64)
+    t.memory = ln.SHARED
+    t.compute_at(y, 1)
+    t.parallelize({1: PT.block_y, 2: PT.block_x})
+    y.parallelize({2: PT.block_y})
+    assert barriers(f) == [("block", 1), ("block", 1)]
+    y.parallelize({0: PT.grid_x})
+    assert barriers(f) == [("block", 1)]
+
+
+def test_rule_40_aliased_buffers_are_followed() -> None:
+    """T3 takes the space of T1, when T1 is dead and other threads have read it."""
+    f, (a, b, c, y) = chain(8, 64, copies=3)
+    for tensor in (a, c):
+        tensor.memory = ln.SHARED
+    a.parallelize({0: PT.block_y, 1: PT.block_x})
+    b.parallelize({1: PT.block_y})
+    c.parallelize({0: PT.block_y, 1: PT.block_x})
+    y.parallelize({1: PT.block_y})
+    b.memory = ln.GLOBAL
+    text = "\n".join(nest(f))
+    assert "T3: float32[8, 64] shared = T1" in text
+    assert text.count("barrier block") == 3
+
+
+def test_a_loop_of_fewer_threads_is_widened_around_a_barrier() -> None:
+    """100 of 128 threads compute, all reach the barrier."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", (100, 32), ln.float32)
+        z = f.input("z", (128,), ln.float32)
+        t = x * 2.0
+        y = f.output(t * 2.0, "y")
+        w = f.output(z * 2.0, "w")
+    t.memory = ln.SHARED
+    t.compute_at(y, 1)
+    y.parallelize({0: PT.block_y, 1: PT.block_x})
+    w.parallelize({0: PT.block_y})
+    lines = nest(f)
+    assert lines[0] == "for i0 in 128:  # block_y"
+    assert "barrier warp" in [line.strip() for line in lines]
+    assert sum("i0 < 100" in line for line in lines) == 2
+
+
+# Blocks
+
+
+def test_the_last_block_finishes_a_reduction_over_the_grid() -> None:
+    """Every block leaves its part; what depends on the result stands under the flag."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", 64), ln.float32)
+        total = ln.sum(x, axis=(0, 1))
+        f.output(total / 2.0, "y")
+    total.parallelize({0: PT.grid_x, 1: PT.block_x})
+    kernel = ln.lower(f)
+    assert [p.name for p in kernel.params][-2:] == ["T1_blocks", "T1_count"]
+    text = str(kernel)
+    assert "let T1_last = arrive(T1_count[0], N)" in text
+    assert "if T1_last and block_x == 0:" in text
+    assert "barrier grid" not in text
+
+
+def test_a_result_that_all_blocks_need_takes_a_grid_barrier() -> None:
+    """The quotient runs over the reduced grid dimension again."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N",), ln.float32)
+        total = ln.sum(x, axis=0, keepdims=True)
+        y = f.output(x / total, "y")
+    total.reduction.parallelize({0: PT.grid_x})
+    y.parallelize({0: PT.grid_x})
+    assert barriers(f) == [("grid", 0)]
+    assert "arrive" not in str(ln.lower(f))
+
+
+# Circular buffers, layouts
+
+
+def staged(stages: int, *, registers: bool) -> ln.Fusion:
+    """Return y = sum over k of a tile that is copied through shared memory."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("K", 64), ln.float32)
+        y = f.output(ln.sum(x, axis=0), "y")
+    y.reorder([1, 0])
+    tile = x.cache_after()
+    if registers:
+        held, tile = tile, tile.cache_after()
+    tile.memory = ln.SHARED
+    y.reorder([1, 0])
+    tile.compute_at(y, 1)
+    if registers:
+        held.compute_at(tile, 1)
+    tile.parallelize({1: PT.block_x})
+    if registers:
+        held.parallelize({1: PT.block_x})
+    y.parallelize({1: PT.block_x})
+    tile.circular_buffer(stages)
+    return f
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_a_circular_buffer_has_a_prologue_and_rotates(stages: int) -> None:
+    """The loop computes `stages` - 1 iterations ahead."""
+    f = staged(stages, registers=False)
+    text = "\n".join(nest(f))
+    assert f"T2: float32[{stages}, 64] shared" in text
+    assert f"i0 + {stages - 1} < K" in text or f"+ {stages - 1} < K" in text
+    assert text.count("T2[0, ") == 1
+    assert f"+ {stages - 1}) % {stages}" in text
+
+
+def test_registers_are_loaded_first_and_stored_last() -> None:
+    """Loads are in flight while the sum is taken."""
+    lines = [line.strip() for line in nest(staged(2, registers=True))]
+    loop = next(n for n, line in enumerate(lines) if line.endswith("in K:"))
+    kinds = [line.split("[")[0] for line in lines[loop:] if "] = " in line]
+    assert kinds[:3] == ["T2", "y_acc" if "y_acc" in kinds else "y", "T3"]
+
+
+def test_layouts_change_strides_and_size_alone() -> None:
+    """Padding widens a stride; an order permutes them; stages come first."""
+    f, (t, y) = chain("N", 16, 32)
+    t.memory = ln.SHARED
+    t.compute_at(y, 1)
+    t.set_allocation(pad={2: 1})
+    (buffer,) = [b for b in ln.lower(f).buffers if b.memory is ln.SHARED]
+    assert (buffer.shape, buffer.strides, buffer.size) == ((16, 32), (33, 1), 16 * 33)
+    t.set_allocation(order=[0, 2, 1])
+    (buffer,) = [b for b in ln.lower(f).buffers if b.memory is ln.SHARED]
+    assert (buffer.shape, buffer.strides, buffer.size) == ((16, 32), (1, 16), 512)
+
+
+def test_a_swizzle_stands_in_the_nest() -> None:
+    f, (t, y) = chain("N", 32, 32)
+    t.memory = ln.SHARED
+    t.compute_at(y, 1)
+    t.swizzle(ln.Swizzle.XOR, 1, 2)
+    assert "  T1: float32[32, 32] shared xor(0, 1)" in nest(f)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda t: t.swizzle(ln.Swizzle.XOR, 0, 1),
+            "T1.swizzle(xor, 0, 1): axes 0 and 1 of T1 have the extents N and 32; two "
+            "axes of one static power of two may be swizzled",
+        ),
+        (
+            lambda t: t.circular_buffer(1),
+            "T1.circular_buffer(1): stages=1; use an int >= 2",
+        ),
+        (
+            lambda t: t.circular_buffer(2),
+            "T1.circular_buffer(2): T1 is computed at the root; compute it inside a serial loop of "
+            "its consumer first",
+        ),
+        (
+            lambda t: t.set_allocation(order=[0, 0]),
+            "T1.set_allocation(order=[0, 0]): order=[0, 0] is no permutation of the 2 leaf axes of "
+            "T1; name each leaf axis once, the one that varies slowest first",
+        ),
+        (
+            lambda t: t.set_allocation(pad={0: -1}),
+            "T1.set_allocation(pad={0: -1}): pad={0: -1} is no number of elements; use an int >= 0",
+        ),
+    ],
+)
+def test_layout_calls_that_cannot_be(call: object, message: str) -> None:
+    f, (t, _) = chain("N", 32)
+    t.memory = ln.SHARED
+    assert callable(call)
+    with pytest.raises(ln.ScheduleError) as caught:
+        call(t)
+    assert str(caught.value) == message
+    assert f["y"].ndim == 2
+
+
+def test_a_layout_of_axes_that_were_split_since_is_refused() -> None:
+    f, (t, _) = chain("N", 32)
+    t.memory = ln.SHARED
+    t.set_allocation(pad={1: 1})
+    t.split(1, 8)
+    with pytest.raises(ln.LoweringError) as caught:
+        ln.lower(f)
+    assert str(caught.value) == (
+        "T1: its layout names an axis that it does not have (any more); lay the buffer out last, "
+        "after splits, merges and compute_at"
+    )
+
+
+# Vectors
+
+
+def test_a_symbolic_size_is_required_to_divide_and_has_a_scalar_variant() -> None:
+    """One test a vector; where the size does not divide, the variant tests each lane."""
+    f, (t, y) = chain("N")
+    for tensor in (t, y):
+        tensor.split(0, 4)
+        tensor.parallelize({1: PT.vectorize})
+    kernel = ln.lower(f)
+    assert [text for text, _ in kernel.program.requires] == ["N % 4 == 0"]
+    assert kernel.launch(N=8).variant == "vector"
+    assert kernel.launch(N=7).variant == "scalar"
