@@ -1,0 +1,263 @@
+"""Leaves, tuples and state: var, const, variable, assign, group, tuple, get_item.
+
+State is functional. A variable's node is its value before the evaluation, wherever it is read;
+the node of `assign` is the new value, which the variable takes when the evaluation ends. A graph
+assigns a variable at most once. Passes may thus treat `assign` as an elementwise op on its second
+operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loopnest import dtypes
+from loopnest.dtypes import DType
+from loopnest.errors import InternalError
+from loopnest.graph.errors import GraphError, Refused
+from loopnest.graph.node import Attrs, Node, TensorType, TupleType, Type, is_name
+from loopnest.graph.registry import (
+    Pattern,
+    call,
+    call_text,
+    read_only,
+    register_op,
+    short,
+)
+
+_BY_NAME = {dtype.name: dtype for dtype in dtypes.ALL}
+_WEAK = {bool: dtypes.bool_, int: dtypes.int32, float: dtypes.float32}
+"""Types of Python numbers that stand alone."""
+
+
+def dtype_of(value: DType | str | type | np.dtype[Any], subject: str) -> DType:
+    """Return the element type that a user named: a DType, its name, or NumPy's.
+
+    Raises:
+        GraphError: there is no such type.
+    """
+    if isinstance(value, DType):
+        return value
+    name = value if isinstance(value, str) else getattr(value, "name", None)
+    if name is None and isinstance(value, type):
+        name = value.__name__
+    found = _BY_NAME.get(str(name))
+    if found is None:
+        raise GraphError(
+            subject, f"there is no dtype {value!r}", f"use one of {', '.join(_BY_NAME)}"
+        )
+    return found
+
+
+def shape_of(value: object, subject: str) -> tuple[int, ...]:
+    """Return a shape as a tuple of ints.
+
+    Raises:
+        GraphError: it is no sequence of static extents >= 0.
+    """
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+        value = (value,)
+    try:
+        extents = [e.__index__() for e in value]  # type: ignore[attr-defined]
+    except (AttributeError, TypeError):
+        extents = [-1]
+    if any(extent < 0 for extent in extents):
+        raise GraphError(
+            subject, f"the shape is {short(value)}", "a shape is a tuple of integers >= 0"
+        )
+    return tuple(extents)
+
+
+def var(name: str, shape: Sequence[int] | int, dtype: DType | str | type = dtypes.float32) -> Node:
+    """Return an input of a graph.
+
+    >>> var("x", (64, 32), "float32")
+    <x: float32[64, 32]>
+
+    Raises:
+        GraphError: the name is no identifier, a shape that is not static, or an unknown dtype.
+    """
+    subject = f"var({name!r})"
+    _check_name(name, subject)
+    attrs = {"shape": shape_of(shape, subject), "dtype": dtype_of(dtype, subject)}
+    return call("var", (), attrs, name)
+
+
+def const(value: object, dtype: DType | str | type | None = None, name: str = "") -> Node:
+    """Return a constant: a copy of an array, or a Python number (alone bool, int32 or float32).
+
+    >>> const(2.0), const([1, 2], "float64").shape
+    (<2.0: float32[]>, (2,))
+
+    Raises:
+        GraphError: the value is no array of a type that loopnest knows.
+    """
+    subject = f"const({short(value)})"
+    if name:
+        _check_name(name, subject)
+    return call("const", (), {"value": constant_array(value, dtype, subject)}, name)
+
+
+def constant_array(
+    value: object, dtype: DType | str | type | None, subject: str
+) -> npt.NDArray[Any]:
+    """Return a read-only array of `value`.
+
+    Raises:
+        GraphError: it is no array of a type that loopnest knows.
+    """
+    if isinstance(value, Node):
+        raise GraphError(subject, "the value is a node", "pass an array or a number")
+    wanted = None if dtype is None else dtype_of(dtype, subject)
+    try:
+        array = _as_array(value, wanted)
+    except (OverflowError, ValueError, TypeError) as error:
+        raise GraphError(subject, f"it is no array: {error}") from None
+    if dtypes.from_numpy(array.dtype) is None:
+        known = ", ".join(d.name for d in dtypes.ALL)
+        raise GraphError(subject, f"its dtype is {array.dtype}", f"use one of {known}")
+    return read_only(array)
+
+
+def _as_array(value: object, wanted: DType | None) -> npt.NDArray[Any]:
+    if isinstance(value, (np.ndarray, np.generic)):
+        array = np.asarray(value)
+        with np.errstate(all="ignore"):
+            return array if wanted is None else array.astype(wanted.numpy)
+    if wanted is None:
+        kind = {"b": bool, "i": int, "f": float}.get(np.asarray(value).dtype.kind)
+        wanted = None if kind is None else _WEAK[kind]
+    with np.errstate(all="ignore"):
+        return np.array(value, None if wanted is None else wanted.numpy)
+
+
+def Variable(value: object, name: str, dtype: DType | str | type | None = None) -> Node:
+    """Return state: a tensor that keeps its value between evaluations.
+
+    Args:
+        value: the first value: an array, a number, or a node that depends on no input.
+        name: its key in the `state` of `evaluate`; unique in a graph.
+        dtype: the element type; that of `value` by default.
+
+    Raises:
+        GraphError: the name is no identifier, or the value is none.
+    """
+    subject = f"Variable({name!r})"
+    _check_name(name, subject)
+    if isinstance(value, Node):
+        from loopnest.graph.evaluate import evaluate_closed
+
+        value = evaluate_closed(value)
+    array = constant_array(value, dtype, subject)
+    return call("variable", (), {"value": array, "variable": name}, name)
+
+
+def assign(variable: Node, value: Node) -> Node:
+    """Return the new value of a variable, which it takes when the evaluation ends.
+
+    Raises:
+        GraphError: the first operand is no variable, or the types differ.
+    """
+    subject = call_text("assign", (variable, value))
+    if not isinstance(variable, Node) or variable.op != "variable":
+        raise GraphError(subject, "the first operand is no variable", "make one by G.Variable")
+    return call("assign", (variable, value), {"variable": variable.attrs["variable"]})
+
+
+def group(*updates: Node) -> Node:
+    """Return a tuple of updates, so that one output carries them all.
+
+    Raises:
+        GraphError: an operand is no node.
+    """
+    return call("group", updates)
+
+
+def make_tuple(*fields: Node) -> Node:
+    """Return a tuple of nodes.
+
+    Raises:
+        GraphError: an operand is no node.
+    """
+    return call("tuple", fields)
+
+
+def get_item(node: Node, index: int) -> Node:
+    """Return a field of a tuple; negative from the end.
+
+    Raises:
+        GraphError: no tuple, or a field that it does not have.
+    """
+    count = len(node.type.fields) if isinstance(node.type, TupleType) else 0
+    return call("get_item", (node,), {"index": index + count if index < 0 else index})
+
+
+def _check_name(name: object, subject: str) -> None:
+    if not is_name(name):
+        raise GraphError(subject, "the name is not an identifier")
+
+
+def _infer_var(types: tuple[Type, ...], attrs: Attrs) -> Type:
+    return TensorType(attrs["shape"], attrs["dtype"])
+
+
+def _infer_value(types: tuple[Type, ...], attrs: Attrs) -> Type:
+    array = attrs["value"]
+    dtype = dtypes.from_numpy(array.dtype)
+    if dtype is None:
+        raise Refused(f"there is no dtype {array.dtype}")
+    return TensorType(array.shape, dtype)
+
+
+def _infer_assign(types: tuple[Type, ...], attrs: Attrs) -> Type:
+    if types[0] != types[1]:
+        raise Refused(f"the variable is {types[0]}, the value {types[1]}", "they must agree")
+    return types[1]
+
+
+def _infer_get_item(types: tuple[Type, ...], attrs: Attrs) -> Type:
+    whole, index = types[0], attrs["index"]
+    if not isinstance(whole, TupleType):
+        raise Refused(f"{whole} is no tuple", "slice a tensor by x[0:1]")
+    if not isinstance(index, int) or not 0 <= index < len(whole.fields):
+        raise Refused(f"there is no field {index}", f"the tuple has {len(whole.fields)} fields")
+    return whole.fields[index]
+
+
+def _no_value(node: Node, *values: object) -> object:
+    raise InternalError(f"{node}", "its value comes from the evaluator, not from the op")
+
+
+register_op("var", infer=_infer_var, evaluate=_no_value, arity=0, params=("shape", "dtype"))
+register_op(
+    "const", infer=_infer_value, evaluate=lambda node: node.value, arity=0, params=("value",)
+)
+register_op(
+    "variable", infer=_infer_value, evaluate=_no_value, arity=0, params=("value", "variable")
+)
+register_op(
+    "assign",
+    infer=_infer_assign,
+    evaluate=lambda node, old, new: new,  # the evaluator keeps it for the end
+    arity=2,
+    params=("variable",),
+    pattern=Pattern.ELEMWISE,
+)
+for _name in ("tuple", "group"):
+    register_op(
+        _name,
+        infer=lambda types, attrs: TupleType(types),
+        evaluate=lambda node, *values: values,
+        pattern=Pattern.TUPLE,
+    )
+register_op(
+    "get_item",
+    infer=_infer_get_item,
+    evaluate=lambda node, whole: whole[node.attrs["index"]],
+    arity=1,
+    params=("index",),
+    pattern=Pattern.INJECTIVE,
+)

@@ -1,0 +1,299 @@
+"""Pointwise ops: NumPy's broadcasting, one element type, Python numbers weak.
+
+Names shadow builtins on purpose: they are what users call as ``G.abs``. `elementwise` says what
+each computes.
+"""
+
+from __future__ import annotations
+
+from loopnest.dtypes import DType, bool_
+from loopnest.graph.leaves import dtype_of
+from loopnest.graph.node import Node, Operand
+from loopnest.graph.ops.operands import (
+    Rule,
+    arithmetic,
+    bitwise,
+    common_type,
+    converted,
+    floating,
+    keeping,
+    meet,
+    require,
+    require_node,
+)
+from loopnest.graph.registry import call, call_text
+
+
+def _apply(op: str, rule: Rule, *operands: object) -> Node:
+    return call(op, meet(op, operands, rule))
+
+
+# Arithmetic
+
+
+def add(a: Operand, b: Operand) -> Node:
+    """Return a + b; two bools give int32, as in all arithmetic."""
+    return _apply("add", arithmetic, a, b)
+
+
+def sub(a: Operand, b: Operand) -> Node:
+    """Return a - b."""
+    return _apply("sub", arithmetic, a, b)
+
+
+def mul(a: Operand, b: Operand) -> Node:
+    """Return a * b."""
+    return _apply("mul", arithmetic, a, b)
+
+
+def div(a: Operand, b: Operand) -> Node:
+    """Return a / b; integers give float32."""
+    return _apply("div", floating, a, b)
+
+
+def mod(a: Operand, b: Operand) -> Node:
+    """Return the remainder of a / b, with the sign of b; integers modulo 0 give 0."""
+    return _apply("mod", arithmetic, a, b)
+
+
+def pow(a: Operand, b: Operand) -> Node:
+    """Return a ** b; of integers, a negative power is the true value without its fraction."""
+    return _apply("pow", arithmetic, a, b)
+
+
+def neg(x: Operand) -> Node:
+    """Return -x."""
+    return _apply("neg", arithmetic, x)
+
+
+def fma(a: Operand, b: Operand, c: Operand) -> Node:
+    """Return a * b + c."""
+    return _apply("fma", arithmetic, a, b, c)
+
+
+# Functions that keep integers
+
+
+def abs(x: Operand) -> Node:
+    """Return the magnitude of x."""
+    return _apply("abs", keeping, x)
+
+
+def floor(x: Operand) -> Node:
+    """Return the largest integer <= x."""
+    return _apply("floor", keeping, x)
+
+
+def ceil(x: Operand) -> Node:
+    """Return the least integer >= x."""
+    return _apply("ceil", keeping, x)
+
+
+def round(x: Operand) -> Node:
+    """Return the nearest integer, the even one of two."""
+    return _apply("round", keeping, x)
+
+
+def trunc(x: Operand) -> Node:
+    """Return x without its fraction."""
+    return _apply("trunc", keeping, x)
+
+
+def maximum(a: Operand, b: Operand) -> Node:
+    """Return the larger of a and b; NaN if one is."""
+    return _apply("maximum", keeping, a, b)
+
+
+def minimum(a: Operand, b: Operand) -> Node:
+    """Return the smaller of a and b; NaN if one is."""
+    return _apply("minimum", keeping, a, b)
+
+
+def relu(x: Operand) -> Node:
+    """Return max(x, 0)."""
+    return _apply("relu", keeping, x)
+
+
+def clamp(x: Operand, lo: Operand, hi: Operand) -> Node:
+    """Return min(max(x, lo), hi); NaN stays NaN."""
+    return _apply("clamp", keeping, x, lo, hi)
+
+
+# Functions of floats; integers give float32
+
+
+def exp(x: Operand) -> Node:
+    """Return e ** x."""
+    return _apply("exp", floating, x)
+
+
+def exp2(x: Operand) -> Node:
+    """Return 2 ** x."""
+    return _apply("exp2", floating, x)
+
+
+def log(x: Operand) -> Node:
+    """Return the natural logarithm of x."""
+    return _apply("log", floating, x)
+
+
+def log2(x: Operand) -> Node:
+    """Return the binary logarithm of x."""
+    return _apply("log2", floating, x)
+
+
+def log1p(x: Operand) -> Node:
+    """Return log(1 + x), exact for small x."""
+    return _apply("log1p", floating, x)
+
+
+def sqrt(x: Operand) -> Node:
+    """Return the square root of x."""
+    return _apply("sqrt", floating, x)
+
+
+def rsqrt(x: Operand) -> Node:
+    """Return 1 / sqrt(x)."""
+    return _apply("rsqrt", floating, x)
+
+
+def reciprocal(x: Operand) -> Node:
+    """Return 1 / x."""
+    return _apply("reciprocal", floating, x)
+
+
+def sin(x: Operand) -> Node:
+    """Return the sine of x."""
+    return _apply("sin", floating, x)
+
+
+def cos(x: Operand) -> Node:
+    """Return the cosine of x."""
+    return _apply("cos", floating, x)
+
+
+def tanh(x: Operand) -> Node:
+    """Return the hyperbolic tangent of x."""
+    return _apply("tanh", floating, x)
+
+
+def sigmoid(x: Operand) -> Node:
+    """Return 1 / (1 + exp(-x))."""
+    return _apply("sigmoid", floating, x)
+
+
+def erf(x: Operand) -> Node:
+    """Return the error function of x."""
+    return _apply("erf", floating, x)
+
+
+def silu(x: Operand) -> Node:
+    """Return x * sigmoid(x)."""
+    return _apply("silu", floating, x)
+
+
+def gelu(x: Operand, approximate: str = "none") -> Node:
+    """Return x times the share of a normal distribution below x.
+
+    Args:
+        x: the operand; integers give float32.
+        approximate: "none" (by erf) or "tanh".
+
+    Raises:
+        GraphError: another `approximate`.
+
+    Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016.
+    """
+    return call("gelu", meet("gelu", (x,), floating), {"approximate": approximate})
+
+
+# Comparisons, bits, logic
+
+
+def eq(a: Operand, b: Operand) -> Node:
+    """Return a == b."""
+    return _apply("eq", keeping, a, b)
+
+
+def ne(a: Operand, b: Operand) -> Node:
+    """Return a != b (true where one is NaN)."""
+    return _apply("ne", keeping, a, b)
+
+
+def lt(a: Operand, b: Operand) -> Node:
+    """Return a < b."""
+    return _apply("lt", keeping, a, b)
+
+
+def le(a: Operand, b: Operand) -> Node:
+    """Return a <= b."""
+    return _apply("le", keeping, a, b)
+
+
+def gt(a: Operand, b: Operand) -> Node:
+    """Return a > b."""
+    return _apply("gt", keeping, a, b)
+
+
+def ge(a: Operand, b: Operand) -> Node:
+    """Return a >= b."""
+    return _apply("ge", keeping, a, b)
+
+
+def bitand(a: Operand, b: Operand) -> Node:
+    """Return a & b: of integers bitwise, of bools logical."""
+    return _apply("bitand", bitwise, a, b)
+
+
+def bitor(a: Operand, b: Operand) -> Node:
+    """Return a | b: of integers bitwise, of bools logical."""
+    return _apply("bitor", bitwise, a, b)
+
+
+def invert(x: Operand) -> Node:
+    """Return ~x: of integers bitwise, of bools logical."""
+    return _apply("invert", bitwise, x)
+
+
+def logical_and(a: Operand, b: Operand) -> Node:
+    """Return whether a and b are both not 0."""
+    return call("logical_and", [_truth(a), _truth(b)])
+
+
+def logical_or(a: Operand, b: Operand) -> Node:
+    """Return whether a or b is not 0."""
+    return call("logical_or", [_truth(a), _truth(b)])
+
+
+def logical_not(x: Operand) -> Node:
+    """Return whether x is 0."""
+    return call("logical_not", [_truth(x)])
+
+
+def isnan(x: Operand) -> Node:
+    """Return whether x is NaN; of integers false."""
+    return _apply("isnan", keeping, x)
+
+
+# Selection and conversion
+
+
+def where(cond: Operand, a: Operand, b: Operand) -> Node:
+    """Return a where `cond` is not 0, else b."""
+    operands = require("where", (cond, a, b))
+    dtype = common_type(operands[1:])
+    sides = [converted(operand, dtype, "where") for operand in operands[1:]]
+    return call("where", [_truth(operands[0]), *sides])
+
+
+def cast(x: Operand, dtype: DType | str | type) -> Node:
+    """Return x converted to `dtype` (rounded to floats, truncated to integers); x if it has it.
+
+    Raises:
+        GraphError: no operand, or no element type.
+    """
+    return converted(require_node("cast", x), dtype_of(dtype, call_text("cast", (x, dtype))))
+
+
+def _truth(x: Operand) -> Node:
+    return converted(require_node("logical", x), bool_)

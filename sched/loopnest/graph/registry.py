@@ -1,0 +1,279 @@
+"""The op registry: what an op is, and what other modules know about it.
+
+`register_op` says what every op must have: how its type follows from its operands', and what it
+computes. Everything else is an attribute, registered from wherever it is used: its fusion
+``pattern``, its ``gradient``, how it is ``lower``ed, its layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any, TypeAlias, TypeVar, overload
+
+import numpy as np
+
+from loopnest.dtypes import DType
+from loopnest.graph.errors import GraphError, Refused
+from loopnest.graph.node import NO_ATTRS, Attrs, Node, Type, describe
+
+Infer: TypeAlias = Callable[[tuple[Type, ...], Attrs], Type]
+Evaluate: TypeAlias = Callable[..., Any]  # (node, *arrays) -> array, or a tuple of arrays
+T = TypeVar("T")
+
+_REQUIRED: object = type("Required", (), {"__repr__": lambda self: "REQUIRED"})()
+REQUIRED: Any = _REQUIRED
+"""In `params` of `register_op`: an attribute without a default."""
+
+
+_WRONG = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""What inference runs into where an attribute has another type than it should."""
+
+
+class Pattern(IntEnum):
+    """How an op relates output elements to input elements: what fusion asks about it.
+
+    The larger of two patterns is that of both together.
+
+    Source: the seed on TVM's fusion (OpPatternKind).
+    """
+
+    ELEMWISE = 0  # out[i, j] = f(in[i, j])
+    BROADCAST = 1  # output axes map to input axes in order: out[i, j] = f(in[j])
+    INJECTIVE = 2  # each output element reads one input element, anywhere: transpose, slice
+    REDUCTION = 3  # a commutative fold over some axes
+    COMM_REDUCE = 3
+    OUT_ELEMWISE_FUSABLE = 4  # elementwise ops may join its output; never two in a group: conv2d
+    TUPLE = 7
+    OPAQUE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class OpDef:
+    """An op: arity None takes any number of operands; `params` are attributes with defaults."""
+
+    name: str
+    infer: Infer
+    evaluate: Evaluate
+    arity: int | None
+    params: Mapping[str, object]
+
+
+_OPS: dict[str, OpDef] = {}
+_ATTRIBUTES: dict[str, dict[str, object]] = {}
+
+
+def register_op(
+    name: str,
+    *,
+    infer: Infer,
+    evaluate: Evaluate,
+    arity: int | None = None,
+    params: Mapping[str, object] | Iterable[str] = (),
+    pattern: Pattern | None = None,
+) -> OpDef:
+    """Register an op.
+
+    Args:
+        name: an identifier; `Node.op`.
+        infer: ``(input types, attrs) -> type``; raises `Refused(reason, hint)`.
+        evaluate: ``(node, *arrays) -> array`` (a tuple of arrays for a tuple), by NumPy.
+        arity: the number of operands; None for any.
+        params: the attributes: names (all required) or a mapping from name to default, where
+            `REQUIRED` stands for none.
+        pattern: registers the attribute ``pattern`` too.
+
+    Raises:
+        GraphError: there is such an op already, or the name is no identifier.
+    """
+    if not name.isidentifier():
+        raise GraphError(f"register_op({name!r})", "the name is not an identifier")
+    if name in _OPS:
+        raise GraphError(f"register_op({name!r})", "there is such an op already", "choose a name")
+    known = dict(params) if isinstance(params, Mapping) else dict.fromkeys(params, _REQUIRED)
+    _OPS[name] = OpDef(name, infer, evaluate, arity, MappingProxyType(known))
+    _ATTRIBUTES[name] = {}
+    if pattern is not None:
+        register_attr(name, "pattern", pattern)
+    return _OPS[name]
+
+
+def unregister_op(name: str) -> None:
+    """Forget an op and its attributes (for tests of toy ops)."""
+    get_op(name)
+    del _OPS[name], _ATTRIBUTES[name]
+
+
+def op_names() -> tuple[str, ...]:
+    """Return the names of all ops, in order of registration."""
+    return tuple(_OPS)
+
+
+def get_op(name: str) -> OpDef:
+    """Return an op.
+
+    Raises:
+        GraphError: there is none of that name.
+    """
+    found = _OPS.get(name)
+    if found is None:
+        raise GraphError(name, "there is no such op", "G.op_names() lists all")
+    return found
+
+
+@overload
+def register_attr(op: str | Iterable[str], key: str, value: T, *, override: bool = False) -> T: ...
+@overload
+def register_attr(
+    op: str | Iterable[str], key: str, *, override: bool = False
+) -> Callable[[T], T]: ...
+def register_attr(
+    op: str | Iterable[str], key: str, value: Any = REQUIRED, *, override: bool = False
+) -> Any:
+    """Register an attribute of one or several ops; without a value it is a decorator.
+
+    >>> register_attr("exp", "cost", 8)
+    8
+    >>> get_attr("exp", "cost")
+    8
+
+    Raises:
+        GraphError: no such op, or the attribute is there already and `override` is False.
+    """
+    if value is REQUIRED:
+        return lambda function: register_attr(op, key, function, override=override)
+    for name in (op,) if isinstance(op, str) else tuple(op):
+        get_op(name)
+        if key in _ATTRIBUTES[name] and not override:
+            raise GraphError(
+                f"register_attr({name!r}, {key!r})",
+                "it is registered already",
+                "pass override=True to replace it",
+            )
+        _ATTRIBUTES[name][key] = value
+    return value
+
+
+def get_attr(op: str | Node, key: str, default: Any = REQUIRED) -> Any:
+    """Return an attribute of an op.
+
+    Raises:
+        GraphError: it is not registered and there is no default, or there is no such op.
+    """
+    name = op if isinstance(op, str) else op.op
+    get_op(name)
+    found = _ATTRIBUTES[name].get(key, default)
+    if found is REQUIRED:
+        have = ", ".join(_ATTRIBUTES[name]) or "none"
+        raise GraphError(
+            describe(op) if isinstance(op, Node) else op,
+            f"op {name} has no attribute {key!r} (it has: {have})",
+            f"register_attr({name!r}, {key!r}, …) registers one",
+        )
+    return found
+
+
+def pattern_of(node: Node) -> Pattern:
+    """Return the fusion pattern of a node's op; OPAQUE where none is registered."""
+    found: Pattern = get_attr(node, "pattern", Pattern.OPAQUE)
+    return found
+
+
+def call(
+    op: str, inputs: Sequence[Node], attrs: Mapping[str, object] | None = None, name: str = ""
+) -> Node:
+    """Return a node: the op applied to nodes, its type inferred.
+
+    Attributes left out take their defaults; lists become tuples, arrays become read-only.
+
+    Raises:
+        GraphError: no such op, a wrong number of operands, an unknown or missing attribute, or
+            types that do not fit; it shows the call with the types of its operands.
+    """
+    definition = get_op(op)
+    operands = tuple(inputs)
+    given = attrs or NO_ATTRS
+    try:
+        complete = _complete(definition, operands, given)
+        inferred = definition.infer(tuple(node.type for node in operands), complete)
+    except Refused as refused:
+        subject = call_text(op, operands, given)
+        raise GraphError(subject, refused.reason, refused.hint) from None
+    except _WRONG as error:
+        reason = f"an attribute is not what the op takes: {error}"
+        raise GraphError(call_text(op, operands, given), reason) from error
+    return Node(op, operands, complete, inferred, name)
+
+
+def rebuild(node: Node, inputs: Sequence[Node]) -> Node:
+    """Return `node` on other inputs, its type inferred again; itself where they are the same."""
+    if len(inputs) == len(node.inputs) and all(map(_is, inputs, node.inputs)):
+        return node
+    return call(node.op, inputs, node.attrs, node.name)
+
+
+def _is(a: object, b: object) -> bool:
+    return a is b
+
+
+def with_attrs(node: Node, **changes: object) -> Node:
+    """Return `node` with some attributes replaced."""
+    return call(node.op, node.inputs, {**node.attrs, **changes}, node.name)
+
+
+def _complete(definition: OpDef, inputs: tuple[Node, ...], attrs: Mapping[str, object]) -> Attrs:
+    """Return all attributes of a call, frozen."""
+    for number, operand in enumerate(inputs):
+        if not isinstance(operand, Node):
+            raise Refused(f"operand {number} is a {type(operand).__name__}", "use G.const")
+    if definition.arity is not None and len(inputs) != definition.arity:
+        raise Refused(f"it takes {definition.arity} operands, here are {len(inputs)}")
+    params = definition.params
+    for key in attrs:
+        if key not in params:
+            have = ", ".join(params) or "no attributes"
+            raise Refused(f"there is no attribute {key!r}", f"it takes {have}")
+    complete = {key: freeze(attrs.get(key, default)) for key, default in params.items()}
+    for key, value in complete.items():
+        if value is REQUIRED:
+            raise Refused(f"the attribute {key!r} is missing")
+    return MappingProxyType(complete) if complete else NO_ATTRS
+
+
+def freeze(value: object) -> object:
+    """Return an attribute's value in its immutable form."""
+    if isinstance(value, (list, tuple)):
+        return tuple([freeze(item) for item in value])
+    if isinstance(value, np.ndarray):
+        return read_only(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
+
+
+def read_only(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return a contiguous array that nobody can write to; itself if it owns its data and is one."""
+    if not array.flags.writeable and array.base is None and array.flags.c_contiguous:
+        return array
+    copy = np.array(array, order="C", copy=True)
+    copy.flags.writeable = False
+    return copy
+
+
+def call_text(op: str, inputs: Sequence[object], attrs: Mapping[str, object] = NO_ATTRS) -> str:
+    """Return a call as errors show it: ``add(x: float32[3], y: float32[4])``."""
+    parts = [f"{describe(x)}: {x.type}" if isinstance(x, Node) else short(x) for x in inputs]
+    parts += [f"{key}={short(value)}" for key, value in attrs.items()]
+    return f"{op}({', '.join(parts)})"
+
+
+def short(value: object) -> str:
+    """Return a value as errors show it, on one line and not long."""
+    if isinstance(value, DType):
+        return str(value)
+    if isinstance(value, np.ndarray):
+        return f"<array {value.dtype}{list(value.shape)}>"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,1 @@
+"""Tests of the graph layer, and what they share: seeds, random graphs."""

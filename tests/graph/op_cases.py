@@ -1,0 +1,489 @@
+"""One table of all ops: how each is called, and what NumPy (or a plain loop) says to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+import loopnest.graph as G
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call of an op: `arrays` makes its operands from a random generator."""
+
+    op: str
+    build: Callable
+    expected: Callable
+    arrays: Callable
+    label: str = ""
+
+    def __repr__(self) -> str:
+        return f"{self.op}{'-' if self.label else ''}{self.label}"
+
+    def operands(self, seed: int = 0) -> list[np.ndarray]:
+        return [np.asarray(array) for array in self.arrays(np.random.default_rng(seed))]
+
+    def graph(self, arrays: list[np.ndarray]) -> G.Graph:
+        nodes = [G.var(f"x{i}", a.shape, a.dtype.name) for i, a in enumerate(arrays)]
+        return G.Graph(nodes, [self.build(*nodes)])
+
+
+def normal(*shapes):
+    return lambda r: [r.normal(size=shape) for shape in shapes]
+
+
+def positive(*shapes):
+    return lambda r: [r.uniform(0.5, 2, size=shape) for shape in shapes]
+
+
+def apart(*shapes):
+    """Values of which no two are near each other, nor near 0: for kinks."""
+
+    def make(r):
+        count = sum(math.prod(shape) for shape in shapes)
+        values = r.permutation(np.arange(count) - count / 2 + 0.25) * 0.37
+        parts = np.split(values, np.cumsum([math.prod(shape) for shape in shapes])[:-1])
+        return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+    return make
+
+
+def between(r):
+    """a and b with a / b far from integers."""
+    b = r.uniform(1, 2, (4,)) * r.choice([-1, 1], 4)
+    return [b * (r.integers(-3, 4, (3, 4)) + r.uniform(0.2, 0.8, (3, 4))), b]
+
+
+def integers(*shapes, low=-5, high=6, dtype="int64"):
+    return lambda r: [r.integers(low, high, shape).astype(dtype) for shape in shapes]
+
+
+def bools(*shapes):
+    return lambda r: [r.integers(0, 2, shape).astype(bool) for shape in shapes]
+
+
+def both(*makers):
+    return lambda r: [array for maker in makers for array in maker(r)]
+
+
+def case(op, arrays, expected, build=None, label=""):
+    return Case(op, build or getattr(G, op), expected, arrays, label)
+
+
+def erf(x):
+    return np.vectorize(math.erf)(x)
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def softmax(x, axis):
+    e = np.exp(x - x.max(axis, keepdims=True))
+    return e / e.sum(axis, keepdims=True)
+
+
+def conv(x, w, stride=(1, 1), pad=(0, 0, 0, 0), dilation=(1, 1), groups=1):
+    """Convolution by loops over outputs and kernel."""
+    x = np.pad(x, ((0, 0), (0, 0), (pad[0], pad[2]), (pad[1], pad[3])))
+    o, i, kh, kw = w.shape
+    oh = (x.shape[2] - dilation[0] * (kh - 1) - 1) // stride[0] + 1
+    ow = (x.shape[3] - dilation[1] * (kw - 1) - 1) // stride[1] + 1
+    y = np.zeros((x.shape[0], o, oh, ow))
+    for n, k, p, q in np.ndindex(*y.shape):
+        first = k // (o // groups) * i
+        for c, a, b in np.ndindex(i, kh, kw):
+            at = p * stride[0] + a * dilation[0], q * stride[1] + b * dilation[1]
+            y[n, k, p, q] += x[(n, first + c, *at)] * w[k, c, a, b]
+    return y
+
+
+def transposed(linear, shape):
+    """Return dx of sum(dy * linear(x)) for a linear function of x, element by element."""
+
+    def pull(dy):
+        dx = np.zeros(shape)
+        for at in np.ndindex(*shape):
+            unit = np.zeros(shape)
+            unit[at] = 1
+            dx[at] = np.sum(dy * linear(unit))
+        return dx
+
+    return pull
+
+
+def pool(x, size, stride, pad, fold):
+    """Pooling by a loop over windows; the padding is NaN, which `fold` ignores."""
+    widths = ((0, 0), (0, 0), (pad, pad), (pad, pad))
+    x = np.pad(x, widths, constant_values=np.nan)
+    oh, ow = ((e - size) // stride + 1 for e in x.shape[2:])
+    y = np.zeros((*x.shape[:2], oh, ow))
+    for p, q in np.ndindex(oh, ow):
+        rows = slice(p * stride, p * stride + size)
+        y[:, :, p, q] = fold(x[:, :, rows, q * stride : q * stride + size], (2, 3))
+    return y
+
+
+def places(x, size, stride):
+    """Return, for each window of a pool without padding, where its first largest element is."""
+    oh, ow = ((e - size) // stride + 1 for e in x.shape[2:])
+    found = {}
+    for n, c, p, q in np.ndindex(*x.shape[:2], oh, ow):
+        window = x[n, c, p * stride : p * stride + size, q * stride : q * stride + size]
+        a, b = np.unravel_index(np.argmax(window), window.shape)
+        found[n, c, p, q] = (n, c, p * stride + a, q * stride + b)
+    return found
+
+
+def spread(x, dy):
+    dx = np.zeros_like(x)
+    for at, place in places(x, 2, 1).items():
+        dx[place] += dy[at]
+    return dx
+
+
+def gathered(x, values):
+    y = np.zeros((*x.shape[:2], x.shape[2] - 1, x.shape[3] - 1))
+    for at, place in places(x, 2, 1).items():
+        y[at] = values[place]
+    return y
+
+
+def unsliced(x):
+    y = np.zeros((5, 7))
+    y[1:5:2, 0:7:3] = x
+    return y
+
+
+def blocked(x, factor):
+    """NCHW as NCHW[factor]c."""
+    n, c, h, w = x.shape
+    return x.reshape(n, c // factor, factor, h, w).transpose(0, 1, 3, 4, 2)
+
+
+def unblocked(x):
+    n, c, h, w, factor = x.shape
+    return x.transpose(0, 1, 4, 2, 3).reshape(n, c * factor, h, w)
+
+
+SQUARE = normal((3, 4))
+PAIR = normal((3, 4), (4,))
+IMAGE, KERNEL = (2, 4, 5, 6), (6, 4, 3, 2)
+CONV = {"strides": (2, 1), "padding": (1, 0, 2, 1), "dilation": (1, 2)}
+ARGS = ((2, 1), (1, 0, 2, 1), (1, 2))
+OUT = (2, 6, 3, 5)
+BACK = {**CONV, "groups": 1}
+POOL = {"pool": (2, 2), "strides": (1, 1)}
+AVERAGE = {"pool": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1)}
+
+
+def average(x):
+    return pool(x, 3, 2, 1, np.nanmean)
+
+
+POINTWISE = [
+    case("neg", SQUARE, np.negative),
+    case("abs", apart((3, 4)), np.abs),
+    case("floor", SQUARE, np.floor),
+    case("ceil", SQUARE, np.ceil),
+    case("round", SQUARE, np.round),
+    case("trunc", SQUARE, np.trunc),
+    case("relu", apart((3, 4)), lambda x: np.where(x > 0, x, 0)),
+    case("exp", SQUARE, np.exp),
+    case("exp2", SQUARE, lambda x: 2**x),
+    case("log", positive((3, 4)), np.log),
+    case("log2", positive((3, 4)), np.log2),
+    case("log1p", positive((3, 4)), np.log1p),
+    case("sqrt", positive((3, 4)), np.sqrt),
+    case("rsqrt", positive((3, 4)), lambda x: x**-0.5),
+    case("reciprocal", positive((3, 4)), lambda x: 1 / x),
+    case("sin", SQUARE, np.sin),
+    case("cos", SQUARE, np.cos),
+    case("tanh", SQUARE, np.tanh),
+    case("sigmoid", SQUARE, sigmoid),
+    case("erf", SQUARE, erf),
+    case("silu", SQUARE, lambda x: x * sigmoid(x)),
+    case("gelu", SQUARE, lambda x: x * 0.5 * (1 + erf(x / math.sqrt(2)))),
+    case(
+        "gelu",
+        SQUARE,
+        lambda x: x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+        lambda x: G.gelu(x, "tanh"),
+        "tanh",
+    ),
+    case("add", PAIR, np.add),
+    case("sub", PAIR, np.subtract),
+    case("mul", PAIR, np.multiply),
+    case("mul", normal((3, 1), (4,)), np.multiply, label="outer"),
+    case("div", positive((4,), (3, 4)), np.divide),
+    case("mod", between, np.mod),
+    case("pow", positive((3, 4), (4,)), np.power),
+    case("pow", SQUARE, lambda x: x**3, lambda x: x**3, "constant"),
+    case("pow", SQUARE, lambda x: x**2, lambda x: x**2, "square"),
+    case("pow", normal((3,)), lambda x: x**0, lambda x: x**0.0, "zero"),
+    case("pow", normal((3,)), lambda x: x, lambda x: x**1.0, "one"),
+    case("fma", normal((3, 4), (4,), ()), lambda a, b, c: a * b + c),
+    case("maximum", apart((3, 4), (4,)), np.maximum),
+    case("minimum", apart((3, 4), (4,)), np.minimum),
+    case(
+        "clamp",
+        apart((3, 4), (4,), (3, 1)),
+        lambda x, lo, hi: np.minimum(np.maximum(x, lo), hi),
+    ),
+    *[
+        case(op, apart((3, 4), (4,)), getattr(np, name))
+        for op, name in {
+            "eq": "equal",
+            "ne": "not_equal",
+            "lt": "less",
+            "le": "less_equal",
+            "gt": "greater",
+            "ge": "greater_equal",
+        }.items()
+    ],
+    case("isnan", lambda r: [np.array([1.0, np.nan, np.inf])], np.isnan),
+    case("bitand", integers((3, 4), (4,)), np.bitwise_and),
+    case("bitor", bools((3, 4), (4,)), np.bitwise_or),
+    case("invert", integers((3, 4)), np.invert),
+    case("logical_and", bools((3, 4), (4,)), np.logical_and),
+    case("logical_or", bools((3, 4), (4,)), np.logical_or),
+    case("logical_not", bools((3, 4)), np.logical_not),
+    case("where", both(bools((3, 1)), normal((3, 4), (4,))), np.where),
+    case("cast", SQUARE, lambda x: x.astype(np.float32), lambda x: G.cast(x, "float32")),
+    case("cast", bools((3,)), lambda x: x.astype(np.float64), lambda x: G.cast(x, "float64"), "b"),
+]
+
+REDUCTIONS = [
+    case(
+        op,
+        maker((2, 3, 4)),
+        lambda x, f=function, a=axis, k=keep: f(x, axis=a, keepdims=k),
+        lambda x, op=op, a=axis, k=keep: getattr(G, op)(x, a, keepdims=k),
+        f"{axis}",
+    )
+    for op, function, maker in (
+        ("sum", np.sum, normal),
+        ("prod", np.prod, normal),
+        ("max", np.max, apart),
+        ("min", np.min, apart),
+        ("any", np.any, bools),
+        ("all", np.all, bools),
+        ("mean", np.mean, normal),
+        ("variance", np.var, normal),
+    )
+    for axis, keep in ((1, False), ((0, 2), True), (None, False))
+] + [
+    case(
+        "variance",
+        SQUARE,
+        lambda x: np.var(x, 1, ddof=1),
+        lambda x: G.variance(x, 1, correction=1),
+        "sample",
+    ),
+    case(
+        "prod",
+        lambda r: [np.array([[0.0, 2.0, 3.0], [0.0, 0.0, 1.0]])],
+        lambda x: np.prod(x, 1),
+        lambda x: G.prod(x, 1),
+        "zeros",
+    ),
+    case("argmax", apart((3, 4)), lambda x: np.argmax(x, 1), lambda x: G.argmax(x, 1)),
+    case("argmin", apart((3, 4)), lambda x: np.argmin(x, 0), lambda x: G.argmin(x, 0)),
+    case("matmul", normal((3, 4), (4, 2)), np.matmul),
+    case("matmul", normal((2, 1, 3, 4), (5, 4, 2)), np.matmul, label="batch"),
+]
+
+STRUCTURE = [
+    case(
+        "broadcast_to",
+        normal((3, 1)),
+        lambda x: np.broadcast_to(x, (2, 3, 4)),
+        lambda x: G.broadcast_to(x, (2, 3, 4)),
+    ),
+    case(
+        "expand_dims",
+        SQUARE,
+        lambda x: np.expand_dims(x, (0, 2)),
+        lambda x: G.expand_dims(x, (0, 2)),
+    ),
+    case("squeeze", normal((1, 3, 1)), lambda x: x[0], lambda x: G.squeeze(x, 0)),
+    case(
+        "transpose",
+        normal((2, 3, 4)),
+        lambda x: np.transpose(x, (2, 0, 1)),
+        lambda x: G.transpose(x, (2, 0, 1)),
+    ),
+    case("reshape", SQUARE, lambda x: x.reshape(2, 6), lambda x: G.reshape(x, (2, -1))),
+    case("flip", SQUARE, lambda x: x[:, ::-1], lambda x: G.flip(x, 1)),
+    case(
+        "concatenate",
+        normal((3, 2), (3, 1), (3, 4)),
+        lambda *xs: np.concatenate(xs, 1),
+        lambda *xs: G.concatenate(xs, 1),
+    ),
+    case("slice", normal((5, 6)), lambda x: x[1:4:2, -5:], lambda x: x[1:4:2, -5:]),
+    case("unslice", normal((2, 3)), unsliced, lambda x: G.unslice(x, (5, 7), (1, 0), (2, 3))),
+    case(
+        "pad",
+        SQUARE,
+        lambda x: np.pad(x, ((1, 0), (0, 2)), constant_values=1.5),
+        lambda x: G.pad(x, ((1, 0), (0, 2)), 1.5),
+    ),
+    case(
+        "layout_transform",
+        normal((2, 6, 3, 2)),
+        lambda x: blocked(x, 3),
+        lambda x: G.layout_transform(x, "NCHW", "NCHW3c"),
+    ),
+    case(
+        "layout_transform",
+        normal((2, 2, 3, 2, 3)),
+        lambda x: unblocked(x).transpose(0, 2, 3, 1),
+        lambda x: G.layout_transform(x, "NCHW3c", "NHWC"),
+        "back",
+    ),
+    case("full", lambda r: [], lambda: np.full((2, 3), 1.5), lambda: G.full((2, 3), 1.5)),
+    case("iota", lambda r: [], lambda: np.array([3, 1, -1]), lambda: G.iota(3, 3, -2)),
+    case(
+        "const", lambda r: [], lambda: np.array([1.0, 2.0]), lambda: G.const(np.array([1.0, 2.0]))
+    ),
+    case("var", SQUARE, lambda x: x, lambda x: x),
+    case(
+        "variable", lambda r: [], lambda: np.array([1.0]), lambda: G.Variable(np.array([1.0]), "s")
+    ),
+    case(
+        "assign",
+        normal((3,)),
+        lambda x: 2 * x,
+        lambda x: G.assign(G.Variable(np.zeros(3), "s"), x * 2.0),
+    ),
+    case("tuple", normal((3,)), lambda x: (x, 2 * x), lambda x: G.make_tuple(x, x * 2.0)),
+    case("group", normal((3,)), lambda x: (x, -x), lambda x: G.group(x, -x)),
+    case("get_item", PAIR, lambda x, y: x - y, lambda x, y: G.make_tuple(y, x - y)[1]),
+    case(
+        "fused",
+        PAIR,
+        lambda x, y: np.tanh(x + y) * (x + y),
+        lambda x, y: _fused(x, y),
+    ),
+]
+
+
+def _fused(x, y):
+    p, q = G.var("p", x.shape, "float64"), G.var("q", y.shape, "float64")
+    body = G.Graph([p, q], [G.tanh(p + q), p + q], "body")
+    both = G.call_graph(body, [x, y])
+    return both[0] * both[1]
+
+
+NETWORKS = [
+    case(
+        "conv2d",
+        normal(IMAGE, KERNEL),
+        lambda x, w: conv(x, w, *ARGS),
+        lambda x, w: G.conv2d(x, w, **CONV),
+    ),
+    case(
+        "conv2d",
+        normal((1, 4, 4, 3), (6, 2, 2, 2)),
+        lambda x, w: conv(x, w, groups=2),
+        lambda x, w: G.conv2d(x, w, groups=2),
+        "groups",
+    ),
+    case(
+        "conv2d",
+        normal((1, 2, 4, 3, 2), (6, 4, 2, 2)),
+        lambda x, w: blocked(conv(unblocked(x), w), 2),
+        lambda x, w: G.conv2d(x, w, data_layout="NCHW2c"),
+        "blocked",
+    ),
+    case(
+        "conv2d_backward_data",
+        normal(OUT, KERNEL),
+        lambda dy, w: transposed(lambda x: conv(x, w, *ARGS), IMAGE)(dy),
+        lambda dy, w: G.conv2d_backward_data(dy, w, IMAGE, **BACK),
+    ),
+    case(
+        "conv2d_backward_weight",
+        normal(IMAGE, OUT),
+        lambda x, dy: transposed(lambda w: conv(x, w, *ARGS), KERNEL)(dy),
+        lambda x, dy: G.conv2d_backward_weight(x, dy, KERNEL, **BACK),
+    ),
+    case(
+        "max_pool2d",
+        apart((2, 2, 5, 5)),
+        lambda x: pool(x, 3, 2, 1, np.nanmax),
+        lambda x: G.max_pool2d(x, 3, 2, 1),
+    ),
+    case(
+        "max_pool2d_backward",
+        both(apart((1, 2, 4, 3)), normal((1, 2, 3, 2))),
+        spread,
+        lambda x, dy: G.max_pool2d_backward(x, dy, **POOL),
+    ),
+    case(
+        "max_pool2d_gather",
+        both(apart((1, 2, 4, 3)), normal((1, 2, 4, 3))),
+        gathered,
+        lambda x, v: G.max_pool2d_gather(x, v, **POOL),
+    ),
+    case("avg_pool2d", normal((2, 2, 5, 5)), average, lambda x: G.avg_pool2d(x, 3, 2, 1)),
+    case(
+        "avg_pool2d",
+        normal((2, 2, 5, 5)),
+        lambda x: pool(x, 3, 2, 1, lambda w, axis: np.nansum(w, axis) / 9),
+        lambda x: G.avg_pool2d(x, 3, 2, 1, count_include_pad=True),
+        "include",
+    ),
+    case(
+        "avg_pool2d_backward",
+        normal((2, 2, 3, 3)),
+        lambda dy: transposed(average, (2, 2, 5, 5))(dy),
+        lambda dy: G.avg_pool2d_backward(dy, (2, 2, 5, 5), **AVERAGE),
+    ),
+    case("softmax", SQUARE, lambda x: softmax(x, 1)),
+    case("log_softmax", SQUARE, lambda x: np.log(softmax(x, 0)), lambda x: G.log_softmax(x, 0)),
+]
+
+
+def normalised(x, axes, eps):
+    return (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + eps)
+
+
+COMPOSITES = [
+    case(
+        "batch_norm",
+        normal((2, 3, 4, 5), (3,), (3,)),
+        lambda x, g, b: normalised(x, (0, 2, 3), 1e-5) * g[:, None, None] + b[:, None, None],
+    ),
+    case(
+        "batch_norm",
+        normal((6, 3), (3,), (3,)),
+        lambda x, g, b: normalised(x, (0,), 0.1) * g + b,
+        lambda x, g, b: G.batch_norm(x, g, b, 0.1),
+        "rows",
+    ),
+    case(
+        "layer_norm",
+        normal((3, 4, 5), (4, 5), (4, 5)),
+        lambda x, g, b: normalised(x, (1, 2), 1e-5) * g + b,
+        lambda x, g, b: G.layer_norm(x, g, b, (1, 2)),
+    ),
+    case(
+        "cross_entropy",
+        normal((3, 4), (3, 4)),
+        lambda x, t: -(t * np.log(softmax(x, 1))).sum(1).mean(),
+    ),
+    case(
+        "cross_entropy",
+        both(normal((3, 4)), integers((3,), low=0, high=4)),
+        lambda x, t: -np.log(softmax(x, 1))[np.arange(3), t].mean(),
+        label="classes",
+    ),
+]
+
+CASES = [*POINTWISE, *REDUCTIONS, *STRUCTURE, *NETWORKS]
