@@ -48,7 +48,7 @@ class Across:
     def publish(self) -> list[TreeItem]:
         """Return the statements that leave the part of this block in workspace."""
         assert self.stage is not None
-        items, values = self._combined(self._own(), self.before)
+        items, values = self._combined(self._own())
         index = self._slot([LaunchIndex(d) for d in self.stage.dims])
         stores = tuple([
             Store(buffer, (*index, *own), value, self.unit.name, "partial", origin=self.origin)
@@ -86,14 +86,15 @@ class Across:
         """Return the statements that make the result known to every thread, and the result."""
         terms = self.indexer.flags(self.unit, own=True)
         items = self._gather(terms) if self.stage is not None else []
-        more, values = self._combined(self._own(), terms)
+        more, values = self._combined(self._own())
         return [*items, *more], values
 
-    def _combined(self, args: Values, terms: tuple[Term, ...]) -> tuple[list[TreeItem], Values]:
+    def _combined(self, args: Values) -> tuple[list[TreeItem], Values]:
+        """Return the exchange between threads, under no test: its names are used after it."""
         if not self.threads:
             return [], args
         tree, values = self.indexer.exchange.reduce_threads(
-            self.unit.name, self.reducer, args, self.threads, terms, self.origin
+            self.unit.name, self.reducer, args, self.threads, self.origin
         )
         return [tree], values
 

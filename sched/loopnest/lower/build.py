@@ -109,7 +109,7 @@ def _loop_piece(tree: Tree, lifted: bool) -> Piece:
 def _collective_piece(tree: Tree, lifted: bool) -> Piece:
     assert tree.collective is not None
     made = replace(tree.collective, body=seal(_pieces(tree, lifted)))
-    return Piece(made, {term.condition: term for term in tree.terms})
+    return Piece(made, {})
 
 
 def tree_text(tree: Tree, title: str) -> str:

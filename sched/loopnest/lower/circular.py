@@ -19,10 +19,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from loopnest import dtypes
 from loopnest.buffers import Buffer
 from loopnest.enums import Memory, ParallelType
 from loopnest.errors import LoweringError
-from loopnest.expr import TRUE, ZERO, Expr, Index, Load, integer, rewrite, substitute
+from loopnest.expr import (
+    FALSE,
+    TRUE,
+    ZERO,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Op,
+    integer,
+    rewrite,
+    substitute,
+)
 from loopnest.kir import Allocate, Barrier, Store, map_expressions
 from loopnest.lower.allocation import Storage
 from loopnest.lower.groups import Plan
@@ -96,7 +109,9 @@ class _Circle:
         algebra, extent = self.plan.algebra, self.var.extent
         yield from parts.made
         for stage in range(self.stages - 1):
-            guard = self._exists(algebra.lt(integer(stage), extent))
+            if _below(stage, extent) is FALSE:
+                break
+            guard = self._exists(_below(stage, extent))
             for item in (*parts.loads, *parts.stores):
                 yield self._moved(item, integer(stage), guard)
         later = algebra.add(self.var, integer(self.stages - 1))
@@ -177,6 +192,13 @@ class _InStage:
         if node.storage is not self.buffer or len(node.index) == len(self.buffer.shape):
             return node
         return replace(node, index=(self.stage, *node.index))
+
+
+def _below(stage: int, extent: Expr) -> Expr:
+    """Return the test ``stage < extent``; before the loop, its extent may be 0."""
+    if isinstance(extent, Const):
+        return TRUE if stage < extent.value else FALSE
+    return Op("lt", (integer(stage), extent), dtypes.bool_)
 
 
 def _simplified(value: Expr, simplify: Rename) -> Expr:

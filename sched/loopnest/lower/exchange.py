@@ -97,7 +97,6 @@ class Exchange:
         reducer: Reducer,
         args: Values,
         dims: tuple[ParallelType, ...],
-        terms: tuple[Term, ...],
         origin: Origin | None,
     ) -> tuple[Tree, Values]:
         """Return the collective that combines `args` over `dims`, and the names of its results.
@@ -107,7 +106,6 @@ class Exchange:
             reducer: how partial results combine.
             args: the partial result of a thread, one a component.
             dims: dimensions of the block.
-            terms: conditions on the block under which all of it stands.
             origin: the place in the user's code.
         """
         types = tuple([a.dtype for a in args])
@@ -118,7 +116,7 @@ class Exchange:
         header = Collective(
             reducer.name, results, args, dims, reducer.identity(types), reducer.combine, (), origin
         )
-        return Tree(None, None, tuple(body.items), header, terms), results
+        return Tree(None, None, tuple(body.items), header), results
 
     def product(self, dims: tuple[ParallelType, ...]) -> Expr:
         """Return the number of threads along `dims`."""
@@ -294,10 +292,10 @@ class _Body:
     def _by_halves(self, values: Values, dim: ParallelType) -> Values:
         slots = self._slots_of_all(values)
         mine = LaunchIndex(dim)
-        size = self.exchange.extents[dim]
+        size = whole = self.exchange.extents[dim]
         bound = _static(size)
-        for _ in range(((_MAX_BLOCK if bound is None else bound) - 1).bit_length()):
-            half = self.algebra.ceildiv(size, integer(2))
+        for turn in range(((_MAX_BLOCK if bound is None else bound) - 1).bit_length()):
+            half = self.algebra.ceildiv(whole, integer(2 << turn))
             upper = self.algebra.add(mine, half)
             both = self.reducer.combine(
                 self._load(slots, self._place(dim, mine)),

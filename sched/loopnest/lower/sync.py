@@ -291,7 +291,7 @@ def _guard(item: TreeItem, renamed: Mapping[Expr, Expr], term: Term | None) -> T
             # A collective is for all threads; those outside hold the identity.
             inner = None if item.collective is not None else term
             body = tuple([_guard(i, renamed, inner) for i in item.body])
-            made = replace(item, body=body, terms=_renamed(item.terms, rename))
+            made = replace(item, body=body)
             if item.collective is not None:
                 args = tuple([rename(a) for a in item.collective.args])
                 return replace(made, collective=replace(item.collective, args=args))

@@ -35,15 +35,13 @@ class Tree:
     """A loop (or the kernel's body, where `var` is None) with allocations in place.
 
     The leaves are computation phases before indexing, guarded statements after. `collective` is
-    the declaration of a tree that is the body of a collective operation, no loop; `terms` then are
-    those under which all of it stands.
+    the declaration of a tree that is the body of a collective operation, no loop.
     """
 
     var: Index | None
     spec: LoopSpec | None
     body: tuple[TreeItem, ...]
     collective: Collective | None = None
-    terms: tuple[Term, ...] = ()
 
 
 TreeItem: TypeAlias = "Tree | Compute | Guarded | Allocate | Barrier"
