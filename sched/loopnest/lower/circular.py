@@ -41,6 +41,7 @@ from loopnest.lower.allocation import Storage
 from loopnest.lower.groups import Plan
 from loopnest.lower.nest import Nest
 from loopnest.lower.tree import Guarded, Term, Tree, TreeItem
+from loopnest.schedule.loop_groups import LoopGroup
 from loopnest.tensor import TensorView
 
 Rename = Callable[[Expr], Expr]
@@ -83,7 +84,27 @@ class _Circle:
                 f"{nest.spec_of[self.var].parallel.value}",
                 "compute it inside a serial loop",
             )
-        self.ahead = {t.name for t in _private_producers(self.plan, tensor)}
+        private = _private_producers(self.plan, tensor)
+        self.ahead = {t.name for t in private}
+        if home is not None:
+            self._require_sources(home, [tensor, *private])
+
+    def _require_sources(self, home: LoopGroup, ahead: list[TensorView]) -> None:
+        """Refuse to run ahead of what the same iteration computes for others too."""
+        for reader in ahead:
+            definition = reader.definition
+            for source in definition.producers if definition is not None else ():
+                computed = source.siblings[0] in self.plan.forest.position
+                if source in ahead or not computed:
+                    continue
+                if home in self.plan.forest.path(source.siblings[0]):
+                    raise LoweringError(
+                        self.tensor.name,
+                        f"its circular buffer reads {source.name}, which each iteration of the "
+                        f"loop over {self.var} computes, and cannot run ahead of it",
+                        f"compute {source.name} outside of that loop, or in LOCAL memory for "
+                        f"{self.tensor.name} alone",
+                    )
 
     def apply(self, tree: Tree) -> Tree:
         if self.var is None:  # a loop that runs once: stage 0 is all

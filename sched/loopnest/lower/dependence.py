@@ -159,7 +159,9 @@ class Dependence:
         same = {d for d in self.launch if self._decided(d, equal)}
         same |= {d for d in self.launch if _first_only(d, first) and _first_only(d, second)}
         if first.injective or second.injective:
-            same |= self._by_owner(pairs, common, wrapped, adjacent)
+            # Each element of a GLOBAL tensor is stored once; other buffers may be reused.
+            once = first.buffer.memory is Memory.GLOBAL
+            same |= self._by_owner(pairs, common, wrapped, once=once)
         return frozenset(d for d in self.launch if d not in same)
 
     def _differ(self, a: Expr, b: Expr, common: frozenset[Index]) -> bool:
@@ -239,14 +241,15 @@ class Dependence:
         pairs: list[tuple[Expr, Expr]],
         common: frozenset[Index],
         wrapped: Index | None,
-        adjacent: bool,
+        *,
+        once: bool,
     ) -> set[ParallelType]:
         """Return the dimensions along which an element's owner is the accessing thread."""
         renamed: dict[Index, Index] = {}
         if not pairs or not all(self._unify(a, b, common, renamed) for a, b in pairs):
             return set()
         nodes = [n for a, b in pairs for e in (a, b) for n in walk(e)]
-        if wrapped is not None and wrapped in nodes:
+        if wrapped is not None and wrapped in nodes and not once:
             return set()
         return {n.dimension for n in nodes if isinstance(n, LaunchIndex)}
 

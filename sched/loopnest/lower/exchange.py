@@ -302,9 +302,14 @@ class _Body:
                 self._load(slots, self._place(dim, upper)),
             )
             terms = self._term(_less(upper, size), "this half has a partner")
-            if len(both) > 1:
-                both = self._named(both, terms)
-            self._store(slots, self._place(dim, mine), both, terms)
+            # One guarded group: no barrier may stand between the loads and the stores.
+            lets = [Let(self.exchange.names.local(v), v, self.origin) for v in both]
+            at = self._place(dim, mine)
+            stores = [
+                Store(b, at, let.var, self.tensor, "partial", origin=self.origin)
+                for b, let in zip(slots, lets, strict=True)
+            ]
+            self._emit((*lets, *stores), terms)
             size = half
         return self._named(self._load(slots, self._place(dim, ZERO)))
 
@@ -321,9 +326,9 @@ class _Body:
 
     # Statements
 
-    def _named(self, values: Values, terms: tuple[Term, ...] = ()) -> Values:
+    def _named(self, values: Values) -> Values:
         lets = [Let(self.exchange.names.local(v), v, self.origin) for v in values]
-        self._emit(tuple(lets), terms)
+        self._emit(tuple(lets), ())
         return tuple([let.var for let in lets])
 
     def _shuffle(self, values: Values, mode: str, offset: int) -> Values:

@@ -6,6 +6,8 @@ launch dimensions are not replaced by their maximum: each thread tests its own. 
 never hold, the body stands once. It comes after predicates, whose tests it lifts, and last, because
 it duplicates code.
 
+A body that holds a barrier stands once too.
+
 Before: ``for i0: for i1: if i0 * 4 + i1 < N: S``; after, with i1 unswitch::
 
     for i0: if i0 * 4 + 3 < N: for i1: S
@@ -30,7 +32,7 @@ from loopnest.expr import (
     substitute,
     terms_of,
 )
-from loopnest.kir import If, Loop, Program, Stmt, map_body, walk
+from loopnest.kir import If, Loop, Program, Stmt, holds_sync, map_body, walk
 from loopnest.simplify import Simplifier
 
 
@@ -38,7 +40,9 @@ def unswitch(program: Program, algebra: Simplifier) -> Program:
     """Return `program` with its unswitch loops doubled."""
 
     def rule(node: Stmt) -> Stmt:
-        if isinstance(node, Loop) and node.parallel is ParallelType.unswitch:
+        unswitched = isinstance(node, Loop) and node.parallel is ParallelType.unswitch
+        # Which of two bodies a thread runs may not decide which barrier it reaches.
+        if unswitched and isinstance(node, Loop) and not holds_sync(node.body):
             return _double(node, algebra)
         return node
 
