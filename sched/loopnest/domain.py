@@ -188,7 +188,7 @@ class Split(Transform):
         """Return the stride of the outer axis (also on broadcast axes, whose extents are 1)."""
         if self.inner:
             return self.factor
-        return algebra.ceildiv(self.inputs[0].size, self.factor)
+        return algebra.ceildiv(algebra.simplify(self.inputs[0].size), self.factor)
 
     def backward(self, outputs: Sequence[Expr], algebra: Simplifier) -> tuple[Expr, ...]:
         outer, within = outputs
@@ -239,11 +239,12 @@ class Merge(Transform):
         return len({axis.kind for axis in inputs if not axis.is_broadcast}) < 2
 
     def backward(self, outputs: Sequence[Expr], algebra: Simplifier) -> tuple[Expr, ...]:
-        width = self.inputs[1].size
+        width = algebra.simplify(self.inputs[1].size)
         return algebra.floordiv(outputs[0], width), algebra.mod(outputs[0], width)
 
     def forward(self, inputs: Sequence[Expr], algebra: Simplifier) -> tuple[Expr, ...]:
-        return (algebra.add(algebra.mul(inputs[0], self.inputs[1].size), inputs[1]),)
+        width = algebra.simplify(self.inputs[1].size)
+        return (algebra.add(algebra.mul(inputs[0], width), inputs[1]),)
 
     def carries(self, present: Sequence[bool]) -> dict[int, int]:
         return {position: 0 for position, here in enumerate(present) if here}

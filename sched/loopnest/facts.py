@@ -52,6 +52,12 @@ class Facts:
             dict(self._equal),
         )
 
+    def with_divisor(self, size: Expr, divisor: Expr) -> Facts:
+        """Return these facts and ``size % divisor == 0``, which is no condition of the launch."""
+        made = self.copy()
+        made._divisible.setdefault(size, []).append(divisor)
+        return made
+
     def divisor(self, atom: Expr) -> int:
         """Return the largest integer known to divide `atom` (1 where nothing is known)."""
         if isinstance(atom, Op) and atom.op == "floordiv" and isinstance(atom.args[1], Const):

@@ -307,6 +307,11 @@ class Program:
         return replace(self, body=body)
 
     @property
+    def assumed(self) -> tuple[tuple[str, Expr], ...]:
+        """What holds wherever this variant runs: the conditions, and what it requires."""
+        return (*self.conditions, *self.requires)
+
+    @property
     def is_cooperative(self) -> bool:
         """Whether blocks wait for each other, so that all must be resident at once."""
         return any(isinstance(n, Barrier) and n.scope == "grid" for n, _ in walk(self.body))

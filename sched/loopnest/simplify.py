@@ -59,6 +59,7 @@ class Simplifier:
         self._memo: dict[tuple[str, Expr, Expr], Expr] = {}
         self._high: dict[Expr, Poly] = {}
         self._naturals: dict[Expr, bool] = {}
+        self._simple: dict[Expr, Expr] = {}
         self.launch: dict[ParallelType, Expr] = {}
         """Extents of the launch, where known: bounds of the numbers of threads and blocks."""
 
@@ -505,7 +506,10 @@ class Simplifier:
 
     def simplify(self, root: Expr) -> Expr:
         """Return an index or predicate expression with every operation simplified."""
-        return rewrite(root, self._simplify_node)
+        found = self._simple.get(root)
+        if found is None:
+            found = self._simple[root] = rewrite(root, self._simplify_node)
+        return found
 
     def _simplify_node(self, node: Expr) -> Expr | None:
         if not isinstance(node, Op) or node.dtype is not dtypes.index:

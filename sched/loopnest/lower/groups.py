@@ -14,6 +14,7 @@ from loopnest.domain import IterDomain
 from loopnest.enums import LAUNCH_DIMENSIONS, ParallelType
 from loopnest.errors import LoweringError
 from loopnest.expr import ONE, Const, Expr
+from loopnest.facts import Facts
 from loopnest.fusion import Fusion
 from loopnest.lower.promotion import Promoter, Promotion
 from loopnest.origin import Origin
@@ -76,13 +77,13 @@ class Plan:
                 yield from self._lines(item, depth + 1)
 
 
-def group_loops(fusion: Fusion) -> Plan:
-    """Return the loops of `fusion`.
+def group_loops(fusion: Fusion, facts: Facts) -> Plan:
+    """Return the loops of `fusion`, given what is known of its sizes.
 
     Raises:
         LoweringError: the positions have no order, or a loop would have two parallel types.
     """
-    algebra = Simplifier(fusion.facts)
+    algebra = Simplifier(facts)
     try:
         forest = LoopForest(fusion)
         order = forest.order()

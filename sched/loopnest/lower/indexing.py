@@ -118,8 +118,8 @@ class Indexer:
     ) -> None:
         plan = nest.plan
         self.whole_vectors = whole_vectors
-        self.requires: dict[str, Expr] = {}
-        """What must hold for vectors to divide sizes, where they are taken to: text -> test."""
+        self.requires: dict[str, tuple[Expr, Expr, Expr]] = {}
+        """Where vectors are taken to divide sizes: text -> (size, width, test)."""
         self.nest, self.plan, self.names = nest, plan, names
         self.stages, self._flagged = stages, flagged
         self.exchange = Exchange(plan.launch, plan.algebra, names)
@@ -397,35 +397,37 @@ class Indexer:
             terms[condition] = Term(condition, f"{name}: {how} need not divide {size}")
 
     def _first_lane(self, tensor: TensorView, value: Expr, size: Expr) -> Expr:
-        """Return the index to test: that of lane 0 where the lanes of a vector agree.
+        """Return the index to test: that of iteration 0 where all of an inner loop agree.
 
-        They do where they are neighbours and the vector's width divides the extent. That of a
-        symbolic extent is required of the launch, or else each lane has a test of its own.
+        They do where they are neighbours and the loop's extent divides the size. For the lanes of a
+        vector that is required of a symbolic size, or else each lane has a test of its own.
         """
-        for node in walk(value) if self.lanes else ():
-            if not isinstance(node, Index) or node not in self.lanes:
+        for node in walk(value):
+            if not isinstance(node, Index) or not isinstance(node.extent, Const):
                 continue
             first = self.algebra.sub(value, node)
             if not self.algebra.divides(node.extent, first):
                 continue
             if self.algebra.divides(node.extent, size):
-                return first
-            if isinstance(size, Const):
-                raise LoweringError(
-                    tensor.name,
-                    f"its vectorized axis of extent {node.extent} runs over {size} elements, "
-                    f"which {node.extent} does not divide",
-                    "a vectorized axis must divide: choose another factor",
-                )
-            if self.whole_vectors:
-                self._require(size, node.extent)
-                return first
+                return self._first_lane(tensor, first, size)
+            if node in self.lanes:
+                return self._of_lanes(tensor, node, value, size)
         return value
 
-    def _require(self, size: Expr, width: Expr) -> None:
-        rest = Op("mod", (size, width), dtypes.index)
+    def _of_lanes(self, tensor: TensorView, lane: Index, value: Expr, size: Expr) -> Expr:
+        if isinstance(size, Const):
+            raise LoweringError(
+                tensor.name,
+                f"its vectorized axis of extent {lane.extent} runs over {size} elements, "
+                f"which {lane.extent} does not divide",
+                "a vectorized axis must divide: choose another factor",
+            )
+        if not self.whole_vectors:
+            return value
+        rest = Op("mod", (size, lane.extent), dtypes.index)
         test = Op("eq", (rest, ZERO), dtypes.bool_)
-        self.requires.setdefault(str(test), test)
+        self.requires.setdefault(str(test), (size, lane.extent, test))
+        return self.algebra.sub(value, lane)
 
     def _one_writer(self, compute: Compute, memory: Memory) -> tuple[Term, ...]:
         """Return the tests that let one thread write a tensor without these dimensions.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 from loopnest import dtypes
 from loopnest.buffers import Buffer
 from loopnest.collector import paused
 from loopnest.expr import Expr
+from loopnest.facts import Facts
 from loopnest.fusion import Fusion
 from loopnest.kir import Allocate, Output, Param, Program, walk
 from loopnest.lower.addresses import flatten_addresses
@@ -54,15 +56,23 @@ def lower(fusion: Fusion) -> Lowered:
         NotSupported: it needs a feature that does not exist yet.
     """
     with paused():
-        whole = _run(fusion, whole_vectors=True)
-        if not whole.program.requires:
+        facts = fusion.facts
+        whole, requires = _run(fusion, facts, whole_vectors=True)
+        if not requires:
             return whole
-        lanes = _run(fusion, whole_vectors=False)
-        return replace(whole, scalar=lambda: lanes)
+        for size, width, _ in requires.values():
+            facts = facts.with_divisor(size, width)
+        again, _ = _run(fusion, facts, whole_vectors=True)
+        tests = tuple([(text, test) for text, (_, _, test) in requires.items()])
+        lanes, _ = _run(fusion, fusion.facts, whole_vectors=False)
+        return replace(again, program=replace(again.program, requires=tests), scalar=lambda: lanes)
 
 
-def _run(fusion: Fusion, *, whole_vectors: bool) -> Lowered:
-    plan = group_loops(fusion)
+_Requires: TypeAlias = "dict[str, tuple[Expr, Expr, Expr]]"
+
+
+def _run(fusion: Fusion, facts: Facts, *, whole_vectors: bool) -> tuple[Lowered, _Requires]:
+    plan = group_loops(fusion, facts)
     nest = build_nest(plan)
     names = Names({tensor.name for tensor in fusion.tensors})
     storage = allocate(plan, names)
@@ -75,7 +85,7 @@ def _run(fusion: Fusion, *, whole_vectors: bool) -> Lowered:
     spaced = share_space(circulate(plain, nest, storage))
     synced = insert_barriers(spaced, plan, indexer.arrivals())
     indexed = flatten_addresses(synced, plan.algebra)
-    program = _program(plan, storage, meetings, tuple(indexer.requires.items()))
+    program = _program(plan, storage, meetings)
     placed = program.with_body(statements(indexed, lifted=True))
     check_inplace(placed, plan)
     final = renumber(unswitch(placed, plan.algebra))
@@ -88,7 +98,7 @@ def _run(fusion: Fusion, *, whole_vectors: bool) -> Lowered:
         ("unswitch", lambda: print_nest(final)),
     )
     infos, buffers = _infos(fusion, storage), _buffers(final)
-    return Lowered(final, stages, infos, buffers, capture(fusion))
+    return Lowered(final, stages, infos, buffers, capture(fusion)), indexer.requires
 
 
 def _meetings(
@@ -112,7 +122,6 @@ def _program(
     plan: Plan,
     storage: dict[TensorView, Storage],
     meetings: dict[TensorView, BlockStage],
-    requires: tuple[tuple[str, Expr], ...],
 ) -> Program:
     fusion = plan.fusion
     params = [_array(t, storage[t].buffer, "input") for t in fusion.inputs]
@@ -140,7 +149,6 @@ def _program(
         tuple(plan.launch.items()),
         tuple(outputs),
         tuple(fusion.facts.conditions),
-        requires,
     )
 
 

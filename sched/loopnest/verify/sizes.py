@@ -42,7 +42,7 @@ def small_sizes(
 def fulfils(program: kir.Program, sizes: Mapping[str, int]) -> bool:
     """Whether the assumptions hold at these sizes."""
     try:
-        return all(number(condition, sizes) for _, condition in program.conditions)
+        return all(number(condition, sizes) for _, condition in program.assumed)
     except (NoLaunch, Undecidable):
         return False
 
@@ -68,7 +68,7 @@ def _searched(
     program: kir.Program, given: Mapping[str, int], free: Sequence[str]
 ) -> Iterator[dict[str, int]]:
     """Yield up to four sizes that fulfil assumptions which common candidates do not."""
-    numbers = sorted({int(n.value) for _, c in program.conditions for n in walk(c)
+    numbers = sorted({int(n.value) for _, c in program.assumed for n in walk(c)
                       if isinstance(n, Const) and n.value > 0})  # fmt: skip
     values = sorted({1, 2, 3, 4, 8, *(m * k for m in numbers for k in (1, 2, 3)),
                      *(m + 1 for m in numbers)})  # fmt: skip

@@ -83,7 +83,7 @@ class Symbolic:
 
     def _assumptions(self) -> str:
         found = []
-        for _, condition in self.model.program.conditions:
+        for _, condition in self.model.program.assumed:
             try:
                 found.append(self.algebra.condition(condition, {}, str))
             except NotAffine:
