@@ -18,13 +18,18 @@ def column_sum(f, dtype=ln.float32):
 
 
 @column_sum.schedule("gpu")
-def gpu(f, threads=128):
-    """A thread owns a column, so that the threads of a warp read neighbours."""
+def gpu(f, columns=32, rows=8):
+    """A block takes `columns` columns: the threads of a warp read neighbours of one row.
+
+    `rows` threads share a column and meet in shared memory. [N] is split to [N / rows, rows].
+    """
     y = f["y"]
     total = y.cache_before()
-    y.split(0, threads)
+    y.split(0, columns)
     y.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_x})
-    total.compute_at(y, 2)
+    total.compute_at(y, 1)
+    total.split(2, rows)  # [D / columns, columns, N / rows, rows]
+    total.parallelize({1: ln.ParallelType.block_x, 3: ln.ParallelType.block_y})
 
 
 @column_sum.schedule("cpu")

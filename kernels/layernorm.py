@@ -30,20 +30,66 @@ def layernorm(f, dtype=ln.float32, eps=1e-5):
 
 
 @layernorm.schedule("gpu")
-def gpu(f, threads=128):
-    """A thread owns a row and reads it three times.
+def gpu(f, lanes=4, parts=2):
+    """A block owns a row and keeps it in registers, as in softmax.py.
 
-    `centered` feeds the sum of squares and, after it, the result. It costs a subtraction, so each
-    gets its own (`recompute`) instead of a row that would have to be kept.
+    [D] is split to [parts, threads, lanes] with two constants; both sums run over the block.
+    """
+    y = f["y"]
+    row = f["x"].cache_after()
+    y.split(1, lanes)
+    y.split(1, parts, inner=False)
+    ln.propagate(y)
+    y.parallelize({0: ln.ParallelType.grid_x})
+    tensors = (row, f["total"], f["centered"], f["squares"])
+    for tensor in tensors:
+        tensor.compute_at(y, 1)
+    for tensor in (*tensors, y):
+        tensor.axis(2).parallelize(ln.ParallelType.block_x)
+    for tensor in (row, y):
+        tensor.axis(3).parallelize(ln.ParallelType.vectorize)
+    ln.inline_most()
+
+
+@layernorm.schedule("gpu_shared")
+def gpu_shared(f, threads=256, lanes=4):
+    """A block owns a row and keeps it in shared memory: for rows that registers cannot hold.
+
+    `centered` costs a subtraction: the sum of squares and the result each get their own.
     """
     y, total, squares = f["y"], f["total"], f["squares"]
-    y.split(0, threads)
-    y.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_x})
-    total.compute_at(y, 2)
-    squares.compute_at(y, 2)
+    y.split(1, lanes)
+    y.split(1, threads)
+    row = f["x"].cache_after()
+    ln.propagate(y)
+    y.parallelize({0: ln.ParallelType.grid_x})
+    for tensor in (row, total, squares):
+        tensor.compute_at(y, 1)
+    for tensor in (row, total, squares, y):
+        tensor.parallelize({2: ln.ParallelType.block_x})
+    for tensor in (row, y):
+        tensor.axis(3).parallelize(ln.ParallelType.vectorize)
+    row.memory = ln.SHARED
+    row.axis(1).pin()
     f["centered"].compute_at(squares, -1, recompute=True)
-    f["gamma"].compute_at(y, -1)
-    f["beta"].compute_at(y, -1)
+    ln.inline_most()
+
+
+@layernorm.schedule("gpu_warp")
+def gpu_warp(f, lanes=4, rows=4):
+    """A warp owns a row, a block `rows` of them: for short rows, which the first cache holds."""
+    y, total, squares = f["y"], f["total"], f["squares"]
+    y.split(1, lanes)
+    y.split(1, 32)
+    y.split(0, rows)  # [N / rows, rows, D / lanes / 32, 32, lanes]
+    ln.propagate(y)
+    y.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_y})
+    total.split(-1, lanes).split(-2, 32)  # no tensor between it and y has its axis
+    for tensor in (total, squares):
+        tensor.compute_at(y, 2)
+        tensor.parallelize({3: ln.ParallelType.block_x, 4: ln.ParallelType.unroll})
+    y.parallelize({3: ln.ParallelType.block_x, 4: ln.ParallelType.vectorize})
+    f["centered"].compute_at(squares, -1, recompute=True)
     ln.inline_most()
 
 

@@ -14,13 +14,30 @@ def row_sum(f, dtype=ln.float32):
 
 
 @row_sum.schedule("gpu")
-def gpu(f, threads=128):
-    """A thread owns a row and folds it in a register."""
+def gpu(f, threads=128, lanes=4):
+    """A block owns a row: its threads fold vectors of `lanes`, then each other's sums."""
+    x, y = f["x"], f["y"]
+    total = y.cache_before()
+    y.parallelize({0: ln.ParallelType.grid_x})
+    total.compute_at(y, 1)
+    total.split(1, lanes)
+    total.split(1, threads)  # [N, D / lanes / threads, threads, lanes]
+    row = x.cache_after()
+    row.compute_at(total, 3)
+    total.parallelize({2: ln.ParallelType.block_x, 3: ln.ParallelType.unroll})
+    row.axis(3).parallelize(ln.ParallelType.vectorize)
+
+
+@row_sum.schedule("gpu_warp")
+def gpu_warp(f, rows=4):
+    """A warp owns a row, a block `rows` of them: for short rows. Shuffles combine the sums."""
     y = f["y"]
     total = y.cache_before()
-    y.split(0, threads)
-    y.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_x})
+    y.split(0, rows)
+    y.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_y})
     total.compute_at(y, 2)
+    total.split(2, 32)
+    total.parallelize({3: ln.ParallelType.block_x})
 
 
 @row_sum.schedule("cpu")

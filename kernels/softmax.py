@@ -1,8 +1,8 @@
 """The softmax of each row: y = exp(x - max(x)) / sum(exp(x - max(x))).
 
 Three passes over a row: its maximum, the sum of the exponentials, the quotients. The schedules
-differ in what becomes of the exponentials in between: a core keeps them in a buffer, a GPU thread
-has no room for a row and computes them twice.
+differ in what becomes of the exponentials in between: the registers of a block have room for a row
+of some thousand elements, shared memory for a longer one, and a core keeps them in its cache.
 
     python kernels/softmax.py                        # show it, run it, compare it
     python kernels/softmax.py dump --stage cuda
@@ -30,20 +30,93 @@ def softmax(f, dtype=ln.float32):
     total.reduction.named("total")
 
 
-@softmax.schedule("gpu")
-def gpu(f, threads=128):
-    """A thread owns a row.
+def by_rows(f, row_axes):
+    """Give all computed tensors the axes of `y`, and compute them in its rows, one a block.
 
-    `e` feeds a sum and, after it, the quotient: no loop can hold both uses. With `recompute` the
-    loop of the sum gets `e`, and the quotient a clone of it; then the same for what `e` reads.
+    `row_axes` are the parallel types of the axes of a row, outermost first. A copy of `x` keeps the
+    row, so that it is read once; it is returned.
     """
-    y, largest, total = f["y"], f["largest"], f["total"]
-    y.split(0, threads)
-    y.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_x})
-    largest.compute_at(y, 2)
-    total.compute_at(y, 2)
-    f["e"].compute_at(total, -1, recompute=True)
+    y = f["y"]
+    row = f["x"].cache_after()
+    ln.propagate(y)
+    y.axis(0).parallelize(ln.ParallelType.grid_x)
+    tensors = (row, f["largest"], f["shifted"], f["e"], f["total"])
+    for tensor in tensors:
+        tensor.compute_at(y, 1)
+    for tensor in (*tensors, y):
+        tensor.parallelize(dict(enumerate(row_axes, 1)))
+    for tensor in (row, y):
+        tensor.axis(-1).parallelize(ln.ParallelType.vectorize)
+    ln.inline_most()
+    return row
+
+
+@softmax.schedule("gpu")
+def gpu(f, lanes=4, parts=2):
+    """A block owns a row and keeps it in registers.
+
+    [D] is split to [parts, threads, lanes] with two constants, so that the number of threads
+    follows D: 128 for 1024. A thread has `parts` vectors of `lanes` neighbours; a warp reads
+    neighbouring vectors. Both reductions run over the threads of the block.
+    """
+    y = f["y"]
+    y.split(1, lanes)
+    y.split(1, parts, inner=False)
+    unroll = ln.ParallelType.unroll
+    by_rows(f, (unroll, ln.ParallelType.block_x, unroll))
+
+
+def twice(f):
+    """Let the sum and the quotient have exponentials of their own, instead of keeping a row."""
+    f["e"].compute_at(f["total"], -1, recompute=True)
     f["shifted"].compute_at(f["e"], -1, recompute=True)
+
+
+@softmax.schedule("gpu_warp")
+def gpu_warp(f, lanes=4, rows=4):
+    """A warp owns a row, a block `rows` of them: for short rows, which the first cache holds.
+
+    [D] is split to [D / lanes / 32, 32, lanes]. Shuffles alone combine the parts of a row.
+    """
+    y, total = f["y"], f["total"]
+    y.split(1, lanes)
+    y.split(1, 32)
+    y.split(0, rows)  # [N / rows, rows, D / lanes / 32, 32, lanes]
+    ln.propagate(y)
+    y.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_y})
+    f["largest"].split(-1, lanes).split(-2, 32)  # no tensor between it and y has its axis
+    for tensor in (f["largest"], total):
+        tensor.compute_at(y, 2)
+        tensor.parallelize({3: ln.ParallelType.block_x, 4: ln.ParallelType.unroll})
+    y.parallelize({3: ln.ParallelType.block_x, 4: ln.ParallelType.vectorize})
+    twice(f)
+    ln.inline_most()
+
+
+@softmax.schedule("gpu_shared")
+def gpu_shared(f, threads=256, lanes=4):
+    """A block owns a row and keeps it in shared memory: for rows that registers cannot hold.
+
+    [D] is split to [D / lanes / threads, threads, lanes]. The 227 KiB of shared memory on sm_90
+    hold a row of 58,000 float32, if exponentials are taken twice instead of kept beside it.
+    """
+    y, total = f["y"], f["total"]
+    y.split(1, lanes)
+    y.split(1, threads)
+    row = f["x"].cache_after()
+    ln.propagate(y)
+    y.parallelize({0: ln.ParallelType.grid_x})
+    for tensor in (row, f["largest"], total):
+        tensor.compute_at(y, 1)
+        tensor.parallelize({2: ln.ParallelType.block_x})
+    y.parallelize({2: ln.ParallelType.block_x})
+    for tensor in (row, y):
+        tensor.axis(3).parallelize(ln.ParallelType.vectorize)
+    for tensor in (f["largest"], total):
+        tensor.axis(3).parallelize(ln.ParallelType.unroll)
+    row.memory = ln.SHARED
+    row.axis(1).pin()
+    twice(f)
     ln.inline_most()
 
 

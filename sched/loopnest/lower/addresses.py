@@ -9,53 +9,65 @@ Before: ``T7[(k * 64 + i) // 256, (k * 64 + i) % 256]``; after: ``T7.flat[k * 64
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator
 from dataclasses import replace
 
 from loopnest.buffers import Buffer
 from loopnest.enums import Memory
-from loopnest.expr import Expr, Load, Op, rewrite, walk
-from loopnest.kir import Store, map_expressions
-from loopnest.lower.tree import Guarded, Tree, TreeItem
+from loopnest.expr import Expr, Load, Op, loads, rewrite, walk
+from loopnest.kir import Store, expressions, map_expressions
+from loopnest.lower.tree import Guarded, Simple, Tree, TreeItem
 from loopnest.simplify import Simplifier
 
 
 def flatten_addresses(tree: Tree, algebra: Simplifier) -> Tree:
-    """Return `tree` with flat offsets where they are cheaper."""
+    """Return `tree` with flat offsets for all accesses of a buffer where they save divisions."""
+    found: dict[Buffer, int] = {}
+    for buffer, index in _accesses(tree):
+        if buffer.memory is not Memory.GLOBAL and buffer.swizzle is None:
+            saved = sum(map(_divisions, index)) - _divisions(_offset(buffer, index, algebra))
+            found[buffer] = found.get(buffer, 0) + saved
+    chosen = {buffer for buffer, saved in found.items() if saved > 0}
+    return _flattened(tree, chosen, algebra) if chosen else tree
 
+
+def _accesses(tree: Tree) -> Iterator[tuple[Buffer, tuple[Expr, ...]]]:
+    for item in tree.body:
+        if isinstance(item, Tree):
+            yield from _accesses(item)
+        elif isinstance(item, Guarded):
+            for node in item.statements:
+                if isinstance(node, Store) and not node.flat:
+                    yield node.storage, node.index
+                for value in expressions(node):
+                    yield from ((load.buffer, load.args) for load in loads(value) if not load.flat)
+
+
+def _flattened(tree: Tree, chosen: Container[Buffer], algebra: Simplifier) -> Tree:
     def rule(node: Expr) -> Expr | None:
-        if isinstance(node, Load) and not node.flat:
-            offset = _flat(node.buffer, node.args, algebra)
-            return None if offset is None else Load(node.buffer, (offset,), True)
+        if isinstance(node, Load) and node.buffer in chosen and not node.flat:
+            return Load(node.buffer, (_offset(node.buffer, node.args, algebra),), True)
         return None
+
+    def statement(node: Simple) -> Simple:
+        made = map_expressions(node, lambda value: rewrite(value, rule))
+        if isinstance(made, Store) and made.storage in chosen and not made.flat:
+            offset = _offset(made.storage, made.index, algebra)
+            return replace(made, index=(offset,), flat=True)
+        return made
 
     def item(node: TreeItem) -> TreeItem:
         if isinstance(node, Tree):
-            return replace(node, body=tuple([item(i) for i in node.body]))
-        if not isinstance(node, Guarded):
-            return node
-        made = [map_expressions(s, lambda value: rewrite(value, rule)) for s in node.statements]
-        return replace(
-            node,
-            statements=tuple([_stored(s, algebra) if isinstance(s, Store) else s for s in made]),
-        )
+            return _flattened(node, chosen, algebra)
+        if isinstance(node, Guarded):
+            return replace(node, statements=tuple([statement(s) for s in node.statements]))
+        return node
 
     return replace(tree, body=tuple([item(i) for i in tree.body]))
 
 
-def _stored(node: Store, algebra: Simplifier) -> Store:
-    offset = None if node.flat else _flat(node.storage, node.index, algebra)
-    return node if offset is None else replace(node, index=(offset,), flat=True)
-
-
-def _flat(buffer: Buffer, index: tuple[Expr, ...], algebra: Simplifier) -> Expr | None:
-    if buffer.memory is Memory.GLOBAL or buffer.swizzle is not None or len(index) < 2:
-        return None
-    cost = sum(_divisions(i) for i in index)
-    if not cost:
-        return None
-    terms = (algebra.mul(i, s) for i, s in zip(index, buffer.strides, strict=True))
-    flat = algebra.sum(terms)
-    return flat if _divisions(flat) < cost else None
+def _offset(buffer: Buffer, index: tuple[Expr, ...], algebra: Simplifier) -> Expr:
+    return algebra.sum(algebra.mul(i, s) for i, s in zip(index, buffer.strides, strict=True))
 
 
 def _divisions(value: Expr) -> int:
