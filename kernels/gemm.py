@@ -22,39 +22,88 @@ def gemm(f, dtype=ln.float32):
     f.output(ln.matmul(a, b), "c")
 
 
-@gemm.schedule("gpu")
-def gpu(f, threads=16, tile=4):
-    """A block of `threads` x `threads` threads; a thread owns a tile of `tile` x `tile` sums.
+def tile_of_threads(tensor, rows, threads, lanes):
+    """Split the rows and columns of a block into [parts, threads, lanes] each.
 
-    The operands are copied to registers for each k: `tile` elements of b, then one of a at a time.
+    `rows` and `rows` + 1 are the two axes; the result is [..., ty, tx, parts, lanes, parts, lanes].
+    Neighbouring threads hold neighbouring vectors of `lanes`.
+    """
+    for axis in (rows + 1, rows):
+        tensor.split(axis, lanes)
+        tensor.split(axis, threads)
+    order = list(range(tensor.ndim))
+    order[rows : rows + 6] = [rows + n for n in (1, 4, 0, 2, 3, 5)]
+    tensor.reorder(order)
+    tensor.parallelize({rows: ln.ParallelType.block_y, rows + 1: ln.ParallelType.block_x})
+
+
+@gemm.schedule("gpu")
+def gpu(f, threads=16, lanes=4, parts=1, depth=16, stages=2, whole=False):
+    """A block of `threads` x `threads` threads; a thread owns `parts * lanes` rows and columns.
+
+    A block owns a tile of c, 64 x 64 (`parts=2`: 128 x 128), and goes through a and b in slices of `depth`. A slice goes
+    from global memory to registers (vectors of `lanes`), to shared memory, where `stages` of them
+    take turns, and to registers again, as the rows and columns that a thread multiplies. The loads
+    of the next slice are in flight while this one is multiplied; one barrier a slice is enough.
+    With `whole`, tiles are taken to divide all sizes (each launch checks it): no test remains.
     """
     c = f["c"]
     (product,) = c.producers
-    left, right = product.producers
     total = c.cache_before()
+    slices = []
+    for name in ("a", "b"):
+        loaded = f[name].cache_after()
+        shared = loaded.cache_after()
+        shared.memory = ln.SHARED
+        slices.append((loaded, shared, shared.cache_after()))
 
-    c.split(1, tile)
-    c.split(1, threads)
-    c.split(0, tile)
-    c.split(0, threads)  # [M / 64, 16, 4, N / 64, 16, 4]
-    c.reorder([0, 3, 1, 4, 2, 5])
-    c.parallelize(
-        {
-            0: ln.ParallelType.grid_y,
-            1: ln.ParallelType.grid_x,
-            2: ln.ParallelType.block_y,
-            3: ln.ParallelType.block_x,
-        }
-    )
-    total.compute_at(c, 4)
-    total.reorder({-1: 4})  # [..., K, 4, 4]
+    block = threads * lanes * parts
+    if whole:
+        f.assume(f"M % {block} == 0")
+        f.assume(f"N % {block} == 0")
+        f.assume(f"K % {depth} == 0")
+    c.split(1, block)
+    c.split(0, block)
+    c.reorder({2: 1})  # [M / 64, N / 64, 64, 64]
+    c.parallelize({0: ln.ParallelType.grid_y, 1: ln.ParallelType.grid_x})
+    total.compute_at(c, 2)
+    total.split(4, depth)
+    total.split(5, lanes)
+    total.reorder({4: 2, 5: 3, 6: 4})  # [M / 128, N / 128, K / 8, 2, 4, 128, 128]
+    tile_of_threads(c, 2, threads, lanes)
+    tile_of_threads(total, 5, threads, lanes)
+    total.reorder({5: 3, 6: 4})  # [M / 64, N / 64, K / 16, ty, tx, 4, 4, 1, 4, 1, 4]
+
+    for loaded, shared, fragment in slices:
+        shared.compute_at(total, 3)
+        loaded.compute_at(shared, shared.compute_at_pos)
+    left, right = slices[0][2], slices[1][2]
     product.compute_at(total, -1)
-    right.compute_at(total, 5)
+    right.compute_at(total, 7)
     left.compute_at(total, 6)
-    for tensor in (total, right, c):
-        tensor.axis(-1).parallelize(ln.ParallelType.unroll)
-    for tensor in (total, c):
-        tensor.axis(-2).parallelize(ln.ParallelType.unroll)
+    left.reorder({-3: -1})  # rows of a lie along k, rows of b along n: vectors do too
+    for loaded, shared, fragment in slices:
+        for tensor in (loaded, shared):
+            if fragment is right:
+                tensor.reorder({-1: -2})
+            tensor.split(-1, lanes)
+            tensor.merge(-3)
+            tensor.split(-2, threads)
+            tensor.split(-3, threads)  # [..., rounds, ty, tx, lanes]
+            tensor.parallelize(
+                {
+                    -3: ln.ParallelType.block_y,
+                    -2: ln.ParallelType.block_x,
+                    -1: ln.ParallelType.vectorize,
+                }
+            )
+        fragment.axis(-1).parallelize(ln.ParallelType.vectorize)
+        shared.circular_buffer(stages)
+    for axis in range(5, 11):
+        total.axis(axis).parallelize(ln.ParallelType.unroll)
+    c.axis(-1).parallelize(ln.ParallelType.vectorize)
+    for tensor in product.producers:
+        tensor.compute_at(product, -1)
 
 
 @gemm.schedule("cpu")

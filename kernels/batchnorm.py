@@ -1,0 +1,72 @@
+"""Batch normalisation in training: each channel of [N, C, S] by its own mean and variance.
+
+    y = (x - mean) / sqrt(variance + eps) * gamma + beta, mean and variance over N and S
+
+S is the product of the image's axes. The moments come from Welford's algorithm in one pass; the
+second pass normalises.
+
+    python kernels/batchnorm.py                      # show it, run it, compare it
+    python kernels/batchnorm.py dump --stage cuda
+"""
+
+import numpy as np
+
+import loopnest as ln
+
+
+def batchnorm_numpy(x, gamma, beta, eps=1e-5):
+    x = x.astype(np.float64)
+    mean, variance = x.mean(axis=(0, 2), keepdims=True), x.var(axis=(0, 2), keepdims=True)
+    scale = gamma[:, None] / np.sqrt(variance + eps)
+    return (x - mean) * scale + beta[:, None]
+
+
+@ln.kernel(sizes={"N": 32, "C": 64, "S": 3136}, reference=batchnorm_numpy)
+def batchnorm(f, dtype=ln.float32, eps=1e-5):
+    x = f.input("x", ("N", "C", "S"), dtype)
+    gamma = f.input("gamma", ("C",), dtype)
+    beta = f.input("beta", ("C",), dtype)
+    mean, variance, count = ln.welford(x, axis=(0, 2))
+    mean.named("mean")
+    variance.named("variance")
+    scale = (gamma * ln.rsqrt(variance + eps)).named("scale")
+    channel = (True, False, True)
+    centered = x - ln.broadcast(mean, channel)
+    f.output(centered * ln.broadcast(scale, channel) + ln.broadcast(beta, channel), "y")
+
+
+@batchnorm.schedule("gpu")
+def gpu(f, threads=512):
+    """A block owns a channel: its threads fold partial moments, meet, and normalise.
+
+    The loop over N stands outside of that over [S / threads, threads], so that a warp reads
+    neighbours. `y` is reordered to run over channels first.
+    """
+    y, mean, scale = f["y"], f["mean"], f["scale"]
+    y.reorder([1, 0, 2])
+    y.split(2, threads)  # [C, N, S / threads, threads]
+    ln.propagate(y)
+    mean.reorder([1, 0, 2])
+    mean.split(2, threads)
+    y.parallelize({0: ln.ParallelType.grid_x, 3: ln.ParallelType.block_x})
+    mean.compute_at(y, 1)
+    mean.parallelize({3: ln.ParallelType.block_x})
+    scale.compute_at(y, 1)
+    ln.inline_most()
+
+
+@batchnorm.schedule("cpu")
+def cpu(f):
+    """Channels go to the cores; a core folds the moments of one, then normalises it."""
+    y, mean, scale = f["y"], f["mean"], f["scale"]
+    y.reorder([1, 0, 2])
+    ln.propagate(y)
+    mean.reorder([1, 0, 2])
+    y.parallelize({0: ln.ParallelType.cpu_parallel})
+    mean.compute_at(y, 1)
+    scale.compute_at(y, 1)
+    ln.inline_most()
+
+
+if __name__ == "__main__":
+    ln.main()

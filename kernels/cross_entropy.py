@@ -1,0 +1,80 @@
+"""The cross-entropy of each row of logits against a class: log(sum(exp(x))) - x[class].
+
+There is no gather: the logit of the class is the sum of the row under a mask, which costs nothing
+beside the row itself. The largest logit is subtracted before exponentials are taken.
+
+    python kernels/cross_entropy.py                  # show it, run it, compare it
+    python kernels/cross_entropy.py dump --stage cuda
+"""
+
+import numpy as np
+
+import loopnest as ln
+
+
+def cross_entropy_numpy(x, label):
+    x = x.astype(np.float64)
+    largest = x.max(axis=1, initial=-np.inf)
+    total = np.exp(x - largest[:, None]).sum(axis=1)
+    return np.log(total) + largest - x[np.arange(len(x)), label]
+
+
+@ln.kernel(sizes={"N": 4096, "C": 1024}, reference=cross_entropy_numpy, ranges={"label": (0, 8)})
+def cross_entropy(f, dtype=ln.float32):
+    x = f.input("x", ("N", "C"), dtype)
+    label = f.input("label", ("N",), ln.int32)
+    largest = ln.max(x, axis=1, keepdims=True)
+    largest.reduction.named("largest")
+    total = ln.sum(ln.exp((x - largest).named("shifted")).named("e"), axis=1).named("total")
+    numbers = ln.iota("C", dtype=ln.int32).named("numbers")
+    classes = ln.broadcast(numbers, (True, False)).named("classes")
+    mine = ln.eq(classes, ln.broadcast(label, (False, True))).named("mine")
+    chosen = ln.sum(ln.where(mine, x, 0.0).named("masked"), axis=1).named("chosen")
+    f.output(ln.log(total) + largest.reduction - chosen, "loss")
+
+
+@cross_entropy.schedule("gpu")
+def gpu(f, lanes=4, parts=2):
+    """A block owns a row and keeps it in registers; three reductions run over its threads.
+
+    [C] is split to [parts, threads, lanes] with two constants, as in softmax.py.
+    """
+    loss = f["loss"]
+    row = f["x"].cache_after()
+    loss.parallelize({0: ln.ParallelType.grid_x})
+    reductions = [f[name] for name in ("largest", "total", "chosen")]
+    for tensor in (row, *reductions):
+        tensor.compute_at(loss, 1)
+        tensor.split(1, lanes)
+        tensor.split(1, parts, inner=False)
+        tensor.axis(2).parallelize(ln.ParallelType.block_x)
+    row.axis(3).parallelize(ln.ParallelType.vectorize)
+    for chain in (
+        ("total", "e", "shifted"),
+        ("chosen", "masked", "mine", "classes", "numbers"),
+    ):
+        for consumer, name in zip(chain, chain[1:], strict=False):
+            f[name].compute_at(f[consumer], -1)
+    ln.inline_most()
+
+
+@cross_entropy.schedule("cpu")
+def cpu(f, lanes=16):
+    """Rows go to the cores; the sums are factored into `lanes` partial ones side by side."""
+    loss = f["loss"]
+    partials = []
+    for name in ("largest", "total", "chosen"):
+        f[name].split(1, lanes)
+        partial = f[name].rfactor(1)
+        partial.parallelize({1: ln.ParallelType.unswitch, 2: ln.ParallelType.vectorize})
+        partials.append(partial)
+    loss.parallelize({0: ln.ParallelType.cpu_parallel})
+    for tensor in partials:
+        tensor.compute_at(loss, 1)
+    for name, consumer in zip(("e", "masked"), partials[1:], strict=True):
+        f[name].compute_at(consumer, 2)
+    ln.inline_most()
+
+
+if __name__ == "__main__":
+    ln.main()
