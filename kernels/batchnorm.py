@@ -26,7 +26,7 @@ def batchnorm(f, dtype=ln.float32, eps=1e-5):
     x = f.input("x", ("N", "C", "S"), dtype)
     gamma = f.input("gamma", ("C",), dtype)
     beta = f.input("beta", ("C",), dtype)
-    mean, variance, count = ln.welford(x, axis=(0, 2))
+    mean, variance, _ = ln.welford(x, axis=(0, 2))
     mean.named("mean")
     variance.named("variance")
     scale = (gamma * ln.rsqrt(variance + eps)).named("scale")

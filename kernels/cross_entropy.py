@@ -7,6 +7,8 @@ beside the row itself. The largest logit is subtracted before exponentials are t
     python kernels/cross_entropy.py dump --stage cuda
 """
 
+import itertools
+
 import numpy as np
 
 import loopnest as ln
@@ -53,7 +55,7 @@ def gpu(f, lanes=4, parts=2):
         ("total", "e", "shifted"),
         ("chosen", "masked", "mine", "classes", "numbers"),
     ):
-        for consumer, name in zip(chain, chain[1:], strict=False):
+        for consumer, name in itertools.pairwise(chain):
             f[name].compute_at(f[consumer], -1)
     ln.inline_most()
 

@@ -41,10 +41,12 @@ def tile_of_threads(tensor, rows, threads, lanes):
 def gpu(f, threads=16, lanes=4, parts=1, depth=16, stages=2, whole=False):
     """A block of `threads` x `threads` threads; a thread owns `parts * lanes` rows and columns.
 
-    A block owns a tile of c, 64 x 64 (`parts=2`: 128 x 128), and goes through a and b in slices of `depth`. A slice goes
-    from global memory to registers (vectors of `lanes`), to shared memory, where `stages` of them
-    take turns, and to registers again, as the rows and columns that a thread multiplies. The loads
-    of the next slice are in flight while this one is multiplied; one barrier a slice is enough.
+    A block owns a tile of c, 64 x 64 (128 x 128 with `parts=2`), and goes through a and b in slices
+    of `depth`. A slice goes from global memory to registers (vectors of `lanes`), to shared memory,
+    where `stages` of them take turns, and to registers again, as the rows and columns that a thread
+    multiplies. The loads of the next slice are in flight while this one is multiplied; one barrier
+    a slice is enough.
+
     With `whole`, tiles are taken to divide all sizes (each launch checks it): no test remains.
     """
     c = f["c"]
@@ -74,7 +76,7 @@ def gpu(f, threads=16, lanes=4, parts=1, depth=16, stages=2, whole=False):
     tile_of_threads(total, 5, threads, lanes)
     total.reorder({5: 3, 6: 4})  # [M / 64, N / 64, K / 16, ty, tx, 4, 4, 1, 4, 1, 4]
 
-    for loaded, shared, fragment in slices:
+    for loaded, shared, _ in slices:
         shared.compute_at(total, 3)
         loaded.compute_at(shared, shared.compute_at_pos)
     left, right = slices[0][2], slices[1][2]

@@ -26,8 +26,8 @@ def grid_sum(f, dtype=ln.float32):
 def gpu(f, blocks=264, threads=256, lanes=4):
     """`blocks` blocks of `threads` threads, each of which folds vectors of `lanes`.
 
-    [N] is split to [blocks, N / blocks / threads / lanes, threads, lanes]. The number of blocks is a
-    constant, a few for each multiprocessor, so that the last one has little to do.
+    [N] is split to [blocks, N / blocks / threads / lanes, threads, lanes]. The number of blocks is
+    a constant, a few for each multiprocessor, so that the last one has little to do.
     """
     y = f["y"]
     total = y.cache_before()
