@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from loopnest import dtypes, kir
 from loopnest.buffers import Buffer
@@ -17,6 +17,7 @@ from loopnest.expr import (
     Const,
     Expr,
     Index,
+    LaunchIndex,
     Load,
     Local,
     Op,
@@ -32,6 +33,8 @@ _INFIX = {
     ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge",
 }  # fmt: skip
 _FLOATS = {"inf": math.inf, "nan": math.nan}
+_REDUCERS = {"sum": ("add", 0), "prod": ("mul", 1), "max": ("max", -math.inf),
+             "min": ("min", math.inf)}  # fmt: skip
 
 
 def parse_nest(
@@ -61,6 +64,7 @@ class _Parser:
         if self.lines[0].startswith("#"):
             self.lines.pop(0)
         self.at = 1
+        self.counters = set(re.findall(r" = arrive\((\w+)\[", text))
         self.scope = _Scope()
         self.sizes: dict[str, None] = {}
         self.launch = dict(launch)
@@ -109,12 +113,15 @@ class _Parser:
     def shape(self, text):
         return tuple(self.expr(part) for part in _parts(text[1:-1]))
 
-    def buffer(self, name, dtype, shape, memory, kind, alias=None):
+    def buffer(self, name, dtype, shape, memory, kind, alias=None, swizzle=None):
         strides, size = [], integer(1)
         for extent in reversed(shape):
             strides.insert(0, size)
             size = extent if size is integer(1) else _index("mul", size, extent)
-        made = Buffer(name, name, memory, _dtype(dtype), shape, tuple(strides), size, kind, alias)
+        made = Buffer(
+            name, name, memory, _dtype(dtype), shape, tuple(strides), size, kind, alias,
+            swizzle=swizzle,
+        )  # fmt: skip
         self.scope.buffers[name] = made
         return made
 
@@ -145,23 +152,58 @@ class _Parser:
         if line.startswith("barrier "):
             return kir.Barrier(line.split()[1])
         if line.startswith("let "):
-            name, _, value = line[4:].partition(" = ")
-            made = self.expr(value)
-            self.scope.names[name] = var = Local(name, made.dtype)
-            return kir.Let(var, made)
+            return self.let(line)
+        if line.endswith(":"):
+            return self.collective(line, indent)
         return None if line == "pass" else self.allocate_or_store(line)
 
+    def let(self, line):
+        name, _, value = line[4:].partition(" = ")
+        found = re.fullmatch(r"(shuffle_\w+|arrive)\((.*)\)", value)
+        if found is None:
+            made = self.expr(value)
+            return kir.Let(self.local(name, made.dtype), made)
+        call, (first, second) = found[1], [self.expr(part) for part in _parts(found[2])]
+        if call == "arrive":
+            var = self.local(name, dtypes.bool_)
+            return kir.Arrive(var, first.buffer, first.args, second)
+        mode = call.removeprefix("shuffle_")
+        return kir.Shuffle(self.local(name, first.dtype), first, mode, second)
+
+    def local(self, name, dtype):
+        self.scope.names[name] = var = Local(name, dtype)
+        return var
+
+    def collective(self, line, indent):
+        names, name, args, dims = re.fullmatch(r"(.*?) = (\w+)\((.*)\) over (.*):", line).groups()
+        args = tuple(self.expr(part) for part in _parts(args))
+        op, start = _REDUCERS[name]
+        body = self.body(indent + 2)
+        return kir.Collective(
+            name, tuple(self.scope.names[n] for n in _parts(names)), args,
+            tuple(ParallelType(d) for d in _parts(dims)),
+            tuple(Const(start, a.dtype) for a in args),
+            lambda a, b: tuple(_op(op, pair) for pair in zip(a, b, strict=True)), body,
+        )  # fmt: skip
+
     def allocate_or_store(self, line):
-        found = re.fullmatch(r"(\w+): (\w+)(\[.*\]) (local|shared|global)(?: = (\w+))?", line)
+        found = re.fullmatch(
+            r"(\w+): (\w+)(\[.*\]) (local|shared|global)(?: xor(\(.*\)))?(?: = (\w+))?", line
+        )
         if found is None:
             return self.store(line)
-        name, dtype, shape, memory, alias = found.groups()
+        name, dtype, shape, memory, swizzle, alias = found.groups()
         if memory == "global":
-            self.workspace.append(self.array(name, "workspace", dtype, shape))
+            kind = "counter" if name in self.counters else "workspace"
+            made = self.array(name, kind, dtype, shape)
+            self.workspace.append(replace(made, kind="workspace"))
             return None
         return kir.Allocate(
-            self.buffer(name, dtype, self.shape(shape), Memory(memory), memory, alias)
-        )
+            self.buffer(
+                name, dtype, self.shape(shape), Memory(memory), memory, alias,
+                ast.literal_eval(swizzle) if swizzle else None,
+            )
+        )  # fmt: skip
 
     def store(self, line):
         target, _, value = line.partition(" = ")
@@ -217,6 +259,8 @@ class _Parser:
         return _op({ast.USub: "neg", ast.Not: "not", ast.Invert: "bitnot"}[type(op)], [inner])
 
     def name(self, name):
+        if name in ParallelType.__members__:
+            return LaunchIndex(ParallelType(name))
         if name not in self.scope.names:
             self.scope.names[name] = Symbol(name)
             self.sizes.setdefault(name)

@@ -173,7 +173,7 @@ def message(error, call):
         ({"N": 1.5, "D": 2}, "row_sum.launch(N=1.5, D=2): N = 1.5 is no size; sizes are ints >= 0"),
         (
             {"N": 2**40, "D": 2},
-            "row_sum.launch(N=1099511627776, D=2): grid_x has extent 274877906944; "
+            "row_sum.launch(N=1099511627776, D=2): grid_x (y.i0) has extent 274877906944; "
             "use at most 2147483647",
         ),
         (
@@ -217,11 +217,11 @@ def test_too_many_threads():
     k = lower(f)
     assert k.launch(N=32, M=32).block == (32, 32, 1)
     assert message(ln.LaunchError, lambda: k.launch(N=40, M=32)) == (
-        "many.launch(N=40, M=32): a block has 1280 threads: block_x (32) * block_y (40); "
-        "use at most 1024"
+        "many.launch(N=40, M=32): a block has 1280 threads: "
+        "block_x = 32 (y.i1) * block_y = 40 (y.i0); use at most 1024"
     )
     assert message(ln.LaunchError, lambda: k.launch(N=1, M=2000)) == (
-        "many.launch(N=1, M=2000): block_x has extent 2000; use at most 1024"
+        "many.launch(N=1, M=2000): block_x (y.i1) has extent 2000; use at most 1024"
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 import loopnest as ln
 from loopnest.kernel import Kernel, compile, compile_many, lower
 from loopnest.lowered import Lowered
-from loopnest.runtime import launch, plan
+from loopnest.runtime import driver, launch, plan, targets
 from loopnest.runtime.c_compiler import find_compiler
 from nest_text import parse_nest
 
@@ -22,6 +22,13 @@ F = np.float32
 TARGETS = ["interpret", *(["c"] if find_compiler() else [])]
 
 on_targets = pytest.mark.parametrize("target", TARGETS)
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch):
+    """Let "auto" find the same on every machine."""
+    monkeypatch.setattr(driver, "_found", [])
+    monkeypatch.setattr(driver, "_obstacle", ["no GPU was found"])
 
 
 def kernel_of(text: str) -> Kernel:
@@ -59,25 +66,24 @@ def test_a_fusion_runs(target, shape):
 def test_auto_takes_c_and_says_so_once(caplog):
     if "c" not in TARGETS:
         pytest.skip("no C compiler")
-    launch._tell.cache_clear()
+    targets._tell.cache_clear()
     with caplog.at_level(logging.INFO, logger="loopnest"):
         first = compile(pointwise())
         second = compile(pointwise("again"), target="auto")
     assert (first.target, second.target) == ("c", "c")
     assert [r.getMessage() for r in caplog.records] == [
-        "target 'auto' takes 'c' on this machine: launching on a GPU is a later feature"
+        "target 'auto' takes 'c' on this machine: no GPU was found"
     ]
 
 
 def test_auto_without_a_compiler_interprets(monkeypatch, caplog):
     monkeypatch.setenv("CC", "no-such-compiler-here")
-    launch._tell.cache_clear()
+    targets._tell.cache_clear()
     with caplog.at_level(logging.INFO, logger="loopnest"):
         fn = compile(pointwise(), threads=2)
     assert fn.target == "interpret"
     assert [r.getMessage() for r in caplog.records] == [
-        "target 'auto' takes 'interpret' on this machine: launching on a GPU is a later feature; "
-        "no C compiler was found"
+        "target 'auto' takes 'interpret' on this machine: no GPU was found; no C compiler was found"
     ]
     np.testing.assert_array_equal(fn(np.ones(3, F)), [2, 2, 2])
 

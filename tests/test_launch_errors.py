@@ -7,9 +7,17 @@ import pytest
 
 import loopnest as ln
 from loopnest.kernel import compile, compile_many
+from loopnest.runtime import driver
 
 PT = ln.ParallelType
 F = np.float32
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch):
+    """Let every machine say the same."""
+    monkeypatch.setattr(driver, "_found", [])
+    monkeypatch.setattr(driver, "_obstacle", ["no GPU was found"])
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +234,7 @@ def test_too_many_threads():
         fn = compile(f, target=target)
         np.testing.assert_array_equal(fn(np.zeros(64, F)), np.ones(64))
         assert message(ln.LaunchError, lambda fn=fn: fn(np.zeros(65, F))) == (
-            "many(...): block_z has extent 65; use at most 64"
+            "many(...): block_z (y.i0) has extent 65; use at most 64"
         )
 
 
@@ -281,7 +289,7 @@ def small():
             "auto",
             {"blocks": 3},
             "compile(small, target='auto', blocks=3): target 'auto' has no option 'blocks'; "
-            "its options are threads, fast_math, optimize, thread_order",
+            "its options are fast_math, min_blocks, max_registers, threads, optimize, thread_order",
         ),
         (
             "c",
@@ -308,8 +316,20 @@ def small():
             "auto",
             {"thread_order": 1, "optimize": 2},
             "compile(small, target='auto', thread_order=1, optimize=2): no target can do it: "
-            "launching on a GPU is a later feature; target 'c' has no option 'thread_order'; "
+            "no GPU was found; target 'c' has no option 'thread_order'; "
             "target 'interpret' has no option 'optimize'",
+        ),
+        (
+            "cuda",
+            {"threads": 2},
+            "compile(small, target='cuda', threads=2): target 'cuda' has no option 'threads'; "
+            "its options are fast_math, min_blocks, max_registers",
+        ),
+        (
+            "cuda",
+            {"max_registers": 8},
+            "compile(small, target='cuda', max_registers=8): max_registers = 8; "
+            "pass an int from 24 to 255",
         ),
     ],
 )
@@ -317,9 +337,9 @@ def test_targets_and_options(target, options, expected):
     assert message(ln.CompileError, lambda: compile(small(), target, **options)) == expected
 
 
-def test_cuda_is_a_later_feature():
-    assert message(ln.NotSupported, lambda: compile(small(), target="cuda")) == (
-        "compile(small, target='cuda'): launching on a GPU is a later feature; "
+def test_there_is_no_gpu():
+    assert message(ln.CompileError, lambda: compile(small(), target="cuda")) == (
+        "compile(small, target='cuda'): no GPU was found; "
         'use target "c" or "interpret"; kernel.cubin(arch) compiles without a GPU'
     )
 

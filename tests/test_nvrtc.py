@@ -529,3 +529,16 @@ def test_importing_the_module_imports_no_cuda_package() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_what_to_compile_for_a_gpu():
+    """Its own architecture; PTX of an older one for a GPU that is newer than NVRTC."""
+    assert str(nvrtc.loadable_arch((9, 0))) == "sm_90"
+    assert str(nvrtc.loadable_arch((8, 0))) == "sm_80"
+    newer = nvrtc.loadable_arch((99, 9))
+    assert newer.virtual
+    assert compile_cuda("__global__ void k() {}", str(newer)).ptx
+    with pytest.raises(CompileError) as raised:
+        nvrtc.loadable_arch((3, 5))
+    assert "NVRTC" in raised.value.reason
+    assert raised.value.subject == "arch='sm_35'"

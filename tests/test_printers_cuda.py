@@ -6,11 +6,12 @@ import time
 import pytest
 
 from loopnest import dtypes
+from loopnest.arena import shared_layout
 from loopnest.enums import ParallelType
-from loopnest.errors import LoweringError, NotSupported
+from loopnest.errors import LoweringError
 from loopnest.expr import OPS, Op, Symbol, integer
-from loopnest.kir import Collective, Loop, Store
-from loopnest.printers.cuda import print_cuda, shared_layout
+from loopnest.kir import Loop, Store
+from loopnest.printers.cuda import print_cuda
 from nest_text import parse_nest
 from printer_cases import CASTS, FORMS, GROUPING, row_sum
 
@@ -31,7 +32,6 @@ def test_text_of_row_sum():
         == """\
 // kernel row_sum
 // grid (ceildiv(N, 4), 1, 1), block (1, 4, 1)
-// dynamic shared memory: 0 bytes
 typedef int idx_t;
 
 extern "C" __global__ void __launch_bounds__(4) row_sum(
@@ -42,16 +42,14 @@ extern "C" __global__ void __launch_bounds__(4) row_sum(
 {
   const idx_t N = (idx_t)size_N;
   const idx_t D = (idx_t)size_D;
-  const idx_t grid_x = (idx_t)blockIdx.x;
-  const idx_t block_y = (idx_t)threadIdx.y;
-  const idx_t i0 = grid_x;  // grid_x
-  const idx_t i1 = block_y;  // block_y
+  const idx_t grid_x = blockIdx.x;
+  const idx_t block_y = threadIdx.y;
   float T2 = 0.0f;  // T2 init
-  if (i0 * 4 + i1 < N) {
+  if (grid_x * 4 + block_y < N) {
     for (idx_t i2 = 0; i2 < D; ++i2) {
-      T2 = T2 + x[(i0 * 4 + i1) * D + i2];  // T2 update
+      T2 = T2 + x[(grid_x * 4 + block_y) * D + i2];  // T2 update
     }
-    y[i0 * 4 + i1] = T2;  // y
+    y[grid_x * 4 + block_y] = T2;  // y
   }
 }
 """
@@ -85,18 +83,14 @@ def test_guards_of_launch_dimensions():
     text = print_cuda(parse_nest(nest, launch=launch))
     assert "__launch_bounds__(8)" in text
     assert text.endswith("""\
-  {
-    const idx_t i0 = grid_x;  // i0 grid_x
-    const idx_t i1 = block_x;  // i1 block_x
-    if (i0 * 8 + i1 < N) {
-      y[i0 * 8 + i1] = x[i0 * 8 + i1] * 2.0f;  // y
-    }
+  const idx_t grid_x = blockIdx.x;  // i0, i2
+  const idx_t block_x = threadIdx.x;  // i1, i3
+  if (grid_x * 8 + block_x < N) {
+    y[grid_x * 8 + block_x] = x[grid_x * 8 + block_x] * 2.0f;  // y
   }
-  if (grid_x < 1) {
-    const idx_t i2 = grid_x;  // i2 grid_x
-    if (block_x < 3) {
-      const idx_t i3 = block_x;  // i3 block_x
-      w[i3] = 1.0f;  // w
+  if (grid_x < 1) {  // i2 grid_x
+    if (block_x < 3) {  // i3 block_x
+      w[block_x] = 1.0f;  // w
     }
   }
 }
@@ -128,9 +122,34 @@ def test_unrolled_and_vectorized_loops():
               y[i3, 0] = 1.0
         """)
     text = print_cuda(program)
-    assert text.count("#pragma unroll\n") == 2
-    assert "  float T2[4];\n" in text
+    assert text.count("#pragma unroll\n") == 1
+    assert (
+        "  __align__(16) float T2[4];\n  ln_wide<4>(&T2[0]) = ln_wide<4>(&x[block_x * 4]);" in text
+    )
     compile_text(text)
+
+
+def registers(extent):
+    return parse_nest(f"""
+        kernel k(x: float32[N, {extent}]) -> (y: float32[N, {extent}])
+        for i0 in N:  # block_x
+          T2: float32[{extent}] local
+          for i1 in {extent}:
+            T2[i1] = x[i0, i1]
+          for i2 in {extent}:
+            y[i0, i2] = T2[{extent - 1} - i2]
+          for i3 in {extent}:
+            y[i0, i3] = 1.0
+        """)
+
+
+def test_loops_that_index_registers_are_unrolled():
+    """Else the array would lie in memory; loops that index none are left to the compiler."""
+    text = print_cuda(registers(24))
+    assert text.count("#pragma unroll\n") == 2
+    (found,) = compile_text(text).resources.values()
+    assert found.stack_bytes == 0
+    assert "#pragma unroll" not in print_cuda(registers(1000))
 
 
 def test_16_bit_types_bring_their_headers():
@@ -251,19 +270,6 @@ def test_shared_memory_and_barriers():
     assert "__half *const T3 = (__half *)(ln_shared + 16);" in text
     assert text.count("__syncthreads();") == text.count("__syncwarp();") == 1
     compile_text(text)
-
-
-def test_what_has_no_text_yet():
-    program = parse_nest("kernel k() -> (y: float32[1])\nbarrier grid\ny[0] = 1.0")
-    with pytest.raises(NotSupported) as raised:
-        print_cuda(program)
-    assert str(raised.value) == "k: a barrier of the grid on target 'cuda'"
-    node = Collective("block_reduce", (), (), "block", "block")
-    with pytest.raises(NotSupported) as raised:
-        print_cuda(program.with_body((node,)))
-    assert str(raised.value) == (
-        "k: the operation 'block_reduce' of several threads on target 'cuda'"
-    )
 
 
 def test_inplace_output():

@@ -100,15 +100,25 @@ def check_conditions(
     Raises:
         LaunchError: one does not hold.
     """
+    broken = broken_condition(conditions, sizes)
+    if broken is not None:
+        raise LaunchError(
+            subject,
+            f"the assumption {broken}",
+            "pass sizes for which it does, or define the kernel without it",
+        )
+
+
+def broken_condition(
+    conditions: Iterable[tuple[str, Expr]], sizes: Mapping[str, int]
+) -> str | None:
+    """Return the first condition that does not hold: ``'N % 4 == 0' does not hold for N = 5``."""
     for text, condition in conditions:
         if not _holds(condition, sizes):
             named = [node.name for node in walk(condition) if isinstance(node, Symbol)]
             found = ", ".join([f"{name} = {sizes[name]}" for name in named])
-            raise LaunchError(
-                subject,
-                f"the assumption '{text}' does not hold" + (f" for {found}" if found else ""),
-                "pass sizes for which it does, or define the kernel without it",
-            )
+            return f"'{text}' does not hold" + (f" for {found}" if found else "")
+    return None
 
 
 def _holds(condition: Expr, sizes: Mapping[str, int]) -> bool:

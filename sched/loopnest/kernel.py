@@ -123,6 +123,23 @@ class Kernel:
         """The name of the fusion."""
         return self.program.name
 
+    @cached_property
+    def scalar(self) -> Kernel | None:
+        """The variant without wide accesses, for sizes and addresses that they do not fit.
+
+        None where this kernel runs on all.
+        """
+        return None if self._lowered.scalar is None else Kernel(self._lowered.scalar())
+
+    @property
+    def has_scalar(self) -> bool:
+        """Whether there is a scalar variant."""
+        return self._lowered.scalar is not None
+
+    def _scalar_program(self) -> kir.Program:
+        assert self.scalar is not None
+        return self.scalar.program
+
     # Texts
 
     @cached_property
@@ -213,7 +230,7 @@ class Kernel:
     def _planner(self) -> Planner:
         from loopnest.runtime.plan import Planner
 
-        return Planner(self.program)
+        return Planner(self.program, self._scalar_program if self.has_scalar else None)
 
     def launch(self, /, **sizes: int) -> LaunchConfig:
         """Return the configuration of a launch: `.grid`, `.block`, `.shared_bytes`, `.variant`.
@@ -296,15 +313,16 @@ def compile(
     Args:
         kernel: what to run; a fusion is lowered as it is scheduled now.
         target: "cuda", "c", "interpret", or "auto": the first of them that this machine can do.
-        **options: "c": `threads`, `fast_math`, `optimize` (0 to 3); "interpret": `thread_order`
-            (a seed: threads run one after another in a random order).
+        **options: "cuda": `fast_math`, `min_blocks` (that a multiprocessor holds at once),
+            `max_registers` (a thread); "c": `threads`, `fast_math`, `optimize` (0 to 3);
+            "interpret": `thread_order` (a seed: threads run one after another in a random order).
 
     Raises:
-        CompileError: an unknown target or option; a compiler is missing or fails.
+        CompileError: an unknown target or option; a compiler or a GPU is missing, or fails.
         LoweringError: as `lower`.
         NotSupported: the target cannot run this kernel yet.
     """
-    from loopnest.runtime.launch import compile_kernel
+    from loopnest.runtime.targets import compile_kernel
 
     return compile_kernel(_as_kernel(kernel), target, options)
 
@@ -313,7 +331,7 @@ def compile_many(
     kernels: Sequence[Fusion | Kernel], target: str = "c", optimize: int = 1
 ) -> list[CompiledKernel[Kernel]]:
     """Return many kernels ready to run, built in one run of the C compiler; see `compile`."""
-    from loopnest.runtime.launch import compile_together
+    from loopnest.runtime.targets import compile_together
 
     return compile_together([_as_kernel(k) for k in kernels], target, optimize)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from loopnest.interpreter.dependence import Expansions
 from loopnest.interpreter.machine import Machine
+from loopnest.interpreter.ordered import OrderedMachine
 from loopnest.interpreter.scalar import Array
 from loopnest.interpreter.setting import Setting
 from loopnest.kir import Program
@@ -21,10 +22,14 @@ class Interpreter:
 
     All threads of a block run in step, many blocks at a time; serial loops run their iterations
     side by side where no iteration touches what another one writes.
+
+    Args:
+        program: the kernel.
+        races: whether to look for accesses of different threads that nothing orders.
     """
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, program: Program, races: bool = True) -> None:
+        self.program, self.races = program, races
         self._known: dict[tuple[tuple[str, int], ...], Expansions] = {}
 
     def run(
@@ -41,12 +46,15 @@ class Interpreter:
                 out.
             sizes: the value of every size symbol.
             scalars: the value of every scalar parameter, in its type.
-            thread_order: a seed: threads run one after another, in a random order.
+            thread_order: a seed: between barriers threads run in a random order, and no races
+                are looked for; they show as faults, or as outputs that depend on the seed.
 
         Raises:
-            KernelFault: an access out of bounds, a load of an element that was never stored, a
-                barrier that not all threads reach, an output element that is never stored.
-            NotSupported: a collective operation, or barriers under `thread_order`.
+            KernelFault: an access out of bounds or misaligned, a load of an element that was never
+                stored, a race, a barrier (or the like) that only some of its threads reach, a use
+                of what a thread that does not exist offered in a shuffle, an output element that
+                is never stored, a counter that is not 0 in the end.
+            LaunchError: the blocks wait for each other and take too much memory together.
         """
         key = tuple(sizes.items())
         found = self._known.get(key)
@@ -54,7 +62,10 @@ class Interpreter:
             if len(self._known) >= MAX_SIZES:
                 self._known.clear()
             found = self._known[key] = Expansions(Setting(self.program, sizes))
-        Machine(found, arrays, scalars).run(thread_order)
+        if thread_order is None:
+            Machine(found, arrays, scalars, self.races).run()
+        else:
+            OrderedMachine(found, arrays, scalars, thread_order).run()
 
 
 def interpret(

@@ -120,7 +120,7 @@ class LoopAnalysis:
 
     def _forbids(self, node: kir.Stmt) -> bool:
         match node:
-            case kir.Barrier() | kir.Collective():
+            case kir.Barrier() | kir.Shuffle() | kir.Arrive() | kir.Collective():
                 return True
             case kir.Allocate():
                 return node.storage.memory is not Memory.LOCAL or node.storage.alias_of is not None
@@ -158,7 +158,7 @@ class LoopAnalysis:
 
     def _offset(self, buffer: Buffer, sums: list[Affine]) -> Affine:
         result = Affine(frozenset())
-        for value, stride in zip(sums, self.setting.layouts[buffer][1], strict=True):
+        for value, stride in zip(sums, self.setting.layouts[buffer].strides, strict=True):
             result = result.plus(value, stride)
         return result
 

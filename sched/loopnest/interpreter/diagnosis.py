@@ -11,10 +11,10 @@ from loopnest.errors import KernelFault, LaunchError
 from loopnest.math_snapshot import MathSnapshot, at, thaw
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
+    from loopnest.enclosure.intervals import Enclosure
     from loopnest.fusion import Fusion
     from loopnest.interpreter.recorder import Recorder
+    from loopnest.tensor import TensorView
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +95,19 @@ def diagnose_program(
     program: kir.Program, math: MathSnapshot, arrays: tuple[Any, ...], scalars: Mapping[str, Any]
 ) -> Diagnosis:
     """Compare what `program` stores with `math`; see `diagnose`."""
-    from loopnest.evaluate import evaluate
+    from loopnest.error_bound import enclosures
 
     fusion = thaw(math)
-    _, wanted = evaluate(fusion, *arrays, tensors=True, **scalars)
-    recorder, sizes = _recorder(program, math, fusion, arrays, scalars, wanted)
+    wanted = enclosures(fusion, arrays, scalars, fusion.tensors)
+    recorder = _recorder(program, math, fusion, arrays, scalars, wanted)
     fault = ""
     try:
-        recorder.run(None)
+        recorder.run()
     except KernelFault as found:
         fault = str(found)
     compared: list[str] = []
     for name in _program_order(program):
-        first = _first_off(program, fusion, recorder, name, wanted[name], sizes, bool(fault))
+        first = _first_off(program, fusion[name], recorder, wanted[name], bool(fault))
         if first is not None:
             return Diagnosis(program.name, **first, fault=fault, compared=tuple(compared))
         compared.append(name)
@@ -126,8 +126,8 @@ def _recorder(
     fusion: Fusion,
     arrays: tuple[Any, ...],
     keywords: Mapping[str, Any],
-    wanted: Mapping[str, npt.NDArray[Any]],
-) -> tuple[Recorder, dict[str, int]]:
+    wanted: Mapping[str, Enclosure],
+) -> Recorder:
     import numpy as np
 
     from loopnest.arguments import ArraySpec, bind
@@ -146,12 +146,13 @@ def _recorder(
     }
     for output in program.outputs:
         if not output.inplace:
-            held[output.name] = np.zeros_like(wanted[output.name])
+            kind = fusion[output.name].dtype.numpy
+            held[output.name] = np.zeros(wanted[output.name].value.shape, kind)
     names = _program_order(program)
-    shapes = {name: wanted[name].shape for name in names}
+    shapes = {name: wanted[name].value.shape for name in names}
     elements = dict(_elements(program, math))
     expansions = Expansions(Setting(program, bound.sizes))
-    return Recorder(expansions, held, bound.scalars, shapes, elements), bound.sizes
+    return Recorder(expansions, held, bound.scalars, shapes, elements)
 
 
 def _elements(program: kir.Program, math: MathSnapshot) -> Iterator[tuple[kir.Store, Any]]:
@@ -166,13 +167,7 @@ def _elements(program: kir.Program, math: MathSnapshot) -> Iterator[tuple[kir.St
 
 
 def _first_off(
-    program: kir.Program,
-    fusion: Fusion,
-    recorder: Recorder,
-    name: str,
-    want: npt.NDArray[Any],
-    sizes: Mapping[str, int],
-    partial: bool,
+    program: kir.Program, tensor: TensorView, recorder: Recorder, want: Enclosure, partial: bool
 ) -> dict[str, Any] | None:
     """Return the first element of a tensor that differs, as fields of `Diagnosis`; or None.
 
@@ -181,16 +176,12 @@ def _first_off(
     """
     import numpy as np
 
-    from loopnest.tolerance import bounds, compare
+    from loopnest.numeric import stored
 
-    tensor = fusion[name]
-    held = recorder.recorded[name]
+    held = recorder.recorded[tensor.name]
     known = held.known
-    verdict = compare(
-        name, np.where(known, held.values, want.astype(held.values.dtype)), want, tensor.dtype,
-        bounds(fusion, sizes)[tensor],
-    )  # fmt: skip
-    off = known & ~_close(held.values, want, verdict.allowed)
+    with np.errstate(invalid="ignore"):
+        off = known & ~want.contains(held.values.astype(want.value.dtype))
     if partial:  # the run stopped: what accumulates need not be complete
         whole = [n for n, s in enumerate(recorder.stores) if s.role in ("define", "finish")]
         off &= np.isin(held.store, whole)
@@ -199,24 +190,17 @@ def _first_off(
     if not off.any():
         return None
     place = tuple([int(i) for i in np.argwhere(off)[0]])
+    with np.errstate(over="ignore"):
+        expected = stored(want.value[place], tensor.dtype).item()
     result: dict[str, Any] = {
-        "tensor": name, "index": place, "expected": want[place].item(), "allowed": verdict.allowed,
-        "differing": int(np.count_nonzero(off)),
+        "tensor": tensor.name, "index": place, "expected": expected,
+        "allowed": float(want.bound[place]), "differing": int(np.count_nonzero(off)),
     }  # fmt: skip
     if known[place]:
         result["actual"] = held.values[place].item()
         store = recorder.stores[int(held.store[place])]
         result |= _where(program, store)
     return result
-
-
-def _close(values: npt.NDArray[Any], want: npt.NDArray[Any], allowed: float) -> npt.NDArray[Any]:
-    import numpy as np
-
-    wide = np.float64 if want.dtype.kind in "fV" else np.int64
-    a, b = values.astype(wide), want.astype(wide)
-    with np.errstate(all="ignore"):
-        return np.asarray((a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a - b) <= allowed))
 
 
 def _where(program: kir.Program, store: kir.Store) -> dict[str, Any]:

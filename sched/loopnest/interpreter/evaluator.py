@@ -27,6 +27,12 @@ class Faults(Protocol):
     def undefined(self, access: Load, index: list[int], frame: Frame, lane: int) -> Exception: ...
 
 
+class Watcher(Protocol):
+    """Who is told of each load, and may raise its error."""
+
+    def read(self, access: Load, address: Value, frame: Frame) -> None: ...
+
+
 class Evaluator:
     """Evaluate expressions on frames; caches what does not read memory in the frames.
 
@@ -35,6 +41,7 @@ class Evaluator:
         memory: the storage of every buffer that exists at the moment.
         faults: makes the errors.
         dependences: what the expressions of the kernel depend on.
+        watcher: is told of each load.
     """
 
     def __init__(
@@ -43,11 +50,13 @@ class Evaluator:
         memory: dict[Buffer, Storage],
         faults: Faults,
         dependences: Dependences,
+        watcher: Watcher | None = None,
     ) -> None:
         self.kernel = kernel
         self.memory = memory
         self.faults = faults
         self.dependences = dependences
+        self.watcher = watcher
         self._literals: dict[Const, Value] = {}
 
     def value(self, node: Expr, frame: Frame) -> Value:
@@ -150,6 +159,8 @@ class Evaluator:
     def _load(self, node: Load, frame: Frame) -> Value:
         address = self.address(node, frame)
         self.require_defined(node, address, frame)
+        if self.watcher is not None:
+            self.watcher.read(node, address, frame)
         return self.storage(node.buffer).load(address)
 
     def require_defined(self, access: Load, address: Value, frame: Frame) -> None:
@@ -157,16 +168,17 @@ class Evaluator:
         bad = self.storage(access.buffer).undefined(address)
         if bad is not None:
             lane = int(bad[0])
-            raise self.faults.undefined(access, self._index(access, frame, lane), frame, lane)
+            raise self.faults.undefined(access, self.index(access, frame, lane), frame, lane)
 
-    def _index(self, access: Load, frame: Frame, lane: int) -> list[int]:
+    def index(self, access: Load, frame: Frame, lane: int) -> list[int]:
+        """Return the index of an access in one lane, for errors."""
         values = [np.atleast_1d(np.asarray(self.value(a, frame))) for a in access.args]
         return [int(v[lane if v.size > 1 else 0]) for v in values]
 
     def address(self, access: Load, frame: Frame) -> Value:
         """Return where `access` lies in its storage, one address a lane, checked."""
         storage = self.storage(access.buffer)
-        extents = (storage.size,) if access.flat else storage.shape
+        extents = (storage.layout.size,) if access.flat else storage.layout.shape
         reads = self.dependences.reads
         if not any(reads(a) for a in access.args):
             for axis, (index, extent) in enumerate(zip(access.args, extents, strict=True)):
@@ -199,12 +211,12 @@ class Evaluator:
         bad = np.flatnonzero((at < 0) | (at >= extent))
         if bad.size:
             lane = int(bad[0])
-            index = self._index(access, frame, lane)
+            index = self.index(access, frame, lane)
             raise self.faults.out_of_bounds(access, index, axis, extent, frame, lane)
 
     def _offset(self, storage: Storage, index: list[Value], access: Load, frame: Frame) -> Value:
         result = self.base(access.buffer, frame)
-        strides = (1,) if access.flat else storage.strides
+        strides = (1,) if access.flat else storage.layout.strides
         for value, stride in zip(index, strides, strict=True):
             result = result + (value if stride == 1 else value * stride)
         if isinstance(result, np.ndarray) and result.size == 1:

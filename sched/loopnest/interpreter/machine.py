@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import assert_never
 
 import numpy as np
@@ -11,21 +11,25 @@ import numpy as np
 from loopnest import kir
 from loopnest.buffers import Buffer
 from loopnest.enums import Memory
-from loopnest.errors import InternalError, NotSupported
-from loopnest.expr import LaunchIndex, Load
+from loopnest.errors import InternalError
+from loopnest.expr import Expr, LaunchIndex, Load
+from loopnest.interpreter.declared import combine_declared
 from loopnest.interpreter.dependence import Expansion, Expansions, folded
 from loopnest.interpreter.evaluator import Evaluator
 from loopnest.interpreter.faults import FaultReport
 from loopnest.interpreter.frame import Frame, uniform
-from loopnest.interpreter.memory import Storage, watched
-from loopnest.interpreter.scalar import Array, as_array, convert
-from loopnest.interpreter.setting import Launch
+from loopnest.interpreter.memory import Layout, Storage, watched
+from loopnest.interpreter.races import Races
+from loopnest.interpreter.scalar import Array, Value, as_array, convert
+from loopnest.interpreter.setting import SLOT, Launch
+from loopnest.interpreter.together import Together
+from loopnest.interpreter.undefined import Undefined
 
 LANES = 1 << 14
 """How many lanes run side by side where a launch or a loop has more."""
 
 BYTES = 1 << 26
-"""How much local memory the lanes may take together, where one alone takes less."""
+"""How much local and shared memory the lanes may take together, where one block takes less."""
 
 
 class Machine:
@@ -35,17 +39,28 @@ class Machine:
         expansions: how loops may be expanded, and with it the program at its sizes.
         arrays: name of parameter -> C-contiguous array; workspace may be left out.
         scalars: the value of every scalar parameter.
+        races: whether to look for races.
     """
 
     def __init__(
-        self, expansions: Expansions, arrays: Mapping[str, Array], scalars: Mapping[str, object]
+        self,
+        expansions: Expansions,
+        arrays: Mapping[str, Array],
+        scalars: Mapping[str, object],
+        races: bool = True,
     ) -> None:
         self.expansions = expansions
         self.setting = setting = expansions.setting
         self.program = setting.program
         self.memory: dict[Buffer, Storage] = {}
-        self.faults = FaultReport(self.program)
+        self.faults = FaultReport(setting)
         self.eval = Evaluator(self.program.name, self.memory, self.faults, setting.dependences)
+        self.races = Races(setting, self.faults, self.eval) if races else None
+        self.eval.watcher = self.races
+        self.undefined = Undefined(setting.nodes, self.eval)
+        self.together = Together(
+            setting, self.eval, self.faults, self.undefined, self.races, self.arrivals
+        )
         self.constants = setting.constants(scalars)
         self.folding: frozenset[kir.Store] = frozenset()
         self._bind(arrays)
@@ -56,43 +71,55 @@ class Machine:
             if buffer is None:
                 continue
             layout = self.setting.layouts[buffer]
-            if param.name not in arrays:
-                self.memory[buffer] = watched(buffer, *layout, 1)
+            if param.name not in arrays or buffer.kind == "counter":
+                self._add(watched(buffer, layout, 1))
                 continue
             data = arrays[param.name].reshape(-1)
             valid = None if param.kind == "input" else np.zeros(data.size, np.bool_)
-            self.memory[buffer] = Storage(buffer, data, valid, *layout)
+            self._add(Storage(buffer, data, valid, layout))
 
-    def run(self, thread_order: int | None) -> None:
+    def run(self) -> None:
         """Run every thread; see `loopnest.interpreter.interpret`."""
-        if thread_order is None:
-            launches = self.setting.launches(self.constants, LANES, BYTES)
-        else:
-            self._refuse_barriers()
-            launches = self.setting.single_launches(self.constants, thread_order)
         with np.errstate(all="ignore"):
-            for self.launch in launches:
-                self.body(self.program.body, self.launch.frame)
+            for launch in self.launches():
+                self._start(launch)
+                self.run_launch(launch)
         if not self.setting.is_empty:
             self._check_outputs()
+            self._check_counters()
 
     launch: Launch
 
-    def _refuse_barriers(self) -> None:
-        if any(isinstance(n, (kir.Barrier, kir.Collective)) for n in self.setting.nodes):
-            raise NotSupported(
-                f"interpret {self.program.name} with thread_order",
-                "a random order of threads between barriers does not exist yet",
-                "leave thread_order out: all threads of a block then run in step",
-            )
+    def _start(self, launch: Launch) -> None:
+        self.launch = self.together.launch = launch
+        if self.races is not None:
+            self.races.start(launch)
+
+    def run_launch(self, launch: Launch) -> None:
+        """Run the lanes of some blocks."""
+        self.body(self.program.body, launch.frame)
+
+    def launches(self) -> Iterator[Launch]:
+        """Yield the blocks of the launch in groups that run together."""
+        return self.setting.launches(self.constants, LANES, BYTES)
+
+    def arrivals(self, lanes: Array) -> Array:
+        """Return the order in which blocks arrive; each lane is one of another block."""
+        return lanes
 
     def _check_outputs(self) -> None:
         for output in self.program.outputs:
             storage = self.memory[output.buffer]
             if storage.valid is not None and not storage.valid.all():
-                shape = self.setting.layouts[output.buffer][0]
-                place = np.unravel_index(int(np.argmin(storage.valid)), shape)
-                raise self.faults.unwritten(output.buffer, [int(i) for i in place])
+                place = _unraveled(int(np.argmin(storage.valid)), storage.layout)
+                raise self.faults.unwritten(output.buffer, place)
+
+    def _check_counters(self) -> None:
+        for buffer, storage in self.memory.items():
+            if buffer.kind == "counter" and storage.data.any():
+                first = int(np.flatnonzero(storage.data)[0])
+                place = _unraveled(first, storage.layout)
+                raise self.faults.left_over(buffer, place, int(storage.data[first]))
 
     # Statements
 
@@ -109,43 +136,89 @@ class Machine:
                 case kir.If():
                     self._if(node, frame)
                 case kir.Let():
-                    frame.define(node.var, self.eval.value(node.value, frame))
+                    self._let(node, frame)
                 case kir.Allocate():
                     self._allocate(node.storage, frame)
-                case kir.Barrier():
-                    self._barrier(node, frame)
                 case kir.Collective():
-                    self.body(node.body, frame)
-                case kir.Shuffle() | kir.Arrive():
-                    reason = "values that cross threads do not exist yet"
-                    raise NotSupported(f"interpret {self.program.name}", reason)
+                    if self.setting.is_empty:
+                        combine_declared(node, self.setting, self.eval, frame)
+                    else:
+                        self.body(node.body, frame)
+                case kir.Barrier():
+                    self.together.barrier(node, frame)
+                case kir.Shuffle():
+                    self.together.shuffle(node, frame)
+                case kir.Arrive():
+                    self.together.arrive(node, self.memory[node.counter].data, frame)
                 case _:
                     assert_never(node)
 
+    def _let(self, node: kir.Let, frame: Frame) -> None:
+        value = self.eval.value(node.value, frame)
+        self._check_alignment(node, frame)
+        self.undefined.define(node.var, node.value, frame)
+        frame.define(node.var, value)
+
     def _store(self, node: kir.Store, frame: Frame) -> None:
+        target = Load(node.storage, node.index, node.flat)
         if node in self.folding:
-            self._fold(node, frame)
+            self._fold(node, target, frame)
             return
         dtype = node.storage.dtype
-        value = self.eval.value(node.value, frame)
-        address = self.eval.address(Load(node.storage, node.index, node.flat), frame)
+        value = self._value_to_store(node.value, target, frame)
+        address = self.eval.address(target, frame)
+        self._check_alignment(node, frame)
+        for part in (node.value, *node.index):
+            self._require_defined(part, "what is stored", frame)
         rounded = as_array(convert(value, node.value.dtype, dtype), dtype)
+        if self.races is not None:
+            self.races.write(target, address, frame)
         self.memory[node.storage].store(address, rounded)
 
-    def _fold(self, node: kir.Store, frame: Frame) -> None:
+    def _value_to_store(self, value: Expr, target: Load, frame: Frame) -> Value:
+        """Return what is stored; a load of the element itself races only if the store does."""
+        if self.races is None:
+            return self.eval.value(value, frame)
+        self.races.covered = target
+        found = self.eval.value(value, frame)
+        self.races.covered = None
+        return found
+
+    def _require_defined(self, value: Expr, what: str, frame: Frame) -> None:
+        lanes = self.undefined.lanes(value, frame)
+        if lanes is not None:
+            raise self.faults.shuffled(what, frame, int(lanes[0]))
+
+    def _check_alignment(self, node: kir.Stmt, frame: Frame) -> None:
+        for wide in self.setting.wide.get(node, ()):
+            address = np.asarray(self.eval.address(wide.place, frame))
+            start = np.asarray(self.eval.pure(wide.lane, frame)) == 0
+            offset = np.broadcast_to(address * wide.access.buffer.dtype.size, (frame.lanes,))
+            bad = np.flatnonzero(start & (offset % wide.width != 0))
+            if bad.size:
+                lane = int(bad[0])
+                index = self.eval.index(wide.access, frame, lane)
+                found = int(offset[lane])
+                raise self.faults.misaligned(wide.access, index, wide.width, found, frame, lane)
+
+    def _fold(self, node: kir.Store, access: Load, frame: Frame) -> None:
         """Accumulate, lanes in order: what the serial loop would do."""
         fold = folded(node)
         assert fold is not None
         operation, operand = fold
-        access = Load(node.storage, node.index, node.flat)
         value = as_array(self.eval.value(operand, frame), node.storage.dtype)
         address = self.eval.address(access, frame)
         self.eval.require_defined(access, address, frame)
+        for part in (operand, *node.index):
+            self._require_defined(part, "what is stored", frame)
+        if self.races is not None:
+            self.races.write(access, address, frame)
         places = np.broadcast_to(np.asarray(address), (frame.lanes,))
         operation.at(self.memory[node.storage].data, places, value)
 
     def _if(self, node: kir.If, frame: Frame) -> None:
         condition = self.eval.value(node.condition, frame)
+        self._require_defined(node.condition, "the condition", frame)
         if not isinstance(condition, np.ndarray) or condition.size == 1:
             self.body(node.body if bool(condition) else node.orelse, frame)
             return
@@ -158,38 +231,35 @@ class Machine:
             self.body(node.orelse, frame.subset(np.flatnonzero(~condition)))
 
     def _allocate(self, buffer: Buffer, frame: Frame) -> None:
-        shared = buffer.memory is Memory.SHARED
-        copies = self.launch.blocks if shared else frame.lanes
-        found = self.memory.get(buffer)
-        if found is not None and found.size and found.copies == copies:
-            found.forget()
-        else:
-            found = watched(buffer, *self.setting.layouts[buffer], copies)
-            self.memory[buffer] = found
-            self._link(found)
-        copy = self.launch.blocks_in(frame) if shared else _numbered(frame.lanes)
-        frame.define(buffer, copy * found.size)
+        """Make memory of a buffer for the lanes of `frame`; it holds nothing."""
+        if self._place(buffer, frame):
+            some = buffer.memory is Memory.SHARED and frame.lanes < self.launch.frame.lanes
+            slots = np.unique(self.eval.pure(SLOT, frame)) if some else None
+            self.memory[buffer].forget(slots)
 
-    def _link(self, storage: Storage) -> None:
-        """Let stores to buffers that share their space overwrite each other."""
-        root = storage.buffer.alias_of or storage.buffer.name
+    def _place(self, buffer: Buffer, frame: Frame) -> bool:
+        """Say where the copies of a buffer lie; return whether their memory was used before."""
+        shared = buffer.memory is Memory.SHARED
+        copies = self.launch.blocks.size if shared else frame.lanes
+        copy = self.eval.pure(SLOT, frame) if shared else _numbered(frame.lanes)
+        found = self.memory.get(buffer)
+        used = found is not None and found.copies == copies
+        if found is None or not used:
+            found = watched(buffer, self.setting.layouts[buffer], copies)
+            self._add(found)
+        frame.define(buffer, copy * found.layout.pitch)
+        return used
+
+    def _add(self, storage: Storage) -> None:
+        """Add memory; let stores to buffers that share a space overwrite each other."""
+        spaces = self.setting.spaces
         for other in self.memory.values():
-            if other is not storage and root in (other.buffer.alias_of, other.buffer.name):
+            shares = spaces[other.buffer] is spaces[storage.buffer]
+            if shares and other.buffer is not storage.buffer:
                 other.aliases = [a for a in other.aliases if a.buffer is not storage.buffer]
                 other.aliases.append(storage)
                 storage.aliases.append(other)
-
-    def _barrier(self, node: kir.Barrier, frame: Frame) -> None:
-        """Check that whole blocks reach it; lanes in step need no other order."""
-        if node.scope == "warp" or self.setting.threads == 1:
-            return
-        blocks = np.asarray(self.launch.blocks_in(frame))
-        count = np.bincount(np.broadcast_to(blocks, (frame.lanes,)))
-        partial = np.flatnonzero((count != self.setting.threads) & (count != 0))
-        if partial.size:
-            lane = int(np.argmax(blocks == partial[0]))
-            reached = f"{count[partial[0]]} of the {self.setting.threads} threads"
-            raise self.faults.fault(f"{reached} of a block reach this barrier", frame, lane)
+        self.memory[storage.buffer] = storage
 
     # Loops
 
@@ -202,15 +272,18 @@ class Machine:
             return
         folds, step = self._side_by_side(node, extent, frame)
         if step < 2:
-            inner = frame.same_lanes()
-            for i in range(extent):
-                inner.restart(node.var, i)
-                self.body(node.body, inner)
+            self._iterate(node, extent, frame)
             return
         outer, self.folding = self.folding, self.folding | folds
         for start in range(0, extent, step):
             self.body(node.body, frame.expanded(node.var, start, min(start + step, extent)))
         self.folding = outer
+
+    def _iterate(self, node: kir.Loop, extent: int, frame: Frame) -> None:
+        inner = frame.same_lanes()
+        for i in range(extent):
+            inner.restart(node.var, i)
+            self.body(node.body, inner)
 
     def _launch_loop(self, node: kir.Loop, extent: int, frame: Frame) -> None:
         number = self.eval.pure(LaunchIndex(node.parallel), frame)
@@ -258,6 +331,10 @@ class Machine:
             queue.extend(n for n in inner.nested if n not in loops)
             loops.update(dict.fromkeys(inner.nested))
         return math.prod([self.setting.extents.get(loop.var, 0) for loop in loops])
+
+
+def _unraveled(offset: int, layout: Layout) -> list[int]:
+    return [int(i) for i in np.unravel_index(offset, layout.shape)]
 
 
 def _numbered(lanes: int) -> Array | int:

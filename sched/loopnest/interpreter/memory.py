@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from loopnest.buffers import Buffer
 from loopnest.interpreter.scalar import Array, Value
+
+
+class Layout(NamedTuple):
+    """Where the elements of a buffer lie, in elements.
+
+    Args:
+        shape, strides: of one copy.
+        size: how many elements one copy has.
+        pitch: the distance between two copies: one in bytes for all buffers that share a space.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    size: int
+    pitch: int
 
 
 @dataclass(eq=False, slots=True)
@@ -16,18 +32,16 @@ class Storage:
 
     Args:
         buffer: what is stored.
-        data: copies * size elements.
+        data: copies * pitch elements.
         valid: whether each element holds a value; None where all do, and nothing stores.
-        shape, strides, size: the layout of one copy, in elements.
+        layout: of one copy.
         aliases: other buffers in the same space, which a store here overwrites.
     """
 
     buffer: Buffer
     data: Array
     valid: Array | None
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    size: int
+    layout: Layout
     aliases: list[Storage] = field(default_factory=list)
 
     def load(self, address: Value) -> Array:
@@ -66,37 +80,29 @@ class Storage:
         if self.valid is None or self.copies != by.copies:
             return
         at = np.atleast_1d(np.asarray(address))
-        copy, offset = at // by.size, at % by.size
         width, other = self.data.itemsize, by.data.itemsize
         for byte in range(0, other, min(width, other)):
-            element = (offset * other + byte) // width
-            inside = element < self.size
-            self.valid[(copy * self.size + element)[inside]] = False
+            self.valid[(at * other + byte) // width] = False
 
     @property
     def copies(self) -> int:
         """How many copies there are, one a lane or a block."""
-        return self.data.size // max(self.size, 1)
+        return self.data.size // max(self.layout.pitch, 1)
 
-    def forget(self) -> None:
-        """Make every element undefined."""
-        if self.valid is not None:
+    def forget(self, copies: Array | None = None) -> None:
+        """Make every element undefined, of some copies or of all."""
+        if self.valid is None:
+            return
+        if copies is None:
             self.valid.fill(False)
+        else:
+            self.valid.reshape(-1, self.layout.pitch)[copies] = False
 
 
-def watched(
-    buffer: Buffer,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-    size: int,
-    copies: int,
-) -> Storage:
-    """Return new memory for `copies` of a buffer, its elements undefined."""
-    return Storage(
-        buffer,
-        np.empty(copies * size, buffer.dtype.numpy),
-        np.zeros(copies * size, np.bool_),
-        shape,
-        strides,
-        size,
-    )
+def watched(buffer: Buffer, layout: Layout, copies: int) -> Storage:
+    """Return new memory for `copies` of a buffer: undefined, but for a counter, which is 0."""
+    count = copies * layout.pitch
+    if buffer.kind == "counter":
+        return Storage(buffer, np.zeros(count, buffer.dtype.numpy), None, layout)
+    data = np.empty(count, buffer.dtype.numpy)
+    return Storage(buffer, data, np.zeros(count, np.bool_), layout)

@@ -5,7 +5,8 @@ The text stands on two headers of this package, `loopnest_math.h` and `loopnest_
 but gains from ``-O3 -march=native -fopenmp -fno-math-errno -fno-trapping-math``.
 
 Blocks of the launch and cpu_parallel loops are shared out among threads; what one thread does is a
-function of its own, whose pointers are `restrict`. Threads of a block are plain loops.
+function of its own, whose pointers are `restrict`. Threads of a block are plain loops, split where
+they meet (`c_threads`).
 """
 
 from __future__ import annotations
@@ -17,15 +18,14 @@ from typing import NamedTuple
 
 from loopnest import dtypes
 from loopnest.buffers import Buffer
-from loopnest.enums import Memory, ParallelType
-from loopnest.errors import InternalError, NotSupported
-from loopnest.expr import Expr, Op, free_indices
-from loopnest.kir import Barrier, Let, Loop, Program, Stmt, walk
+from loopnest.enums import ParallelType
+from loopnest.errors import InternalError
+from loopnest.expr import Expr, Local, Op, free_indices
+from loopnest.kir import Arrive, Barrier, Loop, Program, Stmt, Store, walk
 from loopnest.printers.c_base import (
     StatementPrinter,
     Variable,
     comment,
-    extent_product,
     mark,
     static_size,
 )
@@ -38,10 +38,9 @@ from loopnest.printers.c_loops import (
     parallel_chain,
     stores_apart,
 )
+from loopnest.printers.c_memory import MemoryPlan
+from loopnest.printers.c_threads import has_threads_that_meet, thread_form
 from loopnest.printers.names import symbol
-
-STACK_BYTES = 16384
-"""Larger buffers of static size lie in scratch memory: the stacks of threads are small."""
 
 MAX_UNROLL = 256
 
@@ -55,7 +54,7 @@ def print_c(program: Program, index_bits: int = 64, prelude: bool = True) -> str
     With `prelude` the text compiles alone; several kernels in one file share one `c_prelude`.
 
     Raises:
-        NotSupported: threads of a block communicate.
+        InternalError: threads meet where not all of them come.
     """
     text = _CPrinter(program, index_bits).text()
     return c_prelude(index_bits) + text if prelude else text
@@ -77,12 +76,15 @@ class _CPrinter(StatementPrinter):
 
     def __init__(self, program: Program, index_bits: int) -> None:
         super().__init__(program, _dialect(index_bits))
-        self.loops: LoopForm = loop_form(program)
+        meet = has_threads_that_meet(program)
+        self.loops: LoopForm = thread_form(program) if meet else loop_form(program)
         self.symbol = symbol(program.name)
         self.format.launch = {
             d: self.format.format(index) for d, index in self.loops.launch.items()
         }
-        self.scratch = [b for b in allocations(self.loops.body) if _needs_scratch(b)]
+        made = allocations(self.loops.body)
+        self.memory = MemoryPlan(made, is_threaded=self.loops.lane is not None)
+        self.changed = _changed_by_others(self.loops.body)
         self.scope: list[Variable] = []  # what enclosing statements of the entry define
         self.works: list[str] = []
         self.in_work = False
@@ -96,33 +98,41 @@ class _CPrinter(StatementPrinter):
             isinstance(n, Loop) and n.parallel is ParallelType.cpu_parallel
             for n, _ in walk(self.loops.body)
         )
-        if self.scratch or shared:
+        if self.memory.scratch or shared:
             self.emit(f"const int ln_threads = {'ln_max_threads()' if shared else '1'};")
         self._reserve_scratch()
-        if self.scratch and not shared:  # a function of its own for the sake of `restrict`
+        if self.memory.scratch and not shared:  # a function of its own for the sake of `restrict`
             self._call(self._work([], self.loops.body), ())
         else:
             self.statements(self.loops.body)
-        if self.scratch:
-            self.emit("__builtin_free(ln_memory);")
+        for piece in self.memory.pieces:
+            self.emit(f"__builtin_free({piece.memory});")
         self.emit("return LN_OK;")
         params = self.declarations("restrict", "size argument", "int64_t")
         head = f"int {self.symbol}({_lines(v.declaration for v in params)})"
         return "\n".join([*self.works, head, "{", *self.lines, "}", ""])
 
     def _reserve_scratch(self) -> None:
-        if not self.scratch:
-            return
         wide = CFormat(_dialect(64), self.names, "size argument")
-        self.emit("size_t ln_bytes = 0;")
-        for buffer in self.scratch:
-            if free_indices(buffer.size):
-                raise InternalError(buffer.name, f"its size {buffer.size} changes in a loop")
-            arguments = f"{wide.format(buffer.size)}, sizeof({self._element(buffer)})"
-            self.emit(f"const size_t {self._place(buffer)} = ln_reserve(&ln_bytes, {arguments});")
-        self.emit("void *ln_memory;")
-        self.emit("char *const ln_scratch = ln_scratch_new(&ln_memory, ln_threads, ln_bytes);")
-        self.emit("if (ln_memory == NULL) return LN_OUT_OF_MEMORY;")
+        pieces = self.memory.pieces
+        for start, memory, total, copies, buffers in pieces:
+            self.emit(f"size_t {total} = 0;")
+            for buffer in buffers:
+                if free_indices(buffer.size):
+                    raise InternalError(buffer.name, f"its size {buffer.size} changes in a loop")
+                arguments = f"{wide.format(buffer.size)}, sizeof({self._element(buffer)})"
+                place = self._place(buffer)
+                self.emit(f"const size_t {place} = ln_reserve(&{total}, {arguments});")
+            self.emit(f"void *{memory};")
+            self.emit(f"char *const {start} = ln_scratch_new(&{memory}, {copies}, {total});")
+        if len(pieces) == 1:
+            self.emit(f"if ({pieces[0].memory} == NULL) return LN_OUT_OF_MEMORY;")
+        elif pieces:
+            self.emit(f"if ({' || '.join([f'{p.memory} == NULL' for p in pieces])}) {{")
+            for piece in pieces:
+                self.emit(f"  __builtin_free({piece.memory});")
+            self.emit("  return LN_OUT_OF_MEMORY;")
+            self.emit("}")
 
     def _element(self, buffer: Buffer) -> str:
         return self.dialect.types[buffer.dtype.name]
@@ -162,7 +172,7 @@ class _CPrinter(StatementPrinter):
     def _work(self, chain: Sequence[Loop], body: tuple[Stmt, ...]) -> _Work:
         """Print the function in which a thread does its share of the loops in `chain`."""
         known = [*self.declarations("restrict", "size", "idx_t"), *self.scope]
-        scratch = [b for b in allocations(body) if _needs_scratch(b)]
+        scratch = self.memory.scratch_of(allocations(body))
         name = f"ln_work_{self.symbol}_{len(self.works) + 1}"
         share = ["const int64_t ln_from", "const int64_t ln_to"] if chain else []
         own = [f"{self._element(b)} *restrict {self._name(b)}" for b in scratch]
@@ -227,10 +237,10 @@ class _CPrinter(StatementPrinter):
         index = self.format.format(node.var)
         self._define(f"const idx_t {index}", index)
 
-    def let(self, node: Let) -> None:
-        super().let(node)
-        name = self.names.of("local", node.var.name)
-        self._define(f"const {self.dialect.types[node.var.dtype.name]} {name}", name)
+    def define(self, var: Local, value: str) -> None:
+        super().define(var, value)
+        name = self.names.of("local", var.name)
+        self._define(f"const {self.dialect.types[var.dtype.name]} {name}", name)
 
     def enter_scalar(self, buffer: Buffer) -> str:
         name = super().enter_scalar(buffer)
@@ -238,6 +248,12 @@ class _CPrinter(StatementPrinter):
         return name
 
     # Loops
+
+    def loop(self, node: Loop) -> None:
+        if node.var is self.loops.lane:
+            self.vector_loop(node)
+        else:
+            super().loop(node)
 
     def bound(self, node: Loop) -> Expr:
         size = node.var.extent
@@ -258,41 +274,41 @@ class _CPrinter(StatementPrinter):
 
     def vector_loop(self, node: Loop) -> None:
         nested = any(isinstance(n, Loop) for n, _ in walk(node.body))
-        private = not any(_needs_scratch(b) for b in allocations(node.body))
+        private = not any(b in self.memory.off_stack for b in allocations(node.body))
         apart = private and not nested and stores_apart(node, lanes=True)
         self.plain_loop(node, ["#pragma omp simd"] if apart else ())
 
     # Memory
 
     def allocate(self, buffer: Buffer) -> None:
-        if buffer.memory is Memory.SHARED and self._threads() != 1:
-            raise NotSupported(
-                buffer.tensor, "SHARED memory of several threads on target 'c'",
-                "give it LOCAL or GLOBAL memory",
-            )  # fmt: skip
-        count = static_size(buffer)
         name = self._name(buffer)
-        if count is None or _needs_scratch(buffer):
+        if buffer in self.memory.off_stack:
             self.emit(f"// {comment(f'{buffer.name}: {buffer.size}')} elements of scratch memory")
             if not self.in_work:
                 pointer = f"{self._element(buffer)} *"
-                place = f"({pointer})(ln_scratch + {self._place(buffer)})"
+                start = self.memory.piece_of(buffer).start
+                place = f"({pointer})({start} + {self._place(buffer)})"
                 self.emit(f"{pointer}const {name} = {place};")
                 self._define(f"{pointer}restrict {name}", name)
             return
+        count = static_size(buffer)
+        assert count is not None
         wide = count * buffer.dtype.size >= VECTOR_BYTES
         self.declare_local(buffer, count, f"_Alignas({VECTOR_BYTES}) " if wide else "")
         if not self.is_scalar(buffer):
             self._define(f"{self._element(buffer)} *restrict {name}", name)
 
-    def barrier(self, node: Barrier) -> None:
-        """Accept a barrier of one thread; the threads of a block run one after the other."""
-        alone = self._threads() == 1 and (node.scope != "grid" or not self.loops.blocks)
-        if not alone:
-            raise NotSupported(self.program.name, f"a barrier of the {node.scope} on target 'c'")
+    # Several threads
 
-    def _threads(self) -> int | None:
-        return extent_product([size for d, size in self.program.launch if d.is_block])
+    def is_restricted(self, buffer: Buffer) -> bool:
+        return buffer not in self.changed
+
+    def arrive(self, node: Arrive) -> None:
+        place = self.format.element(node.counter, node.index, flat=False)
+        self.define(node.var, f"ln_arrive(&{place}, {self.format.format(node.count)})")
+
+    def barrier(self, node: Barrier) -> None:
+        raise InternalError(self.program.name, f"a barrier of the {node.scope} is left in C")
 
 
 class _Work(NamedTuple):
@@ -303,9 +319,13 @@ class _Work(NamedTuple):
     scratch: list[Buffer]
 
 
-def _needs_scratch(buffer: Buffer) -> bool:
-    count = static_size(buffer)
-    return count is None or count * buffer.dtype.size > STACK_BYTES
+def _changed_by_others(body: tuple[Stmt, ...]) -> frozenset[Buffer]:
+    """Return what a block may see change while it runs: where blocks arrive, all that is stored."""
+    nodes = [node for node, _ in walk(body)]
+    counters = {n.counter for n in nodes if isinstance(n, Arrive)}
+    if not counters:
+        return frozenset()
+    return frozenset(counters | {n.storage for n in nodes if isinstance(n, Store)})
 
 
 def _list(items: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple, assert_never
 from loopnest.buffers import Buffer
 from loopnest.enums import Memory, ParallelType
 from loopnest.errors import NotSupported
-from loopnest.expr import ONE, Const, Expr
+from loopnest.expr import ONE, Const, Expr, Local
 from loopnest.kir import (
     Allocate,
     Arrive,
@@ -102,16 +102,25 @@ class StatementPrinter(ABC):
             else:
                 const = "const " if param.kind == "input" and param.buffer not in written else ""
                 element = self.dialect.types[param.buffer.dtype.name]
-                declared = f"{const}{element} *{restrict} {name}"
+                pointer = f"*{restrict} " if self.is_restricted(param.buffer) else "*"
+                declared = f"{const}{element} {pointer}{name}"
             result.append(Variable(declared, name))
         return result
+
+    def is_restricted(self, buffer: Buffer) -> bool:
+        """Whether a thread sees no change of `buffer` but its own."""
+        return True
 
     def define_sizes(self) -> None:
         """Give the sizes the type of indices."""
         for param in self.program.params:
-            if param.kind == "size":
+            if param.kind == "size" and self.is_needed(param):
                 passed = self.size_name(param, "size argument")
                 self.emit(f"const idx_t {self.size_name(param, 'size')} = (idx_t){passed};")
+
+    def is_needed(self, size: Param) -> bool:
+        """Whether a size gets a variable in the type of indices."""
+        return True
 
     # Statements
 
@@ -171,15 +180,29 @@ class StatementPrinter(ABC):
             case Barrier():
                 self.barrier(node)
             case Collective():
-                for inner in node.body:
-                    self.statement(inner)
-            case Shuffle() | Arrive():
-                raise NotSupported(
-                    self.program.name,
-                    f"values that cross threads on target '{self.target}'",
-                )
+                self.collective(node)
+            case Shuffle():
+                self.shuffle(node)
+            case Arrive():
+                self.arrive(node)
             case _:
                 assert_never(node)
+
+    def collective(self, node: Collective) -> None:
+        """Print the body of a collective in place: what it names stays visible."""
+        self.statements(node.body)
+
+    def shuffle(self, node: Shuffle) -> None:
+        """Print what a thread gets of another thread of its warp."""
+        raise self._unsupported()
+
+    def arrive(self, node: Arrive) -> None:
+        """Print how a block counts itself and learns whether it is the last one."""
+        raise self._unsupported()
+
+    def _unsupported(self) -> NotSupported:
+        reason = f"values that cross threads on target '{self.target}'"
+        return NotSupported(self.program.name, reason)
 
     def store(self, node: Store, declare: str = "") -> None:
         """Print an assignment, with the tensor that it computes."""
@@ -191,9 +214,12 @@ class StatementPrinter(ABC):
     def let(self, node: Let) -> None:
         """Print a named value."""
         self.format.learn(node.var, node.value)
-        name = self.names.of("local", node.var.name)
-        value = self.format.converted(node.value, node.var.dtype)
-        self.emit(f"const {self.dialect.types[node.var.dtype.name]} {name} = {value};")
+        self.define(node.var, self.format.converted(node.value, node.var.dtype))
+
+    def define(self, var: Local, value: str) -> None:
+        """Print the definition of a name."""
+        name = self.names.of("local", var.name)
+        self.emit(f"const {self.dialect.types[var.dtype.name]} {name} = {value};")
 
     # Loops
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from loopnest import dtypes
+from loopnest.arena import swizzled
 from loopnest.buffers import Buffer
 from loopnest.dtypes import DType
 from loopnest.enums import ParallelType
@@ -99,6 +100,14 @@ class CFormat(TextFormat):
             found = self._texts[node] = self._text(node)
         return found
 
+    def knows(self, node: Expr) -> bool:
+        """Whether `node` was formatted before."""
+        return node in self._texts
+
+    def rename(self, node: Expr, text: str) -> None:
+        """Write `text`, which binds as a name does, for `node` from here on."""
+        self._texts[node] = text, ATOM
+
     def _text(self, node: Expr) -> Text:
         match node:
             case Op():
@@ -147,7 +156,7 @@ class CFormat(TextFormat):
     def offset(self, buffer: Buffer, index: tuple[Expr, ...]) -> str:
         """Return the distance from the first element, in elements."""
         terms = []
-        for position, stride in zip(index, buffer.strides, strict=True):
+        for position, stride in zip(swizzled(buffer, index), buffer.strides, strict=True):
             if position is ZERO or stride is ZERO:
                 continue
             if stride is ONE:

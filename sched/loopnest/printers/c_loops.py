@@ -51,12 +51,14 @@ class LoopForm:
         launch: the index that stands for each launch dimension in use.
         blocks: the loops over blocks, which are independent by the meaning of a launch.
         limits: by loop: more upper bounds of its index, beside its extent.
+        lane: the index of neighbouring threads, whose loops are innermost where they can be.
     """
 
     body: tuple[Stmt, ...]
     launch: Mapping[ParallelType, Index]
     blocks: frozenset[Index]
     limits: dict[Loop, tuple[Expr, ...]] = field(default_factory=dict)
+    lane: Index | None = None
 
 
 def loop_form(program: Program) -> LoopForm:
@@ -69,14 +71,21 @@ def loop_form(program: Program) -> LoopForm:
     for dimension, size in rest:
         launch[dimension] = Index(dimension.value, size)
         wrapped.append(Loop(launch[dimension], dimension, "", ()))
-    limits: dict[Loop, tuple[Expr, ...]] = {}
     for grid in (False, True):  # blocks around threads
         for loop in reversed([w for w in wrapped if w.parallel.is_grid == grid]):
             parallel = ParallelType.cpu_parallel if grid else ParallelType.serial
             body = (Loop(loop.var, parallel, loop.axis, body, loop.origin),)
+    return trimmed(body, launch)
+
+
+def trimmed(
+    body: tuple[Stmt, ...], launch: Mapping[ParallelType, Index], lane: Index | None = None
+) -> LoopForm:
+    """Return the form of `body`, whose loops no longer depend on a launch, with trimmed loops."""
+    limits: dict[Loop, tuple[Expr, ...]] = {}
     body = map_body(settle_allocations(body), lambda node: _trim(node, limits))
     blocks = frozenset(index for d, index in launch.items() if d.is_grid)
-    return LoopForm(body, launch, blocks, limits)
+    return LoopForm(body, launch, blocks, limits, lane)
 
 
 def _wrapping_loops(program: Program) -> tuple[list[Loop], tuple[Stmt, ...]]:

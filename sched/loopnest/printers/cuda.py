@@ -1,114 +1,165 @@
 """CUDA C++ text: one `extern "C" __global__` function that needs nothing but CUDA's own headers.
 
-NVRTC and nvcc both compile it. Device functions are the precise ones; maximum and minimum
-propagate NaN, and integers divide towards minus infinity, by small functions that are printed only
-where they are called.
+NVRTC and nvcc both compile it. A kernel whose blocks wait for each other takes one parameter more
+than the program has: `cuda_sync.GRID_COUNTER`, the last one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from loopnest import dtypes
+from loopnest.arena import ALIGNMENT, shared_layout, shared_places
 from loopnest.buffers import Buffer
-from loopnest.enums import LAUNCH_DIMENSIONS, Memory
-from loopnest.errors import LoweringError, NotSupported
-from loopnest.expr import ONE, ZERO, Const, Expr, Op, integer
-from loopnest.kir import Allocate, Barrier, Loop, Program, walk
-from loopnest.printers.c_base import StatementPrinter, comment, extent_product, static_size
-from loopnest.printers.c_expr import SUM, Dialect
+from loopnest.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
+from loopnest.errors import LoweringError
+from loopnest.expr import ONE, ZERO, Expr, Symbol, cast
+from loopnest.kir import (
+    Allocate,
+    Arrive,
+    Barrier,
+    Loop,
+    Param,
+    Program,
+    Shuffle,
+    Stmt,
+    Store,
+    map_body,
+    walk,
+)
+from loopnest.printers.c_base import (
+    StatementPrinter,
+    Variable,
+    comment,
+    extent_product,
+    static_size,
+)
+from loopnest.printers.c_expr import SUM
 from loopnest.printers.c_scopes import settle_allocations
+from loopnest.printers.cuda_analysis import Usage, unrolled_trips
+from loopnest.printers.cuda_functions import cuda_dialect, device_functions
+from loopnest.printers.cuda_sync import (
+    FULL_MASK,
+    GRID_COUNTER,
+    SHUFFLES,
+    mask_value,
+    static_mask,
+    thread_number,
+)
+from loopnest.printers.cuda_vectors import (
+    MAX_PIECE,
+    Span,
+    WideCopy,
+    WideLoop,
+    aligned_locals,
+    plan_vectors,
+    template,
+)
 from loopnest.printers.names import symbol
+from loopnest.vectors import WideAccess, alignments
 
 MAX_THREADS = 1024
-SHARED_ALIGNMENT = 16
+
+MAX_UNROLLED = 512
+"""How often the body of a loop may stand in the text of the compiler, so that register arrays that
+it indexes stay in registers; beyond that the compiler decides."""
 
 
-def print_cuda(program: Program, index_bits: int = 32) -> str:
-    """Return the CUDA C++ text of `program`; indices are signed integers of `index_bits`.
+def print_cuda(program: Program, index_bits: int = 32, min_blocks: int | None = None) -> str:
+    """Return the CUDA C++ text of `program`.
+
+    Args:
+        program: what is printed.
+        index_bits: indices are signed integers of that width.
+        min_blocks: how many blocks a multiprocessor shall hold at least; None leaves it open.
 
     Raises:
         LoweringError: a LOCAL buffer has a symbolic size, so it cannot live in registers.
-        NotSupported: the program holds an operation that has no CUDA text yet.
     """
-    return _CudaPrinter(program, index_bits).text()
-
-
-def shared_layout(program: Program) -> tuple[dict[Buffer, Expr], Expr]:
-    """Return the offset of each SHARED buffer in the block's dynamic shared memory, and its size.
-
-    Both are in bytes, as expressions over the sizes; offsets are multiples of 16.
-    """
-    offsets: dict[Buffer, Expr] = {}
-    by_name: dict[str, Expr] = {}
-    end: Expr = ZERO
-    for node, _ in walk(program.body):
-        if not isinstance(node, Allocate) or node.storage.memory is not Memory.SHARED:
-            continue
-        buffer = node.storage
-        if buffer in offsets:
-            continue
-        shared = by_name.get(buffer.alias_of or "")
-        offsets[buffer] = by_name[buffer.name] = end if shared is None else shared
-        if shared is None:
-            end = _sum(end, _aligned_bytes(buffer))
-    return offsets, end
-
-
-def _aligned_bytes(buffer: Buffer) -> Expr:
-    width = buffer.dtype.size
-    if isinstance(buffer.size, Const):
-        return integer(-(-int(buffer.size.value) * width // SHARED_ALIGNMENT) * SHARED_ALIGNMENT)
-    total = Op("mul", (buffer.size, integer(width)), dtypes.index)
-    blocks = Op("ceildiv", (total, integer(SHARED_ALIGNMENT)), dtypes.index)
-    return Op("mul", (blocks, integer(SHARED_ALIGNMENT)), dtypes.index)
-
-
-def _sum(a: Expr, b: Expr) -> Expr:
-    if isinstance(a, Const) and isinstance(b, Const):
-        return integer(int(a.value) + int(b.value))
-    return b if a is ZERO else Op("add", (a, b), dtypes.index)
+    return _CudaPrinter(program, index_bits, min_blocks).text()
 
 
 class _CudaPrinter(StatementPrinter):
     target = "cuda"
 
-    def __init__(self, program: Program, index_bits: int) -> None:
-        super().__init__(program, _dialect())
+    def __init__(self, program: Program, index_bits: int, min_blocks: int | None) -> None:
+        super().__init__(program, cuda_dialect())
         self.index_type = {32: "int", 64: "long long"}[index_bits]
-        self.offsets, self.shared = shared_layout(program)
+        self.min_blocks = min_blocks
+        self.shared = shared_layout(program)
+        self.usage = Usage(program)
+        self.exchanged = self.usage.exchanged()
+        self.registers = self.usage.register_indices()
         self.format.launch = {
             d: self.names.of("launch", d.value) for d, size in program.launch if size is not ONE
         }
+        self.axes: dict[ParallelType, dict[str, None]] = {d: {} for d in self.format.launch}
+        """The axes that run along each dimension of the launch."""
+        body = settle_allocations(map_body(program.body, self._without_loop))
+        self.program = program.with_body(body)
+        self.vectors = plan_vectors(self.program)
+        self.aligned = aligned_locals(self.vectors)
+        self.alignments = alignments(a for plan in self.vectors.values() for a in plan.accesses)
+        self.lanes: dict[Stmt, str] = {}
+        """The register of each store to a lane of a wide store."""
+        self.mask = ""
+        self.is_alone = False
+        """Whether the statement at hand has its scope to itself."""
+
+    def _without_loop(self, node: Stmt) -> Stmt | tuple[Stmt, ...]:
+        """Return the body of a loop over a launch dimension that runs in every thread."""
+        if not isinstance(node, Loop) or node.parallel not in self.axes:
+            return node
+        if node.axis:
+            self.axes[node.parallel][node.axis] = None
+        self.format.rename(node.var, self.format.launch[node.parallel])
+        return node.body if self.is_always_run(node) else node
 
     def text(self) -> str:
         name = symbol(self.program.name)
         self.pad = "  "
+        self._define_mask()
+        self._declare_shared()
+        self.statements(self.program.body)
+        body, self.lines = self.lines, []
         self.define_sizes()
         for dimension, variable in self.format.launch.items():
-            self.emit(f"const idx_t {variable} = (idx_t){dimension.cuda_name};")
-        if self.offsets:
-            self.emit(f"extern __shared__ __align__({SHARED_ALIGNMENT}) unsigned char ln_shared[];")
-        self.statements(settle_allocations(self.program.body))
+            axes = comment(", ".join(self.axes[dimension]))
+            remark = f"  // {axes}" if axes else ""
+            self.emit(f"const idx_t {variable} = {dimension.cuda_name};{remark}")
+        self.lines += body
         declared = self.declarations("__restrict__", "size argument", "long long")
+        if self.program.is_cooperative:
+            declared.append(Variable(f"unsigned int *{GRID_COUNTER}", GRID_COUNTER))
         params = ",\n    ".join([variable.declaration for variable in declared]) or "void"
-        bounds = self._launch_bounds()
-        head = f'extern "C" __global__ void {bounds}{name}(\n    {params})'
+        head = f'extern "C" __global__ void {self._launch_bounds()}{name}(\n    {params})'
         return "\n".join([*self._preamble(), head, "{", *self.lines, "}", ""])
 
     def _launch_bounds(self) -> str:
         threads = extent_product([size for d, size in self.program.launch if d.is_block])
         if threads is None:
             threads = MAX_THREADS
-        return f"__launch_bounds__({threads}) " if 0 < threads <= MAX_THREADS else ""
+        if not 0 < threads <= MAX_THREADS:
+            return ""
+        blocks = "" if self.min_blocks is None else f", {self.min_blocks}"
+        return f"__launch_bounds__({threads}{blocks}) "
 
     def _preamble(self) -> Iterator[str]:
         launch = dict(self.program.launch)
         sizes = [comment(str(launch.get(d, ONE))) for d in LAUNCH_DIMENSIONS]
+        together = ", all blocks at once" if self.program.is_cooperative else ""
         yield f"// kernel {comment(self.program.name)}"
-        yield f"// grid ({', '.join(sizes[:3])}), block ({', '.join(sizes[3:])})"
-        yield f"// dynamic shared memory: {comment(str(self.shared))} bytes"
+        yield f"// grid ({', '.join(sizes[:3])}), block ({', '.join(sizes[3:])}){together}"
+        if self.shared.offsets:
+            dynamic = "dynamic " if self.shared.is_dynamic else ""
+            yield f"// {dynamic}shared memory: {comment(str(self.shared.total))} bytes"
+        if self.program.requires:
+            texts = [text for text, _ in self.program.requires]
+            yield f"// requires {comment(', '.join(texts))}"
+        aligned = [f"{b.name} to {n}" for b, n in self.alignments.items()]
+        if aligned:
+            yield f"// addresses aligned: {comment(', '.join(aligned))} bytes"
         used = {p.dtype for p in self.program.params}
         used |= {n.storage.dtype for n, _ in walk(self.program.body) if isinstance(n, Allocate)}
         called = self.format.called.keys()
@@ -117,27 +168,155 @@ class _CudaPrinter(StatementPrinter):
         if dtypes.bfloat16 in used or any("bfloat16" in name for name in called):
             yield "#include <cuda_bf16.h>"
         yield f"typedef {self.index_type} idx_t;"
-        helpers = {name.partition("<")[0] for name in called}
-        for name, source in _HELPERS.items():
-            if name in helpers:
-                yield f"{source[0]}static __device__ __forceinline__ {source[1]}"
+        yield from device_functions(called)
         yield ""
+
+    def is_restricted(self, buffer: Buffer) -> bool:
+        return buffer not in self.exchanged
+
+    def is_needed(self, size: Param) -> bool:
+        return self.format.knows(Symbol(size.name))
+
+    # Loops
+
+    def bound_loop(self, node: Loop) -> None:
+        number = self.format.launch.get(node.parallel)
+        if number is None:
+            super().bound_loop(node)
+        else:
+            size = self.format.format(node.var.extent, SUM)
+            self.block(f"if ({number} < {size}) {{{self.remark(node)}", node.body)
+
+    def loop(self, node: Loop) -> None:
+        serial = node.parallel is ParallelType.serial
+        if serial and node.var in self.registers and unrolled_trips(node) <= MAX_UNROLLED:
+            self.unrolled_loop(node)
+        else:
+            super().loop(node)
 
     def unrolled_loop(self, node: Loop) -> None:
         self.plain_loop(node, ("#pragma unroll",) if isinstance(node.extent, int) else ())
 
     def vector_loop(self, node: Loop) -> None:
-        self.unrolled_loop(node)
+        match self.vectors.get(node):
+            case WideCopy() as copy:
+                self.format.called["ln_wide"] = None
+                sides = [self._wide(s, copy.template) for s in (copy.target, copy.source)]
+                remark = comment(f"{copy.store.tensor}, {node.extent} lanes")
+                self.emit(f"{' = '.join(sides)};  // {remark}")
+            case WideLoop() as plan:
+                self.format.called["ln_wide"] = None
+                self._wide_loop(node, plan)
+            case None:
+                self.unrolled_loop(node)
+
+    def _wide(self, place: Span | WideAccess, arguments: str) -> str:
+        element = self.format.element(place.buffer, place.index, flat=place.flat)
+        return f"ln_wide<{arguments}>(&{element})"
+
+    def statements(self, body: tuple[Stmt, ...]) -> None:
+        before, self.is_alone = self.is_alone, len(body) == 1
+        super().statements(body)
+        self.is_alone = before
+
+    def _wide_loop(self, node: Loop, plan: WideLoop) -> None:
+        """Print the three steps of a vectorized loop, in a scope of their own beside others."""
+        scoped = not self.is_alone
+        outer = self.pad
+        if scoped:
+            self.emit("{")
+            self.pad += "  "
+        lane = self.format.format(node.var)
+        vectors = self._vector_names((*plan.loads, *plan.stores))
+        for access in plan.loads:
+            assert access.load is not None
+            arguments = template(access.buffer, access.lanes, access.piece_bytes)
+            place = self._wide(access, arguments)
+            self.emit(f"const {self._vector_type(access)} {vectors[access]} = {place};")
+            self.format.rename(access.load, f"{vectors[access]}[{lane}]")
+        for access in plan.stores:
+            self.emit(f"{self._vector_type(access)} {vectors[access]};")
+            self.lanes[access.statement] = f"{vectors[access]}[{lane}]"
+        self.plain_loop(node, ("#pragma unroll",))
+        for access in plan.stores:
+            arguments = template(access.buffer, access.lanes, access.piece_bytes)
+            remark = comment(f"{access.buffer.tensor}, {access.lanes} lanes")
+            self.emit(f"{self._wide(access, arguments)} = {vectors[access]};  // {remark}")
+        self.pad = outer
+        if scoped:
+            self.emit("}")
+
+    def _vector_names(self, accesses: Sequence[WideAccess]) -> dict[WideAccess, str]:
+        """Return a name for the lanes of each access: ``x_v``, and ``x_v1`` for another of x."""
+        result: dict[WideAccess, str] = {}
+        counts: Counter[str] = Counter()
+        for access in accesses:
+            stem = f"{access.buffer.name}_v"
+            number = counts[stem] or ""
+            counts[stem] += 1
+            result[access] = self.names.of("vector", f"{stem}{number}")
+        return result
+
+    def _vector_type(self, access: WideAccess) -> str:
+        arguments = template(access.buffer, access.lanes, access.piece_bytes)
+        return f"ln_vec<{self.dialect.types[access.buffer.dtype.name]}, {arguments}>"
+
+    def store(self, node: Store, declare: str = "") -> None:
+        lane = self.lanes.get(node)
+        if lane is None:
+            super().store(node, declare)
+        else:
+            value = self.format.converted(node.value, node.storage.dtype)
+            self.emit(f"{lane} = {value};  // {comment(node.tensor)}")
 
     def parallel_loop(self, node: Loop) -> None:
         self.plain_loop(node)
 
-    def allocate(self, buffer: Buffer) -> None:
+    # Memory
+
+    def _declare_shared(self) -> None:
+        """Declare all shared memory where the function begins: an array a place, or one arena."""
+        places = shared_places(self.program)
+        if places and self.shared.is_dynamic:
+            align = f"__align__({ALIGNMENT})"
+            self.emit(f"extern __shared__ {align} unsigned char ln_shared[];")
+        for place in places:
+            first, *others = place.buffers
+            if self.shared.is_dynamic:
+                self._declare_view(first, self._arena_place(self.shared.offsets[first]))
+            else:
+                self._declare_array(first, place.static_bytes)
+            for buffer in others:
+                self._declare_view(buffer, self.names.of("buffer", first.name))
+
+    def _arena_place(self, offset: Expr) -> str:
+        if offset is ZERO:
+            return "ln_shared"
+        return f"(ln_shared + {self.format.format(offset, SUM)})"
+
+    def _declare_array(self, buffer: Buffer, place: int) -> None:
+        """Declare static shared memory; as many elements as the largest of its aliases needs."""
         element = self.dialect.types[buffer.dtype.name]
+        name = self.names.of("buffer", buffer.name)
+        own = static_size(buffer) or 1
+        fits = own * buffer.dtype.size > place - ALIGNMENT
+        count = own if fits else place // buffer.dtype.size
+        align = f"__shared__ __align__({ALIGNMENT})"
+        self.emit(f"{align} {element} {name}[{count}];{self._shape(buffer)}")
+
+    def _declare_view(self, buffer: Buffer, place: str) -> None:
+        element = self.dialect.types[buffer.dtype.name]
+        name = self.names.of("buffer", buffer.name)
+        self.emit(f"{element} *const {name} = ({element} *){place};{self._shape(buffer)}")
+
+    def _shape(self, buffer: Buffer) -> str:
+        extents = ", ".join(map(str, buffer.shape))
+        stages = f", {buffer.stages} stages" if buffer.stages > 1 else ""
+        swizzle = ", swizzled" if buffer.swizzle else ""
+        return f"  // {comment(f'{buffer.tensor}: [{extents}]{stages}{swizzle}')}"
+
+    def allocate(self, buffer: Buffer) -> None:
         if buffer.memory is Memory.SHARED:
-            name = self.names.of("buffer", buffer.name)
-            place = self.format.format(self.offsets[buffer], SUM)
-            self.emit(f"{element} *const {name} = ({element} *)(ln_shared + {place});")
             return
         count = static_size(buffer)
         if count is None:
@@ -148,132 +327,46 @@ class _CudaPrinter(StatementPrinter):
                 "inline it deeper, compute it again (recompute=True), split its axis by a "
                 "constant, or set its memory to SHARED or GLOBAL",
             )
-        self.declare_local(buffer, count, "")
+        wide = buffer in self.aligned
+        self.declare_local(buffer, count, f"__align__({MAX_PIECE}) " if wide else "")
+
+    # Several threads
+
+    def _define_mask(self) -> None:
+        """Name the lanes of this thread's warp, where a statement needs them."""
+        if not self.usage.concerns_warps:
+            return
+        same = static_mask(self.program)
+        if same is not None:
+            self.mask = same
+            return
+        thread = thread_number(self.program, self.format.launch)
+        value, function = mask_value(self.program, thread)
+        if function:
+            self.format.called[function] = None
+        self.mask = self.names.of("launch", "warp_mask")
+        self.emit(f"const unsigned int {self.mask} = {value};")
 
     def barrier(self, node: Barrier) -> None:
         match node.scope:
             case "block":
                 self.emit("__syncthreads();")
             case "warp":
-                self.emit("__syncwarp();")
-            case scope:
-                raise NotSupported(
-                    self.program.name, f"a barrier of the {scope} on target '{self.target}'"
-                )
+                self.emit(f"__syncwarp({'' if self.mask == FULL_MASK else self.mask});")
+            case _:
+                self.format.called["ln_grid_barrier"] = None
+                self.emit(f"ln_grid_barrier({GRID_COUNTER});")
 
+    def shuffle(self, node: Shuffle) -> None:
+        dtype = node.var.dtype
+        passed = cast(node.value, dtypes.int32 if dtype.is_bool else dtype)
+        value, offset = self.format.format(passed), self.format.format(node.offset)
+        call = f"{SHUFFLES[node.mode]}({self.mask}, {value}, {offset})"
+        self.define(node.var, f"{call} != 0" if dtype.is_bool else call)
 
-def _extremum(name: str, sign: str) -> str:
-    """Return a float32 maximum or minimum that propagates NaN: one instruction from sm_80 on."""
-    return f"""float ln_{name}f(float a, float b) {{
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  float r;
-  asm("{name}.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
-  return r;
-#else
-  return a {sign} b || a != a ? a : b;
-#endif
-}}"""
-
-
-# Helpers by name: what stands before and after "static __device__ __forceinline__".
-_T = "template <class T>\n"
-_HELPERS: Mapping[str, tuple[str, str]] = {
-    "ln_min": (_T, "T ln_min(T a, T b) { return a < b ? a : b; }"),
-    "ln_max": (_T, "T ln_max(T a, T b) { return a > b ? a : b; }"),
-    "ln_abs": (_T, "T ln_abs(T a) { return a < 0 ? (T)(0ULL - (unsigned long long)a) : a; }"),
-    "ln_index_div": (_T, "T ln_index_div(T a, T b) { return a / b - (a % b < 0); }"),
-    "ln_index_mod": (_T, "T ln_index_mod(T a, T b) { return a % b + (a % b < 0 ? b : 0); }"),
-    # As NumPy: anything by zero is 0, and the least integer by -1 wraps.
-    "ln_floordiv": (
-        _T,
-        """T ln_floordiv(T a, T b) {
-  if (b == 0) return 0;
-  if (b == -1) return (T)(0ULL - (unsigned long long)a);
-  return a / b - (a % b != 0 && (a < 0) != (b < 0));
-}""",
-    ),
-    "ln_mod": (
-        _T,
-        """T ln_mod(T a, T b) {
-  if (b == 0 || b == -1) return 0;
-  const T r = a % b;
-  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
-}""",
-    ),
-    "ln_pow": (
-        _T,
-        """T ln_pow(T a, T n) {
-  if (n < 0) return a == 1 ? 1 : a == -1 ? (n & 1 ? -1 : 1) : 0;
-  unsigned long long r = 1, x = (unsigned long long)a;
-  for (; n != 0; n >>= 1, x *= x) r *= n & 1 ? x : 1;
-  return (T)r;
-}""",
-    ),
-    "ln_maxf": ("", _extremum("max", ">")),
-    "ln_minf": ("", _extremum("min", "<")),
-    "ln_max_f64": ("", "double ln_max_f64(double a, double b) { return a > b || a != a ? a : b; }"),
-    "ln_min_f64": ("", "double ln_min_f64(double a, double b) { return a < b || a != a ? a : b; }"),
-    "ln_sigmoid": (_T, "T ln_sigmoid(T x) { return (T)1 / ((T)1 + exp(-x)); }"),
-    # The remainder takes the divisor's sign, a zero too.
-    "ln_mod_real": (
-        _T,
-        """T ln_mod_real(T a, T b) {
-  const T r = fmod(a, b);
-  if (r == 0) return copysign((T)0, b);
-  return (b < 0) != (r < 0) ? r + b : r;
-}""",
-    ),
-    "ln_floordiv_real": (
-        _T,
-        """T ln_floordiv_real(T a, T b) {
-  if (b == 0) return a / b;
-  T r = fmod(a, b);
-  if (r != 0 && (b < 0) != (r < 0)) r += b;
-  const T q = (a - r) / b, f = floor(q);
-  return q == 0 ? copysign((T)0, a / b) : f + (q - f > (T)0.5 ? 1 : 0);
-}""",
-    ),
-}
-
-
-def _functions() -> dict[tuple[str, str], str]:
-    functions = {
-        ("isnan", "float32"): "isnan", ("isnan", "float64"): "isnan",
-        ("max", "float32"): "ln_maxf", ("min", "float32"): "ln_minf",
-        ("max", "float64"): "ln_max_f64", ("min", "float64"): "ln_min_f64",
-        ("floordiv", "index"): "ln_index_div<idx_t>", ("mod", "index"): "ln_index_mod<idx_t>",
-    }  # fmt: skip
-    plain = "exp exp2 log log2 log1p sqrt rsqrt sin cos tanh erf pow floor ceil trunc fma"
-    renamed = {name: name for name in plain.split()} | {"round": "rint", "abs": "fabs"}
-    for dtype, end in (("float32", "f"), ("float64", "")):
-        functions |= {(op, dtype): name + end for op, name in renamed.items()}
-        for op, helper in (("sigmoid", ""), ("mod", "_real"), ("floordiv", "_real")):
-            functions[op, dtype] = f"ln_{op}{helper}"
-    for dtype, type_ in (("int32", "int"), ("int64", "long long"), ("index", "idx_t")):
-        for op in ("min", "max", "abs", "floordiv", "mod", "pow"):
-            functions.setdefault((op, dtype), f"ln_{op}<{type_}>")
-    return functions
-
-
-@cache
-def _dialect() -> Dialect:
-    types = {
-        "bool": "bool", "int32": "int", "int64": "long long", "float16": "__half",
-        "bfloat16": "__nv_bfloat16", "float32": "float", "float64": "double", "index": "idx_t",
-    }  # fmt: skip
-    special = {
-        ("inf", "float32"): "__int_as_float(0x7f800000)",
-        ("nan", "float32"): "__int_as_float(0x7fc00000)",
-        ("inf", "float64"): "__longlong_as_double(0x7ff0000000000000LL)",
-        ("nan", "float64"): "__longlong_as_double(0x7ff8000000000000LL)",
-    }
-    casts = {
-        ("float16", "float32"): "__half2float",
-        ("float32", "float16"): "__float2half_rn",
-        ("float64", "float16"): "__double2half",
-        ("bfloat16", "float32"): "__bfloat162float",
-        ("float32", "bfloat16"): "__float2bfloat16_rn",
-        ("float64", "bfloat16"): "__double2bfloat16",
-    }
-    unsigned = {"int32": "unsigned int", "int64": "unsigned long long"}
-    return Dialect(types, unsigned, special, _functions(), casts)
+    def arrive(self, node: Arrive) -> None:
+        self.format.called["ln_arrive"] = None
+        counter = self.names.of("buffer", node.counter.name)
+        offset = self.format.offset(node.counter, node.index)
+        place = counter if offset == "0" else f"{counter} + {offset}"
+        self.define(node.var, f"ln_arrive({place}, {self.format.format(node.count)})")

@@ -69,6 +69,14 @@ static inline __attribute__((unused)) char *ln_scratch_new(void **memory, int th
   return (char *)(((uintptr_t)*memory + 63) / 64 * 64);
 }
 
+/* Whether the calling block is the last of `count` that arrive at a counter, which starts at 0 and
+ * is 0 again after the last one. That one sees all that the others wrote before they arrived. */
+static inline __attribute__((unused)) bool ln_arrive(int32_t *counter, int64_t count) {
+  const bool last = __atomic_fetch_add(counter, 1, __ATOMIC_ACQ_REL) + 1 == count;
+  if (last) __atomic_store_n(counter, 0, __ATOMIC_RELAXED);
+  return last;
+}
+
 /* NumPy's floor_divide. */
 static inline __attribute__((unused)) float ln_floordivf(float a, float b) {
   float q = (a - ln_modf(a, b)) / b, whole = __builtin_floorf(q);

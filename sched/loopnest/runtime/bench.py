@@ -10,6 +10,7 @@ from time import perf_counter
 WARM_UPS = 2
 FEWEST, MOST = 5, 1000
 SECONDS = 0.5
+BATCH_SECONDS = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +53,35 @@ def measure(call: Callable[[], None], moved: int) -> BenchResult:
         call()
         times.append(perf_counter() - before)
     return BenchResult(statistics.median(times), moved, tuple(times))
+
+
+def measure_batches(
+    enqueue: Callable[[], None], wait: Callable[[], None], moved: int
+) -> BenchResult:
+    """Time launches that run one after the other without a pause, for about half a second.
+
+    Args:
+        enqueue: starts one launch and returns.
+        wait: returns when all launches are done.
+        moved: the bytes that a launch moves.
+    """
+    count = 1
+    while True:  # the first, short batches warm up
+        seconds = _batch(enqueue, wait, count)
+        if seconds >= BATCH_SECONDS or count >= MOST:
+            break
+        count *= 2
+    times: list[float] = []
+    start = perf_counter()
+    while len(times) < FEWEST or (perf_counter() - start < SECONDS and len(times) < MOST):
+        times.append(_batch(enqueue, wait, count) / count)
+    return BenchResult(statistics.median(times), moved, tuple(times))
+
+
+def _batch(enqueue: Callable[[], None], wait: Callable[[], None], count: int) -> float:
+    wait()
+    start = perf_counter()
+    for _ in range(count):
+        enqueue()
+    wait()
+    return perf_counter() - start

@@ -5,13 +5,17 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from loopnest import kir
+from loopnest.arguments import size_value
 from loopnest.dtypes import DType
 from loopnest.errors import LaunchError
+from loopnest.expr import Expr
+from loopnest.runtime.bounds import INT32
 from loopnest.runtime.plan import Plan
 from loopnest.runtime.target import LEVEL, SWITCH, THREADS, Array, Option
 
@@ -78,9 +82,21 @@ class CompiledC:
             self._team = _team_functions(library)
         return library.function(symbol(self.program.name), argtypes(self.program), ctypes.c_int)
 
+    def index_bits(self, plan: Plan) -> int:
+        """Return the width that indices need, those into what is kept for each thread too."""
+        large = any(size_value(size, plan.sizes) > INT32 for size in self.slot_sizes)
+        return 64 if large else plan.index_bits
+
+    @cached_property
+    def slot_sizes(self) -> tuple[Expr, ...]:
+        """The elements of the arrays in which C keeps what each thread owns."""
+        from loopnest.printers.c_threads import has_threads_that_meet, slot_sizes
+
+        return slot_sizes(self.program) if has_threads_that_meet(self.program) else ()
+
     def run(self, arrays: Sequence[Array], scalars: Sequence[Any], plan: Plan) -> None:
         """Run one launch."""
-        function = self.function(plan.index_bits)
+        function = self.function(self.index_bits(plan))
         if self.halves:
             scalars = [_bits(v, self.halves.get(i)) for i, v in enumerate(scalars)]
         places = [a.ctypes.data for a in arrays]

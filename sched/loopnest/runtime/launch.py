@@ -7,23 +7,22 @@ more than the call of the function.
 from __future__ import annotations
 
 import logging
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 from loopnest import kir
 from loopnest.arguments import ArraySpec, bind, scalar_value
-from loopnest.errors import CompileError, LaunchError, NotSupported
+from loopnest.errors import LaunchError
 from loopnest.expr import ScalarParam, Symbol
-from loopnest.runtime import c_target, interpret_target
+from loopnest.runtime import interpret_target
 from loopnest.runtime.bench import BenchResult, measure
 from loopnest.runtime.outputs import Outputs
 from loopnest.runtime.plan import Plan, Planner, identity
-from loopnest.runtime.target import Array, Executable, Option, check_options
+from loopnest.runtime.target import Array, Executable
 
 _log = logging.getLogger("loopnest")
 
@@ -40,7 +39,19 @@ class Launchable(Protocol):
 
 K = TypeVar("K", bound=Launchable)
 
-Results: TypeAlias = "Array | tuple[Array, ...]"
+Results: TypeAlias = "Any | tuple[Any, ...]"
+"""An array, or one an output: NumPy's, or on "cuda" also the GPU's."""
+
+Build: TypeAlias = Callable[[Any], Executable]
+"""Makes a kernel executable: the scalar variant, when a launch needs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Variant:
+    """A variant that was built: its machine code, and the types of its workspace."""
+
+    executable: Executable
+    spaces: list[tuple[np.dtype[Any], bool]]
 
 
 class CompiledKernel(Generic[K]):
@@ -49,7 +60,9 @@ class CompiledKernel(Generic[K]):
     Made by `loopnest.compile`. `target` names where it runs, `kernel` is what was compiled.
     """
 
-    def __init__(self, kernel: K, target: str, executable: Executable) -> None:
+    def __init__(
+        self, kernel: K, target: str, executable: Executable, build: Build | None = None
+    ) -> None:
         self.kernel = kernel
         self.target = target
         self._executable = executable
@@ -61,11 +74,17 @@ class CompiledKernel(Generic[K]):
         scalars = [p for p in program.params if p.kind == "scalar"]
         self._scalars = [ScalarParam(p.name, p.dtype) for p in scalars]
         self._symbols = [Symbol(p.name) for p in program.params if p.kind == "size"]
-        self._spaces = [p.dtype.numpy for p in program.params if p.kind == "workspace"]
-        self._outputs = Outputs(program, self._subject)
-        self._planner = Planner(program)
+        self._outputs = self._make_outputs()
+        self._build = build
+        self._variants = {program: _Variant(executable, _spaces(program))}
+        has_scalar = build is not None and getattr(kernel, "has_scalar", False)
+        self._planner = Planner(program, self._scalar_program if has_scalar else None)
+        self._told: set[str] = set()
         self._plans: dict[object, Plan] = {}
         self._warned = False
+
+    def _make_outputs(self) -> Outputs:
+        return Outputs(self._program, self._subject)
 
     def __repr__(self) -> str:
         return f"<CompiledKernel {self._program.name} on '{self.target}'>"
@@ -90,8 +109,12 @@ class CompiledKernel(Generic[K]):
         """
         if stream is not None:
             raise self._error("a stream was given", f"target '{self.target}' has none")
+        return self._call(arrays, out, scalars)
+
+    def _call(self, arrays: Sequence[Any], out: Any, scalars: Mapping[str, Any]) -> Results:
+        """Run the kernel once on arrays of the host."""
         plan, values = self._bound(arrays, scalars)
-        inputs = [self._contiguous(i, a) for i, a in enumerate(arrays)]
+        inputs = list(map(self._contiguous, range(len(arrays)), arrays))
         results = self._outputs.take(out, inputs, plan)
         self._run(inputs, results, values, plan)
         self._outputs.give_back(results, arrays)
@@ -148,6 +171,8 @@ class CompiledKernel(Generic[K]):
             self._subject,
         )  # fmt: skip
         plan = self._planner.plan(bound.sizes, self._subject)
+        if plan.program is not self._program:
+            self._tell_scalar(self._planner.unmet(bound.sizes) or "")
         if key is not None:
             if len(self._plans) >= MAX_PLANS:
                 self._plans.clear()
@@ -164,30 +189,59 @@ class CompiledKernel(Generic[K]):
                 self._outputs.refuse_copy(name, "no NumPy array")
             return plain
         self._outputs.refuse_copy(name, "not C-contiguous")
+        self._warn_of_copy(name)
+        return plain.copy(order="C")
+
+    def _warn_of_copy(self, name: str) -> None:
+        """Warn once of an input that is copied: what is called here is called by a call."""
         if not self._warned:
             self._warned = True
             warnings.warn(
                 f"{self._subject}: {name} is not C-contiguous, so it is copied; this is said once "
                 "for this kernel",
                 RuntimeWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
-        return plain.copy(order="C")
+
+    # Variants
+
+    def _scalar(self) -> Launchable:
+        found: Launchable = self.kernel.scalar  # type: ignore[attr-defined]
+        return found
+
+    def _scalar_program(self) -> kir.Program:
+        return self._scalar().program
+
+    def _tell_scalar(self, reason: str) -> None:
+        """Say once for each reason that the scalar variant runs."""
+        if reason not in self._told:
+            self._told.add(reason)
+            _log.info("%s: the scalar variant runs: %s", self._subject, reason)
+
+    def _variant(self, program: kir.Program) -> _Variant:
+        """Return a variant, built now if this is its first launch."""
+        found = self._variants.get(program)
+        if found is None:
+            assert self._build is not None
+            built = self._build(self._scalar())
+            found = self._variants[program] = _Variant(built, _spaces(program))
+        return found
 
     # The launch
 
     def _run(
         self, inputs: Sequence[Array], results: Sequence[Array], scalars: Sequence[Any], plan: Plan
     ) -> None:
+        variant = self._variant(plan.program)
         spaces = [
-            self._outputs.empty((size,), dtype)
-            for size, dtype in zip(plan.workspace, self._spaces, strict=True)
+            self._outputs.zeros((size,), dtype) if counts else self._outputs.empty((size,), dtype)
+            for size, (dtype, counts) in zip(plan.workspace, variant.spaces, strict=True)
         ]
         arrays = [*inputs, *self._outputs.own(results), *spaces]
         if plan.is_empty:
             self._run_empty(arrays, results, scalars, plan)
         else:
-            self._executable.run(arrays, scalars, plan)
+            variant.executable.run(arrays, scalars, plan)
 
     def _run_empty(
         self, arrays: Sequence[Array], results: Sequence[Array], scalars: Sequence[Any], plan: Plan
@@ -197,126 +251,13 @@ class CompiledKernel(Generic[K]):
             if not output.inplace:
                 result.fill(identity(self._program, output.buffer))
         if any(result.size for result in results):
-            interpret_target.Interpreted(self._program).run(arrays, scalars, plan)
+            interpret_target.Interpreted(plan.program).run(arrays, scalars, plan)
 
 
-# Targets
-
-_OPTIONS: Mapping[str, Mapping[str, Option]] = {
-    "c": c_target.OPTIONS,
-    "interpret": interpret_target.OPTIONS,
-}
-_TARGETS = ("cuda", *_OPTIONS, "auto")
-
-
-def compile_kernel(kernel: K, target: str, options: Mapping[str, Any]) -> CompiledKernel[K]:
-    """Return `kernel` ready to run on `target`; "auto" takes the first that this machine can do.
-
-    Raises:
-        CompileError: an unknown target or option, a scalar that a call cannot name, or the C
-            compiler is missing or fails.
-        NotSupported: the target cannot run this kernel yet.
-        VerifyError: the environment has LOOPNEST_VERIFY=1, and there is no proof.
-    """
-    name = kernel.program.name
-    shown = [f"{key}={value!r}" for key, value in options.items()]
-    subject = f"compile({', '.join([name, f'target={target!r}', *shown])})"
-    if not isinstance(target, str) or target not in _TARGETS:
-        allowed = ", ".join([f'"{t}"' for t in _TARGETS])
-        raise CompileError(subject, f"there is no target {target!r}", f"use one of {allowed}")
-    for argument in _keywords(kernel.program):
-        if argument in ("out", "stream"):
-            reason = f"its argument '{argument}' hides the keyword {argument}= of every call"
-            raise CompileError(subject, reason, "give it another name")
-    if target == "cuda":
-        raise NotSupported(
-            subject,
-            "launching on a GPU is a later feature",
-            'use target "c" or "interpret"; kernel.cubin(arch) compiles without a GPU',
-        )
-    if target == "auto":
-        return _automatic(kernel, options, subject)
-    check_options(options, _OPTIONS[target], target, subject)
-    _prove(kernel)
-    return CompiledKernel(kernel, target, _BUILDERS[target](kernel.program, **options))
-
-
-def _prove(kernel: object) -> None:
-    """Prove `kernel` where the environment has LOOPNEST_VERIFY=1."""
-    if os.environ.get("LOOPNEST_VERIFY") == "1":
-        from loopnest.verify import require_proved
-
-        require_proved(kernel)
-
-
-def _keywords(program: kir.Program) -> list[str]:
-    """Return the arguments that a call must name: scalars, and sizes that no input tells."""
-    told = {size for p in program.params if p.kind == "input" for size in p.shape}
+def _spaces(program: kir.Program) -> list[tuple[np.dtype[Any], bool]]:
+    """Return the type of each workspace parameter, and whether it counts from 0."""
     return [
-        p.name for p in program.params
-        if p.kind == "scalar" or (p.kind == "size" and Symbol(p.name) not in told)
-    ]  # fmt: skip
-
-
-def _automatic(kernel: K, options: Mapping[str, Any], subject: str) -> CompiledKernel[K]:
-    """Return the kernel on the first target that this machine can do and that knows the options."""
-    known = {name: option for table in _OPTIONS.values() for name, option in table.items()}
-    check_options(options, known, "auto", subject)
-    passed_over = ["launching on a GPU is a later feature"]
-    for target, build in _BUILDERS.items():
-        reason = _obstacle(target, options)
-        if reason is None:
-            try:
-                result = CompiledKernel(kernel, target, build(kernel.program, **options))
-            except NotSupported as error:
-                reason = str(error)
-            else:
-                _tell(target, "; ".join(passed_over))
-                return result
-        passed_over.append(reason)
-    raise CompileError(subject, "no target can do it: " + "; ".join(passed_over))
-
-
-def _obstacle(target: str, options: Mapping[str, Any]) -> str | None:
-    """Return why this machine, or these options, rule a target out."""
-    from loopnest.runtime.c_compiler import find_compiler
-
-    for name in options:
-        if name not in _OPTIONS[target]:
-            return f"target '{target}' has no option '{name}'"
-    missing = target == "c" and find_compiler() is None
-    return "no C compiler was found" if missing else None
-
-
-@cache
-def _tell(target: str, why: str) -> None:
-    _log.info("target 'auto' takes '%s' on this machine: %s", target, why)
-
-
-def _built_c(program: kir.Program, **options: Any) -> Executable:
-    built = c_target.CompiledC(program, **options)
-    built.function(32)
-    return built
-
-
-_BUILDERS: Mapping[str, Callable[..., Executable]] = {
-    "c": _built_c,
-    "interpret": interpret_target.Interpreted,
-}
-
-
-def compile_together(
-    kernels: Sequence[K], target: str = "c", optimize: int = 1
-) -> list[CompiledKernel[K]]:
-    """Return many kernels, built in one run of the C compiler where `target` is "c".
-
-    Raises:
-        CompileError: as `compile_kernel`.
-    """
-    if target != "c":
-        return [compile_kernel(kernel, target, {}) for kernel in kernels]
-    check_options({"optimize": optimize}, c_target.OPTIONS, target, "compile_many(...)")
-    for kernel in kernels:
-        _prove(kernel)
-    built = c_target.build_together([kernel.program for kernel in kernels], optimize)
-    return [CompiledKernel(k, "c", e) for k, e in zip(kernels, built, strict=True)]
+        (p.dtype.numpy, p.buffer is not None and p.buffer.kind == "counter")
+        for p in program.params
+        if p.kind == "workspace"
+    ]

@@ -61,6 +61,25 @@ def parse_arch(arch: str | int) -> Target:
     return Target(found[2], virtual=found[1] == "compute")
 
 
+def loadable_arch(capability: tuple[int, int]) -> Target:
+    """Return what to compile for a GPU of that compute capability.
+
+    Its own architecture, or PTX of the newest older one where NVRTC does not know it yet.
+
+    Raises:
+        CompileError: NVRTC is missing, or no longer knows so old an architecture.
+    """
+    nvrtc = load_nvrtc()
+    _, numbers = nvrtc.nvrtcGetSupportedArchs()
+    number = capability[0] * 10 + capability[1]
+    older = [n for n in numbers if n <= number]
+    if not older:
+        known = ", ".join(map(str, sorted(numbers)))
+        reason = f"{_title(nvrtc)} does not know this architecture"
+        raise CompileError(f"arch='sm_{number}'", reason, f"it knows {known}")
+    return Target(str(max(older)), virtual=number not in numbers)
+
+
 @dataclass(frozen=True, slots=True)
 class _Job:
     """What NVRTC is asked to do; ``machine``: run the assembler too, with its report."""

@@ -38,7 +38,9 @@ class Outputs:
         """Return the results that are parameters of their own: those not in place."""
         return [results[i] for i in self.own_places]
 
-    def refuse_copy(self, name: str, found: str) -> None:
+    def refuse_copy(
+        self, name: str, found: str, hint: str = "pass a C-contiguous NumPy array"
+    ) -> None:
         """Refuse an input that must be copied before it is passed, where an output overwrites it.
 
         Raises:
@@ -46,8 +48,7 @@ class Outputs:
         """
         if name in self.overwritten:
             raise self._error(
-                f"{name} is {found}, but output {self.overwritten[name]} overwrites it",
-                "pass a C-contiguous NumPy array",
+                f"{name} is {found}, but output {self.overwritten[name]} overwrites it", hint
             )
 
     def give_back(self, results: list[Array], arrays: Sequence[Array]) -> None:
@@ -64,9 +65,9 @@ class Outputs:
         """
         if out is None and not self.overwritten:
             return list(map(self.empty, plan.outputs, self.dtypes))
-        given = self._given(out)
+        given = self.given(out)
         results = [self._result(number, array, inputs, plan) for number, array in enumerate(given)]
-        self._check_apart(results, inputs, given)
+        self.check_apart(results, inputs, given)
         return results
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -87,10 +88,21 @@ class Outputs:
         aligned: Array = raw[start : start + size].view(dtype).reshape(shape)
         return aligned
 
+    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Return a new array of zeros; raises as `empty`."""
+        result = self.empty(shape, dtype)
+        result.fill(0)
+        return result
+
     def _error(self, reason: str, hint: str = "") -> LaunchError:
         return LaunchError(self.subject, reason, hint)
 
-    def _given(self, out: object) -> Sequence[object]:
+    def given(self, out: object) -> Sequence[object]:
+        """Return what the caller gave for each output.
+
+        Raises:
+            LaunchError: too few or too many.
+        """
         if out is None:
             return [None] * len(self.outputs)
         if not isinstance(out, (tuple, list)):
@@ -102,7 +114,7 @@ class Outputs:
 
     def _result(self, number: int, array: object, inputs: Sequence[Array], plan: Plan) -> Array:
         source = self.sources[number]
-        name = self._out(number)
+        name = self.out_name(number)
         if source is not None:
             place = inputs[source]
             if array is not None and not _is_same(array, place):
@@ -113,36 +125,53 @@ class Outputs:
             return self.empty(plan.outputs[number], self.dtypes[number])
         if type(array) is not np.ndarray:
             raise self._error(f"{name} is of type {type(array).__name__}", "pass a NumPy array")
-        wanted = (self.dtypes[number], plan.outputs[number])
-        if (array.dtype, array.shape) != wanted:
-            found = f"{name} is {array.dtype} of shape {array.shape}"
-            raise self._error(found, f"pass {wanted[0]} of shape {wanted[1]}")
+        self.check_kind(number, array, plan)
         if not (array.flags.c_contiguous and array.flags.aligned):
             raise self._error(f"{name} is not C-contiguous", "pass a C-contiguous array")
         return self._writable(array, name)
+
+    def check_kind(self, number: int, array: Any, plan: Plan) -> None:
+        """Check the type and the extents of what the caller gave for an output.
+
+        Raises:
+            LaunchError: they are not the output's.
+        """
+        wanted = (self.dtypes[number], plan.outputs[number])
+        if (array.dtype, array.shape) != wanted:
+            found = f"{self.out_name(number)} is {array.dtype} of shape {array.shape}"
+            raise self._error(found, f"pass {wanted[0]} of shape {wanted[1]}")
 
     def _writable(self, array: Array, name: str) -> Array:
         if not array.flags.writeable:
             raise self._error(f"{name} is read-only", "pass a writable array")
         return array
 
-    def _check_apart(
-        self, results: Sequence[Array], inputs: Sequence[Array], given: Sequence[object]
+    def check_apart(
+        self, results: Sequence[Any], inputs: Sequence[Any], given: Sequence[object]
     ) -> None:
-        """Check that no array that is written shares memory with another argument."""
+        """Check that no array that is written shares memory with another argument.
+
+        Raises:
+            LaunchError: it does.
+        """
         for number, result in enumerate(results):
             source = self.sources[number]
             if source is None and given[number] is None:
                 continue
-            name = self._out(number) if source is None else self.inputs[source]
+            name = self.out_name(number) if source is None else self.inputs[source]
             others = [(n, a) for i, (n, a) in enumerate(zip(self.inputs, inputs, strict=True))
                       if i != source]  # fmt: skip
-            others += [(self._out(i), results[i]) for i in range(number)]
+            others += [(self.out_name(i), results[i]) for i in range(number)]
             for other, array in others:
-                if np.may_share_memory(result, array):
+                if self.share(result, array):
                     raise self._error(f"{name} shares memory with {other}", "pass arrays apart")
 
-    def _out(self, number: int) -> str:
+    def share(self, a: Any, b: Any) -> bool:
+        """Whether two arrays may share memory."""
+        return np.may_share_memory(a, b)
+
+    def out_name(self, number: int) -> str:
+        """Return what errors call an entry of `out`."""
         return f"out ({self.outputs[number].name})"
 
 

@@ -1,13 +1,15 @@
-"""What a launch at given sizes needs: its configuration, its index width, its arrays."""
+"""What a launch at given sizes needs: its variant, configuration, index width and arrays."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from loopnest import kir
-from loopnest.arguments import check_conditions, keyword_size, size_value
+from loopnest.arena import SharedLayout, shared_layout, shared_places
+from loopnest.arguments import broken_condition, check_conditions, keyword_size, size_value
 from loopnest.buffers import Buffer
 from loopnest.enums import ParallelType
 from loopnest.errors import LaunchError
@@ -34,7 +36,7 @@ class LaunchConfig:
     Args:
         grid: blocks along x, y, z.
         block: threads of a block along x, y, z.
-        shared_bytes: dynamic shared memory of a block.
+        shared_bytes: shared memory of a block: what its buffers take.
         variant: "vector" where every vectorized loop runs whole, else "scalar".
     """
 
@@ -57,6 +59,7 @@ class Plan:
     """A launch at given sizes, checked.
 
     Args:
+        program: the variant that runs.
         sizes: the value of every size symbol, in the order of the parameters.
         config: its configuration.
         is_empty: whether no thread runs, or there is nothing to compute.
@@ -65,6 +68,7 @@ class Plan:
         workspace: the number of elements of each workspace buffer, in order.
     """
 
+    program: kir.Program
     sizes: dict[str, int]
     config: LaunchConfig
     is_empty: bool
@@ -74,32 +78,76 @@ class Plan:
 
 
 class Planner:
-    """Plans the launches of one program."""
+    """Plans the launches of one program, or of its scalar variant where that must run.
 
-    def __init__(self, program: kir.Program) -> None:
+    Args:
+        program: the kernel.
+        scalar: makes the variant that runs where the program's `requires` do not hold, None where
+            there is none.
+        is_scalar: whether `program` is itself that variant.
+    """
+
+    def __init__(
+        self,
+        program: kir.Program,
+        scalar: Callable[[], kir.Program] | None = None,
+        is_scalar: bool = False,
+    ) -> None:
         self.program = program
+        self.is_scalar = is_scalar
         self.bounds = IndexBounds(program)
         self.names = tuple([p.name for p in program.params if p.kind == "size"])
+        self.shared: SharedLayout = shared_layout(program)
+        self._make_scalar = scalar
+
+    @cached_property
+    def scalar(self) -> Planner | None:
+        """The planner of the scalar variant, None where there is none."""
+        return None if self._make_scalar is None else Planner(self._make_scalar(), is_scalar=True)
+
+    def variant(self, sizes: Mapping[str, int], subject: str) -> Planner:
+        """Return the planner of the variant that takes these sizes.
+
+        Raises:
+            LaunchError: the program requires what does not hold, and has no other variant.
+        """
+        if self.unmet(sizes) is None:
+            return self
+        if self.scalar is None:
+            check_conditions(self.program.requires, sizes, subject)
+        assert self.scalar is not None
+        return self.scalar
+
+    def unmet(self, sizes: Mapping[str, int]) -> str | None:
+        """Return the requirement that these sizes do not meet, and for what sizes; else None."""
+        return broken_condition(self.program.requires, sizes)
 
     def plan(self, sizes: Mapping[str, int], subject: str) -> Plan:
-        """Return the plan of a launch.
+        """Return the plan of a launch of the variant that takes these sizes.
 
         Raises:
             LaunchError: too many threads, blocks or too much shared memory; sizes that no index
                 can count, or that a loop cannot be split by.
         """
+        return self.variant(sizes, subject).own_plan(sizes, subject)
+
+    def own_plan(self, sizes: Mapping[str, int], subject: str) -> Plan:
+        """Return the plan of a launch of this very program; raises as `plan`."""
         spaces = [p.buffer for p in self.program.params if p.kind == "workspace"]
         outputs = tuple([_numbers(o.shape, sizes) for o in self.program.outputs])
         nothing = all(0 in shape for shape in outputs)
         config = NO_THREADS if nothing else self.config(sizes, subject)
         return Plan(
+            self.program,
             {name: sizes[name] for name in self.names},
             config,
             nothing or config.is_empty,
             self._index_bits(sizes, subject),
             outputs,
-            tuple([size_value(b.size, sizes) for b in spaces if b is not None]),
-        )
+            tuple([
+                0 if nothing else _room(b, sizes, config) for b in spaces if b is not None
+            ]),
+        )  # fmt: skip
 
     def _index_bits(self, sizes: Mapping[str, int], subject: str) -> int:
         if self.bounds.fits(sizes, INT32):
@@ -129,22 +177,42 @@ class Planner:
             raise self._split_by_zero(sizes, subject) from None
         for dimension, extent in extents.items():
             if extent > MAX_EXTENT[dimension]:
-                where = f"{dimension.value} has extent {extent}"
+                where = f"{dimension.value}{self._axes(dimension)} has extent {extent}"
                 raise LaunchError(subject, where, f"use at most {MAX_EXTENT[dimension]}")
-        _check_threads(extents, subject)
-        shared = self._shared_bytes(sizes)
+        self._check_threads(extents, subject)
+        shared = size_value(self.shared.total, sizes)
         if shared > MAX_SHARED_BYTES:
-            found = f"a block needs {shared} bytes of shared memory"
-            raise LaunchError(subject, found, f"use at most {MAX_SHARED_BYTES}")
+            raise self.too_much_shared(sizes, MAX_SHARED_BYTES, subject)
         x, y, z, u, v, w = [extents.get(d, 1) for d in MAX_EXTENT]
-        vector = self.bounds.takes_vectors(sizes)
+        vector = not self.is_scalar and self.bounds.takes_vectors(sizes)
         return LaunchConfig((x, y, z), (u, v, w), shared, "vector" if vector else "scalar")
 
-    def _shared_bytes(self, sizes: Mapping[str, int]) -> int:
-        from loopnest.printers.cuda import shared_layout
+    def _axes(self, dimension: ParallelType) -> str:
+        """Return the axes that are bound to a dimension, in parentheses."""
+        loops = [n for n, _ in kir.walk(self.program.body) if isinstance(n, kir.Loop)]
+        axes = dict.fromkeys([n.axis for n in loops if n.parallel is dimension and n.axis])
+        return f" ({', '.join(axes)})" if axes else ""
 
-        _, total = shared_layout(self.program)
-        return size_value(total, sizes)
+    def _check_threads(self, extents: Mapping[ParallelType, int], subject: str) -> None:
+        block = {d: extent for d, extent in extents.items() if d.is_block}
+        threads = math.prod(block.values())
+        if threads > MAX_THREADS:
+            product = " * ".join([
+                f"{d.value} = {extent}{self._axes(d)}" for d, extent in block.items()
+            ])  # fmt: skip
+            raise LaunchError(
+                subject, f"a block has {threads} threads: {product}", f"use at most {MAX_THREADS}"
+            )
+
+    def too_much_shared(
+        self, sizes: Mapping[str, int], limit: int, subject: str, device: str = ""
+    ) -> LaunchError:
+        """Return the error of a block that needs more than `limit` bytes of shared memory."""
+        places = [(p.buffers, size_value(p.bytes, sizes)) for p in shared_places(self.program)]
+        parts = [f"{'/'.join([b.tensor for b in held])} {count}" for held, count in places]
+        total = size_value(self.shared.total, sizes)
+        found = f"a block needs {total} bytes of shared memory: {', '.join(parts)}"
+        return LaunchError(subject, found, f"use at most {limit}{device}")
 
     def keyword_config(self, keywords: Mapping[str, object], subject: str) -> LaunchConfig:
         """Return the configuration of a launch whose sizes are given by name.
@@ -163,18 +231,16 @@ class Planner:
                 raise LaunchError(subject, f"the size {name} is missing", wanted)
         sizes = {n: keyword_size(n, keywords[n], subject) for n in self.names}
         check_conditions(self.program.conditions, sizes, subject)
-        self._index_bits(sizes, subject)
-        return self.config(sizes, subject)
+        taken = self.variant(sizes, subject)
+        taken._index_bits(sizes, subject)
+        return taken.config(sizes, subject)
 
 
-def _check_threads(extents: Mapping[ParallelType, int], subject: str) -> None:
-    block = {d: extent for d, extent in extents.items() if d.is_block}
-    threads = math.prod(block.values())
-    if threads > MAX_THREADS:
-        product = " * ".join([f"{d.value} ({extent})" for d, extent in block.items()])
-        raise LaunchError(
-            subject, f"a block has {threads} threads: {product}", f"use at most {MAX_THREADS}"
-        )
+def _room(buffer: Buffer, sizes: Mapping[str, int], config: LaunchConfig) -> int:
+    """Return the elements of workspace; room for one thread where the launch is empty."""
+    if not config.is_empty:
+        return size_value(buffer.size, sizes)
+    return math.prod([max(size_value(extent, sizes), 1) for extent in buffer.shape])
 
 
 def _numbers(shape: tuple[Expr, ...], sizes: Mapping[str, int]) -> tuple[int, ...]:

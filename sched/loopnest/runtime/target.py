@@ -48,7 +48,8 @@ def _is_count(least: int, most: int | None = None) -> Check:
     return accepts
 
 
-THREADS = Option("an int >= 1", _is_count(1))
+THREADS = COUNT = Option("an int >= 1", _is_count(1))
+REGISTERS = Option("an int from 24 to 255", _is_count(24, 255))
 SEED = Option("an int >= 0, or None", lambda v: v is None or _is_count(0)(v))
 LEVEL = Option("an int from 0 to 3", _is_count(0, 3))
 SWITCH = Option("True or False", lambda v: isinstance(v, bool))

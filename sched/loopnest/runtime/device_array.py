@@ -1,0 +1,258 @@
+"""Arrays in a GPU's memory: ours, which a launch returns, and those of other packages."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from loopnest.dtypes import DType
+from loopnest.errors import LaunchError
+from loopnest.runtime import dlpack
+from loopnest.runtime.driver import Address, Driver, Stream
+from loopnest.runtime.target import Array
+
+
+class DeviceMemory:
+    """A piece of a GPU's memory, given back when nothing refers to it any more."""
+
+    def __init__(self, driver: Driver, count: int) -> None:
+        self.driver = driver
+        self.bytes = count
+        self.address: Address = driver.allocate(count) if count else 0
+        if self.address:
+            weakref.finalize(self, _free, driver, self.address).atexit = False
+
+
+def _free(driver: Driver, address: Address) -> None:
+    with driver.current():
+        driver.free(address)
+
+
+class DeviceArray:
+    """A result in the memory of the GPU, in C order.
+
+    Other packages take it without a copy: ``torch.from_dlpack(y)``, ``cupy.asarray(y)``.
+    ``y.numpy()`` copies it to the host.
+
+    Args:
+        memory: what holds it.
+        shape: extents.
+        element: type of its elements.
+        stream: where the work was enqueued that computes it.
+    """
+
+    def __init__(
+        self, memory: DeviceMemory, shape: tuple[int, ...], element: DType, stream: Stream
+    ) -> None:
+        self.memory = memory
+        self.shape = shape
+        self.element = element
+        self.stream = stream
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The NumPy dtype of its elements."""
+        return self.element.numpy
+
+    @property
+    def ndim(self) -> int:
+        """The number of its axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of its elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that its elements take."""
+        return self.size * self.dtype.itemsize
+
+    def __repr__(self) -> str:
+        return f"<DeviceArray {self.element}{list(self.shape)} at {self.memory.address:#x}>"
+
+    def numpy(self) -> Array:
+        """Return a copy in the host's memory, when all work on it is done."""
+        result = np.empty(self.shape, self.dtype)
+        driver = self.memory.driver
+        with driver.current():
+            driver.download(result, self.memory.address, self.stream)
+        return result
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if copy is False:
+            raise ValueError("an array in the memory of a GPU has to be copied")
+        return self.numpy().astype(dtype or self.dtype, copy=False)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The array as Numba, CuPy and PyTorch read it; bfloat16 goes by DLPack only."""
+        if self.element.name == "bfloat16":
+            raise AttributeError("the CUDA array interface has no bfloat16; use DLPack")
+        return {
+            "shape": self.shape, "typestr": self.dtype.str, "data": (self.memory.address, False),
+            "strides": None, "stream": self.stream or 1, "version": 3,
+        }  # fmt: skip
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.CUDA, self.memory.driver.device.ordinal
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        if copy or dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError("a DeviceArray is lent where it lies, not copied")
+        driver = self.memory.driver
+        if stream != -1:
+            with driver.current():
+                driver.wait(_plain_stream(stream), self.stream)
+        place = self.memory.address
+        return dlpack.give(place, self.shape, self.element, driver.device.ordinal, self.memory)
+
+
+def _plain_stream(stream: int | None) -> Stream:
+    """Return a stream as the driver counts: DLPack's 1 (or None) is the legacy default one."""
+    return 0 if stream in (None, 1) else int(stream or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceView:
+    """An argument that lies in a GPU's memory; tells shape and dtype as NumPy's arrays do.
+
+    Args:
+        source: the caller's own object.
+        address: of its first element.
+        shape: extents.
+        dtype: NumPy's.
+        strides: in elements; None in C order.
+        read_only: whether it may not be written.
+        owner: what keeps its memory.
+    """
+
+    source: object
+    address: Address
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    strides: tuple[int, ...] | None
+    read_only: bool
+    owner: object
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that its elements take."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def overlaps(self, other: DeviceView) -> bool:
+        """Whether two arrays in C order share memory."""
+        a, b = self.address, other.address
+        return a < b + other.nbytes and b < a + self.nbytes
+
+
+def view(array: Any, name: str, driver: Driver, stream: Stream, subject: str) -> DeviceView | None:
+    """Return `array` where it lies in a GPU's memory, ready for work on `stream`; else None.
+
+    Raises:
+        LaunchError: it lies in the memory of another GPU.
+    """
+    if isinstance(array, (np.ndarray, np.generic, int, float)):
+        return None
+    place = dlpack.device_of(array)
+    if place is not None:
+        if place[0] not in (dlpack.CUDA, dlpack.CUDA_MANAGED):
+            return None
+        if place[1] != driver.device.ordinal:
+            found = f"{name} lies on GPU {place[1]}"
+            raise LaunchError(subject, found, f"pass arrays on GPU {driver.device.ordinal}")
+        return _of_dlpack(array, dlpack.take(array, stream))
+    described = getattr(array, "__cuda_array_interface__", None)
+    return None if described is None else _of_interface(array, described, driver, stream)
+
+
+def _of_dlpack(array: object, taken: dlpack.Taken) -> DeviceView:
+    return DeviceView(
+        array, taken.address, taken.shape, taken.dtype, _strides(taken.shape, taken.strides),
+        taken.read_only, taken.capsule,
+    )  # fmt: skip
+
+
+def _of_interface(
+    array: object, described: Mapping[str, Any], driver: Driver, stream: Stream
+) -> DeviceView:
+    address, read_only = described["data"]
+    dtype = np.dtype(described["typestr"])
+    shape = tuple(described["shape"])
+    other = described.get("stream")
+    if other is not None:
+        driver.wait(stream, _plain_stream(other))
+    steps = described.get("strides")
+    strides = None if steps is None else tuple([step // dtype.itemsize for step in steps])
+    return DeviceView(array, address or 0, shape, dtype, _strides(shape, strides), read_only, array)
+
+
+def _strides(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    """Return `strides`, or None where they are those of C order."""
+    if strides is None or 0 in shape:
+        return None
+    step = 1
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if extent != 1 and stride != step:
+            return strides
+        step *= extent
+    return None
+
+
+def gathered(found: DeviceView, driver: Driver, stream: Stream) -> DeviceView:
+    """Return a copy in C order of an array in another order; it goes by way of the host."""
+    assert found.strides is not None
+    width = found.dtype.itemsize
+    ends = [(n - 1) * s for n, s in zip(found.shape, found.strides, strict=True)]
+    low = sum([min(end, 0) for end in ends])
+    raw = np.empty(sum([max(end, 0) for end in ends]) - low + 1, found.dtype)
+    driver.download(raw, found.address + low * width, stream)
+    steps = [s * width for s in found.strides]
+    array = np.lib.stride_tricks.as_strided(raw[-low:], found.shape, steps).copy(order="C")
+    return uploaded(array, driver, stream)
+
+
+def uploaded(array: Array, driver: Driver, stream: Stream) -> DeviceView:
+    """Return a copy of an array of the host in the memory of the GPU."""
+    memory = DeviceMemory(driver, array.nbytes)
+    driver.upload(memory.address, array, stream)
+    return DeviceView(array, memory.address, array.shape, array.dtype, None, False, memory)
+
+
+def stream_number(stream: object, subject: str) -> Stream:
+    """Return a stream of any package as the driver's number; None is the default stream.
+
+    Raises:
+        LaunchError: it is no stream.
+    """
+    if stream is None:
+        return 0
+    if isinstance(stream, int) and not isinstance(stream, bool) and stream >= 0:
+        return stream
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        told = protocol() if callable(protocol) else protocol
+        return int(told[1])
+    for name in ("cuda_stream", "ptr", "handle"):  # PyTorch, CuPy, pycuda and Numba
+        number = getattr(stream, name, None)
+        number = getattr(number, "value", number)
+        if isinstance(number, int):
+            return number
+    raise LaunchError(
+        subject,
+        f"the stream is of type {type(stream).__name__}",
+        "pass a stream of PyTorch, CuPy, cuda-core or pycuda, or its address",
+    )
