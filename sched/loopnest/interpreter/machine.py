@@ -12,7 +12,7 @@ from loopnest import kir
 from loopnest.buffers import Buffer
 from loopnest.enums import Memory
 from loopnest.errors import InternalError
-from loopnest.expr import Expr, LaunchIndex, Load
+from loopnest.expr import FALSE, Expr, LaunchIndex, Load
 from loopnest.interpreter.declared import combine_declared
 from loopnest.interpreter.dependence import Expansion, Expansions, folded
 from loopnest.interpreter.evaluator import Evaluator
@@ -140,10 +140,7 @@ class Machine:
                 case kir.Allocate():
                     self._allocate(node.storage, frame)
                 case kir.Collective():
-                    if self.setting.is_empty:
-                        combine_declared(node, self.setting, self.eval, frame)
-                    else:
-                        self.body(node.body, frame)
+                    self._collective(node, frame)
                 case kir.Barrier():
                     self.together.barrier(node, frame)
                 case kir.Shuffle():
@@ -158,6 +155,15 @@ class Machine:
         self._check_alignment(node, frame)
         self.undefined.define(node.var, node.value, frame)
         frame.define(node.var, value)
+
+    def _collective(self, node: kir.Collective, frame: Frame) -> None:
+        """Run the body of a collective; in a launch without threads, do what it declares."""
+        if not self.setting.is_empty:
+            self.body(node.body, frame)
+            return
+        combine_declared(node, self.setting, self.eval, frame)
+        for var in node.results:
+            self.undefined.define(var, FALSE, frame)
 
     def _store(self, node: kir.Store, frame: Frame) -> None:
         target = Load(node.storage, node.index, node.flat)

@@ -95,7 +95,7 @@ class Storage:
             return
         if copies is None:
             self.valid.fill(False)
-        else:
+        elif self.valid.size:
             self.valid.reshape(-1, self.layout.pitch)[copies] = False
 
 

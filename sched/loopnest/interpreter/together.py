@@ -161,7 +161,7 @@ class Together:
         """Let one block arrive; return whether it is the last."""
         place = int(at[lane])
         counter[place] += 1
-        if self.setting.is_empty:
+        if of[lane] == 0:  # no block would arrive: the one that stands for them is the last
             return int(counter[place]) == 1
         if counter[place] > of[lane]:
             reason = f"more than {of[lane]} blocks arrive at this counter"
