@@ -9,7 +9,7 @@ import pytest
 
 from loopnest.printers.c import _dialect as c_dialect
 from loopnest.printers.c import c_prelude, print_c
-from loopnest.printers.cuda import _dialect as cuda_dialect
+from loopnest.printers.cuda_functions import cuda_dialect
 from loopnest.printers.names import Names, identifier, symbol
 from nest_text import parse_nest
 

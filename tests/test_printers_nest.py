@@ -8,9 +8,21 @@ import pytest
 
 from loopnest import dtypes
 from loopnest.buffers import Buffer
-from loopnest.enums import Memory
-from loopnest.expr import ONE, ZERO, Load
-from loopnest.kir import Allocate, Collective, If, Loop, Program, Store, walk
+from loopnest.enums import Memory, ParallelType
+from loopnest.expr import ONE, ZERO, Load, Local, integer
+from loopnest.kir import (
+    Allocate,
+    Arrive,
+    Barrier,
+    Collective,
+    If,
+    Let,
+    Loop,
+    Program,
+    Shuffle,
+    Store,
+    walk,
+)
 from loopnest.printers.nest import nest_lines, print_nest
 from nest_text import parse_nest
 from printer_cases import FORMS, ROW_SUM, row_sum
@@ -25,11 +37,29 @@ def test_text_reads_back(text):
     assert print_nest(parse_nest(text)) == text
 
 
-def test_a_collective_is_one_line():
-    buffer = Buffer("T2", "T2", Memory.SHARED, dtypes.float32, (ONE,), (ONE,), ONE, "shared")
-    node = Collective("block_reduce", (), (buffer,), "block", "block", (Load(buffer, (ZERO,)),))
-    text = print_nest(Program("k", (), (node,)))
-    assert text.splitlines()[2:] == ["block_reduce block(T2[0])"]
+def test_statements_of_several_threads():
+    """Shuffles and arrivals define names; a collective declares what its body computes."""
+    part = Buffer("T2_acc", "T2", Memory.LOCAL, dtypes.float32, (ONE,), (ONE,), ONE, "accumulator")
+    count = Buffer("T2_count", "T2", Memory.GLOBAL, dtypes.int32, (ONE,), (ONE,), ONE, "counter")
+    offered, taken = Local("v0", dtypes.float32), Local("v1", dtypes.float32)
+    last = Local("T2_last", dtypes.bool_)
+    load = Load(part, (ZERO,))
+    body = (Let(offered, load), Shuffle(taken, offered, "xor", integer(16)))
+    dims = (ParallelType.block_x,)
+    nodes = (
+        Collective("sum", (taken,), (load,), dims, (ZERO,), lambda a, b: a, body),
+        Barrier("warp"),
+        Arrive(last, count, (ZERO,), integer(8)),
+    )
+    lines = print_nest(Program("k", (), nodes)).splitlines()[2:]
+    assert lines == [
+        "v1 = sum(T2_acc[0]) over block_x:",
+        "  let v0 = T2_acc[0]",
+        "  let v1 = shuffle_xor(v0, 16)",
+        "barrier warp",
+        "let T2_last = arrive(T2_count[0], 8)",
+    ]
+
 
 
 @pytest.mark.parametrize("text", FORMS, ids=lambda text: text.split("(")[0].split()[-1])
