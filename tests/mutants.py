@@ -6,203 +6,257 @@ changes make no difference to any result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from loopnest import dtypes
 from loopnest.buffers import Buffer
-from loopnest.expr import TRUE, Const, Expr, Index, Load, Op, integer, rewrite, substitute, walk
+from loopnest.enums import Memory, ParallelType
+from loopnest.expr import (
+    Const,
+    Expr,
+    Index,
+    LaunchIndex,
+    Load,
+    Op,
+    all_of,
+    integer,
+    substitute,
+    terms_of,
+    walk,
+)
 from loopnest.kir import (
     Allocate,
+    Arrive,
+    Barrier,
+    Collective,
     If,
     Let,
     Loop,
-    Output,
-    Param,
     Program,
+    Shuffle,
     Stmt,
     Store,
     bodies,
+    is_sync,
     map_body,
-    with_bodies,
 )
 from loopnest.kir import walk as statements
+from loopnest.lowered import Lowered
+from mutation.rewriting import neighbours, packed, replaced, swapped, with_buffer, with_extent
+
+if TYPE_CHECKING:
+    import pytest
+
+CORE = frozenset({
+    "predicate", "init", "identity", "store", "index", "claim", "bound", "buffer", "threads",
+    "order",
+})  # fmt: skip
+"""Kinds of changes that every nest has a place for."""
+
+KINDS = CORE | {"launch", "stride", "vector", "barrier", "shuffle", "arrival", "alias"}
+"""All kinds.
+
+predicate   drop, weaken (< to <=) or narrow a term of a test or of a `where`; an index off in it
+init        drop the store that a reduction starts with
+identity    start a reduction from another value
+store       drop any other store
+index       drop or change a term of an index of a store or a load
+claim       change what a statement declares: the coordinate of a store, the threads of a collective
+bound       a loop that runs once more or less
+buffer      one element less along an axis
+threads     swap two launch dimensions
+order       swap two neighbouring statements
+launch      one thread or block more or less along a launch dimension
+stride      rows that overlap, or lie further apart than the buffer has room for
+vector      a vector of twice or half the width
+barrier     remove it, narrow its scope, move it, let some threads pass by
+shuffle     another offset or mode
+arrival     another count or counter of an `Arrive`
+alias       let two shared buffers lie in one space
+"""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A changed program: the kind of the change, where, and the program."""
+    """A changed program: the kind of the change, where, the program.
+
+    `node` is the statement of the original program that was changed, None for a change of the
+    program as a whole.
+    """
 
     kind: str
     text: str
     program: Program
+    node: Stmt | None = None
 
 
-def mutants(program: Program) -> Iterator[Mutant]:
-    """Yield every mutant of `program`."""
+def mutants(program: Program, kinds: frozenset[str] = CORE) -> Iterator[Mutant]:
+    """Yield every mutant of `program` of these kinds."""
+    for mutant in _mutants(program):
+        if mutant.kind in kinds:
+            yield mutant
+
+
+def _mutants(program: Program) -> Iterator[Mutant]:
     nodes = list(dict.fromkeys(node for node, _ in statements(program.body)))
     for node in nodes:
-        match node:
-            case If():
-                yield from _of_test(program, node)
-            case Store():
-                yield from _of_store(program, node)
-            case Loop():
-                yield from _of_loop(program, node)
-            case Allocate():
-                yield from _of_buffer(program, node.storage)
+        yield from _OF[type(node)](program, node)
+    for param in program.params:
+        if param.kind == "workspace" and param.buffer is not None:
+            yield from _of_buffer(program, param.buffer, None)
     yield from _swapped_threads(program, nodes)
     yield from _swapped_neighbours(program)
+    yield from _of_launch(program)
+    yield from _aliased(program, nodes)
 
 
-def replaced(program: Program, old: Stmt, new: Stmt | tuple[Stmt, ...] | None) -> Program:
-    """Return `program` with one statement replaced (with `old`'s bodies unchanged by then)."""
+def break_lowering(monkeypatch: pytest.MonkeyPatch, kind: str, text: str) -> None:
+    """Let every kernel that is lowered be its first mutant of this kind whose text begins so.
 
-    def visit(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        result: list[Stmt] = []
-        for node in body:
-            if node is old:
-                result.extend(new if isinstance(new, tuple) else () if new is None else (new,))
-            else:
-                inner = tuple(visit(b) for b in bodies(node))
-                result.append(with_bodies(node, inner) if inner else node)
-        return tuple(result)
+    Kernels that have none stay as they are; no kernel is proved before it is compiled.
+    """
+    pipeline = import_module("loopnest.lower.pipeline")
+    real = pipeline.lower
 
-    return program.with_body(visit(program.body))
+    def broken(fusion: object) -> Lowered:
+        lowered: Lowered = real(fusion)
+        for mutant in mutants(lowered.program, KINDS):
+            if mutant.kind == kind and mutant.text.startswith(text):
+                return replace(lowered, program=mutant.program)
+        return lowered
 
-
-def _terms(condition: Expr) -> list[Expr]:
-    if isinstance(condition, Op) and condition.op == "and":
-        return [*_terms(condition.args[0]), *_terms(condition.args[1])]
-    return [condition]
+    monkeypatch.setenv("LOOPNEST_VERIFY", "0")
+    monkeypatch.setattr(pipeline, "lower", broken)
 
 
-def _all(terms: list[Expr]) -> Expr:
-    result: Expr = TRUE
-    for term in terms:
-        result = term if result is TRUE else Op("and", (result, term), dtypes.bool_)
-    return result
+# Tests
 
 
 def _of_test(program: Program, node: If) -> Iterator[Mutant]:
-    terms = _terms(node.condition)
+    for text, condition in _tests(node.condition):
+        test = If(condition, node.body, node.orelse, node.reason, node.origin)
+        yield Mutant("predicate", text, replaced(program, node, test), node)
+
+
+def _tests(condition: Expr) -> Iterator[tuple[str, Expr]]:
+    """Yield other conditions: a term dropped, weaker, narrower, or of another index."""
+    terms = terms_of(condition)
     for number, term in enumerate(terms):
         rest = [t for n, t in enumerate(terms) if n != number]
-        test = If(_all(rest), node.body, node.orelse, node.reason, node.origin)
-        yield Mutant("predicate", f"drop '{term}'", replaced(program, node, test))
-        if isinstance(term, Op) and term.op == "lt":
+        yield f"drop '{term}'", all_of(rest)
+        if not isinstance(term, Op):
+            continue
+        left, right = term.args[0], term.args[-1]
+        if term.op == "lt":
             for step, name in ((1, "weaken"), (-1, "narrow")):
-                bound = Op("add", (term.args[1], integer(step)), dtypes.index)
-                other = [*rest, Op("lt", (term.args[0], bound), dtypes.bool_)]
-                test = If(_all(other), node.body, node.orelse, node.reason, node.origin)
-                yield Mutant("predicate", f"{name} '{term}'", replaced(program, node, test))
+                bound = Op("add", (right, integer(step)), dtypes.index)
+                yield f"{name} '{term}'", all_of([*rest, Op("lt", (left, bound), dtypes.bool_)])
+        if term.op in ("lt", "le", "eq") and left.dtype is dtypes.index:
+            for index, other in _without(left):
+                changed = Op(term.op, (other, right), dtypes.bool_)
+                yield f"'{term}' {index}", all_of([*rest, changed])
+
+
+def _without(index: Expr) -> Iterator[tuple[str, Expr]]:
+    for var in dict.fromkeys(n for n in walk(index) if isinstance(n, Index)):
+        yield f"without {var}", substitute(index, {var: integer(0)})
+
+
+# Stores, loads, temporaries
 
 
 def _of_store(program: Program, node: Store) -> Iterator[Mutant]:
-    if node.role == "init":
-        yield Mutant("init", f"drop {node.storage.name} init", replaced(program, node, None))
-        if isinstance(node.value, Const):
-            other = Const(node.value.value == 0, node.value.dtype)
-            text = f"start {node.storage.name} from {other}"
-            yield Mutant("identity", text, replaced(program, node, replace(node, value=other)))
-    else:
-        yield Mutant("store", f"drop {node.storage.name}", replaced(program, node, None))
+    yield from _dropped(program, node)
     for place, index in enumerate(node.index):
         for name, other in _indices(index):
             changed = (*node.index[:place], other, *node.index[place + 1 :])
             text = f"store {node.storage.name}: {name}"
-            yield Mutant("index", text, replaced(program, node, replace(node, index=changed)))
-    for load in dict.fromkeys(n for n in walk(node.value) if isinstance(n, Load)):
-        for place, index in enumerate(load.args):
-            for name, other in _indices(index):
-                changed = (*load.args[:place], other, *load.args[place + 1 :])
-                value = substitute(node.value, {load: Load(load.buffer, changed, load.flat)})
-                text = f"load {load.buffer.name}: {name}"
-                yield Mutant("index", text, replaced(program, node, replace(node, value=value)))
+            yield Mutant("index", text, replaced(program, node, replace(node, index=changed)), node)
+    for kind, text, value in _values(node.value):
+        yield Mutant(kind, text, replaced(program, node, replace(node, value=value)), node)
     for place, index in enumerate(node.coordinate):
         if isinstance(index, Const):
             continue
         other = Op("add", (index, integer(1)), dtypes.index)
         changed = (*node.coordinate[:place], other, *node.coordinate[place + 1 :])
         text = f"claim of {node.tensor}: axis {place}"
-        yield Mutant("claim", text, replaced(program, node, replace(node, coordinate=changed)))
+        new = replace(node, coordinate=changed)
+        yield Mutant("claim", text, replaced(program, node, new), node)
+
+
+def _dropped(program: Program, node: Store) -> Iterator[Mutant]:
+    if node.role == "init":
+        text = f"drop {node.storage.name} init"
+        yield Mutant("init", text, replaced(program, node, None), node)
+        if isinstance(node.value, Const):
+            other = Const(node.value.value == 0, node.value.dtype)
+            text = f"start {node.storage.name} from {other}"
+            new = replace(node, value=other)
+            yield Mutant("identity", text, replaced(program, node, new), node)
+    else:
+        text = f"drop {node.storage.name}"
+        yield Mutant("store", text, replaced(program, node, None), node)
+
+
+def _values(value: Expr) -> Iterator[tuple[str, str, Expr]]:
+    """Yield (kind, text, other value): loads at other places, masks dropped."""
+    for load in dict.fromkeys(n for n in walk(value) if isinstance(n, Load)):
+        for place, index in enumerate(load.args):
+            for name, other in _indices(index):
+                changed = (*load.args[:place], other, *load.args[place + 1 :])
+                new = substitute(value, {load: Load(load.buffer, changed, load.flat)})
+                yield "index", f"load {load.buffer.name}: {name}", new
+    for mask in dict.fromkeys(n for n in walk(value) if isinstance(n, Op) and n.op == "where"):
+        if any(isinstance(n, Load) for n in walk(mask.args[0])):
+            continue  # part of the math
+        for text, condition in _tests(mask.args[0]):
+            new = Op("where", (condition, *mask.args[1:]), mask.dtype)
+            yield "predicate", f"mask: {text}", substitute(value, {mask: new})
 
 
 def _indices(index: Expr) -> Iterator[tuple[str, Expr]]:
     yield f"{index} + 1", Op("add", (index, integer(1)), dtypes.index)
-    for var in dict.fromkeys(n for n in walk(index) if isinstance(n, Index)):
-        yield f"{index} without {var}", substitute(index, {var: integer(0)})
+    for name, other in _without(index):
+        yield f"{index} {name}", other
     for number in dict.fromkeys(n for n in walk(index) if isinstance(n, Const) and n.value > 1):
         yield f"{index} with {number} + 1", substitute(index, {number: integer(number.value + 1)})
 
 
+def _of_let(program: Program, node: Let) -> Iterator[Mutant]:
+    if node.var.dtype is dtypes.index:
+        for name, other in _indices(node.value):
+            text = f"let {node.var.name}: {name}"
+            yield Mutant("index", text, replaced(program, node, replace(node, value=other)), node)
+    for kind, text, value in _values(node.value):
+        yield Mutant(kind, text, replaced(program, node, replace(node, value=value)), node)
+
+
+# Loops and launches
+
+
 def _of_loop(program: Program, node: Loop) -> Iterator[Mutant]:
     for step in (-1, 1):
-        var = Index(node.var.name, Op("add", (node.var.extent, integer(step)), dtypes.index))
-        body = _reindexed(node.body, {node.var: var})
-        new = Loop(var, node.parallel, node.axis, body, node.origin)
-        yield Mutant("bound", f"loop {node.index} {step:+}", replaced(program, node, new))
+        extent = Op("add", (node.var.extent, integer(step)), dtypes.index)
+        text = f"loop {node.index} {step:+}"
+        yield Mutant("bound", text, replaced(program, node, with_extent(node, extent)), node)
+    width = node.extent
+    if node.parallel is ParallelType.vectorize and isinstance(width, int):
+        for other in (width // 2, width * 2):
+            text = f"vectorize {node.index} by {other} instead of {width}"
+            new = with_extent(node, integer(other))
+            yield Mutant("vector", text, replaced(program, node, new), node)
 
 
-def _reindexed(body: tuple[Stmt, ...], mapping: dict[Expr, Expr]) -> tuple[Stmt, ...]:
-    return _rewritten(body, lambda e: substitute(e, mapping))
-
-
-def _rewritten(body: tuple[Stmt, ...], change: Callable[[Expr], Expr]) -> tuple[Stmt, ...]:
-    def rule(node: Stmt) -> Stmt:
-        match node:
-            case Store():
-                return replace(
-                    node,
-                    index=tuple(change(i) for i in node.index),
-                    value=change(node.value),
-                    coordinate=tuple(change(i) for i in node.coordinate),
-                )
-            case If():
-                return replace(node, condition=change(node.condition))
-            case Let():
-                return replace(node, value=change(node.value))
-        return node
-
-    return map_body(body, rule)
-
-
-def _of_buffer(program: Program, buffer: Buffer) -> Iterator[Mutant]:
-    for axis, extent in enumerate(buffer.shape):
-        small = Op("sub", (extent, integer(1)), dtypes.index)
-        shape = (*buffer.shape[:axis], small, *buffer.shape[axis + 1 :])
-        strides: list[Expr] = []
-        step: Expr = integer(1)
-        for size in reversed(shape):
-            strides.insert(0, step)
-            step = Op("mul", (step, size), dtypes.index)
-        new = replace(buffer, shape=shape, strides=tuple(strides), size=step)
-        yield Mutant("buffer", f"{buffer.name} axis {axis}", _with_buffer(program, buffer, new))
-
-
-def _with_buffer(program: Program, old: Buffer, new: Buffer) -> Program:
-    def rule(node: Expr) -> Expr | None:
-        if isinstance(node, Load) and node.buffer is old:
-            return Load(new, tuple(rewrite(a, rule) for a in node.args), node.flat)
-        return None
-
-    def swap(node: Stmt) -> Stmt:
-        if isinstance(node, Allocate) and node.storage is old:
-            return Allocate(new, node.origin)
-        if isinstance(node, Store) and node.storage is old:
-            return replace(node, storage=new)
-        return node
-
-    body = map_body(_rewritten(program.body, lambda e: rewrite(e, rule)), swap)
-    params = tuple(
-        Param(p.name, p.kind, p.dtype, new, p.shape) if p.buffer is old else p
-        for p in program.params
-    )
-    outputs = tuple(
-        Output(o.name, new, o.shape, o.inplace) if o.buffer is old else o for o in program.outputs
-    )
-    return Program(program.name, params, body, program.launch, outputs, program.conditions)
+def _of_launch(program: Program) -> Iterator[Mutant]:
+    for number, (dimension, extent) in enumerate(program.launch):
+        for step in (-1, 1):
+            other = (dimension, Op("add", (extent, integer(step)), dtypes.index))
+            launch = (*program.launch[:number], other, *program.launch[number + 1 :])
+            text = f"launch {dimension.value} {step:+}"
+            yield Mutant("launch", text, replace(program, launch=launch))
 
 
 def _swapped_threads(program: Program, nodes: list[Stmt]) -> Iterator[Mutant]:
@@ -219,35 +273,141 @@ def _swapped_threads(program: Program, nodes: list[Stmt]) -> Iterator[Mutant]:
                 return node
 
             text = f"swap {a.parallel.value} and {b.parallel.value}"
-            yield Mutant("threads", text, program.with_body(map_body(program.body, swap)))
+            yield Mutant("threads", text, program.with_body(map_body(program.body, swap)), a)
+
+
+# Order
 
 
 def _swapped_neighbours(program: Program) -> Iterator[Mutant]:
-    seen: set[int] = set()
+    for a, b in neighbours(program):
+        if not any(isinstance(n, Allocate) or is_sync(n) for n in (a, b)):
+            yield Mutant("order", "swap two neighbours", swapped(program, a, b), b)
 
-    def visit(body: tuple[Stmt, ...]) -> Iterator[tuple[Stmt, Stmt]]:
-        if id(body) in seen:
-            return
-        seen.add(id(body))
-        for a, b in pairwise(body):
-            if not isinstance(a, Allocate) and not isinstance(b, Allocate):
-                yield a, b
-        for node in body:
-            for inner in bodies(node):
-                yield from visit(inner)
 
-    for a, b in visit(program.body):
+# Statements of several threads
 
-        def swap(body: tuple[Stmt, ...], a: Stmt = a, b: Stmt = b) -> tuple[Stmt, ...]:
-            result = []
-            for node in body:
-                if node is a:
-                    result.append(b)
-                elif node is b:
-                    result.append(a)
-                else:
-                    inner = tuple(swap(x, a, b) for x in bodies(node))
-                    result.append(with_bodies(node, inner) if inner else node)
-            return tuple(result)
+_NARROWER = {"grid": "block", "block": "warp"}
 
-        yield Mutant("order", "swap two neighbours", program.with_body(swap(program.body)))
+
+def _of_barrier(program: Program, node: Barrier) -> Iterator[Mutant]:
+    def made(text: str, changed: Program) -> Mutant:
+        return Mutant("barrier", f"{text} barrier {node.scope}", changed, node)
+
+    yield made("remove", replaced(program, node, None))
+    if node.scope in _NARROWER:
+        narrow = replace(node, scope=_NARROWER[node.scope])
+        yield made("narrow", replaced(program, node, narrow))
+    for a, b in neighbours(program):
+        if node in (a, b):
+            yield made("raise" if b is node else "lower", swapped(program, a, b))
+    for loop, _ in statements(program.body):
+        if isinstance(loop, (Loop, If)) and any(node in inner for inner in bodies(loop)):
+            without = map_body((loop,), lambda n: None if n is node else n)
+            yield made("take out of its body", replaced(program, loop, (*without, node)))
+    for dimension, _ in program.launch:
+        if dimension.is_block:
+            test = Op("eq", (LaunchIndex(dimension), integer(0)), dtypes.bool_)
+            new = If(test, (node,))
+            yield made(f"only where {dimension.value} is 0:", replaced(program, node, new))
+
+
+def _of_shuffle(program: Program, node: Shuffle) -> Iterator[Mutant]:
+    changes: list[tuple[str, Shuffle]] = []
+    for step, name in ((1, "offset + 1"), (-1, "offset - 1")):
+        offset = Op("add", (node.offset, integer(step)), dtypes.index)
+        changes.append((name, replace(node, offset=offset)))
+    twice = Op("mul", (node.offset, integer(2)), dtypes.index)
+    changes.append(("offset * 2", replace(node, offset=twice)))
+    for mode in ("xor", "down", "lane"):
+        if mode != node.mode:
+            changes.append((f"{mode} instead of {node.mode}", replace(node, mode=mode)))
+    for text, new in changes:
+        changed = replaced(program, node, new)
+        yield Mutant("shuffle", f"shuffle {node.var.name}: {text}", changed, node)
+    for kind, text, value in _values(node.value):
+        yield Mutant(kind, text, replaced(program, node, replace(node, value=value)), node)
+
+
+def _of_arrival(program: Program, node: Arrive) -> Iterator[Mutant]:
+    for step in (-1, 1):
+        count = Op("add", (node.count, integer(step)), dtypes.index)
+        text = f"arrive {node.counter.name}: count {step:+}"
+        new = replace(node, count=count)
+        yield Mutant("arrival", text, replaced(program, node, new), node)
+    for place, index in enumerate(node.index):
+        for name, other in _indices(index):
+            changed = (*node.index[:place], other, *node.index[place + 1 :])
+            text = f"arrive {node.counter.name}: {name}"
+            new = replace(node, index=changed)
+            yield Mutant("arrival", text, replaced(program, node, new), node)
+
+
+def _of_collective(program: Program, node: Collective) -> Iterator[Mutant]:
+    """Yield other declarations of the same statements."""
+    used = [d for d, _ in program.launch if d.is_block]
+    other_dims = [tuple(d for d in node.dims if d is not dim) for dim in node.dims]
+    other_dims += [(*node.dims, d) for d in used if d not in node.dims]
+    for dims in other_dims:
+        over = ", ".join([d.value for d in dims]) or "no dimension"
+        text = f"claim of {node.name}: over {over}"
+        yield Mutant("claim", text, replaced(program, node, replace(node, dims=dims)), node)
+    for number, value in enumerate(node.identity):
+        if isinstance(value, Const):
+            other = Const(value.value == 0, value.dtype)
+            identity = (*node.identity[:number], other, *node.identity[number + 1 :])
+            new = replace(node, identity=identity)
+            text = f"claim of {node.name}: identity {other}"
+            yield Mutant("claim", text, replaced(program, node, new), node)
+
+
+# Buffers
+
+
+def _of_buffer(program: Program, buffer: Buffer, node: Stmt | None) -> Iterator[Mutant]:
+    for axis, extent in enumerate(buffer.shape):
+        small = Op("sub", (extent, integer(1)), dtypes.index)
+        shape = (*buffer.shape[:axis], small, *buffer.shape[axis + 1 :])
+        strides, size = packed(shape)
+        new = replace(buffer, shape=shape, strides=strides, size=size)
+        text = f"{buffer.name} axis {axis}"
+        yield Mutant("buffer", text, with_buffer(program, buffer, new), node)
+    for axis, stride in enumerate(buffer.strides):
+        if isinstance(stride, Const) and stride.value == 1:
+            continue
+        for step in (-1, 1):
+            other = Op("add", (stride, integer(step)), dtypes.index)
+            strides = (*buffer.strides[:axis], other, *buffer.strides[axis + 1 :])
+            new = replace(buffer, strides=strides)
+            text = f"{buffer.name} stride of axis {axis} {step:+}"
+            yield Mutant("stride", text, with_buffer(program, buffer, new), node)
+
+
+def _of_allocation(program: Program, node: Allocate) -> Iterator[Mutant]:
+    yield from _of_buffer(program, node.storage, node)
+
+
+def _aliased(program: Program, nodes: list[Stmt]) -> Iterator[Mutant]:
+    shared = [n for n in nodes
+              if isinstance(n, Allocate) and n.storage.memory is Memory.SHARED]  # fmt: skip
+    for number, a in enumerate(shared):
+        for b in shared[number + 1 :]:
+            root = a.storage.alias_of or a.storage.name
+            if root in (b.storage.name, b.storage.alias_of):
+                continue
+            changed = with_buffer(program, b.storage, replace(b.storage, alias_of=root))
+            yield Mutant("alias", f"{b.storage.name} in the space of {root}", changed, b)
+
+
+_OF: Mapping[type[Stmt], Callable[[Program, Any], Iterator[Mutant]]] = {
+    If: _of_test,
+    Store: _of_store,
+    Loop: _of_loop,
+    Allocate: _of_allocation,
+    Let: _of_let,
+    Barrier: _of_barrier,
+    Shuffle: _of_shuffle,
+    Arrive: _of_arrival,
+    Collective: _of_collective,
+}
+"""What may be changed in a statement of each class."""

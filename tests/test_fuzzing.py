@@ -10,72 +10,10 @@ import pytest
 
 import loopnest as ln
 from fuzzing import Case, Failure, Session, check, expect
-from fuzzing.bounds import Approx, bounded_outputs
-from fuzzing.judge import compare, difference, refusal_of, require_order
+from fuzzing.judge import compare, refusal_of, require_order
 from fuzzing.program import primitive_of
 from fuzzing.shrink import Shrinker
 from fuzzing.snapshot import Snapshot
-
-
-def bounds_of(f: ln.Fusion, *arrays: np.ndarray) -> list[Approx]:
-    return bounded_outputs(f, arrays, {}, {})
-
-
-# Bounds
-
-
-def test_bound_of_a_sum_grows_with_its_length() -> None:
-    """(n - 1) u times the sum of the magnitudes."""
-    for length in (2, 100):
-        with ln.Fusion() as f:
-            f.output(ln.sum(f.input("x", (length,), ln.float32), 0), "y")
-        (found,) = bounds_of(f, np.full(length, 0.1, np.float32))
-        steps = (length - 1) * 2.0**-24
-        wanted = steps / (1 - steps) * length * float(np.float32(0.1))
-        np.testing.assert_allclose(found.error, wanted, rtol=1e-12)
-
-
-def test_what_needs_no_rounding_has_no_error() -> None:
-    with ln.Fusion() as f:
-        x = f.input("x", (4,), ln.float32)
-        f.output(ln.sum(ln.abs(x) * 0.5 - 2.0, 0), "y")
-    (found,) = bounds_of(f, np.array([0.25, -1.5, 3.0, 7.0], np.float32))
-    assert found.error == 0
-    assert found.value == -2.125
-
-
-def test_a_step_that_may_go_either_way_may_be_anything() -> None:
-    with ln.Fusion() as f:
-        x = f.input("x", (3,), ln.float32)
-        f.output(ln.floor(x * (1 / 3) * 3.0), "y")
-    (found,) = bounds_of(f, np.array([1.0, 1.5, -2.0], np.float32))
-    assert np.isinf(found.error).tolist() == [True, False, True]
-    assert found.unknown == 2
-
-
-def test_bound_covers_float32_and_not_much_more() -> None:
-    rng = np.random.default_rng(0)
-    array = rng.uniform(-2, 2, (64, 33)).astype(np.float32)
-    with ln.Fusion() as f:
-        x = f.input("x", (64, 33), ln.float32)
-        f.output(ln.tanh(ln.sum(ln.exp(x) * x, 1)), "y")
-    (found,) = bounds_of(f, array)
-    single = np.zeros(64, np.float32)
-    for column in (np.exp(array) * array).T:
-        single += column
-    error = np.abs(np.tanh(single) - found.value)
-    assert (error <= found.error).all()
-    assert found.error.max() < 1e-3
-
-
-def test_16_bit_tensors_are_rounded_once_more() -> None:
-    with ln.Fusion() as f:
-        x = f.input("x", (1,), ln.float16)
-        f.output(ln.exp(x), "y")
-    (found,) = bounds_of(f, np.array([1.0], np.float16))
-    assert found.value == np.float16(np.exp(1.0))
-    assert 2.0**-10 < found.error / found.value < 2.0**-9
-
 
 # Comparison
 
@@ -97,12 +35,6 @@ def test_a_wrong_element_is_seen(wrong: float) -> None:
         compare([result], expected, "here")
 
 
-def test_nan_equals_nan_only() -> None:
-    values, exact = np.array([np.nan, 1.0], np.float32), Approx(np.zeros(2), np.zeros(()))
-    assert difference(values, values, exact, ln.float32) == ""
-    assert "at [0] is" in difference(np.ones(2, np.float32), values, exact, ln.float32)
-
-
 def test_a_schedule_that_computes_something_else_is_seen() -> None:
     """The meaning of a definition is changed behind the judge's back."""
     f, expected = exp_case()
@@ -112,7 +44,7 @@ def test_a_schedule_that_computes_something_else_is_seen() -> None:
         other.output(ln.sin(x), "y")
     assert y.definition is not None
     object.__setattr__(y.definition, "values", other["y"].definition.values)
-    with pytest.raises(Failure, match=r"^result: y at \[0\] .*\n  at: .* by ln.evaluate"):
+    with pytest.raises(Failure, match=r"^result: y at .*\n  at: .* by ln.evaluate"):
         check(f, expected)
 
 

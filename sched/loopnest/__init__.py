@@ -99,6 +99,7 @@ from loopnest.tensor import TensorView
 if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     from loopnest import kir
     from loopnest.cli import main
+    from loopnest.error_bound import error_bound
     from loopnest.evaluate import evaluate
     from loopnest.interpreter.diagnosis import diagnose
     from loopnest.kernel import Kernel, compile, compile_many, lower
@@ -120,6 +121,7 @@ _LAZY = {
     "compile_many": "loopnest.kernel",
     "dependency_chains": "loopnest.schedule.chains",
     "diagnose": "loopnest.interpreter.diagnosis",
+    "error_bound": "loopnest.error_bound",
     "evaluate": "loopnest.evaluate",
     "inline_most": "loopnest.schedule.inline",
     "kernel": "loopnest.script",
@@ -182,6 +184,7 @@ __all__ = [
     "div",
     "eq",
     "erf",
+    "error_bound",
     "evaluate",
     "exp",
     "exp2",

@@ -12,7 +12,7 @@ reference. Nothing but this module is loaded before a test asks for the fixture.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,12 +20,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from loopnest.fusion import Fusion
     from loopnest.kernel import Kernel
     from loopnest.script import KernelDef
-    from loopnest.trial import Arguments
+    from loopnest.trial import Arguments, Wanted
 
 _SMALL = (37, 19, 23, 11)
 """Sizes for tests: no factor divides them."""
@@ -125,19 +123,17 @@ def _check_results(
     sizes: Mapping[str, int],
 ) -> None:
     __tracebackhide__ = True
-    from loopnest.evaluate import evaluate
-    from loopnest.trial import expected
+    from loopnest.trial import expected, oracle
 
     arguments = _arguments(kernel, fusion, sizes)
-    keywords = arguments.keywords(fusion)
-    oracle = evaluate(fusion, *arguments.arrays, **keywords)
-    wanted = {"the oracle": oracle if isinstance(oracle, tuple) else (oracle,)}
-    reference = expected(kernel, fusion, arguments, params)
-    if reference is not None:
-        wanted["the reference"] = reference
+    wanted = {
+        "the oracle": oracle(fusion, arguments),
+        "the reference": expected(kernel, fusion, arguments, params),
+    }
+    known = {source: arrays for source, arrays in wanted.items() if arrays is not None}
     problems: list[str] = []
     for target in _targets():
-        problems.extend(_problems(target, fusion, lowered, arguments, wanted))
+        problems.extend(_problems(target, fusion, lowered, arguments, known))
     if problems:
         pytest.fail("\n".join(problems), False)
 
@@ -147,7 +143,7 @@ def _problems(
     fusion: Fusion,
     lowered: Kernel,
     arguments: Arguments,
-    wanted: Mapping[str, Sequence[npt.NDArray[Any]]],
+    wanted: Mapping[str, Wanted],
 ) -> Iterator[str]:
     from loopnest.kernel import compile
     from loopnest.trial import judge

@@ -1,23 +1,34 @@
-"""Trying a kernel out: made inputs, what its reference says of them, and the comparison."""
+"""Trying a kernel out: made inputs, what its math and its reference say of them, the comparison.
+
+Results are right where they lie in the interval that the oracle gives with its values (see
+`enclosure`). A reference is one more computation of the same math, with rounding errors of its own:
+it gets the inputs in float64 but may compute in float32 as well, by another formula than the math,
+without the rounding to 16-bit types. So it has to lie in the interval of such computations, and the
+results too. No tolerance is made up anywhere.
+"""
 
 from __future__ import annotations
 
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from loopnest.arguments import check_conditions, size_value
 from loopnest.dtypes import DType
 from loopnest.errors import DefinitionError, LaunchError
 from loopnest.fusion import Fusion
-from loopnest.tolerance import Verdict, bounds, compare
+from loopnest.sample import Sample, choose
+from loopnest.tensor import TensorView
+from loopnest.tolerance import Reference, Verdict, compare
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from loopnest.enclosure.accuracy import Arithmetic
+    from loopnest.enclosure.intervals import Enclosure
     from loopnest.script import KernelDef, Range
 
 Array: TypeAlias = "npt.NDArray[Any]"
@@ -117,19 +128,112 @@ def _made(
     return np.asarray(values).astype(dtype.numpy)
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Wanted(Sequence["Array"]):
+    """What results are compared with: an array an output.
+
+    Args:
+        arrays: those of the reference, or of the oracle at the coordinates in `sample`.
+        enclosures: what results of a kernel lie in, at the coordinates in `sample`.
+        loose: what results of a reference lie in; None where the arrays are the oracle's.
+        sample: the coordinates that are compared.
+    """
+
+    arrays: tuple[Array, ...]
+    enclosures: tuple[Enclosure, ...]
+    loose: tuple[Enclosure, ...] | None
+    sample: Sample
+
+    @overload
+    def __getitem__(self, index: int) -> Array: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Array, ...]: ...
+    def __getitem__(self, index: int | slice) -> Array | tuple[Array, ...]:
+        return self.arrays[index]
+
+    def __len__(self) -> int:
+        return len(self.arrays)
+
+
+MOST_POINTS = 1 << 24
+"""The oracle evaluates at most so many points, 24 bytes each while needed: some seconds. Of larger
+problems it takes a part."""
+
+
+def oracle(
+    fusion: Fusion, arguments: Arguments, fast_math: bool = False, most: int = MOST_POINTS
+) -> Wanted | None:
+    """Return what the math gives, an array an output; None where even a part would take long.
+
+    Args:
+        fusion: the math, scheduled or not.
+        arguments: of the launch.
+        fast_math: whether the kernel was compiled with ``fast_math=True``.
+        most: at how many points to evaluate it at most.
+    """
+    from loopnest.enclosure.accuracy import Arithmetic
+    from loopnest.numeric import stored
+
+    sample = choose(fusion, arguments.sizes, most)
+    if sample is None:
+        return None
+    found = _enclosed(fusion, arguments, Arithmetic(fast_math), sample)
+    arrays = [stored(e.value, t.dtype) for e, t in zip(found, fusion.outputs, strict=True)]
+    return Wanted(tuple(arrays), found, None, sample)
+
+
+def _enclosed(
+    fusion: Fusion, arguments: Arguments, arithmetic: Arithmetic, sample: Sample
+) -> tuple[Enclosure, ...]:
+    from loopnest.error_bound import enclosures
+
+    keywords = arguments.keywords(fusion)
+    found = enclosures(fusion, arguments.arrays, keywords, None, arithmetic, sample.places)
+    return tuple([found[tensor.name] for tensor in fusion.outputs])
+
+
 def expected(
-    kernel: KernelDef, fusion: Fusion, arguments: Arguments, params: Mapping[str, Any]
-) -> tuple[Array, ...] | None:
-    """Return what the kernel's reference gives, an array an output; None where it has none.
+    kernel: KernelDef,
+    fusion: Fusion,
+    arguments: Arguments,
+    params: Mapping[str, Any],
+    fast_math: bool = False,
+    most: int = MOST_POINTS,
+) -> Wanted | None:
+    """Return what the kernel's reference gives, an array an output.
+
+    Args:
+        kernel: which has the reference.
+        fusion: its math, scheduled or not.
+        arguments: of the launch.
+        params: parameters of the math, which the reference may take.
+        fast_math: whether the kernel was compiled with ``fast_math=True``.
+        most: at how many points to evaluate the oracle at most, which says how exact it must be.
+
+    Returns:
+        None where it has no reference, or too much is reduced to each result for the oracle.
 
     Raises:
         DefinitionError: it gives another number of arrays than there are outputs.
     """
+    from loopnest.enclosure.accuracy import Arithmetic
+
+    exact = oracle(fusion, arguments, fast_math, most) if kernel.reference is not None else None
+    if exact is None:
+        return None
+    arrays = _referred(kernel, fusion, arguments, params)
+    loose = _enclosed(fusion, arguments, Arithmetic(fast_math, reference=True), exact.sample)
+    return Wanted(arrays, exact.enclosures, loose, exact.sample)
+
+
+def _referred(
+    kernel: KernelDef, fusion: Fusion, arguments: Arguments, params: Mapping[str, Any]
+) -> tuple[Array, ...]:
+    """Return what the reference gives, as arrays."""
     import numpy as np
 
     reference = kernel.reference
-    if reference is None:
-        return None
+    assert reference is not None
     wide = [
         array.astype(np.float64) if tensor.dtype.is_float else array.copy()
         for tensor, array in zip(fusion.inputs, arguments.arrays, strict=True)
@@ -154,26 +258,38 @@ def expected(
     return tuple([np.asarray(array) for array in several])
 
 
-def points(fusion: Fusion, sizes: Mapping[str, int]) -> int:
-    """Return at how many points the oracle would evaluate definitions."""
-    total = 0
-    for tensor in fusion.tensors:
-        count = 1
-        for axis in tensor.root_domain:
-            count *= size_value(axis.size, sizes)
-        total += count
-    return total
+def judge(fusion: Fusion, sizes: Mapping[str, int], actual: Any, wanted: Wanted) -> list[Verdict]:
+    """Return how each output compares with what was expected.
 
-
-def judge(
-    fusion: Fusion, sizes: Mapping[str, int], actual: Any, wanted: Sequence[Array]
-) -> list[Verdict]:
-    """Return how each output compares with what was expected; see `tolerance`."""
+    Args:
+        fusion: the math.
+        sizes: of each size symbol.
+        actual: what the kernel returned.
+        wanted: by `oracle` or `expected`.
+    """
     import numpy as np
 
-    found = bounds(fusion, sizes)
     results = actual if isinstance(actual, tuple) else (actual,)
-    return [
-        compare(tensor.name, np.asarray(got), want, tensor.dtype, found[tensor])
-        for tensor, got, want in zip(fusion.outputs, results, wanted, strict=True)
-    ]
+    verdicts = []
+    for number, (tensor, result) in enumerate(zip(fusion.outputs, results, strict=True)):
+        shape = tuple([size_value(size, sizes) for size in tensor.sizes])
+        verdicts.append(_verdict(tensor, shape, np.asarray(result), wanted, number))
+    return verdicts
+
+
+def _verdict(
+    tensor: TensorView, shape: tuple[int, ...], result: Array, wanted: Wanted, number: int
+) -> Verdict:
+    sample, enclosure, reference = wanted.sample, wanted.enclosures[number], None
+    if result.shape != shape:
+        return Verdict(tensor.name, problem=f"its shape is {result.shape}, not {shape}")
+    if wanted.loose is not None:
+        array = wanted.arrays[number]
+        if array.shape != shape:
+            problem = f"the reference has the shape {array.shape}, not {shape}"
+            return Verdict(tensor.name, problem=problem)
+        reference = Reference(sample.of(tensor, array), wanted.loose[number])
+    found = compare(tensor.name, sample.of(tensor, result), enclosure, reference)
+    if found.size == result.size:
+        return found
+    return replace(found, place=sample.index(tensor, found.place), whole=result.size)

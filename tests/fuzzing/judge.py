@@ -15,17 +15,19 @@ import numpy as np
 
 import loopnest as ln
 from fuzzing.arrays import Array, make_arrays
-from fuzzing.bounds import Approx, bounded_outputs, unit
 from fuzzing.failures import Failure
 from fuzzing.snapshot import Snapshot
 from loopnest.dtypes import DType
+from loopnest.enclosure.intervals import Enclosure
+from loopnest.error_bound import enclosures
 from loopnest.kernel import Kernel
 from loopnest.kernel import compile as compile_kernel
 from loopnest.kernel import lower as lower_fusion
-from loopnest.numeric import rounded
+from loopnest.numeric import stored
 from loopnest.runtime.c_compiler import find_compiler
 from loopnest.schedule.loop_groups import Conflict
 from loopnest.schedule.loops import LoopForest
+from loopnest.tolerance import compare as compare_elements
 
 TARGETS = ("interpret", "c") if find_compiler() is not None else ("interpret",)
 
@@ -34,14 +36,14 @@ TARGETS = ("interpret", "c") if find_compiler() is not None else ("interpret",)
 class Expected:
     """What a fusion computes of some arrays.
 
-    `outputs` are the oracle's; `bounds` say how far a correct kernel may be from them.
+    `outputs` are the oracle's; in `enclosures` lies what a correct kernel gives.
     """
 
     sizes: Mapping[str, int]
     arrays: Sequence[Array]
     keywords: Mapping[str, Any]
     outputs: Sequence[Array]
-    bounds: Sequence[Approx]
+    enclosures: Sequence[Enclosure]
     dtypes: Sequence[DType]
     names: Sequence[str]
 
@@ -54,22 +56,22 @@ def expect(fusion: ln.Fusion, sizes: Mapping[str, int], data: int = 0) -> Expect
     """Return what `fusion`, which is not scheduled yet, computes at `sizes`.
 
     Raises:
-        Failure: the oracle and the second evaluation (`fuzzing.bounds`) disagree.
+        Failure: the oracle gives other values when it bounds errors.
     """
     arrays, keywords = make_arrays(fusion, sizes, data)
     try:
         outputs = _oracle(fusion, arrays, keywords)
+        found = enclosures(fusion, arrays, keywords)
     except ln.LoopnestError:
         raise
     except Exception as error:
         raise Failure("oracle", f"{type(error).__name__}: {error}", where=str(sizes)) from error
-    scalars = {s.name: keywords[s.name] for s in fusion.scalars}
-    bounds = bounded_outputs(fusion, arrays, scalars, sizes)
+    bounds = [found[t.name] for t in fusion.outputs]
     dtypes = [t.dtype for t in fusion.outputs]
     names = [t.name for t in fusion.outputs]
-    found = Expected(sizes, arrays, keywords, outputs, bounds, dtypes, names)
-    _require_agreement(found)
-    return found
+    expected = Expected(sizes, arrays, keywords, outputs, bounds, dtypes, names)
+    _require_agreement(expected)
+    return expected
 
 
 def _oracle(
@@ -80,56 +82,16 @@ def _oracle(
 
 
 def _require_agreement(found: Expected) -> None:
-    parts = zip(found.outputs, found.bounds, found.dtypes, found.names, strict=True)
-    for output, bound, dtype, name in parts:
-        if output.dtype != dtype.numpy or output.shape != bound.value.shape:
-            what = f"{name} is {output.dtype}{output.shape}, not {dtype}{bound.value.shape}"
-            raise Failure("oracle", what, where=str(found.sizes))
-        problem = difference(output, bound.value, bound, dtype)
-        if problem:
-            raise Failure("oracle", f"{name} {problem}", where=str(found.sizes))
-
-
-def tolerance(expected: Array, bound: Approx, dtype: DType) -> Array:
-    """Return how far each element may be: its bound, and the rounding of both to `dtype`."""
-    error = np.broadcast_to(np.asarray(bound.error, np.float64), np.shape(expected))
-    if not dtype.is_float:
-        return error
-    with np.errstate(all="ignore"):
-        ulp = unit(dtype) * (np.abs(_wide(expected)) + error) + float(_tiny(dtype))
-    return np.where(np.isinf(error), np.inf, np.where(error > 0, error + 2 * ulp, 0.0))
-
-
-def _tiny(dtype: DType) -> float:
-    return {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149}.get(dtype.name, 0.0)
-
-
-def _wide(values: Array) -> Array:
-    return values.astype(np.float64) if values.dtype.kind in "fV" else values
-
-
-def difference(found: Array, expected: Array, bound: Approx, dtype: DType) -> str:
-    """Return how `found` differs from `expected` beyond its tolerance; "" where it does not."""
-    if found.shape != np.shape(expected):
-        return f"has shape {found.shape}, not {np.shape(expected)}"
-    allowed = tolerance(expected, bound, dtype)
-    if dtype.is_float:
+    parts = zip(found.outputs, found.enclosures, found.dtypes, found.names, strict=True)
+    for output, enclosure, dtype, name in parts:
         with np.errstate(all="ignore"):
-            mine, theirs = _wide(found), np.asarray(rounded(np.asarray(expected), dtype))
-            theirs = _wide(theirs)
-            same = np.abs(mine - theirs) <= allowed
-        same |= (mine == theirs) | (np.isnan(mine) & np.isnan(theirs)) | np.isinf(allowed)
-    else:
-        mine, theirs = found, np.asarray(expected)
-        same = (mine == theirs) | np.isinf(allowed)
-    if same.all():
-        return ""
-    place = tuple(int(i) for i in np.argwhere(~same)[0])
-    count = int(np.count_nonzero(~same))
-    return (
-        f"at {list(place)} is {mine[place]!r}, not {theirs[place]!r} within "
-        f"{float(allowed[place]):.3g}; {count} of {same.size} elements differ"
-    )
+            value = stored(enclosure.value, dtype)
+        if output.dtype != value.dtype or output.shape != value.shape:
+            what = f"{name} is {output.dtype}{output.shape}, not {value.dtype}{value.shape}"
+            raise Failure("oracle", what, where=str(found.sizes))
+        if output.tobytes() != value.tobytes():
+            raise Failure("oracle", f"{name} is not what its bound is of", where=str(found.sizes))
+    compare(found.outputs, found, f"{dict(found.sizes)} by ln.evaluate", "oracle")
 
 
 # A schedule call
@@ -283,15 +245,17 @@ def _poisoned(like: Array) -> Array:
     return array
 
 
-def compare(results: Sequence[Array], expected: Expected, where: str) -> None:
-    """Raise `Failure` where a result is not what the oracle says."""
-    parts = zip(
-        results, expected.outputs, expected.bounds, expected.dtypes, expected.names, strict=True
-    )
-    for result, output, bound, dtype, name in parts:
-        problem = difference(result, output, bound, dtype)
-        if problem:
-            raise Failure("result", f"{name} {problem}", where=where)
+def compare(results: Sequence[Array], expected: Expected, where: str, kind: str = "result") -> None:
+    """Raise `Failure` where a result is none that a correct kernel may give."""
+    for result, enclosure, name in zip(results, expected.enclosures, expected.names, strict=True):
+        verdict = compare_elements(name, result, enclosure)
+        if verdict.ok:
+            continue
+        what = str(verdict)
+        if verdict.place:
+            got, want = result[verdict.place], enclosure.value[verdict.place]
+            what = f"{name} at {list(verdict.place)} is {got!r}, not {want!r}: {verdict}"
+        raise Failure(kind, what, where=where)
 
 
 def check(fusion: ln.Fusion, expected: Sequence[Expected], targets: Sequence[str] = TARGETS) -> str:

@@ -22,8 +22,11 @@ users call them on the object. `loopnest` itself never imports this package.
 """
 
 from loopnest.graph.autodiff import gradient
+from loopnest.graph.cse_across import cse
 from loopnest.graph.errors import GraphError
 from loopnest.graph.evaluate import evaluate
+from loopnest.graph.explain import explain_fusion
+from loopnest.graph.find import find
 from loopnest.graph.graph import Graph, body_of, call_graph, count_ops
 from loopnest.graph.leaves import Variable, assign, const, get_item, group, make_tuple, var
 from loopnest.graph.node import Node, TensorType, TupleType
@@ -120,7 +123,15 @@ from loopnest.graph.ops import (
 )
 from loopnest.graph.parser import parse
 from loopnest.graph.passes import (
+    AlterOpLayout,
+    AutoInline,
+    DeadCodeElimination,
+    Distribute,
+    EliminateCommonSubexpr,
+    FoldConstant,
     FunctionPass,
+    FuseOps,
+    LayoutRule,
     Module,
     ModulePass,
     Pass,
@@ -131,6 +142,7 @@ from loopnest.graph.passes import (
     PrintIR,
     SameValues,
     Sequential,
+    SimplifyExpr,
     Target,
     WellFormed,
     apply_passes,
@@ -139,8 +151,10 @@ from loopnest.graph.passes import (
     module_pass,
     pass_instrument,
     pass_names,
+    register_alter_op_layout,
     register_option,
     register_pass,
+    unregister_alter_op_layout,
     unregister_pass,
 )
 from loopnest.graph.printer import to_text
@@ -154,15 +168,24 @@ from loopnest.graph.registry import (
     register_op,
 )
 from loopnest.graph.rewrite import ExprMutator, ExprVisitor, rewrite, substitute
+from loopnest.graph.show import show
 from loopnest.graph.structural import structural_equal, structural_hash
 from loopnest.graph.wellformed import check
 
 __all__ = [
+    "AlterOpLayout",
+    "AutoInline",
+    "DeadCodeElimination",
+    "Distribute",
+    "EliminateCommonSubexpr",
     "ExprMutator",
     "ExprVisitor",
+    "FoldConstant",
     "FunctionPass",
+    "FuseOps",
     "Graph",
     "GraphError",
+    "LayoutRule",
     "Module",
     "ModulePass",
     "Node",
@@ -175,6 +198,7 @@ __all__ = [
     "PrintIR",
     "SameValues",
     "Sequential",
+    "SimplifyExpr",
     "Target",
     "TensorType",
     "TupleType",
@@ -209,6 +233,7 @@ __all__ = [
     "cos",
     "count_ops",
     "cross_entropy",
+    "cse",
     "div",
     "eq",
     "erf",
@@ -216,6 +241,8 @@ __all__ = [
     "exp",
     "exp2",
     "expand_dims",
+    "explain_fusion",
+    "find",
     "flip",
     "floor",
     "fma",
@@ -270,6 +297,7 @@ __all__ = [
     "pow",
     "prod",
     "reciprocal",
+    "register_alter_op_layout",
     "register_attr",
     "register_op",
     "register_option",
@@ -279,6 +307,7 @@ __all__ = [
     "rewrite",
     "round",
     "rsqrt",
+    "show",
     "sigmoid",
     "silu",
     "sin",
@@ -295,6 +324,7 @@ __all__ = [
     "to_text",
     "transpose",
     "trunc",
+    "unregister_alter_op_layout",
     "unregister_pass",
     "unslice",
     "var",

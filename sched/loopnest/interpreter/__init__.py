@@ -62,7 +62,7 @@ class Interpreter:
             if len(self._known) >= MAX_SIZES:
                 self._known.clear()
             found = self._known[key] = Expansions(Setting(self.program, sizes))
-        if thread_order is None:
+        if thread_order is None or found.setting.is_empty:
             Machine(found, arrays, scalars, self.races).run()
         else:
             OrderedMachine(found, arrays, scalars, thread_order).run()

@@ -259,7 +259,12 @@ def _widened(body: tuple[TreeItem, ...], plan: Plan) -> tuple[TreeItem, ...]:
 def _widen(tree: Tree, plan: Plan) -> Tree:
     """Make a loop bound to threads that holds a barrier run over the whole launch."""
     tree = replace(tree, body=_widened(tree.body, plan))
-    if tree.var is None or tree.spec is None or not tree.spec.parallel.is_thread:
+    if tree.var is None or tree.spec is None:
+        return tree
+    if tree.spec.parallel is ParallelType.cpu_parallel and _holds_sync(tree):
+        # Threads that meet in it go through its iterations together.
+        return replace(tree, spec=replace(tree.spec, parallel=ParallelType.serial))
+    if not tree.spec.parallel.is_thread:
         return tree
     extent = plan.launch[tree.spec.parallel]
     if plan.algebra.equal(extent, tree.spec.extent) or not _holds_sync(tree):

@@ -248,19 +248,16 @@ class Cutter:
         found.close(Fork(loop, (self._listing(node.body, guards),)))
 
     def _fork_if(self, node: If, found: Listing, guards: tuple[Expr, ...]) -> None:
-        condition = node.condition
-        if not self.is_uniform(condition):
-            together = self._is_taken_together(node)
-            if together or not is_formula(condition):
-                condition = test = self._name("taken", condition, found, guards)
-                if together:
-                    self.decided[test] = None
-            if not together:
-                self._guard(node, condition, found, guards)
+        test = node.condition
+        if not self.is_uniform(test):
+            if not self._is_taken_together(node):
+                self._guard(node, found, guards)
                 return
+            test = decided = self._name("taken", test, found, guards)
+            self.decided[decided] = None
         found.close()
         branches = (self._listing(node.body, guards), self._listing(node.orelse, guards))
-        found.close(Fork(replace(node, condition=condition, body=(), orelse=()), branches))
+        found.close(Fork(replace(node, condition=test, body=(), orelse=()), branches))
 
     def _is_taken_together(self, node: If) -> bool:
         """Whether all threads meet in a branch, not those of a warp only."""
@@ -272,7 +269,11 @@ class Cutter:
                 return True
         return False
 
-    def _guard(self, node: If, test: Local, found: Listing, guards: tuple[Expr, ...]) -> None:
+    def _guard(self, node: If, found: Listing, guards: tuple[Expr, ...]) -> None:
+        """Put the branches of `node` under tests of their own; a formula is evaluated again."""
+        test = node.condition
+        if not is_formula(test):
+            test = self._name("taken", test, found, guards)
         otherwise = Op("not", (test,), dtypes.bool_)
         for guard, body in ((test, node.body), (otherwise, node.orelse)):
             for inner in body:

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from loopnest import kir
 from loopnest.errors import VerifyError
 from loopnest.math_snapshot import MathSnapshot
-from loopnest.verify.exact import Exact
-from loopnest.verify.lanes import NoLaunch, TooMany, Undecidable
-from loopnest.verify.model import Model
-from loopnest.verify.obligations import Mismatch, Work, work_of
+from loopnest.verify.enumerated import enumerated, named
+from loopnest.verify.matching import Mismatch
+from loopnest.verify.model import Model, Site
+from loopnest.verify.obligations import Exchange, Work, exchange_of, work_of
 from loopnest.verify.poly import NotAffine
 from loopnest.verify.report import Finding, Report
-from loopnest.verify.sizes import fulfils, points_at, small_sizes
-from loopnest.verify.symbolic import NotProved, Symbolic
+from loopnest.verify.sizes import fulfils
+from loopnest.verify.symbolic import NotProved, prove
 from loopnest.verify.witness import Witness
 
 _log = logging.getLogger("loopnest")
-
-MOST_SIZES = 12
-"""How many sets of small sizes are looked at where a proof for all sizes is not found."""
-
-MOST_POINTS = 1_000_000
-"""How many points of statements are looked at in all of them together."""
-
-MOST_FIRST = 4_000_000
-"""How many points may be looked at where it would be none else."""
 
 
 def verify(k: Any, **sizes: int) -> Report:
@@ -61,21 +52,21 @@ def verify_program(
     given = dict(sizes or {})
     _check_sizes(program, given)
     model = Model(program)
-    works, problems = _works(model, math)
+    works, exchanges, problems = _obligations(model, math)
     if problems:
         refuted = [f for f in problems if f.status == "refuted"]
         return Report("refuted" if refuted else "unknown", tuple(refuted or problems))
     hints: list[dict[str, int]] = []
     try:
-        notes = Symbolic(model, math, works, given).prove()
+        notes = prove(model, math, works, exchanges, given)
     except (NotProved, NotAffine) as why:
         _log.debug("verify %s: no proof for all sizes: %s", program.name, why)
         if isinstance(why, NotProved) and why.sizes:
             hints.append(why.sizes)
     else:
-        scope = _named(given) if given else "all sizes"
+        scope = named(given) if given else "all sizes"
         return Report("proved", tuple(notes), scope)
-    return _enumerated(model, math, works, given, hints)
+    return enumerated(model, math, works, exchanges, given, hints)
 
 
 def _check_sizes(program: kir.Program, given: Mapping[str, int]) -> None:
@@ -90,73 +81,50 @@ def _check_sizes(program: kir.Program, given: Mapping[str, int]) -> None:
         raise VerifyError(subject, f"the sizes {dict(given)} break an assumption of the kernel")
 
 
-def _works(model: Model, math: MathSnapshot) -> tuple[list[Work], list[Finding]]:
+def _obligations(
+    model: Model, math: MathSnapshot
+) -> tuple[list[Work], list[Exchange], list[Finding]]:
+    """Return the stores and collectives with what the math demands, and what it does not know."""
     works: list[Work] = []
+    exchanges: list[Exchange] = []
     problems: list[Finding] = []
     witness = Witness(model, {}, (1, 1, 1), (1, 1, 1))
+    problems += [
+        witness.statement("scope", f"it uses {name}, which is not defined there", node)
+        for node, name in model.undefined
+    ]
+    problems += _counters(model, witness)
     for site in model.sites:
-        if isinstance(site.node, kir.Collective):
-            message = f"the operation '{site.node.name}' is not modelled"
-            problems.append(witness.bare("value", message, site, "unknown"))
-        if not isinstance(site.node, kir.Store):
-            continue
         try:
-            works.append(work_of(model, math, site))
+            if site.within is not None:
+                continue
+            if isinstance(site.node, kir.Collective):
+                exchanges.append(exchange_of(math, site))
+            elif isinstance(site.node, kir.Store):
+                works.append(work_of(model, math, site))
         except Mismatch as found:
-            status: Literal["refuted", "unknown"]
-            status = "refuted" if found.refutes else "unknown"
-            message = f"the store {found.message}"
-            problems.append(witness.bare(found.kind, message, site, status))
-    return works, problems
+            problems.append(_problem(witness, site, found))
+    return works, exchanges, problems
 
 
-def _enumerated(
-    model: Model,
-    math: MathSnapshot,
-    works: Sequence[Work],
-    given: Mapping[str, int],
-    hints: Sequence[Mapping[str, int]] = (),
-) -> Report:
-    """Look at every point, at the sizes given or at small ones; `hints` come first."""
-    program = model.program
-    done: list[str] = []
-    seen: list[dict[str, int]] = []
-    notes: dict[str, Finding] = {}
-    budget = MOST_POINTS
-    for sizes in small_sizes(program, given, hints):
-        cost = points_at(program, sizes)
-        if cost > (budget if done else MOST_FIRST) or len(done) == MOST_SIZES:
-            continue
-        budget -= cost
-        seen.append(sizes)
-        try:
-            found = list(Exact(model, math, works, sizes).findings())
-        except TooMany:
-            seen.remove(sizes)
-            continue
-        except NoLaunch:
-            done.append(_named(sizes))
-            continue
-        except (Undecidable, ZeroDivisionError) as error:
-            message = f"an index or a test depends on data: {error}"
-            return Report("unknown", (Finding("value", "unknown", message),))
-        refuted = [f for f in found if f.status == "refuted"]
-        if refuted:
-            return Report("refuted", tuple(refuted), _named(sizes))
-        notes.update({f.message: f for f in found})
-        done.append(_named(sizes))
-    missed = [s for h in hints if fulfils(program, s := {**given, **h}) and s not in seen]
-    if missed:
-        message = f"it may fail at {_named(missed[0])}, where there are too many points to look at"
-        return Report("unknown", (Finding("value", "unknown", message),), "; ".join(done))
-    if not done:
-        message = "there are too many points to look at every one"
-        return Report("unknown", (Finding("value", "unknown", message),), _named(given))
-    return Report("proved", tuple(notes.values()), "; ".join(done))
+def _counters(model: Model, witness: Witness) -> Iterator[Finding]:
+    """Yield uses of counters that are no arrivals, and arrivals at what is no counter."""
+    counters = model.counters
+    for access in model.accesses:
+        node, name = access.site.node, access.buffer.name
+        if isinstance(node, kir.Arrive):
+            if access.buffer.kind != "counter":
+                yield witness.bare(
+                    "arrival", f"it arrives at {name}, which is no counter", access.site
+                )
+        elif access.buffer in counters or access.buffer.kind == "counter":
+            yield witness.bare("arrival", f"it uses the counter {name}", access.site)
 
 
-def _named(sizes: Mapping[str, int]) -> str:
-    return ", ".join([f"{name}={value}" for name, value in sizes.items()]) or "its sizes"
+def _problem(witness: Witness, site: Site, found: Mismatch) -> Finding:
+    status: Literal["refuted", "unknown"] = "refuted" if found.refutes else "unknown"
+    subject = "store" if isinstance(site.node, kir.Store) else "collective"
+    return witness.bare(found.kind, f"the {subject} {found.message}", site, status)
 
 
 def require_proved(k: Any) -> None:

@@ -36,7 +36,7 @@ def _checked_divisor(b: Any) -> Any:
     return b
 
 
-_OPERATIONS: Mapping[str, Callable[..., Any]] = {
+OPERATIONS: Mapping[str, Callable[..., Any]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
@@ -82,8 +82,8 @@ def _number(size: Expr, sizes: Mapping[str, int]) -> int:
             return int(size.value)
         case Symbol():
             return sizes[size.name]
-        case Op() if size.op in _OPERATIONS:
-            return int(_OPERATIONS[size.op](*[_number(a, sizes) for a in size.args]))
+        case Op() if size.op in OPERATIONS:
+            return int(OPERATIONS[size.op](*[_number(a, sizes) for a in size.args]))
     raise Undecidable(str(size))
 
 
@@ -94,7 +94,7 @@ class Points:
     """
 
     def __init__(
-        self, count: int, values: dict[Expr, Array], thread: Array, block: Array, time: Array
+        self, count: int, values: dict[Expr, Any], thread: Array, block: Array, time: Array
     ) -> None:
         self.count = count
         self.values = values
@@ -144,12 +144,14 @@ class Points:
                     return self.values[node]
                 if isinstance(node, LaunchIndex):
                     return 0
-            case Local() if node in lets:
-                let = lets[node].node
-                assert isinstance(let, kir.Let)
-                return self.value(let.value, lets, sizes)
-            case Op() if node.op in _OPERATIONS:
-                return _OPERATIONS[node.op](*[self.value(a, lets, sizes) for a in node.args])
+            case Local():
+                if node in self.values:
+                    return self.values[node]
+                let = lets[node].node if node in lets else None
+                if isinstance(let, kir.Let):
+                    return self.value(let.value, lets, sizes)
+            case Op() if node.op in OPERATIONS:
+                return OPERATIONS[node.op](*[self.value(a, lets, sizes) for a in node.args])
         raise Undecidable(str(node))
 
     def array(self, node: Expr, lets: Mapping[Local, Site], sizes: Mapping[str, int]) -> Array:
@@ -177,13 +179,19 @@ class Enumeration:
         model: the program.
         sizes: the value of every size symbol.
         most: at most so many points of one statement.
+        first: whether of the blocks that arrive at a counter the first goes on, else the last one.
+
+    Attributes:
+        faults: arrivals that do not add up: (site, sentence).
 
     Raises:
         TooMany, Undecidable, NoLaunch: see there.
     """
 
-    def __init__(self, model: Model, sizes: Mapping[str, int], most: int) -> None:
-        self.model, self.sizes, self.most = model, sizes, most
+    def __init__(
+        self, model: Model, sizes: Mapping[str, int], most: int, first: bool = False
+    ) -> None:
+        self.model, self.sizes, self.most, self.first = model, sizes, most, first
         program = model.program
         launch = {d: number(size, sizes) for d, size in program.launch}
         self.grid = [launch.get(d, 1) for d in LAUNCH_DIMENSIONS[:3]]
@@ -196,10 +204,11 @@ class Enumeration:
             raise TooMany
         lanes = np.arange(total, dtype=np.int64)
         self.launched = self._launched(lanes)
-        values: dict[Expr, Array] = {LaunchIndex(d): self.launched[d] for d in launch}
+        values: dict[Expr, Any] = {LaunchIndex(d): self.launched[d] for d in launch}
         start = Points(total, values, lanes, lanes // self.threads, np.zeros_like(lanes))
         self.points: dict[Site, Points] = {}
         self.starts: dict[Site, int] = {}
+        self.faults: list[tuple[Site, str]] = []
         self._site_of = {(s.node, s.time): s for s in model.sites}
         self.span = self._duration(program.body) + 1
         self._body(program.body, start, (), 0)
@@ -228,6 +237,8 @@ class Enumeration:
                 return inner if node.parallel.is_thread else inner * self.extent(node)
             case kir.If():
                 return self._duration(node.body) + self._duration(node.orelse)
+            case kir.Collective():
+                return 1 + self._duration(node.body)
         return 1
 
     def extent(self, loop: kir.Loop) -> int:
@@ -239,32 +250,40 @@ class Enumeration:
         steps = [(loop.var, self._duration(loop.body)) for loop in site.serial]
         return self.starts[site], steps
 
+    def moment(self, earlier: Site, points: Points) -> Array:
+        """Return the time at which an enclosing body's statement ran for each of the points."""
+        start, steps = self.formula(earlier)
+        result = np.full(points.count, start, np.int64)
+        for var, step in steps:
+            result += points.values[var] * step
+        return result
+
     def _body(
         self, body: tuple[kir.Stmt, ...], points: Points, time: tuple[int | Index, ...], start: int
     ) -> None:
         """Visit `body`; `start` is the time of its first statement after that in `points`."""
-        lets: dict[Local, Site] = {}
         for place, node in enumerate(body):
             now = (*time, place)
             match node:
                 case kir.Loop():
                     self._loop(node, points, now, start)
                 case kir.If():
-                    self._if(node, points, now, start, lets)
+                    self._if(node, points, now, start)
+                case kir.Collective():
+                    self._site(self._site_of[node, (*now, 0)], points, start)
+                    self._body(node.body, points, (*now, 1), start + 1)
                 case _:
                     site = self._site_of[node, now]
-                    lets = dict(site.lets)
-                    if isinstance(node, kir.Let):
-                        lets[node.var] = site
-                    self.starts[site] = start
-                    self.points[site] = Points(
-                        points.count,
-                        points.values,
-                        points.thread,
-                        points.block,
-                        points.time + start,
-                    )
+                    self._site(site, points, start)
+                    if isinstance(node, kir.Arrive):
+                        points = self._arrive(site, node, points)
             start += self._ticks(node)
+
+    def _site(self, site: Site, points: Points, start: int) -> None:
+        self.starts[site] = start
+        self.points[site] = Points(
+            points.count, points.values, points.thread, points.block, points.time + start
+        )
 
     def _loop(
         self, node: kir.Loop, points: Points, now: tuple[int | Index, ...], start: int
@@ -284,15 +303,41 @@ class Enumeration:
         inside.time = inside.time + inside.values[node.var] * self._duration(node.body)
         self._body(node.body, inside, (*now, node.var), start)
 
-    def _if(
-        self,
-        node: kir.If,
-        points: Points,
-        now: tuple[int | Index, ...],
-        start: int,
-        lets: dict[Local, Site],
-    ) -> None:
-        holds = points.where(((node.condition, True),), lets, self.sizes)
+    def _if(self, node: kir.If, points: Points, now: tuple[int | Index, ...], start: int) -> None:
+        holds = points.where(((node.condition, True),), self.model.names, self.sizes)
         self._body(node.body, points.take(holds), (*now, 0), start)
         later = start + self._duration(node.body)
         self._body(node.orelse, points.take(~holds), (*now, 1), later)
+
+    # Arrivals
+
+    def counter(self, site: Site, points: Points) -> Array:
+        """Return the number of the counter that each point of an arrival arrives at."""
+        assert isinstance(site.node, kir.Arrive)
+        result = np.zeros(points.count, np.int64)
+        for node, size in zip(site.node.index, site.node.counter.shape, strict=True):
+            value = points.array(node, self.model.names, self.sizes)
+            result = result * max(number(size, self.sizes), 1) + value
+        return result
+
+    def _arrive(self, site: Site, node: kir.Arrive, points: Points) -> Points:
+        """Return the points with the flag of an arrival; note where the blocks are not as many."""
+        counter = self.counter(site, points)
+        count = points.array(node.count, self.model.names, self.sizes)
+        blocks = math.prod(self.grid)
+        times = self.points[site].time
+        once = np.unique(np.stack([counter, points.block, times]), axis=1)
+        arrivals, size = np.unique(once[0], return_counts=True)
+        found = np.searchsorted(arrivals, counter)
+        if points.count and bool((size[found] != count).any()):
+            p = int(np.flatnonzero(size[found] != count)[0])
+            message = f"{int(size[found[p]])} blocks arrive at {node.counter.name}, not {count[p]}"
+            self.faults.append((site, message))
+        if np.unique(once[:2], axis=1).shape[1] != once.shape[1]:
+            self.faults.append((site, f"a block arrives twice at one {node.counter.name}"))
+        chosen = np.full(arrivals.size, blocks if self.first else -1, np.int64)
+        choose = np.minimum if self.first else np.maximum
+        choose.at(chosen, np.searchsorted(arrivals, once[0]), once[1])
+        flag = points.block == chosen[found] if points.count else np.zeros(0, np.bool_)
+        values = {**points.values, node.var: flag}
+        return Points(points.count, values, points.thread, points.block, points.time)

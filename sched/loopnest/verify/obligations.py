@@ -1,30 +1,34 @@
 """What the math demands of each store: which element of which tensor every read must be.
 
-A store's value is held against the template of its tensor's definition: the two must be the same
-tree but for operands, which are loads, and coordinates, which are index expressions. What stands at
-an operand's place must be that operand's element, at the coordinate that the store claims.
+A store's value is held against the template of its tensor's definition (`matching`). What stands at
+an operand's place must be that operand's element, at the coordinate that the store claims. A
+reduction goes through stages: partial results of threads, of blocks, of all. Each stage is a store
+or a collective that takes partial results and makes one; what a partial result holds is followed
+from stage to stage, never claimed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from loopnest import kir
 from loopnest.enums import IterKind
-from loopnest.expr import (
-    ZERO,
-    Arg,
-    Const,
-    Coordinate,
-    Expr,
-    Load,
-    Local,
-    Op,
-    ScalarParam,
-    walk,
-)
-from loopnest.math_snapshot import MathSnapshot, MathTensor, at
-from loopnest.verify.model import Access, Guards, Model, Site, reads_memory
+from loopnest.expr import ZERO, Expr
+from loopnest.math_snapshot import MathDefinition, MathSnapshot, MathTensor, at
+from loopnest.verify.matching import Combined, Found, Mismatch, Operand, combined, match
+from loopnest.verify.model import Access, Model, Site, reads_memory
+
+Kind: TypeAlias = 'Literal["define", "init", "update", "merge", "partial", "finish"]'
+
+Demand: TypeAlias = 'Literal["whole", "own", "part"]'
+"""What a read must find: a tensor's element, the partial result that is continued, or any part."""
+
+_KINDS: Mapping[str, Kind] = {
+    "define": "define", "init": "init", "update": "update", "partial": "partial",
+    "finish": "finish",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -32,16 +36,16 @@ class Need:
     """A read and what it must read.
 
     Args:
-        access: the read.
+        operand: the read.
         tensor: the tensor whose element it must be.
-        element: its logical index; for the partial result of a reduction ("own"), of the store.
-        own: whether it reads the partial result that the store updates.
+        element: its logical index, for a demand of "whole".
+        demand: what it must find.
     """
 
-    access: Access
+    operand: Operand
     tensor: MathTensor
     element: tuple[Expr, ...]
-    own: bool = False
+    demand: Demand = "whole"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -52,8 +56,9 @@ class Work:
         site: the store's.
         store: the store.
         tensor: what it claims to compute.
+        kind: its role; "merge" is an update by another partial result of the same reduction.
         write: its write.
-        element: the logical index that it claims; empty for "init".
+        element: the logical index that it claims; empty for "init" and "partial".
         needs: its reads.
         equalities: (coordinate of the math, what stands in its place); both must be equal.
     """
@@ -61,6 +66,7 @@ class Work:
     site: Site
     store: kir.Store
     tensor: MathTensor
+    kind: Kind
     write: Access
     element: tuple[Expr, ...]
     needs: tuple[Need, ...]
@@ -69,15 +75,34 @@ class Work:
     @property
     def is_final(self) -> bool:
         """Whether it stores a whole value, no partial result of a reduction."""
-        return self.store.role in ("define", "finish")
+        return self.kind in ("define", "finish")
+
+    @property
+    def starts(self) -> bool:
+        """Whether it begins a value: does not continue what is there."""
+        return self.kind not in ("update", "merge")
+
+    @property
+    def part(self) -> Need | None:
+        """The partial result that it takes in, as far as there is one."""
+        return next((n for n in self.needs if n.demand == "part" and n.tensor is self.tensor), None)
 
 
-class Mismatch(Exception):
-    """A statement that is not the math's: (kind, whether that refutes it, sentence)."""
+@dataclass(frozen=True, eq=False, slots=True)
+class Exchange:
+    """A collective with the math behind it.
 
-    def __init__(self, kind: str, refutes: bool, message: str) -> None:
-        super().__init__(message)
-        self.kind, self.refutes, self.message = kind, refutes, message
+    Args:
+        site: the collective's.
+        node: the collective.
+        tensors: the outputs of the reduction, one a component.
+        args: what each thread contributes, one a component.
+    """
+
+    site: Site
+    node: kir.Collective
+    tensors: tuple[MathTensor, ...]
+    args: tuple[Operand, ...]
 
 
 def work_of(model: Model, math: MathSnapshot, site: Site) -> Work:
@@ -88,159 +113,150 @@ def work_of(model: Model, math: MathSnapshot, site: Site) -> Work:
     """
     store = site.node
     assert isinstance(store, kir.Store)
-    tensor = math.tensor(store.tensor)
-    if tensor is None or tensor.definition is None:
+    kind = _KINDS.get(store.role)
+    tensor = math.tensor(store.tensor if kind != "partial" else store.storage.tensor)
+    if tensor is None or tensor.definition is None or kind is None:
         raise Mismatch("value", True, f"stores '{store.tensor}', which the math does not compute")
-    if len(store.coordinate) != len(tensor.root):
-        raise Mismatch("claim", True, f"claims {len(store.coordinate)} coordinates for "
-                       f"the {len(tensor.root)} root axes of {tensor.name}")  # fmt: skip
-    write = Access(site, site, store.storage, store.index, store.flat, True)
     for index in store.index:
         if reads_memory(index):
             raise Mismatch("value", False, f"writes at '{index}', an index that depends on data")
-    element = tuple([at(place, store.coordinate) for place in tensor.places])
-    found = _Matcher(site, tensor).run()
-    needs = tuple(_need(math, tensor, store, number, access) for number, access in found.reads)
-    return Work(site, store, tensor, write, element, needs, tuple(found.equalities))
+    write = Access(site, site, store.storage, store.index, store.flat, True)
+    if kind == "partial":
+        needs = _part(math, tensor, site)
+        return Work(site, store, tensor, kind, write, (), needs, ())
+    if len(store.coordinate) != len(tensor.root):
+        raise Mismatch("claim", True, f"claims {len(store.coordinate)} coordinates for "
+                       f"the {len(tensor.root)} root axes of {tensor.name}")  # fmt: skip
+    element: tuple[Expr, ...] = ()
+    if kind != "init":
+        element = tuple([at(place, store.coordinate) for place in tensor.places])
+    found = match(site, tensor, kind)
+    if found.merges:
+        kind = "merge"
+    found_needs = tuple([
+        _need(math, tensor, store, kind, number, operand) for number, operand in found.reads
+    ])  # fmt: skip
+    return Work(site, store, tensor, kind, write, element, found_needs, tuple(found.equalities))
+
+
+def _part(math: MathSnapshot, tensor: MathTensor, site: Site) -> tuple[Need, ...]:
+    """Return what a store of a partial result reads: one of its own tensor."""
+    found = Found(site)
+    assert isinstance(site.node, kir.Store)
+    assert tensor.definition is not None
+    if not tensor.definition.reducer:
+        raise Mismatch("value", True, f"is a part of {tensor.name}, which is no reduction")
+    operand = found.operand(site.node.value, site, ())
+    if operand is None:
+        raise Mismatch(
+            "value", False, f"stores '{site.node.value}' as a partial result of {tensor.name}"
+        )
+    if site.node.storage.dtype is not tensor.dtype.compute:
+        raise Mismatch("value", True, f"rounds a partial result of {tensor.name}")
+    _check_index(operand)
+    return (Need(operand, tensor, (), "part"),)
 
 
 def _need(
-    math: MathSnapshot, tensor: MathTensor, store: kir.Store, number: int, access: Access
+    math: MathSnapshot,
+    tensor: MathTensor,
+    store: kir.Store,
+    kind: Kind,
+    number: int,
+    operand: Operand,
 ) -> Need:
     definition = tensor.definition
     assert definition is not None
-    for index in access.index:
-        if reads_memory(index):
-            raise Mismatch("value", False, f"reads at '{index}', an index that depends on data")
-    if store.role == "finish":
+    _check_index(operand)
+    if kind == "finish":
         element = tuple([at(place, store.coordinate) for place in tensor.places])
-        return Need(access, tensor, element)
+        return Need(operand, tensor, element)
+    if kind == "merge":
+        twins = _twins(math, definition)
+        own = number < len(twins)
+        return Need(operand, twins[number % len(twins)], (), "own" if own else "part")
     count = len(definition.producers)
     if number >= count:
-        twin = math.tensor(definition.outputs[number - count])
-        assert twin is not None
-        return Need(access, twin, (), own=True)
+        return Need(operand, _twins(math, definition)[number - count], (), "own")
     producer = math.tensor(definition.producers[number])
     assert producer is not None
     needed: list[Expr] = []
     for axis, place in zip(producer.logical, definition.maps[number], strict=True):
         repeated = place is None or axis.kind is IterKind.BROADCAST
         needed.append(ZERO if repeated or place is None else store.coordinate[place])
-    return Need(access, producer, tuple(needed))
+    return Need(operand, producer, tuple(needed))
 
 
-class _Matcher:
-    """Hold the value of a store against its template."""
-
-    def __init__(self, site: Site, tensor: MathTensor) -> None:
-        assert isinstance(site.node, kir.Store)
-        self.site, self.store, self.tensor = site, site.node, tensor
-        self.reads: list[tuple[int, Access]] = []
-        self.equalities: list[tuple[Expr, Expr]] = []
-        self._seen: set[tuple[Expr, Expr, Site, Guards]] = set()
-
-    def run(self) -> _Matcher:
-        definition = self.tensor.definition
-        assert definition is not None
-        role = self.store.role
-        if role == "define" and self.tensor.accumulates:
-            raise Mismatch("value", True, f"is no accumulation of {self.tensor.name}")
-        if role != "define" and not definition.reducer:
-            reason = f"is a '{role}' of {self.tensor.name}, which is no reduction"
-            raise Mismatch("value", True, reason)
-        component = definition.component
-        if role == "init":
-            self._identity(definition.identity[component])
-        elif role == "finish":
-            self._finish()
-        else:
-            templates = definition.updates if role == "update" else definition.values
-            self._match(templates[component], self.store.value, self.site, ())
-        return self
-
-    def _identity(self, wanted: Const) -> None:
-        if self.store.value is not wanted:
-            found = self.store.value
-            refutes = isinstance(found, Const) and _other_value(found, wanted)
-            raise Mismatch(
-                "value",
-                refutes,
-                f"starts {self.tensor.name} from {found}, its identity is {wanted}",
-            )
-
-    def _finish(self) -> None:
-        value = self.store.value
-        if not isinstance(value, Load):
-            raise Mismatch("value", False, f"finishes {self.tensor.name} with '{value}', no load")
-        self.reads.append((0, self._read(value, self.site, ())))
-
-    def _read(self, load: Load, moment: Site, guards: Guards) -> Access:
-        return Access(self.site, moment, load.buffer, load.args, load.flat, False, guards)
-
-    def _match(self, template: Expr, value: Expr, moment: Site, guards: Guards) -> None:
-        while isinstance(value, Local):
-            let = moment.lets.get(value) or self.site.lets.get(value)
-            if let is None or not isinstance(let.node, kir.Let):
-                raise Mismatch("scope", True, f"uses {value}, which is not defined there")
-            value, moment = let.node.value, let
-        key = (template, value, moment, guards)
-        if key in self._seen:
-            return
-        self._seen.add(key)
-        match template:
-            case Arg():
-                self._operand(template, value, moment, guards)
-            case Coordinate():
-                self.equalities.append((self.store.coordinate[template.number], value))
-            case Op():
-                self._operation(template, value, moment, guards)
-            case _:
-                if template is not value:
-                    raise self._differs(template, value)
-
-    def _operand(self, template: Arg, value: Expr, moment: Site, guards: Guards) -> None:
-        if not isinstance(value, Load):
-            raise self._differs(template, value)
-        if value.dtype is not template.dtype:
-            raise Mismatch("value", False, f"reads a {value.dtype} where the math has a "
-                           f"{template.dtype}")  # fmt: skip
-        self.reads.append((template.number, self._read(value, moment, guards)))
-
-    def _operation(self, template: Op, value: Expr, moment: Site, guards: Guards) -> None:
-        same = isinstance(value, Op) and (value.op, value.dtype) == (template.op, template.dtype)
-        if not same or len(value.args) != len(template.args):
-            raise self._differs(template, value)
-        for number, (a, b) in enumerate(zip(template.args, value.args, strict=True)):
-            self._match(a, b, moment, _guarded(value, number, guards))
-
-    def _differs(self, template: Expr, value: Expr) -> Mismatch:
-        whole = self.tensor.definition
-        assert whole is not None
-        return Mismatch(
-            "value", False, f"computes '{value}' where the math of {self.tensor.name} "
-            f"({whole.op}) has '{template}'"
-        )  # fmt: skip
+def _check_index(operand: Operand) -> None:
+    if isinstance(operand, Access):
+        for index in operand.index:
+            if reads_memory(index):
+                reason = f"reads at '{index}', an index that depends on data"
+                raise Mismatch("value", False, reason)
 
 
-def _guarded(value: Expr, number: int, guards: Guards) -> Guards:
-    """Return the conditions under which operand `number` of an operation is evaluated."""
-    assert isinstance(value, Op)
-    if number == 0 or reads_memory(value.args[0]) or not _decidable(value.args[0]):
-        return guards
-    if value.op == "where":
-        return (*guards, (value.args[0], number == 1))
-    if value.op in ("and", "or"):
-        return (*guards, (value.args[0], value.op == "and"))
-    return guards
+def _twins(math: MathSnapshot, definition: MathDefinition) -> tuple[MathTensor, ...]:
+    found = [math.tensor(name) for name in definition.outputs]
+    return tuple([t for t in found if t is not None])
 
 
-def _decidable(condition: Expr) -> bool:
-    """Whether a condition is one of indices and sizes alone."""
-    nodes = list(walk(condition))
-    return all(n.dtype.kind == "x" or n.dtype.is_bool for n in nodes) and not any(
-        isinstance(n, (Local, ScalarParam)) for n in nodes
-    )
+def exchange_of(math: MathSnapshot, site: Site) -> Exchange:
+    """Return the collective at `site` with the reduction that it is a stage of.
+
+    Raises:
+        Mismatch: it is no stage of a reduction of the math.
+    """
+    node = site.node
+    assert isinstance(node, kir.Collective)
+    found = Found(site)
+    args: list[Operand] = []
+    for arg in node.args:
+        operand = found.operand(arg, site, ())
+        if operand is None:
+            raise Mismatch("value", False, f"combines '{arg}', which no buffer holds")
+        _check_index(operand)
+        args.append(operand)
+    definition = _reduction(math, args[0])
+    tensors = _twins(math, definition)
+    if len(tensors) != len(args) or len(node.results) != len(args):
+        raise Mismatch("value", True, f"combines {len(args)} components of {tensors[0].name}, "
+                       f"which has {len(tensors)}")  # fmt: skip
+    _same_reducer(node, tensors)
+    return Exchange(site, node, tensors, tuple(args))
 
 
-def _other_value(found: Const, wanted: Const) -> bool:
-    return found.dtype is not wanted.dtype or found.value != wanted.value
+def _reduction(math: MathSnapshot, operand: Operand) -> MathDefinition:
+    """Return the definition whose partial result a collective takes."""
+    while isinstance(operand, Combined):
+        node = operand.moment.node
+        assert isinstance(node, kir.Collective)
+        first = Found(operand.moment).operand(node.args[0], operand.moment, ())
+        if first is None:
+            raise Mismatch("value", False, f"combines '{node.args[0]}', which no buffer holds")
+        operand = first
+    tensor = math.tensor(operand.buffer.tensor)
+    if tensor is None or tensor.definition is None or not tensor.definition.reducer:
+        raise Mismatch(
+            "value", True, f"combines {operand}, which is no partial result of a reduction"
+        )
+    return tensor.definition
+
+
+def _same_reducer(node: kir.Collective, tensors: tuple[MathTensor, ...]) -> None:
+    """Check that a collective's reducer is the math's: the same identity and combination."""
+    types = tuple([t.dtype.compute for t in tensors])
+    wanted, template = combined(tensors[0])
+    count = len(types)
+    try:
+        mine = node.combine(tuple(template[:count]), tuple(template[count:]))
+    except (AssertionError, IndexError, ValueError):
+        mine = ()
+    source = tensors[0].source
+    assert source is not None
+    assert source.reducer is not None
+    identity = source.reducer.identity(types)
+    same = mine == wanted and node.identity == identity
+    if not same or node.name != source.reducer.name:
+        raise Mismatch(
+            "value", True, f"combines by '{node.name}', not by the reducer of {tensors[0].name}"
+        )

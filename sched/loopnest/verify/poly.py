@@ -73,6 +73,12 @@ class Algebra:
 
     Args:
         sizes: the size symbols that have a value.
+
+    Attributes:
+        symbols: the parameters of isl: sizes, and what else is one number a launch.
+        bounds: what is known of a parameter beside that it is not negative.
+        below: digits, with the product that each is less than.
+        derived: products of an index and sizes for which a variable of its own stands.
     """
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
@@ -82,6 +88,8 @@ class Algebra:
         self.functions: dict[str, tuple[str, tuple[Poly, ...]]] = {}
         self._names: dict[object, str] = {}
         self.below: dict[str, Monomial] = {}
+        self.derived: dict[Monomial, str] = {}
+        self.bounds: dict[str, str] = {}
         self.divisions: list[tuple[Poly, Monomial]] = []
 
     # Expressions
@@ -202,6 +210,8 @@ class Algebra:
     def _factor(self, monomial: Monomial, name: Callable[[str], str]) -> str:
         if len(monomial) == 1:
             return self._atom(monomial[0], name)
+        if monomial in self.derived:
+            return name(self.derived[monomial])
         if any(part not in self.symbols for part in monomial):
             raise NotAffine("*".join(monomial))
         return self.products.setdefault(monomial, "__".join(monomial))
@@ -279,7 +289,7 @@ class Algebra:
 
     def context(self) -> str:
         """Return what is known of the parameters: sizes are not negative, nor their products."""
-        facts = [f"{s} >= 0" for s in sorted(self.symbols)]
+        facts = [f"{s} >= 0" for s in sorted(self.symbols)] + list(self.bounds.values())
         for monomial, product in self.products.items():
             zero = " or ".join([f"{s} = 0" for s in monomial])
             large = " and ".join([f"{product} >= {s} and {s} >= 1" for s in monomial])

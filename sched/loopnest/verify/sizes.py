@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
 from loopnest import kir
-from loopnest.expr import Const, Expr, Op, walk
+from loopnest.expr import Const, Expr, Op, Symbol, walk
 from loopnest.verify.lanes import NoLaunch, Undecidable, number
 
 _PRIMES = (3, 5, 2, 7, 4, 6)
@@ -23,13 +24,17 @@ def small_sizes(
     if not free:
         yield dict(given)
         return
-    tiles = _tiles(program)
+    step = _step(program)
     seen: set[tuple[int, ...]] = set()
+    primes = tuple([_PRIMES[n % len(_PRIMES)] for n in range(len(free))])
     first = [
-        tuple([hint.get(name, _PRIMES[n % len(_PRIMES)]) for n, name in enumerate(free)])
+        tuple([hint.get(name, prime) for name, prime in zip(free, primes, strict=True)])
         for hint in hints
     ]
-    for values in (*first, *_candidates(len(free), tiles)):
+    repeated = _repeated(program, given, free, primes)
+    common = (primes, *repeated, *_candidates(len(free), _tiles(program)))
+    plain = [tuple([-(-v // step) * step for v in values]) for values in common]
+    for values in (*first, *plain):
         sizes = {**given, **dict(zip(free, values, strict=True))}
         key = tuple(sizes.values())
         if key not in seen and fulfils(program, sizes):
@@ -40,9 +45,10 @@ def small_sizes(
 
 
 def fulfils(program: kir.Program, sizes: Mapping[str, int]) -> bool:
-    """Whether the assumptions hold at these sizes."""
+    """Whether the assumptions hold at these sizes, and what this variant of the kernel requires."""
     try:
-        return all(number(condition, sizes) for _, condition in program.assumed)
+        conditions = (*program.conditions, *program.requires)
+        return all(number(condition, sizes) for _, condition in conditions)
     except (NoLaunch, Undecidable):
         return False
 
@@ -64,11 +70,57 @@ def _candidates(count: int, tiles: Sequence[int]) -> Iterator[tuple[int, ...]]:
         yield (tile,) * count
 
 
+def _step(program: kir.Program) -> int:
+    """Return a number of which sizes are a multiple, as far as assumptions ask for that."""
+    conditions = (*program.conditions, *program.requires)
+    found = [int(n.args[1].value) for _, c in conditions for n in walk(c)
+             if isinstance(n, Op) and n.op == "mod" and isinstance(n.args[1], Const)]  # fmt: skip
+    return math.lcm(*[n for n in found if n > 0])
+
+
+def _repeated(
+    program: kir.Program, given: Mapping[str, int], free: Sequence[str], primes: Sequence[int]
+) -> Iterator[tuple[int, ...]]:
+    """Yield the least sizes at which each loop of symbolic extent runs at least twice.
+
+    All of them together first, then one beside small ones.
+    """
+    extents = [n.var.extent for n, _ in kir.walk(program.body) if isinstance(n, kir.Loop)]
+    least = []
+    for name, prime in zip(free, primes, strict=True):
+        others = {**given, **dict(zip(free, primes, strict=True))}
+        mine = [e for e in dict.fromkeys(extents) if Symbol(name) in set(walk(e))]
+        least.append(max([prime, *[_twice(e, name, others) for e in mine]]))
+    yield tuple(least)
+    for place, value in enumerate(least):
+        yield tuple([value if n == place else p for n, p in enumerate(primes)])
+
+
+def _twice(extent: Expr, name: str, others: Mapping[str, int]) -> int:
+    """Return the least size at which an extent is 2 or more, of sizes up to a million; else 0."""
+    try:
+        low, high = 0, 1
+        while number(extent, {**others, name: high}) < 2:
+            low, high = high, 2 * high
+            if high > 1 << 20:
+                return 0
+        while high - low > 1:
+            middle = (low + high) // 2
+            if number(extent, {**others, name: middle}) < 2:
+                low = middle
+            else:
+                high = middle
+    except (NoLaunch, Undecidable):
+        return 0
+    return high
+
+
 def _searched(
     program: kir.Program, given: Mapping[str, int], free: Sequence[str]
 ) -> Iterator[dict[str, int]]:
     """Yield up to four sizes that fulfil assumptions which common candidates do not."""
-    numbers = sorted({int(n.value) for _, c in program.assumed for n in walk(c)
+    numbers = sorted({int(n.value) for _, c in (*program.conditions, *program.requires)
+                      for n in walk(c)
                       if isinstance(n, Const) and n.value > 0})  # fmt: skip
     values = sorted({1, 2, 3, 4, 8, *(m * k for m in numbers for k in (1, 2, 3)),
                      *(m + 1 for m in numbers)})  # fmt: skip
@@ -121,8 +173,8 @@ def _points(body: tuple[kir.Stmt, ...], times: int, sizes: Mapping[str, int]) ->
         match node:
             case kir.Loop() if not node.parallel.is_thread:
                 total += _points(node.body, times * number(node.var.extent, sizes), sizes)
-            case kir.Loop() | kir.If():
+            case kir.Loop() | kir.If() | kir.Collective():
                 total += sum([_points(inner, times, sizes) for inner in kir.bodies(node)])
-            case _:
+            case kir.Store() | kir.Barrier() | kir.Shuffle():
                 total += times
     return total

@@ -4,6 +4,9 @@ Where a program uses some loop indices only by one sum in mixed radix (``i0 * 12
 divides by symbolic extents, or that multiplies an index by one, these indices are replaced by the
 digits of the sum: ``i0 * 128 + i1`` with ``e // D`` and ``e % D`` becomes ``q * D + r``, and all is
 affine in q and r. The points correspond one to one and in the same order.
+
+The product of an index with few values and a size (``i1 * ceildiv(D, 4)`` with i1 < 4) becomes a
+variable of its own, tied to the index by one case for each value.
 """
 
 from __future__ import annotations
@@ -14,13 +17,13 @@ from dataclasses import dataclass
 from loopnest import kir
 from loopnest.enums import LAUNCH_DIMENSIONS
 from loopnest.expr import Expr, Index, LaunchIndex, Local
-from loopnest.verify.model import Model, Site
-from loopnest.verify.obligations import Work
+from loopnest.verify.model import Model, Site, reads_memory
 from loopnest.verify.poly import (
     Algebra,
     Monomial,
     NotAffine,
     Poly,
+    as_constant,
     constant,
     plus,
     quotient,
@@ -46,6 +49,10 @@ class Group:
     exact: Poly | None
 
 
+MOST_CASES = 32
+"""How many values an index may have whose products with sizes are variables."""
+
+
 class Spaces:
     """Names, extents and environments of all index variables.
 
@@ -53,8 +60,8 @@ class Spaces:
         NotAffine: an index cannot be represented.
     """
 
-    def __init__(self, model: Model, works: Sequence[Work], algebra: Algebra) -> None:
-        self.model, self.works, self.algebra = model, works, algebra
+    def __init__(self, model: Model, algebra: Algebra) -> None:
+        self.model, self.algebra = model, algebra
         program = model.program
         self.env: dict[Expr, Poly] = {}
         self.names: dict[Index, str] = {}
@@ -72,6 +79,7 @@ class Spaces:
                 self._loop(node)
         self.groups: list[Group] = []
         self.group_of: dict[str, Group] = {}
+        self.derived: dict[str, dict[str, str]] = {}
         self._find_groups()
 
     def _loop(self, node: kir.Loop) -> None:
@@ -105,25 +113,22 @@ class Spaces:
 
     def _expressions(self) -> Iterator[Expr]:
         seen: set[Expr] = set()
-        for site in self.model.sites:
-            for node in self._of_site(site):
-                for part in _index_parts(node):
-                    if part not in seen:
-                        seen.add(part)
-                        yield part
-        for work in self.works:
-            for access in (work.write, *[n.access for n in work.needs]):
-                for index in access.index:
-                    if index not in seen:
-                        seen.add(index)
-                        yield index
+        for node in (n for site in self.model.sites for n in self._of_site(site)):
+            for part in _index_parts(node):
+                if part not in seen:
+                    seen.add(part)
+                    yield part
 
     def _of_site(self, site: Site) -> Iterator[Expr]:
         for condition, _ in site.guards:
             yield condition
         if isinstance(site.node, kir.Store):
-            yield from site.node.index
             yield from site.node.coordinate
+        if isinstance(site.node, kir.Arrive):
+            yield site.node.count
+        for access in self.model.accesses_of(site):
+            yield from [i for i in access.index if not reads_memory(i)]
+            yield from [condition for condition, _ in access.guards]
 
     def _trouble(self, node: Expr) -> list[tuple[Poly, Monomial | None]]:
         """Return the sums in `node` that are divided by, or multiplied with, a symbol."""
@@ -136,8 +141,26 @@ class Spaces:
             if not found:
                 raise
             return [(whole, divisor) for whole, divisor in found]
-        nonlinear = any(len(m) > 1 and any(v in self.extent for v in m) for m in p)
-        return [(p, None)] if nonlinear else []
+        products = [m for m in p if len(m) > 1 and any(v in self.extent for v in m)]
+        return [(p, None)] if not all(self._derive(m) for m in products) else []
+
+    def _derive(self, product: Monomial) -> bool:
+        """Make a variable for the product of an index and sizes; whether there can be one."""
+        algebra = self.algebra
+        own = [v for v in product if v in self.extent]
+        cases = as_constant(self.extent[own[0]])
+        rest = list(product)
+        rest.remove(own[0])
+        known = set[str]().union(*[algebra.variables({(v,): 1}) for v in rest])
+        if len(own) > 1 or cases is None or cases > MOST_CASES or known - algebra.symbols:
+            return False
+        if product not in algebra.derived:
+            name = f"m{len(algebra.derived)}_{own[0]}"
+            algebra.derived[product] = name
+            step = algebra.text({tuple(rest): 1}, str)
+            values = [f"({own[0]} = {n} and {name} = {n} * {step})" for n in range(cases)]
+            self.derived.setdefault(own[0], {})[name] = f"({' or '.join(values) or '1 = 0'})"
+        return True
 
     def _radix(self, whole: Poly) -> tuple[str, ...]:
         """Return the indices of a sum in mixed radix, the fastest last."""
@@ -228,7 +251,13 @@ class Spaces:
                 raise NotAffine("a part of a merged index")
             else:
                 result.update(dict.fromkeys(group.digits))
+        for v in list(result):
+            result.update(dict.fromkeys(self.derived.get(v, ())))
         return list(result)
+
+    def block_of(self, members: Sequence[str]) -> list[str]:
+        """Return those of these variables that number the threads of a block."""
+        return [m for m in members if m.startswith("t_block")]
 
     def is_exact(self, site: Site) -> bool:
         """Whether no group of the site runs over more than its points."""

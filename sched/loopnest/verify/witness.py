@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from loopnest import kir
 from loopnest.printers.nest import nest_lines, print_nest
 from loopnest.verify.lanes import Points
 from loopnest.verify.model import Access, Model, Site
-from loopnest.verify.obligations import Work
 from loopnest.verify.report import Finding, Place
-
-if TYPE_CHECKING:
-    from loopnest.verify.exact import Marks
 
 
 class Witness:
@@ -43,79 +39,111 @@ class Witness:
     def bare(
         self, kind: str, message: str, site: Site, status: Literal["refuted", "unknown"] = "refuted"
     ) -> Finding:
-        """Return a finding about a statement, at no point of it."""
-        node = site.node
-        tensor = node.tensor if isinstance(node, kir.Store) else ""
+        """Return a finding about a site, at no point of it."""
+        return self.statement(kind, message, site.node, status)
+
+    def statement(
+        self,
+        kind: str,
+        message: str,
+        node: kir.Stmt,
+        status: Literal["refuted", "unknown"] = "refuted",
+    ) -> Finding:
+        """Return a finding about a statement."""
         line = self.lines[node]
         at = Place(line, self.texts[line - 1].strip(), (0, 0, 0), (0, 0, 0), {})
-        return Finding(kind, status, message, tensor, None, self.sizes, at, None, _origin(node))
+        return Finding(
+            kind, status, message, _tensor(node), None, self.sizes, at, None, _origin(node)
+        )
+
+    def at(
+        self,
+        kind: str,
+        message: str,
+        site: Site,
+        access: Access | None,
+        points: Points,
+        point: int,
+        index: tuple[int, ...] | None = None,
+        status: Literal["refuted", "note"] = "refuted",
+    ) -> Finding:
+        """Return a finding about a point of a statement, and an access there if it is one's."""
+        at = self._place(site, access, points, point)
+        if index is None and access is not None:
+            index = self._element(points, point, access)
+        return Finding(kind, status, message, _tensor(site.node), index, self.sizes, at, None,
+                       _origin(site.node))  # fmt: skip
 
     def point(
         self,
         kind: str,
         message: str,
-        work: Work,
+        access: Access,
         points: Points,
         point: int,
-        access: Access,
         index: tuple[int, ...] | None = None,
     ) -> Finding:
         """Return a finding about an access at a point."""
-        at = self._place(work, points, point, access)
-        element = self._element(points, point, access) if index is None else index
-        return Finding(
-            kind, "refuted", message, work.tensor.name, element, self.sizes, at, None,
-            _origin(work.store),
-        )  # fmt: skip
+        return self.at(kind, message, access.site, access, points, point, index)
 
     def pair(
         self,
         kind: str,
         message: str,
-        mark: Marks,
+        access: Access,
+        points: Points,
         point: int,
-        other: Marks,
+        other: Access,
+        other_points: Points,
         other_point: int,
         status: Literal["refuted", "note"] = "refuted",
     ) -> Finding:
         """Return a finding about two accesses."""
+        site = access.site
         return Finding(
             kind,
             status,
             message,
-            mark.work.tensor.name,
-            tuple([int(i[point]) for i in mark.index]),
+            _tensor(site.node),
+            self._element(points, point, access),
             self.sizes,
-            self._place(mark.work, mark.points, point, mark.access),
-            self._place(other.work, other.points, other_point, other.access),
-            _origin(mark.work.store),
+            self._place(site, access, points, point),
+            self._place(other.site, other, other_points, other_point),
+            _origin(site.node),
         )
 
     def _element(self, points: Points, point: int, access: Access) -> tuple[int, ...]:
-        lets = access.moment.lets
-        return tuple([int(points.array(i, lets, self.sizes)[point]) for i in access.index])
+        names = self.model.names
+        return tuple([int(points.array(i, names, self.sizes)[point]) for i in access.index])
 
-    def _place(self, work: Work, points: Points, point: int, access: Access) -> Place:
-        line = self.lines[access.moment.node]
+    def _place(self, site: Site, access: Access | None, points: Points, point: int) -> Place:
+        line = self.lines[site.node if access is None else access.moment.node]
         thread = int(points.thread[point])
         threads = max(self.block[0] * self.block[1] * self.block[2], 1)
-        loops = {loop.index: int(points.values[loop.var][point]) for loop in work.site.loops}
-        inner = ", ".join(map(str, self._element(points, point, access)))
-        flat = ".flat" if access.flat else ""
-        verb = "write of" if access.writes else "read of"
+        loops = {loop.index: int(points.values[loop.var][point]) for loop in site.loops}
+        text = ""
+        if access is not None:
+            inner = ", ".join(map(str, self._element(points, point, access)))
+            flat = ".flat" if access.flat else ""
+            verb = "write of" if access.writes else "read of"
+            text = f"{verb} {access.buffer.name}{flat}[{inner}]"
         return Place(
             line,
             self.texts[line - 1].strip(),
             _unravel(thread // threads, self.grid),
             _unravel(thread % threads, self.block),
             loops,
-            f"{verb} {access.buffer.name}{flat}[{inner}]",
+            text,
         )
 
 
 def _unravel(number: int, extents: Sequence[int]) -> tuple[int, int, int]:
     x, y = max(extents[0], 1), max(extents[1], 1)
     return number % x, number // x % y, number // (x * y)
+
+
+def _tensor(node: kir.Stmt) -> str:
+    return node.tensor if isinstance(node, kir.Store) else ""
 
 
 def _origin(node: kir.Stmt) -> str:

@@ -4,10 +4,22 @@
 `instruments` and `print_ir` watch them.
 """
 
+from loopnest.graph.passes.alter_layout import AlterOpLayout
+from loopnest.graph.passes.auto_inline import AutoInline
 from loopnest.graph.passes.context import PassContext, PassInstrument, pass_instrument
+from loopnest.graph.passes.cse import EliminateCommonSubexpr
+from loopnest.graph.passes.dce import DeadCodeElimination
 from loopnest.graph.passes.decorators import function_pass, module_pass, register_pass
+from loopnest.graph.passes.distribute import Distribute
+from loopnest.graph.passes.fold_constant import FoldConstant
+from loopnest.graph.passes.fuse_ops import FuseOps
 from loopnest.graph.passes.info import PassInfo, pass_names, unregister_pass
 from loopnest.graph.passes.instruments import PassTiming, SameValues, WellFormed
+from loopnest.graph.passes.layout_rules import (
+    LayoutRule,
+    register_alter_op_layout,
+    unregister_alter_op_layout,
+)
 from loopnest.graph.passes.manager import (
     FunctionPass,
     ModulePass,
@@ -19,10 +31,19 @@ from loopnest.graph.passes.manager import (
 from loopnest.graph.passes.module import Module
 from loopnest.graph.passes.options import register_option
 from loopnest.graph.passes.print_ir import PrintIR
+from loopnest.graph.passes.simplify_expr import SimplifyExpr
 from loopnest.graph.passes.target import Target
 
 __all__ = [
+    "AlterOpLayout",
+    "AutoInline",
+    "DeadCodeElimination",
+    "Distribute",
+    "EliminateCommonSubexpr",
+    "FoldConstant",
     "FunctionPass",
+    "FuseOps",
+    "LayoutRule",
     "Module",
     "ModulePass",
     "Pass",
@@ -33,6 +54,7 @@ __all__ = [
     "PrintIR",
     "SameValues",
     "Sequential",
+    "SimplifyExpr",
     "Target",
     "WellFormed",
     "apply_passes",
@@ -41,7 +63,9 @@ __all__ = [
     "module_pass",
     "pass_instrument",
     "pass_names",
+    "register_alter_op_layout",
     "register_option",
     "register_pass",
+    "unregister_alter_op_layout",
     "unregister_pass",
 ]

@@ -114,8 +114,8 @@ def factory_of(name: str) -> Callable[[], HasInfo]:
 
 
 def pass_names() -> tuple[str, ...]:
-    """Return the names of all registered passes, sorted."""
-    return tuple(sorted(_FACTORIES))
+    """Return the names of all registered passes, in order of registration."""
+    return tuple(_FACTORIES)
 
 
 def _close(name: str, names: Iterable[str]) -> str:

@@ -258,7 +258,7 @@ def _needed(name: str, subject: str, ctx: PassContext) -> Pass:
 
 
 def _provider(attr: str, info: PassInfo, ctx: PassContext) -> Pass:
-    """Return a registered pass that provides an attribute, one that is enabled if possible.
+    """Return the first registered pass that provides an attribute and is enabled.
 
     Raises:
         GraphError: there is none, or it is disabled.

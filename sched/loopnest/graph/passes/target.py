@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from loopnest.graph.errors import GraphError
 
-_KINDS = {"llvm": "cpu", "c": "cpu", "cuda": "gpu"}
+_KINDS = {"llvm": "cpu", "c": "cpu", "interpret": "cpu", "cuda": "gpu"}
 _TARGET = re.compile(r"(\w+)((?:\s+-[\w-]+=\S+)*)\s*")
 
 
@@ -17,7 +17,8 @@ class Target:
     """What graphs are compiled for, as a context manager: passes may ask `Target.current()`.
 
     Args:
-        text: ``"cuda"``, ``"c"`` or ``"llvm"``, then options: ``"cuda -arch=sm_90"``.
+        text: ``"cuda"``, ``"c"``, ``"interpret"`` or ``"llvm"``, then options:
+            ``"cuda -arch=sm_90"``.
 
     Raises:
         GraphError: another kind, or malformed options.
