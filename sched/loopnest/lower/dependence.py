@@ -140,6 +140,8 @@ class Dependence:
     ) -> frozenset[ParallelType] | None:
         """Return the dimensions; None where the accesses never meet."""
         later = second.index
+        if wrapped is not None and _only_at_zero(wrapped, second):
+            return None  # it does not happen in later iterations
         if wrapped is not None and adjacent:
             step: dict[Expr, Expr] = {wrapped: Op("add", (wrapped, integer(1)), wrapped.dtype)}
             later = tuple([self.algebra.simplify(substitute(i, step)) for i in later])
@@ -277,9 +279,13 @@ def _share(a: Buffer, b: Buffer) -> bool:
 
 
 def _first_only(dim: ParallelType, access: Access) -> bool:
-    number = LaunchIndex(dim)
+    return _only_at_zero(LaunchIndex(dim), access)
+
+
+def _only_at_zero(index: Expr, access: Access) -> bool:
+    """Whether the access happens only where `index` is 0."""
     return any(
-        isinstance(c, Op) and c.op == "eq" and c.args[0] is number and c.args[1] is ZERO
+        isinstance(c, Op) and c.op == "eq" and c.args[0] is index and c.args[1] is ZERO
         for c in access.conditions
     )
 
