@@ -34,9 +34,11 @@ def gpu(f, threads=128, lanes=4):
 
     [N, D] is split to [N, D / lanes / threads, threads, lanes]. `propagate` carries the splits to
     the tensors before `y`, so that `inline_most` finds loops that correspond; it stops at the
-    vectorized axis, and so a thread keeps its `lanes` intermediate values in registers.
+    vectorized axis, and so a thread keeps its `lanes` intermediate values in registers. The copies
+    of the inputs are what is loaded as vectors.
     """
     y = f["y"]
+    copies = [f[name].cache_after() for name in ("x", "bias")]
     y.split(1, lanes)
     y.split(1, threads)
     y.parallelize(
@@ -48,6 +50,9 @@ def gpu(f, threads=128, lanes=4):
         }
     )
     ln.propagate(y)
+    for copy in copies:
+        copy.compute_at(y, 3)
+        copy.axis(-1).parallelize(ln.ParallelType.vectorize)
     ln.inline_most()
 
 

@@ -108,6 +108,41 @@ def gpu(f, threads=16, lanes=4, parts=1, depth=16, stages=2, whole=False):
         tensor.compute_at(product, -1)
 
 
+@gemm.schedule("gpu_registers")
+def gpu_registers(f, threads=16, tile=4):
+    """A block of `threads` x `threads` threads; a thread owns a tile of `tile` x `tile` sums.
+
+    The operands are copied to registers for each k: `tile` elements of b, then one of a at a time.
+    """
+    c = f["c"]
+    (product,) = c.producers
+    left, right = product.producers
+    total = c.cache_before()
+
+    c.split(1, tile)
+    c.split(1, threads)
+    c.split(0, tile)
+    c.split(0, threads)  # [M / 64, 16, 4, N / 64, 16, 4]
+    c.reorder([0, 3, 1, 4, 2, 5])
+    c.parallelize(
+        {
+            0: ln.ParallelType.grid_y,
+            1: ln.ParallelType.grid_x,
+            2: ln.ParallelType.block_y,
+            3: ln.ParallelType.block_x,
+        }
+    )
+    total.compute_at(c, 4)
+    total.reorder({-1: 4})  # [..., K, 4, 4]
+    product.compute_at(total, -1)
+    right.compute_at(total, 5)
+    left.compute_at(total, 6)
+    for tensor in (total, right, c):
+        tensor.axis(-1).parallelize(ln.ParallelType.unroll)
+    for tensor in (total, c):
+        tensor.axis(-2).parallelize(ln.ParallelType.unroll)
+
+
 @gemm.schedule("cpu")
 def cpu(f, rows=6, columns=32):
     """A core owns `columns` columns of c and goes down them `rows` rows at a time.

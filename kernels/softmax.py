@@ -1,6 +1,6 @@
 """The softmax of each row: y = exp(x - max(x)) / sum(exp(x - max(x))).
 
-Three passes over a row: its maximum, the sum of the exponentials, the quotients. The schedules
+Three passes over a row: its maximum, the sum of the exponentials, the results. The schedules
 differ in what becomes of the exponentials in between: the registers of a block have room for a row
 of some thousand elements, shared memory for a longer one, and a core keeps them in its cache.
 
@@ -24,10 +24,10 @@ def softmax(f, dtype=ln.float32):
     largest = ln.max(x, axis=1, keepdims=True)
     shifted = (x - largest).named("shifted")
     e = ln.exp(shifted).named("e")
-    total = ln.sum(e, axis=1, keepdims=True)
-    f.output(e / total, "y")
+    total = ln.sum(e, axis=1).named("total")
+    inverse = ln.reciprocal(total).named("inverse")  # one division a row
+    f.output(e * ln.broadcast(inverse, (False, True)), "y")
     largest.reduction.named("largest")
-    total.reduction.named("total")
 
 
 def by_rows(f, row_axes):
@@ -67,9 +67,17 @@ def gpu(f, lanes=4, parts=2):
 
 
 def twice(f):
-    """Let the sum and the quotient have exponentials of their own, instead of keeping a row."""
-    f["e"].compute_at(f["total"], -1, recompute=True)
+    """Let the sum and the result have exponentials of their own, instead of keeping a row."""
+    f["e"].compute_at(f["total"], -2, recompute=True)
     f["shifted"].compute_at(f["e"], -1, recompute=True)
+
+
+def by_vectors(copy, consumers):
+    """Let each of the consumers read its own copy of a row, by vectors, into registers."""
+    for place, consumer in enumerate(consumers, 1):
+        copy.compute_at(consumer, consumer.ndim - 1, recompute=place < len(consumers))
+        copy.axis(-1).parallelize(ln.ParallelType.vectorize)
+        copy = (copy.clones or [copy])[-1]
 
 
 @softmax.schedule("gpu_warp")
@@ -90,6 +98,7 @@ def gpu_warp(f, lanes=4, rows=4):
         tensor.parallelize({3: ln.ParallelType.block_x, 4: ln.ParallelType.unroll})
     y.parallelize({3: ln.ParallelType.block_x, 4: ln.ParallelType.vectorize})
     twice(f)
+    by_vectors(f["x"].cache_after(), (f["largest"], total, y))
     ln.inline_most()
 
 
@@ -104,6 +113,7 @@ def gpu_shared(f, threads=256, lanes=4):
     y.split(1, lanes)
     y.split(1, threads)
     row = f["x"].cache_after()
+    copy = row.cache_after()
     ln.propagate(y)
     y.parallelize({0: ln.ParallelType.grid_x})
     for tensor in (row, f["largest"], total):
@@ -117,6 +127,7 @@ def gpu_shared(f, threads=256, lanes=4):
     row.memory = ln.SHARED
     row.axis(1).pin()
     twice(f)
+    by_vectors(copy, (f["largest"], total, y))
     ln.inline_most()
 
 

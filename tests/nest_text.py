@@ -34,7 +34,7 @@ _INFIX = {
 }  # fmt: skip
 _FLOATS = {"inf": math.inf, "nan": math.nan}
 _REDUCERS = {"sum": ("add", 0), "prod": ("mul", 1), "max": ("max", -math.inf),
-             "min": ("min", math.inf)}  # fmt: skip
+             "min": ("min", math.inf), "any": ("or", False), "all": ("and", True)}  # fmt: skip
 
 
 def parse_nest(
@@ -177,7 +177,7 @@ class _Parser:
     def collective(self, line, indent):
         names, name, args, dims = re.fullmatch(r"(.*?) = (\w+)\((.*)\) over (.*):", line).groups()
         args = tuple(self.expr(part) for part in _parts(args))
-        op, start = _REDUCERS[name]
+        op, start = _REDUCERS.get(name, ("", 0))  # others print, but do not combine
         body = self.body(indent + 2)
         return kir.Collective(
             name, tuple(self.scope.names[n] for n in _parts(names)), args,

@@ -46,6 +46,9 @@ KERNELS: Mapping[str, tuple[int, ...]] = {
 }
 """Each kernel of `kernels/` and the values of its size symbols, in order of first appearance."""
 
+SCHEDULES: Mapping[str, str] = {"gemm": "gpu_registers"}
+"""The schedule with the loops of the peers' own, where that is not "gpu"."""
+
 CHAIN = (256, 1024)
 TARGETS = {"TVM": 2.0, "chain": 5.0, "import": 100.0}
 """At most: our time / TVM's; the long chain's time / the short one's; ms above NumPy's import."""
@@ -55,8 +58,9 @@ PASSES: Mapping[str, tuple[str, ...]] = {
     "nest": ("build_nest",),
     "allocation": ("allocate", "check_plan", "insert_allocations"),
     "indexing": ("index_tree",),
+    "threads": ("circulate", "share_space", "insert_barriers", "flatten_addresses"),
     "predicates": ("statements", "check_inplace"),
-    "unswitch": ("unswitch",),
+    "unswitch": ("unswitch", "renumber"),
 }
 """Each pass and the functions that `lower.pipeline` calls for it; other time there is "rest"."""
 
@@ -103,7 +107,7 @@ class Ours:
 
     def scheduled(self, fusion: ln.Fusion) -> ln.Fusion:
         with fusion:
-            self.kernel.schedules["gpu"](fusion)
+            self.kernel.schedules[SCHEDULES.get(self.kernel.name, "gpu")](fusion)
         return fusion
 
     def text(self) -> str:

@@ -81,6 +81,7 @@ def math_shape(shape: Sequence[int], layout: Layout) -> dict[str, int]:
     Raises:
         Refused: the shape is none of this layout.
     """
+    layout = getattr(shape, "layout", layout)  # a stand-in of AlterOpLayout fits any layout
     if len(shape) != len(layout.axes):
         raise Refused(f"{list(shape)} is no {layout}", f"{layout} has {len(layout.axes)} axes")
     extents: dict[str, int] = dict.fromkeys(layout.letters, 1)

@@ -62,6 +62,7 @@ class Interpreter:
             if len(self._known) >= MAX_SIZES:
                 self._known.clear()
             found = self._known[key] = Expansions(Setting(self.program, sizes))
+        # One thread stands for an empty launch: it has no order.
         if thread_order is None or found.setting.is_empty:
             Machine(found, arrays, scalars, self.races).run()
         else:

@@ -101,11 +101,23 @@ class Horizons:
             self.of_warp[slot, threads % self.per_block // WARP],
             np.where(apart == IN_BLOCK, self.of_block[slot], self.of_grid),
         )
-        for number, seen in self._seen.items():
-            mine = np.flatnonzero((block == number) & (apart == IN_GRID))
-            # Of several blocks that read, the one that arrived last stands for all: a race that
-            # this hides is one between blocks of which only some arrived.
-            latest = int(np.delete(seen, number).max(initial=0))
-            each = np.where(spread[mine] == IN_GRID, latest, seen[others[mine] // self.per_block])
-            horizon[mine] = np.maximum(horizon[mine], each)
+        if self._seen:
+            far = np.flatnonzero(apart == IN_GRID)
+            for number in np.unique(block[far]):
+                mine = far[block[far] == number]
+                seen = self._seen_by(int(number), others[mine], spread[mine])
+                horizon[mine] = np.maximum(horizon[mine], seen)
         return np.where(times < horizon, SAME, apart)
+
+    def _seen_by(self, block: int, others: Array, spread: Array) -> Array | int:
+        """Return the time up to which a block sees what other blocks did."""
+        seen = self._seen.get(block)
+        if seen is None:
+            return self.of_grid
+        each: Array = seen[others // self.per_block]
+        if (spread == IN_GRID).any():
+            # Of several blocks that read, the one that arrived last stands for all: what this
+            # hides is a race with blocks of which only some arrived.
+            latest = np.delete(seen, block).max(initial=0)
+            each = np.where(spread == IN_GRID, latest, each)
+        return each

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeAlias
 
 from loopnest import dtypes
 from loopnest.buffers import Buffer
 from loopnest.collector import paused
-from loopnest.expr import Expr
 from loopnest.facts import Facts
 from loopnest.fusion import Fusion
 from loopnest.kir import Allocate, Output, Param, Program, walk
@@ -27,6 +25,7 @@ from loopnest.lower.inplace import check_inplace
 from loopnest.lower.nest import build_nest
 from loopnest.lower.renumber import renumber
 from loopnest.lower.sync import insert_barriers
+from loopnest.lower.tree import Tree
 from loopnest.lower.unswitch import unswitch
 from loopnest.lowered import Lowered, TensorInfo
 from loopnest.math_snapshot import capture
@@ -56,49 +55,62 @@ def lower(fusion: Fusion) -> Lowered:
         NotSupported: it needs a feature that does not exist yet.
     """
     with paused():
-        facts = fusion.facts
-        whole, requires = _run(fusion, facts, whole_vectors=True)
-        if not requires:
-            return whole
-        for size, width, _ in requires.values():
+        first = _Run(fusion, fusion.facts, whole_vectors=True)
+        if not first.indexer.requires:
+            return first.lowered()
+        facts, tests = fusion.facts, []
+        for text, (size, width, test) in first.indexer.requires.items():
             facts = facts.with_divisor(size, width)
-        again, _ = _run(fusion, facts, whole_vectors=True)
-        tests = tuple([(text, test) for text, (_, _, test) in requires.items()])
-        lanes, _ = _run(fusion, fusion.facts, whole_vectors=False)
-        return replace(again, program=replace(again.program, requires=tests), scalar=lambda: lanes)
+            tests.append((text, test))
+        whole = _Run(fusion, facts, whole_vectors=True).lowered()
+        lanes = _Run(fusion, fusion.facts, whole_vectors=False).lowered()
+        program = replace(whole.program, requires=tuple(tests))
+        return replace(whole, program=program, scalar=lambda: lanes)
 
 
-_Requires: TypeAlias = "dict[str, tuple[Expr, Expr, Expr]]"
+class _Run:
+    """One way through the passes; what vectors require is known after indexing."""
+
+    def __init__(self, fusion: Fusion, facts: Facts, *, whole_vectors: bool) -> None:
+        self.fusion = fusion
+        self.plan = plan = group_loops(fusion, facts)
+        self.nest = build_nest(plan)
+        names = Names({tensor.name for tensor in fusion.tensors})
+        self.storage = allocate(plan, names)
+        check_plan(plan, self.storage)
+        self.allocated = insert_allocations(self.nest, self.storage)
+        flagged = last_blocks(plan)
+        self.meetings = _meetings(plan, self.storage, flagged, names)
+        self.indexer = Indexer(
+            self.nest, self.storage, self.meetings, flagged, names, whole_vectors=whole_vectors
+        )
+        self.plain = index_tree(self.allocated, self.indexer)
+
+    def lowered(self) -> Lowered:
+        """Return the result of the remaining passes."""
+        plan = self.plan
+        spaced = share_space(circulate(self.plain, self.nest, self.storage))
+        synced = insert_barriers(spaced, plan, self.indexer.arrivals())
+        indexed = flatten_addresses(synced, plan.algebra)
+        program = _program(plan, self.storage, self.meetings)
+        placed = program.with_body(statements(indexed, lifted=True))
+        check_inplace(placed, plan)
+        final = renumber(unswitch(placed, plan.algebra))
+        stages: tuple[tuple[str, Callable[[], str]], ...] = (
+            ("groups", plan.text),
+            ("nest", self.nest.text),
+            ("allocation", lambda: tree_text(self.allocated, "allocation")),
+            ("indexing", lambda: _printed(program, self.plain)),
+            ("barriers", lambda: _printed(program, indexed)),
+            ("predicates", lambda: print_nest(placed)),
+            ("unswitch", lambda: print_nest(final)),
+        )
+        infos = _infos(self.fusion, self.storage)
+        return Lowered(final, stages, infos, _buffers(final), capture(self.fusion))
 
 
-def _run(fusion: Fusion, facts: Facts, *, whole_vectors: bool) -> tuple[Lowered, _Requires]:
-    plan = group_loops(fusion, facts)
-    nest = build_nest(plan)
-    names = Names({tensor.name for tensor in fusion.tensors})
-    storage = allocate(plan, names)
-    check_plan(plan, storage)
-    allocated = insert_allocations(nest, storage)
-    flagged = last_blocks(plan)
-    meetings = _meetings(plan, storage, flagged, names)
-    indexer = Indexer(nest, storage, meetings, flagged, names, whole_vectors=whole_vectors)
-    plain = index_tree(allocated, indexer)
-    spaced = share_space(circulate(plain, nest, storage))
-    synced = insert_barriers(spaced, plan, indexer.arrivals())
-    indexed = flatten_addresses(synced, plan.algebra)
-    program = _program(plan, storage, meetings)
-    placed = program.with_body(statements(indexed, lifted=True))
-    check_inplace(placed, plan)
-    final = renumber(unswitch(placed, plan.algebra))
-    stages: tuple[tuple[str, Callable[[], str]], ...] = (
-        ("groups", plan.text),
-        ("nest", nest.text),
-        ("allocation", lambda: tree_text(allocated, "allocation")),
-        ("indexing", lambda: print_nest(program.with_body(statements(indexed, lifted=False)))),
-        ("predicates", lambda: print_nest(placed)),
-        ("unswitch", lambda: print_nest(final)),
-    )
-    infos, buffers = _infos(fusion, storage), _buffers(final)
-    return Lowered(final, stages, infos, buffers, capture(fusion)), indexer.requires
+def _printed(program: Program, tree: Tree) -> str:
+    return print_nest(program.with_body(statements(tree, lifted=False)))
 
 
 def _meetings(

@@ -1,0 +1,216 @@
+"""How far a correct kernel's results may lie from the oracle's: see `enclosure`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any, Literal, TypeAlias, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from loopnest.definition import Definition, Reducer
+from loopnest.domain import TensorDomain
+from loopnest.dtypes import DType, float32
+from loopnest.enclosure.accuracy import STANDARD, Arithmetic
+from loopnest.enclosure.folds import fold
+from loopnest.enclosure.intervals import Enclosure, exact, flushed, narrowed
+from loopnest.enclosure.rules import enclose
+from loopnest.errors import LaunchError
+from loopnest.evaluate import Oracle, Places, Result, Types, fold_values
+from loopnest.expr import Expr
+from loopnest.fusion import Fusion
+from loopnest.numeric import Values, held
+from loopnest.tensor import TensorView
+
+_BLOCK = 1 << 16
+"""How many points are evaluated at a time: their intermediate values stay in the cache."""
+
+
+@overload
+def error_bound(
+    fusion: Fusion, /, *arrays: object, tensors: Literal[False] = False,
+    fast_math: bool = False, **scalars: object,
+) -> Result: ...  # fmt: skip
+@overload
+def error_bound(
+    fusion: Fusion, /, *arrays: object, tensors: Literal[True],
+    fast_math: bool = False, **scalars: object,
+) -> tuple[Result, dict[str, npt.NDArray[Any]]]: ...  # fmt: skip
+def error_bound(
+    fusion: Fusion,
+    /,
+    *arrays: object,
+    tensors: bool = False,
+    fast_math: bool = False,
+    **scalars: object,
+) -> Result | tuple[Result, dict[str, npt.NDArray[Any]]]:
+    """Return how far each result of a correct kernel may lie from that of `loopnest.evaluate`.
+
+    The bound holds for every schedule: any order of sums, products fused with sums, elements
+    computed again. It is 0 where no rounding is needed, and inf where a result may be anything: a
+    quotient whose divisor may be 0, a sum that may overflow. Bools and integers that come of a
+    comparison or rounding that may go either way have the bound of both cases.
+
+    >>> import loopnest as ln
+    >>> with ln.Fusion("row_sum") as f:
+    ...     x = f.input("x", ("N", "D"), ln.float32)
+    ...     y = f.output(ln.sum(x, axis=1), "y")
+    >>> error_bound(f, np.ones((2, 3), np.float32))
+    array([0., 0.])
+    >>> bool(error_bound(f, np.full((1, 1000), 0.1, np.float32)) < 999 * 2.0**-24 * 100.1)
+    True
+
+    Args:
+        fusion: the math, scheduled or not.
+        arrays: one an input, in the order of ``fusion.inputs``.
+        tensors: whether to return the bounds of every tensor too.
+        fast_math: whether the kernel was compiled with ``fast_math=True``.
+        scalars: the run-time scalars, and the sizes that no input has.
+
+    Returns:
+        The bound of the output in float64, or a tuple of them where there is not exactly one. With
+        `tensors` that, and a dict of the bound of every tensor by name.
+
+    Raises:
+        LaunchError: arguments that do not fit, or an assumption that does not hold.
+    """
+    if not isinstance(fusion, Fusion):
+        raise LaunchError(f"error_bound({fusion!r})", "it is no Fusion", "pass the fusion itself")
+    wanted = fusion.tensors if tensors else fusion.outputs
+    found = enclosures(fusion, arrays, scalars, wanted, Arithmetic(fast_math))
+    bounds = {name: enclosure.bound for name, enclosure in found.items()}
+    outputs = tuple([bounds[tensor.name] for tensor in fusion.outputs])
+    result: Result = outputs[0] if len(outputs) == 1 else outputs
+    return (result, bounds) if tensors else result
+
+
+def enclosures(
+    fusion: Fusion,
+    arrays: Sequence[object],
+    keywords: Mapping[str, object],
+    tensors: Iterable[TensorView] | None = None,
+    arithmetic: Arithmetic = STANDARD,
+    places: Places | None = None,
+) -> dict[str, Enclosure]:
+    """Return the oracle's values by name, with the intervals that correct results lie in.
+
+    Args:
+        fusion: the math, scheduled or not.
+        arrays: one an input.
+        keywords: the run-time scalars, and the sizes that no input has.
+        tensors: which to return; by default the outputs.
+        arithmetic: the rules that a correct computation keeps to.
+        places: axes of which only some coordinates are evaluated.
+    """
+    wanted = tuple(fusion.outputs if tensors is None else tensors)
+    oracle = _Enclosures(arithmetic, fusion, arrays, keywords, "error_bound", places)
+    return {tensor.name: found for tensor, found in oracle.run(wanted).items()}
+
+
+class _Enclosures(Oracle[Enclosure]):
+    """The oracle on enclosures."""
+
+    def __init__(self, arithmetic: Arithmetic, *args: Any) -> None:
+        self.arithmetic = arithmetic
+        super().__init__(*args)
+
+    def given(self, values: Values, dtype: DType) -> Enclosure:
+        found = exact(held(values, dtype))
+        if self.arithmetic.fast_math and dtype is float32:
+            low, high = flushed(found.low, found.high)
+            return replace(found, low=low, high=high, unsigned=True)
+        return found
+
+    def expression(self, root: Expr, env: Mapping[Expr, Enclosure]) -> Enclosure:
+        return enclose(root, env, self.arithmetic)
+
+    def viewed(self, value: Enclosure, view: Callable[[Values], Values]) -> Enclosure:
+        return value.viewed(view)
+
+    def folded(self, reducer: Reducer, types: Types, parts: Sequence[Enclosure]) -> list[Enclosure]:
+        totals = fold_values(reducer, types, [part.value for part in parts])
+        return fold(reducer.name, parts, totals, types[0], self.arithmetic)
+
+    def defined(self, value: Enclosure, dtype: DType) -> Enclosure:
+        return narrowed(value, dtype, self.arithmetic) if dtype.is_half else value
+
+    def computed(
+        self,
+        definition: Definition,
+        domain: TensorDomain,
+        shape: tuple[int, ...],
+        env: Mapping[Expr, Enclosure],
+    ) -> list[Enclosure]:
+        """Compute block by block, along axes that are not folded away."""
+        kept = [place for place, axis in enumerate(domain.root) if not axis.is_reduction]
+        blocks = list(_blocks(shape, kept)) if domain.rfactor == domain.root else [{}]
+        if len(blocks) == 1:
+            return super().computed(definition, domain, shape, env)
+        places = range(len(shape)) if definition.reducer is None else kept
+        results = [_Pieces([shape[place] for place in places]) for _ in definition.values]
+        for block in blocks:
+            part = {leaf: _cut(value, block) for leaf, value in env.items()}
+            size = tuple([_length(block, place, n) for place, n in enumerate(shape)])
+            where = tuple([block.get(place, slice(None)) for place in places])
+            found = super().computed(definition, domain, size, part)
+            for result, piece in zip(results, found, strict=True):
+                result.put(where, piece)
+        return [result.whole() for result in results]
+
+
+Block: TypeAlias = Mapping[int, slice]
+"""The part of a root domain between two coordinates along some axes."""
+
+
+def _blocks(shape: Sequence[int], kept: Sequence[int]) -> Iterator[Block]:
+    """Yield the blocks, along axes in `kept`, that `shape` is cut into: outer axes first."""
+    inner, ranges = int(np.prod(shape, dtype=np.int64)), []
+    for place in kept:
+        if inner <= _BLOCK:
+            break
+        inner //= max(shape[place], 1)
+        rows = max(1, _BLOCK // max(inner, 1))
+        starts = range(0, shape[place], rows)
+        ranges.append([(place, slice(n, min(n + rows, shape[place]))) for n in starts])
+    return (dict(block) for block in product(*ranges))
+
+
+def _length(block: Block, place: int, extent: int) -> int:
+    return block[place].stop - block[place].start if place in block else extent
+
+
+def _cut(value: Enclosure, block: Block) -> Enclosure:
+    """Return the part of an operand at a block; axes of extent 1 stay."""
+    sizes = value.value.shape
+    where = tuple(
+        [block[n] if n in block and size > 1 else slice(None) for n, size in enumerate(sizes)]
+    )
+    return value.viewed(lambda array: array[where])
+
+
+class _Pieces:
+    """An enclosure that is put together from blocks; its ends exist only where they differ."""
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        self.shape = tuple(shape)
+        self.value: Values | None = None
+        self.ends: tuple[Values, Values] | None = None
+        self.wild = self.unsigned = False
+
+    def put(self, where: tuple[slice, ...], piece: Enclosure) -> None:
+        if self.value is None:
+            self.value = np.empty(self.shape, piece.value.dtype)
+        self.value[where] = piece.value
+        if not piece.exact and self.ends is None:
+            low = np.array(self.value)  # what came before is exact
+            self.ends = low, np.array(low)
+        if self.ends is not None:
+            self.ends[0][where], self.ends[1][where] = piece.low, piece.high
+        self.wild, self.unsigned = self.wild or piece.wild, self.unsigned or piece.unsigned
+
+    def whole(self) -> Enclosure:
+        assert self.value is not None
+        low, high = self.ends or (self.value, self.value)
+        return Enclosure(self.value, low, high, self.wild, self.unsigned)

@@ -1,0 +1,110 @@
+"""What ops cost: operations and bytes, from types and attributes alone.
+
+An addition, multiplication or comparison of two elements is one operation, what divides or takes a
+root four, a transcendental function ten; what only moves elements is free of operations. These are
+weights to choose by, not times. The attribute ``flops`` of an op, a function from a node to an
+int, says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from loopnest.graph.graph import body_of
+from loopnest.graph.layout import math_shape, parse_layout
+from loopnest.graph.node import Node, TupleType, Type
+from loopnest.graph.registry import Pattern, get_attr, pattern_of, register_attr
+
+Flops: TypeAlias = Callable[[Node], int]
+
+_ROOTS = ("div", "mod", "sqrt", "rsqrt", "reciprocal")
+_FUNCTIONS = (
+    "exp", "exp2", "log", "log2", "log1p", "sin", "cos", "tanh", "sigmoid", "erf", "silu", "gelu",
+    "pow",
+)  # fmt: skip
+_FREE = ("assign", "broadcast_to", "expand_dims", "full", "group", "tuple")
+"""Pointwise by pattern, or of none, but without arithmetic."""
+
+
+def flops(node: Node) -> int:
+    """Return the operations that a node costs; of a fused call those of its body."""
+    if node.op == "fused":
+        return sum(flops(inner) for inner in body_of(node).nodes)
+    rule: Flops = get_attr(node, "flops", _by_pattern)
+    return rule(node)
+
+
+def bytes_of(kind: Type) -> int:
+    """Return the bytes of a tensor, or of all fields of a tuple."""
+    if isinstance(kind, TupleType):
+        return sum(bytes_of(field) for field in kind.fields)
+    return kind.size * kind.dtype.numpy.itemsize
+
+
+def traffic(node: Node) -> int:
+    """Return the bytes that a node reads and writes, if it is computed by itself."""
+    return bytes_of(node.type) + sum(bytes_of(x.type) for x in dict.fromkeys(node.inputs))
+
+
+def _by_pattern(node: Node) -> int:
+    pattern = pattern_of(node)
+    if not node.inputs or pattern in (Pattern.INJECTIVE, Pattern.TUPLE):
+        return 0
+    if pattern <= Pattern.BROADCAST:
+        return _size(node.type)
+    return sum(_size(x.type) for x in node.inputs)
+
+
+def _size(kind: Type) -> int:
+    if isinstance(kind, TupleType):
+        return sum(_size(field) for field in kind.fields)
+    return kind.size
+
+
+def _times(weight: int) -> Flops:
+    return lambda node: weight * _size(node.type)
+
+
+def _matmul(node: Node) -> int:
+    return 2 * node.tensor_type.size * node.inputs[0].shape[-1]
+
+
+def _conv(node: Node) -> int:
+    """Return 2 operations for each output element and each kernel element of its channel."""
+    out = node if node.op == "conv2d" else node.inputs[0]
+    return 2 * out.tensor_type.size * _taps(node, node.inputs[1].shape)
+
+
+def _conv_weight(node: Node) -> int:
+    return 2 * node.inputs[1].tensor_type.size * _taps(node, node.shape)
+
+
+def _taps(node: Node, kernel: tuple[int, ...]) -> int:
+    extents = math_shape(kernel, parse_layout(node.attrs["kernel_layout"]))
+    return extents["I"] * extents["H"] * extents["W"]
+
+
+def _pool(node: Node) -> int:
+    height, width = node.attrs["pool"]
+    return int(height * width) * node.tensor_type.size
+
+
+def _statistics(node: Node) -> int:
+    return 4 * node.inputs[0].tensor_type.size
+
+
+def _softmax(node: Node) -> int:
+    return 16 * node.tensor_type.size
+
+
+register_attr(_ROOTS, "flops", _times(4))
+register_attr(_FUNCTIONS, "flops", _times(10))
+register_attr(_FREE, "flops", _times(0))
+register_attr("fma", "flops", _times(2))
+register_attr("matmul", "flops", _matmul)
+register_attr(["conv2d", "conv2d_backward_data"], "flops", _conv)
+register_attr("conv2d_backward_weight", "flops", _conv_weight)
+register_attr(["max_pool2d", "avg_pool2d"], "flops", _pool)
+register_attr("variance", "flops", _statistics)
+register_attr(["softmax", "log_softmax"], "flops", _softmax)

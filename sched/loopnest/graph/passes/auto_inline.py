@@ -1,0 +1,211 @@
+"""AutoInline: read through ops that only move elements, so that no intermediate stands for them.
+
+```
+t = flip(transpose(x, (0, 2, 3, 1)), 3)                  # t[b, h, w, -c] = x[b, c, h, w]
+u = exp(t)
+y = sum(dy * transpose(flip(u, 3), (0, 3, 1, 2)))        =>   y = sum(dy * exp(x))
+```
+
+There is no node of another kind for an inlined expression: a read by an index map is one canonical
+chain of the ops that move (`reading`), so that text, evaluator, gradients and every other pass know
+it. Such chains are left only on tensors that exist anyway: inputs, constants, the results of
+reductions, contractions and opaque ops, and pointwise results that are read by several maps. All
+other maps have been composed (`index_map`) and carried through pointwise ops to their operands,
+where many of them cancel; what repeats elements is left to broadcasting.
+
+Source: the seed on CSE (`TensorAutoInliner`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+from loopnest.graph.graph import Graph, body_of
+from loopnest.graph.node import Node
+from loopnest.graph.passes.context import PassContext
+from loopnest.graph.passes.decorators import register_pass
+from loopnest.graph.passes.index_map import (
+    MOVEMENTS,
+    Chain,
+    Shape,
+    core,
+    followed_places,
+    map_of,
+    repeated,
+    restricted,
+    trivial,
+    without_repeats,
+)
+from loopnest.graph.passes.info import PassInfo
+from loopnest.graph.passes.manager import FunctionPass
+from loopnest.graph.passes.module import Unit
+from loopnest.graph.passes.purity import is_pure
+from loopnest.graph.passes.reading import Builder
+from loopnest.graph.registry import Pattern, pattern_of, rebuild, with_attrs
+
+
+class AutoInline(FunctionPass):
+    """Inline what moves elements (transpose, flip, slice, broadcast, reshape…) into its readers.
+
+    Index maps compose, permuted and reversed ones too, and are carried through pointwise ops: a
+    pointwise result that is read by one map only is computed in that form from the start. It is
+    never computed twice: what is read by several maps is computed once and moved. Slices are thus
+    taken before arithmetic, repetition happens after it. Bodies of fused calls are treated each by
+    itself. What adds elements (pad, unslice, concatenate) or changes layouts is no index map.
+
+    Each element is computed by the same operations as before. Idempotent.
+    """
+
+    info = PassInfo("AutoInline", 2)
+
+    def transform_function(self, func: Graph, mod: Unit, ctx: PassContext) -> Graph:
+        return inlined(func)
+
+
+def inlined(graph: Graph) -> Graph:
+    """Return a graph whose index maps are composed; itself where nothing changes."""
+    return _Inliner(graph).run()
+
+
+_SHAPED = frozenset({"shape", "axis", "axes"})
+
+
+def is_pointwise(node: Node) -> bool:
+    """Whether a map of a node's result may be carried to its operands, which broadcast."""
+    if not node.inputs or node.op in MOVEMENTS or node.op == "assign" or node.is_tuple:
+        return False
+    if any(x.is_tuple for x in node.inputs) or not is_pure(node):
+        return False
+    pattern = pattern_of(node)
+    if pattern is Pattern.ELEMWISE:
+        return not _SHAPED & set(node.attrs)
+    return pattern is Pattern.BROADCAST and not node.attrs
+
+
+class _Inliner:
+    """One run over one graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.needs: dict[Node, dict[Chain, Chain]] = {}
+        """For each tensor that is read: the chains, without what they repeat, and their cores."""
+        self.pulled: dict[Node, Chain] = {}
+        """Pointwise nodes that are computed in the form that a chain gives them."""
+        self.built: dict[Node, Node] = {x: x for x in graph.inputs}
+        moves = [node for node in graph.nodes if node.op in MOVEMENTS or node.op == "full"]
+        self.builder = Builder(moves)
+
+    def run(self) -> Graph:
+        for output in self.graph.outputs:
+            self._need(output)
+        for node in reversed(self.graph.nodes):
+            if node in self.needs:
+                self._decide(node)
+        for node in self.graph.nodes:
+            if node in self.needs and node not in self.built:
+                self.built[node] = self._build(node)
+        return self.graph.with_outputs([self._read(x) for x in self.graph.outputs])
+
+    # From the outputs: who is read how
+
+    def _need(self, node: Node, chain: Chain | None = None) -> None:
+        """Note that a node is read by a chain (as it is, by default)."""
+        if node.is_tuple:
+            self.needs.setdefault(node, {})
+            return
+        base, whole = _resolved(node, chain or Chain(node.shape))
+        forms = self.needs.setdefault(base, {})
+        if not whole.steps:
+            forms[whole] = _own_form(whole.source)
+        elif (kept := without_repeats(whole)) not in forms:
+            forms[kept] = core(whole)
+
+    def _decide(self, node: Node) -> None:
+        """Decide in which form a node is computed, and note what it reads."""
+        form = self._form(node)
+        parts: list[Chain | None] = [None] * len(node.inputs)
+        if form is not None:
+            found = [restricted(form, x.shape) for x in node.inputs]
+            if None not in found:
+                self.pulled[node] = form
+                parts = found
+        for operand, part in zip(node.inputs, parts, strict=True):
+            self._need(operand, part)
+
+    def _form(self, node: Node) -> Chain | None:
+        """Return the one form in which a pointwise node is read, None if it is as it is.
+
+        Chains of one core differ in axes of extent 1 alone: they can share what is computed.
+        """
+        forms = self.needs[node]
+        if len(set(forms.values())) != 1 or not is_pointwise(node):
+            return None
+        form, kernel = next(iter(forms.items()))
+        if len(forms) > 1 and kernel == _own_form(node.shape):
+            return None
+        return form if form.steps else None
+
+    # From the inputs: what is computed
+
+    def _build(self, node: Node) -> Node:
+        if node in self.pulled:
+            kept = self.pulled[node]
+            chains = [restricted(kept, x.shape) for x in node.inputs]
+            pairs = zip(node.inputs, chains, strict=True)
+            operands = [self._read(x, part, loose=True) for x, part in pairs]
+            same = all(new is old for new, old in zip(operands, node.inputs, strict=True))
+            return node if same else self.builder.call(node.op, operands, node.attrs)
+        if node.op == "fused":
+            body = body_of(node)
+            changed = inlined(body)
+            node = node if changed is body else with_attrs(node, body=changed)
+            return rebuild(node, self._operands(node.inputs, loose=False))
+        operands = self._operands(node.inputs, loose=is_pointwise(node))
+        return rebuild(node, operands)
+
+    def _operands(self, operands: Sequence[Node], loose: bool) -> list[Node]:
+        return [self._read(x, loose=loose) for x in operands]
+
+    def _read(self, node: Node, chain: Chain | None = None, loose: bool = False) -> Node:
+        """Return what a chain reads of a node, by what is computed now.
+
+        Args:
+            node: the node of the old graph.
+            chain: the chain; the node as it is, by default.
+            loose: whether the result only has to broadcast to the shape of the chain.
+        """
+        if node.is_tuple:
+            return self.built[node]
+        base, whole = _resolved(node, chain or Chain(node.shape))
+        found = self.built[base]
+        if base not in self.pulled:
+            if not whole.steps and found.shape == base.shape:
+                return found
+            link = Chain(found.shape).then(repeated(found.shape, base.shape)).followed_by(whole)
+            read = self.builder.read(found, link, loose)
+            # Where leading axes of extent 1 go is free: leave the node that is there.
+            same = node.op == read.op == "expand_dims" and node.inputs == read.inputs
+            return node if chain is None and same else read
+        form = self.pulled[base].shape  # of the chain's core, so only repeats and ones differ
+        link = Chain(found.shape).then(repeated(found.shape, form))
+        places = followed_places(whole)
+        return self.builder.read(found, link.then(trivial(form, whole.shape, places)), loose)
+
+
+@cache
+def _own_form(shape: Shape) -> Chain:
+    """Return the core of the chain that reads a tensor as it is."""
+    return core(Chain(shape))
+
+
+def _resolved(node: Node, chain: Chain) -> tuple[Node, Chain]:
+    """Return the tensor that is read in the end, and the whole chain from it."""
+    while node.op in MOVEMENTS:
+        (source,) = node.inputs
+        chain = Chain(source.shape).then(map_of(node)).followed_by(chain)
+        node = source
+    return node, chain
+
+
+register_pass("AutoInline", AutoInline)

@@ -1,0 +1,245 @@
+"""Which ops share a group: the three phases of fusion, on numbers alone.
+
+A group grows forward, from an op to its immediate post-dominator, together with every op on the
+ways between: all of them are in it or none. All users of an op that is not the last of its group
+are thus in the group, so that a group has one output and no way leaves it and comes back.
+
+- Phase 0: a heavy op (OUT_ELEMWISE_FUSABLE), or a group with one, if all edges on the ways are
+  ELEMWISE and all ops at most BROADCAST.
+- Phases 0 and 1: an ELEMWISE or BROADCAST op, if the edges are at most REDUCTION, the ops between
+  at most INJECTIVE and the end at most OUT_ELEMWISE_FUSABLE.
+- Phase 1: an INJECTIVE op or a TUPLE, if all ops are at most INJECTIVE. It comes after phase 0, so
+  that heavy ops get their pointwise ones first.
+- Phase 2: an op that is at most INJECTIVE, into a tuple that phase 1 fused into injective ops.
+
+"Ops" are groups here: an op counts with the pattern of the group that it is in by then, which is
+that of its last op, or OUT_ELEMWISE_FUSABLE once such an op (its anchor) is in it. No rule lets a
+second anchor in, so that two heavy ops never share a group. OPAQUE ops fuse with nothing, and a
+REDUCTION with nothing that reads it.
+
+Source: the seed on TVM's fusion (GraphPartitioner: RunFuse, CheckPath, CommitFuse).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from loopnest.errors import InternalError
+from loopnest.graph.passes.dominators import PostDominators
+from loopnest.graph.passes.indexed_graph import ForwardGraph
+from loopnest.graph.registry import Pattern
+
+
+class Why(Enum):
+    """Why an op was not fused with its post-dominator."""
+
+    LEVEL = auto()  # fuse_opt_level is 0
+    OPAQUE = auto()
+    OUTPUT = auto()  # its value leaves the graph
+    SCATTERED = auto()  # the ways out of it do not meet
+    REDUCTION = auto()
+    TUPLE = auto()  # the post-dominator is a tuple which nothing was fused with
+    EDGE = auto()  # an edge on the way has too large a pattern
+    OP = auto()  # a group on the way has
+    DEPTH = auto()  # the group would have more than max_depth ops
+
+
+class Rule(Enum):
+    """What a phase asks; see the module."""
+
+    HEAVY = auto()
+    POINTWISE = auto()
+    INJECTIVE = auto()
+    INTO_TUPLE = auto()
+
+
+_MOST = {
+    Rule.HEAVY: (Pattern.BROADCAST, Pattern.BROADCAST),
+    Rule.POINTWISE: (Pattern.INJECTIVE, Pattern.OUT_ELEMWISE_FUSABLE),
+    Rule.INJECTIVE: (Pattern.INJECTIVE, Pattern.INJECTIVE),
+    Rule.INTO_TUPLE: (Pattern.INJECTIVE, Pattern.INJECTIVE),
+}
+"""The largest patterns of groups on the ways, and at their end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An op that was not fused with its post-dominator, in the last phase that asked.
+
+    Attributes:
+        phase: 0 to 2.
+        why: the reason.
+        rule: what was asked; None where no rule was.
+        at: of OP the number of the op whose group stands in the way; of DEPTH the number of ops.
+        anchored: of OP, the anchor of that group, -1 for none.
+        pattern: of OP, that of the group in the way.
+    """
+
+    phase: int
+    why: Why
+    rule: Rule | None = None
+    at: int = -1
+    anchored: int = -1
+    pattern: Pattern = Pattern.OPAQUE
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """An op that was fused with its post-dominator and the ops between, in a phase."""
+
+    phase: int
+    rule: Rule
+    source: int
+    sink: int
+    between: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Groups of the ops of a forward graph.
+
+    Attributes:
+        leaders: of each op, the number of the last op of its group.
+        merges: what was fused, in order.
+        refusals: of the last op of each group, why the group ends there.
+        parents: of each op, its post-dominator (the number of ops for none).
+    """
+
+    leaders: tuple[int, ...]
+    merges: tuple[Merge, ...]
+    refusals: dict[int, Refusal]
+    parents: tuple[int, ...]
+
+
+def partition(graph: ForwardGraph, max_depth: int, level: int = 2) -> Partition:
+    """Return the groups of a graph.
+
+    Args:
+        graph: the forward graph.
+        max_depth: the largest number of ops of a group, >= 1.
+        level: 0 leaves every op in a group of its own.
+    """
+    tree = PostDominators(graph)
+    run = _Run(graph, tree, max_depth)
+    if level == 0:
+        run.refusals = {i: Refusal(0, Why.LEVEL) for i in range(len(graph))}
+    else:
+        for phase in range(3):
+            for number in range(len(graph)):
+                run.visit(number, phase)
+    leaders = [run.find(i) for i in range(len(graph))]
+    ends = {i: run.refusals[i] for i in range(len(graph)) if leaders[i] == i}
+    return Partition(tuple(leaders), tuple(run.merges), ends, tuple(tree.parents[:-1]))
+
+
+class _Run:
+    """Groups while they grow: union-find with the last op of each group as its leader."""
+
+    def __init__(self, graph: ForwardGraph, tree: PostDominators, max_depth: int) -> None:
+        count = len(graph)
+        self.graph, self.tree, self.max_depth = graph, tree, max_depth
+        self.merges: list[Merge] = []
+        self.refusals: dict[int, Refusal] = {}
+        self._up = list(range(count))
+        self._size = [1] * count
+        self._pattern = list(graph.patterns)  # of the group that an op leads, or last led
+        heavy = Pattern.OUT_ELEMWISE_FUSABLE
+        self._anchor = [i if p is heavy else -1 for i, p in enumerate(graph.patterns)]
+
+    def find(self, number: int) -> int:
+        """Return the leader of an op's group."""
+        leader = number
+        while self._up[leader] != leader:
+            leader = self._up[leader]
+        while self._up[number] != leader:
+            self._up[number], number = leader, self._up[number]
+        return leader
+
+    def visit(self, source: int, phase: int) -> None:
+        """Fuse an op with its post-dominator if the phase allows it."""
+        own, sink = self._pattern[source], self.tree.parents[source]
+        if own is Pattern.OPAQUE or own is Pattern.REDUCTION or sink == self.tree.root:
+            self.refusals[source] = Refusal(phase, self._at_end(own, source))
+        elif self.find(source) != self.find(sink):
+            if phase == 2:
+                self._into_tuple(source, sink)
+            else:
+                self._forward(source, sink, phase)
+
+    def _at_end(self, own: Pattern, source: int) -> Why:
+        if own is Pattern.OPAQUE:
+            return Why.OPAQUE
+        if self.graph.outputs[source]:
+            return Why.OUTPUT
+        return Why.REDUCTION if own is Pattern.REDUCTION else Why.SCATTERED
+
+    def _forward(self, source: int, sink: int, phase: int) -> None:
+        """Try phase 0 or 1."""
+        own, way = self._pattern[source], self.tree.patterns[source]
+        if self._pattern[sink] is Pattern.TUPLE:
+            self.refusals[source] = Refusal(phase, Why.TUPLE)
+        elif own is Pattern.OUT_ELEMWISE_FUSABLE:
+            if phase == 0:
+                self._try(source, sink, phase, Rule.HEAVY, way is Pattern.ELEMWISE)
+        elif own <= Pattern.BROADCAST:
+            self._try(source, sink, phase, Rule.POINTWISE, way <= Pattern.REDUCTION)
+        elif phase == 1:
+            self._try(source, sink, phase, Rule.INJECTIVE, True)
+
+    def _into_tuple(self, source: int, sink: int) -> None:
+        """Try phase 2."""
+        end = self._pattern[self.find(sink)]
+        fused = self._pattern[sink] is Pattern.TUPLE and end <= Pattern.INJECTIVE
+        if fused and self._pattern[source] <= Pattern.INJECTIVE:
+            self._try(source, sink, 2, Rule.INTO_TUPLE, True)
+
+    def _try(self, source: int, sink: int, phase: int, rule: Rule, edges_fit: bool) -> None:
+        if not edges_fit:
+            self.refusals[source] = Refusal(phase, Why.EDGE, rule)
+            return
+        found = self._between(source, sink, phase, rule)
+        if isinstance(found, Refusal):
+            self.refusals[source] = found
+            return
+        for number in (source, *found):
+            self._merge(number, sink)
+        self.merges.append(Merge(phase, rule, source, sink, found))
+
+    def _between(self, source: int, sink: int, phase: int, rule: Rule) -> tuple[int, ...] | Refusal:
+        """Return the ops between two, or what forbids to fuse them all."""
+        between: list[int] = []
+        groups = {self.find(source): self._size[self.find(source)]}
+        pending, seen = [source], {source}
+        while pending:
+            for number, _ in self.graph.edges[pending.pop()]:
+                if number in seen:
+                    continue
+                seen.add(number)
+                leader = self.find(number)
+                pattern = self._pattern[leader]
+                if pattern > _MOST[rule][number == sink]:
+                    return Refusal(phase, Why.OP, rule, number, self._anchor[leader], pattern)
+                groups[leader] = self._size[leader]
+                if len(groups) > self.max_depth:  # also ends long walks early
+                    return Refusal(phase, Why.DEPTH, rule, sum(groups.values()))
+                if number != sink:
+                    between.append(number)
+                    pending.append(number)
+        if sum(groups.values()) > self.max_depth:
+            return Refusal(phase, Why.DEPTH, rule, sum(groups.values()))
+        return tuple(sorted(between))
+
+    def _merge(self, number: int, sink: int) -> None:
+        child, leader = self.find(number), self.find(sink)
+        if child == leader:
+            return
+        self._up[child] = leader
+        self._size[leader] += self._size[child]
+        if self._anchor[child] >= 0:
+            if self._anchor[leader] >= 0:
+                raise InternalError(
+                    f"fusion of {self.graph.nodes[number]}", "two heavy ops came into one group"
+                )
+            self._anchor[leader] = self._anchor[child]
+            self._pattern[leader] = max(self._pattern[leader], self._pattern[child])

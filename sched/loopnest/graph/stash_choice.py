@@ -1,0 +1,211 @@
+"""Which values to keep from the forward for the backward: the fewest operations under a budget.
+
+A value that the backward needs is either kept, which takes its bytes, or computed again, which
+takes its operations and needs its operands in turn. Without a budget, and for any price of an
+operation in bytes, the best choice is a minimum cut: polynomial and exact. Under a budget it is a
+knapsack. Cuts at the right prices then give a lower bound and a choice near it; if a gap is left, a
+search over all choices closes it, as long as the values that are open at one time are few.
+
+Sources: Picard, "Maximal closure of a graph", 1976 (choices with consequences as cuts); Everett,
+"Generalized Lagrange multiplier method", 1963 (budgets as prices).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from loopnest.graph.minimum_cut import INFINITE, minimum_cut
+
+_LIMIT = 200_000
+"""The search gives up after so many partial choices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Values by number, operands before users.
+
+    Attributes:
+        operands: of each value, those that are values here too (the others cost nothing).
+        flops: the operations of each.
+        bytes: the size of each.
+        keepable: whether it can be kept.
+        required: those that are needed in any case.
+    """
+
+    operands: Sequence[Sequence[int]]
+    flops: Sequence[int]
+    bytes: Sequence[int]
+    keepable: Sequence[bool]
+    required: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to keep, and what that costs.
+
+    Attributes:
+        kept: the values that are kept and needed.
+        computed: those that are computed again.
+        bytes: of what is kept.
+        flops: of what is computed again.
+        method: "minimum cut", "search" or "heuristic".
+        least: a bound: no choice within the budget has fewer operations.
+    """
+
+    kept: frozenset[int]
+    computed: frozenset[int]
+    bytes: int
+    flops: int
+    method: str
+    least: int
+
+    @property
+    def exact(self) -> bool:
+        """Whether it is known that no choice has fewer operations."""
+        return self.flops == self.least
+
+
+def choose(problem: Problem, budget: int | None) -> Choice:
+    """Return the choice with the fewest operations among those within a budget of bytes.
+
+    Without a budget, and by search, it is also the one with the fewest bytes of these.
+    """
+    full = _cut(problem, flops=sum(problem.bytes) + 1, bytes_=1)
+    if budget is None or full.bytes <= budget:
+        return _named(full, "minimum cut", full.flops)
+    best, least = _priced(problem, full, budget)
+    best = _filled(problem, best, full.kept, budget)
+    if best.flops == least:
+        return _named(best, "minimum cut", least)
+    found = _searched(problem, best.flops, budget)
+    if found is None:
+        return _named(best, "heuristic", least)
+    exact = evaluate(problem, found)
+    return _named(exact, "search", exact.flops)
+
+
+def evaluate(problem: Problem, kept: Iterable[int]) -> Choice:
+    """Return what it costs to keep some values; those that nobody needs are dropped."""
+    wanted = frozenset(kept)
+    pending, seen = list(problem.required), set(problem.required)
+    while pending:
+        value = pending.pop()
+        if value not in wanted:
+            fresh = [x for x in problem.operands[value] if x not in seen]
+            seen.update(fresh)
+            pending += fresh
+    held, computed = frozenset(seen & wanted), frozenset(seen - wanted)
+    size, work = sum(problem.bytes[i] for i in held), sum(problem.flops[i] for i in computed)
+    return Choice(held, computed, size, work, "", work)
+
+
+def _named(choice: Choice, method: str, least: int) -> Choice:
+    return Choice(choice.kept, choice.computed, choice.bytes, choice.flops, method, least)
+
+
+def _cut(problem: Problem, flops: int, bytes_: int) -> Choice:
+    """Return the choice of the least total, an operation at a price and a byte at a price.
+
+    Of equal choices it keeps what stands nearest to the backward: the largest expressions.
+    """
+    count = len(problem.flops)
+    source, sink = 2 * count, 2 * count + 1
+    edges = [(source, 2 * i, INFINITE) for i in sorted(problem.required)]
+    for i in range(count):
+        keep = bytes_ * problem.bytes[i] if problem.keepable[i] else INFINITE
+        edges += [(2 * i, 2 * i + 1, keep), (2 * i + 1, sink, flops * problem.flops[i])]
+        edges += [(2 * i + 1, 2 * x, INFINITE) for x in problem.operands[i]]
+    _, side = minimum_cut(2 * count + 2, edges, source, sink)
+    kept = [i for i in range(count) if 2 * i in side and 2 * i + 1 not in side]
+    return evaluate(problem, kept)
+
+
+def _priced(problem: Problem, over: Choice, budget: int) -> tuple[Choice, int]:
+    """Return the best choice within the budget that is best at some price, and a lower bound.
+
+    `over` is beyond the budget, `under` within it; each cut is at the price at which both cost the
+    same, until no choice costs less: then they are neighbours on the hull of all choices.
+    """
+    under = evaluate(problem, ())
+    while True:
+        dearer, fewer = over.bytes - under.bytes, under.flops - over.flops
+        found = _cut(problem, flops=dearer, bytes_=fewer)
+        if _total(found, dearer, fewer) >= _total(over, dearer, fewer):
+            break
+        if found.bytes <= budget:
+            under = found
+        else:
+            over = found
+    spare = (budget - under.bytes) * fewer
+    return under, under.flops - spare // dearer
+
+
+def _total(choice: Choice, flops: int, bytes_: int) -> int:
+    return choice.flops * flops + choice.bytes * bytes_
+
+
+def _filled(problem: Problem, choice: Choice, more: Iterable[int], budget: int) -> Choice:
+    """Return `choice` with further values kept, those first that save most for a byte."""
+
+    def gain(value: int) -> float:
+        alone = evaluate(problem, choice.kept | {value})
+        return (choice.flops - alone.flops) / max(problem.bytes[value], 1)
+
+    first = choice
+    open_ = [v for v in sorted(first.computed | set(more)) if problem.keepable[v]]
+    small = [v for v in open_ if problem.bytes[v] + choice.bytes <= budget]
+    for value in sorted(small, key=gain, reverse=True):
+        trial = evaluate(problem, choice.kept | {value})
+        if trial.bytes <= budget and (trial.flops, trial.bytes) < (choice.flops, choice.bytes):
+            choice = trial
+    return choice
+
+
+_Kept: TypeAlias = "tuple[int, _Kept] | None"
+_Partial: TypeAlias = tuple[int, int, _Kept]
+"""Bytes, operations and what is kept (a linked list) of a choice for the values seen so far."""
+
+
+def _searched(problem: Problem, most: int, budget: int) -> list[int] | None:
+    """Return what the best of all choices keeps; None if there are too many.
+
+    Values are decided users first. What matters of the decisions so far is which of the other
+    values they need, and for each such set only choices that no other beats in both costs.
+    """
+    open_ = sum(1 << i for i in problem.required)
+    states: dict[int, list[_Partial]] = {open_: [(0, 0, None)]}
+    visited = 0
+    for value in reversed(range(len(problem.flops))):
+        following: dict[int, list[_Partial]] = {}
+        for needed, partials in states.items():
+            if not needed >> value & 1:
+                following.setdefault(needed, []).extend(partials)
+                continue
+            rest = needed & ~(1 << value)
+            inner = rest | sum(1 << x for x in set(problem.operands[value]))
+            size, work = problem.bytes[value], problem.flops[value]
+            for used, spent, kept in partials:
+                if problem.keepable[value] and used + size <= budget:
+                    following.setdefault(rest, []).append((used + size, spent, (value, kept)))
+                if spent + work <= most:
+                    following.setdefault(inner, []).append((used, spent + work, kept))
+        states = {needed: _undominated(found) for needed, found in following.items()}
+        visited += sum(map(len, states.values()))
+        if visited > _LIMIT:
+            return None
+    _, _, kept = min(states[0], key=lambda partial: (partial[1], partial[0]))
+    found: list[int] = []
+    while kept is not None:
+        found.append(kept[0])
+        kept = kept[1]
+    return found
+
+
+def _undominated(partials: list[_Partial]) -> list[_Partial]:
+    best: list[_Partial] = []
+    for partial in sorted(partials, key=lambda p: p[:2]):
+        if not best or partial[1] < best[-1][1]:
+            best.append(partial)
+    return best

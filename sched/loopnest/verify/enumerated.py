@@ -1,0 +1,99 @@
+"""Where no proof for all sizes is found: look at every point, at given or at small sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from loopnest.math_snapshot import MathSnapshot
+from loopnest.verify.exact import Exact
+from loopnest.verify.lanes import NoLaunch, TooMany, Undecidable
+from loopnest.verify.model import Model
+from loopnest.verify.obligations import Exchange, Work
+from loopnest.verify.report import Finding, Report
+from loopnest.verify.sizes import fulfils, points_at, small_sizes
+
+MOST_SIZES = 12
+"""How many sets of small sizes are looked at."""
+
+MOST_POINTS = 6_000_000
+"""How many points of statements are looked at in all of them together."""
+
+MOST_FIRST = 6_000_000
+"""How many points may be looked at where it would be none else."""
+
+
+def enumerated(
+    model: Model,
+    math: MathSnapshot,
+    works: Sequence[Work],
+    exchanges: Sequence[Exchange],
+    given: Mapping[str, int],
+    hints: Sequence[Mapping[str, int]] = (),
+) -> Report:
+    """Return what holds at some sizes; those of `hints` come first.
+
+    Args:
+        model: the program.
+        math: what it should compute.
+        works: its stores.
+        exchanges: its collectives.
+        given: the size symbols that have a value.
+        hints: sizes at which something may fail.
+    """
+    program = model.program
+    done: list[dict[str, int]] = []
+    notes: dict[str, Finding] = {}
+    budget, telling = MOST_POINTS, False
+    for sizes in small_sizes(program, given, hints):
+        cost = points_at(program, sizes)
+        if cost > (budget if telling else MOST_FIRST) or len(done) == MOST_SIZES:
+            continue
+        budget -= cost
+        try:
+            found = _looked_at(model, math, works, exchanges, sizes)
+        except TooMany:
+            continue
+        except NoLaunch:
+            done.append(sizes)
+            continue
+        except (Undecidable, ZeroDivisionError) as error:
+            return _unknown(f"an index or a test depends on data: {error}")
+        refuted = [f for f in found if f.status == "refuted"]
+        if refuted:
+            return Report("refuted", tuple(refuted), named(sizes))
+        notes.update({f.message: f for f in found})
+        done.append(sizes)
+        telling = telling or all(v for name, v in sizes.items() if name not in given)
+    scope = "; ".join(map(named, done))
+    missed = [s for h in hints if fulfils(program, s := {**given, **h}) and s not in done]
+    if missed:
+        where = f"it may fail at {named(missed[0])}"
+        return _unknown(f"{where}, where there are too many points to look at", scope)
+    if not telling:
+        return _unknown("there are too many points to look at every one", scope or named(given))
+    return Report("proved", tuple(notes.values()), scope)
+
+
+def _unknown(message: str, scope: str = "all sizes") -> Report:
+    return Report("unknown", (Finding("value", "unknown", message),), scope)
+
+
+def _looked_at(
+    model: Model,
+    math: MathSnapshot,
+    works: Sequence[Work],
+    exchanges: Sequence[Exchange],
+    sizes: Mapping[str, int],
+) -> list[Finding]:
+    """Return the findings at these sizes, whichever block is the last to arrive."""
+    found: list[Finding] = []
+    for first in (False, True) if model.arrivals else (False,):
+        found += Exact(model, math, works, exchanges, sizes, first=first).findings()
+        if any(f.status == "refuted" for f in found):
+            break
+    return found
+
+
+def named(sizes: Mapping[str, int]) -> str:
+    """Return sizes as a text."""
+    return ", ".join([f"{name}={value}" for name, value in sizes.items()]) or "its sizes"

@@ -1,0 +1,332 @@
+"""What each store leaves: a whole value, or how much of a reduction's domain.
+
+A partial result is a multiset of elements of the reduction's root domain, kept as its size and the
+sum of a random 64-bit number for each element: two multisets with equal sums are equal but for a
+chance of 2^-64. Sums make a store's content one cumulative sum, whatever stages it went through.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from loopnest.buffers import Buffer
+from loopnest.math_snapshot import MathAxis, MathSnapshot, MathTensor
+from loopnest.verify.domains import logical_numbers
+from loopnest.verify.exact.marks import OUTSIDE, Marks, Table
+from loopnest.verify.lanes import Array, Flags, Undecidable, number
+from loopnest.verify.matching import Combined, Operand
+from loopnest.verify.model import Access, Site
+from loopnest.verify.obligations import Exchange, Need, Work
+
+Sums: TypeAlias = "npt.NDArray[np.uint64]"
+
+_SEED = 20231
+
+MOST_STAGES = 16
+"""How many stages a partial result may go through."""
+
+
+@dataclass(slots=True)
+class Held:
+    """Multisets of elements of a root domain.
+
+    Args:
+        count: their sizes.
+        sums: the sums of their elements' numbers.
+        valid: whether each is known: everything that went into it was stored before.
+    """
+
+    count: Array
+    sums: Sums
+    valid: Flags
+
+    def take(self, place: Array) -> Held:
+        return Held(self.count[place], self.sums[place], self.valid[place])
+
+    def same(self, other: Held) -> Flags:
+        """Return where two are equal."""
+        equal: Flags = (self.count == other.count) & (self.sums == other.sums)
+        return equal & self.valid & other.valid
+
+
+def nothing(size: int) -> Held:
+    """Return empty multisets."""
+    return Held(np.zeros(size, np.int64), np.zeros(size, np.uint64), np.ones(size, np.bool_))
+
+
+def _equal(a: Held, b: Held) -> bool:
+    return all(map(np.array_equal, (a.count, a.sums, a.valid), (b.count, b.sums, b.valid)))
+
+
+@dataclass(slots=True)
+class Writes:
+    """All stores of tensors to one buffer, in order of key and time.
+
+    Args:
+        works: the stores.
+        marks: their accesses.
+        work, point: which of them, and which of its points.
+        key, time: sorted.
+        starts: whether a store begins a value (all but updates).
+        final: whether it stores a whole value.
+        tensor: the number of the tensor that it claims.
+        element: the linear logical index that it claims, -1 outside of the tensor or where none.
+    """
+
+    works: list[Work]
+    marks: list[Marks]
+    work: Array
+    point: Array
+    key: Array
+    time: Array
+    starts: Flags
+    final: Flags
+    tensor: Array
+    element: Array
+
+    def source(self, key: Array, time: Array) -> Array:
+        """Return for each read the last store to its key before it; -1 where there is none."""
+        if not self.key.size:
+            return np.full(key.size, -1)
+        keys, rank = np.unique(self.key, return_inverse=True)
+        span = int(max(self.time.max(initial=0), time.max(initial=0))) + 2
+        place = np.searchsorted(keys, key)
+        known = place < keys.size
+        known &= keys[np.where(known, place, 0)] == key
+        found = np.searchsorted(rank * span + self.time, place * span + time) - 1
+        valid = known & (found >= 0)
+        valid &= self.key[np.where(found >= 0, found, 0)] == key
+        return np.where(valid, found, -1)
+
+
+class Contents:
+    """What the stores of a program leave, at given sizes.
+
+    Args:
+        table: its accesses.
+        math: what it should compute.
+        works, exchanges: its stores and collectives.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        math_: MathSnapshot,
+        works: Sequence[Work],
+        exchanges: Mapping[Site, Exchange],
+    ) -> None:
+        self.table, self.math, self.works, self.exchanges = table, math_, works, exchanges
+        self.numbers = {t.name: n for n, t in enumerate(math_.tensors)}
+        self._writes: dict[Buffer, Writes] = {}
+        self._held: dict[Buffer, Held] = {}
+        self._combined: dict[tuple[Site, int], Held] = {}
+        self._domains: dict[tuple[str, ...], tuple[Sums, dict[str, Held]]] = {}
+
+    def shape(self, axes: Sequence[MathAxis]) -> tuple[int, ...]:
+        """Return extents as numbers."""
+        return tuple([number(axis.extent, self.table.sizes) for axis in axes])
+
+    # Domains
+
+    def weights(self, tensor: MathTensor) -> Sums:
+        """Return a random number for each element of a reduction's root domain."""
+        return self._domain(tensor)[0]
+
+    def _domain(self, tensor: MathTensor) -> tuple[Sums, dict[str, Held]]:
+        assert tensor.definition is not None
+        key = tensor.definition.outputs
+        if key not in self._domains:
+            size = math.prod(self.shape(tensor.root))
+            seed = [_SEED, self.numbers[key[0]]]
+            draw = np.random.Generator(np.random.PCG64(seed)).integers(0, 1 << 64, size, np.uint64)
+            self._domains[key] = draw, {}
+        return self._domains[key]
+
+    def wanted(self, tensor: MathTensor) -> Held:
+        """Return what each logical element of a reduction folds."""
+        draw, done = self._domain(tensor)
+        if tensor.name not in done:
+            root, logical = self.shape(tensor.root), self.shape(tensor.logical)
+            total = math.prod(logical)
+            numbers = logical_numbers(tensor, root, logical, self.table.sizes)
+            sums = np.zeros(total, np.uint64)
+            if total:
+                np.add.at(sums, numbers, draw)
+            count = np.bincount(numbers, minlength=total)
+            done[tensor.name] = Held(count, sums, np.ones(total, np.bool_))
+        return done[tensor.name]
+
+    # Stores
+
+    def writes(self, buffer: Buffer) -> Writes:
+        """Return the stores of tensors to a buffer."""
+        found = self._writes.get(buffer)
+        if found is None:
+            found = self._writes[buffer] = self._sorted(buffer)
+        return found
+
+    def _sorted(self, buffer: Buffer) -> Writes:
+        works = [w for w in self.works if w.store.storage is buffer]
+        marks = [self.table.marks(w.write) for w in works]
+        columns: dict[str, list[Array]] = {}
+        for n, (work, mark) in enumerate(zip(works, marks, strict=True)):
+            count = mark.points.count
+            element = np.full(count, OUTSIDE)
+            if work.kind not in ("init", "partial"):
+                element = self.table.linear(
+                    mark.points, work.element, self.shape(work.tensor.logical)
+                )
+            row: dict[str, Any] = {
+                "work": np.full(count, n), "point": np.arange(count), "key": mark.key,
+                "time": mark.time, "starts": np.full(count, work.starts),
+                "final": np.full(count, work.is_final),
+                "tensor": np.full(count, self.numbers[work.tensor.name]), "element": element,
+            }  # fmt: skip
+            for name, value in row.items():
+                columns.setdefault(name, []).append(value)
+        empty = [np.zeros(0, np.int64)]
+        names = ("work", "point", "key", "time", "starts", "final", "tensor", "element")
+        whole = {name: np.concatenate(columns.get(name, empty)) for name in names}
+        order = np.lexsort((whole["work"], whole["time"], whole["key"]))
+        whole = {name: value[order] for name, value in whole.items()}
+        starts, final = whole.pop("starts").astype(np.bool_), whole.pop("final").astype(np.bool_)
+        return Writes(works, marks, starts=starts, final=final, **whole)
+
+    # Multisets
+
+    def held(self, buffer: Buffer) -> Held:
+        """Return what each store to a buffer leaves there, in the order of `writes`.
+
+        Raises:
+            Undecidable: it depends on itself.
+        """
+        if not self._held:
+            self._solve()
+        return self._held[buffer]
+
+    def _solve(self) -> None:
+        """Find what all stores leave, stage by stage, until nothing changes any more.
+
+        One accumulator may serve several stages, so that buffers have no order; stores have one.
+        """
+        buffers = list(dict.fromkeys(w.store.storage for w in self.works))
+        for buffer in buffers:
+            self._held[buffer] = nothing(self.writes(buffer).key.size)
+            self._held[buffer].valid[:] = False
+        for _ in range(MOST_STAGES):
+            before = dict(self._held)
+            self._combined.clear()
+            for buffer in buffers:
+                self._held[buffer] = self._summed(self.writes(buffer))
+            if all(_equal(before[b], self._held[b]) for b in buffers):
+                return
+        raise Undecidable("partial results depend on each other")
+
+    def _summed(self, writes: Writes) -> Held:
+        size = writes.key.size
+        own = nothing(size)
+        for n, work in enumerate(writes.works):
+            rows = np.flatnonzero(writes.work == n)
+            added = self._added(work).take(writes.point[rows])
+            own.count[rows], own.sums[rows], own.valid[rows] = (
+                added.count, added.sums, added.valid
+            )  # fmt: skip
+        place = np.arange(size)
+        fresh = np.r_[True, writes.key[1:] != writes.key[:-1]][:size]
+        begin = np.maximum.accumulate(np.where(writes.starts | fresh, place, 0))
+        changed = ~writes.starts & (writes.tensor != writes.tensor[begin])
+        bad = (
+            ~own.valid | (fresh & ~writes.starts) | changed | (~writes.starts & writes.final[begin])
+        )
+        count, sums, broken = np.cumsum(own.count), np.cumsum(own.sums), np.cumsum(bad)
+        return Held(
+            count - count[begin] + own.count[begin],
+            sums - sums[begin] + own.sums[begin],
+            broken - broken[begin] + bad[begin] == 0,
+        )
+
+    def _added(self, work: Work) -> Held:
+        """Return what a store adds to its value, at every point of its site."""
+        points = self.table.space.points[work.site]
+        if work.kind == "update":
+            root = self.table.linear(points, work.store.coordinate, self.shape(work.tensor.root))
+            draw = self.weights(work.tensor)
+            inside = root >= 0
+            sums = draw[np.where(inside, root, 0)] if draw.size else np.zeros(root.size, np.uint64)
+            return Held(np.ones(root.size, np.int64), sums, inside & (draw.size > 0))
+        if work.kind == "merge":
+            need = work.part
+            if need is None:
+                raise Undecidable("a merge of nothing")
+            return self.part(work, need)
+        if work.kind in ("partial", "finish"):
+            return self.part(work, work.needs[0])
+        return nothing(points.count)
+
+    def part(self, work: Work, need: Need) -> Held:
+        """Return what a partial result that a store takes in holds, at every point of its site."""
+        return self.found(work.site, need.operand, need.tensor)
+
+    def found(self, site: Site, operand: Operand, tensor: MathTensor) -> Held:
+        """Return what an operand holds of a tensor, at every point of a site."""
+        points = self.table.space.points[site]
+        if isinstance(operand, Combined):
+            exchange = self.exchanges[operand.moment]
+            if not points.count:
+                return nothing(0)
+            held = self.combined(exchange, operand.component)
+            return held.take(self.table.lookup(exchange.site, points))
+        mark = self.table.marks(operand)
+        result = nothing(points.count)
+        result.valid[:] = False
+        writes = self.writes(operand.buffer)
+        source = writes.source(mark.key, mark.time)
+        if not writes.key.size:
+            return result
+        known = source >= 0
+        held = self.held(operand.buffer).take(np.where(known, source, 0))
+        result.count[mark.where], result.sums[mark.where] = held.count, held.sums
+        mine = writes.tensor[np.where(known, source, 0)] == self.numbers[tensor.name]
+        result.valid[mark.where] = held.valid & known & mine
+        return result
+
+    # Collectives
+
+    def combined(self, exchange: Exchange, component: int) -> Held:
+        """Return what the results of a collective hold, at every point of its site."""
+        key = (exchange.site, component)
+        if key not in self._combined:
+            tensor = exchange.tensors[component]
+            part = self.found(exchange.site, exchange.args[component], tensor)
+            group = self.groups(exchange)
+            size = int(group.max(initial=-1)) + 1
+            count, sums = np.zeros(size, np.int64), np.zeros(size, np.uint64)
+            valid = np.ones(size, np.bool_)
+            np.add.at(count, group, part.count)
+            np.add.at(sums, group, part.sums)
+            np.logical_and.at(valid, group, part.valid)
+            self._combined[key] = Held(count, sums, valid).take(group)
+        return self._combined[key]
+
+    def groups(self, exchange: Exchange) -> Array:
+        """Return for each point of a collective the number of the group that it belongs to."""
+        points = self.table.space.points[exchange.site]
+        space = self.table.space
+        key = points.block * space.span + points.time
+        for dim, place in zip(list(space.launched)[3:], list(space.launched.values())[3:],
+                              strict=True):  # fmt: skip
+            if dim not in exchange.node.dims:
+                key = key * 1024 + place[points.thread]
+        return np.unique(key, return_inverse=True)[1] if key.size else key
+
+    def own(self, access: Access) -> tuple[Marks, Writes, Array]:
+        """Return a read's marks, the stores to its buffer, and the source of each."""
+        mark = self.table.marks(access)
+        writes = self.writes(access.buffer)
+        return mark, writes, writes.source(mark.key, mark.time)

@@ -1,0 +1,56 @@
+"""The facts for all sizes, decided by isl; what it cannot decide is left to `exact`.
+
+Every check shows that a set of counterexamples is empty. `NotProved` says that one may not be, or
+that something has no affine form: never that the kernel is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loopnest.math_snapshot import MathSnapshot
+from loopnest.verify.declared import Body
+from loopnest.verify.lanes import Undecidable
+from loopnest.verify.model import Model
+from loopnest.verify.obligations import Exchange, Work
+from loopnest.verify.report import Finding
+from loopnest.verify.symbolic.races import Races
+from loopnest.verify.symbolic.setting import NotProved, Setting
+from loopnest.verify.symbolic.values import Values
+
+__all__ = ["NotProved", "prove"]
+
+
+def prove(
+    model: Model,
+    math: MathSnapshot,
+    works: Sequence[Work],
+    exchanges: Sequence[Exchange],
+    sizes: dict[str, int],
+) -> list[Finding]:
+    """Prove every fact for all sizes but those given; return notes.
+
+    Raises:
+        NotProved, NotAffine: it could not be shown.
+    """
+    setting = Setting(model, math, works, exchanges, sizes)
+    try:
+        values = Values(setting)
+        values.claims.prove()
+        Races(setting, works).prove()
+        values.prove()
+        _declarations(model, exchanges, sizes)
+    except setting.isl.Error as error:
+        raise NotProved(f"isl: {error}") from None
+    return setting.notes
+
+
+def _declarations(model: Model, exchanges: Sequence[Exchange], sizes: dict[str, int]) -> None:
+    extents = dict(model.program.launch)
+    for exchange in exchanges:
+        try:
+            problem = Body(exchange.node).check_all(extents, sizes)
+        except Undecidable as why:
+            raise NotProved(str(why)) from None
+        if problem is not None:
+            raise NotProved(problem)

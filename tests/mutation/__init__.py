@@ -1,0 +1,1 @@
+"""Mutants of loop nests, judged: see `tools/mutate.py`."""

@@ -1,0 +1,385 @@
+"""A machine that runs a loop nest thread by thread, to the letter of `loopnest.kir`.
+
+It is the ground truth by which the checkers are judged, so it shares nothing with them: each
+thread is a Python generator made from the nest (`mutation.source`), runs alone to its next barrier,
+and the order of threads and blocks is random. Nothing is forbidden here. A broken rule is noted,
+the run goes on with what a processor might do: an undefined element holds garbage, a store out of
+bounds is lost or hits a neighbour. Floats are Python's, rounded where a 16-bit buffer is stored to.
+
+Whether two accesses race does not depend on the order that was drawn: for every element of shared
+and global memory the machine keeps who wrote and read it last, and how many barriers of each scope
+that thread had passed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from loopnest import kir
+from loopnest.arguments import size_value
+from loopnest.buffers import Buffer
+from loopnest.dtypes import DType
+from loopnest.enums import LAUNCH_DIMENSIONS, Memory
+from mutation.memory import UNDEFINED, Storage
+
+WARP = 32
+
+RULES = ("bounds", "undefined", "race", "equal race", "divergence", "unwritten", "scope")
+"""What may be broken. "equal race": threads store one equal value, without an order."""
+
+
+@dataclass
+class Run:
+    """What came of a run.
+
+    Args:
+        outputs: the results, in order.
+        broken: each rule that was broken, with the first place.
+        trace: the stores of each thread, where asked for: (block, thread) -> (buffer, element,
+            value), in order.
+    """
+
+    outputs: list[np.ndarray]
+    broken: dict[str, str] = field(default_factory=dict)
+    trace: dict[tuple[int, int], list[tuple[str, int, object]]] = field(default_factory=dict)
+
+
+class Block:
+    """A block: its threads, its shared memory, how many barriers it has passed."""
+
+    __slots__ = ("arrivals", "epoch", "number", "seen", "shared", "threads")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.epoch = 0
+        self.arrivals = 0
+        self.seen: dict[int, int] = {}
+        self.shared: dict[int, Storage] = {}
+        self.threads: list[Thread] = []
+
+
+class Thread:
+    """A thread: a generator that stops where threads must come together."""
+
+    __slots__ = ("answer", "at", "block", "instances", "machine", "number", "steps", "trace",
+                 "waits", "warp", "warp_epoch")  # fmt: skip
+
+    def __init__(self, machine: Machine, block: Block, number: int) -> None:
+        self.machine, self.block, self.number = machine, block, number
+        self.warp = number // WARP
+        self.warp_epoch = 0
+        self.at = 0
+        self.waits: tuple[Any, ...] | None = None
+        self.answer: object = None
+        self.instances: dict[int, int] = {}
+        self.steps: Iterator[Any] = iter(())
+        self.trace: list[tuple[str, int, object]] | None = None
+
+    # What the generated code calls
+
+    def undefined(self, number: int, *index: int) -> object:
+        """Note a load of an element that was never stored; return garbage."""
+        self.machine.broke("undefined", self, self.machine.buffers[number], index)
+        return self.machine.garbage(self.machine.buffers[number].dtype)
+
+    def outside(self, number: int, index: Sequence[int], held: Sequence[Any], place: int) -> object:
+        """Note a load out of bounds; return what lies there, or garbage."""
+        self.machine.broke("bounds", self, self.machine.buffers[number], index)
+        found = held[place] if 0 <= place < len(held) else UNDEFINED
+        if found is UNDEFINED:
+            return self.machine.garbage(self.machine.buffers[number].dtype)
+        return found
+
+    def beyond(self, number: int, index: Sequence[int], held: list[Any], place: int,
+               value: object) -> None:  # fmt: skip
+        """Note a store out of bounds; it changes what lies there."""
+        self.machine.broke("bounds", self, self.machine.buffers[number], index)
+        if 0 <= place < len(held):
+            held[place] = value
+
+    def shared(self, number: int) -> Storage:
+        """Return this block's copy of a shared buffer, from here on with undefined elements."""
+        self.instances[number] = self.instances.get(number, 0) + 1
+        found = self.block.shared.get(number)
+        if found is None:
+            found = self.machine.make(number)
+            self.block.shared[number] = found
+            found.link(self.block.shared.values())
+        return found
+
+
+class Machine:
+    """One run of a program.
+
+    Args:
+        program: the loop nest.
+        sizes: the value of every size symbol.
+        arrays: name of each input and output that is a parameter -> array of its shape; they are
+            not changed.
+        scalars: the value of every scalar parameter.
+        seed: decides the order of threads and blocks, and what garbage is.
+        trace: whether to keep what each thread stores.
+    """
+
+    def __init__(
+        self,
+        program: kir.Program,
+        sizes: Mapping[str, int],
+        arrays: Mapping[str, np.ndarray],
+        scalars: Mapping[str, object],
+        seed: int = 0,
+        trace: bool = False,
+    ) -> None:
+        from mutation.source import code_of
+
+        self.program, self.sizes, self.scalars = program, sizes, scalars
+        self.random = Random(seed)
+        self.sign = -1 if seed % 2 else 1
+        self.tracing = trace
+        self.run_state = Run([])
+        self.code = code_of(program, sizes)
+        self.buffers = self.code.buffers
+        self.grid_epoch = 0
+        self.globals: dict[int, Any] = {}
+        for number, buffer in enumerate(self.buffers):
+            if buffer.memory is Memory.GLOBAL:
+                self.globals[number] = self._held(number, buffer, arrays)
+        self.counters: dict[tuple[int, int], list[tuple[int, int, dict[int, int]]]] = {}
+
+    def _held(self, number: int, buffer: Buffer, arrays: Mapping[str, np.ndarray]) -> Any:
+        size = self.code.layouts[number][2]
+        if buffer.kind == "input":
+            given = arrays[buffer.name].reshape(-1)
+            wide = given if given.dtype.kind in "iub" else given.astype(np.float64)
+            values = wide.tolist()
+        elif buffer.kind == "counter":
+            values = [0] * size
+        else:
+            values = [UNDEFINED] * size
+        if number not in self.code.written:
+            return values
+        return Storage(number, buffer, values)
+
+    def make(self, number: int) -> Storage:
+        """Return new shared memory for a buffer."""
+        return Storage(number, self.buffers[number], [UNDEFINED] * self.code.layouts[number][2])
+
+    # What breaks rules
+
+    def garbage(self, dtype: DType) -> object:
+        """Return a value that was not computed."""
+        if dtype.is_bool:
+            return self.random.random() < 0.5
+        if dtype.is_float:
+            return self.sign * self.random.uniform(1e3, 3e4)
+        return self.sign * self.random.randrange(1000, 30000)
+
+    def broke(
+        self, rule: str, thread: Thread, buffer: Buffer | None, index: Sequence[int],
+        other: Thread | None = None,
+    ) -> None:  # fmt: skip
+        if rule in self.run_state.broken:
+            return
+        element = f"{buffer.name}{list(index)}, " if buffer is not None else ""
+        who = f"thread {thread.block.number}.{thread.number}"
+        who += f" and {other.block.number}.{other.number}" if other is not None else ""
+        self.run_state.broken[rule] = f"{rule}: {element}line {thread.at}, {who}"
+
+    @staticmethod
+    def moment(thread: Thread) -> tuple[Thread, int, int, int, int]:
+        """Return what orders an access of `thread` now against later ones."""
+        block = thread.block
+        return (thread, block.epoch, thread.warp_epoch, thread.machine.grid_epoch, block.arrivals)
+
+    def ordered(self, earlier: Sequence[Any], now: Thread) -> bool:
+        """Whether a barrier stands between an access of another thread and one of `now`."""
+        other, block_epoch, warp_epoch, grid_epoch, arrivals = earlier[:5]
+        if other.block is now.block:
+            if block_epoch < now.block.epoch:
+                return True
+            return bool(other.warp == now.warp and warp_epoch < now.warp_epoch)
+        if grid_epoch < self.grid_epoch:
+            return True
+        return bool(arrivals < now.block.seen.get(other.block.number, 0))
+
+    # The run
+
+    def run(self) -> Run:
+        """Run all blocks, then read the outputs."""
+        extents = [self._launch(d) for d in LAUNCH_DIMENSIONS]
+        if math.prod(extents):
+            self._run_blocks(extents[:3], extents[3:])
+        self._take_outputs(math.prod(extents) == 0)
+        return self.run_state
+
+    def _launch(self, dimension: Any) -> int:
+        size = self.program.launch_extent(dimension)
+        return 1 if size is None else max(size_value(size, self.sizes), 0)
+
+    def _run_blocks(self, grid: Sequence[int], extents: Sequence[int]) -> None:
+        order = list(range(math.prod(grid)))
+        self.random.shuffle(order)
+        together = self.program.is_cooperative
+        waiting = [self._block(number, grid, extents) for number in order] if together else []
+        for number in [] if together else order:
+            block = self._block(number, grid, extents)
+            if self._advance(block):
+                self._diverged(block.threads)
+        while waiting:
+            left = [block for block in waiting if self._advance(block)]
+            if not left:
+                return
+            threads = [t for block in waiting for t in block.threads]
+            if not self._same_place(threads, "grid"):
+                self._diverged(threads)
+                return
+            self.grid_epoch += 1
+            for block in waiting:
+                self._passed(block)
+                self._release(block.threads)
+
+    def _block(self, number: int, grid: Sequence[int], extents: Sequence[int]) -> Block:
+        block = Block(number)
+        place = _unravel(number, grid)
+        for n in range(math.prod(extents)):
+            thread = Thread(self, block, n)
+            thread.steps = self.code.thread(self, thread, self.globals, *place,
+                                            *_unravel(n, extents))  # fmt: skip
+            if self.tracing:
+                thread.trace = self.run_state.trace[number, n] = []
+            block.threads.append(thread)
+        return block
+
+    def _advance(self, block: Block) -> bool:
+        """Run a block to its end; return whether its threads wait for something else instead."""
+        ready = list(block.threads)
+        while ready:
+            self.random.shuffle(ready)
+            for thread in ready:
+                self._step(thread)
+            ready = self._woken(block)
+        return any(t.waits is not None for t in block.threads)
+
+    def _step(self, thread: Thread) -> None:
+        answer, thread.answer, thread.waits = thread.answer, None, None
+        try:
+            thread.waits = thread.steps.send(answer)  # type: ignore[attr-defined]
+        except StopIteration:
+            thread.waits = None
+        except (UnboundLocalError, KeyError):
+            self.broke("scope", thread, None, ())
+
+    def _woken(self, block: Block) -> list[Thread]:
+        """Return the threads whose warp or block has come together."""
+        result: list[Thread] = []
+        for start in range(0, len(block.threads), WARP):
+            warp = block.threads[start : start + WARP]
+            if self._same_place(warp, "warp"):
+                self._meet(warp)
+                result += warp
+        if not result and self._same_place(block.threads, "block"):
+            self._meet_block(block)
+            result = list(block.threads)
+        return result
+
+    def _same_place(self, threads: Sequence[Thread], scope: str) -> bool:
+        first = threads[0].waits
+        return (
+            first is not None
+            and first[0] == scope
+            and all(t.waits is not None and t.waits[:3] == first[:3] for t in threads)
+        )
+
+    def _meet(self, warp: Sequence[Thread]) -> None:
+        kind = warp[0].waits[3] if warp[0].waits else ""
+        if kind == "barrier":
+            for thread in warp:
+                thread.warp_epoch += 1
+        else:
+            self._shuffle(warp)
+
+    def _shuffle(self, warp: Sequence[Thread]) -> None:
+        offers = [t.waits[4] for t in warp if t.waits]
+        for lane, thread in enumerate(warp):
+            assert thread.waits is not None
+            mode, offset, dtype = thread.waits[5:8]
+            source = {"xor": lane ^ offset, "down": lane + offset, "lane": offset}[mode]
+            inside = 0 <= source < len(warp)
+            thread.answer = offers[source] if inside else self.garbage(dtype)
+
+    def _meet_block(self, block: Block) -> None:
+        first = block.threads[0].waits
+        assert first is not None
+        self._passed(block)
+        if first[3] == "arrive":
+            last = self._arrive(block, first[4], first[5], first[6])
+            for thread in block.threads:
+                thread.answer = last
+
+    def _arrive(self, block: Block, number: int, place: int, count: int) -> bool:
+        block.arrivals += 1
+        arrived = self.counters.setdefault((number, place), [])
+        arrived.append((block.number, block.arrivals, dict(block.seen)))
+        if len(arrived) != count:
+            return False
+        for other, arrivals, seen in arrived:
+            for known, moment in {**seen, other: arrivals}.items():
+                block.seen[known] = max(block.seen.get(known, 0), moment)
+        arrived.clear()
+        return True
+
+    @staticmethod
+    def _passed(block: Block) -> None:
+        block.epoch += 1
+
+    @staticmethod
+    def _release(threads: Sequence[Thread]) -> None:
+        for thread in threads:
+            thread.waits = None
+
+    def _diverged(self, threads: Sequence[Thread]) -> None:
+        stuck = next(t for t in threads if t.waits is not None)
+        self.broke("divergence", stuck, None, ())
+
+    # Results
+
+    def _take_outputs(self, empty: bool) -> None:
+        for output in self.program.outputs:
+            number = self.buffers.index(output.buffer)
+            shape = tuple([size_value(s, self.sizes) for s in output.shape])
+            held = self.globals[number]
+            values = held.values if isinstance(held, Storage) else held
+            values = values[: math.prod(shape)]
+            if not empty and any(v is UNDEFINED for v in values):
+                place = next(n for n, v in enumerate(values) if v is UNDEFINED)
+                self.run_state.broken.setdefault("unwritten", f"unwritten: {output.name} {place}")
+            self.run_state.outputs.append(self._array(values, shape, output.buffer.dtype))
+
+    def _array(self, values: list[Any], shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+        plain = [self.garbage(dtype) if v is UNDEFINED else v for v in values]
+        with np.errstate(all="ignore"):
+            wide = np.array(plain, np.float64 if dtype.is_float else dtype.numpy)
+            return wide.astype(dtype.numpy).reshape(shape)
+
+
+def _unravel(number: int, extents: Sequence[int]) -> tuple[int, int, int]:
+    x, y, _ = extents
+    return number % x, number // x % y, number // (x * y)
+
+
+def run(
+    program: kir.Program,
+    sizes: Mapping[str, int],
+    arrays: Mapping[str, np.ndarray],
+    scalars: Mapping[str, object],
+    seed: int = 0,
+    trace: bool = False,
+) -> Run:
+    """Run `program` once; see `Machine`."""
+    return Machine(program, sizes, arrays, scalars, seed, trace).run()
