@@ -38,7 +38,7 @@ def tile_of_threads(tensor, rows, threads, lanes):
 
 
 @gemm.schedule("gpu")
-def gpu(f, threads=16, lanes=4, parts=1, depth=16, stages=2, whole=False):
+def gpu(f, threads=16, lanes=4, parts=2, depth=16, steps=2, stages=2, whole=False):
     """A block of `threads` x `threads` threads; a thread owns `parts * lanes` rows and columns.
 
     A block owns a tile of c, 64 x 64 (128 x 128 with `parts=2`), and goes through a and b in slices
@@ -70,7 +70,7 @@ def gpu(f, threads=16, lanes=4, parts=1, depth=16, stages=2, whole=False):
     c.parallelize({0: ln.ParallelType.grid_y, 1: ln.ParallelType.grid_x})
     total.compute_at(c, 2)
     total.split(4, depth)
-    total.split(5, lanes)
+    total.split(5, steps)
     total.reorder({4: 2, 5: 3, 6: 4})  # [M / 128, N / 128, K / 8, 2, 4, 128, 128]
     tile_of_threads(c, 2, threads, lanes)
     tile_of_threads(total, 5, threads, lanes)
@@ -101,7 +101,8 @@ def gpu(f, threads=16, lanes=4, parts=1, depth=16, stages=2, whole=False):
             )
         fragment.axis(-1).parallelize(ln.ParallelType.vectorize)
         shared.circular_buffer(stages)
-    for axis in range(5, 11):
+    total.axis(5).parallelize(ln.ParallelType.unswitch)
+    for axis in range(6, 11):
         total.axis(axis).parallelize(ln.ParallelType.unroll)
     c.axis(-1).parallelize(ln.ParallelType.vectorize)
     for tensor in product.producers:

@@ -23,10 +23,19 @@ def layernorm(f, dtype=ln.float32, eps=1e-5):
     mean = ln.mean(x, axis=1, keepdims=True)
     centered = (x - mean).named("centered")
     square = (centered * centered).named("square")
-    variance = ln.mean(square, axis=1, keepdims=True)
-    f.output(centered * ln.rsqrt(variance + eps) * gamma + beta, "y")
+    variance = ln.mean(square, axis=1)
+    scale = ln.rsqrt(variance + eps).named("scale")  # one root a row
+    f.output(centered * ln.broadcast(scale, (False, True)) * gamma + beta, "y")
     mean.reduction.named("total")
     variance.reduction.named("squares")
+
+
+def by_vectors(copy, consumers):
+    """Let each of the consumers read its own copy of a row, by vectors, into registers."""
+    for place, consumer in enumerate(consumers, 1):
+        copy.compute_at(consumer, consumer.ndim - 1, recompute=place < len(consumers))
+        copy.axis(-1).parallelize(ln.ParallelType.vectorize)
+        copy = (copy.clones or [copy])[-1]
 
 
 @layernorm.schedule("gpu")
@@ -36,7 +45,7 @@ def gpu(f, lanes=4, parts=2):
     [D] is split to [parts, threads, lanes] with two constants; both sums run over the block.
     """
     y = f["y"]
-    row = f["x"].cache_after()
+    row, gamma, beta = [f[name].cache_after() for name in ("x", "gamma", "beta")]
     y.split(1, lanes)
     y.split(1, parts, inner=False)
     ln.propagate(y)
@@ -48,6 +57,8 @@ def gpu(f, lanes=4, parts=2):
         tensor.axis(2).parallelize(ln.ParallelType.block_x)
     for tensor in (row, y):
         tensor.axis(3).parallelize(ln.ParallelType.vectorize)
+    for copy in (gamma, beta):
+        by_vectors(copy, (y,))
     ln.inline_most()
 
 
@@ -60,7 +71,8 @@ def gpu_shared(f, threads=256, lanes=4):
     y, total, squares = f["y"], f["total"], f["squares"]
     y.split(1, lanes)
     y.split(1, threads)
-    row = f["x"].cache_after()
+    row, gamma, beta = [f[name].cache_after() for name in ("x", "gamma", "beta")]
+    copy = row.cache_after()
     ln.propagate(y)
     y.parallelize({0: ln.ParallelType.grid_x})
     for tensor in (row, total, squares):
@@ -71,7 +83,10 @@ def gpu_shared(f, threads=256, lanes=4):
         tensor.axis(3).parallelize(ln.ParallelType.vectorize)
     row.memory = ln.SHARED
     row.axis(1).pin()
-    f["centered"].compute_at(squares, -1, recompute=True)
+    f["centered"].compute_at(squares, -2, recompute=True)
+    by_vectors(copy, (total, squares, y))
+    for copy in (gamma, beta):
+        by_vectors(copy, (y,))
     ln.inline_most()
 
 
@@ -79,6 +94,7 @@ def gpu_shared(f, threads=256, lanes=4):
 def gpu_warp(f, lanes=4, rows=4):
     """A warp owns a row, a block `rows` of them: for short rows, which the first cache holds."""
     y, total, squares = f["y"], f["total"], f["squares"]
+    row, gamma, beta = [f[name].cache_after() for name in ("x", "gamma", "beta")]
     y.split(1, lanes)
     y.split(1, 32)
     y.split(0, rows)  # [N / rows, rows, D / lanes / 32, 32, lanes]
@@ -89,7 +105,10 @@ def gpu_warp(f, lanes=4, rows=4):
         tensor.compute_at(y, 2)
         tensor.parallelize({3: ln.ParallelType.block_x, 4: ln.ParallelType.unroll})
     y.parallelize({3: ln.ParallelType.block_x, 4: ln.ParallelType.vectorize})
-    f["centered"].compute_at(squares, -1, recompute=True)
+    f["centered"].compute_at(squares, -2, recompute=True)
+    by_vectors(row, (total, squares, y))
+    for copy in (gamma, beta):
+        by_vectors(copy, (y,))
     ln.inline_most()
 
 

@@ -438,6 +438,7 @@ BRANCH = """
     for i0 in N:  # grid_x
       s: float32[64] shared
       for i1 in 64:  # block_x
+        v: int32[1] local
         TAKEN
         if CONDITION:
           s[i1] = x[i0, i1]
@@ -454,6 +455,7 @@ BRANCH = """
         pytest.param("", "i0 % 2 == 0", "if (i0 % 2 == 0) {", id="uniform"),
         pytest.param("", "z[i0] == 0", "if (z[i0] == 0) {", id="loaded"),
         pytest.param("let v0 = z[i0] == 0", "v0", "if (taken_slots[0]) {", id="named"),
+        pytest.param("v[0] = z[i0]", "v[0] == 0", "if (taken_slots[0]) {", id="stored"),
         pytest.param(
             "", "z[i0] == 0 and i1 < 64", "if (taken_slots[0]) {", id="the first thread decides"
         ),
@@ -522,7 +524,7 @@ def test_a_loop_doubled_by_unswitch():
 
 
 @pytest.mark.parametrize("offset", [0, 1, 5, 16, 31])
-@pytest.mark.parametrize("size", [16, 32, 33, 64, 100])
+@pytest.mark.parametrize("size", [16, 32, 33, 50, 64, 100])
 @pytest.mark.parametrize("mode", ["xor", "down", "lane"])
 def test_shuffles(mode, size, offset):
     text = f"""
@@ -817,6 +819,22 @@ def test_grid_barriers_in_a_loop():
         np.testing.assert_array_equal(result, expected)
 
 
+def test_swizzled_memory_outlives_a_grid_barrier():
+    text = """
+        kernel turn(x: float32[B, 8, 8]) -> (y: float32[B, 8, 8])
+        for b in B:  # grid_x
+          for i in 8:  # block_y
+            for j in 8:  # block_x
+              s: float32[8, 8] shared xor(0, 1)
+              s[i, j] = x[b, i, j]
+              barrier grid
+              y[b, i, j] = s[j, i]
+        """
+    assert "(j ^ i)" in body_of(text)
+    x = randn(5, 8, 8)
+    np.testing.assert_array_equal(run(text, x), x.swapaxes(1, 2))
+
+
 def test_a_grid_barrier_of_one_block_is_one_of_its_threads():
     text = """
         kernel one(x: float32[8]) -> (y: float32[8])
@@ -921,6 +939,26 @@ def test_a_test_of_the_thread_moves_into_the_loops_under_it():
     for n, d in ((1, 1), (33, 70), (0, 5), (8, 32)):
         x = whole(n, d)
         np.testing.assert_array_equal(run(COLUMNS, x), x.sum(axis=0))
+
+
+def test_loops_whose_extent_differs_between_threads_stay_inside():
+    text = """
+        kernel triangle(x: float32[N, 32]) -> (y: float32[N, 32])
+        for i0 in N:  # grid_x
+          for i1 in 32:  # block_x
+            s: float32[64] shared
+            acc: float32[1] local
+            s[i1] = x[i0, i1]
+            barrier block
+            acc[0] = 0.0
+            for j in i1 + 1:
+              acc[0] = acc[0] + s[j]
+            s[32 + i1] = acc[0]
+            barrier block
+            y[i0, i1] = s[32 + i1]
+        """
+    x = whole(3, 32)
+    np.testing.assert_array_equal(run(text, x), x.cumsum(axis=1))
 
 
 PARTS = """

@@ -38,8 +38,8 @@ HELP = """Write random fusions and random schedules, and judge what loopnest mak
 
 Case NUMBER of a seed is always the same fusion and schedule. Each schedule call must succeed, or
 raise ScheduleError and change nothing; the lowering must succeed, or give a good reason; results
-must be those of ln.evaluate, within a bound that follows from types and lengths, at divisible,
-ragged and empty sizes. With --target nvrtc CUDA text is compiled too, for sm_90.
+must be those of ln.evaluate, within ln.error_bound, at divisible, ragged and empty sizes. With
+--target nvrtc CUDA text is compiled too, for sm_90.
 
 A failing case is written to --out as a script that runs alone:
 

@@ -202,10 +202,11 @@ class _Pieces:
     def put(self, where: tuple[slice, ...], piece: Enclosure) -> None:
         if self.value is None:
             self.value = np.empty(self.shape, piece.value.dtype)
+            if not piece.exact:
+                self.ends = np.empty_like(self.value), np.empty_like(self.value)
         self.value[where] = piece.value
         if not piece.exact and self.ends is None:
-            low = np.array(self.value)  # what came before is exact
-            self.ends = low, np.array(low)
+            self.ends = self.value.copy(), self.value.copy()  # what came before is exact
         if self.ends is not None:
             self.ends[0][where], self.ends[1][where] = piece.low, piece.high
         self.wild, self.unsigned = self.wild or piece.wild, self.unsigned or piece.unsigned

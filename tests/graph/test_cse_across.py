@@ -167,6 +167,7 @@ def test_state_that_the_forward_assigns_is_not_common() -> None:
     kept = G.Graph([x], [before + x], "kept")
     backward = G.Graph([x], [before * x], "backward")
     assert len(G.cse(moved, backward)[2].stashed) == 0
+    assert len(G.cse(G.FuseOps()(moved), backward)[2].stashed) == 0
     assert len(G.cse(kept, backward)[2].stashed) == 1
 
 

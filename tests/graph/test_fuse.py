@@ -477,7 +477,7 @@ PAIR = G.Graph([X], [_pair, _pair[0] + 1.0], "pair")
             {"max_depth": 2},
             "relu(add(…)) [ELEMWISE] and add(conv2d(…), b0) [BROADCAST] do not fuse: phase 0 did "
             "not merge add(conv2d(…), b0) with its post-dominator relu(add(…)), because their "
-            "group would have 3 ops, and max_depth is 2",
+            "group would have 3 ops or more, max_depth is 2",
         ),
         (
             HEAVY,

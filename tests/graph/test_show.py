@@ -29,7 +29,8 @@ def test_the_dot_text_of_a_graph() -> None:
         "digraph {\n"
         '  node [shape=box style="filled,rounded" fontname=Helvetica]\n'
         '  subgraph cluster_0 { label="small" fontname=Helvetica\n'
-        '    n0_0 [label="x\\nfloat32[2]" shape=ellipse style=filled fillcolor=white color=gray40]\n'
+        '    n0_0 [label="x\\nfloat32[2]" shape=ellipse style=filled fillcolor=white '
+        "color=gray40]\n"
         '    n0_1 [label="2.0\\nfloat32[]" shape=ellipse style=filled fillcolor=white '
         "color=gray40]\n"
         '    n0_2 [label="mul\\nfloat32[2]" fillcolor="#dbe9f6" color=gray40]\n'

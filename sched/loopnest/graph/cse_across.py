@@ -24,6 +24,7 @@ from loopnest.graph.passes.numbering import Numbering
 from loopnest.graph.passes.purity import has_state, is_pure
 from loopnest.graph.rewrite import substitute
 from loopnest.graph.stash_choice import Problem, choose, evaluate
+from loopnest.graph.wellformed import assignments
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +168,8 @@ def _check(forward: Graph, backward: Graph, stash_bytes: object) -> None:
         if not isinstance(graph, Graph):
             raise GraphError("cse(…)", f"it was given a {type(graph).__name__}", "pass G.Graphs")
     subject = f"cse({forward.name}, {backward.name})"
-    number = isinstance(stash_bytes, int) and not isinstance(stash_bytes, bool)
-    if stash_bytes is not None and not (number and stash_bytes >= 0):  # type: ignore[operator]
+    number = -1 if isinstance(stash_bytes, bool) else stash_bytes
+    if stash_bytes is not None and not (isinstance(number, int) and number >= 0):
         raise GraphError(subject, f"stash_bytes is {stash_bytes!r}", "give bytes >= 0, or None")
     known = {x.name: x for x in forward.inputs}
     for x in backward.inputs:
@@ -220,7 +221,7 @@ class _Common:
 
     def _sources(self) -> dict[int, Node]:
         """Return the forward's nodes whose values can be kept, by number, the first of each."""
-        assigned = {n.attrs["variable"] for n in self.forward.nodes if n.op == "assign"}
+        assigned = {node.attrs["variable"] for node in assignments(self.forward)}
         unfit: set[Node] = set()
         found: dict[int, Node] = {}
         for node in self.forward.nodes:

@@ -174,7 +174,7 @@ class _Explainer:
         if refusal.why is Why.TUPLE:
             return "that is a TUPLE which was fused with nothing that reads it"
         if refusal.why is Why.DEPTH:
-            return f"their group would have {refusal.at} ops, and max_depth is {self.max_depth}"
+            return f"their group would have {refusal.at} ops or more, max_depth is {self.max_depth}"
         assert refusal.rule is not None
         if refusal.why is Why.EDGE:
             number, pattern = self._largest_edge(end, sink)

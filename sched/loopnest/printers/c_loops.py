@@ -1,7 +1,8 @@
 """What C makes of a program before printing it: loops instead of threads, bounds instead of tests.
 
 1. The launch becomes loops: over blocks (parallel ones), then over the threads of a block. A loop
-   that is bound to a launch dimension and wraps the whole program simply becomes that loop.
+   that is bound to a launch dimension and wraps the whole program simply becomes that loop. Where
+   threads meet, `c_threads` does this instead.
 2. A loop whose whole body stands under a test on its index stops where the test fails::
 
        for i3 in 16:                      for i3 in min(16, N - i0 * 16):

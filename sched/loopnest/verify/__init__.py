@@ -4,7 +4,16 @@ No claim is trusted: a store's coordinate says what it means to compute, and eve
 the value is held against it. Neither the passes of the lowering nor the simplifier take part.
 """
 
+from loopnest.verify.barriers import superfluous_barriers
 from loopnest.verify.check import require_proved, verify, verify_program
 from loopnest.verify.report import Finding, Place, Report
 
-__all__ = ["Finding", "Place", "Report", "require_proved", "verify", "verify_program"]
+__all__ = [
+    "Finding",
+    "Place",
+    "Report",
+    "require_proved",
+    "superfluous_barriers",
+    "verify",
+    "verify_program",
+]

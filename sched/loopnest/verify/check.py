@@ -37,12 +37,22 @@ def verify(k: Any, **sizes: int) -> Report:
         VerifyError: no kernel, one without math, an unknown size, or sizes that break an
             assumption.
     """
+    program, math = program_of(k, "verify")
+    return verify_program(program, math, sizes)
+
+
+def program_of(k: Any, name: str) -> tuple[kir.Program, MathSnapshot]:
+    """Return the program of a kernel, and its math.
+
+    Raises:
+        VerifyError: no kernel, or one without math; `name` is the function that was called.
+    """
     lowered = getattr(k, "_lowered", k)
     program, make = getattr(lowered, "program", None), getattr(lowered, "math", None)
     if not isinstance(program, kir.Program) or make is None:
-        raise VerifyError(f"verify({k!r})", "it is no kernel that carries its math",
+        raise VerifyError(f"{name}({k!r})", "it is no kernel that carries its math",
                           "pass what ln.lower returns")  # fmt: skip
-    return verify_program(program, make(), sizes)
+    return program, make()
 
 
 def verify_program(
@@ -52,7 +62,7 @@ def verify_program(
     given = dict(sizes or {})
     _check_sizes(program, given)
     model = Model(program)
-    works, exchanges, problems = _obligations(model, math)
+    works, exchanges, problems = obligations(model, math)
     if problems:
         refuted = [f for f in problems if f.status == "refuted"]
         return Report("refuted" if refuted else "unknown", tuple(refuted or problems))
@@ -81,7 +91,7 @@ def _check_sizes(program: kir.Program, given: Mapping[str, int]) -> None:
         raise VerifyError(subject, f"the sizes {dict(given)} break an assumption of the kernel")
 
 
-def _obligations(
+def obligations(
     model: Model, math: MathSnapshot
 ) -> tuple[list[Work], list[Exchange], list[Finding]]:
     """Return the stores and collectives with what the math demands, and what it does not know."""

@@ -14,14 +14,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from loopnest import kir
 from loopnest.buffers import Buffer
-from loopnest.enums import LAUNCH_DIMENSIONS, Memory
+from loopnest.enums import Memory
 from loopnest.expr import Arg, Const, Expr, Index, LaunchIndex, Load, Local, Op, Symbol
+from loopnest.verify.blocks import Blocks, Shape, Value, Wrong, combination
 from loopnest.verify.lanes import OPERATIONS, Array, Flags, Undecidable
 from loopnest.verify.matching import unified
 from loopnest.verify.model import WARP, is_decidable
@@ -36,76 +37,14 @@ MOST_STATEMENTS = 4096
 MOST_WORDS = 1 << 23
 """How large a buffer of symbols may be."""
 
-Shape: TypeAlias = "tuple[int, int, int]"
-
-
-class Wrong(Exception):
-    """The body does not do what is declared: a sentence, and a thread of which it is true."""
-
-    def __init__(self, message: str, lane: int = 0) -> None:
-        super().__init__(message)
-        self.message, self.lane = message, lane
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """What each thread has.
-
-    Args:
-        held: whose contributions.
-        known: whether the thread has the value.
-        component: of the reducer; None where only literals were seen yet.
-        literal: for each thread the number of a literal that it has instead, or -1.
-    """
-
-    held: Multisets
-    known: Flags
-    component: int | None
-    literal: Array
-
-    def take(self, place: Array, exists: Flags) -> Value:
-        """Return what the threads at `place` have."""
-        known = exists & self.known[place]
-        return Value(self.held.take(place), known, self.component, self.literal[place])
-
 
 @dataclass(slots=True)
 class _Space:
     """A buffer: elements of each block (SHARED), or of each thread (LOCAL)."""
 
-    shape: tuple[Any, ...]
-    largest: tuple[int, ...]
+    room: int
     owner: Array
     held: Value
-
-
-class Blocks:
-    """The threads of one or several blocks of different shapes.
-
-    Args:
-        shapes: extents along x, y and z.
-        numbers: expressions that are one number a block, with that number for each shape.
-    """
-
-    def __init__(self, shapes: Sequence[Shape], numbers: Mapping[Expr, Sequence[int]]) -> None:
-        self.shapes = shapes
-        sizes = np.array([x * y * z for x, y, z in shapes], np.int64)
-        self.count = int(sizes.sum())
-        self.block = np.repeat(np.arange(len(shapes)), sizes)
-        start = np.cumsum(sizes) - sizes
-        self.thread = np.arange(self.count) - start[self.block]
-        self.size = sizes[self.block]
-        self.first = start[self.block]
-        x, y = [np.array([s[n] for s in shapes], np.int64)[self.block] for n in (0, 1)]
-        places = (self.thread % x, self.thread // x % y, self.thread // (x * y))
-        self.places = dict(zip(LAUNCH_DIMENSIONS[3:], places, strict=True))
-        self.warp = self.block * (1024 // WARP + 1) + self.thread // WARP
-        self.numbers = {e: self._number(values) for e, values in numbers.items()}
-
-    def _number(self, values: Sequence[int]) -> Any:
-        if len(set(values)) == 1:
-            return values[0]
-        return np.array(values, np.int64)[self.block]
 
 
 def check(node: kir.Collective, block: Shape, numbers: Mapping[Expr, int]) -> str | None:
@@ -156,10 +95,7 @@ class _Run:
 
     @cached_property
     def template(self) -> tuple[Expr, ...]:
-        count = len(self.node.args)
-        types = [a.dtype for a in self.node.args]
-        args = [Arg(n, t) for n, t in enumerate((*types, *types))]
-        return self.node.combine(tuple(args[:count]), tuple(args[count:]))
+        return combination(self.node)
 
     @cached_property
     def local(self) -> set[Local]:
@@ -289,18 +225,17 @@ class _Run:
     # Memory
 
     def allocate(self, buffer: Buffer) -> None:
-        shape = tuple([self.number(s) for s in buffer.shape])
-        largest = tuple([max(int(np.max(s)), 1) for s in shape])
         private = buffer.memory is Memory.LOCAL
         owner = np.arange(self.count) if private else self.blocks.block
-        size = int(np.prod(largest)) * (int(owner.max(initial=0)) + 1)
+        room = max(int(np.max(self.number(buffer.size))), 1)
+        size = room * (int(owner.max(initial=0)) + 1)
         if size * (-(-self.count // 64) if self.kind is Bits else 1) > MOST_WORDS:
-            raise Undecidable(f"{buffer.name} is large")
+            raise Undecidable(f"{buffer.name} is too large to be followed")
         nothing = Value(
             self.kind.empty(size, self.count), np.zeros(size, np.bool_), None,
             np.full(size, -1, np.int64),
         )  # fmt: skip
-        self.memory[buffer] = _Space(shape, largest, owner, nothing)
+        self.memory[buffer] = _Space(room, owner, nothing)
 
     def store(self, node: kir.Store, mask: Flags) -> None:
         value = self.value(node.value, mask)
@@ -316,9 +251,19 @@ class _Run:
             component = value.component
         elif value.component not in (None, component):
             raise Undecidable(f"{node.storage.name} holds two components")
+        self.kill(node.storage, rows)
         space.held.held.put(place, value.held.take(rows))  # type: ignore[arg-type]
         space.held.known[place], space.held.literal[place] = value.known[rows], value.literal[rows]
         space.held = Value(space.held.held, space.held.known, component, space.held.literal)
+
+    def kill(self, buffer: Buffer, rows: Any) -> None:
+        """Forget what buffers in the same space hold, in the blocks or threads that store."""
+        name = buffer.alias_of or buffer.name
+        for other, space in self.memory.items():
+            if other is not buffer and (other.alias_of or other.name) == name:
+                gone = np.zeros(int(space.owner.max(initial=0)) + 1, np.bool_)
+                gone[space.owner[rows]] = True
+                space.held.known[np.repeat(gone, space.room)] = False
 
     def single(self, place: Array, buffer: Buffer) -> None:
         """Check that no two threads store one element."""
@@ -334,16 +279,15 @@ class _Run:
             Wrong: it lies outside of the buffer.
         """
         space = self.memory[buffer]
-        if flat and len(space.shape) > 1:
-            raise Undecidable("a flat offset in a collective")
+        shape, strides = (buffer.size,) if flat else buffer.shape, buffer.strides
         result: Any = 0
-        for node, extent, largest in zip(index, space.shape, space.largest, strict=True):
+        for n, (node, extent) in enumerate(zip(index, shape, strict=True)):
             value = self.number(node)
-            outside = np.logical_or(value < 0, value >= extent)
+            outside = np.logical_or(value < 0, value >= self.number(extent))
             if np.any(outside):
                 self.refuse(outside & mask, f"{node} is out of bounds of {buffer.name} in")
-            result = result * largest + value
-        result = result + space.owner * int(np.prod(space.largest))
+            result = result + (value if flat else value * self.number(strides[n]))
+        result = result + space.owner * space.room
         return result if mask.all() else np.where(mask, result, 0)
 
     # Values
@@ -370,8 +314,8 @@ class _Run:
             case Op() if node.op in OPERATIONS:
                 return OPERATIONS[node.op](*[self.number(a) for a in node.args])
             case Symbol():
-                raise Undecidable(f"the size {node}")
-        raise Undecidable(str(node))
+                raise Undecidable(f"a collective depends on the size {node}")
+        raise Undecidable(f"a collective computes with '{node}'")
 
     def value(self, node: Expr, mask: Flags) -> Value:
         """Return what an expression is in the threads of `mask`.
@@ -395,7 +339,7 @@ class _Run:
                 return self.load(node, mask)
             case Op():
                 return self.operation(node, mask)
-        raise Undecidable(str(node))
+        raise Undecidable(f"a collective computes with '{node}'")
 
     def constant(self, node: Const, mask: Flags) -> Value:
         if node not in self.literals:
@@ -425,7 +369,7 @@ class _Run:
                 self.value(node.args[1], mask & holds),
                 self.value(node.args[2], mask & ~holds),
             )
-        raise Undecidable(f"'{node}', which is no combination")
+        raise Undecidable(f"a collective computes '{node}', which is no combination")
 
     def chosen(self, holds: Flags, a: Value, b: Value) -> Value:
         component = a.component if a.component is not None else b.component

@@ -15,8 +15,9 @@ import numpy as np
 from loopnest import kir
 from loopnest.buffers import Buffer
 from loopnest.enums import LAUNCH_DIMENSIONS, ParallelType
-from loopnest.expr import ONE, Const, Expr, Index, Load, Local, Op, Symbol, TextFormat, walk
-from loopnest.verify.collective import Blocks, Shape, check, check_many
+from loopnest.expr import ONE, Arg, Const, Expr, Index, Load, Local, Op, Symbol, TextFormat, walk
+from loopnest.verify.blocks import Blocks, Shape, combination
+from loopnest.verify.collective import check, check_many
 from loopnest.verify.lanes import OPERATIONS, Undecidable, number
 
 MOST_THREADS = 1024
@@ -25,12 +26,16 @@ MOST_THREADS = 1024
 MOST_SIZE = 1 << 15
 """Sizes are tried up to this one, where the extents of a block follow from it."""
 
-MOST_LANES = 1 << 15
+MOST_LANES = 1 << 13
 """Threads that are run together."""
 
 BLOCK = LAUNCH_DIMENSIONS[3:]
 
 _KNOWN: dict[tuple[object, ...], str | None] = {}
+"""What is wrong with a body in one shape of a block."""
+
+_RIGHT: set[tuple[object, ...]] = set()
+"""Bodies that are right in all shapes, whatever their reducer is called."""
 
 
 class Body:
@@ -46,7 +51,7 @@ class Body:
         outline = self._outlines.get(known)
         if outline is None:
             outline = self._outlines[known] = _Outline(self.node, known)
-        key = (outline.text, block, *[numbers[e] for e in outline.used])
+        key = (self.node.name, outline.text, block, *[numbers[e] for e in outline.used])
         if key not in _KNOWN:
             _KNOWN[key] = check(self.node, block, numbers)
         return _KNOWN[key]
@@ -83,20 +88,18 @@ class Body:
         """Check all shapes, many blocks at a time; what fails is checked again by itself."""
         outline = _Outline(self.node, frozenset([*given, *cases[0][1]]))
         key = (outline.text, tuple(known.values()), *[given.get(e) for e in outline.used])
-        if key in _KNOWN:
-            return _KNOWN[key]
-        problem: str | None = None
+        if key in _RIGHT:
+            return None
         for some in _batches(cases):
             shapes = [_shape(value, known) for value, _ in some]
             numbers = {e: [case[e] for _, case in some] for e in some[0][1]}
             same = {e: [value] * len(some) for e, value in given.items()}
             wrong = check_many(self.node, Blocks(shapes, {**same, **numbers}))
-            if wrong is not None:
-                problem = self._check_each(some, known, given)
+            problem = self._check_each(some, known, given) if wrong is not None else None
             if problem is not None:
-                break
-        _KNOWN[key] = problem
-        return problem
+                return problem
+        _RIGHT.add(key)
+        return None
 
     def _check_each(
         self,
@@ -141,7 +144,8 @@ class Body:
         for node, _ in kir.walk(self.node.body):
             stack = [*kir.expressions(node)]
             if isinstance(node, kir.Allocate):
-                stack += node.storage.shape
+                storage = node.storage
+                stack += (*storage.shape, *storage.strides, storage.size)
             if isinstance(node, kir.Loop):
                 stack.append(node.var.extent)
             while stack:
@@ -191,7 +195,7 @@ def _evaluated(node: Expr, values: Mapping[Symbol, Any]) -> Any:
             return values[node]
         case Op() if node.op in OPERATIONS:
             return OPERATIONS[node.op](*[_evaluated(a, values) for a in node.args])
-    raise Undecidable(str(node))
+    raise Undecidable(f"an extent depends on data: {node}")
 
 
 class _Outline(TextFormat):
@@ -206,8 +210,10 @@ class _Outline(TextFormat):
         self.node, self.known = node, known
         self.used: list[Expr] = []
         self._numbers: dict[object, int] = {}
-        head = [node.name, str(node.dims), *map(self.format, node.identity)]
-        head += [f"{a.dtype}" for a in node.args]
+        self._template = combination(node)
+        head = [str(node.dims), *[f"{a.dtype}" for a in node.args]]
+        if self._binary(self._template[0]) is None:
+            head += [str(t) for t in (*self._template, *node.identity)]
         lines = [*head, *self._body(node.body, 0), *map(self.format, node.results)]
         self.text = "\n".join(lines)
 
@@ -222,7 +228,9 @@ class _Outline(TextFormat):
                     parts += [self._buffer(node.storage), str(node.flat)]
                 case kir.Allocate():
                     parts += [self._buffer(node.storage), node.storage.memory.value]
-                    parts += map(self.format, node.storage.shape)
+                    storage = node.storage
+                    layout = (*storage.shape, *storage.strides, storage.size)
+                    parts += map(self.format, layout)
                 case kir.Let():
                     parts += [self._number(node.var), node.var.dtype.name]
                 case kir.Shuffle():
@@ -238,9 +246,25 @@ class _Outline(TextFormat):
         return f"n{self._numbers.setdefault(thing, len(self._numbers))}"
 
     def _buffer(self, buffer: Buffer) -> str:
-        return f"{self._number(buffer)}:{buffer.dtype.name}"
+        space = self._number(buffer.alias_of or buffer.name)
+        return f"{self._number(buffer)}:{buffer.dtype.name}:{space}"
+
+    def _binary(self, node: Expr) -> tuple[Expr, ...] | None:
+        """Return the operands of a combination, where it is one operation on two values."""
+        template = self._template[0]
+        if len(self._template) > 1 or not isinstance(template, Op):
+            return None
+        if not all(isinstance(a, Arg) for a in template.args) or len(template.args) != 2:
+            return None
+        same = isinstance(node, Op) and (node.op, node.dtype) == (template.op, template.dtype)
+        return node.args if same else None
 
     def format(self, node: Expr, level: int = 0) -> str:
+        both = self._binary(node)
+        if both is not None:
+            return f"combine({', '.join(map(self.format, both))})"
+        if node in self.node.identity:
+            return f"$identity{self.node.identity.index(node)}"
         if node in self.node.args:
             return f"$arg{self.node.args.index(node)}"
         if node in self.known:

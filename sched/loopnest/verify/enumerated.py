@@ -56,8 +56,10 @@ def enumerated(
         except NoLaunch:
             done.append(sizes)
             continue
-        except (Undecidable, ZeroDivisionError) as error:
-            return _unknown(f"an index or a test depends on data: {error}")
+        except Undecidable as why:
+            return _unknown(str(why))
+        except ZeroDivisionError:
+            return _unknown("an index or a test divides by 0")
         refuted = [f for f in found if f.status == "refuted"]
         if refuted:
             return Report("refuted", tuple(refuted), named(sizes))

@@ -84,7 +84,7 @@ def _number(size: Expr, sizes: Mapping[str, int]) -> int:
             return sizes[size.name]
         case Op() if size.op in OPERATIONS:
             return int(OPERATIONS[size.op](*[_number(a, sizes) for a in size.args]))
-    raise Undecidable(str(size))
+    raise Undecidable(f"an extent depends on data: {size}")
 
 
 class Points:
@@ -152,7 +152,7 @@ class Points:
                     return self.value(let.value, lets, sizes)
             case Op() if node.op in OPERATIONS:
                 return OPERATIONS[node.op](*[self.value(a, lets, sizes) for a in node.args])
-        raise Undecidable(str(node))
+        raise Undecidable(f"an index or a test depends on data: {node}")
 
     def array(self, node: Expr, lets: Mapping[Local, Site], sizes: Mapping[str, int]) -> Array:
         """Return an index expression at every point, as an array."""

@@ -44,7 +44,8 @@ class Finding:
 
     Args:
         kind: "bounds", "claim", "flow", "value", "accumulation", "output", "race", "barrier",
-            "layout", "scope", or "redundant" (a note, no failure).
+            "arrival", "collective", "alias", "vector", "layout", "scope", or "redundant" (a note,
+            no failure).
         status: "refuted", "unknown", or "note".
         message: one sentence.
         tensor: whose computation it concerns.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
+from threading import Lock
 
 from loopnest.graph.errors import GraphError
 from loopnest.graph.graph import Graph, body_of
@@ -27,10 +28,11 @@ register_option(
     "FuseOps.max_depth", 256, doc="the largest number of ops in a group, an integer >= 1"
 )
 
-_KEPT = 64
-"""So many partitions are remembered."""
+_KEPT = 32
+"""So many partitions are remembered; the key of one takes about 400 bytes an op."""
 
 _PARTITIONS: OrderedDict[Hashable, Partition] = OrderedDict()
+_LOCK = Lock()
 
 
 class FuseOps(FunctionPass):
@@ -90,13 +92,11 @@ def detect(graph: Graph, level: int, max_depth: int) -> tuple[ForwardGraph, Part
     """Return the forward graph and its groups, those of an equal structure if they are known."""
     ops = forward_graph(graph)
     key = (structural_key(graph), ops.patterns, min(level, 1), max_depth)
-    found = _PARTITIONS.get(key)
-    if found is None:
-        found = _PARTITIONS[key] = partition(ops, max_depth, level)
+    with _LOCK:
+        found = _PARTITIONS.pop(key, None) or partition(ops, max_depth, level)
+        _PARTITIONS[key] = found  # the newest last
         while len(_PARTITIONS) > _KEPT:
             _PARTITIONS.popitem(last=False)
-    else:
-        _PARTITIONS.move_to_end(key)
     return ops, found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from itertools import count
 
 from loopnest.graph.graph import Graph, call_graph
@@ -11,7 +11,7 @@ from loopnest.graph.node import Node
 from loopnest.graph.passes.fuse_ops_groups import Partition
 from loopnest.graph.passes.indexed_graph import ForwardGraph
 from loopnest.graph.registry import rebuild
-from loopnest.graph.structural import Key, structural_key
+from loopnest.graph.structural import Key, node_key, structural_key
 
 _BARE = frozenset({"tuple", "group", "get_item", "fused"})
 """Ops that compute nothing by themselves: alone in a group they stay as they are."""
@@ -68,6 +68,7 @@ class _Bodies:
 
     def __init__(self, graph: Graph) -> None:
         self._known: dict[Key, Graph] = {}
+        self._seen: dict[Key, Graph] = {}
         self._operands: dict[Node, list[Node]] = {}
         taken = {body.name for body in graph.functions}  # by an earlier run
         names = (f"fused{i}" for i in count())
@@ -85,6 +86,24 @@ class _Bodies:
 
     def of(self, group: Sequence[Node]) -> Graph:
         """Return the body of a group."""
+        key = self._group_key(group)
+        if key not in self._seen:
+            body = self._built(group)
+            # In another order of its ops a group has another key, and yet may have a known body.
+            self._seen[key] = self._known.setdefault(structural_key(body), body)
+            if self._seen[key] is body:
+                self._next = next(self._names)
+        return self._seen[key]
+
+    def _group_key(self, group: Sequence[Node]) -> Key:
+        args = self.operands(group)
+        place: dict[Node, Hashable] = {x: i for i, x in enumerate((*args, *group))}
+        key: list[Hashable] = [x.type for x in args]
+        for node in group:
+            key += [node_key(node), *[place[x] if x in place else node_key(x) for x in node.inputs]]
+        return tuple(key)
+
+    def _built(self, group: Sequence[Node]) -> Graph:
         inner: dict[Node, Node] = {}
         for i, x in enumerate(self.operands(group)):
             inner[x] = var(f"p{i}", x.shape, x.dtype)
@@ -93,11 +112,7 @@ class _Bodies:
             inputs = tuple([inner.get(x, x) for x in node.inputs])
             # Operands keep their types, so that nothing is to be inferred anew.
             inner[node] = Node(node.op, inputs, node.attrs, node.type, node.name)
-        body = Graph(params, [inner[group[-1]]], self._next)
-        known = self._known.setdefault(structural_key(body), body)
-        if known is body:
-            self._next = next(self._names)
-        return known
+        return Graph(params, [inner[group[-1]]], self._next)
 
 
 def _is_number(node: Node) -> bool:

@@ -71,7 +71,8 @@ class Refusal:
         phase: 0 to 2.
         why: the reason.
         rule: what was asked; None where no rule was.
-        at: of OP the number of the op whose group stands in the way; of DEPTH the number of ops.
+        at: of OP the number of the op whose group stands in the way; of DEPTH the number of ops
+            at which the limit was passed.
         anchored: of OP, the anchor of that group, -1 for none.
         pattern: of OP, that of the group in the way.
     """
@@ -209,7 +210,8 @@ class _Run:
     def _between(self, source: int, sink: int, phase: int, rule: Rule) -> tuple[int, ...] | Refusal:
         """Return the ops between two, or what forbids to fuse them all."""
         between: list[int] = []
-        groups = {self.find(source): self._size[self.find(source)]}
+        groups = {self.find(source)}
+        total = self._size[self.find(source)]
         pending, seen = [source], {source}
         while pending:
             for number, _ in self.graph.edges[pending.pop()]:
@@ -220,14 +222,13 @@ class _Run:
                 pattern = self._pattern[leader]
                 if pattern > _MOST[rule][number == sink]:
                     return Refusal(phase, Why.OP, rule, number, self._anchor[leader], pattern)
-                groups[leader] = self._size[leader]
-                if len(groups) > self.max_depth:  # also ends long walks early
-                    return Refusal(phase, Why.DEPTH, rule, sum(groups.values()))
+                total += 0 if leader in groups else self._size[leader]
+                groups.add(leader)
+                if total > self.max_depth:  # which also ends long walks
+                    return Refusal(phase, Why.DEPTH, rule, total)
                 if number != sink:
                     between.append(number)
                     pending.append(number)
-        if sum(groups.values()) > self.max_depth:
-            return Refusal(phase, Why.DEPTH, rule, sum(groups.values()))
         return tuple(sorted(between))
 
     def _merge(self, number: int, sink: int) -> None:

@@ -22,6 +22,7 @@ from loopnest.verify.exact.contents import Contents
 from loopnest.verify.exact.flow import Flow
 from loopnest.verify.exact.marks import Table
 from loopnest.verify.exact.races import Races
+from loopnest.verify.exact.wide import misaligned
 from loopnest.verify.lanes import Enumeration
 from loopnest.verify.model import Access, Model
 from loopnest.verify.obligations import Exchange, Work
@@ -70,6 +71,7 @@ class Exact:
             whole = work.kind not in ("init", "partial")
             if whole and work.store.storage.memory is Memory.GLOBAL:
                 yield from self._claim(work)
+        yield from misaligned(self.table)
         yield from self._declarations()
         yield from Flow(self.contents).findings()
         yield from Races(self.table).findings()

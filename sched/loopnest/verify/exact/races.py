@@ -11,6 +11,7 @@ import numpy as np
 from loopnest import kir
 from loopnest.buffers import Buffer
 from loopnest.enums import Memory, ParallelType
+from loopnest.verify.exact.joined import Joined, bipartite
 from loopnest.verify.exact.marks import Marks, Table
 from loopnest.verify.lanes import Array, Flags, Undecidable
 from loopnest.verify.model import WARP, Site, is_private, launch_dimensions
@@ -133,7 +134,7 @@ class Races:
                 found += site.node.coordinate
             found += [condition for condition, _ in site.guards]
             if any(dims & launch_dimensions(site, i) for i in found):
-                raise Undecidable("an access depends on which block is the last")
+                raise Undecidable("an access depends on which block arrives last")
 
     # Epochs
 
@@ -206,9 +207,9 @@ class Races:
                 grids.append([self._epoch(m, ("grid",), "grid") for m in marks])
             views.append(((blocks[0], grids[0]), (blocks[1], grids[1])))
         for (who, when), (whom, then) in views:
-            a = _Joined(writes, [np.zeros_like(m.place) for m in writes], who, when)
-            b = _Joined(others, [np.zeros_like(m.place) for m in others], whom, then)
-            for row, other in _bipartite(a, b):
+            a = Joined(writes, [np.zeros_like(m.place) for m in writes], who, when)
+            b = Joined(others, [np.zeros_like(m.place) for m in others], whom, then)
+            for row, other in bipartite(a, b):
                 yield self._race(b, other, row, "threads", a)
                 return
 
@@ -219,7 +220,7 @@ class Races:
         if not self.model.arrivals:
             yield from self._meet(marks, key, owner, epoch, "blocks")
             return
-        joined = _Joined(marks, key, owner, epoch)
+        joined = Joined(marks, key, owner, epoch)
         suspects = joined.groups_in_conflict()
         if suspects.size:
             yield from self._by_pairs(joined, suspects)
@@ -232,14 +233,14 @@ class Races:
         epoch: Sequence[Array],
         what: str = "threads",
     ) -> Iterator[Finding]:
-        joined = _Joined(marks, key, owner, epoch)
+        joined = Joined(marks, key, owner, epoch)
         bad = joined.conflicts()
         if bad.size:
             b = int(bad[0])
             yield self._race(joined, b, int(joined.start[joined.group[b]]), what)
 
     def _race(
-        self, joined: _Joined, b: int, a: int, what: str, other: _Joined | None = None
+        self, joined: Joined, b: int, a: int, what: str, other: Joined | None = None
     ) -> Finding:
         """Return the finding of row `b`, and of row `a`, of `other` where that is given."""
         other = joined if other is None else other
@@ -258,7 +259,7 @@ class Races:
 
     # Arrivals
 
-    def _by_pairs(self, joined: _Joined, suspects: Array) -> Iterator[Finding]:
+    def _by_pairs(self, joined: Joined, suspects: Array) -> Iterator[Finding]:
         """Yield a race between blocks that no arrival orders, looking at every pair."""
         size = joined.sizes()
         if int((size[suspects] ** 2).sum()) > MOST_PAIRS:
@@ -278,7 +279,7 @@ class Races:
                 )
                 return
 
-    def _phases(self, site: Site, joined: _Joined) -> tuple[Array, Array]:
+    def _phases(self, site: Site, joined: Joined) -> tuple[Array, Array]:
         """Return for each access the counter that its block arrives at later, and earlier.
 
         The second only for accesses of the block that goes on; -1 for none. Where a block arrives
@@ -304,7 +305,7 @@ class Races:
         same = inside & (times[found] // self.space.span == who)
         return np.where(same, counter[found], -1)
 
-    def _goes_on(self, site: Site, joined: _Joined, earlier: Array, times: Array) -> Flags:
+    def _goes_on(self, site: Site, joined: Joined, earlier: Array, times: Array) -> Flags:
         """Return which accesses are those of the block that an arrival lets go on."""
         points, span = self.space.points[site], self.space.span
         counter = self.space.counter(site, points)
@@ -345,61 +346,6 @@ class Races:
                 break
             result = result * max(self.space.extent(outer), 1) + mark.points.values[outer.var]
         return result
-
-
-class _Joined:
-    """Accesses in groups that may conflict: of one element, in one epoch; stores first."""
-
-    def __init__(
-        self,
-        marks: Sequence[Marks],
-        key: Sequence[Array],
-        owner: Sequence[Array],
-        epoch: Sequence[Array],
-    ) -> None:
-        self.marks = marks
-        keys, when = np.concatenate(key), np.concatenate(epoch)
-        writes = np.concatenate([np.full(m.place.size, m.access.writes) for m in marks])
-        order = np.lexsort((~writes, when, keys))
-        keys, when, self.writes = keys[order], when[order], writes[order]
-        self.when = when
-        self.who = np.concatenate(owner)[order]
-        self.time = np.concatenate([m.time for m in marks])[order]
-        self.source = np.concatenate([np.full(m.place.size, n) for n, m in enumerate(marks)])[order]
-        self.point = np.concatenate([np.arange(m.place.size) for m in marks])[order]
-        fresh = np.r_[True, (keys[1:] != keys[:-1]) | (when[1:] != when[:-1])][: keys.size]
-        self.start = np.flatnonzero(fresh)
-        self.group = np.cumsum(fresh) - 1
-
-    def mark(self, row: int) -> Marks:
-        return self.marks[int(self.source[row])]
-
-    def sizes(self) -> Array:
-        result: Array = np.diff(np.r_[self.start, self.group.size])
-        return result
-
-    def conflicts(self) -> Array:
-        """Return the rows that conflict with the first of their group."""
-        first = self.start[self.group]
-        return np.flatnonzero((self.who != self.who[first]) & self.writes[first])
-
-    def groups_in_conflict(self) -> Array:
-        return np.unique(self.group[self.conflicts()])
-
-
-def _bipartite(a: _Joined, b: _Joined) -> Iterator[tuple[int, int]]:
-    """Yield a row of each, in one group by `when`, of two owners; where there is one."""
-    shared = np.intersect1d(a.when, b.when)
-    for when in shared.tolist():
-        mine, theirs = np.flatnonzero(a.when == when), np.flatnonzero(b.when == when)
-        low, high = mine[np.argmin(a.who[mine])], theirs[np.argmax(b.who[theirs])]
-        if a.who[low] != b.who[high]:
-            yield int(low), int(high)
-            return
-        high, low = mine[np.argmax(a.who[mine])], theirs[np.argmin(b.who[theirs])]
-        if a.who[high] != b.who[low]:
-            yield int(high), int(low)
-            return
 
 
 def scope_of(site: Site) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from loopnest import kir
 from loopnest.math_snapshot import MathSnapshot
 from loopnest.verify.declared import Body
 from loopnest.verify.lanes import Undecidable
@@ -17,8 +18,9 @@ from loopnest.verify.report import Finding
 from loopnest.verify.symbolic.races import Races
 from loopnest.verify.symbolic.setting import NotProved, Setting
 from loopnest.verify.symbolic.values import Values
+from loopnest.verify.symbolic.wide import Alignment
 
-__all__ = ["NotProved", "prove"]
+__all__ = ["NotProved", "prove", "prove_order"]
 
 
 def prove(
@@ -37,12 +39,33 @@ def prove(
     try:
         values = Values(setting)
         values.claims.prove()
-        Races(setting, works).prove()
+        Alignment(setting).prove()
+        Races(setting).prove()
         values.prove()
         _declarations(model, exchanges, sizes)
     except setting.isl.Error as error:
         raise NotProved(f"isl: {error}") from None
     return setting.notes
+
+
+def prove_order(
+    model: Model,
+    math: MathSnapshot,
+    works: Sequence[Work],
+    exchanges: Sequence[Exchange],
+    sizes: dict[str, int],
+    without: Sequence[kir.Barrier],
+) -> None:
+    """Prove that there are no races, even if some barriers do not count.
+
+    Raises:
+        NotProved, NotAffine: it could not be shown.
+    """
+    setting = Setting(model, math, works, exchanges, sizes)
+    try:
+        Races(setting, without).prove_apart()
+    except setting.isl.Error as error:
+        raise NotProved(f"isl: {error}") from None
 
 
 def _declarations(model: Model, exchanges: Sequence[Exchange], sizes: dict[str, int]) -> None:

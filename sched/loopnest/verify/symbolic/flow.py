@@ -124,11 +124,13 @@ class Flow:
 
     def _one_iteration(self, buffer: Buffer) -> tuple[str, ...]:
         """Return the loop variables in which all accesses to one copy of a buffer agree."""
-        made = next(
-            (s for s in self.setting.model.sites
-             if isinstance(s.node, kir.Allocate) and s.node.storage is buffer), None,
-        )  # fmt: skip
-        return tuple(self.setting.spaces.variables(made)) if made is not None else ()
+        model = self.setting.model
+        made = [
+            s for s in model.sites if isinstance(s.node, kir.Allocate) and s.node.storage is buffer
+        ]
+        if not made or any(s.serial != made[0].serial for s in made):
+            return ()
+        return tuple(self.setting.spaces.variables(made[0]))
 
     def _before(
         self, at: Instances, access: Any, store: tuple[Instances, Any], same: Collection[str]

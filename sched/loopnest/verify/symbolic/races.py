@@ -7,7 +7,7 @@ what a block did before it arrived comes before what the last block does afterwa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -15,7 +15,6 @@ from loopnest import kir
 from loopnest.buffers import Buffer
 from loopnest.enums import Memory, ParallelType
 from loopnest.verify.model import Access, Site, is_private, launch_dimensions
-from loopnest.verify.obligations import Work
 from loopnest.verify.poly import constant, times
 from loopnest.verify.symbolic.order import Order
 from loopnest.verify.symbolic.setting import Instances, NotProved, Setting
@@ -24,13 +23,17 @@ from loopnest.verify.symbolic.setting import Instances, NotProved, Setting
 class Races:
     """Prove that accesses are ordered.
 
+    Args:
+        setting: the program.
+        without: barriers that do not count.
+
     Raises:
         NotProved, NotAffine: it could not be shown.
     """
 
-    def __init__(self, setting: Setting, works: Sequence[Work]) -> None:
-        self.setting, self.works = setting, works
-        self.order = Order(setting, setting.model.syncs)
+    def __init__(self, setting: Setting, without: Collection[kir.Barrier] = ()) -> None:
+        self.setting = setting
+        self.order = Order(setting, [s for s in setting.model.syncs if s.node not in without])
 
     def prove(self) -> None:
         """Prove all of it."""
@@ -38,6 +41,10 @@ class Races:
         for site in self.setting.model.arrivals.values():
             self._arrival(site)
         self._lonely()
+        self.prove_apart()
+
+    def prove_apart(self) -> None:
+        """Prove that there are no races."""
         done: set[Buffer] = set()
         for buffer in self.setting.model.buffers():
             if buffer not in done and buffer not in self.setting.model.counters:

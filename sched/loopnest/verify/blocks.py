@@ -1,0 +1,85 @@
+"""Threads of several blocks at once, and what each of them has while a collective runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from loopnest import kir
+from loopnest.enums import LAUNCH_DIMENSIONS
+from loopnest.expr import Arg, Expr
+from loopnest.verify.lanes import Array, Flags
+from loopnest.verify.model import WARP
+from loopnest.verify.multisets import Multisets
+
+Shape: TypeAlias = "tuple[int, int, int]"
+
+
+class Wrong(Exception):
+    """The body does not do what is declared: a sentence, and a thread of which it is true."""
+
+    def __init__(self, message: str, lane: int = 0) -> None:
+        super().__init__(message)
+        self.message, self.lane = message, lane
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What each thread has.
+
+    Args:
+        held: whose contributions.
+        known: whether the thread has the value.
+        component: of the reducer; None where only literals were seen yet.
+        literal: for each thread the number of a literal that it has instead, or -1.
+    """
+
+    held: Multisets
+    known: Flags
+    component: int | None
+    literal: Array
+
+    def take(self, place: Array, exists: Flags) -> Value:
+        """Return what the threads at `place` have."""
+        known = exists & self.known[place]
+        return Value(self.held.take(place), known, self.component, self.literal[place])
+
+
+def combination(node: kir.Collective) -> tuple[Expr, ...]:
+    """Return the components of two partial results in one, in terms of `Arg`s."""
+    count = len(node.args)
+    types = [a.dtype for a in node.args]
+    args = [Arg(n, t) for n, t in enumerate((*types, *types))]
+    return node.combine(tuple(args[:count]), tuple(args[count:]))
+
+
+class Blocks:
+    """The threads of one or several blocks of different shapes.
+
+    Args:
+        shapes: extents along x, y and z.
+        numbers: expressions that are one number a block, with that number for each shape.
+    """
+
+    def __init__(self, shapes: Sequence[Shape], numbers: Mapping[Expr, Sequence[int]]) -> None:
+        self.shapes = shapes
+        sizes = np.array([x * y * z for x, y, z in shapes], np.int64)
+        self.count = int(sizes.sum())
+        self.block = np.repeat(np.arange(len(shapes)), sizes)
+        start = np.cumsum(sizes) - sizes
+        self.thread = np.arange(self.count) - start[self.block]
+        self.size = sizes[self.block]
+        self.first = start[self.block]
+        x, y = [np.array([s[n] for s in shapes], np.int64)[self.block] for n in (0, 1)]
+        places = (self.thread % x, self.thread // x % y, self.thread // (x * y))
+        self.places = dict(zip(LAUNCH_DIMENSIONS[3:], places, strict=True))
+        self.warp = self.block * (1024 // WARP + 1) + self.thread // WARP
+        self.numbers = {e: self._number(values) for e, values in numbers.items()}
+
+    def _number(self, values: Sequence[int]) -> Any:
+        if len(set(values)) == 1:
+            return values[0]
+        return np.array(values, np.int64)[self.block]

@@ -1,0 +1,91 @@
+"""Wide accesses, for all sizes: lanes follow each other from an aligned address."""
+
+from __future__ import annotations
+
+from loopnest.buffers import Buffer
+from loopnest.expr import Const, Op, Symbol
+from loopnest.verify.poly import Monomial, NotAffine, Poly, plus, times, variable
+from loopnest.verify.symbolic.setting import Instances, NotProved, Setting
+from loopnest.verify.wide import Wide, wide_of
+
+
+class Alignment:
+    """Prove that wide accesses may be wide.
+
+    Raises:
+        NotProved, NotAffine: it could not be shown.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting, self.algebra = setting, setting.algebra
+        self.divisors = self._divisors()
+
+    def _divisors(self) -> dict[str, int]:
+        """Return what sizes are known to be multiples of."""
+        found: dict[str, int] = {}
+        program = self.setting.model.program
+        for _, condition in (*program.conditions, *program.requires):
+            match condition:
+                case Op(op="eq", args=(Op(op="mod", args=(Symbol() as s, Const() as by)),
+                                       Const(value=0))):  # fmt: skip
+                    found[f"p_{s.name}"] = int(by.value)
+        return found
+
+    def prove(self) -> None:
+        """Prove it for all of them."""
+        for wide in wide_of(self.setting.model):
+            if not wide.ordered:
+                raise NotProved(f"the order of {wide.access} among the lanes of a vector")
+            self._wide(wide)
+
+    def _wide(self, wide: Wide) -> None:
+        access, buffer = wide.access, wide.access.buffer
+        at = self.setting.sites[access.site]
+        lane = self.setting.spaces.name(wide.loop.var)
+        if lane not in at.variables:
+            raise NotProved("a merged lane")
+        first = Instances(at.name, at.variables, [*at.conditions, f"{lane} = 0"], at.time)
+        index = self.setting.polys(access.index)
+        if access.flat:
+            parts = [index[0]]
+        else:
+            strides = [self.algebra.poly(s, {}) for s in buffer.strides]
+            parts = [times(i, s) for i, s in zip(index, strides, strict=True)]
+            if buffer.swizzle is not None:
+                self._swizzled(first, buffer, index, lane, wide.lanes)
+        address: Poly = {}
+        for part in parts:
+            address = plus(address, part)
+        rest = plus(address, variable(lane), -1)
+        if lane in self.algebra.variables(rest):
+            raise NotProved(f"the lanes of {access} do not follow each other")
+        self._multiple(first, address, wide.lanes, f"the alignment of {access}")
+
+    def _swizzled(
+        self, first: Instances, buffer: Buffer, index: list[Poly], lane: str, lanes: int
+    ) -> None:
+        """Show that XOR moves all lanes together: both operands are multiples, but for the lane."""
+        assert buffer.swizzle is not None
+        a, b = buffer.swizzle
+        if lane in self.algebra.variables(index[a]):
+            raise NotProved(f"the lanes of {buffer.name} lie in several rows of a swizzle")
+        for place in (index[a], index[b]):
+            self._multiple(first, place, lanes, f"the swizzle of {buffer.name}")
+
+    def _multiple(self, at: Instances, p: Poly, lanes: int, what: str) -> None:
+        """Show that an index is a multiple of `lanes` at all points."""
+        rest = {m: c for m, c in p.items() if (c * self._known(m)) % lanes}
+        try:
+            text = self.setting.text(rest)
+        except NotAffine:
+            raise NotProved(what) from None
+        odd = f"{text} - {lanes} * floor({text}/{lanes}) > 0"
+        self.setting.require_present([text], at.variables)
+        found = self.setting.map(at.tuple, "", [*at.conditions, odd])
+        self.setting.require_empty(found, what)
+
+    def _known(self, monomial: Monomial) -> int:
+        result = 1
+        for part in monomial:
+            result *= self.divisors.get(part, 1)
+        return result

@@ -1,0 +1,106 @@
+"""Time the graph passes on a residual network, forward and backward.
+
+    tools/run python tools/bench_graph.py
+
+--blocks 24         residual blocks of two layers each; 24 make the 50-layer network
+--repeat 5          runs of each step, of which the fastest counts
+--limit 1.0         seconds that fusion's partition may take; exit 1 beyond
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+import loopnest.graph as G
+from loopnest.graph.passes import fuse_ops
+from loopnest.graph.passes.dominators import PostDominators
+from loopnest.graph.passes.fuse_ops_groups import partition
+from loopnest.graph.passes.indexed_graph import forward_graph
+
+
+@click.command()
+@click.option("--blocks", default=24, help="Residual blocks.")
+@click.option("--repeat", default=5, help="Runs of each step.")
+@click.option("--limit", default=1.0, help="Seconds of the partition.")
+def main(blocks: int, repeat: int, limit: float) -> None:
+    """Print a table of steps."""
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+    from graph.seeds import residual_network
+
+    graph = residual_network(blocks)
+    table = Table("step", "milliseconds", "result", title=f"{len(graph.nodes)} nodes")
+    spent: dict[str, float] = {}
+    for name, run, shown in _steps(graph):
+        seconds, result = _fastest(run, repeat)
+        spent[name] = seconds
+        table.add_row(name, f"{seconds * 1e3:.1f}", shown(result))
+    Console().print(table)
+    sys.exit(int(spent["partition"] > limit))
+
+
+Step = tuple[str, Callable[[], object], Callable[..., str]]
+
+
+def _steps(graph: G.Graph) -> Iterator[Step]:
+    ops = forward_graph(graph)
+    yield "forward graph", lambda: forward_graph(graph), lambda found: f"{len(found)} ops"
+    yield "post-dominators", lambda: PostDominators(ops), lambda found: ""
+    yield "partition", lambda: partition(forward_graph(graph), 256), _groups
+    yield "FuseOps, structure unknown", lambda: _forgotten(G.FuseOps(), graph), _functions
+    yield "FuseOps, structure known", lambda: G.FuseOps()(graph), _functions
+    yield "Distribute", lambda: _law(G.Distribute(), graph), str
+    yield "Distribute, regrouping", lambda: _law(G.Distribute(reassociate=True), graph), str
+    forward = G.Graph(graph.inputs, graph.outputs[:1], "forward")
+    backward = G.Graph(graph.inputs, graph.outputs[1:], "backward")
+    _, _, whole = G.cse(forward, backward)
+    yield "cse, no budget", lambda: G.cse(forward, backward)[2], _summary
+    for share in (0.75, 0.5, 0.25):
+        budget = int(whole.bytes_stashed * share)
+        run = _budgeted(forward, backward, budget)
+        yield f"cse, {share:.0%} of the bytes", run, _summary
+
+
+def _budgeted(forward: G.Graph, backward: G.Graph, budget: int) -> Callable[[], object]:
+    return lambda: G.cse(forward, backward, budget)[2]
+
+
+def _forgotten(fuse: G.FuseOps, graph: G.Graph) -> G.Graph:
+    fuse_ops._PARTITIONS.clear()
+    return fuse(graph)
+
+
+def _law(law: G.Distribute, graph: G.Graph) -> str:
+    law(graph)
+    return f"{len(law.rewrites)} rewrites"
+
+
+def _groups(found: object) -> str:
+    return f"{len(set(found.leaders))} groups, {len(found.merges)} merges"
+
+
+def _functions(found: G.Graph) -> str:
+    return f"{len(found.functions)} calls of {len(set(found.functions))} functions"
+
+
+def _summary(ledger: object) -> str:
+    return str(ledger).splitlines()[-1]
+
+
+def _fastest(run: Callable[[], object], repeat: int) -> tuple[float, object]:
+    best, result = float("inf"), None
+    for _ in range(repeat):
+        start = time.perf_counter()
+        result = run()
+        best = min(best, time.perf_counter() - start)
+    return best, result
+
+
+if __name__ == "__main__":
+    main()
