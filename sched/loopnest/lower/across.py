@@ -42,7 +42,6 @@ class Across:
         crossed = self.plan.crossed[self.unit]
         self.threads = tuple([d for d in crossed if d.is_block])
         self.stage: BlockStage | None = indexer.stages.get(self.unit)
-        self.before = indexer.flags(self.unit, own=False)
         self.origin = self.unit.placed or self.unit.origin
 
     def publish(self) -> list[TreeItem]:
@@ -58,7 +57,7 @@ class Across:
         ])  # fmt: skip
         kept = (*self.stage.threads, *self.stage.groups, *self.stage.dims)
         one = self.indexer.first_threads(self.unit, kept)
-        terms = (*self.before, *self._taking_part(), *one)
+        terms = (*self._taking_part(), *one)
         return [*items, Guarded(stores, terms)]
 
     def arrive(self) -> list[TreeItem]:
@@ -68,8 +67,9 @@ class Across:
             return []
         index = (*map(LaunchIndex, self.stage.groups), *self._loops()) or (ZERO,)
         flag = self.indexer.flag_of(self.unit)
-        made = Arrive(flag, self.stage.counter, index, self._blocks(), self.origin)
-        return [Guarded((made,), (*self.before, *self._taking_part()))]
+        count = self.algebra.product([self.plan.launch[d] for d in self.stage.dims])
+        # Under no test, so that its name is known to all that follows: every block arrives.
+        return [Guarded((Arrive(flag, self.stage.counter, index, count, self.origin),), ())]
 
     def _taking_part(self) -> tuple[Term, ...]:
         """Return the tests for blocks that the loops of the reduction reach."""

@@ -3,8 +3,9 @@
 A reduction over grid dimensions leaves a partial result in each block. By default the block that
 arrives last combines them and goes on alone: whatever depends on the result is computed in that
 block only ("flagged"). Where something that depends on it runs over those grid dimensions again,
-or stands outside of a loop around the reduction (each iteration has a last block of its own), all
-blocks need the result: they wait for each other at a barrier of the grid, and each combines.
+or stands outside of a loop around the reduction (each iteration has a last block of its own), or
+is another reduction over the grid, all blocks need the result: they wait for each other at a
+barrier of the grid, and each combines.
 
 Source: CUDA's threadFenceReduction sample; rule 38.
 """
@@ -73,7 +74,9 @@ def last_blocks(plan: Plan) -> dict[TensorView, tuple[TensorView, ...]]:
         after = [u for u in _downstream(plan, start) if u is not start]
         around = set(_around(plan, start))
         if all(
-            not dims & thread_dims(plan, unit) and around <= set(plan.forest.path(unit))
+            not dims & thread_dims(plan, unit)
+            and around <= set(plan.forest.path(unit))
+            and unit not in meeting  # all its blocks must arrive
             for unit in after
         ):
             for unit in (start, *after):

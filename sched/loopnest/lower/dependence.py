@@ -163,7 +163,8 @@ class Dependence:
         if first.injective or second.injective:
             # Each element of a GLOBAL tensor is stored once; other buffers may be reused.
             once = first.buffer.memory is Memory.GLOBAL
-            same |= self._by_owner(pairs, common, wrapped, once=once)
+            if _owns(first, second) and _owns(second, first):
+                same |= self._by_owner(pairs, common, wrapped, once=once)
         return frozenset(d for d in self.launch if d not in same)
 
     def _differ(self, a: Expr, b: Expr, common: frozenset[Index]) -> bool:
@@ -276,6 +277,22 @@ class Dependence:
 def _share(a: Buffer, b: Buffer) -> bool:
     """Whether two buffers lie in the same space."""
     return (a.alias_of or a.name) == (b.alias_of or b.name)
+
+
+def _owns(store: Access, other: Access) -> bool:
+    """Whether the thread of `other` would store the element too, had it the numbers it lacks.
+
+    A store that some threads leave to others (``i % M == 0``) does not belong to all who compute
+    its index.
+    """
+    if not store.injective:
+        return True
+    moving = {n for i in store.index for n in walk(i) if isinstance(n, (Index, LaunchIndex))}
+    return all(
+        c in other.conditions
+        for c in store.conditions
+        if isinstance(c, Op) and c.op == "eq" and not moving.isdisjoint(walk(c))
+    )
 
 
 def _first_only(dim: ParallelType, access: Access) -> bool:
