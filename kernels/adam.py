@@ -40,18 +40,19 @@ def adam(f, dtype=ln.float32, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8):
 def gpu(f, threads=256, lanes=4):
     """A thread updates `lanes` neighbours, by accesses of 16 bytes.
 
-    `new_m` and `new_v` are outputs, and `new_p` reads them: inlining gives all three one loop. The
-    copies of the inputs are what is loaded as vectors.
+    The copies of the inputs are what is loaded as vectors. `new_m` and `new_v` are outputs, and
+    `new_p` reads them: `cache_fork` keeps them in registers, and makes the outputs copies.
     """
     p = f["new_p"]
     copies = [f[name].cache_after() for name in ("p", "g", "m", "v")]
+    outputs = [f[name].cache_fork() for name in ("new_m", "new_v")]
     p.split(0, lanes)
     p.split(0, threads)
     p.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_x})
     ln.propagate(p)
-    for tensor in (*copies, f["new_m"], f["new_v"]):
-        tensor.compute_at(p, 2)
-    for tensor in (*copies, f["new_m"], f["new_v"], p):
+    for copy in copies:
+        copy.compute_at(p, 2)
+    for tensor in (*copies, *outputs, p):
         tensor.axis(2).parallelize(ln.ParallelType.vectorize)
     ln.inline_most()
 

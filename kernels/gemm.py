@@ -38,16 +38,18 @@ def tile_of_threads(tensor, rows, threads, lanes):
 
 
 @gemm.schedule("gpu")
-def gpu(f, threads=16, lanes=4, parts=2, depth=16, steps=2, stages=2, whole=False):
+def gpu(f, threads=16, lanes=4, parts=2, depth=8, steps=2, stages=2, whole=False):
     """A block of `threads` x `threads` threads; a thread owns `parts * lanes` rows and columns.
 
-    A block owns a tile of c, 64 x 64 (128 x 128 with `parts=2`), and goes through a and b in slices
-    of `depth`. A slice goes from global memory to registers (vectors of `lanes`), to shared memory,
-    where `stages` of them take turns, and to registers again, as the rows and columns that a thread
-    multiplies. The loads of the next slice are in flight while this one is multiplied; one barrier
-    a slice is enough.
+    A block owns a tile of c, 128 x 128, and goes through a and b in slices of `depth`. A slice goes
+    from global memory to registers (vectors of `lanes`), to shared memory, where `stages` of them
+    take turns, and to registers again: the rows and columns that a thread multiplies, for `steps`
+    values of k at once. The loads of the next slice are in flight while this one is multiplied; one
+    barrier a slice is enough. 8 x 8 sums use each number that is read from shared memory 8 times;
+    more steps would take the registers that a second block on the multiprocessor wants.
 
-    With `whole`, tiles are taken to divide all sizes (each launch checks it): no test remains.
+    `unswitch` tests once a slice whether a thread's rows and columns are all there. With `whole`,
+    tiles are taken to divide all sizes (each launch checks it): no test remains.
     """
     c = f["c"]
     (product,) = c.producers
@@ -66,15 +68,15 @@ def gpu(f, threads=16, lanes=4, parts=2, depth=16, steps=2, stages=2, whole=Fals
         f.assume(f"K % {depth} == 0")
     c.split(1, block)
     c.split(0, block)
-    c.reorder({2: 1})  # [M / 64, N / 64, 64, 64]
+    c.reorder({2: 1})  # [M / 128, N / 128, 128, 128]
     c.parallelize({0: ln.ParallelType.grid_y, 1: ln.ParallelType.grid_x})
     total.compute_at(c, 2)
     total.split(4, depth)
     total.split(5, steps)
-    total.reorder({4: 2, 5: 3, 6: 4})  # [M / 128, N / 128, K / 8, 2, 4, 128, 128]
+    total.reorder({4: 2, 5: 3, 6: 4})  # [M / 128, N / 128, K / 8, 4, 2, 128, 128]
     tile_of_threads(c, 2, threads, lanes)
     tile_of_threads(total, 5, threads, lanes)
-    total.reorder({5: 3, 6: 4})  # [M / 64, N / 64, K / 16, ty, tx, 4, 4, 1, 4, 1, 4]
+    total.reorder({5: 3, 6: 4})  # [M / 128, N / 128, K / 8, ty, tx, 4, 2, 2, 4, 2, 4]
 
     for loaded, shared, _ in slices:
         shared.compute_at(total, 3)

@@ -13,11 +13,43 @@ def transpose(f, dtype=ln.float32):
     f.output(ln.permute(x, (1, 0)), "y")
 
 
-def tiled(f, tile, rows):
-    """Move tiles of `tile` x `tile` through shared memory, by blocks of `tile` x `rows` threads.
+@transpose.schedule("gpu")
+def gpu(f, lanes=4):
+    """Tiles of 8 x 8 squares of `lanes` x `lanes` in shared memory, swizzled; vectors on both sides.
 
-    Both the reads of the tile's rows and the writes of its columns then are to neighbours. Returns
-    the tile, whose axes are [D / tile, N / tile, tile (columns of x), tile (rows of x)].
+    A vector of the tile lies at the column of squares that XOR with its row of squares gives. A
+    warp then finds the elements of a vector of y, which come from `lanes` rows of x, in 32
+    different banks; padding would do that too, but leave the rows of the tile unaligned.
+    """
+    y = f["y"]
+    held = f["x"].cache_after()
+    y.split(1, 8 * lanes)
+    y.split(0, 8 * lanes)
+    y.reorder({1: 2})  # [D / 32, N / 32, 32, 32]
+    y.parallelize({0: ln.ParallelType.grid_y, 1: ln.ParallelType.grid_x})
+    held.compute_at(y, 2)
+    held.memory = ln.SHARED
+    held.reorder({2: 3})  # [..., rows of x, columns of x]
+    for tensor in (y, held):
+        tensor.split(3, lanes)
+        tensor.split(2, lanes)  # [..., 8, 4, 8, 4]
+        tensor.parallelize(
+            {
+                2: ln.ParallelType.block_z,
+                3: ln.ParallelType.block_y,
+                4: ln.ParallelType.block_x,
+                5: ln.ParallelType.vectorize,
+            }
+        )
+    held.swizzle(ln.Swizzle.XOR, 2, 4)
+
+
+@transpose.schedule("gpu_padded")
+def gpu_padded(f, tile=32, rows=8):
+    """Tiles in shared memory, padded: a column of the tile then lies in 32 different banks.
+
+    Single elements, so that any N and D do: blocks of `tile` x `rows` threads read rows of the tile
+    and write its columns, each time neighbours.
     """
     y = f["y"]
     held = f["x"].cache_after()
@@ -27,32 +59,13 @@ def tiled(f, tile, rows):
     y.parallelize({0: ln.ParallelType.grid_y, 1: ln.ParallelType.grid_x})
     held.compute_at(y, 2)
     held.memory = ln.SHARED
-    y.split(2, rows)  # [..., tile / rows, rows, tile]
-    y.parallelize({3: ln.ParallelType.block_y, 4: ln.ParallelType.block_x})
-    return held
-
-
-def load(held, rows):
-    """Let neighbouring threads load neighbours of a row of x."""
     held.reorder({2: 3})  # [..., rows of x, columns of x]
-    held.split(2, rows)
-    held.parallelize({3: ln.ParallelType.block_y, 4: ln.ParallelType.block_x})
-
-
-@transpose.schedule("gpu")
-def gpu(f, tile=32, rows=8):
-    """Tiles in shared memory, padded: a column of the tile then lies in 32 different banks."""
-    held = tiled(f, tile, rows)
-    load(held, rows)
+    for tensor in (y, held):
+        tensor.split(2, rows)
+        tensor.parallelize(
+            {2: ln.ParallelType.unroll, 3: ln.ParallelType.block_y, 4: ln.ParallelType.block_x}
+        )
     held.set_allocation(pad={4: 1})
-
-
-@transpose.schedule("gpu_swizzled")
-def gpu_swizzled(f, tile=32, rows=8):
-    """Tiles in shared memory, swizzled: no element is wasted, and no two banks collide."""
-    held = tiled(f, tile, tile)
-    load(held, tile)
-    held.swizzle(ln.Swizzle.XOR, 3, 4)
 
 
 @transpose.schedule("cpu")

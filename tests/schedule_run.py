@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import loopnest as ln
+from loopnest.arguments import broken_condition
 from loopnest.domain import TensorDomain
 from loopnest.error_bound import enclosures
 from loopnest.expr import Symbol
@@ -85,8 +86,10 @@ def sizes_of(f: ln.Fusion, arrays: tuple[np.ndarray, ...]) -> dict[str, int]:
 
 def interpreted(f: ln.Fusion, *arrays: np.ndarray, **scalars: object) -> tuple[np.ndarray, ...]:
     """Return what the nest of `f` computes of `arrays`, by the interpreter."""
-    kernel = program(f)
+    lowered = lower(f)
     sizes: Mapping[str, int] = sizes_of(f, arrays)
+    fits = broken_condition(lowered.program.requires, sizes) is None
+    kernel = lowered.program if fits or lowered.scalar is None else lowered.scalar().program
     held = {t.name: a.copy() for t, a in zip(f.inputs, arrays, strict=True)}
     for output in kernel.outputs:
         if not output.inplace:

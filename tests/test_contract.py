@@ -116,5 +116,5 @@ def test_the_toolchain_texts_exist() -> None:
     assert "__restrict__" in cuda
     assert kernel.c()
     assert list(kernel.stages) == [
-        "groups", "nest", "allocation", "indexing", "predicates", "unswitch",
+        "groups", "nest", "allocation", "indexing", "barriers", "predicates", "unswitch",
     ]  # fmt: skip

@@ -416,18 +416,21 @@ def test_extent_and_kind_of_axes() -> None:
     assert y.ndim == 4
 
 
-def test_what_does_not_exist_yet_says_so() -> None:
+def test_the_layout_of_an_output_is_the_callers() -> None:
     f, y = doubled("I", "J")
     before = state(f)
     calls: dict[str, Callable[[], object]] = {
         "y.circular_buffer(2)": lambda: y.circular_buffer(2),
-        "y.swizzle(Swizzle.XOR, 0, 1)": lambda: y.swizzle(ln.Swizzle.XOR, 0, 1),
-        "y.set_allocation(order=None, pad={0: 1})": lambda: y.set_allocation(pad={0: 1}),
+        "y.swizzle(xor, 0, 1)": lambda: y.swizzle(ln.Swizzle.XOR, 0, 1),
+        "y.set_allocation(pad={0: 1})": lambda: y.set_allocation(pad={0: 1}),
     }
     for text, call in calls.items():
-        with pytest.raises(ln.NotSupported) as caught:
+        with pytest.raises(ln.ScheduleError) as caught:
             call()
-        assert str(caught.value) == f"{text}: it does not exist yet"
+        assert str(caught.value) == (
+            f"{text}: y is an output, whose layout is the caller's; lay out an intermediate: "
+            "cache_before or cache_after makes one"
+        )
     assert state(f) == before
 
 

@@ -131,8 +131,8 @@ class Triton:
     def _gemm(
         self, m: int, depth: int, n: int
     ) -> tuple[Mapping[str, Any], Mapping[str, int], int]:
-        arguments = {"M": m, "K": depth, "N": n, "ROWS": 64, "COLUMNS": 64, "DEPTH": 16}
-        return arguments, {"num_warps": 8, "num_stages": 2}, (m // 64) * (n // 64)
+        arguments = {"M": m, "K": depth, "N": n, "ROWS": 128, "COLUMNS": 128, "DEPTH": 8}
+        return arguments, {"num_warps": 8, "num_stages": 2}, (m // 128) * (n // 128)
 
 
 # TVM
