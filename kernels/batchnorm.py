@@ -36,22 +36,27 @@ def batchnorm(f, dtype=ln.float32, eps=1e-5):
 
 
 @batchnorm.schedule("gpu")
-def gpu(f, threads=512):
+def gpu(f, threads=256, lanes=4):
     """A block owns a channel: its threads fold partial moments, meet, and normalise.
 
-    The loop over N stands outside of that over [S / threads, threads], so that a warp reads
-    neighbours. `y` is reordered to run over channels first.
+    The loop over N stands outside of that over [S / lanes / threads, threads, lanes], so that a
+    warp reads neighbouring vectors. `y` is reordered to run over channels first.
     """
     y, mean, scale = f["y"], f["mean"], f["scale"]
+    copy = f["x"].cache_after()
     y.reorder([1, 0, 2])
-    y.split(2, threads)  # [C, N, S / threads, threads]
-    ln.propagate(y)
-    mean.reorder([1, 0, 2])
-    mean.split(2, threads)
+    y.split(2, lanes)
+    y.split(2, threads)  # [C, N, S / lanes / threads, threads, lanes]
+    ln.propagate(y)  # through the copy of x it reaches the moments too
     y.parallelize({0: ln.ParallelType.grid_x, 3: ln.ParallelType.block_x})
     mean.compute_at(y, 1)
-    mean.parallelize({3: ln.ParallelType.block_x})
+    mean.parallelize({3: ln.ParallelType.block_x, 4: ln.ParallelType.unroll})
     scale.compute_at(y, 1)
+    copy.compute_at(mean, 4, recompute=True)
+    (again,) = copy.clones
+    again.compute_at(y, 4)
+    for tensor in (copy, again, y):
+        tensor.axis(4).parallelize(ln.ParallelType.vectorize)
     ln.inline_most()
 
 

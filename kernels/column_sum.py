@@ -27,9 +27,28 @@ def gpu(f, columns=32, rows=8):
     total = y.cache_before()
     y.split(0, columns)
     y.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_x})
-    total.compute_at(y, 1)
+    total.compute_at(y, 2)
     total.split(2, rows)  # [D / columns, columns, N / rows, rows]
     total.parallelize({1: ln.ParallelType.block_x, 3: ln.ParallelType.block_y})
+
+
+@column_sum.schedule("gpu_tall")
+def gpu_tall(f, columns=32, rows=8, parts=16):
+    """As "gpu", with `parts` blocks to `columns` columns: for few columns and many rows.
+
+    [N] is split to [parts, N / rows / parts, rows]. The last block that is done combines the parts,
+    in their order.
+    """
+    y = f["y"]
+    total = y.cache_before()
+    y.split(0, columns)
+    y.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_x})
+    total.compute_at(y, 2)
+    total.split(2, rows)
+    total.split(2, parts, inner=False)  # [D / columns, columns, parts, N / rows / parts, rows]
+    total.parallelize(
+        {1: ln.ParallelType.block_x, 2: ln.ParallelType.grid_y, 4: ln.ParallelType.block_y}
+    )
 
 
 @column_sum.schedule("cpu")

@@ -39,19 +39,43 @@ def lstm_cell(f, dtype=ln.float32):
 
 
 @lstm_cell.schedule("gpu")
-def gpu(f, threads=128):
-    """A thread owns one element of the cell and its four sums, which share one loop over k.
+def gpu(f, threads=64, rows=4, lanes=4):
+    """A thread owns `rows` rows of one column of the cell, and the four sums of each.
 
-    What makes them share it is the copy of `x`: all four products read it. `inline_most` computes
-    it inside the loop over k of each of them, so that these four loops have to be the same one.
+    All four products share one loop over k. What makes them share it is the copy of `x`: all four
+    read it. It is read by vectors of `lanes` along k, the same in all threads of a block; each
+    weight is read once and used for `rows` rows. `unswitch` tests once whether all these are there.
     """
     h = f["new_h"]
-    f["x"].cache_after()
+    x = f["x"].cache_after()
+    f["new_c"].cache_fork()  # the state stays in registers; the output is a copy
     h.split(1, threads)
+    h.split(0, rows)
+    h.reorder({1: 3})  # [B / 4, H / 64, 64, 4]
     h.parallelize(
-        {0: ln.ParallelType.grid_y, 1: ln.ParallelType.grid_x, 2: ln.ParallelType.block_x}
+        {
+            0: ln.ParallelType.grid_y,
+            1: ln.ParallelType.grid_x,
+            2: ln.ParallelType.block_x,
+            3: ln.ParallelType.unroll,
+        }
     )
     ln.propagate(h)
+    for gate in GATES:
+        total = f[f"sum_{gate}"]
+        (product,) = total.producers
+        inputs, weights = product.producers
+        total.split(-1, lanes)
+        total.reorder({-2: 3, -1: 4})  # [B / 4, H / 64, 64, K / 4, 4, 4]
+        total.axis(3).parallelize(ln.ParallelType.unswitch)
+        total.parallelize({4: ln.ParallelType.unroll, 5: ln.ParallelType.unroll})
+        product.compute_at(total, -1)
+        inputs.compute_at(product, -1)
+        weights.compute_at(total, 5)
+        weights.axis(5).pin()
+    x.split(2, lanes)
+    x.reorder({1: 2})  # [B / 4, K / 4, 4, 4]
+    x.axis(-1).parallelize(ln.ParallelType.vectorize)
     ln.inline_most()
 
 

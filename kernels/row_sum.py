@@ -29,15 +29,19 @@ def gpu(f, threads=128, lanes=4):
 
 
 @row_sum.schedule("gpu_warp")
-def gpu_warp(f, rows=4):
+def gpu_warp(f, lanes=4, rows=4):
     """A warp owns a row, a block `rows` of them: for short rows. Shuffles combine the sums."""
-    y = f["y"]
+    x, y = f["x"], f["y"]
     total = y.cache_before()
     y.split(0, rows)
     y.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_y})
     total.compute_at(y, 2)
-    total.split(2, 32)
-    total.parallelize({3: ln.ParallelType.block_x})
+    total.split(2, lanes)
+    total.split(2, 32)  # [N / rows, rows, D / lanes / 32, 32, lanes]
+    row = x.cache_after()
+    row.compute_at(total, 4)
+    total.parallelize({3: ln.ParallelType.block_x, 4: ln.ParallelType.unroll})
+    row.axis(4).parallelize(ln.ParallelType.vectorize)
 
 
 @row_sum.schedule("cpu")

@@ -48,8 +48,8 @@ def gpu(f, lanes=4):
 def gpu_padded(f, tile=32, rows=8):
     """Tiles in shared memory, padded: a column of the tile then lies in 32 different banks.
 
-    Single elements, so that any N and D do: blocks of `tile` x `rows` threads read rows of the tile
-    and write its columns, each time neighbours.
+    A bank is 4 bytes wide, and so is the padding. Single elements, so that any N and D do: blocks
+    of `tile` x `rows` threads read rows of the tile and write its columns, each time neighbours.
     """
     y = f["y"]
     held = f["x"].cache_after()
@@ -65,7 +65,7 @@ def gpu_padded(f, tile=32, rows=8):
         tensor.parallelize(
             {2: ln.ParallelType.unroll, 3: ln.ParallelType.block_y, 4: ln.ParallelType.block_x}
         )
-    held.set_allocation(pad={4: 1})
+    held.set_allocation(pad={4: max(1, 4 // held.dtype.size)})
 
 
 @transpose.schedule("cpu")

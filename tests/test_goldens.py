@@ -6,9 +6,12 @@ import pytest
 
 import loopnest as ln
 from kernels.adam import adam
+from kernels.batchnorm import batchnorm
 from kernels.bias_gelu import bias_gelu
 from kernels.column_sum import column_sum
+from kernels.cross_entropy import cross_entropy
 from kernels.gemm import gemm
+from kernels.grid_sum import grid_sum
 from kernels.layernorm import layernorm
 from kernels.lstm_cell import lstm_cell
 from kernels.row_sum import row_sum
@@ -16,7 +19,8 @@ from kernels.softmax import softmax
 from kernels.transpose import transpose
 
 KERNELS = (
-    adam, bias_gelu, column_sum, gemm, layernorm, lstm_cell, row_sum, softmax, transpose
+    adam, batchnorm, bias_gelu, column_sum, cross_entropy, gemm, grid_sum, layernorm, lstm_cell,
+    row_sum, softmax, transpose,
 )  # fmt: skip
 CASES = [
     pytest.param(kernel, name, id=kernel.label(name))
@@ -31,4 +35,4 @@ def test_golden(schedule_regression, kernel, schedule):
 
 
 def test_golden_of_parameters(schedule_regression):
-    schedule_regression(softmax, "gpu", dtype=ln.float16, threads=32, N=50)
+    schedule_regression(softmax, "gpu", dtype=ln.float16, lanes=8, N=50)

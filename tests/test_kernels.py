@@ -18,8 +18,8 @@ from loopnest.runtime.c_compiler import compile_c, find_compiler
 from loopnest.trial import expected, judge, make_arguments, oracle
 from test_goldens import CASES, KERNELS
 
-DIVISIBLE = {"N": 256, "D": 512, "M": 192, "K": 16, "B": 12, "H": 128}
-ODD = {"N": 37, "D": 41, "M": 67, "K": 19, "B": 7, "H": 35}
+DIVISIBLE = {"N": 256, "D": 512, "M": 192, "K": 16, "B": 12, "H": 128, "C": 64, "S": 32}
+ODD = {"N": 37, "D": 41, "M": 67, "K": 19, "B": 7, "H": 35, "C": 21, "S": 45}
 DTYPES = (ln.float32, ln.float16)
 TARGETS = ("interpret", "c") if find_compiler() else ("interpret",)
 

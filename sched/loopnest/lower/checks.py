@@ -13,8 +13,7 @@ from loopnest.enums import Memory, ParallelType
 from loopnest.errors import LoweringError
 from loopnest.expr import Const
 from loopnest.lower.allocation import Storage
-from loopnest.lower.groups import LoopSpec, Plan, is_trivial
-from loopnest.lower.nest import is_reduced
+from loopnest.lower.groups import LoopSpec, Plan, is_reduced, is_trivial
 from loopnest.schedule.loop_groups import LoopGroup
 from loopnest.schedule.replay import match_leaves
 from loopnest.tensor import TensorView

@@ -104,10 +104,24 @@ def group_loops(fusion: Fusion, facts: Facts) -> Plan:
     )
 
 
+def is_reduced(unit: TensorView) -> bool:
+    """Whether `unit` accumulates: a reduction over more than one element (rule 29).
+
+    One that was factored does in any case: its result has points that no element is reduced to.
+    """
+    definition, domain = unit.definition, unit.domain
+    if definition is None or definition.reducer is None:
+        return False
+    factored = domain.rfactor != domain.root
+    return any(axis.is_reduction and (factored or axis.size is not ONE) for axis in domain.root)
+
+
 def _crossed(
     unit: TensorView, forest: LoopForest, specs: dict[LoopGroup, LoopSpec]
 ) -> tuple[ParallelType, ...]:
     """Return the launch dimensions that a definition reduces over, in the order of a launch."""
+    if not is_reduced(unit):
+        return ()
     reduced = [specs[forest.find(a)] for a in unit.domain.leaf if a.is_reduction]
     found = {s.parallel for s in reduced if s.parallel.is_thread and not is_trivial(s)}
     return tuple([d for d in LAUNCH_DIMENSIONS if d in found])

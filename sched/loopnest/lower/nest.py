@@ -18,8 +18,8 @@ from typing import TypeAlias
 
 from loopnest.domain import IterDomain
 from loopnest.enums import Memory, ParallelType
-from loopnest.expr import ONE, ZERO, Const, Expr, Index, LaunchIndex
-from loopnest.lower.groups import LoopSpec, Plan, is_trivial
+from loopnest.expr import ZERO, Const, Expr, Index, LaunchIndex
+from loopnest.lower.groups import LoopSpec, Plan, is_reduced, is_trivial
 from loopnest.schedule.loop_groups import LoopGroup
 from loopnest.schedule.order import LoopBody
 from loopnest.tensor import TensorView
@@ -84,18 +84,6 @@ def build_nest(plan: Plan) -> Nest:
     builder = _Builder(plan)
     body = builder.body(plan.order, ())
     return Nest(plan, body, builder.index_of, builder.spec_of)
-
-
-def is_reduced(unit: TensorView) -> bool:
-    """Whether `unit` accumulates: a reduction over more than one element (rule 29).
-
-    One that was factored does in any case: its result has points that no element is reduced to.
-    """
-    definition, domain = unit.definition, unit.domain
-    if definition is None or definition.reducer is None:
-        return False
-    factored = domain.rfactor != domain.root
-    return any(axis.is_reduction and (factored or axis.size is not ONE) for axis in domain.root)
 
 
 def accumulates_apart(plan: Plan, tensor: TensorView) -> bool:

@@ -18,8 +18,6 @@ from loopnest.expr import ZERO, Expr, Op
 from loopnest.lower.nest import Compute, Nest
 from loopnest.lower.promotion import roots_of
 
-_IN_ORDER = (ParallelType.serial, ParallelType.unroll, ParallelType.unswitch)
-
 
 def first_points(
     nest: Nest, compute: Compute, known: Mapping[IterDomain, Expr], memory: Memory
@@ -59,10 +57,10 @@ def first_points(
 def _matters(parallel: ParallelType, memory: Memory, reducing: bool) -> bool:
     """Whether repetition in such a loop must be kept from a store to `memory`.
 
-    Serial loops repeat in order: that harms updates, and wastes GLOBAL stores. Threads repeat at
+    Loops of one thread repeat: that harms updates, and wastes GLOBAL stores. Threads repeat at
     once: they would race on memory that they share.
     """
-    if parallel in _IN_ORDER:
+    if not parallel.is_thread:
         return memory is Memory.GLOBAL or reducing
     if memory is Memory.SHARED:
         return parallel.is_block

@@ -19,9 +19,7 @@ from loopnest.expr import ONE, Arg, Const, Expr, Index, Load, Local, Op, Symbol,
 from loopnest.verify.blocks import Blocks, Shape, combination
 from loopnest.verify.collective import check, check_many
 from loopnest.verify.lanes import OPERATIONS, Undecidable, number
-
-MOST_THREADS = 1024
-"""Threads of a block, on every target."""
+from loopnest.verify.sizes import MOST_THREADS
 
 MOST_SIZE = 1 << 15
 """Sizes are tried up to this one, where the extents of a block follow from it."""

@@ -7,8 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
 from loopnest import kir
-from loopnest.expr import Const, Expr, Op, Symbol, walk
+from loopnest.dtypes import index
+from loopnest.expr import ONE, Const, Expr, Op, Symbol, walk
 from loopnest.verify.lanes import NoLaunch, Undecidable, number
+
+MOST_THREADS = 1024
+"""Threads of a block, on every target."""
 
 _PRIMES = (3, 5, 2, 7, 4, 6)
 
@@ -32,7 +36,8 @@ def small_sizes(
         for hint in hints
     ]
     repeated = _repeated(program, given, free, primes)
-    common = (primes, *repeated, *_candidates(len(free), _tiles(program)))
+    widest = _widest(program, given, free, primes, step)
+    common = (primes, *repeated, *widest, *_candidates(len(free), _tiles(program)))
     plain = [tuple([-(-v // step) * step for v in values]) for values in common]
     for values in (*first, *plain):
         sizes = {**given, **dict(zip(free, values, strict=True))}
@@ -90,23 +95,46 @@ def _repeated(
     for name, prime in zip(free, primes, strict=True):
         others = {**given, **dict(zip(free, primes, strict=True))}
         mine = [e for e in dict.fromkeys(extents) if Symbol(name) in set(walk(e))]
-        least.append(max([prime, *[_twice(e, name, others) for e in mine]]))
+        least.append(max([prime, *[_least(e, name, others, 2) for e in mine]]))
     yield tuple(least)
     for place, value in enumerate(least):
         yield tuple([value if n == place else p for n, p in enumerate(primes)])
 
 
-def _twice(extent: Expr, name: str, others: Mapping[str, int]) -> int:
-    """Return the least size at which an extent is 2 or more, of sizes up to a million; else 0."""
+def _widest(
+    program: kir.Program,
+    given: Mapping[str, int],
+    free: Sequence[str],
+    primes: Sequence[int],
+    step: int,
+) -> Iterator[tuple[int, ...]]:
+    """Yield the largest size of each symbol at which a block is within the launch limits."""
+    extents = [size for d, size in program.launch if d.is_block]
+    threads: Expr = ONE
+    for size in extents:
+        threads = Op("mul", (threads, size), index)
+    for place, name in enumerate(free):
+        if Symbol(name) in set(walk(threads)):
+            others = {**given, **dict(zip(free, primes, strict=True))}
+            most = (_least(threads, name, others, MOST_THREADS + 1) - 1) // step * step
+            if most > 0:
+                yield tuple([most if n == place else p for n, p in enumerate(primes)])
+
+
+def _least(extent: Expr, name: str, others: Mapping[str, int], goal: int) -> int:
+    """Return the least size at which an extent is `goal` or more, of sizes up to a million.
+
+    0 where there is none.
+    """
     try:
         low, high = 0, 1
-        while number(extent, {**others, name: high}) < 2:
+        while number(extent, {**others, name: high}) < goal:
             low, high = high, 2 * high
             if high > 1 << 20:
                 return 0
         while high - low > 1:
             middle = (low + high) // 2
-            if number(extent, {**others, name: middle}) < 2:
+            if number(extent, {**others, name: middle}) < goal:
                 low = middle
             else:
                 high = middle
@@ -151,8 +179,8 @@ def _tiles(program: kir.Program) -> list[int]:
             if isinstance(node.var.extent, Const):
                 found.add(int(node.var.extent.value))
         if isinstance(node, kir.Store):
-            for index in node.index:
-                visit(index)
+            for place in node.index:
+                visit(place)
     return sorted(t for t in found if t > 1)
 
 

@@ -1,0 +1,350 @@
+"""Proofs about lowered kernels whose threads and blocks work together, and about each barrier."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from loopnest.vectors import WideAccess
+
+import loopnest as ln
+from loopnest import kir
+from loopnest.enums import ParallelType as PT
+from loopnest.expr import Symbol, integer, loads
+from loopnest.kernel import Kernel, lower
+from loopnest.math_snapshot import snapshot
+from loopnest.verify import Report, superfluous_barriers, verify, verify_program
+from loopnest.verify.declared import Body
+from verify_nests import program_of
+
+KERNELS: dict[str, Callable[[], ln.Fusion]] = {}
+
+
+def kernel(make: Callable[[], ln.Fusion]) -> Callable[[], ln.Fusion]:
+    KERNELS[make.__name__] = make
+    return make
+
+
+def reduced(
+    reduce: Callable[..., ln.TensorView], block: tuple[int | str, ...], over: tuple[int, ...]
+) -> ln.Fusion:
+    """Return a reduction over axes of a block, all of them bound to threads."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", *block), ln.float32)
+        y = f.output(reduce(x, axis=tuple(n + 1 for n in over)), "y")
+    dims = (PT.block_y, PT.block_x) if len(block) == 2 else (PT.block_x,)
+    y.parallelize({0: PT.grid_x, **{n + 1: d for n, d in enumerate(dims)}})
+    return f
+
+
+for _block, _over in (
+    ((32,), (0,)), ((128,), (0,)), ((33,), (0,)), (("D",), (0,)), ((16, 16), (0,)),
+    ((16, 16), (1,)), ((16, 16), (0, 1)), ((12, 8), (0,)), (("E", 8), (0,)), ((2, 64), (1,)),
+):  # fmt: skip
+    for _name, _reduce in (("sum", ln.sum), ("max", ln.max)):
+        KERNELS[f"{_name} of {_block} over {_over}"] = (
+            lambda reduce=_reduce, block=_block, over=_over: reduced(reduce, block, over)
+        )  # fmt: skip
+
+
+@kernel
+def softmax() -> ln.Fusion:
+    with ln.Fusion("softmax") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        e = ln.exp(x - ln.max(x, axis=1, keepdims=True))
+        y = f.output(e / ln.sum(e, axis=1, keepdims=True), "y")
+    y.split(1, 64)
+    y.parallelize({0: PT.grid_x, 2: PT.block_x})
+    ln.propagate(y, 3)
+    f.inline_most()
+    ln.parallelize_like(y)
+    return f
+
+
+@kernel
+def welford() -> ln.Fusion:
+    with ln.Fusion("welford") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        mean, var, _ = ln.welford(x, axis=1)
+        f.output(mean, "m")
+        f.output(var, "v")
+    mean.split(1, 64)
+    mean.parallelize({0: PT.grid_x, 2: PT.block_x})
+    return f
+
+
+@kernel
+def over_the_grid() -> ln.Fusion:
+    with ln.Fusion("over_the_grid") as f:
+        x = f.input("x", ("N",), ln.float32)
+        y = f.output(ln.sum(x, axis=0), "y")
+    y.split(0, 64)
+    y.split(0, 8)
+    y.parallelize({1: PT.grid_x, 2: PT.block_x})
+    return f
+
+
+@kernel
+def back_to_all_blocks() -> ln.Fusion:
+    with ln.Fusion("back_to_all_blocks") as f:
+        x = f.input("x", ("N",), ln.float32)
+        y = f.output(x / ln.sum(x, axis=0, keepdims=True), "y")
+    y.split(0, 64)
+    y.split(0, 8)
+    ln.propagate(y)
+    y.parallelize({1: PT.grid_x, 2: PT.block_x})
+    ln.parallelize_like(y)
+    return f
+
+
+@kernel
+def transposed() -> ln.Fusion:
+    with ln.Fusion("transposed") as f:
+        x = f.input("x", ("N", "M"), ln.float32)
+        y = f.output(ln.permute(x, (1, 0)), "y")
+    t = x.cache_after()
+    t.memory = ln.SHARED
+    y.split(1, 8)
+    y.split(0, 8)
+    y.reorder([0, 2, 1, 3])
+    t.compute_at(y, 2)
+    y.parallelize({0: PT.grid_x, 1: PT.grid_y, 2: PT.block_y, 3: PT.block_x})
+    t.reorder({-1: -2})
+    t.parallelize({2: PT.block_y, 3: PT.block_x})
+    t.set_allocation(pad={3: 1})
+    return f
+
+
+@pytest.mark.parametrize("name", list(KERNELS))
+def test_a_kernel_of_threads_is_proved(name: str) -> None:
+    k = lower(KERNELS[name]())
+    report = verify(k)
+    assert (report.status, report.scope) == ("proved", "all sizes"), f"{k}\n{report}"
+
+
+SPARED = ("sum of (12, 8) over (0,)", "max of (12, 8) over (0,)")
+"""Twelve rows fold as 6, 3, 2 and 1: the third barrier orders nothing, as only row 0 takes part."""
+
+
+@pytest.mark.parametrize("name", [name for name in KERNELS if name not in SPARED])
+def test_every_barrier_is_needed(name: str) -> None:
+    k = lower(KERNELS[name]())
+    assert superfluous_barriers(k) == []
+    for node, _ in k.walk():
+        if isinstance(node, kir.Barrier) and "E" not in name:
+            report = without(k, node)
+            assert "race" in [f.kind for f in report.findings], str(report)
+
+
+def without(k: Kernel, barrier: kir.Barrier) -> Report:
+    """Return what verify says of a kernel with one barrier removed."""
+    program = k.program
+    body = kir.map_body(program.body, lambda node: None if node is barrier else node)
+    assert k._lowered.math is not None
+    return verify_program(program.with_body(body), k._lowered.math())
+
+
+def test_a_barrier_that_orders_nothing_is_superfluous() -> None:
+    k = lower(transposed())
+    extra = kir.Barrier("block")
+    body = (*k.program.body, extra)
+    lowered = replace(k._lowered, program=k.program.with_body(body))
+    assert superfluous_barriers(lowered) == [extra]
+    assert superfluous_barriers(lowered, N=20, M=20) == [extra]
+
+
+def test_sizes_given_are_looked_at() -> None:
+    report = verify(lower(softmax()), N=3, D=100)
+    assert (report.status, report.scope) == ("proved", "N=3, D=100")
+
+
+# Collectives by themselves
+
+SHUFFLES = """
+kernel k(x: float32[N]) -> (y: float32[N])
+acc: float32[1] local
+r = max(acc[0]) over block_x:
+  let a = shuffle_xor(acc[0], 1)
+  let b = max(acc[0], a)
+  let c = shuffle_xor(b, 1)
+  let r = max(b, c)
+"""
+
+EVERYONE = """
+kernel k(x: float32[N]) -> (y: float32[N])
+acc: float32[1] local
+r = sum(acc[0]) over block_x:
+  slots: float32[N] shared
+  slots[block_x] = acc[0]
+  barrier block
+  total: float32[1] local
+  total[0] = 0.0
+  for i in N:
+    total[0] = total[0] + slots[i]
+  let r = total[0]
+"""
+
+
+def body_of(text: str, old: str = "", new: str = "") -> Body:
+    """Return the collective of a nest, with one text replaced."""
+    assert old in text
+    program = program_of(text.replace(old, new, 1) if old else text, {PT.block_x: integer(2)})
+    (node,) = [n for n in program.body if isinstance(n, kir.Collective)]
+    return Body(node)
+
+
+def test_a_contribution_may_be_taken_twice_where_that_makes_no_difference() -> None:
+    assert body_of(SHUFFLES).check((2, 1, 1), {}) is None
+    twice = body_of(SHUFFLES.replace("max(", "sum(", 1).replace("max(acc[0], a)", "acc[0] + a")
+                    .replace("max(b, c)", "b + c"))  # fmt: skip
+    assert twice.check((2, 1, 1), {}) == "r in thread 0 has twice the contribution of thread 0"
+
+
+def test_a_lane_that_does_not_exist_has_nothing() -> None:
+    assert body_of(SHUFFLES).check((1, 1, 1), {}) == "r is undefined in thread 0"
+
+
+def test_all_extents_of_a_block_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["loopnest.verify.declared"], "MOST_THREADS", 70)
+    extents = {PT.block_x: Symbol("N")}
+    assert body_of(EVERYONE).check_all(extents, {}) is None
+    short = body_of(EVERYONE, "for i in N:", "for i in min(N, 60):")
+    assert short.check_all(extents, {}) == (
+        "in a block of (61, 1, 1): r in thread 0 lacks the contribution of thread 60"
+    )
+
+
+def test_sizes_that_follow_from_those_of_the_block_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.modules["loopnest.verify.declared"], "MOST_THREADS", 70)
+    text = EVERYONE.replace("float32[N] shared", "float32[ceildiv(N, 8) * 2] shared")
+    body = body_of(text.replace("for i in N:", "for i in ceildiv(N, 4):"))
+    assert body.check_all({PT.block_x: kir_extent("ceildiv(N, 4)")}, {}) is None
+
+
+def kir_extent(text: str) -> kir.Expr:
+    """Return an extent as an expression."""
+    program = program_of(f"""
+        kernel k(x: float32[N]) -> (y: float32[N])
+        for i in {text}:
+          y[i] = x[i]
+    """)
+    (loop,) = program.body
+    assert isinstance(loop, kir.Loop)
+    return loop.var.extent
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("  barrier block\n", "  if block_x == 0:\n    barrier block\n",
+         "not all threads of a block reach a barrier: not thread 0"),
+        ("slots[block_x] = acc[0]", "slots[block_x + 1] = acc[0]",
+         "block_x + 1 is out of bounds of slots in thread 1"),
+        ("slots[block_x] = acc[0]", "slots[0] = acc[0]",
+         "two threads store one element of slots"),
+        ("total[0] = 0.0", "total[0] = 3.0", "it takes in 3.0, the identity is 0.0"),
+        ("  total[0] = 0.0\n", "",
+         "nothing was stored to the element of total read by thread 0"),
+        ("slots[i]", "slots[0]", "r in thread 0 lacks the contribution of thread 1"),
+        ("let r = total[0]", "let r = 0.0", "r in thread 0 lacks the contribution of thread 0"),
+    ],
+)  # fmt: skip
+def test_a_wrong_body_is_named(old: str, new: str, message: str) -> None:
+    body = body_of(EVERYONE, old, new)
+    assert body.check((2, 1, 1), {Symbol("N"): 2}) == message
+
+
+def test_scratch_in_the_space_of_scratch_is_lost() -> None:
+    text = EVERYONE.replace(
+        "  barrier block\n",
+        "  others: float32[N] shared = slots\n  others[block_x] = acc[0]\n  barrier block\n",
+    )
+    assert body_of(text).check((2, 1, 1), {Symbol("N"): 2}) == (
+        "nothing was stored to the element of slots read by thread 0"
+    )
+
+
+# Wide accesses
+
+WIDE = """
+kernel k(x: float32[N]) -> (y: float32[N])
+for i0 in N // 8:  # grid_x
+  t: float32[9] shared
+  for i1 in 2:  # block_x
+    for i2 in 4:  # vectorize
+      t[i1 * 4 + i2] = x[i0 * 8 + i1 * 4 + i2] * 2.0  # t(i0 * 8 + i1 * 4 + i2)
+  barrier warp
+  for i3 in 2:  # block_x
+    for i4 in 4:  # vectorize
+      y[i0 * 8 + i3 * 4 + i4] = t[i3 * 4 + i4] + 1.0  # y(i0 * 8 + i3 * 4 + i4)
+"""
+
+
+def wide(monkeypatch: pytest.MonkeyPatch, *edits: tuple[str, str], sure: bool = True) -> Report:
+    """Return a report on WIDE with texts replaced; all accesses are said to be wide if `sure`."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N",), ln.float32)
+        t = (x * 2.0).named("t")
+        f.output(t + 1.0, "y")
+        f.assume("N % 8 == 0")
+    text = WIDE
+    for old, new in edits:
+        text = text.replace(old, new)
+    math = snapshot(f)
+    program = replace(program_of(text), conditions=math.conditions)
+    if sure:
+        module = sys.modules["loopnest.verify.wide"]
+        monkeypatch.setattr(module, "wide_accesses", claimed)
+    return verify_program(program, math)
+
+
+def claimed(program: kir.Program) -> tuple[WideAccess, ...]:
+    """Return every access of a vectorized loop to common memory as a wide one."""
+    found: list[WideAccess] = []
+    for loop, _ in kir.walk(program.body):
+        if isinstance(loop, kir.Loop) and loop.parallel is PT.vectorize:
+            for node in loop.body:
+                if isinstance(node, kir.Store):
+                    (load,) = loads(node.value)
+                    found.append(WideAccess(
+                        loop, node, load.buffer, False, 4, 16, load.args, load.flat, load
+                    ))  # fmt: skip
+                    found.append(WideAccess(
+                        loop, node, node.storage, True, 4, 16, node.index, node.flat
+                    ))  # fmt: skip
+    return tuple(found)
+
+
+@pytest.mark.parametrize("sure", [False, True])
+def test_wide_accesses_begin_at_multiples(monkeypatch: pytest.MonkeyPatch, sure: bool) -> None:
+    report = wide(monkeypatch, sure=sure)
+    assert (report.status, report.scope) == ("proved", "all sizes"), str(report)
+
+
+MISALIGNED = {
+    "shifted": (
+        [("t[i1 * 4 + i2]", "t[i1 * 4 + i2 + 1]"), ("t[i3 * 4 + i4]", "t[i3 * 4 + i4 + 1]")],
+        "a wide access to t begins at element 1, no multiple of 4",
+    ),
+    "strided": (
+        [("t: float32[9]", "t: float32[16]"), ("t[i1 * 4 + i2]", "t[(i1 * 4 + i2) * 2]"),
+         ("t[i3 * 4 + i4]", "t[(i3 * 4 + i4) * 2]")],
+        "the lanes of a wide access to t do not follow each other",
+    ),
+    "reversed": (
+        [("t[i1 * 4 + i2]", "t[i1 * 4 + 3 - i2]"), ("t[i3 * 4 + i4]", "t[i3 * 4 + 3 - i4]")],
+        "the lanes of a wide access to t do not follow each other",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", list(MISALIGNED))
+def test_a_wide_access_that_is_none_is_refuted(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    edits, message = MISALIGNED[what]
+    report = wide(monkeypatch, *edits)
+    assert report.status == "refuted", str(report)
+    assert ("vector", message) in [(f.kind, f.message) for f in report.findings]
