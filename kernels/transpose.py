@@ -15,7 +15,7 @@ def transpose(f, dtype=ln.float32):
 
 @transpose.schedule("gpu")
 def gpu(f, lanes=4):
-    """Tiles of 8 x 8 squares of `lanes` x `lanes` in shared memory, swizzled; vectors on both sides.
+    """Tiles of 8 x 8 squares of `lanes` x `lanes` in shared memory, swizzled; vectors all through.
 
     A vector of the tile lies at the column of squares that XOR with its row of squares gives. A
     warp then finds the elements of a vector of y, which come from `lanes` rows of x, in 32

@@ -114,36 +114,31 @@ class Row:
         return found
 
     def worse_than(self, other: Row) -> Iterator[str]:
-        """Yield in what this row is worse, as text; instructions by elements of the result."""
-        hot, theirs = (r.code if r.loop is None else r.loop for r in (self, other))
-        if (self.loop is None) == (other.loop is None):
-            pairs = [("instructions", len(hot), len(theirs))]
-            if self.loop is None:
-                pairs = [(f"{pairs[0][0]} an element", len(hot) / self.outputs,
-                          len(theirs) / other.outputs)]  # fmt: skip
-            else:
-                pairs = [("loop's instructions a floating-point one", len(hot) / (hot.floats or 1),
-                          len(theirs) / (theirs.floats or 1))]  # fmt: skip
-            yield from _more(pairs)
-        yield from _more([
-            ("registers", self.registers, other.registers),
-            ("bytes shared", self.shared, other.shared),
-            ("barriers", self.code.names["BAR"], other.code.names["BAR"]),
-            ("shuffles", self.code.names["SHFL"], other.code.names["SHFL"]),
-        ])  # fmt: skip
+        """Yield in what this row is worse, as text; instructions by what they achieve."""
+        if self.loop is None and other.loop is None:
+            counts = [len(r.code) / r.outputs for r in (self, other)]
+            yield from _more("instructions an element", *counts)
+        elif self.loop is not None and other.loop is not None:
+            loops = [len(c) / (c.floats or 1) for c in (self.loop, other.loop)]
+            yield from _more("instructions of the loop to one of floating point", *loops)
+        yield from _more("registers", self.registers, other.registers)
+        yield from _more("bytes shared", self.shared, other.shared)
+        for text, name in (("barriers", "BAR"), ("shuffles", "SHFL")):
+            yield from _more(text, self.code.names[name], other.code.names[name])
         for name in ("LDG", "STG"):
-            (wide, count), (their_wide, their_count) = (r.code.accesses(name) for r in (self, other))
-            if count - wide and not their_count - their_wide:
-                yield f"{count - wide} narrow {name} against none"
+            narrow, theirs = [c - w for w, c in (r.code.accesses(name) for r in (self, other))]
+            if narrow and not theirs:
+                yield f"{narrow} narrow {name} against none"
 
 
-def _more(pairs: Sequence[tuple[str, float, float]]) -> Iterator[str]:
-    for name, mine, theirs in pairs:
-        if mine > 1.02 * theirs:
-            yield f"{name} {mine:.4g} against {theirs:.4g}"
+def _more(what: str, mine: float, theirs: float) -> Iterator[str]:
+    if mine > 1.02 * theirs:
+        yield f"{what} {mine:.4g} against {theirs:.4g}"
 
 
-def make_row(by: str, name: str, cubin: bytes, shared: int, launch: tuple[int, int], outputs: int) -> Row:
+def make_row(
+    by: str, name: str, cubin: bytes, shared: int, launch: tuple[int, int], outputs: int
+) -> Row:
     """Return what stands in a cubin; `launch`: blocks, and threads of a block."""
     major = _nvrtc_version()[0]
     found = functions(disassemble(cubin, major))

@@ -19,7 +19,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 Found = dict[str, Any]
@@ -128,9 +128,7 @@ class Triton:
     def _transpose(self, n: int, d: int) -> tuple[Mapping[str, Any], Mapping[str, int], int]:
         return {"N": n, "D": d, "TILE": 32}, {"num_warps": 4}, (n // 32) * (d // 32)
 
-    def _gemm(
-        self, m: int, depth: int, n: int
-    ) -> tuple[Mapping[str, Any], Mapping[str, int], int]:
+    def _gemm(self, m: int, depth: int, n: int) -> tuple[Mapping[str, Any], Mapping[str, int], int]:
         arguments = {"M": m, "K": depth, "N": n, "ROWS": 128, "COLUMNS": 128, "DEPTH": 8}
         return arguments, {"num_warps": 8, "num_stages": 2}, (m // 128) * (n // 128)
 
@@ -245,7 +243,7 @@ def main(arch: str, *wanted: str) -> None:
         name: tuple(map(int, sizes.split(","))) for name, sizes in (w.split("=") for w in wanted)
     }
     result: dict[str, Any] = {"notes": [], "peers": {}}
-    kinds: tuple[Callable[[str], Any], ...] = (Triton, Tvm)
+    kinds: tuple[type[Triton] | type[Tvm], ...] = (Triton, Tvm)
     for kind in kinds:
         package = kind.package
         try:

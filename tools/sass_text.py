@@ -21,7 +21,7 @@ _TARGET = re.compile(r"`\((?P<label>[^)]+)\)|\b0x(?P<address>[0-9a-f]+)\s*$")
 _SECTION = re.compile(r"^\s*\.section\s+\.text\.([^,\s]+)|^\s*Function\s*:\s*(\S+)")
 
 _ENDS = ("BRA", "EXIT", "RET", "BRX", "JMP", "JMX", "KILL", "BPT")
-_FLOATS = ("FADD", "FMUL", "FFMA", "FMNMX", "FMNMX3", "MUFU", "FSEL", "FSETP", "FCHK", "FSET", "FSWZADD",
+_FLOATS = ("FADD", "FMUL", "FFMA", "FMNMX", "FMNMX3", "MUFU", "FSEL", "FSET", "FSETP", "FCHK",
            "HADD2", "HMUL2", "HFMA2", "HMNMX2", "DADD", "DMUL", "DFMA")  # fmt: skip
 
 
@@ -231,10 +231,8 @@ def function(name: str, lines: Sequence[str]) -> Function:
             if label["name"].startswith("$"):
                 entries.append(len(instructions))
         elif found := _INSTRUCTION.match(line):
-            instructions.append(
-                Instruction(int(found["address"], 16), found["guard"] or "", found["opcode"],
-                            found["operands"])  # fmt: skip
-            )
+            address, guard, opcode, operands = found.groups(default="")
+            instructions.append(Instruction(int(address, 16), guard, opcode, operands))
     end = min([at for at in entries if at > 0], default=len(instructions))
     called = len([i for i in instructions[end:] if i.name != "NOP"])
     called -= called > 0  # the endless loop behind it

@@ -58,6 +58,7 @@ class Environment:
     def __init__(self, plan: Plan, tensor: TensorView, indices: tuple[Expr | None, ...]) -> None:
         self.plan = plan
         self.tensor = tensor
+        self._indices = indices
         self.promotion = plan.promotions[tensor]
         self.known: dict[IterDomain, Expr] = {
             axis: index
@@ -73,6 +74,15 @@ class Environment:
             values = step.backward([v for v in outputs if v is not None], algebra)
             for axis, value in zip(step.inputs, values, strict=True):
                 self.known.setdefault(axis, value)
+
+    def coordinate(self) -> tuple[Expr, ...]:
+        """Return the element of the root domain at hand: the first of those that are reduced."""
+        whole = self
+        if any(index is None for index in self._indices):
+            first = tuple([ZERO if index is None else index for index in self._indices])
+            whole = Environment(self.plan, self.tensor, first)
+        found = [whole.index(axis) for axis in self.tensor.domain.root]
+        return tuple([ZERO if value is None else value for value in found])
 
     def by_class(self) -> dict[RootClass, Expr]:
         """Return the index of each axis of the math that the loops run over."""
@@ -244,10 +254,8 @@ class Indexer:
     def store(self, env: Environment, buffer: Buffer, value: Expr, role: str) -> Store:
         """Return the store of `value` to the element of `buffer` at hand."""
         index, flat = self._own_index(env, buffer)
-        found = [env.index(axis) for axis in env.tensor.domain.root]
-        coordinate = tuple([ZERO if value is None else value for value in found])
         placed = env.tensor.placed or env.tensor.origin
-        return Store(buffer, index, value, env.tensor.name, role, flat, coordinate, placed)
+        return Store(buffer, index, value, env.tensor.name, role, flat, env.coordinate(), placed)
 
     def load_own(self, env: Environment, buffer: Buffer) -> Load:
         """Return the element of `buffer` at hand."""

@@ -34,18 +34,20 @@ class Value:
         held: whose contributions.
         known: whether the thread has the value.
         component: of the reducer; None where only literals were seen yet.
-        literal: for each thread the number of a literal that it has instead, or -1.
+        literal: for each thread the number of a literal that it has instead, or -1; None where no
+            thread has one.
     """
 
     held: Multisets
     known: Flags
     component: int | None
-    literal: Array
+    literal: Array | None = None
 
     def take(self, place: Array, exists: Flags) -> Value:
         """Return what the threads at `place` have."""
         known = exists & self.known[place]
-        return Value(self.held.take(place), known, self.component, self.literal[place])
+        literal = None if self.literal is None else self.literal[place]
+        return Value(self.held.take(place), known, self.component, literal)
 
 
 def combination(node: kir.Collective) -> tuple[Expr, ...]:

@@ -89,7 +89,7 @@ class _Run:
         self.memory: dict[Buffer, _Space] = {}
         self.literals: list[Const] = []
         self.steps = 0
-        self.plain = np.full(self.count, -1, np.int64)
+        self.loaded: dict[tuple[Load, int], tuple[Flags, Value]] = {}
         if len(set(node.args)) != len(node.args):
             raise Undecidable("two components of a collective are one value")
 
@@ -185,6 +185,7 @@ class _Run:
             inside = mask & (value < extent)
             if inside.any():
                 self.indices[node.var] = value
+                self.loaded.clear()
                 self.body(node.body, inside)
 
     def together(self, mask: Flags, scope: str, what: str) -> None:
@@ -231,11 +232,9 @@ class _Run:
         size = room * (int(owner.max(initial=0)) + 1)
         if size * (-(-self.count // 64) if self.kind is Bits else 1) > MOST_WORDS:
             raise Undecidable(f"{buffer.name} is too large to be followed")
-        nothing = Value(
-            self.kind.empty(size, self.count), np.zeros(size, np.bool_), None,
-            np.full(size, -1, np.int64),
-        )  # fmt: skip
+        nothing = Value(self.kind.empty(size, self.count), np.zeros(size, np.bool_), None)
         self.memory[buffer] = _Space(room, owner, nothing)
+        self.loaded.clear()
 
     def store(self, node: kir.Store, mask: Flags) -> None:
         value = self.value(node.value, mask)
@@ -252,9 +251,16 @@ class _Run:
         elif value.component not in (None, component):
             raise Undecidable(f"{node.storage.name} holds two components")
         self.kill(node.storage, rows)
-        space.held.held.put(place, value.held.take(rows))  # type: ignore[arg-type]
-        space.held.known[place], space.held.literal[place] = value.known[rows], value.literal[rows]
-        space.held = Value(space.held.held, space.held.known, component, space.held.literal)
+        self.loaded.clear()
+        held = space.held
+        held.held.put(place, value.held.take(rows))  # type: ignore[arg-type]
+        held.known[place] = value.known[rows]
+        literal = held.literal
+        if literal is None and value.literal is not None:
+            literal = np.full(held.known.size, -1, np.int64)
+        if literal is not None:
+            literal[place] = -1 if value.literal is None else value.literal[rows]
+        space.held = Value(held.held, held.known, component, literal)
 
     def kill(self, buffer: Buffer, rows: Any) -> None:
         """Forget what buffers in the same space hold, in the blocks or threads that store."""
@@ -325,7 +331,7 @@ class _Run:
             Undecidable: it is nothing that is modelled.
         """
         if node in self.node.args:
-            return Value(self.singles, mask, self.node.args.index(node), self.plain)
+            return Value(self.singles, mask, self.node.args.index(node))
         match node:
             case Local():
                 found = self.names.get(node)
@@ -350,11 +356,15 @@ class _Run:
     def load(self, node: Load, mask: Flags) -> Value:
         if node.buffer not in self.memory:
             raise Undecidable(f"a load of {node.buffer.name} in a collective")
+        known = self.loaded.get((node, id(mask)))
+        if known is not None:
+            return known[1]
         place = self.place(node.buffer, node.args, node.flat, mask)
         found = self.memory[node.buffer].held.take(place, mask)
         self.refuse(
             mask & ~found.known, f"nothing was stored to the element of {node.buffer.name} read by"
         )
+        self.loaded[node, id(mask)] = mask, found
         return found
 
     def operation(self, node: Op, mask: Flags) -> Value:
@@ -375,10 +385,13 @@ class _Run:
         component = a.component if a.component is not None else b.component
         if b.component not in (None, component):
             raise Undecidable("two components in one value")
-        return Value(
-            a.held.choose(holds, b.held),  # type: ignore[arg-type]
-            np.where(holds, a.known, b.known), component, np.where(holds, a.literal, b.literal),
-        )  # fmt: skip
+        held = a.held.choose(holds, b.held)  # type: ignore[arg-type]
+        literal: Array | None = None
+        if a.literal is not None or b.literal is not None:
+            none = np.full(self.count, -1, np.int64)
+            sides = [none if v.literal is None else v.literal for v in (a, b)]
+            literal = np.where(holds, *sides)
+        return Value(held, np.where(holds, a.known, b.known), component, literal)
 
     def folded(self, component: int, bound: Sequence[tuple[Arg, Expr]], mask: Flags) -> Value:
         """Return the combination of two partial results, given by some of their components."""
@@ -388,7 +401,7 @@ class _Run:
             sides[side].append(self.part(self.value(expr, mask), place))
         a, b = [self.agreed(side, mask) for side in sides]
         held = a.held.plus(b.held)  # type: ignore[arg-type]
-        return Value(held, a.known & b.known, component, self.plain)
+        return Value(held, a.known & b.known, component)
 
     def agreed(self, parts: Sequence[Value], mask: Flags) -> Value:
         """Return the one value whose components these are."""
@@ -404,11 +417,15 @@ class _Run:
         """Return a value as a component of a partial result: a literal must be neutral there."""
         if not isinstance(found, Value):
             raise Undecidable("an index among partial results")
-        used = found.literal[found.known]
+        if found.literal is not None:
+            self.neutral(found.literal[found.known], component)
+        if found.component not in (None, component):
+            raise Wrong(f"it takes component {found.component} for component {component}")
+        return Value(found.held, found.known, component)
+
+    def neutral(self, used: Array, component: int) -> None:
+        """Check that literals, by their numbers, are a component of the identity."""
         for number in np.unique(used[used >= 0]).tolist():
             if self.literals[number] is not self.node.identity[component]:
                 raise Wrong(f"it takes in {self.literals[number]}, the identity is "
                             f"{self.node.identity[component]}")  # fmt: skip
-        if found.component not in (None, component):
-            raise Wrong(f"it takes component {found.component} for component {component}")
-        return Value(found.held, found.known, component, self.plain)

@@ -16,6 +16,7 @@ from loopnest.buffers import Buffer
 from loopnest.enums import Memory, ParallelType
 from loopnest.verify.model import Access, Site, is_private, launch_dimensions
 from loopnest.verify.poly import constant, times
+from loopnest.verify.symbolic.flow import earlier
 from loopnest.verify.symbolic.order import Order
 from loopnest.verify.symbolic.setting import Instances, NotProved, Setting
 
@@ -109,22 +110,35 @@ class Races:
         pairs: list[str],
         scopes: tuple[str, ...],
     ) -> None:
-        mine = self._placed(a, first, a.buffer is b.buffer, scopes)
-        other = self._placed(b, second, a.buffer is b.buffer, scopes)
-        met = mine.apply_range(other.reverse())
-        apart = self.setting.map(first.renamed("a_"), second.renamed("b_"), pairs)
-        self.setting.require_empty(met.intersect(apart), f"a race of {a} and {b}")
+        met = self._together(a, b, first, second, pairs, scopes)
+        self.setting.require_empty(met, f"a race of {a} and {b}")
 
-    def _placed(self, access: Access, at: Instances, exact: bool, scopes: tuple[str, ...]) -> Any:
-        """Return points -> [element -> epoch]; of buffers that share space all elements are one."""
-        if exact:
-            where = self.setting.access(at, access, place=True)
-        else:
-            guards = self.setting.guards(access.guards)
-            where = self.setting.map(at.tuple, "B[]", [*at.conditions, *guards])
-        if not any(self.order.has(scope) for scope in scopes):
-            return where
-        return where.range_product(self.order.epoch(access.site, at, scopes))
+    def _together(
+        self,
+        a: Access,
+        b: Access,
+        first: Instances,
+        second: Instances,
+        pairs: list[str],
+        scopes: tuple[str, ...],
+    ) -> Any:
+        """Return the pairs of points that use one element in one epoch.
+
+        Of two buffers that share space all elements are one.
+        """
+        setting = self.setting
+        if a.buffer is b.buffer:
+            places = zip(setting.placed(a), setting.placed(b), strict=True)
+            pairs = [*pairs, *[f"{setting.text(p, 'a_')} = {setting.text(q, 'b_')}"
+                               for p, q in places]]  # fmt: skip
+        met = setting.map(first.renamed("a_"), second.renamed("b_"), pairs)
+        met = met.intersect_domain(setting.domain(first, a.guards))
+        met = met.intersect_range(setting.domain(second, b.guards))
+        if met.is_empty() or not any(self.order.has(scope) for scope in scopes):
+            return met
+        mine = self.order.epoch(a.site, first, scopes)
+        other = self.order.epoch(b.site, second, scopes)
+        return met.intersect(mine.apply_range(other.reverse()))
 
     # Between blocks
 
@@ -133,10 +147,7 @@ class Races:
     ) -> None:
         setting = self.setting
         apart = [f"({' or '.join([f'a_{v} != b_{v}' for v in grid])})"]
-        mine = self._placed(a, first, a.buffer is b.buffer, ("grid",))
-        other = self._placed(b, second, a.buffer is b.buffer, ("grid",))
-        pairs = setting.map(first.renamed("a_"), second.renamed("b_"), apart)
-        met = mine.apply_range(other.reverse()).intersect(pairs)
+        met = self._together(a, b, first, second, apart, ("grid",))
         for site in setting.model.arrivals.values():
             if met.is_empty():
                 return
@@ -152,9 +163,32 @@ class Races:
         Raises:
             NotProved: the arrival's counter has no affine index.
         """
+        bound = [
+            t for loop in site.loops if loop.parallel.is_thread for t in self.setting.bound(loop)
+        ]
+        if not site.serial and not site.guards and not bound:
+            return self._arrived_once(site, first, second)
         before = self._counter(site, first, late=False)
         after = self._counter(site, second, late=True)
         return before.apply_range(after.reverse())
+
+    def _arrived_once(self, site: Site, first: Instances, second: Instances) -> Any:
+        """Return the same for an arrival that every block comes to once."""
+        setting, arrival = self.setting, self.setting.sites[site]
+        node = site.node
+        assert isinstance(node, kir.Arrive)
+        conditions = []
+        for before, after in ((first, arrival), (arrival, second)):
+            mark = "a_" if before is first else "b_"
+            parts = earlier(before, mark, after, mark, ())
+            if [] not in parts:
+                texts = [f"({' and '.join(part)})" for part in parts] or ["1 = 0"]
+                conditions.append(" or ".join(texts))
+        for p in setting.polys(node.index):
+            conditions.append(f"{setting.text(p, 'a_')} = {setting.text(p, 'b_')}")
+        dims = setting.last[node.var]
+        conditions += [f"b_t_{d.value} = {self._parameter(site, d)}" for d in dims]
+        return setting.map(first.renamed("a_"), second.renamed("b_"), conditions)
 
     def _counter(self, site: Site, at: Instances, *, late: bool) -> Any:
         """Return points -> the counters at which their block arrives later (earlier if `late`)."""

@@ -189,7 +189,7 @@ class Setting:
                 conditions.append(algebra.compare("lt", group.whole, group.exact, str))
         for loop in site.loops:
             if loop.parallel.is_thread:
-                conditions += self._bound(loop)
+                conditions += self.bound(loop)
         conditions += self.guards(site.guards)
         self.require_present(conditions, variables)
         mark = name or f"S{next(self.numbers)}"
@@ -203,7 +203,7 @@ class Setting:
         limit = self.algebra.below.get(v)
         return [f"{v} >= 0"] + ([f"{v} < {self.text({limit: 1})}"] if limit is not None else [])
 
-    def _bound(self, loop: kir.Loop) -> list[str]:
+    def bound(self, loop: kir.Loop) -> list[str]:
         """Return the test that a loop bound to a launch dimension makes, where it is one."""
         launch = self.spaces.extent.get(f"t_{loop.parallel.value}", constant(1))
         mine = self.algebra.poly(loop.var.extent, {})
@@ -300,14 +300,19 @@ class Setting:
         An element belongs to a copy of its buffer: of which thread or block, made in which
         iterations; where `place`, to the place in memory, which all copies of a block share.
         """
-        parts = [self.text(p) for p in self._place(access)]
+        parts = [self.text(p) for p in self.placed(access)]
         if not place:
             parts = [*self._copy(access), *parts]
         self.require_present(parts, at.variables)
         target = f"{self.tags[access.buffer]}[{', '.join(parts)}]"
         return self.map(at.tuple, target, [*at.conditions, *self.guards(access.guards)])
 
-    def _place(self, access: Access) -> list[Poly]:
+    def domain(self, at: Instances, guards: Guards = ()) -> Any:
+        """Return the set of points at which an access happens."""
+        return self.map(at.tuple, "", [*at.conditions, *self.guards(guards)])
+
+    def placed(self, access: Access) -> list[Poly]:
+        """Return the place of an access in its copy."""
         if access.buffer in self.strides and access.flat:
             return self.polys(access.index)
         return self.place(access.buffer, self.element(access))
