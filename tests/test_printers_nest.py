@@ -61,7 +61,6 @@ def test_statements_of_several_threads():
     ]
 
 
-
 @pytest.mark.parametrize("text", FORMS, ids=lambda text: text.split("(")[0].split()[-1])
 def test_lines_name_statements(text):
     program = parse_nest(text)

@@ -343,8 +343,8 @@ def test_rule_39_reading_another_threads_local_value_raises(
     with pytest.raises(
         ln.LoweringError,
         match=r"^y reads T1 \(local\): along (block|grid)_. the reading thread is not the writing "
-        r"one; compute T1 at a position in y that holds the (block|grid)_. loop, bind the same axis "
-        r"of both to it, or set its memory to (SHARED or )?GLOBAL$",
+        r"one; compute T1 at a position in y that holds the (block|grid)_. loop, bind the same "
+        r"axis of both to it, or set its memory to (SHARED or )?GLOBAL$",
     ):
         program(f)
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from loopnest.vectors import WideAccess
 
 import loopnest as ln
 from loopnest import kir
@@ -15,6 +14,7 @@ from loopnest.enums import ParallelType as PT
 from loopnest.expr import Symbol, integer, loads
 from loopnest.kernel import Kernel, lower
 from loopnest.math_snapshot import snapshot
+from loopnest.vectors import WideAccess
 from loopnest.verify import Report, superfluous_barriers, verify, verify_program
 from loopnest.verify.declared import Body
 from verify_nests import program_of

@@ -21,8 +21,8 @@ executes the body from top to bottom; threads are unordered but for barriers.
 
 Threads of a block are numbered x + X * (y + Y * z), with the launch extents X and Y; 32 neighbours
 from a multiple of 32 on are a warp (the last one of a block may be partial). Four statements
-concern several threads. Each must be reached by all threads of its scope or by none, in the same iterations
-of the same loops; anything else is a fault (a divergent barrier).
+concern several threads. Each must be reached by all threads of its scope or by none, in the same
+iterations of the same loops; anything else is a fault (a divergent barrier).
 
 - `Barrier(scope)` orders all earlier accesses of the threads in its scope before all later ones.
 - `Shuffle` gives each thread of a warp the value that another thread of that warp has. Where that
@@ -31,8 +31,8 @@ of the same loops; anything else is a fault (a divergent barrier).
   full sees all that the others wrote before they arrived, gets True, and sets the counter to 0.
 - `Collective` runs its body, in place, and declares what comes of it: after it, `results` hold, in
   every thread, the combination of `args` over all threads of the block that differ from it in
-  `dims` only. Names that the body defines stay defined. Readers may believe the declaration only if they
-  have checked it.
+  `dims` only. Names that the body defines stay defined. Readers may believe the declaration only
+  if they have checked it.
 
 Two accesses to one element of SHARED or GLOBAL memory by different threads, one of them a store,
 race unless a barrier (or an arrival) orders them. Stores of one equal value race too.

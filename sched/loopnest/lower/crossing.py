@@ -75,7 +75,7 @@ def last_blocks(plan: Plan) -> dict[TensorView, tuple[TensorView, ...]]:
         around = set(_around(plan, start))
         if all(
             not dims & thread_dims(plan, unit)
-            and around <= set(plan.forest.path(unit))
+            and around <= set(_all_around(plan, unit))
             and unit not in meeting  # all its blocks must arrive
             for unit in after
         ):
@@ -144,10 +144,14 @@ def block_stage(
 
 def _around(plan: Plan, unit: TensorView) -> list[LoopGroup]:
     """Return the loops that run around all of a reduction, outermost first."""
-    first = next(axis for axis in unit.domain.leaf if axis.is_reduction)
+    return [g for g in _all_around(plan, unit) if not is_trivial(plan.specs[g])]
+
+
+def _all_around(plan: Plan, unit: TensorView) -> tuple[LoopGroup, ...]:
+    """Return the loops around every phase of a definition: those outside of its reductions."""
     path = plan.forest.path(unit)
-    outside = path[: path.index(plan.forest.find(first))]
-    return [group for group in outside if not is_trivial(plan.specs[group])]
+    first = next((axis for axis in unit.domain.leaf if axis.is_reduction), None)
+    return path if first is None else path[: path.index(plan.forest.find(first))]
 
 
 def _workspace(

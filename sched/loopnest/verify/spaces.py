@@ -49,7 +49,7 @@ class Group:
     exact: Poly | None
 
 
-MOST_CASES = 32
+MOST_CASES = 8
 """How many values an index may have whose products with sizes are variables."""
 
 

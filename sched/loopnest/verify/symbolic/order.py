@@ -143,7 +143,7 @@ class Order:
             return found
         width = setting.times
         start = ", ".join(["-1"] + ["0"] * (width - 1))
-        whole = setting.map(at.tuple, f"T[{start}]", at.conditions)
+        whole = setting.map(at.tuple, f"T[{start}]", at.untied)
         for other in self.syncs:
             if scope_of(other) not in scopes or isinstance(other.node, kir.Shuffle):
                 continue
@@ -152,8 +152,8 @@ class Order:
             pairs = setting.map(
                 at.renamed("a_"), barrier.renamed("b_"), [f"a_{v} = b_{v}" for v in team]
             )
-            times = setting.map(barrier.tuple, f"T[{', '.join(barrier.time)}]", barrier.conditions)
-            mine = setting.map(at.tuple, f"T[{', '.join(at.time)}]", at.conditions)
+            times = setting.map(barrier.tuple, f"T[{', '.join(barrier.time)}]", barrier.untied)
+            mine = setting.map(at.tuple, f"T[{', '.join(at.time)}]", at.untied)
             before = pairs.apply_range(times).intersect(mine.lex_gt_map(_identity(times)))
             whole = whole.union(before)
         result = self._epochs[key] = whole.lexmax()

@@ -227,7 +227,8 @@ class Races:
         self.order.closed(site, dims)
         access = Access(site, site, node.counter, node.index, False, False)
         where = setting.access(at, access, place=True)
-        others = [v for v in at.variables if v not in (*dims, *setting.block(at))]
+        derived = setting.algebra.derived.values()
+        others = [v for v in at.variables if v not in (*dims, *setting.block(at), *derived)]
         differ = " or ".join([f"a_{v} != b_{v}" for v in others]) or "1 = 0"
         pairs = setting.map(at.renamed("a_"), at.renamed("b_"), [differ])
         met = where.apply_range(where.reverse()).intersect(pairs)

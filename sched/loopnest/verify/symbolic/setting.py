@@ -26,8 +26,12 @@ from loopnest.verify.poly import (
 from loopnest.verify.report import Finding
 from loopnest.verify.spaces import Spaces
 
-MAX_OPERATIONS = 20_000_000
+MAX_OPERATIONS = 10_000_000
 """How many of isl's operations a proof may take."""
+
+
+_PRODUCT = re.compile(r"\bm\d+_")
+"""The name of a variable that stands for a product."""
 
 
 class NotProved(Exception):
@@ -39,13 +43,35 @@ class NotProved(Exception):
 
 
 class Instances:
-    """A statement's points, or a read's, as an isl tuple with constraints."""
+    """A statement's points, or a read's, as an isl tuple with constraints.
 
-    def __init__(self, name: str, variables: Sequence[str], conditions: list[str], time: list[str]):
+    Args:
+        name: of the tuple.
+        variables: its dimensions.
+        conditions: what holds of them.
+        time: when, a text a dimension.
+        ties: those of the conditions that only say what a variable for a product is.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        variables: Sequence[str],
+        conditions: list[str],
+        time: list[str],
+        ties: Sequence[str] = (),
+    ):
         self.name = name
         self.variables = list(variables)
         self.conditions = conditions
         self.time = time
+        self.ties = ties
+
+    @property
+    def untied(self) -> list[str]:
+        """The conditions without the ties, where nothing else speaks of products."""
+        rest = [c for c in self.conditions if c not in self.ties]
+        return rest if not any(_PRODUCT.search(c) for c in rest) else self.conditions
 
     @property
     def tuple(self) -> str:
@@ -178,12 +204,8 @@ class Setting:
         """Return the points of a site, at its time or at that of an earlier site around it."""
         spaces, algebra = self.spaces, self.algebra
         variables = spaces.variables(site)
-        conditions: list[str] = []
-        for v in variables:
-            conditions += self._range(v)
-            conditions += [
-                text for name_, text in spaces.derived.get(v, {}).items() if name_ in variables
-            ]
+        ties = [text for v in variables for text in spaces.derived.get(v, {}).values()]
+        conditions = [text for v in variables for text in self._range(v)] + ties
         for group in spaces.groups:
             if group.digits[0] in variables and group.exact is not None:
                 conditions.append(algebra.compare("lt", group.whole, group.exact, str))
@@ -193,7 +215,7 @@ class Setting:
         conditions += self.guards(site.guards)
         self.require_present(conditions, variables)
         mark = name or f"S{next(self.numbers)}"
-        return Instances(mark, variables, conditions, self.time(moment or site))
+        return Instances(mark, variables, conditions, self.time(moment or site), ties)
 
     def _range(self, v: str) -> list[str]:
         if v in self.spaces.extent:
@@ -386,4 +408,6 @@ class Setting:
 
     def _launch_variables(self, at: Instances, dims: Sequence[ParallelType]) -> list[str]:
         members = [f"t_{d.value}" for d in dims if f"t_{d.value}" in self.spaces.launch]
-        return [v for v in self.spaces.replaced(members) if v in at.variables]
+        derived = self.algebra.derived.values()
+        found = self.spaces.replaced(members)
+        return [v for v in found if v in at.variables and v not in derived]

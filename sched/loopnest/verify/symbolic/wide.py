@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from loopnest.buffers import Buffer
 from loopnest.expr import Const, Op, Symbol
-from loopnest.verify.poly import Monomial, NotAffine, Poly, plus, times, variable
+from loopnest.verify.poly import Monomial, NotAffine, Poly, as_constant, plus, times, variable
 from loopnest.verify.symbolic.setting import Instances, NotProved, Setting
 from loopnest.verify.wide import Wide, wide_of
 
@@ -28,7 +30,8 @@ class Alignment:
             match condition:
                 case Op(op="eq", args=(Op(op="mod", args=(Symbol() as s, Const() as by)),
                                        Const(value=0))):  # fmt: skip
-                    found[f"p_{s.name}"] = int(by.value)
+                    name = f"p_{s.name}"
+                    found[name] = math.lcm(found.get(name, 1), int(by.value))
         return found
 
     def prove(self) -> None:
@@ -47,30 +50,45 @@ class Alignment:
         first = Instances(at.name, at.variables, [*at.conditions, f"{lane} = 0"], at.time)
         index = self.setting.polys(access.index)
         if access.flat:
-            parts = [index[0]]
+            address: Poly = index[0]
         else:
             strides = [self.algebra.poly(s, {}) for s in buffer.strides]
-            parts = [times(i, s) for i, s in zip(index, strides, strict=True)]
-            if buffer.swizzle is not None:
-                self._swizzled(first, buffer, index, lane, wide.lanes)
-        address: Poly = {}
-        for part in parts:
-            address = plus(address, part)
+            moved = self._moved(first, buffer, index, strides, lane, wide.lanes)
+            address = {}
+            for place, (i, stride) in enumerate(zip(index, strides, strict=True)):
+                if place != moved:
+                    address = plus(address, times(i, stride))
         rest = plus(address, variable(lane), -1)
         if lane in self.algebra.variables(rest):
             raise NotProved(f"the lanes of {access} do not follow each other")
         self._multiple(first, address, wide.lanes, f"the alignment of {access}")
 
-    def _swizzled(
-        self, first: Instances, buffer: Buffer, index: list[Poly], lane: str, lanes: int
-    ) -> None:
-        """Show that XOR moves all lanes together: both operands are multiples, but for the lane."""
-        assert buffer.swizzle is not None
+    def _moved(
+        self,
+        first: Instances,
+        buffer: Buffer,
+        index: list[Poly],
+        strides: list[Poly],
+        lane: str,
+        lanes: int,
+    ) -> int | None:
+        """Return the dimension that XOR moves by multiples of `lanes` elements.
+
+        XOR moves all lanes together where both operands are multiples, but for the lane. None where
+        there is no swizzle, or where the dimension counts as it stands for that reason.
+        """
+        if buffer.swizzle is None:
+            return None
         a, b = buffer.swizzle
         if lane in self.algebra.variables(index[a]):
             raise NotProved(f"the lanes of {buffer.name} lie in several rows of a swizzle")
+        stride = as_constant(strides[b])
+        whole = stride is not None and stride % lanes == 0
+        if whole and lane not in self.algebra.variables(index[b]):
+            return b
         for place in (index[a], index[b]):
             self._multiple(first, place, lanes, f"the swizzle of {buffer.name}")
+        return None
 
     def _multiple(self, at: Instances, p: Poly, lanes: int, what: str) -> None:
         """Show that an index is a multiple of `lanes` at all points."""
