@@ -196,7 +196,7 @@ def test_names_of_users_do_not_meet_ours():
 
 @pytest.mark.parametrize(
     ("threads", "blocks", "expected"),
-    [(64, 2, "__launch_bounds__(64, 2) k("), (64, None, "__launch_bounds__(64) k("),
+    [(64, 2, "__launch_bounds__(64, 2) k("), (64, None, "__launch_bounds__(64, 1) k("),
      ("N", 2, "__launch_bounds__(1024, 2) k(")],
 )  # fmt: skip
 def test_launch_bounds(threads, blocks, expected):

@@ -34,7 +34,7 @@ def test_text_of_row_sum():
 // grid (ceildiv(N, 4), 1, 1), block (1, 4, 1)
 typedef int idx_t;
 
-extern "C" __global__ void __launch_bounds__(4) row_sum(
+extern "C" __global__ void __launch_bounds__(4, 1) row_sum(
     const float *__restrict__ x,
     float *__restrict__ y,
     const long long size_N,
@@ -81,7 +81,7 @@ def test_guards_of_launch_dimensions():
             w[i3] = 1.0
         """
     text = print_cuda(parse_nest(nest, launch=launch))
-    assert "__launch_bounds__(8)" in text
+    assert "__launch_bounds__(8, 1)" in text
     assert text.endswith("""\
   const idx_t grid_x = blockIdx.x;  // i0, i2
   const idx_t block_x = threadIdx.x;  // i1, i3
@@ -101,11 +101,11 @@ def test_guards_of_launch_dimensions():
 def test_launch_bounds():
     head = "kernel k() -> (y: float32[N])\n"
     symbolic = parse_nest(head + "for i0 in N:  # block_x\n  y[i0] = 1.0")
-    assert "__launch_bounds__(1024) k(" in print_cuda(symbolic)
+    assert "__launch_bounds__(1024, 1) k(" in print_cuda(symbolic)
     large = parse_nest(head + "for i0 in 4096:  # block_x\n  y[i0] = 1.0")
     assert "__global__ void k(" in print_cuda(large)
     none = parse_nest(head + "for i0 in N:  # grid_x\n  y[i0] = 1.0")
-    assert "__launch_bounds__(1) k(" in print_cuda(none)
+    assert "__launch_bounds__(1, 1) k(" in print_cuda(none)
 
 
 def test_unrolled_and_vectorized_loops():
@@ -287,7 +287,7 @@ def test_hostile_names():
             grid_x[i1] = auto
         """)  # noqa: E501
     text = print_cuda(program)
-    assert "void __launch_bounds__(1024) exp_(" in text
+    assert "void __launch_bounds__(1024, 1) exp_(" in text
     compile_text(text)
 
 

@@ -137,12 +137,16 @@ class _CudaPrinter(StatementPrinter):
         return "\n".join([*self._preamble(), head, "{", *self.lines, "}", ""])
 
     def _launch_bounds(self) -> str:
+        """Return the bounds; of 1 block if no other number is asked for.
+
+        Without a number ptxas aims at several blocks, and spills to get there.
+        """
         threads = extent_product([size for d, size in self.program.launch if d.is_block])
         if threads is None:
             threads = MAX_THREADS
         if not 0 < threads <= MAX_THREADS:
             return ""
-        blocks = "" if self.min_blocks is None else f", {self.min_blocks}"
+        blocks = f", {1 if self.min_blocks is None else self.min_blocks}"
         return f"__launch_bounds__({threads}{blocks}) "
 
     def _preamble(self) -> Iterator[str]:
