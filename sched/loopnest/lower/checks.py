@@ -32,6 +32,7 @@ def check_plan(plan: Plan, storage: dict[TensorView, Storage]) -> None:
             _check_reduction(plan, tensor)
             _check_vectors(plan, tensor)
             _check_races(plan, tensor, storage[tensor])
+            _thread_loops(plan, tensor)
     launched = dict.fromkeys(
         s.parallel for s in plan.specs.values() if s.parallel.is_thread and not is_trivial(s)
     )
@@ -103,6 +104,11 @@ def _check_races(plan: Plan, tensor: TensorView, storage: Storage) -> None:
 
 
 def _thread_loops(plan: Plan, tensor: TensorView) -> dict[ParallelType, tuple[LoopGroup, LoopSpec]]:
+    """Return the loop around a tensor that each launch dimension is bound to.
+
+    Raises:
+        LoweringError: two loops are bound to one dimension.
+    """
     result: dict[ParallelType, tuple[LoopGroup, LoopSpec]] = {}
     for group in plan.forest.path(tensor.siblings[0]):
         spec = plan.specs[group]
