@@ -91,7 +91,7 @@ class Dependence:
             adjacent: whether that is the next iteration.
         """
         none = (Scope.NONE, frozenset[ParallelType]())
-        if not (first.is_store or second.is_store):
+        if not (first.is_store or second.is_store) or _only_store(first, second):
             return none
         if first.buffer is not second.buffer:
             if not _share(first.buffer, second.buffer):
@@ -272,6 +272,15 @@ class Dependence:
                 self._unify(x, y, common, renamed) for x, y in zip(a.args, b.args, strict=True)
             )
         return a is b
+
+
+def _only_store(first: Access, second: Access) -> bool:
+    """Whether `second` stores to a GLOBAL tensor that `first` reads.
+
+    Its elements are stored once, and before they are read: no store follows a read.
+    """
+    once = second.injective and second.buffer.memory is Memory.GLOBAL
+    return once and second.is_store and not first.is_store and first.buffer is second.buffer
 
 
 def _share(a: Buffer, b: Buffer) -> bool:
