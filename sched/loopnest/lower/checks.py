@@ -94,7 +94,11 @@ def _check_races(plan: Plan, tensor: TensorView, storage: Storage) -> None:
             spec.parallel.is_thread and not local
         )
         again = apart and not is_trivial(spec) and (group not in own or repeated)
-        if again and (local or is_reduced(tensor)):
+        # What one point of a merged loop stores is read at points of other iterations.
+        early = (
+            repeated and group in own and any(c in plan.forest.position for c in tensor.consumers)
+        )
+        if again and (local or is_reduced(tensor) or early):
             raise LoweringError(
                 tensor.name,
                 f"it is computed again in each iteration of the {spec.parallel.value} loop "
