@@ -21,7 +21,7 @@ from loopnest.runtime.c_compiler import find_compiler
 SEED = 20_000_000
 """Another than that of the tool, whose cases are run by the thousand anyway."""
 
-BATCHES, BATCH = 8, 40
+BATCHES, BATCH = 8, 20
 TARGETS = ("interpret", "c") if find_compiler() is not None else ("interpret",)
 
 

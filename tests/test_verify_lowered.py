@@ -155,6 +155,12 @@ def test_a_barrier_that_orders_nothing_is_superfluous() -> None:
     assert superfluous_barriers(lowered, N=20, M=20) == [extra]
 
 
+def test_two_symbolic_extents_of_a_block_are_proved_for_sizes() -> None:
+    report = verify(lower(reduced(ln.sum, ("D", "E"), (0, 1))))
+    assert report.ok, str(report)
+    assert report.scope.startswith("N=3, D=5, E=2; ")
+
+
 def test_sizes_given_are_looked_at() -> None:
     report = verify(lower(softmax()), N=3, D=100)
     assert (report.status, report.scope) == ("proved", "N=3, D=100")

@@ -343,7 +343,7 @@ WRONG = {
     ),
     "tile: a store at the wrong place": (
         "tile", ("t[i2, i3] = x[i1 * 8 + i2", "t[i2, i3] = x[i1 * 8 + i3"),
-        "bounds", "t reads out of bounds: index 7 for axis 0 of x, which has extent 7",
+        "bounds", "t reads out of bounds: index {N} for axis 0 of x, which has extent {N}",
     ),
     "exchange: an element off": (
         "exchange", ("t[(i2 + 1) % 64] + 1.0", "t[(i2 + 1) % 64 - 1] + 1.0"),
@@ -395,7 +395,7 @@ WRONG = {
     # a predicate, a bound
     "tile: a weaker test": (
         "tile", ("if i1 * 8 + i2 < N", "if i1 * 8 + i2 <= N"),
-        "bounds", "t reads out of bounds: index 7 for axis 0 of x, which has extent 7",
+        "bounds", "t reads out of bounds: index {N} for axis 0 of x, which has extent {N}",
     ),
     "exchange: a narrower test": (
         "exchange", ("if i0 * 64 + i1 < N:", "if i0 * 64 + i1 < N - 1:"),
@@ -510,7 +510,9 @@ def test_one_thing_wrong_is_refuted(what: str) -> None:
     name, (old, new), kind, message = WRONG[what]
     report = on(name, (old, new, 1))
     assert report.status == "refuted", str(report)
-    assert (kind, message) in [(f.kind, f.message) for f in report.findings], str(report)
+    found = [(f.kind, f.message) for f in report.findings]
+    sizes = report.findings[0].sizes
+    assert (kind, message.format(**sizes)) in found, str(report)
 
 
 def test_a_race_names_both_accesses() -> None:
@@ -563,6 +565,22 @@ def test_a_swizzle_of_another_extent_is_refuted() -> None:
     assert [(f.kind, f.message) for f in report.findings] == [
         ("layout", "the swizzle of t is no permutation of its tile: shape [8, 9]")
     ]
+
+
+def test_a_name_of_an_index_is_looked_through() -> None:
+    named = (
+        "      y[i0 * 8 + i4, i1 * 8 + i5] = t[i5, i4] * 2.0",
+        "      let c = i1 * 8 + i5\n"
+        "            y[i0 * 8 + i4, c] = t[c - i1 * 8, i4] * 2.0", 1,
+    )  # fmt: skip
+    report = on("tile", named)
+    assert (report.status, report.scope) == ("proved", "all sizes"), str(report)
+
+
+def test_a_loop_that_differs_between_threads_is_not_proved() -> None:
+    report = on("tile", ("    barrier block", "    for i9 in block_x:\n      barrier block", 1))
+    assert report.status == "unknown"
+    assert [f.message for f in report.findings] == ["an extent depends on data: block_x"]
 
 
 def test_what_depends_on_the_last_block_is_not_proved() -> None:

@@ -13,7 +13,7 @@ from loopnest.verify.exact.races import Races
 from loopnest.verify.lanes import Enumeration, NoLaunch, TooMany, Undecidable
 from loopnest.verify.model import Model
 from loopnest.verify.poly import NotAffine
-from loopnest.verify.sizes import fulfils, points_at, small_sizes
+from loopnest.verify.sizes import filled, fulfils, points_at, small_sizes
 from loopnest.verify.symbolic import NotProved, prove_order
 from loopnest.verify.witness import Witness
 
@@ -65,7 +65,7 @@ def _may_be_needed(
     try:
         prove_order(model, math, works, exchanges, dict(given), [barrier])
     except NotProved as why:
-        found = {**given, **why.sizes}
+        found = filled(model.program, given, why.sizes)
         if not why.sizes or not fulfils(model.program, found):
             return False
         return points_at(model.program, found) > budget or not _not_needed(model, found, [barrier])

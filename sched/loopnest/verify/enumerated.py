@@ -10,7 +10,7 @@ from loopnest.verify.lanes import NoLaunch, TooMany, Undecidable
 from loopnest.verify.model import Model
 from loopnest.verify.obligations import Exchange, Work
 from loopnest.verify.report import Finding, Report
-from loopnest.verify.sizes import fulfils, points_at, small_sizes
+from loopnest.verify.sizes import filled, fulfils, points_at, small_sizes
 
 MOST_SIZES = 12
 """How many sets of small sizes are looked at."""
@@ -50,7 +50,7 @@ def enumerated(
             continue
         budget -= cost
         try:
-            found = _looked_at(model, math, works, exchanges, sizes)
+            found = _looked_at(model, math, works, exchanges, sizes, both=not telling)
         except TooMany:
             continue
         except NoLaunch:
@@ -67,7 +67,8 @@ def enumerated(
         done.append(sizes)
         telling = telling or all(v for name, v in sizes.items() if name not in given)
     scope = "; ".join(map(named, done))
-    missed = [s for h in hints if fulfils(program, s := {**given, **h}) and s not in done]
+    asked = [filled(program, given, hint) for hint in hints]
+    missed = [sizes for sizes in asked if fulfils(program, sizes) and sizes not in done]
     if missed:
         where = f"it may fail at {named(missed[0])}"
         return _unknown(f"{where}, where there are too many points to look at", scope)
@@ -86,10 +87,14 @@ def _looked_at(
     works: Sequence[Work],
     exchanges: Sequence[Exchange],
     sizes: Mapping[str, int],
+    both: bool,
 ) -> list[Finding]:
-    """Return the findings at these sizes, whichever block is the last to arrive."""
+    """Return the findings at these sizes, where the last block arrives last; if `both`, the first.
+
+    That it makes no difference which one it is is seen where it is tried once.
+    """
     found: list[Finding] = []
-    for first in (False, True) if model.arrivals else (False,):
+    for first in (False, True) if model.arrivals and both else (False,):
         found += Exact(model, math, works, exchanges, sizes, first=first).findings()
         if any(f.status == "refuted" for f in found):
             break

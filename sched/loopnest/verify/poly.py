@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from loopnest.expr import Const, Expr, Op, Symbol
+from loopnest.expr import Const, Expr, Local, Op, Symbol
 
 Monomial: TypeAlias = "tuple[str, ...]"
 Poly: TypeAlias = "dict[Monomial, int]"
@@ -79,6 +79,7 @@ class Algebra:
         bounds: what is known of a parameter beside that it is not negative.
         below: digits, with the product that each is less than.
         derived: products of an index and sizes for which a variable of its own stands.
+        named: index expressions that have a name.
     """
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
@@ -90,6 +91,7 @@ class Algebra:
         self.below: dict[str, Monomial] = {}
         self.derived: dict[Monomial, str] = {}
         self.bounds: dict[str, str] = {}
+        self.named: dict[Expr, Expr] = {}
         self.divisions: list[tuple[Poly, Monomial]] = []
 
     # Expressions
@@ -111,6 +113,8 @@ class Algebra:
                     return constant(self.sizes[node.name])
                 self.symbols.add(f"p_{node.name}")
                 return variable(f"p_{node.name}")
+            case Local() if node in self.named:
+                return self.poly(self.named[node], env)
             case Op() if node.dtype.kind == "x":
                 return self.operation(node.op, [self.poly(a, env) for a in node.args])
         raise NotAffine(str(node))

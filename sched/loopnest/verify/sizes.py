@@ -28,17 +28,17 @@ def small_sizes(
     if not free:
         yield dict(given)
         return
-    step = _step(program)
+    steps = [_step(program, name) for name in free]
     seen: set[tuple[int, ...]] = set()
     primes = tuple([_PRIMES[n % len(_PRIMES)] for n in range(len(free))])
-    first = [
-        tuple([hint.get(name, prime) for name, prime in zip(free, primes, strict=True)])
-        for hint in hints
-    ]
+    first = [tuple([filled(program, given, hint)[name] for name in free]) for hint in hints]
     repeated = _repeated(program, given, free, primes)
-    widest = _widest(program, given, free, primes, step)
+    widest = _widest(program, given, free, primes)
     common = (primes, *repeated, *widest, *_candidates(len(free), _tiles(program)))
-    plain = [tuple([-(-v // step) * step for v in values]) for values in common]
+    plain = [
+        tuple([-(-v // step) * step for v, step in zip(values, steps, strict=True)])
+        for values in common
+    ]
     for values in (*first, *plain):
         sizes = {**given, **dict(zip(free, values, strict=True))}
         key = tuple(sizes.values())
@@ -47,6 +47,15 @@ def small_sizes(
             yield sizes
     if not seen:
         yield from _searched(program, given, free)
+
+
+def filled(
+    program: kir.Program, given: Mapping[str, int], hint: Mapping[str, int]
+) -> dict[str, int]:
+    """Return values of all size symbols: `given` ones, those of a hint, and small ones."""
+    free = [p.name for p in program.params if p.kind == "size" and p.name not in given]
+    small = {name: _PRIMES[n % len(_PRIMES)] for n, name in enumerate(free)}
+    return {**given, **{name: hint.get(name, value) for name, value in small.items()}}
 
 
 def fulfils(program: kir.Program, sizes: Mapping[str, int]) -> bool:
@@ -75,11 +84,12 @@ def _candidates(count: int, tiles: Sequence[int]) -> Iterator[tuple[int, ...]]:
         yield (tile,) * count
 
 
-def _step(program: kir.Program) -> int:
-    """Return a number of which sizes are a multiple, as far as assumptions ask for that."""
+def _step(program: kir.Program, name: str) -> int:
+    """Return a number of which a size is a multiple, as far as assumptions ask for that."""
     conditions = (*program.conditions, *program.requires)
     found = [int(n.args[1].value) for _, c in conditions for n in walk(c)
-             if isinstance(n, Op) and n.op == "mod" and isinstance(n.args[1], Const)]  # fmt: skip
+             if isinstance(n, Op) and n.op == "mod" and isinstance(n.args[1], Const)
+             and Symbol(name) in set(walk(n.args[0]))]  # fmt: skip
     return math.lcm(*[n for n in found if n > 0])
 
 
@@ -106,7 +116,6 @@ def _widest(
     given: Mapping[str, int],
     free: Sequence[str],
     primes: Sequence[int],
-    step: int,
 ) -> Iterator[tuple[int, ...]]:
     """Yield the largest size of each symbol at which a block is within the launch limits."""
     extents = [size for d, size in program.launch if d.is_block]
@@ -116,6 +125,7 @@ def _widest(
     for place, name in enumerate(free):
         if Symbol(name) in set(walk(threads)):
             others = {**given, **dict(zip(free, primes, strict=True))}
+            step = _step(program, name)
             most = (_least(threads, name, others, MOST_THREADS + 1) - 1) // step * step
             if most > 0:
                 yield tuple([most if n == place else p for n, p in enumerate(primes)])

@@ -75,6 +75,9 @@ class Spaces:
         for dimension in LAUNCH_DIMENSIONS:
             self.env.setdefault(LaunchIndex(dimension), {})
         for node, _ in kir.walk(program.body):
+            if isinstance(node, kir.Let) and node.var.dtype.kind == "x":
+                algebra.named[node.var] = node.value
+        for node, _ in kir.walk(program.body):
             if isinstance(node, kir.Loop):
                 self._loop(node)
         self.groups: list[Group] = []

@@ -67,6 +67,27 @@ def softmax_cpu(f):
     ln.inline_most()
 
 
+@ln.kernel(sizes={"N": 512, "D": 64})
+def plain_moments(f):
+    x = f.input("x", ("N", "D"), ln.float32)
+    mean, variance, _ = ln.welford(x, axis=1)
+    f.output(mean, "mean")
+    f.output(variance, "variance")
+
+
+@plain_moments.schedule("serial")
+def moments_serial(f):
+    """Three components advance together; nobody reads the count when all is done."""
+
+
+@plain_moments.schedule("factored")
+def moments_factored(f):
+    """Four partial moments, put together at the end."""
+    mean = f["mean"]
+    mean.split(1, 4)
+    mean.rfactor(1).compute_at(mean, 1)
+
+
 def gemm_numpy(a, b):
     return a @ b
 

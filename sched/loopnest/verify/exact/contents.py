@@ -28,6 +28,8 @@ Sums: TypeAlias = "npt.NDArray[np.uint64]"
 
 _SEED = 20231
 
+_TAKING = ("merge", "partial", "finish")
+
 MOST_STAGES = 16
 """How many stages a partial result may go through."""
 
@@ -126,6 +128,7 @@ class Contents:
         self._writes: dict[Buffer, Writes] = {}
         self._held: dict[Buffer, Held] = {}
         self._combined: dict[tuple[Site, int], Held] = {}
+        self._own: dict[Work, Held] = {}
         self._domains: dict[tuple[str, ...], tuple[Sums, dict[str, Held]]] = {}
 
     def shape(self, axes: Sequence[MathAxis]) -> tuple[int, ...]:
@@ -219,14 +222,31 @@ class Contents:
         for buffer in buffers:
             self._held[buffer] = nothing(self.writes(buffer).key.size)
             self._held[buffer].valid[:] = False
-        for _ in range(MOST_STAGES):
-            before = dict(self._held)
-            self._combined.clear()
-            for buffer in buffers:
-                self._held[buffer] = self._summed(self.writes(buffer))
-            if all(_equal(before[b], self._held[b]) for b in buffers):
+        users = {b: [w.store.storage for w in self.works if b in self._taken(w)] for b in buffers}
+        waiting = dict.fromkeys(buffers)
+        for _ in range(MOST_STAGES * len(buffers)):
+            if not waiting:
                 return
+            buffer = next(iter(waiting))
+            del waiting[buffer]
+            found = self._summed(self.writes(buffer))
+            if not _equal(self._held[buffer], found):
+                self._held[buffer] = found
+                self._combined.clear()
+                waiting.update(dict.fromkeys(users[buffer]))
         raise Undecidable("partial results depend on each other")
+
+    def _taken(self, work: Work) -> set[Buffer]:
+        """Return the buffers of the partial results that a store takes in."""
+        found: set[Buffer] = set()
+        waiting: list[Operand] = [n.operand for n in work.needs if work.kind in _TAKING]
+        while waiting:
+            operand = waiting.pop()
+            if isinstance(operand, Combined):
+                waiting += self.exchanges[operand.moment].args
+            else:
+                found.add(operand.buffer)
+        return found
 
     def _summed(self, writes: Writes) -> Held:
         size = writes.key.size
@@ -253,6 +273,18 @@ class Contents:
 
     def _added(self, work: Work) -> Held:
         """Return what a store adds to its value, at every point of its site."""
+        if work.kind in _TAKING:
+            need = work.part if work.kind == "merge" else work.needs[0]
+            if need is None:
+                raise Undecidable(f"{work.tensor.name} takes in a partial result of another tensor")
+            return self.part(work, need)
+        found = self._own.get(work)
+        if found is None:
+            found = self._own[work] = self._elements(work)
+        return found
+
+    def _elements(self, work: Work) -> Held:
+        """Return what a store adds that takes in no partial result."""
         points = self.table.space.points[work.site]
         if work.kind == "update":
             root = self.table.linear(points, work.store.coordinate, self.shape(work.tensor.root))
@@ -260,13 +292,6 @@ class Contents:
             inside = root >= 0
             sums = draw[np.where(inside, root, 0)] if draw.size else np.zeros(root.size, np.uint64)
             return Held(np.ones(root.size, np.int64), sums, inside & (draw.size > 0))
-        if work.kind == "merge":
-            need = work.part
-            if need is None:
-                raise Undecidable("a merge of nothing")
-            return self.part(work, need)
-        if work.kind in ("partial", "finish"):
-            return self.part(work, work.needs[0])
         return nothing(points.count)
 
     def part(self, work: Work, need: Need) -> Held:

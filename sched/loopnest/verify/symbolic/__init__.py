@@ -15,8 +15,9 @@ from loopnest.verify.lanes import Undecidable
 from loopnest.verify.model import Model
 from loopnest.verify.obligations import Exchange, Work
 from loopnest.verify.report import Finding
+from loopnest.verify.symbolic.instances import NotProved
 from loopnest.verify.symbolic.races import Races
-from loopnest.verify.symbolic.setting import NotProved, Setting
+from loopnest.verify.symbolic.setting import Setting
 from loopnest.verify.symbolic.values import Values
 from loopnest.verify.symbolic.wide import Alignment
 

@@ -12,7 +12,11 @@ from loopnest.verify.matching import Combined
 from loopnest.verify.model import Access, is_private, terms
 from loopnest.verify.obligations import Work
 from loopnest.verify.poly import NotAffine, Poly, constant, times
-from loopnest.verify.symbolic.setting import Instances, NotProved, Setting
+from loopnest.verify.symbolic.instances import Instances, NotProved
+from loopnest.verify.symbolic.setting import Setting
+
+NOWHERE = Instances("", (), [], [])
+"""One point without indices: for what concerns sizes alone."""
 
 
 class Claims:
@@ -108,7 +112,7 @@ class Claims:
             good.append(self.algebra.compare("lt", value, extent, str))
         outside = f"not ({' and '.join([f'({g})' for g in good])})"
         self.setting.require_present(good, at.variables)
-        found = self.setting.map(at.tuple, "", [*at.conditions, *guards, outside])
+        found = self.setting.among(at, [*guards, outside])
         self.setting.require_empty(found, f"bounds of {access}")
 
     # Claims
@@ -133,7 +137,7 @@ class Claims:
             return
         text = self.algebra.compare("ne", a, b, str)
         self.setting.require_present([text], at.variables)
-        found = self.setting.map(at.tuple, "", [*at.conditions, text])
+        found = self.setting.among(at, [text])
         self.setting.require_empty(found, "a claim")
 
     def same_element(
@@ -175,7 +179,7 @@ class Claims:
             return True
         try:
             below = self.algebra.compare("lt", top, limit, str)
-            return bool(self.setting.map("[]", "", [below]).is_empty())
+            return bool(self.setting.among(NOWHERE, [below]).is_empty())
         except NotAffine:
             return False
 

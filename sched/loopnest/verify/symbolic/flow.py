@@ -16,7 +16,8 @@ from loopnest import kir
 from loopnest.buffers import Buffer
 from loopnest.verify.model import Access, is_private
 from loopnest.verify.obligations import Work
-from loopnest.verify.symbolic.setting import Instances, NotProved, Setting
+from loopnest.verify.symbolic.instances import Instances, NotProved
+from loopnest.verify.symbolic.setting import Setting
 
 Writes: TypeAlias = "list[tuple[Work, Any]]"
 """Stores with the maps from their points to the elements."""
@@ -73,7 +74,7 @@ class Flow:
         places = [f"k{n}" for n in range(len(copy) + width)]
         same = [f"{places[copy.index(v)]} = {v}" for v in owner]
         target = f"{setting.tags[buffer]}[{', '.join(places)}]"
-        return at, setting.map(at.tuple, target, [*at.conditions, *same])
+        return at, setting.over(at, target, same)
 
     # Sources
 
@@ -143,7 +144,7 @@ class Flow:
             return pairs
         texts = [f"({' and '.join(part)})" for part in parts] or ["1 = 0"]
         order = [" or ".join(texts)]
-        return pairs.intersect(self.setting.map(at.renamed("a_"), source.renamed("b_"), order))
+        return pairs.intersect(self.setting.relation(at.renamed("a_"), source.renamed("b_"), order))
 
     def _last(
         self, at: Instances, access: Any, stores: Stores, kills: Stores, buffer: Buffer
@@ -164,19 +165,21 @@ class Flow:
 
     def pairs(self, source: Instances, at: Instances) -> Any:
         """Return the space of maps from a source to a read."""
-        return self.setting.map(source.renamed("a_"), at.renamed("b_"), []).get_space()
+        return self.setting.relation(source.renamed("a_"), at.renamed("b_")).get_space()
 
     def late(self, at: Instances, update: Instances) -> Any:
         """Return {read -> update at or after it}."""
         before = earlier(update, "b_", at, "a_", ())
-        everything = self.setting.map(at.renamed("a_"), update.renamed("b_"), [])
+        everything = self.setting.relation(at.renamed("a_"), update.renamed("b_"))
         if [] in before:
             return everything.subtract(everything)
         if not before:
             return everything
         texts = [f"({' and '.join(part)})" for part in before]
         order = [" or ".join(texts)]
-        return everything.subtract(self.setting.map(at.renamed("a_"), update.renamed("b_"), order))
+        return everything.subtract(
+            self.setting.relation(at.renamed("a_"), update.renamed("b_"), order)
+        )
 
 
 def _set_of(found: Any, access: Any) -> Any:

@@ -14,7 +14,8 @@ from loopnest import kir
 from loopnest.enums import LAUNCH_DIMENSIONS, Memory
 from loopnest.expr import Const
 from loopnest.verify.model import WARP, Site
-from loopnest.verify.symbolic.setting import Instances, NotProved, Setting
+from loopnest.verify.symbolic.instances import Instances, NotProved
+from loopnest.verify.symbolic.setting import Setting
 
 
 class Order:
@@ -80,7 +81,7 @@ class Order:
         for v in free:
             for text in self.setting.spaces.derived.get(v, {}).values():
                 conditions.append(_marked(text, "b_", (v, *tied)))
-        domain = self.setting.map(at.tuple, "", at.conditions)
+        domain = self.setting.domain(at)
         if site in self.setting.model.syncs and scope_of(site) == "warp":
             try:
                 self._all(at, conditions, domain)
@@ -90,7 +91,7 @@ class Order:
         self._all(at, conditions, domain)
 
     def _all(self, at: Instances, conditions: Sequence[str], domain: Any) -> None:
-        others = self.setting.map(at.renamed("a_"), at.renamed("b_"), conditions)
+        others = self.setting.relation(at.renamed("a_"), at.renamed("b_"), conditions)
         reached = others.intersect_domain(domain).range()
         self.setting.require_empty(reached.subtract(domain), "a divergent barrier")
 
@@ -143,17 +144,17 @@ class Order:
             return found
         width = setting.times
         start = ", ".join(["-1"] + ["0"] * (width - 1))
-        whole = setting.map(at.tuple, f"T[{start}]", at.untied)
+        whole = setting.over(at, f"T[{start}]", untied=True)
         for other in self.syncs:
             if scope_of(other) not in scopes or isinstance(other.node, kir.Shuffle):
                 continue
             barrier = setting.sites[other]
             team = [*setting.grid(barrier), *setting.block(barrier)]
-            pairs = setting.map(
+            pairs = setting.relation(
                 at.renamed("a_"), barrier.renamed("b_"), [f"a_{v} = b_{v}" for v in team]
             )
-            times = setting.map(barrier.tuple, f"T[{', '.join(barrier.time)}]", barrier.untied)
-            mine = setting.map(at.tuple, f"T[{', '.join(at.time)}]", at.untied)
+            times = setting.over(barrier, f"T[{', '.join(barrier.time)}]", untied=True)
+            mine = setting.over(at, f"T[{', '.join(at.time)}]", untied=True)
             before = pairs.apply_range(times).intersect(mine.lex_gt_map(_identity(times)))
             whole = whole.union(before)
         result = self._epochs[key] = whole.lexmax()

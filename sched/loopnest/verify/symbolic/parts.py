@@ -21,7 +21,8 @@ from loopnest.verify.matching import Combined, Operand
 from loopnest.verify.model import Access, Site
 from loopnest.verify.obligations import Exchange, Need, Work
 from loopnest.verify.symbolic.flow import Flow, Writes
-from loopnest.verify.symbolic.setting import Instances, NotProved, Setting
+from loopnest.verify.symbolic.instances import Instances, NotProved
+from loopnest.verify.symbolic.setting import Setting
 
 
 class Parts:
@@ -71,7 +72,7 @@ class Parts:
 
     def _disjoint(self, at: Instances, parts: Sequence[Any], tensor: MathTensor) -> Any:
         names = ", ".join([f"c{n}" for n in range(len(tensor.root))])
-        whole = self.setting.map(at.tuple, f"C[{names}]", ["1 = 0"])
+        whole = self.setting.relation(at.tuple, f"C[{names}]", ["1 = 0"])
         for part in parts:
             if not whole.intersect(part).is_empty():
                 raise NotProved("an element is accumulated by two statements")
@@ -129,7 +130,7 @@ class Parts:
                 adds = self.part(work, need, again.name)
         else:
             places = [setting.text(p) for p in setting.polys(work.store.coordinate)]
-            adds = setting.map(again.tuple, f"C[{', '.join(places)}]", again.conditions)
+            adds = setting.over(again, f"C[{', '.join(places)}]")
         if not chained.reverse().range_product(self.isl.UnionMap.from_map(adds)).is_injective():
             raise NotProved("an element is accumulated twice")
         self._contents[work] = adds
@@ -154,8 +155,8 @@ class Parts:
         group, held = self._exchange(exchange)
         kept = self._kept(exchange, group)
         same = [f"a_{v} = b_{v}" for v in kept]
-        members = self.setting.map(at.renamed("a_"), group.renamed("b_"), same)
-        members = members.intersect_domain(self.setting.map(at.tuple, "", at.conditions))
+        members = self.setting.relation(at.renamed("a_"), group.renamed("b_"), same)
+        members = members.intersect_domain(self.setting.domain(at))
         return members.apply_range(held[operand.component]).coalesce()
 
     def _kept(self, exchange: Exchange, group: Instances) -> list[str]:
@@ -180,7 +181,7 @@ class Parts:
         if not all(held[0].is_equal(other) for other in held[1:]):
             raise NotProved("partial results out of step")
         kept = self._kept(exchange, at)
-        key = setting.map(at.tuple, f"[{', '.join(kept)}]", at.conditions)
+        key = setting.over(at, f"[{', '.join(kept)}]")
         if not key.range_product(held[0]).is_injective():
             raise NotProved("two threads contribute one element")
         self._exchanges[exchange.site] = at, held

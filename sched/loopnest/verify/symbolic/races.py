@@ -17,8 +17,9 @@ from loopnest.enums import Memory, ParallelType
 from loopnest.verify.model import Access, Site, is_private, launch_dimensions
 from loopnest.verify.poly import constant, times
 from loopnest.verify.symbolic.flow import earlier
+from loopnest.verify.symbolic.instances import Instances, NotProved
 from loopnest.verify.symbolic.order import Order
-from loopnest.verify.symbolic.setting import Instances, NotProved, Setting
+from loopnest.verify.symbolic.setting import Setting
 
 
 class Races:
@@ -131,7 +132,7 @@ class Races:
             places = zip(setting.placed(a), setting.placed(b), strict=True)
             pairs = [*pairs, *[f"{setting.text(p, 'a_')} = {setting.text(q, 'b_')}"
                                for p, q in places]]  # fmt: skip
-        met = setting.map(first.renamed("a_"), second.renamed("b_"), pairs)
+        met = setting.relation(first.renamed("a_"), second.renamed("b_"), pairs)
         met = met.intersect_domain(setting.domain(first, a.guards))
         met = met.intersect_range(setting.domain(second, b.guards))
         if met.is_empty() or not any(self.order.has(scope) for scope in scopes):
@@ -188,7 +189,7 @@ class Races:
             conditions.append(f"{setting.text(p, 'a_')} = {setting.text(p, 'b_')}")
         dims = setting.last[node.var]
         conditions += [f"b_t_{d.value} = {self._parameter(site, d)}" for d in dims]
-        return setting.map(first.renamed("a_"), second.renamed("b_"), conditions)
+        return setting.relation(first.renamed("a_"), second.renamed("b_"), conditions)
 
     def _counter(self, site: Site, at: Instances, *, late: bool) -> Any:
         """Return points -> the counters at which their block arrives later (earlier if `late`)."""
@@ -199,9 +200,9 @@ class Races:
         if late:
             dims = setting.last[node.var]
             same += [f"b_t_{d.value} = {self._parameter(site, d)}" for d in dims]
-        pairs = setting.map(at.renamed("a_"), arrival.renamed("b_"), same)
-        mine = setting.map(at.tuple, f"T[{', '.join(at.time)}]", at.conditions)
-        theirs = setting.map(arrival.tuple, f"T[{', '.join(arrival.time)}]", arrival.conditions)
+        pairs = setting.relation(at.renamed("a_"), arrival.renamed("b_"), same)
+        mine = setting.over(at, f"T[{', '.join(at.time)}]")
+        theirs = setting.over(arrival, f"T[{', '.join(arrival.time)}]")
         ordered = mine.lex_gt_map(theirs) if late else mine.lex_lt_map(theirs)
         access = Access(site, site, node.counter, node.index, False, False)
         return pairs.intersect(ordered).apply_range(setting.access(arrival, access))
@@ -230,7 +231,7 @@ class Races:
         derived = setting.algebra.derived.values()
         others = [v for v in at.variables if v not in (*dims, *setting.block(at), *derived)]
         differ = " or ".join([f"a_{v} != b_{v}" for v in others]) or "1 = 0"
-        pairs = setting.map(at.renamed("a_"), at.renamed("b_"), [differ])
+        pairs = setting.relation(at.renamed("a_"), at.renamed("b_"), [differ])
         met = where.apply_range(where.reverse()).intersect(pairs)
         setting.require_empty(met, f"two rounds at one counter {node.counter.name}")
 
@@ -283,7 +284,7 @@ class Races:
         together = [v for v in self._named(same, first) if v in second.variables]
         distinct = " or ".join([f"a_{v} != b_{v}" for v in apart]) or "1 = 0"
         conditions = [f"({distinct})", *[f"a_{v} = b_{v}" for v in together]]
-        pairs = self.setting.map(first.renamed("a_"), second.renamed("b_"), conditions)
+        pairs = self.setting.relation(first.renamed("a_"), second.renamed("b_"), conditions)
         met = self.setting.access(first, a).apply_range(self.setting.access(second, b).reverse())
         self.setting.require_empty(met.intersect(pairs), f"a race on {b}")
 

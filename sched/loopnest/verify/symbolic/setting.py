@@ -25,60 +25,10 @@ from loopnest.verify.poly import (
 )
 from loopnest.verify.report import Finding
 from loopnest.verify.spaces import Spaces
+from loopnest.verify.symbolic.instances import Instances, NotProved
 
 MAX_OPERATIONS = 10_000_000
 """How many of isl's operations a proof may take."""
-
-
-_PRODUCT = re.compile(r"\bm\d+_")
-"""The name of a variable that stands for a product."""
-
-
-class NotProved(Exception):
-    """A fact that isl did not show; `sizes` are some at which it may fail."""
-
-    def __init__(self, what: str, sizes: dict[str, int] | None = None) -> None:
-        super().__init__(what)
-        self.sizes = sizes or {}
-
-
-class Instances:
-    """A statement's points, or a read's, as an isl tuple with constraints.
-
-    Args:
-        name: of the tuple.
-        variables: its dimensions.
-        conditions: what holds of them.
-        time: when, a text a dimension.
-        ties: those of the conditions that only say what a variable for a product is.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        variables: Sequence[str],
-        conditions: list[str],
-        time: list[str],
-        ties: Sequence[str] = (),
-    ):
-        self.name = name
-        self.variables = list(variables)
-        self.conditions = conditions
-        self.time = time
-        self.ties = ties
-
-    @property
-    def untied(self) -> list[str]:
-        """The conditions without the ties, where nothing else speaks of products."""
-        rest = [c for c in self.conditions if c not in self.ties]
-        return rest if not any(_PRODUCT.search(c) for c in rest) else self.conditions
-
-    @property
-    def tuple(self) -> str:
-        return f"{self.name}[{', '.join(self.variables)}]"
-
-    def renamed(self, mark: str) -> str:
-        return f"{self.name}[{', '.join([mark + v for v in self.variables])}]"
 
 
 class Setting:
@@ -168,17 +118,37 @@ class Setting:
     def text(self, p: Poly, mark: str = "") -> str:
         return self.algebra.text(p, lambda v: mark + v)
 
-    def map(self, domain: str, target: str, conditions: Sequence[str]) -> Any:
-        """Return ``{ domain -> target : conditions }``, or a set where `target` is empty."""
-        parts = [f"({c})" for c in (*conditions, self.algebra.context(), self.assumed)]
+    def relation(self, domain: str, target: str, conditions: Sequence[str] = ()) -> Any:
+        """Return ``{ domain -> target : conditions }``, or a set where `target` is empty.
+
+        Nothing else is known of it, of sizes neither.
+        """
         head = ", ".join([*sorted(self.algebra.symbols), *self.algebra.products.values()])
         inner = f"{domain} -> {target}" if target else domain
-        text = f"[{head}] -> {{ {inner} : {' and '.join(parts)} }}"
+        rest = f" : {' and '.join([f'({c})' for c in conditions])}" if conditions else ""
+        text = f"[{head}] -> {{ {inner}{rest} }}"
         found = self._read_texts.get(text)
         if found is None:
             kind = self.isl.Map if target else self.isl.Set
             found = self._read_texts[text] = kind.read_from_str(self.ctx, text)
         return found
+
+    def domain(self, at: Instances, guards: Guards = (), *, untied: bool = False) -> Any:
+        """Return the set of points, for sizes that fulfil what is assumed."""
+        conditions = at.untied if untied else at.conditions
+        context = [*conditions, *self.guards(guards), self.algebra.context(), self.assumed]
+        return self.relation(at.tuple, "", context)
+
+    def over(
+        self, at: Instances, target: str, extra: Sequence[str] = (), *, untied: bool = False
+    ) -> Any:
+        """Return the map from points to `target`, under conditions beside theirs."""
+        found = self.relation(at.tuple, target, extra)
+        return found.intersect_domain(self.domain(at, untied=untied))
+
+    def among(self, at: Instances, extra: Sequence[str]) -> Any:
+        """Return the set of points of which some conditions hold."""
+        return self.relation(at.tuple, "", extra).intersect(self.domain(at))
 
     def require_empty(self, found: Any, what: str) -> None:
         """Raise NotProved where a set of counterexamples has a point."""
@@ -283,7 +253,7 @@ class Setting:
         return self.depth + sum(len(g.digits) for g in self.spaces.groups)
 
     def schedule(self, at: Instances) -> Any:
-        return self.map(at.tuple, f"[{', '.join(at.time)}]", at.conditions)
+        return self.over(at, f"[{', '.join(at.time)}]")
 
     def launched(self) -> list[str]:
         """Return that every launch dimension has a thread: else nothing is launched."""
@@ -327,11 +297,7 @@ class Setting:
             parts = [*self._copy(access), *parts]
         self.require_present(parts, at.variables)
         target = f"{self.tags[access.buffer]}[{', '.join(parts)}]"
-        return self.map(at.tuple, target, [*at.conditions, *self.guards(access.guards)])
-
-    def domain(self, at: Instances, guards: Guards = ()) -> Any:
-        """Return the set of points at which an access happens."""
-        return self.map(at.tuple, "", [*at.conditions, *self.guards(guards)])
+        return self.over(at, target, self.guards(access.guards))
 
     def placed(self, access: Access) -> list[Poly]:
         """Return the place of an access in its copy."""

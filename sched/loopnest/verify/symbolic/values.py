@@ -21,8 +21,9 @@ from loopnest.verify.poly import Poly, constant, variable
 from loopnest.verify.report import Finding
 from loopnest.verify.symbolic.claims import Claims
 from loopnest.verify.symbolic.flow import Flow, Writes
+from loopnest.verify.symbolic.instances import Instances, NotProved
 from loopnest.verify.symbolic.parts import Parts
-from loopnest.verify.symbolic.setting import Instances, NotProved, Setting
+from loopnest.verify.symbolic.setting import Setting
 
 
 class Values:
@@ -106,7 +107,7 @@ class Values:
                 raise NotProved(f"the source of a read of {tensor.name}")
             for a, b in zip(self.setting.polys(work.element), element, strict=True):
                 differ = f"{self.setting.text(a, 'a_')} != {self.setting.text(b, 'b_')}"
-                bad = self.setting.map(source.renamed("a_"), at.renamed("b_"), [differ])
+                bad = self.setting.relation(source.renamed("a_"), at.renamed("b_"), [differ])
                 self.setting.require_empty(part.intersect(bad), f"an element of {tensor.name}")
 
     # The domain of a reduction
@@ -125,7 +126,7 @@ class Values:
         setting = self.setting
         names = [f"c{n}" for n in range(len(tensor.root))]
         env: dict[Expr, Poly] = {Coordinate(n): variable(name) for n, name in enumerate(names)}
-        conditions = list(at.conditions)
+        conditions: list[str] = []
         for name, axis in zip(names, tensor.root, strict=True):
             extent = setting.text(setting.algebra.poly(axis.extent, {}))
             conditions.append(f"0 <= {name} < {extent}")
@@ -133,7 +134,7 @@ class Values:
             if axis.kind is not IterKind.BROADCAST:
                 p = setting.algebra.poly(place, env)
                 conditions.append(f"{setting.text(p)} = {setting.text(value)}")
-        return setting.map(at.tuple, f"C[{', '.join(names)}]", conditions)
+        return setting.over(at, f"C[{', '.join(names)}]", conditions)
 
     # Updates of several components
 
@@ -200,7 +201,7 @@ class Values:
         at = Instances("OUT", names, conditions, last + ["0"] * (setting.times - 1))
         place = setting.place(buffer, [variable(v) for v in names] or [constant(0)])
         target = f"{setting.tags[buffer]}[{', '.join(map(setting.text, place))}]"
-        access = setting.map(at.tuple, target, conditions)
+        access = setting.over(at, target)
         self._value(at, access, buffer, tensor, [variable(v) for v in names])
         self._once(name, self.flow.writes(buffer))
 

@@ -7,7 +7,8 @@ import math
 from loopnest.buffers import Buffer
 from loopnest.expr import Const, Op, Symbol
 from loopnest.verify.poly import Monomial, NotAffine, Poly, as_constant, plus, times, variable
-from loopnest.verify.symbolic.setting import Instances, NotProved, Setting
+from loopnest.verify.symbolic.instances import Instances, NotProved
+from loopnest.verify.symbolic.setting import Setting
 from loopnest.verify.wide import Wide, wide_of
 
 
@@ -99,7 +100,7 @@ class Alignment:
             raise NotProved(what) from None
         odd = f"{text} - {lanes} * floor({text}/{lanes}) > 0"
         self.setting.require_present([text], at.variables)
-        found = self.setting.map(at.tuple, "", [*at.conditions, odd])
+        found = self.setting.among(at, [odd])
         self.setting.require_empty(found, what)
 
     def _known(self, monomial: Monomial) -> int:
