@@ -63,8 +63,9 @@ class Interpreter:
                 self._known.clear()
             found = self._known[key] = Expansions(Setting(self.program, sizes))
         # One thread stands for an empty launch: it has no order.
-        if thread_order is None or found.setting.is_empty:
-            Machine(found, arrays, scalars, self.races).run()
+        empty = found.setting.is_empty  # what stands for its threads is none of them
+        if thread_order is None or empty:
+            Machine(found, arrays, scalars, self.races and not empty).run()
         else:
             OrderedMachine(found, arrays, scalars, thread_order).run()
 
