@@ -58,11 +58,14 @@ def lower(fusion: Fusion) -> Lowered:
         first = _Run(fusion, fusion.facts, whole_vectors=True)
         if not first.indexer.requires:
             return first.lowered()
-        facts, tests = fusion.facts, []
-        for text, (size, width, test) in first.indexer.requires.items():
+        facts = fusion.facts
+        for size, width, _ in first.indexer.requires.values():
             facts = facts.with_divisor(size, width)
-            tests.append((text, test))
-        whole = _Run(fusion, facts, whole_vectors=True).lowered()
+        second = _Run(fusion, facts, whole_vectors=True)
+        # What is known may give sizes another form, and that other requirements.
+        requires = {**first.indexer.requires, **second.indexer.requires}
+        tests = [(text, test) for text, (_, _, test) in requires.items()]
+        whole = second.lowered()
         lanes = _Run(fusion, fusion.facts, whole_vectors=False).lowered()
         program = replace(whole.program, requires=tuple(tests))
         return replace(whole, program=program, scalar=lambda: lanes)
