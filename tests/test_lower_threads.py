@@ -210,6 +210,18 @@ def test_rule_39_across_blocks_global_memory_and_a_grid_barrier() -> None:
     assert ln.lower(f).program.is_cooperative
 
 
+def test_an_output_in_place_is_read_in_other_blocks_after_a_grid_barrier() -> None:
+    """It lies in an input's buffer, whose elements now cross blocks too."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N",), ln.float32)
+        doubled = f.output(x * 2.0, "y", inplace=x)
+        z = f.output(doubled + 1.0, "z")
+    z.parallelize({0: PT.grid_x})
+    assert barriers(f) == [("grid", 0)]
+    doubled.compute_at(z, -1)
+    assert barriers(f) == []
+
+
 def test_rule_40_a_buffer_that_a_loop_uses_again_has_a_second_barrier() -> None:
     """At the loop's end, and only in a real loop."""
     f, (t, y) = chain("N", 32, 64)

@@ -81,8 +81,7 @@ def _shared(tree: Tree) -> frozenset[Buffer]:
             loaded.update(load.buffer for load in loads(value))
     return frozenset(
         b for b in stored
-        if b.memory is Memory.SHARED
-        or (b.memory is Memory.GLOBAL and b.kind != "input" and b in loaded)
+        if b.memory is Memory.SHARED or (b.memory is Memory.GLOBAL and b in loaded)
     )  # fmt: skip
 
 
