@@ -126,7 +126,8 @@ class Store:
         value: converted to the buffer's type.
         tensor: the name of the tensor that is computed.
         role: "define" (a pointwise value), "init" (the identity of a reduction), "update" (one
-            step of a reduction) or "finish" (a reduction's result, rounded once).
+            step of a reduction), "finish" (a reduction's result, rounded once) or "fill" (a
+            constant where the element lies outside of the tensor).
         coordinate: the element of the tensor's root domain that this claims to compute.
     """
 

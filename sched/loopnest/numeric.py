@@ -68,6 +68,22 @@ def evaluate_expr(root: Expr, env: Mapping[Expr, Values]) -> Values:
     return done[root]
 
 
+def fold(value: Expr) -> Expr:
+    """Return an expression with every operation on literals carried out; -0 counts as 0."""
+    done: dict[Expr, Expr] = {}
+    for node in walk(value):
+        args = tuple([done[a] for a in node.args])
+        made = node
+        if isinstance(node, Op):
+            made = Op(node.op, args, node.dtype)
+            if args and all(isinstance(a, Const) for a in args):
+                with np.errstate(all="ignore"):
+                    found = rounded(evaluate_expr(made, {}), node.dtype).item()
+                made = Const(found + 0 if found == 0 else found, node.dtype)
+        done[node] = made
+    return done[value]
+
+
 def _convert(node: Op, values: Values) -> Values:
     if node.dtype.is_bool:
         return np.not_equal(values, 0)

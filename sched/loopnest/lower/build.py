@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from loopnest.enums import Memory
-from loopnest.expr import Index
-from loopnest.kir import Allocate, Barrier, Loop, Stmt
+from loopnest.enums import Memory, ParallelType
+from loopnest.expr import Index, all_of
+from loopnest.kir import Allocate, Barrier, If, Loop, Stmt, Store
 from loopnest.lower.allocation import Storage
 from loopnest.lower.groups import LoopSpec
 from loopnest.lower.indexing import Indexer
 from loopnest.lower.nest import Compute, LoopNode, Nest, NestItem
-from loopnest.lower.predicates import Piece, lift, seal
+from loopnest.lower.predicates import Piece, lift, seal, uses
 from loopnest.lower.tree import Guarded, Tree, TreeItem
 from loopnest.schedule.loop_groups import LoopGroup
 from loopnest.tensor import TensorView
@@ -92,9 +92,23 @@ def _pieces(tree: Tree, lifted: bool) -> list[Piece]:
         elif isinstance(item, (Allocate, Barrier)):
             pieces.append(Piece(item, {}))
         elif isinstance(item, Guarded):
-            terms = {term.condition: term for term in item.terms}
-            pieces.extend(Piece(s, dict(terms)) for s in item.statements)
+            pieces.extend(_guarded_pieces(item))
     return pieces
+
+
+def _guarded_pieces(item: Guarded) -> Iterator[Piece]:
+    """Yield the statements; one that has a fill with both of its cases."""
+    terms = {term.condition: term for term in item.terms}
+    if item.fill is None:
+        yield from (Piece(s, dict(terms)) for s in item.statements)
+        return
+    inside = {c: t for c, t in terms.items() if t.inside is not None}
+    (store,) = item.statements
+    assert isinstance(store, Store)
+    other = replace(store, value=item.fill, role="fill")
+    reasons = "; ".join(dict.fromkeys(t.reason for t in inside.values()))
+    both = If(all_of(inside), (store,), (other,), reasons, store.origin)
+    yield Piece(both, {c: t for c, t in terms.items() if c not in inside})
 
 
 def _loop_piece(tree: Tree, lifted: bool) -> Piece:
@@ -103,7 +117,17 @@ def _loop_piece(tree: Tree, lifted: bool) -> Piece:
     pieces = _pieces(tree, lifted)
     outside = lift(pieces, tree.var) if lifted else {}
     loop = Loop(tree.var, tree.spec.parallel, tree.spec.axis, seal(pieces), tree.spec.origin)
-    return Piece(loop, dict(outside))
+    made = _both_outside(loop) if tree.spec.parallel is ParallelType.vectorize else loop
+    return Piece(made, dict(outside))
+
+
+def _both_outside(loop: Loop) -> Stmt:
+    """Return a loop over lanes with the one test of all lanes around it, in both of its cases."""
+    match loop.body:
+        case (If(orelse=(_, *_)) as test,) if not uses(test.condition, loop.var):
+            whole, rest = replace(loop, body=test.body), replace(loop, body=test.orelse)
+            return replace(test, body=(whole,), orelse=(rest,))
+    return loop
 
 
 def _collective_piece(tree: Tree, lifted: bool) -> Piece:

@@ -277,7 +277,8 @@ def _guarded(
         made = [map_expressions(s, rename) for s in item.statements]
         placed = tuple([place(s) if isinstance(s, Store) else s for s in made])
         terms = [replace(t, condition=rename(t.condition)) for t in item.terms]
-        return Guarded(placed, (*(t for t in terms if t.condition is not TRUE), *guard))
+        kept = tuple([t for t in terms if t.condition is not TRUE])
+        return replace(item, statements=placed, terms=(*kept, *guard))
     assert isinstance(item, (Allocate, Barrier))
     return item
 

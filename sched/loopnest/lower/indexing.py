@@ -401,8 +401,13 @@ class Indexer:
         size = self.algebra.simplify(axis.size)
         condition = self.algebra.lt(self._first_lane(env.tensor, value, size), size)
         if condition is not TRUE:
-            name = env.tensor.name
-            terms[condition] = Term(condition, f"{name}: {how} need not divide {size}")
+            name, root = env.tensor.name, axis.definition is None
+            terms[condition] = Term(
+                condition,
+                f"{name}: {how} need not divide {size}",
+                self.algebra.lt(value, size) if root else None,
+                folded=not (axis.is_iteration and axis in env.tensor.domain.root),
+            )
 
     def _first_lane(self, tensor: TensorView, value: Expr, size: Expr) -> Expr:
         """Return the index to test: that of iteration 0 where all of an inner loop agree.

@@ -19,6 +19,7 @@ from loopnest.lower.checks import check_plan
 from loopnest.lower.circular import circulate
 from loopnest.lower.crossing import BlockStage, block_stage, last_blocks
 from loopnest.lower.exchange import Names
+from loopnest.lower.fills import fill_copies
 from loopnest.lower.groups import Plan, group_loops
 from loopnest.lower.indexing import Indexer
 from loopnest.lower.inplace import check_inplace
@@ -42,13 +43,14 @@ def lower(fusion: Fusion) -> Lowered:
     2. nest: the ordered tree with numbered indices; a buffer's home is a place in it.
     3. allocation: buffers and their shapes; an access is an index into a shape.
     4. indexing: statements, and the terms of their predicates, from the transforms.
-    5. circular buffers: what runs ahead moves, with its indices and tests.
-    6. aliases: lives of buffers are known now.
-    7. barriers: what crosses threads is ordered; asks the indices which threads meet.
-    8. addresses: flat offsets, once the barriers need no index a dimension any more.
-    9. predicates: tests placed as far out as they go, but over no barrier.
-    10. unswitch: doubles bodies, so it comes after them.
-    11. renumber: names alone.
+    5. fills: the tests that are needless where copies hold a constant outside of their tensor.
+    6. circular buffers: what runs ahead moves, with its indices and tests.
+    7. aliases: lives of buffers are known now.
+    8. barriers: what crosses threads is ordered; asks the indices which threads meet.
+    9. addresses: flat offsets, once the barriers need no index a dimension any more.
+    10. predicates: tests placed as far out as they go, but over no barrier.
+    11. unswitch: doubles bodies, so it comes after them.
+    12. renumber: names alone.
 
     Raises:
         LoweringError: no kernel exists for this schedule.
@@ -92,7 +94,8 @@ class _Run:
     def lowered(self) -> Lowered:
         """Return the result of the remaining passes."""
         plan = self.plan
-        spaced = share_space(circulate(self.plain, self.nest, self.storage))
+        filled = fill_copies(self.plain, plan)
+        spaced = share_space(circulate(filled, self.nest, self.storage))
         synced = insert_barriers(spaced, plan, self.indexer.arrivals())
         indexed = flatten_addresses(synced, plan.algebra)
         program = _program(plan, self.storage, self.meetings)

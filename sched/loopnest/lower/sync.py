@@ -304,7 +304,8 @@ def _guard(item: TreeItem, renamed: Mapping[Expr, Expr], term: Term | None) -> T
             statements = tuple([map_expressions(s, rename) for s in item.statements])
             terms = _renamed(item.terms, rename)
             free = all(_is_private_start(s) for s in item.statements)
-            return Guarded(statements, terms if free or term is None else (*terms, term))
+            terms = terms if free or term is None else (*terms, term)
+            return replace(item, statements=statements, terms=terms)
         case Allocate() | Barrier():
             return item
     return item

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from loopnest.expr import Expr, Index
+from loopnest.expr import Const, Expr, Index
 from loopnest.kir import Allocate, Arrive, Barrier, Collective, Let, Shuffle, Store
 from loopnest.lower.groups import LoopSpec
 from loopnest.lower.nest import Compute
@@ -13,10 +13,20 @@ from loopnest.lower.nest import Compute
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One term of a predicate, and why it is needed."""
+    """One term of a predicate, and why it is needed.
+
+    Args:
+        condition: what must hold.
+        reason: for people.
+        inside: where it keeps to a root axis of the tensor, the test of each element alone (one
+            lane of a vector may stand for all in `condition`).
+        folded: whether elements beyond that axis would be folded into a result.
+    """
 
     condition: Expr
     reason: str
+    inside: Expr | None = None
+    folded: bool = False
 
 
 Simple: TypeAlias = "Store | Let | Shuffle | Arrive"
@@ -24,10 +34,14 @@ Simple: TypeAlias = "Store | Let | Shuffle | Arrive"
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Guarded:
-    """Statements under the conjunction of `terms`."""
+    """Statements under the conjunction of `terms`.
+
+    With `fill`, where elements lie beyond the tensor (`Term.inside`) they are stored that instead.
+    """
 
     statements: tuple[Simple, ...]
     terms: tuple[Term, ...]
+    fill: Const | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -108,6 +108,10 @@ def match(site: Site, tensor: MathTensor, kind: str) -> Found:
     store = site.node
     assert definition is not None
     assert isinstance(store, kir.Store)
+    if kind == "fill":
+        if not isinstance(store.value, Const):
+            raise Mismatch("value", False, f"fills {tensor.name} with '{store.value}'")
+        return Found(site)
     if kind == "define" and tensor.accumulates:
         raise Mismatch("value", True, f"is no accumulation of {tensor.name}")
     if kind != "define" and not definition.reducer:

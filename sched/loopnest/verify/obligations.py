@@ -20,14 +20,14 @@ from loopnest.math_snapshot import MathDefinition, MathSnapshot, MathTensor, at
 from loopnest.verify.matching import Combined, Found, Mismatch, Operand, combined, match
 from loopnest.verify.model import Access, Model, Site, reads_memory
 
-Kind: TypeAlias = 'Literal["define", "init", "update", "merge", "partial", "finish"]'
+Kind: TypeAlias = 'Literal["define", "fill", "init", "update", "merge", "partial", "finish"]'
 
 Demand: TypeAlias = 'Literal["whole", "own", "part"]'
 """What a read must find: a tensor's element, the partial result that is continued, or any part."""
 
 _KINDS: Mapping[str, Kind] = {
-    "define": "define", "init": "init", "update": "update", "partial": "partial",
-    "finish": "finish",
+    "define": "define", "fill": "fill", "init": "init", "update": "update",
+    "partial": "partial", "finish": "finish",
 }  # fmt: skip
 
 
@@ -56,7 +56,8 @@ class Work:
         site: the store's.
         store: the store.
         tensor: what it claims to compute.
-        kind: its role; "merge" is an update by another partial result of the same reduction.
+        kind: its role; "merge" is an update by another partial result of the same reduction, "fill"
+            stores a constant at an element that lies outside of the tensor.
         write: its write.
         element: the logical index that it claims; empty for "init" and "partial".
         needs: its reads.
@@ -75,7 +76,7 @@ class Work:
     @property
     def is_final(self) -> bool:
         """Whether it stores a whole value, no partial result of a reduction."""
-        return self.kind in ("define", "finish")
+        return self.kind in ("define", "fill", "finish")
 
     @property
     def starts(self) -> bool:

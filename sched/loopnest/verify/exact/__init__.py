@@ -71,6 +71,8 @@ class Exact:
             whole = work.kind not in ("init", "partial")
             if whole and work.store.storage.memory is Memory.GLOBAL:
                 yield from self._claim(work)
+            if work.kind == "fill":
+                yield from self._fill(work)
         yield from misaligned(self.table)
         yield from self._declarations()
         yield from Flow(self.contents).findings()
@@ -172,6 +174,19 @@ class Exact:
                 f"and claims {element}"
             )
             yield self.witness.point("claim", message, work.write, mark.points, p)
+
+    def _fill(self, work: Work) -> Iterator[Finding]:
+        """Check that a constant is stored outside of a tensor only."""
+        points = self.space.points[work.site]
+        root = self.table.linear(
+            points, work.store.coordinate, self.contents.shape(work.tensor.root)
+        )
+        bad = np.flatnonzero(root >= 0)
+        if bad.size:
+            p = int(bad[0])
+            element = [int(self.table.array(points, e)[p]) for e in work.element]
+            message = f"{work.tensor.name}{element} is stored as the constant {work.store.value}"
+            yield self.witness.point("value", message, work.write, points, p)
 
     def _equalities(self) -> Iterator[Finding]:
         for work in self.works:

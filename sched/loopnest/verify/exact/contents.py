@@ -19,6 +19,7 @@ from loopnest.buffers import Buffer
 from loopnest.math_snapshot import MathAxis, MathSnapshot, MathTensor
 from loopnest.verify.domains import logical_numbers
 from loopnest.verify.exact.marks import OUTSIDE, Marks, Table
+from loopnest.verify.exact.outside import Outside
 from loopnest.verify.lanes import Array, Flags, Undecidable, number
 from loopnest.verify.matching import Combined, Operand
 from loopnest.verify.model import Access, Site
@@ -130,6 +131,7 @@ class Contents:
         self._combined: dict[tuple[Site, int], Held] = {}
         self._own: dict[Work, Held] = {}
         self._domains: dict[tuple[str, ...], tuple[Sums, dict[str, Held]]] = {}
+        self.outside = Outside(self)
 
     def shape(self, axes: Sequence[MathAxis]) -> tuple[int, ...]:
         """Return extents as numbers."""
@@ -289,9 +291,10 @@ class Contents:
         if work.kind == "update":
             root = self.table.linear(points, work.store.coordinate, self.shape(work.tensor.root))
             draw = self.weights(work.tensor)
-            inside = root >= 0
-            sums = draw[np.where(inside, root, 0)] if draw.size else np.zeros(root.size, np.uint64)
-            return Held(np.ones(root.size, np.int64), sums, inside & (draw.size > 0))
+            inside = (root >= 0) & (draw.size > 0)
+            sums = np.zeros(root.size, np.uint64)
+            sums[inside] = draw[root[inside]]
+            return Held(inside.astype(np.int64), sums, inside | self.outside.neutral(work))
         return nothing(points.count)
 
     def part(self, work: Work, need: Need) -> Held:

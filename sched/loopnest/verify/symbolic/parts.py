@@ -3,7 +3,8 @@
 What a reader finds is a map from it to these elements:
 
 - a start (an init, or a partial result that is stored) holds what it took, an init nothing;
-- an update adds the element at its coordinate, a merge what the other partial result holds;
+- an update adds the element at its coordinate (beyond its domain, nothing: see `outside`), a merge
+  what the other partial result holds;
 - a collective holds the union over its group of threads.
 
 Each stage must be disjoint: then a map that equals the wanted domain covers it exactly once.
@@ -22,6 +23,7 @@ from loopnest.verify.model import Access, Site
 from loopnest.verify.obligations import Exchange, Need, Work
 from loopnest.verify.symbolic.flow import Flow, Writes
 from loopnest.verify.symbolic.instances import Instances, NotProved
+from loopnest.verify.symbolic.outside import Outside
 from loopnest.verify.symbolic.setting import Setting
 
 
@@ -32,8 +34,9 @@ class Parts:
         NotProved, NotAffine: it could not be shown that stages are disjoint.
     """
 
-    def __init__(self, setting: Setting, flow: Flow) -> None:
+    def __init__(self, setting: Setting, flow: Flow, outside: Outside) -> None:
         self.setting, self.flow, self.isl = setting, flow, setting.isl
+        self.outside = outside
         self._contents: dict[Work, Any] = {}
         self._chains: dict[Work, tuple[Instances, Any]] = {}
         self._exchanges: dict[Site, tuple[Instances, list[Any]]] = {}
@@ -130,7 +133,8 @@ class Parts:
                 adds = self.part(work, need, again.name)
         else:
             places = [setting.text(p) for p in setting.polys(work.store.coordinate)]
-            adds = setting.over(again, f"C[{', '.join(places)}]")
+            within = self.outside.folded(work)
+            adds = setting.over(again, f"C[{', '.join(places)}]", within)
         if not chained.reverse().range_product(self.isl.UnionMap.from_map(adds)).is_injective():
             raise NotProved("an element is accumulated twice")
         self._contents[work] = adds

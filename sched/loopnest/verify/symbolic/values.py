@@ -22,6 +22,7 @@ from loopnest.verify.report import Finding
 from loopnest.verify.symbolic.claims import Claims
 from loopnest.verify.symbolic.flow import Flow, Writes
 from loopnest.verify.symbolic.instances import Instances, NotProved
+from loopnest.verify.symbolic.outside import Outside
 from loopnest.verify.symbolic.parts import Parts
 from loopnest.verify.symbolic.setting import Setting
 
@@ -37,10 +38,12 @@ class Values:
         self.setting, self.isl = setting, setting.isl
         self.claims = Claims(setting)
         self.flow = Flow(setting)
-        self.parts = Parts(setting, self.flow)
+        self.outside = Outside(setting, self.flow)
+        self.parts = Parts(setting, self.flow, self.outside)
 
     def prove(self) -> None:
         """Prove every read, and every output."""
+        self.outside.prove()
         for work in self.setting.works:
             for need in work.needs:
                 self._need(work, need)
