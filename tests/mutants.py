@@ -61,7 +61,7 @@ KINDS = CORE | {"launch", "stride", "vector", "barrier", "shuffle", "arrival", "
 
 predicate   drop, weaken (< to <=) or narrow a term of a test or of a `where`; an index off in it
 init        drop the store that a reduction starts with
-identity    start a reduction from another value
+identity    start a reduction from another value, or fill a copy with it
 store       drop any other store
 index       drop or change a term of an index of a store or a load
 claim       change what a statement declares: the coordinate of a store, the threads of a collective
@@ -178,8 +178,8 @@ def _of_store(program: Program, node: Store) -> Iterator[Mutant]:
     for kind, text, value in _values(node.value):
         yield Mutant(kind, text, replaced(program, node, replace(node, value=value)), node)
     for place, index in enumerate(node.coordinate):
-        if isinstance(index, Const):
-            continue
+        if isinstance(index, Const) or node.role == "fill":
+            continue  # a fill claims no more than that it lies outside
         other = Op("add", (index, integer(1)), dtypes.index)
         changed = (*node.coordinate[:place], other, *node.coordinate[place + 1 :])
         text = f"claim of {node.tensor}: axis {place}"
@@ -199,6 +199,10 @@ def _dropped(program: Program, node: Store) -> Iterator[Mutant]:
     else:
         text = f"drop {node.storage.name}"
         yield Mutant("store", text, replaced(program, node, None), node)
+    if node.role == "fill" and isinstance(node.value, Const):
+        other = Const(node.value.value == 0, node.value.dtype)
+        text = f"fill {node.storage.name} with {other}"
+        yield Mutant("identity", text, replaced(program, node, replace(node, value=other)), node)
 
 
 def _values(value: Expr) -> Iterator[tuple[str, str, Expr]]:
