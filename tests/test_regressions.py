@@ -221,3 +221,18 @@ def test_loop_runs_for_every_output_of_one_definition() -> None:
     expected = meaning(f)
     f.inline_most()
     assert check(f, expected) == ""
+
+
+def test_a_doubled_body_keeps_its_values_apart_from_its_twin() -> None:
+    """Only one of the two bodies of an unswitch loop runs across the threads on "c"."""
+    with ln.Fusion() as f:
+        x = f.input("x", ("M", "N"), ln.float32)
+        t = x * 2.0
+        y = f.output(ln.sum(t, 1), "y")
+    expected = meaning(f)
+    y.split(1, 5)
+    t.compute_at(y, 3)
+    y.axis(1).parallelize(ParallelType.unswitch)
+    y.axis(2).parallelize(ParallelType.block_x)
+    ln.parallelize_like(y)
+    assert check(f, expected) == ""

@@ -29,6 +29,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from loopnest import dtypes
+from loopnest.buffers import Buffer
 from loopnest.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
 from loopnest.errors import InternalError
 from loopnest.expr import (
@@ -37,6 +38,7 @@ from loopnest.expr import (
     Expr,
     Index,
     LaunchIndex,
+    Load,
     Local,
     Op,
     rewrite,
@@ -52,6 +54,7 @@ from loopnest.kir import (
     Program,
     Shuffle,
     Stmt,
+    Store,
     holds_sync,
     map_expressions,
 )
@@ -137,7 +140,8 @@ def _names(program: Program, body: tuple[Stmt, ...]) -> set[str]:
 class _Flat:
     """The statements of one thread, without loops over launch dimensions and collectives.
 
-    No two names are spelled alike after it, for what stood in bodies of its own may now meet.
+    No two names are spelled alike after it, for what stood in bodies of its own may now meet; for
+    the same reason a LOCAL buffer that two bodies make (`unswitch` doubles them) becomes two.
     """
 
     def __init__(self, program: Program, launch: Mapping[ParallelType, Index]) -> None:
@@ -148,6 +152,7 @@ class _Flat:
         }
         self.spelled: dict[Local, Local] = {}
         self.taken: set[str] = set()
+        self.made: dict[Buffer, Buffer] = {}
         self.has_blocks = any(d.is_grid for d in launch)
         self.has_threads = any(d.is_block for d in launch)
 
@@ -156,7 +161,13 @@ class _Flat:
         return tuple([made for node in body for made in self._statement(node)])
 
     def _value(self, value: Expr) -> Expr:
-        return rewrite(value, self.known.get)
+        return rewrite(value, self._known)
+
+    def _known(self, node: Expr) -> Expr | None:
+        if isinstance(node, Load) and self.made.get(node.buffer, node.buffer) is not node.buffer:
+            index = tuple([self._value(i) for i in node.args])
+            return Load(self.made[node.buffer], index, node.flat)
+        return self.known.get(node)
 
     def _statement(self, node: Stmt) -> Iterable[Stmt]:
         match node:
@@ -179,7 +190,20 @@ class _Flat:
                 made = map_expressions(node, self._value)
                 assert isinstance(made, (Let, Shuffle, Arrive))
                 return (replace(made, var=self._spelled(node.var)),)
+            case Allocate():
+                return (self._allocate(node),)
+            case Store():
+                storage = self.made.get(node.storage, node.storage)
+                return (replace(map_expressions(node, self._value), storage=storage),)
         return (map_expressions(node, self._value),)
+
+    def _allocate(self, node: Allocate) -> Allocate:
+        buffer = node.storage
+        if buffer in self.made and buffer.memory is Memory.LOCAL:
+            self.made[buffer] = replace(buffer)
+        else:
+            self.made[buffer] = buffer
+        return replace(node, storage=self.made[buffer])
 
     def _spelled(self, var: Local) -> Local:
         found = self.spelled.get(var)
