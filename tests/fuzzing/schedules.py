@@ -4,7 +4,8 @@ A schedule has a style, so that all depths are reached: "free" takes any call at
 transforms one tensor, carries that to others, inlines, and binds loops at last, as people do;
 "place" mostly moves tensors into each other's loops; "reduce" works on reductions; "threads" gives
 all tensors the tiled loops of one and binds these to grid, block and lanes; "blocks" lets values
-cross threads: shared memory, and reductions over the threads of a block and over blocks.
+cross threads: shared memory, and reductions over the threads of a block and over blocks; "copies"
+gives reductions tiles of what they read.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fuzzing.program import Session
 Report = Callable[[str, str], None]
 
 _STYLES = ["free", "free", "tile", "tile", "place", "place", "reduce"]
-_STYLES += ["threads"] * 3 + ["blocks"] * 4
+_STYLES += ["threads"] * 3 + ["blocks"] * 4 + ["copies"] * 2
 _FACTORS = ["1", "2", "2", "3", "4", "4", "5", "8", "16"]
 _BAD_FACTORS = ["0", "-1", '"Q"', "2.5", "True", "None"]
 _THREADS = ["grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"]
@@ -48,7 +49,7 @@ class ScheduleWriter:
         """
         calls = {
             "free": self._free, "tile": self._tile, "place": self._place, "reduce": self._reduce,
-            "threads": self._threads, "blocks": self._blocks,
+            "threads": self._threads, "blocks": self._blocks, "copies": self._copies,
         }[self.style]  # fmt: skip
         for line in calls():
             self._attempt(line)
@@ -205,6 +206,32 @@ class ScheduleWriter:
             yield self._weighted([(self._compute_at, 4), (self._inline_at, 1), (self._most, 2)])
         if rng.random() < 0.5:
             yield from self._bind(self._tensor())
+
+    def _copies(self) -> Iterator[str]:
+        rng = self.rng
+        ref = self._reduction()
+        made: list[str] = []
+        for _ in range(rng.randint(1, 2)):
+            name = self._new("c")
+            yield f"{name} = {self._above(ref)}.cache_after()"
+            if name in self.session.tensors:
+                made.append(name)
+        for _ in range(rng.randint(1, 3)):
+            yield f"{ref}.split({self._axis(ref)}, {self._factor()})"
+        if rng.random() < 0.6:
+            yield f"{ref}.reorder({self._order(ref)})"
+        for name in made:
+            yield f"{name}.compute_at({ref}, {self._position(ref)})"
+            if rng.random() < 0.4:
+                yield f"{name}.memory = ln.SHARED"
+            if rng.random() < 0.3:
+                yield self._transform(name)
+            if rng.random() < 0.3:
+                yield from self._bind_apart(name)
+        if rng.random() < 0.5:
+            yield from self._bind(ref)
+        if rng.random() < 0.6:
+            yield self._most()
 
     # Choices
 

@@ -90,7 +90,7 @@ class _Site:
         return tuple([x for x in found if x.buffer is not self.store.storage])
 
 
-_TRAPS = ("floordiv", "mod", "div", "pow", "cast")
+_TRAPS = ("floordiv", "mod", "div", "pow")
 """Operations on integers that are not defined for all operands."""
 
 
@@ -332,7 +332,9 @@ def _is_harmless(site: _Site) -> bool:
     for node in (n for e in expressions(site.store) for n in walk(e)):
         if isinstance(node, Local):
             return False
-        if isinstance(node, Op) and node.dtype.kind not in "fx" and node.op in _TRAPS:
+        if not isinstance(node, Op) or node.dtype.kind in "fx":
+            continue
+        if node.op in _TRAPS or (node.op == "cast" and node.args[0].dtype.is_float):
             return False
     return True
 
