@@ -303,3 +303,29 @@ def test_deep_expressions_are_no_problem() -> None:
     for _ in range(200):
         node = algebra.mod(algebra.add(node, node), integer(1 << 20))
     assert math.isfinite(value(node, {N: 5, I: 3}))
+
+
+@pytest.mark.parametrize(
+    ("assumed", "node", "expected"),
+    [
+        (("N > 0", "N <= 1024"), op("ceildiv", N, 1024), "1"),
+        (("N > 0", "N <= 1024"), op("ceildiv", op("ceildiv", op("ceildiv", N, 4), 32), 8), "1"),
+        (("N > 0", "N <= 1024", "N % 4 == 0"), op("ceildiv", op("floordiv", N, 4), 256), "1"),
+        (("N <= 1024",), op("ceildiv", N, 1024), "ceildiv(N, 1024)"),  # N may be 0
+        (("N > 0",), op("ceildiv", N, 1024), "ceildiv(N, 1024)"),
+        (("N > 0", "N <= 1025"), op("ceildiv", N, 1024), "ceildiv(N, 1024)"),
+        (("N < 1024",), op("floordiv", N, 1024), "0"),
+        (("N >= 5", "N <= 7", "M == 2"), op("floordiv", op("mul", N, M), 16), "0"),
+        (("N >= 5", "N <= 7"), op("floordiv", op("mul", N, M), 16), "N * M // 16"),
+        (("N >= 5", "N <= 7"), op("ceildiv", op("add", N, -4), 3), "1"),
+        (("N >= 1", "N <= 8"), op("ceildiv", op("add", op("mod", N, 3), 1), 3), "1"),
+    ],
+)  # fmt: skip
+def test_a_quotient_that_bounds_leave_one_value_is_that_number(
+    assumed: tuple[str, ...], node: Expr, expected: str
+) -> None:
+    """Upper bounds count, and sizes may be 0 where it is not assumed that they are not."""
+    facts = Facts()
+    for text in assumed:
+        facts.add(text, lambda name: name in "NM")
+    assert str(Simplifier(facts).simplify(node)) == expected

@@ -87,6 +87,17 @@ class Facts:
             return self.states_positive(atom.args[0])
         return self._lower.get(atom, 0) >= 1
 
+    @property
+    def bounds_above(self) -> bool:
+        """Whether any size has an upper bound."""
+        return bool(self._upper)
+
+    def range_of(self, size: Symbol) -> tuple[int, int | None]:
+        """Return the least and the largest value of a size at any launch; None without bound."""
+        low, high = max(self._lower.get(size, 0), 0), self._upper.get(size)
+        step = self.divisor(size)
+        return -(-low // step) * step, None if high is None else high // step * step
+
     def upper(self, atom: Expr) -> int | None:
         """Return the assumed upper bound of a size, or None."""
         return self._upper.get(atom)
