@@ -33,6 +33,7 @@ def test_text_of_row_sum():
 // kernel row_sum
 // grid (ceildiv(N, 4), 1, 1), block (1, 4, 1)
 typedef int idx_t;
+static __device__ __forceinline__ idx_t ln_index(idx_t i) { __builtin_assume(i >= 0); return i; }
 
 extern "C" __global__ void __launch_bounds__(4, 1) row_sum(
     const float *__restrict__ x,
@@ -40,10 +41,10 @@ extern "C" __global__ void __launch_bounds__(4, 1) row_sum(
     const long long size_N,
     const long long size_D)
 {
-  const idx_t N = (idx_t)size_N;
-  const idx_t D = (idx_t)size_D;
-  const idx_t grid_x = blockIdx.x;
-  const idx_t block_y = threadIdx.y;
+  const idx_t N = ln_index(size_N);
+  const idx_t D = ln_index(size_D);
+  const idx_t grid_x = ln_index(blockIdx.x);
+  const idx_t block_y = ln_index(threadIdx.y);
   float T2 = 0.0f;  // T2 init
   if (grid_x * 4 + block_y < N) {
     for (idx_t i2 = 0; i2 < D; ++i2) {
@@ -67,6 +68,25 @@ def test_all_forms_compile(text):
     compile_text(print_cuda(parse_nest(text)))
 
 
+@pytest.mark.parametrize("bits", [32, 64])
+def test_the_sign_of_indices_and_sizes_is_known(bits):
+    """A division by a power of two is then one shift; a signed one has to round towards 0."""
+    text = print_cuda(
+        parse_nest("""
+        kernel k(x: float32[N, D]) -> (y: float32[N, D])
+        for i0 in N:  # grid_x
+          for i1 in D:  # block_x
+            if i0 // 8 + i1 // 32 < D // 4:
+              y[i0, i1] = x[i0, i1]
+        """),
+        bits,
+    )
+    assert text.count("__builtin_assume(i >= 0)") == 1
+    sass = compile_text(text).sass
+    assert "SHF.R.U" in sass
+    assert not re.search(r"\.S32\.HI|\.HI\.SX32", sass)
+
+
 def test_guards_of_launch_dimensions():
     blocks = Op("ceildiv", (Symbol("N"), integer(8)), dtypes.index)
     launch = {ParallelType.grid_x: blocks, ParallelType.block_x: integer(8)}
@@ -83,8 +103,8 @@ def test_guards_of_launch_dimensions():
     text = print_cuda(parse_nest(nest, launch=launch))
     assert "__launch_bounds__(8, 1)" in text
     assert text.endswith("""\
-  const idx_t grid_x = blockIdx.x;  // i0, i2
-  const idx_t block_x = threadIdx.x;  // i1, i3
+  const idx_t grid_x = ln_index(blockIdx.x);  // i0, i2
+  const idx_t block_x = ln_index(threadIdx.x);  // i1, i3
   if (grid_x * 8 + block_x < N) {
     y[grid_x * 8 + block_x] = x[grid_x * 8 + block_x] * 2.0f;  // y
   }
@@ -181,7 +201,7 @@ def test_helpers_are_printed_where_they_are_called():
     for name in ("ln_minf", "ln_index_div", "ln_floordiv", "ln_sigmoid"):
         assert name not in text
     compile_text(text)
-    assert "ln_" not in print_cuda(row_sum())
+    assert set(re.findall(r"ln_\w+", print_cuda(row_sum()))) == {"ln_index"}
 
 
 @pytest.mark.parametrize("name", ["float32", "float64", "float16", "int32", "int64"])

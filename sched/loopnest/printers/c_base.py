@@ -116,7 +116,11 @@ class StatementPrinter(ABC):
         for param in self.program.params:
             if param.kind == "size" and self.is_needed(param):
                 passed = self.size_name(param, "size argument")
-                self.emit(f"const idx_t {self.size_name(param, 'size')} = (idx_t){passed};")
+                self.emit(f"const idx_t {self.size_name(param, 'size')} = {self.index(passed)};")
+
+    def index(self, value: str) -> str:
+        """Return a number that is not negative and fits an index, in the type of indices."""
+        return f"(idx_t){value}"
 
     def is_needed(self, size: Param) -> bool:
         """Whether a size gets a variable in the type of indices."""

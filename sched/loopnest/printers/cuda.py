@@ -127,7 +127,7 @@ class _CudaPrinter(StatementPrinter):
         for dimension, variable in self.format.launch.items():
             axes = comment(", ".join(self.axes[dimension]))
             remark = f"  // {axes}" if axes else ""
-            self.emit(f"const idx_t {variable} = {dimension.cuda_name};{remark}")
+            self.emit(f"const idx_t {variable} = {self.index(dimension.cuda_name)};{remark}")
         self.lines += body
         declared = self.declarations("__restrict__", "size argument", "long long")
         if self.program.is_cooperative:
@@ -180,6 +180,10 @@ class _CudaPrinter(StatementPrinter):
 
     def is_needed(self, size: Param) -> bool:
         return self.format.knows(Symbol(size.name))
+
+    def index(self, value: str) -> str:
+        self.format.called["ln_index"] = None
+        return f"ln_index({value})"
 
     # Loops
 

@@ -40,6 +40,8 @@ def _extremum(name: str, sign: str) -> str:
 # Helpers by name: what stands before and after "static __device__ __forceinline__".
 _T = "template <class T>\n"
 _HELPERS: Mapping[str, tuple[str, str]] = {
+    # An index of the launch or a size: as its sign is known, a division by 2^n is one shift.
+    "ln_index": ("", "idx_t ln_index(idx_t i) { __builtin_assume(i >= 0); return i; }"),
     "ln_min": (_T, "T ln_min(T a, T b) { return a < b ? a : b; }"),
     "ln_max": (_T, "T ln_max(T a, T b) { return a > b ? a : b; }"),
     "ln_abs": (_T, "T ln_abs(T a) { return a < 0 ? (T)(0ULL - (unsigned long long)a) : a; }"),
