@@ -100,7 +100,6 @@ def gpu_warp(f, lanes=4, rows=4):
     y.split(0, rows)  # [N / rows, rows, D / lanes / 32, 32, lanes]
     ln.propagate(y)
     y.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_y})
-    total.split(-1, lanes).split(-2, 32)  # no tensor between it and y has its axis
     for tensor in (total, squares):
         tensor.compute_at(y, 2)
         tensor.parallelize({3: ln.ParallelType.block_x, 4: ln.ParallelType.unroll})
