@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -348,15 +349,22 @@ def orders(count: int, rng: np.random.Generator) -> list[list[Any]]:
     return [*found, randomly(plain), randomly(plain)]
 
 
-def folded_in(reducer: Reducer, dtype: DType, parts: Sequence[Array], tree: Any) -> list[Array]:
-    """Fold rows of elements in one order, in the arithmetic of `dtype` itself."""
+def folded_in(
+    reducer: Reducer, dtype: DType, parts: Sequence[Array], tree: Any, single: bool = False
+) -> list[Array]:
+    """Fold rows of elements in one order, in the arithmetic of `dtype` itself.
+
+    With `single`, elements are folded in as such: Welford's count of one is a constant.
+    """
     if not isinstance(tree, tuple):
         return [part[:, tree] for part in parts]
-    left, right = (folded_in(reducer, dtype, parts, side) for side in tree)
+    left, right = (folded_in(reducer, dtype, parts, side, single) for side in tree)
     types = component_types(reducer, dtype)
-    args = [Arg(n, t) for n, t in enumerate((*types, *types))]
+    args: list[Expr] = [Arg(n, t) for n, t in enumerate((*types, *types))]
     count = len(types)
     values = dict(zip(args, [*left, *right], strict=True))
+    if single and not isinstance(tree[1], tuple):
+        args[-1] = Const(1, ln.int64)
     return [
         native(expr, values) for expr in reducer.combine(tuple(args[:count]), tuple(args[count:]))
     ]
@@ -425,8 +433,9 @@ def test_every_order_lies_in_the_enclosure(
         natives = [points, points - points, ones][: len(types)]
         totals = fold_values(reducer, types, [e.value for e in enclosed])
         found = fold(reducer.name, enclosed, totals, dtype, STANDARD)
-        for tree in orders(count, rng):
-            results = folded_in(reducer, dtype, natives, tree)
+        ways = (False, True) if reducer is reducers.WELFORD else (False,)
+        for tree, single in product(orders(count, rng), ways):
+            results = folded_in(reducer, dtype, natives, tree, single)
             for component, result in zip(found, results, strict=True):
                 require(component, result, [points], f"{reducer.name} of {kind}")
 

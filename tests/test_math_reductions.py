@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import array_shapes
 
 import loopnest as ln
 from loopnest.definition import Reducer
-from loopnest.expr import Arg
+from loopnest.expr import Arg, Const, Op, walk
 from loopnest.numeric import evaluate_expr
 from loopnest.ops import reducers
 from math_run import FLOATS, TYPES, assert_equal, define, of_type, run, wide
@@ -290,3 +290,19 @@ def test_identity_is_neutral_exactly(reducer: Reducer) -> None:
                 assert_equal(evaluate_expr(value, env), part)
         for value, neutral in zip(reducer.combine(identity, identity), identity, strict=True):
             assert evaluate_expr(value, {}) == neutral.value
+
+
+def test_welford_takes_a_single_element_with_one_division() -> None:
+    types = (ln.float64, ln.float64, ln.int64)
+    left = tuple([Arg(n, dtype) for n, dtype in enumerate(types)])
+    x = Arg(3, ln.float64)
+    element = (x, Op("sub", (x, x), ln.float64), Const(1, ln.int64))
+    folded = reducers.WELFORD.combine(left, element)
+    found = {n for value in folded for n in walk(value) if isinstance(n, Op)}
+    assert sorted(n.op for n in found if n.op in ("div", "where", "max", "eq")) == ["div"]
+    start = dict(zip(left, (0.0, 0.0, 0), strict=True)) | {x: np.array(VALUES)}
+    with np.errstate(all="ignore"):
+        mean, spread, count = [evaluate_expr(value, start) for value in folded]
+        assert_equal(mean, np.array(VALUES))
+        assert_equal(spread, np.array(VALUES) * 0)
+    assert count == 1

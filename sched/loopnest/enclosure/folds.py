@@ -195,10 +195,11 @@ def _welford(
     - The mean takes D b / (a + b) in: 5 roundings on that, one on the sum. An error made at a merge
       counts (a + b) / N in the end, so with magnitudes M and differences R the mean errs by at most
       E = u (M + 5 R) times the sum of these shares, which is below k.
-    - The variance is the mean of two, weighted, and D^2 ab / (a + b)^2: 6 roundings on the one, 12
-      on the other. The first parts, weighted, are each at most the whole variance V, the second
-      ones add up to it. D itself is off by 2 E: times D that is at most 4 E sqrt(V S) by Cauchy and
-      Schwarz, where S, the sum of ab / (a + b) / N, is at most log2 k, the entropy of the shares.
+    - The variance is the mean of two, weighted, and D^2 ab / (a + b)^2: 7 roundings on the one, 13
+      on the other; one less, unless a share is a product with a reciprocal. The first parts,
+      weighted, are each at most the whole variance V, the second ones add up to it. D itself is off
+      by 2 E: times D that is at most 4 E sqrt(V S) by Cauchy and Schwarz, where S, the sum of
+      ab / (a + b) / N, is at most log2 k, the entropy of the shares.
 
     Source: Chan, Golub and LeVeque 1983, section 4, whose bound has the same terms.
     """
@@ -225,7 +226,7 @@ def _welford(
     change = (weight * (within + moved * (2 * away + moved))).sum(-1)
 
     variance, entropy = totals[1] + change, np.log2(np.maximum(leaves, 2))
-    slack = u * (6 * merges + 12 * (merges > 0)) * variance
+    slack = u * (7 * merges + 13 * (merges > 0)) * variance
     slack += 4 * error * (np.sqrt(np.maximum(variance, 0) * entropy) + error * entropy)
     slack += 8 * merges * (form.normal if arithmetic.fast_math else form.least) * (1 + reach)
     slack = change + slack * (1 + 32 * merges * u)  # what is of second order

@@ -54,19 +54,26 @@ def _combine_welford(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> tuple[Expr, ..
     The shares of the two counts are quotients, not 1 minus one another and not products with a
     reciprocal, so that they are exactly 0 and 1 where one count is 0. There the mean needs a test
     of its own only for the sake of infinities.
+
+    A single element, whose count is the constant 1, needs neither that test nor two divisions: its
+    share is a reciprocal, and the other one is still exactly 0 where the other count is.
     """
     (mean_a, var_a, count_a), (mean_b, var_b, count_b) = a, b
     real, whole = mean_a.dtype, count_a.dtype
+    one = Const(1, whole)
+    is_single = count_b is one
     count = Op("add", (count_a, count_b), whole)
-    total = cast(Op("max", (count, Const(1, whole)), whole), real)
-    share_a = Op("div", (cast(count_a, real), total), real)
+    total = cast(count if is_single else Op("max", (count, one), whole), real)
     share_b = Op("div", (cast(count_b, real), total), real)
+    held = cast(count_a, real)
+    share_a = _times(held, share_b) if is_single else Op("div", (held, total), real)
     delta = Op("sub", (mean_b, mean_a), real)
     step = Op("mul", (delta, share_b), real)
     within = Op("add", (_times(var_a, share_a), _times(var_b, share_b)), real)
     between = Op("mul", (_times(delta, share_a), step), real)
-    empty = Op("eq", (count_b, Const(0, whole)), bool_)
-    mean = Op("where", (empty, mean_a, Op("add", (mean_a, step), real)), real)
+    mean: Expr = Op("add", (mean_a, step), real)
+    if not is_single:
+        mean = Op("where", (Op("eq", (count_b, Const(0, whole)), bool_), mean_a, mean), real)
     return mean, Op("add", (within, between), real), count
 
 
