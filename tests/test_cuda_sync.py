@@ -5,6 +5,7 @@ import re
 import pytest
 
 import cuda_cases as cases
+import loopnest as ln
 from loopnest import dtypes
 from loopnest.enums import ParallelType
 from loopnest.expr import ZERO, Const, LaunchIndex, Load
@@ -107,6 +108,29 @@ def test_a_collective_is_printed_in_place():
     assert text.index("slots[block_x / 32]") < text.index("__syncthreads()")
     assert "  const float mine = block_x % 32 < 4 ? slots[block_x % 32] : 0.0f;\n" in text
     assert "    y[grid_x] = b_1_sum;  // y\n" in text
+
+
+@pytest.mark.parametrize(
+    ("threads", "reduce", "expected"),
+    [
+        ("D", ln.sum, 1),
+        ("D", ln.max, 1),
+        (512, ln.sum, 0),
+        ("D", lambda x, axis: ln.welford(x, axis)[1], 0),
+    ],
+    ids=["sum", "max", "static", "welford"],
+)
+def test_slots_of_warps_are_folded_four_at_a_time(threads, reduce, expected):
+    """Where their number is not known, and folding one is a single statement."""
+    with ln.Fusion("k") as f:
+        y = f.output(reduce(f.input("x", ("N", threads), ln.float32), axis=1), "y")
+    y.parallelize({0: PT.grid_x, 1: PT.block_x})
+    text = ln.lower(f).cuda()
+    found = re.findall(r"\n( *)#pragma unroll 4\n\1for .*\{\n.*\n\1\}\n", text)
+    assert text.count("#pragma unroll 4") == len(found) == expected
+    if expected:
+        pytest.importorskip("cuda.bindings")
+        assert "LDS.128" in ln.lower(f).sass("sm_90")
 
 
 def test_the_last_block_is_told_by_its_count():

@@ -19,6 +19,7 @@ from loopnest.kir import (
     Allocate,
     Arrive,
     Barrier,
+    Collective,
     Loop,
     Param,
     Program,
@@ -37,7 +38,7 @@ from loopnest.printers.c_base import (
 )
 from loopnest.printers.c_expr import SUM
 from loopnest.printers.c_scopes import settle_allocations
-from loopnest.printers.cuda_analysis import Usage, unrolled_trips
+from loopnest.printers.cuda_analysis import Usage, folds_slots, unrolled_trips
 from loopnest.printers.cuda_functions import cuda_dialect, device_functions
 from loopnest.printers.cuda_sync import (
     FULL_MASK,
@@ -64,6 +65,11 @@ MAX_THREADS = 1024
 MAX_UNROLLED = 512
 """How often the body of a loop may stand in the text of the compiler, so that register arrays that
 it indexes stay in registers; beyond that the compiler decides."""
+
+UNROLLED_SLOTS = 4
+"""How many slots of shared memory an iteration folds: 16 bytes of float32 are one access. A block
+has at most 32 warps, mostly 4 or 8; compilers take 16 slots at once, and need three loops more for
+what is left. Of all other loops they know better: what pays depends on the body."""
 
 
 def print_cuda(program: Program, index_bits: int = 32, min_blocks: int | None = None) -> str:
@@ -106,6 +112,8 @@ class _CudaPrinter(StatementPrinter):
         self.mask = ""
         self.is_alone = False
         """Whether the statement at hand has its scope to itself."""
+        self.is_collective = False
+        """Whether the statement at hand belongs to a collective."""
 
     def _without_loop(self, node: Stmt) -> Stmt | tuple[Stmt, ...]:
         """Return the body of a loop over a launch dimension that runs in every thread."""
@@ -199,6 +207,8 @@ class _CudaPrinter(StatementPrinter):
         serial = node.parallel is ParallelType.serial
         if serial and node.var in self.registers and unrolled_trips(node) <= MAX_UNROLLED:
             self.unrolled_loop(node)
+        elif self.is_collective and folds_slots(node):
+            self.plain_loop(node, (f"#pragma unroll {UNROLLED_SLOTS}",))
         else:
             super().loop(node)
 
@@ -354,6 +364,11 @@ class _CudaPrinter(StatementPrinter):
             self.format.called[function] = None
         self.mask = self.names.of("launch", "warp_mask")
         self.emit(f"const unsigned int {self.mask} = {value};")
+
+    def collective(self, node: Collective) -> None:
+        self.is_collective = True
+        super().collective(node)
+        self.is_collective = False
 
     def barrier(self, node: Barrier) -> None:
         match node.scope:

@@ -86,3 +86,8 @@ def unrolled_trips(loop: Loop) -> float:
         return math.inf
     loops = [n for n in loop.body if isinstance(n, Loop) and isinstance(n.extent, int)]
     return loop.extent * max(map(unrolled_trips, loops), default=1)
+
+
+def folds_slots(loop: Loop) -> bool:
+    """Whether `loop`, of a collective, folds as many slots as there are, each by one statement."""
+    return not isinstance(loop.extent, int) and [type(n) for n in loop.body] == [Store]
