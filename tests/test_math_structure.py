@@ -122,6 +122,16 @@ def test_iota_of_a_symbol_and_of_scalars() -> None:
     assert_equal(w0, np.array([0, 1]))
 
 
+def test_iota_adds_no_zero_and_multiplies_by_no_one() -> None:
+    with ln.Fusion() as f:
+        for name, args in (("y", ()), ("z", (3,)), ("w", (0, 2)), ("v", (0.0, 1.0))):
+            f.output(ln.iota("N", *args), name)
+    values = [f[name].definition.values for name in "yzwv"]
+    assert [[str(value) for value in parts] for parts in values] == [
+        ["int64(#0)"], ["3 + int64(#0)"], ["int64(#0) * 2"], ["float32(#0)"],
+    ]  # fmt: skip
+
+
 def test_full() -> None:
     with ln.Fusion() as f:
         a = f.scalar("a", ln.float32)

@@ -8,7 +8,7 @@ from typing import NoReturn, TypeAlias
 from loopnest.dtypes import DType, int64
 from loopnest.enums import IterKind
 from loopnest.errors import DefinitionError, NotSupported
-from loopnest.expr import Coordinate, Expr, Op, Symbol, cast, walk
+from loopnest.expr import Const, Coordinate, Expr, Op, Symbol, cast, walk
 from loopnest.fusion import Fusion, current_fusion
 from loopnest.ops.build import Axis, axes_of, define, insert_axes, move, normalized_axes, position
 from loopnest.ops.operands import (
@@ -161,8 +161,11 @@ def iota(
         raise DefinitionError(call, what, "use a wider dtype=")
     real = dtype.compute
     first, stride = _exprs(call, (start, step), real)
-    scaled = Op("mul", (cast(Coordinate(0), real), stride), real)
-    value = Op("add", (first, scaled), real)
+    value: Expr = cast(Coordinate(0), real)
+    if stride is not Const(1, real):
+        value = Op("mul", (value, stride), real)
+    if first is not Const(0, real):
+        value = Op("add", (first, value), real)
     axes = _root_axes((size,))
     return define(fusion, "iota", (first, stride), (), (), axes, dtype, value)
 
