@@ -87,6 +87,16 @@ def test_the_sign_of_indices_and_sizes_is_known(bits):
     assert not re.search(r"\.S32\.HI|\.HI\.SX32", sass)
 
 
+def test_a_place_that_is_known_is_one_number():
+    program = parse_nest("""
+        kernel k(x: float32[4, 5]) -> (y: float32[4, 5])
+        for i0 in 4:
+          y[i0, 2] = x[3, i0] + x[1, 0]
+        """)
+    line = "    y[i0 * 5 + 2] = x[15 + i0] + x[5];  // y\n"
+    assert line in print_cuda(program)
+
+
 def test_guards_of_launch_dimensions():
     blocks = Op("ceildiv", (Symbol("N"), integer(8)), dtypes.index)
     launch = {ParallelType.grid_x: blocks, ParallelType.block_x: integer(8)}

@@ -29,6 +29,7 @@ from loopnest.expr import (
     Symbol,
     TextFormat,
     cast,
+    integer,
 )
 from loopnest.printers.names import Names
 
@@ -161,6 +162,8 @@ class CFormat(TextFormat):
                 continue
             if stride is ONE:
                 terms.append(self.format(position, SUM))
+            elif isinstance(position, Const) and isinstance(stride, Const):
+                terms.append(self.format(integer(int(position.value) * int(stride.value))))
             else:
                 terms.append(f"{self.format(position, PRODUCT)} * {self.format(stride, UNARY)}")
         return " + ".join(terms) or "0"
