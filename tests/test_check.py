@@ -415,6 +415,47 @@ def test_static_sizes_are_run_as_they_are():
     assert list(trial_sizes(lower(f).program)) == [{}]
 
 
+LARGE_TILES = """
+kernel tiled(x: float32[N]) -> (y: float32[N])
+for i0 in ceildiv(N, 65536):  # grid_x
+  for i1 in 64:  # block_x
+    for i2 in 1024:
+      if i0 * 65536 + i1 * 1024 + i2 < N:
+        y[i0 * 65536 + i1 * 1024 + i2] = x[i0 * 65536 + i1 * 1024 + i2]
+"""
+
+
+def test_where_tiles_are_large_the_cheapest_size_is_run():
+    program = parse_nest(LARGE_TILES)
+    assert list(trial_sizes(program, most=1000)) == [{"N": 5}]
+    assert list(trial_sizes(program, most=100_000)) == [{"N": 5}, {"N": 65536}, {"N": 1}]
+    assert list(trial_sizes(program, {"N": 0}, most=1000)) == [{"N": 0}]
+
+
+def test_a_tile_beyond_the_usual_limit_is_checked_all_the_same(monkeypatch):
+    monkeypatch.setattr("loopnest.checking.trial_sizes", partial(trial_sizes, most=0))
+    from mutation.kernels.plain import plain_sum
+
+    found = check_schedule(plain_sum, "gpu")
+    assert found.error is None
+    assert {tuple(run.sizes) for run in found.runs} == {("N", "D")}
+    assert found.ok(strict=True)
+
+
+def test_assumptions_that_no_small_sizes_fulfil():
+    import loopnest as ln
+
+    @ln.kernel(sizes={"N": 1009})
+    def assumed(f):
+        f.output(f.input("x", ("N",), ln.float32) * 2.0, "y")
+        f.assume("N * N == 1018081")
+
+    found = check_schedule(assumed, "")
+    assert found.error is None
+    assert found.runs == ()
+    assert found.notes == ("not run: no small sizes fulfil the assumptions; set sizes by -D",)
+
+
 def test_what_is_too_large_is_not_run(monkeypatch):
     monkeypatch.setattr("loopnest.checking._MOST_POINTS", 100)
     from mutation.kernels.plain import plain_sum

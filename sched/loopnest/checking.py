@@ -42,6 +42,8 @@ _MOST_POINTS = 200_000_000
 """Sizes that are given, or static, run at most so many: some seconds on the interpreter."""
 _MOST_SEARCHED = 20_000
 """So many sets of sizes are tried on the assumptions where usual ones do not fulfil them."""
+_MOST_COSTLY = 50
+"""So many sets that run too many statements are looked at, for the one that runs the fewest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,12 +219,15 @@ class _Check:
         self.done = replace(self.done, notes=(*self.done.notes, text))
 
     def _cases(self, fusion: Fusion, lowered: Kernel, fixed: Sizes) -> list[Arguments]:
-        """Return made arguments at small sizes; none where even these run too long."""
+        """Return made arguments at small sizes; none where there are none that run soon enough."""
         from loopnest.verify.sizes import points_at
 
         scalars = {s.name: self.values[s.name] for s in fusion.scalars if s.name in self.values}
         result: list[Arguments] = []
-        for sizes in _sizes_of_variants(lowered.program, fixed) or [fixed]:
+        chosen = _sizes_of_variants(lowered.program, fixed)
+        if not chosen:
+            self._note("not run: no small sizes fulfil the assumptions; set sizes by -D")
+        for sizes in chosen:
             count = points_at(lowered.program, sizes)
             if count > _MOST_POINTS:
                 hint = "; set small sizes by -D" if sizes else ""
@@ -358,7 +363,8 @@ def trial_sizes(
         program: the loop nest.
         given: sizes that are fixed.
         count: how many sets at most.
-        most: how many statements may run.
+        most: how many statements may run. Where all sizes run more, since a tile of constants is
+            that large, the set that runs the fewest is yielded alone.
     """
     from loopnest.verify.sizes import fulfils, points_at
 
@@ -368,19 +374,25 @@ def trial_sizes(
         yield fixed
         return
     seen: list[Sizes] = []
+    costly: list[tuple[int, Sizes]] = []
     for enough, candidates in (
         (count, _candidates(program, fixed, free, most)),
         (min(count, 2), _searched(program, free)),
     ):
         for found in candidates:
             sizes = {**fixed, **found}
-            if len(seen) >= enough:
+            if len(seen) >= enough or len(costly) >= _MOST_COSTLY:
                 break
             if sizes in seen or not fulfils(program, sizes):
                 continue
-            if points_at(program, sizes) <= most:
+            points = points_at(program, sizes)
+            if points <= most:
                 seen.append(sizes)
                 yield sizes
+            else:
+                costly.append((points, sizes))
+    if costly and not seen:
+        yield min(costly, key=lambda one: one[0])[1]
 
 
 def _sizes_of_variants(program: kir.Program, fixed: Mapping[str, int]) -> list[Sizes]:
