@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import loopnest as ln
+from fake_gpu import FakeGpu, plug_in
 from loopnest.errors import LoopnestError
+from loopnest.runtime import driver as drivers
 from loopnest.script import kernels_of
 from loopnest.trial import expected, judge, make_arguments, oracle
 
@@ -199,10 +201,25 @@ def test_the_schedule_that_suits_a_target():
     for name in ("first", "gpu", "cpu"):
         k.schedule(name)(lambda f, n=1: None)
     k.schedule("other")(lambda f, m=1: None)
-    assert [k.suited(t) for t in ("cuda", "c", "interpret", "auto")] == ["gpu", "cpu", "cpu", "cpu"]
+    assert [k.suited(t) for t in ("cuda", "c", "interpret")] == ["gpu", "cpu", "cpu"]
     assert k.resolve() == "first"
     assert k.suited("c", ["m"]) == "other"
     assert k.suited("c", ["n"]) == "cpu"
+
+
+def test_the_schedule_that_suits_this_machine(monkeypatch):
+    kernel = make_scaled()
+    kernel.schedule("cpu")(lambda f: None)
+    monkeypatch.setattr(drivers, "_found", [])
+    monkeypatch.setattr(drivers, "_obstacle", ["no GPU was found"])
+    assert kernel.suited("auto") == "cpu"
+    gpu = plug_in(monkeypatch, FakeGpu())
+    assert kernel.suited("auto") == "gpu"
+    assert kernel.suited("auto", ["threads"]) == "gpu"
+    x = np.arange(300, dtype=np.float32)
+    np.testing.assert_allclose(kernel(x, alpha=2.0), 2 * x + 1)
+    ((name, launch, _),) = gpu.calls("launch")
+    assert (name, launch.grid, launch.block) == ("scaled", (10, 1, 1), (32, 1, 1))
 
 
 # Made arguments and references

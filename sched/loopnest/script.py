@@ -148,8 +148,13 @@ class KernelDef:
         """Return the schedule to run on `target` where none is named.
 
         That is "gpu" on "cuda" and "cpu" elsewhere where there is one of that name, else the
-        default; of those that have the parameters `names`, if any has.
+        default; of those that have the parameters `names`, if any has. "auto" stands for the target
+        that it tries first on this machine.
         """
+        if target == "auto":
+            from loopnest.runtime.targets import preferred
+
+            target = preferred()
         own = "gpu" if target == "cuda" else "cpu"
         order = sorted(self.schedules, key=lambda name: name != own)
         fitting = [s for s in order if all(n in self.parameters(s) for n in names)]
