@@ -11,6 +11,7 @@ import pytest
 
 import loopnest as ln
 from kernels.bias_gelu import bias_gelu
+from kernels.gemm import gemm
 from kernels.softmax import softmax
 from loopnest.printers.c import print_c
 from loopnest.runtime.c_compiler import compile_c, find_compiler
@@ -51,6 +52,20 @@ def test_kernel_is_right(kernel, schedule, dtype):
             for wanted in (oracle(fusion, arguments), reference):
                 for verdict in judge(fusion, sizes, actual, wanted):
                     assert verdict.ok, f"{function.target} at {sizes}: {verdict}"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("params", [{"lanes": 1}, {"depth": 16, "stages": 3}], ids=str)
+def test_gemm_is_right_with_other_parameters(params, target):
+    lowered = gemm.lower("gpu", threads=2, **params)
+    options = {"optimize": 1} if target == "c" else {}
+    function = ln.compile(lowered, target=target, **options)
+    fusion = gemm.fusion("gpu", threads=2, **params)
+    for sizes in ({"M": 5, "K": 7, "N": 18}, {"M": 16, "K": 16, "N": 16}):
+        arguments = make_arguments(fusion, sizes, gemm.ranges)
+        actual = function(*arguments.fresh())
+        for verdict in judge(fusion, sizes, actual, oracle(fusion, arguments)):
+            assert verdict.ok, f"at {sizes}: {verdict}"
 
 
 def test_inputs_in_place_are_overwritten_and_returned():

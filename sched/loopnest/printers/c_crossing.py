@@ -100,9 +100,12 @@ class _Spread:
         found = _Contents()
         for guard in region.guards:
             found.used |= {n: None for n in walk(guard) if isinstance(n, Local)}
+        own: set[Buffer] = set()  # another branch may make such a buffer between regions
         for node, _ in walk_statements(tuple(region.body)):
             values = expressions(node)
             match node:
+                case Allocate():
+                    own.add(node.storage)
                 case Loop():
                     values = (node.var.extent,)
                 case Let() | Arrive():
@@ -119,6 +122,8 @@ class _Spread:
                         found.buffers[part.buffer] = None
                     elif isinstance(part, Local):
                         found.used[part] = None
+        for buffer in own:
+            found.buffers.pop(buffer, None)
         return found
 
     def _missing(self, region: Region) -> Iterator[Local]:
