@@ -161,6 +161,11 @@ def test_two_symbolic_extents_of_a_block_are_proved_for_sizes() -> None:
     assert report.scope.startswith("N=3, D=5, E=2; ")
 
 
+@pytest.mark.parametrize("block", [(1 << 20,), ("E", 2048)])
+def test_a_block_that_no_launch_has_is_unknown(block: tuple[int | str, ...]) -> None:
+    assert verify(lower(reduced(ln.sum, block, (0,)))).status == "unknown"
+
+
 def test_sizes_given_are_looked_at() -> None:
     report = verify(lower(softmax()), N=3, D=100)
     assert (report.status, report.scope) == ("proved", "N=3, D=100")

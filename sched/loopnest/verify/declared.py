@@ -7,6 +7,7 @@ symbolic, every extent that leaves a block within the launch limits is tried: th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -44,7 +45,14 @@ class Body:
         self._outlines: dict[frozenset[Expr], _Outline] = {}
 
     def check(self, block: Shape, numbers: Mapping[Expr, int]) -> str | None:
-        """Return what `collective.check` does, from memory where an equal body was checked."""
+        """Return what `collective.check` does, from memory where an equal body was checked.
+
+        Raises:
+            Undecidable: the block is far beyond what a launch may have.
+        """
+        threads = math.prod(block)
+        if threads > MOST_LANES:
+            raise Undecidable(f"a block of {threads} threads; a launch has at most {MOST_THREADS}")
         known = frozenset(numbers)
         outline = self._outlines.get(known)
         if outline is None:
@@ -118,6 +126,8 @@ class Body:
         """Yield each value of the symbolic extent, with the numbers that go with it."""
         rest = int(np.prod([v for v in known.values() if v is not None]))
         most = MOST_THREADS // max(rest, 1)
+        if most == 0:
+            raise Undecidable(f"a block of more than {MOST_THREADS} threads")
         others = [e for e in self._sizes() if extent not in set(walk(e))]
         if not others:
             for value in range(1, most + 1):
