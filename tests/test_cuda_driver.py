@@ -9,18 +9,23 @@ import ctypes
 import gc
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from loopnest import dtypes
-from loopnest.runtime import dlpack
+from loopnest.runtime import cuda_toolkit, dlpack
+from loopnest.runtime import driver as drivers
 from loopnest.runtime.cuda_target import scalar_argument
+from loopnest.runtime.driver_core import has_core
 from loopnest.runtime.driver_pycuda import pack
 
 HERE = Path(__file__).parent
@@ -111,6 +116,27 @@ def package(request):
     if not installed(request.param):
         pytest.skip(f"{request.param} is not installed")
     return request.param
+
+
+def test_each_launcher_has_an_extra():
+    project = tomllib.loads((HERE.parent / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    for name in ("pycuda", "cuda-core"):
+        compiler, launcher = extras[name]
+        assert compiler == "loopnest[nvrtc]"
+        assert re.match(rf"{name}>=\d", launcher)
+    for install in (drivers.INSTALL, cuda_toolkit.INSTALL):
+        (named,) = re.findall(r"loopnest\[([\w-]+)\]", install)
+        assert named in extras
+
+
+def test_an_old_cuda_core_is_passed_over(monkeypatch):
+    cuda = pytest.importorskip("cuda")
+    made = dict.fromkeys(("LaunchConfig", "ObjectCode", "launch"))
+    for kernel, wanted in ((SimpleNamespace(handle=0), True), (SimpleNamespace(), False)):
+        core = SimpleNamespace(**made, Kernel=kernel)
+        monkeypatch.setattr(cuda, "core", core, raising=False)
+        assert has_core() is wanted
 
 
 CLASSES = {"bindings": "BindingsDriver", "core": "CoreDriver", "pycuda": "PycudaDriver"}

@@ -11,12 +11,13 @@ from loopnest.runtime.driver_bindings import BindingsDriver, Handles
 
 
 def has_core() -> bool:
-    """Whether cuda-core is here, in a version that is past its experiments (0.5)."""
+    """Whether cuda-core is here, in a version with all that is called (0.6)."""
     try:
         from cuda import core
     except ImportError:
         return False
-    return all(hasattr(core, name) for name in ("LaunchConfig", "ObjectCode", "launch"))
+    names = ("Kernel", "LaunchConfig", "ObjectCode", "launch")
+    return all(hasattr(core, name) for name in names) and hasattr(core.Kernel, "handle")
 
 
 class _Stream:
