@@ -98,14 +98,13 @@ class _Spread:
 
     def _contents(self, region: Region) -> _Contents:
         found = _Contents()
+        # What a region makes is its own, though another branch may make it between regions.
+        made = self.cut.made.difference(_made_in(region.body))
         for guard in region.guards:
             found.used |= {n: None for n in walk(guard) if isinstance(n, Local)}
-        own: set[Buffer] = set()  # another branch may make such a buffer between regions
         for node, _ in walk_statements(tuple(region.body)):
             values = expressions(node)
             match node:
-                case Allocate():
-                    own.add(node.storage)
                 case Loop():
                     values = (node.var.extent,)
                 case Let() | Arrive():
@@ -114,16 +113,14 @@ class _Spread:
                     found.defined[node.var] = None
                     if self.threads.parts(node):  # what it offers is read where others left it
                         values = (node.offset,)
-                case Store() if node.storage in self.cut.made:
+                case Store() if node.storage in made:
                     found.buffers[node.storage] = None
             for value in values:
                 for part in walk(value):
-                    if isinstance(part, Load) and part.buffer in self.cut.made:
+                    if isinstance(part, Load) and part.buffer in made:
                         found.buffers[part.buffer] = None
                     elif isinstance(part, Local):
                         found.used[part] = None
-        for buffer in own:
-            found.buffers.pop(buffer, None)
         return found
 
     def _missing(self, region: Region) -> Iterator[Local]:
@@ -277,6 +274,10 @@ class _Spread:
         if not isinstance(offset, Index):
             return store
         return Loop(offset, ParallelType.serial, buffer.tensor, (store,))
+
+
+def _made_in(body: list[Stmt]) -> list[Buffer]:
+    return [n.storage for n, _ in walk_statements(tuple(body)) if isinstance(n, Allocate)]
 
 
 def _joined(node: Stmt) -> Stmt:
