@@ -13,10 +13,15 @@ from loopnest import kir
 from loopnest.enums import ParallelType as PT
 from loopnest.expr import Symbol, integer, loads
 from loopnest.kernel import Kernel, lower
-from loopnest.math_snapshot import snapshot
+from loopnest.math_snapshot import MathSnapshot, snapshot
 from loopnest.vectors import WideAccess
 from loopnest.verify import Report, superfluous_barriers, verify, verify_program
+from loopnest.verify.check import obligations
 from loopnest.verify.declared import Body
+from loopnest.verify.model import Model
+from loopnest.verify.poly import NotAffine
+from loopnest.verify.symbolic import NotProved, prove
+from mutants import mutants
 from verify_nests import program_of
 
 KERNELS: dict[str, Callable[[], ln.Fusion]] = {}
@@ -164,6 +169,58 @@ def test_two_symbolic_extents_of_a_block_are_proved_for_sizes() -> None:
 @pytest.mark.parametrize("block", [(1 << 20,), ("E", 2048)])
 def test_a_block_that_no_launch_has_is_unknown(block: tuple[int | str, ...]) -> None:
     assert verify(lower(reduced(ln.sum, block, (0,)))).status == "unknown"
+
+
+def in_blocks(parts: int = 11, axes: int = 1) -> ln.Fusion:
+    """Return a sum over [parts, N / parts / 8, 4, 2], the first by blocks, the third by threads."""
+    names = ("N", "M")[:axes]
+    with ln.Fusion("k") as f:
+        y = f.output(ln.sum(f.input("x", names, ln.float32), axis=tuple(range(axes))), "y")
+    t = y.cache_before()
+    for axis, dims in zip(range(0, 4 * axes, 4), (PT.grid_x, PT.grid_y), strict=False):
+        t.split(axis, 2)
+        t.split(axis, 4)
+        t.split(axis, parts, inner=False)
+        t.parallelize({axis: dims, axis + 2: (PT.block_x, PT.block_y)[axis // 4]})
+    return f
+
+
+def test_parts_of_as_many_elements_as_the_size_asks_for() -> None:
+    for f in (in_blocks(), in_blocks(264), in_blocks(9, axes=2)):
+        report = verify(lower(f))
+        assert (report.status, report.scope) == ("proved", "all sizes"), str(report)
+
+
+def test_parts_that_are_none_are_not_proved() -> None:
+    f = in_blocks()
+    program, math = lower(f).program, snapshot(f)
+    proved = [m.text for m in mutants(program) if is_proved(m.program, math)]
+    assert proved == ["loop i0 +1", "loop i2 +1", "loop i4 +1"]  # no thread comes there
+
+
+def is_proved(program: kir.Program, math: MathSnapshot) -> bool:
+    """Whether a proof for all sizes is found."""
+    model = Model(program)
+    works, exchanges, problems = obligations(model, math)
+    if problems:
+        return False
+    try:
+        prove(model, math, works, exchanges, {})
+    except (NotProved, NotAffine):
+        return False
+    return True
+
+
+def test_parts_that_are_stored_are_proved_for_sizes() -> None:
+    with ln.Fusion("k") as f:
+        t = f.input("x", ("N",), ln.float32) * 2.0
+        y = f.output(t + 1.0, "y")
+    y.split(0, 11, inner=False)
+    y.parallelize({0: PT.grid_x})
+    t.compute_at(y, 1)
+    report = verify(lower(f))
+    assert report.ok, str(report)
+    assert report.scope.startswith("N=")
 
 
 def test_sizes_given_are_looked_at() -> None:

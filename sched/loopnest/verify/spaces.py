@@ -7,11 +7,16 @@ affine in q and r. The points correspond one to one and in the same order.
 
 The product of an index with few values and a size (``i1 * ceildiv(D, 4)`` with i1 < 4) becomes a
 variable of its own, tied to the index by one case for each value.
+
+Where the indices of a sum are used by themselves too, or have many values, such a product becomes a
+*hidden* variable: one that may have any value, of the points at which all of the sum's indices are
+known. There are more points then than the program has, with products that are none. What is shown
+of all of them is shown; what must exist must not depend on a hidden variable (`symbolic/tilings`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from loopnest import kir
@@ -83,6 +88,7 @@ class Spaces:
         self.groups: list[Group] = []
         self.group_of: dict[str, Group] = {}
         self.derived: dict[str, dict[str, str]] = {}
+        self.hidden: dict[str, str] = {}
         self._find_groups()
 
     def _loop(self, node: kir.Loop) -> None:
@@ -101,14 +107,18 @@ class Spaces:
 
     def _find_groups(self) -> None:
         wanted: dict[tuple[str, ...], dict[Monomial, None]] = {}
+        products: dict[tuple[str, ...], dict[Monomial, None]] = {}
         for node in self._expressions():
             for whole, divisor in self._trouble(node):
-                members = self._radix(whole)
+                members = self.radix(whole)
                 found = wanted.setdefault(members, {})
                 if divisor is not None:
                     found[divisor] = None
+                products.setdefault(members, {}).update(dict.fromkeys(self._products(whole)))
         taken: set[str] = set()
         for members, divisors in wanted.items():
+            if not divisors and self._hide(members, products[members]):
+                continue
             if taken.intersection(members):
                 raise NotAffine("an index in two sums")
             taken.update(members)
@@ -144,8 +154,11 @@ class Spaces:
             if not found:
                 raise
             return [(whole, divisor) for whole, divisor in found]
-        products = [m for m in p if len(m) > 1 and any(v in self.extent for v in m)]
-        return [(p, None)] if not all(self._derive(m) for m in products) else []
+        return [(p, None)] if not all(self._derive(m) for m in self._products(p)) else []
+
+    def _products(self, p: Poly) -> list[Monomial]:
+        """Return the products of an index and sizes in a sum."""
+        return [m for m in p if len(m) > 1 and any(v in self.extent for v in m)]
 
     def _derive(self, product: Monomial) -> bool:
         """Make a variable for the product of an index and sizes; whether there can be one."""
@@ -165,8 +178,51 @@ class Spaces:
             self.derived.setdefault(own[0], {})[name] = f"({' or '.join(values) or '1 = 0'})"
         return True
 
-    def _radix(self, whole: Poly) -> tuple[str, ...]:
-        """Return the indices of a sum in mixed radix, the fastest last."""
+    def _hide(self, members: tuple[str, ...], products: Iterable[Monomial]) -> bool:
+        """Make hidden variables for the products in a sum; whether its indices are used apart."""
+        around = [set(self.members_of(site)) for site in self.model.sites]
+        if all(found.isdisjoint(members) or found.issuperset(members) for found in around):
+            return False
+        for product in products:
+            if product not in self.algebra.derived:
+                name = f"m{len(self.algebra.derived)}_hidden"
+                self.algebra.derived[product] = name
+                self.hidden[name] = self._between(product)
+            name = self.algebra.derived[product]
+            if name in self.hidden:
+                key = self._inside(members, product, around)
+                self.derived.setdefault(key, {})[name] = self.hidden[name].format(name)
+        return True
+
+    def _inside(
+        self, members: tuple[str, ...], product: Monomial, around: Sequence[set[str]]
+    ) -> str:
+        """Return the outermost loop of a sum inside of which the index of a product is known.
+
+        Raises:
+            NotAffine: there is none.
+        """
+        for v in members:
+            known = all(found.intersection(product) for found in around if v in found)
+            if v not in self.launch and v not in product and known:
+                return v
+        raise NotAffine("a part of a merged index")
+
+    def _between(self, product: Monomial) -> str:
+        """Return the limits of a product, as a text with a place for its name."""
+        (own,) = [v for v in product if v in self.extent]
+        rest = list(product)
+        rest.remove(own)
+        top = times(plus(self.extent[own], constant(1), -1), {tuple(rest): 1})
+        text = self.algebra.text(top, str)
+        return f"((0 <= {{0}} <= {text}) or ({text} <= {{0}} <= 0))"
+
+    def radix(self, whole: Poly) -> tuple[str, ...]:
+        """Return the indices of a sum in mixed radix, the fastest last.
+
+        Raises:
+            NotAffine: it is none.
+        """
         strides: dict[str, Poly] = {}
         for monomial, count in whole.items():
             mine = [v for v in monomial if v in self.extent]
@@ -257,6 +313,12 @@ class Spaces:
         for v in list(result):
             result.update(dict.fromkeys(self.derived.get(v, ())))
         return list(result)
+
+    def hidden_at(self, site: Site) -> set[str]:
+        """Return the hidden variables of a site."""
+        if not self.hidden:
+            return set()
+        return self.hidden.keys() & self.variables(site)
 
     def block_of(self, members: Sequence[str]) -> list[str]:
         """Return those of these variables that number the threads of a block."""

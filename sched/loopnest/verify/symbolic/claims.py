@@ -12,11 +12,8 @@ from loopnest.verify.matching import Combined
 from loopnest.verify.model import Access, is_private, terms
 from loopnest.verify.obligations import Work
 from loopnest.verify.poly import NotAffine, Poly, constant, times
-from loopnest.verify.symbolic.instances import Instances, NotProved
+from loopnest.verify.symbolic.instances import NOWHERE, Instances, NotProved
 from loopnest.verify.symbolic.setting import Setting
-
-NOWHERE = Instances("", (), [], [])
-"""One point without indices: for what concerns sizes alone."""
 
 
 class Claims:

@@ -54,3 +54,7 @@ class Instances:
 
     def renamed(self, mark: str) -> str:
         return f"{self.name}[{', '.join([mark + v for v in self.variables])}]"
+
+
+NOWHERE = Instances("", (), [], [])
+"""One point without indices: for what concerns sizes alone."""

@@ -25,6 +25,7 @@ from loopnest.verify.symbolic.flow import Flow, Writes
 from loopnest.verify.symbolic.instances import Instances, NotProved
 from loopnest.verify.symbolic.outside import Outside
 from loopnest.verify.symbolic.setting import Setting
+from loopnest.verify.symbolic.tilings import Tilings
 
 
 class Parts:
@@ -41,6 +42,7 @@ class Parts:
         self._chains: dict[Work, tuple[Instances, Any]] = {}
         self._exchanges: dict[Site, tuple[Instances, list[Any]]] = {}
         self._open: set[object] = set()
+        self.tilings = Tilings(setting)
 
     def reading(self, access: Access) -> Instances:
         """Return the points of a read, at the time of its moment."""
@@ -74,7 +76,7 @@ class Parts:
         return self._disjoint(at, parts, tensor)
 
     def _disjoint(self, at: Instances, parts: Sequence[Any], tensor: MathTensor) -> Any:
-        names = ", ".join([f"c{n}" for n in range(len(tensor.root))])
+        names = ", ".join(self.tilings.names(tensor))
         whole = self.setting.relation(at.tuple, f"C[{names}]", ["1 = 0"])
         for part in parts:
             if not whole.intersect(part).is_empty():
@@ -133,6 +135,7 @@ class Parts:
                 adds = self.part(work, need, again.name)
         else:
             places = [setting.text(p) for p in setting.polys(work.store.coordinate)]
+            places += self.tilings.tile(work)
             within = self.outside.folded(work)
             adds = setting.over(again, f"C[{', '.join(places)}]", within)
         if not chained.reverse().range_product(self.isl.UnionMap.from_map(adds)).is_injective():

@@ -223,8 +223,9 @@ class Setting:
         return self.algebra.condition(node, self.env, str)
 
     def require_present(self, texts: Sequence[str], variables: Sequence[str]) -> None:
-        """Refuse a member of a group that did not cancel."""
+        """Refuse a member of a group that did not cancel, or a product that is not known there."""
         gone = [m for g in self.spaces.groups for m in g.members if m not in variables]
+        gone += [m for m in self.spaces.hidden if m not in variables]
         for name in gone:
             pattern = re.compile(rf"\b{name}\b")
             if any(pattern.search(text) for text in texts):

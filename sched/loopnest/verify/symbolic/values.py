@@ -127,12 +127,13 @@ class Values:
     def _wanted(self, at: Instances, tensor: MathTensor, element: Sequence[Poly]) -> Any:
         """Return the map from reads to the root coordinates that they must have folded."""
         setting = self.setting
-        names = [f"c{n}" for n in range(len(tensor.root))]
-        env: dict[Expr, Poly] = {Coordinate(n): variable(name) for n, name in enumerate(names)}
-        conditions: list[str] = []
-        for name, axis in zip(names, tensor.root, strict=True):
-            extent = setting.text(setting.algebra.poly(axis.extent, {}))
-            conditions.append(f"0 <= {name} < {extent}")
+        names = self.parts.tilings.names(tensor)
+        roots = names[: len(tensor.root)]
+        env: dict[Expr, Poly] = {Coordinate(n): variable(name) for n, name in enumerate(roots)}
+        extents = [setting.algebra.poly(axis.extent, {}) for axis in tensor.root]
+        conditions = self.parts.tilings.conditions(tensor, extents)
+        for name, extent in zip(roots, extents, strict=True):
+            conditions.append(f"0 <= {name} < {setting.text(extent)}")
         for place, axis, value in zip(tensor.places, tensor.logical, element, strict=True):
             if axis.kind is not IterKind.BROADCAST:
                 p = setting.algebra.poly(place, env)
