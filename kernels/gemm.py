@@ -48,9 +48,9 @@ def gpu(f, threads=16, lanes=4, parts=2, depth=8, steps=2, stages=2, whole=False
     barrier a slice is enough. 8 x 8 sums use each number that is read from shared memory 8 times;
     more steps would take the registers that a second block on the multiprocessor wants.
 
-    What lies outside of a and b is 0 in registers and shared memory, so that the sums need no tests:
-    these stand at the loads from global memory and the stores to c alone. With `whole`, tiles are
-    taken to divide all sizes (each launch checks it): no test remains.
+    What lies outside of a and b is 0 in registers and shared memory, so that the sums need no
+    tests: these stand at the loads from global memory and the stores to c alone. With `whole`,
+    tiles are taken to divide all sizes (each launch checks it): no test remains.
     """
     c = f["c"]
     (product,) = c.producers

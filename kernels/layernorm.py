@@ -38,6 +38,28 @@ def by_vectors(copy, consumers):
         copy = (copy.clones or [copy])[-1]
 
 
+def by_rows(f, place, threads):
+    """Compute everything in the rows of `y`, whose threads are its axis `threads`.
+
+    A copy of `x` keeps the row in registers, so that it is read once. Rows begin at axis `place`;
+    their last axis goes by vectors.
+    """
+    y = f["y"]
+    row, gamma, beta = [f[name].cache_after() for name in ("x", "gamma", "beta")]
+    ln.propagate(y)
+    y.axis(0).parallelize(ln.ParallelType.grid_x)
+    tensors = (row, f["total"], f["centered"], f["squares"])
+    for tensor in tensors:
+        tensor.compute_at(y, place)
+    for tensor in (*tensors, y):
+        tensor.axis(threads).parallelize(ln.ParallelType.block_x)
+    for tensor in (row, y):
+        tensor.axis(-1).parallelize(ln.ParallelType.vectorize)
+    for copy in (gamma, beta):
+        by_vectors(copy, (y,))
+    ln.inline_most()
+
+
 @layernorm.schedule("gpu")
 def gpu(f, lanes=4, parts=2):
     """A block owns a row and keeps it in registers, as in softmax.py.
@@ -45,21 +67,27 @@ def gpu(f, lanes=4, parts=2):
     [D] is split to [parts, threads, lanes] with two constants; both sums run over the block.
     """
     y = f["y"]
-    row, gamma, beta = [f[name].cache_after() for name in ("x", "gamma", "beta")]
     y.split(1, lanes)
     y.split(1, parts, inner=False)
-    ln.propagate(y)
-    y.parallelize({0: ln.ParallelType.grid_x})
-    tensors = (row, f["total"], f["centered"], f["squares"])
-    for tensor in tensors:
-        tensor.compute_at(y, 1)
-    for tensor in (*tensors, y):
-        tensor.axis(2).parallelize(ln.ParallelType.block_x)
-    for tensor in (row, y):
-        tensor.axis(3).parallelize(ln.ParallelType.vectorize)
-    for copy in (gamma, beta):
-        by_vectors(copy, (y,))
-    ln.inline_most()
+    by_rows(f, 1, 2)
+
+
+@layernorm.schedule("gpu_warp")
+def gpu_warp(f, lanes=4, rows=4, parts=8):
+    """A warp owns a row and keeps it in registers, a block `rows` of them, as in softmax.py.
+
+    [D] is split to [1, parts, 32, lanes]: for rows of up to `32 * parts * lanes` elements.
+    """
+    y = f["y"]
+    f.assume("D > 0")
+    f.assume(f"D <= {32 * parts * lanes}")
+    y.split(1, lanes)
+    y.split(1, 32)
+    y.split(1, parts)
+    y.split(0, rows)  # [N / rows, rows, 1, parts, 32, lanes]
+    y.axis(1).parallelize(ln.ParallelType.block_y)
+    y.axis(3).parallelize(ln.ParallelType.unroll)
+    by_rows(f, 2, 4)
 
 
 @layernorm.schedule("gpu_shared")
@@ -85,27 +113,6 @@ def gpu_shared(f, threads=256, lanes=4):
     row.axis(1).pin()
     f["centered"].compute_at(squares, -2, recompute=True)
     by_vectors(copy, (total, squares, y))
-    for copy in (gamma, beta):
-        by_vectors(copy, (y,))
-    ln.inline_most()
-
-
-@layernorm.schedule("gpu_warp")
-def gpu_warp(f, lanes=4, rows=4):
-    """A warp owns a row, a block `rows` of them: for short rows, which the first cache holds."""
-    y, total, squares = f["y"], f["total"], f["squares"]
-    row, gamma, beta = [f[name].cache_after() for name in ("x", "gamma", "beta")]
-    y.split(1, lanes)
-    y.split(1, 32)
-    y.split(0, rows)  # [N / rows, rows, D / lanes / 32, 32, lanes]
-    ln.propagate(y)
-    y.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_y})
-    for tensor in (total, squares):
-        tensor.compute_at(y, 2)
-        tensor.parallelize({3: ln.ParallelType.block_x, 4: ln.ParallelType.unroll})
-    y.parallelize({3: ln.ParallelType.block_x, 4: ln.ParallelType.vectorize})
-    f["centered"].compute_at(squares, -2, recompute=True)
-    by_vectors(row, (total, squares, y))
     for copy in (gamma, beta):
         by_vectors(copy, (y,))
     ln.inline_most()

@@ -30,11 +30,11 @@ def softmax(f, dtype=ln.float32):
     largest.reduction.named("largest")
 
 
-def by_rows(f, row_axes):
-    """Give all computed tensors the axes of `y`, and compute them in its rows, one a block.
+def by_rows(f, row_axes, place=1):
+    """Give all computed tensors the axes of `y`, and compute them in its rows.
 
-    `row_axes` are the parallel types of the axes of a row, outermost first. A copy of `x` keeps the
-    row, so that it is read once; it is returned.
+    `row_axes` are the parallel types of the axes of a row, outermost first, which begin at `place`.
+    A copy of `x` keeps the row, so that it is read once.
     """
     y = f["y"]
     row = f["x"].cache_after()
@@ -42,13 +42,12 @@ def by_rows(f, row_axes):
     y.axis(0).parallelize(ln.ParallelType.grid_x)
     tensors = (row, f["largest"], f["shifted"], f["e"], f["total"])
     for tensor in tensors:
-        tensor.compute_at(y, 1)
+        tensor.compute_at(y, place)
     for tensor in (*tensors, y):
-        tensor.parallelize(dict(enumerate(row_axes, 1)))
+        tensor.parallelize(dict(enumerate(row_axes, place)))
     for tensor in (row, y):
         tensor.axis(-1).parallelize(ln.ParallelType.vectorize)
     ln.inline_most()
-    return row
 
 
 @softmax.schedule("gpu")
@@ -66,6 +65,26 @@ def gpu(f, lanes=4, parts=2):
     by_rows(f, (unroll, ln.ParallelType.block_x, unroll))
 
 
+@softmax.schedule("gpu_warp")
+def gpu_warp(f, lanes=4, rows=4, parts=8):
+    """A warp owns a row and keeps it in registers, a block `rows` of them: for short rows.
+
+    [D] is split to [1, parts, 32, lanes]: a thread has `parts` vectors, and a row up to
+    `32 * parts * lanes` elements, 1024 by default; each launch checks that. Shuffles alone combine
+    the parts of a row, and no thread waits for another warp.
+    """
+    y = f["y"]
+    f.assume("D > 0")
+    f.assume(f"D <= {32 * parts * lanes}")
+    y.split(1, lanes)
+    y.split(1, 32)
+    y.split(1, parts)
+    y.split(0, rows)  # [N / rows, rows, 1, parts, 32, lanes]
+    y.axis(1).parallelize(ln.ParallelType.block_y)
+    unroll = ln.ParallelType.unroll
+    by_rows(f, (ln.ParallelType.serial, unroll, ln.ParallelType.block_x, unroll), 2)
+
+
 def twice(f):
     """Let the sum and the result have exponentials of their own, instead of keeping a row."""
     f["e"].compute_at(f["total"], -2, recompute=True)
@@ -78,28 +97,6 @@ def by_vectors(copy, consumers):
         copy.compute_at(consumer, consumer.ndim - 1, recompute=place < len(consumers))
         copy.axis(-1).parallelize(ln.ParallelType.vectorize)
         copy = (copy.clones or [copy])[-1]
-
-
-@softmax.schedule("gpu_warp")
-def gpu_warp(f, lanes=4, rows=4):
-    """A warp owns a row, a block `rows` of them: for short rows, which the first cache holds.
-
-    [D] is split to [D / lanes / 32, 32, lanes]. Shuffles alone combine the parts of a row.
-    """
-    y, total = f["y"], f["total"]
-    y.split(1, lanes)
-    y.split(1, 32)
-    y.split(0, rows)  # [N / rows, rows, D / lanes / 32, 32, lanes]
-    ln.propagate(y)
-    y.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_y})
-    f["largest"].split(-1, lanes).split(-2, 32)  # no tensor between it and y has its axis
-    for tensor in (f["largest"], total):
-        tensor.compute_at(y, 2)
-        tensor.parallelize({3: ln.ParallelType.block_x, 4: ln.ParallelType.unroll})
-    y.parallelize({3: ln.ParallelType.block_x, 4: ln.ParallelType.vectorize})
-    twice(f)
-    by_vectors(f["x"].cache_after(), (f["largest"], total, y))
-    ln.inline_most()
 
 
 @softmax.schedule("gpu_shared")

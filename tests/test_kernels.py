@@ -13,6 +13,7 @@ import loopnest as ln
 from kernels.bias_gelu import bias_gelu
 from kernels.gemm import gemm
 from kernels.softmax import softmax
+from loopnest.arguments import broken_condition
 from loopnest.printers.c import print_c
 from loopnest.runtime.c_compiler import compile_c, find_compiler
 from loopnest.trial import expected, judge, make_arguments, oracle
@@ -44,6 +45,8 @@ def test_kernel_is_right(kernel, schedule, dtype):
         for target in TARGETS
     ]
     for sizes in size_cases([symbol.name for symbol in fusion.symbols]):
+        if broken_condition(fusion.facts.conditions, sizes):
+            continue  # gpu_warp takes rows that are short, but not empty
         arguments = make_arguments(fusion, sizes, kernel.ranges)
         keywords = arguments.keywords(fusion)
         reference = expected(kernel, fusion, arguments, {"dtype": dtype})
