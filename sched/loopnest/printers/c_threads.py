@@ -29,7 +29,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from loopnest import dtypes
-from loopnest.buffers import Buffer
 from loopnest.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
 from loopnest.errors import InternalError
 from loopnest.expr import (
@@ -38,7 +37,6 @@ from loopnest.expr import (
     Expr,
     Index,
     LaunchIndex,
-    Load,
     Local,
     Op,
     rewrite,
@@ -54,7 +52,6 @@ from loopnest.kir import (
     Program,
     Shuffle,
     Stmt,
-    Store,
     holds_sync,
     map_expressions,
 )
@@ -140,8 +137,7 @@ def _names(program: Program, body: tuple[Stmt, ...]) -> set[str]:
 class _Flat:
     """The statements of one thread, without loops over launch dimensions and collectives.
 
-    No two names are spelled alike after it, for what stood in bodies of its own may now meet; for
-    the same reason a LOCAL buffer that two bodies make (`unswitch` doubles them) becomes two.
+    No two names are spelled alike after it, for what stood in bodies of its own may now meet.
     """
 
     def __init__(self, program: Program, launch: Mapping[ParallelType, Index]) -> None:
@@ -152,7 +148,6 @@ class _Flat:
         }
         self.spelled: dict[Local, Local] = {}
         self.taken: set[str] = set()
-        self.made: dict[Buffer, Buffer] = {}
         self.has_blocks = any(d.is_grid for d in launch)
         self.has_threads = any(d.is_block for d in launch)
 
@@ -161,13 +156,7 @@ class _Flat:
         return tuple([made for node in body for made in self._statement(node)])
 
     def _value(self, value: Expr) -> Expr:
-        return rewrite(value, self._known)
-
-    def _known(self, node: Expr) -> Expr | None:
-        if isinstance(node, Load) and self.made.get(node.buffer, node.buffer) is not node.buffer:
-            index = tuple([self._value(i) for i in node.args])
-            return Load(self.made[node.buffer], index, node.flat)
-        return self.known.get(node)
+        return rewrite(value, self.known.get)
 
     def _statement(self, node: Stmt) -> Iterable[Stmt]:
         match node:
@@ -190,20 +179,7 @@ class _Flat:
                 made = map_expressions(node, self._value)
                 assert isinstance(made, (Let, Shuffle, Arrive))
                 return (replace(made, var=self._spelled(node.var)),)
-            case Allocate():
-                return (self._allocate(node),)
-            case Store():
-                storage = self.made.get(node.storage, node.storage)
-                return (replace(map_expressions(node, self._value), storage=storage),)
         return (map_expressions(node, self._value),)
-
-    def _allocate(self, node: Allocate) -> Allocate:
-        buffer = node.storage
-        if buffer in self.made and buffer.memory is Memory.LOCAL:
-            self.made[buffer] = replace(buffer)
-        else:
-            self.made[buffer] = buffer
-        return replace(node, storage=self.made[buffer])
 
     def _spelled(self, var: Local) -> Local:
         found = self.spelled.get(var)
