@@ -47,6 +47,8 @@ A failing case is written to --out as a script that runs alone:
     tools/run python tools/fuzz.py --count 2000
     tools/run python build/fuzz/case_17.py
 
+With --verify each kernel is proved too: one that is refuted has failed, however it runs.
+
 With --shrink its lines are dropped and simplified first, as long as it fails in the same way; of
 several failures of one kind only the first is shrunk. Numbers as arguments judge just these cases:
 
@@ -64,12 +66,15 @@ class Tally:
     runs: int = 0
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
+    proofs: Counter[str] = field(default_factory=Counter)
     failures: dict[str, list[Outcome]] = field(default_factory=dict)
 
     def add(self, outcome: Outcome) -> None:
         self.cases += 1
         self.runs += outcome.runs
         self.lowered += outcome.lowered
+        if outcome.lowered:
+            self.proofs[outcome.proof] += 1
         self.calls.update(outcome.calls)
         self.refusals.update(outcome.refusals[:1])
         if outcome.failure is not None:
@@ -87,28 +92,30 @@ class Tally:
 @click.option("--seed", default=0, show_default=True, help="Decides all cases, with their numbers.")
 @click.option("--jobs", default=1, show_default=True, help="Worker processes.")
 @click.option("--target", type=click.Choice(list(TARGETS)), default="both", show_default=True)
+@click.option("--verify/--no-verify", help="Prove each kernel, beside running it.")
 @click.option("--shrink/--no-shrink", help="Make failing cases small.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("build/fuzz"),
               show_default=True, help="The folder for failing cases.")  # fmt: skip
 def main(
     numbers: tuple[int, ...], count: int, start: int, seed: int, jobs: int, target: str,
-    shrink: bool, out: Path,
+    verify: bool, shrink: bool, out: Path,
 ) -> None:  # fmt: skip
     console = Console()
     tally = Tally()
+    targets = (*TARGETS[target], *(["verify"] if verify else []))
     wanted = list(numbers) or list(range(start, start + count))
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     )  # fmt: skip
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("judging", total=len(wanted))
-        for outcome in outcomes(wanted, seed, TARGETS[target], jobs):
+        for outcome in outcomes(wanted, seed, targets, jobs):
             tally.add(outcome)
             if outcome.failure is not None:
                 save(outcome, out, outcome.case, outcome.failure)
             progress.update(task, advance=1, description=f"judging, {tally.failed} failed")
     if shrink:
-        shrink_firsts(tally, out, TARGETS[target], console)
+        shrink_firsts(tally, out, targets, console)
     report(tally, out, console)
     raise SystemExit(1 if tally.failures else 0)
 
@@ -226,6 +233,9 @@ def report(tally: Tally, out: Path, console: Console) -> None:
         for signature, found in sorted(tally.failures.items(), key=lambda item: -len(item[1])):
             failures.add_row(signature, str(len(found)), str(found[0].number))
         console.print(failures)
+    if tally.proofs.keys() - {""}:
+        whole, named, rest = (tally.proofs[scope] for scope in ("all sizes", "named sizes", ""))
+        console.print(f"proved for all sizes {whole}, for sizes that are named {named}, not {rest}")
     console.print(
         f"{tally.cases} schedules, {tally.lowered} lowered, {tally.runs} launches judged, "
         f"{tally.failed} failed"

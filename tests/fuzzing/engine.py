@@ -18,6 +18,7 @@ from fuzzing.judge import (
     expect,
     lowered,
     require_order,
+    require_proof,
     require_ptx,
     run,
     targets_of,
@@ -55,6 +56,7 @@ class Outcome:
         calls: how many calls of each (primitive, outcome).
         refusals: why the lowering refused (at most twice: with and without parallel types).
         lowered: whether there is a kernel in the end.
+        proof: for what it was proved: "all sizes", "named sizes", or "" where nothing was.
         runs: how many launches were judged.
     """
 
@@ -65,6 +67,7 @@ class Outcome:
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)
     refusals: tuple[str, ...] = ()
     lowered: bool = False
+    proof: str = ""
     runs: int = 0
 
 
@@ -81,7 +84,8 @@ class Engine:
 
     Args:
         seed: with the number of a case, decides all of it.
-        targets: where kernels run ("interpret", "c"); with "nvrtc" their CUDA text is compiled.
+        targets: where kernels run ("interpret", "c"); with "nvrtc" their CUDA text is compiled,
+            with "verify" they are proved.
     """
 
     def __init__(self, seed: int = 0, targets: Sequence[str] = TARGETS) -> None:
@@ -130,6 +134,8 @@ class Engine:
         job.kernel, outcome.lowered = found, True
         if "nvrtc" in self.targets:
             require_ptx(found)
+        if "verify" in self.targets:
+            outcome.proof = require_proof(found)
         for target in targets_of(found, self.targets):
             if target != "c" and outcome.failure is None:
                 self._run(job, compiled(found, target), target)
@@ -227,6 +233,8 @@ def _judge_lines(session: Session, case: Case, targets: Sequence[str]) -> None:
         return
     if "nvrtc" in targets:
         require_ptx(kernel)
+    if "verify" in targets:
+        require_proof(kernel)
     for target in targets_of(kernel, targets):
         function = compiled(kernel, target)
         for one in expected:

@@ -308,9 +308,26 @@ THREADS_APART = "interpret, threads one by one"
 """The target on which a value that crosses threads shows: they run in a random order."""
 
 
+def require_proof(kernel: Kernel) -> str:
+    """Return for what a kernel is proved: "all sizes", "named sizes", "" where it is not known.
+
+    Raises:
+        Failure: it is refuted, or the proof breaks off.
+    """
+    try:
+        report = ln.verify(kernel)
+    except Exception as error:
+        raise Failure("verify", f"{type(error).__name__}: {error}", where="ln.verify") from error
+    if report.status == "refuted":
+        raise Failure("verify", str(report.findings[0]), where="ln.verify")
+    if not report.ok:
+        return ""
+    return report.scope if report.scope == "all sizes" else "named sizes"
+
+
 def targets_of(kernel: Kernel, targets: Sequence[str]) -> tuple[str, ...]:
     """Return `targets`, with `THREADS_APART` where `kernel` has threads and is interpreted."""
-    run = tuple(t for t in targets if t != "nvrtc")
+    run = tuple(t for t in targets if t not in ("nvrtc", "verify"))
     return (*run, THREADS_APART) if "interpret" in run and kernel.program.launch else run
 
 
