@@ -11,7 +11,7 @@ import pytest
 
 import loopnest as ln
 from loopnest.expr import Const
-from loopnest.kir import If, Stmt, Store, map_body
+from loopnest.kir import If, Loop, Stmt, Store, map_body, walk
 
 PT = ln.ParallelType
 
@@ -248,6 +248,22 @@ def test_a_test_of_the_thread_alone_stays() -> None:
     assert list(filled(g).values()) == [0.0]
     assert len(tests) == 1
     assert "K" not in tests[0]
+
+
+def test_unswitch_leaves_filled_copies_no_test() -> None:
+    f = product(shared=False)
+    (total,) = f["c"].producers
+    total.axis(2).parallelize(PT.unswitch)
+    kernel = ln.lower(f)
+    (outer,) = [n for n, _ in kernel.walk() if isinstance(n, If) and isinstance(n.body[0], Loop)
+                and n.body[0].parallel is PT.unswitch]  # fmt: skip
+    fast = [n for n, _ in walk(outer.body)]
+    assert not any(isinstance(n, If) for n in fast)
+    assert not any(isinstance(n, Store) and n.role == "fill" for n in fast)
+    assert any(isinstance(n, Store) and n.role == "fill" for n, _ in walk(outer.orelse))
+    a, b = np.ones((5, 6), np.float32), np.ones((6, 9), np.float32)
+    for target in ("interpret", "c"):
+        np.testing.assert_array_equal(run(f, target, a, b), a @ b)
 
 
 # What verify says of wrong fills

@@ -6,7 +6,8 @@ launch dimensions are not replaced by their maximum: each thread tests its own. 
 never hold, the body stands once. It comes after predicates, whose tests it lifts, and last, because
 it duplicates code.
 
-A body that holds a barrier stands once too.
+A body that holds a barrier stands once too. Of a test with two cases (a filled copy, an inner
+unswitch loop) the body without tests has the first alone.
 
 Before: ``for i0: for i1: if i0 * 4 + i1 < N: S``; after, with i1 unswitch::
 
@@ -59,7 +60,7 @@ def _double(loop: Loop, algebra: Simplifier) -> Stmt:
             inner.add(node.var)
     largest: dict[Expr, None] = {}
     for node, _ in walk(loop.body):
-        if isinstance(node, If) and not node.orelse:
+        if isinstance(node, If):
             for term in terms_of(node.condition):
                 top = _at_largest(term, inner, algebra)
                 if top is not None and top is not TRUE:
@@ -68,11 +69,11 @@ def _double(loop: Loop, algebra: Simplifier) -> Stmt:
         return loop
 
     def drop(node: Stmt) -> Stmt | tuple[Stmt, ...]:
-        if isinstance(node, If) and not node.orelse:
+        if isinstance(node, If):
             kept = [t for t in terms_of(node.condition) if _at_largest(t, inner, algebra) is None]
             if not kept:
                 return node.body
-            return If(all_of(kept), node.body, (), node.reason, node.origin)
+            return If(all_of(kept), node.body, node.orelse, node.reason, node.origin)
         return node
 
     fast = Loop(loop.var, loop.parallel, loop.axis, map_body(loop.body, drop), loop.origin)
