@@ -11,6 +11,10 @@ from types import FrameType
 import pytest
 
 import loopnest as ln
+from loopnest.schedule import compute_at, inline
+from loopnest.schedule.compute_at import joins_plainly
+from loopnest.schedule.loops import LoopForest
+from mutation.subjects import load, random_keys
 from schedule_run import PT, assert_computes, leaf, loops, nest, positions, program, random, state
 
 
@@ -428,3 +432,36 @@ def test_diamonds_fully_inlined_compute_their_math() -> None:
     assert {t.compute_at_pos for t in f.tensors[1:-1]} == {2}
     assert len(loops(f)) == 2 + 20
     assert_computes(f, random(2, 3))
+
+
+def inline_each(f: ln.Fusion, order: int) -> None:
+    ln.propagate(f["y"])
+    for tensor in f.tensors[1:-1][::order]:
+        tensor.inline_at(2)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_call_for_each_tensor_of_a_chain_looks_at_few_others(order: int) -> None:
+    """Each call costs the way to a tensor's users or origins, no nest of all tensors."""
+    costs = []
+    for count in (16, 64):
+        f, tensors = chain("I", "J", length=count)
+        costs.append(calls_of(lambda f=f: inline_each(f, order)))  # type: ignore[misc]
+        assert {t.compute_at_pos for t in tensors[:-1]} == {2}
+    assert costs[1] <= 8 * costs[0]
+
+
+def test_what_joins_plainly_has_an_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[bool] = []
+
+    def judged(tensor: ln.TensorView, pos: int) -> bool:
+        said.append(joins_plainly(tensor, pos))
+        if said[-1]:
+            LoopForest(tensor.fusion, {tensor.siblings[0]: pos}).check()
+        return said[-1]
+
+    monkeypatch.setattr(compute_at, "joins_plainly", judged)
+    monkeypatch.setattr(inline, "joins_plainly", judged)
+    for key in random_keys(150, seed=4):
+        load(key)
+    assert min(said.count(True), said.count(False)) > 10

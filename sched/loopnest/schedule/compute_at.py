@@ -25,6 +25,7 @@ from loopnest.schedule.funnel import (
 from loopnest.schedule.loop_groups import Conflict
 from loopnest.schedule.loops import LoopForest
 from loopnest.schedule.replay import shared_positions
+from loopnest.schedule.root_map import pairs
 from loopnest.schedule.spanning import spanning_replay
 from loopnest.tensor import TensorView
 
@@ -136,9 +137,10 @@ def _propagate(producer: TensorView, target: TensorView, pos: int) -> bool:
         wanted = _wanted(tensor, aligned, selected)
         if wanted > tensor.compute_at_pos:
             risen.append((tensor, wanted))
+    plain = len(risen) == 1 and joins_plainly(*risen[0])
     for tensor, wanted in risen:
         set_position(tensor, wanted)
-    if risen:
+    if risen and not plain:
         _check_order(producer)
     return bool(risen)
 
@@ -186,6 +188,40 @@ def set_position(tensor: TensorView, pos: int) -> None:
                 _align(twin, consumer, pos)
         fusion.change(twin, "_compute_at_pos", pos)
         fusion.change(twin, "placed", fusion.calling)
+
+
+def joins_plainly(tensor: TensorView, pos: int) -> bool:
+    """Whether `tensor` may share the leading `pos` loops of its consumer without a look at others.
+
+    It shares no loop with its only consumer so far. Either nothing that it depends on shares one:
+    then it comes before all that is computed in the consumer's loops, and no chain leads from there
+    to it. Or the consumer shares none, and reads nothing else that is computed: then no chain
+    leads from the tensor's loops to the consumer but by the tensor.
+    """
+    live = tensor.fusion.live()
+    consumers = [c for c in tensor.consumers if c in live]
+    if len(tensor.siblings) > 1 or len(consumers) != 1 or tensor not in live:
+        return False
+    (consumer,) = consumers
+    places = shared_positions(tensor, consumer)
+    if tensor.compute_at_pos or pos > len(places) or not _same_axes(tensor, consumer):
+        return False
+    if not tensor.produced_at_pos and not any(
+        t.compute_at_pos for t in chains.ancestors(tensor)
+    ):  # fmt: skip
+        return True
+    alone = not consumer.frozen and len(consumer.siblings) == 1
+    others = [p for p in consumer.producers if p is not tensor and not p.is_input]
+    return alone and not others and places[:pos] == tuple(range(pos))
+
+
+def _same_axes(tensor: TensorView, consumer: TensorView) -> bool:
+    """Whether each axis stands for one of the consumer, a broadcast for a broadcast."""
+    equal = tensor.fusion.algebra.equal
+    return all(
+        mine.is_broadcast == theirs.is_broadcast and equal(mine.size, theirs.size)
+        for mine, theirs in pairs(tensor, consumer)
+    )
 
 
 def _align(tensor: TensorView, consumer: TensorView, pos: int) -> None:

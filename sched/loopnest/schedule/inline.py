@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from loopnest.enums import ParallelType
 from loopnest.errors import ScheduleError
 from loopnest.fusion import Fusion, current_fusion
-from loopnest.schedule.compute_at import set_position
+from loopnest.schedule.compute_at import joins_plainly, set_position
 from loopnest.schedule.funnel import (
     Refusal,
     leading_position,
@@ -53,7 +53,7 @@ def largest_position(tensor: TensorView, barred: frozenset[ParallelType] = _BEST
     """Return the largest position that `tensor` can have, given the others' positions."""
     heads = tensor.siblings[0]
     for pos in range(structural_limit(tensor, barred), tensor.compute_at_pos, -1):
-        if not _conflict(tensor.fusion, heads, pos):
+        if joins_plainly(tensor, pos) or not _conflict(tensor.fusion, heads, pos):
             return pos
     return tensor.compute_at_pos
 

@@ -45,7 +45,6 @@ class LoopForest:
         self.class_of: dict[IterDomain, RootClass] = {}
         self.position: dict[TensorView, int] = {}
         self._earliest = earliest or {}
-        self._shared: dict[tuple[TensorView, TensorView], list[int]] = {}
         self.units = self.units_of(fusion) if units is None else tuple(units)
         override = positions or {}
         for unit in reversed(self.units):
@@ -142,20 +141,13 @@ class LoopForest:
         return group
 
     def _consumer_axis(self, producer: TensorView, consumer: TensorView, place: int) -> IterDomain:
-        positions = self._positions(producer, consumer)
+        positions = shared_positions(producer, consumer)
         if place >= len(positions):
             raise Conflict(
                 f"{producer.name} shares {place + 1} loops with {consumer.name}, "
                 f"but only {len(positions)} of their leading axes correspond"
             )
         return consumer.domain.leaf[positions[place]]
-
-    def _positions(self, producer: TensorView, consumer: TensorView) -> list[int]:
-        key = (producer, consumer)
-        found = self._shared.get(key)
-        if found is None:
-            found = self._shared[key] = shared_positions(producer, consumer)
-        return found
 
     def find(self, axis: IterDomain) -> LoopGroup:
         """Return the loop group of a leaf axis."""

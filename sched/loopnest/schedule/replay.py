@@ -14,7 +14,7 @@ torch/csrc/jit/codegen/cuda/transform_replay.cpp), whose order of the replayed d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from loopnest.domain import IterDomain, TensorDomain, Transform, ancestors
 from loopnest.schedule.funnel import Refusal, leading_position
@@ -47,6 +47,7 @@ class Match:
         self.exact: set[IterDomain] = set()
         self.dropped: set[Transform] = set()
         self.added: list[Transform] = []
+        self._positions: tuple[int, ...] | None = None
         for axis in start:
             if wanted is not None and axis not in wanted:
                 continue
@@ -99,6 +100,27 @@ class Match:
             else:
                 self._carry(step, present)
         return self
+
+    def shared_positions(self) -> tuple[int, ...]:
+        """Return the places of leading target leaves; see the function of this name."""
+        if self._positions is None:
+            self._positions = tuple(self._walk_leaves())
+        return self._positions
+
+    def _walk_leaves(self) -> Iterator[int]:
+        leaf, lacked = self.target.leaf, self._target_absent
+        place = 0
+        for axis in self.source.leaf:
+            image = self.image.get(axis)
+            if image is None or axis.is_reduction:
+                return
+            image = self.settle(image)
+            while place < len(leaf) and leaf[place] is not image and leaf[place] in lacked:
+                place += 1
+            if place == len(leaf) or leaf[place] is not image:
+                return
+            yield place
+            place += 1
 
     def _carry(self, step: Transform, present: list[bool]) -> None:
         carried = step.carries(present)
@@ -315,27 +337,11 @@ def match_leaves(producer: TensorView, consumer: TensorView) -> Match:
     return found
 
 
-def shared_positions(producer: TensorView, consumer: TensorView) -> list[int]:
+def shared_positions(producer: TensorView, consumer: TensorView) -> tuple[int, ...]:
     """Return, for the leading axes of `producer` that can share loops, the consumer's positions.
 
     The two leaf domains are walked in step; a consumer axis is passed over only where the producer
     lacks it (an inserted broadcast, rule 25). The walk ends at a reduction axis of the producer
     (rule 22), and at the first pair that does not correspond.
     """
-    match = match_leaves(producer, consumer)
-    leaf = consumer.domain.leaf
-    lacked = match._target_absent
-    result: list[int] = []
-    place = 0
-    for axis in producer.domain.leaf:
-        image = match.image.get(axis)
-        if image is None or axis.is_reduction:
-            break
-        image = match.settle(image)
-        while place < len(leaf) and leaf[place] is not image and leaf[place] in lacked:
-            place += 1
-        if place == len(leaf) or leaf[place] is not image:
-            break
-        result.append(place)
-        place += 1
-    return result
+    return match_leaves(producer, consumer).shared_positions()

@@ -48,10 +48,9 @@ def spanning_replay(reference: TensorView, pos: int, selected: Collection[Tensor
                 if domain is not tensor.domain:
                     twin_domain = mirror(domain, twin)
                 result[twin] = (twin_domain, aligned)
-        for near, neighbour, left in _neighbours(tensor, kept):
-            if neighbour in selected and neighbour not in result:
-                count += 1
-                heapq.heappush(queue, (-len(left), count, neighbour, near, left))
+        for near, neighbour, left in _neighbours(tensor, kept, selected, result):
+            count += 1
+            heapq.heappush(queue, (-len(left), count, neighbour, near, left))
     return result
 
 
@@ -62,16 +61,19 @@ def _step(origin: TensorView, tensor: TensorView, done: Replayed) -> tuple[Tenso
     return consumer_as_producer(tensor, origin, domain, pos)
 
 
-def _neighbours(tensor: TensorView, kept: Kept) -> Iterator[tuple[TensorView, TensorView, Kept]]:
-    """Yield (sibling that is adjacent, neighbour, what the step to it keeps)."""
+def _neighbours(
+    tensor: TensorView, kept: Kept, selected: Collection[TensorView], done: Replayed
+) -> Iterator[tuple[TensorView, TensorView, Kept]]:
+    """Yield (sibling that is adjacent, neighbour to go to, what the step to it keeps)."""
     for twin in tensor.siblings:
         own = _as_twin(kept, tensor, twin)
         down = _to_logical(own, twin)
         for consumer in twin.consumers:
-            forward = dict(pairs(twin, consumer))
-            yield twin, consumer, _through(down, forward)
+            if consumer in selected and consumer not in done:
+                forward = dict(pairs(twin, consumer))
+                yield twin, consumer, _through(down, forward)
         for producer in twin.producers:
-            if not producer.is_input:
+            if producer in selected and producer not in done and not producer.is_input:
                 back = {c: p for p, c in pairs(producer, twin)}
                 yield twin, producer, _to_root(_through(own, back), producer)
 
