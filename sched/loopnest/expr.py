@@ -331,8 +331,12 @@ def walk(root: Expr) -> Iterator[Expr]:
             yield node
         elif node not in seen:
             seen.add(node)
+            if not node.args:
+                yield node
+                continue
             stack.append((node, True))
-            stack.extend((arg, False) for arg in reversed(node.args))
+            for arg in reversed(node.args):
+                stack.append((arg, False))
 
 
 def rebuild(node: Expr, args: tuple[Expr, ...]) -> Expr:
@@ -377,7 +381,9 @@ def free_indices(root: Expr) -> frozenset[Index]:
 
 def loads(root: Expr) -> tuple[Load, ...]:
     """Return the loads in `root`, each once, in order of appearance."""
-    return tuple(node for node in walk(root) if isinstance(node, Load))
+    if not root.args:
+        return (root,) if isinstance(root, Load) else ()
+    return tuple([node for node in walk(root) if isinstance(node, Load)])
 
 
 def all_of(terms: Iterable[Expr]) -> Expr:
