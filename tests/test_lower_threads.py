@@ -372,7 +372,7 @@ def test_a_swizzle_stands_in_the_nest() -> None:
         ),
         (
             lambda t: t.circular_buffer(1),
-            "T1.circular_buffer(1): stages=1; use an int >= 2",
+            "T1.circular_buffer(1): stages=1; use an int from 2 to 32",
         ),
         (
             lambda t: t.circular_buffer(2),

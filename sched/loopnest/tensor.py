@@ -343,7 +343,7 @@ class TensorView(Operators["Operand", "TensorView"]):
         return cache.cache_fork(self)
 
     def circular_buffer(self, stages: int) -> TensorView:
-        """Compute this SHARED tensor `stages` - 1 iterations ahead of its consumers.
+        """Compute this SHARED tensor `stages` - 1 (up to 31) iterations ahead of its consumers.
 
         Its buffer gets `stages` copies, which the innermost loop that it shares rotates through;
         LOCAL tensors that only it reads run ahead with it: their values are loaded before the

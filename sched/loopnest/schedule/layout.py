@@ -12,6 +12,9 @@ from loopnest.layout import Layout
 from loopnest.schedule.funnel import Refusal, leaf_position, primitive
 from loopnest.tensor import TensorView
 
+MOST_STAGES = 32
+"""How many iterations a circular buffer may hold; each is written out before the loop."""
+
 
 @primitive
 def set_allocation(
@@ -74,12 +77,12 @@ def circular_buffer(tensor: TensorView, stages: int) -> TensorView:
     """Compute a SHARED tensor some iterations ahead; see `TensorView.circular_buffer`.
 
     Raises:
-        ScheduleError: fewer than 2 stages; not SHARED; not computed inside a serial loop; a
-            reduction, or several outputs of one definition.
+        ScheduleError: fewer than 2 stages, or more than 32; not SHARED; not computed inside a
+            serial loop; a reduction, or several outputs of one definition.
     """
     _require_intermediate(tensor)
-    if isinstance(stages, bool) or not isinstance(stages, int) or stages < 2:
-        raise Refusal(f"stages={stages!r}", "use an int >= 2")
+    if isinstance(stages, bool) or not isinstance(stages, int) or not 2 <= stages <= MOST_STAGES:
+        raise Refusal(f"stages={stages!r}", f"use an int from 2 to {MOST_STAGES}")
     _require_shared(tensor)
     definition = tensor.definition
     assert definition is not None
