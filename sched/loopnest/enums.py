@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 
 
@@ -65,6 +66,12 @@ LAUNCH_DIMENSIONS: tuple[ParallelType, ...] = (
 
 BLOCK_DIMENSIONS: tuple[ParallelType, ...] = LAUNCH_DIMENSIONS[3:]
 """The dimensions of a block, the one that runs fastest first."""
+
+MOST_THREADS = 1024
+"""Threads of a block, on every target."""
+
+MOST_ALONG: Mapping[ParallelType, int] = {ParallelType.block_z: 64}
+"""The dimensions of a block of which the limit is a lower one."""
 
 
 class Memory(Enum):

@@ -39,12 +39,11 @@ from loopnest.expr import (
 )
 from loopnest.kir import Allocate, Collective, Let, Shuffle, Store
 from loopnest.lower.groups import LoopSpec
+from loopnest.lower.limits import WARP, Limits
 from loopnest.lower.tree import Guarded, Simple, Term, Tree, TreeItem
 from loopnest.origin import Origin
 from loopnest.simplify import Simplifier
 
-WARP = 32
-_MAX_BLOCK = 1024
 _FEW = 8
 """A group of at most that many threads reads all its slots instead of folding by halves."""
 
@@ -88,6 +87,7 @@ class Exchange:
         self, launch: Mapping[ParallelType, Expr], algebra: Simplifier, names: Names
     ) -> None:
         self.algebra, self.names = algebra, names
+        self.limits = Limits(launch, algebra)
         self.dims = tuple([d for d in BLOCK_DIMENSIONS if d in launch])
         self.extents = {d: launch[d] for d in self.dims}
 
@@ -293,8 +293,8 @@ class _Body:
         slots = self._slots_of_all(values)
         mine = LaunchIndex(dim)
         size = whole = self.exchange.extents[dim]
-        bound = _static(size)
-        for turn in range(((_MAX_BLOCK if bound is None else bound) - 1).bit_length()):
+        # As many turns as the largest extent needs that a launch may have.
+        for turn in range((self.exchange.limits.most(dim) - 1).bit_length()):
             half = self.algebra.ceildiv(whole, integer(2 << turn))
             upper = self.algebra.add(mine, half)
             both = self.reducer.combine(

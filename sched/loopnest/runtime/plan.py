@@ -11,20 +11,17 @@ from loopnest import kir
 from loopnest.arena import SharedLayout, shared_layout, shared_places
 from loopnest.arguments import broken_condition, check_conditions, keyword_size, size_value
 from loopnest.buffers import Buffer
-from loopnest.enums import ParallelType
+from loopnest.enums import BLOCK_DIMENSIONS, MOST_ALONG, MOST_THREADS, ParallelType
 from loopnest.errors import LaunchError
 from loopnest.expr import Const, Expr
 from loopnest.runtime.bounds import INT32, INT64, IndexBounds
 
-MAX_THREADS = 1024
 MAX_SHARED_BYTES = 227 * 1024
 MAX_EXTENT: Mapping[ParallelType, int] = {
     ParallelType.grid_x: (1 << 31) - 1,
     ParallelType.grid_y: 65535,
     ParallelType.grid_z: 65535,
-    ParallelType.block_x: 1024,
-    ParallelType.block_y: 1024,
-    ParallelType.block_z: 64,
+    **{d: MOST_ALONG.get(d, MOST_THREADS) for d in BLOCK_DIMENSIONS},
 }
 """The limits of CUDA; every target keeps them, so that a schedule that runs on one runs on all."""
 
@@ -196,12 +193,12 @@ class Planner:
     def _check_threads(self, extents: Mapping[ParallelType, int], subject: str) -> None:
         block = {d: extent for d, extent in extents.items() if d.is_block}
         threads = math.prod(block.values())
-        if threads > MAX_THREADS:
+        if threads > MOST_THREADS:
             product = " * ".join([
                 f"{d.value} = {extent}{self._axes(d)}" for d, extent in block.items()
             ])  # fmt: skip
             raise LaunchError(
-                subject, f"a block has {threads} threads: {product}", f"use at most {MAX_THREADS}"
+                subject, f"a block has {threads} threads: {product}", f"use at most {MOST_THREADS}"
             )
 
     def too_much_shared(

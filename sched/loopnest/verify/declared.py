@@ -15,12 +15,11 @@ import numpy as np
 
 from loopnest import kir
 from loopnest.buffers import Buffer
-from loopnest.enums import LAUNCH_DIMENSIONS, ParallelType
+from loopnest.enums import LAUNCH_DIMENSIONS, MOST_ALONG, MOST_THREADS, ParallelType
 from loopnest.expr import ONE, Arg, Const, Expr, Index, Load, Local, Op, Symbol, TextFormat, walk
 from loopnest.verify.blocks import Blocks, Shape, combination
 from loopnest.verify.collective import check, check_many
 from loopnest.verify.lanes import OPERATIONS, Undecidable, number
-from loopnest.verify.sizes import MOST_THREADS
 
 MOST_SIZE = 1 << 15
 """Sizes are tried up to this one, where the extents of a block follow from it."""
@@ -63,13 +62,17 @@ class Body:
         return _KNOWN[key]
 
     def check_all(
-        self, extents: Mapping[ParallelType, Expr], sizes: Mapping[str, int]
+        self,
+        extents: Mapping[ParallelType, Expr],
+        sizes: Mapping[str, int],
+        conditions: Sequence[Expr] = (),
     ) -> str | None:
         """Return what is wrong with it in any block of these extents.
 
         Args:
             extents: of the launch.
             sizes: the size symbols that have a value.
+            conditions: what is assumed of sizes.
 
         Raises:
             Undecidable: there are too many shapes, or it depends on more than these.
@@ -83,7 +86,11 @@ class Body:
             shape = [value or 0 for value in known.values()]
             problem = self.check((shape[0], shape[1], shape[2]), given)
             return None if problem is None else f"in a block of {tuple(shape)}: {problem}"
-        return self._check_cases(list(self._cases(extents[free[0]], known)), known, given)
+        cases = list(self._cases(free[0], extents[free[0]], known))
+        allowed = _allowed(extents[free[0]], conditions)
+        if allowed is not None:
+            cases = [case for case in cases if case[0] in allowed]
+        return self._check_cases(cases, known, given) if cases else None
 
     def _check_cases(
         self,
@@ -93,7 +100,8 @@ class Body:
     ) -> str | None:
         """Check all shapes, many blocks at a time; what fails is checked again by itself."""
         outline = _Outline(self.node, frozenset([*given, *cases[0][1]]))
-        key = (outline.text, tuple(known.values()), *[given.get(e) for e in outline.used])
+        tried = tuple([value for value, _ in cases])
+        key = (outline.text, tuple(known.values()), tried, *[given.get(e) for e in outline.used])
         if key in _RIGHT:
             return None
         for some in _batches(cases):
@@ -121,11 +129,11 @@ class Body:
         return None
 
     def _cases(
-        self, extent: Expr, known: Mapping[ParallelType, int | None]
+        self, dim: ParallelType, extent: Expr, known: Mapping[ParallelType, int | None]
     ) -> Iterator[tuple[int, dict[Expr, int]]]:
         """Yield each value of the symbolic extent, with the numbers that go with it."""
         rest = int(np.prod([v for v in known.values() if v is not None]))
-        most = MOST_THREADS // max(rest, 1)
+        most = min(MOST_THREADS // max(rest, 1), MOST_ALONG.get(dim, MOST_THREADS))
         if most == 0:
             raise Undecidable(f"a block of more than {MOST_THREADS} threads")
         others = [e for e in self._sizes() if extent not in set(walk(e))]
@@ -193,6 +201,17 @@ def _static(extent: Expr, sizes: Mapping[str, int]) -> int | None:
         return number(extent, sizes)
     except KeyError:
         return None
+
+
+def _allowed(extent: Expr, conditions: Sequence[Expr]) -> set[int] | None:
+    """Return the values of an extent that assumptions leave, None where they set no limit."""
+    symbols = {n for n in walk(extent) if isinstance(n, Symbol)}
+    mine = [c for c in conditions if {n for n in walk(c) if isinstance(n, Symbol)} == symbols]
+    if len(symbols) != 1 or not mine:
+        return None
+    tried = {symbol: np.arange(1, MOST_SIZE + 1) for symbol in symbols}
+    held = np.logical_and.reduce([_evaluated(c, tried) for c in mine])
+    return None if held[-1] else set(_evaluated(extent, tried)[held].tolist())
 
 
 def _evaluated(node: Expr, values: Mapping[Symbol, Any]) -> Any:

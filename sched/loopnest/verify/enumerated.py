@@ -10,7 +10,7 @@ from loopnest.verify.lanes import NoLaunch, TooMany, Undecidable
 from loopnest.verify.model import Model
 from loopnest.verify.obligations import Exchange, Work
 from loopnest.verify.report import Finding, Report
-from loopnest.verify.sizes import filled, fulfils, points_at, small_sizes
+from loopnest.verify.sizes import filled, fulfils, points_at, small_sizes, starts
 
 MOST_SIZES = 12
 """How many sets of small sizes are looked at."""
@@ -68,7 +68,8 @@ def enumerated(
         telling = telling or all(v for name, v in sizes.items() if name not in given)
     scope = "; ".join(map(named, done))
     asked = [filled(program, given, hint) for hint in hints]
-    missed = [sizes for sizes in asked if fulfils(program, sizes) and sizes not in done]
+    missed = [sizes for sizes in asked if sizes not in done]
+    missed = [sizes for sizes in missed if fulfils(program, sizes) and starts(program, sizes)]
     if missed:
         where = f"it may fail at {named(missed[0])}"
         return _unknown(f"{where}, where there are too many points to look at", scope)

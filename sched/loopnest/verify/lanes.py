@@ -10,7 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from loopnest import kir
-from loopnest.enums import LAUNCH_DIMENSIONS
+from loopnest.enums import (
+    BLOCK_DIMENSIONS,
+    LAUNCH_DIMENSIONS,
+    MOST_ALONG,
+    MOST_THREADS,
+    ParallelType,
+)
 from loopnest.expr import Const, Coordinate, Expr, Index, LaunchIndex, Local, Op, Symbol
 from loopnest.verify.model import Guards, Model, Site
 
@@ -27,7 +33,7 @@ class TooMany(Exception):
 
 
 class NoLaunch(Exception):
-    """Sizes at which a launch is refused, since a loop is split by 0, or starts no thread."""
+    """Sizes at which nothing runs: a loop is split by 0, no thread starts, a block is too large."""
 
 
 def _checked_divisor(b: Any) -> Any:
@@ -172,6 +178,13 @@ class Points:
         return result
 
 
+def fits_launch(extents: Mapping[ParallelType, int]) -> bool:
+    """Whether a block of these extents is within the limits of a launch."""
+    block = {d: extents.get(d, 1) for d in BLOCK_DIMENSIONS}
+    deep = any(size > MOST_ALONG.get(d, MOST_THREADS) for d, size in block.items())
+    return not deep and math.prod(block.values()) <= MOST_THREADS
+
+
 class Enumeration:
     """The points of every site of a program at given sizes.
 
@@ -198,7 +211,7 @@ class Enumeration:
         self.block = [launch.get(d, 1) for d in LAUNCH_DIMENSIONS[3:]]
         self.threads = math.prod(self.block)
         total = math.prod(self.grid) * self.threads
-        if not total:
+        if not total or not fits_launch(launch):
             raise NoLaunch
         if total > most:
             raise TooMany

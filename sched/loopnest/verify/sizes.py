@@ -8,13 +8,14 @@ from itertools import product
 
 from loopnest import kir
 from loopnest.dtypes import index
+from loopnest.enums import MOST_THREADS
 from loopnest.expr import ONE, Const, Expr, Op, Symbol, walk
-from loopnest.verify.lanes import NoLaunch, Undecidable, number
-
-MOST_THREADS = 1024
-"""Threads of a block, on every target."""
+from loopnest.verify.lanes import NoLaunch, Undecidable, fits_launch, number
 
 _PRIMES = (3, 5, 2, 7, 4, 6)
+
+_EXTENTS = (1024, 512, 256, 128, 64, 65, 33, 32, 31, 21, 16, 11, 8, 7, 4, 2)
+"""Extents of a block that are looked at: powers of two, and some that end inside of a warp."""
 
 
 def small_sizes(
@@ -47,6 +48,31 @@ def small_sizes(
             yield sizes
     if not seen:
         yield from _searched(program, given, free)
+
+
+def large_sizes(program: kir.Program, given: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Yield sizes at which an extent of the block is one of `_EXTENTS`."""
+    free = [p.name for p in program.params if p.kind == "size" and p.name not in given]
+    for _, extent in reversed([(d, e) for d, e in program.launch if d.is_block]):
+        for name in free:
+            if Symbol(name) not in set(walk(extent)):
+                continue
+            step = _step(program, name)
+            for other in (1, 2, 3, 8, 17):
+                rest = {**given, **dict.fromkeys(free, other)}
+                for goal in _EXTENTS:
+                    value = least_size(extent, name, rest, goal)
+                    sizes = {**rest, name: -(-value // step) * step}
+                    if sizes[name] and fulfils(program, sizes) and starts(program, sizes):
+                        yield sizes
+
+
+def starts(program: kir.Program, sizes: Mapping[str, int]) -> bool:
+    """Whether a block of these sizes is within the limits of a launch."""
+    try:
+        return fits_launch({d: number(size, sizes) for d, size in program.launch})
+    except (NoLaunch, Undecidable):
+        return False
 
 
 def filled(
@@ -105,7 +131,7 @@ def _repeated(
     for name, prime in zip(free, primes, strict=True):
         others = {**given, **dict(zip(free, primes, strict=True))}
         mine = [e for e in dict.fromkeys(extents) if Symbol(name) in set(walk(e))]
-        least.append(max([prime, *[_least(e, name, others, 2) for e in mine]]))
+        least.append(max([prime, *[least_size(e, name, others, 2) for e in mine]]))
     yield tuple(least)
     for place, value in enumerate(least):
         yield tuple([value if n == place else p for n, p in enumerate(primes)])
@@ -126,12 +152,12 @@ def _widest(
         if Symbol(name) in set(walk(threads)):
             others = {**given, **dict(zip(free, primes, strict=True))}
             step = _step(program, name)
-            most = (_least(threads, name, others, MOST_THREADS + 1) - 1) // step * step
+            most = (least_size(threads, name, others, MOST_THREADS + 1) - 1) // step * step
             if most > 0:
                 yield tuple([most if n == place else p for n, p in enumerate(primes)])
 
 
-def _least(extent: Expr, name: str, others: Mapping[str, int], goal: int) -> int:
+def least_size(extent: Expr, name: str, others: Mapping[str, int], goal: int) -> int:
     """Return the least size at which an extent is `goal` or more, of sizes up to a million.
 
     0 where there is none.

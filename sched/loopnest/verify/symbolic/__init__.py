@@ -71,9 +71,10 @@ def prove_order(
 
 def _declarations(model: Model, exchanges: Sequence[Exchange], sizes: dict[str, int]) -> None:
     extents = dict(model.program.launch)
+    conditions = [condition for _, condition in model.program.conditions]
     for exchange in exchanges:
         try:
-            problem = Body(exchange.node).check_all(extents, sizes)
+            problem = Body(exchange.node).check_all(extents, sizes, conditions)
         except Undecidable as why:
             raise NotProved(str(why)) from None
         if problem is not None:

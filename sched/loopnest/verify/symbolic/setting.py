@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
 from loopnest import kir
 from loopnest.buffers import Buffer
-from loopnest.enums import LAUNCH_DIMENSIONS, ParallelType
-from loopnest.expr import Expr, LaunchIndex, Local, Op
+from loopnest.enums import LAUNCH_DIMENSIONS, MOST_ALONG, MOST_THREADS, ParallelType
+from loopnest.expr import Const, Expr, LaunchIndex, Local, Op
 from loopnest.math_snapshot import MathSnapshot
 from loopnest.verify.model import Access, Guards, Model, Site, is_private, launch_dimensions
 from loopnest.verify.obligations import Exchange, Work
@@ -35,7 +36,7 @@ class Setting:
     """The names, points and maps that all checks share.
 
     Args:
-        model, math: the program, and what it should compute.
+        model, math_: the program, and what it should compute.
         works: its stores.
         exchanges: its collectives.
         sizes: the size symbols that have a value.
@@ -47,7 +48,7 @@ class Setting:
     def __init__(
         self,
         model: Model,
-        math: MathSnapshot,
+        math_: MathSnapshot,
         works: Sequence[Work],
         exchanges: Sequence[Exchange],
         sizes: dict[str, int],
@@ -57,7 +58,7 @@ class Setting:
         self.isl = islpy
         self.ctx = islpy.Context()
         self.ctx.set_max_operations(MAX_OPERATIONS)
-        self.model, self.math, self.works = model, math, list(works)
+        self.model, self.math, self.works = model, math_, list(works)
         self.exchanges = {e.site: e for e in exchanges}
         self.algebra = Algebra(sizes)
         self.spaces = Spaces(model, self.algebra)
@@ -84,7 +85,21 @@ class Setting:
                 found.append(self.algebra.condition(condition, {}, str))
             except NotAffine:
                 continue  # not needed for soundness: what is shown holds without it
-        return " and ".join(found) or "1 = 1"
+        return " and ".join([*found, *self._limits()]) or "1 = 1"
+
+    def _limits(self) -> Iterator[str]:
+        """Yield the limits of a block, as far as they are limits of one extent."""
+        extents = {d: e for d, e in self.model.program.launch if d.is_block}
+        known = [int(e.value) for e in extents.values() if isinstance(e, Const)]
+        for dim, extent in extents.items():
+            if isinstance(extent, Const):
+                continue
+            most = min(MOST_THREADS // max(math.prod(known), 1), MOST_ALONG.get(dim, MOST_THREADS))
+            try:
+                mine = self.algebra.poly(extent, {})
+                yield self.algebra.compare("le", mine, constant(most), str)
+            except NotAffine:
+                continue
 
     # Arrivals: the number of the last block is a parameter, the same for all counters
 
