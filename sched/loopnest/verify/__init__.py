@@ -4,7 +4,7 @@ No claim is trusted: a store's coordinate says what it means to compute, and eve
 the value is held against it. Neither the passes of the lowering nor the simplifier take part.
 """
 
-from loopnest.verify.barriers import superfluous_barriers
+from loopnest.verify.barriers import superfluous_barriers, wide_barriers
 from loopnest.verify.check import require_proved, verify, verify_program
 from loopnest.verify.report import Finding, Place, Report
 
@@ -16,4 +16,5 @@ __all__ = [
     "superfluous_barriers",
     "verify",
     "verify_program",
+    "wide_barriers",
 ]

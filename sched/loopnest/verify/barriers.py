@@ -1,8 +1,13 @@
-"""Barriers that order nothing: without them there is no race either."""
+"""Barriers that order nothing, or more threads than need it: without them there is no race either.
+
+Whether there is one depends on the accesses to memory that threads share alone. A program is
+therefore looked at without its other statements, which allows for blocks as large as they may be.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from loopnest import kir
@@ -11,54 +16,113 @@ from loopnest.verify.check import obligations, program_of
 from loopnest.verify.exact.marks import Table
 from loopnest.verify.exact.races import Races
 from loopnest.verify.lanes import Enumeration, NoLaunch, TooMany, Undecidable
-from loopnest.verify.model import Model
+from loopnest.verify.model import WARP, Model
 from loopnest.verify.poly import NotAffine
-from loopnest.verify.sizes import filled, fulfils, points_at, small_sizes
+from loopnest.verify.report import Finding
+from loopnest.verify.sizes import filled, fulfils, large_sizes, points_at, small_sizes
+from loopnest.verify.slices import focused, sliced
 from loopnest.verify.symbolic import NotProved, prove_order
 from loopnest.verify.witness import Witness
 
-MOST_POINTS = 3_000_000
+MOST_POINTS = 6_000_000
 """How many points of statements are looked at, in all sizes together."""
+
+Test = Callable[[Table, kir.Barrier], Iterator[Finding]]
+"""Yields the races that there are if something is done to a barrier."""
+
+
+def _deleted(table: Table, barrier: kir.Barrier) -> Iterator[Finding]:
+    return Races(table, [barrier]).conflicts()
 
 
 def superfluous_barriers(k: Any, **sizes: int) -> list[kir.Barrier]:
     """Return the barriers of a kernel whose deletion, of all instances, leaves no race.
 
-    Small sizes are looked at, in which loops of symbolic extent run twice; a barrier that none of
-    them needs is superfluous, unless isl names sizes at which it may be needed.
+    Sizes are looked at in which loops of symbolic extent run twice, and in which blocks have up to
+    1024 threads; a barrier that none of them needs is superfluous, unless isl names sizes at which
+    it may be needed.
 
     Args:
         k: a kernel, as `loopnest.lower` returns it, without races.
         **sizes: values of size symbols.
     """
     program, math = program_of(k, "superfluous_barriers")
-    model = Model(program)
-    left = list(dict.fromkeys(s.node for s in model.syncs if isinstance(s.node, kir.Barrier)))
-    budget = MOST_POINTS
-    for some in small_sizes(program, sizes):
-        cost = points_at(program, some)
-        if not left:
-            return []
-        if cost <= budget:
-            budget -= cost
-            left = _not_needed(model, some, left)
-    return [b for b in left if not _may_be_needed(model, math, sizes, b, budget)]
+    every = [n for n, _ in kir.walk(program.body) if isinstance(n, kir.Barrier)]
+    left = _not_needed(program, every, sizes, _deleted)
+    model, few = Model(program), sliced(program)
+    return [b for b in left if not _may_be_needed(model, few, math, sizes, b)]
+
+
+def wide_barriers(k: Any, **sizes: int) -> list[kir.Barrier]:
+    """Return the barriers of a block in whose place one of each warp leaves no race.
+
+    Only those are told that were looked at in a block of several warps.
+
+    Args:
+        k: see `superfluous_barriers`.
+        **sizes: values of size symbols.
+    """
+    program, _ = program_of(k, "wide_barriers")
+    every = [n for n, _ in kir.walk(program.body) if isinstance(n, kir.Barrier)]
+    blocks = [b for b in every if b.scope == "block"]
+    seen: set[kir.Barrier] = set()
+
+    def narrow(table: Table, barrier: kir.Barrier) -> Iterator[Finding]:
+        yield from Races(table, narrow=[barrier]).conflicts()
+        if table.space.threads > WARP:
+            seen.add(barrier)
+
+    return [b for b in _not_needed(program, blocks, sizes, narrow) if b in seen]
 
 
 def _not_needed(
-    model: Model, sizes: Mapping[str, int], barriers: list[kir.Barrier]
+    program: kir.Program, barriers: Sequence[kir.Barrier], given: Mapping[str, int], test: Test
 ) -> list[kir.Barrier]:
-    """Return those of some barriers without which there is no race at these sizes."""
+    """Return those of some barriers of which a test finds no race, at any size looked at."""
+    few = sliced(program)
+    small, large = small_sizes(few, given), large_sizes(few, given)
+    left = _tried(few, list(barriers), chain(small, large), test)
+    result = []
+    for barrier in left:
+        part = focused(few, barrier)
+        sizes = chain(large_sizes(part, given), small_sizes(part, given))
+        result += _tried(part, [barrier], sizes, test)
+    return result
+
+
+def _tried(
+    program: kir.Program, left: list[kir.Barrier], sizes: Iterable[Mapping[str, int]], test: Test
+) -> list[kir.Barrier]:
+    """Return those of some barriers of which a test finds no race in a part of a program."""
+    model, budget = Model(program), MOST_POINTS
+    for some in sizes:
+        if not left:
+            break
+        cost = points_at(program, some)
+        if cost <= budget:
+            budget -= cost
+            left = _quiet(model, some, left, test)
+    return left
+
+
+def _quiet(
+    model: Model, sizes: Mapping[str, int], barriers: list[kir.Barrier], test: Test
+) -> list[kir.Barrier]:
+    """Return those of some barriers of which a test finds no race at these sizes."""
     try:
         space = Enumeration(model, sizes, 1 << 20)
         table = Table(model, sizes, space, Witness(model, sizes, space.grid, space.block))
-        return [b for b in barriers if next(Races(table, [b]).conflicts(), None) is None]
+        return [b for b in barriers if next(test(table, b), None) is None]
     except (NoLaunch, TooMany, Undecidable, ZeroDivisionError):
         return barriers
 
 
 def _may_be_needed(
-    model: Model, math: MathSnapshot, given: Mapping[str, int], barrier: kir.Barrier, budget: int
+    model: Model,
+    few: kir.Program,
+    math: MathSnapshot,
+    given: Mapping[str, int],
+    barrier: kir.Barrier,
 ) -> bool:
     """Whether isl names sizes at which there may be a race without a barrier."""
     works, exchanges, _ = obligations(model, math)
@@ -68,7 +132,9 @@ def _may_be_needed(
         found = filled(model.program, given, why.sizes)
         if not why.sizes or not fulfils(model.program, found):
             return False
-        return points_at(model.program, found) > budget or not _not_needed(model, found, [barrier])
+        if points_at(few, found) > MOST_POINTS:
+            return True
+        return not _quiet(Model(few), found, [barrier], _deleted)
     except NotAffine:
         pass
     return False

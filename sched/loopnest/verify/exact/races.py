@@ -27,14 +27,21 @@ class Races:
     Args:
         table: the accesses.
         without: barriers that do not count.
+        narrow: barriers that order no more than each warp.
     """
 
-    def __init__(self, table: Table, without: Collection[kir.Stmt] = ()) -> None:
+    def __init__(
+        self,
+        table: Table,
+        without: Collection[kir.Stmt] = (),
+        narrow: Collection[kir.Stmt] = (),
+    ) -> None:
         self.table, self.space, self.model = table, table.space, table.model
         self.syncs = [
             s for s in self.model.syncs
             if not isinstance(s.node, kir.Shuffle) and s.node not in without
         ]  # fmt: skip
+        self.narrow = narrow
         self._times: dict[str, Array] = {}
 
     def findings(self) -> Iterator[Finding]:
@@ -138,13 +145,16 @@ class Races:
 
     # Epochs
 
+    def _scope(self, site: Site) -> str:
+        return "warp" if site.node in self.narrow else scope_of(site)
+
     def _sync_times(self, scopes: Sequence[str], team: str) -> Array:
         """Return the sorted keys (team, time) of the barriers of these scopes."""
         key = " ".join((*scopes, team))
         if key not in self._times:
             found = [np.zeros(0, np.int64)]
             for site in self.syncs:
-                if scope_of(site) in scopes:
+                if self._scope(site) in scopes:
                     points = self.space.points[site]
                     owner = self.team(team, points.block, points.thread)
                     found.append(np.unique(owner * self.space.span + points.time))
@@ -185,7 +195,7 @@ class Races:
         """
         scopes = ("block", "grid")
         threads = [m.points.thread for m in marks]
-        if any(scope_of(s) == "warp" for s in self.syncs):
+        if any(self._scope(s) == "warp" for s in self.syncs):
             warps = [self.team("warp", m.points.block, m.points.thread) for m in marks]
             yield warps, [self._epoch(m, scopes, "block") for m in marks]
             yield threads, [self._epoch(m, (*scopes, "warp"), "warp") for m in marks]
