@@ -106,14 +106,24 @@ def test_a_block_of_any_extent_tests_for_lanes_that_exist(extent: int | str) -> 
     assert len(barriers(f)) == 1
 
 
-@pytest.mark.parametrize(("rows", "halvings"), [(8, 0), (12, 4), (32, 5), ("E", 10)])
-def test_a_strided_group_folds_in_shared_memory(rows: int | str, halvings: int) -> None:
+@pytest.mark.parametrize(
+    ("rows", "columns", "scopes"),
+    [
+        (8, 64, "block"),
+        (12, 64, "block block block block"),  # 6, 3, 2, 1: only row 0 halves 3 and then 2
+        (32, 32, "block block block block block block"),
+        (32, 8, "block block block warp warp block"),
+        ("E", 64, "block block block block block"),
+        ("E", 8, "block block block block block warp warp block"),
+    ],
+)
+def test_a_strided_group_folds_in_shared_memory(rows: int | str, columns: int, scopes: str) -> None:
     """Columns of a block: up to 8 slots are read by all, more are folded by halves."""
-    f = summed(rows, 64, dims=[PT.block_y, PT.block_x], over=[0])
+    f = summed(rows, columns, dims=[PT.block_y, PT.block_x], over=[0])
     assert not shuffles(f)
-    assert len(barriers(f)) == (halvings or 1) + (halvings > 0)
+    assert [scope for scope, _ in barriers(f)] == scopes.split()
     (slots,) = [b for b in ln.lower(f).buffers if b.memory is ln.SHARED]
-    assert [str(n) for n in slots.shape] == [str(rows), "64"]
+    assert [str(n) for n in slots.shape] == [str(rows), str(columns)]
 
 
 def test_two_dimensions_that_are_no_neighbours_fold_one_after_the_other() -> None:

@@ -8,12 +8,14 @@ cannot be decided counts as different threads. It is lowering's own test: the ch
   ``x * 4 + i == x' * 4 + i'`` with i, i' < 4 follow x == x' and i == i'.
 - Every element of a tensor is stored by one thread. An access whose index is that of the store,
   with other names for its serial loops, therefore belongs to the same thread.
-- Both may be restricted to the first thread of a dimension by their predicates.
+- Both may be restricted to the first thread of a dimension by their predicates, or to the one block
+  that an arrival lets go on.
+- Predicates and the limits of a launch bound indices: what is stored below 3 is not read from 3 on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -26,12 +28,12 @@ from loopnest.expr import (
     Index,
     LaunchIndex,
     Op,
-    Symbol,
     integer,
     substitute,
     walk,
 )
-from loopnest.lower.exchange import WARP
+from loopnest.lower.limits import WARP, Limits
+from loopnest.lower.ranges import Ranges, is_fixed
 from loopnest.simplify import Simplifier
 
 
@@ -55,6 +57,7 @@ class Access:
         conditions: the terms of its predicate, written likewise.
         whose: the statement's tensor, for the reason of a barrier.
         injective: whether one thread alone stores each element.
+        loops: extents of the loops around it, none of which is 0 where it happens.
     """
 
     buffer: Buffer
@@ -63,13 +66,35 @@ class Access:
     conditions: tuple[Expr, ...]
     whose: str
     injective: bool
+    loops: frozenset[Expr] = frozenset()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Arrival:
+    """Where a flag comes from that is true in one block of those that arrive together.
+
+    Args:
+        dims: the grid dimensions along which these blocks differ.
+        loops: the indices of the loops around it.
+    """
+
+    dims: frozenset[ParallelType]
+    loops: frozenset[Index]
 
 
 class Dependence:
-    """Decide which barrier two accesses need."""
+    """Decide which barrier two accesses need.
+
+    Attributes:
+        arrivals: of each flag that was set by now.
+    """
 
     def __init__(self, launch: Mapping[ParallelType, Expr], algebra: Simplifier) -> None:
         self.launch, self.algebra = launch, algebra
+        self.limits = Limits(launch, algebra)
+        self.ranges = Ranges(self.limits, algebra)
+        self.spread = tuple([d for d in launch if self.limits.most(d) > 1])
+        self.arrivals: dict[Expr, Arrival] = {}
         self._memo: dict[tuple[object, ...], frozenset[ParallelType] | None] = {}
 
     def scope(
@@ -94,9 +119,11 @@ class Dependence:
         if not (first.is_store or second.is_store) or _only_store(first, second):
             return none
         if first.buffer is not second.buffer:
+            if wrapped is not None and _only_at_zero(wrapped, second):
+                return none
             if not _share(first.buffer, second.buffer):
                 return none
-            apart = frozenset(d for d in self.launch if d.is_block)
+            apart = self._rest({d for d in self.spread if _both_first(d, first, second)})
         else:
             key = (first, second, common, wrapped, adjacent)
             if key not in self._memo:
@@ -107,26 +134,39 @@ class Dependence:
             apart = found
         if first.buffer.memory is Memory.SHARED:
             apart = frozenset(d for d in apart if d.is_block)
-        return self._scope_of(apart), apart
+        return self._scope_of(apart, first, second), apart
 
-    def _scope_of(self, apart: frozenset[ParallelType]) -> Scope:
+    def _rest(self, same: Container[ParallelType]) -> frozenset[ParallelType]:
+        """Return the dimensions along which threads may differ, but for some."""
+        return frozenset(d for d in self.spread if d not in same)
+
+    def _scope_of(self, apart: frozenset[ParallelType], first: Access, second: Access) -> Scope:
         if not apart:
             return Scope.NONE
         if any(d.is_grid for d in apart):
             return Scope.grid
-        return Scope.warp if self._in_one_warp(apart) else Scope.block
+        return Scope.warp if self._in_one_warp(apart, first, second) else Scope.block
 
-    def _in_one_warp(self, apart: frozenset[ParallelType]) -> bool:
-        """Whether threads that differ along these dimensions only stand in one warp."""
-        total, leading = 1, 1
-        for dim in BLOCK_DIMENSIONS:
-            extent = self.launch.get(dim, integer(1))
-            if not isinstance(extent, Const):
-                return False
-            total *= int(extent.value)
-            if dim in apart:
-                leading = total
-        return total <= WARP or WARP % leading == 0
+    def _in_one_warp(self, apart: frozenset[ParallelType], first: Access, second: Access) -> bool:
+        """Whether threads that differ along these dimensions only stand in one warp.
+
+        Those who do are numbered from a multiple of `step` on: 0 where the others are all first.
+        """
+        if self.limits.threads() <= WARP:
+            return True
+        last = max(BLOCK_DIMENSIONS.index(d) for d in apart)
+        reach, step = 0, 1
+        for dim in BLOCK_DIMENSIONS[: last + 1]:
+            most = max([self.ranges.most(dim, a.conditions) for a in (first, second)])
+            if step == 0 and most > 1:
+                return False  # the extent of a dimension before it is symbolic
+            reach += (most - 1) * step
+            extent = self.launch[dim] if dim in self.spread else integer(1)
+            step *= int(extent.value) if isinstance(extent, Const) else 0
+        above = [d for d in BLOCK_DIMENSIONS[last + 1 :] if d in self.spread]
+        if all(_both_first(d, first, second) for d in above):
+            return reach < WARP
+        return step > 0 and (WARP % step == 0 or (step % WARP == 0 and reach < WARP))
 
     # Along which dimensions may the threads differ?
 
@@ -150,6 +190,8 @@ class Dependence:
         pairs = list(zip(first.index, later, strict=True)) if same_form else []
         if any(self._differ(a, b, common) for a, b in pairs):
             return None
+        if any(self.ranges.apart(a, first.conditions, b, second.conditions) for a, b in pairs):
+            return None
         later_rounds = wrapped is not None and not adjacent
         if later_rounds and any(self._moves(a, b, wrapped, common) for a, b in pairs):
             return None  # each iteration has elements of its own
@@ -158,18 +200,35 @@ class Dependence:
             for mine, theirs in self._digits(a, b, common):
                 if mine is theirs:
                     equal[mine] = None
-        same = {d for d in self.launch if self._decided(d, equal)}
-        same |= {d for d in self.launch if _first_only(d, first) and _first_only(d, second)}
+        same = {d for d in self.spread if self._decided(d, equal)}
+        same |= {d for d in self.spread if _both_first(d, first, second)}
         if first.injective or second.injective:
             # Each element of a GLOBAL tensor is stored once; other buffers may be reused.
             once = first.buffer.memory is Memory.GLOBAL
             if _owns(first, second) and _owns(second, first):
                 same |= self._by_owner(pairs, common, wrapped, once=once)
-        return frozenset(d for d in self.launch if d not in same)
+        return self._rest(same | self._going_on(first, second, common, self._rest(same)))
+
+    def _going_on(
+        self,
+        first: Access,
+        second: Access,
+        common: frozenset[Index],
+        apart: frozenset[ParallelType],
+    ) -> frozenset[ParallelType]:
+        """Return dimensions along which both are made by the one block that a flag lets go on."""
+        grid = {d for d in apart if d.is_grid}
+        for flag in first.conditions:
+            arrival = self.arrivals.get(flag)
+            if arrival is None or flag not in second.conditions:
+                continue
+            if grid <= arrival.dims and arrival.loops <= common:
+                return arrival.dims
+        return frozenset()
 
     def _differ(self, a: Expr, b: Expr, common: frozenset[Index]) -> bool:
         """Whether two indices are never equal."""
-        if not (_is_fixed(a, common) and _is_fixed(b, common)):
+        if not (is_fixed(a, common) and is_fixed(b, common)):
             return False
         gap = self.algebra.sub(a, b)
         if isinstance(gap, Const):
@@ -179,7 +238,7 @@ class Dependence:
 
     def _moves(self, a: Expr, b: Expr, wrapped: Index | None, common: frozenset[Index]) -> bool:
         """Whether two indices are one expression that another iteration never repeats."""
-        if wrapped is None or a is not b or not _is_fixed(a, common | {wrapped}):
+        if wrapped is None or a is not b or not is_fixed(a, common | {wrapped}):
             return False
         poly = self.algebra.poly(a)
         return sum(1 for term in poly if wrapped in term) == 1 and (wrapped,) in poly
@@ -194,7 +253,7 @@ class Dependence:
         """Yield pairs of atoms that are equal where ``a == b``."""
         left, right = dict(self.algebra.poly(a)), dict(self.algebra.poly(b))
         for term in [t for t in left if right.get(t) == left[t]]:
-            if all(_is_fixed(atom, common) for atom in term):
+            if all(is_fixed(atom, common) for atom in term):
                 del left[term], right[term]
         while left and right:
             step = self._leading(left, right)
@@ -304,8 +363,10 @@ def _owns(store: Access, other: Access) -> bool:
     )
 
 
-def _first_only(dim: ParallelType, access: Access) -> bool:
-    return _only_at_zero(LaunchIndex(dim), access)
+def _both_first(dim: ParallelType, first: Access, second: Access) -> bool:
+    """Whether both are made by the first of a dimension only."""
+    number = LaunchIndex(dim)
+    return _only_at_zero(number, first) and _only_at_zero(number, second)
 
 
 def _only_at_zero(index: Expr, access: Access) -> bool:
@@ -313,14 +374,6 @@ def _only_at_zero(index: Expr, access: Access) -> bool:
     return any(
         isinstance(c, Op) and c.op == "eq" and c.args[0] is index and c.args[1] is ZERO
         for c in access.conditions
-    )
-
-
-def _is_fixed(value: Expr, common: frozenset[Index]) -> bool:
-    """Whether `value` is the same for both accesses."""
-    return all(
-        isinstance(n, (Const, Symbol, Op)) or (isinstance(n, Index) and n in common)
-        for n in walk(value)
     )
 
 

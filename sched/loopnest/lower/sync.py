@@ -22,35 +22,48 @@ from dataclasses import dataclass, field, replace
 
 from loopnest.buffers import Buffer
 from loopnest.enums import Memory, ParallelType
-from loopnest.expr import Const, Expr, Index, LaunchIndex, Load, Op, loads, substitute
+from loopnest.expr import (
+    ZERO,
+    Expr,
+    Index,
+    LaunchIndex,
+    Load,
+    Op,
+    loads,
+    rewrite,
+    substitute,
+)
 from loopnest.kir import Allocate, Arrive, Barrier, Store, expressions, is_sync, map_expressions
-from loopnest.lower.dependence import Access, Dependence, Scope
+from loopnest.lower.dependence import Access, Arrival, Dependence, Scope
 from loopnest.lower.groups import Plan
+from loopnest.lower.reached import NO_SIZES, Sure, always, both, widest
 from loopnest.lower.tree import Guarded, Simple, Term, Tree, TreeItem
+from loopnest.simplify import Simplifier
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Entry:
-    """An access and the widest barrier between it and the edge of the body that is looked at.
+    """An access and the barriers between it and the edge of the body that is looked at.
 
     `arrived` gives the arrivals in between: the flag, and the grid dimensions that they order.
     """
 
     access: Access
-    level: Scope = Scope.NONE
+    passed: Sure = field(default_factory=dict)
     arrived: Mapping[Expr, frozenset[ParallelType]] = field(default_factory=dict)
 
-    def behind(self, level: Scope) -> _Entry:
-        return self if level <= self.level else replace(self, level=level)
+    def behind(self, sure: Sure) -> _Entry:
+        more = both(self.passed, sure)
+        return self if more == self.passed else replace(self, passed=more)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Summary:
-    """A part of the nest: entries as seen from its start and from its end, and its barrier."""
+    """A part of the nest: entries as seen from its start and from its end, and its barriers."""
 
     head: list[_Entry]
     tail: list[_Entry]
-    sure: Scope = Scope.NONE
+    sure: Sure = field(default_factory=dict)
 
 
 def insert_barriers(
@@ -103,6 +116,7 @@ class _Placer:
         self.plan, self.arrivals, self.shared = plan, arrivals, shared
         self.dependence = Dependence(plan.launch, plan.algebra)
         self.threads: dict[Expr, Expr] = {}
+        self.around: list[Expr] = []
 
     def sequence(
         self, items: Iterable[TreeItem], common: frozenset[Index]
@@ -111,28 +125,28 @@ class _Placer:
         result: list[TreeItem] = []
         head: list[_Entry] = []
         pending: list[_Entry] = []
-        sure = Scope.NONE
+        sure: Sure = {}
         for item in items:
             made, part = self.item(item, common)
             need, reason = self._needed(pending, part.head, common)
             if need:
                 result.append(Barrier(need.name, reason))
-                sure = max(sure, need)
-                pending = [e.behind(need) for e in pending]
+                sure = both(sure, always(need))
+                pending = [e.behind(always(need)) for e in pending]
             result.append(made)
             head += [e.behind(sure) for e in part.head]
-            sure = max(sure, part.sure)
+            sure = both(sure, part.sure)
             pending = [*self._past(item, pending, part.sure), *part.tail]
         return tuple(result), _Summary(head, pending, sure)
 
-    def _past(self, item: TreeItem, pending: list[_Entry], sure: Scope) -> list[_Entry]:
+    def _past(self, item: TreeItem, pending: list[_Entry], sure: Sure) -> list[_Entry]:
         passed = [e.behind(sure) for e in pending]
         if isinstance(item, Guarded):
             for node in item.statements:
                 if isinstance(node, Arrive):
                     more: dict[Expr, frozenset[ParallelType]] = {node.var: self.arrivals[node.var]}
                     passed = [replace(e, arrived={**e.arrived, **more}) for e in passed]
-        return [e for e in passed if e.level < Scope.grid]
+        return [e for e in passed if e.passed.get(NO_SIZES) is not Scope.grid]
 
     def item(self, item: TreeItem, common: frozenset[Index]) -> tuple[TreeItem, _Summary]:
         """Return one item with barriers inside, and what it does."""
@@ -143,17 +157,19 @@ class _Placer:
             case Tree():
                 return self._loop(item, common)
             case Guarded():
-                return item, self._guarded(item)
+                return item, self._guarded(item, common)
             case Barrier():
-                return item, _Summary([], [], Scope[item.scope])
+                return item, _Summary([], [], always(Scope[item.scope]))
         return item, _Summary([], [])
 
     def _loop(self, tree: Tree, common: frozenset[Index]) -> tuple[TreeItem, _Summary]:
         assert tree.var is not None
         assert tree.spec is not None
+        self.around.append(tree.spec.extent)
         if tree.spec.parallel.is_thread:
             self.threads[tree.var] = LaunchIndex(tree.spec.parallel)
             body, summary = self.sequence(tree.body, common)
+            self.around.pop()
             return replace(tree, body=body), summary
         body, summary = self.sequence(tree.body, common | {tree.var})
         need, reason = self._needed(
@@ -161,9 +177,10 @@ class _Placer:
         )
         if need:
             body = (*body, Barrier(need.name, reason))
-            tail = [e.behind(need) for e in summary.tail]
-            summary = _Summary(summary.head, tail, max(summary.sure, need))
-        sure = summary.sure if _runs(tree.spec.extent) else Scope.NONE
+            tail = [e.behind(always(need)) for e in summary.tail]
+            summary = _Summary(summary.head, tail, both(summary.sure, always(need)))
+        self.around.pop()
+        sure = {sizes | {tree.spec.extent}: scope for sizes, scope in summary.sure.items()}
         return replace(tree, body=body), replace(summary, sure=sure)
 
     def _needed(
@@ -172,20 +189,24 @@ class _Placer:
         after: list[_Entry],
         common: frozenset[Index],
         wrapped: Index | None = None,
-        every: Scope = Scope.NONE,
+        every: Sure | None = None,
     ) -> tuple[Scope, str]:
         """Return the barrier that entries need, and why.
 
         With `wrapped`, `after` are those of later iterations; `every` iteration has that barrier.
         """
         need, reason = Scope.NONE, ""
+        limits = self.dependence.limits
+        twice = wrapped.extent if wrapped is not None else None
         for b in after:
             for a in before:
-                level = max(a.level, b.level)
+                loops = a.access.loops | b.access.loops
+                level = widest(limits, both(a.passed, b.passed), loops, twice)
                 if level >= Scope.block and not _is_global(a, b):
                     continue
                 scope, apart = self.dependence.scope(a.access, b.access, common, wrapped)
-                if wrapped is not None and Scope.NONE < scope <= every:
+                each = widest(limits, every or {}, loops, twice) if scope else Scope.NONE
+                if wrapped is not None and Scope.NONE < scope <= each:
                     scope, apart = self.dependence.scope(
                         a.access, b.access, common, wrapped, adjacent=True
                     )
@@ -194,13 +215,15 @@ class _Placer:
                 need, reason = scope, _reason(a.access, b.access)
         return need, reason
 
-    def _guarded(self, item: Guarded) -> _Summary:
+    def _guarded(self, item: Guarded, common: frozenset[Index]) -> _Summary:
         entries: list[_Entry] = []
         conditions = tuple([substitute(t.condition, self.threads) for t in item.terms])
-        sure = Scope.NONE
+        sure: Sure = {}
         for node in item.statements:
-            if isinstance(node, Arrive) and not item.terms:
-                sure = Scope.block
+            if isinstance(node, Arrive):
+                arrival = Arrival(self.arrivals[node.var], common)
+                self.dependence.arrivals[node.var] = arrival
+                sure = sure if item.terms else always(Scope.block)
             whose = node.tensor if isinstance(node, Store) else ""
             for value in expressions(node):
                 for load in loads(value):
@@ -212,11 +235,31 @@ class _Placer:
 
     def _entry(self, node: Load | Store, conditions: tuple[Expr, ...], whose: str) -> _Entry:
         place = node.args if isinstance(node, Load) else node.index
-        index = tuple([substitute(i, self.threads) for i in place])
+        index = tuple([
+            _bounded(substitute(i, self.threads), conditions, self.plan.algebra) for i in place
+        ])  # fmt: skip
+        around = frozenset(self.around)
         if isinstance(node, Load):
-            return _Entry(Access(node.buffer, index, False, conditions, whose, False))
+            return _Entry(Access(node.buffer, index, False, conditions, whose, False, around))
         injective = node.role != "partial"
-        return _Entry(Access(node.storage, index, True, conditions, whose, injective))
+        return _Entry(Access(node.storage, index, True, conditions, whose, injective, around))
+
+
+def _bounded(index: Expr, conditions: tuple[Expr, ...], algebra: Simplifier) -> Expr:
+    """Return an index without the remainders and quotients that a predicate decides."""
+    less = [c.args for c in conditions if isinstance(c, Op) and c.op == "lt"]
+
+    def rule(node: Expr) -> Expr | None:
+        if not isinstance(node, Op) or node.op not in ("mod", "floordiv"):
+            return None
+        value, by = node.args
+        if not any(large is by and algebra.equal(small, value) for small, large in less):
+            return None
+        if not algebra.proves_le(ZERO, value):
+            return None
+        return value if node.op == "mod" else ZERO
+
+    return rewrite(index, rule) if less else index
 
 
 def _is_global(a: _Entry, b: _Entry) -> bool:
@@ -238,14 +281,6 @@ def _reason(a: Access, b: Access) -> str:
     if a.buffer is not b.buffer:
         return f"{b.whose} {second} {b.buffer.name}, in the space of {name}"
     return f"{b.whose} {second} {name} after {a.whose or name} {first} it in other threads"
-
-
-def _runs(extent: Expr) -> bool:
-    """Whether a loop runs at least once, whatever the sizes."""
-    if isinstance(extent, Const):
-        return extent.value > 0
-    at_least_one = isinstance(extent, Op) and extent.op == "max"
-    return at_least_one and any(_runs(arg) for arg in extent.args)
 
 
 # Loops around what threads do together

@@ -1,0 +1,119 @@
+"""No barrier is superfluous: each mechanism by which lowering sees that one is not needed."""
+
+from __future__ import annotations
+
+import loopnest as ln
+from loopnest import Fusion, ParallelType, kir
+from loopnest.enums import ParallelType as PT
+from loopnest.facts import Facts
+from loopnest.lower.limits import Limits
+from loopnest.simplify import Simplifier
+from loopnest.verify import superfluous_barriers, verify, wide_barriers
+
+
+def barriers(f: Fusion) -> list[str]:
+    """Return the scopes of the barriers, none of them superfluous, of a kernel that is proved."""
+    k = ln.lower(f)
+    assert superfluous_barriers(k) == []
+    assert wide_barriers(k) == []
+    report = verify(k)
+    assert report.ok, f"{k}\n{report}"
+    return [node.scope for node, _ in k.walk() if isinstance(node, kir.Barrier)]
+
+
+def test_the_first_thread_alone_may_use_a_space_for_two_buffers() -> None:
+    """One buffer lies in the space of another: both are stored and read by thread 0."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", (5, "N"), ln.float32)
+        a = x * 2.0
+        f.output(a + 1.0, "y")
+        b = ln.abs(x)
+        f.output(b + 1.0, "z")
+        w = f.output(x * x, "w")
+    a.memory = b.memory = ln.SHARED
+    w.axis(0).parallelize(PT.block_x)
+    assert [b.alias_of for b in ln.lower(f).buffers if b.memory is ln.SHARED] == [None, "T1"]
+    assert barriers(f) == []
+
+
+def test_the_last_block_reads_what_it_has_stored() -> None:
+    """One block goes on alone: no barrier of the grid before it reads its own result."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N",), ln.float32)
+        y = f.output(ln.max(x, axis=0), "y")
+        f.output(y + 1.0, "z")
+    y.axis(0).parallelize(PT.grid_x)
+    assert barriers(f) == []
+    assert not ln.lower(f).program.is_cooperative
+
+
+def test_a_dimension_of_at_most_one_needs_no_barrier() -> None:
+    """N elements in rows of 2 * N: one block has them all."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", (8, "N"), ln.float32)
+        t = ln.silu(ln.sum(x, axis=0))
+        y = f.output(t - ln.max(t, axis=0, keepdims=True), "y")
+    y.split(-1, 2)
+    y.split(0, "N")
+    ln.propagate(y)
+    f.inline_most()
+    y.axis(0).parallelize(PT.grid_x)
+    ln.parallelize_like(y)
+    assert "_blocks" in str(ln.lower(f))  # the blocks still leave their parts there
+    assert barriers(f) == []
+
+
+def test_a_remainder_under_its_test_is_no_remainder() -> None:
+    """Stored at ``i % M`` and read at ``i``, both where ``i < M``: one thread."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", (1, "M"), ln.float32)
+        t = f.output(ln.exp(x), "t")
+        y = f.output(t / ln.sum(t, axis=0, keepdims=True), "y")
+    y.merge(0)
+    y.split(0, 4)
+    ln.propagate(y)
+    f.inline_most()
+    y.axis(0).parallelize(PT.block_y)
+    y.axis(1).parallelize(PT.block_x)
+    assert barriers(f) == []
+
+
+def test_a_loop_that_the_accesses_need_is_known_to_run() -> None:
+    """A loop over ``max(M, 1)`` that runs twice: one over M in it, with barriers, runs too."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", "N"), ln.float32)
+        w = f.input("w", ("N", "M"), ln.float32)
+        t = ln.sum(x, axis=0, keepdims=True)
+        f.output(ln.matmul(t, w), "z")
+        y = f.output(ln.matmul(t, w), "y")
+    y.split(2, 1)
+    ln.propagate(y)
+    f.inline_most()
+    y.axis(2).parallelize(PT.block_z)
+    ln.parallelize_like(y)
+    loops = [n for n, _ in ln.lower(f).walk() if isinstance(n, kir.Loop)]
+    assert str(loops[0].var.extent) == "max(M, 1)"
+    assert barriers(f) == ["block"] * 3
+
+
+def limits(**extents: str) -> Limits:
+    """Return the limits of a launch of these extents: N, ceil(N / 2), max(N, M)..."""
+    with ln.Fusion("k") as f:
+        f.input("x", ("N", "M"), ln.float32)
+    n, m = f.symbols
+    algebra = Simplifier(Facts())
+    names = {"N": n, "M": m, "N/2": algebra.ceildiv(n, ln.expr.integer(2)),
+             "8/N": algebra.ceildiv(ln.expr.integer(8), n),
+             "N/M|N": algebra.max(algebra.ceildiv(n, m), n)}  # fmt: skip
+    return Limits({ParallelType(d): names[e] for d, e in extents.items()}, algebra)
+
+
+def test_limits_of_a_launch() -> None:
+    """Extents of one size bound each other; one that falls with it does not."""
+    assert limits(block_x="N").most(PT.block_x) == 1024
+    assert limits(block_z="N").most(PT.block_z) == 64
+    both = limits(block_x="N/2", block_y="N")
+    assert (both.most(PT.block_x), both.most(PT.block_y)) == (22, 44)
+    assert limits(block_x="N", block_y="M").most(PT.block_y) == 1024
+    assert limits(block_x="N", block_y="8/N").most(PT.block_x) == 1024
+    assert limits(block_x="N", block_y="N/M|N").most(PT.block_y) == 32
