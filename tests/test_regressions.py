@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -236,3 +237,35 @@ def test_a_doubled_body_keeps_its_values_apart_from_its_twin() -> None:
     y.axis(2).parallelize(ParallelType.block_x)
     ln.parallelize_like(y)
     assert check(f, expected) == ""
+
+
+@pytest.mark.parametrize("fold", [ln.sum, ln.max])
+def test_the_rest_of_a_factored_reduction_in_a_loop_that_must_run(fold: Any) -> None:
+    """Its loop runs at least once, for an output that lacks the axis that it is a part of."""
+    with ln.Fusion() as f:
+        x = f.input("x", ("N",), ln.float32)
+        z = f.input("z", ("M",), ln.float32)
+        t = -ln.broadcast(x, (False, True))
+        f.output(ln.cos(t), "y0")
+        y = f.output(fold(ln.maximum(z, t), 1), "y1")
+    expected = meaning(f)
+    y.split(1, 4)
+    rest = y.rfactor(2)
+    rest.memory = ln.GLOBAL
+    t.compute_at(y, 2)
+    assert check(f, expected) == ""
+
+
+def test_an_output_that_is_repeated_by_a_merged_parallel_loop_is_stored_once() -> None:
+    """Two iterations of a cpu_parallel loop do not store one element, not even the same value."""
+    with ln.Fusion() as f:
+        x = f.input("x", ("M",), ln.float32)
+        t = ln.tanh(x)
+        f.output(-t, "y0")
+        y = f.output(ln.expand(ln.broadcast(t, (True, False)), ("N", "M")), "y1")
+    expected = meaning(f)
+    y.merge(0)
+    t.compute_at(y, 1)
+    y.axis(0).parallelize(ParallelType.cpu_parallel)
+    assert check(f, expected) == ""
+    assert ln.verify(ln.lower(f)).ok

@@ -110,7 +110,24 @@ class Environment:
             value = self.by_class().get(found.find())
         if value is None:
             value = self.known.get(axis)
-        return value
+        return self._part(axis) if value is None else value
+
+    def index_as_part(self, axis: IterDomain) -> Expr | None:
+        """Return the index of an axis that is a part of a split, where that alone tells it.
+
+        An axis that `rfactor` left, and the root of the tensor that folds it, are parts of a split;
+        where the loop must run at least once, its part of that split is made anew.
+        """
+        step = axis.definition
+        if step is not None and all(source in self.known for source in step.inputs):
+            return None
+        return self._part(axis)
+
+    def _part(self, axis: IterDomain) -> Expr | None:
+        node = self.promotion.image.get(axis)
+        if node is None or node.definition is None or len(node.definition.outputs) < 2:
+            return None
+        return self.known.get(node)
 
 
 class Indexer:
@@ -378,6 +395,10 @@ class Indexer:
             for axis in step.overshoots(self.algebra):
                 if self._concerns(axis, compute.unit) and not self._follows(env, axis):
                     self._hole(env, axis, step.describe(), terms)
+        for axis in dict.fromkeys((*env.tensor.domain.root, *env.tensor.domain.logical)):
+            value = env.index_as_part(axis)
+            if value is not None:
+                self._beyond(env, axis, value, "a loop that others need", terms)
         return terms
 
     def _concerns(self, axis: IterDomain, unit: TensorView) -> bool:
@@ -396,8 +417,12 @@ class Indexer:
 
     def _hole(self, env: Environment, axis: IterDomain, how: str, terms: dict[Expr, Term]) -> None:
         value = env.known.get(axis)
-        if value is None:
-            return
+        if value is not None:
+            self._beyond(env, axis, value, how, terms)
+
+    def _beyond(
+        self, env: Environment, axis: IterDomain, value: Expr, how: str, terms: dict[Expr, Term]
+    ) -> None:
         size = self.algebra.simplify(axis.size)
         condition = self.algebra.lt(self._first_lane(env.tensor, value, size), size)
         if condition is not TRUE:

@@ -68,9 +68,11 @@ def _matters(parallel: ParallelType, memory: Memory, reducing: bool) -> bool:
 
 
 def _of_threads(nest: Nest, compute: Compute, known: Mapping[IterDomain, Expr]) -> Iterator[Expr]:
-    """Yield the tests for axes bound to threads that were merged with axes the tensor lacks."""
+    """Yield the tests for axes that run at once and were merged with axes the tensor lacks."""
     for position, axis in enumerate(compute.unit.domain.leaf):
-        if nest.plan.spec(axis).parallel.is_thread and not axis.is_reduction:
+        parallel = nest.plan.spec(axis).parallel
+        at_once = parallel.is_thread or parallel is ParallelType.cpu_parallel
+        if at_once and not axis.is_reduction:
             yield from _within(nest, compute, position, known)
 
 
