@@ -96,6 +96,39 @@ def test_a_loop_that_the_accesses_need_is_known_to_run() -> None:
     assert barriers(f) == ["block"] * 3
 
 
+def test_an_offset_and_an_index_a_dimension_are_compared() -> None:
+    """Stored at ``x`` and read at ``[x // K % K, x % K]``, both where ``x < K * K``."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("K", "K"), ln.float64)
+        w = f.input("w", ("M",), ln.float64)
+        f.output(-w, "z")
+        t = f.output(x - x, "t")
+        y = f.output(ln.broadcast(t, (True, False, False, True)), "y")
+    y.merge(0)
+    y.merge(1)
+    y.merge(0)
+    y.split(0, "M")
+    ln.propagate(y)
+    y.axis(0).parallelize(PT.grid_x)
+    y.axis(1).parallelize(PT.grid_y)
+    ln.parallelize_like(y)
+    assert "y[0, (i3 * M + i4) // K % K, (i3 * M + i4) % K, 0]" in str(ln.lower(f))
+    assert barriers(f) == []
+
+
+def test_a_test_of_a_split_axis_bounds_its_threads() -> None:
+    """``i * 2 + j < 1`` leaves the first thread, which has stored what it reads."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("M", "N"), ln.float32)
+        t = f.output(ln.exp(x), "t")
+        y = f.output(ln.neg(t), "y")
+    y.split(0, 1)
+    y.split(1, 4)
+    y.split(2, 2)
+    y.axis(2).parallelize(PT.block_x)
+    assert barriers(f) == []
+
+
 def limits(**extents: str) -> Limits:
     """Return the limits of a launch of these extents: N, ceil(N / 2), max(N, M)..."""
     with ln.Fusion("k") as f:

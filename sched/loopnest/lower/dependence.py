@@ -123,7 +123,7 @@ class Dependence:
                 return none
             if not _share(first.buffer, second.buffer):
                 return none
-            apart = self._rest({d for d in self.spread if _both_first(d, first, second)})
+            apart = self._rest({d for d in self.spread if self._both_first(d, first, second)})
         else:
             key = (first, second, common, wrapped, adjacent)
             if key not in self._memo:
@@ -139,6 +139,17 @@ class Dependence:
     def _rest(self, same: Container[ParallelType]) -> frozenset[ParallelType]:
         """Return the dimensions along which threads may differ, but for some."""
         return frozenset(d for d in self.spread if d not in same)
+
+    def _offset(self, buffer: Buffer, index: tuple[Expr, ...]) -> Expr:
+        """Return the number of an element."""
+        if len(index) == 1:
+            return index[0]
+        parts = zip(index, buffer.strides, strict=True)
+        return self.algebra.sum([self.algebra.mul(i, stride) for i, stride in parts])
+
+    def _both_first(self, dim: ParallelType, first: Access, second: Access) -> bool:
+        """Whether both are made by the first of a dimension only."""
+        return all(self.ranges.most(dim, access.conditions) == 1 for access in (first, second))
 
     def _scope_of(self, apart: frozenset[ParallelType], first: Access, second: Access) -> Scope:
         if not apart:
@@ -164,7 +175,7 @@ class Dependence:
             extent = self.launch[dim] if dim in self.spread else integer(1)
             step *= int(extent.value) if isinstance(extent, Const) else 0
         above = [d for d in BLOCK_DIMENSIONS[last + 1 :] if d in self.spread]
-        if all(_both_first(d, first, second) for d in above):
+        if all(self._both_first(d, first, second) for d in above):
             return reach < WARP
         return step > 0 and (WARP % step == 0 or (step % WARP == 0 and reach < WARP))
 
@@ -186,8 +197,10 @@ class Dependence:
             step: dict[Expr, Expr] = {wrapped: Op("add", (wrapped, integer(1)), wrapped.dtype)}
             later = tuple([self.algebra.simplify(substitute(i, step)) for i in later])
             common = common | {wrapped}
-        same_form = len(first.index) == len(later)  # one offset, or one index a dimension
-        pairs = list(zip(first.index, later, strict=True)) if same_form else []
+        if len(first.index) == len(later):
+            pairs = list(zip(first.index, later, strict=True))
+        else:  # one offset, and one index a dimension
+            pairs = [(self._offset(first.buffer, first.index), self._offset(first.buffer, later))]
         if any(self._differ(a, b, common) for a, b in pairs):
             return None
         if any(self.ranges.apart(a, first.conditions, b, second.conditions) for a, b in pairs):
@@ -201,7 +214,7 @@ class Dependence:
                 if mine is theirs:
                     equal[mine] = None
         same = {d for d in self.spread if self._decided(d, equal)}
-        same |= {d for d in self.spread if _both_first(d, first, second)}
+        same |= {d for d in self.spread if self._both_first(d, first, second)}
         if first.injective or second.injective:
             # Each element of a GLOBAL tensor is stored once; other buffers may be reused.
             once = first.buffer.memory is Memory.GLOBAL
@@ -361,12 +374,6 @@ def _owns(store: Access, other: Access) -> bool:
         for c in store.conditions
         if isinstance(c, Op) and c.op == "eq" and not moving.isdisjoint(walk(c))
     )
-
-
-def _both_first(dim: ParallelType, first: Access, second: Access) -> bool:
-    """Whether both are made by the first of a dimension only."""
-    number = LaunchIndex(dim)
-    return _only_at_zero(number, first) and _only_at_zero(number, second)
 
 
 def _only_at_zero(index: Expr, access: Access) -> bool:

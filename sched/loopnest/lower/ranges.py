@@ -42,17 +42,16 @@ class Ranges:
 
     def _below(self, number: Expr, small: Expr, large: Expr) -> Iterator[int]:
         """Yield bounds that ``small < large`` sets to a number, which is one of its terms."""
-        poly = self.algebra.poly(small)
-        if poly.get((number,)) != 1 or not all(self._is_size(t) for t in poly if t != (number,)):
-            return
-        rest = self.algebra.sub(small, number)
+        scale = self.algebra.poly(small).get((number,), 0)
         most = self.limits.upper(large)
-        if most is None:
+        if scale <= 0 or most is None:
             return
-        if rest is self._half(large):
+        rest = self.algebra.sub(small, self.algebra.mul(integer(scale), number))
+        if scale == 1 and rest is self._half(large):
             yield most // 2
         elif self.algebra.proves_le(ZERO, rest):
-            yield most - (int(rest.value) if isinstance(rest, Const) else 0)
+            most -= int(rest.value) if isinstance(rest, Const) else 0
+            yield -(-most // scale)
 
     def _half(self, size: Expr) -> Expr:
         """Return half of a size, rounded up."""

@@ -253,9 +253,11 @@ def _bounded(index: Expr, conditions: tuple[Expr, ...], algebra: Simplifier) -> 
         if not isinstance(node, Op) or node.op not in ("mod", "floordiv"):
             return None
         value, by = node.args
-        if not any(large is by and algebra.equal(small, value) for small, large in less):
-            return None
-        if not algebra.proves_le(ZERO, value):
+        whole = value, by
+        if isinstance(value, Op) and value.op == "floordiv":  # x // K % M, where x < K * M
+            whole = value.args[0], algebra.mul(value.args[1], by)
+        known = any(all(map(algebra.equal, pair, p)) for pair in less for p in (whole, (value, by)))
+        if not known or not algebra.proves_le(ZERO, value):
             return None
         return value if node.op == "mod" else ZERO
 
