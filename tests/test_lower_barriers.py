@@ -129,6 +129,34 @@ def test_a_test_of_a_split_axis_bounds_its_threads() -> None:
     assert barriers(f) == []
 
 
+def test_an_output_in_place_is_ordered_before_it_is_read() -> None:
+    """It lies in the buffer of an input, which another thread has stored to."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", 8), ln.float32)
+        t = f.output(ln.sin(x), "t", inplace=x)
+        y = f.output(t + 1.0, "y")
+    y.axis(1).parallelize(PT.block_x)
+    assert barriers(f) == ["warp"]
+
+
+def test_the_result_of_a_reduction_is_stored_once_in_loops_that_it_lacks() -> None:
+    """The blocks along x are of the broadcast axis, which no element of z has."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("M", "N"), ln.float16)
+        t = ln.broadcast(x, (False, True, False))
+        y = f.output(ln.expand(t, ("M", "N", "N")), "y")
+        f.output(ln.any(t, -3), "z")
+    y.split(2, 1)
+    y.split(0, 8)
+    ln.propagate(y)
+    f.inline_most()
+    y.axis(0).parallelize(PT.block_z)
+    y.axis(2).parallelize(PT.grid_x)
+    y.axis(3).parallelize(PT.grid_y)
+    ln.parallelize_like(y)
+    assert barriers(f) == ["block"]
+
+
 def limits(**extents: str) -> Limits:
     """Return the limits of a launch of these extents: N, ceil(N / 2), max(N, M)..."""
     with ln.Fusion("k") as f:

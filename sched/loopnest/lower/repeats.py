@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from loopnest import dtypes
 from loopnest.domain import IterDomain
 from loopnest.enums import Memory, ParallelType
-from loopnest.expr import ZERO, Expr, Op
+from loopnest.expr import ZERO, Expr, LaunchIndex, Op
 from loopnest.lower.nest import Compute, Nest
 from loopnest.lower.promotion import roots_of
 
@@ -46,12 +46,27 @@ def first_points(
         keys = plan.promoter.concrete_keys(plan.promoter.node_of[group])
         if keys and keys.isdisjoint(held):
             yield _is_zero(index)
+    if compute.phase == "finish":
+        yield from _of_result(nest, compute, memory)
     if is_global:
         yield from _of_threads(nest, compute, known)
     if compute.phase == "update":
         for position in range(place, len(leaf)):
             if is_global or leaf[position].is_reduction:
                 yield from _within(nest, compute, position, known)
+
+
+def _of_result(nest: Nest, compute: Compute, memory: Memory) -> Iterator[Expr]:
+    """Yield the tests for loops of a reduction's result, bound to threads, that it lacks."""
+    plan, unit = nest.plan, compute.unit
+    held = plan.promoter.held(unit)
+    for axis in unit.domain.leaf:
+        dim = plan.spec(axis).parallel
+        if axis.is_reduction or not dim.is_thread or not _matters(dim, memory, True):
+            continue
+        keys = plan.promoter.concrete_keys(plan.promoter.node_of[plan.forest.find(axis)])
+        if keys and keys.isdisjoint(held):
+            yield _is_zero(LaunchIndex(dim))
 
 
 def _matters(parallel: ParallelType, memory: Memory, reducing: bool) -> bool:
