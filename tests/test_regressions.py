@@ -269,3 +269,39 @@ def test_an_output_that_is_repeated_by_a_merged_parallel_loop_is_stored_once() -
     y.axis(0).parallelize(ParallelType.cpu_parallel)
     assert check(f, expected) == ""
     assert ln.verify(ln.lower(f)).ok
+
+
+def test_a_global_tensor_that_serial_loops_store_again_is_not_overtaken() -> None:
+    """Other blocks read an element while the first stores it again: a barrier stands between."""
+    with ln.Fusion() as f:
+        x = f.input("x", ("N", "M"), ln.float32)
+        z = f.input("z", ("N", 3, "M"), ln.float32)
+        t = ln.broadcast(x * 2.0, (False, True, False))
+        f.output(t, "y0")
+        y = f.output(t + z, "y1")
+    expected = meaning(f)
+    y.merge(1)
+    y.merge(0)
+    y.split(0, 16)
+    t.compute_at(y, 1)
+    y.axis(1).parallelize(ParallelType.grid_x)
+    assert check(f, expected) == ""
+    assert ln.verify(ln.lower(f)).ok
+
+
+def test_a_global_tensor_is_not_read_beside_the_iteration_that_stores_it() -> None:
+    """The first iteration stores it for all, and iterations on the host do not wait for it."""
+    with ln.Fusion() as f:
+        x = f.input("x", (2, "N"), ln.float32)
+        t = ln.exp(x)
+        share = t / ln.sum(t, 0, keepdims=True)
+        u = -t
+        y = f.output(share * x, "y0")
+        f.output(u + 2.0, "y1").cache_before()
+    expected = meaning(f)
+    u.memory = ln.GLOBAL
+    t.compute_at(share.producers[1], -1, recompute=True)
+    share.compute_at(y, 1)
+    assert check(f, expected) == ""
+    y.axis(0).parallelize(ParallelType.cpu_parallel)
+    assert check(f, expected) == "a race in a parallel loop"

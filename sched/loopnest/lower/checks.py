@@ -94,10 +94,13 @@ def _check_races(plan: Plan, tensor: TensorView, storage: Storage) -> None:
             spec.parallel.is_thread and not local
         )
         again = apart and not is_trivial(spec) and (group not in own or repeated)
-        # What one point of a merged loop stores is read at points of other iterations.
-        early = (
-            repeated and group in own and any(c in plan.forest.position for c in tensor.consumers)
-        )
+        # What one point of a merged loop stores is read at points of other iterations; so is what
+        # the first iteration of a loop stores, and iterations on the host do not wait.
+        readers = [c for c in tensor.consumers if c in plan.forest.position]
+        if group not in own:
+            waits = spec.parallel is not ParallelType.cpu_parallel
+            readers = [] if waits else [c for c in readers if _runs_again(plan, c, group)]
+        early = bool(readers) and (repeated or group not in own)
         if again and (local or is_reduced(tensor) or early):
             raise LoweringError(
                 tensor.name,
@@ -105,6 +108,14 @@ def _check_races(plan: Plan, tensor: TensorView, storage: Storage) -> None:
                 f"{spec.axis}, all on one buffer",
                 "compute it outside of that loop, or at a position inside it",
             )
+
+
+def _runs_again(plan: Plan, tensor: TensorView, group: LoopGroup) -> bool:
+    """Whether `tensor` is computed in all iterations of a loop, not in the first one alone."""
+    first = tensor.memory is Memory.GLOBAL and all(
+        plan.forest.find(axis) is not group for axis in tensor.domain.leaf
+    )
+    return group in plan.forest.path(tensor.siblings[0]) and not first
 
 
 def _thread_loops(plan: Plan, tensor: TensorView) -> dict[ParallelType, tuple[LoopGroup, LoopSpec]]:

@@ -58,6 +58,7 @@ class Access:
         whose: the statement's tensor, for the reason of a barrier.
         injective: whether one thread alone stores each element.
         loops: extents of the loops around it, none of which is 0 where it happens.
+        again: whether later iterations may store the same elements again.
     """
 
     buffer: Buffer
@@ -67,6 +68,7 @@ class Access:
     whose: str
     injective: bool
     loops: frozenset[Expr] = frozenset()
+    again: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -351,7 +353,7 @@ def _only_store(first: Access, second: Access) -> bool:
 
     Its elements are stored once, and before they are read: no store follows a read.
     """
-    once = second.injective and second.buffer.memory is Memory.GLOBAL
+    once = second.injective and not second.again and second.buffer.memory is Memory.GLOBAL
     return once and second.is_store and not first.is_store and first.buffer is second.buffer
 
 

@@ -15,8 +15,10 @@ from loopnest import dtypes
 from loopnest.domain import IterDomain
 from loopnest.enums import Memory, ParallelType
 from loopnest.expr import ZERO, Expr, LaunchIndex, Op
+from loopnest.lower.groups import Plan
 from loopnest.lower.nest import Compute, Nest
 from loopnest.lower.promotion import roots_of
+from loopnest.tensor import TensorView
 
 
 def first_points(
@@ -54,6 +56,18 @@ def first_points(
         for position in range(place, len(leaf)):
             if is_global or leaf[position].is_reduction:
                 yield from _within(nest, compute, position, known)
+
+
+def is_repeated(plan: Plan, unit: TensorView) -> bool:
+    """Whether loops of one thread store elements again: those merged with axes `unit` lacks."""
+    held = plan.promoter.held(unit)
+    for axis, node in zip(unit.domain.leaf, plan.promotions[unit].leaf, strict=True):
+        if plan.spec(axis).parallel.is_thread or axis.is_reduction:
+            continue
+        keys = plan.promoter.concrete_keys(node)
+        if keys - held and not keys.isdisjoint(held):
+            return True
+    return False
 
 
 def _of_result(nest: Nest, compute: Compute, memory: Memory) -> Iterator[Expr]:

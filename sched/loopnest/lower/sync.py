@@ -37,6 +37,7 @@ from loopnest.kir import Allocate, Arrive, Barrier, Store, expressions, is_sync,
 from loopnest.lower.dependence import Access, Arrival, Dependence, Scope
 from loopnest.lower.groups import Plan
 from loopnest.lower.reached import NO_SIZES, Sure, always, both, widest
+from loopnest.lower.repeats import is_repeated
 from loopnest.lower.tree import Guarded, Simple, Term, Tree, TreeItem
 from loopnest.simplify import Simplifier
 
@@ -242,7 +243,14 @@ class _Placer:
         if isinstance(node, Load):
             return _Entry(Access(node.buffer, index, False, conditions, whose, False, around))
         injective = node.role != "partial"
-        return _Entry(Access(node.storage, index, True, conditions, whose, injective, around))
+        again = node.storage.memory is Memory.GLOBAL and self._is_repeated(node.tensor)
+        return _Entry(
+            Access(node.storage, index, True, conditions, whose, injective, around, again)
+        )
+
+    def _is_repeated(self, name: str) -> bool:
+        tensor = next((t for t in self.plan.fusion.tensors if t.name == name), None)
+        return tensor is not None and is_repeated(self.plan, tensor.siblings[0])
 
 
 def _bounded(index: Expr, conditions: tuple[Expr, ...], algebra: Simplifier) -> Expr:
