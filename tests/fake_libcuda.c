@@ -56,12 +56,24 @@ static void run(int kernel, void **p, unsigned blocks, unsigned threads) {
 /* The block of parameters that CU_LAUNCH_PARAM_BUFFER_POINTER passes. */
 struct scale { void *x, *y; float alpha; _Float16 shift; int count; int64_t n, d; };
 
+/* The last asynchronous copy to the GPU, done as late as it may be: the array of the host may be
+   page-locked, which is read when the stream comes to the copy. */
+static void *late_to;
+static const void *late_from;
+static size_t late_count;
+
+static void finish(void) {
+  memcpy(late_to, late_from, late_count);
+  late_count = 0;
+}
+
 static CUresult launch(const char *how, Handle f, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                        unsigned by, unsigned bz, unsigned shared, Handle stream, void **params,
                        void **extra) {
   int kernel = (int)(intptr_t)f - 100;
   note("%s %s (%u, %u, %u) (%u, %u, %u) %u %p", how, names[kernel], gx, gy, gz, bx, by, bz, shared,
        stream);
+  finish();
   if (contexts == 0) return INVALID;
   if (extra && extra[0]) {
     struct scale *s = extra[1];
@@ -236,14 +248,18 @@ CUresult cuMemFree_v2(Pointer p) {
 }
 CUresult cuMemcpyHtoDAsync_v2(Pointer to, const void *from, size_t count, Handle stream) {
   note("upload %zu %p", count, stream);
-  memcpy((void *)to, from, count);
+  finish();
+  late_to = (void *)to, late_from = from, late_count = count;
   return OK;
 }
 CUresult cuMemcpyHtoD_v2(Pointer to, const void *from, size_t count) {
-  return cuMemcpyHtoDAsync_v2(to, from, count, NULL);
+  CUresult status = cuMemcpyHtoDAsync_v2(to, from, count, NULL);
+  finish();
+  return status;
 }
 CUresult cuMemcpyDtoHAsync_v2(void *to, Pointer from, size_t count, Handle stream) {
   note("download %zu %p", count, stream);
+  finish();
   memcpy(to, (void *)from, count);
   return OK;
 }
@@ -252,6 +268,7 @@ CUresult cuMemcpyDtoH_v2(void *to, Pointer from, size_t count) {
 }
 CUresult cuMemsetD8Async(Pointer to, unsigned char value, size_t count, Handle stream) {
   note("zero %zu %p", count, stream);
+  finish();
   memset((void *)to, value, count);
   return OK;
 }
@@ -273,6 +290,7 @@ CUresult cuCtxGetDevice_v2(int *device, Handle context) {
 
 CUresult cuStreamSynchronize(Handle stream) {
   note("synchronize %p", stream);
+  finish();
   return OK;
 }
 CUresult cuStreamWaitEvent(Handle stream, Handle event, unsigned flags) {

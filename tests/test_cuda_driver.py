@@ -188,6 +188,12 @@ def test_the_rest_of_the_interface(library, tmp_path, package):
             gpu.download(b, place, 3)
             assert (b[:8] == 0).all() and (b[8:] == a[8:]).all()
             gpu.upload(place, a[:0], 0)
+            for stream in (0, 3):
+                a = np.full(16, stream, np.int32)
+                gpu.upload(place, a, stream)
+                a[:] = -1  # it may be changed, wherever its memory lies
+                gpu.download(b, place, stream)
+                assert (b == stream).all()
             gpu.wait(5, 6)
             gpu.wait(5, 5)
             gpu.synchronize(5)

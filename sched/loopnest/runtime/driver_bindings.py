@@ -150,8 +150,14 @@ class BindingsDriver:
         self.call("cuMemFree", address)
 
     def upload(self, address: Address, source: npt.NDArray[Any], stream: Stream) -> None:
-        if source.nbytes:
-            self.call("cuMemcpyHtoDAsync", address, source.ctypes.data, source.nbytes, stream)
+        if not source.nbytes:
+            return
+        copied = (address, source.ctypes.data, source.nbytes)
+        if stream:
+            self.call("cuMemcpyHtoDAsync", *copied, stream)
+            self.synchronize(stream)  # page-locked memory is read only when its turn comes
+        else:
+            self.call("cuMemcpyHtoD", *copied)
 
     def download(self, target: npt.NDArray[Any], address: Address, stream: Stream) -> None:
         if target.nbytes:
