@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -120,6 +123,23 @@ def test_no_thread_and_no_element(gpu):
     assert not gpu.calls("launch")
 
 
+def test_what_no_thread_computes_is_read_on_the_calls_stream(gpu):
+    """Else what another stream still computes might be read too early."""
+    with ln.Fusion("none") as f:
+        x = f.input("x", ("N",), ln.float32)
+        g = f.input("g", (3,), ln.float32)
+        y = f.output(x + 1.0, "y")
+        f.output(g * 2.0, "s")
+    y.parallelize({0: PT.grid_x})
+    fn = compile(f, target="cuda")
+    g = gpu.array(np.ones(3, F), stream=9)
+    gpu.log.clear()
+    fn(gpu.array(np.zeros(0, F)), g, stream=4)
+    assert gpu.calls("wait") == [(4, 9)]
+    assert {stream for _, stream in gpu.calls("download")} == {4}
+    assert not gpu.calls("launch")
+
+
 # Arrays of the GPU
 
 
@@ -156,6 +176,24 @@ def test_out_on_the_gpu(gpu):
     x, out = np.ones((2, 4), F), gpu.array(np.zeros((2, 4), F))
     assert fn(x, out=out, **SCALARS) is out
     np.testing.assert_array_equal(gpu.read(out), np.full((2, 4), 5.5))
+
+
+def test_a_result_that_is_written_again_is_ready_on_the_later_stream(gpu):
+    fn, again = compile(scale(), target="cuda"), step(gpu)
+    x = gpu.array(np.ones((2, 4), F))
+    y = fn(x, stream=5, **SCALARS)
+    assert y.__cuda_array_interface__["stream"] == 5
+    assert fn(x, out=y, stream=6, **SCALARS) is y
+    assert gpu.calls("wait")[-1:] == [(6, 5)]
+    assert y.__cuda_array_interface__["stream"] == 6
+    y.numpy()
+    assert gpu.calls("download")[-1] == (32, 6)
+    p = again(gpu.array(np.ones(4, F)), gpu.array(np.ones(4, F)))
+    with ln.Fusion("plain") as f:
+        f.output(f.input("x", ("N",), ln.float32) + 1.0, "q")
+    q = compile(f, target="cuda")(p, stream=7)
+    assert again(q, p, stream=8) is q
+    assert q.__cuda_array_interface__["stream"] == 8
 
 
 def test_a_strided_array_of_the_gpu_is_copied(gpu):
@@ -240,6 +278,13 @@ def test_streams_of_other_packages(gpu, where):
     assert gpu.calls("launch")[0][2] == 11
 
 
+def test_the_default_stream_of_other_packages(gpu):
+    """Numba's is a null pointer, which ctypes reads as None."""
+    stream = SimpleNamespace(handle=ctypes.c_void_p(0))
+    compile(scale(), target="cuda")(np.ones((1, 1), F), stream=stream, **SCALARS)
+    assert gpu.calls("launch")[0][2] == 0
+
+
 def test_bench_launches_in_batches(gpu, monkeypatch):
     monkeypatch.setattr("loopnest.runtime.bench.SECONDS", 0.0)
     monkeypatch.setattr("loopnest.runtime.bench.BATCH_SECONDS", 0.0)
@@ -274,6 +319,19 @@ def test_workspace_is_made_once_for_sizes_and_stream(gpu):
     assert gpu.calls("zero") == [(4, 0), (4, 3)]
     fn(x[:1000])
     assert gpu.calls("zero") == [(4, 0), (4, 3), (4, 0)]
+
+
+def test_threads_do_not_share_the_workspace_of_their_default_streams(gpu):
+    """2 is one number for the streams of all threads, whose launches may run at the same time."""
+    fn = compile(kernel_of(cases.grid_sum()), target="cuda")
+    x = np.ones(3000, F)
+    fn(x, stream=2)
+    fn(x, stream=2)
+    assert gpu.calls("zero") == [(4, 2)]
+    other = threading.Thread(target=fn, args=(x,), kwargs={"stream": 2})
+    other.start()
+    other.join()
+    assert gpu.calls("zero") == [(4, 2), (4, 2)]
 
 
 def test_a_barrier_of_the_grid_is_launched_together(gpu):

@@ -11,6 +11,7 @@ from loopnest import kir
 from loopnest.runtime.bench import BenchResult, measure_batches
 from loopnest.runtime.cuda_target import CompiledCuda
 from loopnest.runtime.device_array import (
+    DeviceArray,
     DeviceView,
     gathered,
     stream_number,
@@ -85,7 +86,7 @@ class CudaKernel(CompiledKernel[K]):
             given = self._viewed(arrays, 0)
             plan, values = self._bound(given, scalars)
             inputs = [
-                uploaded(self._copied(a), driver, 0)
+                uploaded(self._copied(a, 0), driver, 0)
                 if spec.name in self._outputs.overwritten
                 else a
                 for spec, a in zip(self._inputs, given, strict=True)
@@ -149,6 +150,9 @@ class CudaKernel(CompiledKernel[K]):
             self._fill(held, outs, values, plan, stream)
         else:
             self._launch(held, outs, values, plan, stream)
+        for place in outs:
+            if isinstance(place.source, DeviceArray):
+                place.source.stream = stream
         return [place.source for place in outs]
 
     def _held(self, arrays: Sequence[Any], stream: Stream) -> list[DeviceView]:
@@ -205,18 +209,18 @@ class CudaKernel(CompiledKernel[K]):
         stream: Stream,
     ) -> None:
         """Do on the host what a launch of no thread leaves to do."""
-        inputs = [self._copied(place) for place in held]
+        inputs = [self._copied(place, stream) for place in held]
         results = self._outputs.take(None, inputs, plan)
         self._run(inputs, results, values, plan)
         for result, place in zip(results, outs, strict=True):
             self.driver.upload(place.address, result, stream)
 
-    def _copied(self, array: Any) -> Array:
-        """Return a copy on the host."""
+    def _copied(self, array: Any, stream: Stream) -> Array:
+        """Return a copy on the host of an array that is ready for work on `stream`."""
         if not isinstance(array, DeviceView):
             return np.array(array)
         result = np.empty(array.shape, array.dtype)
         if array.strides is not None:
-            array = gathered(array, self.driver, 0)
-        self.driver.download(result, array.address, 0)
+            array = gathered(array, self.driver, stream)
+        self.driver.download(result, array.address, stream)
         return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from loopnest.buffers import Buffer
 from loopnest.dtypes import DType
 from loopnest.errors import LaunchError
 from loopnest.runtime.device_array import DeviceMemory
-from loopnest.runtime.driver import Address, Driver, Launch, Stream
+from loopnest.runtime.driver import PER_THREAD, Address, Driver, Launch, Stream
 from loopnest.runtime.plan import Plan, Planner
 from loopnest.runtime.target import COUNT, REGISTERS, SWITCH, Array, Option
 from loopnest.vectors import alignments, wide_accesses
@@ -227,7 +228,8 @@ class CompiledCuda:
         Launches on one stream follow each other, so they can share it: each leaves its counters at
         0, and the grid's as its next launch takes it.
         """
-        key = (*plan.sizes.values(), stream)
+        thread = threading.get_ident() if stream == PER_THREAD else 0
+        key = (*plan.sizes.values(), stream, thread)
         found = self.spaces.get(key)
         if found is None:
             if len(self.spaces) >= MAX_SPACES:

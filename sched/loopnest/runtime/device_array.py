@@ -248,7 +248,8 @@ def stream_number(stream: object, subject: str) -> Stream:
         return int(told[1])
     for name in ("cuda_stream", "ptr", "handle"):  # PyTorch, CuPy, pycuda and Numba
         number = getattr(stream, name, None)
-        number = getattr(number, "value", number)
+        if hasattr(number, "value"):
+            number = number.value or 0  # ctypes reads a null pointer as None
         if isinstance(number, int):
             return number
     raise LaunchError(

@@ -22,6 +22,9 @@ Address: TypeAlias = int
 Stream: TypeAlias = int
 """A CUstream as a number; 0 is the legacy default stream."""
 
+PER_THREAD: Stream = 2
+"""The default stream of the calling thread: one number for as many streams as there are threads."""
+
 INSTALL = "pip install 'loopnest[cuda]'"
 
 
