@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 import loopnest as ln
@@ -305,6 +306,25 @@ def test_a_result_that_all_blocks_need_takes_a_grid_barrier() -> None:
     y.parallelize({0: PT.grid_x})
     assert barriers(f) == [("grid", 0)]
     assert "arrive" not in str(ln.lower(f))
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_depends_on_two_reductions_over_the_grid_takes_a_barrier(apart: bool) -> None:
+    """The last block at the one counter may be another than the last one at the other."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", 4), ln.float32)
+        total, largest = ln.sum(x, axis=(0, 1)), ln.max(x, axis=(0, 1))
+        y = f.output(total, "y") if apart else f.output(total / largest, "y")
+        z = f.output(largest, "z") if apart else y
+    for tensor in (total, largest):
+        tensor.parallelize({0: PT.grid_x})
+    text = str(ln.lower(f))
+    assert barriers(f) == ([] if apart else [("grid", 0)])
+    assert text.count("arrive(") == (2 if apart else 1)
+    values = np.arange(1, 13, dtype=np.float32).reshape(3, 4)
+    for order in (None, *range(8)):
+        found = ln.compile(f, target="interpret", thread_order=order)(values)
+        np.testing.assert_array_equal(found, (78, 12) if z is not y else np.float32(78 / 12))
 
 
 # Circular buffers, layouts

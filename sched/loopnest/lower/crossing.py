@@ -5,7 +5,8 @@ arrives last combines them and goes on alone: whatever depends on the result is 
 block only ("flagged"). Where something that depends on it runs over those grid dimensions again,
 or stands outside of a loop around the reduction (each iteration has a last block of its own), or
 is another reduction over the grid, all blocks need the result: they wait for each other at a
-barrier of the grid, and each combines.
+barrier of the grid, and each combines. So it is where something depends on two such reductions:
+the blocks that arrive last at their counters may be two.
 
 Source: CUDA's threadFenceReduction sample; rule 38.
 """
@@ -66,7 +67,10 @@ def result_loops(plan: Plan, unit: TensorView) -> tuple[LoopGroup, ...]:
 
 
 def last_blocks(plan: Plan) -> dict[TensorView, tuple[TensorView, ...]]:
-    """Return for each definition the reductions in whose last block it is computed."""
+    """Return for each definition the reduction in whose last block it is computed: at most one.
+
+    Where a definition depends on several, the first one has it, and all blocks get the others.
+    """
     meeting = [u for u in plan.forest.units if any(d.is_grid for d in plan.crossed[u])]
     flagged: dict[TensorView, list[TensorView]] = {unit: [] for unit in plan.forest.units}
     for start in meeting:
@@ -77,6 +81,7 @@ def last_blocks(plan: Plan) -> dict[TensorView, tuple[TensorView, ...]]:
             not dims & thread_dims(plan, unit)
             and around <= set(_all_around(plan, unit))
             and unit not in meeting  # all its blocks must arrive
+            and not flagged[unit]  # another last block's
             for unit in after
         ):
             for unit in (start, *after):
