@@ -115,6 +115,22 @@ def test_each_counter_has_a_last_block(order):
     assert z[0] == x.sum()
 
 
+def test_no_block_is_the_last_one_everywhere():
+    """It may arrive last at one counter and earlier at another."""
+    text = """
+    kernel both(x: float32[4]) -> (y: float32[1])
+    one: int32[1] global
+    two: int32[1] global
+    for i0 in 4:  # grid_x
+      let a = arrive(one[0], 4)
+      let b = arrive(two[0], 4)
+      if a and b:
+        y[0] = x[0]
+    """
+    with pytest.raises(ln.KernelFault, match="ended without storing y"):
+        run(text, x=numbers(4), y=np.zeros(1, F))
+
+
 @pytest.mark.parametrize("order", ORDERS)
 def test_grid_barrier(order, monkeypatch):
     monkeypatch.setattr(machine, "LANES", 16)

@@ -583,6 +583,17 @@ def test_a_loop_that_differs_between_threads_is_not_proved() -> None:
     assert [f.message for f in report.findings] == ["an extent depends on data: block_x"]
 
 
+def test_one_block_need_not_be_the_last_at_two_counters() -> None:
+    report = on(
+        "grid",
+        ("count: int32[1] global\n", "count: int32[1] global\nmore: int32[1] global\n", 1),
+        ("if last:", "let also = arrive(more[0], 4)\nif last and also:", 1),
+    )
+    assert (report.status, report.findings[0].message) == (
+        "refuted", "element [] of output y is never stored",
+    )  # fmt: skip
+
+
 def test_what_depends_on_the_last_block_is_not_proved() -> None:
     own = ("parts[i2]", "parts[(i2 + grid_x) % 4]", 1)
     report = on("grid", own)

@@ -29,6 +29,7 @@ iterations of the same loops; anything else is a fault (a divergent barrier).
   other thread does not exist the result is undefined; it may be named, but not decide anything.
 - `Arrive` counts blocks. It orders as a barrier of the block does; the block that makes the count
   full sees all that the others wrote before they arrived, gets True, and sets the counter to 0.
+  It may be one block at this counter and another one at that.
 - `Collective` runs its body, in place, and declares what comes of it: after it, `results` hold, in
   every thread, the combination of `args` over all threads of the block that differ from it in
   `dims` only. Names that the body defines stay defined. Readers may believe the declaration only

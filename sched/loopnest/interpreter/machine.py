@@ -63,6 +63,7 @@ class Machine:
         )
         self.constants = setting.constants(scalars)
         self.folding: frozenset[kir.Store] = frozenset()
+        self._turns = 0
         self._bind(arrays)
 
     def _bind(self, arrays: Mapping[str, Array]) -> None:
@@ -104,8 +105,12 @@ class Machine:
         return self.setting.launches(self.constants, LANES, BYTES)
 
     def arrivals(self, lanes: Array) -> Array:
-        """Return the order in which blocks arrive; each lane is one of another block."""
-        return lanes
+        """Return the order in which blocks arrive; each lane is one of another block.
+
+        It turns round from one arrival to the next, since no block is the last one everywhere.
+        """
+        self._turns += 1
+        return lanes if self._turns % 2 else lanes[::-1]
 
     def _check_outputs(self) -> None:
         for output in self.program.outputs:

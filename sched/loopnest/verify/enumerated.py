@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from loopnest.expr import Local
 from loopnest.math_snapshot import MathSnapshot
 from loopnest.verify.exact import Exact
 from loopnest.verify.lanes import NoLaunch, TooMany, Undecidable
@@ -92,10 +93,15 @@ def _looked_at(
 ) -> list[Finding]:
     """Return the findings at these sizes, where the last block arrives last; if `both`, the first.
 
-    That it makes no difference which one it is is seen where it is tried once.
+    That it makes no difference which one it is is seen where it is tried once; and that it may be
+    one at this counter and another one at that.
     """
     found: list[Finding] = []
-    for first in (False, True) if model.arrivals and both else (False,):
+    flags = tuple(model.arrivals)
+    choices: list[tuple[Local, ...]] = [()]
+    if flags and both:
+        choices += [flags, *([(flag,) for flag in flags] if len(flags) > 1 else [])]
+    for first in choices:
         found += Exact(model, math, works, exchanges, sizes, first=first).findings()
         if any(f.status == "refuted" for f in found):
             break

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -192,7 +192,7 @@ class Enumeration:
         model: the program.
         sizes: the value of every size symbol.
         most: at most so many points of one statement.
-        first: whether of the blocks that arrive at a counter the first goes on, else the last one.
+        first: the flags of the arrivals of whose blocks the first goes on, else it is the last one.
 
     Attributes:
         faults: arrivals that do not add up: (site, sentence).
@@ -202,7 +202,7 @@ class Enumeration:
     """
 
     def __init__(
-        self, model: Model, sizes: Mapping[str, int], most: int, first: bool = False
+        self, model: Model, sizes: Mapping[str, int], most: int, first: Collection[Local] = ()
     ) -> None:
         self.model, self.sizes, self.most, self.first = model, sizes, most, first
         program = model.program
@@ -348,8 +348,9 @@ class Enumeration:
             self.faults.append((site, message))
         if np.unique(once[:2], axis=1).shape[1] != once.shape[1]:
             self.faults.append((site, f"a block arrives twice at one {node.counter.name}"))
-        chosen = np.full(arrivals.size, blocks if self.first else -1, np.int64)
-        choose = np.minimum if self.first else np.maximum
+        is_first = node.var in self.first
+        chosen = np.full(arrivals.size, blocks if is_first else -1, np.int64)
+        choose = np.minimum if is_first else np.maximum
         choose.at(chosen, np.searchsorted(arrivals, once[0]), once[1])
         flag = points.block == chosen[found] if points.count else np.zeros(0, np.bool_)
         values = {**points.values, node.var: flag}

@@ -8,14 +8,14 @@ stage to stage. What fails has a witness, what does not fail holds at these size
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from loopnest import kir
 from loopnest.buffers import Buffer
 from loopnest.enums import Memory
-from loopnest.expr import Expr, Symbol
+from loopnest.expr import Expr, Local, Symbol
 from loopnest.math_snapshot import MathSnapshot
 from loopnest.verify.declared import Body
 from loopnest.verify.exact.contents import Contents
@@ -40,7 +40,7 @@ class Exact:
         works, exchanges: its stores and collectives, with what the math demands.
         sizes: the value of every size symbol.
         most: at most so many points a statement.
-        first: which of the blocks that arrive at a counter goes on: the first or the last one.
+        first: the flags of the arrivals of whose blocks the first goes on, else it is the last one.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Exact:
         exchanges: Sequence[Exchange],
         sizes: Mapping[str, int],
         most: int = 1 << 20,
-        first: bool = False,
+        first: Collection[Local] = (),
     ) -> None:
         self.model, self.math, self.works, self.sizes = model, math_, works, sizes
         self.space = Enumeration(model, sizes, most, first)
