@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import threading
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -194,6 +195,19 @@ def test_a_result_that_is_written_again_is_ready_on_the_later_stream(gpu):
     q = compile(f, target="cuda")(p, stream=7)
     assert again(q, p, stream=8) is q
     assert q.__cuda_array_interface__["stream"] == 8
+
+
+def test_a_result_keeps_its_stream(gpu):
+    """A stream that is closed when nobody refers to it any more would be waited for in vain."""
+    stream = type("Stream", (), {"ptr": 5})()
+    kept = weakref.ref(stream)
+    y = compile(scale(), target="cuda")(gpu.array(np.ones((1, 1), F)), stream=stream, **SCALARS)
+    del stream
+    assert kept() is not None
+    y.numpy()
+    assert gpu.calls("download")[-1] == (4, 5)
+    del y
+    assert kept() is None
 
 
 def test_a_strided_array_of_the_gpu_is_copied(gpu):

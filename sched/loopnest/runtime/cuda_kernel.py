@@ -68,6 +68,7 @@ class CudaKernel(CompiledKernel[K]):
             plan, values = self._bound(given, scalars)
             if any(isinstance(a, DeviceView) for a in (*given, *places)):
                 results = self._on_device(given, places, plan, values, number)
+                _enqueued(results, number, stream)
             else:
                 results = self._on_host(given, out, plan, values, number)
         return results[0] if len(results) == 1 else tuple(results)
@@ -150,9 +151,6 @@ class CudaKernel(CompiledKernel[K]):
             self._fill(held, outs, values, plan, stream)
         else:
             self._launch(held, outs, values, plan, stream)
-        for place in outs:
-            if isinstance(place.source, DeviceArray):
-                place.source.stream = stream
         return [place.source for place in outs]
 
     def _held(self, arrays: Sequence[Any], stream: Stream) -> list[DeviceView]:
@@ -224,3 +222,10 @@ class CudaKernel(CompiledKernel[K]):
             array = gathered(array, self.driver, stream)
         self.driver.download(result, array.address, stream)
         return result
+
+
+def _enqueued(results: Sequence[Any], number: Stream, stream: object) -> None:
+    """Note where the work was enqueued that computes these results, which may be older arrays."""
+    for array in results:
+        if isinstance(array, DeviceArray):
+            array.stream, array.stream_owner = number, stream

@@ -53,6 +53,8 @@ class DeviceArray:
         self.shape = shape
         self.element = element
         self.stream = stream
+        self.stream_owner: object = None
+        """What the stream may not be without: it is used as long as the array is."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -247,7 +249,7 @@ def stream_number(stream: object, subject: str) -> Stream:
         told = protocol() if callable(protocol) else protocol
         return int(told[1])
     for name in ("cuda_stream", "ptr", "handle"):  # PyTorch, CuPy, pycuda and Numba
-        number = getattr(stream, name, None)
+        number: Any = getattr(stream, name, None)
         if hasattr(number, "value"):
             number = number.value or 0  # ctypes reads a null pointer as None
         if isinstance(number, int):
