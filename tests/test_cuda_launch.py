@@ -284,6 +284,20 @@ def test_wrong_arguments_on_the_gpu(gpu):
     assert not gpu.calls("launch")
 
 
+def test_an_array_that_its_package_does_not_lend(gpu):
+    class Grown:
+        def __dlpack_device__(self):
+            return (2, 0)
+
+        def __dlpack__(self, **_):
+            raise BufferError("it has a gradient; use detach()")
+
+    fn = compile(scale(), target="cuda")
+    assert message(ln.LaunchError, lambda: fn(Grown(), **SCALARS)) == (
+        "scale(...): x is not lent: it has a gradient; use detach()"
+    )
+
+
 @pytest.mark.parametrize("where", ["cuda_stream", "ptr", "handle", "__cuda_stream__"])
 def test_streams_of_other_packages(gpu, where):
     value = (lambda: (0, 11)) if where == "__cuda_stream__" else 11

@@ -165,7 +165,7 @@ def view(array: Any, name: str, driver: Driver, stream: Stream, subject: str) ->
     """Return `array` where it lies in a GPU's memory, ready for work on `stream`; else None.
 
     Raises:
-        LaunchError: it lies in the memory of another GPU.
+        LaunchError: it lies in the memory of another GPU, or its package does not lend it.
     """
     if isinstance(array, (np.ndarray, np.generic, int, float)):
         return None
@@ -176,7 +176,10 @@ def view(array: Any, name: str, driver: Driver, stream: Stream, subject: str) ->
         if place[1] != driver.device.ordinal:
             found = f"{name} lies on GPU {place[1]}"
             raise LaunchError(subject, found, f"pass arrays on GPU {driver.device.ordinal}")
-        return _of_dlpack(array, dlpack.take(array, stream))
+        try:
+            return _of_dlpack(array, dlpack.take(array, stream))
+        except (BufferError, RuntimeError) as error:  # PyTorch's of an array with a gradient
+            raise LaunchError(subject, f"{name} is not lent: {error}") from error
     described = getattr(array, "__cuda_array_interface__", None)
     return None if described is None else _of_interface(array, described, driver, stream)
 
