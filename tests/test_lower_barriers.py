@@ -157,6 +157,18 @@ def test_the_result_of_a_reduction_is_stored_once_in_loops_that_it_lacks() -> No
     assert barriers(f) == ["block"]
 
 
+def test_sizes_at_which_a_loop_runs_twice_bound_the_launch() -> None:
+    """A loop over ceildiv(3, N) runs twice where N is 1 or 2: a block then has one row."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", (3, "N"), ln.float64)
+        t = f.output(ln.sum(x, axis=1), "t")
+    t.split(1, 2)
+    t.split(0, "N", inner=False)
+    t.axis(0).parallelize(PT.block_x)
+    t.axis(2).parallelize(PT.block_y)
+    assert barriers(f) == ["block"] * 5
+
+
 def limits(**extents: str) -> Limits:
     """Return the limits of a launch of these extents: N, ceil(N / 2), max(N, M)..."""
     with ln.Fusion("k") as f:

@@ -136,7 +136,13 @@ def outcomes(numbers: Sequence[int], seed: int, jobs: int, wide: bool) -> Iterat
 
 def judge(numbers: Sequence[int], wide: bool) -> list[Outcome]:
     """Return what becomes of schedules; those without barriers are passed over."""
-    made = [judge_one(number, wide) for number in numbers]
+    made = []
+    for number in numbers:
+        try:
+            made.append(judge_one(number, wide))
+        except Exception as error:
+            fault = f"{type(error).__name__}: {error}"
+            made.append(Outcome(number, 0, 0, (), (), (fault,), ((), ())))
     return [outcome for outcome in made if outcome is not None]
 
 

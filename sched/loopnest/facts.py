@@ -58,6 +58,12 @@ class Facts:
         made._divisible.setdefault(size, []).append(divisor)
         return made
 
+    def with_upper(self, size: Expr, bound: int) -> Facts:
+        """Return these facts and ``size <= bound``, which is no condition of the launch."""
+        made = self.copy()
+        made._upper[size] = min(bound, made._upper.get(size, bound))
+        return made
+
     def divisor(self, atom: Expr) -> int:
         """Return the largest integer known to divide `atom` (1 where nothing is known)."""
         if isinstance(atom, Op) and atom.op == "floordiv" and isinstance(atom.args[1], Const):

@@ -24,11 +24,13 @@ from loopnest.buffers import Buffer
 from loopnest.enums import Memory, ParallelType
 from loopnest.expr import (
     ZERO,
+    Const,
     Expr,
     Index,
     LaunchIndex,
     Load,
     Op,
+    Symbol,
     loads,
     rewrite,
     substitute,
@@ -118,6 +120,7 @@ class _Placer:
         self.dependence = Dependence(plan.launch, plan.algebra)
         self.threads: dict[Expr, Expr] = {}
         self.around: list[Expr] = []
+        self.twice: dict[Expr, Dependence] = {}
 
     def sequence(
         self, items: Iterable[TreeItem], common: frozenset[Index]
@@ -197,24 +200,44 @@ class _Placer:
         With `wrapped`, `after` are those of later iterations; `every` iteration has that barrier.
         """
         need, reason = Scope.NONE, ""
-        limits = self.dependence.limits
         twice = wrapped.extent if wrapped is not None else None
+        dependence = self._where_twice(twice)
+        limits = dependence.limits
         for b in after:
             for a in before:
                 loops = a.access.loops | b.access.loops
                 level = widest(limits, both(a.passed, b.passed), loops, twice)
                 if level >= Scope.block and not _is_global(a, b):
                     continue
-                scope, apart = self.dependence.scope(a.access, b.access, common, wrapped)
+                scope, apart = dependence.scope(a.access, b.access, common, wrapped)
                 each = widest(limits, every or {}, loops, twice) if scope else Scope.NONE
                 if wrapped is not None and Scope.NONE < scope <= each:
-                    scope, apart = self.dependence.scope(
+                    scope, apart = dependence.scope(
                         a.access, b.access, common, wrapped, adjacent=True
                     )
                 if scope <= max(level, need) or _arrived(a, b, apart):
                     continue
                 need, reason = scope, _reason(a.access, b.access)
         return need, reason
+
+    def _where_twice(self, extent: Expr | None) -> Dependence:
+        """Return the test for sizes at which a loop of this extent runs twice.
+
+        One over ``ceildiv(3, N)`` does where N is at most 2.
+        """
+        if not isinstance(extent, Op) or extent.op != "ceildiv":
+            return self.dependence
+        whole, by = extent.args
+        if not isinstance(whole, Const) or not isinstance(by, Symbol):
+            return self.dependence
+        found = self.twice.get(extent)
+        if found is None:
+            facts = self.plan.algebra.facts.with_upper(by, int(whole.value) - 1)
+            algebra = Simplifier(facts)
+            algebra.launch = self.plan.launch
+            found = self.twice[extent] = Dependence(self.plan.launch, algebra)
+            found.arrivals = self.dependence.arrivals
+        return found
 
     def _guarded(self, item: Guarded, common: frozenset[Index]) -> _Summary:
         entries: list[_Entry] = []
