@@ -594,6 +594,19 @@ def test_one_block_need_not_be_the_last_at_two_counters() -> None:
     )  # fmt: skip
 
 
+def test_two_reductions_over_the_grid_go_on_in_blocks_of_their_own() -> None:
+    """It is looked at with the first block last at one counter and the last one at the other."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", "M"), ln.float32)
+        outputs = [f.output(ln.sum(x, 0), "y1"), f.output(ln.max(x, 0), "y2")]
+    for y in outputs:
+        y.split(0, 5)
+        y.split(0, 2)
+        kinds = (ln.ParallelType.grid_x, ln.ParallelType.grid_y, ln.ParallelType.grid_z)
+        y.parallelize(dict(zip((0, 2, 3), kinds, strict=True)))
+    assert ln.verify(ln.lower(f)).ok
+
+
 def test_what_depends_on_the_last_block_is_not_proved() -> None:
     own = ("parts[i2]", "parts[(i2 + grid_x) % 4]", 1)
     report = on("grid", own)

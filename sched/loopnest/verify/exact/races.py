@@ -317,11 +317,12 @@ class Races:
 
     def _goes_on(self, site: Site, joined: Joined, earlier: Array, times: Array) -> Flags:
         """Return which accesses are those of the block that an arrival lets go on."""
+        assert isinstance(site.node, kir.Arrive)
         points, span = self.space.points[site], self.space.span
         counter = self.space.counter(site, points)
         key = points.block * span + points.time
         chosen: dict[int, int] = {}
-        pick = min if self.space.first else max
+        pick = min if site.node.var in self.space.first else max
         for c, block in zip(counter.tolist(), points.block.tolist(), strict=True):
             chosen[c] = pick(chosen.get(c, block), block)
         _, place = np.unique(key, return_index=True)
