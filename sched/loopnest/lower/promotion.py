@@ -75,6 +75,9 @@ class AtLeastOne(Transform):
     def overshoots(self, algebra: Simplifier) -> tuple[IterDomain, ...]:
         return self.inputs
 
+    def follows(self, algebra: Simplifier) -> tuple[IterDomain, ...]:
+        return self.outputs
+
     def describe(self) -> str:
         return "loop that runs at least once"
 
