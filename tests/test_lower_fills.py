@@ -305,3 +305,21 @@ def test_verify_refutes_a_fill_inside_of_the_tensor() -> None:
     report = ln.verify(changed(product(), everywhere))
     assert not report.ok
     assert any("constant" in str(finding) for finding in report.findings)
+
+
+def test_what_is_kept_for_no_element_may_be_anything() -> None:
+    """Beyond the 5 columns a row of the copy begins again; these sums are of no tensor."""
+    with ln.Fusion("columns") as f:
+        x = f.input("x", ("K", "N"), ln.float32)
+        y = f.output(ln.sum(x, axis=0), "y")
+    copy, total = x.cache_after(), y.cache_before()
+    total.split(1, 16)
+    copy.compute_at(total, 1)
+    copy.split(1, "N")
+    ((update, tests),) = roles(f, "update")
+    assert tests == []
+    assert "% N" in str(update.value)
+    assert ln.verify(ln.lower(f)).ok
+    rows = np.arange(15, dtype=np.float32).reshape(3, 5)
+    for target in ("interpret", "c"):
+        np.testing.assert_array_equal(run(f, target, rows), rows.sum(0))

@@ -305,3 +305,19 @@ def test_a_global_tensor_is_not_read_beside_the_iteration_that_stores_it() -> No
     assert check(f, expected) == ""
     y.axis(0).parallelize(ParallelType.cpu_parallel)
     assert check(f, expected) == "a race in a parallel loop"
+
+
+def test_an_output_in_place_of_the_last_block_waits_for_all_who_read() -> None:
+    """Blocks that read after their arrival do not know whether the last one has stored."""
+    for late in (True, False):
+        with ln.Fusion() as f:
+            x = f.input("x", ("N",), ln.float32)
+            z = f.input("z", (1,), ln.float32)
+            total = ln.sum(x * z, 0, keepdims=True)
+            f.output(total * 2.0, "y0", inplace=z)
+            if late:
+                f.output(z + 1.0, "y1")
+        expected = meaning(f)
+        total.reduction.producers[0].compute_at(total.reduction, 1)
+        total.reduction.parallelize({0: ParallelType.grid_x})
+        assert check(f, expected) == ("an output in place is read late" if late else "")

@@ -11,8 +11,8 @@ from typing import NamedTuple, TypeAlias
 
 from loopnest.buffers import Buffer
 from loopnest.errors import LoweringError
-from loopnest.expr import Expr, loads, substitute, terms_of
-from loopnest.kir import If, Loop, Program, Stmt, Store, expressions, walk
+from loopnest.expr import Const, Expr, Local, loads, substitute, terms_of
+from loopnest.kir import Arrive, If, Loop, Program, Stmt, Store, expressions, walk
 from loopnest.lower.groups import Plan, is_trivial
 from loopnest.lower.indexing import one_thread
 from loopnest.tensor import TensorView
@@ -30,10 +30,12 @@ class Place(NamedTuple):
         loops: around it, outermost first.
         threads: for each launch dimension of the kernel the number of the loop bound to it, or
             whether all threads or just the first execute the statement.
+        flags: of the reductions over the grid whose last block alone executes it.
     """
 
     loops: Loops
     threads: tuple[int, ...]
+    flags: frozenset[Expr]
 
 
 def check_inplace(program: Program, plan: Plan) -> None:
@@ -52,8 +54,11 @@ def _check(program: Program, buffer: Buffer, plan: Plan, tensor: TensorView) -> 
     old_value = {consumer.name for consumer in target.consumers}
     stores: list[tuple[int, Store, Place]] = []
     reads: list[tuple[int, tuple[Expr, ...], Place]] = []
+    arrivals: dict[Expr, int] = {}  # of all blocks at one counter
     for order, (node, ancestors) in enumerate(walk(program.body)):
         here = _place(ancestors, program)
+        if isinstance(node, Arrive) and all(isinstance(i, Const) for i in node.index):
+            arrivals[node.var] = order
         if isinstance(node, Store) and node.storage is buffer:
             stores.append((order, node, here))
         if isinstance(node, Store) and node.tensor not in old_value:
@@ -66,10 +71,14 @@ def _check(program: Program, buffer: Buffer, plan: Plan, tensor: TensorView) -> 
     if legal:
         order, store, there = stores[0]
         once = not plan.promotions[tensor].image and len(there.loops) == len(own)
+        arrived = max([arrivals[flag] for flag in there.flags if flag in arrivals], default=-1)
         legal = once and all(
-            place <= order
-            and here.threads == there.threads
-            and _same_element(index, here.loops, store.index, there.loops)
+            place < arrived  # every block has read, by the time that the last one goes on
+            or (
+                place <= order
+                and (here.threads, here.flags) == (there.threads, there.flags)
+                and _same_element(index, here.loops, store.index, there.loops)
+            )
             for place, index, here in reads
         )
     if not legal:
@@ -89,7 +98,7 @@ def _place(ancestors: tuple[Stmt, ...], program: Program) -> Place:
     threads = tuple([
         bound.get(d, _FIRST if one_thread(d) in tests else _ALL) for d, _ in program.launch
     ])  # fmt: skip
-    return Place(loops, threads)
+    return Place(loops, threads, frozenset(term for term in tests if isinstance(term, Local)))
 
 
 def _same_element(

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from loopnest.buffers import Buffer
-from loopnest.enums import Memory
+from loopnest.enums import IterKind, Memory
 from loopnest.math_snapshot import MathTensor
 from loopnest.verify.exact.contents import Contents, Held, Writes
 from loopnest.verify.exact.marks import Marks
@@ -150,14 +150,28 @@ class Flow:
         shape = self.contents.shape(need.tensor.logical)
         wanted = self.table.linear(mark.points, need.element, shape)
         finishes = work.kind == "finish"
+        counts = self._counts(work)[mark.where]
         for kind, bad, text in self._problems(need.tensor, source, writes, wanted, finishes):
-            first = np.flatnonzero(bad)
+            first = np.flatnonzero(bad & counts)
             if first.size:
                 p = int(first[0])
                 element = self._element(mark, need, p)
                 message = f"{work.tensor.name} needs {need.tensor.name}{element}, {text}"
                 return self._pair(kind, message, mark, p, writes, source)
         return None
+
+    def _counts(self, work: Work) -> Flags:
+        """Return where it matters what a store reads: not where it keeps what is in no tensor."""
+        points = self.space.points[work.site]
+        if work.store.storage.memory is Memory.GLOBAL or work.kind in ("init", "partial"):
+            return np.ones(points.count, np.bool_)
+        shape = self.contents.shape(work.tensor.root)
+        folded = [a.kind is IterKind.REDUCTION for a in work.tensor.root]
+        kept = [(c, s) for c, s, f in zip(work.store.coordinate, shape, folded, strict=True)
+                if not f]  # fmt: skip
+        inside = self.table.linear(points, [c for c, _ in kept], [s for _, s in kept])
+        result: Flags = inside >= 0
+        return result
 
     def _problems(
         self, tensor: MathTensor, source: Array, writes: Writes, wanted: Array, finishes: bool
