@@ -169,6 +169,20 @@ def test_sizes_at_which_a_loop_runs_twice_bound_the_launch() -> None:
     assert barriers(f) == ["block"] * 5
 
 
+def test_a_loop_in_which_one_iteration_alone_works_ends_without_a_barrier() -> None:
+    """An axis of one element split by 16: no later iteration stores again."""
+    for rows, expected in ((1, ["block"]), (2, ["block", "block"])):
+        with ln.Fusion("k") as f:
+            x = f.input("x", (rows, 64), ln.float32)
+            t = x * 2.0
+            y = f.output(t + 1.0, "y")
+        t.memory = ln.SHARED
+        y.split(0, 16)
+        t.compute_at(y, 2)
+        y.axis(2).parallelize(PT.block_x)
+        assert barriers(f) == expected
+
+
 def limits(**extents: str) -> Limits:
     """Return the limits of a launch of these extents: N, ceil(N / 2), max(N, M)..."""
     with ln.Fusion("k") as f:
