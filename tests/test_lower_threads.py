@@ -371,6 +371,18 @@ def test_registers_are_loaded_first_and_stored_last() -> None:
     assert kinds[:3] == ["T2", "y_acc" if "y_acc" in kinds else "y", "T3"]
 
 
+def test_a_circular_buffer_is_computed_alone() -> None:
+    """Welford over one element is pointwise, but its three outputs share their loops."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", "K", 1), ln.float32)
+        mean, variance, count = ln.welford(x, 2)
+        y = f.output(mean * variance + ln.cast(count, ln.float32), "y")
+    mean.compute_at(y, 1)
+    count.memory = ln.SHARED
+    with pytest.raises(ln.ScheduleError, match="is computed together with T1, T2; a tensor that"):
+        count.circular_buffer(2)
+
+
 def test_layouts_change_strides_and_size_alone() -> None:
     """Padding widens a stride; an order permutes them; stages come first."""
     f, (t, y) = chain("N", 16, 32)

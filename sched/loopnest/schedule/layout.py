@@ -88,6 +88,12 @@ def circular_buffer(tensor: TensorView, stages: int) -> TensorView:
     assert definition is not None
     if definition.reducer is not None:
         raise Refusal(f"{tensor.name} is a reduction", "a pointwise tensor may run ahead: a copy")
+    if len(definition.outputs) > 1:
+        twins = ", ".join([twin.name for twin in definition.outputs if twin is not tensor])
+        raise Refusal(
+            f"{tensor.name} is computed together with {twins}",
+            "a tensor that is computed alone may run ahead: a copy (cache_after)",
+        )
     pos = tensor.compute_at_pos
     if pos == 0 or tensor.domain.leaf[pos - 1].parallel is not ParallelType.serial:
         found = "at the root" if pos == 0 else f"in a {tensor.domain.leaf[pos - 1].parallel.value}"
