@@ -183,6 +183,20 @@ def test_a_loop_in_which_one_iteration_alone_works_ends_without_a_barrier() -> N
         assert barriers(f) == expected
 
 
+def test_a_test_that_only_the_first_thread_passes_makes_it_the_only_one() -> None:
+    """Where t * N + i < N, t is 0: what the first thread stores, it reads itself."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N",), ln.float32)
+        t = x * 2.0
+        y = f.output(t + 1.0, "y")
+    t.memory = ln.SHARED
+    y.split(0, 5)
+    y.split(1, "N")
+    y.axis(1).parallelize(PT.block_x)
+    assert "i1 * 5 + i2 * N + i3 < N" in str(ln.lower(f))
+    assert barriers(f) == []
+
+
 def limits(**extents: str) -> Limits:
     """Return the limits of a launch of these extents: N, ceil(N / 2), max(N, M)..."""
     with ln.Fusion("k") as f:

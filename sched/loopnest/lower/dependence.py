@@ -121,7 +121,7 @@ class Dependence:
         if not (first.is_store or second.is_store) or _only_store(first, second):
             return none
         if first.buffer is not second.buffer:
-            if wrapped is not None and self._only_at_zero(wrapped, second):
+            if wrapped is not None and self.ranges.only_zero(wrapped, second.conditions):
                 return none
             if not _share(first.buffer, second.buffer):
                 return none
@@ -137,28 +137,6 @@ class Dependence:
         if first.buffer.memory is Memory.SHARED:
             apart = frozenset(d for d in apart if d.is_block)
         return self._scope_of(apart, first, second), apart
-
-    def _only_at_zero(self, index: Index, access: Access) -> bool:
-        """Whether the access happens only where a loop's `index` is 0."""
-        for condition in access.conditions:
-            if not isinstance(condition, Op) or condition.op not in ("eq", "lt"):
-                continue
-            value, bound = condition.args
-            if condition.op == "eq" and value is index and bound is ZERO:
-                return True
-            if condition.op == "lt" and self._reaches(value, index, bound):
-                return True
-        return False
-
-    def _reaches(self, value: Expr, index: Index, bound: Expr) -> bool:
-        """Whether `value`, a sum of a multiple of `index` and others, is at `bound` from 1 on."""
-        algebra = self.algebra
-        first = algebra.simplify(substitute(value, {index: ZERO}))
-        second = algebra.simplify(substitute(value, {index: integer(1)}))
-        step = algebra.sub(second, first)
-        linear = algebra.add(first, algebra.mul(step, index))
-        grows = step is not ZERO and algebra.proves_le(ZERO, step)
-        return grows and algebra.equal(linear, value) and algebra.proves_le(bound, second)
 
     def _rest(self, same: Container[ParallelType]) -> frozenset[ParallelType]:
         """Return the dimensions along which threads may differ, but for some."""
@@ -215,7 +193,7 @@ class Dependence:
     ) -> frozenset[ParallelType] | None:
         """Return the dimensions; None where the accesses never meet."""
         later = second.index
-        if wrapped is not None and self._only_at_zero(wrapped, second):
+        if wrapped is not None and self.ranges.only_zero(wrapped, second.conditions):
             return None  # it does not happen in later iterations
         if wrapped is not None and adjacent:
             step: dict[Expr, Expr] = {wrapped: Op("add", (wrapped, integer(1)), wrapped.dtype)}

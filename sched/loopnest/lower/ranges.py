@@ -6,7 +6,18 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from loopnest.enums import ParallelType
-from loopnest.expr import ZERO, Const, Expr, Index, LaunchIndex, Op, Symbol, integer, walk
+from loopnest.expr import (
+    ZERO,
+    Const,
+    Expr,
+    Index,
+    LaunchIndex,
+    Op,
+    Symbol,
+    integer,
+    substitute,
+    walk,
+)
 from loopnest.lower.limits import Limits
 from loopnest.simplify import Simplifier
 
@@ -32,6 +43,8 @@ class Ranges:
         if self.limits.most(dim) == 1:
             return 1
         number = LaunchIndex(dim)
+        if self.only_zero(number, conditions):
+            return 1
         found = [self.limits.most(dim)]
         for condition in conditions:
             if isinstance(condition, Op) and condition.op == "lt":
@@ -39,6 +52,30 @@ class Ranges:
             elif isinstance(condition, Op) and condition.op == "eq" and number in condition.args:
                 found += [int(a.value) + 1 for a in condition.args if isinstance(a, Const)]
         return max(min(found), 1)
+
+    def only_zero(self, index: Expr, conditions: Conditions) -> bool:
+        """Whether some conditions hold only where an index is 0."""
+        for condition in conditions:
+            if not isinstance(condition, Op) or condition.op not in ("eq", "lt"):
+                continue
+            value, bound = condition.args
+            if condition.op == "eq" and value is index and bound is ZERO:
+                return True
+            if condition.op == "lt" and self._reaches(value, index, bound):
+                return True
+        return False
+
+    def _reaches(self, value: Expr, index: Expr, bound: Expr) -> bool:
+        """Whether `value`, a sum of a multiple of `index` and others, is at `bound` from 1 on."""
+        algebra = self.algebra
+        first = algebra.simplify(substitute(value, {index: ZERO}))
+        if first is value:
+            return False
+        second = algebra.simplify(substitute(value, {index: integer(1)}))
+        step = algebra.sub(second, first)
+        linear = algebra.add(first, algebra.mul(step, index))
+        grows = step is not ZERO and algebra.proves_le(ZERO, step)
+        return grows and algebra.equal(linear, value) and algebra.proves_le(bound, second)
 
     def _below(self, number: Expr, small: Expr, large: Expr) -> Iterator[int]:
         """Yield bounds that ``small < large`` sets to a number, which is one of its terms."""
