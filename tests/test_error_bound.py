@@ -262,6 +262,13 @@ def test_nan_and_infinity_must_match() -> None:
         assert compare("y", wrong, found).place == (n,)
 
 
+def test_the_remainder_by_zero_of_an_inexact_value_is_nan() -> None:
+    values = np.array([1.75, 0.0, 1.875], np.float32)
+    found = enclosed(define(lambda x: (ln.exp(x) - 5.0) % x, values), values)
+    right = (np.exp(values) - 5) % np.array([1.75, np.nan, 1.875], np.float32)
+    assert compare("y", right, found).ok
+
+
 def test_reductions_over_nothing() -> None:
     empty = np.zeros((3, 0), np.float32)
 

@@ -171,7 +171,7 @@ def _mod(value: Values, args: Sequence[Enclosure]) -> Ends:
     low, high = np.mod(a.low, b.value), np.mod(a.high, b.value)
     ordered = (low <= high) & (a.high - a.low < np.abs(b.value)) & ~undetermined(b)
     ends = np.minimum(b.low, 0.0), np.maximum(b.high, 0.0)
-    lost = poles(b) | ~np.isfinite(a.low) | ~np.isfinite(a.high)
+    lost = poles(b) | (b.value == 0) | ~np.isfinite(a.low) | ~np.isfinite(a.high)
     single = ~undetermined(a) & ~undetermined(b)
     low = np.where(single, value, np.where(lost, np.nan, np.where(ordered, low, ends[0])))
     high = np.where(single, value, np.where(lost, np.nan, np.where(ordered, high, ends[1])))
