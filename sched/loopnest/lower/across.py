@@ -24,7 +24,8 @@ from loopnest.lower.nest import Compute
 from loopnest.lower.tree import Guarded, Simple, Term, Tree, TreeItem
 
 if TYPE_CHECKING:
-    from loopnest.lower.indexing import Environment, Indexer
+    from loopnest.lower.environment import Environment
+    from loopnest.lower.indexing import Indexer
 
 
 class Across:

@@ -1,0 +1,91 @@
+"""Between nest and indexing: the indices of one tensor's axes, found from those of its loops.
+
+A walk backward over the transforms behind the loops gives the roots; axes of the math that several
+tensors share are looked up by their class (rule 26: the index of a broadcast axis is 0).
+"""
+
+from __future__ import annotations
+
+from loopnest.domain import IterDomain
+from loopnest.expr import ZERO, Expr
+from loopnest.lower.groups import Plan
+from loopnest.schedule.loop_groups import RootClass
+from loopnest.tensor import TensorView
+
+
+class Environment:
+    """The indices of one tensor's axes, given those of its loops."""
+
+    def __init__(self, plan: Plan, tensor: TensorView, indices: tuple[Expr | None, ...]) -> None:
+        self.plan = plan
+        self.tensor = tensor
+        self._indices = indices
+        self.promotion = plan.promotions[tensor]
+        self.known: dict[IterDomain, Expr] = {
+            axis: index
+            for axis, index in zip(self.promotion.leaf, indices, strict=True)
+            if index is not None
+        }
+        self._by_class: dict[RootClass, Expr] | None = None
+        algebra = plan.algebra
+        for step in reversed(self.promotion.steps):
+            outputs = [self.known.get(axis) for axis in step.outputs]
+            if any(value is None for value in outputs):
+                continue
+            values = step.backward([v for v in outputs if v is not None], algebra)
+            for axis, value in zip(step.inputs, values, strict=True):
+                self.known.setdefault(axis, value)
+
+    def coordinate(self) -> tuple[Expr, ...]:
+        """Return the element of the root domain at hand: the first of those that are reduced."""
+        whole = self
+        if any(index is None for index in self._indices):
+            first = tuple([ZERO if index is None else index for index in self._indices])
+            whole = Environment(self.plan, self.tensor, first)
+        found = [whole.index(axis) for axis in self.tensor.domain.root]
+        return tuple([ZERO if value is None else value for value in found])
+
+    def by_class(self) -> dict[RootClass, Expr]:
+        """Return the index of each axis of the math that the loops run over."""
+        if self._by_class is None:
+            class_of = self.plan.forest.class_of
+            self._by_class = {}
+            for axis, value in self.known.items():
+                found = class_of.get(axis)
+                if found is not None and not axis.is_broadcast:
+                    self._by_class.setdefault(found.find(), value)
+        return self._by_class
+
+    def index(self, axis: IterDomain) -> Expr | None:
+        """Return the index of a root or logical axis of the tensor; None where it has none.
+
+        That of a broadcast axis is 0, also where its loop runs over the axis of a consumer.
+        """
+        if axis.is_broadcast:
+            return ZERO
+        value = self.known.get(axis) if not self.promotion.image else None
+        if value is not None:
+            return value
+        found = self.plan.forest.class_of.get(axis)
+        if found is not None:
+            value = self.by_class().get(found.find())
+        if value is None:
+            value = self.known.get(axis)
+        return self._part(axis) if value is None else value
+
+    def index_as_part(self, axis: IterDomain) -> Expr | None:
+        """Return the index of an axis that is a part of a split, where that alone tells it.
+
+        An axis that `rfactor` left, and the root of the tensor that folds it, are parts of a split;
+        where the loop must run at least once, its part of that split is made anew.
+        """
+        step = axis.definition
+        if step is not None and all(source in self.known for source in step.inputs):
+            return None
+        return self._part(axis)
+
+    def _part(self, axis: IterDomain) -> Expr | None:
+        node = self.promotion.image.get(axis)
+        if node is None or node.definition is None or len(node.definition.outputs) < 2:
+            return None
+        return self.known.get(node)
