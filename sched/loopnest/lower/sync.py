@@ -118,6 +118,8 @@ class _Placer:
     ) -> None:
         self.plan, self.arrivals, self.shared = plan, arrivals, shared
         self.dependence = Dependence(plan.launch, plan.algebra)
+        stored_again = [unit for unit in plan.forest.units if is_repeated(plan, unit)]
+        self.repeated = {twin.name for unit in stored_again for twin in unit.siblings}
         self.threads: dict[Expr, Expr] = {}
         self.around: list[Expr] = []
         self.twice: dict[Expr, Dependence] = {}
@@ -266,14 +268,10 @@ class _Placer:
         if isinstance(node, Load):
             return _Entry(Access(node.buffer, index, False, conditions, whose, False, around))
         injective = node.role != "partial"
-        again = node.storage.memory is Memory.GLOBAL and self._is_repeated(node.tensor)
+        again = node.storage.memory is Memory.GLOBAL and node.tensor in self.repeated
         return _Entry(
             Access(node.storage, index, True, conditions, whose, injective, around, again)
         )
-
-    def _is_repeated(self, name: str) -> bool:
-        tensor = next((t for t in self.plan.fusion.tensors if t.name == name), None)
-        return tensor is not None and is_repeated(self.plan, tensor.siblings[0])
 
 
 def _bounded(index: Expr, conditions: tuple[Expr, ...], algebra: Simplifier) -> Expr:
