@@ -14,8 +14,7 @@ simplification; the recombination ``x // d * d + x % d == x`` loopy's and isl's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from collections.abc import Iterable
 
 from loopnest import dtypes
 from loopnest.enums import ParallelType
@@ -33,12 +32,8 @@ from loopnest.expr import (
     integer,
     rewrite,
 )
+from loopnest.extremes import Extremes, Monomial, Poly
 from loopnest.facts import Facts
-
-Monomial: TypeAlias = tuple[Expr, ...]
-Poly: TypeAlias = dict[Monomial, int]
-
-Range: TypeAlias = "tuple[int | None, int | None]"
 
 _UNIT: Monomial = ()
 
@@ -62,6 +57,7 @@ class Simplifier:
         self._high: dict[Expr, Poly] = {}
         self._naturals: dict[Expr, bool] = {}
         self._simple: dict[Expr, Expr] = {}
+        self._extremes = Extremes(self.facts, self.poly)
         self.launch: dict[ParallelType, Expr] = {}
         """Extents of the launch, where known: bounds of the numbers of threads and blocks."""
 
@@ -145,7 +141,7 @@ class Simplifier:
         return self._expr(self._recombine(self._poly_mul(self.poly(a), self.poly(b))))
 
     def _floordiv(self, a: Expr, b: Expr) -> Expr:
-        known = self._one_quotient(a, b, lambda n, d: n // d)
+        known = self._extremes.one_quotient(a, b, lambda n, d: n // d)
         if known is not None:
             return known
         quotient, rest = self._split(self.poly(a), b)
@@ -160,53 +156,8 @@ class Simplifier:
             return integer(-(-int(a.value) // int(b.value)))
         if self.divides(b, a):
             return self.floordiv(a, b)
-        known = self._one_quotient(a, b, lambda n, d: -(-n // d))
+        known = self._extremes.one_quotient(a, b, lambda n, d: -(-n // d))
         return known if known is not None else _index_op("ceildiv", a, b)
-
-    def _one_quotient(self, a: Expr, b: Expr, divide: Callable[[int, int], int]) -> Expr | None:
-        """Return a quotient that is the same number for all that `a` can be, by assumptions."""
-        if not isinstance(b, Const) or not self.facts.bounds_above:
-            return None
-        low, high = self._range(self.poly(a))
-        if low is None or high is None:
-            return None
-        first = divide(low, int(b.value))
-        return integer(first) if first == divide(high, int(b.value)) else None
-
-    def _range(self, poly: Poly) -> Range:
-        """Return the least and the largest value of a polynomial, None where not bounded."""
-        least: int | None = 0
-        most: int | None = 0
-        for term, coefficient in poly.items():
-            low, high = self._product_range(term)
-            if coefficient < 0:
-                low, high = high, low
-            least = None if least is None or low is None else least + coefficient * low
-            most = None if most is None or high is None else most + coefficient * high
-        return least, most
-
-    def _product_range(self, term: Monomial) -> Range:
-        least, most = 1, 1
-        for atom in term:
-            low, high = self._atom_range(atom)
-            if low is None or low < 0 or high is None:
-                return None, None
-            least, most = least * low, most * high
-        return least, most
-
-    def _atom_range(self, atom: Expr) -> Range:
-        if isinstance(atom, Op) and atom.op in ("floordiv", "ceildiv", "mod"):
-            low, high = self._range(self.poly(atom.args[0]))
-            by = atom.args[1]
-            if isinstance(by, Const) and low is not None and low >= 0:
-                size = int(by.value)
-                if atom.op == "mod":
-                    return 0, size - 1 if high is None else min(high, size - 1)
-                up = size - 1 if atom.op == "ceildiv" else 0
-                return (low + up) // size, None if high is None else (high + up) // size
-        if isinstance(atom, Symbol):
-            return self.facts.range_of(atom)
-        return None, None
 
     # Division: a = quotient * b + rest, the quotient free of division
 
