@@ -229,6 +229,8 @@ class _Fills:
                 deeper = self._total(source, site, stays, search._replace(found=deeper))
             if deeper is not None:
                 return deeper
+        if earlier is not None:
+            return None  # others count on what it holds now
         dtype = site.store.storage.dtype
         if dtype.is_bool or not (dtype.is_float or isfinite(search.value)):
             return None
