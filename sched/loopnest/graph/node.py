@@ -178,7 +178,7 @@ def describe(node: Node, depth: int = 1) -> str:
     if node.name:
         return node.name
     if node.op == "const":
-        return f"const {node.type}" if node.value.size > 1 else str(node.value.item())
+        return f"const {node.type}" if node.value.size != 1 else str(node.value.item())
     op = f"@{node.attrs['body'].name}" if node.op == "fused" and "body" in node.attrs else node.op
     if not depth:
         return f"{op}(…)" if node.inputs else op
