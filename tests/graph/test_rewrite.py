@@ -260,13 +260,50 @@ def test_state_is_assigned_once():
     s = G.Variable(np.zeros(3), "s")
     twice = G.group(G.assign(s, s + X), G.assign(s, s - X))
     assert ill(lambda: twice) == (
-        "graph main, node assign(s, sub(…)): the variable s is assigned twice; its new value is "
-        "one node"
+        "graph main, node assign(s, sub(s, x)): the variable s is assigned twice, first by "
+        "assign(s, add(s, x)); its new value is one node"
     )
     other = G.Variable(np.ones(3), "s")
     assert ill(lambda: s + other) == "graph main: two variables are called s"
     same = G.Variable(np.zeros(3), "s")
     assert G.check(G.Graph([], [s + same]))
+
+
+TWICE = (
+    "graph main, node assign(s, mul(x, 3.0)): the variable s is assigned twice, first by "
+    "assign(s, mul(x, 2.0)); its new value is one node"
+)
+
+
+def test_whoever_uses_a_graph_refuses_two_assignments_alike():
+    s = G.Variable(np.zeros(3, np.float32), "s")
+    x = G.var("x", (3,))
+    graph = G.Graph([x], [G.assign(s, x * 2.0), G.assign(s, x * 3.0)])
+    uses = {
+        "evaluate": lambda: G.evaluate(graph, {"x": np.ones(3)}),
+        "check": lambda: G.check(graph),
+        "cse": lambda: G.cse(graph, graph),
+        "explain": lambda: G.explain_fusion(graph, *graph.outputs),
+        "sequential": lambda: G.Sequential(["FuseOps"])(graph),
+        **{name: lambda name=name: G.make_pass(name)(graph) for name in PASSES},
+        "apply": lambda: G.apply_passes(graph, ["FuseOps"]),
+    }
+    for name, use in uses.items():
+        with pytest.raises(G.GraphError) as found:
+            use()
+        assert str(found.value) == TWICE, name
+
+
+PASSES = ("FoldConstant", "EliminateCommonSubexpr", "AutoInline", "Distribute", "FuseOps")
+
+
+def test_a_body_that_assigns_is_called_once():
+    s = G.Variable(np.zeros(3, np.float32), "s")
+    p, x = G.var("p", (3,)), G.var("x", (3,))
+    body = G.Graph([p], [G.assign(s, p)], "keep")
+    graph = G.Graph([x], [G.call_graph(body, [x]), G.call_graph(body, [x + 1.0])])
+    with pytest.raises(G.GraphError, match="the variable s is assigned twice"):
+        G.evaluate(graph, {"x": np.ones(3)})
 
 
 @settings(max_examples=100, deadline=None)

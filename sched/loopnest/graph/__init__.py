@@ -12,7 +12,7 @@ Who imports whom, lowest first; a row imports rows above it.
 | row | modules |
 | --- | --- |
 | 0 | `errors`, then `node`, then `registry` · `traverse` · `layout` |
-| 1 | `leaves`, then `graph`, then `rewrite` · `structural` · `evaluate`, then `wellformed` |
+| 1 | `leaves`, `graph`, then `rewrite` · `structural`, then `state`, `evaluate`, `wellformed` |
 | 2 | `ops/` by family: `operands` · `windows`, then the families |
 | 3 | `printer`, then `parser`; `gradients/` (one attribute an op), then `autodiff`; `cost` |
 | 4 | passes |
@@ -24,7 +24,7 @@ users call them on the object. `loopnest` itself never imports this package.
 
 from loopnest.graph.autodiff import gradient
 from loopnest.graph.cse_across import cse
-from loopnest.graph.errors import GraphError
+from loopnest.graph.errors import GraphError, Refused
 from loopnest.graph.evaluate import evaluate
 from loopnest.graph.explain import explain_fusion
 from loopnest.graph.find import find
@@ -197,6 +197,7 @@ __all__ = [
     "PassTiming",
     "Pattern",
     "PrintIR",
+    "Refused",
     "SameValues",
     "Sequential",
     "SimplifyExpr",

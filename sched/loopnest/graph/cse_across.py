@@ -24,7 +24,7 @@ from loopnest.graph.passes.numbering import Numbering
 from loopnest.graph.passes.purity import has_state, is_pure
 from loopnest.graph.rewrite import substitute
 from loopnest.graph.stash_choice import Problem, choose, evaluate
-from loopnest.graph.wellformed import assignments
+from loopnest.graph.state import assignments, check_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +167,7 @@ def _check(forward: Graph, backward: Graph, stash_bytes: object) -> None:
     for graph in (forward, backward):
         if not isinstance(graph, Graph):
             raise GraphError("cse(…)", f"it was given a {type(graph).__name__}", "pass G.Graphs")
+        check_state(graph)
     subject = f"cse({forward.name}, {backward.name})"
     number = -1 if isinstance(stash_bytes, bool) else stash_bytes
     if stash_bytes is not None and not (isinstance(number, int) and number >= 0):

@@ -16,6 +16,7 @@ from loopnest.graph.errors import GraphError
 from loopnest.graph.graph import Graph, body_of
 from loopnest.graph.node import Node, TensorType, Type, describe
 from loopnest.graph.registry import get_op, short
+from loopnest.graph.state import check_state
 
 Array: TypeAlias = "npt.NDArray[Any]"
 Value: TypeAlias = "Array | tuple[Value, ...]"
@@ -40,13 +41,15 @@ def evaluate(
         watch: is told each node and its value, in order of computation (not of fused bodies).
 
     Raises:
-        GraphError: an input without an array, an array without an input, or one that does not fit.
+        GraphError: an input without an array, an array without an input, one that does not fit,
+            or a variable that is assigned twice.
 
     >>> from loopnest.graph import var
     >>> x = var("x", (2,))
     >>> evaluate(Graph([x], [x * 2.0]), {"x": [1.0, 2.0]})
     (array([2., 4.], dtype=float32),)
     """
+    check_state(graph)
     given = dict(feeds or {})
     values: dict[Node, Value] = {x: _fed(graph, x, given) for x in graph.inputs}
     unknown = set(given) - {x.name for x in graph.inputs}

@@ -12,6 +12,7 @@ from loopnest.graph.passes.fuse_ops import FuseOps, depth_of, detect
 from loopnest.graph.passes.fuse_ops_groups import Merge, Partition, Refusal, Rule, Why
 from loopnest.graph.passes.indexed_graph import ForwardGraph
 from loopnest.graph.registry import Pattern
+from loopnest.graph.state import check_state
 from loopnest.graph.traverse import postorder
 
 
@@ -54,6 +55,7 @@ at most INJECTIVE)
     graph, a, b = _unpacked(ends)
     ctx = PassContext.current()
     given = FuseOps(fuse_opt_level, max_depth)  # checks them
+    check_state(graph)
     level = ctx.opt_level if fuse_opt_level < 0 else fuse_opt_level
     depth = depth_of(given.max_depth, ctx)
     return _Explainer(*detect(graph, level, depth), depth).sentence(a, b)

@@ -6,7 +6,7 @@ from loopnest.graph.errors import GraphError
 from loopnest.graph.graph import Graph, body_of
 from loopnest.graph.node import Node, describe
 from loopnest.graph.registry import call, get_op
-from loopnest.graph.structural import node_key
+from loopnest.graph.state import check_state
 
 
 def check(graph: Graph) -> Graph:
@@ -21,7 +21,7 @@ def check(graph: Graph) -> Graph:
     """
     for node in graph.nodes:
         _check_node(graph, node)
-    _check_state(graph)
+    check_state(graph)
     for node in graph.calls:
         check(body_of(node))
     return graph
@@ -40,34 +40,3 @@ def _check_node(graph: Graph, node: Node) -> None:
         )
     if set(again.attrs) != set(node.attrs):
         raise GraphError(subject, f"attributes are missing, op {definition.name} has more")
-
-
-def _check_state(graph: Graph) -> None:
-    """Check that names of variables mean one thing, and that each is assigned once."""
-    states: dict[str, Node] = {}
-    assigned: dict[str, Node] = {}
-    for node in graph.nodes:
-        if node.op == "variable":
-            name = node.attrs["variable"]
-            other = states.setdefault(name, node)
-            if other is not node and node_key(other) != node_key(node):
-                raise GraphError(f"graph {graph.name}", f"two variables are called {name}")
-    for node in assignments(graph):
-        name = node.attrs["variable"]
-        if assigned.setdefault(name, node) is not node:
-            raise GraphError(
-                f"graph {graph.name}, node {describe(node)}",
-                f"the variable {name} is assigned twice",
-                "its new value is one node",
-            )
-
-
-def assignments(graph: Graph) -> list[Node]:
-    """Return the assign nodes of a graph, those in fused bodies included."""
-    found: list[Node] = []
-    for node in graph.nodes:
-        if node.op == "assign":
-            found.append(node)
-        elif node.op == "fused":
-            found += assignments(body_of(node))
-    return found

@@ -16,8 +16,8 @@ from loopnest.graph.passes.module import Unit
 from loopnest.graph.passes.purity import body_is_pure
 from loopnest.graph.registry import rebuild
 from loopnest.graph.rewrite import substitute
+from loopnest.graph.state import assignments
 from loopnest.graph.traverse import postorder
-from loopnest.graph.wellformed import assignments
 
 
 class DeadCodeElimination(FunctionPass):

@@ -20,6 +20,7 @@ from loopnest.graph.graph import Graph
 from loopnest.graph.passes.context import PassContext
 from loopnest.graph.passes.info import PassInfo, factory_of, note_name, pass_names
 from loopnest.graph.passes.module import Module, Unit, graphs_of
+from loopnest.graph.state import check_state
 from loopnest.graph.wellformed import check
 
 T = TypeVar("T")
@@ -178,6 +179,8 @@ def run(each: Pass, unit: Unit, ctx: PassContext, waiting: tuple[str, ...] = ())
         circle = " -> ".join([*waiting[waiting.index(info.name) :], info.name])
         raise GraphError(f"pass {info.name}", f"passes need each other in a circle: {circle}")
     waiting = (*waiting, info.name)
+    for graph in graphs_of(unit):
+        check_state(graph)
     for name in info.required:
         unit = run(_needed(name, f"pass {info.name} requires {name}", ctx), unit, ctx, waiting)
     for attr in info.depends:
