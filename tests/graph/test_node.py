@@ -345,3 +345,27 @@ def test_the_core_does_not_load_the_graph_layer():
     code = "import loopnest, sys; print(any(m.startswith('loopnest.graph') for m in sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
+
+
+def test_constants_without_elements_have_a_name():
+    empty = G.const(np.zeros((0, 3), np.float32))
+    assert repr(empty + 1.0) == "<add(const float32[0, 3], 1.0): float32[0, 3]>"
+    with pytest.raises(G.GraphError) as found:
+        G.add(empty, G.var("y", (5,)))
+    assert str(found.value) == (
+        "add(const float32[0, 3]: float32[0, 3], y: float32[5]): the shapes [0, 3] and [5] do not "
+        "broadcast together; equal extents or 1 fit"
+    )
+
+
+def test_ops_of_users_refuse_as_the_built_in_ones_do():
+    def infer(types, attrs):
+        raise G.Refused("it takes nothing", "leave it out")
+
+    G.register_op("picky", infer=infer, evaluate=lambda node, x: x, arity=1)
+    try:
+        with pytest.raises(G.GraphError) as found:
+            G.call("picky", [G.var("y", (5,))])
+        assert str(found.value) == "picky(y: float32[5]): it takes nothing; leave it out"
+    finally:
+        unregister_op("picky")
