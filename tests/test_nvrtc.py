@@ -542,3 +542,25 @@ def test_what_to_compile_for_a_gpu():
         nvrtc.loadable_arch((3, 5))
     assert "NVRTC" in raised.value.reason
     assert raised.value.subject == "arch='sm_35'"
+
+
+@pytest.mark.parametrize(
+    ("arch", "supported", "enough"),
+    [("sm_90", (99, 0), True), ("compute_90", (99, 0), True), ("sm_90", None, True)],
+)
+def test_a_driver_that_is_new_enough(arch, supported, enough):
+    built = nvrtc._version(nvrtc.load_nvrtc())
+    nvrtc.check_driver(nvrtc.parse_arch(arch), supported or (built[0], 0))
+
+
+def test_a_driver_that_is_too_old():
+    major, minor = nvrtc._version(nvrtc.load_nvrtc())
+    with pytest.raises(CompileError) as caught:
+        nvrtc.check_driver(nvrtc.parse_arch("sm_90"), (major - 1, 8))
+    assert str(caught.value) == (
+        f"arch='sm_90': NVRTC {major}.{minor} makes machine code that this driver is too old for: "
+        f"it supports CUDA {major - 1}.8; update the driver, or install nvidia-cuda-nvrtc of CUDA "
+        f"{major - 1}.8"
+    )
+    with pytest.raises(CompileError, match=f"NVRTC {major}.{minor} makes PTX that this driver"):
+        nvrtc.check_driver(nvrtc.parse_arch("compute_90"), (major, minor - 1))

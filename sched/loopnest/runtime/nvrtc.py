@@ -80,6 +80,36 @@ def loadable_arch(capability: tuple[int, int]) -> Target:
     return Target(str(max(older)), virtual=number not in numbers)
 
 
+def check_driver(target: Target, supported: tuple[int, int]) -> None:
+    """Check that a driver loads what NVRTC makes.
+
+    Machine code of a CUDA version loads where the driver is of the same major version or a newer
+    one; PTX only where it is not older at all. Source: CUDA Compatibility, "minor version
+    compatibility".
+
+    Args:
+        target: what is compiled for.
+        supported: the newest CUDA version of the driver.
+
+    Raises:
+        CompileError: the driver is too old.
+    """
+    built = _version(load_nvrtc())
+    enough = supported >= built if target.virtual else supported[0] >= built[0]
+    if not enough:
+        kind = "PTX" if target.virtual else "machine code"
+        raise CompileError(
+            f"arch='{target}'",
+            f"NVRTC {_dotted(built)} makes {kind} that this driver is too old for: it supports "
+            f"CUDA {_dotted(supported)}",
+            f"update the driver, or install nvidia-cuda-nvrtc of CUDA {_dotted(supported)}",
+        )
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return "{}.{}".format(*version)
+
+
 @dataclass(frozen=True, slots=True)
 class _Job:
     """What NVRTC is asked to do; ``machine``: run the assembler too, with its report."""
