@@ -19,8 +19,8 @@ from loopnest.runtime import nvrtc
 from loopnest.runtime.driver import Device
 from loopnest.runtime.nvrtc import Target
 
-H100 = Device("Fake H100", 0, (9, 0), 132, 232448)
-A100 = Device("Fake A100", 0, (8, 0), 108, 166912)
+H100 = Device("Fake H100", 0, (9, 0), 132, 232448, (13, 9))
+A100 = Device("Fake A100", 0, (8, 0), 108, 166912, (13, 9))
 
 
 class FakeGpu:
@@ -101,15 +101,15 @@ class FakeGpu:
 
     # Memory
 
-    def allocate(self, count):
-        self._note("allocate", count)
+    def allocate(self, count, stream):
+        self._note("allocate", count, stream)
         address = self.next
         self.next += -(-count // 256) * 256 + 256
         self.memory[address] = np.full(count, 0xAB, np.uint8)
         return address
 
-    def free(self, address):
-        self._note("free", address)
+    def free(self, address, stream):
+        self._note("free", address, stream)
         del self.memory[address]
 
     def at(self, address, count):
@@ -148,7 +148,7 @@ class FakeGpu:
         """Return an array of this GPU that speaks the CUDA array interface."""
         values = np.ascontiguousarray(values)
         with self.current():
-            address = self.allocate(values.nbytes + offset)
+            address = self.allocate(values.nbytes + offset, 0)
             self.upload(address + offset, values, 0)
         shape = values.shape
         described = {
@@ -195,4 +195,5 @@ def plug_in(monkeypatch, gpu):
     monkeypatch.setattr(nvrtc, "compile_cuda", compiled)
     known = Target("".join(map(str, gpu.device.capability)), virtual=False)
     monkeypatch.setattr(nvrtc, "loadable_arch", lambda capability: known)
+    monkeypatch.setattr(nvrtc, "check_driver", lambda target, supported: None)
     return gpu

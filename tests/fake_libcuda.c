@@ -164,7 +164,8 @@ CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *count, Handle f, int t
 
 CUresult cuInit(unsigned flags) { return OK; }
 CUresult cuDriverGetVersion(int *version) {
-  *version = 13000;
+  const char *given = getenv("FAKE_CUDA_VERSION");
+  *version = given ? atoi(given) : 13000;
   return OK;
 }
 CUresult cuDeviceGetCount(int *count) {
@@ -190,6 +191,7 @@ CUresult cuDeviceGetAttribute(int *value, int key, int device) {
     case 75: *value = 9; break;      /* COMPUTE_CAPABILITY_MAJOR */
     case 76: *value = 0; break;      /* COMPUTE_CAPABILITY_MINOR */
     case 95: *value = 1; break;      /* COOPERATIVE_LAUNCH */
+    case 115: *value = !getenv("FAKE_CUDA_NO_POOLS"); break; /* MEMORY_POOLS_SUPPORTED */
     case 97: *value = 232448; break; /* MAX_SHARED_MEMORY_PER_BLOCK_OPTIN */
     default: *value = 1024;
   }
@@ -243,6 +245,29 @@ CUresult cuMemAlloc_v2(Pointer *p, size_t count) {
 }
 CUresult cuMemFree_v2(Pointer p) {
   note("free");
+  free((void *)p);
+  return contexts ? OK : INVALID;
+}
+CUresult cuDeviceTotalMem_v2(size_t *count, int device) {
+  *count = (size_t)64 << 30;
+  return OK;
+}
+CUresult cuMemPoolCreate(Handle *pool, const void *props) {
+  *pool = (Handle)11;
+  return OK;
+}
+CUresult cuMemPoolSetAttribute(Handle pool, int key, void *value) {
+  note("pool %p %d %llu", pool, key, *(unsigned long long *)value);
+  return OK;
+}
+CUresult cuMemAllocFromPoolAsync(Pointer *p, size_t count, Handle pool, Handle stream) {
+  note("allocate %zu %p", count, stream);
+  *p = (Pointer)aligned_alloc(256, (count + 255) / 256 * 256);
+  return contexts && pool == (Handle)11 ? OK : INVALID;
+}
+CUresult cuMemFreeAsync(Pointer p, Handle stream) {
+  note("free %p", stream);
+  finish();
   free((void *)p);
   return contexts ? OK : INVALID;
 }

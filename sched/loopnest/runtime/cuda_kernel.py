@@ -68,7 +68,7 @@ class CudaKernel(CompiledKernel[K]):
             plan, values = self._bound(given, scalars)
             if any(isinstance(a, DeviceView) for a in (*given, *places)):
                 results = self._on_device(given, places, plan, values, number)
-                _enqueued(results, number, stream)
+                _enqueued(given, results, number, stream)
             else:
                 results = self._on_host(given, out, plan, values, number)
         return results[0] if len(results) == 1 else tuple(results)
@@ -224,8 +224,19 @@ class CudaKernel(CompiledKernel[K]):
         return result
 
 
-def _enqueued(results: Sequence[Any], number: Stream, stream: object) -> None:
-    """Note where the work was enqueued that computes these results, which may be older arrays."""
+def _enqueued(
+    inputs: Sequence[Any], results: Sequence[Any], number: Stream, stream: object
+) -> None:
+    """Note where the work was enqueued that reads these inputs and computes these results.
+
+    A result that was new is used there alone; one that the caller gave may be older.
+    """
+    for place in inputs:
+        if isinstance(place, DeviceView) and isinstance(place.source, DeviceArray):
+            place.source.memory.used(number, stream)
     for array in results:
         if isinstance(array, DeviceArray):
+            note = array.memory.made_for if array.is_new else array.memory.used
+            note(number, stream)
+            array.is_new = False
             array.stream, array.stream_owner = number, stream

@@ -78,6 +78,7 @@ class CompiledCuda:
         self.min_blocks = min_blocks
         self.max_registers = max_registers
         self.planner = Planner(program)
+        self.cooperative = program.is_cooperative  # a walk of the nest: too slow for each launch
         self.written = {o.buffer for o in program.outputs}
         self.alignments = self._alignments()
         self.codes = {32: self._compile(32)}
@@ -96,9 +97,11 @@ class CompiledCuda:
 
     def _compile(self, bits: int) -> bytes:
         from loopnest.printers.cuda import print_cuda
-        from loopnest.runtime.nvrtc import compile_cuda, loadable_arch
+        from loopnest.runtime.nvrtc import check_driver, compile_cuda, loadable_arch
 
-        target = loadable_arch(self.driver.device.capability)
+        device = self.driver.device
+        target = loadable_arch(device.capability)
+        check_driver(target, device.cuda)
         source = print_cuda(self.program, bits, self.min_blocks)
         built = compile_cuda(
             source, str(target), fast_math=self.fast_math, max_registers=self.max_registers
@@ -130,7 +133,7 @@ class CompiledCuda:
             where = f" on {device.name}"
             raise self.planner.too_much_shared(plan.sizes, device.shared_bytes, subject, where)
         dynamic = config.shared_bytes if self.planner.shared.is_dynamic else 0
-        launch = Launch(config.grid, config.block, dynamic, self.program.is_cooperative)
+        launch = Launch(config.grid, config.block, dynamic, self.cooperative)
         if dynamic > self._allowed.get(plan.index_bits, 0):
             self.driver.allow_shared(self.function(plan.index_bits), dynamic)
             self._allowed[plan.index_bits] = dynamic
@@ -194,7 +197,7 @@ class CompiledCuda:
                     yield scalar_argument(next(values), param.dtype)
                 case _:
                     yield ctypes.c_int64(plan.sizes[param.name])
-        if self.program.is_cooperative:
+        if self.cooperative:
             yield ctypes.c_void_p(space.counter)
 
     def run(
@@ -213,7 +216,7 @@ class CompiledCuda:
         with self.driver.current():
             launch = self.configure(plan, subject or f"{self.program.name}(...)")
             params = [p for p in self.program.params if p.kind in ("input", "output")]
-            held = [DeviceMemory(self.driver, array.nbytes) for array in arrays]
+            held = [DeviceMemory(self.driver, array.nbytes, stream) for array in arrays]
             for param, memory, array in zip(params, held, arrays, strict=True):
                 if param.kind == "input":
                     self.driver.upload(memory.address, array, stream)
@@ -247,9 +250,9 @@ class CompiledCuda:
             if buffer.kind == "counter" and count:
                 cleared.append((end, count))
             end += -(-count // ALIGNMENT) * ALIGNMENT
-        if self.program.is_cooperative:
+        if self.cooperative:
             cleared.append((end, 4))
-        memory = DeviceMemory(self.driver, end + (ALIGNMENT if self.program.is_cooperative else 0))
+        memory = DeviceMemory(self.driver, end + (ALIGNMENT if self.cooperative else 0), stream)
         for offset, count in cleared:
             self.driver.zero(memory.address + offset, count, stream)
         places = tuple([memory.address + offset for offset in offsets])

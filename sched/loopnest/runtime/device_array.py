@@ -13,24 +13,79 @@ import numpy as np
 from loopnest.dtypes import DType
 from loopnest.errors import LaunchError
 from loopnest.runtime import dlpack
-from loopnest.runtime.driver import Address, Driver, Stream
+from loopnest.runtime.driver import PER_THREAD, Address, Driver, Stream
 from loopnest.runtime.target import Array
+
+_DEFAULT_STREAMS = (0, 1)
+"""The legacy default stream by both of its numbers: it is there as long as the context."""
+
+
+@dataclass(slots=True)
+class _Uses:
+    """Which work must be done before a piece of memory is given back.
+
+    Args:
+        home: the stream that it was allocated on, and is given back on.
+        streams: others with work on it, each with what keeps that stream.
+        unknown: whether there may be work on it that is not known here: the memory was lent to
+            another package, or was used on a stream that may be gone by then.
+    """
+
+    home: Stream
+    streams: dict[Stream, object]
+    unknown: bool
 
 
 class DeviceMemory:
-    """A piece of a GPU's memory, given back when nothing refers to it any more."""
+    """A piece of a GPU's memory, given back when nothing refers to it any more.
 
-    def __init__(self, driver: Driver, count: int) -> None:
+    It comes from a pool and goes back to it in the order of its stream, so that neither a call nor
+    the end of its result waits for the GPU. Where work may be pending on it that is not known
+    here, giving it back waits for all work.
+
+    Args:
+        driver: of the GPU.
+        count: bytes.
+        stream: whose work uses it first.
+    """
+
+    def __init__(self, driver: Driver, count: int, stream: Stream) -> None:
         self.driver = driver
         self.bytes = count
-        self.address: Address = driver.allocate(count) if count else 0
+        self.address: Address = driver.allocate(count, stream) if count else 0
+        self._uses = _Uses(stream, {}, stream not in _DEFAULT_STREAMS)
         if self.address:
-            weakref.finalize(self, _free, driver, self.address).atexit = False
+            weakref.finalize(self, _free, driver, self.address, self._uses).atexit = False
+
+    def used(self, stream: Stream, owner: object) -> None:
+        """Note work on it that was enqueued on `stream`, which lives as long as `owner`."""
+        uses = self._uses
+        kept = stream in _DEFAULT_STREAMS or not (
+            owner is None or isinstance(owner, int) or stream == PER_THREAD
+        )
+        if not kept:
+            uses.unknown = True
+        elif stream != uses.home or stream not in _DEFAULT_STREAMS:
+            uses.streams[stream] = owner
+
+    def made_for(self, stream: Stream, owner: object) -> None:
+        """Note that its own stream lives as long as `owner`: as yet, nobody else uses it."""
+        self._uses.unknown = False
+        self.used(stream, owner)
+
+    def lent(self) -> None:
+        """Note that another package may use it, on streams that are not known here."""
+        self._uses.unknown = True
 
 
-def _free(driver: Driver, address: Address) -> None:
+def _free(driver: Driver, address: Address, uses: _Uses) -> None:
     with driver.current():
-        driver.free(address)
+        if uses.unknown:
+            driver.free(address, None)
+            return
+        for stream in uses.streams:
+            driver.wait(uses.home, stream)  # nothing where it is the same one
+        driver.free(address, uses.home)
 
 
 class DeviceArray:
@@ -53,6 +108,8 @@ class DeviceArray:
         self.shape = shape
         self.element = element
         self.stream = stream
+        self.is_new = True
+        """Whether the launch that it was made for has not been enqueued yet."""
         self.stream_owner: object = None
         """What the stream may not be without: it is used as long as the array is."""
 
@@ -97,6 +154,7 @@ class DeviceArray:
         """The array as Numba, CuPy and PyTorch read it; bfloat16 goes by DLPack only."""
         if self.element.name == "bfloat16":
             raise AttributeError("the CUDA array interface has no bfloat16; use DLPack")
+        self.memory.lent()
         return {
             "shape": self.shape, "typestr": self.dtype.str, "data": (self.memory.address, False),
             "strides": None, "stream": self.stream or 1, "version": 3,
@@ -119,6 +177,7 @@ class DeviceArray:
         if stream != -1:
             with driver.current():
                 driver.wait(_plain_stream(stream), self.stream)
+        self.memory.lent()
         place = self.memory.address
         return dlpack.give(place, self.shape, self.element, driver.device.ordinal, self.memory)
 
@@ -169,6 +228,8 @@ def view(array: Any, name: str, driver: Driver, stream: Stream, subject: str) ->
     """
     if isinstance(array, (np.ndarray, np.generic, int, float)):
         return None
+    if isinstance(array, DeviceArray) and array.memory.driver is driver:
+        return _of_ours(array, stream)
     place = dlpack.device_of(array)
     if place is not None:
         if place[0] not in (dlpack.CUDA, dlpack.CUDA_MANAGED):
@@ -182,6 +243,12 @@ def view(array: Any, name: str, driver: Driver, stream: Stream, subject: str) ->
             raise LaunchError(subject, f"{name} is not lent: {error}") from error
     described = getattr(array, "__cuda_array_interface__", None)
     return None if described is None else _of_interface(array, described, driver, stream)
+
+
+def _of_ours(array: DeviceArray, stream: Stream) -> DeviceView:
+    memory = array.memory
+    memory.driver.wait(stream, array.stream)
+    return DeviceView(array, memory.address, array.shape, array.dtype, None, False, memory)
 
 
 def _of_dlpack(array: object, taken: dlpack.Taken) -> DeviceView:
@@ -232,7 +299,7 @@ def gathered(found: DeviceView, driver: Driver, stream: Stream) -> DeviceView:
 
 def uploaded(array: Array, driver: Driver, stream: Stream) -> DeviceView:
     """Return a copy of an array of the host in the memory of the GPU."""
-    memory = DeviceMemory(driver, array.nbytes)
+    memory = DeviceMemory(driver, array.nbytes, stream)
     driver.upload(memory.address, array, stream)
     return DeviceView(array, memory.address, array.shape, array.dtype, None, False, memory)
 

@@ -76,7 +76,7 @@ class DeviceOutputs(Outputs):
 
     def _new(self, number: int, plan: Plan, driver: Driver, stream: Stream) -> DeviceView:
         shape, dtype = plan.outputs[number], self.dtypes[number]
-        memory = DeviceMemory(driver, math.prod(shape) * dtype.itemsize)
+        memory = DeviceMemory(driver, math.prod(shape) * dtype.itemsize, stream)
         array = DeviceArray(memory, shape, self.outputs[number].buffer.dtype, stream)
         return DeviceView(array, memory.address, shape, dtype, None, False, memory)
 

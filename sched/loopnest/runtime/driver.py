@@ -38,6 +38,7 @@ class Device:
         capability: major and minor compute capability.
         multiprocessors: how many there are.
         shared_bytes: shared memory that a block can have, opting in.
+        cuda: the newest CUDA version that its driver supports: ``(13, 0)``.
         cooperative: whether blocks can wait for each other.
     """
 
@@ -46,6 +47,7 @@ class Device:
     capability: tuple[int, int]
     multiprocessors: int
     shared_bytes: int
+    cuda: tuple[int, int]
     cooperative: bool = True
 
     @property
@@ -89,11 +91,14 @@ class Driver(Protocol):
     ) -> None:
         """Enqueue a kernel; `arguments` are ctypes objects, ``c_void_p`` for addresses."""
 
-    def allocate(self, count: int) -> Address:
-        """Return `count` bytes of device memory, aligned to 256 bytes."""
+    def allocate(self, count: int, stream: Stream) -> Address:
+        """Return `count` bytes of device memory for work on `stream`, aligned to 256 bytes."""
 
-    def free(self, address: Address) -> None:
-        """Give memory back when all work that was enqueued on it is done."""
+    def free(self, address: Address, stream: Stream | None) -> None:
+        """Give memory back once all work is done that `stream` was given so far.
+
+        Without a stream, wait here until all work on the GPU that may use it is done.
+        """
 
     def upload(self, address: Address, source: npt.NDArray[Any], stream: Stream) -> None:
         """Copy a C-contiguous array to the device; it may be changed when this returns."""

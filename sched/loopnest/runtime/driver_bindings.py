@@ -14,6 +14,9 @@ import numpy.typing as npt
 from loopnest.errors import CompileError, LaunchError
 from loopnest.runtime.driver import Address, Device, Launch, Stream
 
+KEPT_SHARE = 32
+"""The pool keeps 1/32 of the GPU's memory for later allocations, once all of it is free."""
+
 
 @dataclass(frozen=True, slots=True)
 class Handles:
@@ -72,8 +75,15 @@ def _describe(cu: ModuleType, device: Any, ordinal: int) -> Device:
         (attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")),
         attribute("MULTIPROCESSOR_COUNT"),
         attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        _version(cu),
         bool(attribute("COOPERATIVE_LAUNCH")),
     )
+
+
+def _version(cu: ModuleType) -> tuple[int, int]:
+    """Return the CUDA version that the driver supports, which it gives as 1000 major + 10 minor."""
+    number = int(check(cu, cu.cuDriverGetVersion()))
+    return number // 1000, number % 1000 // 10
 
 
 def check(cu: ModuleType, result: tuple[Any, ...]) -> Any:
@@ -97,6 +107,7 @@ class BindingsDriver:
         self.device = device
         self.cu = handles.cu
         self.handles = handles
+        self._pools: list[Any] = []
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Call a function of the driver; raises LaunchError where it fails."""
@@ -143,11 +154,41 @@ class BindingsDriver:
 
     # Memory
 
-    def allocate(self, count: int) -> Address:
-        return int(self.call("cuMemAlloc", count))
+    def allocate(self, count: int, stream: Stream) -> Address:
+        pool = self._pool()
+        if pool is None:
+            return int(self.call("cuMemAlloc", count))
+        return int(self.call("cuMemAllocFromPoolAsync", count, pool, stream))
 
-    def free(self, address: Address) -> None:
-        self.call("cuMemFree", address)
+    def free(self, address: Address, stream: Stream | None) -> None:
+        if stream is None or self._pool() is None:
+            self.call("cuMemFree", address)  # waits for all work, also where a pool gave it
+        else:
+            self.call("cuMemFreeAsync", address, stream)
+
+    def _pool(self) -> Any:
+        """Return the pool that memory comes from, made at its first use; None where none can be.
+
+        A pool of our own: what the process' default pool keeps is for others to set.
+        """
+        if not self._pools:
+            self._pools.append(self._make_pool())
+        return self._pools[0]
+
+    def _make_pool(self) -> Any:
+        cu = self.cu
+        key = cu.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED
+        if not self.call("cuDeviceGetAttribute", key, self.handles.device):
+            return None
+        props = cu.CUmemPoolProps()
+        props.allocType = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        props.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+        props.location.id = self.device.ordinal
+        pool = self.call("cuMemPoolCreate", props)
+        kept = self.call("cuDeviceTotalMem", self.handles.device) // KEPT_SHARE
+        name = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+        self.call("cuMemPoolSetAttribute", pool, name, cu.cuuint64_t(kept))
+        return pool
 
     def upload(self, address: Address, source: npt.NDArray[Any], stream: Stream) -> None:
         if not source.nbytes:

@@ -1,4 +1,8 @@
-"""A GPU driven through pycuda; cooperative launches and foreign streams by cuda-bindings."""
+"""A GPU driven through pycuda: kernels and copies on the default stream.
+
+Memory, cooperative launches and other streams go by cuda-bindings: pycuda has no stream-ordered
+allocation, and takes no stream of another package.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +46,7 @@ class PycudaDriver(BindingsDriver):
         self.cuda = pycuda.driver
         self.cuda.init()
         self.context = self.cuda.Device(device.ordinal).retain_primary_context()
-        self.allocations: dict[Address, Any] = {}
-        atexit.register(self._close)
-
-    def _close(self) -> None:
-        """Let go of the primary context, which others may go on to use."""
-        with self.current():
-            self.allocations.clear()
-        self.context.detach()
+        atexit.register(self.context.detach)  # others may go on to use the primary context
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -79,15 +76,6 @@ class PycudaDriver(BindingsDriver):
             return
         packed = [np.void(pack(arguments))] if arguments else []
         function.own(*packed, grid=launch.grid, block=launch.block, shared=launch.dynamic_bytes)
-
-    def allocate(self, count: int) -> Address:
-        allocation = self.cuda.mem_alloc(count)
-        address = int(allocation)
-        self.allocations[address] = allocation
-        return address
-
-    def free(self, address: Address) -> None:
-        self.allocations.pop(address).free()
 
     def upload(self, address: Address, source: npt.NDArray[Any], stream: Stream) -> None:
         if stream:
