@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import contextmanager
+from time import perf_counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -138,6 +139,11 @@ class FakeGpu:
 
     def wait(self, stream, other):
         self._note("wait", stream, other)
+
+    def timed(self, work, stream):
+        start = perf_counter()
+        work()
+        return perf_counter() - start
 
     def synchronize(self, stream):
         self._note("synchronize", stream)

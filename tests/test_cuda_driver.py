@@ -203,6 +203,8 @@ def test_the_rest_of_the_interface(library, tmp_path, package):
             gpu.wait(5, 6)
             gpu.wait(5, 5)
             gpu.synchronize(5)
+            done = []
+            assert gpu.timed(lambda: done.append(1), 4) == 0.0025 and done == [1]
             code = scale.cubin("sm_90")
             function = gpu.load(code, "scale")
             gpu.allow_shared(function, 98304)
@@ -219,6 +221,7 @@ def test_the_rest_of_the_interface(library, tmp_path, package):
     assert "record 0x6" in log
     assert "wait 0x5" in log
     assert "synchronize 0x5" in log
+    assert log.count("record 0x4") == 2
     assert "allocate 64 0x5" in log
     assert log.count("free 0x5") == 1
     assert log.count("free") == 1

@@ -56,32 +56,32 @@ def measure(call: Callable[[], None], moved: int) -> BenchResult:
 
 
 def measure_batches(
-    enqueue: Callable[[], None], wait: Callable[[], None], moved: int
+    enqueue: Callable[[], None], timed: Callable[[Callable[[], None]], float], moved: int
 ) -> BenchResult:
     """Time launches that run one after the other without a pause, for about half a second.
 
     Args:
         enqueue: starts one launch and returns.
-        wait: returns when all launches are done.
+        timed: calls a function, and returns the seconds that the GPU took for what it enqueued.
         moved: the bytes that a launch moves.
     """
+
+    def batch(count: int) -> float:
+        return timed(lambda: _repeat(enqueue, count))
+
     count = 1
     while True:  # the first, short batches warm up
-        seconds = _batch(enqueue, wait, count)
+        seconds = batch(count)
         if seconds >= BATCH_SECONDS or count >= MOST:
             break
         count *= 2
     times: list[float] = []
     start = perf_counter()
     while len(times) < FEWEST or (perf_counter() - start < SECONDS and len(times) < MOST):
-        times.append(_batch(enqueue, wait, count) / count)
+        times.append(batch(count) / count)
     return BenchResult(statistics.median(times), moved, tuple(times))
 
 
-def _batch(enqueue: Callable[[], None], wait: Callable[[], None], count: int) -> float:
-    wait()
-    start = perf_counter()
+def _repeat(call: Callable[[], None], count: int) -> None:
     for _ in range(count):
-        enqueue()
-    wait()
-    return perf_counter() - start
+        call()

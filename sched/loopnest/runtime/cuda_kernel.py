@@ -98,7 +98,7 @@ class CudaKernel(CompiledKernel[K]):
             moved = sum([a.nbytes for a in (*held, *outs)])
             return measure_batches(
                 lambda: self._launch(held, outs, values, plan, 0),
-                lambda: driver.synchronize(0),
+                lambda work: driver.timed(work, 0),
                 moved,
             )
 

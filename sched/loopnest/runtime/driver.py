@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -114,6 +114,9 @@ class Driver(Protocol):
 
     def synchronize(self, stream: Stream) -> None:
         """Wait until all is done that `stream` was given."""
+
+    def timed(self, work: Callable[[], None], stream: Stream) -> float:
+        """Call `work` and wait; return the seconds that the GPU took for what it enqueued."""
 
 
 _lock = threading.Lock()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
@@ -223,3 +223,16 @@ class BindingsDriver:
 
     def synchronize(self, stream: Stream) -> None:
         self.call("cuStreamSynchronize", stream)
+
+    def timed(self, work: Callable[[], None], stream: Stream) -> float:
+        self.synchronize(stream)
+        start, end = (self.call("cuEventCreate", 0) for _ in range(2))
+        try:
+            self.call("cuEventRecord", start, stream)
+            work()
+            self.call("cuEventRecord", end, stream)
+            self.call("cuEventSynchronize", end)
+            return float(self.call("cuEventElapsedTime", start, end)) / 1e3
+        finally:
+            for event in (start, end):
+                self.call("cuEventDestroy", event)
