@@ -76,10 +76,15 @@ class Torch:
         function = self.functions.get(kernel)
         if function is None:
             return PeerTimes(None, None)
-        tensors = [self.torch.from_numpy(a).cuda() for a in arrays]
+        tensors = [self._tensor(a) for a in arrays]
         return PeerTimes(
             self._tried(function, tensors), self._tried(self.torch.compile(function), tensors)
         )
+
+    def _tensor(self, array: Any) -> Any:
+        """Return an array as torch takes it: labels and other integers have 64 bits there."""
+        tensor = self.torch.from_numpy(array).cuda()
+        return tensor.long() if tensor.dtype == self.torch.int32 else tensor
 
     def _tried(self, function: Function, tensors: Sequence[Any]) -> float | None:
         try:

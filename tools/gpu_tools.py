@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 import shutil
 import subprocess
@@ -11,6 +12,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from gpu_subjects import Subject
 
 CHECKS = ("memcheck", "racecheck", "synccheck", "initcheck")
 
@@ -23,11 +26,12 @@ _ERRORS = 9
 """The exit status by which compute-sanitizer says that it found errors."""
 
 
-def child(file: Path, name: str, sizes: Mapping[str, int]) -> list[str]:
-    """Return the command of a process that runs kernel@schedule of a file once."""
+def child(subject: Subject, sizes: Sequence[Mapping[str, int]]) -> list[str]:
+    """Return the command of a process that runs a subject once at each of the sizes."""
     script = Path(__file__).with_name("gpu_check.py")
-    given = [f"--size={key}={value}" for key, value in sizes.items()]
-    return [sys.executable, str(script), "--once", f"{file}:{name}", *given]
+    place = f"{subject.file}:{subject.definition.name}@{subject.schedule}"
+    given = [f"--dtype={subject.dtype}"] if subject.dtype else []
+    return [sys.executable, str(script), "--once", place, *given, f"--sizes={json.dumps(sizes)}"]
 
 
 def find(tool: str) -> str | None:
