@@ -1,4 +1,6 @@
-"""Element types and their promotion.
+"""Element types, their promotion, and the types that operations compute in.
+
+Tensors, run-time scalars and the nodes of graphs all ask here.
 
 Source: the promotion lattice is NumPy's, cut down to seven types, with weak Python scalars
 (NEP 50) and with division and float functions of integers giving float32.
@@ -6,9 +8,10 @@ Source: the promotion lattice is NumPy's, cut down to seven types, with weak Pyt
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -106,3 +109,46 @@ def promote(a: DType, b: DType) -> DType:
     if a.rank == b.rank and a.is_half:
         return float32
     return a if a.rank > b.rank else b
+
+
+def weak_type(value: bool | int | float) -> DType:
+    """Return the type of a Python number that meets no other type."""
+    if isinstance(value, bool):
+        return bool_
+    return int32 if isinstance(value, int) else float32
+
+
+def meet(types: Iterable[DType], numbers: Iterable[bool | int | float] = ()) -> DType:
+    """Return the type that values of `types` and weak Python numbers meet in.
+
+    An integer with a Python float gives float32, a bool with a Python int int32.
+    """
+    typed: DType | None = None
+    for own in types:
+        typed = own if typed is None else promote(typed, own)
+    weak = bool_
+    for number in numbers:
+        found = weak_type(number)
+        weak = found if found.rank > weak.rank else weak
+    if typed is None or (weak.rank > typed.rank and weak.kind != typed.kind):
+        return weak
+    return typed
+
+
+Rule: TypeAlias = Mapping[DType, tuple[DType, DType]]
+"""From the type in which the operands meet to (the type computed in, the type of the result).
+
+Each operand is converted to the type computed in, and the value once to that of the result. A
+type that a rule lacks is refused."""
+
+
+def _rule(operand: Callable[[DType], DType], result: DType | None = None) -> Rule:
+    return {d: (operand(d).compute, result or operand(d)) for d in ALL}
+
+
+ARITHMETIC = _rule(lambda d: int32 if d.is_bool else d)
+KEEPING = _rule(lambda d: d)
+FLOAT = _rule(lambda d: d if d.is_float else float32)
+COMPARISON = _rule(lambda d: d, bool_)
+LOGICAL = _rule(lambda d: bool_, bool_)
+BITWISE: Rule = {d: types for d, types in KEEPING.items() if not d.is_float}

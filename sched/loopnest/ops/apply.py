@@ -1,12 +1,12 @@
-"""Typing rules, and the decorators that turn a template into a public pointwise function."""
+"""The decorators that turn a template into a public pointwise function."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Protocol, TypeAlias, overload
+from collections.abc import Callable
+from typing import Protocol, overload
 from typing import cast as typed
 
-from loopnest.dtypes import ALL, DType, bool_, float32, int32
+from loopnest.dtypes import Rule
 from loopnest.errors import DefinitionError
 from loopnest.expr import Expr
 from loopnest.ops.build import elementwise
@@ -19,21 +19,6 @@ from loopnest.ops.operands import (
     fusion_of,
 )
 from loopnest.tensor import TensorView
-
-Rule: TypeAlias = Mapping[DType, tuple[DType, DType]]
-"""From the type in which the operands meet to (the type computed in, the type of the result)."""
-
-
-def _rule(operand: Callable[[DType], DType], result: DType | None = None) -> Rule:
-    return {d: (operand(d).compute, result or operand(d)) for d in ALL}
-
-
-ARITHMETIC = _rule(lambda d: int32 if d.is_bool else d)
-KEEPING = _rule(lambda d: d)
-FLOAT = _rule(lambda d: d if d.is_float else float32)
-COMPARISON = _rule(lambda d: d, bool_)
-LOGICAL = _rule(lambda d: bool_, bool_)
-BITWISE = {d: types for d, types in KEEPING.items() if not d.is_float}
 
 
 class Unary(Protocol):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from loopnest.dtypes import ARITHMETIC
 from loopnest.errors import DefinitionError
 from loopnest.expr import Expr, Op
 from loopnest.fusion import Fusion
-from loopnest.ops.apply import ARITHMETIC
 from loopnest.ops.build import common_axes, elementwise, insert_axes
 from loopnest.ops.operands import call_text, common_type, fusion_of, kind_text
 from loopnest.ops.reducers import SUM

@@ -179,25 +179,8 @@ def common_type(operands: Sequence[Operand]) -> DType:
 
     An integer tensor with a Python float gives float32, a bool tensor with a Python int int32.
     """
-    typed: DType | None = None
-    weak: DType = dtypes.bool_
-    for operand in operands:
-        if isinstance(operand, (TensorView, ScalarOperand)):
-            own = operand.dtype
-            typed = own if typed is None or typed is own else dtypes.promote(typed, own)
-        else:
-            found = weak_type(operand)
-            weak = found if found.rank > weak.rank else weak
-    if typed is None or (weak.rank > typed.rank and weak.kind != typed.kind):
-        return weak
-    return typed
-
-
-def weak_type(value: Number) -> DType:
-    """Return the type of a Python number that meets no other type."""
-    if isinstance(value, bool):
-        return dtypes.bool_
-    return dtypes.int32 if isinstance(value, int) else dtypes.float32
+    typed = [x.dtype for x in operands if isinstance(x, (TensorView, ScalarOperand))]
+    return dtypes.meet(typed, [x for x in operands if is_number(x)])
 
 
 def literal(value: Number, dtype: DType) -> Const:

@@ -10,21 +10,20 @@ from __future__ import annotations
 import math
 from typing import TypeVar, overload
 
-from loopnest.dtypes import DType, bool_
-from loopnest.errors import DefinitionError
-from loopnest.expr import Const, Expr, Op
-from loopnest.expr import cast as convert
-from loopnest.ops.apply import (
+from loopnest.dtypes import (
     ARITHMETIC,
     BITWISE,
     COMPARISON,
     FLOAT,
     KEEPING,
     LOGICAL,
-    apply,
-    binary,
-    unary,
+    DType,
+    bool_,
 )
+from loopnest.errors import DefinitionError
+from loopnest.expr import Const, Expr, Op
+from loopnest.expr import cast as convert
+from loopnest.ops.apply import apply, binary, unary
 from loopnest.ops.build import elementwise
 from loopnest.ops.operands import (
     Operand,

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from loopnest.dtypes import FLOAT
 from loopnest.graph.errors import GraphError, Refused
 from loopnest.graph.layout import math_shape, parse_layout, shape_in, transform
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
-from loopnest.graph.ops.operands import floating, meet, one_type, tensors
+from loopnest.graph.ops.operands import applied, meet, one_type, tensors
 from loopnest.graph.ops.windows import columns, scatter, window_extent
 from loopnest.graph.registry import REQUIRED, Pattern, call, call_text, register_op
 
@@ -62,7 +63,7 @@ def conv2d(
         "data_layout": data_layout,
         "kernel_layout": kernel_layout,
     }
-    return call("conv2d", meet("conv2d", (x, w), floating), attrs)
+    return applied("conv2d", (x, w), FLOAT, lambda nodes: call("conv2d", nodes, attrs))
 
 
 def conv2d_backward_data(dy: Operand, w: Operand, shape: Sequence[int], **attrs: object) -> Node:
@@ -72,7 +73,7 @@ def conv2d_backward_data(dy: Operand, w: Operand, shape: Sequence[int], **attrs:
         GraphError: shapes, layouts or attributes that do not fit.
     """
     op = "conv2d_backward_data"
-    return call(op, meet(op, (dy, w), floating), {"shape": tuple(shape), **attrs})
+    return call(op, meet(op, (dy, w), FLOAT), {"shape": tuple(shape), **attrs})
 
 
 def conv2d_backward_weight(x: Operand, dy: Operand, shape: Sequence[int], **attrs: object) -> Node:
@@ -82,7 +83,7 @@ def conv2d_backward_weight(x: Operand, dy: Operand, shape: Sequence[int], **attr
         GraphError: shapes, layouts or attributes that do not fit.
     """
     op = "conv2d_backward_weight"
-    return call(op, meet(op, (x, dy), floating), {"shape": tuple(shape), **attrs})
+    return call(op, meet(op, (x, dy), FLOAT), {"shape": tuple(shape), **attrs})
 
 
 def pair(value: object, subject: str, least: int = 1) -> tuple[int, int]:

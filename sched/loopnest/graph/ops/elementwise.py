@@ -8,18 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from loopnest.dtypes import DType, bool_
+from loopnest.dtypes import ARITHMETIC, BITWISE, COMPARISON, FLOAT, KEEPING, LOGICAL, Rule
 from loopnest.graph.errors import Refused
 from loopnest.graph.node import Attrs, Node, TensorType, Type
 from loopnest.graph.ops.operands import (
-    Rule,
-    arithmetic,
-    bitwise,
     broadcast_shapes,
     elementwise,
-    floating,
-    keeping,
-    logical,
     one_type,
     tensors,
 )
@@ -41,7 +35,7 @@ def _infer_cast(types: tuple[Type, ...], attrs: Attrs) -> Type:
 def _infer_gelu(types: tuple[Type, ...], attrs: Attrs) -> Type:
     if attrs["approximate"] not in ("none", "tanh"):
         raise Refused(f"there is no approximate={attrs['approximate']!r}", "use 'none' or 'tanh'")
-    return elementwise(accepts=floating)(types, attrs)
+    return elementwise(FLOAT)(types, attrs)
 
 
 def _gelu(node: Node, x: Any) -> Any:
@@ -71,63 +65,63 @@ def _of_floats(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda x: function(x) if x.dtype.kind == "f" else x
 
 
-_Row = tuple[Callable[..., Any], Rule, DType | None]
+_Row = tuple[Callable[..., Any], Rule]
 
 _UNARY: dict[str, _Row] = {
-    "neg": (np.negative, arithmetic, None),
-    "abs": (np.abs, keeping, None),
-    "floor": (_of_floats(np.floor), keeping, None),
-    "ceil": (_of_floats(np.ceil), keeping, None),
-    "round": (_of_floats(np.rint), keeping, None),
-    "trunc": (_of_floats(np.trunc), keeping, None),
-    "relu": (lambda x: np.maximum(x, np.zeros((), x.dtype)), keeping, None),
-    "exp": (np.exp, floating, None),
-    "exp2": (np.exp2, floating, None),
-    "log": (np.log, floating, None),
-    "log2": (np.log2, floating, None),
-    "log1p": (np.log1p, floating, None),
-    "sqrt": (np.sqrt, floating, None),
-    "rsqrt": (lambda x: 1 / np.sqrt(x), floating, None),
-    "reciprocal": (lambda x: 1 / x, floating, None),
-    "sin": (np.sin, floating, None),
-    "cos": (np.cos, floating, None),
-    "tanh": (np.tanh, floating, None),
-    "sigmoid": (_sigmoid, floating, None),
-    "erf": (lambda x: _same(APPLY["erf"], x), floating, None),
-    "silu": (lambda x: x * _sigmoid(x), floating, None),
-    "invert": (np.invert, bitwise, None),
-    "logical_not": (np.logical_not, logical, None),
-    "isnan": (lambda x: x != x, keeping, bool_),
+    "neg": (np.negative, ARITHMETIC),
+    "abs": (np.abs, KEEPING),
+    "floor": (_of_floats(np.floor), KEEPING),
+    "ceil": (_of_floats(np.ceil), KEEPING),
+    "round": (_of_floats(np.rint), KEEPING),
+    "trunc": (_of_floats(np.trunc), KEEPING),
+    "relu": (lambda x: np.maximum(x, np.zeros((), x.dtype)), KEEPING),
+    "exp": (np.exp, FLOAT),
+    "exp2": (np.exp2, FLOAT),
+    "log": (np.log, FLOAT),
+    "log2": (np.log2, FLOAT),
+    "log1p": (np.log1p, FLOAT),
+    "sqrt": (np.sqrt, FLOAT),
+    "rsqrt": (lambda x: 1 / np.sqrt(x), FLOAT),
+    "reciprocal": (lambda x: 1 / x, FLOAT),
+    "sin": (np.sin, FLOAT),
+    "cos": (np.cos, FLOAT),
+    "tanh": (np.tanh, FLOAT),
+    "sigmoid": (_sigmoid, FLOAT),
+    "erf": (lambda x: _same(APPLY["erf"], x), FLOAT),
+    "silu": (lambda x: x * _sigmoid(x), FLOAT),
+    "invert": (np.invert, BITWISE),
+    "logical_not": (np.logical_not, LOGICAL),
+    "isnan": (lambda x: x != x, COMPARISON),
 }
 _SEVERAL: dict[str, _Row] = {
-    "add": (np.add, arithmetic, None),
-    "sub": (np.subtract, arithmetic, None),
-    "mul": (np.multiply, arithmetic, None),
-    "div": (np.divide, floating, None),
-    "mod": (_mod, arithmetic, None),
-    "pow": (APPLY["pow"], arithmetic, None),
-    "maximum": (np.maximum, keeping, None),
-    "minimum": (np.minimum, keeping, None),
-    "eq": (np.equal, keeping, bool_),
-    "ne": (np.not_equal, keeping, bool_),
-    "lt": (np.less, keeping, bool_),
-    "le": (np.less_equal, keeping, bool_),
-    "gt": (np.greater, keeping, bool_),
-    "ge": (np.greater_equal, keeping, bool_),
-    "bitand": (np.bitwise_and, bitwise, None),
-    "bitor": (np.bitwise_or, bitwise, None),
-    "logical_and": (np.logical_and, logical, None),
-    "logical_or": (np.logical_or, logical, None),
-    "fma": (lambda a, b, c: a * b + c, arithmetic, None),
-    "clamp": (lambda x, lo, hi: np.minimum(np.maximum(x, lo), hi), keeping, None),
+    "add": (np.add, ARITHMETIC),
+    "sub": (np.subtract, ARITHMETIC),
+    "mul": (np.multiply, ARITHMETIC),
+    "div": (np.divide, FLOAT),
+    "mod": (_mod, ARITHMETIC),
+    "pow": (APPLY["pow"], ARITHMETIC),
+    "maximum": (np.maximum, KEEPING),
+    "minimum": (np.minimum, KEEPING),
+    "eq": (np.equal, COMPARISON),
+    "ne": (np.not_equal, COMPARISON),
+    "lt": (np.less, COMPARISON),
+    "le": (np.less_equal, COMPARISON),
+    "gt": (np.greater, COMPARISON),
+    "ge": (np.greater_equal, COMPARISON),
+    "bitand": (np.bitwise_and, BITWISE),
+    "bitor": (np.bitwise_or, BITWISE),
+    "logical_and": (np.logical_and, LOGICAL),
+    "logical_or": (np.logical_or, LOGICAL),
+    "fma": (lambda a, b, c: a * b + c, ARITHMETIC),
+    "clamp": (lambda x, lo, hi: np.minimum(np.maximum(x, lo), hi), KEEPING),
 }
 
 
 def _register(name: str, row: _Row, arity: int, pattern: Pattern) -> None:
-    function, rule, result = row
+    function, rule = row
     register_op(
         name,
-        infer=elementwise(result, rule),
+        infer=elementwise(rule),
         evaluate=lambda node, *values: function(*values),
         arity=arity,
         pattern=pattern,

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from loopnest.dtypes import bool_, int32, int64
+from loopnest.dtypes import ARITHMETIC, bool_, int32, int64
 from loopnest.graph.errors import Refused
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
-from loopnest.graph.ops.operands import arithmetic, broadcast_shapes, meet, one_type, tensors
+from loopnest.graph.ops.operands import applied, broadcast_shapes, one_type, tensors
 from loopnest.graph.registry import Pattern, call, register_op
 
 
@@ -22,7 +22,7 @@ def matmul(a: Operand, b: Operand) -> Node:
     Raises:
         GraphError: a rank below 2, or extents that do not fit.
     """
-    return call("matmul", meet("matmul", (a, b), arithmetic))
+    return applied("matmul", (a, b), ARITHMETIC, lambda nodes: call("matmul", nodes))
 
 
 def _infer(types: tuple[Type, ...], attrs: Attrs) -> Type:

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from loopnest.dtypes import FLOAT
 from loopnest.graph.errors import GraphError, Refused
 from loopnest.graph.layout import parse_layout, transform, transformed_shape
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
 from loopnest.graph.ops import pointwise as p
 from loopnest.graph.ops.create import iota
-from loopnest.graph.ops.operands import floating, meet, require_node, tensors
+from loopnest.graph.ops.operands import meet, require_node, tensors
 from loopnest.graph.ops.reduce import mean, normalized_axes, sum, variance
 from loopnest.graph.ops.structure import expand_dims, reshape
 from loopnest.graph.registry import Pattern, call, call_text, register_op
@@ -66,7 +67,7 @@ def batch_norm(x: Operand, gamma: Operand, beta: Operand, eps: float = 1e-5) -> 
 
     Source: Ioffe and Szegedy, "Batch Normalization", 2015, algorithm 1.
     """
-    nodes = meet("batch_norm", (x, gamma, beta), floating)
+    nodes = meet("batch_norm", (x, gamma, beta), FLOAT)
     data = nodes[0]
     subject = call_text("batch_norm", nodes)
     if data.ndim < 2:
@@ -100,7 +101,7 @@ def layer_norm(
 
     Source: Ba, Kiros and Hinton, "Layer Normalization", 2016.
     """
-    data, scale, shift = meet("layer_norm", (x, gamma, beta), floating)
+    data, scale, shift = meet("layer_norm", (x, gamma, beta), FLOAT)
     axes = normalized_axes("layer_norm", data, axis)
     kept = tuple([e if i in axes else 1 for i, e in enumerate(data.shape)])
     own = tuple([data.shape[a] for a in axes])
@@ -124,7 +125,7 @@ def cross_entropy(logits: Operand, labels: Operand) -> Node:
     Raises:
         GraphError: labels of another shape.
     """
-    (data,) = meet("cross_entropy", (logits,), floating)
+    (data,) = meet("cross_entropy", (logits,), FLOAT)
     target = require_node("cross_entropy", labels)
     subject = call_text("cross_entropy", (data, target))
     if not data.ndim:
@@ -138,7 +139,7 @@ def cross_entropy(logits: Operand, labels: Operand) -> Node:
 
 
 def _along(op: str, x: Operand, axis: int) -> Node:
-    (node,) = meet(op, (x,), floating)
+    (node,) = meet(op, (x,), FLOAT)
     (place,) = normalized_axes(op, node, axis)
     return call(op, (node,), {"axis": place})
 

@@ -1,7 +1,12 @@
 """Operands: nodes and weak Python numbers, and the element type that they meet in.
 
 Ops take operands of one element type; what differs is converted by a ``cast`` node here, and a
-number becomes a const of that type. So rewriting never meets a hidden conversion.
+number becomes a const of that type. So rewriting never meets a hidden conversion. Which type that
+is, `loopnest.dtypes` says, for the core and for graphs.
+
+A node of 16-bit floats computes in float32 and rounds its value. An operand that such a type would
+round on the way in (an integer, the number 0.1) is not rounded twice: then the operands become
+float32, and the value is cast at the end.
 """
 
 from __future__ import annotations
@@ -12,68 +17,16 @@ from typing import TypeGuard
 import numpy as np
 
 from loopnest import dtypes
-from loopnest.dtypes import DType, bool_, float32, int32
+from loopnest.dtypes import KEEPING, DType, Rule
 from loopnest.graph.errors import GraphError, Refused
 from loopnest.graph.leaves import const
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
 from loopnest.graph.registry import call, call_text
 
-Rule = Callable[[DType], DType | None]
-"""From the type in which operands meet to that which they are converted to; None: refused."""
-
-
-def arithmetic(dtype: DType) -> DType:
-    """Keep the type, but int32 for bool."""
-    return int32 if dtype.is_bool else dtype
-
-
-def keeping(dtype: DType) -> DType:
-    """Keep the type."""
-    return dtype
-
-
-def floating(dtype: DType) -> DType:
-    """Keep floats; float32 for integers and bool."""
-    return dtype if dtype.is_float else float32
-
-
-def logical(dtype: DType) -> DType:
-    """Take bool."""
-    return bool_
-
-
-def bitwise(dtype: DType) -> DType | None:
-    """Keep integers and bool, refuse floats."""
-    return None if dtype.is_float else dtype
-
 
 def is_number(value: object) -> TypeGuard[bool | int | float]:
     """Whether `value` is a Python number."""
     return isinstance(value, (bool, int, float)) and not isinstance(value, np.generic)
-
-
-def _weak(value: float) -> DType:
-    if isinstance(value, bool):
-        return bool_
-    return int32 if isinstance(value, int) else float32
-
-
-def common_type(operands: Sequence[Operand]) -> DType:
-    """Return the type that operands meet in: nodes promote, numbers yield to them.
-
-    An integer node with a Python float gives float32, a bool node with a Python int int32.
-    """
-    typed: DType | None = None
-    weak = bool_
-    for operand in operands:
-        if isinstance(operand, Node):
-            typed = operand.dtype if typed is None else dtypes.promote(typed, operand.dtype)
-        else:
-            own = _weak(operand)
-            weak = own if own.rank > weak.rank else weak
-    if typed is None or (weak.rank > typed.rank and weak.kind != typed.kind):
-        return weak
-    return typed
 
 
 def require(op: str, operands: Sequence[object]) -> list[Operand]:
@@ -121,7 +74,7 @@ def converted(operand: Operand, dtype: DType, op: str = "cast") -> Node:
     if isinstance(operand, Node):
         if operand.dtype is dtype:
             return operand
-        if operand.op == "const" and operand.value.ndim == 0 and not operand.name:
+        if _is_literal(operand):
             return const(operand.value, dtype)
         return call("cast", (operand,), {"dtype": dtype})
     limit = 1 << (8 * dtype.size - 1)
@@ -137,17 +90,67 @@ def converted(operand: Operand, dtype: DType, op: str = "cast") -> Node:
 def meet(op: str, operands: Sequence[object], rule: Rule) -> list[Node]:
     """Return operands as nodes of the one type that `rule` makes of their common type.
 
+    For ops that move elements or take operands of one type alone; see `applied`.
+
     Raises:
         GraphError: one is neither node nor number, or the rule refuses the type.
     """
     found = require(op, operands)
-    common = common_type(found)
-    dtype = rule(common)
-    if dtype is None:
+    dtype, _ = _types(op, found, rule)
+    return [converted(operand, dtype, op) for operand in found]
+
+
+def applied(
+    op: str, operands: Sequence[object], rule: Rule, make: Callable[[list[Node]], Node]
+) -> Node:
+    """Return what `make` makes of operands in the type that `rule` computes in, in its result type.
+
+    Raises:
+        GraphError: one is neither node nor number, or the rule refuses the type.
+    """
+    found = require(op, operands)
+    dtype, result = _types(op, found, rule)
+    if all(_is_exact(operand, dtype) for operand in found):
+        return make([converted(operand, dtype, op) for operand in found])
+    made = make([converted(operand, dtype.compute, op) for operand in found])
+    return converted(made, result) if made.dtype is result.compute else made
+
+
+def _types(op: str, operands: Sequence[Operand], rule: Rule) -> tuple[DType, DType]:
+    """Return the type of the operands of a node, and that of its value."""
+    nodes = [operand.dtype for operand in operands if isinstance(operand, Node)]
+    common = dtypes.meet(nodes, [x for x in operands if not isinstance(x, Node)])
+    types = rule.get(common)
+    if types is None:
         raise GraphError(
             call_text(op, operands), f"the operands meet in {common}", "use integers or bool"
         )
-    return [converted(operand, dtype, op) for operand in found]
+    computed, result = types
+    return (common if computed is common.compute else computed), result
+
+
+def _is_exact(operand: Operand, dtype: DType) -> bool:
+    """Whether an operand becomes `dtype` without the rounding that 16 bits would add."""
+    if not dtype.is_half:
+        return True
+    if isinstance(operand, Node):
+        if operand.dtype is dtype or operand.dtype.is_bool:
+            return True
+        if not _is_literal(operand):
+            return False
+        value = operand.value
+    else:
+        try:
+            value = np.asarray(operand, np.float32)
+        except OverflowError:
+            return True  # `converted` refuses it
+    with np.errstate(over="ignore"):
+        back = value.astype(dtype.numpy).astype(value.dtype)
+    return bool(back == value or value != value)
+
+
+def _is_literal(node: Node) -> bool:
+    return node.op == "const" and node.value.ndim == 0 and not node.name
 
 
 def tensors(types: Sequence[Type]) -> list[TensorType]:
@@ -190,19 +193,15 @@ def one_type(types: Sequence[TensorType]) -> DType:
     return dtype
 
 
-def elementwise(
-    result: DType | None = None, accepts: Rule = keeping
-) -> Callable[[tuple[Type, ...], Attrs], Type]:
-    """Return the inference of a pointwise op: shapes broadcast, one type, `result` or that type.
-
-    `accepts` tells which types the op takes: those that it maps to themselves.
-    """
+def elementwise(rule: Rule = KEEPING) -> Callable[[tuple[Type, ...], Attrs], Type]:
+    """Return the inference of a pointwise op: shapes broadcast, one type, which `rule` keeps."""
 
     def infer(types: tuple[Type, ...], attrs: Attrs) -> Type:
         operands = tensors(types)
         dtype = one_type(operands)
-        if accepts(dtype) is not dtype:
+        computed, result = rule.get(dtype, (None, dtype))
+        if computed is not dtype.compute:
             raise Refused(f"it does not take {dtype}", "cast the operands")
-        return TensorType(broadcast_shapes([t.shape for t in operands]), result or dtype)
+        return TensorType(broadcast_shapes([t.shape for t in operands]), result)
 
     return infer

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from loopnest.dtypes import FLOAT, KEEPING
 from loopnest.graph.errors import Refused
 from loopnest.graph.layout import math_shape, parse_layout, shape_in, transform
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
 from loopnest.graph.ops.conv import around, pair
-from loopnest.graph.ops.operands import floating, keeping, meet, one_type, tensors
+from loopnest.graph.ops.operands import meet, one_type, tensors
 from loopnest.graph.ops.windows import columns, scatter, window_extent
 from loopnest.graph.registry import REQUIRED, Pattern, call, call_text, register_op
 
@@ -44,7 +45,7 @@ def max_pool2d(
         GraphError: shapes, layouts or attributes that do not fit.
     """
     attrs = _attrs("max_pool2d", x, pool, strides, padding, data_layout)
-    return call("max_pool2d", meet("max_pool2d", (x,), keeping), attrs)
+    return call("max_pool2d", meet("max_pool2d", (x,), KEEPING), attrs)
 
 
 def avg_pool2d(
@@ -70,25 +71,25 @@ def avg_pool2d(
     """
     attrs = _attrs("avg_pool2d", x, pool, strides, padding, data_layout)
     attrs["count_include_pad"] = count_include_pad
-    return call("avg_pool2d", meet("avg_pool2d", (x,), floating), attrs)
+    return call("avg_pool2d", meet("avg_pool2d", (x,), FLOAT), attrs)
 
 
 def max_pool2d_backward(x: Operand, dy: Operand, **attrs: object) -> Node:
     """Return dy added up where the largest elements of the windows of x are."""
     op = "max_pool2d_backward"
-    return call(op, meet(op, (x, dy), floating), attrs)
+    return call(op, meet(op, (x, dy), FLOAT), attrs)
 
 
 def max_pool2d_gather(x: Operand, values: Operand, **attrs: object) -> Node:
     """Return the values (shaped as x) that stand where the largest elements of x are."""
     op = "max_pool2d_gather"
-    return call(op, meet(op, (x, values), floating), attrs)
+    return call(op, meet(op, (x, values), FLOAT), attrs)
 
 
 def avg_pool2d_backward(dy: Operand, shape: Sequence[int], **attrs: object) -> Node:
     """Return the gradient of x, of `shape`, for dy of an average's output."""
     op = "avg_pool2d_backward"
-    return call(op, meet(op, (dy,), floating), {"shape": tuple(shape), **attrs})
+    return call(op, meet(op, (dy,), FLOAT), {"shape": tuple(shape), **attrs})
 
 
 def _attrs(

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from loopnest.dtypes import KEEPING
 from loopnest.graph.errors import GraphError, Refused
 from loopnest.graph.leaves import shape_of
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
-from loopnest.graph.ops.operands import keeping, meet, one_type, require_node, tensors
+from loopnest.graph.ops.operands import meet, one_type, require_node, tensors
 from loopnest.graph.ops.reduce import Axes, normalized_axes
 from loopnest.graph.registry import Pattern, call, call_text, register_op
 
@@ -105,7 +106,7 @@ def concatenate(tensors: Sequence[Operand], axis: int = 0) -> Node:
     Raises:
         GraphError: no tensor, or shapes that differ elsewhere.
     """
-    nodes = meet("concatenate", tuple(tensors), keeping)
+    nodes = meet("concatenate", tuple(tensors), KEEPING)
     if not nodes:
         raise GraphError("concatenate([])", "there is no tensor", "pass at least one")
     (place,) = normalized_axes("concatenate", nodes[0], axis)
