@@ -307,6 +307,15 @@ def test_the_disk_cache_serves_another_object(
 
 
 @pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("damage", [b"no JSON", b"[]", b'{"ptx": ""}', b"\xff"])
+def test_a_damaged_entry_is_compiled_again(damage: bytes, memory_cache: MemoryCache) -> None:
+    cubin = compile_cuda(SAXPY, 90).cubin
+    memory_cache.stored = dict.fromkeys(memory_cache.stored, damage)
+    assert compile_cuda(SAXPY, 90).cubin == cubin
+    assert damage not in memory_cache.stored.values()
+
+
+@pytest.mark.usefixtures("library")
 def test_a_changed_header_is_compiled_again(
     tmp_path: Path, memory_cache: MemoryCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:

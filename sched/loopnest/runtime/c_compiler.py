@@ -9,19 +9,20 @@ import platform
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from loopnest.errors import CompileError
-from loopnest.runtime.cache import FOLDER_VARIABLE, DiskCache, digest
+from loopnest.runtime.cache import DiskCache, digest
 
 HEADER = "loopnest_math.h"
 """What generated source includes; it stands beside the source when that is compiled."""
@@ -49,6 +50,10 @@ _FAST_MATH = ("-fno-signed-zeros", "-freciprocal-math")
 # The last resort of each list is to do without.
 _NATIVE = (("-march=native",), ("-mcpu=native",), ())
 _OPENMP = (("-fopenmp",), ("-fopenmp-simd", "-DLOOPNEST_OPENMP_SIMD"), ())
+# How Linux shows owners whom a container does not know, its host's root among them.
+_UNMAPPED = 65534
+_MEND_CC = "mend or unset CC"
+_SET_TMPDIR = "set TMPDIR to another"
 _PROBE = """\
 int loopnest_probe(int n) {
   int sum = 0;
@@ -82,10 +87,9 @@ class Features:
 class Library:
     """A loaded library; it stays loaded, so that its functions stay callable."""
 
-    def __init__(self, path: Path, source: str) -> None:
-        self.path = path
+    def __init__(self, handle: ctypes.CDLL, source: str) -> None:
         self.source = source
-        self._handle = _load(path)
+        self._handle = handle
 
     def function(
         self, name: str, argtypes: Sequence[Any] = (), restype: Any = None
@@ -138,7 +142,8 @@ def compile_c(
     flags = _flags(compiler, optimize, openmp, fast_math)
     header = _header()
     key = digest(_version(), str(compiler), shlex.join(flags), cpu_model(), header, source)
-    return _LIBRARIES.get(key, lambda: _cached(key, compiler, flags, source))
+    build = partial(_build, compiler, flags, source)
+    return _LIBRARIES.get(key, lambda: Library(_library("c", key, build), source))
 
 
 class _Once:
@@ -165,24 +170,53 @@ class _Once:
 _LIBRARIES = _Once()
 
 
-def _cached(key: str, compiler: Compiler, flags: tuple[str, ...], source: str) -> Library:
-    entries = DiskCache("c", ".so")
-    path = entries.path(key)
-    if path is None:
-        with entries.lock(key):
-            # Another process may have built it while this one waited.
-            path = entries.path(key)
-            if path is None:
-                path = entries.put(key, _build(compiler, flags, source))
-    return Library(path, source)
+def _library(kind: str, key: str, build: Callable[[], bytes]) -> ctypes.CDLL:
+    """Load the library of a cache entry; build it where there is none that loads.
+
+    Raises:
+        CompileError: it cannot be built, or what was built does not load.
+    """
+    entries = DiskCache(kind, ".so")
+    if (stored := _stored(entries, key)) is not None:
+        return stored
+    with entries.lock(key):
+        # Another process may have built it while this one waited.
+        if (stored := _stored(entries, key)) is not None:
+            return stored
+        built = build()
+        entries.put(key, built)
+        return _stored(entries, key) or _load_copy(built)
 
 
-def _load(path: Path) -> ctypes.CDLL:
-    try:
-        return ctypes.CDLL(str(path))
-    except OSError as error:
-        hint = f"on a file system without execution, set {FOLDER_VARIABLE} to another folder"
-        raise CompileError(_FILE, f"the compiled library does not load ({error})", hint) from error
+def _stored(entries: DiskCache, key: str) -> ctypes.CDLL | None:
+    """Load an entry; None where there is none, or none that loads."""
+    with entries.entry(key) as found:
+        if found is None:
+            return None
+        data, path = found
+        try:
+            return ctypes.CDLL(path)
+        except OSError:  # no library, or a file system without execution, or without /proc
+            with suppress(CompileError):
+                return _load_copy(data)
+    return None
+
+
+def _load_copy(data: bytes) -> ctypes.CDLL:
+    """Load a library from a file of its own, which is gone afterwards.
+
+    Raises:
+        CompileError: it does not load.
+    """
+    with _workplace() as folder:
+        path = folder / "kernel.so"
+        path.write_bytes(data)
+        try:
+            return ctypes.CDLL(str(path))
+        except OSError as error:
+            reason = f"the compiled library does not load ({error})"
+            hint = "where the file system allows no execution, set TMPDIR to a folder on another"
+            raise CompileError(_FILE, reason, hint) from error
 
 
 # The compiler and what it can do
@@ -214,7 +248,7 @@ def _required() -> Compiler:
     if compiler is not None:
         return compiler
     if cc := os.environ.get("CC", "").strip():
-        raise CompileError('target "c"', f"CC={cc} does not start", "mend or unset CC")
+        raise CompileError('target "c"', f"CC={cc} does not start", _MEND_CC)
     hint = "install one (Debian, Ubuntu: apt install gcc; macOS: xcode-select --install) or set CC"
     raise CompileError('target "c"', "no C compiler (cc, gcc, clang) was found", hint)
 
@@ -244,9 +278,8 @@ def _probe(compiler: Compiler, flags: tuple[str, ...]) -> None:
     Raises:
         CompileError: it does not work.
     """
-    stored = DiskCache("probe", ".so")
     key = digest(str(compiler), cpu_model(), shlex.join(flags))
-    _load(stored.path(key) or stored.put(key, _build(compiler, (*_FLAGS, *flags), _PROBE)))
+    _library("probe", key, partial(_build, compiler, (*_FLAGS, *flags), _PROBE))
 
 
 def _flags(compiler: Compiler, optimize: int, openmp: bool, fast_math: bool) -> tuple[str, ...]:
@@ -306,8 +339,7 @@ def _build(compiler: Compiler, flags: tuple[str, ...], source: str) -> bytes:
     Raises:
         CompileError: the compiler fails; with its messages and the lines they are about.
     """
-    with tempfile.TemporaryDirectory(prefix="loopnest-") as name:
-        folder = Path(name)
+    with _workplace() as folder:
         (folder / _FILE).write_text(source, encoding="utf-8")
         (folder / HEADER).write_text(_header(), encoding="utf-8")
         command = (*compiler.command, *flags, _FILE, "-o", "kernel.so", "-lm")
@@ -317,7 +349,39 @@ def _build(compiler: Compiler, flags: tuple[str, ...], source: str) -> bytes:
             raise CompileError(str(compiler), f"does not start ({error.strerror})") from error
         if done.returncode:
             raise _refusal(compiler, source, done)
-        return (folder / "kernel.so").read_bytes()
+        try:
+            return (folder / "kernel.so").read_bytes()
+        except FileNotFoundError as error:
+            reason = "ended without an error and made no library"
+            raise CompileError(str(compiler), reason, _MEND_CC) from error
+
+
+@contextmanager
+def _workplace() -> Iterator[Path]:
+    """Yield a folder for temporary files that nobody else can change; it is deleted afterwards.
+
+    Raises:
+        CompileError: there is no place for it, or no space.
+    """
+    place = "the temporary folder"
+    try:
+        place = f"the temporary folder {tempfile.gettempdir()}"
+        if reason := _open_to_others(os.stat(tempfile.gettempdir())):
+            raise CompileError(place, reason, _SET_TMPDIR)
+        with tempfile.TemporaryDirectory(prefix="loopnest-") as name:
+            yield Path(name)
+    except OSError as error:
+        reason = f"cannot be used ({error.strerror or error})"
+        raise CompileError(place, reason, _SET_TMPDIR) from error
+
+
+def _open_to_others(status: os.stat_result) -> str | None:
+    """Return why others could exchange a folder in a temporary folder that has this status."""
+    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
+        return f"lets every user replace its files (mode {stat.S_IMODE(status.st_mode):04o})"
+    if status.st_uid not in (os.geteuid(), 0, _UNMAPPED):
+        return f"belongs to user {status.st_uid}"
+    return None
 
 
 def _run(command: tuple[str, ...], folder: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -1,23 +1,31 @@
 """A cache of compiled code on disk, shared by the processes of a user.
 
-Nothing in it is precious: an entry that is missing, damaged or pruned is built again.
+Nothing in it is precious: an entry that is missing, damaged or pruned is built again. Nothing in it
+comes from anybody else, since it is executed: see `private_files`. Where there is no folder that
+can be used, everything is built again by each process, and that is said once.
 """
 
 from __future__ import annotations
 
-import atexit
+import errno
 import hashlib
+import itertools
 import logging
 import os
-import shutil
-import tempfile
+import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from functools import lru_cache
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
-from loopnest.errors import CompileError
+from loopnest.runtime.private_files import (
+    DistrustError,
+    lock_file,
+    open_folder,
+    read_file,
+    replace_file,
+)
 
 FOLDER_VARIABLE = "LOOPNEST_CACHE_DIR"
 MAX_BYTES = 1 << 30
@@ -26,7 +34,9 @@ MAX_AGE = 90 * 24 * 3600.0
 
 _HOUR = 3600.0
 _SUM = ".sha256"
+_LOCKS = "locks"
 _log = logging.getLogger("loopnest")
+_number = itertools.count(1)
 
 
 def digest(*parts: str | bytes) -> str:
@@ -55,146 +65,182 @@ class DiskCache:
     """
 
     def __init__(self, kind: str, suffix: str = ".bin") -> None:
+        self.kind = kind
         self.suffix = suffix
-        self.folder = _usable_root(os.environ.get(FOLDER_VARIABLE, "")) / kind
+        self.root = _root()
+
+    @property
+    def folder(self) -> Path:
+        """Where the entries are."""
+        return self.root / self.kind
 
     def get(self, key: str) -> bytes | None:
-        """Return the entry's content, or None where it is missing or damaged."""
-        path = self._entry(key)
-        try:
-            data = path.read_bytes()
-            wanted = _sum_of(path).read_bytes()
-        except OSError:
-            return None
-        if hashlib.sha256(data).hexdigest().encode() != wanted:
-            _log.info("cache entry %s is damaged and counts as missing", path)
-            return None
-        _touch(path)
-        return data
+        """Return the entry's content, or None where it is missing, damaged or not trusted."""
+        with self.entry(key) as found:
+            return None if found is None else found[0]
 
-    def path(self, key: str) -> Path | None:
-        """Return the entry's file, its content checked, or None."""
-        return None if self.get(key) is None else self._entry(key)
+    @contextmanager
+    def entry(self, key: str) -> Iterator[tuple[bytes, str] | None]:
+        """Yield the entry's content, and a path that leads to it until the context ends, or None.
 
-    def put(self, key: str, data: bytes) -> Path:
-        """Store an entry and return its file.
-
-        Raises:
-            CompileError: the folder cannot be written.
+        The path leads through the folder that was opened, which its own path need not do any more.
+        It is spelled as no other before: a loader takes a path that it knows for what it loaded
+        from there, without a look, and descriptors are numbered anew.
         """
-        path = self._entry(key)
+        name = self._name(key)
+        with ExitStack() as stack:
+            try:
+                folder = stack.enter_context(self._open())
+                data = self._checked(folder, name)
+            except (OSError, DistrustError) as error:
+                self._tell(error, reading=True)
+                data = None
+            if data is None:
+                yield None
+                return
+            _touch(folder, name)
+            yield data, f"/proc/self/fd/{folder}/{_detour(next(_number))}{name}"
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store an entry where the folder can be written; that it cannot is said once."""
+        name = self._name(key)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            _replace(path, data)
-            _replace(_sum_of(path), hashlib.sha256(data).hexdigest().encode())
-        except OSError as error:
-            raise _unwritable(self.folder, error) from error
-        self._prune_daily()
-        return path
+            with self._open(make=True) as folder:
+                replace_file(folder, name, data)
+                replace_file(folder, name + _SUM, hashlib.sha256(data).hexdigest().encode())
+                self._prune_daily(folder)
+        except (OSError, DistrustError) as error:
+            self._tell(error)
 
     @contextmanager
     def lock(self, key: str) -> Iterator[None]:
-        """Hold the lock of an entry against other threads and processes.
-
-        Raises:
-            CompileError: the folder cannot be written.
-        """
-        from filelock import FileLock
-
+        """Hold the lock of an entry against other threads and processes, where it can be had."""
         # Keys share 256 lock files: one for each entry could never be deleted without a race.
         name = hashlib.sha256(key.encode()).hexdigest()[:2]
-        locks = self.folder / "locks"
-        try:
-            locks.mkdir(parents=True, exist_ok=True)
-            held = FileLock(locks / f"{name}.lock")
-            held.acquire()
-        except OSError as error:
-            raise _unwritable(self.folder, error) from error
-        try:
+        with ExitStack() as stack:
+            # Without it the entry is built by each of them, and still is what it should be.
+            with suppress(OSError, DistrustError):
+                folder = stack.enter_context(self._open(make=True))
+                locks = stack.enter_context(open_folder(_LOCKS, folder, make=True))
+                stack.enter_context(lock_file(locks, f"{name}.lock"))
             yield
-        finally:
-            held.release()
 
     def prune(self, max_bytes: int = MAX_BYTES, max_age: float = MAX_AGE) -> None:
         """Drop entries unused for `max_age` seconds, then the longest unused above `max_bytes`.
 
         What was used within the hour stays: another process may be about to load it.
         """
-        now = time.time()
-        total = 0
-        for age, size, path in sorted(self._ages(now), key=lambda entry: entry[0]):
-            total += size
-            if age > _HOUR and (age > max_age or total > max_bytes):
-                with suppress(OSError):
-                    path.unlink()
+        with suppress(OSError, DistrustError), self._open() as folder:
+            _prune(folder, max_bytes, max_age)
 
-    def _ages(self, now: float) -> Iterator[tuple[float, int, Path]]:
-        """Yield (seconds since the last use, bytes, path) of each file; sums age on their own."""
-        for path in self.folder.iterdir():
+    @contextmanager
+    def _open(self, make: bool = False) -> Iterator[int]:
+        """Yield the descriptor of the folder; it and the root are the user's alone."""
+        if not self.root.is_absolute():
+            raise OSError(errno.ENOENT, "no home folder is known")
+        with (
+            open_folder(self.root, make=make) as root,
+            open_folder(self.kind, root, make=make) as folder,
+        ):
+            yield folder
+
+    def _checked(self, folder: int, name: str) -> bytes | None:
+        """Return the content of an entry whose sum fits; else None, or an error of `read_file`."""
+        try:
+            wanted = read_file(folder, name + _SUM)
+            data = read_file(folder, name)
+        except FileNotFoundError:
+            return None
+        except (OSError, DistrustError) as error:
+            reason = (
+                error.reason
+                if isinstance(error, DistrustError)
+                else f"cannot be read ({error.strerror})"
+            )
+            _warn(f"cache entry {self.folder / name} is built again: it {reason}")
+            return None
+        if hashlib.sha256(data).hexdigest().encode() != wanted:
+            _log.info("cache entry %s is damaged and counts as missing", self.folder / name)
+            return None
+        return data
+
+    def _prune_daily(self, folder: int) -> None:
+        with suppress(OSError, DistrustError), open_folder(_LOCKS, folder, make=True) as locks:
+            stamp = os.open("pruned", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=locks)
+            try:
+                status = os.fstat(stamp)
+                # A size tells a stamp that was set from one that was made just now.
+                if status.st_size and time.time() - status.st_mtime < 24 * _HOUR:
+                    return
+                os.pwrite(stamp, b"\n", 0)
+            finally:
+                os.close(stamp)
+            _prune(folder, MAX_BYTES, MAX_AGE)
+
+    def _tell(self, error: OSError | DistrustError, reading: bool = False) -> None:
+        """Say once that the folder cannot be used."""
+        if isinstance(error, DistrustError):
+            _warn(
+                f"compiled code is not kept: cache folder {self.root / error.name} {error.reason}; "
+                f"delete it, or set {FOLDER_VARIABLE} to a folder of your own"
+            )
+        elif not (reading and isinstance(error, FileNotFoundError)):
+            reason = f"cannot be used ({error.strerror or error})"
+            _warn(
+                f"compiled code is not kept: cache folder {self.folder} {reason}; "
+                f"set {FOLDER_VARIABLE} to another"
+            )
+
+    def _name(self, key: str) -> str:
+        return f"{key}{self.suffix}"
+
+
+def _prune(folder: int, max_bytes: int, max_age: float) -> None:
+    now = time.time()
+    total = 0
+    for age, size, name in sorted(_ages(folder, now)):
+        total += size
+        if age > _HOUR and (age > max_age or total > max_bytes):
             with suppress(OSError):
-                state = path.stat()
-                if path.is_file():
-                    yield now - state.st_mtime, state.st_size, path
+                os.unlink(name, dir_fd=folder)
 
-    def _prune_daily(self) -> None:
-        stamp = self.folder / "locks" / "pruned"
+
+def _ages(folder: int, now: float) -> Iterator[tuple[float, int, str]]:
+    """Yield (seconds since the last use, bytes, name) of each file; sums age on their own."""
+    for name in os.listdir(folder):
         with suppress(OSError):
-            if stamp.exists() and time.time() - stamp.stat().st_mtime < 24 * _HOUR:
-                return
-            stamp.parent.mkdir(exist_ok=True)
-            stamp.touch()
-            self.prune()
-
-    def _entry(self, key: str) -> Path:
-        return self.folder / f"{key}{self.suffix}"
+            state = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if not stat.S_ISDIR(state.st_mode):
+                yield now - state.st_mtime, state.st_size, name
 
 
-def _sum_of(path: Path) -> Path:
-    return path.with_name(path.name + _SUM)
+def _detour(number: int) -> str:
+    """Return a path to where one is, another one for each number from 1 on.
+
+    >>> _detour(5)
+    './/./'
+    """
+    return "".join(["./" if digit == "1" else "/" for digit in f"{number:b}"])
 
 
-def _touch(path: Path) -> None:
+def _touch(folder: int, name: str) -> None:
     """Note a use; once an hour is often enough for pruning."""
     with suppress(OSError):
-        if time.time() - path.stat().st_mtime > _HOUR / 2:
-            os.utime(path)
-            os.utime(_sum_of(path))
+        if time.time() - os.stat(name, dir_fd=folder).st_mtime > _HOUR / 2:
+            os.utime(name, dir_fd=folder)
+            os.utime(name + _SUM, dir_fd=folder)
 
 
-def _replace(path: Path, data: bytes) -> None:
-    """Write `path` so that readers see the old content or the new, nothing between."""
-    handle, name = tempfile.mkstemp(prefix="tmp-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(name, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(name)
-        raise
+@cache
+def _warn(message: str) -> None:
+    _log.warning("%s", message)
 
 
-def _unwritable(folder: Path, error: OSError) -> CompileError:
-    reason = f"cannot be written ({error.strerror or error})"
-    return CompileError(f"cache folder {folder}", reason, f"set {FOLDER_VARIABLE} to another")
-
-
-@lru_cache(maxsize=8)
-def _usable_root(override: str) -> Path:
-    """Return the root that the user names, else the platform's, else a temporary one."""
+def _root() -> Path:
+    """Return the folder that the user names, else the platform's."""
     import platformdirs
 
-    if override:
-        return Path(override).expanduser().absolute()
-    root = platformdirs.user_cache_path("loopnest", appauthor=False)
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        if os.access(root, os.W_OK | os.X_OK):
-            return root
-        reason = "not writable"
-    except OSError as error:
-        reason = str(error.strerror or error)
-    _log.warning("compiled code is not kept: cache folder %s: %s", root, reason)
-    temporary = Path(tempfile.mkdtemp(prefix="loopnest-"))
-    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-    return temporary
+    override = os.environ.get(FOLDER_VARIABLE, "")
+    root = Path(override) if override else platformdirs.user_cache_path("loopnest", appauthor=False)
+    home = Path(os.path.expanduser(root))
+    return home if home.parts[:1] and home.parts[0].startswith("~") else home.absolute()

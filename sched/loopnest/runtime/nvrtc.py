@@ -142,9 +142,13 @@ class _Output:
         return json.dumps({"ptx": self.ptx, "cubin": cubin, "log": self.log}).encode()
 
     @staticmethod
-    def decode(data: bytes) -> _Output:
-        fields = json.loads(data)
-        return _Output(fields["ptx"], base64.b64decode(fields["cubin"]), fields["log"])
+    def decode(data: bytes) -> _Output | None:
+        """Read what `encode` wrote; None for anything else."""
+        try:
+            fields = json.loads(data)
+            return _Output(fields["ptx"], base64.b64decode(fields["cubin"]), fields["log"])
+        except (ValueError, KeyError, TypeError):
+            return None
 
 
 class Compiled:
@@ -255,8 +259,9 @@ def _build(job: _Job) -> _Output:
     _check_target(nvrtc, job.target)
     key = _cache_key(nvrtc, job)
     cache = DiskCache("nvrtc")
-    if key is not None and (stored := cache.get(key)) is not None:
-        return _Output.decode(stored)
+    data = None if key is None else cache.get(key)
+    if data is not None and (stored := _Output.decode(data)) is not None:
+        return stored
     output = _compile(nvrtc, job)
     if key is not None:
         cache.put(key, output.encode())
