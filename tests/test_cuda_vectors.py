@@ -401,3 +401,26 @@ def test_tiles_of_registers_stay_in_registers():
         "k", [x, y], body, {PT.grid_x: "N", PT.block_x: 32}, requires=(("D % 4 == 0", test),)
     )
     assert memory_operations(program) == {"LDG.E.128.CONSTANT": 4, "STG.E.128": 1}
+
+
+def test_registers_of_lanes_are_those_of_their_loop():
+    """The same load, the same operation on it and the same store stand before, in and behind."""
+    x, y = matrices()
+
+    def body(v):
+        load = Load(x, (ROW, v))
+        return [Store(y, (ROW, v), add(load, load), "y")]
+
+    wide = cases.loop("v", 4, PT.vectorize, body)
+    (store,) = wide.body
+    single = Loop(wide.var, PT.serial, wide.axis, (store,))
+    test = Op("eq", (op("mod", Symbol("D"), integer(4)), ZERO), dtypes.bool_)
+    program = cases.program(
+        "k", [x, y], [single, wide, single], {PT.grid_x: "N"}, requires=(("D % 4 == 0", test),)
+    )
+    text = print_cuda(program)
+    plain = "y[grid_x * D + v] = x[grid_x * D + v] + x[grid_x * D + v];  // y"
+    lanes = "y_v[v] = x_v[v] + x_v[v];  // y"
+    stored = [line.strip() for line in text.splitlines() if line.endswith("// y")]
+    assert stored == [plain, lanes, plain]
+    compiled(program)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -87,6 +88,7 @@ class CFormat(TextFormat):
         self.launch: dict[ParallelType, str] = {}
         """The variable of each launch dimension in use."""
         self._texts: dict[Expr, Text] = {}
+        self._renamed: dict[Expr, Text] = {}
         self._signs: dict[Expr, bool] = {}
 
     def format(self, node: Expr, level: int = 0) -> str:
@@ -107,7 +109,22 @@ class CFormat(TextFormat):
 
     def rename(self, node: Expr, text: str) -> None:
         """Write `text`, which binds as a name does, for `node` from here on."""
-        self._texts[node] = text, ATOM
+        self._texts[node] = self._renamed[node] = text, ATOM
+
+    @contextmanager
+    def renamed(self, texts: Mapping[Expr, str]) -> Iterator[None]:
+        """Write other names for some nodes while a `with` block lasts.
+
+        Nodes are shared: the same load, or an operation on it, may stand before the block, in it
+        and behind it, and has a text of its own in each.
+        """
+        outer = self._texts
+        self._texts = {**self._renamed, **{node: (text, ATOM) for node, text in texts.items()}}
+        try:
+            yield
+        finally:
+            outer.update((n, t) for n, t in self._texts.items() if isinstance(n, Symbol))
+            self._texts = outer
 
     def _text(self, node: Expr) -> Text:
         match node:

@@ -108,7 +108,7 @@ class _CudaPrinter(StatementPrinter):
         self.aligned = aligned_locals(self.vectors)
         self.alignments = alignments(a for plan in self.vectors.values() for a in plan.accesses)
         self.lanes: dict[Stmt, str] = {}
-        """The register of each store to a lane of a wide store."""
+        """The register of each store to a lane of a wide store, inside of its loop."""
         self.mask = ""
         self.is_alone = False
         """Whether the statement at hand has its scope to itself."""
@@ -246,16 +246,19 @@ class _CudaPrinter(StatementPrinter):
             self.pad += "  "
         lane = self.format.format(node.var)
         vectors = self._vector_names((*plan.loads, *plan.stores))
+        loaded: dict[Expr, str] = {}
         for access in plan.loads:
             assert access.load is not None
             arguments = template(access.buffer, access.lanes, access.piece_bytes)
             place = self._wide(access, arguments)
             self.emit(f"const {self._vector_type(access)} {vectors[access]} = {place};")
-            self.format.rename(access.load, f"{vectors[access]}[{lane}]")
+            loaded[access.load] = f"{vectors[access]}[{lane}]"
         for access in plan.stores:
             self.emit(f"{self._vector_type(access)} {vectors[access]};")
             self.lanes[access.statement] = f"{vectors[access]}[{lane}]"
-        self.plain_loop(node, ("#pragma unroll",))
+        with self.format.renamed(loaded):
+            self.plain_loop(node, ("#pragma unroll",))
+        self.lanes.clear()  # the same stores may stand in another loop
         for access in plan.stores:
             arguments = template(access.buffer, access.lanes, access.piece_bytes)
             remark = comment(f"{access.buffer.tensor}, {access.lanes} lanes")
