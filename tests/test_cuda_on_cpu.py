@@ -109,3 +109,30 @@ def test_buffers_of_several_types_in_shared_memory(gpu, columns):
         tensor.parallelize({2: PT.block_x})
     text = check(f, numbers(3, columns).astype(np.float16))
     assert ("extern __shared__" in text) is (columns > 96)
+
+
+@pytest.mark.parametrize("memory", [ln.LOCAL, ln.SHARED, ln.GLOBAL], ids=str)
+def test_parts_that_no_element_belongs_to(gpu, memory):
+    """What a reduction that was factored twice holds where its split does not divide."""
+    with ln.Fusion("k") as f:
+        y = f.output(ln.sum(f.input("x", ("N", 11), ln.float32), axis=(0, 1)), "y")
+    y.split(1, 8)
+    parts = y.rfactor([0, 1]).rfactor([0])
+    parts.memory = memory
+    check(f, numbers(3, 11))
+
+
+def test_a_vectorized_axis_inside_of_an_unswitch_loop(gpu):
+    """The two bodies share loads and stores: one has registers for them, the other has none."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N",), ln.float32)
+        z = f.input("z", ("M", "N"), ln.float32)
+        y = f.output((x + x) + z, "y")
+    y.split(1, 4)
+    y.split(0, 4)
+    ln.propagate(y)
+    f.inline_most()
+    y.parallelize({1: PT.unswitch, 3: PT.vectorize})
+    text = check(f, numbers(8), numbers(6, 8))
+    assert "T2 = x_v[i3] + x_v[i3];" in text
+    assert "T2 = x[i2 * 4 + i3] + x[i2 * 4 + i3];" in text

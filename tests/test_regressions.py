@@ -321,3 +321,76 @@ def test_an_output_in_place_of_the_last_block_waits_for_all_who_read() -> None:
         total.reduction.producers[0].compute_at(total.reduction, 1)
         total.reduction.parallelize({0: ParallelType.grid_x})
         assert check(f, expected) == ("an output in place is read late" if late else "")
+
+
+# Reductions that are factored more than once
+
+
+@pytest.mark.parametrize("memory", [ln.LOCAL, ln.SHARED, ln.GLOBAL], ids=str)
+@pytest.mark.parametrize("fold", [ln.sum, ln.max, ln.var])
+def test_the_parts_of_a_split_that_does_not_divide_hold_the_identity(
+    fold: Any, memory: ln.Memory
+) -> None:
+    """The second stage reads an element for each part, also for those that no point belongs to."""
+    with ln.Fusion() as f:
+        x = f.input("x", ("N", "M"), ln.float32)
+        y = f.output(fold(x, axis=(0, 1)), "y")
+    expected = meaning(f, *({"N": 3, "M": m} for m in (0, 1, 7, 8, 17)))
+    parts = next(t for t in f.tensors if t.definition and t.definition.reducer)
+    parts.split(1, 8)
+    first = parts.rfactor([0, 1])
+    second = first.rfactor([0])
+    second.memory = memory
+    assert y.is_output
+    assert check(f, expected) == ""
+    assert ln.verify(ln.lower(f)).ok
+
+
+@pytest.mark.parametrize("memory", [ln.LOCAL, ln.SHARED, ln.GLOBAL], ids=str)
+def test_a_part_is_tested_where_its_own_loops_overshoot_it(memory: ln.Memory) -> None:
+    """The split of a part does not divide it: its elements end there, not those of the root."""
+    with ln.Fusion() as f:
+        x = f.input("x", ("N", "M"), ln.float32)
+        y = f.output(ln.sum(x, axis=(0, 1)), "y")
+    expected = meaning(f, {"N": 3, "M": 23}, {"N": 2, "M": 4}, {"N": 0, "M": 3})
+    y.split(1, 5)
+    first = y.rfactor([0, 1])
+    first.split(2, 2)
+    second = first.rfactor([0])
+    second.split(0, 3)
+    first.memory = second.memory = memory
+    assert check(f, expected) == ""
+    assert ln.verify(ln.lower(f)).ok
+
+
+@pytest.mark.parametrize("outside", [True, False], ids=["threads", "serial"])
+def test_the_element_of_a_factored_reduction_is_not_told_by_way_of_its_root(
+    outside: bool,
+) -> None:
+    """Parts of a part that does not divide: the root's index at one is that of another."""
+    with ln.Fusion() as f:
+        x = f.input("x", ("M",), ln.float32)
+        y = f.output(ln.sum(x, axis=0), "y")
+    expected = meaning(f, *({"M": m} for m in (0, 1, 3, 16, 35)))
+    y.split(0, "M")
+    y.split(1, 16)
+    parts = y.rfactor([0, 1])
+    if outside:
+        parts.split(0, 1)
+        parts.parallelize({0: ParallelType.block_y, 1: ParallelType.block_x})
+    parts.memory = ln.SHARED
+    assert check(f, expected) == ""
+    assert ln.verify(ln.lower(f)).ok
+
+
+def test_a_part_of_a_part_that_does_not_divide_is_no_other_part() -> None:
+    """Proved: the padding of the second split holds nothing of the next part of the first."""
+    with ln.Fusion() as f:
+        y = f.output(ln.sum(f.input("x", ("N",), ln.float32)), "y")
+    expected = meaning(f)
+    y.split(0, 1)
+    first = y.rfactor([1])
+    first.split(1, 4)
+    first.rfactor([1]).memory = ln.SHARED
+    assert check(f, expected) == ""
+    assert ln.verify(ln.lower(f)).ok

@@ -278,6 +278,11 @@ class TensorDomain:
         return tuple([axis for axis in self.rfactor if not axis.is_reduction])
 
     @cached_property
+    def is_factored(self) -> bool:
+        """Whether consumers index other axes than those of the root that are not reduced."""
+        return self.logical != tuple([axis for axis in self.root if not axis.is_reduction])
+
+    @cached_property
     def history(self) -> tuple[Transform, ...]:
         """Every transform from root to leaf and rfactor, inputs before users."""
         return tuple(transforms_between(self.root, (*self.rfactor, *self.leaf)))

@@ -58,6 +58,9 @@ from loopnest.enums import ParallelType
 from loopnest.expr import Const, Expr, Index, Local
 from loopnest.origin import Origin
 
+WHOLE_ELEMENTS = frozenset({"init", "merge", "finish"})
+"""Roles of stores that concern a logical element, not a single point that a reduction folds."""
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Loop:
@@ -127,9 +130,11 @@ class Store:
         value: converted to the buffer's type.
         tensor: the name of the tensor that is computed.
         role: "define" (a pointwise value), "init" (the identity of a reduction), "update" (one
-            step of a reduction), "finish" (a reduction's result, rounded once) or "fill" (a
-            constant where the element lies outside of the tensor).
-        coordinate: the element of the tensor's root domain that this claims to compute.
+            step of a reduction), "merge" (a step that takes in a partial result), "finish" (a
+            reduction's result, rounded once), "fill" (a constant where the element lies outside of
+            the tensor) or "partial" (a partial result that is handed on).
+        coordinate: the element that this claims to compute: of the tensor's root domain; of its
+            logical domain where the tensor is factored and the role one of `WHOLE_ELEMENTS`.
     """
 
     storage: Buffer

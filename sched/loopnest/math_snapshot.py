@@ -95,6 +95,16 @@ class MathTensor:
         kept = [n for n, a in enumerate(self.root) if a.kind is not IterKind.REDUCTION]
         return self.places != tuple([Coordinate(n) for n in kept])
 
+    def claimed(self, coordinate: Sequence[Expr], *, whole: bool) -> tuple[Expr, ...]:
+        """Return the logical index that a store claims; `whole` as in `kir.WHOLE_ELEMENTS`."""
+        if whole and self.is_factored:
+            return tuple(coordinate)
+        return tuple([at(place, coordinate) for place in self.places])
+
+    def claims(self, *, whole: bool) -> tuple[MathAxis, ...]:
+        """Return the axes that a store's claim runs along."""
+        return self.logical if whole and self.is_factored else self.root
+
     @property
     def accumulates(self) -> bool:
         """Whether a fold is needed: more than one element, or points that have none."""

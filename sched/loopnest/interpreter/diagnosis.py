@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from loopnest import kir
 from loopnest.errors import KernelFault, LaunchError
-from loopnest.math_snapshot import MathSnapshot, at, thaw
+from loopnest.math_snapshot import MathSnapshot, thaw
 
 if TYPE_CHECKING:
     from loopnest.enclosure.intervals import Enclosure
@@ -161,9 +161,9 @@ def _elements(program: kir.Program, math: MathSnapshot) -> Iterator[tuple[kir.St
         tensor = math.tensor(node.tensor) if isinstance(node, kir.Store) else None
         if tensor is None or not isinstance(node, kir.Store):
             continue
-        if len(node.coordinate) != len(tensor.root) or (node.role == "init" and tensor.is_factored):
-            continue  # the element cannot be told, or not before an update
-        yield node, tuple([at(place, node.coordinate) for place in tensor.places])
+        whole = node.role in kir.WHOLE_ELEMENTS
+        if len(node.coordinate) == len(tensor.claims(whole=whole)):  # else it cannot be told
+            yield node, tensor.claimed(node.coordinate, whole=whole)
 
 
 def _first_off(

@@ -125,7 +125,7 @@ class Across:
         if len(folded) > 1:
             lets = tuple([Let(self.indexer.names.local(v), v, self.origin) for v in folded])
             made, folded = lets, tuple([let.var for let in lets])
-        update = Guarded((*made, *self._stores(folded, "update")), (*terms, *guard))
+        update = Guarded((*made, *self._stores(folded, "merge")), (*terms, *guard))
         if rounds is ONE:
             return [Guarded(start, terms), update]
         loop: Tree = serial_loop(var, self.unit.name, (update,), self.origin)

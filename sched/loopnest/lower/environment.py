@@ -6,9 +6,12 @@ tensors share are looked up by their class (rule 26: the index of a broadcast ax
 
 from __future__ import annotations
 
-from loopnest.domain import IterDomain
+from collections.abc import Sequence
+
+from loopnest.domain import IterDomain, transforms_between
 from loopnest.expr import ZERO, Expr
 from loopnest.lower.groups import Plan
+from loopnest.lower.promotion import before_growth
 from loopnest.schedule.loop_groups import RootClass
 from loopnest.tensor import TensorView
 
@@ -35,6 +38,11 @@ class Environment:
             values = step.backward([v for v in outputs if v is not None], algebra)
             for axis, value in zip(step.inputs, values, strict=True):
                 self.known.setdefault(axis, value)
+
+    def element(self) -> tuple[Expr, ...]:
+        """Return the element of the logical domain at hand."""
+        found = [self.index(axis) for axis in self.tensor.domain.logical]
+        return tuple([ZERO if value is None else value for value in found])
 
     def coordinate(self) -> tuple[Expr, ...]:
         """Return the element of the root domain at hand: the first of those that are reduced."""
@@ -71,7 +79,19 @@ class Environment:
             value = self.by_class().get(found.find())
         if value is None:
             value = self.known.get(axis)
-        return self._part(axis) if value is None else value
+        return self.part(axis) if value is None else value
+
+    def above(self, axes: Sequence[IterDomain]) -> frozenset[IterDomain]:
+        """Return the axes that the loops run over and that `axes` are only parts of.
+
+        Whether an index of theirs is in range says nothing of an element along `axes`.
+        """
+        class_of = self.plan.forest.class_of
+        classes = {class_of[axis].find() for axis in axes if axis in class_of}
+        level = {self.promotion.image.get(axis, axis) for axis in axes}
+        level |= {a for a in self.known if a in class_of and class_of[a].find() in classes}
+        parts = [before_growth(axis) for axis in level]
+        return frozenset(a for step in transforms_between((), parts) for a in step.inputs)
 
     def index_as_part(self, axis: IterDomain) -> Expr | None:
         """Return the index of an axis that is a part of a split, where that alone tells it.
@@ -82,9 +102,10 @@ class Environment:
         step = axis.definition
         if step is not None and all(source in self.known for source in step.inputs):
             return None
-        return self._part(axis)
+        return self.part(axis)
 
-    def _part(self, axis: IterDomain) -> Expr | None:
+    def part(self, axis: IterDomain) -> Expr | None:
+        """Return the index of what stands for an axis as a part of a split made anew, or None."""
         node = self.promotion.image.get(axis)
         if node is None or node.definition is None or len(node.definition.outputs) < 2:
             return None

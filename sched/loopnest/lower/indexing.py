@@ -36,7 +36,7 @@ from loopnest.expr import (
     substitute,
     walk,
 )
-from loopnest.kir import Let, Store
+from loopnest.kir import WHOLE_ELEMENTS, Let, Store
 from loopnest.lower.across import Across
 from loopnest.lower.allocation import Storage
 from loopnest.lower.crossing import BlockStage, result_loops
@@ -194,7 +194,9 @@ class Indexer:
         """Return the store of `value` to the element of `buffer` at hand."""
         index, flat = self._own_index(env, buffer)
         placed = env.tensor.placed or env.tensor.origin
-        return Store(buffer, index, value, env.tensor.name, role, flat, env.coordinate(), placed)
+        factored = env.tensor.domain.is_factored and role in WHOLE_ELEMENTS
+        claim = env.element() if factored else env.coordinate()
+        return Store(buffer, index, value, env.tensor.name, role, flat, claim, placed)
 
     def load_own(self, env: Environment, buffer: Buffer) -> Load:
         """Return the element of `buffer` at hand."""
@@ -312,13 +314,24 @@ class Indexer:
         return tuple(terms.values())
 
     def _holes(self, compute: Compute, env: Environment) -> dict[Expr, Term]:
+        """Return the tests that keep a phase to the elements that there are.
+
+        Those of a definition and of an update are the root's; a reduction starts and ends with
+        logical elements, also with one that no element of the root belongs to (a part of a split
+        that does not divide): it holds the identity, which is read like any other.
+        """
         terms: dict[Expr, Term] = {}
+        domain = env.tensor.domain
+        whole = compute.phase not in ("define", "update")
+        above = env.above(domain.logical if whole else domain.root)
         for step in env.promotion.steps:
             for axis in step.overshoots(self.algebra):
-                if self._concerns(axis, compute.unit) and not self._follows(env, axis):
+                if axis in above or not self._concerns(axis, compute.unit):
+                    continue
+                if not self._follows(env, axis, above):
                     self._hole(env, axis, step.describe(), terms)
-        for axis in dict.fromkeys((*env.tensor.domain.root, *env.tensor.domain.logical)):
-            value = env.index_as_part(axis)
+        for axis in domain.logical if whole else dict.fromkeys((*domain.root, *domain.logical)):
+            value = env.part(axis) if whole else env.index_as_part(axis)
             if value is not None:
                 self._beyond(env, axis, value, "a loop that others need", terms)
         return terms
@@ -330,10 +343,15 @@ class Indexer:
         promoter = self.plan.promoter
         return not promoter.keys(axis).isdisjoint(promoter.held(unit))
 
-    def _follows(self, env: Environment, axis: IterDomain) -> bool:
-        """Whether the test of what `axis` was made from keeps `axis` within bounds too."""
+    def _follows(self, env: Environment, axis: IterDomain, above: frozenset[IterDomain]) -> bool:
+        """Whether the test of what `axis` was made from keeps `axis` within bounds too.
+
+        There is none of the axes `above`.
+        """
         step = axis.definition
-        if step is None or not all(source in env.known for source in step.inputs):
+        if step is None or not above.isdisjoint(step.inputs):
+            return False
+        if not all(source in env.known for source in step.inputs):
             return False
         return axis in step.follows(self.algebra)
 

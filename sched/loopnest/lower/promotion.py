@@ -358,6 +358,12 @@ class Promoter:
         return node
 
 
+def before_growth(node: IterDomain) -> IterDomain:
+    """Return the axis that was made to run at least once, where `node` is that."""
+    step = node.definition
+    return step.inputs[0] if isinstance(step, AtLeastOne) else node
+
+
 def roots_of(node: IterDomain) -> list[IterDomain]:
     """Return the axes that `node` was made from in the last resort."""
     inner = (axis for step in transforms_between((), (node,)) for axis in step.inputs)

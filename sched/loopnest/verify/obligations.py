@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 from loopnest import kir
 from loopnest.enums import IterKind
 from loopnest.expr import ZERO, Expr
-from loopnest.math_snapshot import MathDefinition, MathSnapshot, MathTensor, at
+from loopnest.math_snapshot import MathDefinition, MathSnapshot, MathTensor
 from loopnest.verify.matching import Combined, Found, Mismatch, Operand, combined, match
 from loopnest.verify.model import Access, Model, Site, reads_memory
 
@@ -27,7 +27,7 @@ Demand: TypeAlias = 'Literal["whole", "own", "part"]'
 
 _KINDS: Mapping[str, Kind] = {
     "define": "define", "fill": "fill", "init": "init", "update": "update",
-    "partial": "partial", "finish": "finish",
+    "merge": "merge", "partial": "partial", "finish": "finish",
 }  # fmt: skip
 
 
@@ -125,19 +125,26 @@ def work_of(model: Model, math: MathSnapshot, site: Site) -> Work:
     if kind == "partial":
         needs = _part(math, tensor, site)
         return Work(site, store, tensor, kind, write, (), needs, ())
-    if len(store.coordinate) != len(tensor.root):
+    axes = tensor.claims(whole=store.role in kir.WHOLE_ELEMENTS)
+    if len(store.coordinate) != len(axes):
+        domain = "root" if axes is tensor.root else "logical"
         raise Mismatch("claim", True, f"claims {len(store.coordinate)} coordinates for "
-                       f"the {len(tensor.root)} root axes of {tensor.name}")  # fmt: skip
-    element: tuple[Expr, ...] = ()
-    if kind != "init":
-        element = tuple([at(place, store.coordinate) for place in tensor.places])
-    found = match(site, tensor, kind)
+                       f"the {len(axes)} {domain} axes of {tensor.name}")  # fmt: skip
+    element = () if kind == "init" else _claimed(tensor, store)
+    found = match(site, tensor, "update" if kind == "merge" else kind)
+    if kind == "merge" and not found.merges:
+        raise Mismatch("value", True, f"takes in no partial result of {tensor.name}")
     if found.merges:
         kind = "merge"
     found_needs = tuple([
         _need(math, tensor, store, kind, number, operand) for number, operand in found.reads
     ])  # fmt: skip
     return Work(site, store, tensor, kind, write, element, found_needs, tuple(found.equalities))
+
+
+def _claimed(tensor: MathTensor, store: kir.Store) -> tuple[Expr, ...]:
+    """Return the logical index that a store claims."""
+    return tensor.claimed(store.coordinate, whole=store.role in kir.WHOLE_ELEMENTS)
 
 
 def _part(math: MathSnapshot, tensor: MathTensor, site: Site) -> tuple[Need, ...]:
@@ -170,8 +177,7 @@ def _need(
     assert definition is not None
     _check_index(operand)
     if kind == "finish":
-        element = tuple([at(place, store.coordinate) for place in tensor.places])
-        return Need(operand, tensor, element)
+        return Need(operand, tensor, _claimed(tensor, store))
     if kind == "merge":
         twins = _twins(math, definition)
         own = number < len(twins)

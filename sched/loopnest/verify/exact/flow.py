@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from loopnest import kir
 from loopnest.buffers import Buffer
 from loopnest.enums import IterKind, Memory
 from loopnest.math_snapshot import MathTensor
@@ -165,8 +166,9 @@ class Flow:
         points = self.space.points[work.site]
         if work.store.storage.memory is Memory.GLOBAL or work.kind in ("init", "partial"):
             return np.ones(points.count, np.bool_)
-        shape = self.contents.shape(work.tensor.root)
-        folded = [a.kind is IterKind.REDUCTION for a in work.tensor.root]
+        axes = work.tensor.claims(whole=work.store.role in kir.WHOLE_ELEMENTS)
+        shape = self.contents.shape(axes)
+        folded = [a.kind is IterKind.REDUCTION for a in axes]
         kept = [(c, s) for c, s, f in zip(work.store.coordinate, shape, folded, strict=True)
                 if not f]  # fmt: skip
         inside = self.table.linear(points, [c for c, _ in kept], [s for _, s in kept])
