@@ -5,7 +5,8 @@ user assumed of the sizes. It works on polynomials over atoms (symbols, loop ind
 divisions, remainders) with integer coefficients; a rule fires only where it is proved.
 
 Sizes are taken as >= 1 in proofs: whatever is proved is used inside a loop over that size, which
-does not run where the size is 0. `max(N, 1)` therefore stays as it is.
+does not run where the size is 0. `max(N, 1)` therefore stays as it is. A quotient or remainder by a
+static 0 stands in such a loop, too (the divisor is an extent of a split or merged axis): it is 0.
 
 Source: the split of a dividend into a divisible and a bounded part is Halide's and TVM's canonical
 simplification; the recombination ``x // d * d + x % d == x`` loopy's and isl's.
@@ -100,15 +101,15 @@ class Simplifier:
         return result
 
     def floordiv(self, a: Expr, b: Expr) -> Expr:
-        """Return floor(a / b), b > 0."""
+        """Return floor(a / b), b >= 0; 0 where b is."""
         return a if b is ONE or a is ZERO else self._binary("floordiv", a, b)
 
     def mod(self, a: Expr, b: Expr) -> Expr:
-        """Return a - b * floor(a / b), b > 0."""
+        """Return a - b * floor(a / b), b >= 0; 0 where b is."""
         return ZERO if b is ONE or a is ZERO else self._binary("mod", a, b)
 
     def ceildiv(self, a: Expr, b: Expr) -> Expr:
-        """Return ceil(a / b), b > 0."""
+        """Return ceil(a / b), b >= 0; 0 where b is."""
         return a if b is ONE or a is ZERO else self._binary("ceildiv", a, b)
 
     def min(self, a: Expr, b: Expr) -> Expr:
@@ -141,6 +142,8 @@ class Simplifier:
         return self._expr(self._recombine(self._poly_mul(self.poly(a), self.poly(b))))
 
     def _floordiv(self, a: Expr, b: Expr) -> Expr:
+        if not self.poly(b):
+            return ZERO
         known = self._extremes.one_quotient(a, b, lambda n, d: n // d)
         if known is not None:
             return known
@@ -148,10 +151,14 @@ class Simplifier:
         return self._expr(self._combine(quotient, self._floordiv_rest(rest, b), 1))
 
     def _mod(self, a: Expr, b: Expr) -> Expr:
+        if not self.poly(b):
+            return ZERO
         _, rest = self._split(self.poly(a), b)
         return self._mod_rest(rest, b)
 
     def _ceildiv(self, a: Expr, b: Expr) -> Expr:
+        if not self.poly(b):
+            return ZERO
         if isinstance(a, Const) and isinstance(b, Const):
             return integer(-(-int(a.value) // int(b.value)))
         if self.divides(b, a):
@@ -248,6 +255,8 @@ class Simplifier:
                 return self._poly_mul(self.poly(node.args[0]), self.poly(node.args[1]))
             if node.op == "neg":
                 return self._combine({}, self.poly(node.args[0]), -1)
+            if node.op in ("floordiv", "mod", "ceildiv") and not self.poly(node.args[1]):
+                return {}
         return {(node,): 1}
 
     def _combine(self, a: Poly, b: Poly, sign: int) -> Poly:

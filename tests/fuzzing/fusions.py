@@ -7,7 +7,7 @@ diamonds, shared producers and tensors that nobody uses come about by themselves
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 import loopnest as ln
@@ -46,19 +46,22 @@ class FusionWriter:
     Args:
         session: an empty one.
         rng: decides everything.
+        dims: the extents of inputs; by default size symbols, with some static ones above 0.
     """
 
-    def __init__(self, session: Session, rng: Random) -> None:
+    def __init__(self, session: Session, rng: Random, dims: Sequence[int | str] = ()) -> None:
         self.session, self.rng = session, rng
         self.count = 0
-        self.dims: list[int | str] = []
+        self.dims: list[int | str] = list(dims)
         self.flavour = rng.choice(list(_FLAVOURS))
 
     def write(self) -> None:
         """Write inputs, operations and outputs."""
         rng = self.rng
-        symbols = list(_SYMBOLS[: rng.choice([1, 2, 2, 2, 3])])
-        self.dims = [*symbols, *symbols, *rng.sample([1, 2, 3, 4, 5, 8, 16], rng.choice([0, 1, 2]))]
+        if not self.dims:
+            symbols = list(_SYMBOLS[: rng.choice([1, 2, 2, 2, 3])])
+            static = rng.sample([1, 2, 3, 4, 5, 8, 16], rng.choice([0, 1, 2]))
+            self.dims = [*symbols, *symbols, *static]
         for number in range(rng.choice([1, 1, 2, 2, 3])):
             self._input(number)
         if rng.random() < 0.25:

@@ -29,9 +29,7 @@ class IndexBounds:
         self.lets = {n.var: n.value for n in nodes if isinstance(n, kir.Let)}
         self.buffers = _buffers(program, nodes)
         self.tests = _vector_tests(program)
-        self.extents = [
-            n.var.extent for n in nodes if isinstance(n, kir.Loop) and _over_sizes(n.var.extent)
-        ]
+        self.factors = _factors(program, nodes)
         roots = [e for node in nodes for e in _index_roots(node)]
         roots += [size for _, size in program.launch]
         roots += [e for b in self.buffers for e in (b.size, *b.strides)]
@@ -100,8 +98,16 @@ class IndexBounds:
         return all(_holds(test, found) for test in self.tests)
 
 
-def _over_sizes(extent: Expr) -> bool:
-    return not any(isinstance(n, (Index, LaunchIndex, Local)) for n in walk(extent))
+def _factors(program: kir.Program, nodes: list[kir.Stmt]) -> tuple[str, ...]:
+    """Return the size symbols that axes are split by.
+
+    A loop of no axis folds what threads left: their number divides its extent.
+    """
+    loops = [n for n in nodes if isinstance(n, kir.Loop) and "." in n.axis]
+    extents = [*[size for _, size in program.launch], *[loop.var.extent for loop in loops]]
+    quotients = [n for e in extents for n in walk(e) if isinstance(n, Op) and n.op == "ceildiv"]
+    named = [n.args[1] for n in quotients]
+    return tuple(dict.fromkeys([n.name for n in named if isinstance(n, Symbol)]))
 
 
 def _buffers(program: kir.Program, nodes: list[kir.Stmt]) -> list[Buffer]:

@@ -154,11 +154,15 @@ class Planner:
         found = ", ".join([f"{name} = {size}" for name, size in sizes.items()])
         raise LaunchError(subject, f"for {found} an index exceeds 64 bits", "pass smaller sizes")
 
-    def _split_by_zero(self, sizes: Mapping[str, int], subject: str) -> LaunchError:
-        zero = [name for name, size in sizes.items() if size == 0]
-        return LaunchError(
-            subject, f"a loop is split by {' or '.join(zero)}, which is 0", "pass a size >= 1"
-        )
+    def _check_factors(self, sizes: Mapping[str, int], subject: str) -> None:
+        """Raise where a loop is split by a size that is 0.
+
+        No other divisor of an extent is 0 where a thread runs: such are numbers of threads.
+        """
+        zero = [name for name in self.bounds.factors if sizes[name] == 0]
+        if zero:
+            reason = f"a loop is split by {' or '.join(zero)}, which is 0"
+            raise LaunchError(subject, reason, "pass a size >= 1")
 
     def config(self, sizes: Mapping[str, int], subject: str) -> LaunchConfig:
         """Return the configuration of a launch, within the limits.
@@ -166,12 +170,8 @@ class Planner:
         Raises:
             LaunchError: beyond a limit, or a loop is split by a size that is 0.
         """
-        try:
-            extents = {d: size_value(size, sizes) for d, size in self.program.launch}
-            for loop in self.bounds.extents:
-                size_value(loop, sizes)
-        except ZeroDivisionError:
-            raise self._split_by_zero(sizes, subject) from None
+        self._check_factors(sizes, subject)
+        extents = {d: size_value(size, sizes) for d, size in self.program.launch}
         for dimension, extent in extents.items():
             if extent > MAX_EXTENT[dimension]:
                 where = f"{dimension.value}{self._axes(dimension)} has extent {extent}"
