@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import pytest
 
@@ -235,6 +236,59 @@ def test_split_by_a_size_that_is_zero():
     )
 
 
+def plus_one(*shape: int | str) -> Kernel:
+    with ln.Fusion("plus_one") as f:
+        x = f.input("x", shape, ln.float32)
+        y = f.output(x + 1.0, "y")
+    while y.ndim > 1:
+        y.merge(0)
+    y.split(0, 256)
+    y.parallelize({0: PT.grid_x, 1: PT.block_x})
+    return lower(f)
+
+
+@pytest.mark.parametrize(
+    ("shape", "bits"),
+    [
+        (("N", "M"), 32),
+        ((46340, 46340), 32),
+        ((70000, 70000), 64),
+        ((70000, 70000, "N"), 64),
+        ((40000, "N", 40000), 32),
+    ],
+)
+def test_texts_have_the_width_that_static_sizes_need(shape, bits):
+    k = plus_one(*shape)
+    wide = "typedef long long idx_t;"
+    assert (wide in k.cuda()) == (bits == 64)
+    assert f"typedef int{bits}_t idx_t;" in k.c()
+    assert k.cuda(bits) is k.cuda()
+    assert wide in k.cuda(64)
+    assert "typedef int64_t idx_t;" in k.c(64)
+
+
+def test_other_widths_are_sentences():
+    small, large = plus_one("N"), plus_one(70000, 70000)
+    for width in (16, 32.0, True, "64"):
+        for name, call in (("cuda", small.cuda), ("c", small.c)):
+            assert message(ln.LoweringError, lambda c=call, w=width: c(index_bits=w)) == (
+                f"plus_one.{name}(index_bits={width!r}): {width!r} is no width of indices; "
+                "use 32, 64, or None for what its static sizes need"
+            )
+    calls = {
+        "cuda": large.cuda, "c": large.c,
+        **{n: partial(getattr(large, n), "sm_90") for n in ("ptx", "cubin", "sass", "resources")},
+    }  # fmt: skip
+    for name, call in calls.items():
+        assert message(ln.LoweringError, lambda c=call: c(index_bits=32)) == (
+            f"plus_one.{name}(index_bits=32): its static sizes need 64-bit indices; "
+            "use 64, or None for what they need"
+        )
+    assert message(ln.LoweringError, plus_one(1 << 32, 1 << 32).cuda) == (
+        "plus_one.cuda(index_bits=None): an index exceeds 64 bits; use smaller static sizes"
+    )
+
+
 def test_unknown_names_are_sentences(kernel):
     assert message(ln.LoweringError, lambda: kernel.stages["fuse"]) == (
         "row_sum.stages['fuse']: no such stage; the stages are " + ", ".join(kernel.stages)
@@ -257,3 +311,15 @@ def test_machine_code(kernel):
     assert (found.spill_bytes, found.shared_bytes) == (0, 0)
     with pytest.raises(ln.CompileError, match=re.escape("arch='banana': not an architecture")):
         kernel.cubin("banana")
+
+
+def test_machine_code_has_the_width_that_static_sizes_need(kernel):
+    pytest.importorskip("cuda.bindings")
+    narrow, wide = kernel.ptx("sm_80", index_bits=32), kernel.ptx("sm_80", index_bits=64)
+    assert kernel.ptx("sm_80") == narrow != wide
+    large = plus_one(70000, 70000)
+    assert large.ptx("sm_80") == large.ptx("sm_80", index_bits=64)
+    assert large.cubin("sm_80") == large.cubin("sm_80", index_bits=64)
+    assert large.resources("sm_80") == large.resources("sm_80", index_bits=64)
+    with pytest.raises(ln.CompileError, match=re.escape("arch='banana': not an architecture")):
+        large.ptx("banana")

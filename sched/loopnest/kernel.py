@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from loopnest import kir
+from loopnest.arguments import as_int
 from loopnest.buffers import Buffer
 from loopnest.dtypes import DType
 from loopnest.enums import Memory
@@ -108,7 +109,8 @@ class Kernel:
 
     def __init__(self, lowered: Lowered) -> None:
         self._lowered = lowered
-        self._compiled: dict[str, Compiled] = {}
+        self._texts: dict[tuple[str, int], str] = {}
+        self._compiled: dict[tuple[str, int], Compiled] = {}
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name}>"
@@ -148,32 +150,65 @@ class Kernel:
 
         return print_nest(self.program)
 
-    @cached_property
-    def _cuda(self) -> str:
-        from loopnest.printers.cuda import print_cuda
-
-        return print_cuda(self.program)
-
-    @cached_property
-    def _c(self) -> str:
-        from loopnest.printers.c import print_c
-
-        return print_c(self.program, index_bits=32)
-
     def __str__(self) -> str:
         return self._nest
 
-    def cuda(self) -> str:
+    def cuda(self, index_bits: int | None = None) -> str:
         """Return CUDA C++.
 
-        Raises:
-            LoweringError: a local buffer has a symbolic size.
-        """
-        return self._cuda
+        Args:
+            index_bits: the width of indices, 32 or 64. None: 64 where static sizes need it, else
+                32. At sizes that are given at run time, a launch chooses by itself.
 
-    def c(self) -> str:
-        """Return C, with 32-bit indices."""
-        return self._c
+        Raises:
+            LoweringError: a local buffer has a symbolic size; another width, or one that is too
+                narrow for static sizes.
+        """
+        from loopnest.printers.cuda import print_cuda
+
+        return self._text("cuda", index_bits, print_cuda)
+
+    def c(self, index_bits: int | None = None) -> str:
+        """Return C; `index_bits` as in `cuda`.
+
+        Raises:
+            LoweringError: another width, or one that is too narrow for static sizes.
+        """
+        from loopnest.printers.c import print_c
+
+        return self._text("c", index_bits, print_c)
+
+    def _text(
+        self, call: str, index_bits: int | None, printed: Callable[[kir.Program, int], str]
+    ) -> str:
+        bits = self._index_bits(call, index_bits)
+        if (call, bits) not in self._texts:
+            self._texts[call, bits] = printed(self.program, bits)
+        return self._texts[call, bits]
+
+    @cached_property
+    def _cuda_bits(self) -> int | None:
+        return self._planner.bounds.static_bits()
+
+    @cached_property
+    def _c_bits(self) -> int | None:
+        from loopnest.printers.c_threads import slot_sizes
+
+        return self._planner.bounds.static_bits(slot_sizes(self.program))
+
+    def _index_bits(self, call: str, asked: int | None) -> int:
+        """Return the width of indices in a text."""
+        wanted, needed = as_int(asked), self._c_bits if call == "c" else self._cuda_bits
+        subject = f"{self.name}.{call}(index_bits={asked!r})"
+        if asked is not None and wanted not in (32, 64):
+            hint = "use 32, 64, or None for what its static sizes need"
+            raise LoweringError(subject, f"{asked!r} is no width of indices", hint)
+        if needed is None:
+            raise LoweringError(subject, "an index exceeds 64 bits", "use smaller static sizes")
+        if wanted is not None and wanted < needed:
+            hint = f"use {needed}, or None for what they need"
+            raise LoweringError(subject, f"its static sizes need {needed}-bit indices", hint)
+        return wanted or needed
 
     @cached_property
     def stages(self) -> Stages:
@@ -244,33 +279,34 @@ class Kernel:
 
     # Machine code
 
-    def _machine(self, arch: str | int) -> Compiled:
+    def _machine(self, call: str, arch: str | int, index_bits: int | None) -> Compiled:
         from loopnest.runtime.nvrtc import compile_cuda
 
-        key = str(arch)
+        key = (str(arch), self._index_bits(call, index_bits))
         if key not in self._compiled:
-            self._compiled[key] = compile_cuda(self.cuda(), arch)
+            self._compiled[key] = compile_cuda(self.cuda(key[1]), arch)
         return self._compiled[key]
 
-    def ptx(self, arch: str | int) -> str:
-        """Return PTX for an architecture such as "sm_90", by NVRTC.
+    def ptx(self, arch: str | int, index_bits: int | None = None) -> str:
+        """Return PTX for an architecture such as "sm_90", by NVRTC; `index_bits` as in `cuda`.
 
         Raises:
             CompileError: NVRTC is missing, or knows no such architecture.
+            LoweringError: as `cuda`.
         """
-        return self._machine(arch).ptx
+        return self._machine("ptx", arch, index_bits).ptx
 
-    def cubin(self, arch: str | int) -> bytes:
-        """Return machine code (an ELF file); raises as `ptx`."""
-        return self._machine(arch).cubin
+    def cubin(self, arch: str | int, index_bits: int | None = None) -> bytes:
+        """Return machine code (an ELF file); as `ptx`."""
+        return self._machine("cubin", arch, index_bits).cubin
 
-    def sass(self, arch: str | int) -> str:
-        """Return the disassembled machine code; raises as `ptx`."""
-        return self._machine(arch).sass
+    def sass(self, arch: str | int, index_bits: int | None = None) -> str:
+        """Return the disassembled machine code; as `ptx`."""
+        return self._machine("sass", arch, index_bits).sass
 
-    def resources(self, arch: str | int) -> Resources:
-        """Return registers, spill bytes and shared bytes; raises as `ptx`."""
-        (found,) = self._machine(arch).resources.values()
+    def resources(self, arch: str | int, index_bits: int | None = None) -> Resources:
+        """Return registers, spill bytes and shared bytes; as `ptx`."""
+        (found,) = self._machine("resources", arch, index_bits).resources.values()
         return found
 
 

@@ -92,7 +92,9 @@ def thread_form(program: Program) -> LoopForm:
 
 
 def slot_sizes(program: Program) -> tuple[Expr, ...]:
-    """Return the elements of each array in which `thread_form` keeps what threads own."""
+    """Return the elements of each array in which C keeps what threads own."""
+    if not has_threads_that_meet(program):
+        return ()
     made = [
         n.storage for n, _ in walk_statements(thread_form(program).body) if isinstance(n, Allocate)
     ]

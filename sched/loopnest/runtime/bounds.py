@@ -7,10 +7,11 @@ split loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from loopnest import kir
+from loopnest.arguments import size_value
 from loopnest.buffers import Buffer
 from loopnest.expr import Const, Expr, Index, LaunchIndex, Local, Op, Symbol, walk
 
@@ -89,6 +90,19 @@ class IndexBounds:
         # ceildiv(a, b) is computed as (a + b - 1) / b.
         rounded_up = [n for n in found if isinstance(n, Op) and n.op == "ceildiv"]
         return all(sum(found[a][1] for a in n.args) <= largest for n in rounded_up)
+
+    def static_bits(self, more: Sequence[Expr] = ()) -> int | None:
+        """Return the width that static sizes alone need, 32 or 64; None beyond 64 bits.
+
+        Each size symbol counts as 1.
+
+        Args:
+            more: sizes of what a target makes beside the buffers.
+        """
+        ones = {p.name: 1 for p in self.program.params if p.kind == "size"}
+        if self.fits(ones, INT32) and all(size_value(size, ones) <= INT32 for size in more):
+            return 32
+        return 64 if self.fits(ones, INT64) else None
 
     def takes_vectors(self, sizes: Mapping[str, int]) -> bool:
         """Whether there are vectorized loops, and every test in one holds for all its lanes."""

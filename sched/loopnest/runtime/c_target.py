@@ -90,9 +90,9 @@ class CompiledC:
     @cached_property
     def slot_sizes(self) -> tuple[Expr, ...]:
         """The elements of the arrays in which C keeps what each thread owns."""
-        from loopnest.printers.c_threads import has_threads_that_meet, slot_sizes
+        from loopnest.printers.c_threads import slot_sizes
 
-        return slot_sizes(self.program) if has_threads_that_meet(self.program) else ()
+        return slot_sizes(self.program)
 
     def run(self, arrays: Sequence[Array], scalars: Sequence[Any], plan: Plan) -> None:
         """Run one launch."""
