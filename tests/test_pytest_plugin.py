@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import loopnest as ln
-from loopnest.pytest_plugin import ScheduleRegression
+from loopnest.pytest_plugin import Claims, ScheduleRegression, golden_name
 from loopnest.runtime.c_compiler import find_compiler
 
 pytest_plugins = ["pytester"]
@@ -53,7 +54,8 @@ def _everything_is_loaded(tmp_path_factory):
     def same(f):
         f.output(f.input("x", ("N",), ln.float32), "y")
 
-    ScheduleRegression(tmp_path_factory.mktemp("goldens"), update=True)(same)
+    folder = tmp_path_factory.mktemp("goldens")
+    ScheduleRegression(folder, True, Claims(folder / "claims"), "a test")(same)
 
 
 @pytest.fixture
@@ -137,3 +139,89 @@ def test_the_plugin_loads_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+TWICE = (
+    KERNEL
+    + """
+
+@ln.kernel(sizes={"N": 4096})
+def triple(f):
+    x = f.input("x", ("N",), ln.float32)
+    f.output(x * 3.0, "y")
+
+
+triple.name = "double"
+triple.schedule("gpu")(gpu)
+
+
+def test_triple(schedule_regression):
+    schedule_regression(triple, "gpu")
+
+
+def test_double_at_another_size(schedule_regression):
+    schedule_regression(double, "gpu", N=5)
+"""
+)
+
+
+@pytest.mark.parametrize("arguments", [("-p", "no:xdist"), ("-n", "2")])
+def test_two_tests_of_one_golden_are_told_so(project, arguments):
+    project.makepyfile(test_double=TWICE)
+    result = project.runpytest_subprocess("--update-goldens", *arguments)
+    failed = result.parseoutcomes()["failed"]  # all of the nest that did not come first
+    assert failed == 1 or (failed == 2 and "-n" in arguments)
+    golden = project.path / "goldens" / "double@gpu.nest"
+    text = result.stdout.str()
+    assert re.search(
+        re.escape(f"the golden {golden} belongs to another nest of this run, that of ")
+        + r"test_double\.py::test_\w+; two kernels of one name, schedule and parameters cannot "
+        "share it: rename one",
+        text,
+    )
+
+
+@pytest.mark.parametrize(
+    ("params", "name"),
+    [
+        ({}, "k@gpu"),
+        ({"dtype": ln.float16, "lanes": 8}, "k@gpu,dtype=float16,lanes=8"),
+        ({"mode": "a/b"}, "k@gpu,mode=a%2Fb"),
+        ({"mode": "a%2Fb"}, "k@gpu,mode=a%252Fb"),
+        ({"mode": "a,b=c"}, "k@gpu,mode=a%2Cb%3Dc"),
+        ({"mode": "ü"}, "k@gpu,mode=%C3%BC"),
+        ({"mode": ""}, "k@gpu,mode="),
+        ({"mode": "1"}, "k@gpu,mode=%271%27"),
+        ({"mode": 1}, "k@gpu,mode=1"),
+        ({"mode": "'1'"}, "k@gpu,mode=%22%271%27%22"),
+        ({"mode": "float16"}, "k@gpu,mode=%27float16%27"),
+        ({"mode": None}, "k@gpu,mode=None"),
+        ({"mode": "None"}, "k@gpu,mode=%27None%27"),
+        ({"mode": "\0"}, "k@gpu,mode=%00"),
+        ({"speed": -0.5}, "k@gpu,speed=-0.5"),
+    ],
+)
+def test_the_name_of_a_golden(params, name):
+    assert golden_name("k", "gpu", params) == name
+
+
+def test_a_parameter_with_a_slash(project):
+    project.makepyfile(
+        test_double=KERNEL.replace("threads=32", 'threads=32, mode="plain"').replace(
+            '(double, "gpu")', '(double, "gpu", mode="a/b")'
+        )
+    )
+    run(project, "--update-goldens").assert_outcomes(passed=1)
+    (golden,) = (project.path / "goldens").iterdir()
+    assert golden.name == "double@gpu,mode=a%2Fb.nest"
+    run(project).assert_outcomes(passed=1)
+
+
+def test_a_golden_whose_name_is_too_long(project):
+    project.makepyfile(
+        test_double=KERNEL.replace("threads=32", 'threads=32, mode="plain"').replace(
+            '(double, "gpu")', '(double, "gpu", mode="a" * 300)'
+        )
+    )
+    text = failure(project, "--update-goldens")
+    assert "the golden's name is too long for a file: double@gpu,mode=aaa" in text

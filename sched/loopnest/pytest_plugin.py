@@ -12,10 +12,14 @@ reference. Nothing but this module is loaded before a test asks for the fixture.
 
 from __future__ import annotations
 
+import ast
+import os
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 
@@ -31,6 +35,10 @@ _ROUND = (64, 128, 512)
 """Sizes that satisfy most assumptions, where small ones do not."""
 
 
+_LONGEST = 255
+"""Bytes of a file's name."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option ``--update-goldens``."""
     parser.getgroup("loopnest").addoption(
@@ -41,10 +49,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
-def schedule_regression(request: pytest.FixtureRequest) -> ScheduleRegression:
+def schedule_regression(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> ScheduleRegression:
     """Compare a kernel's loop nest with its golden, and its results with oracle and reference."""
+    base = tmp_path_factory.getbasetemp()
+    run = base.parent if hasattr(request.config, "workerinput") else base  # of all processes
     return ScheduleRegression(
-        request.path.parent / "goldens", bool(request.config.getoption("--update-goldens"))
+        request.path.parent / "goldens",
+        bool(request.config.getoption("--update-goldens")),
+        Claims(run / "loopnest-goldens"),
+        request.node.nodeid,
     )
 
 
@@ -54,11 +69,15 @@ class ScheduleRegression:
     Args:
         folder: of the goldens.
         update: whether to write them.
+        claims: which test has which golden.
+        test: the one that runs.
     """
 
-    def __init__(self, folder: Path, update: bool) -> None:
+    def __init__(self, folder: Path, update: bool, claims: Claims, test: str) -> None:
         self.folder = folder
         self.update = update
+        self.claims = claims
+        self.test = test
 
     def __call__(self, kernel: KernelDef, schedule: str | None = None, **keywords: Any) -> Kernel:
         """Check one schedule of a kernel.
@@ -80,13 +99,22 @@ class ScheduleRegression:
         sizes = {n: v for n, v in keywords.items() if n not in known}
         fusion = kernel.fusion(name or None, **params)
         lowered = lower(fusion)
-        self._check_nest(_golden_name(kernel.label(name), params), f"{lowered}\n")
+        self._check_nest(golden_name(kernel.name, name, params), f"{lowered}\n")
         _check_results(kernel, fusion, lowered, params, sizes)
         return lowered
 
     def _check_nest(self, name: str, text: str) -> None:
         __tracebackhide__ = True
         path = self.folder / f"{name}.nest"
+        if len(os.fsencode(path.name)) > _LONGEST:
+            pytest.fail(f"the golden's name is too long for a file: {path.name}", False)
+        other = self.claims.other(path, self.test, text)
+        if other is not None:
+            pytest.fail(
+                f"the golden {path} belongs to another nest of this run, that of {other}; two "
+                "kernels of one name, schedule and parameters cannot share it: rename one",
+                False,
+            )
         if self.update:
             self.folder.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
@@ -102,9 +130,63 @@ class ScheduleRegression:
             )
 
 
-def _golden_name(label: str, params: Mapping[str, Any]) -> str:
-    """Return the name of a golden: parameters that are set give another nest."""
-    return ",".join([label, *[f"{name}={value}" for name, value in params.items()]])
+class Claims:
+    """Which test compares which nest with a golden, among all processes of one test run.
+
+    Args:
+        folder: of this run alone.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def other(self, golden: Path, test: str, text: str) -> str | None:
+        """Claim `golden` for the nest `text`; return the test that has claimed it for another."""
+        from filelock import FileLock
+
+        name = sha256(os.fsencode(golden)).hexdigest()
+        claim = self.folder / name
+        self.folder.mkdir(exist_ok=True)
+        with FileLock(self.folder / f"{name}.lock"):
+            if not claim.is_file():
+                claim.write_text(f"{test}\n{text}", encoding="utf-8")
+                return None
+            first, _, claimed = claim.read_text(encoding="utf-8").partition("\n")
+        return None if claimed == text else first
+
+
+def golden_name(kernel: str, schedule: str, params: Mapping[str, Any]) -> str:
+    """Return the file name of a golden, without suffix: parameters that are set give another nest.
+
+    Different names and values give different file names: what is no letter, digit, ``_``, ``-``,
+    ``+`` or ``.`` of ASCII stands as ``%2F``, by its bytes in UTF-8; a string that looks like
+    another literal, as ``"1"``, keeps its quotes.
+
+    >>> golden_name("softmax", "gpu", {"lanes": 8, "mode": "a/b"})
+    'softmax@gpu,lanes=8,mode=a%2Fb'
+    """
+    label = _escaped(kernel) + (f"@{_escaped(schedule)}" if schedule else "")
+    set_ones = [f"{_escaped(name)}={_escaped(_shown(value))}" for name, value in params.items()]
+    return ",".join([label, *set_ones])
+
+
+def _shown(value: object) -> str:
+    """Return a parameter's value as text that no value of another type has."""
+    if not isinstance(value, str):
+        return str(value)
+    from loopnest import dtypes
+
+    if value in [dtype.name for dtype in dtypes.ALL]:
+        return repr(value)
+    try:
+        ast.literal_eval(value)
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+        return repr(value) if value[:1] in ("'", '"') else value
+    return repr(value)
+
+
+def _escaped(text: str) -> str:
+    return quote(text, safe="+", errors="surrogateescape").replace("~", "%7E")
 
 
 def _diff(golden: str, text: str, path: Path) -> str:
