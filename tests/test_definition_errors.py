@@ -467,25 +467,6 @@ def test_consumer_of_an_inlined_tensor() -> None:
             )
 
 
-@pytest.mark.parametrize(("code", "call"), [
-    ("ln.reshape(x, (4, 4))", "reshape(x, (4, 4))"),
-    ("ln.pad(x, ((0, 1), (2, 3)), value=1)", "pad(x, ((0, 1), (2, 3)), 1)"),
-    ("ln.slice(x, (0, 0), (2, 2))", "slice(x, (0, 0), (2, 2))"),
-    ("ln.flip(x, 0)", "flip(x, 0)"),
-    ("ln.concatenate((s, s), 0)", "concatenate((s, s), 0)"),
-    ("ln.unfold(x, 1, 2)", "unfold(x, 1, 2)"),
-    ("ln.gather(x, 0, i)", "gather(x, 0, i)"),
-])  # fmt: skip
-def test_what_does_not_exist_yet(code: str, call: str) -> None:
-    with pytest.raises(ln.NotSupported) as caught:
-        eval(code, names())
-    name = call.partition("(")[0]
-    assert str(caught.value) == (
-        f"{call}: {name} does not exist yet; there are broadcast, permute, squeeze, expand and "
-        "pointwise functions of whole tensors"
-    )
-
-
 def test_errors_are_loopnest_errors() -> None:
     assert issubclass(ln.DefinitionError, ln.LoopnestError)
     assert issubclass(ln.NotSupported, ln.LoopnestError)

@@ -56,7 +56,7 @@ class VerifyError(LoopnestError):
 
 
 class NotSupported(LoopnestError):
-    """The feature is named by the contract but does not exist yet."""
+    """The feature does not exist yet."""
 
 
 class InternalError(LoopnestError):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NoReturn, TypeAlias
+from typing import TypeAlias
 
 from loopnest.dtypes import DType, int64
 from loopnest.enums import IterKind
-from loopnest.errors import DefinitionError, NotSupported
+from loopnest.errors import DefinitionError
 from loopnest.expr import Const, Coordinate, Expr, Op, Symbol, cast, walk
 from loopnest.fusion import Fusion, current_fusion
 from loopnest.ops.build import Axis, axes_of, define, insert_axes, move, normalized_axes, position
@@ -238,46 +238,3 @@ def _sizes(fusion: Fusion, call: str, shape: object) -> list[Expr]:
 
 def _root_axes(sizes: Sequence[Expr]) -> list[Axis]:
     return [(axis.size, axis.kind) for axis in map(root_axis, sizes)]
-
-
-def _later(name: str, operands: tuple[object, ...]) -> NoReturn:
-    raise NotSupported(
-        call_text(name, operands),
-        f"{name} does not exist yet",
-        "there are broadcast, permute, squeeze, expand and pointwise functions of whole tensors",
-    )
-
-
-def reshape(tv: TensorView, shape: Sequence[Extent]) -> TensorView:
-    """Raise NotSupported: reshaping comes later."""
-    _later("reshape", (tv, shape))
-
-
-def pad(tv: TensorView, widths: Sequence[tuple[int, int]], value: Scalar = 0) -> TensorView:
-    """Raise NotSupported: padding comes later."""
-    _later("pad", (tv, widths, value))
-
-
-def slice(tv: TensorView, starts: Sequence[int], stops: Sequence[int]) -> TensorView:
-    """Raise NotSupported: slicing comes later."""
-    _later("slice", (tv, starts, stops))
-
-
-def flip(tv: TensorView, axis: int | Sequence[int]) -> TensorView:
-    """Raise NotSupported: flipping comes later."""
-    _later("flip", (tv, axis))
-
-
-def concatenate(tensors: Sequence[TensorView], axis: int = 0) -> TensorView:
-    """Raise NotSupported: concatenation comes later."""
-    _later("concatenate", (tensors, axis))
-
-
-def unfold(*operands: object, **_: object) -> TensorView:
-    """Raise NotSupported: unfolding comes later."""
-    _later("unfold", operands)
-
-
-def gather(*operands: object, **_: object) -> TensorView:
-    """Raise NotSupported: gathering comes later."""
-    _later("gather", operands)
