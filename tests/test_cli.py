@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import loopnest
 from loopnest.cli import STAGES, Source, command_line
 from loopnest.runtime import driver
 from loopnest.runtime.c_compiler import find_compiler
@@ -252,19 +255,22 @@ def test_bench(file):
 # What goes wrong
 
 
-@pytest.mark.parametrize("name", ["profile", "explain", "report"])
-def test_reserved_commands(file, name):
-    text = refusal(name, file, "--target", "c")
-    assert text.startswith(f"error: loopnest {name}: the command that will ")
-    assert text.endswith(
-        " is coming, but does not exist yet; use list, dump, run, bench or check\n"
-    )
+def test_no_command_is_shown_that_does_not_exist():
+    assert list(command_line(False, "loopnest").commands) == [
+        "list",
+        "dump",
+        "run",
+        "bench",
+        "check",
+    ]
 
 
 def test_mistakes_on_the_command_line(file, tmp_path):
     empty = tmp_path / "empty.py"
     empty.write_text("")
     missing = tmp_path / "missing.py"
+    plain = tmp_path / "plain"
+    plain.write_text("")
     cases = {
         ("run", str(missing)):
             f"{missing}: there is no such file; use FILE[:KERNEL[@SCHEDULE]]",
@@ -284,6 +290,30 @@ def test_mistakes_on_the_command_line(file, tmp_path):
         ("dump", file, "-D", "M=3"): "-D M: scale has no size or scalar 'M'; it has N, factor",
         ("run", file, "--target", "interpret", "-D", "N=-1"): "-D N=-1: sizes are ints >= 0",
         ("run", file, "-D", "N=a"): "-D N=a: 'a' is no number",
+        ("run", file, "-D", "N=True"): "-D N=True: sizes are ints >= 0",
+        ("dump", file, "-D", "N=-1"): "-D N=-1: sizes are ints >= 0",
+        ("run", file, "-D", "N=1", "-D", "N=2"): "-D N: it is given twice, 1 and 2",
+        ("run", file, "-P", "threads=1", "-P", "threads=2"):
+            "-P threads: it is given twice, 1 and 2",
+        ("run", file, "-D", "N=" + "(" * 300): f"-D N={'(' * 300}: '{'(' * 300}' is no number",
+        ("list", ""): "no file is named; use FILE[:KERNEL[@SCHEDULE]]",
+        ("dump", ""): "no file is named; use FILE[:KERNEL[@SCHEDULE]]",
+        ("dump", ":"): "no file is named; use FILE[:KERNEL[@SCHEDULE]]",
+        ("check", ""): "no file is named; use FILE|FOLDER[:KERNEL[@SCHEDULE]]",
+        ("list", str(tmp_path)): f"{tmp_path}: it is a folder; only 'check' takes folders",
+        ("list", "/dev/null"): "/dev/null: it is no regular file",
+        ("check", "/dev/null"): "/dev/null: it is no regular file",
+        ("list", str(plain)): f"{plain}: it is no Python file; its name does not end in .py",
+        ("list", "a" * 5000):
+            f"{'a' * 5000}: there is no such file; use FILE[:KERNEL[@SCHEDULE]]",
+        ("list", f"{file}:nope"):
+            "scale.py: there is no kernel 'nope'; it has scale, wrong, lonely",
+        ("list", f"{file}:scale@cpu"):
+            "scale@cpu: kernel scale has no schedule 'cpu'; its schedules are gpu, bad, broken",
+        ("list", f"{file}:lonely@cpu"):
+            "lonely@cpu: kernel lonely has no schedule 'cpu'; it has none",
+        ("list", f"{file}:scale@"): f"{file}:scale@: no schedule is named behind the '@'",
+        ("check", f"{file}:@"): f"{file}:@: no schedule is named behind the '@'",
     }  # fmt: skip
     if (missing := driver.obstacle()) is not None:
         cases["run", file, "--target", "cuda"] = (
@@ -327,7 +357,7 @@ def test_help_teaches():
     text = output("--help")
     assert "loopnest run kernels/softmax.py -D N=1000 --target interpret" in text
     assert "loopnest dump kernels/softmax.py:softmax@gpu --stage cuda" in text
-    for name in ("list", "dump", "run", "bench", "check", "profile", "explain", "report"):
+    for name in ("list", "dump", "run", "bench", "check"):
         assert f"  {name} " in text
     assert "-P threads=128" in output("dump", "--help")
 
@@ -362,3 +392,182 @@ def test_a_kernel_file_alone_runs():
     assert ": right\n" in done.stdout
     assert "\x1b" not in done.stdout
     assert done.stderr == ""
+
+
+def test_list_of_what_is_named(file):
+    lines = output("list", f"{file}:scale@bad").splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [["scale", "bad"]]
+    assert len(output("list", f"{file}:scale").splitlines()) == 4
+
+
+def test_a_seed_below_zero(file):
+    result = call("run", file, "--seed", "-1")
+    assert result.exit_code == 2
+    assert result.stderr.endswith(
+        "Error: Invalid value for '--seed': -1 is not in the range x>=0.\n"
+    )
+
+
+@pytest.mark.parametrize("size", [10**13, 10**26])
+def test_sizes_that_no_machine_has_memory_for(file, size):
+    text = refusal("run", f"{file}:lonely", "-D", f"N={size}", "--target", "interpret")
+    assert re.fullmatch(
+        rf"error: arguments of lonely: the inputs at N={size} take [\d.e+]+ GiB; this machine has "
+        r"[\d.]+ GiB of memory; take smaller sizes\n",
+        text,
+    )
+
+
+UNREADABLE = {
+    "nul.py": (b"import loopnest\nx = 1\0\n",
+        "nul.py: it is no Python text: source code string cannot contain null bytes"),
+    "exits.py": (b"import loopnest\nraise SystemExit(0)\n",
+        "exits.py: it ends the process when it is loaded"),
+    "syntax.py": (b"import loopnest\nx = (\n", "syntax.py:2: SyntaxError: '(' was never closed"),
+    "raises.py": (b"import loopnest\nraise BaseException('boom')\n",
+        "raises.py:2: BaseException: boom"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_files_that_cannot_be_loaded(tmp_path, name):
+    text, sentence = UNREADABLE[name]
+    path = tmp_path / name
+    path.write_bytes(text)
+    assert refusal("check", str(path)) == f"error: {sentence}\n"
+    listed = call("list", str(path))
+    assert listed.exit_code == 1
+    if ".py:2" in sentence:
+        assert f'File "{path}", line 2' in listed.stderr
+        assert str(Path(loopnest.__file__).parent) not in listed.stderr
+    else:
+        assert listed.stderr == f"error: {sentence}\n"
+
+
+def test_check_of_a_folder_tells_what_it_cannot_load(tmp_path):
+    for name, (text, _) in UNREADABLE.items():
+        (tmp_path / name).write_bytes(text)
+    (tmp_path / "dangling.py").symlink_to("/nowhere/at/all.py")
+    (tmp_path / "folder.py").mkdir()
+    os.mkfifo(tmp_path / "pipe.py")
+    result = call("check", str(tmp_path))
+    assert result.exit_code == 1
+    sentences = {name: sentence for name, (_, sentence) in UNREADABLE.items()}
+    sentences["dangling.py"] = "there is no such file, it is a link to /nowhere/at/all.py"
+    sentences["pipe.py"] = "it is no regular file"
+    said = "; ".join([sentences[name] for name in sorted(sentences)])
+    assert result.stderr == f"error: {said}\n"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
+def test_a_file_without_permission(file):
+    Path(file).chmod(0)
+    assert refusal("list", file) == "error: scale.py: it cannot be read: Permission denied\n"
+
+
+QUITS = """\
+import loopnest as ln
+
+
+@ln.kernel(sizes={"N": 4})
+def quits(f):
+    raise SystemExit(0)
+
+
+@ln.kernel(sizes={"N": 4})
+def fine(f):
+    f.output(f.input("x", ("N",), ln.float32) * 2.0, "y")
+"""
+
+
+def test_math_that_ends_the_process(tmp_path):
+    path = tmp_path / "quits.py"
+    path.write_text(QUITS)
+    assert refusal("dump", str(path)) == "error: quits.py:6: it ends the process\n"
+    result = call("check", str(path))
+    assert "quits.py:6: it ends the process\n" in result.stdout
+    assert result.stderr == "error: 1 of 2 schedules failed\n"
+
+
+# What becomes of the output
+
+
+def process(*arguments, **keywords):
+    command = [sys.executable, "-m", "loopnest", *arguments]
+    return subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=120, **keywords)
+
+
+def test_the_package_is_the_command_line(file):
+    result = process("list", file, stdout=subprocess.PIPE)
+    assert result.returncode == 0
+    assert result.stdout == output("list", file)
+    assert process("--help", stdout=subprocess.PIPE).stdout.startswith("Usage: loopnest [OPTIONS]")
+
+
+@pytest.mark.parametrize("arguments", [("dump",), ("list",), ("--help",), ("check", "--json")])
+def test_a_full_disk(file, arguments):
+    with open("/dev/full", "w") as full:
+        result = process(*arguments, f"{file}:lonely", stdout=full)
+    assert result.returncode == 1
+    assert re.fullmatch(r"error: (standard output: )?No space left on device\n", result.stderr)
+
+
+def test_nobody_reads_the_output(file):
+    read, write = os.pipe()
+    os.close(read)
+    result = process("dump", file, stdout=write)
+    os.close(write)
+    assert (result.returncode, result.stderr) == (1, "")
+
+
+def test_standard_output_is_closed(file):
+    command = f"exec {sys.executable} -m loopnest list {file} >&-"
+    result = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True)
+    assert (result.returncode, result.stderr) == (1, "error: standard output is closed\n")
+
+
+def test_an_interrupt(tmp_path):
+    path = tmp_path / "slow.py"
+    path.write_text("import time\nprint('now', flush=True)\ntime.sleep(60)\n")
+    command = [sys.executable, "-m", "loopnest", "list", str(path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as started:
+        assert started.stdout.readline() == "now\n"
+        started.send_signal(signal.SIGINT)
+        _, said = started.communicate(timeout=60)
+    assert (started.returncode, said) == (130, "interrupted\n")
+
+
+FOREIGN = SCALE.replace("scale", "größe").replace('name="a"', 'mode="ü"')
+
+
+def test_names_that_the_locale_lacks(tmp_path):
+    path = tmp_path / "größe.py"
+    path.write_text(FOREIGN, encoding="utf-8")
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    keywords = {"env": os.environ | locale, "stdout": subprocess.PIPE}
+    spec = f"{path}:größe@gpu"
+    assert process("list", spec, **keywords).returncode == 0
+    assert process("dump", spec, "-P", "mode=ö", **keywords).returncode == 0
+    assert process("run", spec, "--target", "interpret", "-D", "N=9", **keywords).returncode == 0
+    result = process("dump", f"{path}:ä", **keywords)
+    assert result.returncode == 1
+    assert result.stderr.endswith(
+        "there is no kernel '\\xe4'; it has gr\\xf6\\xdfe, wrong, lonely\n"
+    )
+
+
+def test_a_bug_is_one_sentence(file, monkeypatch):
+    def fail(*_):
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr("loopnest.cli.commands._stage_text", fail)
+    sentence = (
+        r"error: ZeroDivisionError: oh \(at test_cli.py:\d+\); this is a bug of loopnest, please "
+        r"report it with the traceback that LOOPNEST_TRACEBACK=1 shows\n"
+    )
+    assert re.fullmatch(sentence, refusal("dump", file))
+    monkeypatch.setenv("LOOPNEST_TRACEBACK", "1")
+    assert re.fullmatch(
+        r"Traceback \(most recent call last\):\n(?s:.*)" + sentence, refusal("dump", file)
+    )

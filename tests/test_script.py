@@ -120,6 +120,21 @@ def test_a_function_may_define_and_schedule():
 def test_bad_definitions():
     with raises(ln.DefinitionError, r"kernel\(\.\.\.\): the size N = 1\.5; sizes are ints >= 0"):
         ln.kernel(sizes={"N": 1.5})
+    reason = r"kernel\(\.\.\.\): the range x = \(2, 1\); use two numbers, \(least, greatest\)"
+    with raises(ln.DefinitionError, reason):
+        ln.kernel(ranges={"x": (2, 1)})
+    for place in (5, "ab", ("a", "b"), (1,), (0.0, float("nan"))):
+        with pytest.raises(ln.DefinitionError):
+            ln.kernel(ranges={"x": place})
+    with raises(
+        ln.DefinitionError, r"kernel\(\.\.\.\): sizes=5 is no mapping of names; use a dict"
+    ):
+        ln.kernel(sizes=5)
+    with raises(
+        ln.DefinitionError,
+        r"kernel\(\.\.\.\): 3 is no function; write @ln\.kernel\(\.\.\.\) above one",
+    ):
+        ln.kernel()(3)
     with raises(ln.DefinitionError, r"kernel\(\.\.\.\): reference=3 is no function"):
         ln.kernel(reference=3)
     with raises(

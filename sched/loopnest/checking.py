@@ -98,7 +98,7 @@ class Checked:
     faulty: Mapping[str, int] = field(default_factory=dict)
     runs: tuple[Run, ...] = ()
     diagnosis: Diagnosis | None = None
-    error: Exception | None = None
+    error: BaseException | None = None
     stage: str = "lowering"
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -142,7 +142,7 @@ def check_schedule(
     check = _Check(kernel, params or {}, values or {}, tell, Checked(kernel.name, schedule))
     try:
         check.run()
-    except Exception as error:  # the user's math, schedule or reference may raise anything
+    except (Exception, SystemExit) as error:  # the user's math, schedule or reference may raise
         check.failed(error)
     return replace(check.done, seconds=time.perf_counter() - started)
 
@@ -183,7 +183,7 @@ class _Check:
             done = [run.sizes for run in self.done.runs]
             self._runs(fusion, lowered, "c", [case for case in cases if case.sizes in done])
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         """Keep the first error."""
         if self.done.error is None:
             self.done = replace(self.done, error=error)

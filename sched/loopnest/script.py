@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from loopnest.errors import DefinitionError, LaunchError, ScheduleError
@@ -61,19 +63,45 @@ def kernel(
         DefinitionError: an argument of the wrong kind.
     """
     call = "kernel(...)"
-    chosen = dict(sizes or {})
+    chosen = _named(call, "sizes", sizes)
     for name, size in chosen.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise DefinitionError(call, f"the size {name} = {size!r}", "sizes are ints >= 0")
     if reference is not None and not callable(reference):
         raise DefinitionError(call, f"reference={reference!r} is no function")
+    places = _named(call, "ranges", ranges)
+    for name, place in places.items():
+        _check_range(call, name, place)
 
     def decorate(math: Function) -> KernelDef:
-        found = KernelDef(math, chosen, reference, dict(ranges or {}))
+        if not callable(math):
+            raise DefinitionError(
+                call, f"{math!r} is no function", "write @ln.kernel(...) above one"
+            )
+        found = KernelDef(math, chosen, reference, places)
         _REGISTRY.setdefault(math.__module__, {})[found.name] = found
         return found
 
     return decorate
+
+
+def _named(call: str, what: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return `given`, which gives values to names, as a dict of its own."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise DefinitionError(call, f"{what}={given!r} is no mapping of names", "use a dict")
+    return dict(given)
+
+
+def _check_range(call: str, name: str, place: object) -> None:
+    """Refuse what is no (least, greatest)."""
+    pair = tuple(place) if isinstance(place, Sequence) else ()
+    numbers = all(isinstance(bound, Real) for bound in pair)
+    if len(pair) != 2 or not numbers or not -inf < pair[0] <= pair[1] < inf:
+        raise DefinitionError(
+            call, f"the range {name} = {place!r}", "use two numbers, (least, greatest)"
+        )
 
 
 class KernelDef:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import os
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,21 +52,26 @@ class Source:
 
         Of a kernel file that runs itself the first part is left out.
         """
+        kernel, schedule = self.open(spec)
+        return self.named(kernel) if kernel else self.kernels()[0], schedule or None
+
+    def open(self, spec: str) -> tuple[str, str]:
+        """Load the file that ``FILE[:KERNEL[@SCHEDULE]]`` names; return both names, or ""."""
         name = spec
         if not self.script:
             path, name = _split(spec)
-            if not Path(path).is_file():
-                raise CliError(f"{spec}: there is no such file; use FILE[:KERNEL[@SCHEDULE]]")
+            _require_file(path, spec)
             self.load(path)
-        kernel, _, schedule = name.partition("@")
+        return _names_in(name, spec)
+
+    def named(self, kernel: str) -> KernelDef:
+        """Return the kernel of that name."""
         found = self.kernels()
-        if kernel:
-            chosen = [k for k in found if k.name == kernel]
-            if not chosen:
-                known = ", ".join([k.name for k in found])
-                raise CliError(f"{self._label}: there is no kernel '{kernel}'; it has {known}")
-            return chosen[0], schedule or None
-        return found[0], schedule or None
+        for one in found:
+            if one.name == kernel:
+                return one
+        known = ", ".join([one.name for one in found])
+        raise CliError(f"{self._label}: there is no kernel '{kernel}'; it has {known}")
 
     def kernels(self) -> tuple[KernelDef, ...]:
         """Return the kernels of the file, at least one."""
@@ -82,24 +90,44 @@ class Source:
         """Run the file at `path`; nothing is written beside it.
 
         Raises:
-            CliError: it is no Python file, or ends the process.
+            CliError: it is no Python file, cannot be read, or ends the process.
             Exception: whatever running it raises.
         """
         self.file = str(Path(path).resolve())
         # A name of its own: a kernel file may be called like a module that it imports.
-        self.module = "loopnest_file_" + hashlib.sha256(self.file.encode()).hexdigest()[:16]
-        loader = importlib.util.spec_from_file_location(self.module, self.file)
-        if loader is None or loader.loader is None:
-            raise CliError(f"{path}: it is no Python file")
-        module = importlib.util.module_from_spec(loader)
+        self.module = "loopnest_file_" + hashlib.sha256(os.fsencode(self.file)).hexdigest()[:16]
+        spec = importlib.util.spec_from_file_location(self.module, self.file)
+        if spec is None or not isinstance(spec.loader, SourceFileLoader):
+            raise CliError(f"{path}: it is no Python file; its name does not end in .py")
+        module = importlib.util.module_from_spec(spec)
         forget(self.module)
         sys.modules[self.module] = module
         sys.path.insert(0, str(Path(self.file).parent))
         try:
             with _without_bytecode():
-                loader.loader.exec_module(module)
+                exec(self._code(spec.loader), vars(module))
         except SystemExit:
             raise CliError(f"{self._label}: it ends the process when it is loaded") from None
+
+    def _code(self, loader: SourceFileLoader) -> CodeType:
+        """Return the compiled file.
+
+        Raises:
+            SyntaxError: at a line of the file.
+            CliError: it cannot be read, or as a whole is no text of Python.
+        """
+        try:
+            code = loader.get_code(self.module)
+        except SyntaxError as error:
+            if error.lineno is not None:
+                raise
+            raise CliError(f"{self._label}: it is no Python text: {error.msg}") from None
+        except OSError as error:
+            raise CliError(f"{self._label}: it cannot be read: {error.strerror}") from None
+        except (ValueError, MemoryError, RecursionError) as error:
+            raise CliError(f"{self._label}: it is no Python text: {error}") from None
+        assert code is not None
+        return code
 
 
 @contextmanager
@@ -113,10 +141,42 @@ def _without_bytecode() -> Iterator[None]:
 
 def _split(spec: str) -> tuple[str, str]:
     """Return the path in ``PATH[:KERNEL[@SCHEDULE]]``, and what stands behind the colon."""
-    if Path(spec).exists():
+    if os.path.exists(spec):
         return spec, ""
     path, _, rest = spec.rpartition(":")
     return (path, rest) if path else (spec, "")
+
+
+def _decoded(argument: str) -> str:
+    """Return an argument as text where the locale's encoding cannot, as POSIX's."""
+    return os.fsencode(argument).decode("utf-8", "surrogateescape")
+
+
+def _names_in(name: str, spec: str) -> tuple[str, str]:
+    """Return kernel and schedule in ``[KERNEL][@SCHEDULE]``, "" where there is none."""
+    kernel, at, schedule = _decoded(name).partition("@")
+    if at and not schedule:
+        raise CliError(f"{spec}: no schedule is named behind the '@'")
+    return kernel, schedule
+
+
+def _require_file(path: str, spec: str) -> None:
+    """Refuse a path at which there is no file to read."""
+    if os.path.isfile(path):
+        return
+    _require_path(path, spec, "FILE")
+    if os.path.isdir(path):
+        raise CliError(f"{path}: it is a folder; only 'check' takes folders")
+    raise CliError(f"{path}: it is no regular file")
+
+
+def _require_path(path: str, spec: str, what: str) -> None:
+    if not path.strip(": "):
+        raise CliError(f"no file is named; use {what}[:KERNEL[@SCHEDULE]]")
+    if not os.path.exists(path):
+        either = "file" if what == "FILE" else "file or folder"
+        hint = f"; use {what}[:KERNEL[@SCHEDULE]]" if what == "FILE" else ""
+        raise CliError(f"{spec}: there is no such {either}{hint}")
 
 
 def sentence_of(error: BaseException, file: str) -> str:
@@ -128,6 +188,12 @@ def sentence_of(error: BaseException, file: str) -> str:
         return error.message
     if isinstance(error, LoopnestError):
         return f"{place}{error}"
+    if isinstance(error, SystemExit):
+        return f"{place}it ends the process"
+    if isinstance(error, MemoryError):
+        return f"{place}there is not enough memory{_in_brackets(error)}; set smaller sizes by -D"
+    if isinstance(error, OSError) and error.strerror and not place:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, SyntaxError):
         where = f"{Path(error.filename or file).name}:{error.lineno}"
@@ -139,6 +205,10 @@ def sentence_of(error: BaseException, file: str) -> str:
         f"{said} (at {Path(last.filename).name}:{last.lineno}); "
         "this is a bug of loopnest, please report it"
     )
+
+
+def _in_brackets(error: BaseException) -> str:
+    return f" ({error})" if str(error) else ""
 
 
 @dataclass(frozen=True)
@@ -166,6 +236,9 @@ class Choice:
                     f"-D {name}: {self.kernel.name} has no size or scalar '{name}'; "
                     f"it has {', '.join(known) or 'none'}"
                 )
+        for symbol in fusion.symbols:
+            if symbol.name in self.values:
+                _whole(symbol.name, self.values[symbol.name])
 
     def arguments(self, fusion: Fusion, seed: int, most: int | None = None) -> Arguments:
         """Return made arguments; sizes that -D does not set are at most `most`."""
@@ -182,7 +255,7 @@ class Choice:
 
 
 def _whole(name: str, value: float) -> int:
-    if not isinstance(value, int) or value < 0:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise CliError(f"-D {name}={value}: sizes are ints >= 0")
     return value
 
@@ -192,7 +265,7 @@ def choose(
 ) -> Choice:
     """Return what is asked for; `device` is the target that a schedule is picked for, if any."""
     kernel, schedule = source.choose(spec)
-    given = dict(_pair("-P", text) for text in param)
+    given = _pairs("-P", param)
     if schedule is not None:
         name = kernel.resolve(schedule)
     elif device is not None:
@@ -201,7 +274,7 @@ def choose(
         name = kernel.resolve()
     known = kernel.parameters(name)
     params = {n: _read(n, text, known.get(n, "")) for n, text in given.items()}
-    values = {n: _number(n, text) for n, text in (_pair("-D", text) for text in define)}
+    values = {n: _number(n, text) for n, text in _pairs("-D", define).items()}
     return Choice(kernel, name, params, values)
 
 
@@ -244,13 +317,14 @@ def choose_all(source: Source, spec: str, define: Sequence[str], param: Sequence
     if source.script:
         kernels = [(source.file, kernel) for kernel in source.kernels()]
         loaded = Asked(())
-    elif not Path(path).exists():
-        raise CliError(f"{spec}: there is no such file or folder")
     else:
+        _require_path(path, spec, "FILE|FOLDER")
+        if not os.path.isdir(path):
+            _require_file(path, spec)
         kernels, loaded = _loaded(Path(path))
-    given = dict([_pair("-P", text) for text in param])
-    values = {n: _number(n, text) for n, text in [_pair("-D", text) for text in define]}
-    found = tuple(_matching(kernels, name, given, values))
+    given = _pairs("-P", param)
+    values = {n: _number(n, text) for n, text in _pairs("-D", define).items()}
+    found = tuple(_matching(kernels, _names_in(name, spec), given, values))
     if not found and not loaded.broken:
         known = ", ".join([kernel.label(s) for _, kernel in kernels for s in _names(kernel)])
         raise CliError(f"{spec}: there is no such kernel or schedule; there are {known or 'none'}")
@@ -268,13 +342,15 @@ def _loaded(path: Path) -> tuple[list[tuple[str, KernelDef]], Asked]:
         raise CliError(f"{path}: there is no Python file in this folder")
     for file in files:
         shown = str(file.relative_to(path)) if path.is_dir() else file.name
-        if path.is_dir() and "loopnest" not in file.read_text(encoding="utf-8", errors="replace"):
-            skipped.append((shown, "it does not use loopnest"))
-            continue
         source = Source(script=False)
         try:
+            if path.is_dir() and not _uses_loopnest(file):
+                skipped.append((shown, "it does not use loopnest"))
+                continue
             source.load(str(file))
-        except Exception as error:
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
             broken.append((shown, sentence_of(error, source.file)))
             continue
         own = kernels_of(source.module) if path.is_dir() else source.kernels()
@@ -284,12 +360,28 @@ def _loaded(path: Path) -> tuple[list[tuple[str, KernelDef]], Asked]:
     return kernels, Asked((), tuple(skipped), tuple(broken))
 
 
+def _uses_loopnest(file: Path) -> bool:
+    """Return whether the text of a file names the package.
+
+    Raises:
+        CliError: there is no text to read.
+    """
+    if not file.is_file():
+        target = f", it is a link to {os.readlink(file)}" if file.is_symlink() else ""
+        raise CliError(f"there is no such file{target}" if target else "it is no regular file")
+    try:
+        return "loopnest" in file.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise CliError(f"{error.strerror}") from None
+
+
 def _python_files(folder: Path) -> list[Path]:
     """Return the Python files below a folder, without those of hidden and virtual environments."""
     environments = [found.parent for found in folder.rglob("pyvenv.cfg")]
     return [
         file for file in sorted(folder.rglob("*.py"))
         if not any(part.startswith(".") for part in file.relative_to(folder).parts)
+        and not file.is_dir()
         and not any(e in file.parents for e in environments)
     ]  # fmt: skip
 
@@ -300,11 +392,11 @@ def _names(kernel: KernelDef) -> tuple[str, ...]:
 
 def _matching(
     kernels: Sequence[tuple[str, KernelDef]],
-    name: str,
+    names: tuple[str, str],
     given: Mapping[str, str],
     values: Mapping[str, float],
 ) -> Iterator[Found]:
-    wanted, _, schedule = name.partition("@")
+    wanted, schedule = names
     for file, kernel in kernels:
         for own in _names(kernel):
             if wanted in ("", kernel.name) and schedule in ("", own):
@@ -341,17 +433,32 @@ def _check_known(
             _whole(name, value)
 
 
+def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
+    """Return the values of an option that may be given several times, once a name."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, value = _pair(option, text)
+        if name in found:
+            raise CliError(f"{option} {name}: it is given twice, {found[name]} and {value}")
+        found[name] = value
+    return found
+
+
 def _pair(option: str, text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
+    name, equals, value = _decoded(text).partition("=")
     if not equals or not name.strip().isidentifier():
         raise CliError(f"{option} {text}: use {option} NAME=VALUE")
     return name.strip(), value.strip()
 
 
+_UNREADABLE = (SyntaxError, ValueError, TypeError, MemoryError, RecursionError)
+"""What `ast.literal_eval` raises of a text that is no literal."""
+
+
 def _number(name: str, text: str) -> float:
     try:
         value = ast.literal_eval(text)
-    except (SyntaxError, ValueError):
+    except _UNREADABLE:
         value = None
     if not isinstance(value, (bool, int, float)):
         raise CliError(f"-D {name}={text}: '{text}' is no number")
@@ -376,7 +483,7 @@ def _literal(name: str, text: str, default: object) -> Any:
     words = {"true": True, "yes": True, "false": False, "no": False}
     try:
         value = words[text.lower()] if text.lower() in words else ast.literal_eval(text)
-    except (SyntaxError, ValueError):
+    except _UNREADABLE:
         value = text
     kind = type(default)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):

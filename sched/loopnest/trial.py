@@ -10,9 +10,11 @@ results too. No tolerance is made up anywhere.
 from __future__ import annotations
 
 import inspect
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from loopnest.arguments import check_conditions, size_value
@@ -95,6 +97,7 @@ def make_arguments(
                 f"ranges= names '{name}', which is no input or scalar",
                 f"these are {', '.join(names)}",
             )
+    _require_memory(fusion, known, subject)
     arrays = []
     for number, tensor in enumerate(fusion.inputs):
         shape = tuple([size_value(size, known) for size in tensor.sizes])
@@ -107,6 +110,22 @@ def make_arguments(
         place = chosen.get(scalar.name, default)
         scalars[scalar.name] = _made(draw, (), scalar.dtype, place).item()
     return Arguments(tuple(arrays), scalars, known)
+
+
+def _require_memory(fusion: Fusion, sizes: Mapping[str, int], subject: str) -> None:
+    """Refuse inputs that this machine has no memory for."""
+    wanted = 0
+    for tensor in fusion.inputs:
+        count = prod([size_value(size, sizes) for size in tensor.sizes])
+        wanted += count * tensor.dtype.numpy.itemsize
+    present = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if wanted > present:
+        shown = ", ".join([f"{name}={size}" for name, size in sizes.items()])
+        raise LaunchError(
+            subject,
+            f"the inputs at {shown} take {wanted / 2**30:.4g} GiB",
+            f"this machine has {present / 2**30:.4g} GiB of memory; take smaller sizes",
+        )
 
 
 def _made(

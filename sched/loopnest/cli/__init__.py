@@ -2,11 +2,13 @@
 
 `main` serves both: run by a kernel file (``if __name__ == "__main__": ln.main()``) it works on the
 kernels of that file. A mistake of the user's ends in one sentence, or in the part of the traceback
-that lies in their file; exit status 1.
+that lies in their file; exit status 1 (2 where the arguments cannot be read, 130 after Ctrl-C).
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -18,14 +20,17 @@ import click
 from loopnest.cli.check import HELP as CHECK_HELP
 from loopnest.cli.check import check
 from loopnest.cli.commands import STAGES, bench, dump, list_kernels, run
-from loopnest.cli.output import UserCodeError
-from loopnest.errors import LoopnestError, NotSupported
+from loopnest.cli.output import Interrupted, UserCodeError, checked_output
+from loopnest.errors import LoopnestError
 from loopnest.script import kernels_of
 from loopnest.selection import CliError, Source, sentence_of
 
 __all__ = ["STAGES", "Source", "command_line", "main"]
 
 Command: TypeAlias = Callable[..., Any]
+
+TRACEBACK = "LOOPNEST_TRACEBACK"
+"""The environment variable that, set to 1, shows the traceback of an error that is a bug."""
 
 _TARGETS = ("auto", "cuda", "c", "interpret")
 
@@ -37,35 +42,33 @@ class _Group(click.Group):
         source: Source = ctx.obj
         try:
             return super().invoke(ctx)
-        except LoopnestError as error:
-            raise CliError(sentence_of(error, source.file)) from error
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
-        except Exception as error:
-            if source.file and _passes(error, source.file):
-                raise UserCodeError(error, source.file) from error
-            raise
+        except BaseException as error:
+            if isinstance(error, OSError) and error.errno == errno.EPIPE:
+                raise  # nobody reads on: click ends quietly
+            raise _rendered(error, source.file) from error
+
+
+def _rendered(error: BaseException, file: str) -> click.ClickException:
+    """Return what a command that ends in `error` prints."""
+    expected = (LoopnestError, MemoryError, OSError, SystemExit)
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted()
+    if file and not isinstance(error, expected) and _passes(error, file):
+        return UserCodeError(error, file)
+    sentence = sentence_of(error, file)
+    if isinstance(error, expected):
+        return CliError(sentence)
+    if os.environ.get(TRACEBACK) == "1":
+        traceback.print_exception(error)
+    return CliError(f"{sentence} with the traceback that {TRACEBACK}=1 shows")
 
 
 def _passes(error: BaseException, file: str) -> bool:
     frames = traceback.extract_tb(error.__traceback__)
     syntax = isinstance(error, SyntaxError) and error.filename == file
     return syntax or any(frame.filename == file for frame in frames)
-
-
-_COMING = {
-    "profile": "count what a kernel loads, stores and computes",
-    "explain": "say why a kernel looks as it does",
-    "report": "write all of this to a page",
-}
-
-
-def _coming(name: str) -> NoReturn:
-    raise NotSupported(
-        f"loopnest {name}",
-        f"the command that will {_COMING[name]} is coming, but does not exist yet",
-        "use list, dump, run, bench or check",
-    )
 
 
 # The command line
@@ -79,7 +82,10 @@ def _options(*names: str) -> Callable[[Command], Command]:
         "arch": click.option(
             "--arch", default="sm_90", show_default=True, help="GPU of --stage ptx and sass."
         ),
-        "seed": click.option("--seed", default=0, show_default=True, help="Of the made arrays."),
+        "seed": click.option(
+            "--seed", default=0, type=click.IntRange(min=0), show_default=True,
+            help="Of the made arrays.",
+        ),
         "define": click.option(
             "-D", "define", multiple=True, metavar="N=1000", help="Set a size or a scalar."
         ),
@@ -145,7 +151,7 @@ def _listed(prog: str, lines: Sequence[tuple[str, str]]) -> str:
 def command_line(script: bool, prog: str) -> click.Group:
     """Return the command line of the package, or of a kernel file that was started itself."""
     spec_name = "[KERNEL[@SCHEDULE]]" if script else "FILE[:KERNEL[@SCHEDULE]]"
-    spec = click.argument("spec", required=not script, default="", metavar=spec_name)
+    spec = _spec(script, spec_name)
     about = "Print, run and measure the kernels of this file; 'run' is the default."
     if not script:
         about = "Print, run and measure the kernels of a Python file."
@@ -171,32 +177,23 @@ def command_line(script: bool, prog: str) -> click.Group:
     add("run", run, "target", "seed", *common)
     add("bench", bench, "target", "seed", *common)
     group.add_command(_check_command(script, prog))
-    for name, meaning in _COMING.items():
-        group.add_command(_later(name, meaning))
     return group
+
+
+def _spec(script: bool, metavar: str) -> Callable[[Command], Command]:
+    """Return the argument that names kernels; a kernel file that runs itself may leave it out."""
+    if script:
+        return click.argument("spec", required=False, default="", metavar=metavar)
+    return click.argument("spec", metavar=metavar)
 
 
 def _check_command(script: bool, prog: str) -> click.Command:
     metavar = "[KERNEL[@SCHEDULE]]" if script else "FILE|FOLDER[:KERNEL[@SCHEDULE]]"
-    spec = click.argument("spec", required=not script, default="", metavar=metavar)
+    spec = _spec(script, metavar)
     options = _options("define", "param", "strict", "json")
     text = f"{CHECK_HELP}\n{_check_examples(prog, script)}"
     return click.command("check", help=text, short_help="Prove, sanitize and compare kernels.")(
         options(spec(click.pass_obj(check)))
-    )
-
-
-def _later(name: str, meaning: str) -> click.Command:
-    def refuse(**_: Any) -> None:
-        _coming(name)
-
-    arguments = click.Argument(["rest"], nargs=-1, type=click.UNPROCESSED)
-    return click.Command(
-        name,
-        callback=refuse,
-        params=[arguments],
-        help=f"{meaning[0].upper()}{meaning[1:]} (coming).",
-        context_settings={"ignore_unknown_options": True},
     )
 
 
@@ -216,4 +213,5 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     group = command_line(source.script, prog)
     if started and not (given and given[0] in (*group.commands, "-h", "--help")):
         given = ["run", *given]
-    sys.exit(group.main(given, prog_name=prog, obj=source))
+    with checked_output():
+        sys.exit(group.main(given, prog_name=prog, obj=source))

@@ -42,15 +42,18 @@ _MOST_DIAGNOSED = 1 << 24
 
 def list_kernels(source: Source, spec: str) -> None:
     """List the kernels of FILE, their sizes, and their schedules with parameters."""
-    if not source.script:
-        source.choose(spec)
+    wanted, chosen = source.open(spec)
+    kernels = source.kernels() if not wanted else (source.named(wanted),)
+    if chosen and not any(chosen in kernel.schedules for kernel in kernels):
+        kernels[0].resolve(chosen)
     table = table_of("kernel", "schedule", "parameters", "sizes")
-    for kernel in source.kernels():
+    for kernel in kernels:
         sizes = ", ".join([f"{name}={size}" for name, size in kernel.sizes.items()])
         for name in kernel.schedules or ("",):
-            known = kernel.parameters(name)
-            shown = ", ".join([f"{n}={v}" for n, v in known.items()])
-            table.add_row(kernel.name, name or "-", shown or "-", sizes or "-")
+            if chosen in ("", name):
+                known = kernel.parameters(name)
+                shown = ", ".join([f"{n}={v}" for n, v in known.items()])
+                table.add_row(kernel.name, name or "-", shown or "-", sizes or "-")
     print_table(table)
 
 

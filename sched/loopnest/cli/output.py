@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, Any
@@ -39,6 +42,42 @@ class UserCodeError(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         Console(stderr=True, file=file, soft_wrap=True).print(Text(self.text.rstrip()))
+
+
+class Interrupted(click.ClickException):
+    """Ctrl-C: the exit status is that of a process which the signal ended."""
+
+    exit_code = 130
+
+    def __init__(self) -> None:
+        super().__init__("interrupted")
+
+    def show(self, file: Any = None) -> None:
+        click.echo(self.message, file=file, err=True)
+
+
+@contextmanager
+def checked_output() -> Iterator[None]:
+    """Print what the terminal's encoding lacks as escapes; notice that output cannot be written.
+
+    Python flushes standard output once more when it exits, after all handlers: a full disk or a
+    closed pipe would end in a traceback there.
+    """
+    if sys.stdout is None:
+        print("error: standard output is closed", file=sys.stderr)
+        sys.exit(1)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is left goes nowhere
+        if error.errno != errno.EPIPE:
+            print(f"error: standard output: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
 
 
 def plain_console() -> Console:
