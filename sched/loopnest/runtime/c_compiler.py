@@ -13,7 +13,7 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
@@ -154,20 +154,34 @@ class _Once:
         self._results: dict[str, Future[Library]] = {}
 
     def get(self, key: str, build: Callable[[], Library]) -> Library:
-        with self._lock:
-            found = self._results.get(key)
-            result = self._results.setdefault(key, Future())
-        if found is None:
-            try:
-                result.set_result(build())
-            except BaseException as error:
-                with self._lock:
-                    del self._results[key]
-                result.set_exception(error)
-        return result.result()
+        while True:
+            with self._lock:
+                found = self._results.get(key)
+                result = self._results.setdefault(key, Future())
+            if found is None:
+                self._compute(key, result, build)
+            with suppress(CancelledError):  # whose turn it was, was interrupted
+                return result.result()
+
+    def _compute(self, key: str, result: Future[Library], build: Callable[[], Library]) -> None:
+        try:
+            result.set_result(build())
+        except BaseException as error:
+            with self._lock:
+                del self._results[key]
+            if not isinstance(error, Exception):
+                result.cancel()
+                raise
+            result.set_exception(error)
+
+    def forget_unfinished(self) -> None:
+        """Drop what other threads were at when this process was forked: it lacks them."""
+        self._lock = Lock()
+        self._results = {key: result for key, result in self._results.items() if result.done()}
 
 
 _LIBRARIES = _Once()
+os.register_at_fork(after_in_child=lambda: _LIBRARIES.forget_unfinished())
 
 
 def _library(kind: str, key: str, build: Callable[[], bytes]) -> ctypes.CDLL:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ from loopnest.dtypes import DType
 from loopnest.errors import LaunchError
 from loopnest.expr import Expr
 from loopnest.runtime.bounds import INT32
+from loopnest.runtime.openmp import Function, Runtime, runtime_of, threads_are_lost
 from loopnest.runtime.plan import Plan
 from loopnest.runtime.target import LEVEL, SWITCH, THREADS, Array, Option
 
@@ -27,8 +28,6 @@ _SCALARS: Mapping[str, Any] = {
     "float64": ctypes.c_double, "index": ctypes.c_int64,
 }  # fmt: skip
 
-Function = Callable[..., Any]
-
 
 class CompiledC:
     """A program built as C, for each index width when it is first needed.
@@ -38,6 +37,7 @@ class CompiledC:
         threads: how many threads a launch may use, None for OpenMP's choice.
         fast_math, optimize: see `c_compiler.compile_c`.
         built: functions that exist already, by index width.
+        openmp: the runtime of `built`, if it has one.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class CompiledC:
         fast_math: bool = False,
         optimize: int = 3,
         built: Mapping[int, Function] | None = None,
+        openmp: Runtime | None = None,
     ) -> None:
         self.program = program
         self.threads = threads
@@ -58,7 +59,7 @@ class CompiledC:
         self.sizes = [p.name for p in program.params if p.kind == "size"]
         scalars = [p.dtype for p in program.params if p.kind == "scalar"]
         self.halves = {i: d for i, d in enumerate(scalars) if d.is_half}
-        self._team: tuple[Function, Function] | None = None
+        self._openmp = openmp
 
     def function(self, bits: int) -> Function:
         """Return the C function whose indices have `bits`, built now if need be.
@@ -78,8 +79,7 @@ class CompiledC:
 
         source = print_c(self.program, index_bits=bits)
         library = compile_c(source, optimize=self.optimize, fast_math=self.fast_math)
-        if self.threads is not None:
-            self._team = _team_functions(library)
+        self._openmp = runtime_of(library)
         return library.function(symbol(self.program.name), argtypes(self.program), ctypes.c_int)
 
     def index_bits(self, plan: Plan) -> int:
@@ -102,25 +102,17 @@ class CompiledC:
         places = [a.ctypes.data for a in arrays]
         split = len(places) - self.workspaces
         arguments = (*places[:split], *scalars, *plan.sizes.values(), *places[split:])
-        status = function(*arguments) if self._team is None else self._limited(function, arguments)
+        threads = 1 if threads_are_lost() else self.threads
+        if self._openmp is None or threads is None:
+            status = function(*arguments)
+        else:
+            status = self._openmp.limited(threads, function, arguments)
         if status:
             raise LaunchError(
                 f"{self.program.name}(...)",
                 "no memory is left for its local buffers",
                 "pass smaller arrays, or fewer threads",
             )
-
-    def _limited(self, function: Function, arguments: tuple[Any, ...]) -> int:
-        """Call with this kernel's number of threads; other kernels keep theirs."""
-        assert self._team is not None
-        read, write = self._team
-        before = read()
-        write(self.threads)
-        try:
-            status: int = function(*arguments)
-        finally:
-            write(before)
-        return status
 
 
 def argtypes(program: kir.Program) -> list[Any]:
@@ -132,19 +124,6 @@ def argtypes(program: kir.Program) -> list[Any]:
 def _bits(value: Any, dtype: DType | None) -> Any:
     """Return a 16-bit float as its bits; any other value as it is."""
     return value if dtype is None else int(np.array(value, dtype.numpy).view(np.uint16))
-
-
-def _team_functions(library: Any) -> tuple[Function, Function] | None:
-    """Return OpenMP's functions that read and set the number of threads; None without OpenMP."""
-    from loopnest.errors import CompileError
-
-    try:
-        return (
-            library.function("omp_get_max_threads", (), ctypes.c_int),
-            library.function("omp_set_num_threads", (ctypes.c_int,), None),
-        )
-    except CompileError:
-        return None
 
 
 def build_together(programs: Sequence[kir.Program], optimize: int) -> list[CompiledC]:
@@ -160,8 +139,9 @@ def build_together(programs: Sequence[kir.Program], optimize: int) -> list[Compi
     renamed = [replace(p, name=f"{p.name}_{number}") for number, p in enumerate(programs)]
     texts = [print_c(p, index_bits=32, prelude=False) for p in renamed]
     library = compile_c("\n".join([c_prelude(32), *texts]), optimize=optimize)
+    openmp = runtime_of(library)
     result = []
     for program, own in zip(programs, renamed, strict=True):
         function = library.function(symbol(own.name), argtypes(program), ctypes.c_int)
-        result.append(CompiledC(program, optimize=optimize, built={32: function}))
+        result.append(CompiledC(program, optimize=optimize, built={32: function}, openmp=openmp))
     return result
