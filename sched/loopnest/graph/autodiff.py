@@ -32,7 +32,8 @@ def gradient(y: Node, xs: Sequence[Node], dy: Node | None = None) -> list[Node]:
 
     Integers, bools and comparisons end a path, as the condition of `where` does. Ties of `maximum`
     go to its first operand, those of a `max` reduction are shared, `relu` and `abs` have slope 0
-    at 0.
+    at 0. An extreme that is NaN is the element that is NaN, so that a NaN is never lost on the
+    way. ``a ** b`` has slope 0 in b where a is 0 and b >= 0, and NaN where a < 0.
 
     Raises:
         GraphError: an operand that is no float tensor, or a node on the way from xs to y whose op

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from loopnest.graph.gradients.common import (
     Contribution,
@@ -36,12 +37,12 @@ def _binary(rule: object) -> Rule:
 
 
 def _pow(node: Node, dy: Node, a: Node, b: Node) -> tuple[Node, Node]:
-    base = p.where(p.gt(a, 0), a, 1)  # a ** b is differentiable in b where a > 0
-    return p.mul(dy, _power_slope(a, b)), p.mul(dy, p.mul(node, p.log(base)))
+    flat = p.logical_and(p.eq(a, 0), p.ge(b, 0))  # 0 ** b does not change with b >= 0
+    return p.mul(dy, _power_slope(a, b)), p.mul(dy, p.where(flat, 0, p.mul(node, p.log(a))))
 
 
 def _power_slope(a: Node, b: Node) -> Node:
-    """Return b * a ** (b - 1), and 0 for b = 0 even where a is 0."""
+    """Return b * a ** (b - 1), and 0 for b = 0 whatever a is."""
     if b.op == "const" and b.value.size == 1:
         exponent = b.value.item()
         if exponent == 2:
@@ -49,19 +50,18 @@ def _power_slope(a: Node, b: Node) -> Node:
         if exponent == 1:
             return create.ones_like(a)
         return create.zeros_like(a) if not exponent else p.mul(p.pow(a, exponent - 1), exponent)
-    return p.mul(b, p.pow(a, p.where(p.eq(b, 0), 1, p.sub(b, 1))))
+    return p.where(p.eq(b, 0), 0, p.mul(b, p.pow(a, p.sub(b, 1))))
 
 
 def _clamp(node: Node, dy: Node, x: Node, lo: Node, hi: Node) -> tuple[Node, Node, Node]:
-    over = p.gt(p.maximum(x, lo), hi)
-    under = p.lt(x, lo)
-    below = p.where(over, 0, dy)
-    return p.where(under, 0, below), zero_where_not(under, below), zero_where_not(over, dy)
+    raised = p.maximum(x, lo)
+    below, over = _chosen(_first(p.le, raised, hi), dy)
+    return *_chosen(_first(p.ge, x, lo), below), over
 
 
 def _abs(node: Node, dy: Node) -> tuple[Node]:
     (x,) = node.inputs
-    return (p.where(p.gt(x, 0), dy, p.where(p.lt(x, 0), p.neg(dy), 0)),)
+    return (p.where(p.eq(x, 0), 0, p.where(p.lt(x, 0), p.neg(dy), dy)),)
 
 
 def _silu(x: Node, value: Node) -> Node:
@@ -104,7 +104,7 @@ _UNARY = {
 _WHOLE: dict[str, Rule] = {
     "neg": lambda node, dy: (p.neg(dy),),
     "abs": _abs,
-    "relu": lambda node, dy: (zero_where_not(p.gt(node, 0), dy),),
+    "relu": lambda node, dy: (p.where(p.le(node, 0), 0, dy),),
     "log": lambda node, dy: (p.div(dy, node.inputs[0]),),
     "log2": lambda node, dy: (p.div(dy, p.mul(node.inputs[0], _LN2)),),
     "sqrt": lambda node, dy: (p.div(p.mul(dy, 0.5), node),),
@@ -120,11 +120,16 @@ _SEVERAL = {
     "mod": lambda node, dy, a, b: (dy, p.mul(dy, p.div(p.sub(node, a), b))),  # -floor(a / b)
     "pow": _pow,
     "fma": lambda node, dy, a, b, c: (p.mul(dy, b), p.mul(dy, a), dy),
-    "maximum": lambda node, dy, a, b: _chosen(p.ge(a, b), dy),
-    "minimum": lambda node, dy, a, b: _chosen(p.le(a, b), dy),
+    "maximum": lambda node, dy, a, b: _chosen(_first(p.ge, a, b), dy),
+    "minimum": lambda node, dy, a, b: _chosen(_first(p.le, a, b), dy),
     "clamp": _clamp,
     "where": lambda node, dy, cond, a, b: (None, *_chosen(cond, dy)),
 }
+
+
+def _first(order: Callable[[Node, Node], Node], a: Node, b: Node) -> Node:
+    """Whether the first operand is the extreme one: by `order`, or as the first that is NaN."""
+    return p.logical_or(order(a, b), p.isnan(a))
 
 
 def _chosen(cond: Node, dy: Node) -> tuple[Node, Node]:

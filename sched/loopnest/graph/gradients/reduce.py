@@ -44,11 +44,12 @@ def _variance(node: Node, dy: Node) -> tuple[Node | None]:
 
 @register_attr(("max", "min"), "gradient")
 def _extreme(node: Node, dy: Node) -> tuple[Node]:
-    """Share dy evenly among the elements that are the extreme one."""
+    """Share dy evenly among the elements that are the extreme one, or those that are NaN."""
     (x,) = node.inputs
-    chosen = p.eq(x, spread(node, node))
-    count = reduce.sum(p.cast(chosen, x.dtype), node.attrs["axis"], keepdims=True)
-    return (p.where(chosen, p.div(spread(dy, node), count), 0),)
+    chosen = p.logical_or(p.eq(x, spread(node, node)), p.isnan(x))
+    count = reduce.sum(p.cast(chosen, x.dtype.compute), node.attrs["axis"], keepdims=True)
+    share = p.cast(p.div(spread(dy, node), count), x.dtype)
+    return (p.where(chosen, share, 0),)
 
 
 @register_attr("prod", "gradient")

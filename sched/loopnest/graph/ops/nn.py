@@ -132,10 +132,13 @@ def cross_entropy(logits: Operand, labels: Operand) -> Node:
         raise GraphError(subject, "the logits have no axis", "the last axis is that of classes")
     if target.dtype.is_integer and target.shape == data.shape[:-1]:
         classes = iota(data.shape[-1], dtype=target.dtype)
-        target = p.cast(p.eq(expand_dims(target, -1), classes), data.dtype)
-    if target.shape != data.shape:
+        own = p.eq(expand_dims(target, -1), classes)
+        picked = p.where(own, log_softmax(data), 0)  # other classes may have probability 0
+    elif target.shape == data.shape:
+        picked = p.mul(target, log_softmax(data))
+    else:
         raise GraphError(subject, "labels do not fit", "probabilities […, classes] or integers […]")
-    return p.neg(mean(sum(p.mul(target, log_softmax(data)), axis=-1)))
+    return p.neg(mean(sum(picked, axis=-1)))
 
 
 def _along(op: str, x: Operand, axis: int) -> Node:

@@ -184,8 +184,14 @@ def _least(dtype: Any) -> Any:
 
 
 def _places(x: Any, attrs: Attrs) -> Any:
-    """Return, for each window, which of its elements is the (first) largest: [N, C, 1, OH, OW]."""
-    return np.argmax(_windows(x, attrs, _least(x.dtype)), axis=2, keepdims=True)
+    """Return, for each window, which of its elements is the (first) largest: [N, C, 1, OH, OW].
+
+    NaN is the largest; the padding never is, even where all elements are -inf.
+    """
+    found = _windows(x, attrs, _least(x.dtype))
+    largest = (found == np.max(found, axis=2, keepdims=True)) | (found != found)
+    inside = _windows(np.ones((1, 1, *x.shape[2:]), np.bool_), attrs, False)
+    return np.argmax(largest & inside, axis=2, keepdims=True)
 
 
 def _max(node: Node, x: Any) -> Any:
