@@ -5,10 +5,12 @@
 --blocks 24         residual blocks of two layers each; 24 make the 50-layer network
 --repeat 5          runs of each step, of which the fastest counts
 --limit 1.0         seconds that fusion's partition may take; exit 1 beyond
+--growth 3          double the network so often, and print by which power of the nodes cse grows
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -29,11 +31,15 @@ from loopnest.graph.passes.indexed_graph import forward_graph
 @click.option("--blocks", default=24, help="Residual blocks.")
 @click.option("--repeat", default=5, help="Runs of each step.")
 @click.option("--limit", default=1.0, help="Seconds of the partition.")
-def main(blocks: int, repeat: int, limit: float) -> None:
+@click.option("--growth", default=0, help="Doublings of the network, for cse alone.")
+def main(blocks: int, repeat: int, limit: float, growth: int) -> None:
     """Print a table of steps."""
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
     from graph.seeds import residual_network
 
+    if growth:
+        Console().print(_growth([residual_network(blocks << i) for i in range(growth + 1)]))
+        return
     graph = residual_network(blocks)
     table = Table("step", "milliseconds", "result", title=f"{len(graph.nodes)} nodes")
     spent: dict[str, float] = {}
@@ -48,6 +54,30 @@ def main(blocks: int, repeat: int, limit: float) -> None:
 Step = tuple[str, Callable[[], object], Callable[..., str]]
 
 
+def _growth(graphs: list[G.Graph]) -> Table:
+    """Return a table of cse on larger and larger graphs, without and with a budget."""
+    table = Table("nodes", "no budget, s", "exponent", "half of the bytes, s", "exponent")
+    before: list[float] = []
+    for graph in graphs:
+        forward, backward = _halves(graph)
+        seconds, ledger = _fastest(lambda f=forward, b=backward: G.cse(f, b)[2], 1)
+        half, _ = _fastest(_budgeted(forward, backward, ledger.bytes_stashed // 2), 1)
+        now = [len(graph.nodes), seconds, half]
+        powers = ["", ""]
+        if before:
+            more = math.log(now[0] / before[0])
+            powers = [f"{math.log(now[i] / before[i]) / more:.2f}" for i in (1, 2)]
+        table.add_row(str(now[0]), f"{seconds:.2f}", powers[0], f"{half:.2f}", powers[1])
+        before = now
+    return table
+
+
+def _halves(graph: G.Graph) -> tuple[G.Graph, G.Graph]:
+    """Return the forward and the backward of a graph whose first output is the loss."""
+    forward = G.Graph(graph.inputs, graph.outputs[:1], "forward")
+    return forward, G.Graph(graph.inputs, graph.outputs[1:], "backward")
+
+
 def _steps(graph: G.Graph) -> Iterator[Step]:
     ops = forward_graph(graph)
     yield "forward graph", lambda: forward_graph(graph), lambda found: f"{len(found)} ops"
@@ -57,8 +87,7 @@ def _steps(graph: G.Graph) -> Iterator[Step]:
     yield "FuseOps, structure known", lambda: G.FuseOps()(graph), _functions
     yield "Distribute", lambda: _law(G.Distribute(), graph), str
     yield "Distribute, regrouping", lambda: _law(G.Distribute(reassociate=True), graph), str
-    forward = G.Graph(graph.inputs, graph.outputs[:1], "forward")
-    backward = G.Graph(graph.inputs, graph.outputs[1:], "backward")
+    forward, backward = _halves(graph)
     _, _, whole = G.cse(forward, backward)
     yield "cse, no budget", lambda: G.cse(forward, backward)[2], _summary
     for share in (0.75, 0.5, 0.25):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from itertools import combinations
 from random import Random
 
@@ -15,7 +17,14 @@ from graph import seeds
 from graph.random_graphs import Sample, samples
 from loopnest.graph.cse_across import Ledger
 from loopnest.graph.minimum_cut import minimum_cut
-from loopnest.graph.stash_choice import Problem, choose, evaluate
+from loopnest.graph.stash_choice import (
+    Problem,
+    _filled,
+    _savings,
+    choose,
+    closed_flops,
+    evaluate,
+)
 
 
 def run_both(
@@ -313,3 +322,67 @@ def test_minimum_cuts_agree_with_all_cuts(seed: int) -> None:
     value, side = minimum_cut(count, edges, 0, count - 1)
     assert (value, capacity(side)) == (least, least)
     assert side == set.intersection(*[each for each in sides if capacity(each) == least])
+
+
+@st.composite
+def problems(draw):
+    """Random values on values before them, as `stash_choice` takes them."""
+    count = draw(st.integers(1, 24))
+    operands = [
+        sorted(draw(st.sets(st.integers(0, i - 1), max_size=3))) if i else [] for i in range(count)
+    ]
+    numbers = st.lists(st.integers(0, 9), min_size=count, max_size=count)
+    keepable = draw(st.lists(st.booleans(), min_size=count, max_size=count))
+    required = draw(st.sets(st.integers(0, count - 1), min_size=1))
+    flops, sizes = draw(numbers), [size + 1 for size in draw(numbers)]
+    return Problem(operands, flops, sizes, keepable, frozenset(required))
+
+
+@hypothesis.settings(deadline=None, max_examples=200)
+@hypothesis.given(problems())
+def test_what_a_value_takes_is_what_computing_it_alone_takes(problem):
+    alone = [
+        evaluate(replace(problem, required=frozenset([value])), ()).flops
+        for value in range(len(problem.flops))
+    ]
+    assert closed_flops(problem) == alone
+
+
+@hypothesis.settings(deadline=None, max_examples=200)
+@hypothesis.given(problems(), st.integers(0, 60), st.data())
+def test_filling_a_budget_is_trying_value_after_value(problem, budget, data):
+    keepable = [i for i, can in enumerate(problem.keepable) if can]
+    kept = data.draw(st.sets(st.sampled_from(keepable))) if keepable else set()
+    first = evaluate(problem, kept)
+    saved = _savings(problem, first)
+    for value in first.computed:
+        assert saved[value] == first.flops - evaluate(problem, first.kept | {value}).flops
+    best = first
+    open_ = [v for v in sorted(first.computed) if problem.keepable[v]]
+    small = [v for v in open_ if problem.bytes[v] + first.bytes <= budget]
+    for value in sorted(small, key=lambda v: saved[v] / problem.bytes[v], reverse=True):
+        trial = evaluate(problem, best.kept | {value})
+        if trial.bytes <= budget and (trial.flops, trial.bytes) < (best.flops, best.bytes):
+            best = trial
+    assert _filled(problem, first, (), budget) == best
+
+
+def test_a_long_chain_takes_time_in_proportion():
+    """Steps are counted, not seconds: values that a walk visits again are the quadratic part."""
+    count = 4000
+    operands = [[i - 1] if i else [] for i in range(count)]
+    ones = [1] * count
+    problem = Problem(operands, ones, ones, [True] * count, frozenset([count - 1]))
+    calls = 0
+
+    def counted(frame, event, argument):
+        nonlocal calls
+        calls += event == "c_call"
+
+    sys.setprofile(counted)
+    try:
+        total = closed_flops(problem)
+    finally:
+        sys.setprofile(None)
+    assert total == list(range(1, count + 1))
+    assert calls < 20 * count

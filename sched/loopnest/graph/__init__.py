@@ -16,7 +16,7 @@ Who imports whom, lowest first; a row imports rows above it.
 | 2 | `ops/` by family: `operands` · `windows`, then the families |
 | 3 | `printer`, then `parser`; `gradients/` (one attribute an op), then `autodiff`; `cost` |
 | 4 | passes |
-| 5 | `find` · `explain` · `show` · `minimum_cut`, then `stash_choice`, then `cse_across` |
+| 5 | `find` · `explain` · `show` · `minimum_cut` · `dominator_tree`, `stash_choice`, `cse_across` |
 
 Operators of `Node` hand over to `ops`, and `Graph.__str__` to `printer`, inside their bodies, since
 users call them on the object. `loopnest` itself never imports this package.

@@ -23,7 +23,7 @@ from loopnest.graph.passes.auto_inline import inlined
 from loopnest.graph.passes.numbering import Numbering
 from loopnest.graph.passes.purity import has_state, is_pure
 from loopnest.graph.rewrite import substitute
-from loopnest.graph.stash_choice import Problem, choose, evaluate
+from loopnest.graph.stash_choice import Problem, choose, closed_flops, evaluate
 from loopnest.graph.state import assignments, check_state
 
 
@@ -309,19 +309,19 @@ class _Common:
         taken = {x.name for x in (*self.forward.inputs, *self.backward.inputs)}
         names = (name for name in map("stash{}".format, range(10**9)) if name not in taken)
         outputs = {self.numbers[x] for x in self.forward.outputs}
+        alone = closed_flops(self.problem)
         found: list[Candidate] = []
         for number, node in self.sources.items():
             if number not in place:
                 continue
             i = place[number]
-            alone = evaluate(_alone(self.problem, i), ())
-            if not alone.flops:
+            if not alone[i]:
                 continue
             stashed = i in self.choice.kept
             again = self.problem.flops[i] if i in self.choice.computed else 0
             size, name = self.problem.bytes[i], next(names) if stashed else ""
             is_output = number in outputs
-            found.append(Candidate(node, size, alone.flops, stashed, name, again, is_output))
+            found.append(Candidate(node, size, alone[i], stashed, name, again, is_output))
         return found
 
 
@@ -330,13 +330,6 @@ def _unfit(node: Node, assigned: set[str]) -> bool:
     if node.op == "variable":
         return node.attrs["variable"] in assigned
     return node.op == "assign" or not is_pure(node) or (node.op == "fused" and has_state(node))
-
-
-def _alone(problem: Problem, value: int) -> Problem:
-    """Return the problem of computing one value."""
-    return Problem(
-        problem.operands, problem.flops, problem.bytes, problem.keepable, frozenset([value])
-    )
 
 
 def _placeholder(each: Candidate) -> Node:

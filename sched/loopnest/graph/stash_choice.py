@@ -16,10 +16,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from loopnest.graph.dominator_tree import DominatorTree
 from loopnest.graph.minimum_cut import INFINITE, minimum_cut
 
 _LIMIT = 200_000
 """The search gives up after so many partial choices."""
+_REMEMBERED = 16
+"""Sets of up to so many values are remembered by `closed_flops`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,19 +151,101 @@ def _total(choice: Choice, flops: int, bytes_: int) -> int:
 
 def _filled(problem: Problem, choice: Choice, more: Iterable[int], budget: int) -> Choice:
     """Return `choice` with further values kept, those first that save most for a byte."""
-
-    def gain(value: int) -> float:
-        alone = evaluate(problem, choice.kept | {value})
-        return (choice.flops - alone.flops) / max(problem.bytes[value], 1)
-
-    first = choice
-    open_ = [v for v in sorted(first.computed | set(more)) if problem.keepable[v]]
+    saved = _savings(problem, choice)
+    open_ = [v for v in sorted(choice.computed | set(more)) if problem.keepable[v]]
     small = [v for v in open_ if problem.bytes[v] + choice.bytes <= budget]
-    for value in sorted(small, key=gain, reverse=True):
-        trial = evaluate(problem, choice.kept | {value})
-        if trial.bytes <= budget and (trial.flops, trial.bytes) < (choice.flops, choice.bytes):
-            choice = trial
-    return choice
+    needs = _Needs(problem, choice)
+    for value in sorted(small, key=lambda v: saved[v] / max(problem.bytes[v], 1), reverse=True):
+        needs.keep(value, budget)
+    return evaluate(problem, needs.kept)
+
+
+def _savings(problem: Problem, choice: Choice) -> list[int]:
+    """Return the operations that keeping each value alone, beside those of a choice, would save.
+
+    That are its own and those of all that is computed for it alone: what it dominates on the ways
+    from the required values to their operands.
+    """
+    count = len(problem.flops)
+    users: list[list[int]] = [[] for _ in range(count)]
+    for user in choice.computed:
+        for operand in problem.operands[user]:
+            users[operand].append(user)
+    tree = DominatorTree(count)
+    saved = [0] * count
+    for value in reversed(range(count)):
+        if value in problem.required:
+            tree.add(value, ())
+        elif users[value]:
+            tree.add(value, users[value])
+    for value in sorted(choice.computed):  # operands first: those are lower in the tree
+        saved[value] += problem.flops[value]
+        above = tree.parent(value)
+        if above is not None:
+            saved[above] += saved[value]
+    return saved
+
+
+class _Needs:
+    """What is needed while values are kept one after the other, by counts of users."""
+
+    def __init__(self, problem: Problem, choice: Choice) -> None:
+        self.problem = problem
+        self.kept, self.computed, self.bytes = set(choice.kept), set(choice.computed), choice.bytes
+        self.users = [int(i in problem.required) for i in range(len(problem.flops))]
+        for user in choice.computed:
+            for operand in problem.operands[user]:
+                self.users[operand] += 1
+
+    def keep(self, value: int, budget: int) -> None:
+        """Keep a value if that saves operations, or bytes for the same, within the budget."""
+        if value not in self.computed:
+            return
+        problem, dropped, touched = self.problem, [], []
+        pending = list(problem.operands[value])
+        while pending:
+            operand = pending.pop()
+            touched.append(operand)
+            self.users[operand] -= 1
+            if not self.users[operand]:
+                dropped.append(operand)
+                if operand in self.computed:
+                    pending += problem.operands[operand]
+        freed = self.kept.intersection(dropped)
+        size = self.bytes + problem.bytes[value] - sum(problem.bytes[x] for x in freed)
+        less = problem.flops[value] + sum(problem.flops[x] for x in dropped if x not in freed)
+        if size <= budget and (-less, size) < (0, self.bytes):
+            self.kept = (self.kept - freed) | {value} if freed else self.kept
+            self.kept.add(value)
+            self.computed.difference_update(dropped, (value,))
+            self.bytes = size
+        else:
+            for operand in touched:
+                self.users[operand] += 1
+
+
+def closed_flops(problem: Problem) -> list[int]:
+    """Return the operations of each value with all that it needs, if nothing is kept.
+
+    What a set of values needs is the last of them and what the rest and its operands need. These
+    sets are remembered, so that a walk ends where another has been: at the end of a layer.
+    """
+    known: dict[frozenset[int], int] = {frozenset(): 0}
+    found: list[int] = []
+    for value in range(len(problem.flops)):
+        trail: list[tuple[frozenset[int], int]] = []
+        state = frozenset((value,))
+        while state not in known:
+            last = max(state)
+            trail.append((state, problem.flops[last]))
+            state = (state - {last}).union(problem.operands[last])
+        total = known[state]
+        for state, work in reversed(trail):
+            total += work
+            if len(state) <= _REMEMBERED:
+                known[state] = total
+        found.append(total)
+    return found
 
 
 _Kept: TypeAlias = "tuple[int, _Kept] | None"
