@@ -381,11 +381,11 @@ def test_threads_holds_for_one_kernel_only():
     fn = compile(f, target="c", threads=1)
     x = np.arange(1000, dtype=F)
     np.testing.assert_array_equal(fn(x), x + x)
-    team = fn._executable._team
-    if team is not None:
-        before = team[0]()
+    openmp = fn._executable._openmp
+    if openmp is not None:
+        before = openmp.read()
         fn(x)
-        assert team[0]() == before
+        assert openmp.read() == before
 
 
 @pytest.mark.skipif("c" not in TARGETS, reason="no C compiler")
