@@ -7,6 +7,7 @@ from loopnest.expr import (
     FALSE,
     ONE,
     ZERO,
+    Arg,
     Const,
     Index,
     LaunchIndex,
@@ -149,7 +150,7 @@ def row_sum(threads=128):
     ]
     sums = Collective(
         "sum", (whole,), (Load(part, (ZERO,)),), (PT.block_x,), (zero,),
-        lambda a, b: (add(a[0], b[0]),), tuple(body),
+        (add(Arg(0, F32), Arg(1, F32)),), tuple(body),
     )  # fmt: skip
     strips = op("ceildiv", Symbol("D"), integer(threads))
     statements = [

@@ -25,6 +25,7 @@ from loopnest.expr import (
     Symbol,
     cast,
     integer,
+    two_sides,
 )
 
 _INFIX = {
@@ -178,12 +179,13 @@ class _Parser:
         names, name, args, dims = re.fullmatch(r"(.*?) = (\w+)\((.*)\) over (.*):", line).groups()
         args = tuple(self.expr(part) for part in _parts(args))
         op, start = _REDUCERS.get(name, ("", 0))  # others print, but do not combine
+        one, other = two_sides([a.dtype for a in args])
         body = self.body(indent + 2)
         return kir.Collective(
             name, tuple(self.scope.names[n] for n in _parts(names)), args,
             tuple(ParallelType(d) for d in _parts(dims)),
             tuple(Const(start, a.dtype) for a in args),
-            lambda a, b: tuple(_op(op, pair) for pair in zip(a, b, strict=True)), body,
+            tuple(_op(op, pair) for pair in zip(one, other, strict=True) if op), body,
         )  # fmt: skip
 
     def allocate_or_store(self, line):

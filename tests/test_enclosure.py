@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import loopnest as ln
-from loopnest.definition import Reducer
 from loopnest.dtypes import DType
 from loopnest.enclosure.accuracy import (
     ACCURACY,
@@ -31,6 +30,7 @@ from loopnest.expr import OPS, Arg, Const, Expr, Op, cast
 from loopnest.interpreter.scalar import apply, convert
 from loopnest.numeric import held
 from loopnest.ops import reducers
+from loopnest.ops.reducers import Family
 
 Array = np.ndarray[Any, Any]
 REFERENCE, FAST_MATH = Arithmetic(reference=True), Arithmetic(fast_math=True)
@@ -61,7 +61,7 @@ def test_every_operation_of_floats_has_a_range_and_an_accuracy() -> None:
 
 
 def test_every_reducer_has_a_fold() -> None:
-    names = {r.name for r in vars(reducers).values() if isinstance(r, Reducer)}
+    names = {r.name for r in vars(reducers).values() if isinstance(r, Family)}
     assert set(FOLDS) == names
 
 
@@ -350,7 +350,7 @@ def orders(count: int, rng: np.random.Generator) -> list[list[Any]]:
 
 
 def folded_in(
-    reducer: Reducer, dtype: DType, parts: Sequence[Array], tree: Any, single: bool = False
+    family: Family, dtype: DType, parts: Sequence[Array], tree: Any, single: bool = False
 ) -> list[Array]:
     """Fold rows of elements in one order, in the arithmetic of `dtype` itself.
 
@@ -358,20 +358,21 @@ def folded_in(
     """
     if not isinstance(tree, tuple):
         return [part[:, tree] for part in parts]
-    left, right = (folded_in(reducer, dtype, parts, side, single) for side in tree)
-    types = component_types(reducer, dtype)
+    left, right = (folded_in(family, dtype, parts, side, single) for side in tree)
+    types = component_types(family, dtype)
     args: list[Expr] = [Arg(n, t) for n, t in enumerate((*types, *types))]
     count = len(types)
     values = dict(zip(args, [*left, *right], strict=True))
     if single and not isinstance(tree[1], tuple):
         args[-1] = Const(1, ln.int64)
     return [
-        native(expr, values) for expr in reducer.combine(tuple(args[:count]), tuple(args[count:]))
+        native(expr, values)
+        for expr in family.of(*types).combine(tuple(args[:count]), tuple(args[count:]))
     ]
 
 
-def component_types(reducer: Reducer, dtype: DType) -> tuple[DType, ...]:
-    return (dtype, dtype, ln.int64) if reducer.components == 3 else (dtype,)
+def component_types(family: Family, dtype: DType) -> tuple[DType, ...]:
+    return (dtype, dtype, ln.int64) if family is reducers.WELFORD else (dtype,)
 
 
 def native(root: Expr, values: dict[Expr, Array]) -> Array:
@@ -412,13 +413,13 @@ FLOAT_REDUCERS = (reducers.SUM, reducers.PROD, reducers.MAX, reducers.MIN, reduc
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [ln.float32, ln.float64])
-@pytest.mark.parametrize("reducer", FLOAT_REDUCERS, ids=lambda r: r.name)
+@pytest.mark.parametrize("family", FLOAT_REDUCERS, ids=lambda r: r.name)
 @pytest.mark.parametrize("inexact", [False, True])
 def test_every_order_lies_in_the_enclosure(
-    reducer: Reducer, dtype: DType, kind: str, inexact: bool
+    family: Family, dtype: DType, kind: str, inexact: bool
 ) -> None:
     rng = np.random.default_rng(5)
-    types = component_types(reducer, dtype)
+    types = component_types(family, dtype)
     for count in (2, 3, 17, 60):
         points = rows(kind, dtype, rng, count)
         if inexact:
@@ -431,13 +432,13 @@ def test_every_order_lies_in_the_enclosure(
         ones = np.ones(points.shape, np.int64)
         enclosed = [elements, zero, exact(ones)][: len(types)]
         natives = [points, points - points, ones][: len(types)]
-        totals = fold_values(reducer, types, [e.value for e in enclosed])
-        found = fold(reducer.name, enclosed, totals, dtype, STANDARD)
-        ways = (False, True) if reducer is reducers.WELFORD else (False,)
+        totals = fold_values(family.of(*types), [e.value for e in enclosed])
+        found = fold(family.name, enclosed, totals, dtype, STANDARD)
+        ways = (False, True) if family is reducers.WELFORD else (False,)
         for tree, single in product(orders(count, rng), ways):
-            results = folded_in(reducer, dtype, natives, tree, single)
+            results = folded_in(family, dtype, natives, tree, single)
             for component, result in zip(found, results, strict=True):
-                require(component, result, [points], f"{reducer.name} of {kind}")
+                require(component, result, [points], f"{family.name} of {kind}")
 
 
 def test_sum_bound_is_that_of_the_worst_order() -> None:
@@ -482,7 +483,7 @@ def test_variance_of_a_large_mean_is_bounded_by_the_spread() -> None:
     values = np.float32(100 + rng.normal(size=(1, 1024))).astype(np.float64)
     parts = [exact(values), exact(values * 0), exact(np.ones(values.shape, np.int64))]
     totals = fold_values(
-        reducers.WELFORD, (ln.float32, ln.float32, ln.int64), [p.value for p in parts]
+        reducers.WELFORD.of(ln.float32, ln.float32, ln.int64), [p.value for p in parts]
     )
     mean, spread, count = fold("welford", parts, totals, ln.float32, STANDARD)
     assert mean.bound[0] < 600 * 2.0**-24 * 200

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
 
 import loopnest as ln
-from loopnest.definition import Reducer
 from loopnest.expr import Arg, Const, Op, walk
 from loopnest.numeric import evaluate_expr
 from loopnest.ops import reducers
+from loopnest.ops.reducers import Family
 from math_run import FLOATS, TYPES, assert_equal, define, of_type, run, wide
 
 REFERENCE: dict[str, Callable[..., Any]] = {
@@ -230,7 +230,7 @@ def test_welford_is_one_definition_of_three_tensors() -> None:
     assert definition.reducer is not None
     assert all(part.definition is definition for part in parts)
     assert definition.outputs == parts == parts[1].siblings
-    assert definition.reducer.components == 3
+    assert len(definition.reducer.identity) == 3
     assert x.consumers == parts
 
 
@@ -267,22 +267,23 @@ def test_broadcast_axis_beside_a_reduced_one_is_reduced_with_it() -> None:
 VALUES = [0.0, 1.5, -2.0, float("inf"), float("-inf"), float("nan"), 1e300, -1e-300]
 
 
-@pytest.mark.parametrize("reducer", [
+@pytest.mark.parametrize("family", [
     *(reducers.SUM, reducers.PROD, reducers.MAX, reducers.MIN, reducers.ANY, reducers.ALL),
     reducers.WELFORD,
-], ids=lambda reducer: reducer.name)  # fmt: skip
-def test_identity_is_neutral_exactly(reducer: Reducer) -> None:
-    if reducer is reducers.WELFORD:
+], ids=lambda family: family.name)  # fmt: skip
+def test_identity_is_neutral_exactly(family: Family) -> None:
+    if family is reducers.WELFORD:
         types = (ln.float64, ln.float64, ln.int64)
         spread = [0.0, 2.5, 1.0, np.nan, np.nan, np.nan, 3.0, 0.0]
         parts = [np.array(VALUES), np.array(spread), np.array([1, 2, 7, 1, 3, 1, 49, 10**9])]
-    elif reducer in (reducers.ANY, reducers.ALL):
+    elif family in (reducers.ANY, reducers.ALL):
         types, parts = (ln.bool,), [np.array([True, False])]
     else:
         types, parts = (ln.float64,), [np.array(VALUES)]
     left = tuple([Arg(n, dtype) for n, dtype in enumerate(types)])
-    identity = reducer.identity(types)
-    assert len(left) == len(identity) == reducer.components
+    reducer = family.of(*types)
+    identity = reducer.identity
+    assert reducer.types == types
     env = dict(zip(left, parts, strict=True))
     with np.errstate(all="ignore"):
         for folded in (reducer.combine(left, identity), reducer.combine(identity, left)):
@@ -297,7 +298,7 @@ def test_welford_takes_a_single_element_with_one_division() -> None:
     left = tuple([Arg(n, dtype) for n, dtype in enumerate(types)])
     x = Arg(3, ln.float64)
     element = (x, Op("sub", (x, x), ln.float64), Const(1, ln.int64))
-    folded = reducers.WELFORD.combine(left, element)
+    folded = reducers.WELFORD.of(*types).combine(left, element)
     found = {n for value in folded for n in walk(value) if isinstance(n, Op)}
     assert sorted(n.op for n in found if n.op in ("div", "where", "max", "eq")) == ["div"]
     start = dict(zip(left, (0.0, 0.0, 0), strict=True)) | {x: np.array(VALUES)}

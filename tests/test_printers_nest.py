@@ -9,7 +9,7 @@ import pytest
 from loopnest import dtypes
 from loopnest.buffers import Buffer
 from loopnest.enums import Memory, ParallelType
-from loopnest.expr import ONE, ZERO, Load, Local, integer
+from loopnest.expr import ONE, ZERO, Arg, Load, Local, integer
 from loopnest.kir import (
     Allocate,
     Arrive,
@@ -47,7 +47,7 @@ def test_statements_of_several_threads():
     body = (Let(offered, load), Shuffle(taken, offered, "xor", integer(16)))
     dims = (ParallelType.block_x,)
     nodes = (
-        Collective("sum", (taken,), (load,), dims, (ZERO,), lambda a, b: a, body),
+        Collective("sum", (taken,), (load,), dims, (ZERO,), (Arg(0, load.dtype),), body),
         Barrier("warp"),
         Arrive(last, count, (ZERO,), integer(8)),
     )

@@ -3,17 +3,17 @@
 One class serves every operation. A template in the scalar language gives the value of each output
 at an element (`Arg(i)` is producer i there, `Coordinate(d)` the element's index); an axis map says
 which root axis of the output each logical axis of a producer is; a reducer, if any, folds the
-template over the reduction axes.
+template over the reduction axes. All of it is data: no definition holds a function.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from loopnest.dtypes import DType
-from loopnest.expr import Arg, Const, Expr, substitute
+from loopnest.expr import Arg, Const, Expr, instantiate, substitute
 
 if TYPE_CHECKING:
     from loopnest.tensor import TensorView
@@ -21,24 +21,40 @@ if TYPE_CHECKING:
 AxisMap: TypeAlias = "tuple[int | None, ...]"
 """For each logical axis of a producer its root axis in the consumer; None where squeezed."""
 
-Combine: TypeAlias = Callable[[tuple[Expr, ...], tuple[Expr, ...]], tuple[Expr, ...]]
 
-
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, slots=True)
 class Reducer:
     """How a reduction folds, as data: the same for a thread, a warp, a block and a grid.
 
+    A partial result has n components, one a output (Welford: mean, variance, count). In the
+    templates `Arg(k)` is component k of the one partial result, `Arg(n + k)` that of the other.
+
     Args:
         name: "sum", "max", "welford"…
-        components: how many values a partial result has (Welford: mean, variance, count).
-        identity: the neutral partial result, given the components' types.
-        combine: folds two partial results, given as expressions of the components' types.
+        identity: the neutral partial result, a literal a component.
+        combination: the components of two partial results in one, a template each.
+        literals: components of the other partial result for which there is a cheaper form, None
+            where any value will do; empty where there is none.
+        special: the templates of that form.
     """
 
     name: str
-    components: int
-    identity: Callable[[tuple[DType, ...]], tuple[Const, ...]]
-    combine: Combine
+    identity: tuple[Const, ...]
+    combination: tuple[Expr, ...]
+    literals: tuple[Const | None, ...] = ()
+    special: tuple[Expr, ...] = ()
+
+    @property
+    def types(self) -> tuple[DType, ...]:
+        """The types of the components."""
+        return tuple([value.dtype for value in self.identity])
+
+    def combine(self, one: tuple[Expr, ...], other: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Return the components of two partial results in one."""
+        assert self.types == tuple([value.dtype for value in one])
+        fits = [known in (None, found) for known, found in zip(self.literals, other, strict=False)]
+        cheaper = bool(fits) and all(fits)
+        return instantiate(self.special if cheaper else self.combination, one, other)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

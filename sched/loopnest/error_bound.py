@@ -18,7 +18,7 @@ from loopnest.enclosure.folds import fold
 from loopnest.enclosure.intervals import Enclosure, exact, flushed, narrowed
 from loopnest.enclosure.rules import enclose
 from loopnest.errors import LaunchError
-from loopnest.evaluate import Oracle, Places, Result, Types, fold_values
+from loopnest.evaluate import Oracle, Places, Result, fold_values
 from loopnest.expr import Expr
 from loopnest.fusion import Fusion
 from loopnest.numeric import Values, held
@@ -129,9 +129,9 @@ class _Enclosures(Oracle[Enclosure]):
     def viewed(self, value: Enclosure, view: Callable[[Values], Values]) -> Enclosure:
         return value.viewed(view)
 
-    def folded(self, reducer: Reducer, types: Types, parts: Sequence[Enclosure]) -> list[Enclosure]:
-        totals = fold_values(reducer, types, [part.value for part in parts])
-        return fold(reducer.name, parts, totals, types[0], self.arithmetic)
+    def folded(self, reducer: Reducer, parts: Sequence[Enclosure]) -> list[Enclosure]:
+        totals = fold_values(reducer, [part.value for part in parts])
+        return fold(reducer.name, parts, totals, reducer.types[0], self.arithmetic)
 
     def defined(self, value: Enclosure, dtype: DType) -> Enclosure:
         return narrowed(value, dtype, self.arithmetic) if dtype.is_half else value

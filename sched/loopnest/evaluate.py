@@ -19,13 +19,12 @@ from loopnest.definition import AxisMap, Definition, Reducer
 from loopnest.domain import IterDomain, TensorDomain, transforms_between
 from loopnest.dtypes import DType
 from loopnest.errors import LaunchError
-from loopnest.expr import Arg, Coordinate, Expr, Index
+from loopnest.expr import Arg, Coordinate, Expr, Index, two_sides
 from loopnest.fusion import Fusion
 from loopnest.numeric import Values, evaluate_expr, held, rounded, stored
 from loopnest.simplify import Simplifier
 from loopnest.tensor import TensorView
 
-Types: TypeAlias = tuple[DType, ...]
 Result: TypeAlias = "npt.NDArray[Any] | tuple[npt.NDArray[Any], ...]"
 
 
@@ -137,7 +136,7 @@ class Oracle(ABC, Generic[V]):
         """Return `value` with its elements moved by `view`."""
 
     @abstractmethod
-    def folded(self, reducer: Reducer, types: Types, parts: Sequence[V]) -> list[V]:
+    def folded(self, reducer: Reducer, parts: Sequence[V]) -> list[V]:
         """Return the components of a reduction, with their last axis folded away."""
 
     @abstractmethod
@@ -188,10 +187,9 @@ class Oracle(ABC, Generic[V]):
             self.viewed(self.expression(value, env), lambda a: np.broadcast_to(a, shape))
             for value in definition.values
         ]
-        types = tuple([value.dtype for value in definition.values])
         reducer = definition.reducer
         if domain.rfactor != domain.root:
-            fill = reducer.identity(types) if reducer else None
+            fill = reducer.identity if reducer else None
             empty = [evaluate_expr(c, {}) for c in fill] if fill else [np.asarray(0)] * len(parts)
             where = self._places(domain)
             shape = self.shape(domain.rfactor)
@@ -201,7 +199,7 @@ class Oracle(ABC, Generic[V]):
             ]
         if reducer is None:
             return parts
-        return self._reduced(reducer, types, domain.rfactor, shape, parts)
+        return self._reduced(reducer, domain.rfactor, shape, parts)
 
     def shape(self, axes: Sequence[IterDomain]) -> tuple[int, ...]:
         """Return how many coordinates along each axis are evaluated."""
@@ -260,7 +258,6 @@ class Oracle(ABC, Generic[V]):
     def _reduced(
         self,
         reducer: Reducer,
-        types: Types,
         axes: Sequence[IterDomain],
         shape: tuple[int, ...],
         parts: Sequence[V],
@@ -272,10 +269,10 @@ class Oracle(ABC, Generic[V]):
         flat = (*[shape[place] for place in kept], count)
         order = (*kept, *folded)
         if count == 0:
-            neutral = [(evaluate_expr(c, {}), c.dtype) for c in reducer.identity(types)]
+            neutral = [(evaluate_expr(c, {}), c.dtype) for c in reducer.identity]
             return [self.given(np.full(flat[:-1], value), dtype) for value, dtype in neutral]
         now = [self.viewed(p, lambda a: np.transpose(a, order).reshape(flat)) for p in parts]
-        return self.folded(reducer, types, now)
+        return self.folded(reducer, now)
 
 
 def _placed(
@@ -302,18 +299,18 @@ class _Values(Oracle[Values]):
     def viewed(self, value: Values, view: Callable[[Values], Values]) -> Values:
         return view(value)
 
-    def folded(self, reducer: Reducer, types: Types, parts: Sequence[Values]) -> list[Values]:
-        return fold_values(reducer, types, parts)
+    def folded(self, reducer: Reducer, parts: Sequence[Values]) -> list[Values]:
+        return fold_values(reducer, parts)
 
     def defined(self, value: Values, dtype: DType) -> Values:
         return define_values(value, dtype)
 
 
-def fold_values(reducer: Reducer, types: Types, parts: Sequence[Values]) -> list[Values]:
+def fold_values(reducer: Reducer, parts: Sequence[Values]) -> list[Values]:
     """Fold the last axis away, which is not empty, halving its elements until one is left."""
     now = list(parts)
     while now[0].shape[-1] > 1:
-        now = _halved(reducer, types, now)
+        now = _halved(reducer, now)
     return [part[..., 0] for part in now]
 
 
@@ -345,15 +342,14 @@ def _aligned(value: Values, axes: AxisMap, rank: int) -> Values:
     return np.expand_dims(value, tuple(missing))
 
 
-def _halved(reducer: Reducer, types: Types, parts: Sequence[Values]) -> list[Values]:
+def _halved(reducer: Reducer, parts: Sequence[Values]) -> list[Values]:
     """Fold the second half of the last axis into the first."""
     half = parts[0].shape[-1] // 2
-    left = tuple([Arg(n, dtype) for n, dtype in enumerate(types)])
-    right = tuple([Arg(len(types) + n, dtype) for n, dtype in enumerate(types)])
+    left, right = two_sides(reducer.types)
     env: dict[Expr, Values] = {}
     for a, b, part in zip(left, right, parts, strict=True):
         env[a], env[b] = part[..., :half], part[..., half : 2 * half]
-    result = [evaluate_expr(value, env) for value in reducer.combine(left, right)]
+    result = [evaluate_expr(value, env) for value in reducer.combination]
     if parts[0].shape[-1] % 2:
         result = [
             np.concatenate([value, part[..., -1:]], axis=-1)

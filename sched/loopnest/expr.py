@@ -20,7 +20,7 @@ Source: interning and the two equalities follow GEM (tsfc) and UFL; weak Python 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakValueDictionary
@@ -372,6 +372,21 @@ def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
         return found
 
     return visit(root)
+
+
+def two_sides(types: Sequence[DType]) -> tuple[tuple[Arg, ...], tuple[Arg, ...]]:
+    """Return the `Arg`s that stand for two values of `types` each in the templates of a fold."""
+    args = [Arg(number, dtype) for number, dtype in enumerate((*types, *types))]
+    return tuple(args[: len(types)]), tuple(args[len(types) :])
+
+
+def instantiate(
+    templates: tuple[Expr, ...], one: tuple[Expr, ...], other: tuple[Expr, ...]
+) -> tuple[Expr, ...]:
+    """Return templates in the `Arg`s of `two_sides` with values put in."""
+    args = two_sides([value.dtype for value in one])
+    mapping: dict[Expr, Expr] = dict(zip((*args[0], *args[1]), (*one, *other), strict=True))
+    return tuple([substitute(template, mapping) for template in templates])
 
 
 def free_indices(root: Expr) -> frozenset[Index]:

@@ -217,7 +217,8 @@ class Collective:
         args: what each thread contributes, one a component.
         dims: the launch dimensions of the block that are reduced over.
         identity: of the reducer, one a component.
-        combine: the reducer: two tuples of components give one.
+        combine: the reducer: templates of the components of two partial results in one, in the
+            `Arg`s of `expr.two_sides`.
         body: the statements.
     """
 
@@ -226,7 +227,7 @@ class Collective:
     args: tuple[Expr, ...]
     dims: tuple[ParallelType, ...]
     identity: tuple[Expr, ...]
-    combine: Callable[[tuple[Expr, ...], tuple[Expr, ...]], tuple[Expr, ...]]
+    combine: tuple[Expr, ...]
     body: tuple[Stmt, ...]
     origin: Origin | None = None
 

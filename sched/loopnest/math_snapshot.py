@@ -17,7 +17,7 @@ from functools import cache
 from typing import cast
 
 from loopnest import dtypes
-from loopnest.definition import AxisMap, Definition
+from loopnest.definition import AxisMap, Definition, Reducer
 from loopnest.domain import IterDomain, TensorDomain, transforms_between
 from loopnest.dtypes import DType
 from loopnest.enums import IterKind
@@ -46,8 +46,7 @@ class MathDefinition:
         outputs: names of the tensors that are defined together, one a component.
         component: which of them this one is.
         values: for each component the value at an element (of a reduction: of that element alone).
-        reducer: the reducer's name, "" for a pointwise definition.
-        identity: what a reduction starts from, a component each.
+        reducer: how the values fold; None for a pointwise definition.
         updates: each component after one more element, in terms of `Arg(len(producers) + k)`.
     """
 
@@ -57,9 +56,13 @@ class MathDefinition:
     outputs: tuple[str, ...]
     component: int
     values: tuple[Expr, ...]
-    reducer: str = ""
-    identity: tuple[Const, ...] = ()
+    reducer: Reducer | None = None
     updates: tuple[Expr, ...] = ()
+
+    @property
+    def identity(self) -> tuple[Const, ...]:
+        """What a reduction starts from, a component each."""
+        return () if self.reducer is None else self.reducer.identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ class MathTensor:
         definition: None for an input.
         role: "input", "output" or "".
         inplace: the input whose memory an output takes, else "".
-        domain, source: what `thaw` makes it again from.
+        domain: the axes of the tensor, from which `thaw` makes it again.
     """
 
     name: str
@@ -87,7 +90,6 @@ class MathTensor:
     role: str = ""
     inplace: str = ""
     domain: TensorDomain | None = field(default=None, repr=False, compare=False)
-    source: Definition | None = field(default=None, repr=False, compare=False)
 
     @property
     def is_factored(self) -> bool:
@@ -182,7 +184,6 @@ def _tensor(
         role,
         inplace,
         domain,
-        definition,
     )
 
 
@@ -194,12 +195,9 @@ def _definition(name: str, found: Definition, names: dict[TensorView, str]) -> M
     outputs = tuple([names[t] for t in found.outputs])
     producers = tuple([names[t] for t in found.producers])
     reducer = found.reducer
-    identity: tuple[Const, ...] = ()
     updates: tuple[Expr, ...] = ()
     if reducer is not None:
-        types = tuple([t.dtype.compute for t in found.outputs])
-        partial = tuple([Arg(len(producers) + k, t) for k, t in enumerate(types)])
-        identity = reducer.identity(types)
+        partial = tuple([Arg(len(producers) + k, t) for k, t in enumerate(reducer.types)])
         updates = reducer.combine(partial, found.values)
     return MathDefinition(
         found.op,
@@ -208,8 +206,7 @@ def _definition(name: str, found: Definition, names: dict[TensorView, str]) -> M
         outputs,
         outputs.index(name),
         found.values,
-        reducer.name if reducer is not None else "",
-        identity,
+        reducer,
         updates,
     )
 
@@ -256,18 +253,18 @@ def thaw(math: MathSnapshot) -> Fusion:
         made[tensor.name]._name = tensor.name
     done: dict[tuple[str, ...], Definition] = {}
     for tensor in math.tensors:
-        found, source = tensor.definition, tensor.source
-        if found is None or source is None:
+        found = tensor.definition
+        if found is None:
             continue
         if found.outputs not in done:
             done[found.outputs] = Definition(
-                source.op,
+                found.op,
                 tuple([made[name] for name in found.producers]),
                 tuple([made[name] for name in found.producers]),
                 found.maps,
                 tuple([made[name] for name in found.outputs]),
                 found.values,
-                source.reducer,
+                found.reducer,
             )
         made[tensor.name].define(done[found.outputs])
     fusion._inputs = tuple([made[t.name] for t in math.tensors if t.role == "input"])

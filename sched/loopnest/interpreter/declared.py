@@ -13,7 +13,7 @@ import numpy as np
 
 from loopnest import kir
 from loopnest.enums import BLOCK_DIMENSIONS
-from loopnest.expr import Expr, Local
+from loopnest.expr import Local, instantiate
 from loopnest.interpreter.evaluator import Evaluator
 from loopnest.interpreter.frame import Frame
 from loopnest.interpreter.scalar import Array, Value
@@ -31,7 +31,7 @@ def combine_declared(
     values: list[Value] = [arg[lanes_of[:, 0]] for arg in args]
     mine = tuple([Local(f"mine{n}", a.dtype) for n, a in enumerate(node.args)])
     theirs = tuple([Local(f"theirs{n}", a.dtype) for n, a in enumerate(node.args)])
-    both: tuple[Expr, ...] = node.combine(mine, theirs)
+    both = instantiate(node.combine, mine, theirs)
     for turn in range(1, lanes_of.shape[1]):
         inner = Frame(len(lanes_of), None)
         for n, arg in enumerate(args):

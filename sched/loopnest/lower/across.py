@@ -102,8 +102,7 @@ class Across:
     def _gather(self, terms: tuple[Term, ...]) -> list[TreeItem]:
         """Return the loop that folds what the blocks left, spread over the reduced threads."""
         assert self.stage is not None
-        types = tuple([buffer.dtype for buffer in self.accumulators])
-        start = self._stores(self.reducer.identity(types), "init")
+        start = self._stores(self.reducer.identity, "init")
         blocks, exchange = self._blocks(), self.indexer.exchange
         width = exchange.product(self.threads)
         rounds = self.algebra.ceildiv(blocks, width)

@@ -114,7 +114,7 @@ class Exchange:
         results = tuple([v for v in values if isinstance(v, Local)])
         assert len(results) == len(args)
         header = Collective(
-            reducer.name, results, args, dims, reducer.identity(types), reducer.combine, (), origin
+            reducer.name, results, args, dims, reducer.identity, reducer.combination, (), origin
         )
         return Tree(None, None, tuple(body.items), header), results
 
@@ -270,7 +270,7 @@ class _Body:
                 found = self._load(slots, place(integer(slot)))
                 values = self._named(self.reducer.combine(values, found))
             return values
-        identity = self.reducer.identity(self.types)
+        identity = self.reducer.identity
         total = self._buffers("total", (ONE,), Memory.LOCAL, "accumulator")
         self._store(total, (ZERO,), identity, (), "init")
         var = self.exchange.names.index(size)
@@ -365,7 +365,7 @@ class _Body:
         return (Term(condition, f"{self.tensor}: {reason}"),)
 
     def _or_identity(self, condition: Expr, values: Values) -> Values:
-        identity = self.reducer.identity(self.types)
+        identity = self.reducer.identity
         return tuple([_where(condition, v, i) for v, i in zip(values, identity, strict=True)])
 
     def _scratch(self, shape: tuple[Expr, ...]) -> tuple[Buffer, ...]:

@@ -162,8 +162,7 @@ class _Fills:
         dropped = [hole for hole in update.holes if hole not in kept]
         if not dropped or not self._may_lead(update):
             return {}
-        reducer = self.reducer(update)
-        (identity,) = reducer.identity((update.store.storage.dtype,))
+        identity = self.identity(update)
         for value in dict.fromkeys([0, identity.value]):
             found: dict[_Site, _Choice] | None = {update: _Choice(kept)}
             for load in update.sources:
@@ -181,6 +180,11 @@ class _Fills:
         assert definition is not None
         assert definition.reducer is not None
         return definition.reducer
+
+    def identity(self, update: _Site) -> Const:
+        """Return what the component that an update writes starts from."""
+        tensor = self.tensors[update.store.tensor]
+        return self.reducer(update).identity[tensor.siblings.index(tensor)]
 
     def _in_loops(self, hole: Term) -> bool:
         """Whether a test depends on more than the thread and so stands in loops."""
@@ -302,8 +306,10 @@ class _Outside:
         """Whether an update adds the identity where its test of an axis fails."""
         found = self._stored(update, hole)
         held = Load(update.store.storage, update.store.index, update.store.flat)
-        (wanted,) = self.fills.reducer(update).combine((held,), (identity,))
-        return found is wanted
+        reducer = self.fills.reducer(update)
+        if len(reducer.identity) > 1:
+            return False
+        return reducer.combine((held,), (identity,)) == (found,)
 
     def _stored(self, site: _Site, hole: Term) -> Expr | None:
         """Return what `site` stores where one of its tests fails; None where that is unknown."""

@@ -150,10 +150,9 @@ class Indexer:
         definition = unit.definition
         assert definition is not None
         assert definition.reducer is not None
-        types = tuple([twin.dtype.compute for twin in unit.siblings])
         return tuple([
             self.store(env, self.storage[env.tensor].accumulator, value, "init")
-            for env, value in zip(environments, definition.reducer.identity(types), strict=True)
+            for env, value in zip(environments, definition.reducer.identity, strict=True)
         ])  # fmt: skip
 
     def _update(self, unit: TensorView, environments: list[Environment]) -> tuple[Store | Let, ...]:

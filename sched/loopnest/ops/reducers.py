@@ -1,16 +1,65 @@
 """Reducers: how reductions fold, as data that every reader of a reduction uses.
 
+A family is written as a function that combines two partial results, and traced once for each choice
+of component types: what definitions and kernels hold are the templates that it returned.
+
 `combine` is associative and commutative (but for rounding), and `identity` is neutral in it
 exactly: partial results of parts that hold no element may be folded in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from loopnest.definition import Combine, Reducer
-from loopnest.dtypes import DType, bool_
-from loopnest.expr import Const, Expr, Op, cast
+from loopnest.definition import Reducer
+from loopnest.dtypes import DType, bool_, int64
+from loopnest.expr import Const, Expr, Op, cast, two_sides
+
+Types: TypeAlias = "tuple[DType, ...]"
+Combine: TypeAlias = Callable[[tuple[Expr, ...], tuple[Expr, ...]], tuple[Expr, ...]]
+
+
+def trace(
+    name: str, identity: tuple[Const, ...], combine: Combine, literals: Sequence[Const | None] = ()
+) -> Reducer:
+    """Return the reducer that `combine` describes: it is called with symbolic partial results.
+
+    Args:
+        name: of the reducer.
+        identity: the neutral partial result; its types are those of the components.
+        combine: folds two partial results, given as expressions of these types.
+        literals: components of the second partial result with which it is traced once more, None
+            where any value will do: the form that is used where these are the literals found.
+    """
+    one, other = two_sides([value.dtype for value in identity])
+    special: tuple[Expr, ...] = ()
+    if literals:
+        found = [
+            arg if known is None else known for arg, known in zip(other, literals, strict=True)
+        ]
+        special = combine(one, tuple(found))
+    return Reducer(name, identity, combine(one, other), tuple(literals), special)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Family:
+    """Reducers of one name, one for each choice of the components' types; see `trace`."""
+
+    name: str
+    identity: Callable[[Types], tuple[Const, ...]]
+    combine: Combine
+    literals: tuple[Const | None, ...] = ()
+    _traced: dict[Types, Reducer] = field(default_factory=dict, repr=False)
+
+    def of(self, *types: DType) -> Reducer:
+        """Return the reducer of partial results of `types`."""
+        found = self._traced.get(types)
+        if found is None:
+            found = trace(self.name, self.identity(types), self.combine, self.literals)
+            self._traced[types] = found
+        return found
 
 
 def _folding(op: str) -> Combine:
@@ -20,10 +69,8 @@ def _folding(op: str) -> Combine:
     return combine
 
 
-def _identity(
-    of_type: Callable[[DType], float],
-) -> Callable[[tuple[DType, ...]], tuple[Const, ...]]:
-    return lambda dtypes: (Const(of_type(dtypes[0]), dtypes[0]),)
+def _identity(of_type: Callable[[DType], float]) -> Callable[[Types], tuple[Const, ...]]:
+    return lambda types: (Const(of_type(types[0]), types[0]),)
 
 
 def least(dtype: DType) -> float:
@@ -36,16 +83,16 @@ def greatest(dtype: DType) -> float:
     return float("inf") if dtype.is_float else (1 << (dtype.size * 8 - 1)) - 1
 
 
-SUM = Reducer("sum", 1, _identity(lambda dtype: 0), _folding("add"))
-PROD = Reducer("prod", 1, _identity(lambda dtype: 1), _folding("mul"))
-MAX = Reducer("max", 1, _identity(least), _folding("max"))
-MIN = Reducer("min", 1, _identity(greatest), _folding("min"))
-ANY = Reducer("any", 1, _identity(lambda dtype: False), _folding("or"))
-ALL = Reducer("all", 1, _identity(lambda dtype: True), _folding("and"))
+SUM = Family("sum", _identity(lambda dtype: 0), _folding("add"))
+PROD = Family("prod", _identity(lambda dtype: 1), _folding("mul"))
+MAX = Family("max", _identity(least), _folding("max"))
+MIN = Family("min", _identity(greatest), _folding("min"))
+ANY = Family("any", _identity(lambda dtype: False), _folding("or"))
+ALL = Family("all", _identity(lambda dtype: True), _folding("and"))
 
 
-def _no_elements(dtypes: tuple[DType, ...]) -> tuple[Const, ...]:
-    return tuple([Const(0, dtype) for dtype in dtypes])
+def _no_elements(types: Types) -> tuple[Const, ...]:
+    return tuple([Const(0, dtype) for dtype in types])
 
 
 def _combine_welford(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -81,7 +128,7 @@ def _times(a: Expr, b: Expr) -> Expr:
     return Op("mul", (a, b), a.dtype)
 
 
-WELFORD = Reducer("welford", 3, _no_elements, _combine_welford)
+WELFORD = Family("welford", _no_elements, _combine_welford, (None, None, Const(1, int64)))
 """Components: mean, population variance (not the sum of squares), count.
 
 Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from loopnest.definition import AxisMap, Reducer
+from loopnest.definition import AxisMap
 from loopnest.dtypes import DType, bool_, float32, float64, int32, int64
 from loopnest.enums import IterKind
 from loopnest.errors import DefinitionError
@@ -19,6 +19,7 @@ from loopnest.expr import ONE, Arg, Const, Expr, Op, cast
 from loopnest.ops import reducers
 from loopnest.ops.build import Axis, axes_of, define, define_reduction, insert_axes, normalized_axes
 from loopnest.ops.operands import call_text, is_number
+from loopnest.ops.reducers import Family
 from loopnest.tensor import TensorView
 
 _Axes = int | Sequence[int] | None
@@ -58,8 +59,8 @@ def max(tv: TensorView, axis: _Axes = None, keepdims: bool = False) -> TensorVie
         DefinitionError: no TensorView, or axes that it does not have.
     """
     axes = normalized_axes("max", tv, axis)
-    reducer = reducers.ANY if tv.dtype.is_bool else reducers.MAX
-    return fold("max", tv, axes, keepdims, reducer, tv.dtype, tv.dtype.compute)
+    family = reducers.ANY if tv.dtype.is_bool else reducers.MAX
+    return fold("max", tv, axes, keepdims, family, tv.dtype, tv.dtype.compute)
 
 
 def min(tv: TensorView, axis: _Axes = None, keepdims: bool = False) -> TensorView:
@@ -69,8 +70,8 @@ def min(tv: TensorView, axis: _Axes = None, keepdims: bool = False) -> TensorVie
         DefinitionError: no TensorView, or axes that it does not have.
     """
     axes = normalized_axes("min", tv, axis)
-    reducer = reducers.ALL if tv.dtype.is_bool else reducers.MIN
-    return fold("min", tv, axes, keepdims, reducer, tv.dtype, tv.dtype.compute)
+    family = reducers.ALL if tv.dtype.is_bool else reducers.MIN
+    return fold("min", tv, axes, keepdims, family, tv.dtype, tv.dtype.compute)
 
 
 def any(tv: TensorView, axis: _Axes = None, keepdims: bool = False) -> TensorView:
@@ -171,13 +172,13 @@ def fold(
     tv: TensorView,
     axes: tuple[int, ...],
     keepdims: bool,
-    reducer: Reducer,
+    family: Family,
     dtype: DType,
     computed: DType,
 ) -> TensorView:
-    """Return `tv` folded over `axes` by a reducer of one component, in type `computed`."""
+    """Return `tv` folded over `axes` by reducers of one component, in type `computed`."""
     value = cast(Arg(0, tv.dtype), computed)
-    (result,) = _reduced(op, tv, axes, reducer, (dtype,), (value,))
+    (result,) = _reduced(op, tv, axes, family, (dtype,), (value,))
     return _kept(result, tv, axes) if keepdims else result
 
 
@@ -192,7 +193,7 @@ def _reduced(
     op: str,
     tv: TensorView,
     axes: tuple[int, ...],
-    reducer: Reducer,
+    family: Family,
     dtypes: tuple[DType, ...],
     values: tuple[Expr, ...],
 ) -> tuple[TensorView, ...]:
@@ -208,6 +209,7 @@ def _reduced(
         for place, (size, kind) in enumerate(old)
     ]
     axis_map = tuple(range(len(old)))
+    reducer = family.of(*[value.dtype for value in values])
     return define_reduction(op, tv, kept, axis_map, dtypes, values, reducer, note)
 
 

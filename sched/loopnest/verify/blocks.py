@@ -8,9 +8,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from loopnest import kir
 from loopnest.enums import LAUNCH_DIMENSIONS
-from loopnest.expr import Arg, Expr
+from loopnest.expr import Expr
 from loopnest.verify.lanes import Array, Flags
 from loopnest.verify.model import WARP
 from loopnest.verify.multisets import Multisets
@@ -48,14 +47,6 @@ class Value:
         known = exists & self.known[place]
         literal = None if self.literal is None else self.literal[place]
         return Value(self.held.take(place), known, self.component, literal)
-
-
-def combination(node: kir.Collective) -> tuple[Expr, ...]:
-    """Return the components of two partial results in one, in terms of `Arg`s."""
-    count = len(node.args)
-    types = [a.dtype for a in node.args]
-    args = [Arg(n, t) for n, t in enumerate((*types, *types))]
-    return node.combine(tuple(args[:count]), tuple(args[count:]))
 
 
 class Blocks:

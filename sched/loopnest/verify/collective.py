@@ -22,7 +22,7 @@ from loopnest import kir
 from loopnest.buffers import Buffer
 from loopnest.enums import Memory
 from loopnest.expr import Arg, Const, Expr, Index, LaunchIndex, Load, Local, Op, Symbol
-from loopnest.verify.blocks import Blocks, Shape, Value, Wrong, combination
+from loopnest.verify.blocks import Blocks, Shape, Value, Wrong
 from loopnest.verify.lanes import OPERATIONS, Array, Flags, Undecidable
 from loopnest.verify.matching import unified
 from loopnest.verify.model import WARP, is_decidable
@@ -93,9 +93,9 @@ class _Run:
         if len(set(node.args)) != len(node.args):
             raise Undecidable("two components of a collective are one value")
 
-    @cached_property
+    @property
     def template(self) -> tuple[Expr, ...]:
-        return combination(self.node)
+        return self.node.combine
 
     @cached_property
     def local(self) -> set[Local]:

@@ -17,7 +17,7 @@ from loopnest import kir
 from loopnest.buffers import Buffer
 from loopnest.enums import LAUNCH_DIMENSIONS, MOST_ALONG, MOST_THREADS, ParallelType
 from loopnest.expr import ONE, Arg, Const, Expr, Index, Load, Local, Op, Symbol, TextFormat, walk
-from loopnest.verify.blocks import Blocks, Shape, combination
+from loopnest.verify.blocks import Blocks, Shape
 from loopnest.verify.collective import check, check_many
 from loopnest.verify.lanes import OPERATIONS, Undecidable, number
 
@@ -237,7 +237,7 @@ class _Outline(TextFormat):
         self.node, self.known = node, known
         self.used: list[Expr] = []
         self._numbers: dict[object, int] = {}
-        self._template = combination(node)
+        self._template = node.combine
         head = [str(node.dims), *[f"{a.dtype}" for a in node.args]]
         if self._binary(self._template[0]) is None:
             head += [str(t) for t in (*self._template, *node.identity)]

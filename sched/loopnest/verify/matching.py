@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from loopnest import kir
+from loopnest.definition import Reducer
 from loopnest.expr import Arg, Const, Coordinate, Expr, Load, Local, Op
 from loopnest.math_snapshot import MathTensor
 from loopnest.verify.model import Access, Guards, Site, guarded
@@ -152,7 +153,9 @@ def _update(site: Site, tensor: MathTensor) -> Found:
         return found
     other = Found(site, merges=True)
     try:
-        _Matcher(other, tensor).match(combined(tensor)[0][component], store.value, site, ())
+        _Matcher(other, tensor).match(
+            reducer_of(tensor).combination[component], store.value, site, ()
+        )
     except Mismatch:
         if refused is not None:
             raise refused from None
@@ -167,14 +170,11 @@ def _holds(operand: Operand, twins: Sequence[str], producers: Sequence[str]) -> 
     return operand.buffer.tensor in twins and operand.buffer.tensor not in producers
 
 
-def combined(tensor: MathTensor) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
-    """Return the templates of two partial results in one, and the `Arg`s they are written in."""
-    assert tensor.source is not None
-    assert tensor.source.reducer is not None
-    types = tuple([t.dtype.compute for t in tensor.source.outputs])
-    args: tuple[Expr, ...] = tuple([Arg(n, t) for n, t in enumerate((*types, *types))])
-    count = len(types)
-    return tensor.source.reducer.combine(args[:count], args[count:]), args
+def reducer_of(tensor: MathTensor) -> Reducer:
+    """Return how a tensor that is a reduction folds."""
+    assert tensor.definition is not None
+    assert tensor.definition.reducer is not None
+    return tensor.definition.reducer
 
 
 def _identity(found: Expr, wanted: Const, tensor: MathTensor) -> None:

@@ -17,7 +17,7 @@ from loopnest import kir
 from loopnest.enums import IterKind
 from loopnest.expr import ZERO, Expr
 from loopnest.math_snapshot import MathDefinition, MathSnapshot, MathTensor
-from loopnest.verify.matching import Combined, Found, Mismatch, Operand, combined, match
+from loopnest.verify.matching import Combined, Found, Mismatch, Operand, match, reducer_of
 from loopnest.verify.model import Access, Model, Site, reads_memory
 
 Kind: TypeAlias = 'Literal["define", "fill", "init", "update", "merge", "partial", "finish"]'
@@ -251,19 +251,9 @@ def _reduction(math: MathSnapshot, operand: Operand) -> MathDefinition:
 
 def _same_reducer(node: kir.Collective, tensors: tuple[MathTensor, ...]) -> None:
     """Check that a collective's reducer is the math's: the same identity and combination."""
-    types = tuple([t.dtype.compute for t in tensors])
-    wanted, template = combined(tensors[0])
-    count = len(types)
-    try:
-        mine = node.combine(tuple(template[:count]), tuple(template[count:]))
-    except (AssertionError, IndexError, ValueError):
-        mine = ()
-    source = tensors[0].source
-    assert source is not None
-    assert source.reducer is not None
-    identity = source.reducer.identity(types)
-    same = mine == wanted and node.identity == identity
-    if not same or node.name != source.reducer.name:
+    wanted = reducer_of(tensors[0])
+    found = (node.name, node.identity, node.combine)
+    if found != (wanted.name, wanted.identity, wanted.combination):
         raise Mismatch(
             "value", True, f"combines by '{node.name}', not by the reducer of {tensors[0].name}"
         )

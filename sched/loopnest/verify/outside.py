@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from loopnest.expr import Arg, Const, Expr, substitute, walk
 from loopnest.math_snapshot import MathTensor
 from loopnest.numeric import fold
-from loopnest.verify.matching import combined
+from loopnest.verify.matching import reducer_of
 
 Constants = Mapping[str, Const]
 """What the producers of a tensor hold, by name."""
@@ -29,11 +29,10 @@ def is_neutral(tensor: MathTensor, constants: Constants) -> bool:
     """Whether an update by constants leaves a partial result as it is."""
     definition = tensor.definition
     assert definition is not None
-    template, args = combined(tensor)
-    count, producers = len(definition.outputs), len(definition.producers)
-    own = {arg: Arg(producers + n, arg.dtype) for n, arg in enumerate(args[:count])}
-    identity = dict(zip(args[count:], definition.identity, strict=True))
-    wanted = fold(substitute(template[definition.component], {**own, **identity}))
+    reducer, producers = reducer_of(tensor), len(definition.producers)
+    own = tuple([Arg(producers + n, dtype) for n, dtype in enumerate(reducer.types)])
+    kept = reducer.combine(own, reducer.identity)
+    wanted = fold(kept[definition.component])
     return _folded(tensor, definition.updates[definition.component], constants) is wanted
 
 
