@@ -14,6 +14,7 @@ from loopnest.enums import Memory
 from loopnest.errors import DefinitionError
 from loopnest.expr import Expr, ScalarParam, Symbol, integer
 from loopnest.facts import Facts
+from loopnest.layout import PLAIN
 from loopnest.origin import Origin
 from loopnest.simplify import Simplifier
 from loopnest.tensor import TensorView, root_axis
@@ -167,14 +168,20 @@ class Fusion:
         An input, or a tensor that is an output already, is copied first. Returns the output.
 
         Raises:
-            DefinitionError: no TensorView of this fusion, a bad name, or an `inplace` that is not
-                an input of the same shape and type.
+            DefinitionError: no TensorView of this fusion, a bad name, an `inplace` that is not an
+                input of the same shape and type, or a tensor whose buffer was laid out.
         """
         from loopnest.ops import structure
 
         call = f"output({name!r})"
         if not isinstance(tensor, TensorView) or tensor.fusion is not self:
             raise DefinitionError(call, f"{tensor!r} is no TensorView of fusion {self.name}")
+        if tensor.layout is not PLAIN and not tensor.is_output:
+            raise DefinitionError(
+                call,
+                f"the buffer of {tensor.name} was laid out, but that of an output is the caller's",
+                "declare outputs before set_allocation, swizzle and circular_buffer",
+            )
         if name is not None:
             self._check_name(call, name)
         if inplace is not None:

@@ -192,7 +192,8 @@ def set_memory(tensor: TensorView, memory: Memory) -> TensorView:
     """Place an intermediate in LOCAL, SHARED or GLOBAL memory.
 
     Raises:
-        ScheduleError: an input or output, or no Memory.
+        ScheduleError: an input or output, no Memory, or another than SHARED for a tensor that is
+            swizzled or circular-buffered.
     """
     if not isinstance(memory, Memory):
         raise Refusal(f"{memory!r} is no memory", "use ln.LOCAL, ln.SHARED or ln.GLOBAL")
@@ -202,5 +203,23 @@ def set_memory(tensor: TensorView, memory: Memory) -> TensorView:
             f"{tensor.name} is {role}, which is global",
             "set the memory of an intermediate: cache_before or cache_after makes one",
         )
+    if memory is not Memory.SHARED:
+        _require_no_shared_layout(tensor)
     tensor.fusion.change(tensor, "_memory", memory)
     return tensor
+
+
+def _require_no_shared_layout(tensor: TensorView) -> None:
+    """Refuse what only SHARED memory has, else it would be half applied: loops, but no buffer."""
+    layout = tensor.layout
+    if layout.stages > 1:
+        raise Refusal(
+            f"{tensor.name} has a circular buffer of {layout.stages} stages, as only a SHARED "
+            "tensor may",
+            "choose the memory before circular_buffer",
+        )
+    if layout.swizzle is not None:
+        raise Refusal(
+            f"{tensor.name} is swizzled, as only a SHARED tensor may be",
+            "choose the memory before swizzle",
+        )
