@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from loopnest import dtypes
 from loopnest.buffers import Buffer
+from loopnest.dtypes import DType
 from loopnest.enums import Memory, ParallelType
 from loopnest.expr import (
     Const,
@@ -45,7 +46,16 @@ from loopnest.kir import (
 )
 from loopnest.kir import walk as statements
 from loopnest.lowered import Lowered
-from mutation.rewriting import neighbours, packed, replaced, swapped, with_buffer, with_extent
+from mutation.interfaces import changed_interfaces, retyped
+from mutation.rewriting import (
+    in_scope,
+    neighbours,
+    packed,
+    replaced,
+    swapped,
+    with_buffer,
+    with_extent,
+)
 
 if TYPE_CHECKING:
     import pytest
@@ -56,7 +66,10 @@ CORE = frozenset({
 })  # fmt: skip
 """Kinds of changes that every nest has a place for."""
 
-KINDS = CORE | {"launch", "stride", "vector", "barrier", "shuffle", "arrival", "alias"}
+KINDS = CORE | {
+    "launch", "stride", "vector", "barrier", "shuffle", "arrival", "alias", "redirect", "clobber",
+    "type", "interface",
+}  # fmt: skip
 """All kinds.
 
 predicate   drop, weaken (< to <=) or narrow a term of a test or of a `where`; an index off in it
@@ -76,6 +89,10 @@ barrier     remove it, narrow its scope, move it, let some threads pass by
 shuffle     another offset or mode
 arrival     another count or counter of an `Arrive`
 alias       let two shared buffers lie in one space
+redirect    store to another buffer
+clobber     store what a reduction starts from once more, when its value is being computed
+type        elements of another type in a buffer that is no parameter
+interface   what a caller sees: parameters, their types and order, outputs, memory, assumptions
 """
 
 
@@ -111,6 +128,9 @@ def _mutants(program: Program) -> Iterator[Mutant]:
     yield from _swapped_neighbours(program)
     yield from _of_launch(program)
     yield from _aliased(program, nodes)
+    yield from _clobbered(program, nodes)
+    for text, changed in changed_interfaces(program):
+        yield Mutant("interface", text, changed)
 
 
 def break_lowering(monkeypatch: pytest.MonkeyPatch, kind: str, text: str) -> None:
@@ -170,6 +190,7 @@ def _without(index: Expr) -> Iterator[tuple[str, Expr]]:
 
 def _of_store(program: Program, node: Store) -> Iterator[Mutant]:
     yield from _dropped(program, node)
+    yield from _redirected(program, node)
     for place, index in enumerate(node.index):
         for name, other in _indices(index):
             changed = (*node.index[:place], other, *node.index[place + 1 :])
@@ -185,6 +206,27 @@ def _of_store(program: Program, node: Store) -> Iterator[Mutant]:
         text = f"claim of {node.tensor}: axis {place}"
         new = replace(node, coordinate=changed)
         yield Mutant("claim", text, replaced(program, node, new), node)
+
+
+def _redirected(program: Program, node: Store) -> Iterator[Mutant]:
+    """Yield stores to other buffers in which the same index may stand."""
+    mine = node.storage
+    for other in in_scope(program, node):
+        alike = len(other.shape) == len(mine.shape) and other.kind not in ("input", "counter")
+        if other is not mine and alike and other.memory is mine.memory and not node.flat:
+            text = f"store {mine.name}: to {other.name}"
+            new = replace(node, storage=other)
+            yield Mutant("redirect", text, replaced(program, node, new), node)
+
+
+def _clobbered(program: Program, nodes: list[Stmt]) -> Iterator[Mutant]:
+    """Yield inits repeated behind each other store to their buffer."""
+    inits = {n.storage: n for n in nodes if isinstance(n, Store) and n.role == "init"}
+    for node in nodes:
+        if isinstance(node, Store) and node.role != "init" and node.storage in inits:
+            again = replace(inits[node.storage], index=node.index, coordinate=node.coordinate)
+            text = f"start {node.storage.name} again behind its {node.role}"
+            yield Mutant("clobber", text, replaced(program, node, (node, again)), node)
 
 
 def _dropped(program: Program, node: Store) -> Iterator[Mutant]:
@@ -389,6 +431,17 @@ def _of_buffer(program: Program, buffer: Buffer, node: Stmt | None) -> Iterator[
 
 def _of_allocation(program: Program, node: Allocate) -> Iterator[Mutant]:
     yield from _of_buffer(program, node.storage, node)
+    for dtype in _TYPES.get(node.storage.dtype.name, ()):
+        text = f"{node.storage.name} of {dtype} instead of {node.storage.dtype}"
+        yield Mutant("type", text, retyped(program, node.storage, dtype), node)
+
+
+_TYPES: Mapping[str, tuple[DType, ...]] = {
+    "float64": (dtypes.float32,), "float32": (dtypes.float16, dtypes.float64),
+    "float16": (dtypes.float32, dtypes.bfloat16), "bfloat16": (dtypes.float32, dtypes.float16),
+    "int64": (dtypes.int32,), "int32": (dtypes.int64,),
+}  # fmt: skip
+"""Other types that the elements of a buffer may have."""
 
 
 def _aliased(program: Program, nodes: list[Stmt]) -> Iterator[Mutant]:

@@ -10,8 +10,9 @@ import pytest
 
 import loopnest as ln
 from loopnest import kir
+from loopnest.dtypes import index as index_type
 from loopnest.enums import ParallelType as PT
-from loopnest.expr import Symbol, integer, loads
+from loopnest.expr import Op, Symbol, integer, loads
 from loopnest.kernel import Kernel, lower
 from loopnest.math_snapshot import MathSnapshot, snapshot
 from loopnest.vectors import WideAccess
@@ -162,9 +163,61 @@ def test_two_symbolic_extents_of_a_block_are_proved_for_sizes() -> None:
     assert report.scope.startswith("N=3, D=5, E=2; ")
 
 
-@pytest.mark.parametrize("block", [(1 << 20,), ("E", 2048)])
-def test_a_block_that_no_launch_has_is_unknown(block: tuple[int | str, ...]) -> None:
-    assert verify(lower(reduced(ln.sum, block, (0,)))).status == "unknown"
+@pytest.mark.parametrize(
+    ("launch", "message"),
+    [
+        ({PT.block_x: 2048}, "a block has 2048 threads; a launch takes at most 1024"),
+        ({PT.block_z: 65}, "block_z has the extent 65; a launch takes at most 64"),
+        ({PT.grid_y: 65536}, "grid_y has the extent 65536; a launch takes at most 65535"),
+    ],
+)
+def test_a_program_that_no_launch_admits_is_refuted(launch: dict[PT, int], message: str) -> None:
+    k = lower(pointwise((4, "N"), {0: PT.block_y}))
+    wide = replace(k.program, launch=tuple([(d, integer(e)) for d, e in launch.items()]))
+    assert k._lowered.math is not None
+    report = verify_program(wide, k._lowered.math())
+    assert report.status == "refuted"
+    assert message in [f.message for f in report.findings if f.kind == "launch"]
+
+
+def test_sizes_that_no_launch_admits_are_refuted() -> None:
+    k = lower(pointwise(("M", "N"), {0: PT.block_y, 1: PT.block_x}))
+    assert verify(k).all_sizes
+    report = verify(k, M=40, N=32)
+    assert [str(f) for f in report.findings] == [
+        "launch: a block has 1280 threads; a launch takes at most 1024; M=40, N=32"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("shape", "types", "message"),
+    [
+        (
+            (4, 2048), {1: PT.block_x},
+            "a block has 2048 threads: block_x (y.i1) = 2048; use at most 1024",
+        ),
+        (
+            (40, "N", 32), {0: PT.block_y, 2: PT.block_x},
+            "a block has 1280 threads: block_x (y.i2) = 32 * block_y (y.i0) = 40; "
+            "use at most 1024",
+        ),
+        ((4, 65), {1: PT.block_z}, "block_z (y.i1) has the extent 65; use at most 64"),
+        ((70000, 2), {0: PT.grid_y}, "grid_y (y.i0) has the extent 70000; use at most 65535"),
+    ],
+)  # fmt: skip
+def test_static_extents_that_no_launch_admits_are_refused(
+    shape: tuple[int | str, ...], types: dict[int, PT], message: str
+) -> None:
+    with pytest.raises(ln.LoweringError) as refused:
+        lower(pointwise(shape, types))
+    assert str(refused.value) == f"wide: {message}"
+
+
+def pointwise(shape: tuple[int | str, ...], types: dict[int, PT]) -> ln.Fusion:
+    with ln.Fusion("wide") as f:
+        y = f.output(f.input("x", shape, ln.float32) + 1.0, "y")
+    y.parallelize(types)
+    return f
 
 
 def in_blocks(parts: int = 11, axes: int = 1) -> ln.Fusion:
@@ -412,3 +465,53 @@ def test_a_wide_access_that_is_none_is_refuted(monkeypatch: pytest.MonkeyPatch, 
     report = wide(monkeypatch, *edits)
     assert report.status == "refuted", str(report)
     assert ("vector", message) in [(f.kind, f.message) for f in report.findings]
+
+
+# Sizes at which nothing happens, and divisions by 0
+
+
+def split_by_a_size() -> ln.Fusion:
+    with ln.Fusion("rows") as f:
+        y = f.output(ln.sum(f.input("x", ("N", "K"), ln.float32), axis=1), "y")
+    y.split(0, "K")
+    y.parallelize({0: PT.grid_x})
+    return f
+
+
+@pytest.mark.parametrize("sizes", [{"K": 0}, {"N": 0, "K": 0}, {"N": 3, "K": 0}])
+def test_sizes_at_which_nothing_is_launched_are_proved(sizes: dict[str, int]) -> None:
+    report = verify(lower(split_by_a_size()), **sizes)
+    assert (report.status, report.all_sizes) == ("proved", False)
+    assert [str(f) for f in report.findings] == ["launch: nothing is launched at these sizes"]
+
+
+def test_a_division_by_0_that_is_evaluated_is_refuted() -> None:
+    k = lower(pointwise(("M", "N"), {}))
+    store = next(n for n, _ in kir.walk(k.program.body) if isinstance(n, kir.Store))
+    size = Symbol("N")
+    quotient = Op("floordiv", (integer(0), Op("sub", (size, size), index_type)), index_type)
+    never = Op("lt", (size, integer(0)), ln.bool)
+    asked = Op("ge", (quotient, integer(0)), ln.bool)
+    assert k._lowered.math is not None
+    for condition, status in (
+        (Op("or", (Op("ge", (size, integer(0)), ln.bool), asked), ln.bool), "proved"),
+        (Op("not", (Op("and", (never, asked), ln.bool),), ln.bool), "proved"),
+        (asked, "refuted"),
+    ):
+        tested = kir.If(condition, (store,))
+        body = kir.map_body(k.program.body, lambda n, t=tested: t if n is store else n)
+        report = verify_program(k.program.with_body(body), k._lowered.math())
+        assert report.status == status, f"{condition}\n{report}"
+    assert report.findings[0].message == "an index or a test divides by 0"
+
+
+def test_sizes_that_only_products_of_tiles_fulfil_are_found() -> None:
+    with ln.Fusion("tiles") as f:
+        x = f.input("x", ("M",), ln.float32)
+        y = f.output(x + 1.0, "y")
+    y.split(0, 5, inner=False)
+    y.merge(0)
+    y.split(0, 8)
+    y.axis(1).parallelize(PT.vectorize)
+    report = verify(lower(f))
+    assert report.ok, str(report)

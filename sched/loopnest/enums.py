@@ -70,8 +70,18 @@ BLOCK_DIMENSIONS: tuple[ParallelType, ...] = LAUNCH_DIMENSIONS[3:]
 MOST_THREADS = 1024
 """Threads of a block, on every target."""
 
-MOST_ALONG: Mapping[ParallelType, int] = {ParallelType.block_z: 64}
-"""The dimensions of a block of which the limit is a lower one."""
+MOST_ALONG: Mapping[ParallelType, int] = {
+    ParallelType.grid_x: (1 << 31) - 1,
+    ParallelType.grid_y: 65535,
+    ParallelType.grid_z: 65535,
+    ParallelType.block_x: MOST_THREADS,
+    ParallelType.block_y: MOST_THREADS,
+    ParallelType.block_z: 64,
+}
+"""The largest extent along each launch dimension: CUDA's limits.
+
+Every target keeps them, so that a schedule that runs on one runs on all.
+"""
 
 
 class Memory(Enum):

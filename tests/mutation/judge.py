@@ -3,7 +3,8 @@
 Wrong is what breaks a rule of `loopnest.kir` or gives other outputs than the oracle, found by
 running it: on `mutation.machine`, at three sizes, in two random orders of threads and with two
 kinds of garbage, and on the interpreter, all threads in step. A declaration (`Store.coordinate`,
-what a collective computes) that is changed is wrong although nothing runs differently.
+what a collective computes, types, parameters, outputs) that is changed is wrong although nothing
+runs differently.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import numpy as np
 
 from loopnest import kir
 from loopnest.errors import KernelFault, LoopnestError
+from loopnest.expr import Arg, walk
 from loopnest.interpreter import Interpreter
 from loopnest.interpreter.diagnosis import diagnose_program
+from loopnest.math_snapshot import MathSnapshot, MathTensor
 from loopnest.printers.nest import nest_lines
 from loopnest.verify import verify_program
 from loopnest.verify.sizes import points_at
@@ -30,6 +33,9 @@ from mutation.subjects import MOST_POINTS, Subject, Trial
 SEEDS = (0, 1)
 CLASSES = ("race", "bounds", "undefined", "divergence", "unwritten")
 """Broken rules that the sanitizer must see; an "equal race" is counted apart."""
+
+DECLARED = ("claim", "type", "interface")
+"""Kinds of changes that are wrong although nothing may run differently: what is declared."""
 
 
 @dataclass
@@ -72,7 +78,7 @@ class Verdict:
 
     @property
     def is_wrong(self) -> bool:
-        claims = self.kind == "claim" and not self.reason
+        claims = self.kind in DECLARED and not self.reason
         return bool(self.rules or self.values or self.fault or claims)
 
     @property
@@ -102,7 +108,7 @@ def judge_mutant(subject: Subject, number: int, mutant: Mutant) -> Verdict:
     """Judge one mutant of `subject`."""
     verdict = _described(subject, number, mutant)
     witness = _prove(verdict, mutant.program, subject)
-    if mutant.kind == "claim":
+    if mutant.kind in DECLARED:
         if isinstance(mutant.node, kir.Store) and mutant.node.role == "init":
             verdict.reason = "a reduction starts from one value everywhere"
         return verdict
@@ -128,9 +134,33 @@ def _inner(subject: Subject, program: kir.Program, trials: Sequence[Trial]) -> s
             found = diagnose_program(program, subject.math, trial.arguments.fresh(), keywords)
         except (LoopnestError, ArithmeticError, ValueError, LookupError, TypeError):
             return ""
-        if found.tensor:
+        if found.tensor in _needed(subject.math):
             return found.tensor
     return ""
+
+
+def _needed(math: MathSnapshot) -> set[str]:
+    """Return the tensors that some output depends on; what others hold makes no difference."""
+    found: set[str] = set()
+    waiting = list(math.outputs)
+    while waiting:
+        name = waiting.pop()
+        tensor = math.tensor(name)
+        if name not in found and tensor is not None:
+            found.add(name)
+            waiting += tensor.definition.producers if tensor.definition is not None else ()
+            waiting += _computed_from(tensor, math)
+    return found
+
+
+def _computed_from(tensor: MathTensor, math: MathSnapshot) -> list[str]:
+    """Return the other components of a reduction that this one is computed from."""
+    definition = tensor.definition
+    if definition is None or not definition.updates:
+        return []
+    count = len(definition.producers)
+    read = {n.number for n in walk(definition.updates[definition.component]) if isinstance(n, Arg)}
+    return [name for place, name in enumerate(definition.outputs) if count + place in read]
 
 
 def judge_original(subject: Subject) -> Verdict:

@@ -44,6 +44,25 @@ def replaced(program: Program, old: Stmt, new: Stmt | tuple[Stmt, ...] | None) -
     return program.with_body(visit(program.body))
 
 
+def in_scope(program: Program, node: Stmt) -> list[Buffer]:
+    """Return the buffers that `node` may use where it stands first, parameters first."""
+
+    def visit(body: tuple[Stmt, ...], made: tuple[Buffer, ...]) -> tuple[Buffer, ...] | None:
+        for other in body:
+            if other is node:
+                return made
+            if isinstance(other, Allocate):
+                made = (*made, other.storage)
+            for inner in bodies(other):
+                found = visit(inner, made)
+                if found is not None:
+                    return found
+        return None
+
+    params = tuple([p.buffer for p in program.params if p.buffer is not None])
+    return list(dict.fromkeys(visit(program.body, params) or ()))
+
+
 def neighbours(program: Program) -> Iterator[tuple[Stmt, Stmt]]:
     """Yield each two statements that follow each other."""
     seen: set[int] = set()
@@ -122,6 +141,11 @@ def with_buffer(program: Program, old: Buffer, new: Buffer) -> Program:
         Output(o.name, new, o.shape, o.inplace) if o.buffer is old else o for o in program.outputs
     )
     return replace(program, body=body, params=params, outputs=outputs)
+
+
+def with_values(program: Program, change: Callable[[Expr], Expr]) -> Program:
+    """Return `program` with every expression in it changed."""
+    return program.with_body(_rewritten(program.body, change))
 
 
 def _rewritten(body: tuple[Stmt, ...], change: Callable[[Expr], Expr]) -> tuple[Stmt, ...]:

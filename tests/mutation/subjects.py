@@ -81,11 +81,7 @@ class Trial:
 
 @dataclass
 class Subject:
-    """A kernel whose mutants are judged.
-
-    `program` holds what it requires of sizes among its conditions, so that proofs and sizes keep
-    to them.
-    """
+    """A kernel whose mutants are judged."""
 
     name: str
     fusion: Fusion
@@ -174,10 +170,8 @@ def _subject(key: Key, fusion: Fusion, kernel: Kernel, ranges: Mapping[str, Any]
     lowered = kernel._lowered
     if key.scalar:
         lowered = _scalar_of(lowered) or lowered
-    program = lowered.program
-    program = replace(program, conditions=(*program.conditions, *program.requires))
     assert lowered.math is not None
-    return Subject(key.name, fusion, program, lowered.math(), ranges)
+    return Subject(key.name, fusion, lowered.program, lowered.math(), ranges)
 
 
 def _has_scalar(kernel: KernelDef, schedule: str) -> bool:

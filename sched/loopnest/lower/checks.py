@@ -1,15 +1,16 @@
 """Checks of the plan: what this schedule asks of threads, lanes and parallel loops exists.
 
 Requires the plan and the storage. Ensures that no value of a LOCAL tensor crosses threads and none
-of a SHARED one blocks (rule 39), vectorized axes are innermost and of a legal width, and no
-parallel loop races on a buffer. It changes nothing.
+of a SHARED one blocks (rule 39), vectorized axes are innermost and of a legal width, no parallel
+loop races on a buffer, and some launch admits the static extents. It changes nothing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
-from loopnest.enums import Memory, ParallelType
+from loopnest.enums import MOST_ALONG, MOST_THREADS, Memory, ParallelType
 from loopnest.errors import LoweringError
 from loopnest.expr import Const
 from loopnest.lower.allocation import Storage
@@ -27,6 +28,7 @@ def check_plan(plan: Plan, storage: dict[TensorView, Storage]) -> None:
     Raises:
         LoweringError: no kernel exists for the schedule.
     """
+    _check_launch(plan)
     for unit in plan.forest.units:
         for tensor in unit.siblings:
             _check_reduction(plan, tensor)
@@ -42,6 +44,37 @@ def check_plan(plan: Plan, storage: dict[TensorView, Storage]) -> None:
                 for consumer in tensor.consumers:
                     if consumer in plan.forest.position and tensor.memory is not Memory.GLOBAL:
                         _check_crossing(plan, tensor, consumer, launched)
+
+
+def _check_launch(plan: Plan) -> None:
+    """Refuse what no launch admits whatever the sizes; symbolic extents are checked at a launch."""
+    static = {d: int(e.value) for d, e in plan.launch.items() if isinstance(e, Const)}
+    if 0 in static.values():
+        return
+    block = {d: extent for d, extent in static.items() if d.is_block}
+    threads = math.prod(block.values())
+    if threads > MOST_THREADS:
+        product = " * ".join([f"{d.value}{_axes(plan, d)} = {e}" for d, e in block.items()])
+        raise LoweringError(
+            plan.fusion.name,
+            f"a block has {threads} threads: {product}",
+            f"use at most {MOST_THREADS}",
+        )
+    for dimension, extent in static.items():
+        if extent > MOST_ALONG[dimension]:
+            raise LoweringError(
+                plan.fusion.name,
+                f"{dimension.value}{_axes(plan, dimension)} has the extent {extent}",
+                f"use at most {MOST_ALONG[dimension]}",
+            )
+
+
+def _axes(plan: Plan, dimension: ParallelType) -> str:
+    """Return the loops that are bound to a dimension, in parentheses."""
+    axes = dict.fromkeys([
+        s.axis for s in plan.specs.values() if s.parallel is dimension and not is_trivial(s)
+    ])  # fmt: skip
+    return f" ({', '.join(axes)})"
 
 
 def _check_reduction(plan: Plan, tensor: TensorView) -> None:

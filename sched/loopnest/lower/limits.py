@@ -141,7 +141,7 @@ class Limits:
         for other, size in self._block.items():
             if other is not dim:
                 others *= _least(size)
-        most = min(MOST_THREADS // max(others, 1), MOST_ALONG.get(dim, MOST_THREADS))
+        most = min(MOST_THREADS // max(others, 1), MOST_ALONG[dim])
         found = self.upper(extent)
         return max(most if found is None else min(most, found), 1)
 
@@ -186,7 +186,7 @@ class Limits:
         threads = 1
         for dim, extent in self._block.items():
             size = _least(extent, {symbol.name: value})
-            if size > MOST_ALONG.get(dim, MOST_THREADS):
+            if size > MOST_ALONG[dim]:
                 return False
             threads *= size
         return threads <= MOST_THREADS

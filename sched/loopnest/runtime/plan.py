@@ -11,19 +11,13 @@ from loopnest import kir
 from loopnest.arena import SharedLayout, shared_layout, shared_places
 from loopnest.arguments import broken_condition, check_conditions, keyword_size, size_value
 from loopnest.buffers import Buffer
-from loopnest.enums import BLOCK_DIMENSIONS, MOST_ALONG, MOST_THREADS, ParallelType
+from loopnest.enums import MOST_ALONG, MOST_THREADS, ParallelType
 from loopnest.errors import LaunchError
 from loopnest.expr import Const, Expr
 from loopnest.runtime.bounds import INT32, INT64, IndexBounds
 
 MAX_SHARED_BYTES = 227 * 1024
-MAX_EXTENT: Mapping[ParallelType, int] = {
-    ParallelType.grid_x: (1 << 31) - 1,
-    ParallelType.grid_y: 65535,
-    ParallelType.grid_z: 65535,
-    **{d: MOST_ALONG.get(d, MOST_THREADS) for d in BLOCK_DIMENSIONS},
-}
-"""The limits of CUDA; every target keeps them, so that a schedule that runs on one runs on all."""
+"""The limit of CUDA; every target keeps it, so that a schedule that runs on one runs on all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +167,14 @@ class Planner:
         self._check_factors(sizes, subject)
         extents = {d: size_value(size, sizes) for d, size in self.program.launch}
         for dimension, extent in extents.items():
-            if extent > MAX_EXTENT[dimension]:
+            if extent > MOST_ALONG[dimension]:
                 where = f"{dimension.value}{self._axes(dimension)} has extent {extent}"
-                raise LaunchError(subject, where, f"use at most {MAX_EXTENT[dimension]}")
+                raise LaunchError(subject, where, f"use at most {MOST_ALONG[dimension]}")
         self._check_threads(extents, subject)
         shared = size_value(self.shared.total, sizes)
         if shared > MAX_SHARED_BYTES:
             raise self.too_much_shared(sizes, MAX_SHARED_BYTES, subject)
-        x, y, z, u, v, w = [extents.get(d, 1) for d in MAX_EXTENT]
+        x, y, z, u, v, w = [extents.get(d, 1) for d in MOST_ALONG]
         vector = not self.is_scalar and self.bounds.takes_vectors(sizes)
         return LaunchConfig((x, y, z), (u, v, w), shared, "vector" if vector else "scalar")
 

@@ -11,12 +11,13 @@ from loopnest import kir
 from loopnest.errors import VerifyError
 from loopnest.math_snapshot import MathSnapshot
 from loopnest.verify.enumerated import enumerated, named
+from loopnest.verify.interface import interface_faults
 from loopnest.verify.matching import Mismatch
 from loopnest.verify.model import Model, Site
 from loopnest.verify.obligations import Exchange, Work, exchange_of, work_of
 from loopnest.verify.poly import NotAffine
-from loopnest.verify.report import Finding, Report
-from loopnest.verify.sizes import fulfils
+from loopnest.verify.report import ALL_SIZES, Finding, Report
+from loopnest.verify.sizes import fulfils, never_launched
 from loopnest.verify.symbolic import NotProved, prove
 from loopnest.verify.witness import Witness
 
@@ -90,6 +91,9 @@ def verify_program(
     given = dict(sizes or {})
     _check_sizes(program, given)
     model = Model(program)
+    faults = _unlike_the_math(model, math, given)
+    if faults:
+        return Report("refuted", tuple(faults))
     works, exchanges, problems = obligations(model, math)
     if problems:
         refuted = [f for f in problems if f.status == "refuted"]
@@ -102,9 +106,16 @@ def verify_program(
         if isinstance(why, NotProved) and why.sizes:
             hints.append(why.sizes)
     else:
-        scope = named(given) if given else "all sizes"
+        scope = named(given) if given else ALL_SIZES
         return Report("proved", tuple(notes), scope)
     return enumerated(model, math, works, exchanges, given, hints)
+
+
+def _unlike_the_math(model: Model, math: MathSnapshot, given: Mapping[str, int]) -> list[Finding]:
+    """Return what is wrong with the program as a whole: what a caller sees of it, its launch."""
+    witness = Witness(model, given, (1, 1, 1), (1, 1, 1))
+    found = [witness.plain("interface", text, name) for name, text in interface_faults(model, math)]
+    return found + [witness.plain("launch", t, "") for t in never_launched(model.program, given)]
 
 
 def _check_sizes(program: kir.Program, given: Mapping[str, int]) -> None:
@@ -133,6 +144,7 @@ def obligations(
         for node, name in model.undefined
     ]
     problems += _counters(model, witness)
+    problems += _conversions(model, witness)
     for site in model.sites:
         try:
             if site.within is not None:
@@ -158,6 +170,21 @@ def _counters(model: Model, witness: Witness) -> Iterator[Finding]:
                 )
         elif access.buffer in counters or access.buffer.kind == "counter":
             yield witness.bare("arrival", f"it uses the counter {name}", access.site)
+
+
+def _conversions(model: Model, witness: Witness) -> Iterator[Finding]:
+    """Yield where a value becomes one of another type: only the store of a tensor may round it."""
+    for site in model.sites:
+        match site.node:
+            case kir.Let(var=var, value=value) | kir.Shuffle(var=var, value=value):
+                name, found = var.name, var.dtype
+            case kir.Store(storage=storage, value=value) if site.within is not None:
+                name, found = storage.name, storage.dtype
+            case _:
+                continue
+        if found is not value.dtype:
+            message = f"{name} is {found} and takes a {value.dtype}"
+            yield witness.bare("value", message, site)
 
 
 def _problem(witness: Witness, site: Site, found: Mismatch) -> Finding:

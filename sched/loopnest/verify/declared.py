@@ -133,7 +133,7 @@ class Body:
     ) -> Iterator[tuple[int, dict[Expr, int]]]:
         """Yield each value of the symbolic extent, with the numbers that go with it."""
         rest = int(np.prod([v for v in known.values() if v is not None]))
-        most = min(MOST_THREADS // max(rest, 1), MOST_ALONG.get(dim, MOST_THREADS))
+        most = min(MOST_THREADS // max(rest, 1), MOST_ALONG[dim])
         if most == 0:
             raise Undecidable(f"a block of more than {MOST_THREADS} threads")
         others = [e for e in self._sizes() if extent not in set(walk(e))]

@@ -33,6 +33,9 @@ def enumerated(
 ) -> Report:
     """Return what holds at some sizes; those of `hints` come first.
 
+    At sizes that no launch admits (a loop is split by 0), or at which no thread runs, there is
+    nothing to be wrong; where all that are looked at are such sizes, a note says so.
+
     Args:
         model: the program.
         math: what it should compute.
@@ -44,15 +47,17 @@ def enumerated(
     program = model.program
     done: list[dict[str, int]] = []
     notes: dict[str, Finding] = {}
-    budget, telling = MOST_POINTS, False
+    budget, telling, launched = MOST_POINTS, False, False
     for sizes in small_sizes(program, given, hints):
         cost = points_at(program, sizes)
         if cost > (budget if telling else MOST_FIRST) or len(done) == MOST_SIZES:
+            launched = True
             continue
         budget -= cost
         try:
             found = _looked_at(model, math, works, exchanges, sizes, both=not telling)
         except TooMany:
+            launched = True
             continue
         except NoLaunch:
             done.append(sizes)
@@ -60,7 +65,10 @@ def enumerated(
         except Undecidable as why:
             return _unknown(str(why))
         except ZeroDivisionError:
-            return _unknown("an index or a test divides by 0")
+            message = "an index or a test divides by 0"
+            fault = Finding("bounds", "refuted", message, sizes=dict(sizes))
+            return Report("refuted", (fault,), named(sizes))
+        launched = True
         refuted = [f for f in found if f.status == "refuted"]
         if refuted:
             return Report("refuted", tuple(refuted), named(sizes))
@@ -74,6 +82,9 @@ def enumerated(
     if missed:
         where = f"it may fail at {named(missed[0])}"
         return _unknown(f"{where}, where there are too many points to look at", scope)
+    if done and not launched:
+        message = "nothing is launched at these sizes"
+        return Report("proved", (Finding("launch", "note", message),), scope)
     if not telling:
         return _unknown("there are too many points to look at every one", scope or named(given))
     return Report("proved", tuple(notes.values()), scope)

@@ -157,8 +157,28 @@ class Points:
                 if isinstance(let, kir.Let):
                     return self.value(let.value, lets, sizes)
             case Op() if node.op in OPERATIONS:
-                return OPERATIONS[node.op](*[self.value(a, lets, sizes) for a in node.args])
+                try:
+                    return OPERATIONS[node.op](*[self.value(a, lets, sizes) for a in node.args])
+                except ZeroDivisionError:
+                    if node.op not in ("where", "and", "or"):
+                        raise
+                return self._lazily(node, lets, sizes)
         raise Undecidable(f"an index or a test depends on data: {node}")
+
+    def _lazily(self, node: Op, lets: Mapping[Local, Site], sizes: Mapping[str, int]) -> Any:
+        """Return an operation of which each point evaluates only what its first operand asks for.
+
+        Raises:
+            ZeroDivisionError: a divisor is 0 that is evaluated.
+        """
+        first = np.broadcast_to(self.value(node.args[0], lets, sizes), (self.count,))
+        chosen = first if node.op != "or" else ~first
+        result = np.array(first, np.int64 if node.op == "where" else np.bool_)
+        for arg, where in zip(node.args[1:], (chosen, ~chosen), strict=False):
+            some = self.take(where)
+            if some.count:
+                result[where] = some.value(arg, lets, sizes)
+        return result
 
     def array(self, node: Expr, lets: Mapping[Local, Site], sizes: Mapping[str, int]) -> Array:
         """Return an index expression at every point, as an array."""
@@ -181,7 +201,7 @@ class Points:
 def fits_launch(extents: Mapping[ParallelType, int]) -> bool:
     """Whether a block of these extents is within the limits of a launch."""
     block = {d: extents.get(d, 1) for d in BLOCK_DIMENSIONS}
-    deep = any(size > MOST_ALONG.get(d, MOST_THREADS) for d, size in block.items())
+    deep = any(size > MOST_ALONG[d] for d, size in block.items())
     return not deep and math.prod(block.values()) <= MOST_THREADS
 
 

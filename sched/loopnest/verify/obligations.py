@@ -122,6 +122,7 @@ def work_of(model: Model, math: MathSnapshot, site: Site) -> Work:
         if reads_memory(index):
             raise Mismatch("value", False, f"writes at '{index}', an index that depends on data")
     write = Access(site, site, store.storage, store.index, store.flat, True)
+    _same_type(store, tensor, kind)
     if kind == "partial":
         needs = _part(math, tensor, site)
         return Work(site, store, tensor, kind, write, (), needs, ())
@@ -147,6 +148,16 @@ def _claimed(tensor: MathTensor, store: kir.Store) -> tuple[Expr, ...]:
     return tensor.claimed(store.coordinate, whole=store.role in kir.WHOLE_ELEMENTS)
 
 
+def _same_type(store: kir.Store, tensor: MathTensor, kind: Kind) -> None:
+    """Check that a value is stored as what it is: rounded once where it is whole, not before."""
+    whole = kind in ("define", "fill", "finish")
+    wanted = tensor.dtype if whole else tensor.dtype.compute
+    if store.storage.dtype is not wanted:
+        what = "" if whole else "a partial result of "
+        raise Mismatch("value", True, f"stores {what}{tensor.name} as {store.storage.dtype}, the "
+                       f"math has {wanted}")  # fmt: skip
+
+
 def _part(math: MathSnapshot, tensor: MathTensor, site: Site) -> tuple[Need, ...]:
     """Return what a store of a partial result reads: one of its own tensor."""
     found = Found(site)
@@ -159,8 +170,6 @@ def _part(math: MathSnapshot, tensor: MathTensor, site: Site) -> tuple[Need, ...
         raise Mismatch(
             "value", False, f"stores '{site.node.value}' as a partial result of {tensor.name}"
         )
-    if site.node.storage.dtype is not tensor.dtype.compute:
-        raise Mismatch("value", True, f"rounds a partial result of {tensor.name}")
     _check_index(operand)
     return (Need(operand, tensor, (), "part"),)
 

@@ -8,6 +8,9 @@ from typing import Literal, TypeAlias
 
 Status: TypeAlias = 'Literal["proved", "refuted", "unknown"]'
 
+ALL_SIZES = "all sizes"
+"""The scope of what holds for all sizes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -44,8 +47,9 @@ class Finding:
 
     Args:
         kind: "bounds", "claim", "flow", "value", "accumulation", "output", "race", "barrier",
-            "arrival", "collective", "alias", "vector", "layout", "scope", or "redundant" (a note,
-            no failure).
+            "arrival", "collective", "alias", "vector", "layout", "scope", "interface" (parameters,
+            outputs, memory), "launch" (no block is within the limits), or "redundant" (a note, no
+            failure).
         status: "refuted", "unknown", or "note".
         message: one sentence.
         tensor: whose computation it concerns.
@@ -91,7 +95,12 @@ class Report:
 
     status: Status
     findings: tuple[Finding, ...] = ()
-    scope: str = "all sizes"
+    scope: str = ALL_SIZES
+
+    @property
+    def all_sizes(self) -> bool:
+        """Whether it is about all sizes that fulfil the assumptions, not those in `scope` alone."""
+        return self.scope == ALL_SIZES
 
     @property
     def ok(self) -> bool:

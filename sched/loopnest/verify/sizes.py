@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import product
 
 from loopnest import kir
 from loopnest.dtypes import index
-from loopnest.enums import MOST_THREADS
+from loopnest.enums import MOST_ALONG, MOST_THREADS, ParallelType
 from loopnest.expr import ONE, Const, Expr, Op, Symbol, walk
 from loopnest.verify.lanes import NoLaunch, Undecidable, fits_launch, number
 
@@ -31,6 +32,7 @@ def small_sizes(
         return
     steps = [_step(program, name) for name in free]
     seen: set[tuple[int, ...]] = set()
+    telling = False
     primes = tuple([_PRIMES[n % len(_PRIMES)] for n in range(len(free))])
     first = [tuple([filled(program, given, hint)[name] for name in free]) for hint in hints]
     repeated = _repeated(program, given, free, primes)
@@ -45,8 +47,9 @@ def small_sizes(
         key = tuple(sizes.values())
         if key not in seen and fulfils(program, sizes):
             seen.add(key)
+            telling = telling or all(values)
             yield sizes
-    if not seen:
+    if not telling:
         yield from _searched(program, given, free)
 
 
@@ -73,6 +76,25 @@ def starts(program: kir.Program, sizes: Mapping[str, int]) -> bool:
         return fits_launch({d: number(size, sizes) for d, size in program.launch})
     except (NoLaunch, Undecidable):
         return False
+
+
+def never_launched(program: kir.Program, given: Mapping[str, int]) -> Iterator[str]:
+    """Yield why no launch admits a program: it is too large whatever the other sizes.
+
+    Extents that are not known are taken for 1.
+    """
+    known: dict[ParallelType, int] = {}
+    for dim, extent in program.launch:
+        with suppress(KeyError, NoLaunch, Undecidable):
+            known[dim] = number(extent, given)
+    if 0 in known.values():
+        return
+    for dim, size in known.items():
+        if size > MOST_ALONG[dim]:
+            yield f"{dim.value} has the extent {size}; a launch takes at most {MOST_ALONG[dim]}"
+    threads = math.prod([size for dim, size in known.items() if dim.is_block])
+    if threads > MOST_THREADS:
+        yield f"a block has {threads} threads; a launch takes at most {MOST_THREADS}"
 
 
 def filled(
@@ -187,6 +209,7 @@ def _searched(
                       for n in walk(c)
                       if isinstance(n, Const) and n.value > 0})  # fmt: skip
     values = sorted({1, 2, 3, 4, 8, *(m * k for m in numbers for k in (1, 2, 3)),
+                     *(m * k for m in numbers for k in numbers),
                      *(m + 1 for m in numbers)})  # fmt: skip
     found = 0
     for choice in product(values[:24], repeat=len(free)):

@@ -16,14 +16,14 @@ from loopnest import kir
 from loopnest.buffers import Buffer
 from loopnest.enums import Memory
 from loopnest.expr import Expr, Local, Symbol
-from loopnest.math_snapshot import MathSnapshot
+from loopnest.math_snapshot import MathSnapshot, MathTensor
 from loopnest.verify.declared import Body
 from loopnest.verify.exact.contents import Contents
 from loopnest.verify.exact.flow import Flow
 from loopnest.verify.exact.marks import Table
 from loopnest.verify.exact.races import Races
 from loopnest.verify.exact.wide import misaligned
-from loopnest.verify.lanes import Enumeration
+from loopnest.verify.lanes import Enumeration, number
 from loopnest.verify.model import Access, Model
 from loopnest.verify.obligations import Exchange, Work
 from loopnest.verify.report import Finding
@@ -86,15 +86,31 @@ class Exact:
         for param in self.model.program.params:
             if param.buffer is None or param.kind not in ("input", "output"):
                 continue
-            tensor = self.math.tensor(param.buffer.tensor)
+            tensor = self.math.tensor(param.name)
             if tensor is not None:
-                wanted = self.contents.shape(tensor.logical) or (1,)
-                found = self.table.shapes[param.buffer]
-                if wanted != found:
-                    yield self.witness.plain(
-                        "layout", f"buffer {param.name} has the shape {list(found)}, its tensor "
-                        f"{list(self.contents.shape(tensor.logical))}", tensor.name,
-                    )  # fmt: skip
+                yield from self._parameter(param, param.buffer, tensor)
+
+    def _parameter(self, param: kir.Param, buffer: Buffer, tensor: MathTensor) -> Iterator[Finding]:
+        """Check that an array is passed in the math's shape, row-major, without gaps."""
+        logical = self.contents.shape(tensor.logical)
+        passed = tuple([number(extent, self.sizes) for extent in param.shape])
+        for found, wanted in ((passed, logical), (self.table.shapes[buffer], logical or (1,))):
+            if found != wanted:
+                message = (
+                    f"{param.kind} {param.name} has the shape {list(found)}, its tensor "
+                    f"{list(wanted)}"
+                )
+                yield self.witness.plain("layout", message, tensor.name)
+                return
+        size = math.prod(logical)
+        steps = [math.prod(logical[n + 1 :]) for n in range(len(logical))] or [1]
+        strides = list(self.table.strides[buffer])
+        if size and (steps != strides or self.table.sizes_of[buffer] != size):
+            message = (
+                f"{param.kind} {param.name} has the strides {strides} and "
+                f"{self.table.sizes_of[buffer]} elements; a caller passes {steps} and {size}"
+            )
+            yield self.witness.plain("layout", message, tensor.name)
 
     def _layout(self, buffer: Buffer) -> Iterator[Finding]:
         shape = self.table.shapes[buffer]

@@ -71,14 +71,26 @@ class Claims:
             raise NotProved(f"the swizzle of {buffer.name}")
 
     def _parameters(self) -> None:
+        """Show that inputs and outputs are arrays of the math's shape, row-major, without gaps."""
+        poly = self.algebra.poly
         for param in self.setting.model.program.params:
             if param.buffer is None or param.kind not in ("input", "output"):
                 continue
-            tensor = self.setting.math.tensor(param.buffer.tensor)
-            if tensor is not None:
-                wanted = [self.algebra.poly(a.extent, {}) for a in tensor.logical] or [constant(1)]
-                if wanted != [self.algebra.poly(s, {}) for s in param.buffer.shape]:
-                    raise NotProved(f"the shape of {param.name}")
+            tensor = self.setting.math.tensor(param.name)
+            if tensor is None:
+                raise NotProved(f"parameter {param.name}")
+            wanted = [poly(a.extent, {}) for a in tensor.logical]
+            if wanted != [poly(s, {}) for s in param.shape]:
+                raise NotProved(f"the shape of {param.name}")
+            shape, step = wanted or [constant(1)], constant(1)
+            steps: list[Poly] = []
+            for extent in reversed(shape):
+                steps.insert(0, step)
+                step = times(step, extent)
+            buffer = param.buffer
+            found = [[poly(e, {}) for e in part] for part in (buffer.shape, buffer.strides)]
+            if found != [shape, steps] or poly(buffer.size, {}) != step:
+                raise NotProved(f"the layout of {param.name}")
 
     # Bounds
 

@@ -94,7 +94,7 @@ class Setting:
         for dim, extent in extents.items():
             if isinstance(extent, Const):
                 continue
-            most = min(MOST_THREADS // max(math.prod(known), 1), MOST_ALONG.get(dim, MOST_THREADS))
+            most = min(MOST_THREADS // max(math.prod(known), 1), MOST_ALONG[dim])
             try:
                 mine = self.algebra.poly(extent, {})
                 yield self.algebra.compare("le", mine, constant(most), str)
