@@ -10,11 +10,12 @@ from dataclasses import replace
 import pytest
 
 import loopnest as ln
+from loopnest import kir
 from loopnest.enums import ParallelType as PT
 from loopnest.errors import VerifyError
 from loopnest.kernel import Kernel, compile, lower
 from loopnest.verify import Report, verify, verify_program
-from mutants import mutants
+from mutants import Mutant, mutants
 
 CASES: dict[str, Callable[[], ln.Fusion]] = {}
 
@@ -332,3 +333,57 @@ def test_isl_is_loaded_only_by_a_proof() -> None:
     code = "import loopnest, sys; assert 'islpy' not in sys.modules; import loopnest.verify, sys; "
     code += "assert 'islpy' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# What is computed from components that nothing else reads
+
+COMPONENTS = ("mean", "var", "count")
+
+
+def moments(*used: str) -> ln.Fusion:
+    """Return a fusion whose outputs are some components of Welford's reduction of rows."""
+    with ln.Fusion("moments") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        found = dict(zip(COMPONENTS, ln.welford(x, axis=1), strict=True))
+        for name in used:
+            f.output(found[name], name)
+    return f
+
+
+@pytest.mark.parametrize(
+    ("used", "memory"),
+    [(("var",), None), (("mean",), ln.SHARED), (("count", "mean"), ln.LOCAL)],
+)
+def test_every_component_that_another_needs_is_followed(
+    used: tuple[str, ...], memory: ln.Memory | None
+) -> None:
+    f = moments(*used)
+    whole = next(t for t in f.tensors if any(a.is_reduction for a in t.root_domain))
+    if memory is not None:
+        whole.split(1, 4)
+        part = whole.rfactor([1])
+        if memory is not ln.LOCAL:
+            part.memory = memory
+    k = lower(f)
+    assert verify(k).all_sizes
+    math = math_of(k)
+    needed = [m for m in mutants(k.program, frozenset({"init", "clobber", "redirect"}))
+              if not is_dead(k, m)]  # fmt: skip
+    assert needed
+    for mutant in needed:
+        report = verify_program(mutant.program, math)
+        assert report.status == "refuted", f"{mutant.text}\n{report}"
+
+
+def is_dead(k: Kernel, mutant: Mutant) -> bool:
+    """Whether a mutant changes the last stage of a component that no other one is computed from.
+
+    Where the variance is no output, its last stage may hold anything.
+    """
+    stages = [t for t in math_of(k).tensors if t.definition is not None and t.definition.reducer]
+    read = {name for t in math_of(k).tensors if t.definition is not None
+            for name in t.definition.producers}  # fmt: skip
+    variance = {t.name for t in stages if t.definition is not None and t.definition.component == 1}
+    assert isinstance(mutant.node, kir.Store)
+    name = mutant.node.tensor
+    return name in variance and name not in read and name not in math_of(k).outputs

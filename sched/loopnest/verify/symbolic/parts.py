@@ -51,8 +51,19 @@ class Parts:
         at.conditions += self.setting.guards(access.guards)
         return at
 
-    def held(self, at: Instances, access: Any, buffer: Buffer, tensor: MathTensor) -> Any:
-        """Return {point of `at` -> elements that it finds accumulated in a buffer}."""
+    def held(
+        self,
+        at: Instances,
+        access: Any,
+        buffer: Buffer,
+        tensor: MathTensor,
+        *,
+        so_far: bool = False,
+    ) -> Any:
+        """Return {point of `at` -> elements that it finds accumulated in a buffer}.
+
+        No update of the value may come later, unless what it holds `so_far` is asked for.
+        """
         setting = self.setting
         writes = self.flow.writes(buffer)
         if any(w.tensor is not tensor or w.kind == "define" for w, _ in writes):
@@ -71,7 +82,10 @@ class Parts:
             taken = begun.reverse().apply_range(chained).extract_map(space)
             if not taken.is_empty():  # {read -> update of the same value}
                 late = taken.intersect(self.flow.late(at, again))
-                setting.require_empty(late, "a partial result is read")
+                if so_far:
+                    taken = taken.subtract(late)
+                else:
+                    setting.require_empty(late, "a partial result is read")
                 parts.append(taken.apply_range(self._adds(work, again, chained)))
         return self._disjoint(at, parts, tensor)
 
@@ -99,14 +113,27 @@ class Parts:
                 found = self._contents[work] = self.part(work, work.needs[0])
         return found
 
-    def _operand(self, at: Instances, operand: Operand, tensor: MathTensor, name: str) -> Any:
+    def continued(self, work: Work, need: Need) -> Any:
+        """Return {point of an update -> what a partial result that it continues holds by then}."""
+        at = self.setting.sites[work.site]
+        return self._operand(at, need.operand, need.tensor, at.name, so_far=True)
+
+    def _operand(
+        self,
+        at: Instances,
+        operand: Operand,
+        tensor: MathTensor,
+        name: str,
+        *,
+        so_far: bool = False,
+    ) -> Any:
         """Return what an operand holds at the points of `at`, as a map from tuples of a name."""
         if isinstance(operand, Combined):
             held = self.combined(at, operand)
         else:
             reading = self.reading(operand)
             access = self.setting.access(reading, operand)
-            held = self.held(reading, access, operand.buffer, tensor)
+            held = self.held(reading, access, operand.buffer, tensor, so_far=so_far)
         return held.set_tuple_name(self.isl.dim_type.in_, name)
 
     def _chain(self, work: Work, buffer: Buffer, starts: Writes) -> tuple[Instances, Any]:

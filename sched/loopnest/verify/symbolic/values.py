@@ -47,7 +47,7 @@ class Values:
         for work in self.setting.works:
             for need in work.needs:
                 self._need(work, need)
-            if work.kind == "merge":
+            if not work.starts:
                 self._in_step(work)
         for output in self.setting.model.program.outputs:
             self._output(output.name, output.buffer)
@@ -140,25 +140,20 @@ class Values:
                 conditions.append(f"{setting.text(p)} = {setting.text(value)}")
         return setting.over(at, f"C[{', '.join(names)}]", conditions)
 
-    # Updates of several components
+    # Updates
 
     def _own(self, work: Work, need: Need) -> None:
-        """Show that an update reads the element it stores, before it or a sibling does."""
+        """Show that an update reads the element it stores, before anything else is stored there."""
         access = need.operand
-        sibling = next(
-            (w for w in self.setting.works if w.tensor is need.tensor and w.kind == work.kind
-             and w.site.loops == work.site.loops and w.site.guards == work.site.guards
-             and w.site.time[:-1] == work.site.time[:-1]), None,
-        )  # fmt: skip
-        if isinstance(access, Combined) or sibling is None:
+        if isinstance(access, Combined):
             raise NotProved("a partial result")
-        if sibling.store.storage is not access.buffer:
+        if need.tensor is not work.tensor:
+            return  # `_in_step` compares what it holds
+        if work.store.storage is not access.buffer:
             raise NotProved("a partial result in another buffer")
-        if sibling.store.coordinate != work.store.coordinate:
-            raise NotProved("partial results out of step")
-        self._untouched(access, sibling.site)
+        self._untouched(access, work.site)
         at = self.setting.sites[work.site]
-        own, stored = self.setting.element(access), self.setting.element(sibling.write)
+        own, stored = self.setting.element(access), self.setting.element(work.write)
         for a, b in zip(own, stored, strict=True):
             self.claims.same(at, a, b)
 
@@ -183,10 +178,16 @@ class Values:
                     raise NotProved("a partial result is overwritten before its update")
 
     def _in_step(self, work: Work) -> None:
-        """Show that all components of another partial result hold the same elements."""
+        """Show that the components of a partial result that is read hold the same elements.
+
+        Of the one that is continued each component must have begun, even if nothing reads it
+        afterwards: its siblings are computed from it.
+        """
+        own = [self.parts.continued(work, need) for need in work.needs if need.demand == "own"]
         parts = [self.parts.part(work, need) for need in work.needs if need.demand == "part"]
-        if not all(parts[0].is_equal(other) for other in parts[1:]):
-            raise NotProved("partial results out of step")
+        for components in (own, parts):
+            if not all(components[0].is_equal(other) for other in components[1:]):
+                raise NotProved("partial results out of step")
 
     # Outputs
 
