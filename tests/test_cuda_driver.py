@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 
 from loopnest import dtypes
+from loopnest.errors import LaunchError
 from loopnest.runtime import cuda_toolkit, dlpack
 from loopnest.runtime import driver as drivers
 from loopnest.runtime.cuda_target import scalar_argument
@@ -274,6 +275,64 @@ def test_a_driver_older_than_the_compiler(library, tmp_path, package):
     """
     (out,), _ = run(library, tmp_path, script, package, FAKE_CUDA_VERSION="11080")
     assert "this driver is too old for: it supports CUDA 11.8; update the driver" in out
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A GPU for packages that are made up."""
+    from loopnest.runtime import driver_bindings
+
+    monkeypatch.setattr(driver_bindings, "open_device", lambda: (None, SimpleNamespace(cu=None)))
+    for name in ("pycuda", "pycuda.driver", "cuda.core"):
+        monkeypatch.setitem(sys.modules, name, None)
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("raise ImportError('libcurand.so.10: cannot\\n open it')",
+         "ImportError: libcurand.so.10: cannot open it"),
+        ("raise RuntimeError", "RuntimeError"),
+        ("def init(): raise RuntimeError('cuInit failed: no device')",
+         "RuntimeError: cuInit failed: no device"),
+    ],
+)  # fmt: skip
+def test_a_pycuda_that_does_not_work_is_passed_over(text, found, gpu, tmp_path, caplog):
+    (tmp_path / "pycuda").mkdir()
+    (tmp_path / "pycuda" / "__init__.py").write_text("")
+    (tmp_path / "pycuda" / "driver.py").write_text(text)
+    gpu.delitem(sys.modules, "pycuda")
+    gpu.delitem(sys.modules, "pycuda.driver")
+    gpu.syspath_prepend(str(tmp_path))
+    assert type(drivers._open()).__name__ == "BindingsDriver"
+    assert caplog.messages == [
+        f"kernels are launched by cuda-bindings: pycuda is installed but does not work ({found})"
+    ]
+
+
+def test_a_cuda_core_that_does_not_work_is_passed_over(gpu, caplog):
+    pytest.importorskip("cuda.bindings")
+
+    def broken(*_):
+        raise OSError("libnvJitLink.so.13: no such file")
+
+    gpu.setattr(drivers, "_core", broken)
+    assert type(drivers._open()).__name__ == "BindingsDriver"
+    assert caplog.messages == [
+        "kernels are launched by cuda-bindings: cuda-core is installed but does not work "
+        "(OSError: libnvJitLink.so.13: no such file)"
+    ]
+
+
+def test_a_gpu_that_the_driver_refuses_is_none(gpu):
+    def refuse():
+        raise LaunchError("the CUDA driver", "CUDA_ERROR_DEVICE_UNAVAILABLE: busy")
+
+    gpu.setattr(drivers, "_found", [])
+    gpu.setattr(drivers, "_obstacle", [])
+    gpu.setattr(drivers, "_open", refuse)
+    assert drivers.obstacle() == "the CUDA driver: CUDA_ERROR_DEVICE_UNAVAILABLE: busy"
 
 
 def test_without_a_driver(tmp_path):

@@ -8,6 +8,7 @@ share, and make it current only for the length of a call.
 from __future__ import annotations
 
 import importlib.util
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -16,7 +17,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy.typing as npt
 
-from loopnest.errors import CompileError
+from loopnest.errors import CompileError, LaunchError
 
 Address: TypeAlias = int
 Stream: TypeAlias = int
@@ -119,6 +120,7 @@ class Driver(Protocol):
         """Call `work` and wait; return the seconds that the GPU took for what it enqueued."""
 
 
+_log = logging.getLogger("loopnest")
 _lock = threading.Lock()
 _found: list[Driver] = []
 _obstacle: list[str] = []
@@ -136,6 +138,8 @@ def find_driver() -> Driver:
                 _found.append(_open())
             except CompileError as error:
                 _obstacle.append(error.reason)
+            except LaunchError as error:  # the driver refuses the GPU
+                _obstacle.append(str(error))
         if _obstacle:
             raise CompileError("target 'cuda'", _obstacle[0], INSTALL)
         return _found[0]
@@ -151,13 +155,51 @@ def obstacle() -> str | None:
 
 
 def _open() -> Driver:
+    """Return the first launcher that is installed and works; one that does not is told of."""
     from loopnest.runtime.driver_bindings import BindingsDriver, open_device
 
     device, handles = open_device()
-    if importlib.util.find_spec("pycuda") is not None:
-        from loopnest.runtime.driver_pycuda import PycudaDriver
+    broken: list[str] = []
+    for package, make in (("pycuda", _pycuda), ("cuda-core", _core)):
+        try:
+            found = make(device, handles)
+        except (
+            Exception
+        ) as error:  # of the import or of the first calls: pycuda has its own classes
+            broken.append(f"{package} is installed but does not work ({_in_words(error)})")
+            continue
+        if found is not None:
+            _tell_broken(broken, package)
+            return found
+    _tell_broken(broken, "cuda-bindings")
+    return BindingsDriver(device, handles)
 
-        return PycudaDriver(device, handles)
+
+def _pycuda(device: Device, handles: Any) -> Driver | None:
+    """Return pycuda's driver; None where it is not installed."""
+    if importlib.util.find_spec("pycuda") is None:
+        return None
+    from loopnest.runtime.driver_pycuda import PycudaDriver
+
+    return PycudaDriver(device, handles)
+
+
+def _core(device: Device, handles: Any) -> Driver | None:
+    """Return cuda-core's driver; None where it is not installed, or too old."""
+    if importlib.util.find_spec("cuda.core") is None:
+        return None
+    from cuda import core  # has_core takes what does not import for missing
+
     from loopnest.runtime.driver_core import CoreDriver, has_core
 
-    return (CoreDriver if has_core() else BindingsDriver)(device, handles)
+    return CoreDriver(device, handles) if core and has_core() else None
+
+
+def _tell_broken(broken: Sequence[str], used: str) -> None:
+    if broken:
+        _log.warning("kernels are launched by %s: %s", used, "; ".join(broken))
+
+
+def _in_words(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

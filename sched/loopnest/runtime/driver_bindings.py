@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from loopnest.runtime.driver import Address, Device, Launch, Stream
 
 KEPT_SHARE = 32
 """The pool keeps 1/32 of the GPU's memory for later allocations, once all of it is free."""
+
+_log = logging.getLogger("loopnest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +46,10 @@ def open_device() -> tuple[Device, Handles]:
 def _load() -> ModuleType:
     try:
         from cuda.bindings import driver
-    except ImportError as error:
+    except Exception as error:  # a package that is not mended may raise anything
         reason = f"the package cuda-bindings cannot be imported ({error})"
+        if not isinstance(error, ModuleNotFoundError):
+            _log.warning("no GPU is used: %s", reason)
         raise CompileError("the GPU", reason) from error
     try:
         status, *_ = driver.cuInit(0)
