@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import re
+import shutil
+import signal
 import stat
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -273,6 +279,138 @@ def test_compiler_that_builds_nothing(
     with pytest.raises(CompileError) as caught:
         compile_c(SOURCE)
     assert str(caught.value) == (f"kernel.c: {broken} (broken 1.0) refused the source\nno linker")
+
+
+def test_compiler_that_makes_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends without an error; "auto" passes it over."""
+    idle = program(tmp_path / "idle", 'case "$*" in *--version*) echo "idle 1.0";; esac')
+    monkeypatch.setenv("CC", idle)
+    message = f"{idle} (idle 1.0): ended without an error and made no library; mend or unset CC"
+    with pytest.raises(CompileError) as caught:
+        compile_c(SOURCE)
+    assert str(caught.value) == message
+    assert c_compiler.obstacle() == message
+
+
+def test_a_full_temporary_folder(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    if COMPILER is not None:
+        c_compiler._features(COMPILER)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(Path, "write_text", refuse)
+    with pytest.raises(CompileError) as caught:
+        c_compiler._build(Compiler(("cc",), "1.0"), (), SOURCE)
+    assert str(caught.value) == (
+        f"the temporary folder {tmp_path}: cannot be used (No space left on device); "
+        "set TMPDIR to another"
+    )
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith("loopnest-")] == []
+
+
+def slow_compiler(folder: Path) -> str:
+    """A compiler that goes on for ever, in a process of its own whose number it tells."""
+    return program(
+        folder / "slow",
+        f'case "$*" in *--version*) echo "slow 1.0";; *) sh -c "echo \\$\\$ > {folder}/pid; '
+        'sleep 300";; esac',
+    )
+
+
+def is_running(folder: Path) -> bool:
+    """Whether the slow compiler's process is there; one that ended may linger as a zombie."""
+    number = (folder / "pid").read_text().strip()
+    done = subprocess.run(["ps", "-o", "stat=", "-p", number], capture_output=True, text=True)
+    return done.stdout.strip()[:1] not in ("", "Z")
+
+
+needs_ps = pytest.mark.skipif(shutil.which("ps") is None, reason="no ps")
+
+
+@needs_ps
+def test_a_compiler_that_takes_too_long(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = slow_compiler(tmp_path)
+    monkeypatch.setenv("LOOPNEST_COMPILE_SECONDS", "1")
+    source = "int first(\n    int x)\n{\n}\nint second(\n    int x)\n{\n}\n"
+    with pytest.raises(CompileError) as caught:
+        c_compiler._build(Compiler((slow,), "slow 1.0"), ("-O2",), source)
+    assert str(caught.value) == (
+        f"first, second (8 lines of C, -O2): {slow} (slow 1.0) did not end within 1 seconds; "
+        "set LOOPNEST_COMPILE_SECONDS to more, or to 0 for no limit; or use a smaller optimize="
+    )
+    assert not is_running(tmp_path)
+
+
+@pytest.mark.parametrize("limit", ["-1", "nan", "inf", "soon"])
+def test_a_time_limit_that_is_none(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOOPNEST_COMPILE_SECONDS", limit)
+    with pytest.raises(CompileError) as caught:
+        c_compiler._time_limit()
+    assert str(caught.value) == (
+        f"LOOPNEST_COMPILE_SECONDS={limit}: the time limit of the C compiler is no number of "
+        "seconds; set it to one, or to 0 for no limit"
+    )
+
+
+def test_no_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOOPNEST_COMPILE_SECONDS", "0")
+    assert c_compiler._time_limit() is None
+    monkeypatch.delenv("LOOPNEST_COMPILE_SECONDS")
+    assert c_compiler._time_limit() == 600
+
+
+@needs_ps
+def test_an_interrupt_ends_the_compiler(folder: Path, tmp_path: Path) -> None:
+    """Nothing is left: no process, no temporary files, no half entry."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    script = f"from loopnest.runtime.c_compiler import compile_c; compile_c({SOURCE!r})"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        env={**os.environ, "CC": slow_compiler(tmp_path), "TMPDIR": str(temporary)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert "KeyboardInterrupt" in errors
+    assert not is_running(tmp_path)
+    assert list(temporary.iterdir()) == []
+    kept = [p.name for p in folder.rglob("*") if p.is_file() and p.suffix != ".lock"]
+    assert kept == []
+
+
+def test_who_waits_for_an_interrupted_compilation_takes_it_over() -> None:
+    once = c_compiler._Once()
+    library = object()
+    begun, go = threading.Event(), threading.Event()
+
+    def interrupted() -> NoReturn:
+        begun.set()
+        go.wait()
+        raise KeyboardInterrupt
+
+    def first() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            once.get("key", interrupted)
+
+    with ThreadPoolExecutor(2) as pool:
+        interrupted_one = pool.submit(first)
+        begun.wait()
+        waiting = pool.submit(once.get, "key", lambda: library)  # type: ignore[arg-type, return-value]
+        go.set()
+        interrupted_one.result()
+        assert waiting.result() is library
 
 
 @needs_compiler

@@ -389,6 +389,25 @@ def test_threads_holds_for_one_kernel_only():
 
 
 @pytest.mark.skipif("c" not in TARGETS, reason="no C compiler")
+@pytest.mark.parametrize(("splits", "level"), [(3, "-O3"), (40, "-O1")])
+def test_what_is_deeply_nested_is_optimized_less(splits, level, monkeypatch):
+    """At -O3 gcc takes minutes for 40 loops in each other."""
+    from loopnest.runtime import c_compiler
+
+    asked = []
+    build = c_compiler._build
+    monkeypatch.setattr(c_compiler, "_build", lambda *a: asked.append(a[1]) or build(*a))
+    monkeypatch.setattr(c_compiler, "_stored", lambda *_: None)
+    monkeypatch.setattr(c_compiler, "_LIBRARIES", c_compiler._Once())
+    monkeypatch.delenv("LOOPNEST_VERIFY", raising=False)
+    f = pointwise()
+    for _ in range(splits):
+        f["y"].split(0, 2)
+    compile(f, target="c")
+    assert [flag for flag in asked[-1] if flag.startswith("-O")] == [level]
+
+
+@pytest.mark.skipif("c" not in TARGETS, reason="no C compiler")
 def test_many_kernels_in_one_build():
     integers = [pointwise("same", ln.int32), pointwise("int", ln.int64)]
     fusions = [pointwise("same"), softmax(), *integers]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import math
 import os
 import platform
 import re
 import shlex
 import shutil
+import signal
 import stat
 import subprocess
 import tempfile
@@ -27,7 +29,10 @@ from loopnest.runtime.cache import DiskCache, digest
 HEADER = "loopnest_math.h"
 """What generated source includes; it stands beside the source when that is compiled."""
 
+LIMIT_VARIABLE = "LOOPNEST_COMPILE_SECONDS"
+
 _FILE = "kernel.c"
+_SECONDS = 600
 _log = logging.getLogger("loopnest")
 
 # None of these changes a result by more than rounding:
@@ -121,6 +126,18 @@ def find_compiler() -> Compiler | None:
     return _find(os.environ.get("CC", ""), os.environ.get("PATH", ""))
 
 
+def obstacle() -> str | None:
+    """Return why there is no compiler that works, None where there is one."""
+    compiler = find_compiler()
+    if compiler is None:
+        return "no C compiler was found"
+    try:
+        _features(compiler)
+    except CompileError as error:
+        return str(error).partition("\n")[0]
+    return None
+
+
 def compile_c(
     source: str, *, optimize: int = 3, openmp: bool = True, fast_math: bool = False
 ) -> Library:
@@ -129,7 +146,8 @@ def compile_c(
     Threads and processes that ask for the same source at once compile it once.
 
     Args:
-        source: the text of one translation unit.
+        source: the text of one translation unit. The compiler is stopped when it has taken
+            LOOPNEST_COMPILE_SECONDS (600; 0: no limit).
         optimize: the level after -O; below 2 the header's functions are not inlined by force.
         openmp: build ``#pragma omp parallel`` too, not the SIMD pragmas alone. Where the compiler
             cannot, the build is serial, and that is logged once.
@@ -252,7 +270,7 @@ def _find(cc: str, path: str) -> Compiler | None:
 def _ask_version(command: tuple[str, ...]) -> str:
     try:
         done = _run((*command, "--version"))
-    except OSError:
+    except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.partition("\n")[0].strip() if done.returncode == 0 else ""
 
@@ -361,6 +379,8 @@ def _build(compiler: Compiler, flags: tuple[str, ...], source: str) -> bytes:
             done = _run(command, folder)
         except OSError as error:
             raise CompileError(str(compiler), f"does not start ({error.strerror})") from error
+        except subprocess.TimeoutExpired as error:
+            raise _too_slow(compiler, flags, source, error.timeout) from error
         if done.returncode:
             raise _refusal(compiler, source, done)
         try:
@@ -399,17 +419,65 @@ def _open_to_others(status: os.stat_result) -> str | None:
 
 
 def _run(command: tuple[str, ...], folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end.
+
+    Where it is not waited for any more, by an interrupt or the time limit, it ends with all the
+    programs that it has started.
+
+    Raises:
+        OSError: it does not start.
+        CompileError: it did not end in time.
+    """
     # LC_ALL: messages in English and in ASCII, which _failing_lines reads.
-    return subprocess.run(
+    process = subprocess.Popen(
         command,
         cwd=folder,
         env={**os.environ, "LC_ALL": "C"},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        check=False,
+        process_group=0,
     )
+    with process:
+        try:
+            out, err = process.communicate(timeout=_time_limit())
+        except BaseException:
+            with suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def _time_limit() -> float | None:
+    """Return how many seconds a compilation may take; None for no limit.
+
+    Raises:
+        CompileError: the environment has no number.
+    """
+    text = os.environ.get(LIMIT_VARIABLE, "").strip()
+    try:
+        seconds = float(text or _SECONDS)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        reason = "the time limit of the C compiler is no number of seconds"
+        raise CompileError(
+            f"{LIMIT_VARIABLE}={text}", reason, "set it to one, or to 0 for no limit"
+        )
+    return seconds or None
+
+
+def _too_slow(
+    compiler: Compiler, flags: tuple[str, ...], source: str, seconds: float
+) -> CompileError:
+    kernels = ", ".join(re.findall(r"^int (\w+)\($", source, re.MULTILINE)) or _FILE
+    level = next((flag for flag in flags if flag.startswith("-O")), "no -O")
+    lines = len(source.splitlines())
+    what = f"{kernels} ({lines} lines of C, {level})"
+    hint = f"set {LIMIT_VARIABLE} to more, or to 0 for no limit; or use a smaller optimize="
+    return CompileError(what, f"{compiler} did not end within {seconds:g} seconds", hint)
 
 
 def _refusal(

@@ -112,14 +112,14 @@ def preferred() -> str:
 
 def _obstacle(target: str, options: Mapping[str, Any]) -> str | None:
     """Return why this machine, or these options, rule a target out."""
-    from loopnest.runtime.c_compiler import find_compiler
+    from loopnest.runtime.c_compiler import obstacle
 
     if target == "cuda" and (missing := driver.obstacle()) is not None:
         return missing
     for name in options:
         if name not in _OPTIONS[target]:
             return f"target '{target}' has no option '{name}'"
-    return "no C compiler was found" if target == "c" and find_compiler() is None else None
+    return obstacle() if target == "c" else None
 
 
 @cache
