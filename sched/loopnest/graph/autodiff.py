@@ -10,10 +10,10 @@ from loopnest.graph.gradients import NotDifferentiable, Rule
 from loopnest.graph.gradients.common import Contribution
 from loopnest.graph.graph import body_of
 from loopnest.graph.leaves import var
-from loopnest.graph.node import Node, TensorType, TupleType, describe
+from loopnest.graph.node import Node, TensorType, TupleType, describe, items_of
 from loopnest.graph.ops.create import ones_like, zeros_like
 from loopnest.graph.ops.pointwise import add
-from loopnest.graph.registry import get_attr, register_attr
+from loopnest.graph.registry import get_attr, register_attr, short
 from loopnest.graph.rewrite import substitute
 from loopnest.graph.traverse import postorder
 
@@ -46,7 +46,10 @@ def gradient(y: Node, xs: Sequence[Node], dy: Node | None = None) -> list[Node]:
 
     Source: Griewank and Walther, "Evaluating Derivatives", 2008, section 3.2.
     """
-    wanted = list(xs)
+    wanted = items_of(xs)
+    if wanted is None:
+        kind = "a node" if isinstance(xs, Node) else f"a {type(xs).__name__}"
+        raise GraphError(f"gradient(xs={short(xs)})", f"xs is {kind}", "pass a list of nodes")
     seed = _checked(y, wanted, dy)
     found = _pulled_back({y: seed}, wanted)
     results: list[Node] = []
@@ -62,7 +65,7 @@ def _checked(y: Node, xs: Sequence[Node], dy: Node | None) -> Node:
     for role, node in (("y", y), *[("x", x) for x in xs]):
         if not isinstance(node, Node):
             raise GraphError(
-                f"gradient({role}={node!r})", f"it is a {type(node).__name__}", "use a node"
+                f"gradient({role}={short(node)})", f"it is a {type(node).__name__}", "use a node"
             )
         if not isinstance(node.type, TensorType) or not node.dtype.is_float:
             raise GraphError(

@@ -22,6 +22,7 @@ from loopnest.graph.node import LEAVES, Node, describe
 from loopnest.graph.passes.auto_inline import inlined
 from loopnest.graph.passes.numbering import Numbering
 from loopnest.graph.passes.purity import has_state, is_pure
+from loopnest.graph.registry import short
 from loopnest.graph.rewrite import substitute
 from loopnest.graph.stash_choice import Problem, choose, closed_flops, evaluate
 from loopnest.graph.state import assignments, check_state
@@ -171,7 +172,9 @@ def _check(forward: Graph, backward: Graph, stash_bytes: object) -> None:
     subject = f"cse({forward.name}, {backward.name})"
     number = -1 if isinstance(stash_bytes, bool) else stash_bytes
     if stash_bytes is not None and not (isinstance(number, int) and number >= 0):
-        raise GraphError(subject, f"stash_bytes is {stash_bytes!r}", "give bytes >= 0, or None")
+        raise GraphError(
+            subject, f"stash_bytes is {short(stash_bytes)}", "give bytes >= 0, or None"
+        )
     known = {x.name: x for x in forward.inputs}
     for x in backward.inputs:
         other = known.get(x.name, x)

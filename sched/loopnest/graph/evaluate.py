@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from loopnest.graph.errors import GraphError
-from loopnest.graph.graph import Graph, body_of
+from loopnest.graph.graph import Graph, body_of, require_graph
 from loopnest.graph.node import Node, TensorType, Type, describe
-from loopnest.graph.registry import get_op, short
+from loopnest.graph.registry import WRONG, get_op, short
 from loopnest.graph.state import check_state
 
 Array: TypeAlias = "npt.NDArray[Any]"
@@ -49,21 +49,35 @@ def evaluate(
     >>> evaluate(Graph([x], [x * 2.0]), {"x": [1.0, 2.0]})
     (array([2., 4.], dtype=float32),)
     """
-    check_state(graph)
-    given = dict(feeds or {})
+    _check_arguments(graph, feeds, state)
+    given = {} if feeds is None else dict(feeds)
     values: dict[Node, Value] = {x: _fed(graph, x, given) for x in graph.inputs}
-    unknown = set(given) - {x.name for x in graph.inputs}
-    if unknown:
-        names = ", ".join(x.name for x in graph.inputs) or "none"
-        raise GraphError(
-            f"evaluate({graph.name})", f"there is no input {min(unknown)}", f"inputs are: {names}"
-        )
+    known = {x.name for x in graph.inputs}
+    for name in given:
+        if name not in known:
+            names = ", ".join(x.name for x in graph.inputs) or "none"
+            raise GraphError(
+                f"evaluate({graph.name})", f"there is no input {name}", f"inputs are: {names}"
+            )
     machine = _Machine({} if state is None else state, watch)
     with np.errstate(all="ignore"):
         outputs = machine.run(graph, values)
     if state is not None:
         state.update({name: np.array(value) for name, value in machine.assigned.items()})
     return tuple([_own(value) for value in outputs])
+
+
+def _check_arguments(graph: Graph, feeds: object, state: object) -> None:
+    subject = f"evaluate({require_graph(graph, 'evaluate').name})"
+    names = ", ".join([f"{x.name!r}: …" for x in graph.inputs])
+    if feeds is not None and not isinstance(feeds, Mapping):
+        raise GraphError(
+            subject, f"the feeds are a {type(feeds).__name__}", f"pass a mapping: {{{names}}}"
+        )
+    if state is not None and not isinstance(state, MutableMapping):
+        kind = type(state).__name__
+        raise GraphError(subject, f"the state is a {kind}", "pass a dict of arrays by name")
+    check_state(graph)
 
 
 def evaluate_closed(node: Node) -> Array:
@@ -88,7 +102,12 @@ def run_body(node: Node, args: Sequence[Value]) -> Value:
 def compute(node: Node, args: Sequence[Value]) -> Value:
     """Return the value of one node by its op, given those of its operands."""
     function = get_op(node.op).evaluate
-    return _stored(function(node, *[_widened(x) for x in args]), node.type, node)
+    try:
+        found = function(node, *[_widened(x) for x in args])
+    except WRONG as error:
+        reason = f"its op could not compute it: {error}"
+        raise GraphError(describe(node), reason, f"it is {node.type}") from error
+    return _stored(found, node.type, node)
 
 
 class _Machine:
@@ -156,7 +175,10 @@ def _fed(graph: Graph, node: Node, feeds: Mapping[str, object]) -> Array:
 
 
 def _fitting(value: object, node: Node, subject: str) -> Array:
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise GraphError(subject, f"{node.name} has no array: {error}") from None
     dtype = node.dtype.numpy
     if array.shape != node.shape:
         raise GraphError(subject, f"{node.name} is {node.type}, the array {list(array.shape)}")
@@ -165,7 +187,10 @@ def _fitting(value: object, node: Node, subject: str) -> Array:
     weak = not isinstance(value, (np.ndarray, np.generic))
     if not (weak or np.can_cast(array.dtype, dtype, "same_kind")):
         raise GraphError(subject, f"{node.name} is {node.type}, the array {short(array)}")
-    return array.astype(dtype)
+    try:
+        return array.astype(dtype)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise GraphError(subject, f"{node.name} is {node.type}: {error}") from None
 
 
 def _widened(value: Value) -> Value:

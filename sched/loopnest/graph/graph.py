@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from loopnest.graph.errors import GraphError, Refused
-from loopnest.graph.node import LEAVES, Attrs, Node, TupleType, Type, describe, is_name
+from loopnest.graph.node import LEAVES, Attrs, Node, TupleType, Type, describe, is_name, items_of
 from loopnest.graph.registry import Pattern, call, register_op
 from loopnest.graph.traverse import postorder
 
@@ -53,8 +53,14 @@ class Graph:
         name: str = "main",
         attrs: Mapping[str, Any] | None = None,
     ) -> None:
+        if attrs is not None and not isinstance(attrs, Mapping):
+            kind = type(attrs).__name__
+            raise GraphError(f"Graph(name={name!r})", f"the attrs are a {kind}", "pass a dict")
         known = MappingProxyType(dict(attrs or {}))
-        ends = {"inputs": tuple(inputs), "outputs": tuple(outputs)}
+        ends = {
+            "inputs": _nodes("inputs", inputs),
+            "outputs": _nodes("outputs", outputs),
+        }
         self.__dict__.update(name=name, attrs=known, **ends)
         self._check_ends()
         self.__dict__["nodes"] = tuple(postorder([*self.inputs, *self.outputs]))
@@ -165,6 +171,39 @@ class Graph:
         return to_text(self)
 
 
+def _nodes(role: str, given: object) -> tuple[Any, ...]:
+    """Return the ends of a graph as a tuple.
+
+    Raises:
+        GraphError: they are no sequence.
+    """
+    found = items_of(given)
+    if found is None:
+        what = describe(given) if isinstance(given, Node) else f"a {type(given).__name__}"
+        raise GraphError(f"Graph({role}=…)", f"{role} is {what}", "pass a list of nodes")
+    return found
+
+
+def require_graph(value: object, function: str) -> Graph:
+    """Return the first argument of a function if it is a graph.
+
+    Raises:
+        GraphError: it is none.
+    """
+    if isinstance(value, Graph):
+        return value
+    raise GraphError(f"{function}(…)", f"it was given a {type(value).__name__}", "pass a G.Graph")
+
+
+def require_root(value: object, function: str) -> Graph | Node:
+    """Return the first argument of a function if it is a graph or a node.
+
+    Raises:
+        GraphError: it is neither.
+    """
+    return value if isinstance(value, Node) else require_graph(value, function)
+
+
 def call_graph(body: Graph, args: Sequence[Node], name: str = "") -> Node:
     """Return a node that calls `body` as one fused group; a tuple if it has several outputs.
 
@@ -180,6 +219,8 @@ def body_of(node: Node) -> Graph:
     Raises:
         GraphError: the node is none.
     """
+    if not isinstance(node, Node):
+        raise GraphError("body_of(…)", f"it was given a {type(node).__name__}", "pass a node")
     if node.op != "fused":
         raise GraphError(describe(node), f"op {node.op} has no body")
     body: Graph = node.attrs["body"]
@@ -192,7 +233,7 @@ def count_ops(graph: Graph) -> dict[str, int]:
     Leaves (var, const, variable) and the calls of fused groups themselves are not counted.
     """
     counts: Counter[str] = Counter()
-    pending = [graph]
+    pending = [require_graph(graph, "count_ops")]
     while pending:
         for node in pending.pop().nodes:
             if node.op == "fused":

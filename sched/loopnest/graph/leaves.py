@@ -26,6 +26,7 @@ from loopnest.graph.registry import (
     read_only,
     register_op,
     short,
+    takes_arguments,
 )
 
 _BY_NAME = {dtype.name: dtype for dtype in dtypes.ALL}
@@ -47,7 +48,7 @@ def dtype_of(value: DType | str | type | np.dtype[Any], subject: str) -> DType:
     found = _BY_NAME.get(str(name))
     if found is None:
         raise GraphError(
-            subject, f"there is no dtype {value!r}", f"use one of {', '.join(_BY_NAME)}"
+            subject, f"there is no dtype {short(value)}", f"use one of {', '.join(_BY_NAME)}"
         )
     return found
 
@@ -71,6 +72,7 @@ def shape_of(value: object, subject: str) -> tuple[int, ...]:
     return tuple(extents)
 
 
+@takes_arguments
 def var(name: str, shape: Sequence[int] | int, dtype: DType | str | type = dtypes.float32) -> Node:
     """Return an input of a graph.
 
@@ -86,6 +88,7 @@ def var(name: str, shape: Sequence[int] | int, dtype: DType | str | type = dtype
     return call("var", (), attrs, name)
 
 
+@takes_arguments
 def const(value: object, dtype: DType | str | type | None = None, name: str = "") -> Node:
     """Return a constant: a copy of an array, or a Python number (alone bool, int32 or float32).
 
@@ -134,6 +137,7 @@ def _as_array(value: object, wanted: DType | None) -> npt.NDArray[Any]:
         return np.array(value, None if wanted is None else wanted.numpy)
 
 
+@takes_arguments
 def Variable(value: object, name: str, dtype: DType | str | type | None = None) -> Node:
     """Return state: a tensor that keeps its value between evaluations.
 
@@ -155,6 +159,7 @@ def Variable(value: object, name: str, dtype: DType | str | type | None = None) 
     return call("variable", (), {"value": array, "variable": name}, name)
 
 
+@takes_arguments
 def assign(variable: Node, value: Node) -> Node:
     """Return the new value of a variable, which it takes when the evaluation ends.
 
@@ -167,6 +172,7 @@ def assign(variable: Node, value: Node) -> Node:
     return call("assign", (variable, value), {"variable": variable.attrs["variable"]})
 
 
+@takes_arguments
 def group(*updates: Node) -> Node:
     """Return a tuple of updates, so that one output carries them all.
 
@@ -176,6 +182,7 @@ def group(*updates: Node) -> Node:
     return call("group", updates)
 
 
+@takes_arguments
 def make_tuple(*fields: Node) -> Node:
     """Return a tuple of nodes.
 
@@ -185,14 +192,18 @@ def make_tuple(*fields: Node) -> Node:
     return call("tuple", fields)
 
 
+@takes_arguments
 def get_item(node: Node, index: int) -> Node:
     """Return a field of a tuple; negative from the end.
 
     Raises:
         GraphError: no tuple, or a field that it does not have.
     """
+    if not isinstance(node, Node) or not isinstance(index, (int, np.integer)):
+        raise GraphError(call_text("get_item", (node, index)), "it takes a tuple and an integer")
     count = len(node.type.fields) if isinstance(node.type, TupleType) else 0
-    return call("get_item", (node,), {"index": index + count if index < 0 else index})
+    place = int(index)
+    return call("get_item", (node,), {"index": place + count if place < 0 else place})
 
 
 def _check_name(name: object, subject: str) -> None:

@@ -11,7 +11,7 @@ Leaves are nodes without inputs: ``var`` (an input of a graph), ``const`` (a rea
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -166,6 +166,19 @@ class Node(Operators["Operand", "Node"]):
 
         result: Node = getattr(ops, name)(*operands)
         return result
+
+
+def items_of(value: object) -> tuple[Any, ...] | None:
+    """Return the items of a list of nodes, or of names; None where there is no list.
+
+    A node and a text could be iterated over too, which is never what was meant.
+    """
+    if isinstance(value, (Node, str, bytes)) or not isinstance(value, Iterable):
+        return None
+    try:
+        return tuple(value)
+    except TypeError:
+        return None  # an array without axes
 
 
 def is_name(text: object) -> bool:

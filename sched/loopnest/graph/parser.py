@@ -49,6 +49,10 @@ def parse(text: str) -> Graph:
         GraphError: malformed text, an unknown op or name, or a node that does not fit; `line` and
             `column` (from 1) say where.
     """
+    if not isinstance(text, str):
+        raise GraphError(
+            "parse(…)", f"it was given a {type(text).__name__}", "pass the text of a graph"
+        )
     return _Parser(text).whole()
 
 

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from loopnest.dtypes import DType
-from loopnest.graph.graph import Graph, body_of
+from loopnest.graph.graph import Graph, body_of, require_graph
 from loopnest.graph.node import Node, TensorType, is_name
 from loopnest.graph.registry import get_op, short
 from loopnest.graph.structural import attribute_key
@@ -50,6 +50,7 @@ def to_text(graph: Graph, constants: bool = True) -> str:
         constants: whether large constants follow; without them the text is for reading only.
     """
     printer = _Printer()
+    require_graph(graph, "to_text")
     lines = [HEADER, *printer.graph(graph, f"graph {graph.name}", "")]
     if constants:
         lines += [f'{name} = "{encode(array)}"' for name, array in printer.large.values()]

@@ -7,20 +7,23 @@ computes. Everything else is an attribute, registered from wherever it is used: 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import wraps
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypeVar, overload
+from typing import Any, ParamSpec, TypeAlias, TypeVar, overload
 
 import numpy as np
 
 from loopnest.dtypes import DType
 from loopnest.graph.errors import GraphError, Refused
-from loopnest.graph.node import NO_ATTRS, Attrs, Node, Type, describe
+from loopnest.graph.node import NO_ATTRS, Attrs, Node, Type, describe, items_of
 
 Infer: TypeAlias = Callable[[tuple[Type, ...], Attrs], Type]
 Evaluate: TypeAlias = Callable[..., Any]  # (node, *arrays) -> array, or a tuple of arrays
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _REQUIRED: object = type("Required", (), {"__repr__": lambda self: "REQUIRED"})()
@@ -28,8 +31,8 @@ REQUIRED: Any = _REQUIRED
 """In `params` of `register_op`: an attribute without a default."""
 
 
-_WRONG = (AttributeError, IndexError, KeyError, TypeError, ValueError)
-"""What inference runs into where an attribute has another type than it should."""
+WRONG = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
+"""What a function runs into where an argument has another type than it should."""
 
 
 class Pattern(IntEnum):
@@ -117,9 +120,13 @@ def get_op(name: str) -> OpDef:
     Raises:
         GraphError: there is none of that name.
     """
-    found = _OPS.get(name)
+    found = _OPS.get(name) if isinstance(name, str) else None
     if found is None:
-        raise GraphError(name, "there is no such op", "G.op_names() lists all")
+        raise GraphError(
+            short(name) if not isinstance(name, str) else name,
+            "there is no such op",
+            "G.op_names() lists all",
+        )
     return found
 
 
@@ -162,9 +169,9 @@ def get_attr(op: str | Node, key: str, default: Any = REQUIRED) -> Any:
     Raises:
         GraphError: it is not registered and there is no default, or there is no such op.
     """
-    name = op if isinstance(op, str) else op.op
+    name = op.op if isinstance(op, Node) else op
     get_op(name)
-    found = _ATTRIBUTES[name].get(key, default)
+    found = _ATTRIBUTES[name].get(key, default) if isinstance(key, str) else default
     if found is REQUIRED:
         have = ", ".join(_ATTRIBUTES[name]) or "none"
         raise GraphError(
@@ -193,7 +200,10 @@ def call(
             types that do not fit; it shows the call with the types of its operands.
     """
     definition = get_op(op)
-    operands = tuple(inputs)
+    operands = items_of(inputs)
+    if operands is None:
+        reason = f"the inputs are {short(inputs)}"
+        raise GraphError(f"call({op!r}, …)", reason, "pass a list of nodes")
     given = attrs or NO_ATTRS
     try:
         complete = _complete(definition, operands, given)
@@ -201,10 +211,42 @@ def call(
     except Refused as refused:
         subject = call_text(op, operands, given)
         raise GraphError(subject, refused.reason, refused.hint) from None
-    except _WRONG as error:
+    except WRONG as error:
         reason = f"an attribute is not what the op takes: {error}"
         raise GraphError(call_text(op, operands, given), reason) from error
     return Node(op, operands, complete, inferred, name)
+
+
+def takes_arguments(function: Callable[P, T]) -> Callable[P, T]:
+    """Make a public function name the call where an argument is of a kind that it does not take.
+
+    What it says itself of wrong arguments is a GraphError already and stays.
+    """
+
+    @wraps(function)
+    def called(*args: P.args, **keywords: P.kwargs) -> T:
+        try:
+            return function(*args, **keywords)
+        except WRONG as error:
+            subject = call_text(function.__name__, args, keywords)
+            raise GraphError(
+                subject, f"an argument is not what it takes: {error}", _usage(function)
+            ) from error
+
+    return called
+
+
+def _usage(function: Callable[..., object]) -> str:
+    """Return how a function is called: ``pad(x, widths, value=0)``."""
+    parts: list[str] = []
+    marks: dict[object, str] = {
+        inspect.Parameter.VAR_POSITIONAL: "*",
+        inspect.Parameter.VAR_KEYWORD: "**",
+    }
+    for parameter in inspect.signature(function).parameters.values():
+        default = "" if parameter.default is parameter.empty else f"={short(parameter.default)}"
+        parts.append(f"{marks.get(parameter.kind, '')}{parameter.name}{default}")
+    return f"write {function.__name__}({', '.join(parts)})"
 
 
 def rebuild(node: Node, inputs: Sequence[Node]) -> Node:
@@ -275,5 +317,9 @@ def short(value: object) -> str:
         return str(value)
     if isinstance(value, np.ndarray):
         return f"<array {value.dtype}{list(value.shape)}>"
-    text = repr(value)
+    if callable(value) and hasattr(value, "__name__"):
+        return str(value.__name__)
+    text = object.__repr__(value) if type(value).__repr__ is object.__repr__ else repr(value)
+    if " at 0x" in text:
+        text = f"<{type(value).__name__}>"
     return text if len(text) <= 60 else text[:57] + "..."

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias, overload
 
 from loopnest.graph.errors import GraphError
-from loopnest.graph.graph import Graph, body_of
-from loopnest.graph.node import Node, describe
+from loopnest.graph.graph import Graph, body_of, require_root
+from loopnest.graph.node import Node, describe, items_of
 from loopnest.graph.registry import rebuild, with_attrs
 from loopnest.graph.traverse import postorder
 
@@ -76,6 +76,7 @@ class ExprMutator:
             GraphError: operands no longer fit, or an input became something else than a var.
         """
         memo = self.memo
+        require_root(root, type(self).__name__)
         for node in root.nodes if isinstance(root, Graph) else postorder([root]):
             if node not in memo:
                 memo[node] = self._visited(rebuild(node, [memo[x] for x in node.inputs]))
@@ -133,6 +134,12 @@ def rewrite(graph: Graph, rule: Rule) -> Graph:
     The rule gets a node whose operands are rewritten already (never a call of a fused group); it
     returns the node itself to keep it.
     """
+    if not callable(rule):
+        raise GraphError(
+            f"rewrite({require_root(graph, 'rewrite')}, …)",
+            f"the rule is a {type(rule).__name__}",
+            "a rule is a function from a node to a node",
+        )
     return _ByRule(rule).visit(graph)
 
 
@@ -142,8 +149,11 @@ def substitute(roots: Iterable[Node], replacements: Mapping[Node, Node]) -> list
     Replacements are taken as they are: they are not searched for further nodes to replace. What
     stands only behind a replaced node is not visited.
     """
+    if not isinstance(replacements, Mapping):
+        kind = type(replacements).__name__
+        raise GraphError("substitute(…)", f"the replacements are a {kind}", "pass a dict of nodes")
     memo = dict(replacements)
-    wanted = list(roots)
+    wanted = _nodes(roots)
     for root in wanted:
         stack = [(root, False)]
         while stack:
@@ -156,6 +166,15 @@ def substitute(roots: Iterable[Node], replacements: Mapping[Node, Node]) -> list
                 stack.append((node, True))
                 stack += [(x, False) for x in reversed(node.inputs)]
     return [memo[root] for root in wanted]
+
+
+def _nodes(roots: object) -> list[Node]:
+    given = items_of(roots)
+    wanted = [root for root in given or () if isinstance(root, Node)]
+    if given is None or len(wanted) < len(given):
+        kind = type(roots).__name__
+        raise GraphError("substitute(…)", f"the roots are a {kind}", "pass a list of nodes")
+    return wanted
 
 
 def inline_call(node: Node) -> list[Node]:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from loopnest.graph.graph import Graph
+from loopnest.graph.graph import Graph, require_root
 from loopnest.graph.node import Node
 from loopnest.graph.traverse import postorder
 
@@ -78,9 +78,11 @@ def _key(nodes: tuple[Node, ...] | list[Node], outputs: tuple[Node, ...], inputs
 
 def structural_equal(a: Graph | Node, b: Graph | Node) -> bool:
     """Whether two graphs (or two nodes) are the same up to the names of inputs and nodes."""
-    return structural_key(a) == structural_key(b)
+    roots = [require_root(root, "structural_equal") for root in (a, b)]
+    return structural_key(roots[0]) == structural_key(roots[1])
 
 
 def structural_hash(root: Graph | Node) -> str:
     """Return a digest of the structure, the same in every process: a key for caches."""
+    root = require_root(root, "structural_hash")
     return hashlib.sha256(repr(structural_key(root)).encode()).hexdigest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loopnest.graph.errors import GraphError
-from loopnest.graph.graph import Graph, body_of
+from loopnest.graph.graph import Graph, body_of, require_graph
 from loopnest.graph.node import Node, describe
 from loopnest.graph.registry import call, get_op
 from loopnest.graph.state import check_state
@@ -19,7 +19,7 @@ def check(graph: Graph) -> Graph:
     Raises:
         GraphError: it is not; the subject is the graph and the node.
     """
-    for node in graph.nodes:
+    for node in require_graph(graph, "check").nodes:
         _check_node(graph, node)
     check_state(graph)
     for node in graph.calls:

@@ -16,7 +16,15 @@ from loopnest.graph.layout import math_shape, parse_layout, shape_in, transform
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
 from loopnest.graph.ops.operands import applied, meet, one_type, tensors
 from loopnest.graph.ops.windows import columns, scatter, window_extent
-from loopnest.graph.registry import REQUIRED, Pattern, call, call_text, register_op
+from loopnest.graph.registry import (
+    REQUIRED,
+    Pattern,
+    call,
+    call_text,
+    register_op,
+    short,
+    takes_arguments,
+)
 
 CONV_ATTRS = {
     "strides": (1, 1),
@@ -28,6 +36,7 @@ CONV_ATTRS = {
 }
 
 
+@takes_arguments
 def conv2d(
     x: Operand,
     w: Operand,
@@ -66,6 +75,7 @@ def conv2d(
     return applied("conv2d", (x, w), FLOAT, lambda nodes: call("conv2d", nodes, attrs))
 
 
+@takes_arguments
 def conv2d_backward_data(dy: Operand, w: Operand, shape: Sequence[int], **attrs: object) -> Node:
     """Return the gradient of x, of `shape`, for dy of the output; attributes as of `conv2d`.
 
@@ -76,6 +86,7 @@ def conv2d_backward_data(dy: Operand, w: Operand, shape: Sequence[int], **attrs:
     return call(op, meet(op, (dy, w), FLOAT), {"shape": tuple(shape), **attrs})
 
 
+@takes_arguments
 def conv2d_backward_weight(x: Operand, dy: Operand, shape: Sequence[int], **attrs: object) -> Node:
     """Return the gradient of w, of `shape`, for dy of the output; attributes as of `conv2d`.
 
@@ -94,7 +105,7 @@ def pair(value: object, subject: str, least: int = 1) -> tuple[int, int]:
     """
     found = (value, value) if isinstance(value, int) else tuple(value)  # type: ignore[arg-type]
     if len(found) != 2 or any(not isinstance(e, int) or e < least for e in found):
-        raise GraphError(subject, f"{value!r} is no pair", f"one or two integers >= {least}")
+        raise GraphError(subject, f"{short(value)} is no pair", f"one or two integers >= {least}")
     return found[0], found[1]
 
 
@@ -107,7 +118,7 @@ def around(value: object, subject: str) -> tuple[int, int, int, int]:
     given = (value,) * 4 if isinstance(value, int) else tuple(value)  # type: ignore[arg-type]
     found = given * 2 if len(given) == 2 else given
     if len(found) != 4 or any(not isinstance(e, int) or e < 0 for e in found):
-        raise GraphError(subject, f"padding={value!r}", "1, 2 or 4 integers >= 0")
+        raise GraphError(subject, f"padding={short(value)}", "1, 2 or 4 integers >= 0")
     return found
 
 

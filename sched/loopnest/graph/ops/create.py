@@ -11,9 +11,10 @@ from loopnest.graph.errors import GraphError, Refused
 from loopnest.graph.leaves import dtype_of, shape_of
 from loopnest.graph.node import Attrs, Node, TensorType, Type
 from loopnest.graph.ops.operands import is_number
-from loopnest.graph.registry import Pattern, call, call_text, register_op
+from loopnest.graph.registry import Pattern, call, call_text, register_op, short, takes_arguments
 
 
+@takes_arguments
 def full(shape: Sequence[int] | int, value: float, dtype: DType | str | type | None = None) -> Node:
     """Return a tensor of one number; without `dtype` bool, int32 or float32, as the number is.
 
@@ -30,31 +31,37 @@ def full(shape: Sequence[int] | int, value: float, dtype: DType | str | type | N
     return call("full", (), attrs)
 
 
+@takes_arguments
 def zeros(shape: Sequence[int] | int, dtype: DType | str | type = float32) -> Node:
     """Return a tensor of zeros."""
     return full(shape, 0, dtype)
 
 
+@takes_arguments
 def ones(shape: Sequence[int] | int, dtype: DType | str | type = float32) -> Node:
     """Return a tensor of ones."""
     return full(shape, 1, dtype)
 
 
+@takes_arguments
 def zeros_like(node: Node) -> Node:
     """Return zeros of a node's shape and type."""
     return full(node.shape, 0, node.dtype)
 
 
+@takes_arguments
 def ones_like(node: Node) -> Node:
     """Return ones of a node's shape and type."""
     return full(node.shape, 1, node.dtype)
 
 
+@takes_arguments
 def full_like(node: Node, value: float) -> Node:
     """Return a tensor of one number, of a node's shape and type."""
     return full(node.shape, value, node.dtype)
 
 
+@takes_arguments
 def iota(length: int, start: int = 0, step: int = 1, dtype: DType | str | type = int64) -> Node:
     """Return [start, start + step, …] of `length` elements.
 
@@ -64,7 +71,7 @@ def iota(length: int, start: int = 0, step: int = 1, dtype: DType | str | type =
     subject = call_text("iota", (length, start, step))
     for value in (start, step):
         if isinstance(value, bool) or not isinstance(value, int):
-            raise GraphError(subject, f"{value!r} is no integer")
+            raise GraphError(subject, f"{short(value)} is no integer")
     (extent,) = shape_of(length, subject)
     attrs = {"length": extent, "start": start, "step": step, "dtype": dtype_of(dtype, subject)}
     return call("iota", (), attrs)
@@ -72,7 +79,7 @@ def iota(length: int, start: int = 0, step: int = 1, dtype: DType | str | type =
 
 def _infer_full(types: tuple[Type, ...], attrs: Attrs) -> Type:
     if not is_number(attrs["value"]):
-        raise Refused(f"the value {attrs['value']!r} is no number")
+        raise Refused(f"the value {short(attrs['value'])} is no number")
     return TensorType(attrs["shape"], attrs["dtype"])
 
 

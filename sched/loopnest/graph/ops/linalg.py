@@ -10,9 +10,10 @@ from loopnest.dtypes import ARITHMETIC, bool_, int32, int64
 from loopnest.graph.errors import Refused
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
 from loopnest.graph.ops.operands import applied, broadcast_shapes, one_type, tensors
-from loopnest.graph.registry import Pattern, call, register_op
+from loopnest.graph.registry import Pattern, call, register_op, takes_arguments
 
 
+@takes_arguments
 def matmul(a: Operand, b: Operand) -> Node:
     """Return the matrix product over the last two axes: […, M, K] @ […, K, N] -> […, M, N].
 

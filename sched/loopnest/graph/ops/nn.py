@@ -20,9 +20,10 @@ from loopnest.graph.ops.create import iota
 from loopnest.graph.ops.operands import meet, require_node, tensors
 from loopnest.graph.ops.reduce import mean, normalized_axes, sum, variance
 from loopnest.graph.ops.structure import expand_dims, reshape
-from loopnest.graph.registry import Pattern, call, call_text, register_op
+from loopnest.graph.registry import Pattern, call, call_text, register_op, takes_arguments
 
 
+@takes_arguments
 def layout_transform(x: Operand, src_layout: str, dst_layout: str) -> Node:
     """Return x in another layout, such as "NCHW16c" for "NCHW"; x itself if they are the same.
 
@@ -35,6 +36,7 @@ def layout_transform(x: Operand, src_layout: str, dst_layout: str) -> Node:
     return node if src_layout == dst_layout else made
 
 
+@takes_arguments
 def softmax(x: Operand, axis: int = -1) -> Node:
     """Return exp(x) / sum(exp(x)) along an axis, computed without overflow.
 
@@ -44,6 +46,7 @@ def softmax(x: Operand, axis: int = -1) -> Node:
     return _along("softmax", x, axis)
 
 
+@takes_arguments
 def log_softmax(x: Operand, axis: int = -1) -> Node:
     """Return log(softmax(x)) along an axis, computed without overflow.
 
@@ -53,6 +56,7 @@ def log_softmax(x: Operand, axis: int = -1) -> Node:
     return _along("log_softmax", x, axis)
 
 
+@takes_arguments
 def batch_norm(x: Operand, gamma: Operand, beta: Operand, eps: float = 1e-5) -> Node:
     """Return x normalised over all axes but 1 (channels), times gamma, plus beta (training).
 
@@ -80,6 +84,7 @@ def batch_norm(x: Operand, gamma: Operand, beta: Operand, eps: float = 1e-5) -> 
     return p.add(p.mul(_normalized(data, axes, eps), scale), shift)
 
 
+@takes_arguments
 def layer_norm(
     x: Operand,
     gamma: Operand,
@@ -115,6 +120,7 @@ def _normalized(x: Node, axes: Sequence[int], eps: float) -> Node:
     return p.div(center, p.sqrt(p.add(variance(x, axes, keepdims=True), eps)))
 
 
+@takes_arguments
 def cross_entropy(logits: Operand, labels: Operand) -> Node:
     """Return the mean over all rows of -sum(labels * log_softmax(logits)), a scalar.
 

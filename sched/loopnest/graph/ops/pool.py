@@ -19,12 +19,13 @@ from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
 from loopnest.graph.ops.conv import around, pair
 from loopnest.graph.ops.operands import meet, one_type, tensors
 from loopnest.graph.ops.windows import columns, scatter, window_extent
-from loopnest.graph.registry import REQUIRED, Pattern, call, call_text, register_op
+from loopnest.graph.registry import REQUIRED, Pattern, call, call_text, register_op, takes_arguments
 
 _POOL = {"pool": REQUIRED, "strides": REQUIRED, "padding": (0, 0, 0, 0), "data_layout": "NCHW"}
 _AVERAGE = {**_POOL, "count_include_pad": False}
 
 
+@takes_arguments
 def max_pool2d(
     x: Operand,
     pool: int | Sequence[int],
@@ -48,6 +49,7 @@ def max_pool2d(
     return call("max_pool2d", meet("max_pool2d", (x,), KEEPING), attrs)
 
 
+@takes_arguments
 def avg_pool2d(
     x: Operand,
     pool: int | Sequence[int],
@@ -74,18 +76,21 @@ def avg_pool2d(
     return call("avg_pool2d", meet("avg_pool2d", (x,), FLOAT), attrs)
 
 
+@takes_arguments
 def max_pool2d_backward(x: Operand, dy: Operand, **attrs: object) -> Node:
     """Return dy added up where the largest elements of the windows of x are."""
     op = "max_pool2d_backward"
     return call(op, meet(op, (x, dy), FLOAT), attrs)
 
 
+@takes_arguments
 def max_pool2d_gather(x: Operand, values: Operand, **attrs: object) -> Node:
     """Return the values (shaped as x) that stand where the largest elements of x are."""
     op = "max_pool2d_gather"
     return call(op, meet(op, (x, values), FLOAT), attrs)
 
 
+@takes_arguments
 def avg_pool2d_backward(dy: Operand, shape: Sequence[int], **attrs: object) -> Node:
     """Return the gradient of x, of `shape`, for dy of an average's output."""
     op = "avg_pool2d_backward"

@@ -7,7 +7,7 @@ the value is the identity of the fold (max: -inf or the least integer), and the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,46 +16,62 @@ from loopnest.dtypes import DType, bool_, float32, int32, int64
 from loopnest.graph.errors import GraphError, Refused
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
 from loopnest.graph.ops.operands import require_node, tensors
-from loopnest.graph.registry import REQUIRED, Pattern, call, call_text, register_op
+from loopnest.graph.registry import (
+    REQUIRED,
+    Pattern,
+    call,
+    call_text,
+    register_op,
+    short,
+    takes_arguments,
+)
 
 Axes: TypeAlias = int | Sequence[int] | None
 
 
+@takes_arguments
 def sum(x: Operand, axis: Axes = None, keepdims: bool = False) -> Node:
     """Return the sum over `axis`; of bool and int32 in int64."""
     return _reduce("sum", x, axis, keepdims)
 
 
+@takes_arguments
 def prod(x: Operand, axis: Axes = None, keepdims: bool = False) -> Node:
     """Return the product over `axis`; of bool and int32 in int64."""
     return _reduce("prod", x, axis, keepdims)
 
 
+@takes_arguments
 def max(x: Operand, axis: Axes = None, keepdims: bool = False) -> Node:
     """Return the largest element over `axis`; NaN if one is."""
     return _reduce("max", x, axis, keepdims)
 
 
+@takes_arguments
 def min(x: Operand, axis: Axes = None, keepdims: bool = False) -> Node:
     """Return the least element over `axis`; NaN if one is."""
     return _reduce("min", x, axis, keepdims)
 
 
+@takes_arguments
 def any(x: Operand, axis: Axes = None, keepdims: bool = False) -> Node:
     """Return whether an element over `axis` is not 0."""
     return _reduce("any", x, axis, keepdims)
 
 
+@takes_arguments
 def all(x: Operand, axis: Axes = None, keepdims: bool = False) -> Node:
     """Return whether no element over `axis` is 0."""
     return _reduce("all", x, axis, keepdims)
 
 
+@takes_arguments
 def mean(x: Operand, axis: Axes = None, keepdims: bool = False) -> Node:
     """Return the mean over `axis`; integers give float32."""
     return _reduce("mean", x, axis, keepdims)
 
 
+@takes_arguments
 def variance(x: Operand, axis: Axes = None, correction: float = 0, keepdims: bool = False) -> Node:
     """Return the variance over `axis`; the divisor is the number of elements minus `correction`.
 
@@ -69,11 +85,13 @@ def variance(x: Operand, axis: Axes = None, correction: float = 0, keepdims: boo
     return _reduce("variance", x, axis, keepdims, correction=correction)
 
 
+@takes_arguments
 def argmax(x: Operand, axis: int, keepdims: bool = False) -> Node:
     """Return the place (int64) of the first largest element along one axis."""
     return _reduce("argmax", x, (axis,) if isinstance(axis, int) else axis, keepdims)
 
 
+@takes_arguments
 def argmin(x: Operand, axis: int, keepdims: bool = False) -> Node:
     """Return the place (int64) of the first least element along one axis."""
     return _reduce("argmin", x, (axis,) if isinstance(axis, int) else axis, keepdims)
@@ -88,12 +106,14 @@ def normalized_axes(op: str, node: Node, axis: Axes) -> tuple[int, ...]:
     rank = node.ndim
     if axis is None:
         return tuple(range(rank))
-    given = [axis] if isinstance(axis, (int, np.integer)) else list(axis)
     subject = call_text(op, (node,), {"axis": axis})
+    if not isinstance(axis, (int, np.integer, Iterable)):
+        raise GraphError(subject, f"the axis is a {type(axis).__name__}", "use integers, or None")
+    given = [axis] if isinstance(axis, (int, np.integer)) else list(axis)
     places: list[int] = []
     for place in given:
         if isinstance(place, bool) or not isinstance(place, (int, np.integer)):
-            raise GraphError(subject, f"the axis {place!r} is no integer")
+            raise GraphError(subject, f"the axis {short(place)} is no integer")
         if not -rank <= place < rank:
             allowed = f"use {-rank}..{rank - 1}" if rank else "a scalar has no axes"
             raise GraphError(subject, f"axis {place} is out of range", allowed)

@@ -13,9 +13,10 @@ from loopnest.graph.leaves import get_item
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
 from loopnest.graph.ops.operands import require_node, tensors
 from loopnest.graph.ops.structure import expand_dims, squeeze
-from loopnest.graph.registry import Pattern, call, call_text, register_op
+from loopnest.graph.registry import Pattern, call, call_text, register_op, short, takes_arguments
 
 
+@takes_arguments
 def slice(
     x: Operand,
     starts: Sequence[int],
@@ -49,6 +50,7 @@ def slice(
     return call("slice", (node,), {"starts": tuple(first), "stops": tuple(last), "steps": given[2]})
 
 
+@takes_arguments
 def unslice(x: Operand, shape: Sequence[int], starts: Sequence[int], steps: Sequence[int]) -> Node:
     """Return zeros of `shape` with x at starts[i] + steps[i] * k: what `slice` takes out, put back.
 
@@ -60,6 +62,7 @@ def unslice(x: Operand, shape: Sequence[int], starts: Sequence[int], steps: Sequ
     return call("unslice", (node,), attrs)
 
 
+@takes_arguments
 def pad(x: Operand, widths: Sequence[Sequence[int]], value: float = 0) -> Node:
     """Return x with `value` around it: widths[i] = (before, after) of axis i, in elements.
 
@@ -72,6 +75,7 @@ def pad(x: Operand, widths: Sequence[Sequence[int]], value: float = 0) -> Node:
     return call("pad", (node,), {"widths": pairs, "value": typed})
 
 
+@takes_arguments
 def index(x: Node, key: object) -> Node:
     """Return x[key]: a field of a tuple, or a tensor by ints, slices, None and `...`.
 
@@ -79,17 +83,18 @@ def index(x: Node, key: object) -> Node:
         GraphError: another key, or one out of range.
     """
     if x.is_tuple:
-        if not isinstance(key, int):
-            raise GraphError(f"{x}[{key!r}]", "a tuple takes an integer")
-        return get_item(x, key)
+        if not _is_integer(key):
+            raise GraphError(f"{x}[{short(key)}]", "a tuple takes an integer")
+        return get_item(x, key)  # type: ignore[arg-type]
     parts = list(key) if isinstance(key, tuple) else [key]
-    subject = f"{x}[{key!r}]"
+    subject = f"{x}[{short(key)}]"
+    for part in parts:
+        _check_place(part, subject)
     axes = sum(1 for part in parts if part is not None and part is not Ellipsis)
-    if axes > x.ndim or sum(1 for part in parts if part is Ellipsis) > 1:
+    dots = [place for place, part in enumerate(parts) if part is Ellipsis]
+    if axes > x.ndim or len(dots) > 1:
         raise GraphError(subject, f"there are {axes} places for {x.ndim} axes")
-    if Ellipsis not in parts:
-        parts.append(Ellipsis)
-    place = parts.index(Ellipsis)
+    place = dots[0] if dots else len(parts)
     parts[place : place + 1] = [_ALL] * (x.ndim - axes)
     taken, dropped, added = _taken(x, parts, subject)
     whole = all(t == (0, e, 1) for t, e in zip(taken, x.shape, strict=True))
@@ -117,20 +122,32 @@ def _taken(
             continue
         axis = len(taken)
         extent = x.shape[axis]
-        if isinstance(part, int) and not isinstance(part, bool):
-            if not -extent <= part < extent:
-                raise GraphError(subject, f"place {part} is out of range", f"extent {extent}")
-            taken.append((part % extent, part % extent + 1, 1))
-            dropped.append(axis)
-        elif isinstance(part, _PySlice) and (part.step is None or part.step > 0):
+        if isinstance(part, _PySlice):
             taken.append(part.indices(extent))
-        else:
-            raise GraphError(
-                subject,
-                f"{part!r} is no place",
-                "use integers, forward slices, None, ...",
-            )
+            continue
+        place = part.__index__()  # type: ignore[attr-defined]
+        if not -extent <= place < extent:
+            raise GraphError(subject, f"place {place} is out of range", f"extent {extent}")
+        taken.append((place % extent, place % extent + 1, 1))
+        dropped.append(axis)
     return taken, dropped, added
+
+
+def _check_place(part: object, subject: str) -> None:
+    """Check that a part of a key is a place: an integer, a forward slice, None or `...`."""
+    if part is None or part is Ellipsis or _is_integer(part):
+        return
+    if isinstance(part, _PySlice):
+        ends = [end for end in (part.start, part.stop, part.step) if end is not None]
+        if all(_is_integer(end) for end in ends) and (part.step is None or part.step > 0):
+            return
+    raise GraphError(
+        subject, f"{short(part)} is no place", "use integers, forward slices, None, ..."
+    )
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _infer_slice(types: tuple[Type, ...], attrs: Attrs) -> Type:

@@ -14,9 +14,10 @@ from loopnest.graph.leaves import shape_of
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
 from loopnest.graph.ops.operands import meet, one_type, require_node, tensors
 from loopnest.graph.ops.reduce import Axes, normalized_axes
-from loopnest.graph.registry import Pattern, call, call_text, register_op
+from loopnest.graph.registry import Pattern, call, call_text, register_op, takes_arguments
 
 
+@takes_arguments
 def broadcast_to(x: Operand, shape: Sequence[int] | int) -> Node:
     """Return x repeated to `shape`, as NumPy broadcasts; x itself if it has that shape.
 
@@ -28,6 +29,7 @@ def broadcast_to(x: Operand, shape: Sequence[int] | int) -> Node:
     return node if node.shape == wanted else call("broadcast_to", (node,), {"shape": wanted})
 
 
+@takes_arguments
 def expand_dims(x: Operand, axis: int | Sequence[int]) -> Node:
     """Return x with axes of extent 1 that stand at `axis` of the result.
 
@@ -46,6 +48,7 @@ def expand_dims(x: Operand, axis: int | Sequence[int]) -> Node:
     return call("expand_dims", (node,), {"axis": tuple(places)}) if places else node
 
 
+@takes_arguments
 def squeeze(x: Operand, axis: Axes = None) -> Node:
     """Return x without axes of extent 1: those of `axis`, or all.
 
@@ -59,6 +62,7 @@ def squeeze(x: Operand, axis: Axes = None) -> Node:
     return call("squeeze", (node,), {"axis": places}) if places else node
 
 
+@takes_arguments
 def transpose(x: Operand, axes: Sequence[int] | None = None) -> Node:
     """Return x with its axes in another order: new axis i is old axis axes[i]; None reverses.
 
@@ -73,6 +77,7 @@ def transpose(x: Operand, axes: Sequence[int] | None = None) -> Node:
     return call("transpose", (node,), {"axes": tuple(a % node.ndim for a in order)})
 
 
+@takes_arguments
 def reshape(x: Operand, shape: Sequence[int] | int) -> Node:
     """Return the elements of x, in row-major order, in another shape; one extent may be -1.
 
@@ -90,6 +95,7 @@ def reshape(x: Operand, shape: Sequence[int] | int) -> Node:
     return call("reshape", (node,), {"shape": shape_of(given, subject)})
 
 
+@takes_arguments
 def flip(x: Operand, axis: Axes) -> Node:
     """Return x with its elements in reversed order along `axis`.
 
@@ -100,6 +106,7 @@ def flip(x: Operand, axis: Axes) -> Node:
     return call("flip", (node,), {"axis": normalized_axes("flip", node, axis)})
 
 
+@takes_arguments
 def concatenate(tensors: Sequence[Operand], axis: int = 0) -> Node:
     """Return tensors one after the other along an axis.
 

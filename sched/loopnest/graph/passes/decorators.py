@@ -9,7 +9,7 @@ from typing import Any, overload
 from loopnest.graph.errors import GraphError
 from loopnest.graph.graph import Graph
 from loopnest.graph.passes.context import PassContext
-from loopnest.graph.passes.info import PassInfo, catalogue
+from loopnest.graph.passes.info import PassInfo, catalogue, check_signature
 from loopnest.graph.passes.manager import FunctionPass, ModulePass, Pass
 from loopnest.graph.passes.module import Unit
 
@@ -33,7 +33,7 @@ def function_pass(transform: Any = None, /, **facts: Any) -> Any:
     Raises:
         GraphError: a class without the method, or an unknown fact.
     """
-    return _decorator(FunctionPass, "transform_function", transform, facts)
+    return _decorator(FunctionPass, "transform_function", transform, facts, "func", "mod", "ctx")
 
 
 @overload
@@ -48,13 +48,18 @@ def module_pass(transform: Any = None, /, **facts: Any) -> Any:
     Raises:
         GraphError: a class without the method, or an unknown fact.
     """
-    return _decorator(ModulePass, "transform_module", transform, facts)
+    return _decorator(ModulePass, "transform_module", transform, facts, "mod", "ctx")
 
 
-def _decorator(base: Any, method: str, transform: Any, facts: dict[str, Any]) -> Any:
+def _decorator(
+    base: Any, method: str, transform: Any, facts: dict[str, Any], *arguments: str
+) -> Any:
     def decorate(target: Any) -> Any:
-        info = _info(getattr(target, "__name__", ""), facts)
+        if not callable(target):
+            raise GraphError("a pass", f"a {type(target).__name__} is no function and no class")
+        info = _info(getattr(target, "__name__", type(target).__name__), facts)
         if not isinstance(target, type):
+            check_signature(info.name, target, *arguments)
             cls = _subclass(base, target, info, {method: staticmethod(target)})
             return cls()
         if not callable(getattr(target, method, None)):
@@ -136,5 +141,6 @@ def _from_function(function: Callable[[Graph], Graph], info: PassInfo) -> Pass:
     """Return the pass of a function from a graph to a graph."""
     if isinstance(function, Pass):
         return function
+    check_signature(info.name, function, "graph")
     method = {"transform_function": staticmethod(lambda func, mod, ctx: function(func))}
     return _subclass(FunctionPass, function, info, method)()

@@ -49,7 +49,7 @@ from loopnest.graph.passes.manager import FunctionPass
 from loopnest.graph.passes.module import Unit, graphs_of
 from loopnest.graph.passes.numbering import Numbering
 from loopnest.graph.passes.options import register_option
-from loopnest.graph.registry import rebuild, with_attrs
+from loopnest.graph.registry import rebuild, short, with_attrs
 
 register_option(
     "Distribute.reassociate", False, doc="whether sums and products of floats may be regrouped"
@@ -158,10 +158,12 @@ class Distribute(FunctionPass):
         return func
 
 
-def _check_identity(identity: str) -> str:
-    if identity not in ("structure", "object"):
+def _check_identity(identity: object) -> str:
+    if not isinstance(identity, str) or identity not in ("structure", "object"):
         raise GraphError(
-            f"Distribute(identity={identity!r})", "there is none", "use 'structure' or 'object'"
+            f"Distribute(identity={short(identity)})",
+            "there is none",
+            "use 'structure' or 'object'",
         )
     return identity
 

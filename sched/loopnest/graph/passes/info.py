@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -53,6 +54,27 @@ class HasInfo(Protocol):
 
 _NAMES: dict[str, None] = {}
 _FACTORIES: dict[str, Callable[[], HasInfo]] = {}
+
+
+def check_signature(name: str, function: Callable[..., object], *arguments: str) -> None:
+    """Check that what a pass runs takes the arguments that it will get.
+
+    Raises:
+        GraphError: it does not.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # a builtin that does not tell
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise GraphError(
+            f"pass {name}",
+            f"{getattr(function, '__name__', 'it')}{signature} does not take its arguments: "
+            f"{error}",
+            f"it is called with ({', '.join(arguments)})",
+        ) from None
 
 
 def note_name(name: str) -> None:
@@ -107,7 +129,7 @@ def factory_of(name: str) -> Callable[[], HasInfo]:
     Raises:
         GraphError: none is registered.
     """
-    found = _FACTORIES.get(name)
+    found = _FACTORIES.get(name) if isinstance(name, str) else None
     if found is None:
         raise GraphError(f"pass {name}", "no such pass is registered", _close(name, _FACTORIES))
     return found

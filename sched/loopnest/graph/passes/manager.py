@@ -17,8 +17,9 @@ from typing import TypeVar, overload
 
 from loopnest.graph.errors import GraphError
 from loopnest.graph.graph import Graph
+from loopnest.graph.node import items_of
 from loopnest.graph.passes.context import PassContext
-from loopnest.graph.passes.info import PassInfo, factory_of, note_name, pass_names
+from loopnest.graph.passes.info import PassInfo, check_signature, factory_of, note_name, pass_names
 from loopnest.graph.passes.module import Module, Unit, graphs_of
 from loopnest.graph.state import check_state
 from loopnest.graph.wellformed import check
@@ -84,6 +85,7 @@ class FunctionPass(Pass):
         return self._graph(unit, unit, ctx)
 
     def _graph(self, graph: Graph, unit: Unit, ctx: PassContext) -> Graph:
+        check_signature(self.info.name, self.transform_function, "func", "mod", "ctx")
         return _expect(self.transform_function(graph, unit, ctx), Graph, self.info, graph)
 
 
@@ -99,6 +101,7 @@ class ModulePass(Pass):
         """Return the rewritten graph or module."""
 
     def apply(self, unit: Unit, ctx: PassContext) -> Unit:
+        check_signature(self.info.name, self.transform_module, "mod", "ctx")
         return _expect(self.transform_module(unit, ctx), type(unit), self.info, unit)
 
 
@@ -138,7 +141,7 @@ class Sequential(Pass):
         name: str = "sequential",
         required: Sequence[str] = (),
     ) -> None:
-        self.passes = tuple([_as_pass(each, name) for each in passes])
+        self.passes = tuple([_as_pass(each, name) for each in _listed(passes, name)])
         self.info = PassInfo(name, opt_level, tuple(required))
         note_name(name)
 
@@ -147,6 +150,13 @@ class Sequential(Pass):
             if ctx.enables(each.info):
                 unit = run(each, unit, ctx)
         return unit
+
+
+def _listed(passes: object, subject: str) -> Iterable[object]:
+    found = items_of(passes)
+    if found is None:
+        raise GraphError(subject, f"the passes are a {type(passes).__name__}", "pass a list")
+    return found
 
 
 def _as_pass(given: object, subject: str) -> Pass:
@@ -309,7 +319,10 @@ def apply_passes(graph: Unit, names: str | Iterable[str | Pass]) -> Unit:
     Source: the seed on NNVM (`ApplyPasses`).
     """
     ctx = PassContext.current()
-    wanted = [names] if isinstance(names, str) else list(names)
+    if not isinstance(graph, (Graph, Module)):
+        kind = type(graph).__name__
+        raise GraphError("apply_passes(…)", f"it was given a {kind}", "pass a G.Graph")
+    wanted = [names] if isinstance(names, (str, Pass)) else _listed(names, "apply_passes")
     passes = [_as_pass(each, "apply_passes") for each in wanted]
     for each in passes:
         if each.info.name not in ctx.disabled_pass:

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from loopnest.graph.errors import GraphError
 from loopnest.graph.graph import Graph
+from loopnest.graph.node import items_of
 
 
 class Module:
@@ -27,7 +28,11 @@ class Module:
     __slots__ = ("graphs",)
 
     def __init__(self, graphs: Iterable[Graph]) -> None:
-        self.graphs = tuple(graphs)
+        found = items_of(graphs)
+        if found is None:
+            kind = type(graphs).__name__
+            raise GraphError("Module(…)", f"it was given a {kind}", "pass a list of graphs")
+        self.graphs: tuple[Graph, ...] = found
         names: set[str] = set()
         for graph in self.graphs:
             if not isinstance(graph, Graph):

@@ -1,0 +1,160 @@
+"""Arguments of every kind, for every public function: a result, or a GraphError that names them."""
+
+import inspect
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import loopnest as ln
+import loopnest.graph as G
+
+X, INDEX = G.var("x", (4, 3)), G.var("i", (3,), "int32")
+IMAGE, KERNEL = G.var("image", (1, 2, 4, 4)), G.var("kernel", (2, 2, 3, 3))
+INPUTS = [X, INDEX, IMAGE, KERNEL]
+FEEDS = {x.name: np.ones(x.shape, x.dtype.numpy) for x in INPUTS}
+EMPTY, PAIR = G.const(np.zeros((0, 3), np.float32)), G.make_tuple(X, INDEX)
+STATE, GRAPH = G.Variable(np.zeros(3), "s"), G.Graph([X], [G.exp(X)])
+GOOD = [*INPUTS, EMPTY, PAIR, STATE, GRAPH]
+NUMBERS = [
+    True,
+    0,
+    1,
+    -1,
+    2,
+    10**30,
+    0.5,
+    float("nan"),
+    float("inf"),
+    1j,
+    np.float32(1),
+    np.int64(1),
+]
+TEXTS = ["x", "NCHW", "OIHW", "float32", "", "none", "FuseOps", b"x"]
+LISTS = [
+    (), (0,), (1, -1), [0, 1], (0.5,), ("a",), (None,), ((1, 1), (0, 2)), ((1,),), [[1, 2], [3]],
+    [X, INDEX], (X,), [X, None], ["FuseOps"], {}, {"x": 1}, {1: 2}, set(), range(3),
+]  # fmt: skip
+ARRAYS = [np.zeros(3), np.array(["a"]), np.zeros((2, 2), object), np.array(1j)]
+OTHERS = [None, Ellipsis, slice(None), object(), int, np.float16, ln.float16, len, G.FuseOps()]
+JUNK = [*GOOD, *NUMBERS, *TEXTS, *LISTS, *ARRAYS, *OTHERS]
+
+NOT_CALLED = {"rewrite"}  # calls what it is given
+REGISTRIES = [name for name in G.__all__ if "register" in name]
+FUNCTIONS = [
+    name
+    for name in G.__all__
+    if name[0].islower() and name not in NOT_CALLED and name not in REGISTRIES and name != "show"
+]
+
+
+@st.composite
+def calls(draw):
+    """A function, and arguments as many as it takes."""
+    name = draw(st.sampled_from(FUNCTIONS))
+    arguments = []
+    for parameter in inspect.signature(getattr(G, name)).parameters.values():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            arguments += draw(st.lists(st.sampled_from(JUNK), max_size=3))
+        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            if parameter.default is not parameter.empty and draw(st.booleans()):
+                break
+            likely = GOOD if not arguments and draw(st.booleans()) else JUNK
+            arguments.append(draw(st.sampled_from(likely)))
+    return name, arguments
+
+
+@settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+@given(calls())
+def test_every_public_function(call):
+    name, arguments = call
+    refusal: ln.LoopnestError | None = None
+    try:
+        made = getattr(G, name)(*arguments)
+        if isinstance(made, G.Node):
+            assert repr(made)
+            graph = G.Graph(INPUTS, [made])
+            assert str(graph)
+            G.evaluate(graph, FEEDS)
+    except ln.LoopnestError as error:
+        refusal = error
+    except MemoryError:
+        pass
+    assert refusal is None or isinstance(refusal, G.GraphError)
+
+
+MATRIX = np.ones((4, 3), np.float32)
+NAMED = [
+    (lambda: G.evaluate(GRAPH, MATRIX, MATRIX),
+     "evaluate(main): the feeds are a ndarray; pass a mapping: {'x': …}"),
+    (lambda: G.evaluate(GRAPH, {"x": MATRIX}, [1]),
+     "evaluate(main): the state is a list; pass a dict of arrays by name"),
+    (lambda: G.evaluate(X, {"x": MATRIX}), "evaluate(…): it was given a Node; pass a G.Graph"),
+    (lambda: G.evaluate(GRAPH, {"x": [[1], [2, 3]]}), None),
+    (lambda: X[np.array([0, 1])],
+     "x[<array int64[2]>]: <array int64[2]> is no place; use integers, forward slices, None, ..."),
+    (lambda: X[np.array([0, 1]), 0], None),
+    (lambda: X[0.5:1],
+     "x[slice(0.5, 1, None)]: slice(0.5, 1, None) is no place; use integers, forward slices, None, "
+     "..."),
+    (lambda: G.sum(X, 0.5),
+     "sum(x: float32[4, 3], axis=0.5): the axis is a float; use integers, or None"),
+    (lambda: G.pad(X, 3),
+     "pad(x: float32[4, 3], 3): an argument is not what it takes: 'int' object is not iterable; "
+     "write pad(x, widths, value=0)"),
+    (lambda: G.function_pass(opt_level=1)(lambda: None),
+     "pass <lambda>: <lambda>() does not take its arguments: too many positional arguments; it is "
+     "called with (func, mod, ctx)"),
+    (lambda: G.Sequential("FuseOps"), "sequential: the passes are a str; pass a list"),
+    (lambda: G.Graph(None, [X]), "Graph(inputs=…): inputs is a NoneType; pass a list of nodes"),
+    (lambda: G.Graph([X], X), "Graph(outputs=…): outputs is x; pass a list of nodes"),
+    (lambda: G.gradient(X, X),
+     "gradient(xs=<x: float32[4, 3]>): xs is a node; pass a list of nodes"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "message"), NAMED)
+def test_what_was_wrong_is_named(call, message):
+    with pytest.raises(G.GraphError) as found:
+        call()
+    if message is not None:
+        assert str(found.value) == message
+
+
+def test_integers_of_numpy_are_places():
+    assert X[np.int64(1)].shape == (3,)
+    assert X[np.int64(0) : np.int64(2)].shape == (2, 3)
+
+
+def test_an_op_that_fails_is_named():
+    def broken(node, x):
+        raise ValueError("no luck")
+
+    G.register_op("broken", infer=lambda types, attrs: types[0], evaluate=broken, arity=1)
+    try:
+        graph = G.Graph([X], [G.call("broken", [X])])
+        with pytest.raises(G.GraphError) as found:
+            G.evaluate(graph, {"x": MATRIX})
+        assert str(found.value) == (
+            "broken(x): its op could not compute it: no luck; it is float32[4, 3]"
+        )
+    finally:
+        from loopnest.graph.registry import unregister_op
+
+        unregister_op("broken")
+
+
+def test_a_pass_of_a_wrong_signature_is_named_when_it_runs():
+    class Lazy(G.FunctionPass):
+        info = G.PassInfo("Lazy")
+
+        def transform_function(self, func):
+            return func
+
+    with pytest.raises(G.GraphError) as found:
+        Lazy()(GRAPH)
+    assert str(found.value) == (
+        "pass Lazy: transform_function(func) does not take its arguments: too many positional "
+        "arguments; it is called with (func, mod, ctx)"
+    )
