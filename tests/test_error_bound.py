@@ -5,12 +5,19 @@ from __future__ import annotations
 import sys
 import tracemalloc
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 import loopnest as ln
+from fuzzing.arrays import make_arrays
+from fuzzing.fusions import FusionWriter, choose_sizes
+from fuzzing.judge import lowered
+from fuzzing.program import Session
 from kernels.layernorm import layernorm
 from kernels.softmax import softmax
 from loopnest import numeric
@@ -109,6 +116,87 @@ def test_of_scheduled_fusions_with_factored_reductions() -> None:
     # element falls on hold zeros.
     assert (after.bound < 0.8 * before.bound).all()
     assert np.array_equal(enclosed(thaw(snapshot(f)), array).bound, after.bound)
+
+
+# What they bound
+
+
+def beyond(kernel: Array, value: Array, most: Array) -> Array:
+    """Return which results of a kernel lie further from the oracle's than the bound allows."""
+    with np.errstate(all="ignore"):
+        apart = np.abs(kernel.astype(np.float64) - value.astype(np.float64))
+    alike = (kernel == value) | (np.isnan(kernel) & np.isnan(value))
+    return np.asarray(~alike & ~(apart <= most) & ~np.isinf(most))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_the_distance_to_rounded_results(dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    kind = getattr(ln, dtype).numpy
+    arrays = [rng.standard_normal(1 << 14).astype(kind) for _ in range(3)]
+    f = define(lambda a, b, c: (a * b * c, ln.exp(a) / b), *arrays)
+    found, bounds = ln.compile(f, target="interpret")(*arrays), ln.error_bound(f, *arrays)
+    for exact in (False, True):
+        values = ln.evaluate(f, *arrays, exact=exact)
+        for result, value, most in zip(found, values, bounds, strict=True):
+            assert value.dtype == (np.float64 if exact else kind)
+            assert not beyond(result, value, most).any()
+    if dtype == "float32":  # as sharp as can be: half a unit in the last place more
+        product = ln.evaluate(f, *arrays, exact=True)[0]
+        own = bounds[0] - np.abs(product - product.astype(np.float32))
+        assert (own <= 2 * 3 * U * np.abs(product)).all()
+
+
+@given(st.randoms(use_true_random=False))
+@settings(
+    max_examples=60, deadline=None, derandomize=True, database=None, phases=[Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)  # fmt: skip
+def test_results_of_random_math_lie_within(rng: Random) -> None:
+    session = Session("case")
+    FusionWriter(session, rng).write()
+    f = session.fusion
+    kernel = lowered(f)
+    if isinstance(kernel, str):
+        return  # an output in place of what is still read
+    function = ln.compile(kernel, target="interpret")
+    for sizes in choose_sizes(f, rng):
+        arrays, keywords = make_arrays(f, sizes, rng.randrange(16))
+        found = as_tuple(function(*[a.copy() for a in arrays], **keywords))
+        bounds = as_tuple(ln.error_bound(f, *arrays, **keywords))
+        for exact in (False, True):
+            values = as_tuple(ln.evaluate(f, *arrays, exact=exact, **keywords))
+            for result, value, most in zip(found, values, bounds, strict=True):
+                assert not beyond(result, value, most).any(), "\n".join(session.math)
+
+
+def as_tuple(found: Any) -> tuple[Array, ...]:
+    return found if isinstance(found, tuple) else (found,)
+
+
+def test_exact_results_are_not_rounded_but_by_the_math() -> None:
+    values = np.array([0.1, 0.7], np.float32)
+    with ln.Fusion() as f:
+        x = f.input("x", ("N",), ln.float32)
+        half = ln.cast(x, ln.float16)
+        f.output(x / 3.0, "third")
+        f.output(ln.cast(x / 3.0, ln.float16), "cast")
+        f.output(half / 3.0, "defined")
+        f.output(ln.cast(x, ln.int32), "whole")
+    third, cast, defined, whole = ln.evaluate(f, values, exact=True)
+    thirds = values.astype(np.float64) / 3
+    assert third.tolist() == thirds.tolist()
+    assert cast.tolist() == thirds.astype(np.float16).tolist()
+    assert defined.tolist() == (half_of(values) / 3).astype(np.float16).tolist()
+    assert whole.dtype == np.int32
+    result, tensors = ln.evaluate(f, values, exact=True, tensors=True)
+    assert tensors["third"] is result[0]
+    assert tensors["x"].dtype == np.float64
+    assert tensors["x"].flags.writeable
+
+
+def half_of(values: Array) -> Array:
+    return values.astype(np.float16).astype(np.float64)
 
 
 # How wide they are

@@ -48,10 +48,11 @@ def error_bound(
 ) -> Result | tuple[Result, dict[str, npt.NDArray[Any]]]:
     """Return how far each result of a correct kernel may lie from that of `loopnest.evaluate`.
 
-    The bound holds for every schedule: any order of sums, products fused with sums, elements
-    computed again. It is 0 where no rounding is needed, and inf where a result may be anything: a
-    quotient whose divisor may be 0, a sum that may overflow. Bools and integers that come of a
-    comparison or rounding that may go either way have the bound of both cases.
+    From what that gives with ``exact=True`` too, before a float32 result was rounded. The bound
+    holds for every schedule: any order of sums, products fused with sums, elements computed again.
+    It is 0 where no rounding is needed, and inf where a result may be anything: a quotient whose
+    divisor may be 0, a sum that may overflow. Bools and integers that come of a comparison or
+    rounding that may go either way have the bound of both cases.
 
     >>> import loopnest as ln
     >>> with ln.Fusion("row_sum") as f:
@@ -80,7 +81,8 @@ def error_bound(
         raise LaunchError(f"error_bound({fusion!r})", "it is no Fusion", "pass the fusion itself")
     wanted = fusion.tensors if tensors else fusion.outputs
     found = enclosures(fusion, arrays, scalars, wanted, Arithmetic(fast_math))
-    bounds = {name: enclosure.bound for name, enclosure in found.items()}
+    types = {tensor.name: tensor.dtype for tensor in wanted}
+    bounds = {name: enclosure.bound_in(types[name]) for name, enclosure in found.items()}
     outputs = tuple([bounds[tensor.name] for tensor in fusion.outputs])
     result: Result = outputs[0] if len(outputs) == 1 else outputs
     return (result, bounds) if tensors else result

@@ -30,15 +30,18 @@ Result: TypeAlias = "npt.NDArray[Any] | tuple[npt.NDArray[Any], ...]"
 
 @overload
 def evaluate(
-    fusion: Fusion, /, *arrays: object, tensors: Literal[False] = False, **scalars: object
-) -> Result: ...
+    fusion: Fusion, /, *arrays: object, tensors: Literal[False] = False, exact: bool = False,
+    **scalars: object,
+) -> Result: ...  # fmt: skip
 @overload
 def evaluate(
-    fusion: Fusion, /, *arrays: object, tensors: Literal[True], **scalars: object
-) -> tuple[Result, dict[str, npt.NDArray[Any]]]: ...
+    fusion: Fusion, /, *arrays: object, tensors: Literal[True], exact: bool = False,
+    **scalars: object,
+) -> tuple[Result, dict[str, npt.NDArray[Any]]]: ...  # fmt: skip
 def evaluate(
-    fusion: Fusion, /, *arrays: object, tensors: bool = False, **scalars: object
-) -> Result | tuple[Result, dict[str, npt.NDArray[Any]]]:
+    fusion: Fusion, /, *arrays: object, tensors: bool = False, exact: bool = False,
+    **scalars: object,
+) -> Result | tuple[Result, dict[str, npt.NDArray[Any]]]:  # fmt: skip
     """Return what `fusion` computes of `arrays`, by NumPy: the oracle.
 
     Floats are computed in float64 and rounded only by casts and where a 16-bit tensor is defined;
@@ -50,11 +53,15 @@ def evaluate(
     ...     y = f.output(ln.sum(x, axis=1), "y")
     >>> evaluate(f, np.ones((2, 3), np.float32))
     array([3., 3.], dtype=float32)
+    >>> evaluate(f, np.full((1, 3), 0.1, np.float32), exact=True)
+    array([0.3])
 
     Args:
         fusion: the math, scheduled or not.
         arrays: one an input, in the order of ``fusion.inputs``.
         tensors: whether to return every tensor.
+        exact: whether floats are returned in float64, as they were computed: a float32 result is
+            then not rounded. Casts, and the definitions of 16-bit tensors, round all the same.
         scalars: the run-time scalars, and the sizes that no input has.
 
     Returns:
@@ -69,7 +76,10 @@ def evaluate(
     oracle = _Values(fusion, arrays, scalars)
     found = oracle.run(fusion.tensors if tensors else fusion.outputs)
     with np.errstate(all="ignore"):
-        results = {tensor: stored(value, tensor.dtype) for tensor, value in found.items()}
+        results = {
+            tensor: np.array(value) if exact else stored(value, tensor.dtype)
+            for tensor, value in found.items()
+        }
     outputs = tuple([results[tensor] for tensor in fusion.outputs])
     result: Result = outputs[0] if len(outputs) == 1 else outputs
     return (result, {t.name: results[t] for t in fusion.tensors}) if tensors else result

@@ -42,14 +42,25 @@ class Enclosure:
     @property
     def bound(self) -> Values:
         """How far a correct result may lie from the value; inf where it may be anything."""
-        if self.exact:
-            return np.zeros(self.value.shape)
+        return np.zeros(self.value.shape) if self.exact else self._reach(self.value)
+
+    def bound_in(self, dtype: DType) -> Values:
+        """Return how far a correct result may lie from the value, and from it as a `dtype`."""
+        if self.exact or dtype is not float32:  # others hold it as it is
+            return self.bound
         with np.errstate(all="ignore"):
-            value, low, high = [np.asarray(a, np.float64) for a in self.parts]
-            reach = np.maximum(high - value, value - low)
-        reach = np.where(low == high, 0.0, reach)  # an infinity is what it is
-        unknown = np.isinf(low) & np.isinf(high) & (low != high)
-        result: Values = np.where(np.isnan(low), 0.0, np.where(unknown, np.inf, reach))
+            near = rounded(self.value, dtype)
+        return np.maximum(self._reach(self.value), self._reach(near))
+
+    def _reach(self, center: Values) -> Values:
+        """Return how far a correct result may lie from `center`."""
+        with np.errstate(all="ignore"):
+            center, low, high = [np.asarray(a, np.float64) for a in (center, self.low, self.high)]
+            reach = np.maximum(high - center, center - low)
+        same = (low == high) & ((center == low) | ~np.isfinite(low))  # an infinity is what it is
+        unknown = np.isnan(reach) | (np.isinf(low) & np.isinf(high) & (low != high))
+        reach = np.where(same, 0.0, np.where(unknown, np.inf, reach))
+        result: Values = np.where(np.isnan(low), 0.0, reach)
         return result
 
     @property

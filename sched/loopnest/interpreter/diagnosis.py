@@ -194,7 +194,8 @@ def _first_off(
         expected = stored(want.value[place], tensor.dtype).item()
     result: dict[str, Any] = {
         "tensor": tensor.name, "index": place, "expected": expected,
-        "allowed": float(want.bound[place]), "differing": int(np.count_nonzero(off)),
+        "allowed": float(want.bound_in(tensor.dtype)[place]),
+        "differing": int(np.count_nonzero(off)),
     }  # fmt: skip
     if known[place]:
         result["actual"] = held.values[place].item()
