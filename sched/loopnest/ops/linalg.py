@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loopnest.dtypes import ARITHMETIC
+from loopnest.dtypes import ARITHMETIC, DType
 from loopnest.errors import DefinitionError
 from loopnest.expr import Expr, Op
 from loopnest.fusion import Fusion
@@ -13,18 +13,30 @@ from loopnest.ops.reductions import WIDE, fold
 from loopnest.tensor import TensorView
 
 
-def matmul(a: TensorView, b: TensorView) -> TensorView:
+def matmul(a: TensorView, b: TensorView, dtype: DType | None = None) -> TensorView:
     """Return the matrix product a @ b over the last two axes; those in front broadcast.
 
     The product's domain is […, M, N, K], of which the sum reduces K. Of 16-bit operands the
-    product is float32, so that nothing is rounded before the sum. As in `mul` and `sum`, int32
+    product is float32, so that nothing is rounded before the sum; the sum adds in float32 and is
+    rounded once, to the operands' type: ``dtype=ln.float32`` keeps it. As in `mul` and `sum`, int32
     and bool operands are multiplied in int32 and summed in int64.
 
+    Args:
+        a: […, M, K].
+        b: […, K, N].
+        dtype: what operands are converted to, the type of products, sum and result; a 16-bit one is
+            that of the result alone, which is computed in float32. By default as said above.
+
     Raises:
-        DefinitionError: no TensorViews, ranks below 2, or extents that do not fit.
+        DefinitionError: no TensorViews, ranks below 2, extents that do not fit, or no type to
+            multiply in.
     """
     fusion = _check(a, b)
     computed, result = ARITHMETIC[common_type((a, b))]
+    wide = WIDE.get(result, result)
+    if dtype is not None:
+        _check_type(fusion, a, b, dtype)
+        computed, wide = dtype.compute, dtype
     rank = 1 + max(len(a.sizes), len(b.sizes))
     left = insert_axes(a, _mask(rank, len(a.sizes), rank - 2))
     inner = len(b.sizes) - 2
@@ -32,8 +44,16 @@ def matmul(a: TensorView, b: TensorView) -> TensorView:
     right = insert_axes(b, _mask(rank, len(b.sizes), rank - 3), order)
     product = elementwise(fusion, "mul", (left, right), (computed, computed), computed, _product)
     assert isinstance(product, TensorView)
-    wide = WIDE.get(result, result)
-    return fold("sum", product, (rank - 1,), False, SUM, wide, wide.compute)
+    said = "" if dtype is None else f", dtype={dtype}"
+    return fold("sum", product, (rank - 1,), False, SUM, wide, wide.compute, said)
+
+
+def _check_type(fusion: Fusion, a: TensorView, b: TensorView, dtype: DType) -> None:
+    call = call_text("matmul", (a, b), f"dtype={dtype}")
+    fusion._check_dtype(call, dtype)
+    if dtype.is_bool:
+        what = "bool is no type to add or multiply in"
+        raise DefinitionError(call, what, "use an integer or a float type")
 
 
 def _product(a: Expr, b: Expr) -> Expr:
