@@ -65,7 +65,7 @@ def calls(draw):
     return name, arguments
 
 
-@settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 @given(calls())
 def test_every_public_function(call):
     name, arguments = call

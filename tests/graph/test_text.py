@@ -1,6 +1,8 @@
 """The text of a graph, and its parser."""
 
+import gc
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -304,3 +306,42 @@ def test_damaged_text_is_an_error_or_a_graph(data):
     except G.GraphError as error:
         message = str(error)
         assert message.startswith("line ")
+
+
+def test_very_large_constants_are_digests():
+    values = np.random.default_rng(0).normal(size=(300, 300)).astype(np.float32)
+    graph = G.Graph([], [G.const(values), G.exp(G.const(values))])
+    short, full = str(graph), graph.text(full=True)
+    assert len(short) < 400 < 400_000 < len(full)
+    assert short == graph.text()
+    assert full == to_text(graph)
+    assert re.fullmatch(
+        r'\$0 = sha256 "[0-9a-f]{64}"  # float32\[300, 300\], 360000 bytes', short.splitlines()[-1]
+    )
+    for text in (short, full):  # this process still holds the constant
+        assert G.structural_equal(G.parse(text), graph)
+    assert G.structural_equal(pickle.loads(pickle.dumps(graph)), graph)
+
+
+def test_a_digest_of_what_is_gone_says_how_to_get_it():
+    text = str(G.Graph([], [G.const(np.arange(2000.0))]))
+    gc.collect()
+    with pytest.raises(G.GraphError) as found:
+        G.parse(text)
+    assert str(found.value) == (
+        "line 3, column 29: of $0, a float64[2000] of 16000 bytes, the text has only the digest; "
+        "graph.text(full=True) writes a text with all constants"
+    )
+    assert (found.value.line, found.value.column) == (3, 29)
+
+
+def test_a_digest_of_another_type():
+    array = np.arange(2000.0)
+    graph = G.Graph([], [G.const(array)])
+    with pytest.raises(G.GraphError, match=r"\$0 is float64\[2000\], declared float64\[1000, 2\]"):
+        G.parse(str(graph).replace("%0: float64[2000]", "%0: float64[1000, 2]"))
+
+
+def test_constants_of_4_kib_are_whole():
+    text = str(G.Graph([], [G.const(np.arange(512.0)), G.const(np.arange(513.0))]))
+    assert [line.split('"')[0] for line in text.splitlines()[-2:]] == ["$0 = ", "$1 = sha256 "]

@@ -159,16 +159,25 @@ class Graph:
         """Pickle the text: everything but `attrs`."""
         from loopnest.graph.parser import parse
 
-        return parse, (str(self),)
+        return parse, (self.text(full=True),)
 
     def __repr__(self) -> str:
         ends = ", ".join(str(node.type) for node in self.outputs)
         return f"<graph {self.name}: {len(self.nodes)} nodes -> {ends}>"
 
-    def __str__(self) -> str:
+    def text(self, full: bool = False) -> str:
+        """Return the text of the graph, which `parse` reads; `str` of it, if not `full`.
+
+        Args:
+            full: whether constants of more than 4 KiB follow whole. Else they are digests, and the
+                text parses only in this process, while it holds them.
+        """
         from loopnest.graph.printer import to_text
 
-        return to_text(self)
+        return to_text(self, full=full)
+
+    def __str__(self) -> str:
+        return self.text()
 
 
 def _nodes(role: str, given: object) -> tuple[Any, ...]:

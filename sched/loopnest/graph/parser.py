@@ -17,7 +17,7 @@ from loopnest.graph.errors import GraphError
 from loopnest.graph.graph import Graph, call_graph
 from loopnest.graph.leaves import Variable, const, var
 from loopnest.graph.node import Node, TensorType, TupleType, Type
-from loopnest.graph.printer import decode, read_number
+from loopnest.graph.printer import abbreviated, decode, read_number
 from loopnest.graph.registry import call
 
 T = TypeVar("T")
@@ -31,6 +31,8 @@ _TOKENS = re.compile(
     re.VERBOSE,
 )
 _DTYPES = {dtype.name: dtype for dtype in dtypes.ALL}
+_DIGEST = "sha256"
+"""Stands before the digest of a constant that is not written whole."""
 _LITERALS = ("True", "False", "inf", "nan")
 """Words that are numbers, where a number stands (they may name inputs too)."""
 
@@ -89,9 +91,14 @@ class _Parser:
     def _large(self) -> dict[str, str]:
         """Return the large constants, which stand behind the graph but are used in it."""
         found: dict[str, str] = {}
-        for name, equals, value in zip(self.tokens, self.tokens[1:], self.tokens[2:], strict=False):
-            if name.text[:1] == "$" and equals.text == "=" and value.kind == "string":
-                found[name.text] = value.text[1:-1]
+        for at in range(len(self.tokens) - 3):
+            name, equals, first, second = self.tokens[at : at + 4]
+            if name.text[:1] != "$" or equals.text != "=":
+                continue
+            if first.kind == "string":
+                found[name.text] = first.text[1:-1]
+            elif first.text == _DIGEST and second.kind == "string":
+                found[name.text] = _DIGEST + second.text[1:-1]
         return found
 
     def _fail(self, at: int, reason: str, hint: str = "", subject: str = "") -> NoReturn:
@@ -143,6 +150,8 @@ class _Parser:
         while self._ahead.text[:1] == "$":
             self.next += 1
             self._take("=")
+            if self._at(_DIGEST):
+                self.next += 1
             self._take("<string>")
         self._take("<end>")
         return graph
@@ -244,6 +253,8 @@ class _Parser:
             name = self._take("<ref>").text
             if name not in self.large:
                 self._fail(at, f"{name} has no value", f'write {name} = "…" behind the graph')
+            if self.large[name].startswith(_DIGEST):
+                return self._held(at, name, wanted)
             try:
                 return decode(self.large[name], wanted)
             except ValueError as error:
@@ -260,6 +271,20 @@ class _Parser:
         except (OverflowError, ValueError) as error:
             self._fail(at, f"the elements are no {wanted.dtype}: {error}")
         return values.reshape(wanted.shape)
+
+    def _held(self, at: int, name: str, wanted: TensorType) -> npt.NDArray[Any]:
+        """Return a constant of which the text has only the digest."""
+        found = abbreviated(self.large[name].removeprefix(_DIGEST))
+        if found is None:
+            self._fail(
+                at,
+                f"of {name}, a {wanted} of {wanted.size * wanted.dtype.numpy.itemsize} bytes, the "
+                "text has only the digest",
+                "graph.text(full=True) writes a text with all constants",
+            )
+        if found.dtype != wanted.dtype.numpy or found.shape != wanted.shape:
+            self._fail(at, f"{name} is {found.dtype}{list(found.shape)}, declared {wanted}")
+        return found
 
     def _attribute(self) -> object:
         token = self._take("<number>", "<string>", "<word>", "(")

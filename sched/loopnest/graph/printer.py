@@ -18,16 +18,20 @@ graph main(x: float32[4, 3], w: float32[3, 2]) {
 One node a line, operands before users, numbered in that order; a named node shows its name. A
 scalar constant with one use stands at its use. Attributes that have their default are left out.
 Small constants are written out, in the fewest digits that give the value back; others stand behind
-the graph, compressed: ``$0 = "…"``.
+the graph, compressed: ``$0 = "…"``. Where the text is to be read (`str`), one of more than 4 KiB is
+a digest: ``$0 = sha256 "…"``. Such a text parses as long as this process holds the constant; the
+full text (`Graph.text(full=True)`) parses anywhere.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import zlib
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -42,19 +46,47 @@ _INLINE = 16
 """Up to so many elements a constant is written out."""
 
 
-def to_text(graph: Graph, constants: bool = True) -> str:
+_WHOLE = 4096
+"""Up to so many bytes a constant is written whole in a text that is to be read."""
+
+
+def to_text(graph: Graph, constants: bool = True, full: bool = True) -> str:
     """Return the text of a graph, without a final newline; deterministic.
 
     Args:
         graph: the graph.
         constants: whether large constants follow; without them the text is for reading only.
+        full: whether constants of more than 4 KiB follow whole, or as digests.
     """
     printer = _Printer()
     require_graph(graph, "to_text")
     lines = [HEADER, *printer.graph(graph, f"graph {graph.name}", "")]
     if constants:
-        lines += [f'{name} = "{encode(array)}"' for name, array in printer.large.values()]
+        lines += [f"{name} = {_behind(a, full)}" for name, a in printer.large.values()]
     return "\n".join(lines)
+
+
+_ABBREVIATED: WeakValueDictionary[str, np.ndarray[Any, Any]] = WeakValueDictionary()
+"""Constants that texts of this process name by their digests, as long as they live."""
+
+
+def _behind(array: np.ndarray[Any, Any], full: bool) -> str:
+    if full or array.nbytes <= _WHOLE:
+        return f'"{encode(array)}"'
+    name = digest(array)
+    _ABBREVIATED[name] = array
+    return f'sha256 "{name}"  # {array.dtype.name}{list(array.shape)}, {array.nbytes} bytes'
+
+
+def digest(array: np.ndarray[Any, Any]) -> str:
+    """Return what stands for a large constant: of its type, shape and elements."""
+    head = f"{array.dtype.name}{list(array.shape)}".encode()
+    return hashlib.sha256(head + array.tobytes()).hexdigest()
+
+
+def abbreviated(name: str) -> np.ndarray[Any, Any] | None:
+    """Return the constant of a digest, if this process has printed it and still holds it."""
+    return _ABBREVIATED.get(name)
 
 
 class _Printer:
