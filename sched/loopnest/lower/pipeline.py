@@ -31,9 +31,11 @@ from loopnest.lower.unswitch import unswitch
 from loopnest.lowered import Lowered, TensorInfo
 from loopnest.math_snapshot import capture
 from loopnest.printers.nest import print_nest
+from loopnest.recursion import deep
 from loopnest.tensor import TensorView
 
 
+@deep
 def lower(fusion: Fusion) -> Lowered:
     """Return the loop nest of `fusion` as it is scheduled now; the fusion is unchanged.
 

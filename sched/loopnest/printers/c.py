@@ -41,6 +41,7 @@ from loopnest.printers.c_loops import (
 from loopnest.printers.c_memory import MemoryPlan
 from loopnest.printers.c_threads import has_threads_that_meet, thread_form
 from loopnest.printers.names import symbol
+from loopnest.recursion import deep
 
 MAX_UNROLL = 256
 
@@ -48,6 +49,7 @@ VECTOR_BYTES = 64
 """The widest vector register: arrays that fill one are aligned to it."""
 
 
+@deep
 def print_c(program: Program, index_bits: int = 64, prelude: bool = True) -> str:
     """Return the C text of `program`; indices are signed integers of `index_bits`.
 

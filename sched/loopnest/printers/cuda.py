@@ -58,6 +58,7 @@ from loopnest.printers.cuda_vectors import (
     template,
 )
 from loopnest.printers.names import symbol
+from loopnest.recursion import deep
 from loopnest.vectors import WideAccess, alignments
 
 MAX_THREADS = 1024
@@ -72,6 +73,7 @@ has at most 32 warps, mostly 4 or 8; compilers take 16 slots at once, and need t
 what is left. Of all other loops they know better: what pays depends on the body."""
 
 
+@deep
 def print_cuda(program: Program, index_bits: int = 32, min_blocks: int | None = None) -> str:
     """Return the CUDA C++ text of `program`.
 

@@ -26,10 +26,12 @@ from loopnest.kir import (
     Stmt,
     Store,
 )
+from loopnest.recursion import deep
 
 HEADER = "# loopnest nest 1"
 
 
+@deep
 def print_nest(program: Program) -> str:
     """Return the nest text of `program`, without a newline at the end."""
     return "\n".join(_Nest(program).lines)

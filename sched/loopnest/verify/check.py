@@ -10,6 +10,7 @@ from typing import Any, Literal
 from loopnest import kir
 from loopnest.errors import VerifyError
 from loopnest.math_snapshot import MathSnapshot
+from loopnest.recursion import deep
 from loopnest.verify.enumerated import enumerated, named
 from loopnest.verify.interface import interface_faults
 from loopnest.verify.matching import Mismatch
@@ -24,6 +25,7 @@ from loopnest.verify.witness import Witness
 _log = logging.getLogger("loopnest")
 
 
+@deep
 def verify(k: Any, **sizes: int) -> Report:
     """Prove that the kernel `k` computes its math, with and without wide accesses.
 
