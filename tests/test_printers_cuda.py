@@ -272,8 +272,9 @@ def test_local_buffers_of_symbolic_size_are_refused():
         print_cuda(program)
     assert str(raised.value) == (
         "T2: its LOCAL buffer has the symbolic size D, while registers on target 'cuda' need a "
-        "static one; inline it deeper, compute it again (recompute=True), split its axis by a "
-        "constant, or set its memory to SHARED or GLOBAL"
+        "static one; inline it deeper (compute_at a consumer, or ln.propagate from one and then "
+        "inline_most), compute it again (recompute=True), split its axis by a constant, or set "
+        "its memory to SHARED or GLOBAL"
     )
 
 

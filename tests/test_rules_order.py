@@ -103,9 +103,9 @@ def test_rule_31_strict_inlining_raises_where_best_effort_clamps(
         holder.axis(2).parallelize(PT[how])
     before = state(f)
     if limit < 3:
-        with refused(f"T1.inline_at(-1): position 3 is beyond the largest legal position {limit}; "
-                     "inline_at replays nothing: the leading axes must correspond already; "
-                     "compute_at replays them"):  # fmt: skip
+        number, done = (1, "pinned") if how == "pinned" else (2, "vectorized")
+        with refused(f"T1.inline_at(-1): position 3 lies past axis {number} of {holder.name}, "
+                     f"which is {done}; the largest legal position is {limit}"):  # fmt: skip
             t1.inline_at(-1)
         assert state(f) == before
     t1.inline_at(limit)

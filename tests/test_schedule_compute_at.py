@@ -97,6 +97,8 @@ BAD: list[tuple[Callable[[ln.TensorView, ln.TensorView], object], str]] = [
      "T1.compute_at(y, '1'): position '1' is not an int; a position counts leading leaf axes"),
     (lambda t, y: t.compute_at(y, True),
      "T1.compute_at(y, True): position True is not an int; a position counts leading leaf axes"),
+    (lambda t, y: t.compute_at(None, 1),  # type: ignore[arg-type]
+     "T1.compute_at(None, 1): None is no TensorView"),
     (lambda t, y: t.compute_at("y", 1),  # type: ignore[arg-type]
      "T1.compute_at('y', 1): 'y' is no TensorView"),
     (lambda t, y: t.compute_at(y, 9, recompute=True),
@@ -107,7 +109,7 @@ BAD: list[tuple[Callable[[ln.TensorView, ln.TensorView], object], str]] = [
     (lambda t, y: t.inline_at(-4),
      "T1.inline_at(-4): position -4 is out of range; T1 has the leaf axes [i0, i1], so use -3..2"),
     (lambda t, y: t.inline_at(None),  # type: ignore[arg-type]
-     "T1.inline_at(): position None is not an int; a position counts leading leaf axes"),
+     "T1.inline_at(None): position None is not an int; a position counts leading leaf axes"),
 ]  # fmt: skip
 
 

@@ -172,7 +172,7 @@ BAD: list[tuple[Callable[[ln.TensorView, ln.TensorView], object], str]] = [
     (lambda x, y: ln.parallelize_like(x), "parallelize_like(x): x is an input, which has no loops "
      "of its own; only cache_after and compute_at apply to inputs"),
     (lambda x, y: ln.parallelize_like(None), "parallelize_like(None): it is no TensorView"),  # type: ignore[arg-type]
-    (lambda x, y: ln.parallelize_like(y, 3), "parallelize_like(3): it is no list of TensorViews"),  # type: ignore[arg-type]
+    (lambda x, y: ln.parallelize_like(y, 3), "parallelize_like(y, 3): 3 is no list of TensorViews"),  # type: ignore[arg-type]
     (lambda x, y: ln.parallelize_like(y, [x, 3]), "parallelize_like: 3 is no TensorView of the "  # type: ignore[list-item]
      "same fusion; give TensorViews"),
 ]  # fmt: skip

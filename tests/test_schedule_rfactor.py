@@ -240,10 +240,14 @@ BAD: list[tuple[Callable[[ln.TensorView], object], str]] = [
      "leave one of the reduction axes of [i0, r1, r2] to y; split first"),
     (lambda y: y.rfactor(3), "y.rfactor(3): axis 3 is out of range; "
      "y has 3 leaf axes [i0, r1, r2], so use -3..2"),
+    (lambda y: y.rfactor((1, 1)),
+     "y.rfactor((1, 1)): axis 1 of y is named twice; name each reduction axis once"),
+    (lambda y: y.rfactor((1, -2)),
+     "y.rfactor((1, -2)): axis 1 of y is named twice; name each reduction axis once"),
     (lambda y: y.rfactor([]), "y.rfactor([]): no axis is named; the leaf axes are [i0, r1, r2]"),
     (lambda y: y.rfactor("1"), "y.rfactor('1'): axis '1' is not an int; "  # type: ignore[arg-type]
      "leaf axes are given by position"),
-    (lambda y: y.rfactor(None), "y.rfactor(): axis None is not an int; "  # type: ignore[arg-type]
+    (lambda y: y.rfactor(None), "y.rfactor(None): axis None is not an int; "  # type: ignore[arg-type]
      "leaf axes are given by position"),
     (lambda y: y.producers[0].rfactor(0), "x.rfactor(0): x is an input, which has no loops of its "
      "own; only cache_after and compute_at apply to inputs"),

@@ -220,7 +220,7 @@ BAD: list[tuple[Call, str]] = [
     (lambda y: y.merge(-1), "y.merge(-1): axis 2 is the last of the leaf axes [i0, i1, b2], there "
      "is none to merge it with; name the inner axis: merge(2, other)"),
     (lambda y: y.merge(0, 3), f"y.merge(0, 3): axis 3 is out of range; {AXES}"),
-    (lambda y: y.merge(None), "y.merge(): axis None is not an int; "  # type: ignore[arg-type]
+    (lambda y: y.merge(None), "y.merge(None): axis None is not an int; "  # type: ignore[arg-type]
      "leaf axes are given by position"),
     (lambda y: y.reorder([0, 1]),
      "y.reorder([0, 1]): the permutation [0, 1] names 2 axes; y has 3 leaf axes [i0, i1, b2]"),

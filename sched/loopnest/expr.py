@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import index as as_index
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -278,6 +279,16 @@ def _infos() -> Iterator[OpInfo]:
 
 OPS: Mapping[str, OpInfo] = {info.name: info for info in _infos()}
 """Every operation of the scalar language; a reader covers exactly these."""
+
+
+def whole(value: object) -> int | None:
+    """Return an int of Python or NumPy as an int; None where it is none, as a bool is."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return as_index(value)  # type: ignore[arg-type] # raises where it is none
+    except TypeError:
+        return None
 
 
 def integer(value: int) -> Const:

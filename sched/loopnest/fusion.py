@@ -12,7 +12,7 @@ from loopnest.domain import TensorDomain
 from loopnest.dtypes import DType
 from loopnest.enums import Memory
 from loopnest.errors import DefinitionError
-from loopnest.expr import Expr, ScalarParam, Symbol, integer
+from loopnest.expr import Expr, ScalarParam, Symbol, integer, whole
 from loopnest.facts import Facts
 from loopnest.layout import PLAIN
 from loopnest.origin import Origin
@@ -82,7 +82,7 @@ class Fusion:
 
     def __getitem__(self, name: str) -> TensorView:
         for tensor in self._tensors:
-            if tensor.name == name:
+            if isinstance(name, str) and tensor.name == name:
                 return tensor
         raise DefinitionError(
             f"{self.name}[{name!r}]",
@@ -248,8 +248,8 @@ class Fusion:
                 if extent in self._names:
                     raise DefinitionError(call, f"'{extent}' is the name of an argument already")
                 return self._symbols.setdefault(extent, Symbol(extent))
-        if hasattr(extent, "__index__") and not isinstance(extent, int):
-            return self.size(call, int(extent))
+        if not isinstance(extent, (int, str)) and (number := whole(extent)) is not None:
+            return self.size(call, number)
         raise DefinitionError(
             call,
             f"{extent!r} is no extent",
@@ -259,7 +259,10 @@ class Fusion:
     def _as_shape(self, call: str, shape: object) -> tuple[object, ...]:
         if isinstance(shape, (str, bytes)) or not isinstance(shape, Iterable):
             raise DefinitionError(call, f"the shape {shape!r} is not a tuple of extents")
-        return tuple(shape)
+        try:
+            return tuple(shape)
+        except TypeError:  # an array without axes
+            raise DefinitionError(call, f"the shape {shape!r} is not a tuple of extents") from None
 
     def _check_dtype(self, call: str, dtype: object) -> None:
         if not isinstance(dtype, DType) or dtype.kind == "x":

@@ -252,7 +252,7 @@ class Kernel:
             LoweringError: there is no such tensor.
         """
         for tensor in self._lowered.tensors:
-            if tensor.name == name:
+            if isinstance(name, str) and tensor.name == name:
                 return tensor
         names = ", ".join([tensor.name for tensor in self._lowered.tensors])
         raise LoweringError(
@@ -331,13 +331,17 @@ def lower(fusion: Fusion) -> Kernel:
     """Return the kernel of `fusion` as it is scheduled now; the fusion is unchanged.
 
     Raises:
-        LoweringError: no kernel exists for this schedule, or it is no fusion.
+        LoweringError: no kernel exists for this schedule, it is no fusion, or has no output.
         NotSupported: it needs a feature that does not exist yet.
     """
     from loopnest.lower.pipeline import lower as run_passes
 
     if not isinstance(fusion, Fusion):
         raise LoweringError(f"lower({fusion!r})", f"a {type(fusion).__name__} is no Fusion")
+    if not fusion.outputs:
+        raise LoweringError(
+            f"lower({fusion.name})", "the fusion declares no output", "call f.output(tensor, name)"
+        )
     return Kernel(run_passes(fusion))
 
 
@@ -369,6 +373,11 @@ def compile_many(
     """Return many kernels ready to run, built in one run of the C compiler; see `compile`."""
     from loopnest.runtime.targets import compile_together
 
+    if isinstance(kernels, (str, bytes)) or not isinstance(kernels, Sequence):
+        raise CompileError(
+            f"compile_many({kernels!r})",
+            f"{kernels!r} is no sequence of Fusions and Kernels",
+        )
     return compile_together([_as_kernel(k) for k in kernels], target, optimize)
 
 

@@ -294,6 +294,8 @@ class Program:
         conditions: assumptions, as text and as a boolean expression over sizes.
         requires: what this variant needs beside them, in the same form: that vectors divide sizes.
             Where one fails, or an array is not aligned for its vectors, the scalar variant runs.
+        about: what messages say of tensors that not every target has a place for, by name: their
+            math and their axes.
     """
 
     name: str
@@ -303,6 +305,7 @@ class Program:
     outputs: tuple[Output, ...] = ()
     conditions: tuple[tuple[str, Expr], ...] = ()
     requires: tuple[tuple[str, Expr], ...] = ()
+    about: tuple[tuple[str, str], ...] = ()
 
     def launch_extent(self, dimension: ParallelType) -> Expr | None:
         """Return the launch extent of `dimension`, None where it is not used (1)."""

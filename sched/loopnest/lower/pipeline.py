@@ -8,6 +8,8 @@ from dataclasses import replace
 from loopnest import dtypes
 from loopnest.buffers import Buffer
 from loopnest.collector import paused
+from loopnest.enums import Memory
+from loopnest.expr import Const
 from loopnest.facts import Facts
 from loopnest.fusion import Fusion
 from loopnest.kir import Allocate, Output, Param, Program, walk
@@ -30,6 +32,7 @@ from loopnest.lower.tree import Tree
 from loopnest.lower.unswitch import unswitch
 from loopnest.lowered import Lowered, TensorInfo
 from loopnest.math_snapshot import capture
+from loopnest.ops.describe import right_side
 from loopnest.printers.nest import print_nest
 from loopnest.recursion import deep
 from loopnest.tensor import TensorView
@@ -169,6 +172,24 @@ def _program(
         tuple(plan.launch.items()),
         tuple(outputs),
         tuple(fusion.facts.conditions),
+        about=tuple(
+            [
+                (tensor.name, _about(tensor))
+                for tensor, held in storage.items()
+                if tensor.memory is Memory.LOCAL and not isinstance(held.buffer.size, Const)
+            ]
+        ),
+    )
+
+
+def _about(tensor: TensorView) -> str:
+    """Return the math of a tensor and its loops, for messages."""
+    axes = ", ".join([f"{a.kind.letter}{i}: {a.size}" for i, a in enumerate(tensor.domain.leaf)])
+    shared = tensor.compute_at_pos
+    return f"{tensor.name} = {right_side(tensor)} has the axes [{axes}], " + (
+        f"of which it shares the leading {shared} with its consumers"
+        if shared
+        else "and shares no loop with its consumers"
     )
 
 

@@ -15,7 +15,7 @@ def math_text(fusion: Fusion) -> str:
     lines = [_header(fusion)]
     lines += [f"  assume {text}" for text, _ in fusion.facts.conditions]
     lines += [
-        f"  {tensor.name}: {tensor.signature} = {_right(tensor)}"
+        f"  {tensor.name}: {tensor.signature} = {right_side(tensor)}"
         for tensor in fusion.topological()
         if tensor.definition is not None
     ]
@@ -35,7 +35,8 @@ def _result(fusion: Fusion, tensor: TensorView) -> str:
     return f"{tensor.name}: {tensor.signature}{place}"
 
 
-def _right(tensor: TensorView) -> str:
+def right_side(tensor: TensorView) -> str:
+    """Return the definition of a computed tensor, as ``exp(T8)`` or ``x + 1.0``."""
     definition = tensor.definition
     assert definition is not None
     info = OPS.get(definition.op)

@@ -298,7 +298,8 @@ def gelu(x: T, approximate: str = "none") -> T:
     Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016.
     """
     note = f"approximate={approximate!r}"
-    template = {"none": _gelu, "tanh": _gelu_tanh}.get(approximate)
+    known = {"none": _gelu, "tanh": _gelu_tanh}
+    template = known.get(approximate) if isinstance(approximate, str) else None
     if template is None:
         raise DefinitionError(
             call_text("gelu", (x,), note), f"there is no {note}", "use 'none' or 'tanh'"

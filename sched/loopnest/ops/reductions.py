@@ -20,7 +20,7 @@ from loopnest.errors import DefinitionError
 from loopnest.expr import ONE, Arg, Const, Expr, Op, cast
 from loopnest.ops import reducers
 from loopnest.ops.build import Axis, axes_of, define, define_reduction, insert_axes, normalized_axes
-from loopnest.ops.operands import call_text, is_number
+from loopnest.ops.operands import call_text, is_number, show
 from loopnest.ops.reducers import Family
 from loopnest.tensor import TensorView
 
@@ -40,7 +40,7 @@ def sum(
     Raises:
         DefinitionError: no TensorView, axes that it does not have, or no type to add in.
     """
-    axes, chosen = _chosen("sum", tv, axis, dtype)
+    axes, chosen = _chosen("sum", tv, axis, keepdims, dtype)
     wide = chosen or WIDE.get(tv.dtype, tv.dtype)
     return fold("sum", tv, axes, keepdims, reducers.SUM, wide, wide.compute, _said(dtype))
 
@@ -53,7 +53,7 @@ def prod(
     Raises:
         DefinitionError: no TensorView, axes that it does not have, or no type to multiply in.
     """
-    axes, chosen = _chosen("prod", tv, axis, dtype)
+    axes, chosen = _chosen("prod", tv, axis, keepdims, dtype)
     wide = chosen or WIDE.get(tv.dtype, tv.dtype)
     return fold("prod", tv, axes, keepdims, reducers.PROD, wide, wide.compute, _said(dtype))
 
@@ -66,7 +66,7 @@ def max(
     Raises:
         DefinitionError: no TensorView, axes that it does not have, or no element type.
     """
-    axes, chosen = _chosen("max", tv, axis, dtype, bools=True)
+    axes, chosen = _chosen("max", tv, axis, keepdims, dtype, bools=True)
     kind = chosen or tv.dtype
     family = reducers.ANY if kind.is_bool else reducers.MAX
     return fold("max", tv, axes, keepdims, family, kind, kind.compute, _said(dtype))
@@ -80,7 +80,7 @@ def min(
     Raises:
         DefinitionError: no TensorView, axes that it does not have, or no element type.
     """
-    axes, chosen = _chosen("min", tv, axis, dtype, bools=True)
+    axes, chosen = _chosen("min", tv, axis, keepdims, dtype, bools=True)
     kind = chosen or tv.dtype
     family = reducers.ALL if kind.is_bool else reducers.MIN
     return fold("min", tv, axes, keepdims, family, kind, kind.compute, _said(dtype))
@@ -92,7 +92,7 @@ def any(tv: TensorView, axis: _Axes = None, keepdims: bool = False) -> TensorVie
     Raises:
         DefinitionError: no TensorView, or axes that it does not have.
     """
-    axes = normalized_axes("any", tv, axis)
+    axes = _checked_axes("any", tv, axis, keepdims)
     return fold("any", tv, axes, keepdims, reducers.ANY, bool_, bool_)
 
 
@@ -102,7 +102,7 @@ def all(tv: TensorView, axis: _Axes = None, keepdims: bool = False) -> TensorVie
     Raises:
         DefinitionError: no TensorView, or axes that it does not have.
     """
-    axes = normalized_axes("all", tv, axis)
+    axes = _checked_axes("all", tv, axis, keepdims)
     return fold("all", tv, axes, keepdims, reducers.ALL, bool_, bool_)
 
 
@@ -117,7 +117,7 @@ def mean(
     Raises:
         DefinitionError: no TensorView, axes that it does not have, or no float type.
     """
-    axes, chosen = _chosen("mean", tv, axis, dtype, floats=True)
+    axes, chosen = _chosen("mean", tv, axis, keepdims, dtype, floats=True)
     wide = chosen.compute if chosen else _MEAN.get(tv.dtype, tv.dtype.compute)
     total = fold("sum", tv, axes, False, reducers.SUM, wide, wide, _said(dtype))
     result = chosen or (tv.dtype if tv.dtype.is_float else float32)
@@ -149,7 +149,7 @@ def var(
         DefinitionError: no TensorView, axes that it does not have, a correction that is no finite
             number, or no float type.
     """
-    axes, chosen = _chosen("var", tv, axis, dtype, floats=True)
+    axes, chosen = _chosen("var", tv, axis, keepdims, dtype, floats=True)
     if not is_number(correction) or not math.isfinite(correction):
         raise DefinitionError(
             call_text("var", (tv,), f"correction={correction!r}{_said(dtype)}"),
@@ -181,7 +181,7 @@ def welford(
     Source: Welford, "Note on a method for calculating corrected sums of squares and products",
     1962.
     """
-    axes, chosen = _chosen("welford", tv, axis, dtype, floats=True)
+    axes, chosen = _chosen("welford", tv, axis, keepdims, dtype, floats=True)
     kind = chosen or (tv.dtype if tv.dtype.is_float else float32)
     parts = _welford(tv, axes, kind, _said(dtype))
     average, spread, count = [_kept(p, tv, axes) for p in parts] if keepdims else parts
@@ -207,10 +207,29 @@ def fold(
     return _kept(result, tv, axes) if keepdims else result
 
 
+def _checked_axes(
+    name: str, tv: TensorView, axis: _Axes, keepdims: object, said: str = ""
+) -> tuple[int, ...]:
+    """Return the axes of a call from 0 on; `said` is what the call says behind them.
+
+    Raises:
+        DefinitionError: no TensorView, axes that it does not have, or a `keepdims` that is no bool.
+    """
+    axes = normalized_axes(name, tv, axis, said)
+    if not isinstance(keepdims, bool):
+        raise DefinitionError(
+            call_text(name, (tv,), f"keepdims={show(keepdims)}"),
+            f"keepdims={show(keepdims)} is no bool",
+            "use keepdims=True or keepdims=False",
+        )
+    return axes
+
+
 def _chosen(
     name: str,
     tv: TensorView,
     axis: _Axes,
+    keepdims: object,
     dtype: DType | None,
     *,
     bools: bool = False,
@@ -222,11 +241,12 @@ def _chosen(
         name: of the call.
         tv: its operand.
         axis: its axes.
+        keepdims: whether they stay, as broadcast axes.
         dtype: the type that it names.
         bools: whether it reduces in bool.
         floats: whether it reduces in floats alone.
     """
-    axes = normalized_axes(name, tv, axis, _said(dtype))
+    axes = _checked_axes(name, tv, axis, keepdims, _said(dtype))
     if dtype is None:
         return axes, None
     call = call_text(name, (tv,), f"axis={axis!r}{_said(dtype)}")

@@ -220,7 +220,10 @@ def _fusion(call: str, operands: tuple[object, ...]) -> Fusion:
 def _listed(values: object) -> list[object] | None:
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         return None
-    return list(values)
+    try:
+        return list(values)
+    except TypeError:  # an array without axes
+        return None
 
 
 def _sizes(fusion: Fusion, call: str, shape: object) -> list[Expr]:

@@ -343,12 +343,15 @@ class _CudaPrinter(StatementPrinter):
             return
         count = static_size(buffer)
         if count is None:
+            about = dict(self.program.about).get(buffer.tensor)
             raise LoweringError(
                 buffer.tensor,
                 f"its LOCAL buffer has the symbolic size {buffer.size}, "
-                "while registers on target 'cuda' need a static one",
-                "inline it deeper, compute it again (recompute=True), split its axis by a "
-                "constant, or set its memory to SHARED or GLOBAL",
+                "while registers on target 'cuda' need a static one"
+                + (f"; {about}" if about else ""),
+                "inline it deeper (compute_at a consumer, or ln.propagate from one and then "
+                "inline_most), compute it again (recompute=True), split its axis by a constant, "
+                "or set its memory to SHARED or GLOBAL",
             )
         wide = buffer in self.aligned
         self.declare_local(buffer, count, f"__align__({MAX_PIECE}) " if wide else "")

@@ -12,10 +12,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TypeAlias
 
+from loopnest.errors import ScheduleError
 from loopnest.tensor import TensorView
 
 Step: TypeAlias = Callable[[TensorView], tuple[TensorView, ...]]
 Stop: TypeAlias = Callable[[TensorView], bool]
+
+
+def _require_tensors(call: str, *tensors: object) -> None:
+    for tensor in tensors:
+        if not isinstance(tensor, TensorView):
+            shown = [t.name if isinstance(t, TensorView) else repr(t) for t in tensors]
+            raise ScheduleError(
+                f"{call}({', '.join(shown)})", f"{tensor!r} is no TensorView", "give TensorViews"
+            )
 
 
 def consumers_of(tensor: TensorView) -> tuple[TensorView, ...]:
@@ -47,20 +57,28 @@ def _closure(start: Iterable[TensorView], step: Step) -> set[TensorView]:
 
 
 def dependency_chains(a: TensorView, b: TensorView) -> Iterator[tuple[TensorView, ...]]:
-    """Yield every path of definitions from `a` to `b`, both ends included.
+    """Iterate over every path of definitions from `a` to `b`, both ends included.
 
     There may be exponentially many; nothing is computed before it is asked for.
+
+    Raises:
+        ScheduleError: no TensorView.
     """
-    yield from _paths((a,), ancestors(b), lambda tensor: tensor is b)
+    _require_tensors("dependency_chains", a, b)
+    return _paths((a,), ancestors(b), lambda tensor: tensor is b)
 
 
 def use_chains(tensor: TensorView) -> Iterator[tuple[TensorView, ...]]:
-    """Yield every path from `tensor` to a terminal output (one that no tensor consumes).
+    """Iterate over every path from `tensor` to a terminal output (one that no tensor consumes).
 
     A tensor that no output depends on is on no path.
+
+    Raises:
+        ScheduleError: no TensorView.
     """
+    _require_tensors("use_chains", tensor)
     live = tensor.fusion.live()
-    yield from _paths((tensor,), live, lambda t: live.isdisjoint(t.consumers))
+    return _paths((tensor,), live, lambda t: live.isdisjoint(t.consumers))
 
 
 def _paths(
@@ -83,6 +101,7 @@ def common_consumers(tensor: TensorView) -> tuple[TensorView, ...]:
     One sweep in topological order: a tensor is on every chain if and only if, when it is reached,
     it is the only one that edges from the tensors before it lead to.
     """
+    _require_tensors("common_consumers", tensor)
     live = tensor.fusion.live()
     reached = descendants(tensor) & live
     units: dict[TensorView, None] = {}

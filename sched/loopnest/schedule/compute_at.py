@@ -20,6 +20,7 @@ from loopnest.schedule.funnel import (
     axis_names,
     leading_position,
     primitive,
+    require_flag,
     require_tensor,
 )
 from loopnest.schedule.loop_groups import Conflict
@@ -63,6 +64,7 @@ def compute_at(
     Source: nvFuser TensorView::computeAt and its design note; rules 1 to 15, 18, 19, 21, 22, 32.
     """
     target = require_tensor(producer, consumer)
+    require_flag("recompute", recompute)
     if target is producer or target in producer.siblings:
         raise Refusal("a tensor cannot be computed at itself", "name one of its consumers")
     if target not in chains.descendants(producer):

@@ -16,6 +16,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from loopnest.collector import paused
 from loopnest.domain import TensorDomain
 from loopnest.errors import ScheduleError
+from loopnest.expr import whole
 from loopnest.fusion import Fusion
 from loopnest.origin import caller
 from loopnest.tensor import TensorView
@@ -81,7 +82,10 @@ def _call_text(
     kwargs: dict[str, object],
     defaults: dict[str, object],
 ) -> str:
-    shown = [_argument(a) for a in args if a is not None]
+    own = [*defaults.values()][1:]
+    # A default that is None says that nothing was given.
+    given = [a for a, default in zip(args, own, strict=False) if a is not None or default is not a]
+    shown = [_argument(a) for a in given]
     for key, value in kwargs.items():
         if value is not defaults.get(key):
             shown.append(f"{key}={_argument(value)}")
@@ -102,6 +106,8 @@ def _argument(value: object) -> str:
             return "{" + ", ".join(f"{k!r}: {_argument(v)}" for k, v in value.items()) + "}"
         case list():
             return "[" + ", ".join(map(_argument, value)) + "]"
+        case tuple():
+            return f"({', '.join(map(_argument, value))}{',' if len(value) == 1 else ''})"
     return repr(value)
 
 
@@ -146,9 +152,9 @@ def leaf_position(tensor: TensorView, axis: object) -> int:
         Refusal: no int, or out of range.
     """
     count = tensor.ndim
-    if isinstance(axis, bool) or not hasattr(axis, "__index__"):
-        raise Refusal(f"axis {axis!r} is not an int", "leaf axes are given by position")
-    position = int(axis)
+    position = whole(axis)
+    if position is None:
+        raise Refusal(f"axis {_argument(axis)} is not an int", "leaf axes are given by position")
     if not -count <= position < count:
         allowed = f"so use {-count}..{count - 1}" if count else "so there is none to name"
         axes = "leaf axis" if count == 1 else "leaf axes"
@@ -165,21 +171,30 @@ def leading_position(tensor: TensorView, pos: object) -> int:
     Raises:
         Refusal: no int, or out of range.
     """
-    if isinstance(pos, bool) or not hasattr(pos, "__index__"):
-        raise Refusal(f"position {pos!r} is not an int", "a position counts leading leaf axes")
+    wanted = whole(pos)
+    if wanted is None:
+        raise Refusal(
+            f"position {_argument(pos)} is not an int", "a position counts leading leaf axes"
+        )
     count = tensor.ndim
-    place = int(pos) + (count + 1 if int(pos) < 0 else 0)
+    place = wanted + (count + 1 if wanted < 0 else 0)
     if not 0 <= place <= count:
         raise Refusal(
-            f"position {int(pos)} is out of range",
+            f"position {wanted} is out of range",
             f"{tensor.name} has the leaf axes {axis_names(tensor.domain)}, "
             f"so use {-count - 1}..{count}",
         )
     return place
 
 
-def listed(call: str, tensors: object) -> list[TensorView]:
-    """Return `tensors` (one or several), given to the function `call`, as a list.
+def require_flag(name: str, value: object) -> None:
+    """Refuse what is no bool."""
+    if not isinstance(value, bool):
+        raise Refusal(f"{name}={_argument(value)} is no bool", f"use {name}=True or {name}=False")
+
+
+def listed(call: str, tensors: object, *before: TensorView) -> list[TensorView]:
+    """Return `tensors` (one or several), given to the function `call` after others, as a list.
 
     Raises:
         ScheduleError: they are no TensorViews of one fusion.
@@ -187,9 +202,14 @@ def listed(call: str, tensors: object) -> list[TensorView]:
     if isinstance(tensors, TensorView):
         return [tensors]
     if not isinstance(tensors, Iterable):
-        raise ScheduleError(f"{call}({tensors!r})", "it is no list of TensorViews")
+        shown = ", ".join(map(_argument, (*before, tensors)))
+        raise ScheduleError(f"{call}({shown})", f"{_argument(tensors)} is no list of TensorViews")
     found: list[TensorView] = []
-    for tensor in tensors:
+    try:
+        given = list(tensors)
+    except TypeError:  # an array without axes
+        return listed(call, None, *before)
+    for tensor in given:
         if not isinstance(tensor, TensorView) or (found and tensor.fusion is not found[0].fusion):
             raise ScheduleError(
                 call, f"{_argument(tensor)} is no TensorView of the same fusion", "give TensorViews"

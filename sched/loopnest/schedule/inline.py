@@ -85,6 +85,7 @@ def inline_at(tensor: TensorView, pos: int) -> TensorView:
         conflict = _conflict(tensor.fusion, tensor.siblings[0], place)
         raise Refusal(conflict, f"the largest legal position is {largest}")
     if place > largest:
+        _refuse_barred(tensor, place, largest)
         raise Refusal(
             f"position {place} is beyond the largest legal position {largest}",
             "inline_at replays nothing: the leading axes must correspond already; "
@@ -92,6 +93,23 @@ def inline_at(tensor: TensorView, pos: int) -> TensorView:
         )
     set_position(tensor, place)
     return tensor
+
+
+def _refuse_barred(tensor: TensorView, place: int, largest: int) -> None:
+    """Refuse a position past a pinned or vectorized axis of a tensor or of its consumers."""
+    live = tensor.fusion.live()
+    for twin in tensor.siblings:
+        for consumer in [c for c in twin.consumers if c in live]:
+            for position, other in enumerate(shared_positions(twin, consumer)[:place]):
+                for holder, number in ((twin, position), (consumer, other)):
+                    axis = holder.domain.leaf[number]
+                    if axis.pinned or axis.parallel in _STRICT:
+                        how = "pinned" if axis.pinned else "vectorized"
+                        raise Refusal(
+                            f"position {place} lies past axis {number} of {holder.name}, "
+                            f"which is {how}",
+                            f"the largest legal position is {largest}",
+                        )
 
 
 def inline_most(tensors: Iterable[TensorView] | None = None) -> None:
@@ -125,7 +143,7 @@ def inline_all(fusion: Fusion) -> None:
 
 
 @primitive
-def _inline_most(_first: TensorView, tensors: Sequence[TensorView] | None) -> None:
+def _inline_most(_first: TensorView, tensors: Sequence[TensorView] | None = None) -> None:
     fusion = _first.fusion
     chosen = fusion.tensors if tensors is None else tensors
     wanted = {t.siblings[0] for t in chosen if not t.is_input} & fusion.live()

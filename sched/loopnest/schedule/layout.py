@@ -29,6 +29,8 @@ def set_allocation(
     leaf = tensor.domain.leaf
     places: tuple[IterDomain, ...] | None = None
     if order is not None:
+        if isinstance(order, str) or not isinstance(order, Sequence):
+            raise Refusal(f"order={order!r} is no list of axes", "name each leaf axis once")
         positions = [leaf_position(tensor, axis) for axis in order]
         if sorted(positions) != list(range(len(leaf))):
             raise Refusal(
@@ -38,6 +40,8 @@ def set_allocation(
             )
         places = tuple([leaf[place] for place in positions])
     gaps: list[tuple[IterDomain, int]] = []
+    if pad is not None and not isinstance(pad, Mapping):
+        raise Refusal(f"pad={pad!r} is no mapping", "use {axis: count}")
     for axis, count in (pad or {}).items():
         place = leaf_position(tensor, axis)
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:

@@ -61,11 +61,11 @@ def parallelize_like(ref: TensorView, tvs: Iterable[TensorView] | None = None) -
     """
     if not isinstance(ref, TensorView):
         raise ScheduleError(f"parallelize_like({ref!r})", "it is no TensorView")
-    _parallelize_like(ref, None if tvs is None else listed("parallelize_like", tvs))
+    _parallelize_like(ref, None if tvs is None else listed("parallelize_like", tvs, ref))
 
 
 @primitive
-def _parallelize_like(ref: TensorView, tvs: Sequence[TensorView] | None) -> None:
+def _parallelize_like(ref: TensorView, tvs: Sequence[TensorView] | None = None) -> None:
     require_computed(ref)
     chosen = set(ref.fusion.tensors if tvs is None else tvs)
     for tensor, axes in _corresponding(ref).items():

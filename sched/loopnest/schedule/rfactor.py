@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from loopnest.definition import Definition
 from loopnest.domain import IterDomain, TensorDomain, Transform, ancestors
@@ -62,9 +63,14 @@ def _places(tensor: TensorView, axes: int | Sequence[int]) -> tuple[int, ...]:
             "call rfactor before compute_at",
         )
     chosen = list(axes) if isinstance(axes, Sequence) else [axes]
-    places = sorted({leaf_position(tensor, axis) for axis in chosen})
+    places = sorted([leaf_position(tensor, axis) for axis in chosen])
     if not places:
         raise Refusal("no axis is named", f"the leaf axes are {names}")
+    for place, after in pairwise(places):
+        if place == after:
+            raise Refusal(
+                f"axis {place} of {tensor.name} is named twice", "name each reduction axis once"
+            )
     for place in places:
         if not tensor.domain.leaf[place].is_reduction:
             raise Refusal(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from loopnest.domain import IterDomain, Merge, Split, TensorDomain
 from loopnest.enums import Memory, ParallelType
-from loopnest.expr import Expr, integer
+from loopnest.expr import Expr, integer, whole
 from loopnest.schedule.funnel import (
     Refusal,
     axis_names,
@@ -14,6 +14,7 @@ from loopnest.schedule.funnel import (
     leaf_position,
     primitive,
     require_computed,
+    require_flag,
 )
 from loopnest.schedule.replay import mirror
 from loopnest.tensor import TensorView
@@ -55,12 +56,13 @@ def _factor(tensor: TensorView, factor: object) -> Expr:
         raise Refusal(
             f"'{factor}' is no size symbol of fusion {fusion.name}", f"the symbols are {names}"
         )
-    if isinstance(factor, bool) or not hasattr(factor, "__index__") or int(factor) < 1:
+    extent = whole(factor)
+    if extent is None or extent < 1:
         raise Refusal(
             f"the factor {factor!r} is not allowed",
             "use an int >= 1 or the name of a size symbol",
         )
-    return integer(int(factor))
+    return integer(extent)
 
 
 @primitive
@@ -68,9 +70,10 @@ def split(tensor: TensorView, axis: int, factor: int | str, *, inner: bool = Tru
     """Split a leaf axis in two; see `TensorView.split`."""
     position = _free_position(tensor, axis)
     size = _factor(tensor, factor)
+    require_flag("inner", inner)
     _require_serial(tensor, position, "split")
     leaf = tensor.domain.leaf
-    step = Split(leaf[position], size, tensor.fusion.algebra, inner=bool(inner))
+    step = Split(leaf[position], size, tensor.fusion.algebra, inner=inner)
     for made in step.outputs:
         made.pinned = leaf[position].pinned
     rebind(
