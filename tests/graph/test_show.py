@@ -126,3 +126,10 @@ def test_something_else_is_refused(arguments: tuple, message: str) -> None:
     with pytest.raises(G.GraphError) as caught:
         G.show(*arguments)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(("blocks", "limit"), [(1, ""), (3, "nslimit=1 "), (12, "nslimit=0.1 ")])
+def test_layout_of_many_nodes_is_refined_less(blocks, limit):
+    dot = to_dot(seeds.residual_network(blocks))
+    assert limit in dot
+    assert dot.count("nslimit=") == bool(limit)

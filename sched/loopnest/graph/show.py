@@ -83,24 +83,43 @@ _COLOURS = {
     Pattern.OPAQUE: "#e4def0",
 }
 _LEFT, _RIGHT = "#c0392b", "#1e8449"
-_LARGE = 200
-"""In graphs with more nodes, edges are straight and the layout is refined less."""
-_FAR = 12
-"""There, a value that is read so many levels further down is named at its reader instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Effort:
+    """How a picture of many nodes is laid out: refinement of the layout grows with their square.
+
+    Attributes:
+        nodes: it is for more nodes than these.
+        far: a value that is read so many levels further down is named at its reader instead.
+        settings: what Graphviz is told.
+    """
+
+    nodes: int
+    far: int
+    settings: str
+
+
+_EFFORTS = (
+    _Effort(1000, 4, "splines=line nslimit=0.1 nslimit1=0.1 mclimit=0.1"),
+    _Effort(200, 12, "splines=line nslimit=1 nslimit1=1 mclimit=0.3"),
+)
+"""Largest graphs first; smaller ones than all of these are laid out in full."""
 
 
 def to_dot(graph: Graph, after: Graph | None = None) -> str:
     """Return one graph or two in the language of Graphviz; deterministic."""
     sides = [_flat(each) for each in ([graph] if after is None else [graph, after])]
     lines = ["digraph {", '  node [shape=box style="filled,rounded" fontname=Helvetica]']
-    is_large = sum(len(side.nodes) for side in sides) > _LARGE
-    if is_large:
-        lines.append("  graph [splines=line nslimit=1 nslimit1=1 mclimit=0.3]")
+    total = sum(len(side.nodes) for side in sides)
+    effort = next((each for each in _EFFORTS if total > each.nodes), None)
+    if effort is not None:
+        lines.append(f"  graph [{effort.settings}]")
     outlines = _outlines(sides)
     for number, side in enumerate(sides):
         title = f"{('before', 'after')[number]}: {side.name}" if after is not None else side.name
         lines.append(f"  subgraph cluster_{number} {{ label={_quoted(title)} fontname=Helvetica")
-        drawn = _lines(side, f"n{number}_", outlines[number], _FAR if is_large else None)
+        drawn = _lines(side, f"n{number}_", outlines[number], effort.far if effort else None)
         lines += [f"    {line}" for line in drawn]
         lines.append("  }")
     return "\n".join([*lines, "}"])
