@@ -370,7 +370,7 @@ def test_no_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_interrupt_ends_the_compiler(folder: Path, tmp_path: Path) -> None:
     """Nothing is left: no process, no temporary files, no half entry."""
     temporary = tmp_path / "temporary"
-    temporary.mkdir()
+    temporary.mkdir(mode=0o700)
     script = f"from loopnest.runtime.c_compiler import compile_c; compile_c({SOURCE!r})"
     process = subprocess.Popen(
         [sys.executable, "-c", script],

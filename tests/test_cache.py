@@ -47,8 +47,10 @@ def entries() -> DiskCache:
 
 def write(path: Path, data: bytes) -> None:
     """Write an entry as the cache does, a sum that fits beside it."""
-    path.write_bytes(data)
-    path.with_name(path.name + ".sha256").write_bytes(hashlib.sha256(data).hexdigest().encode())
+    sums = path.with_name(path.name + ".sha256")
+    for file, content in ((path, data), (sums, hashlib.sha256(data).hexdigest().encode())):
+        file.write_bytes(content)
+        file.chmod(0o600)
 
 
 def mode(path: Path) -> int:

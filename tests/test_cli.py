@@ -494,7 +494,8 @@ def test_math_that_ends_the_process(tmp_path):
 
 def process(*arguments, **keywords):
     command = [sys.executable, "-m", "loopnest", *arguments]
-    return subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=120, **keywords)
+    keywords = {"stderr": subprocess.PIPE, "encoding": "utf-8", "timeout": 120} | keywords
+    return subprocess.run(command, **keywords)
 
 
 def test_the_package_is_the_command_line(file):
@@ -541,16 +542,21 @@ def test_an_interrupt(tmp_path):
 FOREIGN = SCALE.replace("scale", "größe").replace('name="a"', 'mode="ü"')
 
 
+def in_utf8(text):
+    """Return text whose bytes are UTF-8 as this process passes it on, whatever its own locale."""
+    return os.fsdecode(text.encode())
+
+
 def test_names_that_the_locale_lacks(tmp_path):
-    path = tmp_path / "größe.py"
+    path = tmp_path / in_utf8("größe.py")
     path.write_text(FOREIGN, encoding="utf-8")
     locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     keywords = {"env": os.environ | locale, "stdout": subprocess.PIPE}
-    spec = f"{path}:größe@gpu"
+    spec = f"{path}:{in_utf8('größe@gpu')}"
     assert process("list", spec, **keywords).returncode == 0
-    assert process("dump", spec, "-P", "mode=ö", **keywords).returncode == 0
+    assert process("dump", spec, "-P", in_utf8("mode=ö"), **keywords).returncode == 0
     assert process("run", spec, "--target", "interpret", "-D", "N=9", **keywords).returncode == 0
-    result = process("dump", f"{path}:ä", **keywords)
+    result = process("dump", f"{path}:{in_utf8('ä')}", **keywords)
     assert result.returncode == 1
     assert result.stderr.endswith(
         "there is no kernel '\\xe4'; it has gr\\xf6\\xdfe, wrong, lonely\n"
