@@ -43,6 +43,12 @@ class Buffer:
     stages: int = 1
     swizzle: tuple[int, int] | None = None
 
+    def __copy__(self) -> Buffer:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Buffer:
+        return self
+
     @property
     def is_param(self) -> bool:
         """Whether the caller passes it."""

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol, SupportsIndex
 
 from loopnest.enums import IterKind, ParallelType
 from loopnest.expr import ONE, ZERO, Const, Expr
@@ -30,6 +30,8 @@ class AxisOwner(Protocol):
     def pin(self, axis: int) -> object: ...
     @property
     def leaf_domain(self) -> tuple[IterDomain, ...]: ...
+    @property
+    def domain(self) -> TensorDomain: ...
 
 
 class IterDomain:
@@ -48,6 +50,14 @@ class IterDomain:
         self.pinned = False
         self.owner: AxisOwner | None = None
         self.origin: Origin | None = None
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        """Pickle a place in the domain of its tensor, where it has one."""
+        if self.owner is not None:
+            axes = connected(self.owner.domain.axes())
+            if self in axes:
+                return _axis_at, (self.owner, axes.index(self))
+        return super().__reduce_ex__(protocol)
 
     def __repr__(self) -> str:
         mark = "" if self.parallel is ParallelType.serial else f" {self.parallel.value}"
@@ -92,6 +102,10 @@ class IterDomain:
         raise ScheduleError(
             repr(self), "it is not a leaf axis of a tensor", "take a handle by tv.axis(i)"
         )
+
+
+def _axis_at(owner: AxisOwner, place: int) -> IterDomain:
+    return connected(owner.domain.axes())[place]
 
 
 class Transform(ABC):
@@ -272,6 +286,13 @@ class TensorDomain:
         axes = tuple(root)
         return TensorDomain(axes, axes, axes)
 
+    def __getstate__(self) -> dict[str, tuple[IterDomain, ...]]:
+        return {"root": self.root, "rfactor": self.rfactor, "leaf": self.leaf}
+
+    def axes(self) -> tuple[IterDomain, ...]:
+        """Return the axes of every level."""
+        return (*self.root, *self.rfactor, *self.leaf)
+
     @cached_property
     def logical(self) -> tuple[IterDomain, ...]:
         """The rfactor axes without reductions: the shape that consumers index."""
@@ -320,6 +341,20 @@ def transforms_between(
             else:
                 stack.append((axis, True))
                 stack.extend((source, False) for source in reversed(step.inputs))
+
+
+def connected(axes: Iterable[IterDomain]) -> list[IterDomain]:
+    """Return `axes` and every axis that one was made from or beside, in a fixed order."""
+    found: dict[IterDomain, None] = {}
+    stack = list(axes)[::-1]
+    while stack:
+        axis = stack.pop()
+        if axis not in found:
+            found[axis] = None
+            step = axis.definition
+            if step is not None:
+                stack.extend((*step.outputs, *step.inputs))
+    return list(found)
 
 
 def ancestors(axes: Iterable[IterDomain], within: TensorDomain) -> set[IterDomain]:

@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index as as_index
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakValueDictionary
 
 from loopnest import dtypes
@@ -86,6 +86,9 @@ class Const(Expr):
         assert isinstance(node, Const)
         return node
 
+    def __reduce__(self) -> tuple[type[Const], tuple[Number, DType]]:
+        return Const, (self.value, self.dtype)
+
 
 class Symbol(Expr):
     """A size symbol: the extent of an axis, known at launch, >= 0."""
@@ -101,6 +104,9 @@ class Symbol(Expr):
             _TABLE[(cls, name)] = node
         assert isinstance(node, Symbol)
         return node
+
+    def __reduce__(self) -> tuple[type[Symbol], tuple[str]]:
+        return Symbol, (self.name,)
 
 
 class ScalarParam(Expr):
@@ -119,6 +125,9 @@ class ScalarParam(Expr):
         assert isinstance(node, ScalarParam)
         return node
 
+    def __reduce__(self) -> tuple[type[ScalarParam], tuple[str, DType]]:
+        return ScalarParam, (self.name, self.dtype)
+
 
 class Index(Expr):
     """A loop index in [0, extent); identity, not name, tells two apart."""
@@ -131,6 +140,9 @@ class Index(Expr):
         self.name, self.extent = name, extent
         self.dtype, self.args, self._text = dtypes.index, (), None
 
+    def __reduce__(self) -> tuple[type[Index], tuple[str, Expr]]:
+        return Index, (self.name, self.extent)
+
 
 class Local(Expr):
     """A scalar temporary, defined by one `kir.Let`."""
@@ -140,6 +152,9 @@ class Local(Expr):
 
     def __init__(self, name: str, dtype: DType) -> None:
         self.name, self.dtype, self.args, self._text = name, dtype, (), None
+
+    def __reduce__(self) -> tuple[type[Local], tuple[str, DType]]:
+        return Local, (self.name, self.dtype)
 
 
 class LaunchIndex(Expr):
@@ -158,6 +173,9 @@ class LaunchIndex(Expr):
         assert isinstance(node, LaunchIndex)
         return node
 
+    def __reduce__(self) -> tuple[type[LaunchIndex], tuple[ParallelType]]:
+        return LaunchIndex, (self.dimension,)
+
 
 class Arg(Expr):
     """In the template of a definition: the value of operand `number` at the element at hand."""
@@ -175,6 +193,9 @@ class Arg(Expr):
         assert isinstance(node, Arg)
         return node
 
+    def __reduce__(self) -> tuple[type[Arg], tuple[int, DType]]:
+        return Arg, (self.number, self.dtype)
+
 
 class Coordinate(Expr):
     """In the template of a definition: the index of the element along root axis `number`."""
@@ -191,6 +212,9 @@ class Coordinate(Expr):
             _TABLE[key] = node
         assert isinstance(node, Coordinate)
         return node
+
+    def __reduce__(self) -> tuple[type[Coordinate], tuple[int]]:
+        return Coordinate, (self.number,)
 
 
 class Load(Expr):
@@ -211,6 +235,9 @@ class Load(Expr):
         assert isinstance(node, Load)
         return node
 
+    def __reduce__(self) -> tuple[Callable[..., Expr], tuple[object, ...]]:
+        return _from_rows, _rows(self)
+
 
 class Op(Expr):
     """An operation of `OPS` on operands."""
@@ -227,6 +254,9 @@ class Op(Expr):
             _TABLE[key] = node
         assert isinstance(node, Op)
         return node
+
+    def __reduce__(self) -> tuple[Callable[..., Expr], tuple[object, ...]]:
+        return _from_rows, _rows(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +378,43 @@ def walk(root: Expr) -> Iterator[Expr]:
             stack.append((node, True))
             for arg in reversed(node.args):
                 stack.append((arg, False))
+
+
+def _rows(root: Expr) -> tuple[object, ...]:
+    """Return what `_from_rows` makes `root` of: a row a node, operands by their row's number.
+
+    Nodes without operands stand for themselves; that they are shared with other expressions, the
+    pickle knows.
+    """
+    from loopnest.pickling import STAMP
+
+    numbers: dict[Expr, int] = {}
+    rows: list[object] = []
+    for node in walk(root):
+        args = tuple([numbers[arg] for arg in node.args])
+        numbers[node] = len(rows)
+        match node:
+            case Op():
+                rows.append((node.op, args, node.dtype))
+            case Load():
+                rows.append((node.buffer, args, node.flat))
+            case _:
+                rows.append(node)
+    return (STAMP, *rows)
+
+
+def _from_rows(_: object, *rows: Any) -> Expr:
+    """Return the expression of `_rows`, its nodes interned."""
+    made: list[Expr] = []
+    for row in rows:
+        if isinstance(row, Expr):
+            made.append(row)
+            continue
+        kind, args, detail = row
+        operands = tuple([made[number] for number in args])
+        op = isinstance(kind, str)
+        made.append(Op(kind, operands, detail) if op else Load(kind, operands, detail))
+    return made[-1]
 
 
 def rebuild(node: Expr, args: tuple[Expr, ...]) -> Expr:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING
 
-from loopnest.domain import TensorDomain
+from loopnest.domain import TensorDomain, connected
 from loopnest.dtypes import DType
 from loopnest.enums import Memory
 from loopnest.errors import DefinitionError
@@ -69,6 +69,20 @@ class Fusion:
         self.matches: dict[tuple[TensorDomain, TensorDomain], object] = {}
         """Correspondences of the axes of direct neighbours (see `schedule.replay`)."""
         self._live: tuple[int, frozenset[TensorView]] | None = None
+
+    def __reduce__(self) -> tuple[Callable[..., Fusion], tuple[object, bytes]]:
+        """Pickle a table of the tensors and their axes; so is it copied."""
+        from loopnest.pickling import STAMP, dump_table, fields_of
+
+        seeds = [axis for t in self._tensors for axis in (*t.domain.axes(), *t.layout.axes())]
+        members = [self, *self._tensors, *connected(seeds)]
+        return _loaded, (STAMP, dump_table(self, members, fields_of))
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return what is kept: no running calls, and no caches."""
+        calls: dict[str, object] = {"_tokens": [], "_journal": None, "_depth": 0, "calling": None}
+        caches: dict[str, object] = {"_topology": None, "_live": None, "matches": {}}
+        return {**self.__dict__, **calls, **caches}
 
     def __enter__(self) -> Fusion:
         self._tokens.append(_CURRENT.set(self))
@@ -367,6 +381,14 @@ class Fusion:
                         stack.append(other)
             self._live = (self.version, frozenset(found))
         return self._live[1]
+
+
+def _loaded(_: object, table: bytes) -> Fusion:
+    from loopnest.pickling import load_table
+
+    fusion = load_table(table)
+    assert isinstance(fusion, Fusion)
+    return fusion
 
 
 def _topological(tensors: Iterable[TensorView]) -> tuple[TensorView, ...]:

@@ -104,13 +104,23 @@ class Stages(Mapping[str, str]):
 class Kernel:
     """A lowered fusion; later changes of the fusion's schedule do not reach it.
 
-    Made by `loopnest.lower`. ``str(kernel)`` is the nest.
+    Made by `loopnest.lower`. ``str(kernel)`` is the nest. It never changes, and so is its own copy;
+    a pickle holds the nest, the math and the texts of the stages.
     """
 
     def __init__(self, lowered: Lowered) -> None:
         self._lowered = lowered
         self._texts: dict[tuple[str, int], str] = {}
         self._compiled: dict[tuple[str, int], Compiled] = {}
+
+    def __reduce__(self) -> tuple[type[Kernel], tuple[Lowered]]:
+        return Kernel, (self._lowered,)
+
+    def __copy__(self) -> Kernel:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Kernel:
+        return self
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name}>"

@@ -307,6 +307,12 @@ class Program:
     requires: tuple[tuple[str, Expr], ...] = ()
     about: tuple[tuple[str, str], ...] = ()
 
+    def __copy__(self) -> Program:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Program:
+        return self
+
     def launch_extent(self, dimension: ParallelType) -> Expr | None:
         """Return the launch extent of `dimension`, None where it is not used (1)."""
         return next((size for d, size in self.launch if d is dimension), None)

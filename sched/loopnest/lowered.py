@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from loopnest.buffers import Buffer
 from loopnest.dtypes import DType
@@ -59,3 +59,44 @@ class Lowered:
     buffers: tuple[Buffer, ...]
     math: Callable[[], MathSnapshot] | None = None
     scalar: Callable[[], Lowered] | None = None
+
+    def __reduce__(self) -> tuple[Callable[..., Lowered], tuple[object, ...]]:
+        """Pickle all that it would make, made."""
+        from loopnest.pickling import STAMP
+
+        return _made, (
+            STAMP,
+            self.program,
+            tuple([(name, text()) for name, text in self.stages]),
+            self.tensors,
+            self.buffers,
+            None if self.math is None else self.math(),
+            None if self.scalar is None else self.scalar(),
+        )
+
+
+T = TypeVar("T")
+
+
+def _made(
+    _: object,
+    program: Program,
+    stages: tuple[tuple[str, str], ...],
+    tensors: tuple[TensorInfo, ...],
+    buffers: tuple[Buffer, ...],
+    math: MathSnapshot | None,
+    scalar: Lowered | None,
+) -> Lowered:
+    """Return what was pickled."""
+    return Lowered(
+        program,
+        tuple([(name, _always(text)) for name, text in stages]),
+        tensors,
+        buffers,
+        None if math is None else _always(math),
+        None if scalar is None else _always(scalar),
+    )
+
+
+def _always(value: T) -> Callable[[], T]:
+    return lambda: value

@@ -12,17 +12,18 @@ for i < n (their number), and `Arg(n + k)` the partial result of component k of 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import cast
 
 from loopnest import dtypes
 from loopnest.definition import AxisMap, Definition, Reducer
-from loopnest.domain import IterDomain, TensorDomain, transforms_between
+from loopnest.domain import IterDomain, TensorDomain, connected, transforms_between
 from loopnest.dtypes import DType
 from loopnest.enums import IterKind
 from loopnest.expr import Arg, Const, Coordinate, Expr, Op, ScalarParam, Symbol, substitute
 from loopnest.fusion import Fusion
+from loopnest.pickling import State, dump_table, fields_of, load_table
 from loopnest.simplify import Simplifier
 from loopnest.tensor import TensorView
 
@@ -131,6 +132,23 @@ class MathSnapshot:
     def tensor(self, name: str) -> MathTensor | None:
         """Return the tensor of that name, or None."""
         return next((t for t in self.tensors if t.name == name), None)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], MathSnapshot], tuple[bytes]]:
+        """Pickle a table of the axes, without the fusion that they are of."""
+        domains = [t.domain for t in self.tensors if t.domain is not None]
+        members = connected([axis for domain in domains for axis in domain.axes()])
+        parts = tuple([getattr(self, f.name) for f in fields(self)])
+        return _loaded, (dump_table(parts, members, _unscheduled_axis),)
+
+
+def _unscheduled_axis(axis: IterDomain) -> State:
+    """Return what the math knows of an axis."""
+    fresh = IterDomain(axis.size, axis.kind)
+    return {**fields_of(fresh), "definition": axis.definition}
+
+
+def _loaded(table: bytes) -> MathSnapshot:
+    return MathSnapshot(*load_table(table))
 
 
 def capture(fusion: Fusion) -> Callable[[], MathSnapshot]:

@@ -15,7 +15,7 @@ simplification; the recombination ``x // d * d + x % d == x`` loopy's and isl's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from loopnest import dtypes
 from loopnest.enums import ParallelType
@@ -43,6 +43,13 @@ def _index_op(op: str, *args: Expr) -> Expr:
     return Op(op, args, dtypes.index)
 
 
+def _ranked(facts: Facts, atoms: Iterable[Expr], launch: Mapping[ParallelType, Expr]) -> Simplifier:
+    made = Simplifier(facts)
+    made._rank.update((atom, rank) for rank, atom in enumerate(atoms))
+    made.launch.update(launch)
+    return made
+
+
 class Simplifier:
     """Build simplified index expressions and decide comparisons under `facts`.
 
@@ -61,6 +68,10 @@ class Simplifier:
         self._extremes = Extremes(self.facts, self.poly)
         self.launch: dict[ParallelType, Expr] = {}
         """Extents of the launch, where known: bounds of the numbers of threads and blocks."""
+
+    def __reduce__(self) -> tuple[Callable[..., Simplifier], tuple[object, ...]]:
+        """Pickle the facts, and the order in which atoms were seen: sums are written in it."""
+        return _ranked, (self.facts, tuple(self._rank), self.launch)
 
     # Sums and products
 

@@ -8,7 +8,7 @@ the import rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from loopnest.definition import Definition
@@ -67,6 +67,10 @@ class TensorView(Operators["Operand", "TensorView"]):
                 self.fusion.change(axis, "owner", self)
                 if axis.origin is None:
                     axis.origin = self.fusion.calling
+
+    def __reduce__(self) -> tuple[Callable[..., TensorView], tuple[Fusion, int]]:
+        """Pickle the fusion, and the place in it."""
+        return _tensor_at, (self.fusion, self.fusion.tensors.index(self))
 
     # Identity
 
@@ -400,6 +404,10 @@ class TensorView(Operators["Operand", "TensorView"]):
         from loopnest.ops.linalg import matmul
 
         return matmul(other, self)
+
+
+def _tensor_at(fusion: Fusion, place: int) -> TensorView:
+    return fusion.tensors[place]
 
 
 def root_axis(size: Expr, *, reduction: bool = False) -> IterDomain:

@@ -17,6 +17,7 @@ from loopnest.graph.errors import GraphError, Refused
 from loopnest.graph.node import LEAVES, Attrs, Node, TupleType, Type, describe, is_name, items_of
 from loopnest.graph.registry import Pattern, call, register_op
 from loopnest.graph.traverse import postorder
+from loopnest.pickling import STAMP
 
 
 class Graph:
@@ -155,11 +156,9 @@ class Graph:
         found: tuple[Node, ...] = graph.find(self, expr)  # type: ignore[attr-defined, unused-ignore]
         return found
 
-    def __reduce__(self) -> tuple[Callable[[str], Graph], tuple[str]]:
-        """Pickle the text: everything but `attrs`."""
-        from loopnest.graph.parser import parse
-
-        return parse, (self.text(full=True),)
+    def __reduce__(self) -> tuple[Callable[..., Graph], tuple[object, ...]]:
+        """Pickle everything but `attrs`; see `loopnest.graph.pickled`."""
+        return _loaded, (STAMP, self.outputs, self.inputs, self.name)
 
     def __repr__(self) -> str:
         ends = ", ".join(str(node.type) for node in self.outputs)
@@ -211,6 +210,10 @@ def require_root(value: object, function: str) -> Graph | Node:
         GraphError: it is neither.
     """
     return value if isinstance(value, Node) else require_graph(value, function)
+
+
+def _loaded(_: object, outputs: tuple[Node, ...], inputs: tuple[Node, ...], name: str) -> Graph:
+    return Graph(inputs, outputs, name)
 
 
 def call_graph(body: Graph, args: Sequence[Node], name: str = "") -> Node:

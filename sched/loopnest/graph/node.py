@@ -11,7 +11,7 @@ Leaves are nodes without inputs: ``var`` (an input of a graph), ``const`` (a rea
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -129,6 +129,11 @@ class Node(Operators["Operand", "Node"]):
             raise GraphError(describe(self), "only a const and a variable hold a value")
         array: npt.NDArray[np.generic] = self.attrs["value"]
         return array
+
+    def __reduce__(self) -> tuple[Callable[..., Node], tuple[object, int]]:
+        from loopnest.graph.pickled import pickled
+
+        return pickled(self)
 
     def __repr__(self) -> str:
         return f"<{describe(self)}: {self.type}>"

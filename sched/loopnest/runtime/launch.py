@@ -10,6 +10,7 @@ import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -61,10 +62,16 @@ class CompiledKernel(Generic[K]):
     """
 
     def __init__(
-        self, kernel: K, target: str, executable: Executable, build: Build | None = None
+        self,
+        kernel: K,
+        target: str,
+        executable: Executable,
+        build: Build | None = None,
+        options: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.kernel = kernel
         self.target = target
+        self._options = dict(options)
         self._executable = executable
         program = kernel.program
         self._program = program
@@ -85,6 +92,12 @@ class CompiledKernel(Generic[K]):
 
     def _make_outputs(self) -> Outputs:
         return Outputs(self._program, self._subject)
+
+    def __reduce__(self) -> tuple[Callable[..., CompiledKernel[K]], tuple[object, ...]]:
+        """Pickle what it was compiled from; it is compiled again (or found in the cache)."""
+        from loopnest.pickling import STAMP
+
+        return _compiled_again, (STAMP, self.kernel, self.target, self._options)
 
     def __repr__(self) -> str:
         return f"<CompiledKernel {self._program.name} on '{self.target}'>"
@@ -252,6 +265,14 @@ class CompiledKernel(Generic[K]):
                 result.fill(identity(self._program, output.buffer))
         if any(result.size for result in results):
             interpret_target.Interpreted(plan.program).run(arrays, scalars, plan)
+
+
+def _compiled_again(
+    _: object, kernel: K, target: str, options: Mapping[str, Any]
+) -> CompiledKernel[K]:
+    from loopnest.runtime.targets import compile_kernel
+
+    return compile_kernel(kernel, target, options)
 
 
 def _spaces(program: kir.Program) -> list[tuple[np.dtype[Any], bool]]:

@@ -59,8 +59,8 @@ def _build(kernel: K, target: str, options: Mapping[str, Any]) -> CompiledKernel
     make = partial(_executable, target=target, options=options)
     built = make(kernel)
     if target == "cuda":
-        return CudaKernel(kernel, target, built, make)
-    return CompiledKernel(kernel, target, built, make)
+        return CudaKernel(kernel, target, built, make, options)
+    return CompiledKernel(kernel, target, built, make, options)
 
 
 def _executable(kernel: Any, target: str, options: Mapping[str, Any]) -> Executable:
@@ -161,4 +161,4 @@ def compile_together(
         _prove(kernel)
     built = c_target.build_together([kernel.program for kernel in kernels], optimize)
     make = partial(_executable, target="c", options=options)
-    return [CompiledKernel(k, "c", e, make) for k, e in zip(kernels, built, strict=True)]
+    return [CompiledKernel(k, "c", e, make, options) for k, e in zip(kernels, built, strict=True)]
