@@ -427,10 +427,10 @@ def test_a_folder_that_cannot_be_made_is_done_without(
     monkeypatch.setenv("LOOPNEST_CACHE_DIR", str(tmp_path / "file"))
     assert answer() == 42
     assert compile_c(SOURCE) is compile_c(SOURCE)
-    assert {m.replace("/probe ", "/c ") for m in warnings.messages} == {
-        f"compiled code is not kept: cache folder {tmp_path}/file/c cannot be used "
+    assert warnings.messages == [
+        f"compiled code is not kept: cache folder {tmp_path}/file cannot be used "
         "(Not a directory); set LOOPNEST_CACHE_DIR to another"
-    }
+    ]
 
 
 @needs_compiler
@@ -449,7 +449,7 @@ def test_a_folder_that_cannot_be_written_is_read(
     compile_c("int other;\n")
     compile_c("int yet_another;\n")
     assert warnings.messages == [
-        f"compiled code is not kept: cache folder {root}/c cannot be used "
+        f"compiled code is not kept: cache folder {root} cannot be used "
         "(Read-only file system); set LOOPNEST_CACHE_DIR to another"
     ]
 
@@ -464,7 +464,7 @@ def test_no_home_is_known(
     kept.put("key", b"content")
     assert not list(tmp_path.iterdir())
     assert warnings.messages == [
-        "compiled code is not kept: cache folder ~nobody-of-this-name/cache/kind cannot be used "
+        "compiled code is not kept: cache folder ~nobody-of-this-name/cache cannot be used "
         "(no home folder is known); set LOOPNEST_CACHE_DIR to another"
     ]
 

@@ -187,7 +187,7 @@ class DiskCache:
         elif not (reading and isinstance(error, FileNotFoundError)):
             reason = f"cannot be used ({error.strerror or error})"
             _warn(
-                f"compiled code is not kept: cache folder {self.folder} {reason}; "
+                f"compiled code is not kept: cache folder {self.root} {reason}; "
                 f"set {FOLDER_VARIABLE} to another"
             )
 
