@@ -367,10 +367,12 @@ def test_filling_a_budget_is_trying_value_after_value(problem, budget, data):
     assert _filled(problem, first, (), budget) == best
 
 
-def test_a_long_chain_takes_time_in_proportion():
+@pytest.mark.parametrize("shared", [0, 3])
+def test_a_long_chain_takes_time_in_proportion(shared: int) -> None:
     """Steps are counted, not seconds: values that a walk visits again are the quadratic part."""
     count = 4000
-    operands = [[i - 1] if i else [] for i in range(count)]
+    head = list(range(shared))  # read by all, such as a mask
+    operands = [[*head, i - 1] if i > shared else [] for i in range(count)]
     ones = [1] * count
     problem = Problem(operands, ones, ones, [True] * count, frozenset([count - 1]))
     calls = 0
@@ -384,5 +386,17 @@ def test_a_long_chain_takes_time_in_proportion():
         total = closed_flops(problem)
     finally:
         sys.setprofile(None)
-    assert total == list(range(1, count + 1))
-    assert calls < 20 * count
+    assert total[shared + 1 :] == list(range(shared + 2, count + 1))
+    assert calls < 60 * count
+
+
+def test_wide_problems_are_walked_too() -> None:
+    """More values are open at one time than are remembered."""
+    operands: list[list[int]] = [[] for _ in range(40)]
+    operands += [[i, (7 * i + 3) % 40] for i in range(40)]
+    operands += [list(range(40, 80)), [80, 5], [81, 45]]
+    count = len(operands)
+    problem = Problem(operands, range(count), [1] * count, [True] * count, frozenset([count - 1]))
+    assert closed_flops(problem) == [
+        evaluate(replace(problem, required=frozenset([value])), ()).flops for value in range(count)
+    ]

@@ -12,8 +12,9 @@ Sources: Picard, "Maximal closure of a graph", 1976 (choices with consequences a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import TypeAlias
 
 from loopnest.graph.dominator_tree import DominatorTree
@@ -233,19 +234,38 @@ def closed_flops(problem: Problem) -> list[int]:
     known: dict[frozenset[int], int] = {frozenset(): 0}
     found: list[int] = []
     for value in range(len(problem.flops)):
-        trail: list[tuple[frozenset[int], int]] = []
-        state = frozenset((value,))
-        while state not in known:
-            last = max(state)
-            trail.append((state, problem.flops[last]))
-            state = (state - {last}).union(problem.operands[last])
-        total = known[state]
-        for state, work in reversed(trail):
-            total += work
-            if len(state) <= _REMEMBERED:
-                known[state] = total
+        trail, end, work = _walked(problem, value, known)
+        total = known[end] + work
         found.append(total)
+        for state, before in trail:
+            known[state] = total - before
     return found
+
+
+def _walked(
+    problem: Problem, value: int, known: Mapping[frozenset[int], int]
+) -> tuple[list[tuple[frozenset[int], int]], frozenset[int], int]:
+    """Walk from a value over what it needs, last first, until the rest is a set that is known.
+
+    Returns:
+        The small sets on the way, each with the operations before it; the known set; and the
+        operations before that.
+    """
+    trail: list[tuple[frozenset[int], int]] = []
+    rest, heap, work = {value}, [-value], 0
+    while True:
+        if len(rest) <= _REMEMBERED:
+            state = frozenset(rest)
+            if state in known:
+                return trail, state, work
+            trail.append((state, work))
+        last = -heappop(heap)
+        rest.remove(last)
+        work += problem.flops[last]
+        for operand in problem.operands[last]:
+            if operand not in rest:
+                rest.add(operand)
+                heappush(heap, -operand)
 
 
 _Kept: TypeAlias = "tuple[int, _Kept] | None"
