@@ -515,3 +515,69 @@ def test_sizes_that_only_products_of_tiles_fulfil_are_found() -> None:
     y.axis(1).parallelize(PT.vectorize)
     report = verify(lower(f))
     assert report.ok, str(report)
+
+
+# Components in collectives, and claims of merges
+
+
+def moments_of_blocks() -> ln.Fusion:
+    """Return a mean by two blocks a row; nothing depends on the variance's last stage."""
+    with ln.Fusion("moments") as f:
+        mean, _, _ = ln.welford(f.input("x", ("N", "D"), ln.float32), axis=1)
+        f.output(mean, "mean")
+    mean.split(1, 2, inner=False)
+    part = mean.rfactor([2])
+    mean.parallelize({1: PT.grid_x})
+    part.compute_at(mean, 2)
+    return f
+
+
+def test_a_wrong_claim_of_a_merge_is_refuted_though_nothing_depends_on_it() -> None:
+    k = lower(moments_of_blocks())
+    assert verify(k).ok
+    assert k._lowered.math is not None
+    math = k._lowered.math()
+    claims = [m for m in mutants(k.program, frozenset({"claim"}))
+              if isinstance(m.node, kir.Store) and m.node.role == "update"
+              and m.node.tensor == "T2" and m.text.endswith("axis 0")]  # fmt: skip
+    assert claims
+    for mutant in claims:
+        report = verify_program(mutant.program, math)
+        assert report.status == "refuted", f"{mutant.text}\n{report}"
+
+
+def moments_of_threads() -> ln.Fusion:
+    with ln.Fusion("moments") as f:
+        _, var, _ = ln.welford(f.input("x", ("N", "D"), ln.float32), axis=1)
+        f.output(var, "var")
+    var.split(1, 40)
+    part = var.rfactor(1)
+    var.parallelize({0: PT.grid_x, 1: PT.block_x})
+    part.compute_at(var, 1)
+    part.parallelize({2: PT.block_x})
+    return f
+
+
+def test_scratch_of_another_component_is_not_what_is_read() -> None:
+    k = lower(moments_of_threads())
+    assert k._lowered.math is not None
+    kinds = frozenset({"redirect", "predicate"})
+    found = [m for m in mutants(k.program, kinds)
+             if (m.kind == "redirect" and m.text.startswith("store T1_part: to T1_part_2"))
+             or (m.text.endswith("== 0'") and m.text.startswith("mask: drop 'v"))]  # fmt: skip
+    assert len(found) >= 2
+    for mutant in found:
+        report = verify_program(mutant.program, k._lowered.math())
+        assert report.status == "refuted", f"{mutant.text}\n{report}"
+
+
+def test_a_collective_stores_to_its_own_buffers_alone() -> None:
+    k = lower(moments_of_threads())
+    outside = next(n for n, _ in k.walk() if isinstance(n, kir.Allocate) and n.buffer == "T4")
+    store = next(n for n, _ in k.walk() if isinstance(n, kir.Store) and n.buffer == "T1_part")
+    other = replace(store, storage=outside.storage, index=(integer(0),))
+    body = kir.map_body(k.program.body, lambda n: other if n is store else n)
+    assert k._lowered.math is not None
+    report = verify_program(k.program.with_body(body), k._lowered.math())
+    assert report.status == "refuted"
+    assert report.findings[0].message.endswith("it stores to T4, which it does not make")

@@ -219,7 +219,7 @@ class Collective:
         identity: of the reducer, one a component.
         combine: the reducer: templates of the components of two partial results in one, in the
             `Arg`s of `expr.two_sides`.
-        body: the statements.
+        body: the statements; they store to no buffer but those that they make.
     """
 
     name: str

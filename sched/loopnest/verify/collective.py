@@ -40,11 +40,15 @@ MOST_WORDS = 1 << 23
 
 @dataclass(slots=True)
 class _Space:
-    """A buffer: elements of each block (SHARED), or of each thread (LOCAL)."""
+    """A buffer: elements of each block (SHARED), or of each thread (LOCAL).
+
+    All that is known to be held is of one component; `other` says which elements hold another one.
+    """
 
     room: int
     owner: Array
     held: Value
+    other: Flags
 
 
 def check(node: kir.Collective, block: Shape, numbers: Mapping[Expr, int]) -> str | None:
@@ -233,14 +237,14 @@ class _Run:
         if size * (-(-self.count // 64) if self.kind is Bits else 1) > MOST_WORDS:
             raise Undecidable(f"{buffer.name} is too large to be followed")
         nothing = Value(self.kind.empty(size, self.count), np.zeros(size, np.bool_), None)
-        self.memory[buffer] = _Space(room, owner, nothing)
+        self.memory[buffer] = _Space(room, owner, nothing, np.zeros(size, np.bool_))
         self.loaded.clear()
 
     def store(self, node: kir.Store, mask: Flags) -> None:
         value = self.value(node.value, mask)
         space = self.memory.get(node.storage)
         if space is None:
-            raise Undecidable(f"a store to {node.storage.name} in a collective")
+            raise Wrong(f"it stores to {node.storage.name}, which it does not make")
         everyone = bool(mask.all())
         rows = slice(None) if everyone else np.flatnonzero(mask)
         place = self.place(node.storage, node.index, node.flat, mask)[rows]
@@ -249,7 +253,10 @@ class _Run:
         if component is None:
             component = value.component
         elif value.component not in (None, component):
-            raise Undecidable(f"{node.storage.name} holds two components")
+            component = value.component
+            space.other |= space.held.known
+            space.held.known[:] = False
+        space.other[place] = False
         self.kill(node.storage, rows)
         self.loaded.clear()
         held = space.held
@@ -270,6 +277,7 @@ class _Run:
                 gone = np.zeros(int(space.owner.max(initial=0)) + 1, np.bool_)
                 gone[space.owner[rows]] = True
                 space.held.known[np.repeat(gone, space.room)] = False
+                space.other[np.repeat(gone, space.room)] = False
 
     def single(self, place: Array, buffer: Buffer) -> None:
         """Check that no two threads store one element."""
@@ -360,7 +368,10 @@ class _Run:
         if known is not None:
             return known[1]
         place = self.place(node.buffer, node.args, node.flat, mask)
-        found = self.memory[node.buffer].held.take(place, mask)
+        space = self.memory[node.buffer]
+        if (space.other[place] & mask).any():
+            raise Undecidable(f"{node.buffer.name} holds two components")
+        found = space.held.take(place, mask)
         self.refuse(
             mask & ~found.known, f"nothing was stored to the element of {node.buffer.name} read by"
         )
@@ -374,6 +385,9 @@ class _Run:
                 return self.folded(component, bound, mask)
         if node.op == "where":
             holds = self.flags(node.args[0])
+            for arg, where in zip(node.args[1:], (mask & holds, mask & ~holds), strict=True):
+                if (where == mask).all():
+                    return self.value(arg, mask)
             return self.chosen(
                 holds,
                 self.value(node.args[1], mask & holds),

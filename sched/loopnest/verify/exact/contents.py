@@ -43,14 +43,16 @@ class Held:
         count: their sizes.
         sums: the sums of their elements' numbers.
         valid: whether each is known: everything that went into it was stored before.
+        results: the sums of the numbers of the logical elements that their elements fold into.
     """
 
     count: Array
     sums: Sums
     valid: Flags
+    results: Sums
 
     def take(self, place: Array) -> Held:
-        return Held(self.count[place], self.sums[place], self.valid[place])
+        return Held(self.count[place], self.sums[place], self.valid[place], self.results[place])
 
     def same(self, other: Held) -> Flags:
         """Return where two are equal."""
@@ -60,11 +62,18 @@ class Held:
 
 def nothing(size: int) -> Held:
     """Return empty multisets."""
-    return Held(np.zeros(size, np.int64), np.zeros(size, np.uint64), np.ones(size, np.bool_))
+    none = np.zeros(size, np.uint64)
+    return Held(np.zeros(size, np.int64), none, np.ones(size, np.bool_), none.copy())
 
 
 def _equal(a: Held, b: Held) -> bool:
-    return all(map(np.array_equal, (a.count, a.sums, a.valid), (b.count, b.sums, b.valid)))
+    return all(
+        map(
+            np.array_equal,
+            (a.count, a.sums, a.valid, a.results),
+            (b.count, b.sums, b.valid, b.results),
+        )
+    )
 
 
 @dataclass(slots=True)
@@ -131,6 +140,7 @@ class Contents:
         self._combined: dict[tuple[Site, int], Held] = {}
         self._own: dict[Work, Held] = {}
         self._domains: dict[tuple[str, ...], tuple[Sums, dict[str, Held]]] = {}
+        self._results: dict[str, tuple[Array, Sums]] = {}
         self.outside = Outside(self)
 
     def shape(self, axes: Sequence[MathAxis]) -> tuple[int, ...]:
@@ -157,15 +167,37 @@ class Contents:
         """Return what each logical element of a reduction folds."""
         draw, done = self._domain(tensor)
         if tensor.name not in done:
-            root, logical = self.shape(tensor.root), self.shape(tensor.logical)
-            total = math.prod(logical)
-            numbers = logical_numbers(tensor, root, logical, self.table.sizes)
+            numbers, results = self.results(tensor)
+            total = results.size
             sums = np.zeros(total, np.uint64)
             if total:
                 np.add.at(sums, numbers, draw)
             count = np.bincount(numbers, minlength=total)
-            done[tensor.name] = Held(count, sums, np.ones(total, np.bool_))
+            whose = count.astype(np.uint64) * results
+            done[tensor.name] = Held(count, sums, np.ones(total, np.bool_), whose)
         return done[tensor.name]
+
+    def results(self, tensor: MathTensor) -> tuple[Array, Sums]:
+        """Return which logical element each root element folds into, and a number for each."""
+        found = self._results.get(tensor.name)
+        if found is None:
+            root, logical = self.shape(tensor.root), self.shape(tensor.logical)
+            numbers = logical_numbers(tensor, root, logical, self.table.sizes)
+            generator = np.random.Generator(np.random.PCG64([_SEED, 1]))
+            draw = generator.integers(0, 1 << 64, math.prod(logical), np.uint64)
+            found = self._results[tensor.name] = numbers, draw
+        return found
+
+    def claimed(self, work: Work, held: Held) -> Flags:
+        """Return where all that a partial result holds folds into the element that is claimed."""
+        points = self.table.space.points[work.site]
+        element = self.table.linear(points, work.element, self.shape(work.tensor.logical))
+        _, draw = self.results(work.tensor)
+        inside = (element >= 0) & (draw.size > 0)
+        wanted = np.zeros(points.count, np.uint64)
+        wanted[inside] = draw[element[inside]]
+        result: Flags = held.results == held.count.astype(np.uint64) * wanted
+        return result
 
     # Stores
 
@@ -256,9 +288,8 @@ class Contents:
         for n, work in enumerate(writes.works):
             rows = np.flatnonzero(writes.work == n)
             added = self._added(work).take(writes.point[rows])
-            own.count[rows], own.sums[rows], own.valid[rows] = (
-                added.count, added.sums, added.valid
-            )  # fmt: skip
+            own.count[rows], own.sums[rows] = added.count, added.sums
+            own.valid[rows], own.results[rows] = added.valid, added.results
         place = np.arange(size)
         fresh = np.r_[True, writes.key[1:] != writes.key[:-1]][:size]
         begin = np.maximum.accumulate(np.where(writes.starts | fresh, place, 0))
@@ -266,12 +297,12 @@ class Contents:
         bad = (
             ~own.valid | (fresh & ~writes.starts) | changed | (~writes.starts & writes.final[begin])
         )
-        count, sums, broken = np.cumsum(own.count), np.cumsum(own.sums), np.cumsum(bad)
-        return Held(
-            count - count[begin] + own.count[begin],
-            sums - sums[begin] + own.sums[begin],
-            broken - broken[begin] + bad[begin] == 0,
-        )
+
+        def since(values: Any) -> Any:
+            total = np.cumsum(values)
+            return total - total[begin] + values[begin]
+
+        return Held(since(own.count), since(own.sums), since(bad) == 0, since(own.results))
 
     def _added(self, work: Work) -> Held:
         """Return what a store adds to its value, at every point of its site."""
@@ -292,9 +323,12 @@ class Contents:
             root = self.table.linear(points, work.store.coordinate, self.shape(work.tensor.root))
             draw = self.weights(work.tensor)
             inside = (root >= 0) & (draw.size > 0)
-            sums = np.zeros(root.size, np.uint64)
+            sums, results = np.zeros(root.size, np.uint64), np.zeros(root.size, np.uint64)
             sums[inside] = draw[root[inside]]
-            return Held(inside.astype(np.int64), sums, inside | self.outside.neutral(work))
+            numbers, whose = self.results(work.tensor)
+            results[inside] = whose[numbers[root[inside]]]
+            valid = inside | self.outside.neutral(work)
+            return Held(inside.astype(np.int64), sums, valid, results)
         return nothing(points.count)
 
     def part(self, work: Work, need: Need) -> Held:
@@ -320,6 +354,7 @@ class Contents:
         known = source >= 0
         held = self.held(operand.buffer).take(np.where(known, source, 0))
         result.count[mark.where], result.sums[mark.where] = held.count, held.sums
+        result.results[mark.where] = held.results
         mine = writes.tensor[np.where(known, source, 0)] == self.numbers[tensor.name]
         result.valid[mark.where] = held.valid & known & mine
         return result
@@ -334,12 +369,12 @@ class Contents:
             part = self.found(exchange.site, exchange.args[component], tensor)
             group = self.groups(exchange)
             size = int(group.max(initial=-1)) + 1
-            count, sums = np.zeros(size, np.int64), np.zeros(size, np.uint64)
-            valid = np.ones(size, np.bool_)
-            np.add.at(count, group, part.count)
-            np.add.at(sums, group, part.sums)
-            np.logical_and.at(valid, group, part.valid)
-            self._combined[key] = Held(count, sums, valid).take(group)
+            whole = nothing(size)
+            np.add.at(whole.count, group, part.count)
+            np.add.at(whole.sums, group, part.sums)
+            np.add.at(whole.results, group, part.results)
+            np.logical_and.at(whole.valid, group, part.valid)
+            self._combined[key] = whole.take(group)
         return self._combined[key]
 
     def groups(self, exchange: Exchange) -> Array:

@@ -253,6 +253,16 @@ class Flow:
     def _in_step(self, work: Work) -> Iterator[Finding]:
         """Check that all components of another partial result hold the same elements."""
         parts = [self.contents.part(work, n) for n in work.needs if n.demand == "part"]
+        for need in work.needs:
+            if need.demand != "part" or need.tensor is not work.tensor:
+                continue
+            held = self.contents.part(work, need)
+            first = np.flatnonzero(held.valid & ~self.contents.claimed(work, held))
+            if first.size:
+                points = self.space.points[work.site]
+                message = f"{work.tensor.name} takes in a part of another element than it claims"
+                yield self.witness.point("claim", message, work.write, points, int(first[0]))
+                return
         for other in parts[1:]:
             first = np.flatnonzero(~parts[0].same(other))
             if first.size:

@@ -185,9 +185,21 @@ class Values:
         """
         own = [self.parts.continued(work, need) for need in work.needs if need.demand == "own"]
         parts = [self.parts.part(work, need) for need in work.needs if need.demand == "part"]
+        if work.kind == "merge":
+            self._claimed(work)
         for components in (own, parts):
             if not all(components[0].is_equal(other) for other in components[1:]):
                 raise NotProved("partial results out of step")
+
+    def _claimed(self, work: Work) -> None:
+        """Show that all that a merge takes in folds into the element that it claims."""
+        need = work.part
+        if need is None:
+            raise NotProved("a merge of nothing")
+        at = self.setting.sites[work.site]
+        wanted = self._wanted(at, work.tensor, self.setting.polys(work.element))
+        wrong = self.parts.part(work, need).subtract(wanted)
+        self.setting.require_empty(wrong, f"what a merge into {work.tensor.name} claims")
 
     # Outputs
 
