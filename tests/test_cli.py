@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import loopnest
-from loopnest.cli import STAGES, Source, command_line
+from loopnest.cli import Source, command_line, stages
 from loopnest.runtime import driver
 from loopnest.runtime.c_compiler import find_compiler
 from mutants import break_lowering
@@ -118,13 +118,15 @@ def test_dump_is_the_loop_nest(file):
     assert text.endswith("\n")
 
 
-@pytest.mark.parametrize("stage", [s for s in STAGES if s not in ("ptx", "sass")])
+@pytest.mark.parametrize("stage", [s for s in stages() if s not in ("ptx", "sass")])
 def test_dump_of_each_stage(file, stage):
     starts = {
         "math": "scale(x: float32[N], factor: float32) -> (y: float32[N])\n",
         "groups": "# loop groups\n",
         "tree": "# nest\n",
         "allocation": "# allocation\n",
+        "checks": "# allocation\n",
+        "grid_reductions": "# grid reductions\n",
         "cuda": "",
         "c": "",
     }
@@ -134,6 +136,25 @@ def test_dump_of_each_stage(file, stage):
         assert 'extern "C" __global__' in text
     if stage == "c":
         assert "int scale(" in text
+
+
+def test_what_a_pass_changed(file):
+    text = output("dump", file, "--diff", "indexing")
+    assert text.startswith("--- after grid_reductions\n+++ after indexing\n")
+    assert output("dump", file, "--diff", "barriers") == "barriers changes nothing\n"
+    both = call("dump", file, "--diff", "barriers", "--stage", "barriers")
+    assert both.exit_code == 1
+    assert (
+        "--stage prints a text, --diff what a pass changed in it: name one of them" in both.output
+    )
+    no_pass = call("dump", file, "--diff", "cuda")
+    assert no_pass.exit_code == 1
+    assert "--diff cuda: no pass; --diff takes groups, tree, allocation, " in no_pass.output
+
+
+def test_the_list_of_stages(file):
+    lines = output("dump", file, "--stage", "list").splitlines()
+    assert [line.split()[0] for line in lines] == ["stage", *stages()]
 
 
 def test_dump_of_machine_code(file):

@@ -19,13 +19,13 @@ import click
 
 from loopnest.cli.check import HELP as CHECK_HELP
 from loopnest.cli.check import check
-from loopnest.cli.commands import STAGES, bench, dump, list_kernels, run
+from loopnest.cli.commands import bench, dump, list_kernels, run, stage_option, stages
 from loopnest.cli.output import Interrupted, UserCodeError, checked_output
 from loopnest.errors import LoopnestError
 from loopnest.script import kernels_of
 from loopnest.selection import CliError, Source, sentence_of
 
-__all__ = ["STAGES", "Source", "command_line", "main"]
+__all__ = ["Source", "command_line", "main", "stages"]
 
 Command: TypeAlias = Callable[..., Any]
 
@@ -77,7 +77,14 @@ def _passes(error: BaseException, file: str) -> bool:
 def _options(*names: str) -> Callable[[Command], Command]:
     """Add options; they stand in the order of the names."""
     made = {
-        "stage": click.option("--stage", type=click.Choice(STAGES), help="What to print [nest]."),
+        "stage": click.option(
+            "--stage", callback=stage_option, metavar="STAGE",
+            help="What to print [nest]; 'list' shows what there is.",
+        ),
+        "diff": click.option(
+            "--diff", "changed", callback=stage_option, metavar="STAGE",
+            help="What a pass changed."
+        ),
         "target": click.option("--target", type=click.Choice(_TARGETS), help="Where [auto]."),
         "arch": click.option(
             "--arch", default="sm_90", show_default=True, help="GPU of --stage ptx and sass."
@@ -120,6 +127,7 @@ def _examples(prog: str, script: bool) -> str:
         (f"dump{file}", "the loop nest"),
         (f"dump{file}{colon}softmax@gpu --stage cuda", "one schedule, as CUDA C++"),
         (f"dump{file} --stage groups", "what shares a loop with what"),
+        (f"dump{file} --diff barriers", "what a pass changed"),
         (f"check{file}", "prove it, run it with every access checked"),
     ]
     return _listed(prog, lines)
@@ -173,7 +181,7 @@ def command_line(script: bool, prog: str) -> click.Group:
 
     common = ("define", "param")
     add("list", list_kernels)
-    add("dump", dump, "stage", "target", "arch", *common)
+    add("dump", dump, "stage", "diff", "target", "arch", *common)
     add("run", run, "target", "seed", *common)
     add("bench", bench, "target", "seed", *common)
     group.add_command(_check_command(script, prog))

@@ -30,9 +30,13 @@ if TYPE_CHECKING:
     from loopnest.runtime.launch import CompiledKernel
     from loopnest.trial import Arguments
 
-_PASSES = ("groups", "tree", "allocation", "indexing", "barriers", "predicates", "unswitch")
-STAGES = ("math", *_PASSES, "nest", "cuda", "c", "ptx", "sass")
-"""What `dump` prints; "tree" is the pass that `Kernel.stages` calls "nest"."""
+_TEXTS = {
+    "nest": "the loop nest, after the last pass",
+    "cuda": "CUDA C++",
+    "c": "C",
+    "ptx": "PTX, by NVRTC",
+    "sass": "machine code of --arch, by NVRTC",
+}
 
 _DEVICE_OF = {"cuda": "cuda", "ptx": "cuda", "sass": "cuda", "c": "c"}
 _LEXERS = {"cuda": "cuda", "c": "c"}
@@ -57,24 +61,80 @@ def list_kernels(source: Source, spec: str) -> None:
     print_table(table)
 
 
+def stages() -> tuple[str, ...]:
+    """Return what ``--stage`` takes: "math", each pass in order, then texts of the whole.
+
+    "tree" is the pass that `Kernel.stages` calls "nest".
+    """
+    from loopnest.lower.pipeline import PASSES
+
+    passes = ["tree" if step.name == "nest" else step.name for step in PASSES]
+    return ("math", *passes, *_TEXTS)
+
+
+def stage_option(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Check the name of a stage ("list" shows them all); the passes are loaded only now."""
+    if value is not None:
+        click.Choice(("list", *stages())).convert(value, param, ctx)
+    return value
+
+
+def _list_stages() -> None:
+    from loopnest.lower.pipeline import PASSES
+
+    table = table_of("stage", "what there is after it", "why it stands there")
+    table.add_row("math", "the math, as it was written", "")
+    for step in PASSES:
+        name = "tree" if step.name == "nest" else step.name
+        table.add_row(name, step.result, step.why)
+    for name, what in _TEXTS.items():
+        table.add_row(name, what, "")
+    print_table(table)
+
+
 def dump(
     source: Source,
     spec: str,
     stage: str | None,
+    changed: str | None,
     target: str | None,
     arch: str,
     define: Sequence[str],
     param: Sequence[str],
 ) -> None:
     """Print a kernel: its math, the loop nest after a pass, CUDA C++, C, PTX or SASS."""
+    if "list" in (stage, changed):
+        _list_stages()
+        return
+    if stage is not None and changed is not None:
+        raise CliError("--stage prints a text, --diff what a pass changed in it: name one of them")
     if stage is None:
         stage = target if target in ("cuda", "c") else "nest"
     device = target if target not in (None, "auto") else _DEVICE_OF.get(stage)
     choice = choose(source, spec, device, define, param)
     fusion = choice.fusion()
     choice.check_values(fusion)  # sizes stay symbolic in every text
+    if changed is not None:
+        print_code(plain_console(), _changes(fusion, changed), "diff")
+        return
     text = _stage_text(choice, fusion, stage, arch)
     print_code(plain_console(), text, _LEXERS.get(stage, "python"))
+
+
+def _changes(fusion: Fusion, stage: str) -> str:
+    """Return what a pass changed, against the stage before it."""
+    from loopnest.kernel import lower
+    from loopnest.lower.watchers import changes
+
+    texts = dict(lower(fusion).stages)
+    order = ["", *texts]
+    name = "nest" if stage == "tree" else stage
+    if name not in texts or stage == "nest":
+        raise CliError(
+            f"--diff {stage}: no pass; --diff takes {', '.join(stages()[1 : -len(_TEXTS)])}"
+        )
+    before = order[order.index(name) - 1]
+    return "\n".join(changes((before, texts.get(before, "")), (name, texts[name]))) + "\n"
 
 
 def _stage_text(choice: Choice, fusion: Fusion, stage: str, arch: str) -> str:
@@ -85,7 +145,7 @@ def _stage_text(choice: Choice, fusion: Fusion, stage: str, arch: str) -> str:
     from loopnest.kernel import lower
 
     kernel = lower(fusion)
-    if stage in _PASSES:
+    if stage not in _TEXTS:
         return kernel.stages["nest" if stage == "tree" else stage]
     with patience(f"compiling {choice.label}"):
         makers: Mapping[str, Callable[[], str]] = {

@@ -1,4 +1,4 @@
-"""Pass, addresses: an access on the chip takes one flat offset where that needs less division.
+"""Pass "addresses": an access on the chip takes one flat offset where that divides less.
 
 Requires guarded statements. Ensures the same elements: a buffer whose axes were merged and split
 again is indexed by quotients and remainders, which its strides mostly undo. GLOBAL accesses were

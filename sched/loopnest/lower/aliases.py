@@ -1,4 +1,4 @@
-"""Pass, aliases: SHARED buffers that do not live at the same time take the same space.
+"""Pass "aliases": SHARED buffers that do not live at the same time take the same space.
 
 Requires guarded statements. Ensures that a buffer with `alias_of` is live in no item of a body in
 which another buffer of its space is live; a buffer lives from its first access to its last, in the

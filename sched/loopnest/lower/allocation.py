@@ -1,4 +1,4 @@
-"""Pass 3, allocation: which buffer holds each tensor, its shape, and where it is made.
+"""Pass "allocation": which buffer holds each tensor, its shape, and where it is made.
 
 Requires the nest. Ensures a `Storage` for every live tensor: GLOBAL ones have their full logical
 shape; a LOCAL one has the leaf axes right of its compute-at position that are neither bound to

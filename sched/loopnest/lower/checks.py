@@ -1,4 +1,4 @@
-"""Checks of the plan: what this schedule asks of threads, lanes and parallel loops exists.
+"""Pass "checks": what this schedule asks of threads, lanes and parallel loops exists.
 
 Requires the plan and the storage. Ensures that no value of a LOCAL tensor crosses threads and none
 of a SHARED one blocks (rule 39), vectorized axes are innermost and of a legal width, no parallel

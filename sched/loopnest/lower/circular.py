@@ -1,4 +1,4 @@
-"""Pass, circular buffers: compute a shared tensor some iterations before it is read.
+"""Pass "circular_buffers": compute a shared tensor some iterations before it is read.
 
 Requires guarded statements. Ensures, for a tensor T with s stages inside the loop over k, that its
 buffer is made outside of the loop, that a prologue computes T for the first s - 1 iterations, and

@@ -1,4 +1,8 @@
-"""Reductions over blocks: where the partial results lie, and in which blocks the rest happens.
+"""Pass "grid_reductions": where blocks leave partial results, and which blocks go on.
+
+Requires the plan and the storage. Ensures a `BlockStage` for every reduction over the grid, and, of
+each definition, in which last block it is computed. It comes before indexing, whose statements
+stand under the flag of that block.
 
 A reduction over grid dimensions leaves a partial result in each block. By default the block that
 arrives last combines them and goes on alone: whatever depends on the result is computed in that
@@ -7,6 +11,10 @@ or stands outside of a loop around the reduction (each iteration has a last bloc
 is another reduction over the grid, all blocks need the result: they wait for each other at a
 barrier of the grid, and each combines. So it is where something depends on two such reductions:
 the blocks that arrive last at their counters may be two.
+
+Before: ``for i0 (grid_x): update T2 | finish T2 | define T3``; after::
+
+    for i0 (grid_x): update T2 | publish T2 | if T2_last: finish T2 | define T3
 
 Source: CUDA's threadFenceReduction sample; rule 38.
 """

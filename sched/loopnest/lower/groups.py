@@ -1,8 +1,14 @@
-"""Pass 1, loop groups: which axes share a loop, what it runs over, and how it runs.
+"""Pass "groups": which axes share a loop, what it runs over, and how it runs.
 
 Requires a fusion. Ensures one `LoopSpec` a group, one parallel type a loop, a `Promotion` for every
 tensor, and an ordered tree of loops and tensors. It comes first because every later pass speaks of
 loops, not of axes.
+
+Before: T1 ``[i0, i1]`` computed at position 1 of T2 ``[i0, i1]``; after::
+
+    loop T2.i0 shared by T1, T2
+      loop T1.i1: T1
+      loop T2.i1: T2
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Pass 4, indexing: every phase of a computation becomes stores with indices and a value.
+"""Pass "indexing": every phase of a computation becomes stores with indices and a value.
 
 Requires the nest and the storage. Ensures `kir` statements in which every access is written in loop
-indices, each with the terms of its predicate (pass 5 places them). Indices are found by walking the
+indices, each with the terms of its predicate (placed later). Indices are found by walking the
 transforms behind a tensor's loops backward to its root, over the root map to its producers, and,
 for a LOCAL producer, forward again to the loops that index its buffer.
 

@@ -1,8 +1,9 @@
-"""Check of in-place outputs: every element is read before its overwrite, by the same thread.
+"""Pass "inplace": every element of an input that is overwritten is read before, by its thread.
 
-Requires placed statements. An output may take an input's memory where every read of the buffer
-stands before the output's store, in loops that correspond to its loops and at the elements that it
-writes, and each point of these loops writes another element. It changes nothing.
+Requires placed statements. Ensures that an output takes an input's memory only where every read of
+the buffer stands before the output's store, in loops that correspond to its loops and at the
+elements that it writes, and each point of these loops writes another element; refuses it
+elsewhere. It comes after predicates, when the order is final. It changes nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pass 2, nest: loops with numbered indices, around the phases of each tensor's computation.
+"""Pass "nest": loops with numbered indices, around the phases of each tensor's computation.
 
 Requires the plan of loop groups. Ensures a tree of `LoopNode` and `Compute`; every loop has its own
 `Index`, numbered in order of appearance; loops of extent 1 are gone; a reduction is an init before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from loopnest import dtypes
@@ -26,10 +26,11 @@ from loopnest.lower.groups import Plan, group_loops
 from loopnest.lower.indexing import Indexer
 from loopnest.lower.inplace import check_inplace
 from loopnest.lower.nest import build_nest
+from loopnest.lower.passes import Pass, State, Text, Watcher, perform
 from loopnest.lower.renumber import renumber
 from loopnest.lower.sync import insert_barriers
-from loopnest.lower.tree import Tree
 from loopnest.lower.unswitch import unswitch
+from loopnest.lower.watchers import chosen_watchers
 from loopnest.lowered import Lowered, TensorInfo
 from loopnest.math_snapshot import capture
 from loopnest.ops.describe import right_side
@@ -38,90 +39,205 @@ from loopnest.recursion import deep
 from loopnest.tensor import TensorView
 
 
+def _groups(state: State) -> None:
+    state.plan = group_loops(state.fusion, state.facts)
+    state.names = Names({tensor.name for tensor in state.fusion.tensors})
+
+
+def _nest(state: State) -> None:
+    state.nest = build_nest(state.plan)
+
+
+def _allocation(state: State) -> None:
+    state.storage = allocate(state.plan, state.names)
+    state.tree = insert_allocations(state.nest, state.storage)
+
+
+def _checks(state: State) -> None:
+    check_plan(state.plan, state.storage)
+
+
+def _grid_reductions(state: State) -> None:
+    state.flagged = last_blocks(state.plan)
+    state.meetings = _meetings(state.plan, state.storage, state.flagged, state.names)
+
+
+def _indexing(state: State) -> None:
+    state.indexer = Indexer(
+        state.nest, state.storage, state.meetings, state.flagged, state.names,
+        whole_vectors=state.whole_vectors,
+    )  # fmt: skip
+    state.tree = index_tree(state.tree, state.indexer)
+    state.frame = _program(state.plan, state.storage, state.meetings)
+
+
+def _predicate_elimination(state: State) -> None:
+    state.tree = fill_copies(state.tree, state.plan)
+
+
+def _circular_buffers(state: State) -> None:
+    state.tree = circulate(state.tree, state.nest, state.storage)
+
+
+def _aliases(state: State) -> None:
+    state.tree = share_space(state.tree)
+
+
+def _barriers(state: State) -> None:
+    state.tree = insert_barriers(state.tree, state.plan, state.indexer.arrivals())
+
+
+def _addresses(state: State) -> None:
+    state.tree = flatten_addresses(state.tree, state.plan.algebra)
+
+
+def _predicates(state: State) -> None:
+    state.program = state.frame.with_body(statements(state.tree, lifted=True))
+
+
+def _in_place(state: State) -> None:
+    check_inplace(state.program, state.plan)
+
+
+def _unswitch(state: State) -> None:
+    state.program = unswitch(state.program, state.plan.algebra)
+
+
+def _renumber(state: State) -> None:
+    state.program = renumber(state.program)
+
+
+def _tree(state: State) -> Text:
+    """Return the text of the nest before indexing."""
+    tree = state.tree
+    return lambda: tree_text(tree, "allocation")
+
+
+def _meeting(state: State) -> Text:
+    """Return how blocks meet."""
+    meetings = state.meetings
+    return lambda: "\n".join(["# grid reductions", *_meeting_lines(meetings)]) + "\n"
+
+
+def _statements(state: State) -> Text:
+    """Return the statements, each under its own test."""
+    frame, tree = state.frame, state.tree
+    return lambda: print_nest(frame.with_body(statements(tree, lifted=False)))
+
+
+def _whole(state: State) -> Text:
+    """Return the text of the program."""
+    program = state.program
+    return lambda: print_nest(program)
+
+
+def _meeting_lines(meetings: dict[TensorView, BlockStage]) -> Iterator[str]:
+    for unit, stage in meetings.items():
+        dims = ", ".join([d.value for d in stage.dims])
+        how = "the last block goes on" if stage.counter else "all blocks wait for each other"
+        made = ", ".join([b.name for b in (*stage.partials, *filter(None, [stage.counter]))])
+        yield f"{', '.join(t.name for t in unit.siblings)} over {dims}: {how}; workspace {made}"
+
+
+PASSES = (
+    Pass("groups", "groups", "loops: extents, parallel types, order, the launch",
+         "all later passes speak of loops, not of axes",
+         _groups, lambda state: state.plan.text),
+    Pass("nest", "nest", "the tree of loops and phases (define, init, update, publish, finish)",
+         "a buffer's home is a place in it",
+         _nest, lambda state: state.nest.text),
+    Pass("allocation", "allocation", "buffers, their layout, and where they are made",
+         "an access is an index into a shape",
+         _allocation, _tree),
+    Pass("checks", "checks", "nothing; refuses LOCAL values that cross threads, races, odd vectors",
+         "it asks where tensors lie; what it lets through has statements",
+         _checks, _tree),
+    Pass("grid_reductions", "crossing", "where blocks that reduce together meet, and who goes on",
+         "statements stand under the flag of a last block",
+         _grid_reductions, _meeting),
+    Pass("indexing", "indexing", "statements, and the terms of their predicates",
+         "all that follows asks for indices",
+         _indexing, _statements),
+    Pass("predicate_elimination", "fills", "constants outside of copied tensors spare tests",
+         "before barriers, which reads at more points may need, and before what moves statements",
+         _predicate_elimination, _statements),
+    Pass("circular_buffers", "circular", "what runs ahead of its loop, with its indices and tests",
+         "it prolongs lives, and one barrier an iteration will do",
+         _circular_buffers, _statements),
+    Pass("aliases", "aliases", "SHARED buffers in one space",
+         "all lives are known now, and the end of one and the begin of the next need a barrier",
+         _aliases, _statements),
+    Pass("barriers", "sync", "barriers, and loops widened to the launch around them",
+         "indices tell which threads meet; no test may be lifted over a barrier",
+         _barriers, _statements),
+    Pass("addresses", "addresses", "flat offsets where they need less division",
+         "barriers are decided by one index a dimension",
+         _addresses, _statements),
+    Pass("predicates", "predicates", "the program, with tests as far out as they go",
+         "the statements and their terms are complete",
+         _predicates, _whole),
+    Pass("inplace", "inplace", "nothing; refuses an output that would overwrite what is still read",
+         "the order of reads and stores is final",
+         _in_place, _whole),
+    Pass("unswitch", "unswitch", "bodies without tests where one test decides them all",
+         "it lifts placed tests, and doubles bodies",
+         _unswitch, _whole),
+    Pass("renumber", "renumber", "loop indices in order of appearance",
+         "names alone",
+         _renumber, _whole),
+)  # fmt: skip
+"""The pipeline, in order."""
+
+_INDEXED = [step.name for step in PASSES].index("indexing") + 1
+"""After as many passes it is known what vectors require."""
+
+
 @deep
 def lower(fusion: Fusion) -> Lowered:
     """Return the loop nest of `fusion` as it is scheduled now; the fusion is unchanged.
 
-    The passes, and why they stand in this order:
-
-    1. groups: which axes share a loop, what it runs over, how it runs; all else speaks of loops.
-    2. nest: the ordered tree with numbered indices; a buffer's home is a place in it.
-    3. allocation: buffers and their shapes; an access is an index into a shape.
-    4. indexing: statements, and the terms of their predicates, from the transforms.
-    5. fills: the tests that are needless where copies hold a constant outside of their tensor.
-    6. circular buffers: what runs ahead moves, with its indices and tests.
-    7. aliases: lives of buffers are known now.
-    8. barriers: what crosses threads is ordered; asks the indices which threads meet.
-    9. addresses: flat offsets, once the barriers need no index a dimension any more.
-    10. predicates: tests placed as far out as they go, but over no barrier.
-    11. unswitch: doubles bodies, so it comes after them.
-    12. renumber: names alone.
+    The passes are `PASSES`, in that order. Where vectors ask sizes to divide, two programs are
+    made: one that requires it, one whose lanes test for themselves.
 
     Raises:
-        LoweringError: no kernel exists for this schedule.
+        LoweringError: no kernel exists for this schedule, or LOOPNEST_PASSES names no watcher.
         NotSupported: it needs a feature that does not exist yet.
     """
+    watchers = chosen_watchers()
     with paused():
-        first = _Run(fusion, fusion.facts, whole_vectors=True)
+        first = _indexed(fusion, fusion.facts, watchers, whole_vectors=True)
         if not first.indexer.requires:
-            return first.lowered()
+            return _lowered(first, watchers)
         facts = fusion.facts
         for size, width, _ in first.indexer.requires.values():
             facts = facts.with_divisor(size, width)
-        second = _Run(fusion, facts, whole_vectors=True)
+        second = _indexed(fusion, facts, watchers, whole_vectors=True)
         # What is known may give sizes another form, and that other requirements.
         requires = {**first.indexer.requires, **second.indexer.requires}
         tests = [(text, test) for text, (_, _, test) in requires.items()]
-        whole = second.lowered()
-        lanes = _Run(fusion, fusion.facts, whole_vectors=False).lowered()
-        program = replace(whole.program, requires=tuple(tests))
-        return replace(whole, program=program, scalar=lambda: lanes)
+        second.frame = replace(second.frame, requires=tuple(tests))
+        whole = _lowered(second, watchers)
+        lanes = _lowered(_indexed(fusion, fusion.facts, watchers, whole_vectors=False), watchers)
+        return replace(whole, scalar=lambda: lanes)
 
 
-class _Run:
-    """One way through the passes; what vectors require is known after indexing."""
-
-    def __init__(self, fusion: Fusion, facts: Facts, *, whole_vectors: bool) -> None:
-        self.fusion = fusion
-        self.plan = plan = group_loops(fusion, facts)
-        self.nest = build_nest(plan)
-        names = Names({tensor.name for tensor in fusion.tensors})
-        self.storage = allocate(plan, names)
-        check_plan(plan, self.storage)
-        self.allocated = insert_allocations(self.nest, self.storage)
-        flagged = last_blocks(plan)
-        self.meetings = _meetings(plan, self.storage, flagged, names)
-        self.indexer = Indexer(
-            self.nest, self.storage, self.meetings, flagged, names, whole_vectors=whole_vectors
-        )
-        self.plain = index_tree(self.allocated, self.indexer)
-
-    def lowered(self) -> Lowered:
-        """Return the result of the remaining passes."""
-        plan = self.plan
-        filled = fill_copies(self.plain, plan)
-        spaced = share_space(circulate(filled, self.nest, self.storage))
-        synced = insert_barriers(spaced, plan, self.indexer.arrivals())
-        indexed = flatten_addresses(synced, plan.algebra)
-        program = _program(plan, self.storage, self.meetings)
-        placed = program.with_body(statements(indexed, lifted=True))
-        check_inplace(placed, plan)
-        final = renumber(unswitch(placed, plan.algebra))
-        stages: tuple[tuple[str, Callable[[], str]], ...] = (
-            ("groups", plan.text),
-            ("nest", self.nest.text),
-            ("allocation", lambda: tree_text(self.allocated, "allocation")),
-            ("indexing", lambda: _printed(program, self.plain)),
-            ("barriers", lambda: _printed(program, indexed)),
-            ("predicates", lambda: print_nest(placed)),
-            ("unswitch", lambda: print_nest(final)),
-        )
-        infos = _infos(self.fusion, self.storage)
-        return Lowered(final, stages, infos, _buffers(final), capture(self.fusion))
+def _indexed(
+    fusion: Fusion, facts: Facts, watchers: Sequence[Watcher], *, whole_vectors: bool
+) -> State:
+    """Return the state after indexing."""
+    state = State(fusion, facts, whole_vectors=whole_vectors)
+    perform(PASSES[:_INDEXED], state, watchers)
+    return state
 
 
-def _printed(program: Program, tree: Tree) -> str:
-    return print_nest(program.with_body(statements(tree, lifted=False)))
+def _lowered(state: State, watchers: Sequence[Watcher]) -> Lowered:
+    """Return the result of the remaining passes."""
+    perform(PASSES[_INDEXED:], state, watchers)
+    for watcher in watchers:
+        watcher.end(state)
+    infos = _infos(state.fusion, state.storage)
+    buffers = _buffers(state.program)
+    return Lowered(state.program, tuple(state.texts), infos, buffers, capture(state.fusion))
 
 
 def _meetings(

@@ -1,4 +1,4 @@
-"""Pass 5, predicates: put the tests around the statements, as far out as they go.
+"""Pass "predicates": put the tests around the statements, as far out as they go.
 
 Requires statements with the terms of their predicates. Ensures that no statement runs at a point
 that its tensor does not have; a term stands outside every loop whose index it does not use, where

@@ -1,4 +1,6 @@
-"""Last pass, renumber: loop indices are numbered in order of appearance.
+"""Pass "renumber": loop indices are numbered in order of appearance.
+
+Before: ``for i7: for i2: S``; after: ``for i0: for i1: S``.
 
 Requires a program. Ensures the names i0, i1… in the order of the text; the same program comes back
 where that holds already. Loops that later passes make, and bodies that unswitch doubles, come with

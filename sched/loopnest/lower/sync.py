@@ -1,4 +1,4 @@
-"""Pass 5, barriers: order the accesses of different threads to memory that they share.
+"""Pass "barriers": order the accesses of different threads to memory that they share.
 
 Requires guarded statements. Ensures that between two accesses of different threads to one element,
 one of them a store, stands a barrier of a scope that holds both threads; barriers stand outside of

@@ -1,4 +1,4 @@
-"""Pass 6, unswitch: one test of the largest index picks a body without tests.
+"""Pass "unswitch": one test of the largest index picks a body without tests.
 
 Requires placed predicates. Ensures that the body of an unswitch loop whose tests can be decided at
 their largest index stands twice: without them where they all hold, with them elsewhere. Indices of
