@@ -1,5 +1,6 @@
 """Arguments of every kind, for every public function: a result, or a GraphError that names them."""
 
+import contextlib
 import inspect
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 import loopnest as ln
 import loopnest.graph as G
+from loopnest.graph.registry import unregister_op
 
 X, INDEX = G.var("x", (4, 3)), G.var("i", (3,), "int32")
 IMAGE, KERNEL = G.var("image", (1, 2, 4, 4)), G.var("kernel", (2, 2, 3, 3))
@@ -140,8 +142,6 @@ def test_an_op_that_fails_is_named():
             "broken(x): its op could not compute it: no luck; it is float32[4, 3]"
         )
     finally:
-        from loopnest.graph.registry import unregister_op
-
         unregister_op("broken")
 
 
@@ -158,3 +158,43 @@ def test_a_pass_of_a_wrong_signature_is_named_when_it_runs():
         "pass Lazy: transform_function(func) does not take its arguments: too many positional "
         "arguments; it is called with (func, mod, ctx)"
     )
+
+
+MADE = {
+    "register_op": lambda j: G.register_op(j, infer=len, evaluate=len),
+    "register_op, infer": lambda j: G.register_op("junk", infer=j, evaluate=j),
+    "register_attr": lambda j: G.register_attr(j, "junk", 1),
+    "register_attr, key": lambda j: G.register_attr("nothing", j, 1),
+    "register_pass": lambda j: G.register_pass(j, len, override=True),
+    "register_option": lambda j: G.register_option(j, None),
+    "unregister_pass": G.unregister_pass,
+    "function_pass, name": lambda j: G.function_pass(name=j)(lambda func, mod, ctx: func),
+    "function_pass, required": lambda j: G.function_pass(required=j)(lambda func, mod, ctx: func),
+    **{
+        f"PassContext, {key}": lambda j, key=key: G.PassContext(**{key: j})
+        for key in ("opt_level", "required_pass", "disabled_pass", "config", "instruments")
+    },
+    "Target": G.Target,
+    "Sequential": G.Sequential,
+    "FuseOps": G.FuseOps,
+    "Distribute": lambda j: G.Distribute(identity=j),
+    "SameValues": G.SameValues,
+    "Module": lambda j: G.Module([GRAPH])[j],
+    "with_outputs": GRAPH.with_outputs,
+    "find": GRAPH.find,
+    "a pass": lambda j: G.FoldConstant()(j),
+    "a sum": lambda j: X + j,
+    "a reflected sum": lambda j: j + X,
+}
+_HARMLESS = [j for j in JUNK if not isinstance(j, str)]
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_passes_contexts_and_registries(name):
+    before = set(G.op_names()), set(G.pass_names())
+    for junk in _HARMLESS:
+        with contextlib.suppress(G.GraphError):
+            MADE[name](junk)
+    for op in set(G.op_names()) - before[0]:
+        unregister_op(op)
+    assert set(G.pass_names()) == before[1]

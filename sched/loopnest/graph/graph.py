@@ -139,6 +139,7 @@ class Graph:
 
     def changed(self, inputs: Sequence[Node], outputs: Sequence[Node]) -> Graph:
         """Return the graph with other ends, without attributes; itself where all are the same."""
+        inputs, outputs = _nodes("inputs", inputs), _nodes("outputs", outputs)
         same = len(inputs) == len(self.inputs) and len(outputs) == len(self.outputs)
         pairs = zip((*inputs, *outputs), (*self.inputs, *self.outputs), strict=False)
         if same and all(a is b for a, b in pairs):

@@ -91,10 +91,14 @@ def register_op(
     Raises:
         GraphError: there is such an op already, or the name is no identifier.
     """
-    if not name.isidentifier():
-        raise GraphError(f"register_op({name!r})", "the name is not an identifier")
+    subject = f"register_op({short(name)})"
+    if not isinstance(name, str) or not name.isidentifier():
+        raise GraphError(subject, "the name is not an identifier")
+    for role, function in (("infer", infer), ("evaluate", evaluate)):
+        if not callable(function):
+            raise GraphError(subject, f"{role} is a {type(function).__name__}", "pass a function")
     if name in _OPS:
-        raise GraphError(f"register_op({name!r})", "there is such an op already", "choose a name")
+        raise GraphError(subject, "there is such an op already", "choose a name")
     known = dict(params) if isinstance(params, Mapping) else dict.fromkeys(params, _REQUIRED)
     _OPS[name] = OpDef(name, infer, evaluate, arity, MappingProxyType(known))
     _ATTRIBUTES[name] = {}
@@ -151,7 +155,11 @@ def register_attr(
     """
     if value is REQUIRED:
         return lambda function: register_attr(op, key, function, override=override)
-    for name in (op,) if isinstance(op, str) else tuple(op):
+    names = (op,) if isinstance(op, str) else items_of(op)
+    if names is None or not isinstance(key, str):
+        subject = f"register_attr({short(op)}, {short(key)})"
+        raise GraphError(subject, "it takes the names of ops, and that of an attribute")
+    for name in names:
         get_op(name)
         if key in _ATTRIBUTES[name] and not override:
             raise GraphError(

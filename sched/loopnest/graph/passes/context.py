@@ -8,9 +8,11 @@ from types import MappingProxyType
 from typing import Any
 
 from loopnest.graph.errors import GraphError
+from loopnest.graph.node import items_of
 from loopnest.graph.passes.info import PassInfo, check_names
 from loopnest.graph.passes.module import Unit
 from loopnest.graph.passes.options import check_config, option_of
+from loopnest.graph.registry import short
 
 _HOOKS = (
     "enter_pass_ctx",
@@ -100,7 +102,7 @@ def _adapted(instrument: object) -> PassInstrument:
         if callable(instrument):
             return _Traced(instrument)
     raise GraphError(
-        f"PassContext(instruments=[{instrument!r}])",
+        f"PassContext(instruments=[{short(instrument)}])",
         "it is no instrument",
         "give an object with run_before_pass or run_after_pass, or a function",
     )
@@ -143,16 +145,23 @@ class PassContext:
         instruments: Iterable[object] | None = None,
     ) -> None:
         if isinstance(opt_level, bool) or not isinstance(opt_level, int):
-            raise GraphError(f"PassContext(opt_level={opt_level!r})", "it is no integer")
+            raise GraphError(f"PassContext(opt_level={short(opt_level)})", "it is no integer")
         self.opt_level = opt_level
-        self.required_pass = check_names("PassContext(required_pass=…)", required_pass or ())
-        self.disabled_pass = check_names("PassContext(disabled_pass=…)", disabled_pass or ())
+        self.required_pass = check_names("PassContext(required_pass=…)", required_pass)
+        self.disabled_pass = check_names("PassContext(disabled_pass=…)", disabled_pass)
         for name in self.required_pass:
             if name in self.disabled_pass:
                 raise GraphError("PassContext(…)", f"{name} is both required and disabled")
+        if config is not None and not isinstance(config, Mapping):
+            kind = type(config).__name__
+            raise GraphError("PassContext(config=…)", f"it is a {kind}", "pass a dict")
         self.config: Mapping[str, Any] = MappingProxyType(dict(config or {}))
         check_config(self.config)
-        self.instruments = tuple([_adapted(each) for each in instruments or ()])
+        given = items_of(() if instruments is None else instruments)
+        if given is None:
+            kind = type(instruments).__name__
+            raise GraphError("PassContext(instruments=…)", f"it is a {kind}", "pass a list")
+        self.instruments = tuple([_adapted(each) for each in given])
 
     @staticmethod
     def current() -> PassContext:

@@ -86,6 +86,8 @@ def _info(name: str, facts: dict[str, Any]) -> PassInfo:
                 f"pass {name}", f"there is no fact {key!r}", f"it has {', '.join(known)}"
             )
     given: dict[str, Any] = {"name": name}
+    if not isinstance(facts.get("name", name), str):
+        raise GraphError("a pass", f"its name is a {type(facts.get('name', name)).__name__}")
     for key, value in facts.items():
         if value is not None:
             given[key] = _names(name, key, value) if key in _LISTS else value

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from loopnest.graph.errors import GraphError
+from loopnest.graph.node import items_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +83,19 @@ def note_name(name: str) -> None:
     _NAMES.setdefault(name)
 
 
-def check_names(subject: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Return names if there is a pass of each.
+def check_names(subject: str, names: Iterable[str] | None) -> tuple[str, ...]:
+    """Return names if there is a pass of each; none for None.
 
     Raises:
         GraphError: there is none of one.
     """
     if isinstance(names, str):
         raise GraphError(subject, f"{names!r} is a string", f"write [{names!r}]")
-    found = tuple(names)
+    found = () if names is None else items_of(names)
+    if found is None:
+        raise GraphError(subject, f"the names are a {type(names).__name__}", "pass a list")
     for name in found:
-        if name not in _NAMES:
+        if not isinstance(name, str) or name not in _NAMES:
             raise GraphError(subject, f"there is no pass {name}", _close(name, _NAMES))
     return found
 
@@ -103,6 +106,9 @@ def catalogue(name: str, factory: Callable[[], HasInfo], override: bool) -> None
     Raises:
         GraphError: there is one of that name and `override` is False.
     """
+    if not isinstance(name, str):
+        kind = type(name).__name__
+        raise GraphError("register_pass(…)", f"the name is a {kind}", "pass a string")
     if name in _FACTORIES and not override:
         raise GraphError(
             f"register_pass({name!r})",

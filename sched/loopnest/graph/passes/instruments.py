@@ -19,6 +19,7 @@ from loopnest.graph.node import describe
 from loopnest.graph.passes.context import PassInstrument
 from loopnest.graph.passes.info import PassInfo
 from loopnest.graph.passes.module import Unit, graphs_of
+from loopnest.graph.registry import short
 from loopnest.graph.wellformed import check
 
 Feeds: TypeAlias = Callable[[Graph, np.random.Generator], Mapping[str, object]]
@@ -116,6 +117,10 @@ class SameValues(PassInstrument):
     def __init__(
         self, seed: int = 0, tolerance: float | None = None, feeds: Feeds | None = None
     ) -> None:
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise GraphError(f"SameValues(seed={short(seed)})", "it is no integer >= 0")
+        if tolerance is not None and not isinstance(tolerance, (int, float)):
+            raise GraphError(f"SameValues(tolerance={short(tolerance)})", "it is no number")
         self.seed, self.tolerance = seed, tolerance
         self._feeds = feeds or random_feeds
         self._random = np.random.default_rng(seed)

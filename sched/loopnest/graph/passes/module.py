@@ -8,6 +8,7 @@ from typing import TypeAlias
 from loopnest.graph.errors import GraphError
 from loopnest.graph.graph import Graph
 from loopnest.graph.node import items_of
+from loopnest.graph.registry import short
 
 
 class Module:
@@ -43,10 +44,10 @@ class Module:
 
     def __getitem__(self, name: str) -> Graph:
         for graph in self.graphs:
-            if graph.name == name:
+            if isinstance(name, str) and graph.name == name:
                 return graph
         have = ", ".join(graph.name for graph in self.graphs) or "none"
-        raise GraphError(f"Module[{name!r}]", "there is no such graph", f"it has: {have}")
+        raise GraphError(f"Module[{short(name)}]", "there is no such graph", f"it has: {have}")
 
     def __iter__(self) -> Iterator[Graph]:
         return iter(self.graphs)

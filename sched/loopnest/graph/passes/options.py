@@ -32,6 +32,9 @@ def register_option(
         kind: the type that a value must have; that of `default` unless that is None.
         doc: what it does.
     """
+    if not isinstance(key, str):
+        kind_of = type(key).__name__
+        raise GraphError("register_option(…)", f"the key is a {kind_of}", "write 'Pass.option'")
     if kind is None:
         kind = object if default is None else type(default)
     _OPTIONS[key] = Option(key, default, kind, doc)
