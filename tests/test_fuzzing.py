@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
 
 import loopnest as ln
 from fuzzing import Case, Failure, Session, check, expect
-from fuzzing.judge import compare, refusal_of, require_order
+from fuzzing.fusions import FusionWriter, choose_sizes
+from fuzzing.judge import (
+    TARGETS,
+    blind_outputs,
+    compare,
+    compiled,
+    refusal_of,
+    require_order,
+    run,
+)
 from fuzzing.program import primitive_of
 from fuzzing.shrink import Shrinker
 from fuzzing.snapshot import Snapshot
+from loopnest import dtypes, kir
+from loopnest.expr import ONE, Const, Op
+from loopnest.kernel import Kernel
+from loopnest.kir import map_body
+from loopnest.simplify import Simplifier
 
 # Comparison
 
@@ -157,3 +172,95 @@ def test_script_of_a_case_runs(tmp_path: object) -> None:
     assert "with judged(f):" in lines
     exec(compile("\n".join(lines), "case", "exec"), {})
     assert replace(case, schedule=()).script() != case.script()
+
+
+# Wrong kernels: the inputs must show what is wrong
+
+
+def zeros(node: kir.Stmt, outputs: frozenset[str]) -> kir.Stmt | None:
+    """Every result is 0."""
+    if not isinstance(node, kir.Store) or node.storage.name not in outputs:
+        return node
+    return replace(node, value=Const(0, node.storage.dtype))
+
+
+def stale(node: kir.Stmt, outputs: frozenset[str]) -> kir.Stmt | None:
+    """Nothing is stored to the outputs: they keep what was there."""
+    wanted = isinstance(node, kir.Store) and node.storage.name in outputs
+    return None if wanted else node
+
+
+def dropped(node: kir.Stmt, outputs: frozenset[str]) -> kir.Stmt | None:
+    """The loops over tiles of an output stop one tile early."""
+    if not isinstance(node, kir.Loop) or not node.axis.startswith("y.i0"):
+        return node
+    inside = Op("lt", (node.var, Simplifier().sub(node.var.extent, ONE)), dtypes.bool_)
+    return replace(node, body=(kir.If(inside, node.body),))
+
+
+def uninitialised(node: kir.Stmt, outputs: frozenset[str]) -> kir.Stmt | None:
+    """Reductions continue what their memory held before."""
+    return None if isinstance(node, kir.Store) and node.role == "init" else node
+
+
+def with_all(f: ln.Fusion) -> tuple[ln.TensorView, ...]:
+    """Return the outputs of a fusion of the kinds of math that random fusions have."""
+    x = f.input("x", ("N", "M"), ln.float32)
+    return (ln.sum(ln.tanh(x), 1), ln.max(x, 1), ln.var(x, 1) + 1.0, ln.mean(x * x, 1))
+
+
+def of(build: Callable[[ln.Fusion], ln.TensorView]) -> ln.Fusion:
+    with ln.Fusion() as f:
+        f.output(build(f), "y")
+    return f
+
+
+MATH_OF_KINDS: Sequence[Callable[[ln.Fusion], ln.TensorView]] = (
+    lambda f: ln.exp(f.input("x", ("N",), ln.float32)),
+    lambda f: f.input("x", ("N",), ln.float16) * 2.0,
+    lambda f: f.input("x", ("N", "M"), ln.int32) + 1,
+    lambda f: ln.permute(f.input("x", ("N", "M"), ln.float64), (1, 0)),
+    *[lambda f, n=n: with_all(f)[n] for n in range(4)],
+)
+
+
+@pytest.mark.skipif("c" not in TARGETS, reason="no C compiler")
+@pytest.mark.parametrize("math", MATH_OF_KINDS)
+@pytest.mark.parametrize("wrong", [zeros, stale, dropped, uninitialised])
+def test_wrong_kernels_are_seen(
+    math: Callable[[ln.Fusion], ln.TensorView],
+    wrong: Callable[[kir.Stmt, frozenset[str]], kir.Stmt | None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At each of the sizes that are run, with exact, rounded and special values."""
+    f = of(math)
+    sizes = [s for s in choose_sizes(f, Random(1)) if all(s.values())]
+    expected = [expect(f, s, data) for data, s in enumerate(sizes)]
+    y = f["y"]
+    y.split(0, 4)
+    y.axis(1).parallelize(ln.ParallelType.unroll)
+    kernel = ln.lower(f)
+    assert len(expected) > 2
+    check(f, expected)
+    monkeypatch.delenv("LOOPNEST_VERIFY", raising=False)
+    if wrong is uninitialised and not any(t.definition and t.definition.reducer for t in f.tensors):
+        return
+    changed = map_body(kernel.program.body, lambda node: wrong(node, frozenset({"y"})))
+    program = kernel.program.with_body(changed)
+    function = compiled(Kernel(replace(kernel._lowered, program=program, scalar=None)), "c")
+    for one in expected:
+        with pytest.raises(Failure, match=r"^result: y"):
+            run(function, one, "c")
+
+
+def test_random_inputs_tell_results_from_zeros() -> None:
+    """But for the few outputs that are 0 by their math."""
+    found = []
+    for number in range(60):
+        session = Session(f"case_{number}")
+        rng = Random(f"zeros/{number}")
+        FusionWriter(session, rng).write()
+        sizes = choose_sizes(session.fusion, rng)
+        expected = [expect(session.fusion, s, number + n) for n, s in enumerate(sizes)]
+        found += blind_outputs(expected)
+    assert len(found) < 6, found

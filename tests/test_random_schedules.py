@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from fuzzing.cuda_text import has_nvrtc
 from fuzzing.engine import Engine, lowered_or_serial
 from fuzzing.fusions import FusionWriter, choose_sizes
 from fuzzing.judge import check_oracle, compiled, expect, run
@@ -27,8 +28,12 @@ TARGETS = ("interpret", "c") if find_compiler() is not None else ("interpret",)
 
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_random_schedules(batch: int) -> None:
-    """Judge a batch of cases, whose C kernels are compiled in one translation unit."""
-    outcomes = Engine(SEED, TARGETS).judge(range(batch * BATCH, (batch + 1) * BATCH))
+    """Judge a batch of cases, whose C kernels are compiled in one translation unit.
+
+    So is the CUDA text of every other batch, where NVRTC is installed.
+    """
+    texts = ("nvrtc",) if batch % 2 == 0 and has_nvrtc() else ()
+    outcomes = Engine(SEED, (*TARGETS, *texts)).judge(range(batch * BATCH, (batch + 1) * BATCH))
     for outcome in outcomes:
         if outcome.failure is not None:
             script = outcome.case.script(outcome.refused, str(outcome.failure))

@@ -8,11 +8,15 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+import loopnest as ln
+from fuzzing.cuda_text import NO_CUDA, failures_of
 from fuzzing.failures import Failure
 from fuzzing.fusions import FusionWriter, choose_sizes
+from fuzzing.garbage import garbage
 from fuzzing.judge import (
     TARGETS,
     Expected,
+    blind_outputs,
     check_oracle,
     compiled,
     expect,
@@ -28,6 +32,8 @@ from fuzzing.schedules import ScheduleWriter
 from loopnest.kernel import Kernel, compile_many
 
 SCHEDULES_A_FUSION = 4
+MOVED, MOST_MOVED = 0.75, 6
+"""How often tensors are moved to memory that CUDA can have, and how many."""
 
 SERIAL = (
     "[t.parallelize({n: ln.ParallelType.serial for n in range(t.ndim)}) "
@@ -58,6 +64,8 @@ class Outcome:
         lowered: whether there is a kernel in the end.
         proof: for what it was proved: "all sizes", "named sizes", or "" where nothing was.
         runs: how many launches were judged.
+        cuda: whether there is CUDA text of the kernel.
+        blind: outputs that are 0 at all sizes, so that zeros would pass for them.
     """
 
     number: int
@@ -69,6 +77,8 @@ class Outcome:
     lowered: bool = False
     proof: str = ""
     runs: int = 0
+    cuda: bool = False
+    blind: int = 0
 
 
 @dataclass
@@ -95,6 +105,8 @@ class Engine:
     def judge(self, numbers: Iterable[int]) -> list[Outcome]:
         """Judge cases; their C kernels are compiled in one translation unit."""
         jobs = [self._job(number) for number in numbers]
+        if "nvrtc" in self.targets:
+            self._compile_texts([job for job in jobs if job.outcome.cuda])
         waiting = [job for job in jobs if job.kernel is not None and job.outcome.failure is None]
         if "c" in self.targets and waiting:
             for job, function in zip(waiting, _together(waiting), strict=True):
@@ -121,6 +133,7 @@ class Engine:
     def _prepare(self, job: _Job) -> None:
         outcome, session = job.outcome, job.session
         job.expected = self._math(outcome.number, session)
+        outcome.blind = len(blind_outputs(job.expected))
         rng = Random(f"{self.seed}/schedule/{outcome.number}")
 
         def report(primitive: str, verdict: str) -> None:
@@ -131,9 +144,9 @@ class Engine:
         found, outcome.refusals = lowered_or_serial(session)
         if isinstance(found, str):
             return
-        job.kernel, outcome.lowered = found, True
-        if "nvrtc" in self.targets:
-            require_ptx(found)
+        if rng.random() < MOVED:
+            found = moved_to_memory(session, found, rng)
+        job.kernel, outcome.lowered, outcome.cuda = found, True, _no_cuda(found) is None
         if "verify" in self.targets:
             outcome.proof = require_proof(found)
         for target in targets_of(found, self.targets):
@@ -157,6 +170,12 @@ class Engine:
         self._known = {key: (lines, expected, Case("", lines, (), sizes))}
         return expected
 
+    def _compile_texts(self, jobs: Sequence[_Job]) -> None:
+        """Compile the CUDA text of kernels, in one program."""
+        found = failures_of([job.kernel for job in jobs if job.kernel is not None])
+        for job, failure in zip(jobs, found, strict=True):
+            job.outcome.failure = job.outcome.failure or failure
+
     def _run(self, job: _Job, function: Any, target: str) -> None:
         if isinstance(function, Failure):
             job.outcome.failure = function
@@ -167,6 +186,35 @@ class Engine:
                     job.outcome.runs += 1
         except Failure as failure:
             job.outcome.failure = failure
+
+
+def moved_to_memory(session: Session, kernel: Kernel, rng: Random) -> Kernel:
+    """Return a kernel that has CUDA text, if moving tensors to memory is all that it takes.
+
+    Most schedules leave a tensor of symbolic size in LOCAL memory, which C can have and CUDA
+    cannot; in SHARED or GLOBAL memory it is a stage between others.
+    """
+    for _ in range(MOST_MOVED):
+        name = _no_cuda(kernel)
+        found = [n for n in session.tensors if name and session.tensor(n).name == name]
+        if not found:
+            break
+        session.attempt(f"{found[0]}.memory = ln.{rng.choice(['SHARED', 'GLOBAL'])}")
+        now = lowered(session.fusion)
+        if isinstance(now, str):
+            session.attempt(f"{found[0]}.memory = ln.LOCAL")
+            break
+        kernel = now
+    return kernel
+
+
+def _no_cuda(kernel: Kernel) -> str | None:
+    """Return the name of a tensor for which a kernel has no CUDA text; None where it has one."""
+    try:
+        kernel.cuda()
+    except ln.LoweringError as error:
+        return str(error.subject) if NO_CUDA.search(str(error)) else None
+    return None
 
 
 def lowered_or_serial(session: Session) -> tuple[Kernel | str, tuple[str, ...]]:
@@ -191,7 +239,8 @@ def _together(jobs: Sequence[_Job]) -> list[Any]:
     """Return the C function of each job, or the Failure that its compilation is."""
     kernels = [job.kernel for job in jobs if job.kernel is not None]
     try:
-        return list(compile_many(kernels, "c", optimize=1))
+        with garbage():
+            return list(compile_many(kernels, "c", optimize=1))
     except Exception:  # one of them is to blame: find it
         result: list[Any] = []
         for kernel in kernels:

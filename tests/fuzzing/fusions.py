@@ -31,6 +31,7 @@ _ARITHMETIC = ("add", "add", "sub", "sub", "mul", "mul", "maximum", "minimum")
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _REDUCTIONS = ("sum", "sum", "sum", "max", "max", "min", "mean", "mean", "prod", "any", "all")
 _SYMBOLS = "NMK"
+_STATIC = (1, 2, 3, 4, 5, 7, 8, 11, 13, 16)
 _FLAVOURS = {
     "any": (),
     "broadcasts": ("_binary", "_broadcast", "_expand", "_permute"),
@@ -60,8 +61,8 @@ class FusionWriter:
         rng = self.rng
         if not self.dims:
             symbols = list(_SYMBOLS[: rng.choice([1, 2, 2, 2, 3])])
-            static = rng.sample([1, 2, 3, 4, 5, 8, 16], rng.choice([0, 1, 2]))
-            self.dims = [*symbols, *symbols, *static]
+            static = rng.sample(_STATIC, rng.choice([0, 1, 2]))
+            self.dims = [*symbols, *symbols, *static, *([0] if rng.random() < 0.03 else [])]
         for number in range(rng.choice([1, 1, 2, 2, 3])):
             self._input(number)
         if rng.random() < 0.25:
@@ -162,12 +163,16 @@ class FusionWriter:
         name = self._pick()
         if name is None:
             return
-        pair = [name, self._mate(name)]
+        mate = self._mate(name)
+        if mate == name:  # x - x is 0 whatever is wrong; x + x is enough of it
+            mate = self._mate(name)
+        pair = [name, mate]
         self.rng.shuffle(pair)
         a, b = pair
         chance = self.rng.random()
         if chance < 0.8:
-            self._define(f"ln.{self.rng.choice(_ARITHMETIC)}({a}, {b})")
+            op = self.rng.choice(_ARITHMETIC)
+            self._define(f"ln.{'add' if a == b and op == 'sub' else op}({a}, {b})")
         elif chance < 0.86:
             self._define(f"{a} / {b}")
         elif chance < 0.9:
@@ -327,7 +332,8 @@ class FusionWriter:
         rng, session = self.rng, self.session
         ends = self._tensors(lambda t: not t.is_input and not t.consumers)
         inner = self._tensors(lambda t: not t.is_input and bool(t.consumers))
-        chosen = [n for n in ends if rng.random() < 0.9]
+        several = {n for n in ends if len(session.tensor(n).siblings) > 1}
+        chosen = [n for n in ends if rng.random() < (0.5 if n in several else 0.9)]
         chosen += [n for n in inner if rng.random() < 0.1]
         chosen = chosen or ends[-1:] or session.tensors[-1:]
         if rng.random() < 0.02:
@@ -377,7 +383,7 @@ def _broadcasts(a: ln.TensorView, b: ln.TensorView) -> bool:
 
 # Sizes
 
-_DIVISIBLE, _RAGGED, _LARGER = (4, 8, 16), (2, 3, 5, 7, 9, 11, 13), (17, 24, 33)
+_DIVISIBLE, _RAGGED, _LARGER = (4, 8, 16), (2, 3, 5, 7, 9, 11, 13), (17, 19, 24, 33)
 _MOST = 2500
 """The most points that one tensor may be computed at."""
 

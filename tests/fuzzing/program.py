@@ -45,12 +45,18 @@ class Case:
     def with_lines(self, math: Sequence[str], schedule: Sequence[str]) -> Case:
         return replace(self, math=tuple(math), schedule=tuple(schedule))
 
-    def script(self, refused: Sequence[str] = (), title: str = "") -> str:
+    def script(
+        self, refused: Sequence[str] = (), title: str = "", targets: Sequence[str] = ()
+    ) -> str:
         """Return a script that runs this case; it raises `Failure` where loopnest fails.
 
-        `refused` are the schedule lines that are wrapped in `judged`, which lets a ScheduleError
-        pass after a check that nothing has changed.
+        Args:
+            refused: the schedule lines that are wrapped in `judged`, which lets a ScheduleError
+                pass after a check that nothing has changed.
+            title: what the script says of itself.
+            targets: what it is judged on, where that is not all that runs.
         """
+        extra = f", {tuple(targets)!r}" if targets else ""
         sizes = ", ".join(str(s) for s in self.sizes)
         lines = [
             f'"""{title or self.name}',
@@ -72,7 +78,7 @@ class Case:
         ]
         for line in self.schedule:
             lines.extend(["with judged(f):", f"    {line}"] if line in refused else [line])
-        return "\n".join([*lines, "", "print(f)", "check(f, expected)", ""])
+        return "\n".join([*lines, "", "print(f)", f"check(f, expected{extra})", ""])
 
 
 class Session:

@@ -5,7 +5,8 @@ transforms one tensor, carries that to others, inlines, and binds loops at last,
 "place" mostly moves tensors into each other's loops; "reduce" works on reductions; "threads" gives
 all tensors the tiled loops of one and binds these to grid, block and lanes; "blocks" lets values
 cross threads: shared memory, and reductions over the threads of a block and over blocks; "copies"
-gives reductions tiles of what they read.
+gives reductions tiles of what they read; "stages" factors one reduction again and again, each stage
+in a memory of its own; "lanes" has vectors inside of unswitch and unroll loops.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from fuzzing.program import Session
 Report = Callable[[str, str], None]
 
 _STYLES = ["free", "free", "tile", "tile", "place", "place", "reduce"]
-_STYLES += ["threads"] * 3 + ["blocks"] * 4 + ["copies"] * 2
-_FACTORS = ["1", "2", "2", "3", "4", "4", "5", "8", "16"]
+_STYLES += ["threads"] * 3 + ["blocks"] * 4 + ["copies"] * 2 + ["stages"] * 3 + ["lanes"] * 2
+_FACTORS = ["1", "2", "2", "3", "4", "4", "5", "7", "8", "16"]
 _BAD_FACTORS = ["0", "-1", '"Q"', "2.5", "True", "None"]
 _THREADS = ["grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"]
+_MEMORIES = ["SHARED", "SHARED", "GLOBAL", "GLOBAL", "LOCAL"]
 _LOOPS = ["unroll", "unroll", "unswitch", "cpu_parallel", "serial"]
 
 
@@ -50,6 +52,7 @@ class ScheduleWriter:
         calls = {
             "free": self._free, "tile": self._tile, "place": self._place, "reduce": self._reduce,
             "threads": self._threads, "blocks": self._blocks, "copies": self._copies,
+            "stages": self._stages, "lanes": self._lanes,
         }[self.style]  # fmt: skip
         for line in calls():
             self._attempt(line)
@@ -225,6 +228,8 @@ class ScheduleWriter:
             if rng.random() < 0.4:
                 yield f"{name}.memory = ln.SHARED"
             if rng.random() < 0.3:
+                yield from self._rotated(name)
+            if rng.random() < 0.3:
                 yield self._transform(name)
             if rng.random() < 0.3:
                 yield from self._bind_apart(name)
@@ -232,6 +237,93 @@ class ScheduleWriter:
             yield from self._bind(ref)
         if rng.random() < 0.6:
             yield self._most()
+
+    def _rotated(self, name: str) -> Iterator[str]:
+        """Yield a circular buffer, and perhaps another memory for it."""
+        yield f"{name}.circular_buffer({self.rng.choice([2, 2, 3, 4])})"
+        if self.rng.random() < 0.3:
+            yield f"{name}.memory = ln.{self.rng.choice(_MEMORIES)}"
+
+    def _stages(self) -> Iterator[str]:
+        """Yield calls that factor a reduction two or three times, and place what it goes through.
+
+        A stage is a part of a part: its extents are what splits that do not divide leave.
+        """
+        stages: list[str] = []
+        yield from self._factored_again(stages)
+        yield from self._placed(stages)
+        if self.rng.random() < 0.3:
+            yield self._cache()
+        if self.rng.random() < 0.3:
+            yield self._most()
+        for made in self._some(stages):
+            yield from self._bind_apart(made)
+
+    def _factored_again(self, stages: list[str]) -> Iterator[str]:
+        """Yield rfactors of one reduction, mostly of the one before; add them to `stages`."""
+        rng = self.rng
+        name = self._reduction()
+        for _ in range(rng.choice([1, 2, 2, 3])):
+            for place in self._reduced(name)[-2:]:
+                if rng.random() < 0.7:
+                    outer = ", inner=False" if rng.random() < 0.2 else ""
+                    yield f"{name}.split({place}, {self._factor()}{outer})"
+            if rng.random() < 0.25:
+                yield self._transform(name)
+            call = self._rfactor(name)
+            yield call
+            made = call.partition(" = ")[0]
+            if made not in self.session.tensors:
+                return
+            stages.append(made)
+            if rng.random() < 0.8:
+                name = made
+
+    def _placed(self, stages: list[str]) -> Iterator[str]:
+        """Yield calls that give stages memory, loops of their own, and places in other loops."""
+        rng = self.rng
+        for made in stages:
+            if rng.random() < 0.75:
+                yield f"{made}.memory = ln.{rng.choice(_MEMORIES)}"
+            if rng.random() < 0.3:
+                yield self._transform(made)
+        for made in self._some(stages):
+            below = self._below(made)
+            if below:
+                target = rng.choice(below)
+                yield f"{made}.compute_at({target}, {self._position(target)})"
+
+    def _some(self, names: list[str]) -> list[str]:
+        return self.rng.sample(names, self.rng.randint(0, len(names)))
+
+    def _reduced(self, name: str) -> list[int]:
+        """Return the places of the leaf axes that a tensor reduces."""
+        return [n for n, axis in enumerate(self._of(name).leaf_domain) if axis.is_reduction]
+
+    def _lanes(self) -> Iterator[str]:
+        """Yield calls that put vectors inside of loops whose bodies are doubled or unrolled."""
+        rng = self.rng
+        ref = self._output()
+        if rng.random() < 0.3:
+            yield self._cache()
+        yield f"{ref}.split(-1, {rng.choice([2, 4, 4, 8])})"
+        for _ in range(rng.randint(1, 2)):
+            if self._of(ref).ndim > 1:
+                yield f"{ref}.split({rng.randrange(self._of(ref).ndim - 1)}, {self._factor()})"
+        yield f"ln.propagate({ref})"
+        yield "f.inline_most()" if rng.random() < 0.7 else self._compute_at()
+        count = self._of(ref).ndim
+        free = ["grid_x", "block_x"] if rng.random() < 0.5 else []
+        for axis in range(count - 1):
+            chance = rng.random()
+            if free and chance < 0.4:
+                yield f"{ref}.axis({axis}).parallelize(ln.ParallelType.{free.pop(0)})"
+            elif chance < 0.8:
+                kind = rng.choice(["unswitch", "unswitch", "unroll"])
+                yield f"{ref}.axis({axis}).parallelize(ln.ParallelType.{kind})"
+        yield f"{ref}.axis(-1).parallelize(ln.ParallelType.vectorize)"
+        if rng.random() < 0.8:
+            yield f"ln.parallelize_like({ref})"
 
     # Choices
 
@@ -293,7 +385,7 @@ class ScheduleWriter:
         symbols = [s.name for s in self.session.fusion.symbols]
         if rng.random() < 0.02:
             return rng.choice(_BAD_FACTORS)
-        if symbols and rng.random() < 0.08:
+        if symbols and rng.random() < (0.2 if self.style == "stages" else 0.1):
             return f'"{rng.choice(symbols)}"'
         return rng.choice(_FACTORS)
 

@@ -31,7 +31,9 @@ class Shrinker:
     ) -> None:
         self.case, self.failure, self.budget = case, failure, budget
         target = failure.where.rpartition(" ")[2]
-        targets = (target,) if target in ("c", "nvrtc") else ("interpret",)
+        targets = {"c": ("c",), "nvrtc": ("nvrtc",), "ln.verify": ("verify",)}.get(
+            target, ("interpret",)
+        )
         self.judge = judge or (lambda c: judge_case(c, targets)[0])
 
     def run(self) -> tuple[Case, Failure]:
