@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -31,15 +33,16 @@ TARGETS = {
     "both": ("interpret", "c"),
     "interpret": ("interpret",),
     "c": ("c",),
-    "nvrtc": ("interpret", "nvrtc"),
+    "nvrtc": ("nvrtc",),
+    "all": ("interpret", "c", "nvrtc"),
 }
 
 HELP = """Write random fusions and random schedules, and judge what loopnest makes of them.
 
 Case NUMBER of a seed is always the same fusion and schedule. Each schedule call must succeed, or
 raise ScheduleError and change nothing; the lowering must succeed, or give a good reason; results
-must be those of ln.evaluate, within ln.error_bound, at divisible, ragged and empty sizes. With
---target nvrtc CUDA text is compiled too, for sm_90.
+must be those of ln.evaluate, within ln.error_bound, at divisible, ragged and empty sizes, in memory
+that is full of NaN before. With --target nvrtc or all, CUDA text is compiled, for compute_90.
 
 A failing case is written to --out as a script that runs alone:
 
@@ -48,6 +51,13 @@ A failing case is written to --out as a script that runs alone:
     tools/run python build/fuzz/case_17.py
 
 With --verify each kernel is proved too: one that is refuted has failed, however it runs.
+
+Each verdict is written to --out/SEED.jsonl as it comes. With --resume the cases that stand there,
+judged on the same targets, are not judged again, but counted; parts of one range may so be run one
+after another, or on several machines whose files are put together:
+
+\b
+    tools/run python tools/fuzz.py --seed 5 --count 20000 --jobs 8 --target all --verify --resume
 
 With --shrink its lines are dropped and simplified first, as long as it fails in the same way; of
 several failures of one kind only the first is shrunk. Numbers as arguments judge just these cases:
@@ -63,7 +73,9 @@ class Tally:
 
     cases: int = 0
     lowered: int = 0
+    cuda: int = 0
     runs: int = 0
+    blind: int = 0
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
     proofs: Counter[str] = field(default_factory=Counter)
@@ -73,6 +85,8 @@ class Tally:
         self.cases += 1
         self.runs += outcome.runs
         self.lowered += outcome.lowered
+        self.cuda += outcome.cuda
+        self.blind += outcome.blind
         if outcome.lowered:
             self.proofs[outcome.proof] += 1
         self.calls.update(outcome.calls)
@@ -90,7 +104,13 @@ class Tally:
 @click.option("--count", default=1000, show_default=True, help="How many cases to judge.")
 @click.option("--start", default=0, show_default=True, help="The number of the first case.")
 @click.option("--seed", default=0, show_default=True, help="Decides all cases, with their numbers.")
-@click.option("--jobs", default=1, show_default=True, help="Worker processes.")
+@click.option(
+    "--jobs",
+    default=len(os.sched_getaffinity(0)),
+    help="Worker processes.",
+    show_default="the cores",
+)
+@click.option("--resume/--no-resume", help="Do not judge again what was judged before.")
 @click.option("--target", type=click.Choice(list(TARGETS)), default="both", show_default=True)
 @click.option("--verify/--no-verify", help="Prove each kernel, beside running it.")
 @click.option("--shrink/--no-shrink", help="Make failing cases small.")
@@ -98,12 +118,17 @@ class Tally:
               show_default=True, help="The folder for failing cases.")  # fmt: skip
 def main(
     numbers: tuple[int, ...], count: int, start: int, seed: int, jobs: int, target: str,
-    verify: bool, shrink: bool, out: Path,
+    verify: bool, shrink: bool, resume: bool, out: Path,
 ) -> None:  # fmt: skip
     console = Console()
     tally = Tally()
     targets = (*TARGETS[target], *(["verify"] if verify else []))
     wanted = list(numbers) or list(range(start, start + count))
+    journal = Journal(out / f"{seed}.jsonl", targets)
+    known = journal.read() if resume else {}
+    for outcome in (known[n] for n in wanted if n in known):
+        tally.add(outcome)
+    wanted = [n for n in wanted if n not in known]
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     )  # fmt: skip
@@ -111,6 +136,7 @@ def main(
         task = progress.add_task("judging", total=len(wanted))
         for outcome in outcomes(wanted, seed, targets, jobs):
             tally.add(outcome)
+            journal.write(outcome)
             if outcome.failure is not None:
                 save(outcome, out, outcome.case, outcome.failure)
             progress.update(task, advance=1, description=f"judging, {tally.failed} failed")
@@ -118,6 +144,56 @@ def main(
         shrink_firsts(tally, out, targets, console)
     report(tally, out, console)
     raise SystemExit(1 if tally.failures else 0)
+
+
+class Journal:
+    """The verdicts on one seed, a line of JSON each.
+
+    Args:
+        path: the file.
+        targets: what cases are judged on; those of other targets are passed over.
+    """
+
+    def __init__(self, path: Path, targets: Sequence[str]) -> None:
+        self.path, self.targets = path, list(targets)
+
+    def write(self, outcome: Outcome) -> None:
+        """Add a verdict."""
+        failure = outcome.failure
+        row = {
+            "number": outcome.number, "targets": self.targets, "case": asdict(outcome.case),
+            "refused": outcome.refused, "refusals": outcome.refusals, "lowered": outcome.lowered,
+            "proof": outcome.proof, "runs": outcome.runs, "cuda": outcome.cuda,
+            "blind": outcome.blind, "calls": [[*key, n] for key, n in outcome.calls.items()],
+            "failure": failure and [failure.kind, failure.what, failure.line, failure.where],
+        }  # fmt: skip
+        if failure is None:
+            del row["case"]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def read(self) -> dict[int, Outcome]:
+        """Return the verdicts so far, by number; a last line that was cut is passed over."""
+        found: dict[int, Outcome] = {}
+        for line in self.path.read_text("utf-8").splitlines() if self.path.exists() else ():
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            if row.pop("targets") == self.targets:
+                found[row["number"]] = self._outcome(row)
+        return found
+
+    def _outcome(self, row: dict[str, Any]) -> Outcome:
+        case = row.pop("case", None) or {
+            "name": f"case_{row['number']}", "math": (), "schedule": (), "sizes": ()
+        }  # fmt: skip
+        lists = {k: tuple(case[k]) for k in ("math", "schedule", "sizes")}
+        row["calls"] = Counter({(name, verdict): n for name, verdict, n in row["calls"]})
+        row["refused"], row["refusals"] = tuple(row["refused"]), tuple(row["refusals"])
+        row["failure"] = Failure(*row["failure"]) if row["failure"] else None
+        return Outcome(case=Case(**{**case, **lists}), **row)
 
 
 # Workers
@@ -189,12 +265,17 @@ def _lines_of(number: int, seed: int) -> Case:
 # Failures
 
 
+_ONLY = {"nvrtc": ("nvrtc",), "ln.verify": ("verify",)}
+"""Where a failure shows that does not show in a run."""
+
+
 def save(outcome: Outcome, out: Path, case: Case, failure: Failure) -> Path:
     """Write a failing case as a script; return its path."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{case.name}.py"
     refused = {*outcome.refused, failure.line}
-    path.write_text(case.script([line for line in case.schedule if line in refused], str(failure)))
+    called = [line for line in case.schedule if line in refused]
+    path.write_text(case.script(called, str(failure), _ONLY.get(failure.where, ())), "utf-8")
     return path
 
 
@@ -231,14 +312,16 @@ def report(tally: Tally, out: Path, console: Console) -> None:
     if tally.failures:
         failures = Table("failure", "cases", "first", title=f"failures, in {out}")
         for signature, found in sorted(tally.failures.items(), key=lambda item: -len(item[1])):
-            failures.add_row(signature, str(len(found)), str(found[0].number))
+            first = ", ".join(str(o.number) for o in found[:4])
+            failures.add_row(signature, str(len(found)), first)
         console.print(failures)
     if tally.proofs.keys() - {""}:
         whole, named, rest = (tally.proofs[scope] for scope in ("all sizes", "named sizes", ""))
         console.print(f"proved for all sizes {whole}, for sizes that are named {named}, not {rest}")
+    console.print(f"{tally.blind} outputs are 0 at all sizes, so that zeros would pass for them")
     console.print(
-        f"{tally.cases} schedules, {tally.lowered} lowered, {tally.runs} launches judged, "
-        f"{tally.failed} failed"
+        f"{tally.cases} schedules, {tally.lowered} lowered, {tally.cuda} with CUDA text, "
+        f"{tally.runs} launches judged, {tally.failed} failed"
     )
 
 
