@@ -94,11 +94,11 @@ def register_op(
     subject = f"register_op({short(name)})"
     if not isinstance(name, str) or not name.isidentifier():
         raise GraphError(subject, "the name is not an identifier")
+    if name in _OPS:
+        raise GraphError(subject, "there is such an op already", "choose a name")
     for role, function in (("infer", infer), ("evaluate", evaluate)):
         if not callable(function):
             raise GraphError(subject, f"{role} is a {type(function).__name__}", "pass a function")
-    if name in _OPS:
-        raise GraphError(subject, "there is such an op already", "choose a name")
     known = dict(params) if isinstance(params, Mapping) else dict.fromkeys(params, _REQUIRED)
     _OPS[name] = OpDef(name, infer, evaluate, arity, MappingProxyType(known))
     _ATTRIBUTES[name] = {}
