@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 
 import loopnest as ln
 from fuzzing import Case, Failure, Session, check, expect
+from fuzzing.engine import Outcome
 from fuzzing.fusions import FusionWriter, choose_sizes
 from fuzzing.judge import (
     TARGETS,
@@ -264,3 +267,25 @@ def test_random_inputs_tell_results_from_zeros() -> None:
         expected = [expect(session.fusion, s, number + n) for n, s in enumerate(sizes)]
         found += blind_outputs(expected)
     assert len(found) < 6, found
+
+
+def test_verdicts_that_were_written_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A last line that was cut is judged again, and so is what was judged on other targets."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "tools"))
+    journal = import_module("fuzz").Journal(tmp_path / "0.jsonl", ("interpret",))
+    case = Case("case_1", MATH, SCHEDULE, ({"N": 8, "M": 3},), data=9)
+    failed = Outcome(1, case, Failure("fault", "it failed", "", "there"), proof="all sizes")
+    failed.calls["split", "accepted"] += 2
+    passed = Outcome(2, Case("case_2", (), (), ()), refusals=("no common domain",), runs=3)
+    for outcome in (failed, passed):
+        journal.write(outcome)
+    with journal.path.open("a", encoding="utf-8") as file:
+        file.write('{"number": 3')
+    found = journal.read()
+    assert found.keys() == {1, 2}
+    assert found[2] == passed
+    assert replace(found[1], failure=None) == replace(failed, failure=None)
+    assert str(found[1].failure) == str(failed.failure)
+    assert import_module("fuzz").Journal(journal.path, ("c",)).read() == {}
