@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tracemalloc
 from collections.abc import Callable
 from random import Random
@@ -20,7 +19,7 @@ from fuzzing.judge import lowered
 from fuzzing.program import Session
 from kernels.layernorm import layernorm
 from kernels.softmax import softmax
-from loopnest import numeric
+from loopnest import blocks, numeric
 from loopnest.enclosure.accuracy import Arithmetic
 from loopnest.enclosure.intervals import Enclosure
 from loopnest.enclosure.ranges import RANGES
@@ -30,7 +29,6 @@ from loopnest.tolerance import compare
 from math_run import define
 
 Array = np.ndarray[Any, Any]
-MODULE = sys.modules[enclosures.__module__]  # its name in the package is the function's
 U = 2.0**-24
 
 
@@ -86,7 +84,7 @@ def all_math(x: ln.TensorView) -> tuple[ln.TensorView, ...]:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_values_are_those_of_evaluate(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the last bit, in blocks too."""
-    monkeypatch.setattr(MODULE, "_BLOCK", 16)
+    monkeypatch.setattr(blocks, "BLOCK", 16)
     array = np.random.default_rng(0).uniform(-2, 2, (7, 9)).astype(dtype)
     f = define(all_math, array)
     values, tensors = ln.evaluate(f, array, tensors=True)
@@ -96,7 +94,7 @@ def test_values_are_those_of_evaluate(dtype: str, monkeypatch: pytest.MonkeyPatc
         enclosure, value = found[tensor.name], tensors[tensor.name]
         assert enclosure.value.astype(value.dtype).tobytes() == value.tobytes()
         assert enclosure.contains(enclosure.value).all(), tensor.name
-    monkeypatch.setattr(MODULE, "_BLOCK", 1 << 30)
+    monkeypatch.setattr(blocks, "BLOCK", 1 << 30)
     whole = enclosures(f, [array], {}, f.tensors)
     for name, enclosure in found.items():
         assert np.array_equal(enclosure.bound, whole[name].bound), name

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from loopnest.definition import Definition, Reducer
-from loopnest.domain import TensorDomain
+from loopnest.definition import Reducer
 from loopnest.dtypes import DType, float32
 from loopnest.enclosure.accuracy import STANDARD, Arithmetic
 from loopnest.enclosure.folds import fold
@@ -23,9 +21,6 @@ from loopnest.expr import Expr
 from loopnest.fusion import Fusion
 from loopnest.numeric import Values, held
 from loopnest.tensor import TensorView
-
-_BLOCK = 1 << 16
-"""How many points are evaluated at a time: their intermediate values stay in the cache."""
 
 
 @overload
@@ -80,9 +75,9 @@ def error_bound(
     if not isinstance(fusion, Fusion):
         raise LaunchError(f"error_bound({fusion!r})", "it is no Fusion", "pass the fusion itself")
     wanted = fusion.tensors if tensors else fusion.outputs
-    found = enclosures(fusion, arrays, scalars, wanted, Arithmetic(fast_math))
-    types = {tensor.name: tensor.dtype for tensor in wanted}
-    bounds = {name: enclosure.bound_in(types[name]) for name, enclosure in found.items()}
+    oracle = _Enclosures(Arithmetic(fast_math), fusion, arrays, scalars, "error_bound")
+    found = oracle.results(wanted, Enclosure.bound_in)
+    bounds = {tensor.name: bound for tensor, bound in found.items()}
     outputs = tuple([bounds[tensor.name] for tensor in fusion.outputs])
     result: Result = outputs[0] if len(outputs) == 1 else outputs
     return (result, bounds) if tensors else result
@@ -138,58 +133,8 @@ class _Enclosures(Oracle[Enclosure]):
     def defined(self, value: Enclosure, dtype: DType) -> Enclosure:
         return narrowed(value, dtype, self.arithmetic) if dtype.is_half else value
 
-    def computed(
-        self,
-        definition: Definition,
-        domain: TensorDomain,
-        shape: tuple[int, ...],
-        env: Mapping[Expr, Enclosure],
-    ) -> list[Enclosure]:
-        """Compute block by block, along axes that are not folded away."""
-        kept = [place for place, axis in enumerate(domain.root) if not axis.is_reduction]
-        blocks = list(_blocks(shape, kept)) if domain.rfactor == domain.root else [{}]
-        if len(blocks) == 1:
-            return super().computed(definition, domain, shape, env)
-        places = range(len(shape)) if definition.reducer is None else kept
-        results = [_Pieces([shape[place] for place in places]) for _ in definition.values]
-        for block in blocks:
-            part = {leaf: _cut(value, block) for leaf, value in env.items()}
-            size = tuple([_length(block, place, n) for place, n in enumerate(shape)])
-            where = tuple([block.get(place, slice(None)) for place in places])
-            found = super().computed(definition, domain, size, part)
-            for result, piece in zip(results, found, strict=True):
-                result.put(where, piece)
-        return [result.whole() for result in results]
-
-
-Block: TypeAlias = Mapping[int, slice]
-"""The part of a root domain between two coordinates along some axes."""
-
-
-def _blocks(shape: Sequence[int], kept: Sequence[int]) -> Iterator[Block]:
-    """Yield the blocks, along axes in `kept`, that `shape` is cut into: outer axes first."""
-    inner, ranges = int(np.prod(shape, dtype=np.int64)), []
-    for place in kept:
-        if inner <= _BLOCK:
-            break
-        inner //= max(shape[place], 1)
-        rows = max(1, _BLOCK // max(inner, 1))
-        starts = range(0, shape[place], rows)
-        ranges.append([(place, slice(n, min(n + rows, shape[place]))) for n in starts])
-    return (dict(block) for block in product(*ranges))
-
-
-def _length(block: Block, place: int, extent: int) -> int:
-    return block[place].stop - block[place].start if place in block else extent
-
-
-def _cut(value: Enclosure, block: Block) -> Enclosure:
-    """Return the part of an operand at a block; axes of extent 1 stay."""
-    sizes = value.value.shape
-    where = tuple(
-        [block[n] if n in block and size > 1 else slice(None) for n, size in enumerate(sizes)]
-    )
-    return value.viewed(lambda array: array[where])
+    def assembled(self, shape: tuple[int, ...]) -> _Pieces:
+        return _Pieces(shape)
 
 
 class _Pieces:

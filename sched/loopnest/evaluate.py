@@ -2,10 +2,15 @@
 
 It reads definitions only (templates, axis maps, reducers, and the transforms between root and
 rfactor domain), so a scheduled fusion, whose definitions were split and copied, evaluates as well.
+
+Memory is that of inputs and outputs, of reductions, and of blocks: a large pointwise tensor is not
+held but computed, block by block, where it is read. It is computed again for each reduction and
+output that reads it, which costs time only where more than a block is to compute.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -14,7 +19,9 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
+from loopnest import blocks
 from loopnest.arguments import ArraySpec, bind, size_value
+from loopnest.blocks import Arrays, Block, Pieces, Region, blocks_of, chunks_of, length
 from loopnest.definition import AxisMap, Definition, Reducer
 from loopnest.domain import IterDomain, TensorDomain, transforms_between
 from loopnest.dtypes import DType
@@ -73,13 +80,8 @@ def evaluate(
     """
     if not isinstance(fusion, Fusion):
         raise LaunchError(f"evaluate({fusion!r})", "it is no Fusion", "pass the fusion itself")
-    oracle = _Values(fusion, arrays, scalars)
-    found = oracle.run(fusion.tensors if tensors else fusion.outputs)
-    with np.errstate(all="ignore"):
-        results = {
-            tensor: np.array(value) if exact else stored(value, tensor.dtype)
-            for tensor, value in found.items()
-        }
+    wanted = fusion.tensors if tensors else fusion.outputs
+    results = _Values(fusion, arrays, scalars).results(wanted, _unrounded if exact else stored)
     outputs = tuple([results[tensor] for tensor in fusion.outputs])
     result: Result = outputs[0] if len(outputs) == 1 else outputs
     return (result, {t.name: results[t] for t in fusion.tensors}) if tensors else result
@@ -126,9 +128,13 @@ class Oracle(ABC, Generic[V]):
         for scalar in fusion.scalars:
             self.leaves[scalar] = self.given(np.asarray(bound.scalars[scalar.name]), scalar.dtype)
         self.values: dict[TensorView, V] = {}
+        self.arrays: dict[TensorView, Values] = {}
         for tensor, array in zip(fusion.inputs, arrays, strict=True):
             taken = self._taken(np.asarray(array), tensor)
-            self.values[tensor] = self.given(taken, tensor.dtype)
+            if taken.size > blocks.BLOCK:  # converted where it is read
+                self.arrays[tensor] = taken
+            else:
+                self.values[tensor] = self.given(taken, tensor.dtype)
         self.order = fusion.topological()
 
     # The arithmetic
@@ -153,30 +159,197 @@ class Oracle(ABC, Generic[V]):
     def defined(self, value: V, dtype: DType) -> V:
         """Return `value` as a tensor of `dtype` has it: rounded if it is a 16-bit tensor."""
 
+    @abstractmethod
+    def assembled(self, shape: tuple[int, ...]) -> Pieces[V]:
+        """Return what puts a value of extents `shape` together from blocks."""
+
     # The order of definitions
 
     def run(self, wanted: Sequence[TensorView]) -> dict[TensorView, V]:
         """Return the values of `wanted`; others are kept only while needed."""
-        needed = _producers_of(wanted)
-        order = [tensor for tensor in self.order if tensor in needed]
-        last = {producer: tensor for tensor in order for producer in tensor.producers}
-        with np.errstate(all="ignore"):
-            for tensor in order:
-                if tensor not in self.values:
-                    self._define(tensor)
-                for producer in tensor.producers:
-                    if last[producer] is tensor and producer not in wanted:
-                        del self.values[producer]
-        return {tensor: self.values[tensor] for tensor in wanted}
+        self._define_all(wanted, {})
+        return {tensor: self._read(tensor, None) for tensor in wanted}
 
-    def _define(self, tensor: TensorView) -> None:
-        """Evaluate the definition of `tensor`, for all its outputs."""
-        definition = tensor.definition
+    def results(
+        self, wanted: Sequence[TensorView], final: Callable[[V, DType], Values]
+    ) -> dict[TensorView, Values]:
+        """Return what `final` makes of the values of `wanted`, block by block where it can."""
+        needed = _producers_of(wanted)
+        ends = {} if len(needed) == len(set(wanted)) else dict.fromkeys(wanted, final)
+        made = self._define_all(wanted, ends)
+        with np.errstate(all="ignore"):
+            for tensor in wanted:
+                if tensor not in made:
+                    made[tensor] = final(self._read(tensor, None), tensor.dtype)
+        return made
+
+    def _define_all(
+        self, wanted: Sequence[TensorView], ends: Mapping[TensorView, Callable[[V, DType], Values]]
+    ) -> dict[TensorView, Values]:
+        """Evaluate all that `wanted` needs; return what `ends` make of the values of theirs.
+
+        Large pointwise tensors are computed anew, block by block, where they are read.
+        """
+        needed = _producers_of(wanted)
+        order = [t for t in self.order if t in needed and t.definition is not None]
+        self.inlined = {t for t in order if (t in ends or t not in wanted) and self._is_large(t)}
+        read = {producer for t in order for producer in t.producers}
+        stored_whole = read.difference(self.inlined)
+        stages = [t for t in order if t not in self.inlined or t in ends]
+        inner = {tensor: self._inlined_into(tensor) for tensor in stages}
+        last = {p: t for t in stages for u in (t, *inner[t]) for p in u.producers}
+        made: dict[TensorView, Values] = {}
+        with np.errstate(all="ignore"):
+            for tensor in stages:
+                if tensor not in self.values and tensor not in made:
+                    direct = {t: end for t, end in ends.items() if t not in stored_whole}
+                    self._define(tensor, inner[tensor], direct, made)
+                for producer in [p for p, t in last.items() if t is tensor]:
+                    if producer not in wanted:
+                        self.values.pop(producer, None)
+        return made
+
+    def _is_large(self, tensor: TensorView) -> bool:
+        """Whether a tensor is pointwise, and larger than a block."""
+        definition, domain = tensor.definition, tensor.domain
         assert definition is not None
-        env = self._operands(definition, tensor.domain)
-        parts = self.computed(definition, tensor.domain, self.shape(tensor.domain.root), env)
-        for output, part in zip(definition.outputs, parts, strict=True):
-            self.values[output] = self.defined(part, output.dtype)
+        if definition.reducer is not None or domain.rfactor != domain.root:
+            return False
+        return math.prod(self.shape(domain.root)) > blocks.BLOCK
+
+    def _inlined_into(self, tensor: TensorView) -> list[TensorView]:
+        """Return the tensors that are computed where `tensor` reads them, producers first."""
+        found: set[TensorView] = set()
+        stack = list(tensor.producers)
+        while stack:
+            producer = stack.pop()
+            if producer in self.inlined and producer not in found:
+                found.add(producer)
+                stack.extend(producer.producers)
+        return [t for t in self.order if t in found] if found else []
+
+    def _define(
+        self,
+        tensor: TensorView,
+        inner: Sequence[TensorView],
+        ends: Mapping[TensorView, Callable[[V, DType], Values]],
+        made: dict[TensorView, Values],
+    ) -> None:
+        """Evaluate the definition of `tensor`, for all its outputs, block by block."""
+        definition, domain = tensor.definition, tensor.domain
+        assert definition is not None
+        shape = self.shape(domain.root)
+        reduces = definition.reducer is not None
+        kept = [
+            place for place, axis in enumerate(domain.root)
+            if axis in domain.rfactor and not (reduces and axis.is_reduction)
+        ]  # fmt: skip
+        logical = [a for a in domain.rfactor if not (reduces and a.is_reduction)]
+        whole = self.shape(logical)
+        arrays = {t: Arrays(whole) for t in definition.outputs if t in ends}
+        pieces = {t: self.assembled(whole) for t in definition.outputs if t not in ends}
+        for block in blocks_of(shape, kept):
+            parts = self._block(definition, domain, shape, block, inner)
+            cut = {domain.root[place]: part for place, part in block.items()}
+            where = tuple([cut.get(axis, slice(None)) for axis in logical])
+            for output, part in zip(definition.outputs, parts, strict=True):
+                value = self.defined(part, output.dtype)
+                if output in ends:
+                    arrays[output].put(where, ends[output](value, output.dtype))
+                elif not block:  # all of it
+                    self.values[output] = value
+                else:
+                    pieces[output].put(where, value)
+        made.update({t: result.whole() for t, result in arrays.items()})
+        rest = {t: piece for t, piece in pieces.items() if t not in self.values}
+        self.values.update({t: piece.whole() for t, piece in rest.items()})
+
+    def _block(
+        self,
+        definition: Definition,
+        domain: TensorDomain,
+        shape: tuple[int, ...],
+        block: Block,
+        inner: Sequence[TensorView],
+    ) -> list[V]:
+        """Return what a definition gives on a block of its root domain."""
+        reducer = definition.reducer
+        chunks = [block]
+        if self.folds_in_parts and reducer is not None and domain.rfactor == domain.root:
+            chunks = list(chunks_of(shape, block, [a.is_reduction for a in domain.root]))
+        found = []
+        for chunk in chunks:
+            region = tuple([_bounds(chunk, place) for place in range(len(shape))])
+            local = self._locals(definition, region, inner)
+            env = self._operands(definition, domain, region, local)
+            size = tuple([length(chunk, place, n) for place, n in enumerate(shape)])
+            found.append(self.computed(definition, domain, size, env, chunk))
+        if len(found) == 1:
+            return found[0]
+        assert reducer is not None
+        return self.folded(reducer, [self.stacked(parts) for parts in zip(*found, strict=True)])
+
+    folds_in_parts = False
+    """Whether a reduction may fold parts of its elements, and then these."""
+
+    def stacked(self, parts: Sequence[V]) -> V:
+        """Return values as one, along a new last axis."""
+        raise NotImplementedError
+
+    def _locals(
+        self, definition: Definition, region: Region, inner: Sequence[TensorView]
+    ) -> dict[tuple[TensorView, Region], V]:
+        """Return the parts of inlined tensors that a definition reads on a region."""
+        asked: dict[TensorView, dict[Region, None]] = {tensor: {} for tensor in inner}
+
+        def ask(definition: Definition, region: Region) -> None:
+            for producer, axes in zip(definition.producers, definition.maps, strict=True):
+                if producer in asked:
+                    asked[producer][self._part(producer, axes, region)] = None
+
+        if inner:
+            ask(definition, region)
+        for tensor in reversed(inner):
+            for part in asked[tensor]:
+                assert tensor.definition is not None
+                ask(tensor.definition, part)
+        found: dict[tuple[TensorView, Region], V] = {}
+        for tensor in inner:
+            own = tensor.definition
+            assert own is not None
+            for part in asked[tensor]:
+                env = self._operands(own, tensor.domain, part, found)
+                size = tuple(
+                    [
+                        n if ends is None else ends[1] - ends[0]
+                        for n, ends in zip(self.shape(tensor.domain.root), part, strict=True)
+                    ]
+                )
+                value = self.viewed(
+                    self.expression(own.values[0], env), partial(np.broadcast_to, shape=size)
+                )
+                found[tensor, part] = self.defined(value, tensor.dtype)
+        return found
+
+    def _part(self, producer: TensorView, axes: AxisMap, region: Region) -> Region:
+        """Return the region of a producer that a region of its consumer reads."""
+        sizes = self.shape(producer.domain.logical)
+        return tuple(
+            [
+                None if place is None or size == 1 else region[place]
+                for place, size in zip(axes, sizes, strict=True)
+            ]
+        )
+
+    def _read(self, tensor: TensorView, region: Region | None) -> V:
+        """Return the value of a tensor on a region of its logical domain; None: on all of it."""
+        where = tuple([slice(None) if p is None else slice(*p) for p in region or ()])
+        if tensor in self.arrays:
+            return self.given(self.arrays[tensor][where], tensor.dtype)
+        value = self.values[tensor]
+        if all(part is None for part in region or ()):
+            return value
+        return self.viewed(value, lambda array: array[where])
 
     def computed(
         self,
@@ -184,14 +357,16 @@ class Oracle(ABC, Generic[V]):
         domain: TensorDomain,
         shape: tuple[int, ...],
         env: Mapping[Expr, V],
+        block: Block,
     ) -> list[V]:
-        """Return what a definition gives on a root domain of extents `shape`.
+        """Return what a definition gives on a block of extents `shape` of its root domain.
 
         Args:
             definition: the definition.
             domain: of its outputs.
-            shape: the extents of the root domain, or of a block of it.
+            shape: the extents of the block.
             env: the leaves of the templates, to broadcast to `shape`.
+            block: where it lies.
         """
         parts = [
             self.viewed(self.expression(value, env), lambda a: np.broadcast_to(a, shape))
@@ -201,8 +376,10 @@ class Oracle(ABC, Generic[V]):
         if domain.rfactor != domain.root:
             fill = reducer.identity if reducer else None
             empty = [evaluate_expr(c, {}) for c in fill] if fill else [np.asarray(0)] * len(parts)
-            where = self._places(domain)
-            shape = self.shape(domain.rfactor)
+            cut = {domain.root[place]: part.stop - part.start for place, part in block.items()}
+            where = self._places(domain, cut)
+            whole = zip(domain.rfactor, self.shape(domain.rfactor), strict=True)
+            shape = tuple([cut.get(axis, size) for axis, size in whole])
             parts = [
                 self.viewed(part, partial(_placed, shape, where, neutral))
                 for part, neutral in zip(parts, empty, strict=True)
@@ -227,34 +404,55 @@ class Oracle(ABC, Generic[V]):
                 array = np.take(array, self.places[axis], place)
         return array
 
-    def _operands(self, definition: Definition, domain: TensorDomain) -> dict[Expr, V]:
-        """Return the values of a template's leaves, with the axes of the root domain."""
+    def _operands(
+        self,
+        definition: Definition,
+        domain: TensorDomain,
+        region: Region,
+        local: Mapping[tuple[TensorView, Region], V],
+    ) -> dict[Expr, V]:
+        """Return the values of a template's leaves on a region, with the axes of the root domain.
+
+        `local` has the parts of inlined tensors.
+        """
         rank = len(domain.root)
         env = dict(self.leaves)
         for number, (producer, axes) in enumerate(
             zip(definition.producers, definition.maps, strict=True)
         ):
-            value = self.viewed(self.values[producer], partial(_aligned, axes=axes, rank=rank))
-            env[Arg(number, producer.dtype)] = value
-        for place, points in enumerate(self._grid(domain.root)):
+            part = self._part(producer, axes, region)
+            found = local.get((producer, part))
+            value = self._read(producer, part) if found is None else found
+            env[Arg(number, producer.dtype)] = self.viewed(
+                value, partial(_aligned, axes=axes, rank=rank)
+            )
+        for place, points in enumerate(self._grid(domain.root, region)):
             coordinate = Coordinate(place)
             env[coordinate] = self.given(points, coordinate.dtype)
         return env
 
-    def _grid(self, axes: Sequence[IterDomain]) -> Iterator[Values]:
-        """Yield the coordinate along each axis, to broadcast to all of them."""
-        for place, (axis, size) in enumerate(zip(axes, self.shape(axes), strict=True)):
+    def _grid(self, axes: Sequence[IterDomain], region: Region) -> Iterator[Values]:
+        """Yield the coordinate along each axis of a region, to broadcast to all of them."""
+        sizes = self.shape(axes)
+        for place, (axis, size, ends) in enumerate(zip(axes, sizes, region, strict=True)):
+            start, stop = (0, size) if ends is None else ends
             rest = [1] * len(axes)
-            rest[place] = size
-            points = self.places.get(axis, np.arange(size, dtype=np.int64))
-            yield points.reshape(rest)
+            rest[place] = stop - start
+            if axis in self.places:
+                yield self.places[axis][start:stop].reshape(rest)
+            else:
+                yield np.arange(start, stop, dtype=np.int64).reshape(rest)
 
-    def _places(self, domain: TensorDomain) -> tuple[Values, ...]:
-        """Return where on the rfactor domain each point of the root domain lies."""
+    def _places(self, domain: TensorDomain, cut: Mapping[IterDomain, int]) -> tuple[Values, ...]:
+        """Return where on the rfactor domain each point of the root domain lies.
+
+        Of the axes in `cut`, which both domains have, only so many coordinates are looked at.
+        """
         algebra = Simplifier()
         env: dict[Expr, Values] = dict(self.indices)
         names: dict[IterDomain, Index] = {}
-        for axis, points in zip(domain.root, self._grid(domain.root), strict=True):
+        region = tuple([(0, cut[axis]) if axis in cut else None for axis in domain.root])
+        for axis, points in zip(domain.root, self._grid(domain.root, region), strict=True):
             names[axis] = Index(f"i{len(names)}", axis.size)
             dense = np.arange(points.size).reshape(points.shape)
             env[names[axis]] = dense if axis in self.places else points
@@ -315,6 +513,19 @@ class _Values(Oracle[Values]):
     def defined(self, value: Values, dtype: DType) -> Values:
         return define_values(value, dtype)
 
+    def assembled(self, shape: tuple[int, ...]) -> Arrays:
+        return Arrays(shape)
+
+    folds_in_parts = True
+
+    def stacked(self, parts: Sequence[Values]) -> Values:
+        return np.stack(parts, axis=-1)
+
+
+def _unrounded(values: Values, dtype: DType) -> Values:
+    """Return `values` as they were computed, in a new array."""
+    return np.array(values)
+
 
 def fold_values(reducer: Reducer, parts: Sequence[Values]) -> list[Values]:
     """Fold the last axis away, which is not empty, halving its elements until one is left."""
@@ -327,6 +538,10 @@ def fold_values(reducer: Reducer, parts: Sequence[Values]) -> list[Values]:
 def define_values(values: Values, dtype: DType) -> Values:
     """Return `values` as a tensor of `dtype` has them: rounded if it is a 16-bit tensor."""
     return rounded(values, dtype) if dtype.is_half else held(values, dtype)
+
+
+def _bounds(block: Block, place: int) -> tuple[int, int] | None:
+    return (block[place].start, block[place].stop) if place in block else None
 
 
 def _producers_of(wanted: Sequence[TensorView]) -> set[TensorView]:

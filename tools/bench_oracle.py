@@ -1,0 +1,63 @@
+#!/usr/bin/env python
+"""Memory and time that the oracle takes for the kernels in `kernels/`, at their own sizes."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import loopnest as ln  # noqa: E402
+from loopnest.trial import make_arguments  # noqa: E402
+
+
+def measured(call: Callable[[], Any]) -> tuple[Any, int, float]:
+    """Return what a call gives, the most bytes that it holds at once, and its seconds."""
+    tracemalloc.start()
+    start = time.perf_counter()
+    try:
+        found = call()
+        return found, tracemalloc.get_traced_memory()[1], time.perf_counter() - start
+    finally:
+        tracemalloc.stop()
+
+
+@click.command(help=__doc__)
+@click.argument("names", nargs=-1)
+@click.option("--bound", is_flag=True, help="Of ln.error_bound instead of ln.evaluate.")
+def main(names: tuple[str, ...], bound: bool) -> None:
+    """Measure the kernels called NAMES, by default all."""
+    table = Table("kernel", "inputs, outputs [MiB]", "peak [MiB]", "ratio", "seconds")
+    found = names or tuple(sorted(path.stem for path in (ROOT / "kernels").glob("[a-z]*.py")))
+    for name in found:
+        kernel = getattr(importlib.import_module(f"kernels.{name}"), name)
+        fusion = kernel.fusion()
+        arguments = make_arguments(fusion, kernel.sizes, kernel.ranges)
+        keywords = arguments.keywords(fusion)
+        call = ln.error_bound if bound else ln.evaluate
+        result, peak, seconds = measured(
+            lambda call=call, f=fusion, a=arguments, k=keywords: call(f, *a.arrays, **k)
+        )
+        outputs = result if isinstance(result, tuple) else (result,)
+        kinds = [tensor.dtype.size for tensor in fusion.outputs]
+        whole = sum(array.nbytes for array in arguments.arrays)
+        whole += sum(a.size * size for a, size in zip(outputs, kinds, strict=True))
+        mib = 2.0**20
+        row = (whole / mib, peak / mib, peak / whole, seconds)
+        table.add_row(name, *[f"{value:.2f}" for value in row])
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
