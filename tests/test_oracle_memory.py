@@ -89,8 +89,8 @@ def test_blocks_change_no_value(dtype: ln.DType, monkeypatch: pytest.MonkeyPatch
         for a, b in zip(ln.evaluate(f, x, w, exact=True), whole[0], strict=True):
             np.testing.assert_array_equal(a, b)
         bounds = zip(ln.error_bound(f, x, w), *whole[::-1], strict=True)
-        for a, b, value in bounds:  # sums of magnitudes round, too
-            assert (np.abs(a - b) <= 4 * np.spacing(np.abs(value) + b)).all()
+        for a, b, value in bounds:  # bounds are sums and functions in float64 themselves
+            assert (np.abs(a - b) <= 32 * np.spacing(np.abs(value) + b)).all()
     values, tensors = ln.evaluate(f, x, w, exact=True, tensors=True)
     assert list(tensors) == [t.name for t in f.tensors]
     for a, b in zip(values, whole[0], strict=True):
