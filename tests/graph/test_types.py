@@ -43,7 +43,7 @@ BINARY = [
     "logical_or",
     "matmul",
 ]
-NUMBERS = (True, 3, -2, 0.5, 0.1, 70000, 1e5, float("inf"))
+NUMBERS = (True, 3, -2, 0.5, 0.1, 70000, 1e5, float("inf"), np.float64(0.1))
 VALUES = {
     "b": [True, False, True, True],
     "i": [70000, 3, -2, 1],
@@ -158,3 +158,11 @@ def test_numbers_that_halves_hold_need_no_conversion():
     h = G.var("h", (2,), "float16")
     assert str(G.Graph([h], [h * 0.5 + 1])).count("cast") == 0
     assert str(G.Graph([h], [G.maximum(h, float("-inf"))])).count("cast") == 0
+
+
+def test_numbers_of_numpy():
+    x = G.var("x", (2,))
+    assert (x * np.sqrt(2)).dtype is ln.float32  # float64 is Python's float, weak as in the core
+    assert (x * np.float32(2)).dtype is ln.float32
+    assert (G.cast(x, "float16") * np.float32(2)).dtype is ln.float32
+    assert G.full((2,), np.float64(0.5)).dtype is ln.float32

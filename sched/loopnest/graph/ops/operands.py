@@ -25,8 +25,8 @@ from loopnest.graph.registry import call, call_text
 
 
 def is_number(value: object) -> TypeGuard[bool | int | float]:
-    """Whether `value` is a Python number."""
-    return isinstance(value, (bool, int, float)) and not isinstance(value, np.generic)
+    """Whether `value` is a Python number (of a subclass too, such as NumPy's float64)."""
+    return isinstance(value, (int, float))
 
 
 def require(op: str, operands: Sequence[object]) -> list[Operand]:
@@ -42,9 +42,11 @@ def require(op: str, operands: Sequence[object]) -> list[Operand]:
                 raise GraphError(
                     call_text(op, operands), f"operand {number} is a tuple", "take a field: node[0]"
                 )
+        elif is_number(operand):
+            pass
         elif isinstance(operand, np.generic):
             operand = const(operand)
-        elif not is_number(operand):
+        else:
             what = "an array" if isinstance(operand, np.ndarray) else type(operand).__name__
             raise GraphError(
                 call_text(op, operands),
