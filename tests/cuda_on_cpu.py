@@ -72,14 +72,14 @@ class CpuGpu(FakeGpu):
         )  # fmt: skip
         assert error is None, error.decode()
 
-    def allocate(self, count):
-        self._note("allocate", count)
+    def allocate(self, count, stream):
+        self._note("allocate", count, stream)
         raw = np.full(count + 256, 0xFF, np.uint8)
         start = -raw.ctypes.data % 256
         address = raw.ctypes.data + start
         self.held[address], self.memory[address] = raw, raw[start : start + count]
         return address
 
-    def free(self, address):
-        super().free(address)
+    def free(self, address, stream):
+        super().free(address, stream)
         del self.held[address]

@@ -264,8 +264,9 @@ def test_a_float16_accumulator_in_a_long_sum(dtype: type, length: int) -> None:
     assert verdict.error > 4 * verdict.allowed
 
 
-def test_a_kernel_whose_accumulator_is_float16() -> None:
-    """The same nest with another type of the accumulator, run by the interpreter."""
+def test_a_kernel_whose_accumulator_is_float16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same nest with another type of the accumulator, run by the interpreter: not proved."""
+    monkeypatch.delenv("LOOPNEST_VERIFY", raising=False)
     values = np.random.default_rng(0).uniform(0, 1, (8, 4096)).astype(np.float16)
     f = define(lambda x: ln.sum(x, 1), values)
     kernel = ln.lower(f)
