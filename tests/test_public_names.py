@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import loopnest as ln
+import loopnest.graph as G
 
 NAMES = (
     *("add", "sub", "mul", "div", "pow", "mod", "neg", "abs", "exp", "exp2", "log", "log2"),
@@ -73,9 +75,27 @@ def python(code: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_module_of_a_function_does_not_hide_it() -> None:
-    code = "import loopnest.evaluate, loopnest as ln; print(type(ln.evaluate).__name__)"
-    assert python(code) == "function"
+def test_no_module_has_the_name_of_a_public_function() -> None:
+    """Loading the module would set it as the attribute in place of the function."""
+    assert ln.__file__ is not None
+    package = Path(ln.__file__).parent
+    modules = {path.stem for path in package.rglob("*.py")}
+    modules |= {path.parent.name for path in package.rglob("__init__.py") if path.parent != package}
+    assert modules & {*ln.__all__, *G.__all__} == {"kir"}  # which is a module for users, too
+
+
+def test_no_two_modules_or_classes_have_one_name() -> None:
+    assert ln.__file__ is not None
+    paths = [p for p in Path(ln.__file__).parent.rglob("*.py") if p.name != "__init__.py"]
+    names = [path.stem for path in paths]
+    assert sorted(names) == sorted(set(names))
+    classes = [
+        node.name
+        for path in paths
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert sorted(classes) == sorted(set(classes))
 
 
 def test_import_is_light() -> None:

@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.table import Table
 
 import loopnest as ln
-from loopnest.lower import pipeline
+from loopnest.lowering import pipeline
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -161,7 +161,7 @@ def timed_passes() -> Iterator[dict[str, float]]:
                 run = getattr(pipeline, function, None)
                 if run is None:
                     raise click.ClickException(
-                        f"loopnest.lower.pipeline calls no {function}() any more: "
+                        f"loopnest.lowering.pipeline calls no {function}() any more: "
                         f"mend PASSES in {Path(__file__).name}"
                     )
                 replaced[function] = run

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import loopnest as ln  # noqa: E402
-from loopnest.trial import make_arguments  # noqa: E402
+from loopnest.devtools.harness import make_arguments  # noqa: E402
 
 
 def measured(call: Callable[[], Any]) -> tuple[Any, int, float]:

@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.table import Table
 
 from loopnest import kir
+from loopnest.devtools.kernel_def import kernels_of
 from loopnest.errors import LoopnestError
-from loopnest.script import kernels_of
-from loopnest.verify import superfluous_barriers, verify
+from loopnest.proofs import superfluous_barriers, verify
 
 
 @click.command()

@@ -23,8 +23,8 @@ from rich.table import Table
 from sass_text import Code, functions
 
 import loopnest as ln
-from loopnest.runtime.cubin import disassemble
-from loopnest.runtime.cuda_toolkit import find_tool, load_nvrtc, nvrtc_build
+from loopnest.backends.cuda.toolchain.cubin import disassemble
+from loopnest.backends.cuda.toolchain.cuda_toolkit import find_tool, load_nvrtc, nvrtc_build
 
 OURS = "loopnest"
 PEERS = Path(__file__).with_name("sass_peers.py")

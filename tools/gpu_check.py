@@ -23,8 +23,8 @@ from gpu_tools import find as find_tool
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from loopnest.backends.cuda.driver import driver_interface
 from loopnest.errors import LoopnestError
-from loopnest.runtime import driver
 
 HELP = """Check and measure every kernel on this machine's GPU, and write a table of it.
 
@@ -189,7 +189,7 @@ def main(
 ) -> None:  # fmt: skip
     started = monotonic()
     console = Console(stderr=True)
-    missing = driver.obstacle()
+    missing = driver_interface.obstacle()
     if missing is not None:
         console.print(f"gpu_check: {missing}. It checks kernels on a GPU; run it where there is "
                       "one. Everything else is checked by tools/run pytest.",
@@ -198,7 +198,7 @@ def main(
     if place is not None:
         gpu_steps.once(find(place, dtype), json.loads(sizes))
         return
-    device = driver.find_driver().device
+    device = driver_interface.find_driver().device
     journal = Journal(out, device, datetime.date.today().isoformat(), commit_here())
     if fresh:
         journal.forget()

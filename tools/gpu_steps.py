@@ -13,11 +13,11 @@ from gpu_subjects import Sizes, Subject
 from gpu_tools import CHECKS, child, count, sanitize
 
 import loopnest as ln
-from loopnest.kernel import compile
-from loopnest.runtime.device_array import DeviceArray, uploaded
-from loopnest.runtime.driver import find_driver
-from loopnest.runtime.plan import Planner
-from loopnest.trial import Arguments, Wanted, judge, make_arguments, oracle
+from loopnest.backends.cuda.driver.device_array import DeviceArray, uploaded
+from loopnest.backends.cuda.driver.driver_interface import find_driver
+from loopnest.devtools.harness import Arguments, Wanted, judge, make_arguments, oracle
+from loopnest.facade import compile
+from loopnest.launch.launch_plan import Planner
 
 Found = dict[str, Any]
 """What a step found, as JSON has it."""
@@ -101,7 +101,7 @@ def on_gpu(array: Any) -> DeviceArray:
 
 @lru_cache
 def _types() -> Sequence[Any]:
-    from loopnest import dtypes
+    from loopnest.scalar import dtypes
 
     return dtypes.ALL
 

@@ -16,13 +16,13 @@ from typing import Any
 from rich.console import Console
 
 import loopnest as ln
-from loopnest.arguments import size_value
-from loopnest.checking import trial_sizes
+from loopnest.devtools.kernel_def import KernelDef, kernels_of
+from loopnest.devtools.schedule_check import trial_sizes
 from loopnest.errors import LaunchError, LoopnestError
-from loopnest.fusion import Fusion
-from loopnest.kernel import Kernel, lower
-from loopnest.script import KernelDef, kernels_of
-from loopnest.verify.sizes import points_at
+from loopnest.facade import Kernel, lower
+from loopnest.proofs.size_choice import points_at
+from loopnest.scalar.arguments import size_value
+from loopnest.tensor.fusion import Fusion
 
 Sizes = dict[str, int]
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python
-"""Mutants of loop nests, to judge what checks them; see `tests/mutants.py` and `tests/mutation`."""
+"""Mutants of loop nests, to judge what checks them; see `tests/mutation/mutants.py` and
+`tests/mutation`."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from mutants import KINDS
 from mutation.judge import Verdict, judge_mutant, judge_original, mutants_of
+from mutation.mutants import KINDS
 from mutation.report import COLUMNS, Tally, by_kind, by_rule, by_subject, markdown
 from mutation.subjects import Key, Subject, keys_in, load, random_keys
 
@@ -35,11 +36,11 @@ HELP = """Change loop nests, one thing at a time, and see who notices.
 
 Every kernel and schedule in --folder (it may be repeated) is lowered; each mutant of its nest drops
 or weakens a predicate, changes an index, an init, an identity, a bound, a buffer, a barrier... (see
-KINDS in tests/mutants.py). A mutant is wrong if it breaks a rule of loopnest.kir or gives other
-outputs than the oracle: it is run at three sizes, in two random orders of threads, on a machine of
-its own (tests/mutation/machine.py), and on the interpreter. Of the wrong ones verify alone must not
-prove 99 %, and the sanitizer must stop 95 % of those that break a rule, without comparing values.
-The programs themselves must raise no alarm.
+KINDS in tests/mutation/mutants.py). A mutant is wrong if it breaks a rule of loopnest.kir or gives
+other outputs than the oracle: it is run at three sizes, in two random orders of threads, on a
+machine of its own (tests/mutation/machine.py), and on the interpreter. Of the wrong ones verify
+alone must not prove 99 %, and the sanitizer must stop 95 % of those that break a rule, without
+comparing values. The programs themselves must raise no alarm.
 
 \b
     tools/run python tools/mutate.py --jobs 2
@@ -245,7 +246,7 @@ def show_mutant(which: str, keys: Sequence[Key], console: Console) -> None:
     """Print one mutant: what was changed, its nest, its verdict."""
     from difflib import unified_diff
 
-    from loopnest.printers.nest import print_nest
+    from loopnest.kir.nest_text import print_nest
 
     name, _, number = which.partition("#")
     key = next((k for k in keys if k.name == name), None)

@@ -27,11 +27,11 @@ from fuzzing.fusions import FusionWriter
 from fuzzing.program import Session
 from fuzzing.schedules import ScheduleWriter
 from loopnest import kir
-from loopnest.kernel import Kernel, lower
-from loopnest.printers.nest import nest_lines
-from loopnest.verify import superfluous_barriers, verify, wide_barriers
-from loopnest.verify.model import Model, launch_dimensions
-from loopnest.verify.sizes import large_sizes, points_at, small_sizes
+from loopnest.facade import Kernel, lower
+from loopnest.kir.nest_text import nest_lines
+from loopnest.proofs import superfluous_barriers, verify, wide_barriers
+from loopnest.proofs.program_model import Model, launch_dimensions
+from loopnest.proofs.size_choice import large_sizes, points_at, small_sizes
 
 BATCH = 100
 MOST_POINTS = 2_000_000
@@ -242,7 +242,7 @@ def save(outcome: Outcome, out: Path) -> None:
         "import contextlib",
         "",
         "import loopnest as ln",
-        "from loopnest.verify import superfluous_barriers, verify",
+        "from loopnest.proofs import superfluous_barriers, verify",
         "",
         f'with ln.Fusion("c{outcome.number}") as f:',
         *[f"    {line}" for line in math],

@@ -6,15 +6,9 @@ used, so that `import loopnest` stays light.
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
-from loopnest.domain import IterDomain, TensorDomain
-from loopnest.dtypes import bfloat16, float16, float32, float64, int32, int64
-from loopnest.dtypes import bool_ as bool
-from loopnest.enums import IterKind, Memory, ParallelType, Swizzle
 from loopnest.errors import (
     CompileError,
     DefinitionError,
@@ -27,9 +21,14 @@ from loopnest.errors import (
     ScheduleError,
     VerifyError,
 )
-from loopnest.fusion import Fusion
-from loopnest.ops.linalg import matmul
-from loopnest.ops.pointwise import (
+from loopnest.scalar.dtypes import bfloat16, float16, float32, float64, int32, int64
+from loopnest.scalar.dtypes import bool_ as bool
+from loopnest.scalar.enums import IterKind, Memory, ParallelType, Swizzle
+from loopnest.tensor.domain import IterDomain, TensorDomain
+from loopnest.tensor.fusion import Fusion
+from loopnest.tensor.ops.data_movement import broadcast, expand, full, iota, permute, squeeze
+from loopnest.tensor.ops.matrix_products import matmul
+from loopnest.tensor.ops.pointwise import (
     abs,
     add,
     bitand,
@@ -78,56 +77,48 @@ from loopnest.ops.pointwise import (
     trunc,
     where,
 )
-from loopnest.ops.reductions import all, any, max, mean, min, prod, sum, var, welford
-from loopnest.ops.structure import (
-    broadcast,
-    expand,
-    full,
-    iota,
-    permute,
-    squeeze,
-)
-from loopnest.tensor import TensorView
+from loopnest.tensor.ops.reductions import all, any, max, mean, min, prod, sum, var, welford
+from loopnest.tensor.tensor_view import TensorView
 
 if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     from loopnest import kir
-    from loopnest.cli import main
-    from loopnest.error_bound import error_bound
-    from loopnest.evaluate import evaluate
-    from loopnest.interpreter.diagnosis import diagnose
-    from loopnest.kernel import Kernel, compile, compile_many, lower
+    from loopnest.backends.interpret.diagnosis import diagnose
+    from loopnest.devtools.cli import main
+    from loopnest.devtools.kernel_def import KernelDef, kernel
+    from loopnest.facade import Kernel, compile, compile_many, lower
+    from loopnest.numerics.error_bounds import error_bound
+    from loopnest.numerics.oracle import evaluate
+    from loopnest.proofs import verify
     from loopnest.schedule.chains import common_consumers, dependency_chains, use_chains
-    from loopnest.schedule.inline import inline_most
-    from loopnest.schedule.propagate import parallelize_like, propagate
+    from loopnest.schedule.inlining import inline_most
+    from loopnest.schedule.propagation import parallelize_like, propagate
     from loopnest.schedule.replay import replay_casp, replay_pasc
-    from loopnest.schedule.root_map import root_map
-    from loopnest.script import KernelDef, kernel
-    from loopnest.verify import verify
+    from loopnest.schedule.root_maps import root_map
 
 LOCAL, SHARED, GLOBAL = Memory.LOCAL, Memory.SHARED, Memory.GLOBAL
 
 _LAZY = {
-    "Kernel": "loopnest.kernel",
-    "KernelDef": "loopnest.script",
+    "Kernel": "loopnest.facade",
+    "KernelDef": "loopnest.devtools.kernel_def",
     "common_consumers": "loopnest.schedule.chains",
-    "compile": "loopnest.kernel",
-    "compile_many": "loopnest.kernel",
+    "compile": "loopnest.facade",
+    "compile_many": "loopnest.facade",
     "dependency_chains": "loopnest.schedule.chains",
-    "diagnose": "loopnest.interpreter.diagnosis",
-    "error_bound": "loopnest.error_bound",
-    "evaluate": "loopnest.evaluate",
-    "inline_most": "loopnest.schedule.inline",
-    "kernel": "loopnest.script",
+    "diagnose": "loopnest.backends.interpret.diagnosis",
+    "error_bound": "loopnest.numerics.error_bounds",
+    "evaluate": "loopnest.numerics.oracle",
+    "inline_most": "loopnest.schedule.inlining",
+    "kernel": "loopnest.devtools.kernel_def",
     "kir": "loopnest.kir",
-    "lower": "loopnest.kernel",
-    "main": "loopnest.cli",
-    "parallelize_like": "loopnest.schedule.propagate",
-    "propagate": "loopnest.schedule.propagate",
+    "lower": "loopnest.facade",
+    "main": "loopnest.devtools.cli",
+    "parallelize_like": "loopnest.schedule.propagation",
+    "propagate": "loopnest.schedule.propagation",
     "replay_casp": "loopnest.schedule.replay",
     "replay_pasc": "loopnest.schedule.replay",
-    "root_map": "loopnest.schedule.root_map",
+    "root_map": "loopnest.schedule.root_maps",
     "use_chains": "loopnest.schedule.chains",
-    "verify": "loopnest.verify",
+    "verify": "loopnest.proofs",
 }
 """Name -> the module that defines it; a module that is itself the name stands for its own."""
 
@@ -259,17 +250,3 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_LAZY})
-
-
-class _Package(ModuleType):
-    """This package: a module of a public function's name never takes the function's place.
-
-    Loading the module `loopnest.evaluate` would set it as the attribute `evaluate` here.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name not in _LAZY or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

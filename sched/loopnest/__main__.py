@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loopnest.cli import main
+from loopnest.devtools.cli import main
 
 if __name__ == "__main__":
     main()

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import loopnest as ln
-from loopnest.arguments import size_value
-from loopnest.dtypes import DType
+from loopnest.scalar.arguments import size_value
+from loopnest.scalar.dtypes import DType
 
 Array = np.ndarray[Any, Any]
 

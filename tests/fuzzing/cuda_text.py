@@ -9,9 +9,9 @@ from importlib.util import find_spec
 
 import loopnest as ln
 from fuzzing.failures import Failure
-from loopnest.kernel import Kernel
+from loopnest.backends.cuda.printing.cuda_printer import print_cuda
+from loopnest.facade import Kernel
 from loopnest.kir import Program
-from loopnest.printers.cuda import print_cuda
 
 ARCH = "compute_90"
 NO_CUDA = re.compile(r"its LOCAL buffer has the symbolic size")
@@ -59,7 +59,7 @@ def _text(kernel: Kernel) -> str:
 
 
 def _refusal(text: str) -> Failure | None:
-    from loopnest.runtime.nvrtc import compile_cuda
+    from loopnest.backends.cuda.toolchain.nvrtc import compile_cuda
 
     if not text.strip():
         return None

@@ -29,7 +29,7 @@ from fuzzing.judge import (
 )
 from fuzzing.program import Case, Session
 from fuzzing.schedules import ScheduleWriter
-from loopnest.kernel import Kernel, compile_many
+from loopnest.facade import Kernel, compile_many
 
 SCHEDULES_A_FUSION = 4
 MOVED, MOST_MOVED = 0.75, 6

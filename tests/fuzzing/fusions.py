@@ -12,8 +12,8 @@ from random import Random
 
 import loopnest as ln
 from fuzzing.program import Session, Sizes
-from loopnest.arguments import size_value
-from loopnest.enums import IterKind
+from loopnest.scalar.arguments import size_value
+from loopnest.scalar.enums import IterKind
 
 _DTYPES = (
     *["float32"] * 14,

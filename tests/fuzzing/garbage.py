@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from loopnest.runtime.c_compiler import find_compiler
-from loopnest.runtime.outputs import Outputs
+from loopnest.backends.cpu.c_compiler import find_compiler
+from loopnest.launch.outputs import Outputs
 
 HEADER = Path(__file__).with_name("garbage.h")
 _STACK = "-ftrivial-auto-var-init=pattern"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import loopnest as ln
 from fuzzing.failures import Failure
-from loopnest.domain import ancestors
 from loopnest.schedule.replay import shared_positions
+from loopnest.tensor.domain import ancestors
 
 
 def require_sound(fusion: ln.Fusion, line: str = "") -> None:

@@ -20,17 +20,17 @@ from fuzzing.cuda_text import NO_CUDA, failures_of
 from fuzzing.failures import Failure
 from fuzzing.garbage import fill, garbage
 from fuzzing.snapshot import Snapshot
-from loopnest.dtypes import DType
-from loopnest.enclosure.intervals import Enclosure
-from loopnest.error_bound import enclosures
-from loopnest.kernel import Kernel
-from loopnest.kernel import compile as compile_kernel
-from loopnest.kernel import lower as lower_fusion
-from loopnest.numeric import stored
-from loopnest.runtime.c_compiler import find_compiler
+from loopnest.backends.cpu.c_compiler import find_compiler
+from loopnest.facade import Kernel
+from loopnest.facade import compile as compile_kernel
+from loopnest.facade import lower as lower_fusion
+from loopnest.numerics.compare import compare as compare_elements
+from loopnest.numerics.error_bounds import enclosures
+from loopnest.numerics.float64_math import stored
+from loopnest.numerics.intervals import Interval
+from loopnest.scalar.dtypes import DType
+from loopnest.schedule.loop_forest import LoopForest
 from loopnest.schedule.loop_groups import Conflict
-from loopnest.schedule.loops import LoopForest
-from loopnest.tolerance import compare as compare_elements
 
 TARGETS = ("interpret", "c") if find_compiler() is not None else ("interpret",)
 
@@ -46,7 +46,7 @@ class Expected:
     arrays: Sequence[Array]
     keywords: Mapping[str, Any]
     outputs: Sequence[Array]
-    enclosures: Sequence[Enclosure]
+    enclosures: Sequence[Interval]
     dtypes: Sequence[DType]
     names: Sequence[str]
 

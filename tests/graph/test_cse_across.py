@@ -17,14 +17,7 @@ from graph import seeds
 from graph.random_graphs import Sample, samples
 from loopnest.graph.cse_across import Ledger
 from loopnest.graph.minimum_cut import minimum_cut
-from loopnest.graph.stash_choice import (
-    Problem,
-    _filled,
-    _savings,
-    choose,
-    closed_flops,
-    evaluate,
-)
+from loopnest.graph.stash_choice import Problem, _filled, _savings, choose, closed_flops, evaluate
 
 
 def run_both(

@@ -5,7 +5,7 @@ import pytest
 
 import loopnest.graph as G
 from graph import seeds
-from loopnest.graph.evaluate import evaluate_closed
+from loopnest.graph.node_values import evaluate_closed
 
 X = G.var("x", (2,), "float32")
 GRAPH = G.Graph([X], [X * 2.0])

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loopnest.graph.errors import Refused
-from loopnest.graph.layout import (
+from loopnest.graph.data_layout import (
     math_shape,
     parse_layout,
     shape_in,
     transform,
     transformed_shape,
 )
+from loopnest.graph.graph_error import Refused
 
 
 def test_a_blocked_layout():

@@ -6,7 +6,7 @@ import pytest
 
 import loopnest.graph as G
 from graph.op_cases import CASES, COMPOSITES, Case
-from loopnest import dtypes
+from loopnest.scalar import dtypes
 
 
 def compare(found, expected):

@@ -8,10 +8,10 @@ import pytest
 
 import loopnest.graph as G
 from graph import seeds
-from loopnest.graph import layout
+from loopnest.graph import data_layout
 
 CONVS = ("conv2d", "conv2d_backward_data", "conv2d_backward_weight")
-LENIENT = "layout = " in inspect.getsource(layout.math_shape)
+LENIENT = "layout = " in inspect.getsource(data_layout.math_shape)
 
 
 @pytest.fixture(autouse=True)

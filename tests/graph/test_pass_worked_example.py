@@ -6,7 +6,7 @@ import pytest
 
 import loopnest.graph as G
 from graph import seeds
-from loopnest.graph import layout
+from loopnest.graph import data_layout
 
 G4 = seeds.worked_example_004()
 
@@ -126,7 +126,7 @@ def test_layouts_altered(alter):
         assert body(sequence(G4)) == ALTERED
 
 
-LENIENT = "layout = " in inspect.getsource(layout.math_shape)
+LENIENT = "layout = " in inspect.getsource(data_layout.math_shape)
 
 
 @pytest.mark.skipif(not LENIENT, reason="math_shape does not read a stand-in in its own layout")

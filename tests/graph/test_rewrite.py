@@ -11,7 +11,7 @@ import loopnest.graph as G
 from graph import seeds
 from graph.random_graphs import samples
 from loopnest.graph.node import Node, TensorType
-from loopnest.graph.rewrite import inline_call, replace
+from loopnest.graph.rewriting import inline_call, replace
 from loopnest.graph.structural import attribute_key, node_key, structural_key
 from loopnest.graph.traverse import postorder
 

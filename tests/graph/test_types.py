@@ -7,7 +7,7 @@ import pytest
 
 import loopnest as ln
 import loopnest.graph as G
-from loopnest import dtypes
+from loopnest.scalar import dtypes
 
 UNARY = [
     "neg",

@@ -7,12 +7,12 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TypeVar
 
-from loopnest import dtypes
-from loopnest.buffers import Buffer
-from loopnest.dtypes import DType
-from loopnest.enums import Memory
-from loopnest.expr import Const, Expr, Op, ScalarParam, Symbol, integer, substitute
 from loopnest.kir import Allocate, Output, Param, Program, Store, walk
+from loopnest.kir.buffers import Buffer
+from loopnest.scalar import dtypes
+from loopnest.scalar.dtypes import DType
+from loopnest.scalar.enums import Memory
+from loopnest.scalar.expr import Const, Expr, Op, ScalarParam, Symbol, integer, substitute
 from mutation.rewriting import packed, with_buffer, with_values
 
 T = TypeVar("T")

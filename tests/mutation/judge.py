@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 
 from loopnest import kir
+from loopnest.backends.interpret import Interpreter
+from loopnest.backends.interpret.diagnosis import diagnose_program
 from loopnest.errors import KernelFault, LoopnestError
-from loopnest.expr import Arg, walk
-from loopnest.interpreter import Interpreter
-from loopnest.interpreter.diagnosis import diagnose_program
-from loopnest.math_snapshot import MathSnapshot, MathTensor
-from loopnest.printers.nest import nest_lines
-from loopnest.verify import verify_program
-from loopnest.verify.sizes import points_at
-from mutants import KINDS, Mutant, mutants
+from loopnest.kir.nest_text import nest_lines
+from loopnest.proofs import verify_program
+from loopnest.proofs.size_choice import points_at
+from loopnest.scalar.expr import Arg, walk
+from loopnest.tensor.math_snapshot import MathSnapshot, MathTensor
 from mutation.machine import Run, run
+from mutation.mutants import KINDS, Mutant, mutants
 from mutation.reasons import explain
 from mutation.subjects import MOST_POINTS, Subject, Trial
 

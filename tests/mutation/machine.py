@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from loopnest import kir
-from loopnest.arguments import size_value
-from loopnest.buffers import Buffer
-from loopnest.dtypes import DType
-from loopnest.enums import LAUNCH_DIMENSIONS, Memory
+from loopnest.kir.buffers import Buffer
+from loopnest.scalar.arguments import size_value
+from loopnest.scalar.dtypes import DType
+from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory
 from mutation.memory import UNDEFINED, Storage
 
 WARP = 32

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from loopnest.buffers import Buffer
-from loopnest.enums import Memory
+from loopnest.kir.buffers import Buffer
+from loopnest.scalar.enums import Memory
 
 if TYPE_CHECKING:
     from mutation.machine import Thread

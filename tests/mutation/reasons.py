@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from loopnest import kir
-from loopnest.enums import Memory
-from mutants import Mutant
+from loopnest.scalar.enums import Memory
+from mutation.mutants import Mutant
 
 if TYPE_CHECKING:
     from mutation.subjects import Trial

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mutants import KINDS
 from mutation.judge import CLASSES, Verdict
+from mutation.mutants import KINDS
 
 WANTED_PROOFS = 0.99
 """The share of the wrong mutants that verify alone must not prove."""

@@ -6,9 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 
-from loopnest import dtypes
-from loopnest.buffers import Buffer
-from loopnest.expr import Expr, Index, Load, Op, integer, rewrite, substitute
 from loopnest.kir import (
     Allocate,
     Arrive,
@@ -26,6 +23,9 @@ from loopnest.kir import (
     map_body,
     with_bodies,
 )
+from loopnest.kir.buffers import Buffer
+from loopnest.scalar import dtypes
+from loopnest.scalar.expr import Expr, Index, Load, Op, integer, rewrite, substitute
 
 
 def replaced(program: Program, old: Stmt, new: Stmt | tuple[Stmt, ...] | None) -> Program:

@@ -15,11 +15,13 @@ from typing import Any, assert_never
 import numpy as np
 
 from loopnest import kir
-from loopnest.arguments import size_value
-from loopnest.buffers import Buffer
-from loopnest.dtypes import DType
-from loopnest.enums import Memory
-from loopnest.expr import (
+from loopnest.kir.buffers import Buffer
+from loopnest.kir.nest_text import nest_lines
+from loopnest.numerics.float64_math import APPLY, rounded
+from loopnest.scalar.arguments import size_value
+from loopnest.scalar.dtypes import DType
+from loopnest.scalar.enums import Memory
+from loopnest.scalar.expr import (
     Const,
     Expr,
     Index,
@@ -30,8 +32,6 @@ from loopnest.expr import (
     ScalarParam,
     Symbol,
 )
-from loopnest.numeric import APPLY, rounded
-from loopnest.printers.nest import nest_lines
 
 Layout = tuple[tuple[int, ...], tuple[int, ...], int]
 
@@ -342,7 +342,7 @@ def _apply(op: str, dtype: DType, *args: Any) -> Any:
 
 
 def _rounding(name: str) -> Callable[[float], float]:
-    from loopnest import dtypes
+    from loopnest.scalar import dtypes
 
     dtype = dtypes.of(name)
 

@@ -21,14 +21,14 @@ from fuzzing.fusions import FusionWriter
 from fuzzing.program import Session
 from fuzzing.schedules import ScheduleWriter
 from loopnest import kir
-from loopnest.checking import trial_sizes
-from loopnest.fusion import Fusion
-from loopnest.kernel import Kernel, lower
-from loopnest.lowered import Lowered
-from loopnest.math_snapshot import MathSnapshot
-from loopnest.script import KernelDef, kernels_of
-from loopnest.trial import Arguments, judge, make_arguments, oracle
-from loopnest.verify.sizes import points_at
+from loopnest.devtools.harness import Arguments, judge, make_arguments, oracle
+from loopnest.devtools.kernel_def import KernelDef, kernels_of
+from loopnest.devtools.schedule_check import trial_sizes
+from loopnest.facade import Kernel, lower
+from loopnest.kir.lowered import Lowered
+from loopnest.proofs.size_choice import points_at
+from loopnest.tensor.fusion import Fusion
+from loopnest.tensor.math_snapshot import MathSnapshot
 
 MOST_POINTS = 500_000
 """How many statements a run of `mutation.machine` may have."""
@@ -108,7 +108,7 @@ class Subject:
     @cached_property
     def lines(self) -> list[str]:
         """The nest, for the lines that reports name."""
-        from loopnest.printers.nest import print_nest
+        from loopnest.kir.nest_text import print_nest
 
         return print_nest(self.program).splitlines()
 

@@ -2,36 +2,37 @@
 
 Data. A `Node` is an op on nodes, immutable and compared by identity (`node`); its type is inferred
 when it is made (`registry.call`). A `Graph` is inputs, outputs and what lies between, immutable too
-(`graph`). A fused group is a node whose attribute is a Graph of its own. What an op is, and what
+(`program`). A fused group is a node whose attribute is a Graph of its own. What an op is, and what
 passes know about it, stands in one table that any module adds to (`registry`): ``pattern`` for
-fusion, ``gradient``, ``lower``, layouts. Two graphs are compared by `structural`; `evaluate` is the
-oracle of all passes, `check` says what a graph must keep, and the text of a graph parses back.
+fusion, ``gradient``, ``lower``, layouts. Two graphs are compared by `structural`; `node_values` is
+the oracle of all passes, `check` says what a graph must keep, and the text of a graph parses back.
 
 Who imports whom, lowest first; a row imports rows above it.
 
 | row | modules |
 | --- | --- |
-| 0 | `errors`, then `node`, then `registry` · `traverse` · `layout` |
-| 1 | `leaves`, `graph`, then `rewrite` · `structural`, then `state`, `evaluate`, `wellformed` |
-| 2 | `ops/` by family: `operands` · `windows`, then the families |
+| 0 | `graph_error`, then `node`, then `registry` · `traverse` · `data_layout` |
+| 1 | `leaves`, `program`, then `rewriting` · `structural`, then `state`, `node_values`,
+`wellformed` |
+| 2 | `operators/` by family: `node_operands` · `windows`, then the families |
 | 3 | `printer`, then `parser`; `gradients/` (one attribute an op), then `autodiff`; `cost` |
 | 4 | passes |
-| 5 | `find` · `explain` · `show` · `minimum_cut` · `dominator_tree`, `stash_choice`, `cse_across` |
+| 5 | `expression_search` · `explain` · `pictures` · `minimum_cut` · `dominator_tree`,
+`stash_choice`, `cse_across` |
 
-Operators of `Node` hand over to `ops`, and `Graph.__str__` to `printer`, inside their bodies, since
-users call them on the object. `loopnest` itself never imports this package.
+Operators of `Node` hand over to `operators`, and `Graph.__str__` to `printer`, inside their bodies,
+since users call them on the object. `loopnest` itself never imports this package.
 """
 
 from loopnest.graph.autodiff import gradient
 from loopnest.graph.cse_across import cse
-from loopnest.graph.errors import GraphError, Refused
-from loopnest.graph.evaluate import evaluate
 from loopnest.graph.explain import explain_fusion
-from loopnest.graph.find import find
-from loopnest.graph.graph import Graph, body_of, call_graph, count_ops
+from loopnest.graph.expression_search import find
+from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.leaves import Variable, assign, const, get_item, group, make_tuple, var
 from loopnest.graph.node import Node, TensorType, TupleType
-from loopnest.graph.ops import (
+from loopnest.graph.node_values import evaluate
+from loopnest.graph.operators import (
     abs,
     add,
     all,
@@ -158,7 +159,9 @@ from loopnest.graph.passes import (
     unregister_alter_op_layout,
     unregister_pass,
 )
+from loopnest.graph.pictures import show
 from loopnest.graph.printer import to_text
+from loopnest.graph.program import Graph, body_of, call_graph, count_ops
 from loopnest.graph.registry import (
     Pattern,
     call,
@@ -168,8 +171,7 @@ from loopnest.graph.registry import (
     register_attr,
     register_op,
 )
-from loopnest.graph.rewrite import ExprMutator, ExprVisitor, rewrite, substitute
-from loopnest.graph.show import show
+from loopnest.graph.rewriting import ExprMutator, ExprVisitor, rewrite, substitute
 from loopnest.graph.structural import structural_equal, structural_hash
 from loopnest.graph.wellformed import check
 

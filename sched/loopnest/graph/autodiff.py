@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from loopnest.graph.errors import GraphError
 from loopnest.graph.gradients import NotDifferentiable, Rule
-from loopnest.graph.gradients.common import Contribution
-from loopnest.graph.graph import body_of
+from loopnest.graph.gradients.gradient_rules import Contribution
+from loopnest.graph.graph_error import GraphError
 from loopnest.graph.leaves import var
 from loopnest.graph.node import Node, TensorType, TupleType, describe, items_of
-from loopnest.graph.ops.create import ones_like, zeros_like
-from loopnest.graph.ops.pointwise import add
+from loopnest.graph.operators.creation import ones_like, zeros_like
+from loopnest.graph.operators.pointwise_ops import add
+from loopnest.graph.program import body_of
 from loopnest.graph.registry import get_attr, register_attr, short
-from loopnest.graph.rewrite import substitute
+from loopnest.graph.rewriting import substitute
 from loopnest.graph.traverse import postorder
 
 Adjoint: TypeAlias = "Node | tuple[Node | None, ...]"

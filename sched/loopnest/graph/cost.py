@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from loopnest.graph.graph import body_of
-from loopnest.graph.layout import math_shape, parse_layout
+from loopnest.graph.data_layout import math_shape, parse_layout
 from loopnest.graph.node import Node, TupleType, Type
+from loopnest.graph.program import body_of
 from loopnest.graph.registry import Pattern, get_attr, pattern_of, register_attr
 
 Flops: TypeAlias = Callable[[Node], int]

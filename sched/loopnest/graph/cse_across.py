@@ -15,15 +15,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from loopnest.graph.cost import bytes_of, flops
-from loopnest.graph.errors import GraphError
-from loopnest.graph.graph import Graph
+from loopnest.graph.graph_error import GraphError
 from loopnest.graph.leaves import var
 from loopnest.graph.node import LEAVES, Node, describe
 from loopnest.graph.passes.auto_inline import inlined
 from loopnest.graph.passes.numbering import Numbering
 from loopnest.graph.passes.purity import has_state, is_pure
+from loopnest.graph.program import Graph
 from loopnest.graph.registry import short
-from loopnest.graph.rewrite import substitute
+from loopnest.graph.rewriting import substitute
 from loopnest.graph.stash_choice import Problem, choose, closed_flops, evaluate
 from loopnest.graph.state import assignments, check_state
 

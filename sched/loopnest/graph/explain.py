@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import overload
 
-from loopnest.graph.errors import GraphError
-from loopnest.graph.graph import Graph
+from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import LEAVES, Node, describe
 from loopnest.graph.passes.context import PassContext
 from loopnest.graph.passes.fuse_ops import FuseOps, depth_of, detect
-from loopnest.graph.passes.fuse_ops_groups import Merge, Partition, Refusal, Rule, Why
+from loopnest.graph.passes.fuse_ops_groups import GroupMerge, MergeRefusal, Partition, Rule, Why
 from loopnest.graph.passes.indexed_graph import ForwardGraph
+from loopnest.graph.program import Graph
 from loopnest.graph.registry import Pattern
 from loopnest.graph.state import check_state
 from loopnest.graph.traverse import postorder
@@ -93,7 +93,7 @@ _RULES = {
 }
 
 
-_OPAQUE = Refusal(0, Why.OPAQUE)
+_OPAQUE = MergeRefusal(0, Why.OPAQUE)
 
 
 class _Explainer:
@@ -132,7 +132,7 @@ class _Explainer:
     def _shown(self, number: int) -> str:
         return f"{self._name(number)} [{self.ops.patterns[number].name}]"
 
-    def _first_merge(self, i: int, j: int) -> Merge:
+    def _first_merge(self, i: int, j: int) -> GroupMerge:
         """Return the merge that brought two ops of one group together."""
         up = list(range(len(self.ops)))
 
@@ -148,7 +148,7 @@ class _Explainer:
                 return merge
         raise AssertionError("ops of one group were merged")
 
-    def _merged(self, merge: Merge) -> str:
+    def _merged(self, merge: GroupMerge) -> str:
         between = [self._shown(number) for number in merge.between]
         middle = f" and what lies between ({', '.join(between[:4])}" if between else ""
         middle += ", …)" if len(between) > 4 else ")" if between else ""
@@ -157,7 +157,7 @@ class _Explainer:
             f"{self._name(merge.sink)}{middle} by {_RULES[merge.rule]}"
         )
 
-    def _refused(self, end: int, refusal: Refusal) -> str:
+    def _refused(self, end: int, refusal: MergeRefusal) -> str:
         name, sink = self._name(end), self.groups.parents[end]
         reasons = {
             Why.LEVEL: "fuse_opt_level 0 leaves every op in a group of its own, before phase 0",
@@ -172,7 +172,7 @@ class _Explainer:
         where = f"phase {refusal.phase} did not merge {name} with its post-dominator "
         return f"{where}{self._name(sink)}, because {self._because(end, sink, refusal)}"
 
-    def _because(self, end: int, sink: int, refusal: Refusal) -> str:
+    def _because(self, end: int, sink: int, refusal: MergeRefusal) -> str:
         if refusal.why is Why.TUPLE:
             return "that is a TUPLE which was fused with nothing that reads it"
         if refusal.why is Why.DEPTH:

@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from loopnest import dtypes
-from loopnest.dtypes import DType
 from loopnest.errors import InternalError
-from loopnest.graph.errors import GraphError, Refused
+from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.node import Attrs, Node, TensorType, TupleType, Type, is_name
 from loopnest.graph.registry import (
     Pattern,
@@ -28,6 +26,8 @@ from loopnest.graph.registry import (
     short,
     takes_arguments,
 )
+from loopnest.scalar import dtypes
+from loopnest.scalar.dtypes import DType
 
 _BY_NAME = {dtype.name: dtype for dtype in dtypes.ALL}
 _WEAK = {bool: dtypes.bool_, int: dtypes.int32, float: dtypes.float32}
@@ -152,7 +152,7 @@ def Variable(value: object, name: str, dtype: DType | str | type | None = None) 
     subject = f"Variable({name!r})"
     _check_name(name, subject)
     if isinstance(value, Node):
-        from loopnest.graph.evaluate import evaluate_closed
+        from loopnest.graph.node_values import evaluate_closed
 
         value = evaluate_closed(value)
     array = constant_array(value, dtype, subject)

@@ -1,8 +1,8 @@
 """Nodes of a tensor program: immutable, compared by identity.
 
 A node is an op applied to nodes, with attributes, and the type that inference gave it. Nodes are
-made by `registry.call` (or the functions of `ops`, which use it), never changed; two nodes of equal
-structure are two nodes (`structural` compares by structure).
+made by `registry.call` (or the functions of `operators`, which use it), never changed; two nodes of
+equal structure are two nodes (`structural` compares by structure).
 
 Leaves are nodes without inputs: ``var`` (an input of a graph), ``const`` (a read-only array),
 ``variable`` (state that outlives an evaluation).
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from loopnest.dtypes import DType
-from loopnest.graph.errors import GraphError
-from loopnest.operators import Operators
+from loopnest.graph.graph_error import GraphError
+from loopnest.scalar.dtypes import DType
+from loopnest.scalar.operators import Operators
 
 if TYPE_CHECKING:
     import numpy as np
@@ -153,9 +153,9 @@ class Node(Operators["Operand", "Node"]):
 
     def __getitem__(self, key: object) -> Node:
         """Return a field of a tuple (an int), or a slice of a tensor (NumPy's basic indexing)."""
-        from loopnest.graph import ops
+        from loopnest.graph import operators
 
-        return ops.index(self, key)
+        return operators.index(self, key)
 
     def __matmul__(self, other: Node) -> Node:
         return self._operate("matmul", self, other)
@@ -167,9 +167,9 @@ class Node(Operators["Operand", "Node"]):
         return self._operate("bitor", other, self)
 
     def _operate(self, name: str, *operands: object) -> Node:
-        from loopnest.graph import ops
+        from loopnest.graph import operators
 
-        result: Node = getattr(ops, name)(*operands)
+        result: Node = getattr(operators, name)(*operands)
         return result
 
 

@@ -11,14 +11,14 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from loopnest import dtypes
-from loopnest.dtypes import DType
-from loopnest.graph.errors import GraphError
-from loopnest.graph.graph import Graph, call_graph
+from loopnest.graph.graph_error import GraphError
 from loopnest.graph.leaves import Variable, const, var
 from loopnest.graph.node import Node, TensorType, TupleType, Type
 from loopnest.graph.printer import abbreviated, decode, read_number
+from loopnest.graph.program import Graph, call_graph
 from loopnest.graph.registry import call
+from loopnest.scalar import dtypes
+from loopnest.scalar.dtypes import DType
 
 T = TypeVar("T")
 _TOKENS = re.compile(
@@ -55,18 +55,18 @@ def parse(text: str) -> Graph:
         raise GraphError(
             "parse(…)", f"it was given a {type(text).__name__}", "pass the text of a graph"
         )
-    return _Parser(text).whole()
+    return _GraphParser(text).whole()
 
 
-class _Scope:
+class _ParsedNames:
     """What names mean inside one graph."""
 
-    def __init__(self, outer: _Scope | None) -> None:
+    def __init__(self, outer: _ParsedNames | None) -> None:
         self.nodes: dict[str, Node] = {}
         self.bodies: dict[str, Graph] = dict(outer.bodies) if outer else {}
 
 
-class _Parser:
+class _GraphParser:
     def __init__(self, text: str) -> None:
         self.text = text
         self.tokens: list[_Token] = []
@@ -156,8 +156,8 @@ class _Parser:
         self._take("<end>")
         return graph
 
-    def _graph(self, name: str, outer: _Scope | None) -> Graph:
-        scope = _Scope(outer)
+    def _graph(self, name: str, outer: _ParsedNames | None) -> Graph:
+        scope = _ParsedNames(outer)
         start = self._take("(").at
         inputs = self._list(")", self._param)
         scope.nodes = {node.name: node for node in inputs}
@@ -179,7 +179,7 @@ class _Parser:
         found = self._tensor_type()
         return self._made(token.at, lambda: var(token.text, found.shape, found.dtype))
 
-    def _statement(self, scope: _Scope) -> None:
+    def _statement(self, scope: _ParsedNames) -> None:
         target = self._take("<ref>", "return", "def")
         if target.text in scope.nodes:
             self._fail(target.at, f"{target.text} is defined already")
@@ -195,7 +195,7 @@ class _Parser:
             self._fail(at, f"{target.text} is declared {wanted}, it is {node.type}")
         scope.nodes[target.text] = node
 
-    def _right(self, scope: _Scope, wanted: Type, name: str) -> Node:
+    def _right(self, scope: _ParsedNames, wanted: Type, name: str) -> Node:
         token = self._take("<word>", "<ref>")
         if token.text in ("const", "variable") and not self._at("("):
             if not isinstance(wanted, TensorType):
@@ -217,7 +217,7 @@ class _Parser:
             self._fail(token.at, f"there is no function {token.text} above that takes this")
         return self._made(token.at, lambda: call_graph(body, nodes, name))
 
-    def _argument(self, scope: _Scope, attrs: dict[str, object]) -> Node | None:
+    def _argument(self, scope: _ParsedNames, attrs: dict[str, object]) -> Node | None:
         token = self._ahead
         if token.kind == "word" and self.tokens[self.next + 1].text == "=":
             self.next += 2
@@ -227,7 +227,7 @@ class _Parser:
             return None
         return self._operand(scope)
 
-    def _operand(self, scope: _Scope) -> Node:
+    def _operand(self, scope: _ParsedNames) -> Node:
         token = self._take("<ref>", "<word>", "<number>")
         if self._at(":") and (token.kind == "number" or token.text in _LITERALS):
             self._take(":")

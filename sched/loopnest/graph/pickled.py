@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 from loopnest.graph.node import Node
 from loopnest.graph.registry import call
-from loopnest.pickling import STAMP
+from loopnest.scalar.pickling import STAMP
 
 
 class _Open(threading.local):

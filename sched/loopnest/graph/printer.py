@@ -35,11 +35,11 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from loopnest.dtypes import DType
-from loopnest.graph.graph import Graph, body_of, require_graph
 from loopnest.graph.node import Node, TensorType, is_name
+from loopnest.graph.program import Graph, body_of, require_graph
 from loopnest.graph.registry import get_op, short
 from loopnest.graph.structural import attribute_key
+from loopnest.scalar.dtypes import DType
 
 HEADER = "# loopnest graph 1"
 _INLINE = 16
@@ -99,7 +99,7 @@ class _Printer:
         """Yield the lines of a graph or of a body."""
         params = ", ".join(f"{x.name}: {x.type}" for x in graph.inputs)
         yield f"{indent}{head}({params}) {{"
-        scope = _Scope(graph)
+        scope = _PrintedNames(graph)
         inner = indent + "  "
         for body, name in scope.bodies.items():
             yield from self.graph(body, f"def {name}", inner)
@@ -110,7 +110,7 @@ class _Printer:
         yield f"{inner}return {outputs}".rstrip()
         yield f"{indent}}}"
 
-    def _right(self, node: Node, scope: _Scope) -> str:
+    def _right(self, node: Node, scope: _PrintedNames) -> str:
         if node.op == "const":
             return f"const {self._value(node.value)}"
         if node.op == "variable":
@@ -133,7 +133,7 @@ class _Printer:
         return name
 
 
-class _Scope:
+class _PrintedNames:
     """The names of the nodes of one graph."""
 
     def __init__(self, graph: Graph) -> None:

@@ -17,9 +17,9 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar, overload
 
 import numpy as np
 
-from loopnest.dtypes import DType
-from loopnest.graph.errors import GraphError, Refused
+from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.node import NO_ATTRS, Attrs, Node, Type, describe, items_of
+from loopnest.scalar.dtypes import DType
 
 Infer: TypeAlias = Callable[[tuple[Type, ...], Attrs], Type]
 Evaluate: TypeAlias = Callable[..., Any]  # (node, *arrays) -> array, or a tuple of arrays

@@ -46,7 +46,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class StashChoice:
     """What to keep, and what that costs.
 
     Attributes:
@@ -71,7 +71,7 @@ class Choice:
         return self.flops == self.least
 
 
-def choose(problem: Problem, budget: int | None) -> Choice:
+def choose(problem: Problem, budget: int | None) -> StashChoice:
     """Return the choice with the fewest operations among those within a budget of bytes.
 
     Without a budget, and by search, it is also the one with the fewest bytes of these.
@@ -90,7 +90,7 @@ def choose(problem: Problem, budget: int | None) -> Choice:
     return _named(exact, "search", exact.flops)
 
 
-def evaluate(problem: Problem, kept: Iterable[int]) -> Choice:
+def evaluate(problem: Problem, kept: Iterable[int]) -> StashChoice:
     """Return what it costs to keep some values; those that nobody needs are dropped."""
     wanted = frozenset(kept)
     pending, seen = list(problem.required), set(problem.required)
@@ -102,14 +102,14 @@ def evaluate(problem: Problem, kept: Iterable[int]) -> Choice:
             pending += fresh
     held, computed = frozenset(seen & wanted), frozenset(seen - wanted)
     size, work = sum(problem.bytes[i] for i in held), sum(problem.flops[i] for i in computed)
-    return Choice(held, computed, size, work, "", work)
+    return StashChoice(held, computed, size, work, "", work)
 
 
-def _named(choice: Choice, method: str, least: int) -> Choice:
-    return Choice(choice.kept, choice.computed, choice.bytes, choice.flops, method, least)
+def _named(choice: StashChoice, method: str, least: int) -> StashChoice:
+    return StashChoice(choice.kept, choice.computed, choice.bytes, choice.flops, method, least)
 
 
-def _cut(problem: Problem, flops: int, bytes_: int) -> Choice:
+def _cut(problem: Problem, flops: int, bytes_: int) -> StashChoice:
     """Return the choice of the least total, an operation at a price and a byte at a price.
 
     Of equal choices it keeps what stands nearest to the backward: the largest expressions.
@@ -126,7 +126,7 @@ def _cut(problem: Problem, flops: int, bytes_: int) -> Choice:
     return evaluate(problem, kept)
 
 
-def _priced(problem: Problem, over: Choice, budget: int) -> tuple[Choice, int]:
+def _priced(problem: Problem, over: StashChoice, budget: int) -> tuple[StashChoice, int]:
     """Return the best choice within the budget that is best at some price, and a lower bound.
 
     `over` is beyond the budget, `under` within it; each cut is at the price at which both cost the
@@ -146,11 +146,11 @@ def _priced(problem: Problem, over: Choice, budget: int) -> tuple[Choice, int]:
     return under, under.flops - spare // dearer
 
 
-def _total(choice: Choice, flops: int, bytes_: int) -> int:
+def _total(choice: StashChoice, flops: int, bytes_: int) -> int:
     return choice.flops * flops + choice.bytes * bytes_
 
 
-def _filled(problem: Problem, choice: Choice, more: Iterable[int], budget: int) -> Choice:
+def _filled(problem: Problem, choice: StashChoice, more: Iterable[int], budget: int) -> StashChoice:
     """Return `choice` with further values kept, those first that save most for a byte."""
     saved = _savings(problem, choice)
     open_ = [v for v in sorted(choice.computed | set(more)) if problem.keepable[v]]
@@ -161,7 +161,7 @@ def _filled(problem: Problem, choice: Choice, more: Iterable[int], budget: int) 
     return evaluate(problem, needs.kept)
 
 
-def _savings(problem: Problem, choice: Choice) -> list[int]:
+def _savings(problem: Problem, choice: StashChoice) -> list[int]:
     """Return the operations that keeping each value alone, beside those of a choice, would save.
 
     That are its own and those of all that is computed for it alone: what it dominates on the ways
@@ -190,7 +190,7 @@ def _savings(problem: Problem, choice: Choice) -> list[int]:
 class _Needs:
     """What is needed while values are kept one after the other, by counts of users."""
 
-    def __init__(self, problem: Problem, choice: Choice) -> None:
+    def __init__(self, problem: Problem, choice: StashChoice) -> None:
         self.problem = problem
         self.kept, self.computed, self.bytes = set(choice.kept), set(choice.computed), choice.bytes
         self.users = [int(i in problem.required) for i in range(len(problem.flops))]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loopnest.graph.errors import GraphError
-from loopnest.graph.graph import Graph, body_of
+from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import Node, describe
+from loopnest.graph.program import Graph, body_of
 from loopnest.graph.structural import node_key
 
 _CHECKED = "_state_is_checked"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from loopnest.graph.errors import GraphError
-from loopnest.graph.graph import Graph, body_of, require_graph
+from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import Node, describe
+from loopnest.graph.program import Graph, body_of, require_graph
 from loopnest.graph.registry import call, get_op
 from loopnest.graph.state import check_state
 

@@ -1,1 +1,1 @@
-"""Schedule primitives: each validates, computes new domains, and commits through one funnel."""
+"""Schedule primitives: each validates, computes new domains, commits in one transaction."""

@@ -12,23 +12,23 @@ maxinfo_propagator.cpp).
 
 from __future__ import annotations
 
-from loopnest.domain import TensorDomain
-from loopnest.enums import ParallelType
-from loopnest.schedule import chains, recompute
-from loopnest.schedule.funnel import (
-    Refusal,
+from loopnest.scalar.enums import ParallelType
+from loopnest.schedule import chains, recomputation
+from loopnest.schedule.loop_forest import LoopForest
+from loopnest.schedule.loop_groups import Conflict
+from loopnest.schedule.max_info_tree import max_info_replay
+from loopnest.schedule.replay import shared_positions
+from loopnest.schedule.root_maps import pairs
+from loopnest.schedule.transaction import (
+    PrimitiveRefused,
     axis_names,
     leading_position,
     primitive,
     require_flag,
     require_tensor,
 )
-from loopnest.schedule.loop_groups import Conflict
-from loopnest.schedule.loops import LoopForest
-from loopnest.schedule.replay import shared_positions
-from loopnest.schedule.root_map import pairs
-from loopnest.schedule.spanning import spanning_replay
-from loopnest.tensor import TensorView
+from loopnest.tensor.domain import TensorDomain
+from loopnest.tensor.tensor_view import TensorView
 
 _RECOMPUTE = "pass recompute=True to clone it for the consumers that cannot share"
 
@@ -66,9 +66,9 @@ def compute_at(
     target = require_tensor(producer, consumer)
     require_flag("recompute", recompute)
     if target is producer or target in producer.siblings:
-        raise Refusal("a tensor cannot be computed at itself", "name one of its consumers")
+        raise PrimitiveRefused("a tensor cannot be computed at itself", "name one of its consumers")
     if target not in chains.descendants(producer):
-        raise Refusal(
+        raise PrimitiveRefused(
             f"{target.name} does not depend on {producer.name}",
             "compute_at takes a tensor that is computed from the producer",
         )
@@ -91,7 +91,7 @@ def target_position(target: TensorView, pos: object) -> int:
     for number, axis in enumerate(target.domain.leaf[:place]):
         if axis.pinned or axis.parallel is ParallelType.vectorize:
             how = "pinned" if axis.pinned else "vectorized"
-            raise Refusal(
+            raise PrimitiveRefused(
                 f"position {place} lies past axis {number} of {target.name}, which is {how}",
                 f"use a position up to {number}",
             )
@@ -130,7 +130,7 @@ def _propagate(producer: TensorView, target: TensorView, pos: int) -> bool:
     """Replay and position the selected tensors; return whether any position rose."""
     selected = selection(producer, target)
     selected |= set(target.siblings)
-    replayed = spanning_replay(target, pos, selected)
+    replayed = max_info_replay(target, pos, selected)
     risen: list[tuple[TensorView, int]] = []
     for tensor, (domain, _) in replayed.items():
         if tensor is not target:
@@ -155,7 +155,7 @@ def rebind_unfrozen(tensor: TensorView, domain: TensorDomain) -> None:
     """
     frozen = tensor.frozen
     if domain.leaf[:frozen] != tensor.domain.leaf[:frozen]:
-        raise Refusal(
+        raise PrimitiveRefused(
             f"it would change the leading {frozen} loops of {tensor.name}, which are shared "
             f"already (compute_at_pos {tensor.compute_at_pos}, "
             f"produced_at_pos {tensor.produced_at_pos})",
@@ -229,7 +229,7 @@ def _same_axes(tensor: TensorView, consumer: TensorView) -> bool:
 def _align(tensor: TensorView, consumer: TensorView, pos: int) -> None:
     places = shared_positions(tensor, consumer)
     if len(places) < pos:
-        raise Refusal(
+        raise PrimitiveRefused(
             f"{tensor.name} would share {pos} loops with {consumer.name}, but only "
             f"{len(places)} of their leading axes correspond "
             f"({axis_names(tensor.domain)} and {axis_names(consumer.domain)}), "
@@ -248,7 +248,7 @@ def _require_free(tensor: TensorView, holder: TensorView, number: int) -> None:
     axis = holder.domain.leaf[number]
     if axis.pinned or axis.parallel is ParallelType.vectorize:
         how = "pinned" if axis.pinned else "vectorized"
-        raise Refusal(
+        raise PrimitiveRefused(
             f"{tensor.name} would be inlined past axis {number} of {holder.name}, which is {how}",
             "use a smaller position",
         )
@@ -258,10 +258,10 @@ def _check_order(tensor: TensorView) -> None:
     try:
         LoopForest(tensor.fusion).check()
     except Conflict as conflict:
-        raise Refusal(
+        raise PrimitiveRefused(
             f"{conflict.reason}, so a tensor would have to be recomputed", _RECOMPUTE
         ) from None
 
 
 def _recompute(producer: TensorView, target: TensorView, pos: int) -> None:
-    recompute.place_or_clone(producer, target, pos, _place)
+    recomputation.place_or_clone(producer, target, pos, _place)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from loopnest.domain import IterDomain
-from loopnest.tensor import TensorView
+from loopnest.tensor.domain import IterDomain
+from loopnest.tensor.tensor_view import TensorView
 
 
 class Conflict(Exception):

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from loopnest.domain import IterDomain, TensorDomain, Transform, ancestors
-from loopnest.schedule.funnel import Refusal, leading_position
-from loopnest.schedule.root_map import pairs
-from loopnest.simplify import Simplifier
-from loopnest.tensor import TensorView
+from loopnest.scalar.simplify import Simplifier
+from loopnest.schedule.root_maps import pairs
+from loopnest.schedule.transaction import PrimitiveRefused, leading_position
+from loopnest.tensor.domain import IterDomain, TensorDomain, Transform, ancestors
+from loopnest.tensor.tensor_view import TensorView
 
 
 class Match:
@@ -142,7 +142,7 @@ class Match:
             if algebra is None:
                 return
             if not step.accepts(images):
-                raise Refusal(
+                raise PrimitiveRefused(
                     f"a {step.describe()} of these loops would join iteration and reduction axes "
                     f"of {self.name}",
                     "an iteration axis merges with iteration or broadcast axes only",
@@ -170,7 +170,7 @@ class Match:
         self.dropped.add(step)
         for output in step.outputs:
             if output in self.target.rfactor:
-                raise Refusal(
+                raise PrimitiveRefused(
                     f"the rfactor domain of {self.name} was made by a {step.describe()} that would "
                     "have to give way",
                     "call compute_at before rfactor, or split the consumer alike",
@@ -261,7 +261,7 @@ def replay_pasc(producer: TensorView, consumer: TensorView, pos: int) -> tuple[T
         _require_neighbours(producer, consumer)
         place = leading_position(consumer, pos)
         return producer_as_consumer(producer, consumer, consumer.domain, place)
-    except Refusal as refusal:
+    except PrimitiveRefused as refusal:
         raise refusal.error(call) from None
 
 
@@ -291,7 +291,7 @@ def replay_casp(consumer: TensorView, producer: TensorView, pos: int) -> tuple[T
         _require_neighbours(producer, consumer)
         place = leading_position(producer, pos)
         return consumer_as_producer(consumer, producer, producer.domain, place)
-    except Refusal as refusal:
+    except PrimitiveRefused as refusal:
         raise refusal.error(call) from None
 
 
@@ -302,11 +302,11 @@ def _call_text(name: str, first: object, second: object, pos: object) -> str:
 
 def _require_neighbours(producer: object, consumer: object) -> None:
     if not isinstance(producer, TensorView):
-        raise Refusal(f"{producer!r} is no TensorView", "give two TensorViews")
+        raise PrimitiveRefused(f"{producer!r} is no TensorView", "give two TensorViews")
     if not isinstance(consumer, TensorView):
-        raise Refusal(f"{consumer!r} is no TensorView", "give two TensorViews")
+        raise PrimitiveRefused(f"{consumer!r} is no TensorView", "give two TensorViews")
     if producer not in consumer.producers:
-        raise Refusal(
+        raise PrimitiveRefused(
             f"{consumer.name} does not read {producer.name}",
             "give a producer and one of its direct consumers",
         )

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from loopnest.definition import Definition
-from loopnest.domain import IterDomain, TensorDomain, Transform, ancestors
-from loopnest.enums import IterKind
-from loopnest.expr import Arg
-from loopnest.schedule.clone import clone_domain, new_tensor
-from loopnest.schedule.funnel import Refusal, axis_names, leaf_position, primitive, require_computed
-from loopnest.simplify import Simplifier
-from loopnest.tensor import TensorView
+from loopnest.scalar.enums import IterKind
+from loopnest.scalar.expr import Arg
+from loopnest.scalar.simplify import Simplifier
+from loopnest.schedule.cloning import clone_domain, new_tensor
+from loopnest.schedule.transaction import (
+    PrimitiveRefused,
+    axis_names,
+    leaf_position,
+    primitive,
+    require_computed,
+)
+from loopnest.tensor.definition import Definition
+from loopnest.tensor.domain import IterDomain, TensorDomain, Transform, ancestors
+from loopnest.tensor.tensor_view import TensorView
 
 
 @primitive
@@ -56,35 +62,35 @@ def rfactor(tensor: TensorView, axes: int | Sequence[int]) -> TensorView:
 def _places(tensor: TensorView, axes: int | Sequence[int]) -> tuple[int, ...]:
     names = axis_names(tensor.domain)
     if tensor.definition is None or tensor.definition.reducer is None:
-        raise Refusal(f"{tensor.name} is no reduction", "rfactor factors a reduction")
+        raise PrimitiveRefused(f"{tensor.name} is no reduction", "rfactor factors a reduction")
     if tensor.frozen:
-        raise Refusal(
+        raise PrimitiveRefused(
             f"the leading {tensor.frozen} loops of {tensor.name} are shared already",
             "call rfactor before compute_at",
         )
     chosen = list(axes) if isinstance(axes, Sequence) else [axes]
     places = sorted([leaf_position(tensor, axis) for axis in chosen])
     if not places:
-        raise Refusal("no axis is named", f"the leaf axes are {names}")
+        raise PrimitiveRefused("no axis is named", f"the leaf axes are {names}")
     for place, after in pairwise(places):
         if place == after:
-            raise Refusal(
+            raise PrimitiveRefused(
                 f"axis {place} of {tensor.name} is named twice", "name each reduction axis once"
             )
     for place in places:
         if not tensor.domain.leaf[place].is_reduction:
-            raise Refusal(
+            raise PrimitiveRefused(
                 f"axis {place} is no reduction axis", f"{tensor.name} has the leaf axes {names}"
             )
     rest = [a for n, a in enumerate(tensor.domain.leaf) if a.is_reduction and n not in places]
     if not rest:
-        raise Refusal(
+        raise PrimitiveRefused(
             f"all reduction axes of {tensor.name} are named, so nothing is left to reduce",
             f"leave one of the reduction axes of {names} to {tensor.name}; split first",
         )
     above = ancestors([tensor.domain.leaf[place] for place in places], tensor.domain)
     if any(axis in above and not axis.is_reduction for axis in tensor.domain.rfactor):
-        raise Refusal(
+        raise PrimitiveRefused(
             f"one of the axes was made by merging a broadcast axis of {tensor.name} with a "
             "reduction axis",
             "call rfactor before that merge: the result keeps the broadcast axis",

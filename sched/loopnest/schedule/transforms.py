@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from loopnest.domain import IterDomain, Merge, Split, TensorDomain
-from loopnest.enums import Memory, ParallelType
-from loopnest.expr import Expr, integer, whole
-from loopnest.schedule.funnel import (
-    Refusal,
+from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.expr import Expr, integer, whole
+from loopnest.schedule.replay import mirror
+from loopnest.schedule.transaction import (
+    PrimitiveRefused,
     axis_names,
     frozen_refusal,
     leaf_position,
@@ -16,8 +16,8 @@ from loopnest.schedule.funnel import (
     require_computed,
     require_flag,
 )
-from loopnest.schedule.replay import mirror
-from loopnest.tensor import TensorView
+from loopnest.tensor.domain import IterDomain, Merge, Split, TensorDomain
+from loopnest.tensor.tensor_view import TensorView
 
 
 def rebind(tensor: TensorView, domain: TensorDomain) -> None:
@@ -43,7 +43,7 @@ def _require_serial(tensor: TensorView, position: int, call: str) -> None:
     parallel = tensor.domain.leaf[position].parallel
     if parallel is not ParallelType.serial:
         bound = f"bound to {parallel.cuda_name}" if parallel.is_thread else f"{parallel.value}"
-        raise Refusal(f"axis {position} is {bound}", f"{call} before parallelize")
+        raise PrimitiveRefused(f"axis {position} is {bound}", f"{call} before parallelize")
 
 
 def _factor(tensor: TensorView, factor: object) -> Expr:
@@ -53,12 +53,12 @@ def _factor(tensor: TensorView, factor: object) -> Expr:
         if factor in known:
             return known[factor]
         names = ", ".join(known) or "none"
-        raise Refusal(
+        raise PrimitiveRefused(
             f"'{factor}' is no size symbol of fusion {fusion.name}", f"the symbols are {names}"
         )
     extent = whole(factor)
     if extent is None or extent < 1:
-        raise Refusal(
+        raise PrimitiveRefused(
             f"the factor {factor!r} is not allowed",
             "use an int >= 1 or the name of a size symbol",
         )
@@ -87,20 +87,20 @@ def merge(tensor: TensorView, axis: int, other: int | None = None) -> TensorView
     """Merge two leaf axes into one; see `TensorView.merge`."""
     outer = _free_position(tensor, axis)
     if other is None and outer == tensor.ndim - 1:
-        raise Refusal(
+        raise PrimitiveRefused(
             f"axis {outer} is the last of the leaf axes {axis_names(tensor.domain)}, "
             "there is none to merge it with",
             f"name the inner axis: merge({outer}, other)",
         )
     inner = _free_position(tensor, outer + 1 if other is None else other)
     if outer == inner:
-        raise Refusal(f"axis {outer} cannot be merged with itself", "name two axes")
+        raise PrimitiveRefused(f"axis {outer} cannot be merged with itself", "name two axes")
     leaf = tensor.domain.leaf
     a, b = leaf[outer], leaf[inner]
     for position in (outer, inner):
         _require_serial(tensor, position, "merge")
     if {a.is_reduction, b.is_reduction} == {True, False} and not (a.is_broadcast or b.is_broadcast):
-        raise Refusal(
+        raise PrimitiveRefused(
             f"axis {outer} is {_article(a)} axis and axis {inner} {_article(b)} axis",
             "an iteration axis merges with iteration or broadcast axes only",
         )
@@ -140,16 +140,16 @@ def _moves(tensor: TensorView, order: object) -> dict[int, int]:
         pairs = [(old, new) for old, new in order.items()]
     elif isinstance(order, Sequence) and not isinstance(order, str):
         if len(order) != tensor.ndim:
-            raise Refusal(
+            raise PrimitiveRefused(
                 f"the permutation {list(order)!r} names {len(order)} axes",
                 f"{tensor.name} has {tensor.ndim} leaf axes {axis_names(tensor.domain)}",
             )
         pairs = [(old, new) for new, old in enumerate(order)]
     else:
-        raise Refusal(f"{order!r} is no order", "use {old: new} or a permutation")
+        raise PrimitiveRefused(f"{order!r} is no order", "use {old: new} or a permutation")
     moves = {leaf_position(tensor, old): leaf_position(tensor, new) for old, new in pairs}
     if len(moves) != len(pairs) or len(set(moves.values())) != len(pairs):
-        raise Refusal(f"{order!r} names an axis or a place twice", "each may stand once")
+        raise PrimitiveRefused(f"{order!r} names an axis or a place twice", "each may stand once")
     return moves
 
 
@@ -158,18 +158,20 @@ def parallelize(tensor: TensorView, types: Mapping[int, ParallelType]) -> Tensor
     """Give leaf axes parallel types; see `TensorView.parallelize`."""
     require_computed(tensor)
     if not isinstance(types, Mapping):
-        raise Refusal(f"{types!r} is no mapping", "use {axis: ln.ParallelType.grid_x}")
+        raise PrimitiveRefused(f"{types!r} is no mapping", "use {axis: ln.ParallelType.grid_x}")
     wanted: dict[int, ParallelType] = {}
     for axis, parallel in types.items():
         if not isinstance(parallel, ParallelType):
             names = ", ".join(p.value for p in ParallelType)
-            raise Refusal(f"{parallel!r} is no ParallelType", f"use ln.ParallelType.{{{names}}}")
+            raise PrimitiveRefused(
+                f"{parallel!r} is no ParallelType", f"use ln.ParallelType.{{{names}}}"
+            )
         wanted[leaf_position(tensor, axis)] = parallel
     leaf = tensor.domain.leaf
     after = [wanted.get(place, axis.parallel) for place, axis in enumerate(leaf)]
     for place, parallel in enumerate(after):
         if parallel.is_thread and parallel in after[:place]:
-            raise Refusal(
+            raise PrimitiveRefused(
                 f"axes {after.index(parallel)} and {place} of {tensor.name} would both be "
                 f"{parallel.value}",
                 "one axis of a tensor may have a launch dimension",
@@ -199,10 +201,10 @@ def set_memory(tensor: TensorView, memory: Memory) -> TensorView:
             swizzled or circular-buffered.
     """
     if not isinstance(memory, Memory):
-        raise Refusal(f"{memory!r} is no memory", "use ln.LOCAL, ln.SHARED or ln.GLOBAL")
+        raise PrimitiveRefused(f"{memory!r} is no memory", "use ln.LOCAL, ln.SHARED or ln.GLOBAL")
     if tensor.is_input or tensor.is_output:
         role = "an input" if tensor.is_input else "an output"
-        raise Refusal(
+        raise PrimitiveRefused(
             f"{tensor.name} is {role}, which is global",
             "set the memory of an intermediate: cache_before or cache_after makes one",
         )
@@ -216,13 +218,13 @@ def _require_no_shared_layout(tensor: TensorView) -> None:
     """Refuse what only SHARED memory has, else it would be half applied: loops, but no buffer."""
     layout = tensor.layout
     if layout.stages > 1:
-        raise Refusal(
+        raise PrimitiveRefused(
             f"{tensor.name} has a circular buffer of {layout.stages} stages, as only a SHARED "
             "tensor may",
             "choose the memory before circular_buffer",
         )
     if layout.swizzle is not None:
-        raise Refusal(
+        raise PrimitiveRefused(
             f"{tensor.name} is swizzled, as only a SHARED tensor may be",
             "choose the memory before swizzle",
         )

@@ -1,6 +1,18 @@
 """The ``gradient`` attribute of every op. Importing this registers all rules."""
 
-from loopnest.graph.gradients import nn, pointwise, reduce, structure
-from loopnest.graph.gradients.common import NotDifferentiable, Rule
+from loopnest.graph.gradients import (
+    movement_gradients,
+    nn_gradients,
+    pointwise_gradients,
+    reduction_gradients,
+)
+from loopnest.graph.gradients.gradient_rules import NotDifferentiable, Rule
 
-__all__ = ["NotDifferentiable", "Rule", "nn", "pointwise", "reduce", "structure"]
+__all__ = [
+    "NotDifferentiable",
+    "Rule",
+    "movement_gradients",
+    "nn_gradients",
+    "pointwise_gradients",
+    "reduction_gradients",
+]

@@ -1,16 +1,17 @@
 """Passes: their infrastructure, and one module a pass. Importing this registers all.
 
-`manager` runs passes (`module`, `info`, `options`, `context`, `target` are what it needs),
+`manager` runs passes (`module`, `info`, `options`, `context`, `compile_target` are what it needs),
 `instruments` and `print_ir` watch them.
 """
 
 from loopnest.graph.passes.alter_layout import AlterOpLayout
 from loopnest.graph.passes.auto_inline import AutoInline
+from loopnest.graph.passes.compile_target import Target
 from loopnest.graph.passes.context import PassContext, PassInstrument, pass_instrument
-from loopnest.graph.passes.cse import EliminateCommonSubexpr
 from loopnest.graph.passes.dce import DeadCodeElimination
 from loopnest.graph.passes.decorators import function_pass, module_pass, register_pass
 from loopnest.graph.passes.distribute import Distribute
+from loopnest.graph.passes.eliminate_common_subexpr import EliminateCommonSubexpr
 from loopnest.graph.passes.fold_constant import FoldConstant
 from loopnest.graph.passes.fuse_ops import FuseOps
 from loopnest.graph.passes.info import PassInfo, pass_names, unregister_pass
@@ -32,7 +33,6 @@ from loopnest.graph.passes.module import Module
 from loopnest.graph.passes.options import register_option
 from loopnest.graph.passes.print_ir import PrintIR
 from loopnest.graph.passes.simplify_expr import SimplifyExpr
-from loopnest.graph.passes.target import Target
 
 __all__ = [
     "AlterOpLayout",

@@ -17,10 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from loopnest.graph import ops
-from loopnest.graph.errors import GraphError, Refused
-from loopnest.graph.graph import Graph
-from loopnest.graph.layout import Layout, parse_layout, transformed_shape
+from loopnest.graph import operators
+from loopnest.graph.data_layout import DataLayout, parse_layout, transformed_shape
+from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.node import Node, describe
 from loopnest.graph.passes.auto_inline import is_pointwise
 from loopnest.graph.passes.context import PassContext
@@ -36,8 +35,9 @@ from loopnest.graph.passes.layout_rules import (
 )
 from loopnest.graph.passes.manager import FunctionPass
 from loopnest.graph.passes.module import Unit
+from loopnest.graph.program import Graph
 from loopnest.graph.registry import call, rebuild
-from loopnest.graph.rewrite import substitute
+from loopnest.graph.rewriting import substitute
 
 _FOLDS = frozenset({"sum", "prod", "max", "min", "any", "all", "mean", "variance"})
 
@@ -66,8 +66,8 @@ class _Form:
     """A tensor that is computed in the layout `now`, where the graph had it in `old`."""
 
     node: Node
-    old: Layout
-    now: Layout
+    old: DataLayout
+    now: DataLayout
 
 
 class _Alterer:
@@ -94,10 +94,10 @@ class _Alterer:
         """Return a node in the layout that it had."""
         if node not in self.own:
             form = self.forms[node]
-            self.own[node] = ops.layout_transform(form.node, str(form.now), str(form.old))
+            self.own[node] = operators.layout_transform(form.node, str(form.now), str(form.old))
         return self.own[node]
 
-    def _in(self, node: Node, old: Layout, now: Layout) -> Node:
+    def _in(self, node: Node, old: DataLayout, now: DataLayout) -> Node:
         """Return a node, which had the layout `old`, in the layout `now`."""
         form = self.forms.get(node)
         if form is not None and form.old == old:
@@ -108,7 +108,7 @@ class _Alterer:
             source, have = self._home(node), old
         key = (node, str(old), str(now))
         if key not in self.made:
-            self.made[key] = ops.layout_transform(source, str(have), str(now))
+            self.made[key] = operators.layout_transform(source, str(have), str(now))
         return self.made[key]
 
     def _kept(self, node: Node) -> Node:
@@ -201,8 +201,8 @@ class _Alterer:
         made = call(node.op, (form.node,), {**node.attrs, "axis": axes, "keepdims": True})
         if node.attrs["keepdims"]:
             return _Form(made, form.old, form.now)
-        back = ops.layout_transform(made, str(form.now), str(form.old))
-        self.own[node] = ops.squeeze(back, node.attrs["axis"])
+        back = operators.layout_transform(made, str(form.now), str(form.old))
+        self.own[node] = operators.squeeze(back, node.attrs["axis"])
         return None
 
     def _pointwise(self, node: Node, form: _Form) -> _Form:
@@ -244,16 +244,16 @@ def _broadcast(operand: Node, node: Node, form: _Form) -> Node:
     """Return an operand with extents of 1, or fewer axes, in the form's layout."""
     lead = node.ndim - operand.ndim
     if lead:
-        operand = ops.expand_dims(operand, tuple(range(lead)))
+        operand = operators.expand_dims(operand, tuple(range(lead)))
     pairs = zip(form.old.axes, operand.shape, node.shape, strict=True)
     repeated = {letter for (letter, _), own, whole in pairs if own != whole}
     if any(form.old.block(letter) > 1 for letter in repeated):
-        operand, repeated = ops.broadcast_to(operand, node.shape), set()
+        operand, repeated = operators.broadcast_to(operand, node.shape), set()
     kept = [axis for axis in form.now.axes if not (axis[1] and axis[0] in repeated)]
     text = "".join(f"{block}{letter.lower()}" if block else letter for letter, block in kept)
-    moved = ops.layout_transform(operand, str(form.old), text)
+    moved = operators.layout_transform(operand, str(form.old), text)
     places = [i for i, (letter, block) in enumerate(form.now.axes) if block and letter in repeated]
-    return ops.expand_dims(moved, places) if places else moved
+    return operators.expand_dims(moved, places) if places else moved
 
 
 def _with_shape(attrs: dict[str, object], node: Node, rule: LayoutRule) -> dict[str, object]:

@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from loopnest.graph.graph import Graph, body_of
 from loopnest.graph.node import Node
 from loopnest.graph.passes.context import PassContext
 from loopnest.graph.passes.decorators import register_pass
@@ -42,6 +41,7 @@ from loopnest.graph.passes.manager import FunctionPass
 from loopnest.graph.passes.module import Unit
 from loopnest.graph.passes.purity import is_pure
 from loopnest.graph.passes.reading import Builder
+from loopnest.graph.program import Graph, body_of
 from loopnest.graph.registry import Pattern, pattern_of, rebuild, with_attrs
 
 

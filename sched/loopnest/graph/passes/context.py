@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
-from loopnest.graph.errors import GraphError
+from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import items_of
 from loopnest.graph.passes.info import PassInfo, check_names
 from loopnest.graph.passes.module import Unit

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from loopnest.graph import ops
-from loopnest.graph.graph import Graph, body_of, call_graph
+from loopnest.graph import operators
 from loopnest.graph.leaves import get_item, make_tuple
 from loopnest.graph.node import Node, TensorType, Type
 from loopnest.graph.passes.context import PassContext
@@ -14,8 +13,9 @@ from loopnest.graph.passes.info import PassInfo
 from loopnest.graph.passes.manager import FunctionPass
 from loopnest.graph.passes.module import Unit
 from loopnest.graph.passes.purity import body_is_pure
+from loopnest.graph.program import Graph, body_of, call_graph
 from loopnest.graph.registry import rebuild
-from loopnest.graph.rewrite import substitute
+from loopnest.graph.rewriting import substitute
 from loopnest.graph.state import assignments
 from loopnest.graph.traverse import postorder
 
@@ -122,7 +122,7 @@ def _reached(body: Graph, outputs: Sequence[Node]) -> list[Node]:
 def _placeholder(kind: Type) -> Node:
     """Return a node of a type, for a field that nobody takes."""
     if isinstance(kind, TensorType):
-        return ops.zeros(kind.shape, kind.dtype)
+        return operators.zeros(kind.shape, kind.dtype)
     return make_tuple(*[_placeholder(part) for part in kind.fields])
 
 

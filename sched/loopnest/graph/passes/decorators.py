@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, overload
 
-from loopnest.graph.errors import GraphError
-from loopnest.graph.graph import Graph
+from loopnest.graph.graph_error import GraphError
 from loopnest.graph.passes.context import PassContext
 from loopnest.graph.passes.info import PassInfo, catalogue, check_signature
 from loopnest.graph.passes.manager import FunctionPass, ModulePass, Pass
 from loopnest.graph.passes.module import Unit
+from loopnest.graph.program import Graph
 
 
 @overload

@@ -30,8 +30,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from loopnest.graph.cost import flops, traffic
-from loopnest.graph.errors import GraphError
-from loopnest.graph.graph import Graph, body_of
+from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import LEAVES, Node, describe
 from loopnest.graph.passes.context import PassContext
 from loopnest.graph.passes.decorators import register_pass
@@ -49,6 +48,7 @@ from loopnest.graph.passes.manager import FunctionPass
 from loopnest.graph.passes.module import Unit, graphs_of
 from loopnest.graph.passes.numbering import Numbering
 from loopnest.graph.passes.options import register_option
+from loopnest.graph.program import Graph, body_of
 from loopnest.graph.registry import rebuild, short, with_attrs
 
 register_option(

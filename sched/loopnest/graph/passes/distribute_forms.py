@@ -186,7 +186,7 @@ class FixedSums:
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class ProductTerm:
     """An addend: its sign, its factors, and the node of their product if there is one."""
 
     sign: int
@@ -212,7 +212,7 @@ class FreeSums:
         self._steps = 0
         self._best: dict[object, Node] = {}
 
-    def form(self, terms: Sequence[Term], depth: int = _DEPTH) -> Node:
+    def form(self, terms: Sequence[ProductTerm], depth: int = _DEPTH) -> Node:
         """Return the cheapest form that was found; it is the negated sum if all signs are -1."""
         self._steps += 1
         if len(terms) > self._FEW or self._steps > self._STEPS:
@@ -225,7 +225,7 @@ class FreeSums:
             self._best[key] = min(forms, key=self._shop.weight)
         return self._best[key]
 
-    def _greedy(self, terms: Sequence[Term], depth: int) -> Node:
+    def _greedy(self, terms: Sequence[ProductTerm], depth: int) -> Node:
         groups = self._groups(terms) if depth else []
         while groups:
             terms = self._taken_out(terms, *max(groups, key=lambda group: len(group[1])), depth)
@@ -233,20 +233,20 @@ class FreeSums:
         return self._added(terms)
 
     def _taken_out(
-        self, terms: Sequence[Term], factor: _Factor, places: Sequence[int], depth: int
-    ) -> list[Term]:
+        self, terms: Sequence[ProductTerm], factor: _Factor, places: Sequence[int], depth: int
+    ) -> list[ProductTerm]:
         """Return the terms with a common factor taken out of those at `places`."""
         chosen = [terms[i] for i in places]
         sign = max(t.sign for t in chosen)
         inner = self.form(
-            [Term(t.sign * sign, self._without(t, factor)) for t in chosen], depth - 1
+            [ProductTerm(t.sign * sign, self._without(t, factor)) for t in chosen], depth - 1
         )
         factors = (factor.node, inner) if factor.like is None else (factor.of(self._shop, inner),)
         rest = {i: t for i, t in enumerate(terms) if i not in places}
-        rest[places[0]] = Term(sign, factors)
+        rest[places[0]] = ProductTerm(sign, factors)
         return [rest[i] for i in sorted(rest)]
 
-    def _groups(self, terms: Sequence[Term]) -> list[tuple[_Factor, list[int]]]:
+    def _groups(self, terms: Sequence[ProductTerm]) -> list[tuple[_Factor, list[int]]]:
         """Return each factor that several terms have, and their places, in order of appearance."""
         found: dict[object, tuple[_Factor, dict[int, None]]] = {}
         for i, term in enumerate(terms):
@@ -257,7 +257,7 @@ class FreeSums:
                     places[i] = None
         return [(factor, list(places)) for factor, places in found.values() if len(places) > 1]
 
-    def _factors(self, term: Term) -> Iterator[_Factor]:
+    def _factors(self, term: ProductTerm) -> Iterator[_Factor]:
         if len(term.factors) > 1:
             for node in term.factors:
                 yield _Factor(node)
@@ -266,13 +266,13 @@ class FreeSums:
             for place, _ in _COMMON[product.op]:
                 yield _Factor(product.inputs[place], place, product)
 
-    def _without(self, term: Term, factor: _Factor) -> tuple[Node, ...]:
+    def _without(self, term: ProductTerm, factor: _Factor) -> tuple[Node, ...]:
         if factor.like is not None:
             return (term.factors[0].inputs[1 - factor.place],)
         places = [i for i, f in enumerate(term.factors) if self._shop.same(f, factor.node)]
         return term.factors[: places[0]] + term.factors[places[0] + 1 :]
 
-    def _added(self, terms: Sequence[Term]) -> Node:
+    def _added(self, terms: Sequence[ProductTerm]) -> Node:
         """Return the sum of terms, from left to right, a positive one first."""
         ordered = sorted(terms, key=lambda t: t.sign < 0)
         turned = ordered[0].sign
@@ -282,7 +282,7 @@ class FreeSums:
             total = self._shop.make(op, (total, self._product(term)))
         return total
 
-    def _product(self, term: Term) -> Node:
+    def _product(self, term: ProductTerm) -> Node:
         """Return the product of a term's factors, small ones first."""
         if term.node is not None:
             return term.node
@@ -304,7 +304,7 @@ def products_under(nodes: Iterable[Node], most: int = 10_000) -> list[Node]:
     return list(found)
 
 
-def terms_of(tree: Iterable[Node], root: Node) -> list[Term]:
+def terms_of(tree: Iterable[Node], root: Node) -> list[ProductTerm]:
     """Return the addends of a tree of additions, left to right, products opened to their factors.
 
     Args:
@@ -312,7 +312,7 @@ def terms_of(tree: Iterable[Node], root: Node) -> list[Term]:
         root: the last of them.
     """
     inside = set(tree)
-    terms: list[Term] = []
+    terms: list[ProductTerm] = []
     stack = [(1, root)]
     while stack:
         sign, node = stack.pop()
@@ -322,7 +322,7 @@ def terms_of(tree: Iterable[Node], root: Node) -> list[Term]:
         elif node.op == "neg":
             stack.append((-sign, node.inputs[0]))
         else:
-            terms.append(Term(sign, _factors_of(node), node))
+            terms.append(ProductTerm(sign, _factors_of(node), node))
     return terms
 
 

@@ -6,10 +6,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from loopnest.graph.evaluate import Value, compute
-from loopnest.graph.graph import Graph
 from loopnest.graph.leaves import const, make_tuple
 from loopnest.graph.node import LEAVES, Node, TensorType, Type
+from loopnest.graph.node_values import Value, compute
 from loopnest.graph.passes.context import PassContext
 from loopnest.graph.passes.decorators import register_pass
 from loopnest.graph.passes.info import PassInfo
@@ -17,7 +16,8 @@ from loopnest.graph.passes.manager import FunctionPass
 from loopnest.graph.passes.module import Unit
 from loopnest.graph.passes.options import register_option
 from loopnest.graph.passes.purity import has_state, is_pure
-from loopnest.graph.rewrite import ExprMutator
+from loopnest.graph.program import Graph
+from loopnest.graph.rewriting import ExprMutator
 
 Known: TypeAlias = "dict[Node, Value]"
 _LIMIT = "FoldConstant.max_bytes"

@@ -11,8 +11,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from threading import Lock
 
-from loopnest.graph.errors import GraphError
-from loopnest.graph.graph import Graph, body_of
+from loopnest.graph.graph_error import GraphError
 from loopnest.graph.passes.context import PassContext
 from loopnest.graph.passes.decorators import register_pass
 from loopnest.graph.passes.fuse_ops_build import fused_graph
@@ -22,6 +21,7 @@ from loopnest.graph.passes.info import PassInfo
 from loopnest.graph.passes.manager import FunctionPass
 from loopnest.graph.passes.module import Unit
 from loopnest.graph.passes.options import register_option
+from loopnest.graph.program import Graph, body_of
 from loopnest.graph.structural import structural_key
 
 register_option(
@@ -73,7 +73,7 @@ class FuseOps(FunctionPass):
         return fused_graph(func, *detect(func, level, depth_of(self.max_depth, ctx)))
 
 
-class Fusion(FuseOps):
+class NnvmFusion(FuseOps):
     """FuseOps under the name of the seed on NNVM: the result knows its ``subgraph``.
 
     ``graph.attrs["subgraph"]`` maps each call of a function to its body.
@@ -119,4 +119,4 @@ def _check_integer(name: str, value: object, least: int) -> int:
 
 
 register_pass("FuseOps", FuseOps)
-register_pass("Fusion", Fusion)
+register_pass("Fusion", NnvmFusion)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from itertools import count
 
-from loopnest.graph.graph import Graph, call_graph
 from loopnest.graph.leaves import var
 from loopnest.graph.node import Node
 from loopnest.graph.passes.fuse_ops_groups import Partition
 from loopnest.graph.passes.indexed_graph import ForwardGraph
+from loopnest.graph.program import Graph, call_graph
 from loopnest.graph.registry import rebuild
 from loopnest.graph.structural import Key, node_key, structural_key
 

@@ -64,7 +64,7 @@ _MOST = {
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class MergeRefusal:
     """An op that was not fused with its post-dominator, in the last phase that asked.
 
     Attributes:
@@ -86,7 +86,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
+class GroupMerge:
     """An op that was fused with its post-dominator and the ops between, in a phase."""
 
     phase: int
@@ -108,8 +108,8 @@ class Partition:
     """
 
     leaders: tuple[int, ...]
-    merges: tuple[Merge, ...]
-    refusals: dict[int, Refusal]
+    merges: tuple[GroupMerge, ...]
+    refusals: dict[int, MergeRefusal]
     parents: tuple[int, ...]
 
 
@@ -122,9 +122,9 @@ def partition(graph: ForwardGraph, max_depth: int, level: int = 2) -> Partition:
         level: 0 leaves every op in a group of its own.
     """
     tree = PostDominators(graph)
-    run = _Run(graph, tree, max_depth)
+    run = _PartitionRun(graph, tree, max_depth)
     if level == 0:
-        run.refusals = {i: Refusal(0, Why.LEVEL) for i in range(len(graph))}
+        run.refusals = {i: MergeRefusal(0, Why.LEVEL) for i in range(len(graph))}
     else:
         for phase in range(3):
             for number in range(len(graph)):
@@ -134,14 +134,14 @@ def partition(graph: ForwardGraph, max_depth: int, level: int = 2) -> Partition:
     return Partition(tuple(leaders), tuple(run.merges), ends, tuple(tree.parents[:-1]))
 
 
-class _Run:
+class _PartitionRun:
     """Groups while they grow: union-find with the last op of each group as its leader."""
 
     def __init__(self, graph: ForwardGraph, tree: PostDominators, max_depth: int) -> None:
         count = len(graph)
         self.graph, self.tree, self.max_depth = graph, tree, max_depth
-        self.merges: list[Merge] = []
-        self.refusals: dict[int, Refusal] = {}
+        self.merges: list[GroupMerge] = []
+        self.refusals: dict[int, MergeRefusal] = {}
         self._up = list(range(count))
         self._size = [1] * count
         self._pattern = list(graph.patterns)  # of the group that an op leads, or last led
@@ -161,7 +161,7 @@ class _Run:
         """Fuse an op with its post-dominator if the phase allows it."""
         own, sink = self._pattern[source], self.tree.parents[source]
         if own is Pattern.OPAQUE or own is Pattern.REDUCTION or sink == self.tree.root:
-            self.refusals[source] = Refusal(phase, self._at_end(own, source))
+            self.refusals[source] = MergeRefusal(phase, self._at_end(own, source))
         elif self.find(source) != self.find(sink):
             if phase == 2:
                 self._into_tuple(source, sink)
@@ -179,7 +179,7 @@ class _Run:
         """Try phase 0 or 1."""
         own, way = self._pattern[source], self.tree.patterns[source]
         if self._pattern[sink] is Pattern.TUPLE:
-            self.refusals[source] = Refusal(phase, Why.TUPLE)
+            self.refusals[source] = MergeRefusal(phase, Why.TUPLE)
         elif own is Pattern.OUT_ELEMWISE_FUSABLE:
             if phase == 0:
                 self._try(source, sink, phase, Rule.HEAVY, way is Pattern.ELEMWISE)
@@ -197,17 +197,19 @@ class _Run:
 
     def _try(self, source: int, sink: int, phase: int, rule: Rule, edges_fit: bool) -> None:
         if not edges_fit:
-            self.refusals[source] = Refusal(phase, Why.EDGE, rule)
+            self.refusals[source] = MergeRefusal(phase, Why.EDGE, rule)
             return
         found = self._between(source, sink, phase, rule)
-        if isinstance(found, Refusal):
+        if isinstance(found, MergeRefusal):
             self.refusals[source] = found
             return
         for number in (source, *found):
             self._merge(number, sink)
-        self.merges.append(Merge(phase, rule, source, sink, found))
+        self.merges.append(GroupMerge(phase, rule, source, sink, found))
 
-    def _between(self, source: int, sink: int, phase: int, rule: Rule) -> tuple[int, ...] | Refusal:
+    def _between(
+        self, source: int, sink: int, phase: int, rule: Rule
+    ) -> tuple[int, ...] | MergeRefusal:
         """Return the ops between two, or what forbids to fuse them all."""
         between: list[int] = []
         groups = {self.find(source)}
@@ -221,11 +223,11 @@ class _Run:
                 leader = self.find(number)
                 pattern = self._pattern[leader]
                 if pattern > _MOST[rule][number == sink]:
-                    return Refusal(phase, Why.OP, rule, number, self._anchor[leader], pattern)
+                    return MergeRefusal(phase, Why.OP, rule, number, self._anchor[leader], pattern)
                 total += 0 if leader in groups else self._size[leader]
                 groups.add(leader)
                 if total > self.max_depth:  # which also ends long walks
-                    return Refusal(phase, Why.DEPTH, rule, total)
+                    return MergeRefusal(phase, Why.DEPTH, rule, total)
                 if number != sink:
                     between.append(number)
                     pending.append(number)

@@ -10,10 +10,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from loopnest.graph import ops
-from loopnest.graph.evaluate import compute
+from loopnest.graph import operators
 from loopnest.graph.leaves import const
 from loopnest.graph.node import Node
+from loopnest.graph.node_values import compute
 from loopnest.graph.registry import call
 
 Rule: TypeAlias = Callable[[Node], "Node | None"]
@@ -55,7 +55,7 @@ def uniform(node: Node) -> bool | int | float | None:
 
 def in_shape(x: Node, node: Node) -> Node | None:
     """Return x repeated to the shape of `node`, None if it has another element type."""
-    return ops.broadcast_to(x, node.shape) if x.dtype is node.dtype else None
+    return operators.broadcast_to(x, node.shape) if x.dtype is node.dtype else None
 
 
 def _either(node: Node) -> Iterable[tuple[Node, Node]]:
@@ -92,7 +92,7 @@ def _neutral_right(node: Node) -> Node | None:
 def _absorbing(node: Node) -> Node | None:
     wanted = node.op == "logical_or"
     found = any(uniform(x) is wanted for x in node.inputs)
-    return ops.full_like(node, wanted) if found else None
+    return operators.full_like(node, wanted) if found else None
 
 
 @rule(EXACT, "maximum", "minimum", "logical_and", "logical_or", "bitand", "bitor")
@@ -104,7 +104,7 @@ def _idempotent(node: Node) -> Node | None:
 @rule(LOOSE, "mul")
 def _times_zero(node: Node) -> Node | None:
     zero = any(uniform(x) == 0 for x in node.inputs)
-    return ops.full_like(node, 0) if zero else None
+    return operators.full_like(node, 0) if zero else None
 
 
 # Signs
@@ -114,7 +114,7 @@ def _times_zero(node: Node) -> Node | None:
 def _negated(node: Node) -> Node | None:
     (x,) = node.inputs
     if x.op == "sub":
-        return ops.sub(x.inputs[1], x.inputs[0])
+        return operators.sub(x.inputs[1], x.inputs[0])
     return _of(x, "neg")
 
 
@@ -123,7 +123,7 @@ def _add_negated(node: Node) -> Node | None:
     for a, b in _either(node):
         negated = _of(b, "neg")
         if negated is not None:
-            return ops.sub(a, negated)
+            return operators.sub(a, negated)
     return None
 
 
@@ -132,8 +132,8 @@ def _subtract(node: Node) -> Node | None:
     a, b = node.inputs
     negated = _of(b, "neg")
     if negated is not None:
-        return ops.add(a, negated)
-    return in_shape(ops.neg(b), node) if uniform(a) == 0 else None
+        return operators.add(a, negated)
+    return in_shape(operators.neg(b), node) if uniform(a) == 0 else None
 
 
 @rule(EXACT, "mul", "div")
@@ -142,8 +142,8 @@ def _signs(node: Node) -> Node | None:
     if a.op == b.op == "neg":
         return call(node.op, (a.inputs[0], b.inputs[0]))
     if uniform(b) == -1:
-        return in_shape(ops.neg(a), node)
-    return in_shape(ops.neg(b), node) if node.op == "mul" and uniform(a) == -1 else None
+        return in_shape(operators.neg(a), node)
+    return in_shape(operators.neg(b), node) if node.op == "mul" and uniform(a) == -1 else None
 
 
 @rule(EXACT, "abs", "relu")
@@ -152,7 +152,7 @@ def _magnitude(node: Node) -> Node | None:
     if x.op in _NOT_NEGATIVE:
         return x
     negated = _of(x, "neg") if node.op == "abs" else None
-    return None if negated is None else ops.abs(negated)
+    return None if negated is None else operators.abs(negated)
 
 
 # Powers, rounding, conversion
@@ -163,8 +163,8 @@ def _power(node: Node) -> Node | None:
     base, exponent = node.inputs
     value = uniform(exponent)
     if value == 0 or uniform(base) == 1:
-        return ops.full_like(node, 1)
-    return in_shape(ops.mul(base, base), node) if value == 2 else None
+        return operators.full_like(node, 1)
+    return in_shape(operators.mul(base, base), node) if value == 2 else None
 
 
 @rule(EXACT, "floor", "ceil", "round", "trunc")
@@ -181,7 +181,7 @@ def _cast(node: Node) -> Node | None:
         return x
     inner = _of(x, "cast")
     if inner is not None and _keeps(inner, x):
-        return ops.cast(inner, node.dtype)
+        return operators.cast(inner, node.dtype)
     return None
 
 
@@ -197,10 +197,10 @@ def _keeps(x: Node, wide: Node) -> bool:
 def _fma(node: Node) -> Node | None:
     a, b, c = node.inputs
     if uniform(c) == 0:
-        return in_shape(ops.mul(a, b), node)
+        return in_shape(operators.mul(a, b), node)
     for x, factor in ((a, b), (b, a)):
         if uniform(factor) == 1:
-            return in_shape(ops.add(x, c), node)
+            return in_shape(operators.add(x, c), node)
     return None
 
 
@@ -216,7 +216,7 @@ def _where(node: Node) -> Node | None:
     if known is not None:
         return in_shape(a if known else b, node)
     inverse = _of(cond, "logical_not")
-    return None if inverse is None else ops.where(inverse, b, a)
+    return None if inverse is None else operators.where(inverse, b, a)
 
 
 @rule(EXACT, "logical_not")
@@ -224,8 +224,8 @@ def _not(node: Node) -> Node | None:
     (x,) = node.inputs
     if x.op == "logical_not":
         return x.inputs[0]
-    exact = {"eq": ops.ne, "ne": ops.eq}  # true also of NaN
-    ordered = {"lt": ops.ge, "ge": ops.lt, "le": ops.gt, "gt": ops.le}
+    exact = {"eq": operators.ne, "ne": operators.eq}  # true also of NaN
+    ordered = {"lt": operators.ge, "ge": operators.lt, "le": operators.gt, "gt": operators.le}
     if x.op in exact:
         return exact[x.op](*x.inputs)
     return ordered[x.op](*x.inputs) if x.op in ordered and not x.inputs[0].dtype.is_float else None
@@ -240,7 +240,7 @@ def _single(node: Node) -> Node | None:
     axes = node.attrs["axis"]
     if x.dtype is not node.dtype or any(x.shape[axis] != 1 for axis in axes):
         return None
-    return x if node.attrs["keepdims"] else ops.squeeze(x, axes)
+    return x if node.attrs["keepdims"] else operators.squeeze(x, axes)
 
 
 @rule(EXACT, "max", "min", "any", "all")
@@ -262,7 +262,7 @@ def _twice(node: Node) -> Node | None:
 def _difference(node: Node) -> Node | None:
     a, b = node.inputs
     if a is b:
-        return ops.full_like(node, 0)
+        return operators.full_like(node, 0)
     if a.op == "add" and b in a.inputs:
         return in_shape(a.inputs[a.inputs[0] is b], node)
     return None
@@ -280,7 +280,7 @@ def _put_back(node: Node) -> Node | None:
 def _ratio(node: Node) -> Node | None:
     a, b = node.inputs
     if a is b:
-        return ops.full_like(node, 1)
+        return operators.full_like(node, 1)
     if a.op == "mul" and b in a.inputs:
         return in_shape(a.inputs[a.inputs[0] is b], node)
     return None

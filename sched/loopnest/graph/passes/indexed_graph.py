@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loopnest.graph.graph import Graph
 from loopnest.graph.node import LEAVES, Node
+from loopnest.graph.program import Graph
 from loopnest.graph.registry import Pattern, pattern_of
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from loopnest.graph.errors import GraphError
+from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import items_of
 
 

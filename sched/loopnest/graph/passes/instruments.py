@@ -12,13 +12,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from loopnest.graph.errors import GraphError
-from loopnest.graph.evaluate import evaluate
-from loopnest.graph.graph import Graph
+from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import describe
+from loopnest.graph.node_values import evaluate
 from loopnest.graph.passes.context import PassInstrument
 from loopnest.graph.passes.info import PassInfo
 from loopnest.graph.passes.module import Unit, graphs_of
+from loopnest.graph.program import Graph
 from loopnest.graph.registry import short
 from loopnest.graph.wellformed import check
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from loopnest.graph.errors import GraphError
-from loopnest.graph.layout import Layout, parse_layout
+from loopnest.graph.data_layout import DataLayout, parse_layout
+from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import Attrs, Node, TensorType, Type
-from loopnest.graph.passes.target import Target
+from loopnest.graph.passes.compile_target import Target
 from loopnest.graph.registry import get_attr, get_op, register_attr
 
 Hook: TypeAlias = Callable[
@@ -57,7 +57,7 @@ def rule_of(node: Node) -> LayoutRule | None:
     return found
 
 
-def layout_in(attrs: Attrs, name: str) -> Layout:
+def layout_in(attrs: Attrs, name: str) -> DataLayout:
     """Return the layout that an attribute holds."""
     return parse_layout(attrs[name])
 
@@ -66,13 +66,13 @@ def layout_in(attrs: Attrs, name: str) -> Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _LayoutEntry:
     level: int
     target: str | None
     hook: Hook
 
 
-_HOOKS: dict[str, list[_Entry]] = {}
+_HOOKS: dict[str, list[_LayoutEntry]] = {}
 
 
 def register_alter_op_layout(
@@ -110,7 +110,7 @@ def register_alter_op_layout(
     def add(hook: H) -> H:
         entries = _HOOKS.setdefault(op, [])
         entries[:] = [e for e in entries if (e.level, e.target) != (level, target)]
-        entries.append(_Entry(level, target, hook))
+        entries.append(_LayoutEntry(level, target, hook))
         entries.sort(key=lambda entry: entry.level, reverse=True)
         return hook
 
@@ -135,10 +135,10 @@ class LaidOut(tuple[int, ...]):
     `layout.math_shape` reads it in its own layout. It is the shape of stand-ins alone.
     """
 
-    layout: Layout
+    layout: DataLayout
 
 
-def stand_in(operand: Node, layout: Layout, name: str) -> Node:
+def stand_in(operand: Node, layout: DataLayout, name: str) -> Node:
     """Return a var for an operand of a hook; it never gets into a graph."""
     shape = LaidOut(operand.shape)
     shape.layout = layout

@@ -15,12 +15,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TypeVar, overload
 
-from loopnest.graph.errors import GraphError
-from loopnest.graph.graph import Graph
+from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import items_of
 from loopnest.graph.passes.context import PassContext
 from loopnest.graph.passes.info import PassInfo, check_signature, factory_of, note_name, pass_names
 from loopnest.graph.passes.module import Module, Unit, graphs_of
+from loopnest.graph.program import Graph
 from loopnest.graph.state import check_state
 from loopnest.graph.wellformed import check
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
-from loopnest.graph.errors import GraphError
-from loopnest.graph.graph import Graph
+from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import items_of
+from loopnest.graph.program import Graph
 from loopnest.graph.registry import short
 
 

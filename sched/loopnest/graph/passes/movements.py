@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loopnest.graph import ops
+from loopnest.graph import operators
 from loopnest.graph.node import Node
 from loopnest.graph.passes.identities import EXACT, rule
 from loopnest.graph.registry import call
@@ -15,7 +15,7 @@ def _transpose(node: Node) -> Node | None:
     if axes == tuple(range(len(axes))):
         return x
     if x.op == "transpose":
-        return ops.transpose(x.inputs[0], [x.attrs["axes"][axis] for axis in axes])
+        return operators.transpose(x.inputs[0], [x.attrs["axes"][axis] for axis in axes])
     return None
 
 
@@ -28,7 +28,7 @@ def _flip(node: Node) -> Node | None:
         x = x.inputs[0]
     elif axes and len(axes) == len(node.attrs["axis"]):
         return None
-    return ops.flip(x, sorted(axes)) if axes else x
+    return operators.flip(x, sorted(axes)) if axes else x
 
 
 @rule(EXACT, "reshape", "expand_dims", "squeeze")
@@ -41,7 +41,7 @@ def _reshape(node: Node) -> Node | None:
     source = x.inputs[0]
     if source.shape == node.shape:
         return source
-    return ops.reshape(source, node.shape) if "reshape" in (node.op, x.op) else None
+    return operators.reshape(source, node.shape) if "reshape" in (node.op, x.op) else None
 
 
 @rule(EXACT, "broadcast_to")
@@ -51,7 +51,7 @@ def _broadcast(node: Node) -> Node | None:
         x = x.inputs[0]
     elif x.shape != node.shape:
         return None
-    return ops.broadcast_to(x, node.shape)
+    return operators.broadcast_to(x, node.shape)
 
 
 @rule(EXACT, "slice")
@@ -68,7 +68,7 @@ def _slice(node: Node) -> Node | None:
     inner = list(zip(x.attrs["starts"], x.attrs["steps"], strict=True))
     first = [a + b * start for start, (a, b) in zip(starts, inner, strict=True)]
     step = [own * b for own, (_, b) in zip(steps, inner, strict=True)]
-    return ops.slice(x.inputs[0], first, _stops(first, step, node), step)
+    return operators.slice(x.inputs[0], first, _stops(first, step, node), step)
 
 
 def _stops(starts: list[int], steps: list[int], node: Node) -> list[int]:
@@ -94,7 +94,7 @@ def _layout(node: Node) -> Node | None:
     (x,) = node.inputs
     src, dst = node.attrs["src_layout"], node.attrs["dst_layout"]
     if x.op == "layout_transform" and x.attrs["dst_layout"] == src:
-        return ops.layout_transform(x.inputs[0], x.attrs["src_layout"], dst)
+        return operators.layout_transform(x.inputs[0], x.attrs["src_layout"], dst)
     return x if src == dst else None
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 
-from loopnest.graph.graph import body_of
 from loopnest.graph.node import Node
 from loopnest.graph.passes.purity import is_pure
+from loopnest.graph.program import body_of
 from loopnest.graph.registry import get_attr
 from loopnest.graph.structural import node_key
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from loopnest.graph.errors import GraphError
+from loopnest.graph.graph_error import GraphError
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class PassOption:
     """An entry of `PassContext.config` that a pass reads."""
 
     key: str
@@ -18,12 +18,12 @@ class Option:
     doc: str
 
 
-_OPTIONS: dict[str, Option] = {}
+_OPTIONS: dict[str, PassOption] = {}
 
 
 def register_option(
     key: str, default: object, kind: type | tuple[type, ...] | None = None, doc: str = ""
-) -> Option:
+) -> PassOption:
     """Register an option ``"Pass.option"`` of `PassContext.config`.
 
     Args:
@@ -37,11 +37,11 @@ def register_option(
         raise GraphError("register_option(…)", f"the key is a {kind_of}", "write 'Pass.option'")
     if kind is None:
         kind = object if default is None else type(default)
-    _OPTIONS[key] = Option(key, default, kind, doc)
+    _OPTIONS[key] = PassOption(key, default, kind, doc)
     return _OPTIONS[key]
 
 
-def option_of(key: str) -> Option:
+def option_of(key: str) -> PassOption:
     """Return a registered option.
 
     Raises:

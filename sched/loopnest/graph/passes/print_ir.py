@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
-from loopnest.graph.graph import Graph
 from loopnest.graph.passes.context import PassContext, PassInstrument
 from loopnest.graph.passes.decorators import register_pass
 from loopnest.graph.passes.info import PassInfo
 from loopnest.graph.passes.manager import FunctionPass
 from loopnest.graph.passes.module import Unit, graphs_of
 from loopnest.graph.printer import to_text
+from loopnest.graph.program import Graph
 
 
 class PrintIR(FunctionPass, PassInstrument):

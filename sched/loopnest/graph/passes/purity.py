@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from loopnest.graph.graph import Graph, body_of
 from loopnest.graph.node import Node
+from loopnest.graph.program import Graph, body_of
 from loopnest.graph.registry import get_attr
 
 _PURE = "pure"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from loopnest.errors import InternalError
-from loopnest.graph.graph import Graph
 from loopnest.graph.node import Node, describe
 from loopnest.graph.passes import movements
 from loopnest.graph.passes.context import PassContext
@@ -13,7 +12,8 @@ from loopnest.graph.passes.info import PassInfo
 from loopnest.graph.passes.manager import FunctionPass
 from loopnest.graph.passes.module import Unit
 from loopnest.graph.passes.options import register_option
-from loopnest.graph.rewrite import rewrite
+from loopnest.graph.program import Graph
+from loopnest.graph.rewriting import rewrite
 
 __all__ = ["SimplifyExpr", "movements"]
 

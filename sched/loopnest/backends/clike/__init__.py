@@ -1,0 +1,1 @@
+"""What the texts in C and in CUDA C++ share."""

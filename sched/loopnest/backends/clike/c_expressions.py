@@ -1,0 +1,446 @@
+"""Expressions in C and CUDA C++: one formatter and a `Dialect` of types, functions and casts."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+
+from loopnest.backends.clike.identifiers import Names
+from loopnest.errors import InternalError
+from loopnest.kir.buffers import Buffer
+from loopnest.kir.shared_memory import swizzled
+from loopnest.scalar import dtypes
+from loopnest.scalar.dtypes import DType
+from loopnest.scalar.enums import ParallelType
+from loopnest.scalar.expr import (
+    ONE,
+    OPS,
+    ZERO,
+    Const,
+    Expr,
+    Index,
+    LaunchIndex,
+    Load,
+    Local,
+    Op,
+    ScalarParam,
+    Symbol,
+    TextFormat,
+    cast,
+    integer,
+)
+
+# Precedence in C. `BIT` and `TEST` operands get parentheses more often than C asks for, as
+# compilers' own warnings advise.
+COND, OR, AND, BITOR, BITXOR, BITAND, EQ, REL, SUM, PRODUCT, UNARY, ATOM = range(1, 13)
+
+_INFIX: Mapping[str, tuple[str, int]] = {
+    "or": ("||", OR), "and": ("&&", AND), "bitor": ("|", BITOR), "bitxor": ("^", BITXOR),
+    "bitand": ("&", BITAND), "eq": ("==", EQ), "ne": ("!=", EQ), "lt": ("<", REL),
+    "le": ("<=", REL), "gt": (">", REL), "ge": (">=", REL), "add": ("+", SUM), "sub": ("-", SUM),
+    "mul": ("*", PRODUCT), "div": ("/", PRODUCT),
+}  # fmt: skip
+
+Text = tuple[str, int]
+"""A text and how tightly its outermost operator binds."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Dialect:
+    """Where C and CUDA C++ differ in expressions.
+
+    Args:
+        types: the type of each dtype.
+        unsigned: the unsigned type of each integer dtype, in which it wraps.
+        special: how "inf" and "nan" are written in each float dtype.
+        functions: the function of (operation, dtype of its first operand), where it is a call.
+        casts: the function that converts (from, to), where it is a call.
+    """
+
+    types: Mapping[str, str]
+    unsigned: Mapping[str, str]
+    special: Mapping[tuple[str, str], str]
+    functions: Mapping[tuple[str, str], str]
+    casts: Mapping[tuple[str, str], str]
+
+
+class CFormat(TextFormat):
+    """Format expressions in one dialect; texts of nodes are kept, since nests repeat them.
+
+    Args:
+        dialect: types and functions.
+        names: the identifiers, shared by everything in one text.
+        sizes: the kind that size symbols are named as: "size" or "size argument".
+    """
+
+    def __init__(self, dialect: Dialect, names: Names, sizes: str = "size") -> None:
+        self.dialect = dialect
+        self.names = names
+        self.sizes = sizes
+        self.called: dict[str, None] = {}
+        """Functions called so far, in order."""
+        self.scalars: dict[Buffer, str] = {}
+        """Buffers of one element that are plain variables."""
+        self.launch: dict[ParallelType, str] = {}
+        """The variable of each launch dimension in use."""
+        self._texts: dict[Expr, Text] = {}
+        self._renamed: dict[Expr, Text] = {}
+        self._signs: dict[Expr, bool] = {}
+
+    def format(self, node: Expr, level: int = 0) -> str:
+        """Return the text of `node`, in parentheses where `level` binds tighter than it."""
+        text, own = self.text(node)
+        return f"({text})" if own < level else text
+
+    def text(self, node: Expr) -> Text:
+        """Return the text of `node` and its precedence."""
+        found = self._texts.get(node)
+        if found is None:
+            found = self._texts[node] = self._text(node)
+        return found
+
+    def knows(self, node: Expr) -> bool:
+        """Whether `node` was formatted before."""
+        return node in self._texts
+
+    def rename(self, node: Expr, text: str) -> None:
+        """Write `text`, which binds as a name does, for `node` from here on."""
+        self._texts[node] = self._renamed[node] = text, ATOM
+
+    @contextmanager
+    def renamed(self, texts: Mapping[Expr, str]) -> Iterator[None]:
+        """Write other names for some nodes while a `with` block lasts.
+
+        Nodes are shared: the same load, or an operation on it, may stand before the block, in it
+        and behind it, and has a text of its own in each.
+        """
+        outer = self._texts
+        self._texts = {**self._renamed, **{node: (text, ATOM) for node, text in texts.items()}}
+        try:
+            yield
+        finally:
+            outer.update((n, t) for n, t in self._texts.items() if isinstance(n, Symbol))
+            self._texts = outer
+
+    def _text(self, node: Expr) -> Text:
+        match node:
+            case Op():
+                return self.operation(node)
+            case Const():
+                return literal(node, self.dialect)
+            case Load():
+                return self.load(node), ATOM
+            case Index() | Symbol() | ScalarParam() | Local():
+                return self.name(node), ATOM
+            case LaunchIndex():
+                return self.launch_index(node), ATOM
+        raise InternalError(str(node), f"a {type(node).__name__} is left in the loop nest")
+
+    def name(self, node: Index | Symbol | ScalarParam | Local) -> str:
+        """Return the identifier of a variable."""
+        match node:
+            case Symbol():
+                prefix = "" if self.sizes == "size" else "size_"
+                return self.names.of(self.sizes, prefix + node.name)
+            case Index():
+                return self.names.of("index", node.name)
+            case ScalarParam():
+                return self.names.of("scalar", node.name)
+            case Local():
+                return self.names.of("local", node.name)
+
+    def launch_index(self, node: LaunchIndex) -> str:
+        """Return the variable of a launch dimension; a dimension not in use has index 0."""
+        return self.launch.get(node.dimension, "0")
+
+    # Memory
+
+    def load(self, node: Load) -> str:
+        """Return an access."""
+        return self.element(node.buffer, node.args, flat=node.flat)
+
+    def element(self, buffer: Buffer, index: tuple[Expr, ...], *, flat: bool) -> str:
+        """Return the element of `buffer` at `index`, as an lvalue."""
+        variable = self.scalars.get(buffer)
+        if variable is not None:
+            return variable
+        offset = self.format(index[0]) if flat else self.offset(buffer, index)
+        return f"{self.names.of('buffer', buffer.name)}[{offset}]"
+
+    def offset(self, buffer: Buffer, index: tuple[Expr, ...]) -> str:
+        """Return the distance from the first element, in elements."""
+        terms = []
+        for position, stride in zip(swizzled(buffer, index), buffer.strides, strict=True):
+            if position is ZERO or stride is ZERO:
+                continue
+            if stride is ONE:
+                terms.append(self.format(position, SUM))
+            elif isinstance(position, Const) and isinstance(stride, Const):
+                terms.append(self.format(integer(int(position.value) * int(stride.value))))
+            else:
+                terms.append(f"{self.format(position, PRODUCT)} * {self.format(stride, UNARY)}")
+        return " + ".join(terms) or "0"
+
+    # Operations
+
+    def operation(self, node: Op) -> Text:
+        """Return the text and the precedence of an operation."""
+        if node.op not in ("cast", "where") and any(a.dtype.is_half for a in node.args):
+            return self.text(_in_float32(node))
+        rule = RULES.get(node.op)
+        if rule is None:
+            raise InternalError(str(node), f"C has no rule for operation '{node.op}'")
+        return rule(self, node)
+
+    def call(self, op: str, dtype: DType, *args: Expr) -> Text:
+        """Return the call of the function for `op` on operands of `dtype`."""
+        function = self.dialect.functions.get((op, dtype.name))
+        if function is None:
+            raise InternalError(f"{op}({', '.join(map(str, args))})", f"no {op} of {dtype}")
+        return self.invoke(function, *args)
+
+    def invoke(self, function: str, *args: Expr) -> Text:
+        """Return the call of a function by its name."""
+        self.called[function] = None
+        return f"{function}({', '.join([self.format(a) for a in args])})", ATOM
+
+    def infix(self, node: Op, sign: str, level: int) -> Text:
+        """Return ``left sign right``, grouped as the tree is."""
+        left, right = node.args
+        if level >= SUM:
+            return f"{self.format(left, level)} {sign} {self.format(right, level + 1)}", level
+        # Comparisons bind tighter than && and ||; all else mixes only in parentheses.
+        inner = EQ if level in (OR, AND) else SUM
+        chained = isinstance(left, Op) and left.op == node.op and level <= BITAND
+        first = self.format(left, level if chained else inner)
+        return f"{first} {sign} {self.format(right, inner)}", level
+
+    def converted(self, value: Expr, dtype: DType) -> str:
+        """Return `value` as a store into `dtype` needs it."""
+        return self.format(cast(value, dtype))
+
+    def nonnegative(self, node: Expr) -> bool:
+        """Whether the index `node` is seen to be >= 0: plain C division is then floor division."""
+        found = self._signs.get(node)
+        if found is None:
+            found = self._signs[node] = self._nonnegative(node)
+        return found
+
+    def learn(self, variable: Local, value: Expr) -> None:
+        """Take over what is known of `value` for the name that it gets."""
+        self._signs[variable] = value.dtype is dtypes.index and self.nonnegative(value)
+
+    def _nonnegative(self, node: Expr) -> bool:
+        match node:
+            case Index() | Symbol() | LaunchIndex():
+                return True
+            case Const():
+                return node.value >= 0
+            case Op(op="add" | "mul" | "min" | "floordiv" | "ceildiv"):
+                return all(self.nonnegative(a) for a in node.args)
+            case Op(op="max"):
+                return any(self.nonnegative(a) for a in node.args)
+            case Op(op="mod"):
+                return self.nonnegative(node.args[1])
+            case Op(op="where"):
+                return all(self.nonnegative(a) for a in node.args[1:])
+        return False
+
+
+def literal(node: Const, dialect: Dialect) -> Text:
+    """Return a literal that has exactly the value of `node`."""
+    dtype = node.dtype
+    if dtype.is_float:
+        return _float_literal(float(node.value), dtype, dialect)
+    if dtype.is_bool:
+        return ("true" if node.value else "false"), ATOM
+    value = int(node.value)
+    wide = dtype is dtypes.int64 or (dtype is dtypes.index and abs(value) >= 1 << 31)
+    end = "LL" if wide else ""
+    if value in (-(1 << 31), -(1 << 63)):  # -2147483648 would be minus a number that is too large
+        return f"({value + 1}{end} - 1)", ATOM
+    return f"{value}{end}", UNARY if value < 0 else ATOM
+
+
+def _float_literal(value: float, dtype: DType, dialect: Dialect) -> Text:
+    if dtype.is_half:
+        inner, _ = _float_literal(value, dtypes.float32, dialect)
+        return f"{dialect.casts['float32', dtype.name]}({inner})", ATOM
+    if dtype is dtypes.float32:
+        value = _rounded(value)
+    if math.isnan(value):
+        return dialect.special["nan", dtype.name], ATOM
+    if math.isinf(value):
+        sign, level = ("-", UNARY) if value < 0 else ("", ATOM)
+        return sign + dialect.special["inf", dtype.name], level
+    text = float_text(value) + "f" if dtype is dtypes.float32 else repr(value)
+    return text, UNARY if text.startswith("-") else ATOM
+
+
+def _rounded(value: float) -> float:
+    try:
+        result: float = struct.unpack("f", struct.pack("f", value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)
+    return result
+
+
+def float_text(value: float) -> str:
+    """Return the shortest decimal that reads back as the float32 `value`.
+
+    >>> float_text(0.10000000149011612), float_text(1.0), float_text(-0.0)
+    ('0.1', '1.0', '-0.0')
+    """
+    sign = "-" if math.copysign(1.0, value) < 0 else ""
+    return sign + _magnitude_text(abs(value))  # a cache takes 0.0 and -0.0 for one key
+
+
+@lru_cache(maxsize=4096)
+def _magnitude_text(value: float) -> str:
+    for digits in range(1, 10):
+        text = f"{value:.{digits}g}"
+        if _rounded(float(text)) == value:
+            break
+    return text if "." in text or "e" in text else text + ".0"
+
+
+def _in_float32(node: Op) -> Expr:
+    """Return an operation on 16-bit floats as one on float32, rounded once to its type."""
+    args = tuple([cast(a, a.dtype.compute) for a in node.args])
+    return cast(Op(node.op, args, node.dtype.compute), node.dtype)
+
+
+# One rule for each operation of the scalar language.
+
+Rule = Callable[[CFormat, Op], Text]
+
+
+def _infix(form: CFormat, node: Op) -> Text:
+    return form.infix(node, *_INFIX[node.op])
+
+
+def _arithmetic(form: CFormat, node: Op) -> Text:
+    """+, - and *: integer values wrap, which C's signed integers do not promise."""
+    unsigned = form.dialect.unsigned.get(node.dtype.name)
+    if unsigned is None:
+        return _infix(form, node)
+    sign, _ = _INFIX[node.op]
+    left, right = [f"({unsigned}){form.format(a, UNARY)}" for a in node.args]
+    return f"({form.dialect.types[node.dtype.name]})({left} {sign} {right})", UNARY
+
+
+def _division(form: CFormat, node: Op) -> Text:
+    if not node.dtype.is_float:
+        raise InternalError(str(node), f"true division of {node.dtype}")
+    return _infix(form, node)
+
+
+def _negation(form: CFormat, node: Op) -> Text:
+    (value,) = node.args
+    if node.dtype.name in form.dialect.unsigned:
+        return _arithmetic(form, Op("sub", (Const(0, node.dtype), value), node.dtype))
+    return f"-{form.format(value, ATOM)}", UNARY
+
+
+def _not(form: CFormat, node: Op) -> Text:
+    sign = "!" if node.dtype.is_bool else "~"
+    return sign + form.format(node.args[0], ATOM), UNARY
+
+
+def _floor_division(form: CFormat, node: Op) -> Text:
+    left, right = node.args
+    if node.dtype is dtypes.index and form.nonnegative(left) and form.nonnegative(right):
+        sign = "/" if node.op == "floordiv" else "%"
+        return f"{form.format(left, PRODUCT)} {sign} {form.format(right, UNARY)}", PRODUCT
+    return form.call(node.op, node.dtype, left, right)
+
+
+def _ceil_division(form: CFormat, node: Op) -> Text:
+    left, right = node.args
+    if isinstance(right, Const):
+        rest: Expr = Const(int(right.value) - 1, right.dtype)
+    else:
+        rest = Op("sub", (right, Const(1, right.dtype)), right.dtype)
+    if node.dtype is dtypes.index and form.nonnegative(left) and form.nonnegative(right):
+        above = f"{form.format(left, SUM)} + {form.format(rest, SUM)}"
+        return f"({above}) / {form.format(right, UNARY)}", PRODUCT
+    total = Op("add", (left, rest), node.dtype)
+    return form.call("floordiv", node.dtype, total, right)
+
+
+def _extremum(form: CFormat, node: Op) -> Text:
+    if node.dtype.is_bool:
+        return _infix(form, Op("or" if node.op == "max" else "and", node.args, node.dtype))
+    return _function(form, node)
+
+
+def _function(form: CFormat, node: Op) -> Text:
+    return form.call(node.op, node.args[0].dtype, *node.args)
+
+
+def _rounding(form: CFormat, node: Op) -> Text:
+    """floor, ceil, round, trunc: integers stay as they are."""
+    return _function(form, node) if node.dtype.is_float else form.text(node.args[0])
+
+
+def _abs(form: CFormat, node: Op) -> Text:
+    if node.dtype.is_bool or (node.dtype is dtypes.index and form.nonnegative(node.args[0])):
+        return form.text(node.args[0])
+    return _function(form, node)
+
+
+def _isnan(form: CFormat, node: Op) -> Text:
+    return _function(form, node) if node.args[0].dtype.is_float else ("false", ATOM)
+
+
+def _reciprocal(form: CFormat, node: Op) -> Text:
+    return _infix(form, Op("div", (Const(1.0, node.dtype), node.args[0]), node.dtype))
+
+
+def _fma(form: CFormat, node: Op) -> Text:
+    if node.dtype.is_float:
+        return _function(form, node)
+    a, b, c = node.args
+    return form.text(Op("add", (Op("mul", (a, b), node.dtype), c), node.dtype))
+
+
+def _where(form: CFormat, node: Op) -> Text:
+    condition, first, second = node.args
+    return (
+        f"{form.format(condition, OR)} ? {form.format(first, OR)} : {form.format(second, COND)}",
+        COND,
+    )
+
+
+def _cast(form: CFormat, node: Op) -> Text:
+    (value,), dtype = node.args, node.dtype
+    if value.dtype is dtype:
+        return form.text(value)
+    function = form.dialect.casts.get((value.dtype.name, dtype.name))
+    if function is not None:
+        return form.invoke(function, value)
+    if value.dtype.is_half or dtype.is_half:  # through float32, which holds every 16-bit float
+        return _cast(form, Op("cast", (cast(value, dtypes.float32),), dtype))
+    if dtype.is_bool:
+        return f"{form.format(value, SUM)} != {form.format(Const(0, value.dtype))}", EQ
+    return f"({form.dialect.types[dtype.name]}){form.format(value, UNARY)}", UNARY
+
+
+RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(("or", "and", "eq", "ne", "lt", "le", "gt", "ge"), _infix),
+    **dict.fromkeys(("bitor", "bitxor", "bitand"), _infix),
+    **dict.fromkeys(("add", "sub", "mul"), _arithmetic),
+    **dict.fromkeys(("floordiv", "mod"), _floor_division),
+    **dict.fromkeys(("floor", "ceil", "round", "trunc"), _rounding),
+    **dict.fromkeys(("exp", "exp2", "log", "log2", "log1p", "sqrt", "rsqrt"), _function),
+    **dict.fromkeys(("sin", "cos", "tanh", "sigmoid", "erf", "pow"), _function),
+    **dict.fromkeys(("min", "max"), _extremum),
+    "div": _division, "neg": _negation, "not": _not, "bitnot": _not, "ceildiv": _ceil_division,
+    "abs": _abs, "isnan": _isnan, "reciprocal": _reciprocal, "fma": _fma, "where": _where,
+    "cast": _cast,
+}  # fmt: skip
+assert RULES.keys() == OPS.keys()

@@ -1,0 +1,337 @@
+"""Statements in C and CUDA C++: what the two texts share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple, assert_never
+
+from loopnest.backends.clike.c_expressions import SUM, CFormat, Dialect
+from loopnest.backends.clike.identifiers import Names
+from loopnest.errors import NotSupported
+from loopnest.kir import (
+    Allocate,
+    Arrive,
+    Barrier,
+    Collective,
+    If,
+    Let,
+    Loop,
+    Param,
+    Program,
+    Shuffle,
+    Stmt,
+    Store,
+    walk,
+)
+from loopnest.kir.buffers import Buffer
+from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.expr import ONE, Const, Expr, Local
+
+
+def comment(text: str) -> str:
+    """Return `text` so that it stays within a line comment."""
+    return text if text.isprintable() and "\\" not in text else repr(text).replace("\\", "/")
+
+
+def mark(node: Loop, parallel: ParallelType) -> str:
+    """Return the comment that says whose axis a loop is and how it runs."""
+    return f"  // {comment(f'{node.axis} {parallel.value}'.strip())}"
+
+
+def static_size(buffer: Buffer) -> int | None:
+    """Return the number of elements of `buffer`, None where it is symbolic."""
+    return int(buffer.size.value) if isinstance(buffer.size, Const) else None
+
+
+class Variable(NamedTuple):
+    """A variable, as a parameter and as an argument."""
+
+    declaration: str
+    name: str
+
+
+class StatementPrinter(ABC):
+    """Print the statements of one program; a subclass adds the function around them.
+
+    Args:
+        program: whose parameters claim their names first.
+        dialect: how expressions are written.
+    """
+
+    target: str
+
+    def __init__(self, program: Program, dialect: Dialect) -> None:
+        self.program = program
+        self.dialect = dialect
+        self.names = Names()
+        self.format = CFormat(dialect, self.names)
+        self.lines: list[str] = []
+        self.pad = ""
+        for param in program.params:
+            self.param_name(param)
+
+    # Parameters
+
+    def param_name(self, param: Param) -> str:
+        """Return the identifier of a parameter inside the function."""
+        match param.kind:
+            case "size":
+                return self.size_name(param, "size")
+            case "scalar":
+                return self.names.of("scalar", param.name)
+        assert param.buffer is not None
+        return self.names.of("buffer", param.buffer.name)
+
+    def size_name(self, param: Param, kind: str) -> str:
+        """Return the name of a size: as an index ("size") or as passed ("size argument")."""
+        return self.names.of(kind, param.name if kind == "size" else f"size_{param.name}")
+
+    def declarations(self, restrict: str, sizes: str, size_type: str) -> list[Variable]:
+        """Return the parameters, in order; `sizes` is the kind that size symbols are named as."""
+        written = {n.storage for n, _ in walk(self.program.body) if isinstance(n, Store)}
+        result = []
+        for param in self.program.params:
+            if param.kind == "size":
+                name = self.size_name(param, sizes)
+                result.append(Variable(f"const {size_type} {name}", name))
+                continue
+            name = self.param_name(param)
+            if param.buffer is None:
+                declared = f"const {self.dialect.types[param.dtype.name]} {name}"
+            else:
+                const = "const " if param.kind == "input" and param.buffer not in written else ""
+                element = self.dialect.types[param.buffer.dtype.name]
+                pointer = f"*{restrict} " if self.is_restricted(param.buffer) else "*"
+                declared = f"{const}{element} {pointer}{name}"
+            result.append(Variable(declared, name))
+        return result
+
+    def is_restricted(self, buffer: Buffer) -> bool:
+        """Whether a thread sees no change of `buffer` but its own."""
+        return True
+
+    def define_sizes(self) -> None:
+        """Give the sizes the type of indices."""
+        for param in self.program.params:
+            if param.kind == "size" and self.is_needed(param):
+                passed = self.size_name(param, "size argument")
+                self.emit(f"const idx_t {self.size_name(param, 'size')} = {self.index(passed)};")
+
+    def index(self, value: str) -> str:
+        """Return a number that is not negative and fits an index, in the type of indices."""
+        return f"(idx_t){value}"
+
+    def is_needed(self, size: Param) -> bool:
+        """Whether a size gets a variable in the type of indices."""
+        return True
+
+    # Statements
+
+    def emit(self, line: str) -> None:
+        """Add a line."""
+        self.lines.append(self.pad + line)
+
+    def block(self, header: str, body: tuple[Stmt, ...], footer: str = "}") -> None:
+        """Add ``header { body }``; `header` ends in the brace."""
+        self.emit(header)
+        outer, self.pad = self.pad, self.pad + "  "
+        self.statements(body)
+        self.pad = outer
+        if footer:
+            self.emit(footer)
+
+    def statements(self, body: tuple[Stmt, ...]) -> None:
+        """Print `body`; a scalar that is stored where it is made is declared by its store."""
+        if len(body) == 1 and isinstance(body[0], Loop) and self.is_always_run(body[0]):
+            self.binding(body[0])
+            self.statements(body[0].body)
+            return
+        fused: Stmt | None = None
+        for place, node in enumerate(body):
+            after = body[place + 1] if place + 1 < len(body) else None
+            if node is fused:
+                continue
+            if (
+                isinstance(node, Allocate)
+                and isinstance(after, Store)
+                and after.storage is node.storage
+                and self.is_scalar(node.storage)
+            ):
+                self.enter_scalar(node.storage)
+                self.store(after, self.dialect.types[node.storage.dtype.name] + " ")
+                fused = after
+            else:
+                self.statement(node)
+
+    def statement(self, node: Stmt) -> None:
+        """Print one statement."""
+        match node:
+            case Store():
+                self.store(node)
+            case Loop():
+                self.loop(node)
+            case If():
+                self.block(f"if ({self.format.format(node.condition)}) {{", node.body, "")
+                if node.orelse:
+                    self.block("} else {", node.orelse)
+                else:
+                    self.emit("}")
+            case Allocate():
+                self.allocate(node.storage)
+            case Let():
+                self.let(node)
+            case Barrier():
+                self.barrier(node)
+            case Collective():
+                self.collective(node)
+            case Shuffle():
+                self.shuffle(node)
+            case Arrive():
+                self.arrive(node)
+            case _:
+                assert_never(node)
+
+    def collective(self, node: Collective) -> None:
+        """Print the body of a collective in place: what it names stays visible."""
+        self.statements(node.body)
+
+    def shuffle(self, node: Shuffle) -> None:
+        """Print what a thread gets of another thread of its warp."""
+        raise self._unsupported()
+
+    def arrive(self, node: Arrive) -> None:
+        """Print how a block counts itself and learns whether it is the last one."""
+        raise self._unsupported()
+
+    def _unsupported(self) -> NotSupported:
+        reason = f"values that cross threads on target '{self.target}'"
+        return NotSupported(self.program.name, reason)
+
+    def store(self, node: Store, declare: str = "") -> None:
+        """Print an assignment, with the tensor that it computes."""
+        place = self.format.element(node.storage, node.index, flat=node.flat)
+        value = self.format.converted(node.value, node.storage.dtype)
+        role = "" if node.role == "define" else f" {node.role}"
+        self.emit(f"{declare}{place} = {value};  // {comment(node.tensor)}{role}")
+
+    def let(self, node: Let) -> None:
+        """Print a named value."""
+        self.format.learn(node.var, node.value)
+        self.define(node.var, self.format.converted(node.value, node.var.dtype))
+
+    def define(self, var: Local, value: str) -> None:
+        """Print the definition of a name."""
+        name = self.names.of("local", var.name)
+        self.emit(f"const {self.dialect.types[var.dtype.name]} {name} = {value};")
+
+    # Loops
+
+    def loop(self, node: Loop) -> None:
+        """Print a loop as its parallel type asks."""
+        match node.parallel:
+            case ParallelType.serial | ParallelType.unswitch:
+                self.plain_loop(node)
+            case ParallelType.unroll:
+                self.unrolled_loop(node)
+            case ParallelType.vectorize:
+                self.vector_loop(node)
+            case ParallelType.cpu_parallel:
+                self.parallel_loop(node)
+            case _:
+                self.bound_loop(node)
+
+    def plain_loop(self, node: Loop, pragmas: Sequence[str] = ()) -> None:
+        """Print an ordinary loop below its pragmas."""
+        for pragma in pragmas:
+            self.emit(pragma)
+        index = self.format.format(node.var)
+        bound = self.format.format(self.bound(node), SUM)
+        header = f"for (idx_t {index} = 0; {index} < {bound}; ++{index}) {{"
+        self.block(header + self.remark(node), node.body)
+
+    def bound(self, node: Loop) -> Expr:
+        """Return what a loop's index stays below."""
+        return node.var.extent
+
+    def remark(self, node: Loop) -> str:
+        """Return the comment on a loop that is not serial."""
+        return "" if node.parallel is ParallelType.serial else mark(node, node.parallel)
+
+    def bound_loop(self, node: Loop) -> None:
+        """Print a loop over a launch dimension: a test and a constant."""
+        number = self.format.launch.get(node.parallel, "0")
+        size = self.format.format(node.var.extent, SUM)
+        guard = "" if self.is_always_run(node) else f"if ({number} < {size}) "
+        self.emit(f"{guard}{{")
+        outer, self.pad = self.pad, self.pad + "  "
+        self.binding(node)
+        self.statements(node.body)
+        self.pad = outer
+        self.emit("}")
+
+    def is_always_run(self, node: Loop) -> bool:
+        """Whether `node` is bound to a launch dimension and runs in every thread along it."""
+        if not node.parallel.is_thread:
+            return False
+        size = self.program.launch_extent(node.parallel)
+        return (ONE if size is None else size) is node.var.extent
+
+    def binding(self, node: Loop) -> None:
+        """Define the index of a loop over a launch dimension."""
+        index = self.format.format(node.var)
+        number = self.format.launch.get(node.parallel, "0")
+        self.emit(f"const idx_t {index} = {number};{self.remark(node)}")
+
+    # Buffers
+
+    def is_scalar(self, buffer: Buffer) -> bool:
+        """Whether `buffer` is a plain variable: one element that one thread owns."""
+        return buffer.memory is Memory.LOCAL and buffer.size is ONE
+
+    def enter_scalar(self, buffer: Buffer) -> str:
+        """Make `buffer` a plain variable from here on; return its name."""
+        name = self.names.of("buffer", buffer.name)
+        self.format.scalars[buffer] = name
+        return name
+
+    def declare_local(self, buffer: Buffer, count: int, align: str) -> None:
+        """Declare a variable or an array of static size."""
+        element = self.dialect.types[buffer.dtype.name]
+        if self.is_scalar(buffer):
+            self.emit(f"{element} {self.enter_scalar(buffer)};")
+        else:
+            name = self.names.of("buffer", buffer.name)
+            self.emit(f"{align}{element} {name}[{max(count, 1)}];")
+
+    # What the targets do differently
+
+    @abstractmethod
+    def unrolled_loop(self, node: Loop) -> None:
+        """Print a loop to be unrolled."""
+
+    @abstractmethod
+    def vector_loop(self, node: Loop) -> None:
+        """Print a loop whose iterations may run as lanes of one instruction."""
+
+    @abstractmethod
+    def parallel_loop(self, node: Loop) -> None:
+        """Print a loop that a CPU may spread over its cores."""
+
+    @abstractmethod
+    def allocate(self, buffer: Buffer) -> None:
+        """Print the declaration of a buffer."""
+
+    @abstractmethod
+    def barrier(self, node: Barrier) -> None:
+        """Print a barrier."""
+
+
+def extent_product(extents: Sequence[Expr]) -> int | None:
+    """Return the product of static extents, None where one is symbolic."""
+    result = 1
+    for extent in extents:
+        if not isinstance(extent, Const):
+            return None
+        result *= int(extent.value)
+    return result

@@ -1,0 +1,292 @@
+"""Compiled kernels: arguments checked, outputs made, then one call.
+
+What depends on shapes alone is planned once and kept, so that a call on small arrays costs little
+more than the call of the function.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+
+from loopnest import kir
+from loopnest.backends.interpret import interpret_target
+from loopnest.errors import LaunchError
+from loopnest.launch.launch_plan import LaunchPlan, Planner, identity
+from loopnest.launch.outputs import Outputs
+from loopnest.launch.target_interface import Array, Executable
+from loopnest.launch.timing import BenchResult, measure
+from loopnest.scalar.arguments import ArraySpec, bind, scalar_value
+from loopnest.scalar.expr import ScalarParam, Symbol
+
+_log = logging.getLogger("loopnest")
+
+MAX_PLANS = 512
+"""Plans of other shapes are kept up to this number; then all are made anew."""
+
+
+class Launchable(Protocol):
+    """A kernel as far as it is launched."""
+
+    @property
+    def program(self) -> kir.Program: ...
+
+
+K = TypeVar("K", bound=Launchable)
+
+Results: TypeAlias = "Any | tuple[Any, ...]"
+"""An array, or one an output: NumPy's, or on "cuda" also the GPU's."""
+
+Build: TypeAlias = Callable[[Any], Executable]
+"""Makes a kernel executable: the scalar variant, when a launch needs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Variant:
+    """A variant that was built: its machine code, and the types of its workspace."""
+
+    executable: Executable
+    spaces: list[tuple[np.dtype[Any], bool]]
+
+
+class CompiledKernel(Generic[K]):
+    """A kernel that runs on arrays: ``fn(*arrays, out=None, stream=None, **scalars)``.
+
+    Made by `loopnest.compile`. `target` names where it runs, `kernel` is what was compiled.
+    """
+
+    def __init__(
+        self,
+        kernel: K,
+        target: str,
+        executable: Executable,
+        build: Build | None = None,
+        options: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self.kernel = kernel
+        self.target = target
+        self._options = dict(options)
+        self._executable = executable
+        program = kernel.program
+        self._program = program
+        self._subject = f"{program.name}(...)"
+        inputs = [p for p in program.params if p.kind == "input"]
+        self._inputs = [ArraySpec(p.name, p.dtype, p.shape) for p in inputs]
+        scalars = [p for p in program.params if p.kind == "scalar"]
+        self._scalars = [ScalarParam(p.name, p.dtype) for p in scalars]
+        self._symbols = [Symbol(p.name) for p in program.params if p.kind == "size"]
+        self._outputs = self._make_outputs()
+        self._build = build
+        self._variants = {program: _Variant(executable, _spaces(program))}
+        has_scalar = build is not None and getattr(kernel, "has_scalar", False)
+        self._planner = Planner(program, self._scalar_program if has_scalar else None)
+        self._told: set[str] = set()
+        self._plans: dict[object, LaunchPlan] = {}
+        self._warned = False
+
+    def _make_outputs(self) -> Outputs:
+        return Outputs(self._program, self._subject)
+
+    def __reduce__(self) -> tuple[Callable[..., CompiledKernel[K]], tuple[object, ...]]:
+        """Pickle what it was compiled from; it is compiled again (or found in the cache)."""
+        from loopnest.scalar.pickling import STAMP
+
+        return _compiled_again, (STAMP, self.kernel, self.target, self._options)
+
+    def __repr__(self) -> str:
+        return f"<CompiledKernel {self._program.name} on '{self.target}'>"
+
+    def __call__(
+        self, /, *arrays: Any, out: Any = None, stream: object = None, **scalars: Any
+    ) -> Results:
+        """Run the kernel once.
+
+        Args:
+            *arrays: the inputs, in order.
+            out: where the outputs go: an array, or one a output in a tuple; None allocates (in
+                the tuple, too). The entry of an output in place is None or its input.
+            stream: a CUDA stream; None on other targets.
+            **scalars: the run-time scalars, and the sizes that are the extent of no input.
+
+        Returns:
+            The output, or a tuple of them.
+
+        Raises:
+            LaunchError: an argument does not fit; nothing ran.
+        """
+        if stream is not None:
+            raise self._error("a stream was given", f"target '{self.target}' has none")
+        return self._call(arrays, out, scalars)
+
+    def _call(self, arrays: Sequence[Any], out: Any, scalars: Mapping[str, Any]) -> Results:
+        """Run the kernel once on arrays of the host."""
+        plan, values = self._bound(arrays, scalars)
+        inputs = list(map(self._contiguous, range(len(arrays)), arrays))
+        results = self._outputs.take(out, inputs, plan)
+        self._run(inputs, results, values, plan)
+        self._outputs.give_back(results, arrays)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def bench(self, /, *arrays: Any, **scalars: Any) -> BenchResult:
+        """Measure calls on `arrays`, writing the same outputs again and again.
+
+        Inputs that an output overwrites are copied first; the caller's stay as they are.
+
+        Raises:
+            LaunchError: as a call.
+        """
+        plan, values = self._bound(arrays, scalars)
+        inputs = [self._contiguous(i, a) for i, a in enumerate(arrays)]
+        inputs = [
+            a.copy() if spec.name in self._outputs.overwritten else a
+            for spec, a in zip(self._inputs, inputs, strict=True)
+        ]
+        results = self._outputs.take(None, inputs, plan)
+        moved = sum([a.nbytes for a in (*inputs, *results)])
+        return measure(lambda: self._run(inputs, results, values, plan), moved)
+
+    # Arguments
+
+    def _error(self, reason: str, hint: str = "") -> LaunchError:
+        return LaunchError(self._subject, reason, hint)
+
+    def _bound(
+        self, arrays: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> tuple[LaunchPlan, list[bool | int | float]]:
+        """Return the plan of a launch and the values of the scalars, all arguments checked."""
+        try:
+            key: object = self._key(arrays, keywords)
+            plan = self._plans.get(key)
+        except (AttributeError, TypeError):
+            plan = key = None
+        if plan is None:
+            plan = self._plan(key, arrays, keywords)
+        subject = self._subject
+        return plan, [scalar_value(s, keywords[s.name], subject) for s in self._scalars]
+
+    def _key(self, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> object:
+        """Return what a plan depends on, and what shows that its arguments were checked."""
+        key = [(a.shape, a.dtype) for a in arrays]
+        if not keywords:
+            return tuple(key)
+        sizes = [keywords.get(s.name) for s in self._symbols]
+        return (*key, *keywords, *sizes, *map(type, sizes))
+
+    def _plan(self, key: object, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> LaunchPlan:
+        bound = bind(
+            self._inputs, self._scalars, self._symbols, self._program.conditions, arrays, keywords,
+            self._subject,
+        )  # fmt: skip
+        plan = self._planner.plan(bound.sizes, self._subject)
+        if plan.program is not self._program:
+            self._tell_scalar(self._planner.unmet(bound.sizes) or "")
+        if key is not None:
+            if len(self._plans) >= MAX_PLANS:
+                self._plans.clear()
+            self._plans[key] = plan
+        return plan
+
+    def _contiguous(self, position: int, array: Any) -> Array:
+        if type(array) is np.ndarray and array.flags.c_contiguous and array.flags.aligned:
+            return array
+        name = self._inputs[position].name
+        plain = np.asarray(array)
+        if plain.flags.c_contiguous and plain.flags.aligned:
+            if not isinstance(array, np.ndarray):
+                self._outputs.refuse_copy(name, "no NumPy array")
+            return plain
+        self._outputs.refuse_copy(name, "not C-contiguous")
+        self._warn_of_copy(name)
+        return plain.copy(order="C")
+
+    def _warn_of_copy(self, name: str) -> None:
+        """Warn once of an input that is copied: what is called here is called by a call."""
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{self._subject}: {name} is not C-contiguous, so it is copied; this is said once "
+                "for this kernel",
+                RuntimeWarning,
+                stacklevel=5,
+            )
+
+    # Variants
+
+    def _scalar(self) -> Launchable:
+        found: Launchable = self.kernel.scalar  # type: ignore[attr-defined]
+        return found
+
+    def _scalar_program(self) -> kir.Program:
+        return self._scalar().program
+
+    def _tell_scalar(self, reason: str) -> None:
+        """Say once for each reason that the scalar variant runs."""
+        if reason not in self._told:
+            self._told.add(reason)
+            _log.info("%s: the scalar variant runs: %s", self._subject, reason)
+
+    def _variant(self, program: kir.Program) -> _Variant:
+        """Return a variant, built now if this is its first launch."""
+        found = self._variants.get(program)
+        if found is None:
+            assert self._build is not None
+            built = self._build(self._scalar())
+            found = self._variants[program] = _Variant(built, _spaces(program))
+        return found
+
+    # The launch
+
+    def _run(
+        self,
+        inputs: Sequence[Array],
+        results: Sequence[Array],
+        scalars: Sequence[Any],
+        plan: LaunchPlan,
+    ) -> None:
+        variant = self._variant(plan.program)
+        spaces = [
+            self._outputs.zeros((size,), dtype) if counts else self._outputs.empty((size,), dtype)
+            for size, (dtype, counts) in zip(plan.workspace, variant.spaces, strict=True)
+        ]
+        arrays = [*inputs, *self._outputs.own(results), *spaces]
+        if plan.is_empty:
+            self._run_empty(arrays, results, scalars, plan)
+        else:
+            variant.executable.run(arrays, scalars, plan)
+
+    def _run_empty(
+        self,
+        arrays: Sequence[Array],
+        results: Sequence[Array],
+        scalars: Sequence[Any],
+        plan: LaunchPlan,
+    ) -> None:
+        """Fill the outputs of a launch of no thread; statements outside its loops run once."""
+        for output, result in zip(self._program.outputs, results, strict=True):
+            if not output.inplace:
+                result.fill(identity(self._program, output.buffer))
+        if any(result.size for result in results):
+            interpret_target.Interpreted(plan.program).run(arrays, scalars, plan)
+
+
+def _compiled_again(
+    _: object, kernel: K, target: str, options: Mapping[str, Any]
+) -> CompiledKernel[K]:
+    from loopnest.backends.targets import compile_kernel
+
+    return compile_kernel(kernel, target, options)
+
+
+def _spaces(program: kir.Program) -> list[tuple[np.dtype[Any], bool]]:
+    """Return the type of each workspace parameter, and whether it counts from 0."""
+    return [
+        (p.dtype.numpy, p.buffer is not None and p.buffer.kind == "counter")
+        for p in program.params
+        if p.kind == "workspace"
+    ]

@@ -1,0 +1,378 @@
+"""C text: one function a kernel, `int NAME(params…)`, which returns 0, or 1 out of memory.
+
+The text stands on two headers of this package, `loopnest_math.h` and `loopnest_kernel.h`;
+`c_prelude` returns them, and `print_c` puts them first unless told otherwise. It assumes no flags
+but gains from ``-O3 -march=native -fopenmp -fno-math-errno -fno-trapping-math``.
+
+Blocks of the launch and cpu_parallel loops are shared out among threads; what one thread does is a
+function of its own, whose pointers are `restrict`. Threads of a block are plain loops, split where
+they meet (`thread_loop_fission`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from loopnest.backends.clike.c_expressions import UNARY, CFormat, Dialect
+from loopnest.backends.clike.identifiers import symbol
+from loopnest.backends.clike.statements import (
+    StatementPrinter,
+    Variable,
+    comment,
+    mark,
+    static_size,
+)
+from loopnest.backends.cpu.fission.loop_form import (
+    LoopForm,
+    allocations,
+    loop_form,
+    may_share_out,
+    parallel_chain,
+    stores_apart,
+)
+from loopnest.backends.cpu.fission.thread_loop_fission import has_threads_that_meet, thread_form
+from loopnest.backends.cpu.scratch_memory import MemoryPlan
+from loopnest.errors import InternalError
+from loopnest.kir import Arrive, Barrier, Loop, Program, Stmt, Store, walk
+from loopnest.kir.buffers import Buffer
+from loopnest.scalar import dtypes
+from loopnest.scalar.enums import ParallelType
+from loopnest.scalar.expr import Expr, Local, Op, free_indices
+from loopnest.scalar.recursion import deep
+
+MAX_UNROLL = 256
+
+VECTOR_BYTES = 64
+"""The widest vector register: arrays that fill one are aligned to it."""
+
+
+@deep
+def print_c(program: Program, index_bits: int = 64, prelude: bool = True) -> str:
+    """Return the C text of `program`; indices are signed integers of `index_bits`.
+
+    With `prelude` the text compiles alone; several kernels in one file share one `c_prelude`.
+
+    Raises:
+        InternalError: threads meet where not all of them come.
+    """
+    text = _CPrinter(program, index_bits).text()
+    return c_prelude(index_bits) + text if prelude else text
+
+
+@cache
+def c_prelude(index_bits: int = 64) -> str:
+    """Return what comes before the kernels of one file."""
+    folder = Path(__file__).parent
+    headers = [
+        (folder / name).read_text(encoding="utf-8")
+        for name in ("loopnest_math.h", "loopnest_kernel.h")
+    ]
+    return "".join([*headers, f"typedef int{index_bits}_t idx_t;\n\n"])
+
+
+class _CPrinter(StatementPrinter):
+    target = "c"
+
+    def __init__(self, program: Program, index_bits: int) -> None:
+        super().__init__(program, _dialect(index_bits))
+        meet = has_threads_that_meet(program)
+        self.loops: LoopForm = thread_form(program) if meet else loop_form(program)
+        self.symbol = symbol(program.name)
+        self.format.launch = {
+            d: self.format.format(index) for d, index in self.loops.launch.items()
+        }
+        made = allocations(self.loops.body)
+        self.memory = MemoryPlan(made, is_threaded=self.loops.lane is not None)
+        self.changed = _changed_by_others(self.loops.body)
+        self.scope: list[Variable] = []  # what enclosing statements of the entry define
+        self.works: list[str] = []
+        self.in_work = False
+
+    # The function that is called
+
+    def text(self) -> str:
+        self.pad = "  "
+        self.define_sizes()
+        shared = any(
+            isinstance(n, Loop) and n.parallel is ParallelType.cpu_parallel
+            for n, _ in walk(self.loops.body)
+        )
+        if self.memory.scratch or shared:
+            self.emit(f"const int ln_threads = {'ln_max_threads()' if shared else '1'};")
+        self._reserve_scratch()
+        if self.memory.scratch and not shared:  # a function of its own for the sake of `restrict`
+            self._call(self._work([], self.loops.body), ())
+        else:
+            self.statements(self.loops.body)
+        for piece in self.memory.pieces:
+            self.emit(f"__builtin_free({piece.memory});")
+        self.emit("return LN_OK;")
+        params = self.declarations("restrict", "size argument", "int64_t")
+        head = f"int {self.symbol}({_lines(v.declaration for v in params)})"
+        return "\n".join([*self.works, head, "{", *self.lines, "}", ""])
+
+    def _reserve_scratch(self) -> None:
+        wide = CFormat(_dialect(64), self.names, "size argument")
+        pieces = self.memory.pieces
+        for start, memory, total, copies, buffers in pieces:
+            self.emit(f"size_t {total} = 0;")
+            for buffer in buffers:
+                if free_indices(buffer.size):
+                    raise InternalError(buffer.name, f"its size {buffer.size} changes in a loop")
+                arguments = f"{wide.format(buffer.size)}, sizeof({self._element(buffer)})"
+                place = self._place(buffer)
+                self.emit(f"const size_t {place} = ln_reserve(&{total}, {arguments});")
+            self.emit(f"void *{memory};")
+            self.emit(f"char *const {start} = ln_scratch_new(&{memory}, {copies}, {total});")
+        if len(pieces) == 1:
+            self.emit(f"if ({pieces[0].memory} == NULL) return LN_OUT_OF_MEMORY;")
+        elif pieces:
+            self.emit(f"if ({' || '.join([f'{p.memory} == NULL' for p in pieces])}) {{")
+            for piece in pieces:
+                self.emit(f"  __builtin_free({piece.memory});")
+            self.emit("  return LN_OUT_OF_MEMORY;")
+            self.emit("}")
+
+    def _element(self, buffer: Buffer) -> str:
+        return self.dialect.types[buffer.dtype.name]
+
+    def _place(self, buffer: Buffer) -> str:
+        return "ln_at_" + self.names.of("buffer", buffer.name)
+
+    # The work of one thread
+
+    def parallel_loop(self, node: Loop) -> None:
+        if self.in_work or not may_share_out(node, self.loops):
+            self.plain_loop(node)
+            return
+        chain = parallel_chain(node, self.loops)
+        sizes = [self.format.format(self.bound(n), UNARY) for n in chain]
+        count = "(int64_t)" + " * ".join(sizes)
+        work = self._work(chain, chain[-1].body)
+        self.emit("{")
+        outer, self.pad = self.pad, self.pad + "  "
+        self.emit(f"const int64_t ln_count = {count};{self.remark(node)}")
+        self.emit("#pragma omp parallel num_threads(ln_team(ln_threads, ln_count))")
+        self._call(work, ("ln_share(ln_count, 0)", "ln_share(ln_count, 1)"))
+        self.pad = outer
+        self.emit("}")
+
+    def _call(self, work: _Work, share: Sequence[str]) -> None:
+        places = [f"({self._element(b)} *)(ln_mine + {self._place(b)})" for b in work.scratch]
+        call = f"{work.name}({_list([*share, *work.arguments, *places])});"
+        if work.scratch:
+            self.emit("{")
+            self.emit("  char *const ln_mine = ln_scratch + (size_t)ln_thread() * ln_bytes;")
+            self.emit("  " + call)
+            self.emit("}")
+        else:
+            self.emit("  " + call)
+
+    def _work(self, chain: Sequence[Loop], body: tuple[Stmt, ...]) -> _Work:
+        """Print the function in which a thread does its share of the loops in `chain`."""
+        known = [*self.declarations("restrict", "size", "idx_t"), *self.scope]
+        scratch = self.memory.scratch_of(allocations(body))
+        name = f"ln_work_{self.symbol}_{len(self.works) + 1}"
+        share = ["const int64_t ln_from", "const int64_t ln_to"] if chain else []
+        own = [f"{self._element(b)} *restrict {self._name(b)}" for b in scratch]
+        params = _lines([*share, *(v.declaration for v in known), *own])
+        lines, pad = self.lines, self.pad
+        self.lines, self.pad, self.in_work = [f"LN_WORK {name}({params})", "{"], "  ", True
+        self._share(chain, body)
+        self.works.append("\n".join([*self.lines, "}", ""]))
+        self.lines, self.pad, self.in_work = lines, pad, False
+        return _Work(name, [v.name for v in known], scratch)
+
+    def _share(self, chain: Sequence[Loop], body: tuple[Stmt, ...]) -> None:
+        if not chain:
+            self.statements(body)
+            return
+        indices = [self.format.format(n.var) for n in chain]
+        if len(chain) == 1:
+            (i,) = indices
+            head = f"for (idx_t {i} = (idx_t)ln_from; {i} < (idx_t)ln_to; ++{i}) {{"
+            self.block(head + self.remark(chain[0]), body)
+            return
+        self.emit("for (int64_t ln_i = ln_from; ln_i < ln_to; ++ln_i) {")
+        self.pad += "  "
+        self.emit("int64_t ln_rest = ln_i;")
+        for index, node in zip(indices[:0:-1], chain[:0:-1], strict=True):
+            size = self.format.format(node.var.extent, UNARY)
+            self.emit(f"const idx_t {index} = (idx_t)(ln_rest % {size});{self.remark(node)}")
+            self.emit(f"ln_rest /= {size};")
+        self.emit(f"const idx_t {indices[0]} = (idx_t)ln_rest;{self.remark(chain[0])}")
+        self.statements(body)
+        self.pad = self.pad[2:]
+        self.emit("}")
+
+    def _name(self, buffer: Buffer) -> str:
+        return self.names.of("buffer", buffer.name)
+
+    # Scopes: what a parallel loop within serial ones must be passed
+
+    def statements(self, body: tuple[Stmt, ...]) -> None:
+        mark = len(self.scope)
+        super().statements(body)
+        del self.scope[mark:]
+
+    def _define(self, declaration: str, name: str) -> None:
+        if not self.in_work:
+            self.scope.append(Variable(declaration, name))
+
+    def plain_loop(self, node: Loop, pragmas: Sequence[str] = ()) -> None:
+        mark = len(self.scope)
+        index = self.format.format(node.var)
+        self._define(f"const idx_t {index}", index)
+        super().plain_loop(node, pragmas)
+        del self.scope[mark:]
+
+    def bound_loop(self, node: Loop) -> None:
+        mark = len(self.scope)
+        super().bound_loop(node)
+        del self.scope[mark:]
+
+    def binding(self, node: Loop) -> None:
+        super().binding(node)
+        index = self.format.format(node.var)
+        self._define(f"const idx_t {index}", index)
+
+    def define(self, var: Local, value: str) -> None:
+        super().define(var, value)
+        name = self.names.of("local", var.name)
+        self._define(f"const {self.dialect.types[var.dtype.name]} {name}", name)
+
+    def enter_scalar(self, buffer: Buffer) -> str:
+        name = super().enter_scalar(buffer)
+        self._define(f"const {self._element(buffer)} {name}", name)
+        return name
+
+    # Loops
+
+    def loop(self, node: Loop) -> None:
+        if node.var is self.loops.lane:
+            self.vector_loop(node)
+        else:
+            super().loop(node)
+
+    def bound(self, node: Loop) -> Expr:
+        size = node.var.extent
+        for limit in self.loops.limits.get(node, ()):
+            size = Op("min", (size, limit), dtypes.index)
+        return size
+
+    def remark(self, node: Loop) -> str:
+        for dimension, index in self.loops.launch.items():
+            if index is node.var:
+                return mark(node, dimension)
+        return super().remark(node)
+
+    def unrolled_loop(self, node: Loop) -> None:
+        count = node.extent
+        known = isinstance(count, int) and 1 < count <= MAX_UNROLL
+        self.plain_loop(node, [f"#pragma GCC unroll {count}"] if known else ())
+
+    def vector_loop(self, node: Loop) -> None:
+        nested = any(isinstance(n, Loop) for n, _ in walk(node.body))
+        private = not any(b in self.memory.off_stack for b in allocations(node.body))
+        apart = private and not nested and stores_apart(node, lanes=True)
+        self.plain_loop(node, ["#pragma omp simd"] if apart else ())
+
+    # Memory
+
+    def allocate(self, buffer: Buffer) -> None:
+        name = self._name(buffer)
+        if buffer in self.memory.off_stack:
+            self.emit(f"// {comment(f'{buffer.name}: {buffer.size}')} elements of scratch memory")
+            if not self.in_work:
+                pointer = f"{self._element(buffer)} *"
+                start = self.memory.piece_of(buffer).start
+                place = f"({pointer})({start} + {self._place(buffer)})"
+                self.emit(f"{pointer}const {name} = {place};")
+                self._define(f"{pointer}restrict {name}", name)
+            return
+        count = static_size(buffer)
+        assert count is not None
+        wide = count * buffer.dtype.size >= VECTOR_BYTES
+        self.declare_local(buffer, count, f"_Alignas({VECTOR_BYTES}) " if wide else "")
+        if not self.is_scalar(buffer):
+            self._define(f"{self._element(buffer)} *restrict {name}", name)
+
+    # Several threads
+
+    def is_restricted(self, buffer: Buffer) -> bool:
+        return buffer not in self.changed
+
+    def arrive(self, node: Arrive) -> None:
+        place = self.format.element(node.counter, node.index, flat=False)
+        self.define(node.var, f"ln_arrive(&{place}, {self.format.format(node.count)})")
+
+    def barrier(self, node: Barrier) -> None:
+        raise InternalError(self.program.name, f"a barrier of the {node.scope} is left in C")
+
+
+class _Work(NamedTuple):
+    """A printed function: its name, the variables passed on, the scratch buffers that it makes."""
+
+    name: str
+    arguments: list[str]
+    scratch: list[Buffer]
+
+
+def _changed_by_others(body: tuple[Stmt, ...]) -> frozenset[Buffer]:
+    """Return what a block may see change while it runs: where blocks arrive, all that is stored."""
+    nodes = [node for node, _ in walk(body)]
+    counters = {n.counter for n in nodes if isinstance(n, Arrive)}
+    if not counters:
+        return frozenset()
+    return frozenset(counters | {n.storage for n in nodes if isinstance(n, Store)})
+
+
+def _list(items: Iterable[str]) -> str:
+    return ", ".join(items)
+
+
+def _lines(params: Iterable[str]) -> str:
+    """Return parameters, one a line; C reads an empty list as "any"."""
+    text = ",\n    ".join(params)
+    return f"\n    {text}" if text else "void"
+
+
+_FLOAT_FUNCTIONS = (
+    "max min abs floor ceil trunc round sqrt rsqrt fma isnan mod floordiv exp exp2 sigmoid tanh "
+    "erf log log2 log1p sin cos pow"
+)
+
+
+def _functions(index: str) -> dict[tuple[str, str], str]:
+    functions = {
+        ("floordiv", "index"): f"ln_index_div_{index}",
+        ("mod", "index"): f"ln_index_mod_{index}",
+    }
+    for op in _FLOAT_FUNCTIONS.split():
+        functions |= {(op, "float32"): f"ln_{op}f", (op, "float64"): f"ln_{op}"}
+    for dtype, end in (("int32", "i32"), ("int64", "i64"), ("index", index)):
+        for op in ("max", "min", "abs", "floordiv", "mod", "pow"):
+            functions.setdefault((op, dtype), f"ln_{op}_{end}")
+    return functions
+
+
+@cache
+def _dialect(index_bits: int) -> Dialect:
+    types = {
+        "bool": "bool", "int32": "int32_t", "int64": "int64_t", "float16": "half_t",
+        "bfloat16": "bfloat16_t", "float32": "float", "float64": "double", "index": "idx_t",
+    }  # fmt: skip
+    special = {
+        ("inf", "float32"): "LN_INFF", ("nan", "float32"): "LN_NANF",
+        ("inf", "float64"): "LN_INF", ("nan", "float64"): "LN_NAN",
+    }  # fmt: skip
+    casts = {(f"float{w}", f"int{n}"): f"ln_f{w}_to_i{n}" for w in (32, 64) for n in (32, 64)}
+    for name, short in (("float16", "f16"), ("bfloat16", "bf16")):
+        casts[name, "float32"] = f"ln_{short}_to_f32"
+        casts["float32", name] = f"ln_f32_to_{short}"
+        casts["float64", name] = f"ln_f64_to_{short}"
+    unsigned = {"int32": "uint32_t", "int64": "uint64_t"}
+    return Dialect(types, unsigned, special, _functions(f"i{index_bits}"), casts)

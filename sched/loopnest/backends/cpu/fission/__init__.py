@@ -1,0 +1,1 @@
+"""Threads of a block as loops: fission at barriers, context arrays, interchange."""

@@ -1,0 +1,747 @@
+/* Scalar functions of loopnest's C kernels, written so that the C compiler can vectorize them.
+ *
+ * Libm calls stay scalar inside a vectorized loop. The functions below are branch-free instead:
+ * a call inlines to straight-line arithmetic and selects, which GCC 12 and clang turn into SIMD
+ * code in a `#pragma omp simd` loop or at -O3. Nothing needs -ffast-math; NaN, infinities,
+ * signed zeros and subnormal numbers give what NumPy gives.
+ *
+ * Accuracy: every float32 and float64 function is within 4 ulp of the exact value over its whole
+ * range, with and without hardware FMA (tests/backends/cpu/test_c_math.py).
+ *
+ * Polynomials: minimax fits by the Remez exchange in 160- to 220-bit arithmetic, coefficients
+ * rounded to the working type. Range reductions are the classical ones: Cody and Waite, "Software
+ * Manual for the Elementary Functions" (exp, log); Payne and Hanek, "Radian reduction for
+ * trigonometric functions" (sine, cosine). log in float64 goes through f / (2 + f), as fdlibm does.
+ *
+ * Results are right under any flags that keep the order of floating-point sums. For speed it wants
+ * -fno-math-errno and -fno-trapping-math, which let both sides of a select be computed.
+ */
+#ifndef LOOPNEST_MATH_H
+#define LOOPNEST_MATH_H
+
+#include <stdint.h>
+
+/* Inlined by force, because a function that stays a call stops its loop from being vectorized.
+ * LOOPNEST_COMPACT leaves the choice to the compiler: quick builds of many kernels at -O1. */
+#if defined(LOOPNEST_COMPACT) || !defined(__OPTIMIZE__)
+#define LN_FN static inline __attribute__((unused))
+#else
+#define LN_FN static inline __attribute__((unused, always_inline))
+#endif
+
+/* One rounding where the hardware has it; else two, never libm's slow emulation. */
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+#define LN_FMAF(a, b, c) __builtin_fmaf((a), (b), (c))
+#define LN_FMA(a, b, c) __builtin_fma((a), (b), (c))
+#else
+#define LN_FMAF(a, b, c) ((a) * (b) + (c))
+#define LN_FMA(a, b, c) ((a) * (b) + (c))
+#endif
+
+#define LN_INFF __builtin_inff()
+#define LN_NANF __builtin_nanf("")
+#define LN_INF __builtin_inf()
+#define LN_NAN __builtin_nan("")
+
+/* ---- bits ---- */
+
+LN_FN uint32_t ln_bits_f32(float x) {
+  uint32_t u;
+  __builtin_memcpy(&u, &x, sizeof u);
+  return u;
+}
+
+LN_FN float ln_from_bits_f32(uint32_t u) {
+  float x;
+  __builtin_memcpy(&x, &u, sizeof x);
+  return x;
+}
+
+LN_FN uint64_t ln_bits_f64(double x) {
+  uint64_t u;
+  __builtin_memcpy(&u, &x, sizeof u);
+  return u;
+}
+
+LN_FN double ln_from_bits_f64(uint64_t u) {
+  double x;
+  __builtin_memcpy(&x, &u, sizeof x);
+  return x;
+}
+
+/* ---- float16 and bfloat16, by bits ----
+ * GCC 12 does not vectorize _Float16, and has no bfloat16 arithmetic; both are uint16_t here. */
+
+/* The exponent is rebased by a multiplication, which also normalises subnormal numbers.
+ * Source: F. Giesen, "float->half variants" (public domain note), the method only. */
+LN_FN float ln_f16_to_f32(uint16_t h) {
+  uint32_t magnitude = (uint32_t)(h & 0x7fff) << 13;
+  float scaled = ln_from_bits_f32(magnitude) * 0x1p112f;
+  uint32_t u = ln_bits_f32(scaled) | (magnitude >= 0x0f800000u ? 0x7f800000u : 0u);
+  return ln_from_bits_f32(u | (uint32_t)(h & 0x8000) << 16);
+}
+
+/* Round to nearest, ties to even; a NaN stays a (quiet) NaN. */
+LN_FN uint16_t ln_f32_to_f16(float x) {
+  uint32_t u = ln_bits_f32(x);
+  uint32_t magnitude = u & 0x7fffffffu;
+  uint32_t rebased = magnitude - (112u << 23);
+  uint32_t normal = (rebased + 0x0fffu + ((magnitude >> 13) & 1u)) >> 13;
+  /* Adding 0.5 puts the units of float16's subnormal numbers at the end of the mantissa. */
+  uint32_t tiny = ln_bits_f32(ln_from_bits_f32(magnitude) + 0.5f) - 0x3f000000u;
+  uint32_t nan = 0x7e00u | ((magnitude >> 13) & 0x3ffu);
+  uint32_t h = magnitude < 0x38800000u ? tiny : normal;
+  h = magnitude >= 0x477ff000u ? 0x7c00u : h;
+  h = magnitude > 0x7f800000u ? nan : h;
+  return (uint16_t)(h | ((u >> 16) & 0x8000u));
+}
+
+LN_FN float ln_bf16_to_f32(uint16_t b) { return ln_from_bits_f32((uint32_t)b << 16); }
+
+LN_FN uint16_t ln_f32_to_bf16(float x) {
+  uint32_t u = ln_bits_f32(x);
+  uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  uint32_t nan = (u >> 16) | 0x40u;
+  return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+}
+
+/* Round to odd: of the two neighbours of an inexact value, the one with an odd last bit. Another
+ * rounding to 16 bits then gives what one rounding from float64 would.
+ * Source: Boldo and Melquiond, "When double rounding is odd" (2005). */
+LN_FN float ln_f64_to_f32_odd(double x) {
+  float near = (float)x;
+  double back = (double)near;
+  uint32_t u = ln_bits_f32(near);
+  uint32_t away = __builtin_fabs(back) > __builtin_fabs(x) ? 1u : 0u;
+  uint32_t odd = (u - away) | 1u;
+  return ln_from_bits_f32(((back == x) | (x != x)) ? u : odd);
+}
+
+LN_FN uint16_t ln_f64_to_f16(double x) { return ln_f32_to_f16(ln_f64_to_f32_odd(x)); }
+
+LN_FN uint16_t ln_f64_to_bf16(double x) { return ln_f32_to_bf16(ln_f64_to_f32_odd(x)); }
+
+/* ---- casts to integers: truncation; out of range and NaN give the least integer, which is what
+ * NumPy gives on x86-64 and what C leaves undefined ---- */
+
+LN_FN int32_t ln_f32_to_i32(float x) {
+  return ((x >= -0x1p31f) & (x < 0x1p31f)) ? (int32_t)x : INT32_MIN;
+}
+
+LN_FN int64_t ln_f32_to_i64(float x) {
+  return ((x >= -0x1p63f) & (x < 0x1p63f)) ? (int64_t)x : INT64_MIN;
+}
+
+LN_FN int32_t ln_f64_to_i32(double x) {
+  return ((x > -0x1.00000002p31) & (x < 0x1p31)) ? (int32_t)x : INT32_MIN;
+}
+
+LN_FN int64_t ln_f64_to_i64(double x) {
+  return ((x >= -0x1p63) & (x < 0x1p63)) ? (int64_t)x : INT64_MIN;
+}
+
+/* ---- maximum, minimum: NaN propagates ---- */
+
+LN_FN float ln_maxf(float a, float b) { return ((a > b) | (a != a)) ? a : b; }
+LN_FN float ln_minf(float a, float b) { return ((a < b) | (a != a)) ? a : b; }
+LN_FN double ln_max(double a, double b) { return ((a > b) | (a != a)) ? a : b; }
+LN_FN double ln_min(double a, double b) { return ((a < b) | (a != a)) ? a : b; }
+LN_FN int32_t ln_max_i32(int32_t a, int32_t b) { return a > b ? a : b; }
+LN_FN int32_t ln_min_i32(int32_t a, int32_t b) { return a < b ? a : b; }
+LN_FN int64_t ln_max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+LN_FN int64_t ln_min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* The same as reductions of a `#pragma omp simd reduction(ln_maxf : x)` loop. Without them such a
+ * loop stays serial: only max that ignores NaN is an associative operation to the compiler. */
+#if defined(_OPENMP) || defined(LOOPNEST_OPENMP_SIMD)
+#pragma omp declare reduction(ln_maxf : float : omp_out = ln_maxf(omp_out, omp_in)) \
+    initializer(omp_priv = -LN_INFF)
+#pragma omp declare reduction(ln_minf : float : omp_out = ln_minf(omp_out, omp_in)) \
+    initializer(omp_priv = LN_INFF)
+#pragma omp declare reduction(ln_max : double : omp_out = ln_max(omp_out, omp_in)) \
+    initializer(omp_priv = -LN_INF)
+#pragma omp declare reduction(ln_min : double : omp_out = ln_min(omp_out, omp_in)) \
+    initializer(omp_priv = LN_INF)
+#endif
+
+/* ---- integers: floor division, modulus of the divisor's sign, power; all wrap ----
+ * As NumPy: anything by zero is 0, and the least integer by -1 wraps. Both would trap in C. */
+
+/* a / d. There is no SIMD integer division, but the float64 quotient of two int32, truncated, is
+ * exact: it is off by less than the distance of a fraction with denominator d to an integer. */
+LN_FN int32_t ln_quotient_i32(int32_t a, int32_t d) {
+  return __builtin_constant_p(d) ? a / d : (int32_t)((double)a / (double)d);
+}
+
+LN_FN int32_t ln_floordiv_i32(int32_t a, int32_t b) {
+  int32_t d = ((b == 0) | (b == -1)) ? 1 : b;
+  int32_t q = ln_quotient_i32(a, d);
+  int32_t r = a - q * d;
+  q -= (r != 0) & ((r ^ d) < 0);
+  q = b == -1 ? (int32_t)(0u - (uint32_t)a) : q;
+  return b == 0 ? 0 : q;
+}
+
+LN_FN int64_t ln_floordiv_i64(int64_t a, int64_t b) {
+  int64_t d = ((b == 0) | (b == -1)) ? 1 : b;
+  int64_t q = a / d;
+  int64_t r = a - q * d;
+  q -= (r != 0) & ((r ^ d) < 0);
+  q = b == -1 ? (int64_t)(0u - (uint64_t)a) : q;
+  return b == 0 ? 0 : q;
+}
+
+LN_FN int32_t ln_mod_i32(int32_t a, int32_t b) {
+  int32_t d = ((b == 0) | (b == -1)) ? 1 : b;
+  int32_t r = a - ln_quotient_i32(a, d) * d;
+  return r + (((r != 0) & ((r ^ d) < 0)) ? d : 0);
+}
+
+LN_FN int64_t ln_mod_i64(int64_t a, int64_t b) {
+  int64_t d = ((b == 0) | (b == -1)) ? 1 : b;
+  int64_t r = a % d;
+  return r + (((r != 0) & ((r ^ d) < 0)) ? d : 0);
+}
+
+/* Indices: the divisor is positive, so the remainder's sign alone decides. */
+LN_FN int32_t ln_index_div_i32(int32_t a, int32_t b) { return a / b - (a % b < 0); }
+LN_FN int64_t ln_index_div_i64(int64_t a, int64_t b) { return a / b - (a % b < 0); }
+LN_FN int32_t ln_index_mod_i32(int32_t a, int32_t b) { return a % b + (a % b < 0 ? b : 0); }
+LN_FN int64_t ln_index_mod_i64(int64_t a, int64_t b) { return a % b + (a % b < 0 ? b : 0); }
+
+/* Square and multiply, wrapping. NumPy refuses negative exponents; here they give the quotient
+ * 1 / a^-n truncated: 1, or +-1 for a = -1, else 0. */
+LN_FN uint64_t ln_pow_u64(uint64_t a, uint64_t n) {
+  uint64_t r = 1;
+  for (; n != 0; n >>= 1, a *= a) r *= (n & 1) ? a : 1;
+  return r;
+}
+
+LN_FN int64_t ln_pow_i64(int64_t a, int64_t n) {
+  int64_t unit = a == -1 ? ((n & 1) ? -1 : 1) : a == 1;
+  return n < 0 ? unit : (int64_t)ln_pow_u64((uint64_t)a, (uint64_t)n);
+}
+
+LN_FN int32_t ln_pow_i32(int32_t a, int32_t n) { return (int32_t)(uint32_t)ln_pow_i64(a, n); }
+
+/* ---- small functions ---- */
+
+LN_FN int32_t ln_abs_i32(int32_t a) { return a < 0 ? (int32_t)(0u - (uint32_t)a) : a; }
+LN_FN int64_t ln_abs_i64(int64_t a) { return a < 0 ? (int64_t)(0u - (uint64_t)a) : a; }
+LN_FN float ln_absf(float x) { return __builtin_fabsf(x); }
+LN_FN double ln_abs(double x) { return __builtin_fabs(x); }
+LN_FN int32_t ln_relu_i32(int32_t a) { return a > 0 ? a : 0; }
+LN_FN int64_t ln_relu_i64(int64_t a) { return a > 0 ? a : 0; }
+LN_FN float ln_reluf(float x) { return x <= 0.0f ? 0.0f : x; }
+LN_FN double ln_relu(double x) { return x <= 0.0 ? 0.0 : x; }
+LN_FN float ln_floorf(float x) { return __builtin_floorf(x); }
+LN_FN double ln_floor(double x) { return __builtin_floor(x); }
+LN_FN float ln_ceilf(float x) { return __builtin_ceilf(x); }
+LN_FN double ln_ceil(double x) { return __builtin_ceil(x); }
+LN_FN float ln_truncf(float x) { return __builtin_truncf(x); }
+LN_FN double ln_trunc(double x) { return __builtin_trunc(x); }
+LN_FN float ln_roundf(float x) { return __builtin_rintf(x); }
+LN_FN double ln_round(double x) { return __builtin_rint(x); }
+LN_FN float ln_sqrtf(float x) { return __builtin_sqrtf(x); }
+LN_FN double ln_sqrt(double x) { return __builtin_sqrt(x); }
+LN_FN float ln_rsqrtf(float x) { return 1.0f / __builtin_sqrtf(x); }
+LN_FN double ln_rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
+LN_FN float ln_fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+LN_FN double ln_fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+LN_FN int ln_isnanf(float x) { return x != x; }
+LN_FN int ln_isnan(double x) { return x != x; }
+
+/* The remainder takes the divisor's sign, a zero too (NumPy's mod and Python's %). */
+LN_FN float ln_modf(float a, float b) {
+  float r = __builtin_fmodf(a, b);
+  float moved = (b < 0.0f) != (r < 0.0f) ? r + b : r;
+  return r == 0.0f ? __builtin_copysignf(0.0f, b) : moved;
+}
+
+LN_FN double ln_mod(double a, double b) {
+  double r = __builtin_fmod(a, b);
+  double moved = (b < 0.0) != (r < 0.0) ? r + b : r;
+  return r == 0.0 ? __builtin_copysign(0.0, b) : moved;
+}
+
+/* ---- float32: exponentials ---- */
+
+/* p * 2^n for |n| <= 252, `t` holding n in its low bits: two steps, so that results in the
+ * subnormal range are rounded once and results out of range overflow. */
+LN_FN float ln_scalef(float p, uint32_t t) {
+  uint32_t half = t >> 1;
+  float low = ln_from_bits_f32((half << 23) + 0x3f800000u);
+  float high = ln_from_bits_f32(((t - half) << 23) + 0x3f800000u);
+  return p * low * high;
+}
+
+/* exp(r) for |r| <= log(2) / 2. */
+LN_FN float ln_exp_polyf(float r) {
+  float p = 0x1.6ac74ep-10f;
+  p = LN_FMAF(p, r, 0x1.123de0p-7f);
+  p = LN_FMAF(p, r, 0x1.555858p-5f);
+  p = LN_FMAF(p, r, 0x1.55548cp-3f);
+  p = LN_FMAF(p, r, 0x1.fffffcp-2f);
+  return LN_FMAF(r * r, p, r) + 1.0f;
+}
+
+/* Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits. The clamps stand at
+ * arguments whose results are surely infinite and zero; a NaN passes them. */
+LN_FN float ln_expf(float x) {
+  float c = x > 89.0f ? 89.0f : x;
+  c = c < -104.0f ? -104.0f : c;
+  float t = LN_FMAF(c, 0x1.715476p0f, 0x1.8p23f);
+  float n = t - 0x1.8p23f;
+  float r = LN_FMAF(n, -0x1.62e4p-1f, c);
+  r = LN_FMAF(n, -0x1.7f7d1cp-20f, r);
+  return ln_scalef(ln_exp_polyf(r), ln_bits_f32(t));
+}
+
+LN_FN float ln_exp2f(float x) {
+  float c = x > 129.0f ? 129.0f : x;
+  c = c < -151.0f ? -151.0f : c;
+  float t = c + 0x1.8p23f;
+  float r = c - (t - 0x1.8p23f);
+  float p = 0x1.41fbbap-13f;
+  p = LN_FMAF(p, r, 0x1.5f3e58p-10f);
+  p = LN_FMAF(p, r, 0x1.3b2d4cp-7f);
+  p = LN_FMAF(p, r, 0x1.c6aee8p-5f);
+  p = LN_FMAF(p, r, 0x1.ebfbdcp-3f);
+  p = LN_FMAF(p, r, 0x1.62e430p-1f);
+  return ln_scalef(LN_FMAF(p, r, 1.0f), ln_bits_f32(t));
+}
+
+/* Only exp(-|x|) is needed, so nothing overflows and small results keep their digits. */
+LN_FN float ln_sigmoidf(float x) {
+  float e = ln_expf(-__builtin_fabsf(x));
+  return (x >= 0.0f ? 1.0f : e) / (1.0f + e);
+}
+
+/* 1 - 2 / (exp(2a) + 1) from where it has no cancellation, below it an odd polynomial. Past
+ * 9.02 the result rounds to 1, so the power of two needs no second scaling step. */
+LN_FN float ln_tanhf(float x) {
+  float a = __builtin_fabsf(x);
+  float c = a > 9.02f ? 9.02f : a;
+  float t = LN_FMAF(c, 0x1.715476p1f, 0x1.8p23f);
+  float n = t - 0x1.8p23f;
+  float r = LN_FMAF(n, -0x1.62e4p-1f, c + c);
+  r = LN_FMAF(n, -0x1.7f7d1cp-20f, r);
+  float scale = ln_from_bits_f32((ln_bits_f32(t) << 23) + 0x3f800000u);
+  float large = 1.0f - 2.0f / LN_FMAF(ln_exp_polyf(r), scale, 1.0f);
+  float z = c * c;
+  float p = -0x1.9460e4p-8f;
+  p = LN_FMAF(p, z, 0x1.5812a2p-6f);
+  p = LN_FMAF(p, z, -0x1.b905c4p-5f);
+  p = LN_FMAF(p, z, 0x1.110c5ep-3f);
+  p = LN_FMAF(p, z, -0x1.555548p-2f);
+  float small = LN_FMAF(c * z, p, c);
+  return __builtin_copysignf(c < 0.55f ? small : large, x);
+}
+
+/* From 1 on, the eighth root of erfc is a tame function: erf = 1 - q^8. */
+LN_FN float ln_erff(float x) {
+  float a = __builtin_fabsf(x);
+  float c = a > 3.95f ? 3.95f : a;
+  float z = c * c;
+  float p = 0x1.496a32p-14f;
+  p = LN_FMAF(p, z, -0x1.a3f700p-11f);
+  p = LN_FMAF(p, z, 0x1.5405b2p-8f);
+  p = LN_FMAF(p, z, -0x1.b7f90ep-6f);
+  p = LN_FMAF(p, z, 0x1.ce2cf8p-4f);
+  p = LN_FMAF(p, z, -0x1.81273ep-2f);
+  p = LN_FMAF(p, z, 0x1.06eba8p-3f);
+  float small = LN_FMAF(c, p, c);
+  float q = 0x1.0cd070p-16f;
+  q = LN_FMAF(q, c, -0x1.75b694p-15f);
+  q = LN_FMAF(q, c, -0x1.849448p-10f);
+  q = LN_FMAF(q, c, 0x1.4e5178p-7f);
+  q = LN_FMAF(q, c, -0x1.c88914p-8f);
+  q = LN_FMAF(q, c, -0x1.0cc29cp-4f);
+  q = LN_FMAF(q, c, -0x1.24a582p-3f);
+  q = LN_FMAF(q, c, 0x1.0017d6p0f);
+  q = q * q;
+  q = q * q;
+  float large = LN_FMAF(-q, q, 1.0f);
+  return __builtin_copysignf(c < 1.0f ? small : large, x);
+}
+
+/* ---- float32: logarithms ---- */
+
+/* log(1 + f) - f for 1 + f in [2/3, 4/3). */
+LN_FN float ln_log_tailf(float f) {
+  float p = -0x1.0805b0p-3f;
+  p = LN_FMAF(p, f, 0x1.1e66d4p-3f);
+  p = LN_FMAF(p, f, -0x1.f3112ep-4f);
+  p = LN_FMAF(p, f, 0x1.1ed712p-3f);
+  p = LN_FMAF(p, f, -0x1.559dccp-3f);
+  p = LN_FMAF(p, f, 0x1.99d028p-3f);
+  p = LN_FMAF(p, f, -0x1.fffef0p-3f);
+  p = LN_FMAF(p, f, 0x1.555506p-2f);
+  float z = f * f;
+  return LN_FMAF(z * f, p, -0.5f * z);
+}
+
+/* Split x = 2^e * (1 + f) with 1 + f in [2/3, 4/3): no cancellation between e and log(1 + f). */
+LN_FN float ln_log_splitf(float x, float *e) {
+  int subnormal = x < 0x1p-126f;
+  uint32_t u = ln_bits_f32(subnormal ? x * 0x1p23f : x) - 0x3f2aaaabu;
+  *e = (float)((int32_t)u >> 23) + (subnormal ? -23.0f : 0.0f);
+  return ln_from_bits_f32((u & 0x7fffffu) + 0x3f2aaaabu) - 1.0f;
+}
+
+/* What log gives outside (0, inf), else r. */
+LN_FN float ln_log_edgesf(float x, float r) {
+  r = x < LN_INFF ? r : x;
+  r = x == 0.0f ? -LN_INFF : r;
+  return x < 0.0f ? LN_NANF : r;
+}
+
+LN_FN float ln_logf(float x) {
+  float e;
+  float f = ln_log_splitf(x, &e);
+  float y = LN_FMAF(e, 0x1.7f7d1cp-20f, ln_log_tailf(f));
+  return ln_log_edgesf(x, LN_FMAF(e, 0x1.62e4p-1f, f + y));
+}
+
+LN_FN float ln_log2f(float x) {
+  float e;
+  float f = ln_log_splitf(x, &e);
+  return ln_log_edgesf(x, LN_FMAF(f + ln_log_tailf(f), 0x1.715476p0f, e));
+}
+
+/* 1 + x picks the power of two; f = x / 2^e + (1 / 2^e - 1) then has all of x's digits. Where
+ * 1 / 2^e would not be a normal number, 1 + x = x, and f is read off the mantissa. */
+LN_FN float ln_log1pf(float x) {
+  float s = 1.0f + x;
+  uint32_t u = ln_bits_f32(s) - 0x3f2aaaabu;
+  int32_t e = (int32_t)u >> 23;
+  float scale = ln_from_bits_f32((uint32_t)(127 - e) << 23);
+  float read = ln_from_bits_f32((u & 0x7fffffu) + 0x3f2aaaabu) - 1.0f;
+  float f = e > 64 ? read : LN_FMAF(x, scale, scale - 1.0f);
+  float y = LN_FMAF((float)e, 0x1.7f7d1cp-20f, ln_log_tailf(f));
+  float r = LN_FMAF((float)e, 0x1.62e4p-1f, f + y);
+  return x == 0.0f ? x : ln_log_edgesf(s, r);
+}
+
+/* ---- float32: sine, cosine ---- */
+
+LN_FN uint32_t ln_mulhi_u32(uint32_t a, uint32_t b) { return (uint32_t)((uint64_t)a * b >> 32); }
+
+/* The 32 bits that start `s` bits (0..31) into the two words. */
+LN_FN uint32_t ln_window_u32(uint32_t high, uint32_t low, uint32_t s) {
+  return high << s | (low >> (31 - s)) >> 1;
+}
+
+/* |x| = quadrant * pi/2 + r, |r| <= pi/4, for 2^-12 <= |x| < inf.
+ *
+ * Payne-Hanek in 32-bit words, without a table: |x| = m * 2^(e-150) in quarter turns is
+ * m * 2^(e-150) * 2/pi, of which only the value modulo 4 counts, so of 2/pi only the 96 bits
+ * that meet m there. `w` are the words of 2/pi after 37 zeros; three bits of the exponent select
+ * four of them, its other bits shift them. Below 2^-12 the result means nothing: callers drop it.
+ * One path for all exponents, because a Cody-Waite path for small arguments beside it would be
+ * computed for every lane as well. */
+LN_FN float ln_trig_reducef(uint32_t magnitude, uint32_t *quadrant) {
+  const uint32_t w0 = 0x00000000u, w1 = 0x0517cc1bu, w2 = 0x727220a9u, w3 = 0x4fe13abeu;
+  const uint32_t w4 = 0x8fa9a6eeu, w5 = 0x06db14acu, w6 = 0xc9e21c82u, w7 = 0x0ff28b1du;
+  uint32_t offset = (magnitude >> 23) - 115u;
+  uint32_t m = (magnitude & 0x7fffffu) | 0x800000u;
+  int by4 = (offset & 128u) != 0, by2 = (offset & 64u) != 0, by1 = (offset & 32u) != 0;
+  uint32_t a0 = by2 ? w2 : w0, a1 = by2 ? w3 : w1, a2 = by2 ? w4 : w2;
+  uint32_t a3 = by2 ? w5 : w3, a4 = by2 ? w6 : w4;
+  uint32_t b0 = by4 ? w4 : by1 ? a1 : a0, b1 = by4 ? w5 : by1 ? a2 : a1;
+  uint32_t b2 = by4 ? w6 : by1 ? a3 : a2, b3 = by4 ? w7 : by1 ? a4 : a3;
+  uint32_t s = offset & 31u;
+  uint32_t high = ln_window_u32(b0, b1, s), mid = ln_window_u32(b1, b2, s);
+  uint32_t lowest = ln_window_u32(b2, b3, s);
+  /* The turn as a 64-bit fraction, (turn, rest). */
+  uint32_t product = m * mid;
+  uint32_t rest = product + ln_mulhi_u32(m, lowest);
+  uint32_t turn = m * high + ln_mulhi_u32(m, mid) + (rest < product ? 1u : 0u);
+  *quadrant = (turn + 0x20000000u) >> 30;
+  int32_t near = (int32_t)(turn - (*quadrant << 30));
+  /* near + rest / 2^32 in floats, to more digits than one float has. */
+  float lead = (float)near;
+  float tail = (float)(near - (int32_t)lead) + (float)(int32_t)(rest >> 1) * 0x1p-31f;
+  return LN_FMAF(lead, 0x1.921fb6p-30f, LN_FMAF(lead, -0x1.777a5cp-55f, tail * 0x1.921fb6p-30f));
+}
+
+LN_FN float ln_sin_polyf(float r) {
+  float z = r * r;
+  float p = LN_FMAF(LN_FMAF(-0x1.9943e0p-13f, z, 0x1.11073ap-7f), z, -0x1.555546p-3f);
+  return LN_FMAF(r * z, p, r);
+}
+
+LN_FN float ln_cos_polyf(float r) {
+  float z = r * r;
+  float p = LN_FMAF(LN_FMAF(0x1.99eb9cp-16f, z, -0x1.6c0c34p-10f), z, 0x1.55554ap-5f);
+  return LN_FMAF(z * z, p, LN_FMAF(-0.5f, z, 1.0f));
+}
+
+LN_FN float ln_sinf(float x) {
+  uint32_t u = ln_bits_f32(x), magnitude = u & 0x7fffffffu, quadrant;
+  float r = ln_trig_reducef(magnitude, &quadrant);
+  float y = (quadrant & 1u) ? ln_cos_polyf(r) : ln_sin_polyf(r);
+  y = ln_from_bits_f32(ln_bits_f32(y) ^ ((quadrant << 30 ^ u) & 0x80000000u));
+  y = magnitude < 0x39800000u ? x : y;
+  return magnitude < 0x7f800000u ? y : LN_NANF;
+}
+
+LN_FN float ln_cosf(float x) {
+  uint32_t magnitude = ln_bits_f32(x) & 0x7fffffffu, quadrant;
+  float r = ln_trig_reducef(magnitude, &quadrant);
+  float y = (quadrant & 1u) ? ln_sin_polyf(r) : ln_cos_polyf(r);
+  y = ln_from_bits_f32(ln_bits_f32(y) ^ ((quadrant + 1u) << 30 & 0x80000000u));
+  y = magnitude < 0x39800000u ? 1.0f : y;
+  return magnitude < 0x7f800000u ? y : LN_NANF;
+}
+
+/* ---- float64: exponentials ---- */
+
+LN_FN double ln_scale(double p, uint64_t t) {
+  uint64_t half = t >> 1;
+  double low = ln_from_bits_f64((half << 52) + 0x3ff0000000000000u);
+  double high = ln_from_bits_f64(((t - half) << 52) + 0x3ff0000000000000u);
+  return p * low * high;
+}
+
+LN_FN double ln_exp_poly(double r) {
+  double p = 0x1.ad7f600b3dd2dp-26;
+  p = LN_FMA(p, r, 0x1.28ad7f208bb9ap-22);
+  p = LN_FMA(p, r, 0x1.71df256fcd55ep-19);
+  p = LN_FMA(p, r, 0x1.a01999ffadb19p-16);
+  p = LN_FMA(p, r, 0x1.a01a012a419d6p-13);
+  p = LN_FMA(p, r, 0x1.6c16c1842e7ffp-10);
+  p = LN_FMA(p, r, 0x1.1111111127c40p-7);
+  p = LN_FMA(p, r, 0x1.555555555086ap-5);
+  p = LN_FMA(p, r, 0x1.55555555554fap-3);
+  p = LN_FMA(p, r, 0x1.000000000000ap-1);
+  return LN_FMA(r * r, p, r) + 1.0;
+}
+
+LN_FN double ln_exp(double x) {
+  double c = x > 710.0 ? 710.0 : x;
+  c = c < -746.0 ? -746.0 : c;
+  double t = LN_FMA(c, 0x1.71547652b82fep0, 0x1.8p52);
+  double n = t - 0x1.8p52;
+  double r = LN_FMA(n, -0x1.62e42fefa3800p-1, c);
+  r = LN_FMA(n, -0x1.ef35793c76730p-45, r);
+  return ln_scale(ln_exp_poly(r), ln_bits_f64(t));
+}
+
+LN_FN double ln_exp2(double x) {
+  double c = x > 1025.0 ? 1025.0 : x;
+  c = c < -1076.0 ? -1076.0 : c;
+  double t = c + 0x1.8p52;
+  double r = c - (t - 0x1.8p52);
+  double p = 0x1.e79bb272aab51p-32;
+  p = LN_FMA(p, r, 0x1.e61b52fab35c7p-28);
+  p = LN_FMA(p, r, 0x1.b5267ce730a76p-24);
+  p = LN_FMA(p, r, 0x1.62bfc79b74688p-20);
+  p = LN_FMA(p, r, 0x1.ffcbfba97b52bp-17);
+  p = LN_FMA(p, r, 0x1.4309130ed97bap-13);
+  p = LN_FMA(p, r, 0x1.5d87fe78cd6e9p-10);
+  p = LN_FMA(p, r, 0x1.3b2ab6fba0117p-7);
+  p = LN_FMA(p, r, 0x1.c6b08d7049fe8p-5);
+  p = LN_FMA(p, r, 0x1.ebfbdff82c5a4p-3);
+  p = LN_FMA(p, r, 0x1.62e42fefa39efp-1);
+  return ln_scale(LN_FMA(p, r, 1.0), ln_bits_f64(t));
+}
+
+LN_FN double ln_sigmoid(double x) {
+  double e = ln_exp(-__builtin_fabs(x));
+  return (x >= 0.0 ? 1.0 : e) / (1.0 + e);
+}
+
+LN_FN double ln_tanh(double x) {
+  double a = __builtin_fabs(x);
+  double c = a > 19.1 ? 19.1 : a;
+  double t = LN_FMA(c, 0x1.71547652b82fep1, 0x1.8p52);
+  double n = t - 0x1.8p52;
+  double r = LN_FMA(n, -0x1.62e42fefa3800p-1, c + c);
+  r = LN_FMA(n, -0x1.ef35793c76730p-45, r);
+  double scale = ln_from_bits_f64((ln_bits_f64(t) << 52) + 0x3ff0000000000000u);
+  double large = 1.0 - 2.0 / LN_FMA(ln_exp_poly(r), scale, 1.0);
+  double z = c * c;
+  double p = -0x1.3f20dcd18eaebp-16;
+  p = LN_FMA(p, z, 0x1.5a4243d03584dp-14);
+  p = LN_FMA(p, z, -0x1.e8543ec2e24ecp-13);
+  p = LN_FMA(p, z, 0x1.346805abe8f73p-11);
+  p = LN_FMA(p, z, -0x1.7d8c7dccda316p-10);
+  p = LN_FMA(p, z, 0x1.d6d259d612c31p-9);
+  p = LN_FMA(p, z, -0x1.226e2d77940ffp-7);
+  p = LN_FMA(p, z, 0x1.664f484cf56dfp-6);
+  p = LN_FMA(p, z, -0x1.ba1ba1b946466p-5);
+  p = LN_FMA(p, z, 0x1.11111111103dap-3);
+  p = LN_FMA(p, z, -0x1.555555555554cp-2);
+  double small = LN_FMA(c * z, p, c);
+  return __builtin_copysign(c < 0.55 ? small : large, x);
+}
+
+LN_FN double ln_erf(double x) {
+  double a = __builtin_fabs(x);
+  double c = a > 5.95 ? 5.95 : a;
+  double z = c * c;
+  double p = 0x1.e68ff0c17ab77p-43;
+  p = LN_FMA(p, z, -0x1.8cf3d8eb5562fp-38);
+  p = LN_FMA(p, z, 0x1.9086f7703e5ecp-34);
+  p = LN_FMA(p, z, -0x1.501927d6333ecp-30);
+  p = LN_FMA(p, z, 0x1.fc766dffae382p-27);
+  p = LN_FMA(p, z, -0x1.5f6f242553438p-23);
+  p = LN_FMA(p, z, 0x1.b9e6528dd5118p-20);
+  p = LN_FMA(p, z, -0x1.f4d2544b9e124p-17);
+  p = LN_FMA(p, z, 0x1.f9a32699b0d86p-14);
+  p = LN_FMA(p, z, -0x1.c02db3fd22eddp-11);
+  p = LN_FMA(p, z, 0x1.565bcd0e5962dp-8);
+  p = LN_FMA(p, z, -0x1.b82ce3128845dp-6);
+  p = LN_FMA(p, z, 0x1.ce2f21a042bcap-4);
+  p = LN_FMA(p, z, -0x1.812746b0379e7p-2);
+  p = LN_FMA(p, z, 0x1.06eba8214db69p-3);
+  double small = LN_FMA(c, p, c);
+  double s = c - 3.0;
+  double q = 0x1.e829753328c0cp-41;
+  q = LN_FMA(q, s, 0x1.1b18deaaefd5dp-39);
+  q = LN_FMA(q, s, -0x1.5099f4e89b05fp-35);
+  q = LN_FMA(q, s, 0x1.afcc053dbb48dp-33);
+  q = LN_FMA(q, s, 0x1.6f961519e9d8fp-30);
+  q = LN_FMA(q, s, -0x1.d07e6b3ef1c2cp-27);
+  q = LN_FMA(q, s, -0x1.feec708f2b7b5p-26);
+  q = LN_FMA(q, s, 0x1.7738e11b3ae6dp-21);
+  q = LN_FMA(q, s, -0x1.d20743d361bf1p-21);
+  q = LN_FMA(q, s, -0x1.8a21239e16590p-16);
+  q = LN_FMA(q, s, 0x1.b51fe7ec7e78ep-14);
+  q = LN_FMA(q, s, 0x1.556cced25070fp-12);
+  q = LN_FMA(q, s, -0x1.bf28cce8eb340p-9);
+  q = LN_FMA(q, s, 0x1.9610da451e45bp-9);
+  q = LN_FMA(q, s, 0x1.9932b57f0f98dp-5);
+  q = LN_FMA(q, s, -0x1.a68981e289b40p-3);
+  q = LN_FMA(q, s, 0x1.0c1e27f35c123p-2);
+  q = q * q;
+  q = q * q;
+  double large = LN_FMA(-q, q, 1.0);
+  return __builtin_copysign(c < 1.25 ? small : large, x);
+}
+
+/* ---- float64: logarithms ---- */
+
+/* A small non-negative integer as float64: AVX2 converts no 64-bit integers. */
+LN_FN double ln_small_to_f64(uint64_t k) {
+  return ln_from_bits_f64(k | 0x4330000000000000u) - 0x1p52;
+}
+
+/* Split x > 0 into 2^e * (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)). */
+LN_FN double ln_log_split(double x, double *e) {
+  int subnormal = x < 0x1p-1022;
+  uint64_t u = ln_bits_f64(subnormal ? x * 0x1p52 : x) - 0x3fe6a09e667f3bcdu + 0x3ff0000000000000u;
+  *e = ln_small_to_f64(u >> 52) - (subnormal ? 1075.0 : 1023.0);
+  return ln_from_bits_f64((u & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu) - 1.0;
+}
+
+/* log(1 + f) = f - (f^2/2 - s (f^2/2 + R(s^2))) with s = f / (2 + f); this is the bracket, with
+ * `low` taken off. */
+LN_FN double ln_log_tail(double f, double low) {
+  double s = f / (2.0 + f);
+  double z = s * s;
+  double p = 0x1.2f02e83e4ae69p-3;
+  p = LN_FMA(p, z, 0x1.39a1fb60b35a5p-3);
+  p = LN_FMA(p, z, 0x1.74663c55988edp-3);
+  p = LN_FMA(p, z, 0x1.c71c521643833p-3);
+  p = LN_FMA(p, z, 0x1.24924941e0cbep-2);
+  p = LN_FMA(p, z, 0x1.999999997fee8p-2);
+  p = LN_FMA(p, z, 0x1.5555555555592p-1);
+  double half = 0.5 * f * f;
+  return half - LN_FMA(s, LN_FMA(p, z, half), low);
+}
+
+LN_FN double ln_log_edges(double x, double r) {
+  r = x < LN_INF ? r : x;
+  r = x == 0.0 ? -LN_INF : r;
+  return x < 0.0 ? LN_NAN : r;
+}
+
+LN_FN double ln_log(double x) {
+  double e;
+  double f = ln_log_split(x, &e);
+  double y = f - ln_log_tail(f, e * 0x1.ef35793c76730p-45);
+  return ln_log_edges(x, LN_FMA(e, 0x1.62e42fefa3800p-1, y));
+}
+
+LN_FN double ln_log2(double x) {
+  double e;
+  double f = ln_log_split(x, &e);
+  return ln_log_edges(x, LN_FMA(f - ln_log_tail(f, 0.0), 0x1.71547652b82fep0, e));
+}
+
+LN_FN double ln_log1p(double x) {
+  double s = 1.0 + x;
+  uint64_t u = ln_bits_f64(s) + 0x3ff0000000000000u - 0x3fe6a09e667f3bcdu;
+  uint64_t k = u >> 52;
+  double scale = ln_from_bits_f64((2046u - k) << 52);
+  double read = ln_from_bits_f64((u & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu) - 1.0;
+  double e = ln_small_to_f64(k) - 1023.0;
+  double f = e > 512.0 ? read : LN_FMA(x, scale, scale - 1.0);
+  double y = f - ln_log_tail(f, e * 0x1.ef35793c76730p-45);
+  double r = LN_FMA(e, 0x1.62e42fefa3800p-1, y);
+  return x == 0.0 ? x : ln_log_edges(s, r);
+}
+
+/* ---- power ---- */
+
+/* log2(x) to some 2^-36 for x >= 0 that was a float32 (so a normal float64, or 0, inf, NaN). */
+LN_FN double ln_pow_log2(double x) {
+  uint64_t u = ln_bits_f64(x) + 0x3ff0000000000000u - 0x3fe5555555555555u;
+  double e = ln_small_to_f64(u >> 52) - 1023.0;
+  double f = ln_from_bits_f64((u & 0xfffffffffffffu) + 0x3fe5555555555555u) - 1.0;
+  double p = 0x1.42a573e0ccc22p-3;
+  p = LN_FMA(p, f, -0x1.542f30d302c4ep-3);
+  p = LN_FMA(p, f, 0x1.fa1ce3004347bp-4);
+  p = LN_FMA(p, f, -0x1.19852774d729ap-3);
+  p = LN_FMA(p, f, 0x1.49815891dd127p-3);
+  p = LN_FMA(p, f, -0x1.724a747639b95p-3);
+  p = LN_FMA(p, f, 0x1.a60b28e2e6df1p-3);
+  p = LN_FMA(p, f, -0x1.ec687b933743bp-3);
+  p = LN_FMA(p, f, 0x1.2776e22791dc8p-2);
+  p = LN_FMA(p, f, -0x1.715484fad1b84p-2);
+  p = LN_FMA(p, f, 0x1.ec709d900fd06p-2);
+  p = LN_FMA(p, f, -0x1.7154764b33943p-1);
+  p = LN_FMA(p, f, 0x1.71547652bbe3ap+0);
+  double r = LN_FMA(p, f, e);
+  r = x < LN_INF ? r : x;
+  return x == 0.0 ? -LN_INF : r;
+}
+
+/* 2^x to some 2^-34, without a subnormal range: the rounding to float32 makes that. */
+LN_FN double ln_pow_exp2(double x) {
+  double c = x > 200.0 ? 200.0 : x;
+  c = c < -200.0 ? -200.0 : c;
+  double t = c + 0x1.8p52;
+  double r = c - (t - 0x1.8p52);
+  double p = 0x1.fde5f95fdc403p-17;
+  p = LN_FMA(p, r, 0x1.445c8779512e0p-13);
+  p = LN_FMA(p, r, 0x1.5d8a860bc3fadp-10);
+  p = LN_FMA(p, r, 0x1.3b29f399551c0p-7);
+  p = LN_FMA(p, r, 0x1.c6b08ac056d2ap-5);
+  p = LN_FMA(p, r, 0x1.ebfbe0778b036p-3);
+  p = LN_FMA(p, r, 0x1.62e42ff0e19efp-1);
+  double scale = ln_from_bits_f64((ln_bits_f64(t) << 52) + 0x3ff0000000000000u);
+  return LN_FMA(p, r, 1.0) * scale;
+}
+
+/* C's pow, which is NumPy's: x^0 = 1^y = 1 even for NaN, (-1)^inf = 1, a negative x takes an
+ * integer y. Computed in float64: the exponent magnifies the logarithm's error. */
+LN_FN float ln_powf(float x, float y) {
+  float a = __builtin_fabsf(x);
+  float half = 0.5f * y;
+  int whole = __builtin_rintf(y) == y;
+  int odd = whole & (__builtin_rintf(half) != half);
+  float r = (float)ln_pow_exp2((double)y * ln_pow_log2((double)a));
+  r = ((y == 0.0f) | (x == 1.0f) | ((a == 1.0f) & (y == y))) ? 1.0f : r;
+  r = odd ? __builtin_copysignf(r, x) : r;
+  return ((x < 0.0f) & (a < LN_INFF) & !whole) ? LN_NANF : r;
+}
+
+/* Libm is good for these in float64; they stay scalar. */
+LN_FN double ln_pow(double x, double y) { return __builtin_pow(x, y); }
+LN_FN double ln_sin(double x) { return __builtin_sin(x); }
+LN_FN double ln_cos(double x) { return __builtin_cos(x); }
+
+#endif

@@ -1,0 +1,276 @@
+"""The target "cuda": printed CUDA C++, built by NVRTC for this machine's GPU, and its launches."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from loopnest import kir
+from loopnest.backends.cuda.driver.device_array import DeviceMemory
+from loopnest.backends.cuda.driver.driver_interface import (
+    PER_THREAD,
+    Address,
+    Driver,
+    DriverLaunch,
+    Stream,
+)
+from loopnest.errors import LaunchError
+from loopnest.kir.buffers import Buffer
+from loopnest.kir.vector_access import alignments, wide_accesses
+from loopnest.launch.launch_plan import LaunchPlan, Planner
+from loopnest.launch.target_interface import COUNT, REGISTERS, SWITCH, Array, TargetOption
+from loopnest.scalar.arguments import size_value
+from loopnest.scalar.dtypes import DType
+
+OPTIONS: Mapping[str, TargetOption] = {
+    "fast_math": SWITCH,
+    "min_blocks": COUNT,
+    "max_registers": REGISTERS,
+}
+
+ALIGNMENT = 256
+"""Of each piece of workspace, in bytes."""
+
+MAX_SPACES = 16
+"""Workspaces of other sizes and streams are kept up to this number; then all are made anew."""
+
+_SCALARS: Mapping[str, Any] = {
+    "bool": ctypes.c_bool, "int32": ctypes.c_int32, "int64": ctypes.c_int64,
+    "float16": ctypes.c_uint16, "bfloat16": ctypes.c_uint16, "float32": ctypes.c_float,
+    "float64": ctypes.c_double,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Workspace:
+    """Memory of a kernel's own: where each workspace parameter lies, and the grid's counter."""
+
+    memory: DeviceMemory
+    places: tuple[Address, ...]
+    counter: Address
+
+
+class CompiledCuda:
+    """A program built for a GPU, for each index width when it is first needed.
+
+    Args:
+        program: the kernel.
+        driver: of the GPU.
+        fast_math: approximate division, sqrt and transcendental functions; flush denormals.
+        min_blocks: blocks that a multiprocessor shall hold at least; the compiler sees to it.
+        max_registers: limit per thread.
+
+    Raises:
+        CompileError: NVRTC is missing or refuses the source.
+        LoweringError: the program has no CUDA text.
+    """
+
+    def __init__(
+        self,
+        program: kir.Program,
+        driver: Driver,
+        fast_math: bool = False,
+        min_blocks: int | None = None,
+        max_registers: int | None = None,
+    ) -> None:
+        self.program = program
+        self.driver = driver
+        self.fast_math = fast_math
+        self.min_blocks = min_blocks
+        self.max_registers = max_registers
+        self.planner = Planner(program)
+        self.cooperative = program.is_cooperative  # a walk of the nest: too slow for each launch
+        self.written = {o.buffer for o in program.outputs}
+        self.alignments = self._alignments()
+        self.codes = {32: self._compile(32)}
+        self.functions: dict[int, Any] = {}
+        self.spaces: dict[object, _Workspace] = {}
+        self._allowed: dict[int, int] = {}
+        self._resident: dict[object, int] = {}
+
+    def _alignments(self) -> tuple[tuple[str, int], ...]:
+        """Return name and alignment in bytes of each input and output, in the order of both."""
+        found = alignments(wide_accesses(self.program))
+        params = [p for p in self.program.params if p.kind in ("input", "output")]
+        return tuple([(p.name, _of(found, p.buffer)) for p in params])
+
+    # Building
+
+    def _compile(self, bits: int) -> bytes:
+        from loopnest.backends.cuda.printing.cuda_printer import print_cuda
+        from loopnest.backends.cuda.toolchain.nvrtc import check_driver, compile_cuda, loadable_arch
+
+        device = self.driver.device
+        target = loadable_arch(device.capability)
+        check_driver(target, device.cuda)
+        source = print_cuda(self.program, bits, self.min_blocks)
+        built = compile_cuda(
+            source, str(target), fast_math=self.fast_math, max_registers=self.max_registers
+        )
+        return built.ptx.encode() if target.virtual else built.cubin
+
+    def function(self, bits: int) -> Any:
+        """Return the kernel whose indices have `bits`, built and loaded now if need be."""
+        from loopnest.backends.clike.identifiers import symbol
+
+        found = self.functions.get(bits)
+        if found is None:
+            if bits not in self.codes:
+                self.codes[bits] = self._compile(bits)
+            found = self.driver.load(self.codes[bits], symbol(self.program.name))
+            self.functions[bits] = found
+        return found
+
+    # Launching; all inside ``with driver.current()``
+
+    def configure(self, plan: LaunchPlan, subject: str) -> DriverLaunch:
+        """Return the configuration of a launch, checked against this GPU.
+
+        Raises:
+            LaunchError: too much shared memory, or too many blocks that wait for each other.
+        """
+        device, config = self.driver.device, plan.config
+        if config.shared_bytes > device.shared_bytes:
+            where = f" on {device.name}"
+            raise self.planner.too_much_shared(plan.sizes, device.shared_bytes, subject, where)
+        dynamic = config.shared_bytes if self.planner.shared.is_dynamic else 0
+        launch = DriverLaunch(config.grid, config.block, dynamic, self.cooperative)
+        if dynamic > self._allowed.get(plan.index_bits, 0):
+            self.driver.allow_shared(self.function(plan.index_bits), dynamic)
+            self._allowed[plan.index_bits] = dynamic
+        if launch.cooperative:
+            self._check_residency(launch, plan, subject)
+        return launch
+
+    def _check_residency(self, launch: DriverLaunch, plan: LaunchPlan, subject: str) -> None:
+        device = self.driver.device
+        if not device.cooperative:
+            found = f"its blocks wait for each other, which {device.name} cannot do"
+            raise LaunchError(subject, found, "reduce over blocks without a barrier of the grid")
+        x, y, z = launch.block
+        key = (plan.index_bits, x * y * z, launch.dynamic_bytes)
+        if key not in self._resident:
+            function = self.function(plan.index_bits)
+            self._resident[key] = self.driver.resident_blocks(function, *key[1:])
+        each = self._resident[key]
+        blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
+        if blocks > each * device.multiprocessors:
+            raise LaunchError(
+                subject,
+                f"its {blocks} blocks wait for each other, so all must run at once; "
+                f"{device.name} holds {each} on each of {device.multiprocessors} multiprocessors",
+                f"use at most {each * device.multiprocessors} blocks",
+            )
+
+    def launch(
+        self,
+        launch: DriverLaunch,
+        places: Sequence[Address],
+        scalars: Sequence[Any],
+        plan: LaunchPlan,
+        stream: Stream,
+    ) -> None:
+        """Enqueue one launch.
+
+        Args:
+            launch: as `configure` gave it.
+            places: the addresses of inputs and outputs, in the order of the parameters.
+            scalars: the values of the scalar parameters, in their order.
+            plan: the launch.
+            stream: where.
+        """
+        space = self._workspace(plan, stream)
+        arguments = list(self._arguments(places, scalars, plan, space))
+        self.driver.launch(self.function(plan.index_bits), launch, arguments, stream)
+
+    def _arguments(
+        self, places: Sequence[Address], scalars: Sequence[Any], plan: LaunchPlan, space: _Workspace
+    ) -> Iterator[Any]:
+        """Yield the arguments in the order of the parameters."""
+        arrays, values, spaces = iter(places), iter(scalars), iter(space.places)
+        for param in self.program.params:
+            match param.kind:
+                case "input" | "output":
+                    yield ctypes.c_void_p(next(arrays))
+                case "workspace":
+                    yield ctypes.c_void_p(next(spaces))
+                case "scalar":
+                    yield scalar_argument(next(values), param.dtype)
+                case _:
+                    yield ctypes.c_int64(plan.sizes[param.name])
+        if self.cooperative:
+            yield ctypes.c_void_p(space.counter)
+
+    def run(
+        self,
+        arrays: Sequence[Array],
+        scalars: Sequence[Any],
+        plan: LaunchPlan,
+        stream: Stream = 0,
+        subject: str = "",
+    ) -> None:
+        """Run one launch on arrays of the host: copied to the GPU, and back where written.
+
+        Raises:
+            LaunchError: as `configure`; nothing ran.
+        """
+        with self.driver.current():
+            launch = self.configure(plan, subject or f"{self.program.name}(...)")
+            params = [p for p in self.program.params if p.kind in ("input", "output")]
+            held = [DeviceMemory(self.driver, array.nbytes, stream) for array in arrays]
+            for param, memory, array in zip(params, held, arrays, strict=True):
+                if param.kind == "input":
+                    self.driver.upload(memory.address, array, stream)
+            self.launch(launch, [memory.address for memory in held], scalars, plan, stream)
+            for param, memory, array in zip(params, held, arrays, strict=True):
+                if param.buffer in self.written:
+                    self.driver.download(array, memory.address, stream)
+
+    def _workspace(self, plan: LaunchPlan, stream: Stream) -> _Workspace:
+        """Return the workspace of launches of these sizes on this stream; counters are 0.
+
+        Launches on one stream follow each other, so they can share it: each leaves its counters at
+        0, and the grid's as its next launch takes it.
+        """
+        thread = threading.get_ident() if stream == PER_THREAD else 0
+        key = (*plan.sizes.values(), stream, thread)
+        found = self.spaces.get(key)
+        if found is None:
+            if len(self.spaces) >= MAX_SPACES:
+                self.spaces.clear()
+            found = self.spaces[key] = self._allocate(plan, stream)
+        return found
+
+    def _allocate(self, plan: LaunchPlan, stream: Stream) -> _Workspace:
+        buffers = [p.buffer for p in self.program.params if p.kind == "workspace"]
+        offsets, cleared, end = [], [], 0
+        for buffer in buffers:
+            assert buffer is not None
+            count = size_value(buffer.size, plan.sizes) * buffer.dtype.size
+            offsets.append(end)
+            if buffer.kind == "counter" and count:
+                cleared.append((end, count))
+            end += -(-count // ALIGNMENT) * ALIGNMENT
+        if self.cooperative:
+            cleared.append((end, 4))
+        memory = DeviceMemory(self.driver, end + (ALIGNMENT if self.cooperative else 0), stream)
+        for offset, count in cleared:
+            self.driver.zero(memory.address + offset, count, stream)
+        places = tuple([memory.address + offset for offset in offsets])
+        return _Workspace(memory, places, memory.address + end)
+
+
+def _of(found: Mapping[Buffer, int], buffer: Buffer | None) -> int:
+    return 1 if buffer is None else found.get(buffer, 1)
+
+
+def scalar_argument(value: Any, dtype: DType) -> Any:
+    """Return a scalar as a kernel takes it: a ctypes object of its C type."""
+    if dtype.is_half:
+        value = int(np.array(value, dtype.numpy).view(np.uint16))
+    return _SCALARS[dtype.name](value)

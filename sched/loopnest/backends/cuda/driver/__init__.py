@@ -1,0 +1,1 @@
+"""GPUs, their memory, and the packages that reach them."""

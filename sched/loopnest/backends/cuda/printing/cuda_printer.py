@@ -1,0 +1,403 @@
+"""CUDA C++ text: one `extern "C" __global__` function that needs nothing but CUDA's own headers.
+
+NVRTC and nvcc both compile it. A kernel whose blocks wait for each other takes one parameter more
+than the program has: `cuda_sync.GRID_COUNTER`, the last one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from loopnest.backends.clike.c_expressions import SUM
+from loopnest.backends.clike.identifiers import symbol
+from loopnest.backends.clike.sink_allocations import settle_allocations
+from loopnest.backends.clike.statements import (
+    StatementPrinter,
+    Variable,
+    comment,
+    extent_product,
+    static_size,
+)
+from loopnest.backends.cuda.printing.cuda_analysis import Usage, folds_slots, unrolled_trips
+from loopnest.backends.cuda.printing.cuda_functions import cuda_dialect, device_functions
+from loopnest.backends.cuda.printing.cuda_sync import (
+    FULL_MASK,
+    GRID_COUNTER,
+    SHUFFLES,
+    mask_value,
+    static_mask,
+    thread_number,
+)
+from loopnest.backends.cuda.printing.cuda_vectors import (
+    MAX_PIECE,
+    Span,
+    WideCopy,
+    WideLoop,
+    aligned_locals,
+    plan_vectors,
+    template,
+)
+from loopnest.errors import LoweringError
+from loopnest.kir import (
+    Allocate,
+    Arrive,
+    Barrier,
+    Collective,
+    Loop,
+    Param,
+    Program,
+    Shuffle,
+    Stmt,
+    Store,
+    map_body,
+    walk,
+)
+from loopnest.kir.buffers import Buffer
+from loopnest.kir.shared_memory import ALIGNMENT, shared_layout, shared_places
+from loopnest.kir.vector_access import WideAccess, alignments
+from loopnest.scalar import dtypes
+from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
+from loopnest.scalar.expr import ONE, ZERO, Expr, Symbol, cast
+from loopnest.scalar.recursion import deep
+
+MAX_THREADS = 1024
+
+MAX_UNROLLED = 512
+"""How often the body of a loop may stand in the text of the compiler, so that register arrays that
+it indexes stay in registers; beyond that the compiler decides."""
+
+UNROLLED_SLOTS = 4
+"""How many slots of shared memory an iteration folds: 16 bytes of float32 are one access. A block
+has at most 32 warps, mostly 4 or 8; compilers take 16 slots at once, and need three loops more for
+what is left. Of all other loops they know better: what pays depends on the body."""
+
+
+@deep
+def print_cuda(program: Program, index_bits: int = 32, min_blocks: int | None = None) -> str:
+    """Return the CUDA C++ text of `program`.
+
+    Args:
+        program: what is printed.
+        index_bits: indices are signed integers of that width.
+        min_blocks: how many blocks a multiprocessor shall hold at least; None leaves it open.
+
+    Raises:
+        LoweringError: a LOCAL buffer has a symbolic size, so it cannot live in registers.
+    """
+    return _CudaPrinter(program, index_bits, min_blocks).text()
+
+
+class _CudaPrinter(StatementPrinter):
+    target = "cuda"
+
+    def __init__(self, program: Program, index_bits: int, min_blocks: int | None) -> None:
+        super().__init__(program, cuda_dialect())
+        self.index_type = {32: "int", 64: "long long"}[index_bits]
+        self.min_blocks = min_blocks
+        self.shared = shared_layout(program)
+        self.usage = Usage(program)
+        self.exchanged = self.usage.exchanged()
+        self.registers = self.usage.register_indices()
+        self.format.launch = {
+            d: self.names.of("launch", d.value) for d, size in program.launch if size is not ONE
+        }
+        self.axes: dict[ParallelType, dict[str, None]] = {d: {} for d in self.format.launch}
+        """The axes that run along each dimension of the launch."""
+        body = settle_allocations(map_body(program.body, self._without_loop))
+        self.program = program.with_body(body)
+        self.vectors = plan_vectors(self.program)
+        self.aligned = aligned_locals(self.vectors)
+        self.alignments = alignments(a for plan in self.vectors.values() for a in plan.accesses)
+        self.lanes: dict[Stmt, str] = {}
+        """The register of each store to a lane of a wide store, inside of its loop."""
+        self.mask = ""
+        self.is_alone = False
+        """Whether the statement at hand has its scope to itself."""
+        self.is_collective = False
+        """Whether the statement at hand belongs to a collective."""
+
+    def _without_loop(self, node: Stmt) -> Stmt | tuple[Stmt, ...]:
+        """Return the body of a loop over a launch dimension that runs in every thread."""
+        if not isinstance(node, Loop) or node.parallel not in self.axes:
+            return node
+        if node.axis:
+            self.axes[node.parallel][node.axis] = None
+        self.format.rename(node.var, self.format.launch[node.parallel])
+        return node.body if self.is_always_run(node) else node
+
+    def text(self) -> str:
+        name = symbol(self.program.name)
+        self.pad = "  "
+        self._define_mask()
+        self._declare_shared()
+        self.statements(self.program.body)
+        body, self.lines = self.lines, []
+        self.define_sizes()
+        for dimension, variable in self.format.launch.items():
+            axes = comment(", ".join(self.axes[dimension]))
+            remark = f"  // {axes}" if axes else ""
+            self.emit(f"const idx_t {variable} = {self.index(dimension.cuda_name)};{remark}")
+        self.lines += body
+        declared = self.declarations("__restrict__", "size argument", "long long")
+        if self.program.is_cooperative:
+            declared.append(Variable(f"unsigned int *{GRID_COUNTER}", GRID_COUNTER))
+        params = ",\n    ".join([variable.declaration for variable in declared]) or "void"
+        head = f'extern "C" __global__ void {self._launch_bounds()}{name}(\n    {params})'
+        return "\n".join([*self._preamble(), head, "{", *self.lines, "}", ""])
+
+    def _launch_bounds(self) -> str:
+        """Return the bounds; of 1 block if no other number is asked for.
+
+        Without a number ptxas aims at several blocks, and spills to get there.
+        """
+        threads = extent_product([size for d, size in self.program.launch if d.is_block])
+        if threads is None:
+            threads = MAX_THREADS
+        if not 0 < threads <= MAX_THREADS:
+            return ""
+        blocks = f", {1 if self.min_blocks is None else self.min_blocks}"
+        return f"__launch_bounds__({threads}{blocks}) "
+
+    def _preamble(self) -> Iterator[str]:
+        launch = dict(self.program.launch)
+        sizes = [comment(str(launch.get(d, ONE))) for d in LAUNCH_DIMENSIONS]
+        together = ", all blocks at once" if self.program.is_cooperative else ""
+        yield f"// kernel {comment(self.program.name)}"
+        yield f"// grid ({', '.join(sizes[:3])}), block ({', '.join(sizes[3:])}){together}"
+        if self.shared.offsets:
+            dynamic = "dynamic " if self.shared.is_dynamic else ""
+            yield f"// {dynamic}shared memory: {comment(str(self.shared.total))} bytes"
+        if self.program.requires:
+            texts = [text for text, _ in self.program.requires]
+            yield f"// requires {comment(', '.join(texts))}"
+        aligned = [f"{b.name} to {n}" for b, n in self.alignments.items()]
+        if aligned:
+            yield f"// addresses aligned: {comment(', '.join(aligned))} bytes"
+        used = {p.dtype for p in self.program.params}
+        used |= {n.storage.dtype for n, _ in walk(self.program.body) if isinstance(n, Allocate)}
+        called = self.format.called.keys()
+        if dtypes.float16 in used or any("half" in name for name in called):
+            yield "#include <cuda_fp16.h>"
+        if dtypes.bfloat16 in used or any("bfloat16" in name for name in called):
+            yield "#include <cuda_bf16.h>"
+        yield f"typedef {self.index_type} idx_t;"
+        yield from device_functions(called)
+        yield ""
+
+    def is_restricted(self, buffer: Buffer) -> bool:
+        return buffer not in self.exchanged
+
+    def is_needed(self, size: Param) -> bool:
+        return self.format.knows(Symbol(size.name))
+
+    def index(self, value: str) -> str:
+        self.format.called["ln_index"] = None
+        return f"ln_index({value})"
+
+    # Loops
+
+    def bound_loop(self, node: Loop) -> None:
+        number = self.format.launch.get(node.parallel)
+        if number is None:
+            super().bound_loop(node)
+        else:
+            size = self.format.format(node.var.extent, SUM)
+            self.block(f"if ({number} < {size}) {{{self.remark(node)}", node.body)
+
+    def loop(self, node: Loop) -> None:
+        serial = node.parallel is ParallelType.serial
+        if serial and node.var in self.registers and unrolled_trips(node) <= MAX_UNROLLED:
+            self.unrolled_loop(node)
+        elif self.is_collective and folds_slots(node):
+            self.plain_loop(node, (f"#pragma unroll {UNROLLED_SLOTS}",))
+        else:
+            super().loop(node)
+
+    def unrolled_loop(self, node: Loop) -> None:
+        self.plain_loop(node, ("#pragma unroll",) if isinstance(node.extent, int) else ())
+
+    def vector_loop(self, node: Loop) -> None:
+        match self.vectors.get(node):
+            case WideCopy() as copy:
+                self.format.called["ln_wide"] = None
+                sides = [self._wide(s, copy.template) for s in (copy.target, copy.source)]
+                remark = comment(f"{copy.store.tensor}, {node.extent} lanes")
+                self.emit(f"{' = '.join(sides)};  // {remark}")
+            case WideLoop() as plan:
+                self.format.called["ln_wide"] = None
+                self._wide_loop(node, plan)
+            case None:
+                self.unrolled_loop(node)
+
+    def _wide(self, place: Span | WideAccess, arguments: str) -> str:
+        element = self.format.element(place.buffer, place.index, flat=place.flat)
+        return f"ln_wide<{arguments}>(&{element})"
+
+    def statements(self, body: tuple[Stmt, ...]) -> None:
+        before, self.is_alone = self.is_alone, len(body) == 1
+        super().statements(body)
+        self.is_alone = before
+
+    def _wide_loop(self, node: Loop, plan: WideLoop) -> None:
+        """Print the three steps of a vectorized loop, in a scope of their own beside others."""
+        scoped = not self.is_alone
+        outer = self.pad
+        if scoped:
+            self.emit("{")
+            self.pad += "  "
+        lane = self.format.format(node.var)
+        vectors = self._vector_names((*plan.loads, *plan.stores))
+        loaded: dict[Expr, str] = {}
+        for access in plan.loads:
+            assert access.load is not None
+            arguments = template(access.buffer, access.lanes, access.piece_bytes)
+            place = self._wide(access, arguments)
+            self.emit(f"const {self._vector_type(access)} {vectors[access]} = {place};")
+            loaded[access.load] = f"{vectors[access]}[{lane}]"
+        for access in plan.stores:
+            self.emit(f"{self._vector_type(access)} {vectors[access]};")
+            self.lanes[access.statement] = f"{vectors[access]}[{lane}]"
+        with self.format.renamed(loaded):
+            self.plain_loop(node, ("#pragma unroll",))
+        self.lanes.clear()  # the same stores may stand in another loop
+        for access in plan.stores:
+            arguments = template(access.buffer, access.lanes, access.piece_bytes)
+            remark = comment(f"{access.buffer.tensor}, {access.lanes} lanes")
+            self.emit(f"{self._wide(access, arguments)} = {vectors[access]};  // {remark}")
+        self.pad = outer
+        if scoped:
+            self.emit("}")
+
+    def _vector_names(self, accesses: Sequence[WideAccess]) -> dict[WideAccess, str]:
+        """Return a name for the lanes of each access: ``x_v``, and ``x_v1`` for another of x."""
+        result: dict[WideAccess, str] = {}
+        counts: Counter[str] = Counter()
+        for access in accesses:
+            stem = f"{access.buffer.name}_v"
+            number = counts[stem] or ""
+            counts[stem] += 1
+            result[access] = self.names.of("vector", f"{stem}{number}")
+        return result
+
+    def _vector_type(self, access: WideAccess) -> str:
+        arguments = template(access.buffer, access.lanes, access.piece_bytes)
+        return f"ln_vec<{self.dialect.types[access.buffer.dtype.name]}, {arguments}>"
+
+    def store(self, node: Store, declare: str = "") -> None:
+        lane = self.lanes.get(node)
+        if lane is None:
+            super().store(node, declare)
+        else:
+            value = self.format.converted(node.value, node.storage.dtype)
+            self.emit(f"{lane} = {value};  // {comment(node.tensor)}")
+
+    def parallel_loop(self, node: Loop) -> None:
+        self.plain_loop(node)
+
+    # Memory
+
+    def _declare_shared(self) -> None:
+        """Declare all shared memory where the function begins: an array a place, or one arena."""
+        places = shared_places(self.program)
+        if places and self.shared.is_dynamic:
+            align = f"__align__({ALIGNMENT})"
+            self.emit(f"extern __shared__ {align} unsigned char ln_shared[];")
+        for place in places:
+            first, *others = place.buffers
+            if self.shared.is_dynamic:
+                self._declare_view(first, self._arena_place(self.shared.offsets[first]))
+            else:
+                self._declare_array(first, place.static_bytes)
+            for buffer in others:
+                self._declare_view(buffer, self.names.of("buffer", first.name))
+
+    def _arena_place(self, offset: Expr) -> str:
+        if offset is ZERO:
+            return "ln_shared"
+        return f"(ln_shared + {self.format.format(offset, SUM)})"
+
+    def _declare_array(self, buffer: Buffer, place: int) -> None:
+        """Declare static shared memory; as many elements as the largest of its aliases needs."""
+        element = self.dialect.types[buffer.dtype.name]
+        name = self.names.of("buffer", buffer.name)
+        own = static_size(buffer) or 1
+        fits = own * buffer.dtype.size > place - ALIGNMENT
+        count = own if fits else place // buffer.dtype.size
+        align = f"__shared__ __align__({ALIGNMENT})"
+        self.emit(f"{align} {element} {name}[{count}];{self._shape(buffer)}")
+
+    def _declare_view(self, buffer: Buffer, place: str) -> None:
+        element = self.dialect.types[buffer.dtype.name]
+        name = self.names.of("buffer", buffer.name)
+        self.emit(f"{element} *const {name} = ({element} *){place};{self._shape(buffer)}")
+
+    def _shape(self, buffer: Buffer) -> str:
+        extents = ", ".join(map(str, buffer.shape))
+        stages = f", {buffer.stages} stages" if buffer.stages > 1 else ""
+        swizzle = ", swizzled" if buffer.swizzle else ""
+        return f"  // {comment(f'{buffer.tensor}: [{extents}]{stages}{swizzle}')}"
+
+    def allocate(self, buffer: Buffer) -> None:
+        if buffer.memory is Memory.SHARED:
+            return
+        count = static_size(buffer)
+        if count is None:
+            about = dict(self.program.about).get(buffer.tensor)
+            raise LoweringError(
+                buffer.tensor,
+                f"its LOCAL buffer has the symbolic size {buffer.size}, "
+                "while registers on target 'cuda' need a static one"
+                + (f"; {about}" if about else ""),
+                "inline it deeper (compute_at a consumer, or ln.propagate from one and then "
+                "inline_most), compute it again (recompute=True), split its axis by a constant, "
+                "or set its memory to SHARED or GLOBAL",
+            )
+        wide = buffer in self.aligned
+        self.declare_local(buffer, count, f"__align__({MAX_PIECE}) " if wide else "")
+
+    # Several threads
+
+    def _define_mask(self) -> None:
+        """Name the lanes of this thread's warp, where a statement needs them."""
+        if not self.usage.concerns_warps:
+            return
+        same = static_mask(self.program)
+        if same is not None:
+            self.mask = same
+            return
+        thread = thread_number(self.program, self.format.launch)
+        value, function = mask_value(self.program, thread)
+        if function:
+            self.format.called[function] = None
+        self.mask = self.names.of("launch", "warp_mask")
+        self.emit(f"const unsigned int {self.mask} = {value};")
+
+    def collective(self, node: Collective) -> None:
+        self.is_collective = True
+        super().collective(node)
+        self.is_collective = False
+
+    def barrier(self, node: Barrier) -> None:
+        match node.scope:
+            case "block":
+                self.emit("__syncthreads();")
+            case "warp":
+                self.emit(f"__syncwarp({'' if self.mask == FULL_MASK else self.mask});")
+            case _:
+                self.format.called["ln_grid_barrier"] = None
+                self.emit(f"ln_grid_barrier({GRID_COUNTER});")
+
+    def shuffle(self, node: Shuffle) -> None:
+        dtype = node.var.dtype
+        passed = cast(node.value, dtypes.int32 if dtype.is_bool else dtype)
+        value, offset = self.format.format(passed), self.format.format(node.offset)
+        call = f"{SHUFFLES[node.mode]}({self.mask}, {value}, {offset})"
+        self.define(node.var, f"{call} != 0" if dtype.is_bool else call)
+
+    def arrive(self, node: Arrive) -> None:
+        self.format.called["ln_arrive"] = None
+        counter = self.names.of("buffer", node.counter.name)
+        offset = self.format.offset(node.counter, node.index)
+        place = counter if offset == "0" else f"{counter} + {offset}"
+        self.define(node.var, f"ln_arrive({place}, {self.format.format(node.count)})")

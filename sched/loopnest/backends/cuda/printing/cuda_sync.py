@@ -1,0 +1,130 @@
+"""What threads say to each other in CUDA text: masks of lanes, shuffles, arrivals, grid barriers.
+
+Masks are those of the lanes that exist, from the extents of the block; never `__activemask()`,
+which tells the lanes that happen to run together. Arrivals and grid barriers follow cooperative
+groups: the threads of a block meet, then one of them fences for all, which is enough since
+fences are cumulative.
+
+Source: PTX ISA, "Memory Consistency Model"; the sample threadFenceReduction; cooperative_groups.h,
+`grid_group::sync`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from loopnest.kir import Program
+from loopnest.scalar.enums import BLOCK_DIMENSIONS, ParallelType
+from loopnest.scalar.expr import ONE, Const, Expr
+
+WARP = 32
+FULL_MASK = "0xffffffffu"
+
+SHUFFLES: Mapping[str, str] = {
+    "xor": "__shfl_xor_sync",
+    "down": "__shfl_down_sync",
+    "lane": "__shfl_sync",
+}
+"""By mode: bits of any 4 or 8 bytes, and of 16-bit floats; a bool goes as an int."""
+
+GRID_COUNTER = "ln_arrived"
+"""The last parameter of a cooperative kernel: one 32-bit counter of blocks, 0 before the first
+launch; its top bit flips with each barrier."""
+
+FUNCTIONS: Mapping[str, tuple[str, str]] = {
+    # The lanes of this thread's warp: all 32, but in the last warp of a block.
+    "ln_warp_mask": (
+        "",
+        """unsigned int ln_warp_mask(unsigned int thread, unsigned int threads) {
+  const unsigned int lanes = threads - thread / 32 * 32;
+  return lanes >= 32 ? 0xffffffffu : (1u << lanes) - 1;
+}""",
+    ),
+    # atomicInc goes back to 0 by itself at the last block.
+    "ln_arrive": (
+        "",
+        """bool ln_arrive(int *counter, unsigned int blocks) {
+  bool last = false;
+  __syncthreads();
+  if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) {
+    __threadfence();  // what this block wrote comes before its count
+    last = atomicInc((unsigned int *)counter, blocks - 1) == blocks - 1;
+    __threadfence();  // what the others wrote comes before what follows
+  }
+  return __syncthreads_or(last);
+}""",
+    ),
+    # All blocks together add 2^31: the top bit flips when the last one has come.
+    "ln_grid_barrier": (
+        "",
+        """void ln_grid_barrier(unsigned int *arrived) {
+  __syncthreads();
+  if (threadIdx.x == 0 && threadIdx.y == 0 && threadIdx.z == 0) {
+    const bool first = blockIdx.x == 0 && blockIdx.y == 0 && blockIdx.z == 0;
+    const unsigned int others = gridDim.x * gridDim.y * gridDim.z - 1;
+    __threadfence();
+    const unsigned int before = atomicAdd(arrived, first ? 0x80000000u - others : 1u);
+    while (((*(volatile unsigned int *)arrived ^ before) & 0x80000000u) == 0) {
+    }
+    __threadfence();
+  }
+  __syncthreads();
+}""",
+    ),
+}
+"""Device functions by name, in the form of `cuda_functions`."""
+
+
+def block_extents(program: Program) -> tuple[Expr, ...]:
+    """Return the extents of a block along x, y and z, 1 where a dimension is not in use."""
+    found = [program.launch_extent(d) for d in BLOCK_DIMENSIONS]
+    return tuple([ONE if size is None else size for size in found])
+
+
+def static_mask(program: Program) -> str | None:
+    """Return the mask of the lanes of each warp where all warps have the same, else None."""
+    threads = 1
+    factor = 1
+    static = True
+    for size in block_extents(program):
+        if isinstance(size, Const):
+            threads *= int(size.value)
+            factor *= int(size.value)
+        else:
+            static = False
+    if factor % WARP == 0:
+        return FULL_MASK
+    return f"{(1 << threads) - 1:#x}u" if static and 0 < threads < WARP else None
+
+
+def mask_value(program: Program, thread: str) -> tuple[str, str]:
+    """Return the mask of this thread's warp as text, and the function that it calls, if any.
+
+    Args:
+        program: whose warps are not all alike.
+        thread: the number of this thread in its block.
+    """
+    threads = 1
+    for size in block_extents(program):
+        if not isinstance(size, Const):
+            return f"ln_warp_mask({thread}, blockDim.x * blockDim.y * blockDim.z)", "ln_warp_mask"
+        threads *= int(size.value)
+    whole, rest = threads // WARP * WARP, threads % WARP
+    return f"{thread} < {whole} ? {FULL_MASK} : {(1 << rest) - 1:#x}u", ""
+
+
+def thread_number(program: Program, launch: Mapping[ParallelType, str]) -> str:
+    """Return the number of this thread in its block, x running fastest."""
+    terms: list[tuple[str, str]] = []
+    for dimension in BLOCK_DIMENSIONS:
+        size = program.launch_extent(dimension)
+        if size is not None and size is not ONE:
+            extent = str(size) if isinstance(size, Const) else f"blockDim.{dimension.value[-1]}"
+            terms.append((launch[dimension], extent))
+    if not terms:
+        return "0"
+    text, _ = terms.pop()
+    while terms:
+        own, extent = terms.pop()
+        text = f"{own} + {extent} * {f'({text})' if ' ' in text else text}"
+    return text

@@ -1,0 +1,135 @@
+"""Vectorized loops in CUDA text: wide loads, lanes on registers, wide stores.
+
+A copy is one assignment; everything else has a scope of its own::
+
+    ln_wide<4>(&T2[0]) = ln_wide<4>(&x[i * 4]);  // T2, 4 lanes
+
+    {  // i2 vectorize
+      const ln_vec<float, 4> x_v = ln_wide<4>(&x[i * 4]);
+      ln_vec<float, 4> y_v;
+      #pragma unroll
+      for (idx_t i2 = 0; i2 < 4; ++i2) {
+        y_v[i2] = x_v[i2] * 2.0f;  // y
+      }
+      ln_wide<4>(&y[i * 4]) = y_v;
+    }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from loopnest.kir import Loop, Program, Store, walk
+from loopnest.kir.buffers import Buffer
+from loopnest.kir.vector_access import VectorFinder, WideAccess, first_lane, is_vector
+from loopnest.scalar.enums import Memory
+from loopnest.scalar.expr import Expr, Load
+
+MAX_PIECE = 16
+"""Bytes of the widest access; register arrays that one touches are aligned to it."""
+
+WIDE = """\
+// N elements that are accessed together, in pieces of BYTES.
+template <class T, int N, int BYTES = (sizeof(T) * N < 16 ? sizeof(T) * N : 16)>
+struct __align__(BYTES) ln_vec {
+  T lane[N];
+  __device__ __forceinline__ T &operator[](int i) { return lane[i]; }
+  __device__ __forceinline__ const T &operator[](int i) const { return lane[i]; }
+};
+template <int N, int... BYTES, class T>
+static __device__ __forceinline__ ln_vec<T, N, BYTES...> &ln_wide(T *place) {
+  return *(ln_vec<T, N, BYTES...> *)place;
+}
+template <int N, int... BYTES, class T>
+static __device__ __forceinline__ const ln_vec<T, N, BYTES...> &ln_wide(const T *place) {
+  return *(const ln_vec<T, N, BYTES...> *)place;
+}"""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Neighbouring elements that are accessed together: `index` is that of the first."""
+
+    buffer: Buffer
+    index: tuple[Expr, ...]
+    flat: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WideCopy:
+    """A vectorized loop that is one assignment of all its lanes."""
+
+    store: Store
+    target: Span
+    source: Span
+    template: str
+    accesses: tuple[WideAccess, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WideLoop:
+    """A vectorized loop with wide accesses around its lanes."""
+
+    accesses: tuple[WideAccess, ...]
+
+    @property
+    def loads(self) -> tuple[WideAccess, ...]:
+        """Those before the lanes."""
+        return tuple([a for a in self.accesses if not a.is_store])
+
+    @property
+    def stores(self) -> tuple[WideAccess, ...]:
+        """Those behind the lanes."""
+        return tuple([a for a in self.accesses if a.is_store])
+
+
+def plan_vectors(program: Program) -> dict[Loop, WideCopy | WideLoop]:
+    """Return how the vectorized loops of `program` are printed; others are plain loops."""
+    loops = [n for n, _ in walk(program.body) if isinstance(n, Loop) and is_vector(n)]
+    found: dict[Loop, WideCopy | WideLoop] = {}
+    if not loops:
+        return found
+    finder = VectorFinder(program)
+    for loop in loops:
+        accesses = finder.of_loop(loop)
+        if accesses:
+            found[loop] = _copy(loop, finder, accesses) or WideLoop(accesses)
+    return found
+
+
+def _copy(loop: Loop, finder: VectorFinder, accesses: tuple[WideAccess, ...]) -> WideCopy | None:
+    """Return a loop as a copy where it is one, both sides of which may be accessed wide."""
+    if len(loop.body) != 1:
+        return None
+    (store,) = loop.body
+    if not isinstance(store, Store) or not isinstance(store.value, Load):
+        return None
+    source = store.value
+    assert isinstance(loop.extent, int)
+    sides = ((store.storage, store.index, store.flat), (source.buffer, source.args, source.flat))
+    pieces = [finder.piece(*side, loop.var, loop.extent) for side in sides]
+    if store.storage.dtype is not source.dtype or not all(pieces):
+        return None
+    if store.storage is source.buffer:
+        return None
+    target, origin = (Span(buffer, first_lane(loop, index), flat) for buffer, index, flat in sides)
+    arguments = template(store.storage, loop.extent, min(pieces))
+    return WideCopy(store, target, origin, arguments, accesses)
+
+
+def template(buffer: Buffer, lanes: int, piece_bytes: int) -> str:
+    """Return the arguments of ``ln_wide`` for lanes in pieces of that size."""
+    usual = min(lanes * buffer.dtype.size, MAX_PIECE)
+    return str(lanes) if piece_bytes == usual else f"{lanes}, {piece_bytes}"
+
+
+def aligned_locals(plans: Mapping[Loop, WideCopy | WideLoop]) -> frozenset[Buffer]:
+    """Return the register arrays that wide copies read or write."""
+    return frozenset(
+        span.buffer
+        for plan in plans.values()
+        if isinstance(plan, WideCopy)
+        for span in (plan.target, plan.source)
+        if span.buffer.memory is Memory.LOCAL
+    )

@@ -1,0 +1,1 @@
+"""NVRTC and the tools of a CUDA toolkit that need no GPU."""

@@ -1,0 +1,81 @@
+"""The "interpret" target: run a loop nest by NumPy, all threads in step, every access checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from loopnest.backends.interpret.concrete_program import ConcreteProgram
+from loopnest.backends.interpret.loop_dependence import Expansions
+from loopnest.backends.interpret.machine import Machine
+from loopnest.backends.interpret.native_math import Array
+from loopnest.backends.interpret.random_order import OrderedMachine
+from loopnest.kir import Program
+
+__all__ = ["Interpreter", "interpret"]
+
+MAX_SIZES = 32
+"""What is known of so many sizes is kept; then all is found out anew."""
+
+
+class Interpreter:
+    """A program to interpret; what depends on sizes alone is kept for the next run.
+
+    All threads of a block run in step, many blocks at a time; serial loops run their iterations
+    side by side where no iteration touches what another one writes.
+
+    Args:
+        program: the kernel.
+        races: whether to look for accesses of different threads that nothing orders.
+    """
+
+    def __init__(self, program: Program, races: bool = True) -> None:
+        self.program, self.races = program, races
+        self._known: dict[tuple[tuple[str, int], ...], Expansions] = {}
+
+    def run(
+        self,
+        arrays: Mapping[str, Array],
+        sizes: Mapping[str, int],
+        scalars: Mapping[str, object],
+        thread_order: int | None = None,
+    ) -> None:
+        """Run the program once; inputs are read from `arrays`, outputs written into them.
+
+        Args:
+            arrays: name of parameter -> C-contiguous array of its shape; workspace may be left
+                out.
+            sizes: the value of every size symbol.
+            scalars: the value of every scalar parameter, in its type.
+            thread_order: a seed: between barriers threads run in a random order, and no races
+                are looked for; they show as faults, or as outputs that depend on the seed.
+
+        Raises:
+            KernelFault: an access out of bounds or misaligned, a load of an element that was never
+                stored, a race, a barrier (or the like) that only some of its threads reach, a use
+                of what a thread that does not exist offered in a shuffle, an output element that
+                is never stored, a counter that is not 0 in the end.
+            LaunchError: the blocks wait for each other and take too much memory together.
+        """
+        key = tuple(sizes.items())
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= MAX_SIZES:
+                self._known.clear()
+            found = self._known[key] = Expansions(ConcreteProgram(self.program, sizes))
+        # One thread stands for an empty launch: it has no order.
+        empty = found.setting.is_empty  # what stands for its threads is none of them
+        if thread_order is None or empty:
+            Machine(found, arrays, scalars, self.races and not empty).run()
+        else:
+            OrderedMachine(found, arrays, scalars, thread_order).run()
+
+
+def interpret(
+    program: Program,
+    arrays: Mapping[str, Array],
+    sizes: Mapping[str, int],
+    scalars: Mapping[str, object],
+    thread_order: int | None = None,
+) -> None:
+    """Run `program` once; see `Interpreter.run`."""
+    Interpreter(program).run(arrays, sizes, scalars, thread_order)

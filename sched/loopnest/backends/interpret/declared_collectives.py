@@ -1,0 +1,63 @@
+"""Collectives by their declaration, for launches without threads.
+
+A launch with an extent of 0 runs nothing. One thread then stands for it, so that what follows the
+loops of the launch still happens (a sum over no element is finished and stored). The bodies of
+collectives count on the extents of the launch; their declarations do not.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from loopnest import kir
+from loopnest.backends.interpret.concrete_program import SLOT, THREAD, ConcreteProgram
+from loopnest.backends.interpret.evaluator import Evaluator
+from loopnest.backends.interpret.frame import Frame
+from loopnest.backends.interpret.native_math import Array, Value
+from loopnest.scalar.enums import BLOCK_DIMENSIONS
+from loopnest.scalar.expr import Local, instantiate
+
+
+def combine_declared(
+    node: kir.Collective, setting: ConcreteProgram, evaluator: Evaluator, frame: Frame
+) -> None:
+    """Define the results of `node`: in each thread the combination of its group's arguments."""
+    lanes_of, group_of = _groups(node, setting, evaluator, frame)
+    args = [
+        np.broadcast_to(np.asarray(evaluator.value(a, frame)), (frame.lanes,)) for a in node.args
+    ]
+    values: list[Value] = [arg[lanes_of[:, 0]] for arg in args]
+    mine = tuple([Local(f"mine{n}", a.dtype) for n, a in enumerate(node.args)])
+    theirs = tuple([Local(f"theirs{n}", a.dtype) for n, a in enumerate(node.args)])
+    both = instantiate(node.combine, mine, theirs)
+    for turn in range(1, lanes_of.shape[1]):
+        inner = Frame(len(lanes_of), None)
+        for n, arg in enumerate(args):
+            inner.define(mine[n], values[n])
+            inner.define(theirs[n], arg[lanes_of[:, turn]])
+        values = [evaluator.value(e, inner) for e in both]
+    for result, value in zip(node.results, values, strict=True):
+        spread = np.broadcast_to(np.asarray(value), (len(lanes_of),))
+        frame.define(result, spread[group_of])
+
+
+def _groups(
+    node: kir.Collective, setting: ConcreteProgram, evaluator: Evaluator, frame: Frame
+) -> tuple[Array, Array]:
+    """Return the lanes of each group, and the group of each lane."""
+    slots = np.broadcast_to(np.asarray(evaluator.pure(SLOT, frame)), (frame.lanes,))
+    number = np.asarray(evaluator.pure(THREAD, frame)) % setting.threads
+    rest = np.broadcast_to(number, (frame.lanes,))
+    key = slots
+    for dim, extent in zip(BLOCK_DIMENSIONS, setting.block, strict=True):
+        if dim not in node.dims:
+            key = key * extent + rest % extent
+        rest = rest // extent
+    _, group_of = np.unique(key, return_inverse=True)
+    group_of = group_of.reshape(-1)
+    size = math.prod(
+        e for d, e in zip(BLOCK_DIMENSIONS, setting.block, strict=True) if d in node.dims
+    )
+    return np.argsort(group_of, kind="stable").reshape(-1, size), group_of

@@ -1,0 +1,213 @@
+"""`loopnest.diagnose`: the first tensor of a kernel whose values are not what its math says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from loopnest import kir
+from loopnest.errors import KernelFault, LaunchError
+from loopnest.tensor.math_snapshot import MathSnapshot, thaw
+
+if TYPE_CHECKING:
+    from loopnest.backends.interpret.recorder import Recorder
+    from loopnest.numerics.intervals import Interval
+    from loopnest.tensor.fusion import Fusion
+    from loopnest.tensor.tensor_view import TensorView
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What `loopnest.diagnose` found; `ok` where nothing differs.
+
+    Args:
+        kernel: its name.
+        tensor: the first tensor, in program order, that differs; "" where none does.
+        index: its first element that does.
+        actual, expected: the two values there; `actual` is None where none was stored.
+        allowed: by how much they may differ.
+        line, text: the store's line in the nest; 0 where there is none.
+        placed: the schedule call, or the definition, that placed the store.
+        differing: how many elements of the tensor differ.
+        fault: how the run ended, where a rule was broken.
+        compared: the tensors compared, in program order.
+    """
+
+    kernel: str
+    tensor: str = ""
+    index: tuple[int, ...] = ()
+    actual: Any = None
+    expected: Any = None
+    allowed: float = 0.0
+    line: int = 0
+    text: str = ""
+    placed: str = ""
+    differing: int = 0
+    fault: str = ""
+    compared: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether every tensor has the values of the math and no rule was broken."""
+        return not self.tensor and not self.fault
+
+    def __str__(self) -> str:
+        parts: list[str] = []
+        if self.tensor:
+            found = "is never stored" if self.actual is None else f"is {self.actual!r}"
+            parts.append(
+                f"{self.kernel}: {self.tensor}{list(self.index)} {found}, the math says "
+                f"{self.expected!r} (allowed difference {self.allowed:.3g}; "
+                f"{self.differing} elements of {self.tensor} differ)"
+            )
+        if self.line:
+            parts.append(f"stored at nest line {self.line} '{self.text}'")
+        if self.placed:
+            parts.append(f"placed by {self.placed}")
+        if self.fault:
+            parts.append(f"the run broke a rule: {self.fault}")
+        if not parts:
+            return f"{self.kernel}: all {len(self.compared)} tensors have the values of the math"
+        return "; ".join(parts)
+
+
+def diagnose(k: Any, *arrays: Any, **scalars: Any) -> Diagnosis:
+    """Compare every tensor of kernel `k` with the oracle, in program order; return the first off.
+
+    Args:
+        k: a kernel, as `loopnest.lower` returns it.
+        *arrays: the inputs, in order.
+        **scalars: the run-time scalars, and the sizes that are the extent of no input.
+
+    Raises:
+        LaunchError: no kernel that carries its math, or arguments that do not fit.
+    """
+    lowered = getattr(k, "_lowered", k)
+    program, make = getattr(lowered, "program", None), getattr(lowered, "math", None)
+    if not isinstance(program, kir.Program) or make is None:
+        raise LaunchError(f"diagnose({k!r})", "it is no kernel that carries its math",
+                          "pass what ln.lower returns")  # fmt: skip
+    return diagnose_program(program, make(), arrays, scalars)
+
+
+def diagnose_program(
+    program: kir.Program, math: MathSnapshot, arrays: tuple[Any, ...], scalars: Mapping[str, Any]
+) -> Diagnosis:
+    """Compare what `program` stores with `math`; see `diagnose`."""
+    from loopnest.numerics.error_bounds import enclosures
+
+    fusion = thaw(math)
+    wanted = enclosures(fusion, arrays, scalars, fusion.tensors)
+    recorder = _recorder(program, math, fusion, arrays, scalars, wanted)
+    fault = ""
+    try:
+        recorder.run()
+    except KernelFault as found:
+        fault = str(found)
+    compared: list[str] = []
+    for name in _program_order(program):
+        first = _first_off(program, fusion[name], recorder, wanted[name], bool(fault))
+        if first is not None:
+            return Diagnosis(program.name, **first, fault=fault, compared=tuple(compared))
+        compared.append(name)
+    return Diagnosis(program.name, fault=fault, compared=tuple(compared))
+
+
+def _program_order(program: kir.Program) -> list[str]:
+    nodes = [node for node, _ in kir.walk(program.body)]
+    stored = [n.tensor for n in nodes if isinstance(n, kir.Store)]
+    return list(dict.fromkeys([*stored, *[output.name for output in program.outputs]]))
+
+
+def _recorder(
+    program: kir.Program,
+    math: MathSnapshot,
+    fusion: Fusion,
+    arrays: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+    wanted: Mapping[str, Interval],
+) -> Recorder:
+    import numpy as np
+
+    from loopnest.backends.interpret.concrete_program import ConcreteProgram
+    from loopnest.backends.interpret.loop_dependence import Expansions
+    from loopnest.backends.interpret.recorder import Recorder
+    from loopnest.scalar.arguments import ArraySpec, bind
+
+    specs = [ArraySpec(t.name, t.dtype, t.sizes) for t in fusion.inputs]
+    bound = bind(
+        specs, fusion.scalars, fusion.symbols, program.conditions, arrays, keywords,
+        f"diagnose({program.name})",
+    )  # fmt: skip
+    held = {
+        t.name: np.array(a, dtype=t.dtype.numpy, order="C", copy=True)
+        for t, a in zip(fusion.inputs, arrays, strict=True)
+    }
+    for output in program.outputs:
+        if not output.inplace:
+            kind = fusion[output.name].dtype.numpy
+            held[output.name] = np.zeros(wanted[output.name].value.shape, kind)
+    names = _program_order(program)
+    shapes = {name: wanted[name].value.shape for name in names}
+    elements = dict(_elements(program, math))
+    expansions = Expansions(ConcreteProgram(program, bound.sizes))
+    return Recorder(expansions, held, bound.scalars, shapes, elements)
+
+
+def _elements(program: kir.Program, math: MathSnapshot) -> Iterator[tuple[kir.Store, Any]]:
+    """Yield each store with the logical index that it claims."""
+    for node, _ in kir.walk(program.body):
+        tensor = math.tensor(node.tensor) if isinstance(node, kir.Store) else None
+        if tensor is None or not isinstance(node, kir.Store):
+            continue
+        whole = node.role in kir.WHOLE_ELEMENTS
+        if len(node.coordinate) == len(tensor.claims(whole=whole)):  # else it cannot be told
+            yield node, tensor.claimed(node.coordinate, whole=whole)
+
+
+def _first_off(
+    program: kir.Program, tensor: TensorView, recorder: Recorder, want: Interval, partial: bool
+) -> dict[str, Any] | None:
+    """Return the first element of a tensor that differs, as fields of `Diagnosis`; or None.
+
+    Elements that were never stored count only for outputs of a run that came to its end; of a run
+    that did not, only values that no reduction is still at.
+    """
+    import numpy as np
+
+    from loopnest.numerics.float64_math import stored
+
+    held = recorder.recorded[tensor.name]
+    known = held.known
+    with np.errstate(invalid="ignore"):
+        off = known & ~want.contains(held.values.astype(want.value.dtype))
+    if partial:  # the run stopped: what accumulates need not be complete
+        whole = [n for n, s in enumerate(recorder.stores) if s.role in ("define", "finish")]
+        off &= np.isin(held.store, whole)
+    if tensor.is_output and not partial and not recorder.setting.is_empty:
+        off = off | ~known
+    if not off.any():
+        return None
+    place = tuple([int(i) for i in np.argwhere(off)[0]])
+    with np.errstate(over="ignore"):
+        expected = stored(want.value[place], tensor.dtype).item()
+    result: dict[str, Any] = {
+        "tensor": tensor.name, "index": place, "expected": expected,
+        "allowed": float(want.bound_in(tensor.dtype)[place]),
+        "differing": int(np.count_nonzero(off)),
+    }  # fmt: skip
+    if known[place]:
+        result["actual"] = held.values[place].item()
+        store = recorder.stores[int(held.store[place])]
+        result |= _where(program, store)
+    return result
+
+
+def _where(program: kir.Program, store: kir.Store) -> dict[str, Any]:
+    from loopnest.kir.nest_text import nest_lines, print_nest
+
+    line = nest_lines(program)[store]
+    text = print_nest(program).splitlines()[line - 1].strip()
+    placed = str(store.origin) if store.origin is not None else ""
+    return {"line": line, "text": text, "placed": placed}

@@ -1,0 +1,36 @@
+"""The target "interpret": NumPy, every access checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from loopnest import kir
+from loopnest.backends.interpret import Interpreter
+from loopnest.launch.launch_plan import LaunchPlan
+from loopnest.launch.target_interface import SEED, SWITCH, THREADS, Array, TargetOption
+
+OPTIONS: Mapping[str, TargetOption] = {
+    "thread_order": SEED,
+    "threads": THREADS,
+    "fast_math": SWITCH,
+}
+"""`threads` and `fast_math` are taken for the sake of "auto", and change nothing."""
+
+
+class Interpreted:
+    """A program that the interpreter runs."""
+
+    def __init__(self, program: kir.Program, thread_order: int | None = None, **_: object) -> None:
+        self.interpreter = Interpreter(program)
+        self.thread_order = thread_order
+        self.names = [p.name for p in program.params if p.buffer is not None]
+        self.scalars = [p.name for p in program.params if p.kind == "scalar"]
+        self.shared = {p.name for p in program.params if p.kind == "workspace"}
+
+    def run(self, arrays: Sequence[Array], scalars: Sequence[Any], plan: LaunchPlan) -> None:
+        """Run one launch; workspace is left to the interpreter, which watches it."""
+        named = dict(zip(self.names, arrays, strict=True))
+        visible = {name: array for name, array in named.items() if name not in self.shared}
+        values = dict(zip(self.scalars, scalars, strict=True))
+        self.interpreter.run(visible, plan.sizes, values, self.thread_order)

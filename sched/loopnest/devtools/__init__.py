@@ -1,0 +1,1 @@
+"""What users run: kernel definitions, checks, the command line, the pytest plugin."""

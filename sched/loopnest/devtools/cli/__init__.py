@@ -1,0 +1,232 @@
+"""The command line: ``loopnest list|dump|run|bench|check``, and the same as a kernel file's own.
+
+`main` serves both: run by a kernel file (``if __name__ == "__main__": ln.main()``) it works on the
+kernels of that file. A mistake of the user's ends in one sentence, or in the part of the traceback
+that lies in their file; exit status 1 (2 where the arguments cannot be read, 130 after Ctrl-C).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeAlias
+
+import click
+
+from loopnest.devtools.cli.check_command import HELP as CHECK_HELP
+from loopnest.devtools.cli.check_command import check
+from loopnest.devtools.cli.console_output import Interrupted, UserCodeError, checked_output
+from loopnest.devtools.cli.kernel_commands import (
+    bench,
+    dump,
+    list_kernels,
+    run,
+    stage_option,
+    stages,
+)
+from loopnest.devtools.cli_spec import CliError, Source, sentence_of
+from loopnest.devtools.kernel_def import kernels_of
+from loopnest.errors import LoopnestError
+
+__all__ = ["Source", "command_line", "main", "stages"]
+
+Command: TypeAlias = Callable[..., Any]
+
+TRACEBACK = "LOOPNEST_TRACEBACK"
+"""The environment variable that, set to 1, shows the traceback of an error that is a bug."""
+
+_TARGETS = ("auto", "cuda", "c", "interpret")
+
+
+class _Group(click.Group):
+    """Commands whose errors are rendered here, whoever calls them."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        source: Source = ctx.obj
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except BaseException as error:
+            if isinstance(error, OSError) and error.errno == errno.EPIPE:
+                raise  # nobody reads on: click ends quietly
+            raise _rendered(error, source.file) from error
+
+
+def _rendered(error: BaseException, file: str) -> click.ClickException:
+    """Return what a command that ends in `error` prints."""
+    expected = (LoopnestError, MemoryError, OSError, SystemExit)
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted()
+    if file and not isinstance(error, expected) and _passes(error, file):
+        return UserCodeError(error, file)
+    sentence = sentence_of(error, file)
+    if isinstance(error, expected):
+        return CliError(sentence)
+    if os.environ.get(TRACEBACK) == "1":
+        traceback.print_exception(error)
+    return CliError(f"{sentence} with the traceback that {TRACEBACK}=1 shows")
+
+
+def _passes(error: BaseException, file: str) -> bool:
+    frames = traceback.extract_tb(error.__traceback__)
+    syntax = isinstance(error, SyntaxError) and error.filename == file
+    return syntax or any(frame.filename == file for frame in frames)
+
+
+# The command line
+
+
+def _options(*names: str) -> Callable[[Command], Command]:
+    """Add options; they stand in the order of the names."""
+    made = {
+        "stage": click.option(
+            "--stage", callback=stage_option, metavar="STAGE",
+            help="What to print [nest]; 'list' shows what there is.",
+        ),
+        "diff": click.option(
+            "--diff", "changed", callback=stage_option, metavar="STAGE",
+            help="What a pass changed."
+        ),
+        "target": click.option("--target", type=click.Choice(_TARGETS), help="Where [auto]."),
+        "arch": click.option(
+            "--arch", default="sm_90", show_default=True, help="GPU of --stage ptx and sass."
+        ),
+        "seed": click.option(
+            "--seed", default=0, type=click.IntRange(min=0), show_default=True,
+            help="Of the made arrays.",
+        ),
+        "define": click.option(
+            "-D", "define", multiple=True, metavar="N=1000", help="Set a size or a scalar."
+        ),
+        "param": click.option(
+            "-P", "param", multiple=True, metavar="threads=128",
+            help="Set a parameter of math or schedule.",
+        ),
+        "strict": click.option(
+            "--strict", is_flag=True, help="Fail, too, where a proof is unknown or nothing was run."
+        ),
+        "json": click.option(
+            "--json", "as_json", is_flag=True, help="Print JSON, for other programs."
+        ),
+    }  # fmt: skip
+
+    def add(function: Command) -> Command:
+        for name in reversed(names):
+            function = made[name](function)
+        return function
+
+    return add
+
+
+def _examples(prog: str, script: bool) -> str:
+    file = "" if script else " kernels/softmax.py"
+    colon = " " if script else ":"
+    lines = [
+        ("list" + file, "what is in the file"),
+        ("run" + file, "nest, tensors, comparison, time"),
+        (f"run{file} -D N=1000 --target interpret", "small, and every access checked"),
+        (f"run{file} -P dtype=float16", "with a parameter of the math"),
+        (f"dump{file}", "the loop nest"),
+        (f"dump{file}{colon}softmax@gpu --stage cuda", "one schedule, as CUDA C++"),
+        (f"dump{file} --stage groups", "what shares a loop with what"),
+        (f"dump{file} --diff barriers", "what a pass changed"),
+        (f"check{file}", "prove it, run it with every access checked"),
+    ]
+    return _listed(prog, lines)
+
+
+def _check_examples(prog: str, script: bool) -> str:
+    file = "" if script else " kernels/softmax.py"
+    colon = " " if script else ":"
+    lines = [
+        ("check" + file, "all kernels and schedules of a file"),
+        (f"check{file}{colon}softmax@gpu -P threads=64", "one schedule, with a parameter"),
+        (f"check{file} -D N=1000", "for this N alone, any D"),
+    ]
+    if not script:
+        lines += [
+            ("check kernels", "all files of a folder"),
+            ("check kernels:@gpu", "all schedules called gpu"),
+            ("check kernels --strict --json > report.json", "in continuous integration"),
+        ]
+    return _listed(prog, lines)
+
+
+def _listed(prog: str, lines: Sequence[tuple[str, str]]) -> str:
+    width = max([len(command) for command, _ in lines])
+    shown = [f"  {prog} {command:{width}}  {meaning}" for command, meaning in lines]
+    return "\b\nExamples:\n" + "\n".join(shown)
+
+
+def command_line(script: bool, prog: str) -> click.Group:
+    """Return the command line of the package, or of a kernel file that was started itself."""
+    spec_name = "[KERNEL[@SCHEDULE]]" if script else "FILE[:KERNEL[@SCHEDULE]]"
+    spec = _spec(script, spec_name)
+    about = "Print, run and measure the kernels of this file; 'run' is the default."
+    if not script:
+        about = "Print, run and measure the kernels of a Python file."
+    about += (
+        "\n\nA kernel is math plus schedules. Where none is named, 'run' and 'bench' take the "
+        "schedule 'gpu' on cuda and 'cpu' elsewhere if there is one, else the first."
+    )
+    group = _Group(
+        "loopnest",
+        help=f"{about}\n\n{_examples(prog, script)}",
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    def add(name: str, function: Command, *options: str) -> None:
+        about = (function.__doc__ or "").strip()
+        made = click.command(name, help=about)(_options(*options)(spec(click.pass_obj(function))))
+        group.add_command(made)
+
+    common = ("define", "param")
+    add("list", list_kernels)
+    add("dump", dump, "stage", "diff", "target", "arch", *common)
+    add("run", run, "target", "seed", *common)
+    add("bench", bench, "target", "seed", *common)
+    group.add_command(_check_command(script, prog))
+    return group
+
+
+def _spec(script: bool, metavar: str) -> Callable[[Command], Command]:
+    """Return the argument that names kernels; a kernel file that runs itself may leave it out."""
+    if script:
+        return click.argument("spec", required=False, default="", metavar=metavar)
+    return click.argument("spec", metavar=metavar)
+
+
+def _check_command(script: bool, prog: str) -> click.Command:
+    metavar = "[KERNEL[@SCHEDULE]]" if script else "FILE|FOLDER[:KERNEL[@SCHEDULE]]"
+    spec = _spec(script, metavar)
+    options = _options("define", "param", "strict", "json")
+    text = f"{CHECK_HELP}\n{_check_examples(prog, script)}"
+    return click.command("check", help=text, short_help="Prove, sanitize and compare kernels.")(
+        options(spec(click.pass_obj(check)))
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit; in a kernel file, on the kernels of that file.
+
+    Args:
+        arguments: by default those of the process.
+    """
+    started = kernels_of("__main__")
+    prog = Path(sys.argv[0]).name if started else "loopnest"
+    source = Source(script=bool(started))
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if started:
+        source.file = str(Path(str(sys.modules["__main__"].__file__)))
+        source.module = "__main__"
+    group = command_line(source.script, prog)
+    if started and not (given and given[0] in (*group.commands, "-h", "--help")):
+        given = ["run", *given]
+    with checked_output():
+        sys.exit(group.main(given, prog_name=prog, obj=source))

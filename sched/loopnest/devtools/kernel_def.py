@@ -1,0 +1,341 @@
+"""Kernels in files: the math of a kernel, its reference and its named schedules, in one object.
+
+``@ln.kernel(...)`` makes a `KernelDef` of a function that declares the math; its `schedule` method
+registers schedules by name. Kernels are remembered by the module that defines them, so that the
+command line can list what a file holds.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from numbers import Real
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from loopnest.errors import DefinitionError, LaunchError, ScheduleError
+from loopnest.tensor.fusion import Fusion
+
+if TYPE_CHECKING:
+    from loopnest.backends.compiled_kernel import CompiledKernel
+    from loopnest.facade import Kernel
+
+Function: TypeAlias = Callable[..., Any]
+Range: TypeAlias = "tuple[float, float]"
+
+_REGISTRY: dict[str, dict[str, KernelDef]] = {}
+
+
+def kernels_of(module: str) -> tuple[KernelDef, ...]:
+    """Return the kernels that the module of this name defined, in order of definition."""
+    return tuple(_REGISTRY.get(module, {}).values())
+
+
+def forget(module: str) -> None:
+    """Drop the kernels of a module, whose file is about to be loaded again."""
+    _REGISTRY.pop(module, None)
+
+
+def kernel(
+    *,
+    sizes: Mapping[str, int] | None = None,
+    reference: Function | None = None,
+    ranges: Mapping[str, Range] | None = None,
+) -> Callable[[Function], KernelDef]:
+    """Make a kernel of a function that declares its math in the fusion that it is given.
+
+    ::
+
+        @ln.kernel(sizes={"N": 4096, "D": 1024}, reference=softmax_numpy)
+        def softmax(f, dtype=ln.float32):
+            x = f.input("x", ("N", "D"), dtype)
+            ...
+
+    Args:
+        sizes: of the size symbols, for runs from the command line.
+        reference: the same math by NumPy; it takes the arrays in the order of the inputs (floats
+            as float64), the run-time scalars by name, and those parameters of the math that it
+            names. It returns an array or a tuple of them.
+        ranges: input or scalar -> (least, greatest): where made values are drawn from, evenly.
+            Others are normal (floats; scalars in [0.25, 0.75)), small (integers) or even (bool).
+
+    Raises:
+        DefinitionError: an argument of the wrong kind.
+    """
+    call = "kernel(...)"
+    chosen = _named(call, "sizes", sizes)
+    for name, size in chosen.items():
+        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+            raise DefinitionError(call, f"the size {name} = {size!r}", "sizes are ints >= 0")
+    if reference is not None and not callable(reference):
+        raise DefinitionError(call, f"reference={reference!r} is no function")
+    places = _named(call, "ranges", ranges)
+    for name, place in places.items():
+        _check_range(call, name, place)
+
+    def decorate(math: Function) -> KernelDef:
+        if not callable(math):
+            raise DefinitionError(
+                call, f"{math!r} is no function", "write @ln.kernel(...) above one"
+            )
+        found = KernelDef(math, chosen, reference, places)
+        _REGISTRY.setdefault(math.__module__, {})[found.name] = found
+        return found
+
+    return decorate
+
+
+def _named(call: str, what: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return `given`, which gives values to names, as a dict of its own."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise DefinitionError(call, f"{what}={given!r} is no mapping of names", "use a dict")
+    return dict(given)
+
+
+def _check_range(call: str, name: str, place: object) -> None:
+    """Refuse what is no (least, greatest)."""
+    pair = tuple(place) if isinstance(place, Sequence) else ()
+    numbers = all(isinstance(bound, Real) for bound in pair)
+    if len(pair) != 2 or not numbers or not -inf < pair[0] <= pair[1] < inf:
+        raise DefinitionError(
+            call, f"the range {name} = {place!r}", "use two numbers, (least, greatest)"
+        )
+
+
+class KernelDef:
+    """A kernel: its math, its reference, its schedules. Made by `loopnest.kernel`.
+
+    Where a schedule is left out, the first that was registered is taken; a kernel without any is
+    taken as its math leaves it (which may schedule, too).
+    """
+
+    def __init__(
+        self,
+        math: Function,
+        sizes: dict[str, int],
+        reference: Function | None,
+        ranges: dict[str, Range],
+    ) -> None:
+        self.math = math
+        self.name: str = math.__name__
+        self.sizes = sizes
+        self.reference = reference
+        self.ranges = ranges
+        self.schedules: dict[str, Function] = {}
+        self.__doc__ = math.__doc__
+        self.__module__ = math.__module__
+        self._parameters = {"": _parameters(math, f"kernel {self.name}")}
+        self._compiled: dict[object, CompiledKernel[Kernel]] = {}
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.name}: schedules {', '.join(self.schedules) or 'none'}>"
+
+    def schedule(self, name: str) -> Callable[[Function], Function]:
+        """Register a function of the fusion as the schedule `name`; the first is the default.
+
+        Its keyword parameters, all with defaults, can be set wherever the schedule is named.
+
+        Raises:
+            ScheduleError: the name is taken or empty, or a parameter has no default.
+        """
+        call = f"{self.name}.schedule({name!r})"
+        if not isinstance(name, str) or not name or set(name) & set("@:/ "):
+            raise ScheduleError(call, "a schedule's name is a word")
+        if name in self.schedules:
+            raise ScheduleError(call, "this kernel has a schedule of that name already")
+
+        def decorate(function: Function) -> Function:
+            self._parameters[name] = _parameters(function, call)
+            self.schedules[name] = function
+            return function
+
+        return decorate
+
+    # What can be set
+
+    def resolve(self, schedule: str | None = None) -> str:
+        """Return the name of a schedule: the default where `schedule` is None, "" if there is none.
+
+        Raises:
+            ScheduleError: there is no such schedule.
+        """
+        if schedule is None:
+            return next(iter(self.schedules), "")
+        if schedule not in self.schedules:
+            known = ", ".join(self.schedules)
+            raise ScheduleError(
+                f"{self.name}@{schedule}",
+                f"kernel {self.name} has no schedule '{schedule}'",
+                f"its schedules are {known}" if known else "it has none",
+            )
+        return schedule
+
+    def suited(self, target: str, names: Sequence[str] = ()) -> str:
+        """Return the schedule to run on `target` where none is named.
+
+        That is "gpu" on "cuda" and "cpu" elsewhere where there is one of that name, else the
+        default; of those that have the parameters `names`, if any has. "auto" stands for the target
+        that it tries first on this machine.
+        """
+        if target == "auto":
+            from loopnest.backends.targets import preferred
+
+            target = preferred()
+        own = "gpu" if target == "cuda" else "cpu"
+        order = sorted(self.schedules, key=lambda name: name != own)
+        fitting = [s for s in order if all(n in self.parameters(s) for n in names)]
+        return next(iter((*fitting, *order)), "")
+
+    def parameters(self, schedule: str | None = None) -> dict[str, object]:
+        """Return what can be set, with defaults: parameters of the math, then of the schedule."""
+        name = self.resolve(schedule) if schedule != "" else ""
+        return {**self._parameters[""], **self._parameters[name]}
+
+    # What can be made
+
+    def fusion(self, schedule: str | None = None, **params: Any) -> Fusion:
+        """Return a new fusion: the math, scheduled.
+
+        Args:
+            schedule: by name; the default where it is None.
+            **params: keyword parameters of the math, of the schedule, or of both.
+
+        Raises:
+            ScheduleError: there is no such schedule or parameter.
+            DefinitionError: the math declares no output.
+        """
+        name = self.resolve(schedule)
+        self._check_parameters(name, params)
+        with Fusion(self.name) as fusion:
+            self.math(fusion, **self._chosen("", params))
+            if not fusion.outputs:
+                raise DefinitionError(
+                    f"kernel {self.name}", "it declares no output", "call f.output(tensor, name)"
+                )
+            if name:
+                self.schedules[name](fusion, **self._chosen(name, params))
+        return fusion
+
+    def lower(self, schedule: str | None = None, **params: Any) -> Kernel:
+        """Return the lowered kernel; raises as `fusion` and `loopnest.lower` do."""
+        from loopnest.facade import lower
+
+        return lower(self.fusion(schedule, **params))
+
+    def __call__(
+        self,
+        *arrays: Any,
+        schedule: str | None = None,
+        target: str = "auto",
+        out: Any = None,
+        stream: object = None,
+        **keywords: Any,
+    ) -> Any:
+        """Run the kernel on arrays; what was compiled once is kept.
+
+        Args:
+            *arrays: the inputs, in order.
+            schedule: by name; see `suited` for the one that is taken where it is None.
+            target: see `loopnest.compile`.
+            out: where the outputs go.
+            stream: a CUDA stream.
+            **keywords: parameters of math and schedule, run-time scalars, and sizes that are the
+                extent of no input.
+        """
+        compiled = self._ready(schedule, target, keywords)
+        rest = {n: v for n, v in keywords.items() if n not in self._all_parameters}
+        return compiled(*arrays, out=out, stream=stream, **rest)
+
+    # Within
+
+    @property
+    def _all_parameters(self) -> set[str]:
+        return {name for table in self._parameters.values() for name in table}
+
+    def _ready(
+        self, schedule: str | None, target: str, keywords: Mapping[str, Any]
+    ) -> CompiledKernel[Kernel]:
+        params = {n: v for n, v in keywords.items() if n in self._all_parameters}
+        name = self.suited(target, tuple(params)) if schedule is None else self.resolve(schedule)
+        key: object = (name, target, tuple(sorted(params.items(), key=lambda item: item[0])))
+        try:
+            found = self._compiled.get(key)
+        except TypeError:  # a parameter that cannot be a key
+            found = key = None
+        if found is None:
+            found = self._compile(name, target, params)
+            if key is not None:
+                self._compiled[key] = found
+        self._check_keywords(found, name, keywords)
+        return found
+
+    def _compile(self, name: str, target: str, params: Mapping[str, Any]) -> CompiledKernel[Kernel]:
+        from loopnest.facade import compile
+
+        return compile(self.fusion(name or None, **params), target=target)
+
+    def _chosen(self, owner: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        own = self._parameters[owner]
+        return {name: value for name, value in params.items() if name in own}
+
+    def _check_parameters(self, schedule: str, params: Mapping[str, Any]) -> None:
+        known = self.parameters(schedule)
+        for name in params:
+            if name not in known:
+                raise ScheduleError(
+                    self.label(schedule), f"there is no parameter '{name}'", self._allowed(schedule)
+                )
+
+    def _check_keywords(
+        self, compiled: CompiledKernel[Kernel], schedule: str, keywords: Mapping[str, Any]
+    ) -> None:
+        """Name parameters, too, where a keyword is none of the kernel's arguments."""
+        known = self.parameters(schedule)
+        taken = {p.name for p in compiled.kernel.params if p.kind in ("scalar", "size")}
+        for name in keywords:
+            if name not in known and name not in taken:
+                raise LaunchError(
+                    f"{self.name}(...)",
+                    f"there is no parameter, scalar or size '{name}'",
+                    self._allowed(schedule),
+                )
+
+    def label(self, schedule: str) -> str:
+        """Return ``kernel@schedule``, or the kernel's name alone where it has no schedule."""
+        return f"{self.name}@{schedule}" if schedule else self.name
+
+    def _allowed(self, schedule: str) -> str:
+        """Return a sentence that names the parameters."""
+        parts = []
+        for owner, whose in (("", "the math"), (schedule, f"schedule {schedule}")):
+            names = ", ".join(self._parameters[owner])
+            if owner or whose == "the math":
+                parts.append(f"{whose} has {names or 'none'}")
+        return "parameters: " + "; ".join(parts)
+
+
+def _parameters(function: Function, subject: str) -> dict[str, object]:
+    """Return the keyword parameters after the fusion, with defaults.
+
+    Raises:
+        ScheduleError: a parameter without default, or no place for the fusion.
+    """
+    try:
+        found = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        raise ScheduleError(subject, f"{function!r} is no function of a fusion") from None
+    if not found or found[0].kind not in (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    ):
+        raise ScheduleError(subject, "its function takes no fusion", "write def name(f, ...)")
+    for parameter in found[1:]:
+        if parameter.default is inspect.Parameter.empty:
+            raise ScheduleError(
+                subject,
+                f"its parameter '{parameter.name}' has no default",
+                f"give it one: {parameter.name}=...",
+            )
+    return {parameter.name: parameter.default for parameter in found[1:]}

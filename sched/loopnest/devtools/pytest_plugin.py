@@ -1,0 +1,267 @@
+"""The pytest plugin: the fixture `schedule_regression` and the option ``--update-goldens``.
+
+::
+
+    def test_softmax(schedule_regression):
+        schedule_regression(softmax, "gpu")
+
+The loop nest is compared with ``goldens/softmax@gpu.nest`` beside the test file, the results on
+the interpreter and in C (where there is a compiler) with the oracle and with the kernel's
+reference. Nothing but this module is loaded before a test asks for the fixture.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pytest
+
+if TYPE_CHECKING:
+    from loopnest.devtools.harness import Arguments, Wanted
+    from loopnest.devtools.kernel_def import KernelDef
+    from loopnest.facade import Kernel
+    from loopnest.tensor.fusion import Fusion
+
+_SMALL = (37, 19, 23, 11)
+"""Sizes for tests: no factor divides them."""
+_ROUND = (64, 128, 512)
+"""Sizes that satisfy most assumptions, where small ones do not."""
+
+
+_LONGEST = 255
+"""Bytes of a file's name."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option ``--update-goldens``."""
+    parser.getgroup("loopnest").addoption(
+        "--update-goldens",
+        action="store_true",
+        help="write the loop nests of schedule_regression anew instead of comparing them",
+    )
+
+
+@pytest.fixture
+def schedule_regression(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> ScheduleRegression:
+    """Compare a kernel's loop nest with its golden, and its results with oracle and reference."""
+    base = tmp_path_factory.getbasetemp()
+    run = base.parent if hasattr(request.config, "workerinput") else base  # of all processes
+    return ScheduleRegression(
+        request.path.parent / "goldens",
+        bool(request.config.getoption("--update-goldens")),
+        Claims(run / "loopnest-goldens"),
+        request.node.nodeid,
+    )
+
+
+class ScheduleRegression:
+    """What the fixture gives.
+
+    Args:
+        folder: of the goldens.
+        update: whether to write them.
+        claims: which test has which golden.
+        test: the one that runs.
+    """
+
+    def __init__(self, folder: Path, update: bool, claims: Claims, test: str) -> None:
+        self.folder = folder
+        self.update = update
+        self.claims = claims
+        self.test = test
+
+    def __call__(self, kernel: KernelDef, schedule: str | None = None, **keywords: Any) -> Kernel:
+        """Check one schedule of a kernel.
+
+        Args:
+            kernel: what ``@ln.kernel`` made.
+            schedule: by name; the default where it is None.
+            **keywords: sizes to run at (by default small ones), and parameters of math or schedule.
+
+        Returns:
+            The lowered kernel, for more checks.
+        """
+        __tracebackhide__ = True
+        from loopnest.facade import lower
+
+        name = kernel.resolve(schedule)
+        known = kernel.parameters(name)
+        params = {n: v for n, v in keywords.items() if n in known}
+        sizes = {n: v for n, v in keywords.items() if n not in known}
+        fusion = kernel.fusion(name or None, **params)
+        lowered = lower(fusion)
+        self._check_nest(golden_name(kernel.name, name, params), f"{lowered}\n")
+        _check_results(kernel, fusion, lowered, params, sizes)
+        return lowered
+
+    def _check_nest(self, name: str, text: str) -> None:
+        __tracebackhide__ = True
+        path = self.folder / f"{name}.nest"
+        if len(os.fsencode(path.name)) > _LONGEST:
+            pytest.fail(f"the golden's name is too long for a file: {path.name}", False)
+        other = self.claims.other(path, self.test, text)
+        if other is not None:
+            pytest.fail(
+                f"the golden {path} belongs to another nest of this run, that of {other}; two "
+                "kernels of one name, schedule and parameters cannot share it: rename one",
+                False,
+            )
+        if self.update:
+            self.folder.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            return
+        if not path.is_file():
+            pytest.fail(f"there is no golden {path}; write it with pytest --update-goldens", False)
+        golden = path.read_text(encoding="utf-8")
+        if golden != text:
+            pytest.fail(
+                f"the loop nest of {name} differs from its golden\n\n{_diff(golden, text, path)}\n"
+                "if the new one is right, write it with pytest --update-goldens",
+                False,
+            )
+
+
+class Claims:
+    """Which test compares which nest with a golden, among all processes of one test run.
+
+    Args:
+        folder: of this run alone.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def other(self, golden: Path, test: str, text: str) -> str | None:
+        """Claim `golden` for the nest `text`; return the test that has claimed it for another."""
+        from filelock import FileLock
+
+        name = sha256(os.fsencode(golden)).hexdigest()
+        claim = self.folder / name
+        self.folder.mkdir(exist_ok=True)
+        with FileLock(self.folder / f"{name}.lock"):
+            if not claim.is_file():
+                claim.write_text(f"{test}\n{text}", encoding="utf-8")
+                return None
+            first, _, claimed = claim.read_text(encoding="utf-8").partition("\n")
+        return None if claimed == text else first
+
+
+def golden_name(kernel: str, schedule: str, params: Mapping[str, Any]) -> str:
+    """Return the file name of a golden, without suffix: parameters that are set give another nest.
+
+    Different names and values give different file names: what is no letter, digit, ``_``, ``-``,
+    ``+`` or ``.`` of ASCII stands as ``%2F``, by its bytes in UTF-8; a string that looks like
+    another literal, as ``"1"``, keeps its quotes.
+
+    >>> golden_name("softmax", "gpu", {"lanes": 8, "mode": "a/b"})
+    'softmax@gpu,lanes=8,mode=a%2Fb'
+    """
+    label = _escaped(kernel) + (f"@{_escaped(schedule)}" if schedule else "")
+    set_ones = [f"{_escaped(name)}={_escaped(_shown(value))}" for name, value in params.items()]
+    return ",".join([label, *set_ones])
+
+
+def _shown(value: object) -> str:
+    """Return a parameter's value as text that no value of another type has."""
+    if not isinstance(value, str):
+        return str(value)
+    from loopnest.scalar import dtypes
+
+    if value in [dtype.name for dtype in dtypes.ALL]:
+        return repr(value)
+    try:
+        ast.literal_eval(value)
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
+        return repr(value) if value[:1] in ("'", '"') else value
+    return repr(value)
+
+
+def _escaped(text: str) -> str:
+    return quote(text, safe="+", errors="surrogateescape").replace("~", "%7E")
+
+
+def _diff(golden: str, text: str, path: Path) -> str:
+    from difflib import unified_diff
+
+    name = f"{path.parent.name}/{path.name}"
+    lines = unified_diff(golden.splitlines(), text.splitlines(), name, "now", lineterm="")
+    return "\n".join(lines) + "\n"
+
+
+def _check_results(
+    kernel: KernelDef,
+    fusion: Fusion,
+    lowered: Kernel,
+    params: Mapping[str, Any],
+    sizes: Mapping[str, int],
+) -> None:
+    __tracebackhide__ = True
+    from loopnest.devtools.harness import expected, oracle
+
+    arguments = _arguments(kernel, fusion, sizes)
+    wanted = {
+        "the oracle": oracle(fusion, arguments),
+        "the reference": expected(kernel, fusion, arguments, params),
+    }
+    known = {source: arrays for source, arrays in wanted.items() if arrays is not None}
+    problems: list[str] = []
+    for target in _targets():
+        problems.extend(_problems(target, fusion, lowered, arguments, known))
+    if problems:
+        pytest.fail("\n".join(problems), False)
+
+
+def _problems(
+    target: str,
+    fusion: Fusion,
+    lowered: Kernel,
+    arguments: Arguments,
+    wanted: Mapping[str, Wanted],
+) -> Iterator[str]:
+    from loopnest.devtools.harness import judge
+    from loopnest.facade import compile
+
+    function = compile(lowered, target=target)
+    actual = function(*arguments.fresh(), **arguments.keywords(fusion))
+    for source, arrays in wanted.items():
+        for verdict in judge(fusion, arguments.sizes, actual, arrays):
+            if not verdict.ok:
+                yield f"on target {target}, against {source}: {verdict}"
+
+
+def _targets() -> tuple[str, ...]:
+    from loopnest.backends.cpu.c_compiler import find_compiler
+
+    return ("interpret", "c") if find_compiler() is not None else ("interpret",)
+
+
+def _arguments(kernel: KernelDef, fusion: Fusion, given: Mapping[str, int]) -> Arguments:
+    """Return arguments of small sizes: the first choice that meets the kernel's assumptions."""
+    from loopnest.devtools.harness import make_arguments
+    from loopnest.errors import LaunchError
+
+    names = [symbol.name for symbol in fusion.symbols]
+    for name in given:
+        if name not in names:
+            pytest.fail(
+                f"{kernel.name} has no size or parameter '{name}'; its sizes are "
+                f"{', '.join(names) or 'none'}",
+                False,
+            )
+    choices = [dict(zip(names, cycle(_SMALL), strict=False))]
+    choices += [dict.fromkeys(names, size) for size in _ROUND]
+    for sizes in choices:
+        try:
+            return make_arguments(fusion, {**sizes, **given}, kernel.ranges)
+        except LaunchError:
+            continue
+    return make_arguments(fusion, {**kernel.sizes, **given}, kernel.ranges)

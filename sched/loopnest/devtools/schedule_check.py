@@ -1,0 +1,494 @@
+"""Checking a schedule: it is proved, sanitized at small sizes, and compared with its math.
+
+What ``loopnest check`` shows of each kernel and schedule; parts of it serve other tests of kernels.
+Nothing is written but the caches that compiling writes anyway.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice, product
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from loopnest import kir
+from loopnest.devtools.harness import (
+    Arguments,
+    Array,
+    Wanted,
+    expected,
+    judge,
+    make_arguments,
+    oracle,
+)
+from loopnest.errors import KernelFault, LaunchError, LoopnestError
+from loopnest.scalar.arguments import size_value
+from loopnest.scalar.expr import Const, Expr, Op, Symbol, walk
+
+if TYPE_CHECKING:
+    from loopnest.backends.compiled_kernel import CompiledKernel
+    from loopnest.backends.interpret.diagnosis import Diagnosis
+    from loopnest.devtools.kernel_def import KernelDef
+    from loopnest.facade import Kernel
+    from loopnest.numerics.compare import Verdict
+    from loopnest.proofs import Report
+    from loopnest.tensor.fusion import Fusion
+
+ALL_SIZES = "all sizes"
+"""The scope of a proof without limits."""
+
+Sizes: TypeAlias = "dict[str, int]"
+Tell: TypeAlias = Callable[[str], None]
+
+_ODD = (5, 3, 7, 11, 13, 17)
+SMALL_POINTS = 2_000_000
+"""Sizes that are chosen here run at most so many statements."""
+_MOST_POINTS = 200_000_000
+"""Sizes that are given, or static, run at most so many: some seconds on the interpreter."""
+_MOST_SEARCHED = 20_000
+"""So many sets of sizes are tried on the assumptions where usual ones do not fulfil them."""
+_MOST_COSTLY = 50
+"""So many sets that run too many statements are looked at, for the one that runs the fewest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One launch that was compared.
+
+    Args:
+        target: where it ran.
+        against: "the oracle" or "the reference".
+        sizes: at which it ran.
+        verdicts: an output each.
+    """
+
+    target: str
+    against: str
+    sizes: Mapping[str, int]
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether all outputs are right."""
+        return all(verdict.ok for verdict in self.verdicts)
+
+    def __str__(self) -> str:
+        wrong = "; ".join([str(v) for v in self.verdicts if not v.ok])
+        return f"on {self.target}{_at(self.sizes)}, against {self.against}: {wrong}"
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What became of one schedule of a kernel.
+
+    Args:
+        kernel, schedule: their names; "" for a kernel that has no schedule.
+        proof: what `loopnest.verify` says; None where there is no kernel. Where there are two
+            variants, the one of which it can say less.
+        variant: "scalar" where that is the one without vectors.
+        fault: the rule that the kernel broke on the interpreter, at the sizes `faulty`.
+        runs: the comparisons.
+        diagnosis: where the first wrong run goes wrong.
+        error: what was raised first, if anything was, while `stage` was going on: "lowering",
+            "proving" or "running".
+        notes: what was left out, and why.
+        seconds: that all this took.
+    """
+
+    kernel: str
+    schedule: str
+    proof: Report | None = None
+    variant: str = ""
+    fault: KernelFault | None = None
+    faulty: Mapping[str, int] = field(default_factory=dict)
+    runs: tuple[Run, ...] = ()
+    diagnosis: Diagnosis | None = None
+    error: BaseException | None = None
+    stage: str = "lowering"
+    notes: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """``kernel@schedule``."""
+        return f"{self.kernel}@{self.schedule}" if self.schedule else self.kernel
+
+    @property
+    def wrong(self) -> tuple[Run, ...]:
+        """The runs whose results are wrong."""
+        return tuple([run for run in self.runs if not run.ok])
+
+    def ok(self, strict: bool = False) -> bool:
+        """Whether nothing is wrong; with `strict`, all must be proved, and something compared."""
+        if self.error or self.fault or self.wrong or self.proof is None:
+            return False
+        if strict and not (self.runs and self.proof.ok):
+            return False
+        return self.proof.status != "refuted"
+
+
+def check_schedule(
+    kernel: KernelDef,
+    schedule: str,
+    params: Mapping[str, Any] | None = None,
+    values: Mapping[str, float] | None = None,
+    tell: Tell = lambda what: None,
+) -> Checked:
+    """Prove, sanitize and compare one schedule of a kernel; what is raised is the result's `error`.
+
+    Args:
+        kernel: what ``@ln.kernel`` made.
+        schedule: its name; "" for a kernel without schedules.
+        params: parameters of math and schedule.
+        values: sizes and scalars that are fixed; names that the kernel lacks are passed over.
+        tell: is told what goes on.
+    """
+    started = time.perf_counter()
+    check = _Check(kernel, params or {}, values or {}, tell, Checked(kernel.name, schedule))
+    try:
+        check.run()
+    except (Exception, SystemExit) as error:  # the user's math, schedule or reference may raise
+        check.failed(error)
+    return replace(check.done, seconds=time.perf_counter() - started)
+
+
+@dataclass(slots=True)
+class _Check:
+    """The check of one schedule; `done` is what is known so far."""
+
+    kernel: KernelDef
+    params: Mapping[str, Any]
+    values: Mapping[str, float]
+    tell: Tell
+    done: Checked
+
+    def run(self) -> None:
+        """Prove; run at small sizes on the interpreter; then in C where nothing speaks against it.
+
+        Raises:
+            Exception: there is no kernel for this schedule, `values` break an assumption, or
+                whatever the user's functions raise.
+        """
+        from loopnest.facade import lower
+
+        self.tell("lowering")
+        fusion = self.kernel.fusion(self.done.schedule or None, **self.params)
+        lowered = lower(fusion)
+        symbols = {symbol.name for symbol in fusion.symbols}
+        fixed = {name: int(value) for name, value in self.values.items() if name in symbols}
+        self.tell("proving")
+        self.done = replace(self.done, stage="proving")
+        try:
+            self._prove(lowered, fixed)
+        except Exception as error:  # it can be run all the same
+            self.failed(error)
+        self.done = replace(self.done, stage="running") if not self.done.error else self.done
+        cases = self._cases(fusion, lowered, fixed)
+        if cases and self._runs(fusion, lowered, "interpret", cases) and self._is_safe():
+            done = [run.sizes for run in self.done.runs]
+            self._runs(fusion, lowered, "c", [case for case in cases if case.sizes in done])
+
+    def failed(self, error: BaseException) -> None:
+        """Keep the first error."""
+        if self.done.error is None:
+            self.done = replace(self.done, error=error)
+
+    def _prove(self, lowered: Kernel, fixed: Sizes) -> None:
+        """Prove the variants that may run at the fixed sizes; keep the proof that says least."""
+        from loopnest.proofs import verify
+
+        ranks = ("refuted", "unknown", "proved")
+        for variant in (lowered, lowered.scalar):
+            if variant is None or not _may_run(variant.program, fixed):
+                continue
+            proof = verify(variant, **fixed)
+            known = self.done.proof
+            least = known is None or ranks.index(proof.status) < ranks.index(known.status)
+            if least or (known is not None and known.scope == ALL_SIZES):
+                name = "scalar" if variant is not lowered else ""
+                self.done = replace(self.done, proof=proof, variant=name)
+
+    def _is_safe(self) -> bool:
+        """Whether it can be run in C; notes why it cannot."""
+        from loopnest.backends.cpu.c_compiler import find_compiler
+
+        if self.done.proof is not None and self.done.proof.status == "refuted":
+            self._note("not run in C: it was refuted, and might crash")
+            return False
+        if find_compiler() is None:
+            self._note("not run in C: no compiler was found")
+            return False
+        return True
+
+    def _note(self, text: str) -> None:
+        self.done = replace(self.done, notes=(*self.done.notes, text))
+
+    def _cases(self, fusion: Fusion, lowered: Kernel, fixed: Sizes) -> list[Arguments]:
+        """Return made arguments at small sizes; none where there are none that run soon enough."""
+        from loopnest.proofs.size_choice import points_at
+
+        scalars = {s.name: self.values[s.name] for s in fusion.scalars if s.name in self.values}
+        result: list[Arguments] = []
+        chosen = _sizes_of_variants(lowered.program, fixed)
+        if not chosen:
+            self._note("not run: no small sizes fulfil the assumptions; set sizes by -D")
+        for sizes in chosen:
+            count = points_at(lowered.program, sizes)
+            if count > _MOST_POINTS:
+                hint = "; set small sizes by -D" if sizes else ""
+                self._note(f"not run{_at(sizes)}: {count:.2g} statements are too many{hint}")
+                return []
+            made = make_arguments(fusion, {**self.kernel.sizes, **sizes}, self.kernel.ranges)
+            result.append(replace(made, scalars={**made.scalars, **scalars}))
+        return result
+
+    def _runs(
+        self, fusion: Fusion, lowered: Kernel, target: str, cases: Sequence[Arguments]
+    ) -> bool:
+        """Run and compare all cases on `target`, to the first that is wrong; return if none is.
+
+        Raises:
+            LaunchError: not one of them can be launched.
+        """
+        function = ready(lowered, target)
+        doing = "sanitizing" if target == "interpret" else "running C"
+        refused: list[str] = []
+        for arguments in cases:
+            self.tell(doing + _at(arguments.sizes))
+            try:
+                self._compare(fusion, function, arguments)
+            except LaunchError as error:  # too many threads at this size, say
+                refused.append(f"not run{_at(arguments.sizes)}: {error}")
+                if len(refused) == len(cases):
+                    raise
+            except KernelFault as fault:
+                self.done = replace(self.done, fault=fault, faulty=arguments.sizes)
+            if self.done.fault or self.done.wrong:
+                self.tell("diagnosing")
+                found = diagnosed(lowered, fusion, arguments)
+                self.done = replace(self.done, diagnosis=found)
+                return False
+        for text in refused:
+            self._note(text)
+        return True
+
+    def _compare(
+        self, fusion: Fusion, function: CompiledKernel[Kernel], arguments: Arguments
+    ) -> None:
+        wanted = references(self.kernel, fusion, arguments, self.params)
+        out = poisoned(fusion, arguments.sizes)
+        actual = function(*arguments.fresh(), out=out, **arguments.keywords(fusion))
+        runs = tuple([
+            Run(function.target, against, arguments.sizes,
+                tuple(judge(fusion, arguments.sizes, actual, arrays)))
+            for against, arrays in wanted.items()
+        ])  # fmt: skip
+        self.done = replace(self.done, runs=(*self.done.runs, *runs))
+
+
+def ready(kernel: Kernel, target: str) -> CompiledKernel[Kernel]:
+    """Return a kernel ready to run, without the proof first that LOOPNEST_VERIFY=1 asks for."""
+    from loopnest.facade import compile
+
+    before = os.environ.pop("LOOPNEST_VERIFY", None)
+    try:
+        return compile(kernel, target=target)
+    finally:
+        if before is not None:
+            os.environ["LOOPNEST_VERIFY"] = before
+
+
+def diagnosed(kernel: Kernel, fusion: Fusion, arguments: Arguments) -> Diagnosis | None:
+    """Return where `kernel` goes wrong first; None where the run cannot be looked into."""
+    from loopnest.backends.interpret.diagnosis import diagnose
+
+    try:
+        return diagnose(kernel, *arguments.fresh(), **arguments.keywords(fusion))
+    except LoopnestError:
+        return None
+
+
+def references(
+    kernel: KernelDef, fusion: Fusion, arguments: Arguments, params: Mapping[str, Any]
+) -> dict[str, Wanted]:
+    """Return what the results must be: by the oracle and by the reference.
+
+    Raises:
+        DefinitionError: the reference gives another number of arrays than there are outputs.
+    """
+    found = {
+        "the oracle": oracle(fusion, arguments),
+        "the reference": expected(kernel, fusion, arguments, params),
+    }
+    return {name: wanted for name, wanted in found.items() if wanted is not None}
+
+
+def poisoned(fusion: Fusion, sizes: Mapping[str, int]) -> tuple[Array | None, ...]:
+    """Return arrays to write outputs into, so that nothing is right by chance that was not stored.
+
+    None stands for an output in the memory of an input.
+    """
+    import numpy as np
+
+    result: list[Array | None] = []
+    for tensor in fusion.outputs:
+        shape = tuple([size_value(size, sizes) for size in tensor.sizes])
+        kind = tensor.dtype.numpy
+        if tensor in fusion.inplace:
+            result.append(None)
+        elif tensor.dtype.is_bool:
+            result.append((np.arange(math.prod(shape)) % 2 == 0).reshape(shape))
+        else:
+            fill = np.full(math.prod(shape) * kind.itemsize, 0xA5, np.uint8)
+            result.append(fill.view(kind).reshape(shape))
+    return tuple(result)
+
+
+def _at(sizes: Mapping[str, int]) -> str:
+    shown = ", ".join([f"{name}={size}" for name, size in sizes.items()])
+    return f" at {shown}" if shown else ""
+
+
+# Sizes
+
+
+def trial_sizes(
+    program: kir.Program,
+    given: Mapping[str, int] | None = None,
+    count: int = 4,
+    most: int = SMALL_POINTS,
+) -> Iterator[Sizes]:
+    """Yield small sizes to run a kernel at, the most telling first; `given` ones as they are.
+
+    They fulfil the kernel's assumptions. Tiles are crossed by one element, hardly begun, filled
+    exactly; then every size is 1. Yields one empty set where all sizes are static, none where no
+    small sizes fulfil the assumptions.
+
+    Args:
+        program: the loop nest.
+        given: sizes that are fixed.
+        count: how many sets at most.
+        most: how many statements may run. Where all sizes run more, since a tile of constants is
+            that large, the set that runs the fewest is yielded alone.
+    """
+    from loopnest.proofs.size_choice import fulfils, points_at
+
+    fixed = dict(given or {})
+    free = [p.name for p in program.params if p.kind == "size" and p.name not in fixed]
+    if not free:
+        yield fixed
+        return
+    seen: list[Sizes] = []
+    costly: list[tuple[int, Sizes]] = []
+    for enough, candidates in (
+        (count, _candidates(program, fixed, free, most)),
+        (min(count, 2), _searched(program, free)),
+    ):
+        for found in candidates:
+            sizes = {**fixed, **found}
+            if len(seen) >= enough or len(costly) >= _MOST_COSTLY:
+                break
+            if sizes in seen or not fulfils(program, sizes):
+                continue
+            points = points_at(program, sizes)
+            if points <= most:
+                seen.append(sizes)
+                yield sizes
+            else:
+                costly.append((points, sizes))
+    if costly and not seen:
+        yield min(costly, key=lambda one: one[0])[1]
+
+
+def _sizes_of_variants(program: kir.Program, fixed: Mapping[str, int]) -> list[Sizes]:
+    """Return sizes at which each variant of a kernel runs, if any fulfil what it requires."""
+    from loopnest.proofs.size_choice import fulfils
+
+    found = list(trial_sizes(replace(program, requires=()), fixed))
+    if program.requires and not any(fulfils(program, sizes) for sizes in found):
+        found += trial_sizes(program, fixed, 1)
+    return found
+
+
+def _may_run(program: kir.Program, fixed: Mapping[str, int]) -> bool:
+    """Whether what a variant requires can hold where these sizes are fixed."""
+    known = [
+        condition for _, condition in program.requires
+        if all(n.name in fixed for n in walk(condition) if isinstance(n, Symbol))
+    ]  # fmt: skip
+    return all(size_value(condition, fixed) for condition in known)
+
+
+def _candidates(
+    program: kir.Program, fixed: Mapping[str, int], free: Sequence[str], most: int
+) -> Iterator[Sizes]:
+    tiles = tiles_of(program)
+    odd = {name: _ODD[n % len(_ODD)] for n, name in enumerate(free)}
+    crossing = {n: tiles[n] + 1 if tiles.get(n, 1) > 1 else odd[n] for n in free}
+    whole = {n: tiles[n] if tiles.get(n, 1) > 1 else odd[n] + 1 for n in free}
+    yield _affordable(program, fixed, crossing, odd, most)
+    yield odd
+    yield _affordable(program, fixed, whole, odd, most)
+    yield dict.fromkeys(free, 1)
+
+
+def _searched(program: kir.Program, free: Sequence[str]) -> Iterator[Sizes]:
+    """Yield sizes made of the numbers in the assumptions, small ones first."""
+    numbers = {int(n.value) for _, c in program.conditions for n in walk(c) if isinstance(n, Const)}
+    known = sorted(n for n in numbers if n > 1)
+    values = dict.fromkeys([*_ODD[:3], *[m * k + d for k in (1, 3, 2) for m in known
+                                         for d in (0, 1, -1)]])  # fmt: skip
+    places = product(range(len(values)), repeat=len(free))
+    ranked = sorted(islice(places, _MOST_SEARCHED), key=sum)
+    for place in ranked:
+        yield {name: list(values)[p] for name, p in zip(free, place, strict=True)}
+
+
+def _affordable(
+    program: kir.Program,
+    fixed: Mapping[str, int],
+    sizes: Sizes,
+    small: Mapping[str, int],
+    most: int,
+) -> Sizes:
+    """Return `sizes`, the largest of them replaced by small ones until few statements run."""
+    from loopnest.proofs.size_choice import points_at
+
+    result = dict(sizes)
+    for name in sorted(sizes, key=lambda n: -sizes[n]):
+        if points_at(program, {**fixed, **result}) <= most:
+            break
+        result[name] = small[name]
+    return result
+
+
+def tiles_of(program: kir.Program) -> dict[str, int]:
+    """Return for each size symbol the product of the constants that its loops split it by.
+
+    A loop over ``ceildiv(ceildiv(M, 4), 16)`` makes tiles of 64 of M.
+    """
+    result: dict[str, int] = {}
+    extents = [size for _, size in program.launch]
+    extents += [n.var.extent for n, _ in kir.walk(program.body) if isinstance(n, kir.Loop)]
+    for extent in extents:
+        for name, tile in _tiles(extent).items():
+            result[name] = max(result.get(name, 1), tile)
+    return result
+
+
+def _tiles(size: Expr) -> dict[str, int]:
+    if isinstance(size, Symbol):
+        return {size.name: 1}
+    if not isinstance(size, Op):
+        return {}
+    factor = 1
+    if size.op in ("ceildiv", "floordiv") and isinstance(size.args[1], Const):
+        factor = int(size.args[1].value)
+    result: dict[str, int] = {}
+    for arg in size.args:
+        for name, tile in _tiles(arg).items():
+            result[name] = max(result.get(name, 1), tile * factor)
+    return result

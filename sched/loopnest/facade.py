@@ -1,0 +1,400 @@
+"""The Kernel: a snapshot of a lowered fusion, its texts, its layout, its launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from loopnest import kir
+from loopnest.errors import CompileError, LoweringError
+from loopnest.kir.buffers import Buffer
+from loopnest.kir.lowered import Lowered, TensorInfo
+from loopnest.scalar.arguments import as_int
+from loopnest.scalar.dtypes import DType
+from loopnest.scalar.enums import Memory
+from loopnest.scalar.expr import Const, Expr
+from loopnest.tensor.fusion import Fusion
+
+if TYPE_CHECKING:
+    from loopnest.backends.compiled_kernel import CompiledKernel
+    from loopnest.backends.cuda.toolchain.cubin import Resources
+    from loopnest.backends.cuda.toolchain.nvrtc import Compiled
+    from loopnest.launch.launch_plan import LaunchConfig, Planner
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a kernel.
+
+    Args:
+        name: the identifier in the nest.
+        kind: "input", "output", "scalar", "size" or "workspace".
+        c_type: its type in C.
+        dtype: of the elements or the scalar; `index` for a size.
+        shape: logical extents of an array, ints where static; None for scalars and sizes.
+    """
+
+    name: str
+    kind: str
+    c_type: str
+    dtype: DType
+    shape: tuple[int | Expr, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class BufferInfo:
+    """A piece of memory of a kernel; sizes are ints where static.
+
+    Args:
+        name: unique in the kernel.
+        tensor: the name of the tensor that it holds.
+        memory: LOCAL, SHARED or GLOBAL.
+        dtype: of its elements.
+        shape: extents, outermost first.
+        strides: distances between neighbours, in elements.
+        size: elements that it takes, padding and stages included.
+        alias_of: the name of the buffer whose space it shares, or None.
+    """
+
+    name: str
+    tensor: str
+    memory: Memory
+    dtype: DType
+    shape: tuple[int | Expr, ...]
+    strides: tuple[int | Expr, ...]
+    size: int | Expr
+    alias_of: str | None
+
+
+class Stages(Mapping[str, str]):
+    """Pass name -> text of its result, in order; a text is made when it is first read."""
+
+    def __init__(self, stages: Sequence[tuple[str, Callable[[], str]]], subject: str) -> None:
+        self._makers = dict(stages)
+        self._texts: dict[str, str] = {}
+        self._subject = subject
+
+    def __getitem__(self, name: str) -> str:
+        if name not in self._makers:
+            allowed = f"the stages are {', '.join(self._makers)}"
+            raise LoweringError(f"{self._subject}.stages[{name!r}]", "no such stage", allowed)
+        if name not in self._texts:
+            self._texts[name] = self._makers[name]()
+        return self._texts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._makers
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the text of a stage, `default` where there is none."""
+        return self[name] if name in self._makers else default
+
+    def __repr__(self) -> str:
+        return f"<stages {', '.join(self._makers)}>"
+
+
+class Kernel:
+    """A lowered fusion; later changes of the fusion's schedule do not reach it.
+
+    Made by `loopnest.lower`. ``str(kernel)`` is the nest. It never changes, and so is its own copy;
+    a pickle holds the nest, the math and the texts of the stages.
+    """
+
+    def __init__(self, lowered: Lowered) -> None:
+        self._lowered = lowered
+        self._texts: dict[tuple[str, int], str] = {}
+        self._compiled: dict[tuple[str, int], Compiled] = {}
+
+    def __reduce__(self) -> tuple[type[Kernel], tuple[Lowered]]:
+        return Kernel, (self._lowered,)
+
+    def __copy__(self) -> Kernel:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Kernel:
+        return self
+
+    def __repr__(self) -> str:
+        return f"<Kernel {self.name}>"
+
+    @property
+    def program(self) -> kir.Program:
+        """The loop nest as nodes."""
+        return self._lowered.program
+
+    @property
+    def name(self) -> str:
+        """The name of the fusion."""
+        return self.program.name
+
+    @cached_property
+    def scalar(self) -> Kernel | None:
+        """The variant without wide accesses, for sizes and addresses that they do not fit.
+
+        None where this kernel runs on all.
+        """
+        return None if self._lowered.scalar is None else Kernel(self._lowered.scalar())
+
+    @property
+    def has_scalar(self) -> bool:
+        """Whether there is a scalar variant."""
+        return self._lowered.scalar is not None
+
+    def _scalar_program(self) -> kir.Program:
+        assert self.scalar is not None
+        return self.scalar.program
+
+    # Texts
+
+    @cached_property
+    def _nest(self) -> str:
+        from loopnest.kir.nest_text import print_nest
+
+        return print_nest(self.program)
+
+    def __str__(self) -> str:
+        return self._nest
+
+    def cuda(self, index_bits: int | None = None) -> str:
+        """Return CUDA C++.
+
+        Args:
+            index_bits: the width of indices, 32 or 64. None: 64 where static sizes need it, else
+                32. At sizes that are given at run time, a launch chooses by itself.
+
+        Raises:
+            LoweringError: a local buffer has a symbolic size; another width, or one that is too
+                narrow for static sizes.
+        """
+        from loopnest.backends.cuda.printing.cuda_printer import print_cuda
+
+        return self._text("cuda", index_bits, print_cuda)
+
+    def c(self, index_bits: int | None = None) -> str:
+        """Return C; `index_bits` as in `cuda`.
+
+        Raises:
+            LoweringError: another width, or one that is too narrow for static sizes.
+        """
+        from loopnest.backends.cpu.c_printer import print_c
+
+        return self._text("c", index_bits, print_c)
+
+    def _text(
+        self, call: str, index_bits: int | None, printed: Callable[[kir.Program, int], str]
+    ) -> str:
+        bits = self._index_bits(call, index_bits)
+        if (call, bits) not in self._texts:
+            self._texts[call, bits] = printed(self.program, bits)
+        return self._texts[call, bits]
+
+    @cached_property
+    def _cuda_bits(self) -> int | None:
+        return self._planner.bounds.static_bits()
+
+    @cached_property
+    def _c_bits(self) -> int | None:
+        from loopnest.backends.cpu.fission.thread_loop_fission import slot_sizes
+
+        return self._planner.bounds.static_bits(slot_sizes(self.program))
+
+    def _index_bits(self, call: str, asked: int | None) -> int:
+        """Return the width of indices in a text."""
+        wanted, needed = as_int(asked), self._c_bits if call == "c" else self._cuda_bits
+        subject = f"{self.name}.{call}(index_bits={asked!r})"
+        if asked is not None and wanted not in (32, 64):
+            hint = "use 32, 64, or None for what its static sizes need"
+            raise LoweringError(subject, f"{asked!r} is no width of indices", hint)
+        if needed is None:
+            raise LoweringError(subject, "an index exceeds 64 bits", "use smaller static sizes")
+        if wanted is not None and wanted < needed:
+            hint = f"use {needed}, or None for what they need"
+            raise LoweringError(subject, f"its static sizes need {needed}-bit indices", hint)
+        return wanted or needed
+
+    @cached_property
+    def stages(self) -> Stages:
+        """The text after each pass of the lowering."""
+        return Stages(self._lowered.stages, self.name)
+
+    def walk(self) -> Iterator[tuple[kir.Stmt, tuple[kir.Stmt, ...]]]:
+        """Yield (statement, ancestors) in pre-order, ancestors outermost first."""
+        return kir.walk(self.program.body)
+
+    # What it takes and where things live
+
+    @cached_property
+    def params(self) -> tuple[Parameter, ...]:
+        """Inputs, outputs, scalars, sizes in order of first appearance, workspace."""
+        return tuple([
+            Parameter(
+                p.name,
+                p.kind,
+                p.c_type,
+                p.dtype,
+                None if p.buffer is None else tuple([_plain(s) for s in p.shape]),
+            )
+            for p in self.program.params
+        ])  # fmt: skip
+
+    @cached_property
+    def buffers(self) -> tuple[BufferInfo, ...]:
+        """Every piece of memory, parameters first."""
+        return tuple([_buffer_info(b) for b in self._lowered.buffers])
+
+    @property
+    def tensors(self) -> tuple[TensorInfo, ...]:
+        """Every tensor as it was scheduled, in order of creation."""
+        return self._lowered.tensors
+
+    def tensor(self, name: str) -> TensorInfo:
+        """Return how the tensor `name` was scheduled.
+
+        Raises:
+            LoweringError: there is no such tensor.
+        """
+        for tensor in self._lowered.tensors:
+            if isinstance(name, str) and tensor.name == name:
+                return tensor
+        names = ", ".join([tensor.name for tensor in self._lowered.tensors])
+        raise LoweringError(
+            f"{self.name}.tensor({name!r})", "no tensor has this name", f"the tensors are {names}"
+        )
+
+    # Launches
+
+    @cached_property
+    def _planner(self) -> Planner:
+        from loopnest.launch.launch_plan import Planner
+
+        return Planner(self.program, self._scalar_program if self.has_scalar else None)
+
+    def launch(self, /, **sizes: int) -> LaunchConfig:
+        """Return the configuration of a launch: `.grid`, `.block`, `.shared_bytes`, `.variant`.
+
+        Raises:
+            LaunchError: a size is missing, unknown or no int >= 0; a broken assumption; too many
+                threads or too much shared memory.
+        """
+        given = ", ".join([f"{name}={size!r}" for name, size in sizes.items()])
+        return self._planner.keyword_config(sizes, f"{self.name}.launch({given})")
+
+    # Machine code
+
+    def _machine(self, call: str, arch: str | int, index_bits: int | None) -> Compiled:
+        from loopnest.backends.cuda.toolchain.nvrtc import compile_cuda
+
+        key = (str(arch), self._index_bits(call, index_bits))
+        if key not in self._compiled:
+            self._compiled[key] = compile_cuda(self.cuda(key[1]), arch)
+        return self._compiled[key]
+
+    def ptx(self, arch: str | int, index_bits: int | None = None) -> str:
+        """Return PTX for an architecture such as "sm_90", by NVRTC; `index_bits` as in `cuda`.
+
+        Raises:
+            CompileError: NVRTC is missing, or knows no such architecture.
+            LoweringError: as `cuda`.
+        """
+        return self._machine("ptx", arch, index_bits).ptx
+
+    def cubin(self, arch: str | int, index_bits: int | None = None) -> bytes:
+        """Return machine code (an ELF file); as `ptx`."""
+        return self._machine("cubin", arch, index_bits).cubin
+
+    def sass(self, arch: str | int, index_bits: int | None = None) -> str:
+        """Return the disassembled machine code; as `ptx`."""
+        return self._machine("sass", arch, index_bits).sass
+
+    def resources(self, arch: str | int, index_bits: int | None = None) -> Resources:
+        """Return registers, spill bytes and shared bytes; as `ptx`."""
+        (found,) = self._machine("resources", arch, index_bits).resources.values()
+        return found
+
+
+def _plain(size: Expr) -> int | Expr:
+    return int(size.value) if isinstance(size, Const) else size
+
+
+def _buffer_info(buffer: Buffer) -> BufferInfo:
+    return BufferInfo(
+        buffer.name,
+        buffer.tensor,
+        buffer.memory,
+        buffer.dtype,
+        tuple([_plain(s) for s in buffer.shape]),
+        tuple([_plain(s) for s in buffer.strides]),
+        _plain(buffer.size),
+        buffer.alias_of,
+    )
+
+
+def lower(fusion: Fusion) -> Kernel:
+    """Return the kernel of `fusion` as it is scheduled now; the fusion is unchanged.
+
+    Raises:
+        LoweringError: no kernel exists for this schedule, it is no fusion, or has no output.
+        NotSupported: it needs a feature that does not exist yet.
+    """
+    from loopnest.lowering.pipeline import lower as run_passes
+
+    if not isinstance(fusion, Fusion):
+        raise LoweringError(f"lower({fusion!r})", f"a {type(fusion).__name__} is no Fusion")
+    if not fusion.outputs:
+        raise LoweringError(
+            f"lower({fusion.name})", "the fusion declares no output", "call f.output(tensor, name)"
+        )
+    return Kernel(run_passes(fusion))
+
+
+def compile(
+    kernel: Fusion | Kernel, target: str = "auto", **options: Any
+) -> CompiledKernel[Kernel]:
+    """Return a function that runs a fusion or a kernel on arrays.
+
+    Args:
+        kernel: what to run; a fusion is lowered as it is scheduled now.
+        target: "cuda", "c", "interpret", or "auto": the first of them that this machine can do.
+        **options: "cuda": `fast_math`, `min_blocks` (that a multiprocessor holds at once),
+            `max_registers` (a thread); "c": `threads`, `fast_math`, `optimize` (0 to 3);
+            "interpret": `thread_order` (a seed: threads run one after another in a random order).
+
+    Raises:
+        CompileError: an unknown target or option; a compiler or a GPU is missing, or fails.
+        LoweringError: as `lower`.
+        NotSupported: the target cannot run this kernel yet.
+    """
+    from loopnest.backends.targets import compile_kernel
+
+    return compile_kernel(_as_kernel(kernel), target, options)
+
+
+def compile_many(
+    kernels: Sequence[Fusion | Kernel], target: str = "c", optimize: int = 1
+) -> list[CompiledKernel[Kernel]]:
+    """Return many kernels ready to run, built in one run of the C compiler; see `compile`."""
+    from loopnest.backends.targets import compile_together
+
+    if isinstance(kernels, (str, bytes)) or not isinstance(kernels, Sequence):
+        raise CompileError(
+            f"compile_many({kernels!r})",
+            f"{kernels!r} is no sequence of Fusions and Kernels",
+        )
+    return compile_together([_as_kernel(k) for k in kernels], target, optimize)
+
+
+def _as_kernel(kernel: Fusion | Kernel) -> Kernel:
+    if isinstance(kernel, Kernel):
+        return kernel
+    if not isinstance(kernel, Fusion):
+        found = f"a {type(kernel).__name__} is neither a Fusion nor a Kernel"
+        raise CompileError(f"compile({kernel!r})", found)
+    return lower(kernel)

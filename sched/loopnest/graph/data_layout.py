@@ -1,0 +1,137 @@
+"""Layouts of tensors: ``NCHW``, and blocked ones such as ``NCHW16c`` or ``OIHW4i16o``.
+
+A capital names an axis of the math. A small letter with a factor in front names a block of it, as
+an axis of its own: ``NCHW16c`` has C // 16 where C stands, and 16 channels innermost. Of several
+blocks of one axis the one further left is the outer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from loopnest.graph.graph_error import Refused
+
+_AXIS = re.compile(r"(\d*)([A-Za-z])")
+
+
+@dataclass(frozen=True, slots=True)
+class DataLayout:
+    """A parsed layout; `axes` has (capital letter, factor), with factor 0 for the axis itself."""
+
+    text: str
+    axes: tuple[tuple[str, int], ...]
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def letters(self) -> tuple[str, ...]:
+        """The axes of the math, in order."""
+        return tuple([letter for letter, factor in self.axes if not factor])
+
+    def block(self, letter: str) -> int:
+        """Return the product of the blocks of an axis; 1 if it has none."""
+        found = 1
+        for own, factor in self.axes:
+            found *= factor if own == letter and factor else 1
+        return found
+
+    def places(self, letter: str) -> list[int]:
+        """Return where an axis and its blocks stand, outermost first."""
+        whole = [i for i, axis in enumerate(self.axes) if axis == (letter, 0)]
+        return whole + [i for i, (own, factor) in enumerate(self.axes) if own == letter and factor]
+
+
+@cache
+def parse_layout(text: str) -> DataLayout:
+    """Return the layout that a text like ``NCHW16c`` names.
+
+    Raises:
+        Refused: it is malformed, an axis stands twice, or a block has no axis.
+    """
+    found = list(_AXIS.finditer(text)) if isinstance(text, str) else []
+    axes: list[tuple[str, int]] = []
+    for match in found:
+        factor, letter = match.groups()
+        if letter.isupper() == bool(factor) or factor == "0":
+            raise Refused(f"layout {text!r}: {match.group()!r}", "write axes as C, blocks as 16c")
+        axes.append((letter.upper(), int(factor or 0)))
+    letters = [letter for letter, factor in axes if not factor]
+    if not axes or "".join(match.group() for match in found) != text:
+        raise Refused(f"{text!r} is no layout", "write for example NCHW or NCHW16c")
+    if len(set(letters)) < len(letters) or {letter for letter, _ in axes} != set(letters):
+        raise Refused(f"layout {text!r}", "each axis stands once, and each block has an axis")
+    return DataLayout(text, tuple(axes))
+
+
+def plain(layout: DataLayout, letters: Sequence[str] | None = None) -> DataLayout:
+    """Return the layout without blocks, its axes in the order of `letters`."""
+    return parse_layout("".join(letters or layout.letters))
+
+
+def math_shape(shape: Sequence[int], layout: DataLayout) -> dict[str, int]:
+    """Return the extent of each axis of the math.
+
+    Raises:
+        Refused: the shape is none of this layout.
+    """
+    layout = getattr(shape, "layout", layout)  # a stand-in of AlterOpLayout fits any layout
+    if len(shape) != len(layout.axes):
+        raise Refused(f"{list(shape)} is no {layout}", f"{layout} has {len(layout.axes)} axes")
+    extents: dict[str, int] = dict.fromkeys(layout.letters, 1)
+    for extent, (letter, factor) in zip(shape, layout.axes, strict=True):
+        if factor and extent != factor:
+            raise Refused(f"{list(shape)} is no {layout}", f"the block of {letter} is {extent}")
+        extents[letter] *= extent
+    return extents
+
+
+def shape_in(extents: dict[str, int], layout: DataLayout) -> tuple[int, ...]:
+    """Return the shape that a tensor of these extents has in a layout.
+
+    Raises:
+        Refused: a block does not divide its axis, or the axes differ.
+    """
+    if set(extents) != set(layout.letters):
+        raise Refused(f"{layout} has other axes than {''.join(extents)}", "axes must be the same")
+    shape: list[int] = []
+    for letter, factor in layout.axes:
+        if not factor and extents[letter] % layout.block(letter):
+            raise Refused(
+                f"extent {extents[letter]} of {letter} in {layout}",
+                f"it must be a multiple of {layout.block(letter)}",
+            )
+        shape.append(factor or extents[letter] // layout.block(letter))
+    return tuple(shape)
+
+
+def transformed_shape(shape: Sequence[int], src: DataLayout, dst: DataLayout) -> tuple[int, ...]:
+    """Return the shape of a tensor after a change of layout.
+
+    Raises:
+        Refused: the shape is none of `src`, or `dst` has other axes or blocks that do not divide.
+    """
+    return shape_in(math_shape(shape, src), dst)
+
+
+def transform(array: Any, src: DataLayout, dst: DataLayout) -> Any:
+    """Return an array in another layout."""
+    if src == dst:
+        return array
+    extents = math_shape(array.shape, src)
+    merged = np.transpose(array, [place for letter in dst.letters for place in src.places(letter)])
+    merged = merged.reshape([extents[letter] for letter in dst.letters])
+    split: list[int] = []
+    order: list[tuple[int, int]] = []
+    shape = shape_in(extents, dst)
+    for letter in dst.letters:
+        for place in dst.places(letter):
+            order.append((place, len(split)))
+            split.append(shape[place])
+    return np.transpose(merged.reshape(split), [number for _, number in sorted(order)])

@@ -1,0 +1,103 @@
+"""Gradients of ops that move elements, of tuples and of state."""
+
+from __future__ import annotations
+
+from loopnest.graph.gradients.gradient_rules import Contribution, fit
+from loopnest.graph.node import Node, TupleType
+from loopnest.graph.operators import movement_ops as s
+from loopnest.graph.operators import nn_ops, slicing
+from loopnest.graph.registry import register_attr
+
+
+@register_attr("broadcast_to", "gradient")
+def _broadcast(node: Node, dy: Node) -> tuple[Node]:
+    return (fit(dy, node.inputs[0]),)
+
+
+@register_attr("expand_dims", "gradient")
+def _expand(node: Node, dy: Node) -> tuple[Node]:
+    return (s.squeeze(dy, node.attrs["axis"]),)
+
+
+@register_attr("squeeze", "gradient")
+def _squeeze(node: Node, dy: Node) -> tuple[Node]:
+    return (s.expand_dims(dy, node.attrs["axis"]),)
+
+
+@register_attr("transpose", "gradient")
+def _transpose(node: Node, dy: Node) -> tuple[Node]:
+    axes = node.attrs["axes"]
+    return (s.transpose(dy, sorted(range(len(axes)), key=lambda place: axes[place])),)
+
+
+@register_attr("reshape", "gradient")
+def _reshape(node: Node, dy: Node) -> tuple[Node]:
+    return (s.reshape(dy, node.inputs[0].shape),)
+
+
+@register_attr("flip", "gradient")
+def _flip(node: Node, dy: Node) -> tuple[Node]:
+    return (s.flip(dy, node.attrs["axis"]),)
+
+
+@register_attr("concatenate", "gradient")
+def _concatenate(node: Node, dy: Node) -> list[Node]:
+    axis = node.attrs["axis"]
+    found: list[Node] = []
+    start = 0
+    for operand in node.inputs:
+        starts = [0] * node.ndim
+        stops = list(node.shape)
+        starts[axis], stops[axis] = start, start + operand.shape[axis]
+        found.append(slicing.slice(dy, starts, stops))
+        start = stops[axis]
+    return found
+
+
+@register_attr("slice", "gradient")
+def _slice(node: Node, dy: Node) -> tuple[Node]:
+    return (slicing.unslice(dy, node.inputs[0].shape, node.attrs["starts"], node.attrs["steps"]),)
+
+
+@register_attr("unslice", "gradient")
+def _unslice(node: Node, dy: Node) -> tuple[Node]:
+    starts, steps = node.attrs["starts"], node.attrs["steps"]
+    parts = zip(starts, steps, node.inputs[0].shape, strict=True)
+    stops = [start + step * (count - 1) + 1 if count else start for start, step, count in parts]
+    return (slicing.slice(dy, starts, stops, steps),)
+
+
+@register_attr("pad", "gradient")
+def _pad(node: Node, dy: Node) -> tuple[Node]:
+    starts = [before for before, _ in node.attrs["widths"]]
+    shape = node.inputs[0].shape
+    stops = [start + extent for start, extent in zip(starts, shape, strict=True)]
+    return (slicing.slice(dy, starts, stops),)
+
+
+@register_attr("layout_transform", "gradient")
+def _layout(node: Node, dy: Node) -> tuple[Node]:
+    return (nn_ops.layout_transform(dy, node.attrs["dst_layout"], node.attrs["src_layout"]),)
+
+
+@register_attr(("var", "const", "variable", "full", "iota"), "gradient")
+def _leaf(node: Node, dy: Node) -> tuple[()]:
+    return ()
+
+
+@register_attr(("tuple", "group"), "gradient")
+def _tuple(node: Node, dy: tuple[Node | None, ...]) -> tuple[Contribution, ...]:
+    return dy
+
+
+@register_attr("get_item", "gradient")
+def _get_item(node: Node, dy: Node) -> tuple[Contribution]:
+    whole = node.inputs[0].type
+    assert isinstance(whole, TupleType)
+    fields = range(len(whole.fields))
+    return (tuple([dy if i == node.attrs["index"] else None for i in fields]),)
+
+
+@register_attr("assign", "gradient")
+def _assign(node: Node, dy: Node) -> tuple[Contribution, ...]:
+    return (None, dy)

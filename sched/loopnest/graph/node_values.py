@@ -1,0 +1,214 @@
+"""The value of a graph by NumPy: the oracle of every pass.
+
+Each node is computed in its own element type; 16-bit floats are computed in float32 (a reduction
+accumulates in it too) and rounded once, at the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from loopnest.graph.graph_error import GraphError
+from loopnest.graph.node import Node, TensorType, Type, describe
+from loopnest.graph.program import Graph, body_of, require_graph
+from loopnest.graph.registry import WRONG, get_op, short
+from loopnest.graph.state import check_state
+
+Array: TypeAlias = "npt.NDArray[Any]"
+Value: TypeAlias = "Array | tuple[Value, ...]"
+State: TypeAlias = MutableMapping[str, Array]
+Watch: TypeAlias = "Callable[[Node, Value], None]"
+
+
+def evaluate(
+    graph: Graph,
+    feeds: Mapping[str, object] | None = None,
+    state: State | None = None,
+    watch: Watch | None = None,
+) -> tuple[Value, ...]:
+    """Return the values of a graph's outputs (a tuple for a tuple-typed output).
+
+    Args:
+        graph: the graph.
+        feeds: an array for each input, by name, of its shape; converted to its dtype if NumPy's
+            "same kind" casts can.
+        state: values of variables by name; those left out have their first value. What the graph
+            assigns is written to it at the end.
+        watch: is told each node and its value, in order of computation (not of fused bodies).
+
+    Raises:
+        GraphError: an input without an array, an array without an input, one that does not fit,
+            or a variable that is assigned twice.
+
+    >>> from loopnest.graph import var
+    >>> x = var("x", (2,))
+    >>> evaluate(Graph([x], [x * 2.0]), {"x": [1.0, 2.0]})
+    (array([2., 4.], dtype=float32),)
+    """
+    _check_arguments(graph, feeds, state)
+    given = {} if feeds is None else dict(feeds)
+    values: dict[Node, Value] = {x: _fed(graph, x, given) for x in graph.inputs}
+    known = {x.name for x in graph.inputs}
+    for name in given:
+        if name not in known:
+            names = ", ".join(x.name for x in graph.inputs) or "none"
+            raise GraphError(
+                f"evaluate({graph.name})", f"there is no input {name}", f"inputs are: {names}"
+            )
+    machine = _Machine({} if state is None else state, watch)
+    with np.errstate(all="ignore"):
+        outputs = machine.run(graph, values)
+    if state is not None:
+        state.update({name: np.array(value) for name, value in machine.assigned.items()})
+    return tuple([_own(value) for value in outputs])
+
+
+def _check_arguments(graph: Graph, feeds: object, state: object) -> None:
+    subject = f"evaluate({require_graph(graph, 'evaluate').name})"
+    names = ", ".join([f"{x.name!r}: …" for x in graph.inputs])
+    if feeds is not None and not isinstance(feeds, Mapping):
+        raise GraphError(
+            subject, f"the feeds are a {type(feeds).__name__}", f"pass a mapping: {{{names}}}"
+        )
+    if state is not None and not isinstance(state, MutableMapping):
+        kind = type(state).__name__
+        raise GraphError(subject, f"the state is a {kind}", "pass a dict of arrays by name")
+    check_state(graph)
+
+
+def evaluate_closed(node: Node) -> Array:
+    """Return the value of a node that depends on no input and on no state.
+
+    Raises:
+        GraphError: it does, or it is a tuple.
+    """
+    graph = Graph([], [node], "closed")
+    if graph.variables or not isinstance(node.type, TensorType):
+        raise GraphError(describe(node), "it is no tensor of constants")
+    (value,) = evaluate(graph)
+    assert not isinstance(value, tuple)
+    return value
+
+
+def run_body(node: Node, args: Sequence[Value]) -> Value:
+    """Return the value of a fused node, given those of its operands; state is not kept."""
+    return _Machine({}, None).call(node, args)
+
+
+def compute(node: Node, args: Sequence[Value]) -> Value:
+    """Return the value of one node by its op, given those of its operands."""
+    function = get_op(node.op).evaluate
+    try:
+        found = function(node, *[_widened(x) for x in args])
+    except WRONG as error:
+        reason = f"its op could not compute it: {error}"
+        raise GraphError(describe(node), reason, f"it is {node.type}") from error
+    return _stored(found, node.type, node)
+
+
+class _Machine:
+    """One evaluation: the state that it reads, and what it assigned."""
+
+    def __init__(self, state: Mapping[str, Array], watch: Watch | None) -> None:
+        self.state, self.watch = state, watch
+        self.assigned: dict[str, Array] = {}
+
+    def run(self, graph: Graph, values: dict[Node, Value]) -> tuple[Value, ...]:
+        left = {node: len(users) for node, users in graph.users.items()}
+        for node in graph.outputs:
+            left[node] += 1
+        for node in graph.nodes:
+            if node not in values:
+                values[node] = self._value(node, [values[x] for x in node.inputs])
+            if self.watch is not None:
+                self.watch(node, values[node])
+            for operand in dict.fromkeys(node.inputs):
+                left[operand] -= 1
+                if not left[operand]:
+                    del values[operand]  # large graphs: keep only what is still read
+        return tuple(values[node] for node in graph.outputs)
+
+    def call(self, node: Node, args: Sequence[Value]) -> Value:
+        body = body_of(node)
+        inner = _Machine(self.state, None)
+        outputs = inner.run(body, dict(zip(body.inputs, args, strict=True)))
+        self.assigned.update(inner.assigned)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def _value(self, node: Node, args: Sequence[Value]) -> Value:
+        if node.op == "variable":
+            return self._state_of(node)
+        if node.op == "fused":
+            return self.call(node, args)
+        if node.op in ("tuple", "group", "get_item", "const"):
+            found: Value = get_op(node.op).evaluate(node, *args)
+            return found
+        value = compute(node, args)
+        if node.op == "assign":
+            assert not isinstance(value, tuple)
+            self.assigned[node.attrs["variable"]] = value
+        return value
+
+    def _state_of(self, node: Node) -> Array:
+        name = node.attrs["variable"]
+        if name not in self.state:
+            return node.value
+        return _fitting(self.state[name], node, f"evaluate(state={{{name!r}: …}})")
+
+
+def _own(value: Value) -> Value:
+    """Return a result as the caller's: writable, no view of an input or a constant."""
+    return tuple([_own(item) for item in value]) if isinstance(value, tuple) else np.array(value)
+
+
+def _fed(graph: Graph, node: Node, feeds: Mapping[str, object]) -> Array:
+    if node.name not in feeds:
+        names = ", ".join(x.name for x in graph.inputs)
+        raise GraphError(
+            f"evaluate({graph.name})", f"the input {node.name} has no array", f"inputs are: {names}"
+        )
+    return _fitting(feeds[node.name], node, f"evaluate({graph.name})")
+
+
+def _fitting(value: object, node: Node, subject: str) -> Array:
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise GraphError(subject, f"{node.name} has no array: {error}") from None
+    dtype = node.dtype.numpy
+    if array.shape != node.shape:
+        raise GraphError(subject, f"{node.name} is {node.type}, the array {list(array.shape)}")
+    if array.dtype == dtype:
+        return array
+    weak = not isinstance(value, (np.ndarray, np.generic))
+    if not (weak or np.can_cast(array.dtype, dtype, "same_kind")):
+        raise GraphError(subject, f"{node.name} is {node.type}, the array {short(array)}")
+    try:
+        return array.astype(dtype)
+    except (OverflowError, TypeError, ValueError) as error:
+        raise GraphError(subject, f"{node.name} is {node.type}: {error}") from None
+
+
+def _widened(value: Value) -> Value:
+    """Return an operand as ops compute on it: 16-bit floats as float32."""
+    if isinstance(value, tuple):
+        return tuple([_widened(item) for item in value])
+    half = value.dtype.itemsize == 2 and value.dtype.kind in "fV"
+    return value.astype(np.float32) if half else value
+
+
+def _stored(value: Any, wanted: Type, node: Node) -> Value:
+    """Return what an op computed as arrays of the types that inference promised."""
+    if not isinstance(wanted, TensorType):
+        fields = zip(value, wanted.fields, strict=True)
+        return tuple([_stored(item, part, node) for item, part in fields])
+    array = np.asarray(value)
+    if array.shape != wanted.shape:
+        raise GraphError(
+            describe(node), f"its op computed {list(array.shape)}, inference promised {wanted}"
+        )
+    return array if array.dtype == wanted.dtype.numpy else array.astype(wanted.dtype.numpy)

@@ -1,0 +1,106 @@
+"""Nodes from nothing: full, zeros, ones, iota."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from loopnest.graph.graph_error import GraphError, Refused
+from loopnest.graph.leaves import dtype_of, shape_of
+from loopnest.graph.node import Attrs, Node, TensorType, Type
+from loopnest.graph.operators.node_operands import is_number
+from loopnest.graph.registry import Pattern, call, call_text, register_op, short, takes_arguments
+from loopnest.scalar.dtypes import DType, float32, int64
+
+
+@takes_arguments
+def full(shape: Sequence[int] | int, value: float, dtype: DType | str | type | None = None) -> Node:
+    """Return a tensor of one number; without `dtype` bool, int32 or float32, as the number is.
+
+    Raises:
+        GraphError: a shape that is not static, or no number.
+    """
+    subject = call_text("full", (shape, value))
+    if not is_number(value):
+        raise GraphError(subject, f"the value is a {type(value).__name__}", "use a Python number")
+    weak = "bool" if isinstance(value, bool) else "int32" if isinstance(value, int) else "float32"
+    found = dtype_of(weak if dtype is None else dtype, subject)
+    typed = bool(value) if found.is_bool else int(value) if found.is_integer else float(value)
+    attrs = {"shape": shape_of(shape, subject), "value": typed, "dtype": found}
+    return call("full", (), attrs)
+
+
+@takes_arguments
+def zeros(shape: Sequence[int] | int, dtype: DType | str | type = float32) -> Node:
+    """Return a tensor of zeros."""
+    return full(shape, 0, dtype)
+
+
+@takes_arguments
+def ones(shape: Sequence[int] | int, dtype: DType | str | type = float32) -> Node:
+    """Return a tensor of ones."""
+    return full(shape, 1, dtype)
+
+
+@takes_arguments
+def zeros_like(node: Node) -> Node:
+    """Return zeros of a node's shape and type."""
+    return full(node.shape, 0, node.dtype)
+
+
+@takes_arguments
+def ones_like(node: Node) -> Node:
+    """Return ones of a node's shape and type."""
+    return full(node.shape, 1, node.dtype)
+
+
+@takes_arguments
+def full_like(node: Node, value: float) -> Node:
+    """Return a tensor of one number, of a node's shape and type."""
+    return full(node.shape, value, node.dtype)
+
+
+@takes_arguments
+def iota(length: int, start: int = 0, step: int = 1, dtype: DType | str | type = int64) -> Node:
+    """Return [start, start + step, …] of `length` elements.
+
+    Raises:
+        GraphError: a length below 0, or a start or step that is no integer.
+    """
+    subject = call_text("iota", (length, start, step))
+    for value in (start, step):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise GraphError(subject, f"{short(value)} is no integer")
+    (extent,) = shape_of(length, subject)
+    attrs = {"length": extent, "start": start, "step": step, "dtype": dtype_of(dtype, subject)}
+    return call("iota", (), attrs)
+
+
+def _infer_full(types: tuple[Type, ...], attrs: Attrs) -> Type:
+    if not is_number(attrs["value"]):
+        raise Refused(f"the value {short(attrs['value'])} is no number")
+    return TensorType(attrs["shape"], attrs["dtype"])
+
+
+def _iota(node: Node) -> object:
+    start, step = node.attrs["start"], node.attrs["step"]
+    return start + step * np.arange(node.attrs["length"], dtype=np.int64)
+
+
+register_op(
+    "full",
+    infer=_infer_full,
+    evaluate=lambda node: np.full(node.shape, node.attrs["value"], node.dtype.numpy),
+    arity=0,
+    params=("shape", "value", "dtype"),
+    pattern=Pattern.ELEMWISE,
+)
+register_op(
+    "iota",
+    infer=lambda types, attrs: TensorType((attrs["length"],), attrs["dtype"]),
+    evaluate=_iota,
+    arity=0,
+    params=("length", "start", "step", "dtype"),
+    pattern=Pattern.INJECTIVE,
+)

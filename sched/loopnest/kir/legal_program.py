@@ -1,0 +1,156 @@
+"""What a legal loop nest is, as code: the table that the result of every pass is checked against.
+
+It asks for what the semantics in `kir` take for granted, not whether the nest computes its math:
+that is for `verify`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from loopnest.kir import (
+    Allocate,
+    Arrive,
+    Barrier,
+    Collective,
+    If,
+    Let,
+    Loop,
+    Program,
+    Shuffle,
+    Stmt,
+    Store,
+)
+from loopnest.kir.buffers import Buffer
+from loopnest.scalar import dtypes
+from loopnest.scalar.expr import Arg, Coordinate, Expr, Index, LaunchIndex, Load, Local, walk
+
+_SCOPES = ("warp", "block", "grid")
+_MODES = ("xor", "down", "lane")
+
+
+def program_faults(program: Program, *, staged: bool = True) -> list[str]:
+    """Return what is not legal in a program, a sentence each; none where all is.
+
+    Args:
+        program: the nest.
+        staged: whether accesses to circular buffers have an index for the stage already.
+    """
+    outputs = [output.buffer for output in program.outputs]
+    known = {p.buffer for p in program.params if p.buffer is not None} | set(outputs)
+    scope = _Scope(program, staged, frozenset(known))
+    return list(dict.fromkeys(scope.body(program.body)))
+
+
+@dataclass
+class _Scope:
+    """What may be named at a place of the nest."""
+
+    program: Program
+    staged: bool
+    buffers: frozenset[Buffer]
+    indices: frozenset[Index] = frozenset()
+    locals: set[Local] = field(default_factory=set)
+
+    def body(self, statements: Iterable[Stmt]) -> Iterator[str]:
+        """Yield the faults of statements; what one defines, the next ones may name."""
+        for node in statements:
+            yield from self._statement(node)
+
+    def _inner(self, statements: Iterable[Stmt], *indices: Index) -> Iterator[str]:
+        """Yield the faults of a nested body, whose definitions end with it."""
+        inside = self.indices | set(indices)
+        yield from _Scope(self.program, self.staged, self.buffers, inside, set(self.locals)).body(
+            statements
+        )
+
+    def _statement(self, node: Stmt) -> Iterator[str]:
+        match node:
+            case Loop():
+                yield from self._loop(node)
+            case If():
+                yield from self._test(node)
+            case Allocate():
+                if node.storage in self.buffers:
+                    yield f"{node.buffer} is made twice"
+                self.buffers |= {node.storage}
+            case Store():
+                yield from self._access(node.storage, node.index, node.flat)
+                yield from self._value(node.value, f"a store to {node.buffer}")
+            case Let():
+                yield from self._define(node.var, node.value)
+            case Shuffle() | Arrive():
+                yield from self._exchange(node)
+            case Barrier():
+                if node.scope not in _SCOPES:
+                    yield f"a barrier of the scope '{node.scope}'"
+            case Collective():
+                yield from self._collective(node)
+            case _:
+                assert_never(node)
+
+    def _test(self, node: If) -> Iterator[str]:
+        yield from self._value(node.condition, "a condition")
+        if node.condition.dtype is not dtypes.bool_:
+            yield f"the condition {node.condition} has the type {node.condition.dtype}"
+        yield from self._inner(node.body)
+        yield from self._inner(node.orelse)
+
+    def _exchange(self, node: Shuffle | Arrive) -> Iterator[str]:
+        if isinstance(node, Shuffle):
+            if node.mode not in _MODES:
+                yield f"a shuffle by '{node.mode}'"
+            yield from self._value(node.offset, f"the offset of {node.var.name}")
+            yield from self._define(node.var, node.value)
+        else:
+            yield from self._access(node.counter, node.index, False)
+            yield from self._value(node.count, f"the count of {node.var.name}")
+            self.locals.add(node.var)
+
+    def _collective(self, node: Collective) -> Iterator[str]:
+        for value in node.args:
+            yield from self._value(value, f"what {node.name} combines")
+        yield from self.body(node.body)
+        for var in node.results:
+            if var not in self.locals:
+                yield f"{node.name} does not define {var.name}"
+
+    def _loop(self, node: Loop) -> Iterator[str]:
+        name = node.var.name
+        if node.var in self.indices:
+            yield f"the loop over {name} stands inside of a loop over {name}"
+        yield from self._value(node.var.extent, f"the extent of {name}")
+        if node.parallel.is_thread and self.program.launch_extent(node.parallel) is None:
+            yield f"the loop over {name} is bound to {node.parallel.value}, which no launch has"
+        yield from self._inner(node.body, node.var)
+
+    def _define(self, var: Local, value: Expr) -> Iterator[str]:
+        yield from self._value(value, f"the value of {var.name}")
+        if value.dtype is not var.dtype:
+            yield f"{var.name} has the type {var.dtype}, its value {value.dtype}"
+        self.locals.add(var)
+
+    def _access(self, buffer: Buffer, index: tuple[Expr, ...], flat: bool) -> Iterator[str]:
+        if buffer not in self.buffers:
+            yield f"{buffer.name} is used where it is not made"
+        rank = 1 if flat else len(buffer.shape) - (buffer.stages > 1 and not self.staged)
+        if len(index) != rank:
+            yield f"{buffer.name} has {rank} dimensions, an access {len(index)} indices"
+        for part in index:
+            yield from self._value(part, f"an index of {buffer.name}")
+
+    def _value(self, value: Expr, where: str) -> Iterator[str]:
+        for node in walk(value):
+            match node:
+                case Index() if node not in self.indices:
+                    yield f"{where} names {node.name} outside of its loop"
+                case Local() if node not in self.locals:
+                    yield f"{where} names {node.name} before it is defined"
+                case LaunchIndex() if self.program.launch_extent(node.dimension) is None:
+                    yield f"{where} names {node.dimension.value}, which no launch has"
+                case Arg() | Coordinate():
+                    yield f"{where} holds {node}, a hole of a template"
+                case Load():
+                    yield from self._access(node.buffer, node.args, node.flat)

@@ -1,0 +1,102 @@
+"""What lowering hands over: the loop nest, and what the Kernel facade tells about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from loopnest.kir import Program
+from loopnest.kir.buffers import Buffer
+from loopnest.scalar.dtypes import DType
+from loopnest.scalar.enums import Memory
+from loopnest.scalar.expr import Expr
+
+if TYPE_CHECKING:
+    from loopnest.tensor.math_snapshot import MathSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A tensor as it was scheduled when the kernel was lowered.
+
+    Args:
+        name: of the TensorView.
+        dtype: of its elements.
+        shape: logical extents, ints where static.
+        memory: where it lives.
+        buffer: the name of the buffer that holds it, None where it needs none.
+        compute_at_pos: how many leading leaf axes share loops with its consumers.
+        leaf: the leaf axes as text.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int | Expr, ...]
+    memory: Memory
+    buffer: str | None
+    compute_at_pos: int
+    leaf: str
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Lowered:
+    """The result of lowering one fusion.
+
+    Args:
+        program: the loop nest after the last pass.
+        stages: name of each pass, in order, with a function that prints its result.
+        tensors: every tensor of the fusion, in order of creation.
+        buffers: every buffer of the program, parameters first.
+        math: makes, once, the math as it was then; None for a program made by hand.
+        scalar: makes, once, the variant without wide accesses, which runs where the program's
+            `requires` do not hold; None where the program requires nothing.
+    """
+
+    program: Program
+    stages: tuple[tuple[str, Callable[[], str]], ...]
+    tensors: tuple[TensorInfo, ...]
+    buffers: tuple[Buffer, ...]
+    math: Callable[[], MathSnapshot] | None = None
+    scalar: Callable[[], Lowered] | None = None
+
+    def __reduce__(self) -> tuple[Callable[..., Lowered], tuple[object, ...]]:
+        """Pickle all that it would make, made."""
+        from loopnest.scalar.pickling import STAMP
+
+        return _made, (
+            STAMP,
+            self.program,
+            tuple([(name, text()) for name, text in self.stages]),
+            self.tensors,
+            self.buffers,
+            None if self.math is None else self.math(),
+            None if self.scalar is None else self.scalar(),
+        )
+
+
+T = TypeVar("T")
+
+
+def _made(
+    _: object,
+    program: Program,
+    stages: tuple[tuple[str, str], ...],
+    tensors: tuple[TensorInfo, ...],
+    buffers: tuple[Buffer, ...],
+    math: MathSnapshot | None,
+    scalar: Lowered | None,
+) -> Lowered:
+    """Return what was pickled."""
+    return Lowered(
+        program,
+        tuple([(name, _always(text)) for name, text in stages]),
+        tensors,
+        buffers,
+        None if math is None else _always(math),
+        None if scalar is None else _always(scalar),
+    )
+
+
+def _always(value: T) -> Callable[[], T]:
+    return lambda: value

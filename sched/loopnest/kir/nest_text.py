@@ -1,0 +1,129 @@
+"""The nest text: the loop nest as a user reads it, version 1.
+
+Deterministic: the same program gives the same bytes in any process. One statement takes one line,
+so a line number names a statement (`nest_lines`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import assert_never
+
+from loopnest.kir import (
+    Allocate,
+    Arrive,
+    Barrier,
+    Collective,
+    If,
+    Let,
+    Loop,
+    Param,
+    Program,
+    Shuffle,
+    Stmt,
+    Store,
+)
+from loopnest.kir.buffers import Buffer
+from loopnest.scalar.enums import ParallelType
+from loopnest.scalar.expr import Expr
+from loopnest.scalar.recursion import deep
+
+HEADER = "# loopnest nest 1"
+
+
+@deep
+def print_nest(program: Program) -> str:
+    """Return the nest text of `program`, without a newline at the end."""
+    return "\n".join(_Nest(program).lines)
+
+
+def nest_lines(program: Program) -> dict[Stmt, int]:
+    """Return the line of each statement in `print_nest(program)`, counted from 1."""
+    return _Nest(program).places
+
+
+class _Nest:
+    def __init__(self, program: Program) -> None:
+        self.lines = [HEADER, _signature(program)]
+        self.places: dict[Stmt, int] = {}
+        for param in program.params:
+            if param.kind == "workspace" and param.buffer is not None:
+                self.lines.append(_allocation(param.buffer))
+        self._body(program.body, "")
+
+    def _body(self, body: tuple[Stmt, ...], pad: str) -> None:
+        for node in body:
+            # A statement that stands at two places (both branches of an unswitched loop) keeps
+            # the first.
+            self.places.setdefault(node, len(self.lines) + 1)
+            self._statement(node, pad)
+
+    def _statement(self, node: Stmt, pad: str) -> None:
+        match node:
+            case Store():
+                inner = _list(node.index)
+                flat = ".flat" if node.flat else ""
+                self.lines.append(f"{pad}{node.storage.name}{flat}[{inner}] = {node.value}")
+            case Loop():
+                serial = node.parallel is ParallelType.serial
+                mark = "" if serial else f"  # {node.parallel.value}"
+                self.lines.append(f"{pad}for {node.index} in {node.var.extent}:{mark}")
+                self._nested(node.body, pad)
+            case If():
+                self.lines.append(f"{pad}if {node.condition}:")
+                self._nested(node.body, pad)
+                if node.orelse:
+                    self.lines.append(f"{pad}else:")
+                    self._nested(node.orelse, pad)
+            case Allocate():
+                self.lines.append(pad + _allocation(node.storage))
+            case Let():
+                self.lines.append(f"{pad}let {node.var.name} = {node.value}")
+            case Barrier():
+                self.lines.append(f"{pad}barrier {node.scope}")
+            case Collective():
+                dims = ", ".join([d.value for d in node.dims])
+                names = ", ".join([v.name for v in node.results])
+                self.lines.append(f"{pad}{names} = {node.name}({_list(node.args)}) over {dims}:")
+                self._nested(node.body, pad)
+            case Shuffle():
+                call = f"shuffle_{node.mode}({node.value}, {node.offset})"
+                self.lines.append(f"{pad}let {node.var.name} = {call}")
+            case Arrive():
+                place = f"{node.counter.name}[{_list(node.index)}]"
+                self.lines.append(f"{pad}let {node.var.name} = arrive({place}, {node.count})")
+            case _:
+                assert_never(node)
+
+    def _nested(self, body: tuple[Stmt, ...], pad: str) -> None:
+        if body:
+            self._body(body, pad + "  ")
+        else:
+            self.lines.append(f"{pad}  pass")
+
+
+def _list(items: Iterable[Expr]) -> str:
+    return ", ".join([str(item) for item in items])
+
+
+def _allocation(buffer: Buffer) -> str:
+    alias = f" = {buffer.alias_of}" if buffer.alias_of else ""
+    shape = _list(buffer.shape)
+    swizzle = f" xor{buffer.swizzle}" if buffer.swizzle else ""
+    return f"{buffer.name}: {buffer.dtype.name}[{shape}] {buffer.memory.value}{swizzle}{alias}"
+
+
+def _signature(program: Program) -> str:
+    taken = [_param(p) for p in program.params if p.kind in ("input", "scalar")]
+    given = []
+    for output in program.outputs:
+        place = f" in {output.inplace}" if output.inplace else ""
+        shape = _list(output.shape)
+        given.append(f"{output.name}: {output.buffer.dtype.name}[{shape}]{place}")
+    return f"kernel {program.name}({', '.join(taken)}) -> ({', '.join(given)})"
+
+
+def _param(param: Param) -> str:
+    if param.buffer is None:
+        return f"{param.name}: {param.dtype.name}"
+    return f"{param.name}: {param.dtype.name}[{_list(param.shape)}]"

@@ -1,0 +1,440 @@
+"""The loop nest: statements that printers, the interpreter and the checkers read.
+
+Semantics
+=========
+
+A `Program` runs once for every thread of a launch: the product of its launch dimensions
+(`Program.launch`: grid and block extents; a dimension that is not named has extent 1). Each thread
+executes the body from top to bottom; threads are unordered but for barriers.
+
+- `Loop` over [0, extent). A serial, unroll, vectorize, unswitch or cpu_parallel loop runs its body
+  for each index in ascending order (vectorize and cpu_parallel promise that the order does not
+  matter). A loop bound to a launch dimension runs its body at most once: in the threads whose
+  number along the dimension is < extent, with the index equal to that number.
+- `If` evaluates its condition (no effects) and runs one branch.
+- `Allocate` makes a buffer of LOCAL (one a thread) or SHARED (one a block) memory for the rest of
+  the enclosing body. Its elements are undefined until stored; loading an undefined element is a
+  fault.
+- `Store` evaluates the index and the value, converts the value to the buffer's type (floats round
+  to nearest even), then writes one element. Within one statement all loads precede the write.
+- `Let` names a value; the name is defined for the rest of the enclosing body.
+
+Threads of a block are numbered x + X * (y + Y * z), with the launch extents X and Y; 32 neighbours
+from a multiple of 32 on are a warp (the last one of a block may be partial). Four statements
+concern several threads. Each must be reached by all threads of its scope or by none, in the same
+iterations of the same loops; anything else is a fault (a divergent barrier).
+
+- `Barrier(scope)` orders all earlier accesses of the threads in its scope before all later ones.
+- `Shuffle` gives each thread of a warp the value that another thread of that warp has. Where that
+  other thread does not exist the result is undefined; it may be named, but not decide anything.
+- `Arrive` counts blocks. It orders as a barrier of the block does; the block that makes the count
+  full sees all that the others wrote before they arrived, gets True, and sets the counter to 0.
+  It may be one block at this counter and another one at that.
+- `Collective` runs its body, in place, and declares what comes of it: after it, `results` hold, in
+  every thread, the combination of `args` over all threads of the block that differ from it in
+  `dims` only. Names that the body defines stay defined. Readers may believe the declaration only
+  if they have checked it.
+
+Two accesses to one element of SHARED or GLOBAL memory by different threads, one of them a store,
+race unless a barrier (or an arrival) orders them. Stores of one equal value race too.
+
+Indices are mathematical integers here; their width is chosen by the runtime. Division is floor
+division. Expressions follow `loopnest.scalar.expr`: a load under a false `where` or behind a false
+`and` is not performed.
+
+Every node is compared by identity, carries the place in the user's code that it came from
+(`origin`), and is never modified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeVar
+
+from loopnest.kir.buffers import Buffer
+from loopnest.scalar.dtypes import DType
+from loopnest.scalar.enums import ParallelType
+from loopnest.scalar.expr import Const, Expr, Index, Local
+from loopnest.scalar.origin import Origin
+
+WHOLE_ELEMENTS = frozenset({"init", "merge", "finish"})
+"""Roles of stores that concern a logical element, not a single point that a reduction folds."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Loop:
+    """``for index in extent: body``.
+
+    Args:
+        var: the index; its `extent` is the loop's.
+        parallel: how it runs.
+        axis: the leaf axis of the tensor that gave it its shape, as ``T3.i0``.
+        body: statements.
+    """
+
+    var: Index
+    parallel: ParallelType
+    axis: str
+    body: tuple[Stmt, ...]
+    origin: Origin | None = None
+
+    @property
+    def index(self) -> str:
+        """The name of the index: ``i0``, numbered in order of appearance."""
+        return self.var.name
+
+    @property
+    def extent(self) -> int | Expr:
+        """The number of iterations: an int where static."""
+        size = self.var.extent
+        return int(size.value) if isinstance(size, Const) else size
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class If:
+    """``if condition: body else: orelse``; `reason` says why the test is needed."""
+
+    condition: Expr
+    body: tuple[Stmt, ...]
+    orelse: tuple[Stmt, ...] = ()
+    reason: str = ""
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Allocate:
+    """Make `storage` for the rest of the enclosing body."""
+
+    storage: Buffer
+    origin: Origin | None = None
+
+    @property
+    def buffer(self) -> str:
+        """The name of the buffer."""
+        return self.storage.name
+
+    @property
+    def tensor(self) -> str:
+        """The name of the tensor that it holds."""
+        return self.storage.tensor
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Store:
+    """``storage[index] = value``.
+
+    Args:
+        storage: the buffer written.
+        index: one index a dimension, or one offset in elements where `flat`.
+        value: converted to the buffer's type.
+        tensor: the name of the tensor that is computed.
+        role: "define" (a pointwise value), "init" (the identity of a reduction), "update" (one
+            step of a reduction), "merge" (a step that takes in a partial result), "finish" (a
+            reduction's result, rounded once), "fill" (a constant where the element lies outside of
+            the tensor) or "partial" (a partial result that is handed on).
+        coordinate: the element that this claims to compute: of the tensor's root domain; of its
+            logical domain where the tensor is factored and the role one of `WHOLE_ELEMENTS`.
+    """
+
+    storage: Buffer
+    index: tuple[Expr, ...]
+    value: Expr
+    tensor: str
+    role: str = "define"
+    flat: bool = False
+    coordinate: tuple[Expr, ...] = ()
+    origin: Origin | None = None
+
+    @property
+    def buffer(self) -> str:
+        """The name of the buffer written."""
+        return self.storage.name
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Let:
+    """``var = value``: a scalar temporary."""
+
+    var: Local
+    value: Expr
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Barrier:
+    """Order the accesses of all threads in `scope`: "warp", "block" or "grid"."""
+
+    scope: str
+    reason: str = ""
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Shuffle:
+    """``var = value in lane``: the value that another thread of the warp has.
+
+    Args:
+        var: the result.
+        value: what this thread offers.
+        mode: "xor" (lane number ^ offset), "down" (lane number + offset) or "lane" (offset itself).
+        offset: in lanes; the same in all threads of the warp.
+    """
+
+    var: Local
+    value: Expr
+    mode: str
+    offset: Expr
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Arrive:
+    """``var = whether this block is the last of count blocks``, by ``counter[index]``.
+
+    Args:
+        var: a bool, the same in all threads of the block.
+        counter: GLOBAL int32 workspace, 0 before the launch and after it.
+        index: one index a dimension.
+        count: how many blocks arrive at this counter.
+    """
+
+    var: Local
+    counter: Buffer
+    index: tuple[Expr, ...]
+    count: Expr
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Collective:
+    """Statements by which threads combine values, with a declaration of what they compute.
+
+    Args:
+        name: of the reducer: "sum", "max", "welford"…
+        results: one a component of the reducer; defined by the body, equal in all threads that
+            differ in `dims` only.
+        args: what each thread contributes, one a component.
+        dims: the launch dimensions of the block that are reduced over.
+        identity: of the reducer, one a component.
+        combine: the reducer: templates of the components of two partial results in one, in the
+            `Arg`s of `expr.two_sides`.
+        body: the statements; they store to no buffer but those that they make.
+    """
+
+    name: str
+    results: tuple[Local, ...]
+    args: tuple[Expr, ...]
+    dims: tuple[ParallelType, ...]
+    identity: tuple[Expr, ...]
+    combine: tuple[Expr, ...]
+    body: tuple[Stmt, ...]
+    origin: Origin | None = None
+
+
+Stmt: TypeAlias = "Loop | If | Allocate | Store | Let | Barrier | Shuffle | Arrive | Collective"
+S = TypeVar("S", bound="Stmt")
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Param:
+    """A parameter of the kernel.
+
+    Args:
+        name: the identifier in the nest.
+        kind: "input", "output", "scalar", "size" or "workspace".
+        dtype: of the elements, of the scalar, or `index` for a size.
+        buffer: the array, for inputs, outputs and workspace.
+        shape: the logical shape of the array (its buffer has one dimension where this is `()`).
+    """
+
+    name: str
+    kind: str
+    dtype: DType
+    buffer: Buffer | None = None
+    shape: tuple[Expr, ...] = ()
+
+    @property
+    def c_type(self) -> str:
+        """The type in the C signature."""
+        names = {
+            "bool": "bool", "int32": "int32_t", "int64": "int64_t", "float16": "half_t",
+            "bfloat16": "bfloat16_t", "float32": "float", "float64": "double", "index": "int64_t",
+        }  # fmt: skip
+        base = names[self.dtype.name]
+        if self.buffer is None:
+            return base
+        return f"const {base}*" if self.kind == "input" else f"{base}*"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Output:
+    """A result: its name, the buffer that holds it, its logical shape.
+
+    `inplace` names the input whose memory it takes, else "".
+    """
+
+    name: str
+    buffer: Buffer
+    shape: tuple[Expr, ...]
+    inplace: str = ""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Program:
+    """A whole kernel.
+
+    Args:
+        name: an identifier.
+        params: inputs, outputs, scalars, sizes in order of first appearance, workspace. An output
+            in the memory of an input is no parameter; the input's buffer is then written.
+        body: statements.
+        launch: extent of each launch dimension in use, in the order x, y, z of grid, then block.
+        outputs: the results, in order.
+        conditions: assumptions, as text and as a boolean expression over sizes.
+        requires: what this variant needs beside them, in the same form: that vectors divide sizes.
+            Where one fails, or an array is not aligned for its vectors, the scalar variant runs.
+        about: what messages say of tensors that not every target has a place for, by name: their
+            math and their axes.
+    """
+
+    name: str
+    params: tuple[Param, ...]
+    body: tuple[Stmt, ...]
+    launch: tuple[tuple[ParallelType, Expr], ...] = ()
+    outputs: tuple[Output, ...] = ()
+    conditions: tuple[tuple[str, Expr], ...] = ()
+    requires: tuple[tuple[str, Expr], ...] = ()
+    about: tuple[tuple[str, str], ...] = ()
+
+    def __copy__(self) -> Program:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Program:
+        return self
+
+    def launch_extent(self, dimension: ParallelType) -> Expr | None:
+        """Return the launch extent of `dimension`, None where it is not used (1)."""
+        return next((size for d, size in self.launch if d is dimension), None)
+
+    def with_body(self, body: tuple[Stmt, ...]) -> Program:
+        """Return this program with other statements; itself where they are the same."""
+        if body is self.body:
+            return self
+        return replace(self, body=body)
+
+    @property
+    def assumed(self) -> tuple[tuple[str, Expr], ...]:
+        """What holds wherever this variant runs: the conditions, and what it requires."""
+        return (*self.conditions, *self.requires)
+
+    @property
+    def is_cooperative(self) -> bool:
+        """Whether blocks wait for each other, so that all must be resident at once."""
+        return any(isinstance(n, Barrier) and n.scope == "grid" for n, _ in walk(self.body))
+
+
+def bodies(node: Stmt) -> tuple[tuple[Stmt, ...], ...]:
+    """Return the nested bodies of a statement."""
+    match node:
+        case Loop():
+            return (node.body,)
+        case If():
+            return (node.body, node.orelse)
+        case Collective():
+            return (node.body,)
+    return ()
+
+
+def is_sync(node: Stmt) -> bool:
+    """Whether `node` itself is reached by all threads of a warp, a block or the grid together."""
+    return isinstance(node, (Barrier, Shuffle, Arrive))
+
+
+def holds_sync(body: tuple[Stmt, ...]) -> bool:
+    """Whether a statement in `body`, at any depth, concerns several threads."""
+    return any(is_sync(node) for node, _ in walk(body))
+
+
+def walk(
+    body: tuple[Stmt, ...], ancestors: tuple[Stmt, ...] = ()
+) -> Iterator[tuple[Stmt, tuple[Stmt, ...]]]:
+    """Yield (statement, ancestors), pre-order, ancestors outermost first."""
+    for node in body:
+        yield node, ancestors
+        for inner in bodies(node):
+            yield from walk(inner, (*ancestors, node))
+
+
+def expressions(node: Stmt) -> tuple[Expr, ...]:
+    """Return the expressions that a statement itself evaluates; a Collective's are in its body."""
+    match node:
+        case If():
+            return (node.condition,)
+        case Store():
+            return (*node.index, node.value)
+        case Let():
+            return (node.value,)
+        case Shuffle():
+            return (node.value, node.offset)
+        case Arrive():
+            return (*node.index, node.count)
+    return ()
+
+
+def map_expressions(node: S, rule: Callable[[Expr], Expr]) -> S:
+    """Return `node` with `rule` applied to each expression that it evaluates, not in its bodies."""
+    match node:
+        case If():
+            return replace(node, condition=rule(node.condition))
+        case Store():
+            index, coordinate = _all(rule, node.index), _all(rule, node.coordinate)
+            return replace(node, index=index, value=rule(node.value), coordinate=coordinate)
+        case Let():
+            return replace(node, value=rule(node.value))
+        case Shuffle():
+            return replace(node, value=rule(node.value), offset=rule(node.offset))
+        case Arrive():
+            return replace(node, index=_all(rule, node.index), count=rule(node.count))
+        case Collective():
+            return replace(node, args=_all(rule, node.args))
+    return node
+
+
+def _all(rule: Callable[[Expr], Expr], items: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    return tuple([rule(item) for item in items])
+
+
+def with_bodies(node: Stmt, inner: tuple[tuple[Stmt, ...], ...]) -> Stmt:
+    """Return `node` with other nested bodies; itself where they are the same."""
+    if all(a is b for a, b in zip(bodies(node), inner, strict=True)):
+        return node
+    match node:
+        case Loop():
+            return Loop(node.var, node.parallel, node.axis, inner[0], node.origin)
+        case If():
+            return If(node.condition, inner[0], inner[1], node.reason, node.origin)
+        case Collective():
+            return replace(node, body=inner[0])
+    return node
+
+
+def map_body(
+    body: tuple[Stmt, ...], rule: Callable[[Stmt], Stmt | tuple[Stmt, ...] | None]
+) -> tuple[Stmt, ...]:
+    """Return `body` rewritten bottom-up: `rule` gets each statement with its bodies rewritten.
+
+    `rule` returns the statement itself, another, several, or None to drop it. The same object
+    comes back where nothing changed.
+    """
+    result: list[Stmt] = []
+    changed = False
+    for node in body:
+        inner = tuple([map_body(b, rule) for b in bodies(node)])
+        new = rule(with_bodies(node, inner) if inner else node)
+        changed = changed or new is not node
+        if isinstance(new, tuple):
+            result.extend(new)
+        elif new is not None:
+            result.append(new)
+    return tuple(result) if changed else body

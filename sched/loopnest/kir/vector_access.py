@@ -1,0 +1,272 @@
+"""Which accesses of a vectorized loop are wide: one access for all its lanes, in large pieces.
+
+A loop of this kind, with a static extent and nothing in it but definitions, stores and scalars of
+its own, runs in three steps: wide loads, the lanes one after the other on registers, wide stores::
+
+    for v in 4:  # vectorize             x4 = x[i * 4:i * 4 + 4]
+      y[i * 4 + v] = exp(x[i * 4 + v])   for v in 4: y4[v] = exp(x4[v])
+                                         y[i * 4:i * 4 + 4] = y4
+
+An access to GLOBAL or SHARED memory takes part where neighbouring lanes touch neighbouring elements
+and where the first one's offset is proved to be a multiple of the piece, from the sizes that
+`Program.conditions` and `Program.requires` divide. It is then aligned if its buffer is: the arena
+sees to that for SHARED memory, the launch checks it for GLOBAL (`alignments`). Loads that a
+condition guards stay single, and so does what the three steps would put out of order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from loopnest.kir import Allocate, Let, Loop, Program, Stmt, Store, expressions, walk
+from loopnest.kir.buffers import Buffer
+from loopnest.kir.shared_memory import swizzled
+from loopnest.scalar import dtypes
+from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.expr import (
+    ONE,
+    ZERO,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Op,
+    free_indices,
+    integer,
+    loads,
+    rebuild,
+    substitute,
+    terms_of,
+)
+from loopnest.scalar.facts import Facts
+from loopnest.scalar.simplify import Simplifier
+
+PIECES = (16, 8, 4)
+"""Bytes of one access, the widest first."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class WideAccess:
+    """One wide access.
+
+    Args:
+        loop: the vectorized loop.
+        statement: the statement in it that loads or stores.
+        buffer: in GLOBAL or SHARED memory.
+        is_store: whether it writes; else it is `load`.
+        lanes: elements, one an iteration.
+        piece_bytes: bytes of each access: 16, 8 or 4; what lanes take is a multiple of it.
+        index: of the first lane's element.
+        flat: whether `index` is one offset.
+        load: the expression that it stands for, None for a store.
+    """
+
+    loop: Loop
+    statement: Stmt
+    buffer: Buffer
+    is_store: bool
+    lanes: int
+    piece_bytes: int
+    index: tuple[Expr, ...]
+    flat: bool
+    load: Load | None = None
+
+    @property
+    def piece_lanes(self) -> int:
+        """Elements of each access."""
+        return self.piece_bytes // self.buffer.dtype.size
+
+
+def wide_accesses(program: Program) -> tuple[WideAccess, ...]:
+    """Return the wide accesses of `program`, in the order of its statements."""
+    loops = [n for n, _ in walk(program.body) if isinstance(n, Loop) and is_vector(n)]
+    finder = VectorFinder(program) if loops else None
+    return tuple([a for loop in loops if finder is not None for a in finder.of_loop(loop)])
+
+
+def alignments(accesses: Iterable[WideAccess]) -> dict[Buffer, int]:
+    """Return what the address of each GLOBAL buffer must be a multiple of, in bytes."""
+    found: dict[Buffer, int] = {}
+    for access in accesses:
+        if access.buffer.memory is Memory.GLOBAL:
+            found[access.buffer] = max(access.piece_bytes, found.get(access.buffer, 1))
+    return found
+
+
+class VectorFinder:
+    """Finds the wide accesses of the loops of one program."""
+
+    def __init__(self, program: Program) -> None:
+        self.algebra = Simplifier(_facts(program))
+        self.algebra.launch = dict(program.launch)
+        self.values: dict[Expr, Expr] = {
+            n.var: n.value
+            for n, _ in walk(program.body)
+            if isinstance(n, Let) and n.var.dtype is dtypes.index
+        }
+
+    def of_loop(self, loop: Loop) -> tuple[WideAccess, ...]:
+        """Return the wide accesses of `loop`: none where it is no vectorized one."""
+        if not is_vector(loop):
+            return ()
+        found: dict[object, WideAccess] = {}
+        for node in loop.body:
+            for access in self._of_statement(loop, node):
+                found.setdefault(node if access.load is None else access.load, access)
+        return tuple([a for a in found.values() if _keeps_order(a, tuple(found.values()))])
+
+    def _of_statement(self, loop: Loop, node: Stmt) -> Iterator[WideAccess]:
+        if isinstance(node, (Store, Let)):
+            for load in _certain_loads(node.value):
+                piece = self._piece(loop, load.buffer, load.args, load.flat)
+                if piece:
+                    yield self._access(loop, node, load, piece)
+        if isinstance(node, Store):
+            piece = self._piece(loop, node.storage, node.index, node.flat)
+            if piece:
+                yield self._access(loop, node, node, piece)
+
+    def _access(self, loop: Loop, node: Stmt, place: Load | Store, piece: int) -> WideAccess:
+        assert isinstance(loop.extent, int)
+        if isinstance(place, Load):
+            buffer, index, load = place.buffer, place.args, place
+        else:
+            buffer, index, load = place.storage, place.index, None
+        first = first_lane(loop, index)
+        store = load is None
+        return WideAccess(loop, node, buffer, store, loop.extent, piece, first, place.flat, load)
+
+    def _piece(self, loop: Loop, buffer: Buffer, index: tuple[Expr, ...], flat: bool) -> int:
+        """Return the bytes of the widest pieces of an access; 0 where it is single."""
+        if buffer.memory is Memory.LOCAL:
+            return 0
+        assert isinstance(loop.extent, int)
+        return self.piece(buffer, index, flat, loop.var, loop.extent)
+
+    def piece(
+        self, buffer: Buffer, index: tuple[Expr, ...], flat: bool, lane: Index, lanes: int
+    ) -> int:
+        """Return the bytes of the widest pieces in which `lanes` elements can be accessed.
+
+        0 where they do not follow each other, or are not known to be aligned.
+        """
+        start = self._start(buffer, index, flat, lane, lanes)
+        if start is None:
+            return 0
+        for piece in PIECES:
+            count = piece // buffer.dtype.size
+            fits = count > 1 and lanes % count == 0
+            if fits and self.algebra.divides(integer(count), start):
+                return piece
+        return 0
+
+    def _start(
+        self, buffer: Buffer, index: tuple[Expr, ...], flat: bool, lane: Index, lanes: int
+    ) -> Expr | None:
+        """Return the offset of the first lane's element, give or take multiples of `lanes`.
+
+        None where the lanes do not follow each other.
+        """
+        index = tuple([self._plain(i) for i in index])
+        if flat:
+            return None if buffer.swizzle else self._before_lane(index[0], lane)
+        if buffer.swizzle is None or not self._moves_whole(buffer.swizzle, index, lane, lanes):
+            index = swizzled(buffer, index)
+        total: Expr = ZERO
+        for place, stride in zip(index, buffer.strides, strict=True):
+            if place is not ZERO:
+                term = place if stride is ONE else Op("mul", (place, stride), dtypes.index)
+                total = term if total is ZERO else Op("add", (total, term), dtypes.index)
+        return self._before_lane(total, lane)
+
+    def _plain(self, index: Expr) -> Expr:
+        """Return an index without names."""
+        plain = substitute(index, self.values) if self.values else index
+        return index if plain is index else self.algebra.simplify(self._plain(plain))
+
+    def _moves_whole(
+        self, swizzle: tuple[int, int], index: tuple[Expr, ...], lane: Index, lanes: int
+    ) -> bool:
+        """Whether XOR moves all lanes together: both operands are multiples, but for the lane."""
+        a, b = swizzle
+        moved = self._before_lane(index[b], lane)
+        if moved is None or lane in free_indices(index[a]):
+            return False
+        return all(self.algebra.divides(integer(lanes), i) for i in (index[a], moved))
+
+    def _before_lane(self, offset: Expr, lane: Index) -> Expr | None:
+        """Return r where offset = r + lane, r free of `lane`; else None."""
+        rest = Op("sub", (offset, lane), dtypes.index)
+        atoms = {atom for term in self.algebra.poly(rest) for atom in term}
+        return None if any(lane in free_indices(atom) for atom in atoms) else rest
+
+
+def first_lane(loop: Loop, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """Return `index` where the index of `loop` is 0."""
+    return tuple([_at_zero(place, loop.var) for place in index])
+
+
+def _at_zero(node: Expr, lane: Index) -> Expr:
+    if node is lane:
+        return ZERO
+    args = tuple([_at_zero(a, lane) for a in node.args])
+    if isinstance(node, Op) and node.op in ("add", "mul") and ZERO in args:
+        return ZERO if node.op == "mul" else args[1] if args[0] is ZERO else args[0]
+    return rebuild(node, args)
+
+
+def is_vector(loop: Loop) -> bool:
+    """Whether a loop is vectorized, of 2, 4, 8… iterations, and holds simple statements only."""
+    count = loop.extent
+    if loop.parallel is not ParallelType.vectorize or not isinstance(count, int):
+        return False
+    simple = all(isinstance(n, (Store, Let)) or _is_private(n) for n in loop.body)
+    return count > 1 and count & (count - 1) == 0 and simple
+
+
+def _is_private(node: Stmt) -> bool:
+    return isinstance(node, Allocate) and node.storage.memory is Memory.LOCAL
+
+
+def _certain_loads(value: Expr) -> Iterator[Load]:
+    """Yield the loads that `value` always performs, each once."""
+    seen: set[Expr] = set()
+    stack = [value]
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, Load):
+            yield node
+        guarded = isinstance(node, Op) and node.op in ("where", "and", "or")
+        stack.extend(reversed(node.args[:1] if guarded else node.args))
+
+
+def _keeps_order(access: WideAccess, candidates: tuple[WideAccess, ...]) -> bool:
+    """Whether `access` may go before (a load) or behind (a store) all else that its loop does."""
+    body = access.loop.body
+    buffer = access.buffer
+    stores = [k for k, n in enumerate(body) if isinstance(n, Store) and n.storage is buffer]
+    if not access.is_store:
+        uses = [
+            k for k, n in enumerate(body) if any(access.load in loads(e) for e in expressions(n))
+        ]
+        return not stores or uses[-1] <= stores[0]
+    others = [k for k, n in enumerate(body) for e in expressions(n)
+              if any(load.buffer is buffer for load in loads(e))]  # fmt: skip
+    wide = {a.statement for a in candidates if a.is_store}
+    after = max(others, default=-1) > body.index(access.statement)
+    return not after and all(body[k] in wide for k in stores)
+
+
+def _facts(program: Program) -> Facts:
+    """Return what the sizes are known to be multiples of."""
+    divisible: dict[Expr, list[Expr]] = {}
+    for _, condition in (*program.conditions, *program.requires):
+        for term in terms_of(condition):
+            match term:
+                case Op(op="eq", args=(Op(op="mod", args=(value, by)), Const(value=0))):
+                    divisible.setdefault(value, []).append(by)
+    return Facts(_divisible=divisible)

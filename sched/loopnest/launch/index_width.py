@@ -1,0 +1,203 @@
+"""How large the numbers of a launch are: the width that its indices need, and what its tests say.
+
+Interval arithmetic over every index expression of a program, at given sizes. It is rigorous: an
+intermediate sum or product that does not fit is found, too, as in the last, padded iteration of a
+split loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from loopnest import kir
+from loopnest.kir.buffers import Buffer
+from loopnest.scalar.arguments import size_value
+from loopnest.scalar.expr import Const, Expr, Index, LaunchIndex, Local, Op, Symbol, walk
+
+Interval: TypeAlias = tuple[int, int]
+
+INT32 = (1 << 31) - 1
+INT64 = (1 << 63) - 1
+
+
+class IndexWidth:
+    """The index expressions of a program, operands first, ready to be bounded at any sizes."""
+
+    def __init__(self, program: kir.Program) -> None:
+        self.program = program
+        nodes = [node for node, _ in kir.walk(program.body)]
+        self.lets = {n.var: n.value for n in nodes if isinstance(n, kir.Let)}
+        self.buffers = _buffers(program, nodes)
+        self.tests = _vector_tests(program)
+        self.factors = _factors(program, nodes)
+        roots = [e for node in nodes for e in _index_roots(node)]
+        roots += [size for _, size in program.launch]
+        roots += [e for b in self.buffers for e in (b.size, *b.strides)]
+        self.order: dict[Expr, None] = {}
+        for root in roots:
+            self._add(root)
+
+    def _add(self, root: Expr) -> None:
+        if root in self.order:
+            return
+        for node in walk(root):
+            if isinstance(node, Index):
+                self._add(node.extent)
+            elif isinstance(node, LaunchIndex):
+                self._add_launch_extent(node)
+            elif isinstance(node, Local) and node in self.lets and node.dtype.kind == "x":
+                self._add(self.lets[node])
+            if node.dtype.kind == "x":
+                self.order.setdefault(node)
+
+    def _add_launch_extent(self, node: LaunchIndex) -> None:
+        extent = self.program.launch_extent(node.dimension)
+        if extent is not None:
+            self._add(extent)
+
+    def intervals(self, sizes: Mapping[str, int]) -> dict[Expr, Interval]:
+        """Return the least and the largest value of each index expression."""
+        found: dict[Expr, Interval] = {}
+        for node in self.order:
+            found[node] = self._interval(node, sizes, found)
+        return found
+
+    def _interval(
+        self, node: Expr, sizes: Mapping[str, int], found: Mapping[Expr, Interval]
+    ) -> Interval:
+        match node:
+            case Const():
+                return int(node.value), int(node.value)
+            case Symbol():
+                return sizes[node.name], sizes[node.name]
+            case Index():
+                return 0, max(found[node.extent][1] - 1, 0)
+            case LaunchIndex():
+                extent = self.program.launch_extent(node.dimension)
+                return 0, max(found[extent][1] - 1, 0) if extent is not None else 0
+            case Local() if node in self.lets:
+                return found[self.lets[node]]
+            case Op() if node.op in _RULES:
+                return _RULES[node.op](*[found[a] for a in node.args if a in found])
+        return _whole(node)
+
+    def fits(self, sizes: Mapping[str, int], largest: int) -> bool:
+        """Whether every index, size and intermediate value lies within +-`largest`."""
+        found = self.intervals(sizes)
+        if not all(-largest <= low and high <= largest for low, high in found.values()):
+            return False
+        # ceildiv(a, b) is computed as (a + b - 1) / b.
+        rounded_up = [n for n in found if isinstance(n, Op) and n.op == "ceildiv"]
+        return all(sum(found[a][1] for a in n.args) <= largest for n in rounded_up)
+
+    def static_bits(self, more: Sequence[Expr] = ()) -> int | None:
+        """Return the width that static sizes alone need, 32 or 64; None beyond 64 bits.
+
+        Each size symbol counts as 1.
+
+        Args:
+            more: sizes of what a target makes beside the buffers.
+        """
+        ones = {p.name: 1 for p in self.program.params if p.kind == "size"}
+        if self.fits(ones, INT32) and all(size_value(size, ones) <= INT32 for size in more):
+            return 32
+        return 64 if self.fits(ones, INT64) else None
+
+    def takes_vectors(self, sizes: Mapping[str, int]) -> bool:
+        """Whether there are vectorized loops, and every test in one holds for all its lanes."""
+        if self.tests is None:
+            return False
+        found = self.intervals(sizes)
+        return all(_holds(test, found) for test in self.tests)
+
+
+def _factors(program: kir.Program, nodes: list[kir.Stmt]) -> tuple[str, ...]:
+    """Return the size symbols that axes are split by.
+
+    A loop of no axis folds what threads left: their number divides its extent.
+    """
+    loops = [n for n in nodes if isinstance(n, kir.Loop) and "." in n.axis]
+    extents = [*[size for _, size in program.launch], *[loop.var.extent for loop in loops]]
+    quotients = [n for e in extents for n in walk(e) if isinstance(n, Op) and n.op == "ceildiv"]
+    named = [n.args[1] for n in quotients]
+    return tuple(dict.fromkeys([n.name for n in named if isinstance(n, Symbol)]))
+
+
+def _buffers(program: kir.Program, nodes: list[kir.Stmt]) -> list[Buffer]:
+    params = [p.buffer for p in program.params if p.buffer is not None]
+    return [*params, *[n.storage for n in nodes if isinstance(n, kir.Allocate)]]
+
+
+def _index_roots(node: kir.Stmt) -> list[Expr]:
+    if isinstance(node, kir.Loop):
+        return [node.var]
+    return [n for e in kir.expressions(node) for n in walk(e) if n.dtype.kind == "x"]
+
+
+def _vector_tests(program: kir.Program) -> list[Expr] | None:
+    """Return the tests inside vectorized loops; None where there is no such loop."""
+    tests: list[Expr] = []
+    found = False
+    for node, ancestors in kir.walk(program.body):
+        loops = [n for n in (*ancestors, node) if isinstance(n, kir.Loop)]
+        vectors = [n for n in loops if n.parallel.value == "vectorize"]
+        found = found or bool(vectors)
+        if vectors and isinstance(node, kir.If):
+            tests.append(node.condition)
+    return tests if found else None
+
+
+def _holds(test: Expr, found: Mapping[Expr, Interval]) -> bool:
+    if isinstance(test, Op) and test.op == "and":
+        return all(_holds(a, found) for a in test.args)
+    if isinstance(test, Op) and test.op in ("lt", "le") and all(a in found for a in test.args):
+        (_, left), (right, _) = (found[a] for a in test.args)
+        return left < right or (test.op == "le" and left == right)
+    return isinstance(test, Const) and bool(test.value)
+
+
+def _whole(node: Expr) -> Interval:
+    """Bound an index that is read from memory or chosen by a condition."""
+    narrow = isinstance(node, Op) and any(a.dtype.size < 8 for a in node.args)
+    return (-INT32, INT32) if narrow else (-INT64, INT64)
+
+
+def _product(a: Interval, b: Interval) -> Interval:
+    ends = [x * y for x in a for y in b]
+    return min(ends), max(ends)
+
+
+def _floordiv(a: Interval, b: Interval) -> Interval:
+    if b[0] <= 0:  # a division by an extent 0 stands in a loop that does not run
+        return min(a[0], 0), max(a[1], 0)
+    ends = [x // y for x in a for y in b]
+    return min(ends), max(ends)
+
+
+def _ceildiv(a: Interval, b: Interval) -> Interval:
+    low, high = _floordiv((-a[1], -a[0]), b)
+    return -high, -low
+
+
+def _bitwise(a: Interval, b: Interval) -> Interval:
+    bits = max(abs(end) for end in (*a, *b)).bit_length()
+    return (-(1 << bits) if min(a[0], b[0]) < 0 else 0), (1 << bits) - 1
+
+
+_RULES: Mapping[str, Callable[..., Interval]] = {
+    "add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
+    "sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
+    "neg": lambda a: (-a[1], -a[0]),
+    "mul": _product,
+    "floordiv": _floordiv,
+    "ceildiv": _ceildiv,
+    "mod": lambda a, b: (0, max(b[1] - 1, 0)),
+    "min": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
+    "max": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
+    "where": lambda a, b: (min(a[0], b[0]), max(a[1], b[1])),
+    "bitand": _bitwise,
+    "bitor": _bitwise,
+    "bitxor": _bitwise,
+}
+"""By operation: the interval of its result; of "where" it gets the two index operands alone."""

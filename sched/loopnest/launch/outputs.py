@@ -1,0 +1,183 @@
+"""The outputs of a launch: the caller's arrays, checked, or new ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from loopnest import kir
+from loopnest.errors import LaunchError
+from loopnest.launch.launch_plan import LaunchPlan
+from loopnest.launch.target_interface import Array
+
+SMALL_BYTES = 4096
+PAGE = 4096
+PLACE = PAGE // 2
+"""Where in a page of memory a large result begins: at a cache line, and far from where NumPy's own
+large arrays begin (16 bytes into one). A store holds up the loads behind it whose addresses agree
+with its own in the low 12 bits, which the next elements of an input would do."""
+
+
+class Outputs:
+    """Makes the outputs of one program's launches."""
+
+    def __init__(self, program: kir.Program, subject: str) -> None:
+        self.outputs = program.outputs
+        self.subject = subject
+        self.dtypes = [output.buffer.dtype.numpy for output in program.outputs]
+        inputs = [p.name for p in program.params if p.kind == "input"]
+        self.inputs = inputs
+        self.sources = [inputs.index(o.inplace) if o.inplace else None for o in program.outputs]
+        self.own_places = [i for i, source in enumerate(self.sources) if source is None]
+        self.overwritten = {o.inplace: o.name for o in program.outputs if o.inplace}
+
+    def own(self, results: Sequence[Array]) -> list[Array]:
+        """Return the results that are parameters of their own: those not in place."""
+        return [results[i] for i in self.own_places]
+
+    def refuse_copy(
+        self, name: str, found: str, hint: str = "pass a C-contiguous NumPy array"
+    ) -> None:
+        """Refuse an input that must be copied before it is passed, where an output overwrites it.
+
+        Raises:
+            LaunchError: it is overwritten, so a copy would not do.
+        """
+        if name in self.overwritten:
+            raise self._error(
+                f"{name} is {found}, but output {self.overwritten[name]} overwrites it", hint
+            )
+
+    def give_back(self, results: list[Array], arrays: Sequence[Array]) -> None:
+        """Put the caller's own objects in the places of results in place."""
+        for number, source in enumerate(self.sources):
+            if source is not None:
+                results[number] = arrays[source]
+
+    def take(self, out: object, inputs: Sequence[Array], plan: LaunchPlan) -> list[Array]:
+        """Return one array a output: of `out`, of the inputs in place, or new.
+
+        Raises:
+            LaunchError: `out` or an input in place does not fit.
+        """
+        if out is None and not self.overwritten:
+            return list(map(self.empty, plan.outputs, self.dtypes))
+        given = self.given(out)
+        results = [self._result(number, array, inputs, plan) for number, array in enumerate(given)]
+        self.check_apart(results, inputs, given)
+        return results
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Return a new array of undefined elements; a large one begins at a cache line.
+
+        Raises:
+            LaunchError: there is not enough memory.
+        """
+        size = math.prod(shape) * dtype.itemsize
+        if size < SMALL_BYTES:
+            return np.empty(shape, dtype)
+        try:
+            raw = np.empty(size + PAGE, np.uint8)
+        except (MemoryError, ValueError):
+            found = f"an array of {size} bytes does not fit into memory"
+            raise self._error(found, "pass smaller arrays") from None
+        start = (PLACE - raw.ctypes.data) % PAGE
+        aligned: Array = raw[start : start + size].view(dtype).reshape(shape)
+        return aligned
+
+    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        """Return a new array of zeros; raises as `empty`."""
+        result = self.empty(shape, dtype)
+        result.fill(0)
+        return result
+
+    def _error(self, reason: str, hint: str = "") -> LaunchError:
+        return LaunchError(self.subject, reason, hint)
+
+    def given(self, out: object) -> Sequence[object]:
+        """Return what the caller gave for each output.
+
+        Raises:
+            LaunchError: too few or too many.
+        """
+        if out is None:
+            return [None] * len(self.outputs)
+        if not isinstance(out, (tuple, list)):
+            out = (out,)
+        if len(out) != len(self.outputs):
+            names = ", ".join([output.name for output in self.outputs])
+            raise self._error(f"out has {len(out)} of {len(self.outputs)} arrays", f"pass {names}")
+        return out
+
+    def _result(
+        self, number: int, array: object, inputs: Sequence[Array], plan: LaunchPlan
+    ) -> Array:
+        source = self.sources[number]
+        name = self.out_name(number)
+        if source is not None:
+            place = inputs[source]
+            if array is not None and not _is_same(array, place):
+                found = f"{name} is another array than {self.inputs[source]}, which it overwrites"
+                raise self._error(found, "leave it None")
+            return self._writable(place, self.inputs[source])
+        if array is None:
+            return self.empty(plan.outputs[number], self.dtypes[number])
+        if type(array) is not np.ndarray:
+            raise self._error(f"{name} is of type {type(array).__name__}", "pass a NumPy array")
+        self.check_kind(number, array, plan)
+        if not (array.flags.c_contiguous and array.flags.aligned):
+            raise self._error(f"{name} is not C-contiguous", "pass a C-contiguous array")
+        return self._writable(array, name)
+
+    def check_kind(self, number: int, array: Any, plan: LaunchPlan) -> None:
+        """Check the type and the extents of what the caller gave for an output.
+
+        Raises:
+            LaunchError: they are not the output's.
+        """
+        wanted = (self.dtypes[number], plan.outputs[number])
+        if (array.dtype, array.shape) != wanted:
+            found = f"{self.out_name(number)} is {array.dtype} of shape {array.shape}"
+            raise self._error(found, f"pass {wanted[0]} of shape {wanted[1]}")
+
+    def _writable(self, array: Array, name: str) -> Array:
+        if not array.flags.writeable:
+            raise self._error(f"{name} is read-only", "pass a writable array")
+        return array
+
+    def check_apart(
+        self, results: Sequence[Any], inputs: Sequence[Any], given: Sequence[object]
+    ) -> None:
+        """Check that no array that is written shares memory with another argument.
+
+        Raises:
+            LaunchError: it does.
+        """
+        for number, result in enumerate(results):
+            source = self.sources[number]
+            if source is None and given[number] is None:
+                continue
+            name = self.out_name(number) if source is None else self.inputs[source]
+            others = [(n, a) for i, (n, a) in enumerate(zip(self.inputs, inputs, strict=True))
+                      if i != source]  # fmt: skip
+            others += [(self.out_name(i), results[i]) for i in range(number)]
+            for other, array in others:
+                if self.share(result, array):
+                    raise self._error(f"{name} shares memory with {other}", "pass arrays apart")
+
+    def share(self, a: Any, b: Any) -> bool:
+        """Whether two arrays may share memory."""
+        return np.may_share_memory(a, b)
+
+    def out_name(self, number: int) -> str:
+        """Return what errors call an entry of `out`."""
+        return f"out ({self.outputs[number].name})"
+
+
+def _is_same(array: object, place: Array) -> bool:
+    if not isinstance(array, np.ndarray) or array.shape != place.shape:
+        return False
+    return bool(array.ctypes.data == place.ctypes.data and array.dtype == place.dtype)

@@ -1,1 +1,0 @@
-"""Lowering: one pass a file, collected by `pipeline`."""

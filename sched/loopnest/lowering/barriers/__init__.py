@@ -1,0 +1,1 @@
+"""Which accesses of different threads must be ordered, and what orders them."""

@@ -1,0 +1,390 @@
+"""Pass "barriers": order the accesses of different threads to memory that they share.
+
+Requires guarded statements. Ensures that between two accesses of different threads to one element,
+one of them a store, stands a barrier of a scope that holds both threads; barriers stand outside of
+every predicate, and loops bound to threads that hold one run over the whole launch, their
+statements under a test instead (rules 39 and 40). It comes before predicates, which must not be
+lifted over a barrier, and after indexing, whose indices tell which threads meet.
+
+A barrier is placed as late as possible, in front of the first access that needs it, in the
+innermost body that holds all pending ones: it serves everything before it. A serial loop whose end
+conflicts with its beginning gets one at its end.
+
+Before: ``for i0: { for i1 (block_x): T2[i1] = x; for i2 (block_x): y = T2[31 - i2] }``; after::
+
+    for i0: { for i1: T2[i1] = x; barrier; for i2: y = T2[31 - i2]; barrier }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from loopnest.kir import Allocate, Arrive, Barrier, Store, expressions, is_sync, map_expressions
+from loopnest.kir.buffers import Buffer
+from loopnest.lowering.barriers.must_reach import NO_SIZES, Sure, always, both, widest
+from loopnest.lowering.barriers.thread_dependence import Arrival, BufferAccess, Dependence, Scope
+from loopnest.lowering.indexing.redundant_writes import is_repeated
+from loopnest.lowering.loops.guarded_tree import Guarded, PredicateTerm, Simple, Tree, TreeItem
+from loopnest.lowering.loops.loop_plan import LoopPlan
+from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.expr import (
+    ZERO,
+    Const,
+    Expr,
+    Index,
+    LaunchIndex,
+    Load,
+    Op,
+    Symbol,
+    loads,
+    rewrite,
+    substitute,
+)
+from loopnest.scalar.simplify import Simplifier
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Entry:
+    """An access and the barriers between it and the edge of the body that is looked at.
+
+    `arrived` gives the arrivals in between: the flag, and the grid dimensions that they order.
+    """
+
+    access: BufferAccess
+    passed: Sure = field(default_factory=dict)
+    arrived: Mapping[Expr, frozenset[ParallelType]] = field(default_factory=dict)
+
+    def behind(self, sure: Sure) -> _Entry:
+        more = both(self.passed, sure)
+        return self if more == self.passed else replace(self, passed=more)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Summary:
+    """A part of the nest: entries as seen from its start and from its end, and its barriers."""
+
+    head: list[_Entry]
+    tail: list[_Entry]
+    sure: Sure = field(default_factory=dict)
+
+
+def insert_barriers(
+    tree: Tree, plan: LoopPlan, arrivals: Mapping[Expr, frozenset[ParallelType]]
+) -> Tree:
+    """Return `tree` with barriers, and with the loops around them widened to the launch.
+
+    Args:
+        tree: the nest with guarded statements.
+        plan: the loops.
+        arrivals: by flag: the grid dimensions whose blocks have all arrived where it is true.
+    """
+    if not plan.launch:
+        return tree
+    placer = _Placer(plan, arrivals, _shared(tree))
+    body, _ = placer.sequence(tree.body, frozenset())
+    return replace(tree, body=_widened(body, plan))
+
+
+def _shared(tree: Tree) -> frozenset[Buffer]:
+    """Return the buffers by which values cross threads: SHARED, and GLOBAL ones read again."""
+    stored: set[Buffer] = set()
+    loaded: set[Buffer] = set()
+    for statement in _statements(tree):
+        if isinstance(statement, Store):
+            stored.add(statement.storage)
+        for value in expressions(statement):
+            loaded.update(load.buffer for load in loads(value))
+    return frozenset(
+        b for b in stored
+        if b.memory is Memory.SHARED or (b.memory is Memory.GLOBAL and b in loaded)
+    )  # fmt: skip
+
+
+def _statements(tree: Tree) -> Iterable[Simple]:
+    for item in tree.body:
+        if isinstance(item, Tree):
+            yield from _statements(item)
+        elif isinstance(item, Guarded):
+            yield from item.statements
+
+
+class _Placer:
+    def __init__(
+        self,
+        plan: LoopPlan,
+        arrivals: Mapping[Expr, frozenset[ParallelType]],
+        shared: frozenset[Buffer],
+    ) -> None:
+        self.plan, self.arrivals, self.shared = plan, arrivals, shared
+        self.dependence = Dependence(plan.launch, plan.algebra)
+        stored_again = [unit for unit in plan.forest.units if is_repeated(plan, unit)]
+        self.repeated = {twin.name for unit in stored_again for twin in unit.siblings}
+        self.threads: dict[Expr, Expr] = {}
+        self.around: list[Expr] = []
+        self.twice: dict[Expr, Dependence] = {}
+
+    def sequence(
+        self, items: Iterable[TreeItem], common: frozenset[Index]
+    ) -> tuple[tuple[TreeItem, ...], _Summary]:
+        """Return the items of one body with barriers between them."""
+        result: list[TreeItem] = []
+        head: list[_Entry] = []
+        pending: list[_Entry] = []
+        sure: Sure = {}
+        for item in items:
+            made, part = self.item(item, common)
+            need, reason = self._needed(pending, part.head, common)
+            if need:
+                result.append(Barrier(need.name, reason))
+                sure = both(sure, always(need))
+                pending = [e.behind(always(need)) for e in pending]
+            result.append(made)
+            head += [e.behind(sure) for e in part.head]
+            sure = both(sure, part.sure)
+            pending = [*self._past(item, pending, part.sure), *part.tail]
+        return tuple(result), _Summary(head, pending, sure)
+
+    def _past(self, item: TreeItem, pending: list[_Entry], sure: Sure) -> list[_Entry]:
+        passed = [e.behind(sure) for e in pending]
+        if isinstance(item, Guarded):
+            for node in item.statements:
+                if isinstance(node, Arrive):
+                    more: dict[Expr, frozenset[ParallelType]] = {node.var: self.arrivals[node.var]}
+                    passed = [replace(e, arrived={**e.arrived, **more}) for e in passed]
+        return [e for e in passed if e.passed.get(NO_SIZES) is not Scope.grid]
+
+    def item(self, item: TreeItem, common: frozenset[Index]) -> tuple[TreeItem, _Summary]:
+        """Return one item with barriers inside, and what it does."""
+        match item:
+            case Tree() if item.var is None:
+                body, summary = self.sequence(item.body, common)
+                return replace(item, body=body), summary
+            case Tree():
+                return self._loop(item, common)
+            case Guarded():
+                return item, self._guarded(item, common)
+            case Barrier():
+                return item, _Summary([], [], always(Scope[item.scope]))
+        return item, _Summary([], [])
+
+    def _loop(self, tree: Tree, common: frozenset[Index]) -> tuple[TreeItem, _Summary]:
+        assert tree.var is not None
+        assert tree.spec is not None
+        self.around.append(tree.spec.extent)
+        if tree.spec.parallel.is_thread:
+            self.threads[tree.var] = LaunchIndex(tree.spec.parallel)
+            body, summary = self.sequence(tree.body, common)
+            self.around.pop()
+            return replace(tree, body=body), summary
+        body, summary = self.sequence(tree.body, common | {tree.var})
+        need, reason = self._needed(
+            summary.tail, summary.head, common, tree.var, every=summary.sure
+        )
+        if need:
+            body = (*body, Barrier(need.name, reason))
+            tail = [e.behind(always(need)) for e in summary.tail]
+            summary = _Summary(summary.head, tail, both(summary.sure, always(need)))
+        self.around.pop()
+        sure = {sizes | {tree.spec.extent}: scope for sizes, scope in summary.sure.items()}
+        return replace(tree, body=body), replace(summary, sure=sure)
+
+    def _needed(
+        self,
+        before: list[_Entry],
+        after: list[_Entry],
+        common: frozenset[Index],
+        wrapped: Index | None = None,
+        every: Sure | None = None,
+    ) -> tuple[Scope, str]:
+        """Return the barrier that entries need, and why.
+
+        With `wrapped`, `after` are those of later iterations; `every` iteration has that barrier.
+        """
+        need, reason = Scope.NONE, ""
+        twice = wrapped.extent if wrapped is not None else None
+        dependence = self._where_twice(twice)
+        limits = dependence.limits
+        for b in after:
+            for a in before:
+                loops = a.access.loops | b.access.loops
+                level = widest(limits, both(a.passed, b.passed), loops, twice)
+                if level >= Scope.block and not _is_global(a, b):
+                    continue
+                scope, apart = dependence.scope(a.access, b.access, common, wrapped)
+                each = widest(limits, every or {}, loops, twice) if scope else Scope.NONE
+                if wrapped is not None and Scope.NONE < scope <= each:
+                    scope, apart = dependence.scope(
+                        a.access, b.access, common, wrapped, adjacent=True
+                    )
+                if scope <= max(level, need) or _arrived(a, b, apart):
+                    continue
+                need, reason = scope, _reason(a.access, b.access)
+        return need, reason
+
+    def _where_twice(self, extent: Expr | None) -> Dependence:
+        """Return the test for sizes at which a loop of this extent runs twice.
+
+        One over ``ceildiv(3, N)`` does where N is at most 2.
+        """
+        if not isinstance(extent, Op) or extent.op != "ceildiv":
+            return self.dependence
+        whole, by = extent.args
+        if not isinstance(whole, Const) or not isinstance(by, Symbol):
+            return self.dependence
+        found = self.twice.get(extent)
+        if found is None:
+            facts = self.plan.algebra.facts.with_upper(by, int(whole.value) - 1)
+            algebra = Simplifier(facts)
+            algebra.launch = self.plan.launch
+            found = self.twice[extent] = Dependence(self.plan.launch, algebra)
+            found.arrivals = self.dependence.arrivals
+        return found
+
+    def _guarded(self, item: Guarded, common: frozenset[Index]) -> _Summary:
+        entries: list[_Entry] = []
+        conditions = tuple([substitute(t.condition, self.threads) for t in item.terms])
+        sure: Sure = {}
+        for node in item.statements:
+            if isinstance(node, Arrive):
+                arrival = Arrival(self.arrivals[node.var], common)
+                self.dependence.arrivals[node.var] = arrival
+                sure = sure if item.terms else always(Scope.block)
+            whose = node.tensor if isinstance(node, Store) else ""
+            for value in expressions(node):
+                for load in loads(value):
+                    if load.buffer in self.shared:
+                        entries.append(self._entry(load, conditions, whose))
+            if isinstance(node, Store) and node.storage in self.shared:
+                entries.append(self._entry(node, conditions, whose))
+        return _Summary(entries, entries, sure)
+
+    def _entry(self, node: Load | Store, conditions: tuple[Expr, ...], whose: str) -> _Entry:
+        place = node.args if isinstance(node, Load) else node.index
+        index = tuple([
+            _bounded(substitute(i, self.threads), conditions, self.plan.algebra) for i in place
+        ])  # fmt: skip
+        around = frozenset(self.around)
+        if isinstance(node, Load):
+            return _Entry(BufferAccess(node.buffer, index, False, conditions, whose, False, around))
+        injective = node.role != "partial"
+        again = node.storage.memory is Memory.GLOBAL and node.tensor in self.repeated
+        return _Entry(
+            BufferAccess(node.storage, index, True, conditions, whose, injective, around, again)
+        )
+
+
+def _bounded(index: Expr, conditions: tuple[Expr, ...], algebra: Simplifier) -> Expr:
+    """Return an index without the remainders and quotients that a predicate decides."""
+    less = [c.args for c in conditions if isinstance(c, Op) and c.op == "lt"]
+
+    def rule(node: Expr) -> Expr | None:
+        if not isinstance(node, Op) or node.op not in ("mod", "floordiv"):
+            return None
+        value, by = node.args
+        whole = value, by
+        if isinstance(value, Op) and value.op == "floordiv":  # x // K % M, where x < K * M
+            whole = value.args[0], algebra.mul(value.args[1], by)
+        known = any(all(map(algebra.equal, pair, p)) for pair in less for p in (whole, (value, by)))
+        if not known or not algebra.proves_le(ZERO, value):
+            return None
+        return value if node.op == "mod" else ZERO
+
+    return rewrite(index, rule) if less else index
+
+
+def _is_global(a: _Entry, b: _Entry) -> bool:
+    return a.access.buffer.memory is Memory.GLOBAL and a.access.buffer is b.access.buffer
+
+
+def _arrived(a: _Entry, b: _Entry, apart: frozenset[ParallelType]) -> bool:
+    """Whether `b` runs only in blocks that saw the blocks of `a` arrive."""
+    grid = {d for d in apart if d.is_grid}
+    return bool(grid) and any(
+        flag in b.access.conditions and grid <= dims for flag, dims in a.arrived.items()
+    )
+
+
+def _reason(a: BufferAccess, b: BufferAccess) -> str:
+    first = "stores" if a.is_store else "reads"
+    second = "stores to" if b.is_store else "reads"
+    name = a.buffer.name
+    if a.buffer is not b.buffer:
+        return f"{b.whose} {second} {b.buffer.name}, in the space of {name}"
+    return f"{b.whose} {second} {name} after {a.whose or name} {first} it in other threads"
+
+
+# Loops around what threads do together
+
+
+def _widened(body: tuple[TreeItem, ...], plan: LoopPlan) -> tuple[TreeItem, ...]:
+    return tuple([_widen(item, plan) if isinstance(item, Tree) else item for item in body])
+
+
+def _widen(tree: Tree, plan: LoopPlan) -> Tree:
+    """Make a loop bound to threads that holds a barrier run over the whole launch."""
+    tree = replace(tree, body=_widened(tree.body, plan))
+    if tree.var is None or tree.spec is None:
+        return tree
+    if tree.spec.parallel is ParallelType.cpu_parallel and _holds_sync(tree):
+        # Threads that meet in it go through its iterations together.
+        return replace(tree, spec=replace(tree.spec, parallel=ParallelType.serial))
+    if not tree.spec.parallel.is_thread:
+        return tree
+    extent = plan.launch[tree.spec.parallel]
+    if plan.algebra.equal(extent, tree.spec.extent) or not _holds_sync(tree):
+        return tree
+    var = Index(tree.var.name, extent)
+    test = plan.algebra.lt(var, tree.spec.extent)
+    term = PredicateTerm(test, f"the launch has {extent} along {tree.spec.parallel.value}")
+    body = tuple([_guard(item, {tree.var: var}, term) for item in tree.body])
+    return Tree(var, replace(tree.spec, extent=extent), body)
+
+
+def _holds_sync(tree: Tree) -> bool:
+    for item in tree.body:
+        if isinstance(item, Barrier) or (isinstance(item, Tree) and _holds_sync(item)):
+            return True
+        if isinstance(item, Guarded) and any(is_sync(s) for s in item.statements):
+            return True
+    return False
+
+
+def _guard(item: TreeItem, renamed: Mapping[Expr, Expr], term: PredicateTerm | None) -> TreeItem:
+    """Return `item` with another index, its statements under `term` too."""
+
+    def rename(value: Expr) -> Expr:
+        return substitute(value, renamed)
+
+    match item:
+        case Tree():
+            # A collective is for all threads; those outside hold the identity.
+            inner = None if item.collective is not None else term
+            body = tuple([_guard(i, renamed, inner) for i in item.body])
+            made = replace(item, body=body)
+            if item.collective is not None:
+                args = tuple([rename(a) for a in item.collective.args])
+                return replace(made, collective=replace(item.collective, args=args))
+            return made
+        case Guarded():
+            statements = tuple([map_expressions(s, rename) for s in item.statements])
+            terms = _renamed(item.terms, rename)
+            free = all(_is_private_start(s) for s in item.statements)
+            terms = terms if free or term is None else (*terms, term)
+            return replace(item, statements=statements, terms=terms)
+        case Allocate() | Barrier():
+            return item
+    return item
+
+
+def _renamed(
+    terms: tuple[PredicateTerm, ...], rename: Callable[[Expr], Expr]
+) -> tuple[PredicateTerm, ...]:
+    return tuple([replace(t, condition=rename(t.condition)) for t in terms])
+
+
+def _is_private_start(node: Simple) -> bool:
+    """Whether every thread may execute `node`: the start of its own accumulator, or an arrival."""
+    if isinstance(node, Store):
+        return node.role == "init" and node.storage.memory is Memory.LOCAL
+    return isinstance(node, Arrive)

@@ -1,0 +1,1 @@
+"""Indices, values and predicates of every statement."""

@@ -1,0 +1,114 @@
+"""Between nest and indexing: the indices of one tensor's axes, found from those of its loops.
+
+A walk backward over the transforms behind the loops gives the roots; axes of the math that several
+tensors share are looked up by their class (rule 26: the index of a broadcast axis is 0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loopnest.lowering.loops.loop_plan import LoopPlan
+from loopnest.lowering.loops.promotion import before_growth
+from loopnest.scalar.expr import ZERO, Expr
+from loopnest.schedule.loop_groups import RootClass
+from loopnest.tensor.domain import IterDomain, transforms_between
+from loopnest.tensor.tensor_view import TensorView
+
+
+class Environment:
+    """The indices of one tensor's axes, given those of its loops."""
+
+    def __init__(
+        self, plan: LoopPlan, tensor: TensorView, indices: tuple[Expr | None, ...]
+    ) -> None:
+        self.plan = plan
+        self.tensor = tensor
+        self._indices = indices
+        self.promotion = plan.promotions[tensor]
+        self.known: dict[IterDomain, Expr] = {
+            axis: index
+            for axis, index in zip(self.promotion.leaf, indices, strict=True)
+            if index is not None
+        }
+        self._by_class: dict[RootClass, Expr] | None = None
+        algebra = plan.algebra
+        for step in reversed(self.promotion.steps):
+            outputs = [self.known.get(axis) for axis in step.outputs]
+            if any(value is None for value in outputs):
+                continue
+            values = step.backward([v for v in outputs if v is not None], algebra)
+            for axis, value in zip(step.inputs, values, strict=True):
+                self.known.setdefault(axis, value)
+
+    def element(self) -> tuple[Expr, ...]:
+        """Return the element of the logical domain at hand."""
+        found = [self.index(axis) for axis in self.tensor.domain.logical]
+        return tuple([ZERO if value is None else value for value in found])
+
+    def coordinate(self) -> tuple[Expr, ...]:
+        """Return the element of the root domain at hand: the first of those that are reduced."""
+        whole = self
+        if any(index is None for index in self._indices):
+            first = tuple([ZERO if index is None else index for index in self._indices])
+            whole = Environment(self.plan, self.tensor, first)
+        found = [whole.index(axis) for axis in self.tensor.domain.root]
+        return tuple([ZERO if value is None else value for value in found])
+
+    def by_class(self) -> dict[RootClass, Expr]:
+        """Return the index of each axis of the math that the loops run over."""
+        if self._by_class is None:
+            class_of = self.plan.forest.class_of
+            self._by_class = {}
+            for axis, value in self.known.items():
+                found = class_of.get(axis)
+                if found is not None and not axis.is_broadcast:
+                    self._by_class.setdefault(found.find(), value)
+        return self._by_class
+
+    def index(self, axis: IterDomain) -> Expr | None:
+        """Return the index of a root or logical axis of the tensor; None where it has none.
+
+        That of a broadcast axis is 0, also where its loop runs over the axis of a consumer.
+        """
+        if axis.is_broadcast:
+            return ZERO
+        value = self.known.get(axis) if not self.promotion.image else None
+        if value is not None:
+            return value
+        found = self.plan.forest.class_of.get(axis)
+        if found is not None:
+            value = self.by_class().get(found.find())
+        if value is None:
+            value = self.known.get(axis)
+        return self.part(axis) if value is None else value
+
+    def above(self, axes: Sequence[IterDomain]) -> frozenset[IterDomain]:
+        """Return the axes that the loops run over and that `axes` are only parts of.
+
+        Whether an index of theirs is in range says nothing of an element along `axes`.
+        """
+        class_of = self.plan.forest.class_of
+        classes = {class_of[axis].find() for axis in axes if axis in class_of}
+        level = {self.promotion.image.get(axis, axis) for axis in axes}
+        level |= {a for a in self.known if a in class_of and class_of[a].find() in classes}
+        parts = [before_growth(axis) for axis in level]
+        return frozenset(a for step in transforms_between((), parts) for a in step.inputs)
+
+    def index_as_part(self, axis: IterDomain) -> Expr | None:
+        """Return the index of an axis that is a part of a split, where that alone tells it.
+
+        An axis that `rfactor` left, and the root of the tensor that folds it, are parts of a split;
+        where the loop must run at least once, its part of that split is made anew.
+        """
+        step = axis.definition
+        if step is not None and all(source in self.known for source in step.inputs):
+            return None
+        return self.part(axis)
+
+    def part(self, axis: IterDomain) -> Expr | None:
+        """Return the index of what stands for an axis as a part of a split made anew, or None."""
+        node = self.promotion.image.get(axis)
+        if node is None or node.definition is None or len(node.definition.outputs) < 2:
+            return None
+        return self.known.get(node)

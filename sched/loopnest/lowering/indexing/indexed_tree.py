@@ -1,0 +1,158 @@
+"""Between the passes: the indexed nest as a tree of pieces, and the programs made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from loopnest.kir import Allocate, Barrier, If, Loop, Stmt, Store
+from loopnest.lowering.indexing.indexer import Indexer
+from loopnest.lowering.indexing.predicates import GuardedPiece, lift, seal, uses
+from loopnest.lowering.loops.guarded_tree import Guarded, Tree, TreeItem
+from loopnest.lowering.loops.loop_plan import LoopSpec
+from loopnest.lowering.loops.phase_nest import Compute, LoopNode, Nest, NestItem
+from loopnest.lowering.memory.allocation import TensorStorage
+from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.expr import Index, all_of
+from loopnest.schedule.loop_groups import LoopGroup
+from loopnest.tensor.tensor_view import TensorView
+
+
+def insert_allocations(nest: Nest, storage: dict[TensorView, TensorStorage]) -> Tree:
+    """Return the nest with each LOCAL buffer made first in the body where its own loops begin."""
+    wanted: dict[Index | None, list[Allocate]] = {}
+    for unit in nest.plan.forest.units:
+        for tensor in unit.siblings:
+            held = storage[tensor]
+            if held.buffer.memory is not Memory.GLOBAL:
+                home = _body_of(nest, held.home)
+                made = Allocate(held.buffer, tensor.placed or tensor.origin)
+                wanted.setdefault(home, []).append(made)
+            if held.accumulator is not held.buffer:
+                home = _body_of(nest, _around_reduction(nest, tensor))
+                made = Allocate(held.accumulator, tensor.placed or tensor.origin)
+                wanted.setdefault(home, []).append(made)
+    return _with_allocations(None, None, nest.body, wanted)
+
+
+def _body_of(nest: Nest, group: LoopGroup | None) -> Index | None:
+    """Return the index of the innermost loop that is left of `group` and those around it."""
+    while group is not None:
+        index = nest.index_of[group]
+        if isinstance(index, Index):
+            return index
+        group = group.enclosing()
+    return None
+
+
+def _around_reduction(nest: Nest, tensor: TensorView) -> LoopGroup | None:
+    axis = next(a for a in tensor.domain.leaf if a.is_reduction)
+    return nest.plan.forest.find(axis).enclosing()
+
+
+def _with_allocations(
+    var: Index | None,
+    spec: LoopSpec | None,
+    body: list[NestItem],
+    wanted: dict[Index | None, list[Allocate]],
+) -> Tree:
+    items: list[TreeItem] = list(wanted.get(var, ()))
+    for item in body:
+        if isinstance(item, LoopNode):
+            items.append(_with_allocations(item.var, item.spec, item.body, wanted))
+        else:
+            items.append(item)
+    return Tree(var, spec, tuple(items))
+
+
+def index_tree(tree: Tree, indexer: Indexer) -> Tree:
+    """Return the tree with every phase turned into guarded statements."""
+    body: list[TreeItem] = []
+    for item in tree.body:
+        if isinstance(item, Tree):
+            body.append(index_tree(item, indexer))
+        elif isinstance(item, Compute):
+            body.extend(indexer.statements(item))
+        else:
+            body.append(item)
+    return replace(tree, body=tuple(body))
+
+
+def statements(tree: Tree, *, lifted: bool) -> tuple[Stmt, ...]:
+    """Return the statements of an indexed tree, its tests lifted out of loops or not."""
+    return seal(_pieces(tree, lifted))
+
+
+def _pieces(tree: Tree, lifted: bool) -> list[GuardedPiece]:
+    pieces: list[GuardedPiece] = []
+    for item in tree.body:
+        if isinstance(item, Tree):
+            made = _loop_piece if item.collective is None else _collective_piece
+            pieces.append(made(item, lifted))
+        elif isinstance(item, (Allocate, Barrier)):
+            pieces.append(GuardedPiece(item, {}))
+        elif isinstance(item, Guarded):
+            pieces.extend(_guarded_pieces(item))
+    return pieces
+
+
+def _guarded_pieces(item: Guarded) -> Iterator[GuardedPiece]:
+    """Yield the statements; one that has a fill with both of its cases."""
+    terms = {term.condition: term for term in item.terms}
+    if item.fill is None:
+        yield from (GuardedPiece(s, dict(terms)) for s in item.statements)
+        return
+    inside = {c: t for c, t in terms.items() if t.inside is not None}
+    (store,) = item.statements
+    assert isinstance(store, Store)
+    other = replace(store, value=item.fill, role="fill")
+    reasons = "; ".join(dict.fromkeys(t.reason for t in inside.values()))
+    both = If(all_of(inside), (store,), (other,), reasons, store.origin)
+    yield GuardedPiece(both, {c: t for c, t in terms.items() if c not in inside})
+
+
+def _loop_piece(tree: Tree, lifted: bool) -> GuardedPiece:
+    assert tree.var is not None
+    assert tree.spec is not None
+    pieces = _pieces(tree, lifted)
+    outside = lift(pieces, tree.var) if lifted else {}
+    loop = Loop(tree.var, tree.spec.parallel, tree.spec.axis, seal(pieces), tree.spec.origin)
+    made = _both_outside(loop) if tree.spec.parallel is ParallelType.vectorize else loop
+    return GuardedPiece(made, dict(outside))
+
+
+def _both_outside(loop: Loop) -> Stmt:
+    """Return a loop over lanes with the one test of all lanes around it, in both of its cases."""
+    match loop.body:
+        case (If(orelse=(_, *_)) as test,) if not uses(test.condition, loop.var):
+            whole, rest = replace(loop, body=test.body), replace(loop, body=test.orelse)
+            return replace(test, body=(whole,), orelse=(rest,))
+    return loop
+
+
+def _collective_piece(tree: Tree, lifted: bool) -> GuardedPiece:
+    assert tree.collective is not None
+    made = replace(tree.collective, body=seal(_pieces(tree, lifted)))
+    return GuardedPiece(made, {})
+
+
+def tree_text(tree: Tree, title: str) -> str:
+    """Return a tree before indexing, for the stage dump."""
+    return "\n".join([f"# {title}", *_tree_lines(tree, 0)]) + "\n"
+
+
+def _tree_lines(tree: Tree, depth: int) -> Iterator[str]:
+    pad = "  " * depth
+    for item in tree.body:
+        match item:
+            case Tree():
+                assert item.var is not None
+                assert item.spec is not None
+                yield f"{pad}for {item.var.name} in {item.spec.extent}:"
+                yield from _tree_lines(item, depth + 1)
+            case Allocate():
+                shape = ", ".join(str(s) for s in item.storage.shape)
+                buffer = item.storage
+                yield f"{pad}{buffer.name}: {buffer.dtype}[{shape}] {buffer.memory.value}"
+            case Compute():
+                yield f"{pad}{item.phase} {', '.join(t.name for t in item.unit.siblings)}"

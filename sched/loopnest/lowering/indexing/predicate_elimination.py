@@ -1,0 +1,393 @@
+"""Pass "predicate_elimination": copies hold a constant beyond their tensor; sums need no test.
+
+Requires guarded statements. Ensures the same results with fewer tests. Where a reduction in
+registers reads LOCAL and SHARED tensors inside of loops that these are not computed in, it drops
+the tests that keep to its axes if that changes no result, and the tensors that it reads from are
+stored everywhere:
+
+- a tensor that reads only such tensors drops its tests too (what it holds outside is nobody's);
+- any other keeps them, and stores a constant where they fail.
+
+A test of an axis that is folded goes only where the constants, through all that is computed from
+them, become the reducer's identity at just the points that the test excluded: a sum of products of
+zeros does, a maximum of them does not. Stores to GLOBAL memory keep their tests. It comes before
+barriers, which the reads at more points may need, and before circular buffers, which move all this.
+
+Before: ``if k < K: T1[k] = x[k]`` | ``if k < K: T2[i] += T1[k]``; after::
+
+    if k < K: T1[k] = x[k] else: T1[k] = 0
+    T2[i] += T1[k]
+
+Source: nvFuser's predicate elimination (device_lower/pass/predicate_elimination); rule 37.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import isfinite
+from typing import NamedTuple
+
+from loopnest.kir import Store, expressions
+from loopnest.kir.buffers import Buffer
+from loopnest.lowering.loops.guarded_tree import Guarded, PredicateTerm, Tree, TreeItem
+from loopnest.lowering.loops.loop_plan import LoopPlan
+from loopnest.numerics.float64_math import fold
+from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.expr import (
+    ZERO,
+    Const,
+    Expr,
+    Index,
+    LaunchIndex,
+    Load,
+    Local,
+    Op,
+    integer,
+    loads,
+    substitute,
+    walk,
+)
+from loopnest.tensor.definition import Reducer
+from loopnest.tensor.tensor_view import TensorView
+
+
+def fill_copies(tree: Tree, plan: LoopPlan) -> Tree:
+    """Return `tree` with the tests gone that filled copies make needless."""
+    if not any(term.inside is not None for item in _items(tree) for term in item.terms):
+        return tree
+    chosen = _Fills(tree, plan).chosen()
+    return _replaced(tree, chosen) if chosen else tree
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Site:
+    """A single store with its place.
+
+    Args:
+        item: the guarded statement.
+        store: the statement.
+        loops: around it, outermost first.
+    """
+
+    item: Guarded
+    store: Store
+    loops: tuple[Tree, ...]
+
+    @property
+    def holes(self) -> tuple[PredicateTerm, ...]:
+        """The tests that keep to root axes."""
+        return tuple([t for t in self.item.terms if t.inside is not None])
+
+    @property
+    def others(self) -> tuple[Expr, ...]:
+        """The conditions that do not."""
+        return tuple([t.condition for t in self.item.terms if t.inside is None])
+
+    @property
+    def sources(self) -> tuple[Load, ...]:
+        """What it loads, but for the element that an update continues."""
+        found = dict.fromkeys(load for e in expressions(self.store) for load in loads(e))
+        return tuple([x for x in found if x.buffer is not self.store.storage])
+
+
+_TRAPS = ("floordiv", "mod", "div", "pow")
+"""Operations on integers that are not defined for all operands."""
+
+
+class _Choice(NamedTuple):
+    """What becomes of a site's tests of axes: those in `kept` stay, the others go.
+
+    With `fill` they all stay, and elements beyond them are stored that.
+    """
+
+    kept: frozenset[PredicateTerm]
+    fill: Const | None = None
+
+
+_Choices = Mapping[_Site, _Choice]
+
+
+class _Search(NamedTuple):
+    """A search for choices: the value to fill with, what was chosen before, and so far."""
+
+    value: float
+    settled: _Choices
+    found: dict[_Site, _Choice] | None
+
+
+class _Fills:
+    def __init__(self, tree: Tree, plan: LoopPlan) -> None:
+        self.plan, self.algebra = plan, plan.algebra
+        self.tensors: dict[str, TensorView] = {t.name: t for t in plan.fusion.tensors}
+        self.sites: list[_Site] = []
+        self.stores: dict[Buffer, list[Store]] = {}
+        self.sole: dict[Buffer, _Site] = {}  # the one statement that defines a tensor
+        self.starts: dict[Buffer, _Site] = {}
+        self.threads: dict[Expr, Expr] = {}  # by the loops bound to them
+        self._collect(tree, ())
+        for site in self.sites:
+            stored, buffer = self.stores[site.store.storage], site.store.storage
+            if site.store.role == "define" and len(stored) == 1:
+                self.sole[buffer] = site
+            elif site.store.role == "init" and not site.holes:
+                self.starts[buffer] = site
+
+    def _collect(self, tree: Tree, loops: tuple[Tree, ...]) -> None:
+        for item in tree.body:
+            if isinstance(item, Tree):
+                if item.var is not None and item.spec is not None and item.spec.parallel.is_thread:
+                    self.threads[item.var] = LaunchIndex(item.spec.parallel)
+                self._collect(item, (*loops, item))
+            elif isinstance(item, Guarded):
+                stores = [s for s in item.statements if isinstance(s, Store)]
+                for store in stores:
+                    self.stores.setdefault(store.storage, []).append(store)
+                if len(item.statements) == len(stores) == 1:
+                    self.sites.append(_Site(item, stores[0], loops))
+
+    def chosen(self) -> dict[Guarded, Guarded]:
+        """Return what takes the place of guarded statements."""
+        settled: dict[_Site, _Choice] = {}
+        for site in self.sites:
+            if site.store.role == "update" and site.holes:
+                settled.update(self._needed(site, settled))
+        return {site.item: _rewritten(site.item, choice) for site, choice in settled.items()}
+
+    def _needed(self, update: _Site, settled: _Choices) -> _Choices:
+        """Return what an update asks of itself and others; nothing where that is no gain.
+
+        `settled` are earlier answers, which these go beyond.
+        """
+        kept = frozenset(hole for hole in update.holes if not self._in_loops(hole))
+        dropped = [hole for hole in update.holes if hole not in kept]
+        if not dropped or not self._may_lead(update):
+            return {}
+        identity = self.identity(update)
+        for value in dict.fromkeys([0, identity.value]):
+            found: dict[_Site, _Choice] | None = {update: _Choice(kept)}
+            for load in update.sources:
+                found = self._total(load, update, kept, _Search(value, settled, found))
+            if found is None or not self._gains(update, dropped, found):
+                continue
+            after = _Outside(self, {**settled, **found})
+            if all(not hole.folded or after.neutral(update, hole, identity) for hole in dropped):
+                return found
+        return {}
+
+    def reducer(self, update: _Site) -> Reducer:
+        """Return how an update folds."""
+        definition = self.tensors[update.store.tensor].definition
+        assert definition is not None
+        assert definition.reducer is not None
+        return definition.reducer
+
+    def identity(self, update: _Site) -> Const:
+        """Return what the component that an update writes starts from."""
+        tensor = self.tensors[update.store.tensor]
+        return self.reducer(update).identity[tensor.siblings.index(tensor)]
+
+    def _in_loops(self, hole: PredicateTerm) -> bool:
+        """Whether a test depends on more than the thread and so stands in loops."""
+        return any(isinstance(n, Index) and n not in self.threads for n in walk(hole.condition))
+
+    def _may_lead(self, update: _Site) -> bool:
+        """Whether what an update adds outside of its tensor might be harmless."""
+        buffer = update.store.storage
+        start = self.starts.get(buffer)
+        unit = self.tensors[update.store.tensor].siblings[0]
+        return (
+            buffer.memory is Memory.LOCAL
+            and not self.plan.crossed[unit]
+            and start is not None
+            and self._covers(start, update)
+            and _is_harmless(update)
+        )
+
+    def _gains(self, update: _Site, dropped: Iterable[PredicateTerm], needed: _Choices) -> bool:
+        """Whether a test goes that stands in loops which no copy is made in."""
+        filled = [site for site, choice in needed.items() if choice.fill is not None]
+        around = {t.var for site in filled for t in site.loops}
+        own = {t.var for t in update.loops if t.var not in around and t.var not in self.threads}
+        return any(node in own for hole in dropped for node in walk(hole.condition))
+
+    def _total(
+        self, load: Load, reader: _Site, kept: frozenset[PredicateTerm], search: _Search
+    ) -> dict[_Site, _Choice] | None:
+        """Return what makes `load` find a value where the tests `kept` of its reader hold."""
+        site, found = self.sole.get(load.buffer), search.found
+        if found is None or site is None or not self._covers(site, reader):
+            return None
+        if not self._is_inside(load):
+            return None
+        stays = self.matching(site, load, kept)
+        earlier = found.get(site) or search.settled.get(site)
+        if earlier is not None:
+            stays &= earlier.kept
+            if earlier.fill is not None or stays == earlier.kept:
+                return {**found, site: earlier}
+        if stays == frozenset(site.holes):
+            return found
+        if _is_harmless(site):
+            deeper: dict[_Site, _Choice] | None = {**found, site: _Choice(stays)}
+            for source in site.sources:
+                deeper = self._total(source, site, stays, search._replace(found=deeper))
+            if deeper is not None:
+                return deeper
+        if earlier is not None:
+            return None  # others count on what it holds now
+        dtype = site.store.storage.dtype
+        if dtype.is_bool or not (dtype.is_float or isfinite(search.value)):
+            return None
+        return {**found, site: _Choice(frozenset(), Const(search.value, dtype))}
+
+    def matching(
+        self, site: _Site, load: Load, tests: Iterable[PredicateTerm]
+    ) -> frozenset[PredicateTerm]:
+        """Return the tests of the site of `load` that are among `tests` of its reader."""
+        points = dict(zip(site.store.index, load.args, strict=True))
+        points.pop(ZERO, None)
+        wanted = {substitute(t.inside, self.threads) for t in tests if t.inside is not None}
+        found: set[PredicateTerm] = set()
+        for own in site.holes:
+            assert own.inside is not None
+            there = self.algebra.simplify(substitute(own.inside, points))
+            if substitute(there, self.threads) in wanted:
+                found.add(own)
+        return frozenset(found)
+
+    def _is_inside(self, load: Load) -> bool:
+        """Whether an access stays in its buffer at every point of its loops."""
+        return not load.flat and all(
+            self.algebra.proves_lt(index, extent) and self.algebra.proves_le(ZERO, index)
+            for index, extent in _dimensions(load.buffer, load.args)
+        )
+
+    def _covers(self, site: _Site, reader: _Site) -> bool:
+        """Whether `site`, but for its tests of axes, stores all that `reader` can find there.
+
+        Its own loops are the axes of the buffer, one each; the threads that run `reader` run it.
+        """
+        buffer = site.store.storage
+        if buffer.memory is Memory.GLOBAL or site.store.flat:
+            return False
+        places: set[Expr] = set()
+        for index, extent in _dimensions(buffer, site.store.index):
+            if index is ZERO and extent is integer(1):
+                continue
+            if not isinstance(index, Index) or index in places:
+                return False
+            if not self.algebra.equal(index.extent, extent):
+                return False
+            places.add(index)
+        shared = buffer.memory is Memory.SHARED
+        threads = _threads(reader)
+        for loop in site.loops:
+            assert loop.spec is not None
+            parallel = loop.spec.parallel
+            if loop in reader.loops:
+                continue
+            if parallel.is_thread and not (shared and not parallel.is_grid):
+                mine = threads.get(parallel)
+                if mine is None or not self.algebra.equal(mine, loop.spec.extent):
+                    return False
+            elif loop.var not in places:
+                return False
+        return all(
+            condition in reader.others or (shared and _is_one_thread(condition))
+            for condition in site.others
+        )
+
+
+class _Outside:
+    """What is computed outside of tensors, from what the filled ones hold there."""
+
+    def __init__(self, fills: _Fills, choices: _Choices) -> None:
+        self.fills, self.choices = fills, choices
+
+    def neutral(self, update: _Site, hole: PredicateTerm, identity: Const) -> bool:
+        """Whether an update adds the identity where its test of an axis fails."""
+        found = self._stored(update, hole)
+        held = Load(update.store.storage, update.store.index, update.store.flat)
+        reducer = self.fills.reducer(update)
+        if len(reducer.identity) > 1:
+            return False
+        return reducer.combine((held,), (identity,)) == (found,)
+
+    def _stored(self, site: _Site, hole: PredicateTerm) -> Expr | None:
+        """Return what `site` stores where one of its tests fails; None where that is unknown."""
+        values: dict[Expr, Expr] = {}
+        for load in site.sources:
+            value = self._loaded(load, hole)
+            if value is None:
+                return None
+            values[load] = value
+        return fold(substitute(site.store.value, values))
+
+    def _loaded(self, load: Load, hole: PredicateTerm) -> Const | None:
+        """Return the constant that a load finds where `hole` fails."""
+        site = self.fills.sole[load.buffer]
+        for own in self.fills.matching(site, load, (hole,)):
+            choice = self.choices.get(site)
+            if choice is not None and choice.fill is not None:
+                return choice.fill
+            found = self._stored(site, own)
+            return found if isinstance(found, Const) else None
+        return None
+
+
+def _is_harmless(site: _Site) -> bool:
+    """Whether a statement may run on any values, as far as what it computes is not used."""
+    if site.store.storage.memory is Memory.GLOBAL:
+        return False
+    for node in (n for e in expressions(site.store) for n in walk(e)):
+        if isinstance(node, Local):
+            return False
+        if not isinstance(node, Op) or node.dtype.kind in "fx":
+            continue
+        if node.op in _TRAPS or (node.op == "cast" and node.args[0].dtype.is_float):
+            return False
+    return True
+
+
+def _dimensions(buffer: Buffer, index: tuple[Expr, ...]) -> Iterator[tuple[Expr, Expr]]:
+    """Yield each index with its extent; a circular buffer has no index of its stage yet."""
+    return zip(index, buffer.shape[len(buffer.shape) - len(index) :], strict=True)
+
+
+def _is_one_thread(condition: Expr) -> bool:
+    """Whether a test picks the first thread of a block along a dimension."""
+    if not isinstance(condition, Op) or condition.op != "eq":
+        return False
+    left, right = condition.args
+    return isinstance(left, LaunchIndex) and not left.dimension.is_grid and right is ZERO
+
+
+def _threads(site: _Site) -> dict[ParallelType, Expr]:
+    """Return the extents of the thread loops around a statement."""
+    specs = [loop.spec for loop in site.loops if loop.spec is not None]
+    return {spec.parallel: spec.extent for spec in specs if spec.parallel.is_thread}
+
+
+def _rewritten(item: Guarded, choice: _Choice) -> Guarded:
+    if choice.fill is not None:
+        return replace(item, fill=choice.fill)
+    terms = tuple([t for t in item.terms if t.inside is None or t in choice.kept])
+    return replace(item, terms=terms)
+
+
+def _items(tree: Tree) -> Iterator[Guarded]:
+    for item in tree.body:
+        if isinstance(item, Tree):
+            yield from _items(item)
+        elif isinstance(item, Guarded):
+            yield item
+
+
+def _replaced(tree: Tree, chosen: Mapping[Guarded, Guarded]) -> Tree:
+    def place(item: TreeItem) -> TreeItem:
+        if isinstance(item, Tree):
+            return _replaced(item, chosen)
+        return chosen.get(item, item) if isinstance(item, Guarded) else item
+
+    return replace(tree, body=tuple([place(item) for item in tree.body]))

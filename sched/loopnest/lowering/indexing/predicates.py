@@ -1,0 +1,75 @@
+"""Pass "predicates": put the tests around the statements, as far out as they go.
+
+Requires statements with the terms of their predicates. Ensures that no statement runs at a point
+that its tensor does not have; a term stands outside every loop whose index it does not use, where
+all statements of that loop need it; neighbours under the same test share one `If`. It comes after
+indexing, which makes the terms, and before unswitch, which lifts them.
+
+Before: ``for i1: { T2 = 0 | for i2: T2 += x  [i1 < N] | y = T2  [i1 < N] }``; after::
+
+    for i1: { T2 = 0; if i1 < N: { for i2: T2 += x; y = T2 } }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from loopnest.kir import Allocate, If, Loop, Stmt
+from loopnest.lowering.loops.guarded_tree import PredicateTerm
+from loopnest.scalar.expr import Expr, Index, all_of, walk
+
+_NONE: dict[Expr, PredicateTerm] = {}
+
+
+@dataclass(eq=False, slots=True)
+class GuardedPiece:
+    """A statement and the terms that must hold for it, not yet placed."""
+
+    statement: Stmt
+    terms: dict[Expr, PredicateTerm]
+
+
+def lift(pieces: Sequence[GuardedPiece], var: Index) -> dict[Expr, PredicateTerm]:
+    """Take out of `pieces`, the body of the loop over `var`, the terms that can stand outside."""
+    bound = [p for p in pieces if not isinstance(p.statement, Allocate)]
+    if not bound:
+        return _NONE
+    common = {
+        condition: term
+        for condition, term in bound[0].terms.items()
+        if all(condition in p.terms for p in bound[1:]) and not uses(condition, var)
+    }
+    if common:
+        for piece in bound:
+            piece.terms = {c: t for c, t in piece.terms.items() if c not in common}
+    return common
+
+
+def uses(condition: Expr, var: Index) -> bool:
+    """Whether `condition` depends on the loop index `var`."""
+    return any(node is var for node in walk(condition))
+
+
+def seal(pieces: Sequence[GuardedPiece]) -> tuple[Stmt, ...]:
+    """Return the statements, runs of pieces under the same terms inside one `If`."""
+    result: list[Stmt] = []
+    start = 0
+    while start < len(pieces):
+        terms = pieces[start].terms
+        stop = start + 1
+        while stop < len(pieces) and pieces[stop].terms.keys() == terms.keys():
+            stop += 1
+        run = tuple([p.statement for p in pieces[start:stop]])
+        if terms:
+            result.append(_guard(run, terms))
+        else:
+            result.extend(run)
+        start = stop
+    return tuple(result)
+
+
+def _guard(body: tuple[Stmt, ...], terms: dict[Expr, PredicateTerm]) -> If:
+    reasons = dict.fromkeys(term.reason for term in terms.values())
+    origin = next((s.origin for s in body if isinstance(s, Loop)), None)
+    return If(all_of(terms), body, (), "; ".join(reasons), origin)

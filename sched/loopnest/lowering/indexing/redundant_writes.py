@@ -1,0 +1,125 @@
+"""Guards against redundant writes, in loops over axes that a tensor lacks.
+
+A tensor may stand in a loop over an axis of the math that it does not have: the loop of a tensor
+that it shares a producer with, or that of an axis which is broadcast in it. Computing a value again
+does no harm, but an update inside of a reduction adds again. Such an update happens only where what
+the tensor lacks is 0; so does a store to GLOBAL memory in a loop that runs over nothing else, whose
+first iteration is as good as all, and a store to memory that the threads of the loop share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from loopnest.lowering.loops.loop_plan import LoopPlan
+from loopnest.lowering.loops.phase_nest import Compute, Nest
+from loopnest.lowering.loops.promotion import roots_of
+from loopnest.scalar import dtypes
+from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.expr import ZERO, Expr, LaunchIndex, Op
+from loopnest.tensor.domain import IterDomain
+from loopnest.tensor.tensor_view import TensorView
+
+
+def first_points(
+    nest: Nest, compute: Compute, known: Mapping[IterDomain, Expr], memory: Memory
+) -> Iterator[Expr]:
+    """Yield the conditions under which `compute` is no repetition.
+
+    Args:
+        nest: the loops.
+        compute: a phase of a definition.
+        known: the indices of the axes that its loops run over.
+        memory: where it stores to.
+    """
+    is_global = memory is Memory.GLOBAL
+    plan, unit = nest.plan, compute.unit
+    path, leaf = plan.forest.path(unit), unit.domain.leaf
+    if len(path) == len(leaf) and not plan.promotions[unit].image:
+        return
+    held = plan.promoter.held(unit)
+    place = next((n for n, axis in enumerate(leaf) if axis.is_reduction), len(leaf))
+    start = path.index(plan.forest.find(leaf[place])) if place < len(leaf) else len(path)
+    around = path if compute.phase in ("update", "define") else path[:start]
+    for depth, group in enumerate(around):
+        index = nest.index_of[group]
+        if index is ZERO or not _matters(nest.plan.specs[group].parallel, memory, depth >= start):
+            continue
+        keys = plan.promoter.concrete_keys(plan.promoter.node_of[group])
+        if keys and keys.isdisjoint(held):
+            yield _is_zero(index)
+    if compute.phase == "finish":
+        yield from _of_result(nest, compute, memory)
+    if is_global:
+        yield from _of_threads(nest, compute, known)
+    if compute.phase == "update":
+        for position in range(place, len(leaf)):
+            if is_global or leaf[position].is_reduction:
+                yield from _within(nest, compute, position, known)
+
+
+def is_repeated(plan: LoopPlan, unit: TensorView) -> bool:
+    """Whether loops of one thread store elements again: those merged with axes `unit` lacks."""
+    held = plan.promoter.held(unit)
+    for axis, node in zip(unit.domain.leaf, plan.promotions[unit].leaf, strict=True):
+        if plan.spec(axis).parallel.is_thread or axis.is_reduction:
+            continue
+        keys = plan.promoter.concrete_keys(node)
+        if keys - held and not keys.isdisjoint(held):
+            return True
+    return False
+
+
+def _of_result(nest: Nest, compute: Compute, memory: Memory) -> Iterator[Expr]:
+    """Yield the tests for loops of a reduction's result, bound to threads, that it lacks."""
+    plan, unit = nest.plan, compute.unit
+    held = plan.promoter.held(unit)
+    for axis in unit.domain.leaf:
+        dim = plan.spec(axis).parallel
+        if axis.is_reduction or not dim.is_thread or not _matters(dim, memory, True):
+            continue
+        keys = plan.promoter.concrete_keys(plan.promoter.node_of[plan.forest.find(axis)])
+        if keys and keys.isdisjoint(held):
+            yield _is_zero(LaunchIndex(dim))
+
+
+def _matters(parallel: ParallelType, memory: Memory, reducing: bool) -> bool:
+    """Whether repetition in such a loop must be kept from a store to `memory`.
+
+    Loops of one thread repeat: that harms updates, and wastes GLOBAL stores. Threads repeat at
+    once: they would race on memory that they share.
+    """
+    if not parallel.is_thread:
+        return memory is Memory.GLOBAL or reducing
+    if memory is Memory.SHARED:
+        return parallel.is_block
+    return memory is Memory.GLOBAL and parallel.is_thread
+
+
+def _of_threads(nest: Nest, compute: Compute, known: Mapping[IterDomain, Expr]) -> Iterator[Expr]:
+    """Yield the tests for axes that run at once and were merged with axes the tensor lacks."""
+    for position, axis in enumerate(compute.unit.domain.leaf):
+        parallel = nest.plan.spec(axis).parallel
+        at_once = parallel.is_thread or parallel is ParallelType.cpu_parallel
+        if at_once and not axis.is_reduction:
+            yield from _within(nest, compute, position, known)
+
+
+def _within(
+    nest: Nest, compute: Compute, position: int, known: Mapping[IterDomain, Expr]
+) -> Iterator[Expr]:
+    """Yield the tests for a leaf that was merged with axes which the tensor lacks."""
+    promoter, unit = nest.plan.promoter, compute.unit
+    node, held = nest.plan.promotions[unit].leaf[position], promoter.held(unit)
+    if promoter.concrete_keys(node).isdisjoint(held):
+        return
+    for root in roots_of(node):
+        value = known.get(root)
+        if value is None or value is ZERO or root.is_broadcast:
+            continue
+        if promoter.keys(root).isdisjoint(held):
+            yield _is_zero(value)
+
+
+def _is_zero(value: Expr) -> Expr:
+    return Op("eq", (value, ZERO), dtypes.bool_)

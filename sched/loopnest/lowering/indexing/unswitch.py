@@ -1,0 +1,105 @@
+"""Pass "unswitch": one test of the largest index picks a body without tests.
+
+Requires placed predicates. Ensures that the body of an unswitch loop whose tests can be decided at
+their largest index stands twice: without them where they all hold, with them elsewhere. Indices of
+launch dimensions are not replaced by their maximum: each thread tests its own. Where the test could
+never hold, the body stands once. It comes after predicates, whose tests it lifts, and last, because
+it duplicates code.
+
+A body that holds a barrier stands once too. Of a test with two cases (a filled copy, an inner
+unswitch loop) the body without tests has the first alone.
+
+Before: ``for i0: for i1: if i0 * 4 + i1 < N: S``; after, with i1 unswitch::
+
+    for i0: if i0 * 4 + 3 < N: for i1: S
+            else:              for i1: if i0 * 4 + i1 < N: S
+
+Source: nvFuser's unswitch (lower_unroll.cpp); rule 37.
+"""
+
+from __future__ import annotations
+
+from loopnest.kir import If, Loop, Program, Stmt, holds_sync, map_body, walk
+from loopnest.scalar.enums import ParallelType
+from loopnest.scalar.expr import (
+    FALSE,
+    TRUE,
+    Const,
+    Expr,
+    Index,
+    LaunchIndex,
+    Op,
+    all_of,
+    rewrite,
+    substitute,
+    terms_of,
+)
+from loopnest.scalar.simplify import Simplifier
+
+
+def unswitch(program: Program, algebra: Simplifier) -> Program:
+    """Return `program` with its unswitch loops doubled."""
+
+    def rule(node: Stmt) -> Stmt:
+        unswitched = isinstance(node, Loop) and node.parallel is ParallelType.unswitch
+        # Which of two bodies a thread runs may not decide which barrier it reaches.
+        if unswitched and isinstance(node, Loop) and not holds_sync(node.body):
+            return _double(node, algebra)
+        return node
+
+    return program.with_body(map_body(program.body, rule))
+
+
+def _double(loop: Loop, algebra: Simplifier) -> Stmt:
+    inner = {loop.var}
+    threads: dict[Expr, Expr] = {}  # the test stands outside their loops
+    for node, _ in walk(loop.body):
+        if isinstance(node, Loop) and node.parallel.is_thread:
+            threads[node.var] = LaunchIndex(node.parallel)
+        elif isinstance(node, Loop):
+            inner.add(node.var)
+    largest: dict[Expr, None] = {}
+    for node, _ in walk(loop.body):
+        if isinstance(node, If):
+            for term in terms_of(node.condition):
+                top = _at_largest(term, inner, algebra)
+                if top is not None and top is not TRUE:
+                    largest[top] = None
+    if not largest or FALSE in largest:
+        return loop
+
+    def drop(node: Stmt) -> Stmt | tuple[Stmt, ...]:
+        if isinstance(node, If):
+            kept = [t for t in terms_of(node.condition) if _at_largest(t, inner, algebra) is None]
+            if not kept:
+                return node.body
+            return If(all_of(kept), node.body, node.orelse, node.reason, node.origin)
+        return node
+
+    fast = Loop(loop.var, loop.parallel, loop.axis, map_body(loop.body, drop), loop.origin)
+    reason = "unswitch: at the largest index all tests inside hold"
+    test = substitute(all_of(largest), threads)
+    return If(test, (fast,), (loop,), reason, loop.origin)
+
+
+def _at_largest(term: Expr, inner: set[Index], algebra: Simplifier) -> Expr | None:
+    """Return the strongest instance of ``e < bound`` over `inner`; None where there is none."""
+    if not isinstance(term, Op) or term.op != "lt":
+        return None
+    value, bound = term.args
+    if not _grows(value):
+        return None
+
+    def top(node: Expr) -> Expr | None:
+        if isinstance(node, Index) and node in inner:
+            return algebra.sub(node.extent, Const(1, node.dtype))
+        return None
+
+    return algebra.lt(algebra.simplify(rewrite(value, top)), bound)
+
+
+def _grows(value: Expr) -> bool:
+    """Whether `value` grows with every index in it (sums and products of such)."""
+    if isinstance(value, Op):
+        return value.op in ("add", "mul") and all(_grows(a) for a in value.args)
+    return True

@@ -1,0 +1,205 @@
+"""Pass "groups": which axes share a loop, what it runs over, and how it runs.
+
+Requires a fusion. Ensures one `LoopSpec` a group, one parallel type a loop, a `Promotion` for every
+tensor, and an ordered tree of loops and tensors. It comes first because every later pass speaks of
+loops, not of axes.
+
+Before: T1 ``[i0, i1]`` computed at position 1 of T2 ``[i0, i1]``; after::
+
+    loop T2.i0 shared by T1, T2
+      loop T1.i1: T1
+      loop T2.i1: T2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from loopnest.errors import LoweringError
+from loopnest.lowering.loops.promotion import Promoter, Promotion
+from loopnest.scalar.enums import LAUNCH_DIMENSIONS, ParallelType
+from loopnest.scalar.expr import ONE, Const, Expr
+from loopnest.scalar.facts import Facts
+from loopnest.scalar.origin import Origin
+from loopnest.scalar.simplify import Simplifier
+from loopnest.schedule.expression_order import LoopBody
+from loopnest.schedule.loop_forest import LoopForest
+from loopnest.schedule.loop_groups import Conflict, LoopGroup
+from loopnest.tensor.domain import IterDomain
+from loopnest.tensor.fusion import Fusion
+from loopnest.tensor.tensor_view import TensorView
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LoopSpec:
+    """One loop: the axis that it runs over, its extent, its parallel type, who shares it."""
+
+    node: IterDomain | None
+    extent: Expr
+    parallel: ParallelType
+    axis: str
+    tensors: tuple[str, ...]
+    origin: Origin | None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LoopPlan:
+    """The fusion's loops: what the passes after this one read.
+
+    `order` is the tree of loops and first outputs of definitions in order of execution, `launch`
+    the largest extent that any nest needs of each launch dimension, and `crossed` the launch
+    dimensions that the reductions of a definition run over, by its first output.
+    """
+
+    fusion: Fusion
+    algebra: Simplifier
+    forest: LoopForest
+    specs: dict[LoopGroup, LoopSpec]
+    promotions: dict[TensorView, Promotion]
+    promoter: Promoter
+    order: LoopBody
+    launch: dict[ParallelType, Expr]
+    crossed: dict[TensorView, tuple[ParallelType, ...]]
+
+    def spec(self, axis: IterDomain) -> LoopSpec:
+        """Return the loop of a leaf axis."""
+        return self.specs[self.forest.find(axis)]
+
+    def text(self) -> str:
+        """Return the loop groups and the order, for the stage dump."""
+        return "\n".join(["# loop groups", *self._lines(self.order, 0)]) + "\n"
+
+    def _lines(self, body: LoopBody, depth: int) -> Iterator[str]:
+        for item in body.order:
+            if isinstance(item, TensorView):
+                yield "  " * depth + ", ".join(t.name for t in item.siblings)
+            else:
+                assert item.group is not None
+                spec = self.specs[item.group]
+                shared = " shared by " + ", ".join(spec.tensors) if len(spec.tensors) > 1 else ""
+                how = "" if spec.parallel is ParallelType.serial else f" {spec.parallel.value}"
+                yield "  " * depth + f"loop {spec.axis} in {spec.extent}{how}{shared}"
+                yield from self._lines(item, depth + 1)
+
+
+def group_loops(fusion: Fusion, facts: Facts) -> LoopPlan:
+    """Return the loops of `fusion`, given what is known of its sizes.
+
+    Raises:
+        LoweringError: the positions have no order, or a loop would have two parallel types.
+    """
+    algebra = Simplifier(facts)
+    try:
+        forest = LoopForest(fusion)
+        order = forest.order()
+    except Conflict as conflict:
+        raise LoweringError(fusion.name, conflict.reason, "change a compute-at position") from None
+    promoter = Promoter(forest, algebra)
+    promoter.run()
+    axes: dict[LoopGroup, list[tuple[TensorView, int]]] = {}
+    for unit in forest.units:
+        for twin in unit.siblings:
+            for place, axis in enumerate(twin.domain.leaf):
+                axes.setdefault(forest.find(axis), []).append((twin, place))
+    specs = {group: _spec(m, promoter.promotions, algebra) for group, m in axes.items()}
+    crossed = {unit: _crossed(unit, forest, specs) for unit in forest.units}
+    launch = algebra.launch = _launch(specs, algebra)
+    return LoopPlan(
+        fusion, algebra, forest, specs, promoter.promotions, promoter, order, launch, crossed
+    )
+
+
+def is_reduced(unit: TensorView) -> bool:
+    """Whether `unit` accumulates: a reduction over more than one element (rule 29).
+
+    One that was factored does in any case: its result has points that no element is reduced to.
+    """
+    definition, domain = unit.definition, unit.domain
+    if definition is None or definition.reducer is None:
+        return False
+    factored = domain.rfactor != domain.root
+    return any(axis.is_reduction and (factored or axis.size is not ONE) for axis in domain.root)
+
+
+def _crossed(
+    unit: TensorView, forest: LoopForest, specs: dict[LoopGroup, LoopSpec]
+) -> tuple[ParallelType, ...]:
+    """Return the launch dimensions that a definition reduces over, in the order of a launch."""
+    if not is_reduced(unit):
+        return ()
+    reduced = [specs[forest.find(a)] for a in unit.domain.leaf if a.is_reduction]
+    found = {s.parallel for s in reduced if s.parallel.is_thread and not is_trivial(s)}
+    return tuple([d for d in LAUNCH_DIMENSIONS if d in found])
+
+
+def _launch(specs: dict[LoopGroup, LoopSpec], algebra: Simplifier) -> dict[ParallelType, Expr]:
+    """Return the largest extent that any nest needs of each launch dimension."""
+    extents: dict[ParallelType, Expr] = {}
+    for spec in specs.values():
+        if spec.parallel.is_thread and not is_trivial(spec):
+            have = extents.get(spec.parallel)
+            extents[spec.parallel] = spec.extent if have is None else algebra.max(have, spec.extent)
+    return {d: extents[d] for d in LAUNCH_DIMENSIONS if d in extents}
+
+
+def _spec(
+    members: list[tuple[TensorView, int]],
+    promotions: dict[TensorView, Promotion],
+    algebra: Simplifier,
+) -> LoopSpec:
+    node, extent = _common_axis(members, promotions, algebra)
+    parallel = ParallelType.serial
+    holder = ""
+    for tensor, place in members:
+        found = tensor.domain.leaf[place].parallel
+        if found is ParallelType.serial or found is parallel:
+            continue
+        if parallel is not ParallelType.serial:
+            raise LoweringError(
+                f"the loop of {holder} and {tensor.name}.{_label(tensor, place)}",
+                f"it is {parallel.value} for the one and {found.value} for the other",
+                "axes that share a loop share one parallel type",
+            )
+        parallel, holder = found, f"{tensor.name}.{_label(tensor, place)}"
+    tensor, place = next(
+        ((t, p) for t, p in reversed(members) if t.domain.leaf[p] is node), members[-1]
+    )
+    return LoopSpec(
+        node,
+        extent,
+        parallel,
+        f"{tensor.name}.{_label(tensor, place)}",
+        tuple(dict.fromkeys(t.name for t, _ in members)),
+        tensor.domain.leaf[place].origin or tensor.origin,
+    )
+
+
+def _common_axis(
+    members: list[tuple[TensorView, int]],
+    promotions: dict[TensorView, Promotion],
+    algebra: Simplifier,
+) -> tuple[IterDomain, Expr]:
+    """Return the axis that all members of a loop run over, and its extent."""
+    first, place = members[-1]
+    node = promotions[first].leaf[place]
+    extent = algebra.simplify(node.size)
+    for tensor, position in members:
+        other = promotions[tensor].leaf[position]
+        if other is not node and not algebra.equal(algebra.simplify(other.size), extent):
+            raise LoweringError(
+                f"the loop of {first.name}.{_label(first, place)} and "
+                f"{tensor.name}.{_label(tensor, position)}",
+                f"it would have the extents {extent} and {other.size}",
+                "compute the two tensors in separate loops",
+            )
+    return node, extent
+
+
+def _label(tensor: TensorView, place: int) -> str:
+    return f"{tensor.domain.leaf[place].kind.letter}{place}"
+
+
+def is_trivial(spec: LoopSpec) -> bool:
+    """Whether the loop runs just once."""
+    return isinstance(spec.extent, Const) and spec.extent is ONE

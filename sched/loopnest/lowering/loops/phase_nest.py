@@ -1,0 +1,212 @@
+"""Pass "nest": loops with numbered indices, around the phases of each tensor's computation.
+
+Requires the plan of loop groups. Ensures a tree of `LoopNode` and `Compute`; every loop has its own
+`Index`, numbered in order of appearance; loops of extent 1 are gone; a reduction is an init before
+its outermost reduction loop, an update inside, and a finish after where it folds apart. It comes
+before allocation and indexing because both ask where a tensor stands in the nest.
+
+Before, loops of T2 ``[i0, r1]``; after::
+
+    for i0: { init T2; for r1: update T2 }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from loopnest.lowering.loops.loop_plan import LoopPlan, LoopSpec, is_reduced, is_trivial
+from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.expr import ZERO, Const, Expr, Index, LaunchIndex
+from loopnest.schedule.expression_order import LoopBody
+from loopnest.schedule.loop_groups import LoopGroup
+from loopnest.tensor.domain import IterDomain
+from loopnest.tensor.tensor_view import TensorView
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Compute:
+    """One phase of a definition: "define", or "init", "update" and "finish".
+
+    Where blocks reduce together there are two more before the finish: "publish" and "arrive".
+
+    `indices` gives, for each leaf axis of the (first) output, the index of its loop; 0 where the
+    loop is trivial, None where the phase does not run over it (reduction axes outside the update).
+    `loops` are the loops around it, outermost first.
+    """
+
+    unit: TensorView
+    phase: str
+    indices: tuple[Expr | None, ...]
+    loops: tuple[Index, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LoopNode:
+    """A loop of the tree."""
+
+    var: Index
+    spec: LoopSpec
+    body: list[NestItem]
+
+
+NestItem: TypeAlias = "LoopNode | Compute"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Nest:
+    """The tree, for each loop group its index expression, and for each index its loop."""
+
+    plan: LoopPlan
+    body: list[NestItem]
+    index_of: dict[LoopGroup, Expr]
+    spec_of: dict[Index, LoopSpec]
+
+    def text(self) -> str:
+        """Return the tree, for the stage dump."""
+        return "\n".join(["# nest", *_lines(self.body, 0)]) + "\n"
+
+
+def _lines(body: list[NestItem], depth: int) -> Iterator[str]:
+    for item in body:
+        if isinstance(item, Compute):
+            yield "  " * depth + f"{item.phase} {', '.join(t.name for t in item.unit.siblings)}"
+        else:
+            how = "" if item.spec.parallel is ParallelType.serial else item.spec.parallel.value
+            note = f"  # {how}" if how else ""
+            yield "  " * depth + f"for {item.var.name} in {item.spec.extent}:{note}"
+            yield from _lines(item.body, depth + 1)
+
+
+def build_nest(plan: LoopPlan) -> Nest:
+    """Return the tree of loops and computation phases."""
+    builder = _Builder(plan)
+    body = builder.body(plan.order, ())
+    return Nest(plan, body, builder.index_of, builder.spec_of)
+
+
+def accumulates_apart(plan: LoopPlan, tensor: TensorView) -> bool:
+    """Whether a reduction folds in a LOCAL buffer of its own.
+
+    One of 16 bits does, to be rounded once; one over threads, since each has a part; a SHARED one
+    where registers can hold it; and a GLOBAL one of whose definition another output is not, because
+    one thread writes it while all threads need the running values.
+    """
+    if not is_reduced(tensor):
+        return False
+    if plan.crossed[tensor.siblings[0]]:
+        return True
+    if any(twin.memory is Memory.SHARED for twin in tensor.siblings):
+        return True
+    mixed = any(twin.memory is not Memory.GLOBAL for twin in tensor.siblings)
+    return tensor.dtype.is_half or (tensor.memory is Memory.GLOBAL and mixed)
+
+
+class _Builder:
+    def __init__(self, plan: LoopPlan) -> None:
+        self.plan = plan
+        self.index_of: dict[LoopGroup, Expr] = {}
+        self.spec_of: dict[Index, LoopSpec] = {}
+        self.first_loop: dict[LoopGroup, list[TensorView]] = {}
+        for unit in plan.forest.units:
+            if is_reduced(unit):
+                group = self._first_reduction(unit)
+                self.first_loop.setdefault(group, []).append(unit)
+
+    def _first_reduction(self, unit: TensorView) -> LoopGroup:
+        """Return the outermost loop that reduces `unit`, around which init and finish stand."""
+        axis = next(a for a in unit.domain.leaf if a.is_reduction)
+        return self.plan.forest.find(axis)
+
+    def body(self, tree: LoopBody, loops: tuple[Index, ...]) -> list[NestItem]:
+        result: list[NestItem] = []
+        for item in tree.order:
+            if isinstance(item, TensorView):
+                phase = "update" if is_reduced(item) else "define"
+                result.append(self._compute(item, phase, {}, loops))
+                continue
+            assert item.group is not None
+            starting = self.first_loop.get(item.group, [])
+            for unit in starting:
+                result.extend(self._around(unit, "init", loops))
+            result.extend(self._loop(item, loops))
+            for unit in starting:
+                result.extend(self._after(unit, loops))
+        return result
+
+    def _after(self, unit: TensorView, loops: tuple[Index, ...]) -> list[NestItem]:
+        """Return what stands after the reduction loops of `unit`."""
+        result: list[NestItem] = []
+        if any(d.is_grid for d in self.plan.crossed[unit]):
+            result.extend(self._around(unit, "publish", loops))
+            result.append(self._compute(unit, "arrive", {}, loops))
+        if any(accumulates_apart(self.plan, twin) for twin in unit.siblings):
+            result.extend(self._around(unit, "finish", loops))
+        return result
+
+    def _loop(self, tree: LoopBody, loops: tuple[Index, ...]) -> list[NestItem]:
+        group = tree.group
+        assert group is not None
+        spec = self.plan.specs[group]
+        if is_trivial(spec):
+            self.index_of[group] = ZERO
+            return self.body(tree, loops)
+        var = self._index(spec)
+        self.index_of[group] = var
+        inner = self.body(tree, (*loops, var))
+        return [LoopNode(var, spec, inner)]
+
+    def _index(self, spec: LoopSpec) -> Index:
+        var = Index(f"i{len(self.spec_of)}", spec.extent)
+        self.spec_of[var] = spec
+        return var
+
+    def _around(self, unit: TensorView, phase: str, loops: tuple[Index, ...]) -> list[NestItem]:
+        """Return `phase` of a reduction inside fresh loops over its inner iteration axes."""
+        leaf = unit.domain.leaf
+        start = next(n for n, a in enumerate(leaf) if a.is_reduction)
+        own: dict[IterDomain, Expr] = {}
+        made: list[tuple[Index, LoopSpec]] = []
+        for axis in leaf[start:]:
+            if axis.is_reduction:
+                continue
+            spec = self.plan.spec(axis)
+            if is_trivial(spec):
+                own[axis] = ZERO
+            elif phase == "init" and spec.parallel.is_thread and self.plan.crossed[unit]:
+                own[axis] = LaunchIndex(spec.parallel)  # every thread takes part in the exchange
+            else:
+                var = self._index(spec)
+                own[axis] = var
+                made.append((var, spec))
+        inside = (*loops, *(var for var, _ in made))
+        items: list[NestItem] = [self._compute(unit, phase, own, inside)]
+        for var, spec in reversed(made):
+            items = [LoopNode(var, spec, items)]
+        return items
+
+    def _compute(
+        self,
+        unit: TensorView,
+        phase: str,
+        own: dict[IterDomain, Expr],
+        loops: tuple[Index, ...],
+    ) -> Compute:
+        leaf = unit.domain.leaf
+        folded = phase not in ("update", "define")
+        first = next((n for n, a in enumerate(leaf) if a.is_reduction), len(leaf))
+        indices: list[Expr | None] = []
+        for place, axis in enumerate(leaf):
+            if axis in own:
+                indices.append(own[axis])
+            elif folded and (axis.is_reduction or place > first):
+                indices.append(None)
+            else:
+                indices.append(self.index_of[self.plan.forest.find(axis)])
+        return Compute(unit, phase, tuple(indices), loops)
+
+
+def static(extent: Expr) -> int | None:
+    """Return a static extent as an int, else None."""
+    return int(extent.value) if isinstance(extent, Const) else None

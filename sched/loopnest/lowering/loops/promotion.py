@@ -1,0 +1,379 @@
+"""Loop promotion: the domain that each shared loop runs over, and each tensor's place in it.
+
+A loop group is one loop for several tensors. Where one of them lacks an axis of the math that
+another merged into the loop (a broadcast not yet made concrete, or an axis that it does not have at
+all), its own axis is too small: the loop runs over the *promoted* axis, the group's transforms on
+concrete roots (rule 35). A tensor that has less computes an element more than once.
+
+`promote` finds, for every group, the promoted axis, and for every tensor the axis that each of its
+leaves stands for; indices and predicates follow from these alone.
+
+Source: the notion is nvFuser's loop promotion (Fuser, csrc/id_model/loop_promotion.cpp); the
+construction here works backwards from the richest member of a group instead of over an id graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from loopnest.errors import LoweringError
+from loopnest.scalar.expr import ONE, Expr
+from loopnest.scalar.simplify import Simplifier
+from loopnest.schedule.loop_forest import LoopForest
+from loopnest.schedule.loop_groups import LoopGroup, RootClass
+from loopnest.tensor.domain import (
+    IterDomain,
+    Merge,
+    TensorDomain,
+    Transform,
+    ancestors,
+    transforms_between,
+)
+from loopnest.tensor.tensor_view import TensorView
+
+RootKey: TypeAlias = "RootClass | IterDomain"
+_NOWHERE = TensorDomain((), (), ())
+
+
+@dataclass(eq=False, slots=True)
+class Promotion:
+    """What the loops of one tensor run over.
+
+    `leaf` is one axis a leaf axis of the tensor: its own, or the promoted one. `image` maps inner
+    axes of the tensor to promoted axes, where they differ. `steps` are the transforms behind
+    `leaf`, inputs first.
+    """
+
+    leaf: tuple[IterDomain, ...]
+    image: dict[IterDomain, IterDomain] = field(default_factory=dict)
+    steps: tuple[Transform, ...] = ()
+
+
+class AtLeastOne(Transform):
+    """An axis that may be empty to one of at least one point, tested by whoever has the axis."""
+
+    __slots__ = ()
+
+    def __init__(self, axis: IterDomain, algebra: Simplifier) -> None:
+        self._bind([axis], [IterDomain(algebra.max(axis.size, ONE), axis.kind)])
+
+    @property
+    def key(self) -> Hashable:
+        return ("at least one",)
+
+    def replay(self, inputs: Sequence[IterDomain], algebra: Simplifier) -> AtLeastOne:
+        return AtLeastOne(inputs[0], algebra)
+
+    def backward(self, outputs: Sequence[Expr], algebra: Simplifier) -> tuple[Expr, ...]:
+        return tuple(outputs)
+
+    def forward(self, inputs: Sequence[Expr], algebra: Simplifier) -> tuple[Expr, ...]:
+        return tuple(inputs)
+
+    def overshoots(self, algebra: Simplifier) -> tuple[IterDomain, ...]:
+        return self.inputs
+
+    def follows(self, algebra: Simplifier) -> tuple[IterDomain, ...]:
+        return self.outputs
+
+    def describe(self) -> str:
+        return "loop that runs at least once"
+
+
+class Promoter:
+    """Find promoted axes for all units of a forest."""
+
+    def __init__(self, forest: LoopForest, algebra: Simplifier) -> None:
+        self.forest = forest
+        self.algebra = algebra
+        self.node_of: dict[LoopGroup, IterDomain] = {}
+        self.promotions: dict[TensorView, Promotion] = {}
+        self._covers: dict[IterDomain, frozenset[RootKey]] = {}
+        self._keys: dict[IterDomain, frozenset[RootKey]] = {}
+        self._canonical: dict[IterDomain, IterDomain] = {}
+        self._roots: dict[RootClass, IterDomain] = {}
+        self._made: dict[tuple[Hashable, tuple[IterDomain, ...]], tuple[IterDomain, ...]] = {}
+        self._owner: dict[IterDomain, TensorView] = {}
+
+    def run(self) -> None:
+        """Fill `node_of` and `promotions`."""
+        groups: dict[LoopGroup, None] = {}
+        for unit in self.forest.units:
+            for twin in unit.siblings:
+                for axis in twin.domain.leaf:
+                    self._owner[axis] = twin
+                    groups[self.forest.find(axis)] = None
+        for group in groups:
+            self.node_of[group] = self._promoted_axis(group)
+        self._keep_running(groups)
+        for unit in self.forest.units:
+            for twin in unit.siblings:
+                self.promotions[twin] = self._promotion(twin)
+
+    # Which axes of the math an axis runs over
+
+    def keys(self, axis: IterDomain) -> frozenset[RootKey]:
+        """Return the root classes that `axis` was made from; an axis in no class is its own.
+
+        An axis that a factored reduction derived stands for the roots that it was derived from.
+        """
+        found = self._keys.get(axis)
+        if found is None:
+            found = self._keys[axis] = self._find_keys(axis)
+        return found
+
+    def _find_keys(self, axis: IterDomain) -> frozenset[RootKey]:
+        group = self.forest.class_of.get(axis)
+        derived = axis if axis.definition is not None else None
+        if group is not None:
+            group = group.find()
+            derived = group.derived or derived
+        if derived is not None:
+            assert derived.definition is not None
+            return frozenset().union(*(self.keys(a) for a in derived.definition.inputs))
+        return frozenset([axis if group is None else group])
+
+    def _cover(self, axis: IterDomain) -> frozenset[RootKey]:
+        """Return the keys of the roots of `axis` that are not broadcast in its own tensor."""
+        found = self._covers.get(axis)
+        if found is None:
+            roots = (a for a in ancestors((axis,), _NOWHERE) if a.definition is None)
+            own = (self.keys(r) for r in roots if not r.is_broadcast)
+            found = self._covers[axis] = frozenset().union(*own)
+        return found
+
+    def concrete_keys(self, axis: IterDomain) -> frozenset[RootKey]:
+        """Return what `axis` covers once its broadcast roots are made concrete."""
+        return frozenset(key for key in self.keys(axis) if not _concrete(key).is_broadcast)
+
+    def _promoted_axis(self, group: LoopGroup) -> IterDomain:
+        first = group.axes[0]
+        if len(group.axes) == 1:
+            return first
+        whole: frozenset[RootKey] = frozenset().union(*(self._cover(a) for a in group.axes))
+        for axis in group.axes:
+            if self._cover(axis) == whole:
+                return axis
+        return self._combined(group, whole)
+
+    def _combined(self, group: LoopGroup, whole: frozenset[RootKey]) -> IterDomain:
+        """Make an axis that no tensor has: a member's transforms on concrete roots (rule 35)."""
+        best, missing = group.axes[0], whole
+        for axis in group.axes:
+            left = whole - self.concrete_keys(axis)
+            if len(left) < len(missing):
+                best, missing = axis, left
+        node = self._on_concrete_roots(best)
+        if missing:
+            self._require_merges_only(group, best, missing)
+        for root in sorted(map(_concrete, missing), key=lambda axis: str(axis.size)):
+            node = Merge(node, root, self.algebra).outputs[0]
+        return node
+
+    def _on_concrete_roots(self, axis: IterDomain) -> IterDomain:
+        domain = self._owner[axis].domain
+        image: dict[IterDomain, IterDomain] = {}
+        for root in domain.root:
+            found = self.forest.class_of.get(root)
+            image[root] = root if found is None else found.find().concrete()
+        for step in domain.history:
+            copy = step.replay([image[a] for a in step.inputs], self.algebra)
+            image.update(zip(step.outputs, copy.outputs, strict=True))
+        return image[axis]
+
+    def _require_merges_only(
+        self, group: LoopGroup, best: IterDomain, missing: frozenset[RootKey]
+    ) -> None:
+        richer = next(a for a in group.axes if not self._cover(a).isdisjoint(missing))
+        for axis in (best, *group.axes):
+            tensor = self._owner[axis]
+            inner = ancestors((axis,), tensor.domain) - set(tensor.domain.root)
+            if not all(isinstance(a.definition, Merge) for a in inner):
+                other = self._owner[richer if axis is best else best]
+                raise LoweringError(
+                    f"{tensor.name} and {other.name}",
+                    f"a loop that they share has no common domain: {tensor.name} splits an axis "
+                    f"merged with axes that {other.name} does not have",
+                    f"compute {tensor.name} and {other.name} in separate loops",
+                )
+
+    # A loop over an axis that one of its tensors lacks must run for it even where the axis is empty
+
+    def _lacked(self) -> dict[LoopGroup, frozenset[RootKey]]:
+        """Return, for each loop, what it runs over that a tensor needed outside of it lacks."""
+        result: dict[LoopGroup, frozenset[RootKey]] = {}
+        for unit in self.forest.units:
+            path = self.forest.path(unit)
+            seen = any(twin.is_output for twin in unit.siblings)
+            shared = 0 if seen else self.forest.shared_depth(unit)
+            held = self.held(unit)
+            for group in path[shared:]:
+                keys = frozenset(
+                    key
+                    for key in self.concrete_keys(self.node_of[group]) - held
+                    if not self.algebra.proves_positive(_concrete(key).size)
+                )
+                if keys:
+                    result[group] = result.get(group, frozenset()) | keys
+        return result
+
+    def held(self, unit: TensorView) -> frozenset[RootKey]:
+        """Return the axes of the math that `unit` has points along; a broadcast axis is none."""
+        own = (self.keys(axis) for axis in unit.domain.root if not axis.is_broadcast)
+        return frozenset().union(*own)
+
+    def canonical(self, node: IterDomain) -> IterDomain:
+        """Return the one axis that stands for all axes made alike from the same axes of the math.
+
+        Loops of one tensor may get their axes from several tensors; what these made of one axis by
+        the same steps must then be one axis too.
+        """
+        found = self._canonical.get(node)
+        if found is None:
+            found = self._canonical[node] = self._find_canonical(node)
+        return found
+
+    def _find_canonical(self, node: IterDomain) -> IterDomain:
+        step = node.definition
+        if step is None:
+            group = self.forest.class_of.get(node)
+            if group is None or node.is_broadcast:
+                return node
+            derived = group.find().derived
+            if derived is not None:
+                return self.canonical(derived)
+            return self._roots.setdefault(group.find(), node)
+        inputs = tuple([self.canonical(axis) for axis in step.inputs])
+        present = [not axis.is_broadcast for axis in inputs]
+        if not all(present):  # a merge with one point more leaves what it was
+            for position, output in step.carries(present).items():
+                if step.outputs[output] is node:
+                    return inputs[position]
+        made = self._made.get((step.key, inputs))
+        if made is None:
+            same = inputs == step.inputs
+            made = step.outputs if same else step.replay(inputs, self.algebra).outputs
+            self._made[step.key, inputs] = made
+        return made[step.outputs.index(node)]
+
+    def _keep_running(self, groups: Iterable[LoopGroup]) -> None:
+        """Make the loops that `_lacked` names run at least once.
+
+        Every loop over one of the roots concerned is made anew, from one copy of their transforms:
+        the outputs of one split must stay the outputs of one split.
+        """
+        short: set[IterDomain] = set()
+        for group, lacked in self._lacked().items():
+            for root in roots_of(self.canonical(self.node_of[group])):
+                if not root.is_broadcast and not self.keys(root).isdisjoint(lacked):
+                    short.add(root)
+        image: dict[IterDomain, IterDomain] = {}
+        for group in groups if short else ():
+            node = self.canonical(self.node_of[group])
+            if not short.isdisjoint(roots_of(node)):
+                self.node_of[group] = self._never_empty(node, short, image)
+
+    def _never_empty(
+        self, node: IterDomain, short: set[IterDomain], image: dict[IterDomain, IterDomain]
+    ) -> IterDomain:
+        """Return `node` made from roots of which those in `short` have at least one point."""
+        for root in roots_of(node):
+            if root not in image:
+                grown = AtLeastOne(root, self.algebra).outputs[0] if root in short else root
+                image[root] = grown
+        for step in transforms_between((), (node,)):
+            if step.outputs[0] not in image:
+                copy = step.replay([image[a] for a in step.inputs], self.algebra)
+                image.update(zip(step.outputs, copy.outputs, strict=True))
+        return image[node]
+
+    # Each tensor's place
+
+    def _promotion(self, tensor: TensorView) -> Promotion:
+        domain = tensor.domain
+        nodes = [self._node(axis) for axis in domain.leaf]
+        if all(axis is node for axis, node in zip(domain.leaf, nodes, strict=True)):
+            return Promotion(domain.leaf, {}, domain.history)
+        image = self._image(tensor, nodes)
+        leaf = tuple([
+            image.get(axis, axis) if self._cover(node) else axis  # one point stays one
+            for axis, node in zip(domain.leaf, nodes, strict=True)
+        ])  # fmt: skip
+        return Promotion(leaf, image, tuple(steps_behind(leaf)))
+
+    def _node(self, axis: IterDomain) -> IterDomain:
+        """Return what the loop of `axis` runs over: the axis itself where it has the same points.
+
+        A neighbour's axis in its place would not fit the tensor's other axes: those of one split
+        may share loops with several tensors.
+        """
+        node = self.node_of[self.forest.find(axis)]
+        own = node in self._owner and self._cover(axis) == self._cover(node)
+        return axis if own else self.canonical(node)
+
+    def _image(
+        self, tensor: TensorView, nodes: Sequence[IterDomain]
+    ) -> dict[IterDomain, IterDomain]:
+        domain = tensor.domain
+        image: dict[IterDomain, IterDomain] = {}
+        for axis, node in zip(domain.leaf, nodes, strict=True):
+            if node is not axis:
+                image[axis] = node
+        for step in reversed(domain.history):
+            self._match_upwards(step, domain, image)
+        for step in domain.history:
+            if any(axis in image for axis in step.inputs) and step.outputs[0] not in image:
+                copy = step.replay([image.get(a, a) for a in step.inputs], self.algebra)
+                image.update(zip(step.outputs, copy.outputs, strict=True))
+        return image
+
+    def _match_upwards(
+        self, step: Transform, domain: TensorDomain, image: dict[IterDomain, IterDomain]
+    ) -> None:
+        """Carry the image of one of a step's outputs to its other outputs and its inputs."""
+        for slot, axis in enumerate(step.outputs):
+            if axis not in image:
+                continue
+            node = self._narrow(image[axis], self.concrete_keys(axis))
+            found = node.definition
+            if found is None or found.key != step.key or found.outputs[slot] is not node:
+                continue
+            for mine, theirs in zip(step.outputs, found.outputs, strict=True):
+                image.setdefault(mine, theirs)
+            for mine, theirs in zip(step.inputs, found.inputs, strict=True):
+                image.setdefault(mine, theirs)
+            return
+
+    def _narrow(self, node: IterDomain, keys: frozenset[RootKey]) -> IterDomain:
+        """Pass down merges of which just one input has to do with `keys`."""
+        while node.definition is not None and len(node.definition.outputs) == 1:
+            inputs = node.definition.inputs
+            present = [not keys.isdisjoint(self.concrete_keys(a)) for a in inputs]
+            carried = node.definition.carries(present)
+            if all(present) or len(carried) != 1:
+                break
+            node = inputs[next(iter(carried))]
+        return node
+
+
+def before_growth(node: IterDomain) -> IterDomain:
+    """Return the axis that was made to run at least once, where `node` is that."""
+    step = node.definition
+    return step.inputs[0] if isinstance(step, AtLeastOne) else node
+
+
+def roots_of(node: IterDomain) -> list[IterDomain]:
+    """Return the axes that `node` was made from in the last resort."""
+    inner = (axis for step in transforms_between((), (node,)) for axis in step.inputs)
+    return [axis for axis in dict.fromkeys((node, *inner)) if axis.definition is None]
+
+
+def _concrete(key: RootKey) -> IterDomain:
+    return key.concrete() if isinstance(key, RootClass) else key
+
+
+def steps_behind(leaf: Sequence[IterDomain]) -> list[Transform]:
+    """Return every transform behind `leaf`, inputs before users."""
+    return list(transforms_between((), leaf))

@@ -1,0 +1,41 @@
+"""Pass "renumber": loop indices are numbered in order of appearance.
+
+Before: ``for i7: for i2: S``; after: ``for i0: for i1: S``.
+
+Requires a program. Ensures the names i0, i1… in the order of the text; the same program comes back
+where that holds already. Loops that later passes make, and bodies that unswitch doubles, come with
+other names. It is last because it is about names alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loopnest.kir import Loop, Program, Stmt, bodies, map_expressions, walk, with_bodies
+from loopnest.scalar.expr import Expr, Index, substitute
+
+
+def renumber(program: Program) -> Program:
+    """Return `program` with its loop indices numbered in order of appearance."""
+    found: dict[Index, None] = {}
+    for node, _ in walk(program.body):
+        if isinstance(node, Loop):
+            found[node.var] = None
+    names: dict[Expr, Expr] = {}
+    for number, var in enumerate(found):
+        if var.name != f"i{number}":
+            names[var] = Index(f"i{number}", var.extent)
+    if not names:
+        return program
+    return program.with_body(tuple([_renamed(node, names) for node in program.body]))
+
+
+def _renamed(node: Stmt, names: dict[Expr, Expr]) -> Stmt:
+    node = map_expressions(node, lambda value: substitute(value, names))
+    inner = tuple([tuple([_renamed(n, names) for n in body]) for body in bodies(node)])
+    made = with_bodies(node, inner) if inner else node
+    if isinstance(made, Loop) and made.var in names:
+        var = names[made.var]
+        assert isinstance(var, Index)
+        return replace(made, var=var)
+    return made

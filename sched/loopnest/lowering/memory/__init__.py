@@ -1,0 +1,1 @@
+"""Where tensors lie: buffers, their aliases, flat addresses, circular buffers."""

@@ -1,0 +1,126 @@
+"""Pass "aliases": SHARED buffers that do not live at the same time take the same space.
+
+Requires guarded statements. Ensures that a buffer with `alias_of` is live in no item of a body in
+which another buffer of its space is live; a buffer lives from its first access to its last, in the
+innermost body that holds the homes of both. It comes after circular buffers, which prolong lives,
+and before barriers, which order the last access to the one and the first to the other.
+
+Scratch of collectives takes part only where that saves a kilobyte: an alias may cost a barrier.
+
+Before: ``T2: float32[256] shared; T2 = x; y = T2; T5: float32[256] shared``; after: ``T5 … = T2``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from loopnest.kir import Allocate, Store, expressions, map_expressions
+from loopnest.kir.buffers import Buffer
+from loopnest.lowering.loops.guarded_tree import Guarded, Simple, Tree, TreeItem
+from loopnest.scalar.enums import Memory
+from loopnest.scalar.expr import Const, Expr, Load, loads, rewrite
+
+_LEAST_SCRATCH = 1024
+"""Bytes of scratch that are worth a barrier."""
+
+_Path = tuple[int, ...]
+"""A place in the tree: the position of an item in each body on the way to it."""
+
+
+@dataclass(eq=False, slots=True)
+class _Life:
+    """Where a buffer is made, and where it is accessed."""
+
+    buffer: Buffer
+    home: _Path
+    accesses: list[_Path] = field(default_factory=list)
+
+
+def share_space(tree: Tree) -> Tree:
+    """Return `tree` with SHARED buffers in each other's space where their lives allow it."""
+    lives: dict[Buffer, _Life] = {}
+    for path, item in _leaves(tree, ()):
+        if isinstance(item, Allocate):
+            if item.storage.memory is Memory.SHARED:
+                lives[item.storage] = _Life(item.storage, path)
+        elif isinstance(item, Guarded):
+            for buffer in _accessed(item):
+                if buffer in lives:
+                    lives[buffer].accesses.append(path)
+    spaces: list[list[_Life]] = []
+    renamed: dict[Buffer, Buffer] = {}
+    for life in lives.values():
+        space = next((s for s in spaces if _fits(life, s)), None)
+        if space is None:
+            spaces.append([life])
+        else:
+            space.append(life)
+            renamed[life.buffer] = replace(life.buffer, alias_of=space[0].buffer.name)
+    return _renamed(tree, renamed) if renamed else tree
+
+
+def _leaves(tree: Tree, path: _Path) -> Iterator[tuple[_Path, TreeItem]]:
+    for place, item in enumerate(tree.body):
+        if isinstance(item, Tree):
+            yield from _leaves(item, (*path, place))
+        else:
+            yield (*path, place), item
+
+
+def _accessed(item: Guarded) -> Iterator[Buffer]:
+    for node in item.statements:
+        if isinstance(node, Store):
+            yield node.storage
+        for value in expressions(node):
+            yield from (load.buffer for load in loads(value))
+
+
+def _fits(life: _Life, space: list[_Life]) -> bool:
+    if not all(_apart(life, other) for other in space):
+        return False
+    scratch = any(b.kind == "scratch" for b in (life.buffer, *(o.buffer for o in space)))
+    return not scratch or _bytes(life.buffer) >= _LEAST_SCRATCH
+
+
+def _bytes(buffer: Buffer) -> int:
+    if not isinstance(buffer.size, Const):
+        return 0
+    return int(buffer.size.value) * buffer.dtype.size
+
+
+def _apart(a: _Life, b: _Life) -> bool:
+    """Whether the one is not accessed any more before the other is."""
+    depth = 0
+    while depth < min(len(a.home), len(b.home)) - 1 and a.home[depth] == b.home[depth]:
+        depth += 1
+    mine = [path[depth] for path in a.accesses]
+    theirs = [path[depth] for path in b.accesses]
+    if not mine or not theirs:
+        return True
+    return max(mine) < min(theirs) or max(theirs) < min(mine)
+
+
+def _renamed(tree: Tree, names: Mapping[Buffer, Buffer]) -> Tree:
+    def rule(node: Expr) -> Expr | None:
+        if isinstance(node, Load) and node.buffer in names:
+            return Load(names[node.buffer], node.args, node.flat)
+        return None
+
+    def statement(node: Simple) -> Simple:
+        made = map_expressions(node, lambda value: rewrite(value, rule))
+        if isinstance(made, Store):
+            return replace(made, storage=names.get(made.storage, made.storage))
+        return made
+
+    def item(node: TreeItem) -> TreeItem:
+        match node:
+            case Tree():
+                return _renamed(node, names)
+            case Allocate():
+                return replace(node, storage=names.get(node.storage, node.storage))
+            case Guarded():
+                return replace(node, statements=tuple([statement(s) for s in node.statements]))
+        return node
+
+    return replace(tree, body=tuple([item(i) for i in tree.body]))

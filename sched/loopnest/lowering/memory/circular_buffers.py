@@ -1,0 +1,290 @@
+"""Pass "circular_buffers": compute a shared tensor some iterations before it is read.
+
+Requires guarded statements. Ensures, for a tensor T with s stages inside the loop over k, that its
+buffer is made outside of the loop, that a prologue computes T for the first s - 1 iterations, and
+that iteration k computes it for k + s - 1, into stage (k + s - 1) % s, and reads stage k % s. LOCAL
+tensors that only T reads run ahead with it: they stand first in the body, T last, so that loads
+are in flight during the work of an iteration. It comes before barriers: one an iteration will do.
+
+Before: ``for k: { T = x[k]; y += T }``; after, with two stages::
+
+    T[0] = x[0]
+    for k: { if k + 1 < K: T[(k + 1) % 2] = x[k + 1]; y += T[k % 2] }
+
+Source: nvFuser's circular buffering (lower_circular_buffer.cpp), for plain copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from loopnest.errors import LoweringError
+from loopnest.kir import Allocate, Barrier, Store, map_expressions
+from loopnest.kir.buffers import Buffer
+from loopnest.lowering.loops.guarded_tree import Guarded, PredicateTerm, Tree, TreeItem
+from loopnest.lowering.loops.loop_plan import LoopPlan
+from loopnest.lowering.loops.phase_nest import Nest
+from loopnest.lowering.memory.allocation import TensorStorage
+from loopnest.scalar import dtypes
+from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.expr import (
+    FALSE,
+    TRUE,
+    ZERO,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Op,
+    integer,
+    rewrite,
+    substitute,
+)
+from loopnest.schedule.loop_groups import LoopGroup
+from loopnest.tensor.tensor_view import TensorView
+
+Rename = Callable[[Expr], Expr]
+
+
+def circulate(tree: Tree, nest: Nest, storage: dict[TensorView, TensorStorage]) -> Tree:
+    """Return `tree` with the circular buffers that the schedule asks for.
+
+    Raises:
+        LoweringError: the tensor shares an inner loop with others, or its loop is not serial.
+    """
+    for unit in nest.plan.forest.units:
+        if unit.layout.stages > 1:
+            tree = _Circle(unit, nest, storage[unit].buffer).apply(tree)
+    return tree
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Parts:
+    """The body of the loop: allocations that move out, what runs ahead, and the rest."""
+
+    made: tuple[TreeItem, ...]
+    loads: tuple[TreeItem, ...]
+    stores: tuple[TreeItem, ...]
+    rest: tuple[TreeItem, ...]
+
+
+class _Circle:
+    def __init__(self, tensor: TensorView, nest: Nest, buffer: Buffer) -> None:
+        self.tensor, self.buffer, self.plan = tensor, buffer, nest.plan
+        self.stages = tensor.layout.stages
+        leaf, pos = tensor.domain.leaf, tensor.compute_at_pos
+        home = nest.plan.forest.find(leaf[pos - 1]) if pos else None
+        index = nest.index_of[home] if home is not None else ZERO
+        self.var = index if isinstance(index, Index) else None
+        if self.var is not None and nest.spec_of[self.var].parallel is not ParallelType.serial:
+            raise LoweringError(
+                tensor.name,
+                f"the loop that its circular buffer rotates through is "
+                f"{nest.spec_of[self.var].parallel.value}",
+                "compute it inside a serial loop",
+            )
+        private = _private_producers(self.plan, tensor)
+        self.ahead = {t.name for t in private}
+        if home is not None:
+            self._require_sources(home, [tensor, *private])
+
+    def _require_sources(self, home: LoopGroup, ahead: list[TensorView]) -> None:
+        """Refuse to run ahead of what the same iteration computes for others too."""
+        for reader in ahead:
+            definition = reader.definition
+            for source in definition.producers if definition is not None else ():
+                computed = source.siblings[0] in self.plan.forest.position
+                if source in ahead or not computed:
+                    continue
+                if home in self.plan.forest.path(source.siblings[0]):
+                    raise LoweringError(
+                        self.tensor.name,
+                        f"its circular buffer reads {source.name}, which each iteration of the "
+                        f"loop over {self.var} computes, and cannot run ahead of it",
+                        f"compute {source.name} outside of that loop, or in LOCAL memory for "
+                        f"{self.tensor.name} alone",
+                    )
+
+    def apply(self, tree: Tree) -> Tree:
+        if self.var is None:  # a loop that runs once: stage 0 is all
+            stage = self._in_stage(ZERO)
+            return replace(tree, body=tuple([_mapped(item, stage) for item in tree.body]))
+        return replace(tree, body=self._body(tree.body))
+
+    def _body(self, items: Iterable[TreeItem]) -> tuple[TreeItem, ...]:
+        result: list[TreeItem] = []
+        for item in items:
+            if not isinstance(item, Tree):
+                result.append(item)
+            elif item.var is self.var:
+                result.extend(self._rotated(item))
+            else:
+                result.append(replace(item, body=self._body(item.body)))
+        return tuple(result)
+
+    def _rotated(self, loop: Tree) -> Iterator[TreeItem]:
+        """Yield what stands in place of the loop."""
+        assert self.var is not None
+        parts = self._parts(loop)
+        algebra, extent = self.plan.algebra, self.var.extent
+        yield from parts.made
+        for stage in range(self.stages - 1):
+            if _below(stage, extent) is FALSE:
+                break
+            guard = self._exists(_below(stage, extent))
+            for item in (*parts.loads, *parts.stores):
+                yield self._moved(item, integer(stage), guard)
+        later = algebra.add(self.var, integer(self.stages - 1))
+        guard = self._exists(algebra.lt(later, extent))
+        now = self._in_stage(algebra.mod(self.var, integer(self.stages)))
+        first = [self._moved(item, later, guard) for item in parts.loads]
+        last = [self._moved(item, later, guard) for item in parts.stores]
+        rest = [_mapped(item, now) for item in parts.rest]
+        body = [*first, *rest, *last] if first else [*last, *rest]
+        yield replace(loop, body=tuple(body))
+
+    def _exists(self, test: Expr) -> tuple[PredicateTerm, ...]:
+        if test is TRUE:
+            return ()
+        return (PredicateTerm(test, f"{self.tensor.name}: an iteration that far ahead exists"),)
+
+    def _moved(self, item: TreeItem, at: Expr, guard: tuple[PredicateTerm, ...]) -> TreeItem:
+        """Return a copy of `item` as of iteration `at`, under `guard`, with loops of its own."""
+        assert self.var is not None
+        var = self.var
+        stage = self._in_stage(self.plan.algebra.mod(at, integer(self.stages)))
+        simplify = self.plan.algebra.simplify
+
+        def move(value: Expr) -> Expr:
+            moved = substitute(value, {var: at})
+            return stage(moved if moved is value else _simplified(moved, simplify))
+
+        return _guarded(_fresh(item, {}), move, stage.place, guard)
+
+    def _in_stage(self, stage: Expr) -> _InStage:
+        return _InStage(self.buffer, stage)
+
+    def _parts(self, loop: Tree) -> _Parts:
+        made: list[TreeItem] = []
+        loads: list[TreeItem] = []
+        stores: list[TreeItem] = []
+        rest: list[TreeItem] = []
+        mine = {self.tensor.name, *self.ahead}
+        for item in loop.body:
+            if isinstance(item, Allocate):
+                moves = item.storage is self.buffer or item.tensor in self.ahead
+                (made if moves else rest).append(item)
+                continue
+            stored = set(_stored(item))
+            if not stored & mine:
+                rest.append(item)
+            elif stored - mine:
+                others = ", ".join(sorted(stored - mine))
+                raise LoweringError(
+                    self.tensor.name,
+                    f"it shares a loop inside of that over {loop.var} with {others}, and cannot "
+                    "run ahead of it",
+                    "compute it at the position of its circular loop",
+                )
+            else:
+                (stores if self.tensor.name in stored else loads).append(item)
+        return _Parts(tuple(made), tuple(loads), tuple(stores), tuple(rest))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _InStage:
+    """Give accesses of a circular buffer the index of their stage."""
+
+    buffer: Buffer
+    stage: Expr
+
+    def __call__(self, value: Expr) -> Expr:
+        def rule(node: Expr) -> Expr | None:
+            if isinstance(node, Load) and node.buffer is self.buffer:
+                args = node.args
+                if len(args) < len(self.buffer.shape):
+                    return Load(self.buffer, (self.stage, *args))
+            return None
+
+        return rewrite(value, rule)
+
+    def place(self, node: Store) -> Store:
+        if node.storage is not self.buffer or len(node.index) == len(self.buffer.shape):
+            return node
+        return replace(node, index=(self.stage, *node.index))
+
+
+def _below(stage: int, extent: Expr) -> Expr:
+    """Return the test ``stage < extent``; before the loop, its extent may be 0."""
+    if isinstance(extent, Const):
+        return TRUE if stage < extent.value else FALSE
+    return Op("lt", (integer(stage), extent), dtypes.bool_)
+
+
+def _simplified(value: Expr, simplify: Rename) -> Expr:
+    def rule(node: Expr) -> Expr | None:
+        return simplify(node) if node.dtype.name == "index" else None
+
+    return rewrite(value, rule)
+
+
+def _private_producers(plan: LoopPlan, tensor: TensorView) -> list[TensorView]:
+    """Return the LOCAL tensors in the same loop that only `tensor` depends on."""
+    found: list[TensorView] = []
+    waiting = [tensor]
+    while waiting:
+        definition = waiting.pop().definition
+        for producer in definition.producers if definition is not None else ():
+            readers = [c for c in producer.consumers if c in plan.forest.position]
+            alone = all(c is tensor or c in found for c in readers)
+            if producer.memory is Memory.LOCAL and alone and producer not in found:
+                found.append(producer)
+                waiting.append(producer)
+    return found
+
+
+def _stored(item: TreeItem) -> Iterator[str]:
+    if isinstance(item, Tree):
+        for inner in item.body:
+            yield from _stored(inner)
+    elif isinstance(item, Guarded):
+        yield from (s.tensor for s in item.statements if isinstance(s, Store))
+
+
+def _fresh(item: TreeItem, names: dict[Expr, Expr]) -> TreeItem:
+    """Return a copy of `item` whose loops have indices of their own."""
+    if isinstance(item, Tree):
+        var = item.var
+        if var is not None:
+            var = Index(var.name, var.extent)
+            names = {**names, **({item.var: var} if item.var is not None else {})}
+        body = tuple([_fresh(inner, names) for inner in item.body])
+        return replace(item, var=var, body=body)
+    if isinstance(item, Guarded):
+        return _guarded(item, lambda value: substitute(value, names), lambda node: node, ())
+    return item
+
+
+def _guarded(
+    item: TreeItem,
+    rename: Rename,
+    place: Callable[[Store], Store],
+    guard: tuple[PredicateTerm, ...],
+) -> TreeItem:
+    """Return `item` with every expression renamed, every store placed, under `guard` too."""
+    if isinstance(item, Tree):
+        body = tuple([_guarded(i, rename, place, guard) for i in item.body])
+        return replace(item, body=body)
+    if isinstance(item, Guarded):
+        made = [map_expressions(s, rename) for s in item.statements]
+        placed = tuple([place(s) if isinstance(s, Store) else s for s in made])
+        terms = [replace(t, condition=rename(t.condition)) for t in item.terms]
+        kept = tuple([t for t in terms if t.condition is not TRUE])
+        return replace(item, statements=placed, terms=(*kept, *guard))
+    assert isinstance(item, (Allocate, Barrier))
+    return item
+
+
+def _mapped(item: TreeItem, stage: _InStage) -> TreeItem:
+    return _guarded(item, stage, stage.place, ())

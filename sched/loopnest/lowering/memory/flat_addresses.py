@@ -1,0 +1,74 @@
+"""Pass "addresses": an access on the chip takes one flat offset where that divides less.
+
+Requires guarded statements. Ensures the same elements: a buffer whose axes were merged and split
+again is indexed by quotients and remainders, which its strides mostly undo. GLOBAL accesses were
+flattened at indexing; these wait for barriers, which are decided by one index a dimension.
+
+Before: ``T7[(k * 64 + i) // 256, (k * 64 + i) % 256]``; after: ``T7.flat[k * 64 + i]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from dataclasses import replace
+
+from loopnest.kir import Store, expressions, map_expressions
+from loopnest.kir.buffers import Buffer
+from loopnest.lowering.loops.guarded_tree import Guarded, Simple, Tree, TreeItem
+from loopnest.scalar.enums import Memory
+from loopnest.scalar.expr import Expr, Load, Op, loads, rewrite, walk
+from loopnest.scalar.simplify import Simplifier
+
+
+def flatten_addresses(tree: Tree, algebra: Simplifier) -> Tree:
+    """Return `tree` with flat offsets for all accesses of a buffer where they save divisions."""
+    found: dict[Buffer, int] = {}
+    for buffer, index in _accesses(tree):
+        if buffer.memory is not Memory.GLOBAL and buffer.swizzle is None:
+            saved = sum(map(_divisions, index)) - _divisions(_offset(buffer, index, algebra))
+            found[buffer] = found.get(buffer, 0) + saved
+    chosen = {buffer for buffer, saved in found.items() if saved > 0}
+    return _flattened(tree, chosen, algebra) if chosen else tree
+
+
+def _accesses(tree: Tree) -> Iterator[tuple[Buffer, tuple[Expr, ...]]]:
+    for item in tree.body:
+        if isinstance(item, Tree):
+            yield from _accesses(item)
+        elif isinstance(item, Guarded):
+            for node in item.statements:
+                if isinstance(node, Store) and not node.flat:
+                    yield node.storage, node.index
+                for value in expressions(node):
+                    yield from ((load.buffer, load.args) for load in loads(value) if not load.flat)
+
+
+def _flattened(tree: Tree, chosen: Container[Buffer], algebra: Simplifier) -> Tree:
+    def rule(node: Expr) -> Expr | None:
+        if isinstance(node, Load) and node.buffer in chosen and not node.flat:
+            return Load(node.buffer, (_offset(node.buffer, node.args, algebra),), True)
+        return None
+
+    def statement(node: Simple) -> Simple:
+        made = map_expressions(node, lambda value: rewrite(value, rule))
+        if isinstance(made, Store) and made.storage in chosen and not made.flat:
+            offset = _offset(made.storage, made.index, algebra)
+            return replace(made, index=(offset,), flat=True)
+        return made
+
+    def item(node: TreeItem) -> TreeItem:
+        if isinstance(node, Tree):
+            return _flattened(node, chosen, algebra)
+        if isinstance(node, Guarded):
+            return replace(node, statements=tuple([statement(s) for s in node.statements]))
+        return node
+
+    return replace(tree, body=tuple([item(i) for i in tree.body]))
+
+
+def _offset(buffer: Buffer, index: tuple[Expr, ...], algebra: Simplifier) -> Expr:
+    return algebra.sum(algebra.mul(i, s) for i, s in zip(index, buffer.strides, strict=True))
+
+
+def _divisions(value: Expr) -> int:
+    return sum(1 for node in walk(value) if isinstance(node, Op) and node.op in ("floordiv", "mod"))

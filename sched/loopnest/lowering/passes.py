@@ -1,0 +1,110 @@
+"""What a pass of the lowering is, the state that the passes hand on, and the hook after each pass.
+
+`lowering/pipeline` holds the passes themselves, one tuple in order. Everything that is told about
+them (`Kernel.stages`, ``loopnest dump --stage``, the table in ARCHITECTURE.md) is read from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Protocol, TypeAlias
+
+from loopnest.kir import Program
+from loopnest.lowering.indexing.indexer import Indexer
+from loopnest.lowering.loops.guarded_tree import Tree
+from loopnest.lowering.loops.loop_plan import LoopPlan
+from loopnest.lowering.loops.phase_nest import Nest
+from loopnest.lowering.memory.allocation import TensorStorage
+from loopnest.lowering.reductions.block_reduction import FreshNames
+from loopnest.lowering.reductions.grid_reduction import GridReduction
+from loopnest.scalar.facts import Facts
+from loopnest.tensor.fusion import Fusion
+from loopnest.tensor.tensor_view import TensorView
+
+Text: TypeAlias = Callable[[], str]
+"""Makes the text of a pass' result when somebody reads it."""
+
+
+class State:
+    """What the passes hand on; each attribute is set by the pass that is named here.
+
+    Args:
+        fusion: the math and its schedule.
+        facts: what is known of its sizes.
+        whole_vectors: whether vectorized axes may require their sizes to be multiples; otherwise
+            each lane has a test of its own.
+
+    Attributes:
+        plan: the loops (groups).
+        names: names that are not taken yet (groups).
+        nest: the ordered tree of loops and phases (nest).
+        storage: the buffer of each tensor (allocation).
+        tree: the nest with allocations (allocation), then its statements (indexing and later).
+        flagged: in which last blocks each definition is computed (grid_reductions).
+        meetings: how blocks meet, of each reduction over the grid (grid_reductions).
+        indexer: what made the statements, and knows what vectors require (indexing).
+        frame: the program without its body (indexing).
+        program: the whole program (predicates and later).
+    """
+
+    plan: LoopPlan
+    names: FreshNames
+    nest: Nest
+    storage: dict[TensorView, TensorStorage]
+    tree: Tree
+    flagged: dict[TensorView, tuple[TensorView, ...]]
+    meetings: dict[TensorView, GridReduction]
+    indexer: Indexer
+    frame: Program
+    program: Program
+
+    def __init__(self, fusion: Fusion, facts: Facts, *, whole_vectors: bool) -> None:
+        self.fusion = fusion
+        self.facts = facts
+        self.whole_vectors = whole_vectors
+        self.texts: list[tuple[str, Text]] = []
+
+
+@dataclass(frozen=True, slots=True)
+class LoweringPass:
+    """One step of the lowering.
+
+    Args:
+        name: as `Kernel.stages` and ``loopnest dump --stage`` call it.
+        module: below `lower/`; its docstring says what the pass requires and ensures, with a small
+            nest before and after it.
+        result: what there is after it, in a few words.
+        why: the reason for its place in the order.
+        run: the pass.
+        text: of what it made; taken right after it.
+    """
+
+    name: str
+    module: str
+    result: str
+    why: str
+    run: Callable[[State], None]
+    text: Callable[[State], Text]
+
+
+class Watcher(Protocol):
+    """Is told after each pass; `LOOPNEST_PASSES` chooses some (see `lowering/watchers`)."""
+
+    def after(self, step: LoweringPass, state: State, seconds: float) -> None:
+        """Look at the state after `step`, which took so many seconds."""
+
+    def end(self, state: State) -> None:
+        """Look at the state after the last pass."""
+
+
+def perform(passes: Sequence[LoweringPass], state: State, watchers: Sequence[Watcher]) -> None:
+    """Run passes in order; the one hook is called after each."""
+    for step in passes:
+        started = perf_counter()
+        step.run(state)
+        seconds = perf_counter() - started
+        state.texts.append((step.name, step.text(state)))
+        for watcher in watchers:
+            watcher.after(step, state, seconds)

@@ -1,0 +1,355 @@
+"""The lowering pipeline: a fusion and its schedule become a loop nest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from loopnest.gc_pause import paused
+from loopnest.kir import Allocate, Output, Param, Program, walk
+from loopnest.kir.buffers import Buffer
+from loopnest.kir.lowered import Lowered, TensorInfo
+from loopnest.kir.nest_text import print_nest
+from loopnest.lowering.barriers.barrier_insertion import insert_barriers
+from loopnest.lowering.barriers.inplace_order import check_inplace
+from loopnest.lowering.indexing.indexed_tree import (
+    index_tree,
+    insert_allocations,
+    statements,
+    tree_text,
+)
+from loopnest.lowering.indexing.indexer import Indexer
+from loopnest.lowering.indexing.predicate_elimination import fill_copies
+from loopnest.lowering.indexing.unswitch import unswitch
+from loopnest.lowering.loops.loop_plan import LoopPlan, group_loops
+from loopnest.lowering.loops.phase_nest import build_nest
+from loopnest.lowering.loops.renumber import renumber
+from loopnest.lowering.memory.aliasing import share_space
+from loopnest.lowering.memory.allocation import TensorStorage, allocate
+from loopnest.lowering.memory.circular_buffers import circulate
+from loopnest.lowering.memory.flat_addresses import flatten_addresses
+from loopnest.lowering.passes import LoweringPass, State, Text, Watcher, perform
+from loopnest.lowering.plan_checks import check_plan
+from loopnest.lowering.reductions.block_reduction import FreshNames
+from loopnest.lowering.reductions.grid_reduction import GridReduction, block_stage, last_blocks
+from loopnest.lowering.watchers import chosen_watchers
+from loopnest.scalar import dtypes
+from loopnest.scalar.enums import Memory
+from loopnest.scalar.expr import Const
+from loopnest.scalar.facts import Facts
+from loopnest.scalar.recursion import deep
+from loopnest.tensor.fusion import Fusion
+from loopnest.tensor.math_snapshot import capture
+from loopnest.tensor.ops.math_text import right_side
+from loopnest.tensor.tensor_view import TensorView
+
+
+def _groups(state: State) -> None:
+    state.plan = group_loops(state.fusion, state.facts)
+    state.names = FreshNames({tensor.name for tensor in state.fusion.tensors})
+
+
+def _nest(state: State) -> None:
+    state.nest = build_nest(state.plan)
+
+
+def _allocation(state: State) -> None:
+    state.storage = allocate(state.plan, state.names)
+    state.tree = insert_allocations(state.nest, state.storage)
+
+
+def _checks(state: State) -> None:
+    check_plan(state.plan, state.storage)
+
+
+def _grid_reductions(state: State) -> None:
+    state.flagged = last_blocks(state.plan)
+    state.meetings = _meetings(state.plan, state.storage, state.flagged, state.names)
+
+
+def _indexing(state: State) -> None:
+    state.indexer = Indexer(
+        state.nest, state.storage, state.meetings, state.flagged, state.names,
+        whole_vectors=state.whole_vectors,
+    )  # fmt: skip
+    state.tree = index_tree(state.tree, state.indexer)
+    state.frame = _program(state.plan, state.storage, state.meetings)
+
+
+def _predicate_elimination(state: State) -> None:
+    state.tree = fill_copies(state.tree, state.plan)
+
+
+def _circular_buffers(state: State) -> None:
+    state.tree = circulate(state.tree, state.nest, state.storage)
+
+
+def _aliases(state: State) -> None:
+    state.tree = share_space(state.tree)
+
+
+def _barriers(state: State) -> None:
+    state.tree = insert_barriers(state.tree, state.plan, state.indexer.arrivals())
+
+
+def _addresses(state: State) -> None:
+    state.tree = flatten_addresses(state.tree, state.plan.algebra)
+
+
+def _predicates(state: State) -> None:
+    state.program = state.frame.with_body(statements(state.tree, lifted=True))
+
+
+def _in_place(state: State) -> None:
+    check_inplace(state.program, state.plan)
+
+
+def _unswitch(state: State) -> None:
+    state.program = unswitch(state.program, state.plan.algebra)
+
+
+def _renumber(state: State) -> None:
+    state.program = renumber(state.program)
+
+
+def _tree(state: State) -> Text:
+    """Return the text of the nest before indexing."""
+    tree = state.tree
+    return lambda: tree_text(tree, "allocation")
+
+
+def _meeting(state: State) -> Text:
+    """Return how blocks meet."""
+    meetings = state.meetings
+    return lambda: "\n".join(["# grid reductions", *_meeting_lines(meetings)]) + "\n"
+
+
+def _statements(state: State) -> Text:
+    """Return the statements, each under its own test."""
+    frame, tree = state.frame, state.tree
+    return lambda: print_nest(frame.with_body(statements(tree, lifted=False)))
+
+
+def _whole(state: State) -> Text:
+    """Return the text of the program."""
+    program = state.program
+    return lambda: print_nest(program)
+
+
+def _meeting_lines(meetings: dict[TensorView, GridReduction]) -> Iterator[str]:
+    for unit, stage in meetings.items():
+        dims = ", ".join([d.value for d in stage.dims])
+        how = "the last block goes on" if stage.counter else "all blocks wait for each other"
+        made = ", ".join([b.name for b in (*stage.partials, *filter(None, [stage.counter]))])
+        yield f"{', '.join(t.name for t in unit.siblings)} over {dims}: {how}; workspace {made}"
+
+
+PASSES = (
+    LoweringPass("groups", "loops.loop_plan",
+         "loops: extents, parallel types, order, the launch",
+         "all later passes speak of loops, not of axes",
+         _groups, lambda state: state.plan.text),
+    LoweringPass("nest", "loops.phase_nest",
+         "the tree of loops and phases (define, init, update, publish, finish)",
+         "a buffer's home is a place in it",
+         _nest, lambda state: state.nest.text),
+    LoweringPass("allocation", "memory.allocation",
+         "buffers, their layout, and where they are made",
+         "an access is an index into a shape",
+         _allocation, _tree),
+    LoweringPass("checks", "plan_checks",
+         "nothing; refuses LOCAL values that cross threads, races, odd vectors",
+         "it asks where tensors lie; what it lets through has statements",
+         _checks, _tree),
+    LoweringPass("grid_reductions", "reductions.grid_reduction",
+         "where blocks that reduce together meet, and who goes on",
+         "statements stand under the flag of a last block",
+         _grid_reductions, _meeting),
+    LoweringPass("indexing", "indexing.indexer",
+         "statements, and the terms of their predicates",
+         "all that follows asks for indices",
+         _indexing, _statements),
+    LoweringPass("predicate_elimination", "indexing.predicate_elimination",
+         "constants outside of copied tensors spare tests",
+         "before barriers, which reads at more points may need, and before what moves statements",
+         _predicate_elimination, _statements),
+    LoweringPass("circular_buffers", "memory.circular_buffers",
+         "what runs ahead of its loop, with its indices and tests",
+         "it prolongs lives, and one barrier an iteration will do",
+         _circular_buffers, _statements),
+    LoweringPass("aliases", "memory.aliasing",
+         "SHARED buffers in one space",
+         "all lives are known now, and the end of one and the begin of the next need a barrier",
+         _aliases, _statements),
+    LoweringPass("barriers", "barriers.barrier_insertion",
+         "barriers, and loops widened to the launch around them",
+         "indices tell which threads meet; no test may be lifted over a barrier",
+         _barriers, _statements),
+    LoweringPass("addresses", "memory.flat_addresses",
+         "flat offsets where they need less division",
+         "barriers are decided by one index a dimension",
+         _addresses, _statements),
+    LoweringPass("predicates", "indexing.predicates",
+         "the program, with tests as far out as they go",
+         "the statements and their terms are complete",
+         _predicates, _whole),
+    LoweringPass("inplace", "barriers.inplace_order",
+         "nothing; refuses an output that would overwrite what is still read",
+         "the order of reads and stores is final",
+         _in_place, _whole),
+    LoweringPass("unswitch", "indexing.unswitch",
+         "bodies without tests where one test decides them all",
+         "it lifts placed tests, and doubles bodies",
+         _unswitch, _whole),
+    LoweringPass("renumber", "loops.renumber",
+         "loop indices in order of appearance",
+         "names alone",
+         _renumber, _whole),
+)  # fmt: skip
+"""The pipeline, in order."""
+
+_INDEXED = [step.name for step in PASSES].index("indexing") + 1
+"""After as many passes it is known what vectors require."""
+
+
+@deep
+def lower(fusion: Fusion) -> Lowered:
+    """Return the loop nest of `fusion` as it is scheduled now; the fusion is unchanged.
+
+    The passes are `PASSES`, in that order. Where vectors ask sizes to divide, two programs are
+    made: one that requires it, one whose lanes test for themselves.
+
+    Raises:
+        LoweringError: no kernel exists for this schedule, or LOOPNEST_PASSES names no watcher.
+        NotSupported: it needs a feature that does not exist yet.
+    """
+    watchers = chosen_watchers()
+    with paused():
+        first = _indexed(fusion, fusion.facts, watchers, whole_vectors=True)
+        if not first.indexer.requires:
+            return _lowered(first, watchers)
+        facts = fusion.facts
+        for size, width, _ in first.indexer.requires.values():
+            facts = facts.with_divisor(size, width)
+        second = _indexed(fusion, facts, watchers, whole_vectors=True)
+        # What is known may give sizes another form, and that other requirements.
+        requires = {**first.indexer.requires, **second.indexer.requires}
+        tests = [(text, test) for text, (_, _, test) in requires.items()]
+        second.frame = replace(second.frame, requires=tuple(tests))
+        whole = _lowered(second, watchers)
+        lanes = _lowered(_indexed(fusion, fusion.facts, watchers, whole_vectors=False), watchers)
+        return replace(whole, scalar=lambda: lanes)
+
+
+def _indexed(
+    fusion: Fusion, facts: Facts, watchers: Sequence[Watcher], *, whole_vectors: bool
+) -> State:
+    """Return the state after indexing."""
+    state = State(fusion, facts, whole_vectors=whole_vectors)
+    perform(PASSES[:_INDEXED], state, watchers)
+    return state
+
+
+def _lowered(state: State, watchers: Sequence[Watcher]) -> Lowered:
+    """Return the result of the remaining passes."""
+    perform(PASSES[_INDEXED:], state, watchers)
+    for watcher in watchers:
+        watcher.end(state)
+    infos = _infos(state.fusion, state.storage)
+    buffers = _buffers(state.program)
+    return Lowered(state.program, tuple(state.texts), infos, buffers, capture(state.fusion))
+
+
+def _meetings(
+    plan: LoopPlan,
+    storage: dict[TensorView, TensorStorage],
+    flagged: dict[TensorView, tuple[TensorView, ...]],
+    names: FreshNames,
+) -> dict[TensorView, GridReduction]:
+    """Return how the blocks meet, of each reduction over the grid."""
+    result: dict[TensorView, GridReduction] = {}
+    for unit in plan.forest.units:
+        held = [storage[twin] for twin in unit.siblings]
+        inner = tuple([s.accumulator.shape if s.partial_places else () for s in held])
+        stage = block_stage(plan, unit, flagged, inner, names)
+        if stage is not None:
+            result[unit] = stage
+    return result
+
+
+def _program(
+    plan: LoopPlan,
+    storage: dict[TensorView, TensorStorage],
+    meetings: dict[TensorView, GridReduction],
+) -> Program:
+    fusion = plan.fusion
+    params = [_array(t, storage[t].buffer, "input") for t in fusion.inputs]
+    outputs: list[Output] = []
+    for tensor in fusion.outputs:
+        buffer = storage[tensor].buffer
+        target = fusion.inplace.get(tensor)
+        name = target.name if target is not None else ""
+        outputs.append(Output(tensor.name, buffer, tensor.sizes, name))
+        if target is None:
+            params.append(_array(tensor, buffer, "output"))
+    params += [Param(p.name, "scalar", p.dtype) for p in fusion.scalars]
+    params += [Param(s.name, "size", dtypes.index) for s in fusion.symbols]
+    for unit in plan.forest.units:
+        for tensor in unit.siblings:
+            if storage[tensor].buffer.kind == "workspace":
+                params.append(_array(tensor, storage[tensor].buffer, "workspace"))
+    for stage in meetings.values():
+        made = (*stage.partials, *([stage.counter] if stage.counter else []))
+        params += [Param(b.name, "workspace", b.dtype, b, b.shape) for b in made]
+    return Program(
+        fusion.name,
+        tuple(params),
+        (),
+        tuple(plan.launch.items()),
+        tuple(outputs),
+        tuple(fusion.facts.conditions),
+        about=tuple(
+            [
+                (tensor.name, _about(tensor))
+                for tensor, held in storage.items()
+                if tensor.memory is Memory.LOCAL and not isinstance(held.buffer.size, Const)
+            ]
+        ),
+    )
+
+
+def _about(tensor: TensorView) -> str:
+    """Return the math of a tensor and its loops, for messages."""
+    axes = ", ".join([f"{a.kind.letter}{i}: {a.size}" for i, a in enumerate(tensor.domain.leaf)])
+    shared = tensor.compute_at_pos
+    return f"{tensor.name} = {right_side(tensor)} has the axes [{axes}], " + (
+        f"of which it shares the leading {shared} with its consumers"
+        if shared
+        else "and shares no loop with its consumers"
+    )
+
+
+def _array(tensor: TensorView, buffer: Buffer, kind: str) -> Param:
+    return Param(buffer.name, kind, buffer.dtype, buffer, tensor.sizes)
+
+
+def _infos(fusion: Fusion, storage: dict[TensorView, TensorStorage]) -> tuple[TensorInfo, ...]:
+    return tuple([
+        TensorInfo(
+            tensor.name,
+            tensor.dtype,
+            tensor.shape,
+            tensor.memory,
+            storage[tensor].buffer.name if tensor in storage else None,
+            tensor.compute_at_pos,
+            str(tensor.domain),
+        )
+        for tensor in fusion.tensors
+    ])  # fmt: skip
+
+
+def _buffers(program: Program) -> tuple[Buffer, ...]:
+    """Return every buffer, parameters first, then in the order in which they are made."""
+    params = [p.buffer for p in program.params if p.buffer is not None]
+    made = [n.storage for n, _ in walk(program.body) if isinstance(n, Allocate)]
+    return tuple(dict.fromkeys([*params, *made]))

@@ -1,0 +1,232 @@
+"""Pass "checks": what this schedule asks of threads, lanes and parallel loops exists.
+
+Requires the plan and the storage. Ensures that no value of a LOCAL tensor crosses threads and none
+of a SHARED one blocks (rule 39), vectorized axes are innermost and of a legal width, no parallel
+loop races on a buffer, and some launch admits the static extents. It changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from loopnest.errors import LoweringError
+from loopnest.lowering.loops.loop_plan import LoopPlan, LoopSpec, is_reduced, is_trivial
+from loopnest.lowering.memory.allocation import TensorStorage
+from loopnest.scalar.enums import MOST_ALONG, MOST_THREADS, Memory, ParallelType
+from loopnest.scalar.expr import Const
+from loopnest.schedule.loop_groups import LoopGroup
+from loopnest.schedule.replay import match_leaves
+from loopnest.tensor.tensor_view import TensorView
+
+_MAX_VECTOR_BYTES = 64
+
+
+def check_plan(plan: LoopPlan, storage: dict[TensorView, TensorStorage]) -> None:
+    """Check every tensor of the plan.
+
+    Raises:
+        LoweringError: no kernel exists for the schedule.
+    """
+    _check_launch(plan)
+    for unit in plan.forest.units:
+        for tensor in unit.siblings:
+            _check_reduction(plan, tensor)
+            _check_vectors(plan, tensor)
+            _check_races(plan, tensor, storage[tensor])
+            _thread_loops(plan, tensor)
+    launched = dict.fromkeys(
+        s.parallel for s in plan.specs.values() if s.parallel.is_thread and not is_trivial(s)
+    )
+    if launched:
+        for unit in plan.forest.units:
+            for tensor in unit.siblings:
+                for consumer in tensor.consumers:
+                    if consumer in plan.forest.position and tensor.memory is not Memory.GLOBAL:
+                        _check_crossing(plan, tensor, consumer, launched)
+
+
+def _check_launch(plan: LoopPlan) -> None:
+    """Refuse what no launch admits whatever the sizes; symbolic extents are checked at a launch."""
+    static = {d: int(e.value) for d, e in plan.launch.items() if isinstance(e, Const)}
+    if 0 in static.values():
+        return
+    block = {d: extent for d, extent in static.items() if d.is_block}
+    threads = math.prod(block.values())
+    if threads > MOST_THREADS:
+        product = " * ".join([f"{d.value}{_axes(plan, d)} = {e}" for d, e in block.items()])
+        raise LoweringError(
+            plan.fusion.name,
+            f"a block has {threads} threads: {product}",
+            f"use at most {MOST_THREADS}",
+        )
+    for dimension, extent in static.items():
+        if extent > MOST_ALONG[dimension]:
+            raise LoweringError(
+                plan.fusion.name,
+                f"{dimension.value}{_axes(plan, dimension)} has the extent {extent}",
+                f"use at most {MOST_ALONG[dimension]}",
+            )
+
+
+def _axes(plan: LoopPlan, dimension: ParallelType) -> str:
+    """Return the loops that are bound to a dimension, in parentheses."""
+    axes = dict.fromkeys([
+        s.axis for s in plan.specs.values() if s.parallel is dimension and not is_trivial(s)
+    ])  # fmt: skip
+    return f" ({', '.join(axes)})"
+
+
+def _check_reduction(plan: LoopPlan, tensor: TensorView) -> None:
+    for place, axis in enumerate(tensor.domain.leaf):
+        spec = plan.spec(axis)
+        if not axis.is_reduction or is_trivial(spec):
+            continue
+        if spec.parallel in (ParallelType.cpu_parallel, ParallelType.vectorize):
+            raise LoweringError(
+                tensor.name,
+                f"its reduction axis {place} is {spec.parallel.value}, but each step of a "
+                "reduction needs the one before",
+                "split the reduction, rfactor it, and bind the iteration axis of the new tensor",
+            )
+
+
+def _check_vectors(plan: LoopPlan, tensor: TensorView) -> None:
+    for place, axis in enumerate(tensor.domain.leaf):
+        spec = plan.spec(axis)
+        if spec.parallel is not ParallelType.vectorize:
+            continue
+        if place != tensor.ndim - 1:
+            raise LoweringError(
+                tensor.name,
+                f"its axis {place} is vectorized, but it has {tensor.ndim} leaf axes",
+                "vectorize the innermost axis only",
+            )
+        width = int(spec.extent.value) if isinstance(spec.extent, Const) else 0
+        power = width > 0 and width & (width - 1) == 0
+        if not power or width * tensor.dtype.size > _MAX_VECTOR_BYTES:
+            raise LoweringError(
+                tensor.name,
+                f"its vectorized axis {place} has the extent {spec.extent} "
+                f"({tensor.dtype.size} bytes an element)",
+                f"a vector is a static power of two of elements, of at most {_MAX_VECTOR_BYTES} "
+                "bytes",
+            )
+
+
+def _check_races(plan: LoopPlan, tensor: TensorView, storage: TensorStorage) -> None:
+    """Refuse a parallel loop in which several iterations work on one element of a buffer."""
+    own = {plan.forest.find(axis) for axis in tensor.domain.leaf}
+    path = plan.forest.path(tensor.siblings[0])
+    local = storage.accumulator.memory is Memory.LOCAL
+    start = plan.forest.shared_depth(tensor.siblings[0]) if local else 0
+    repeated = bool(plan.promotions[tensor].image) and not local
+    for group in path[start:]:
+        spec = plan.specs[group]
+        apart = spec.parallel is ParallelType.cpu_parallel or (
+            spec.parallel.is_thread and not local
+        )
+        again = apart and not is_trivial(spec) and (group not in own or repeated)
+        # What one point of a merged loop stores is read at points of other iterations; so is what
+        # the first iteration of a loop stores, and iterations on the host do not wait.
+        readers = [c for c in tensor.consumers if c in plan.forest.position]
+        if group not in own:
+            waits = spec.parallel is not ParallelType.cpu_parallel
+            readers = [] if waits else [c for c in readers if _runs_again(plan, c, group)]
+        early = bool(readers) and (repeated or group not in own)
+        if again and (local or is_reduced(tensor) or early):
+            raise LoweringError(
+                tensor.name,
+                f"it is computed again in each iteration of the {spec.parallel.value} loop "
+                f"{spec.axis}, all on one buffer",
+                "compute it outside of that loop, or at a position inside it",
+            )
+
+
+def _runs_again(plan: LoopPlan, tensor: TensorView, group: LoopGroup) -> bool:
+    """Whether `tensor` is computed in all iterations of a loop, not in the first one alone."""
+    first = tensor.memory is Memory.GLOBAL and all(
+        plan.forest.find(axis) is not group for axis in tensor.domain.leaf
+    )
+    return group in plan.forest.path(tensor.siblings[0]) and not first
+
+
+def _thread_loops(
+    plan: LoopPlan, tensor: TensorView
+) -> dict[ParallelType, tuple[LoopGroup, LoopSpec]]:
+    """Return the loop around a tensor that each launch dimension is bound to.
+
+    Raises:
+        LoweringError: two loops are bound to one dimension.
+    """
+    result: dict[ParallelType, tuple[LoopGroup, LoopSpec]] = {}
+    for group in plan.forest.path(tensor.siblings[0]):
+        spec = plan.specs[group]
+        if not spec.parallel.is_thread or is_trivial(spec):
+            continue
+        if spec.parallel in result:
+            raise LoweringError(
+                tensor.name,
+                f"the loops {result[spec.parallel][1].axis} and {spec.axis} around it are both "
+                f"{spec.parallel.value}",
+                "one launch dimension may be used once in a nest",
+            )
+        result[spec.parallel] = (group, spec)
+    return result
+
+
+def _check_crossing(
+    plan: LoopPlan, producer: TensorView, consumer: TensorView, launched: Iterable[ParallelType]
+) -> None:
+    """Refuse a value that another thread (of a SHARED one: another block) than its writer reads."""
+    mine, theirs = _thread_loops(plan, producer), _thread_loops(plan, consumer)
+    for dimension in plan.crossed[producer.siblings[0]]:
+        mine.pop(dimension, None)  # all threads have the result
+    shared = producer.memory is Memory.SHARED
+    for dimension in launched:
+        if shared and dimension.is_block:
+            continue
+        if not _same_thread(plan, producer, consumer, dimension, mine, theirs):
+            raise LoweringError(
+                f"{consumer.name} reads {producer.name} ({producer.memory.value})",
+                f"along {dimension.value} the reading thread is not the writing one",
+                f"compute {producer.name} at a position in {consumer.name} that holds the "
+                f"{dimension.value} loop, bind the same axis of both to it, or set its memory to "
+                + ("GLOBAL" if dimension.is_grid else "SHARED or GLOBAL"),
+            )
+
+
+def _same_thread(
+    plan: LoopPlan,
+    producer: TensorView,
+    consumer: TensorView,
+    dimension: ParallelType,
+    mine: dict[ParallelType, tuple[LoopGroup, LoopSpec]],
+    theirs: dict[ParallelType, tuple[LoopGroup, LoopSpec]],
+) -> bool:
+    if dimension not in mine:
+        return True  # every thread computed it, or every block
+    if dimension not in theirs:
+        return False
+    if mine[dimension][0] is theirs[dimension][0]:
+        return True
+    return _same_axis(plan, producer, consumer, mine[dimension][0], theirs[dimension][0])
+
+
+def _same_axis(
+    plan: LoopPlan, producer: TensorView, consumer: TensorView, mine: LoopGroup, theirs: LoopGroup
+) -> bool:
+    """Whether two loops run over corresponding axes, so that a thread has the same elements."""
+    if plan.promotions[producer].image or plan.promotions[consumer].image:
+        return False
+    match = match_leaves(producer, consumer)
+    for axis in producer.domain.leaf:
+        if plan.forest.find(axis) is mine:
+            image = match.image.get(axis)
+            return (
+                image is not None
+                and axis in match.exact
+                and image in consumer.domain.leaf
+                and plan.forest.find(image) is theirs
+            )
+    return False

@@ -1,0 +1,1 @@
+"""Reductions that several threads or blocks take part in."""

@@ -1,0 +1,164 @@
+"""How far a correct kernel's results may lie from the oracle's: see `numerics`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from loopnest.errors import LaunchError
+from loopnest.numerics.float64_math import Values, held
+from loopnest.numerics.interval_rules import enclose
+from loopnest.numerics.intervals import Interval, exact, flushed, narrowed
+from loopnest.numerics.oracle import Oracle, Places, Result, fold_values
+from loopnest.numerics.reduction_intervals import fold
+from loopnest.numerics.target_accuracy import STANDARD, Arithmetic
+from loopnest.scalar.dtypes import DType, float32
+from loopnest.scalar.expr import Expr
+from loopnest.tensor.definition import Reducer
+from loopnest.tensor.fusion import Fusion
+from loopnest.tensor.tensor_view import TensorView
+
+
+@overload
+def error_bound(
+    fusion: Fusion, /, *arrays: object, tensors: Literal[False] = False,
+    fast_math: bool = False, **scalars: object,
+) -> Result: ...  # fmt: skip
+@overload
+def error_bound(
+    fusion: Fusion, /, *arrays: object, tensors: Literal[True],
+    fast_math: bool = False, **scalars: object,
+) -> tuple[Result, dict[str, npt.NDArray[Any]]]: ...  # fmt: skip
+def error_bound(
+    fusion: Fusion,
+    /,
+    *arrays: object,
+    tensors: bool = False,
+    fast_math: bool = False,
+    **scalars: object,
+) -> Result | tuple[Result, dict[str, npt.NDArray[Any]]]:
+    """Return how far each result of a correct kernel may lie from that of `loopnest.evaluate`.
+
+    From what that gives with ``exact=True`` too, before a float32 result was rounded. The bound
+    holds for every schedule: any order of sums, products fused with sums, elements computed again.
+    It is 0 where no rounding is needed, and inf where a result may be anything: a quotient whose
+    divisor may be 0, a sum that may overflow. Bools and integers that come of a comparison or
+    rounding that may go either way have the bound of both cases.
+
+    >>> import loopnest as ln
+    >>> with ln.Fusion("row_sum") as f:
+    ...     x = f.input("x", ("N", "D"), ln.float32)
+    ...     y = f.output(ln.sum(x, axis=1), "y")
+    >>> error_bound(f, np.ones((2, 3), np.float32))
+    array([0., 0.])
+    >>> bool(error_bound(f, np.full((1, 1000), 0.1, np.float32)) < 999 * 2.0**-24 * 100.1)
+    True
+
+    Args:
+        fusion: the math, scheduled or not.
+        arrays: one an input, in the order of ``fusion.inputs``.
+        tensors: whether to return the bounds of every tensor too.
+        fast_math: whether the kernel was compiled with ``fast_math=True``.
+        scalars: the run-time scalars, and the sizes that no input has.
+
+    Returns:
+        The bound of the output in float64, or a tuple of them where there is not exactly one. With
+        `tensors` that, and a dict of the bound of every tensor by name.
+
+    Raises:
+        LaunchError: arguments that do not fit, or an assumption that does not hold.
+    """
+    if not isinstance(fusion, Fusion):
+        raise LaunchError(f"error_bound({fusion!r})", "it is no Fusion", "pass the fusion itself")
+    wanted = fusion.tensors if tensors else fusion.outputs
+    oracle = _Enclosures(Arithmetic(fast_math), fusion, arrays, scalars, "error_bound")
+    found = oracle.results(wanted, Interval.bound_in)
+    bounds = {tensor.name: bound for tensor, bound in found.items()}
+    outputs = tuple([bounds[tensor.name] for tensor in fusion.outputs])
+    result: Result = outputs[0] if len(outputs) == 1 else outputs
+    return (result, bounds) if tensors else result
+
+
+def enclosures(
+    fusion: Fusion,
+    arrays: Sequence[object],
+    keywords: Mapping[str, object],
+    tensors: Iterable[TensorView] | None = None,
+    arithmetic: Arithmetic = STANDARD,
+    places: Places | None = None,
+) -> dict[str, Interval]:
+    """Return the oracle's values by name, with the intervals that correct results lie in.
+
+    Args:
+        fusion: the math, scheduled or not.
+        arrays: one an input.
+        keywords: the run-time scalars, and the sizes that no input has.
+        tensors: which to return; by default the outputs.
+        arithmetic: the rules that a correct computation keeps to.
+        places: axes of which only some coordinates are evaluated.
+    """
+    wanted = tuple(fusion.outputs if tensors is None else tensors)
+    oracle = _Enclosures(arithmetic, fusion, arrays, keywords, "error_bound", places)
+    return {tensor.name: found for tensor, found in oracle.run(wanted).items()}
+
+
+class _Enclosures(Oracle[Interval]):
+    """The oracle on enclosures."""
+
+    def __init__(self, arithmetic: Arithmetic, *args: Any) -> None:
+        self.arithmetic = arithmetic
+        super().__init__(*args)
+
+    def given(self, values: Values, dtype: DType) -> Interval:
+        found = exact(held(values, dtype))
+        if self.arithmetic.fast_math and dtype is float32:
+            low, high = flushed(found.low, found.high)
+            return replace(found, low=low, high=high, unsigned=True)
+        return found
+
+    def expression(self, root: Expr, env: Mapping[Expr, Interval]) -> Interval:
+        return enclose(root, env, self.arithmetic)
+
+    def viewed(self, value: Interval, view: Callable[[Values], Values]) -> Interval:
+        return value.viewed(view)
+
+    def folded(self, reducer: Reducer, parts: Sequence[Interval]) -> list[Interval]:
+        totals = fold_values(reducer, [part.value for part in parts])
+        return fold(reducer.name, parts, totals, reducer.types[0], self.arithmetic)
+
+    def defined(self, value: Interval, dtype: DType) -> Interval:
+        return narrowed(value, dtype, self.arithmetic) if dtype.is_half else value
+
+    def assembled(self, shape: tuple[int, ...]) -> _Pieces:
+        return _Pieces(shape)
+
+
+class _Pieces:
+    """An enclosure that is put together from blocks; its ends exist only where they differ."""
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        self.shape = tuple(shape)
+        self.value: Values | None = None
+        self.ends: tuple[Values, Values] | None = None
+        self.wild = self.unsigned = False
+
+    def put(self, where: tuple[slice, ...], piece: Interval) -> None:
+        if self.value is None:
+            self.value = np.empty(self.shape, piece.value.dtype)
+            if not piece.exact:
+                self.ends = np.empty_like(self.value), np.empty_like(self.value)
+        self.value[where] = piece.value
+        if not piece.exact and self.ends is None:
+            self.ends = self.value.copy(), self.value.copy()  # what came before is exact
+        if self.ends is not None:
+            self.ends[0][where], self.ends[1][where] = piece.low, piece.high
+        self.wild, self.unsigned = self.wild or piece.wild, self.unsigned or piece.unsigned
+
+    def whole(self) -> Interval:
+        assert self.value is not None
+        low, high = self.ends or (self.value, self.value)
+        return Interval(self.value, low, high, self.wild, self.unsigned)

@@ -1,0 +1,161 @@
+"""Scalar expressions on NumPy arrays, with floats in float64: the arithmetic of the oracle.
+
+A value of a float type is held in float64, whatever the type; a cast, and a literal, round it to
+what the type can hold. Integers and bools are held in their own types, so that they wrap; an index
+is an int64. Kept apart from the interpreter of loop nests, whose results it judges.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from loopnest.scalar import dtypes
+from loopnest.scalar.dtypes import DType
+from loopnest.scalar.expr import Const, Expr, Op, walk
+
+Values: TypeAlias = "npt.NDArray[Any]"
+
+_CHUNK = 1 << 16
+
+
+def held(values: Values, dtype: DType) -> Values:
+    """Return values of any type as those of `dtype` are held."""
+    target = np.dtype(np.float64) if dtype.is_float else dtype.numpy
+    return np.asarray(values).astype(target, copy=False)
+
+
+def rounded(values: Values, dtype: DType) -> Values:
+    """Return `values` converted to what `dtype` can hold: floats rounded once, to nearest even."""
+    if not dtype.is_float or dtype is dtypes.float64:
+        return held(values, dtype)
+    if dtype is dtypes.bfloat16:
+        return _to_bfloat16_grid(held(values, dtypes.float64))
+    return np.asarray(values).astype(dtype.numpy).astype(np.float64)
+
+
+def _to_bfloat16_grid(values: Values) -> Values:
+    """Round float64 to bfloat16, once (a cast by way of float32 would round twice)."""
+    _, exponent = np.frexp(values)
+    quantum = np.ldexp(1.0, np.maximum(exponent, -125) - 8)
+    near = np.rint(values / quantum) * quantum
+    return np.asarray(near.astype(np.float32).astype(np.float64))  # infinity beyond the range
+
+
+def stored(values: Values, dtype: DType) -> Values:
+    """Return `values` in a new array of `dtype` itself."""
+    return np.array(rounded(values, dtype).astype(dtype.numpy))
+
+
+def evaluate_expr(root: Expr, env: Mapping[Expr, Values]) -> Values:
+    """Return the value of `root`; `env` has those of its leaves (all but literals)."""
+    done: dict[Expr, Values] = {}
+    for node in walk(root):
+        found = env.get(node)
+        if found is not None:
+            done[node] = found
+        elif isinstance(node, Const):
+            done[node] = rounded(np.asarray(node.value), node.dtype)
+        elif isinstance(node, Op):
+            args = [done[arg] for arg in node.args]
+            done[node] = _convert(node, args[0]) if node.op == "cast" else APPLY[node.op](*args)
+        else:
+            raise KeyError(f"no value for {node!r}")
+    return done[root]
+
+
+def fold(value: Expr) -> Expr:
+    """Return an expression with every operation on literals carried out; -0 counts as 0."""
+    done: dict[Expr, Expr] = {}
+    for node in walk(value):
+        args = tuple([done[a] for a in node.args])
+        made = node
+        if isinstance(node, Op):
+            made = Op(node.op, args, node.dtype)
+            if args and all(isinstance(a, Const) for a in args):
+                with np.errstate(all="ignore"):
+                    found = rounded(evaluate_expr(made, {}), node.dtype).item()
+                made = Const(found + 0 if found == 0 else found, node.dtype)
+        done[node] = made
+    return done[value]
+
+
+def _convert(node: Op, values: Values) -> Values:
+    if node.dtype.is_bool:
+        return np.not_equal(values, 0)
+    return rounded(values, node.dtype)
+
+
+def _pow(a: Values, b: Values) -> Values:
+    if np.asarray(b).dtype.kind == "f":
+        return np.asarray(np.power(a, b))
+    whole = np.power(a, np.maximum(b, 0))
+    fraction = np.where(a == 1, 1, np.where(a == -1, 1 - 2 * (b % 2), 0))
+    return np.where(b < 0, fraction, whole).astype(whole.dtype)
+
+
+def _sigmoid(x: Values) -> Values:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+def _erf(x: Values) -> Values:
+    flat = np.ravel(x)
+    result = np.empty(flat.shape, np.float64)
+    for start in range(0, flat.size, _CHUNK):  # a list of all elements would take much memory
+        part = flat[start : start + _CHUNK]
+        result[start : start + _CHUNK] = [math.erf(value) for value in part.tolist()]
+    return result.reshape(np.shape(x))
+
+
+APPLY: Mapping[str, Callable[..., Values]] = {
+    "or": np.logical_or,
+    "and": np.logical_and,
+    "not": np.logical_not,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "bitor": np.bitwise_or,
+    "bitxor": np.bitwise_xor,
+    "bitand": np.bitwise_and,
+    "bitnot": np.invert,
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "floordiv": np.floor_divide,
+    "mod": np.mod,
+    "ceildiv": lambda a, b: -np.floor_divide(np.negative(a), b),
+    "neg": np.negative,
+    "min": np.minimum,
+    "max": np.maximum,
+    "pow": _pow,
+    "abs": np.abs,
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round": np.rint,
+    "trunc": np.trunc,
+    "exp": np.exp,
+    "exp2": np.exp2,
+    "log": np.log,
+    "log2": np.log2,
+    "log1p": np.log1p,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "reciprocal": lambda x: 1 / x,
+    "sin": np.sin,
+    "cos": np.cos,
+    "tanh": np.tanh,
+    "sigmoid": _sigmoid,
+    "erf": _erf,
+    "isnan": np.isnan,
+    "fma": lambda a, b, c: a * b + c,
+    "where": np.where,
+}
+"""Every operation of `expr.OPS` but the cast."""

@@ -1,0 +1,358 @@
+"""Scalar expressions over intervals: the range of each operation, widened by its rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from loopnest.numerics.float64_math import APPLY, Values, held, rounded
+from loopnest.numerics.intervals import (
+    Interval,
+    anything,
+    around,
+    erring,
+    exact,
+    extremes,
+    is_wild,
+    narrowed,
+    settled,
+    undetermined,
+)
+from loopnest.numerics.operation_ranges import RANGES, poles, power_error
+from loopnest.numerics.target_accuracy import (
+    FORMATS,
+    SELECTING,
+    Accuracy,
+    Arithmetic,
+    accuracy,
+    unit,
+)
+from loopnest.scalar.dtypes import DType, float32
+from loopnest.scalar.expr import Const, Expr, Op, walk
+
+
+def enclose(root: Expr, env: Mapping[Expr, Interval], arithmetic: Arithmetic) -> Interval:
+    """Return the enclosure of `root`; `env` has those of its leaves (all but literals)."""
+    done: dict[Expr, Interval] = {}
+    for node in walk(root):
+        found = env.get(node)
+        if found is not None:
+            done[node] = found
+        elif isinstance(node, Const):
+            done[node] = narrowed(exact(np.asarray(node.value)), node.dtype, arithmetic)
+        elif isinstance(node, Op):
+            done[node] = _apply(node, [done[arg] for arg in node.args], arithmetic)
+        else:
+            raise KeyError(f"no enclosure for {node!r}")
+    return done[root]
+
+
+def _apply(node: Op, args: Sequence[Interval], arithmetic: Arithmetic) -> Interval:
+    if node.op == "cast":
+        return _cast(args[0], node.args[0].dtype, node.dtype, arithmetic)
+    value = np.asarray(APPLY[node.op](*[arg.value for arg in args]))
+    if node.op == "where":
+        return _where(value, args)
+    if node.dtype.is_float:
+        return _of_floats(node, value, args, arithmetic)
+    if all(arg.exact for arg in args):
+        return exact(value)
+    rule = DISCRETE.get(node.op)
+    found = rule(args) if rule is not None else None
+    return _discrete(value, found, args, node.dtype)
+
+
+# Floats
+
+
+def _of_floats(
+    node: Op, value: Values, args: Sequence[Interval], arithmetic: Arithmetic
+) -> Interval:
+    op, dtype = node.op, node.dtype
+    known = all(arg.exact for arg in args) and op != "fma"
+    unsigned = any(arg.unsigned for arg in args) or arithmetic.fast_math
+    unsigned = unsigned or op in UNSIGNED or (op in STEPS and not known)
+    if op in SELECTING:
+        if known:
+            return exact(value, unsigned)
+        return settled(value, *RANGES[op](value, args), args, unsigned)
+    if op == "sub" and args[0] is args[1]:  # 0, and NaN of what is not finite
+        (x, _) = args
+        return settled(value, x.low - x.low, x.high - x.high, args, unsigned)
+    found = accuracy(op, dtype, arithmetic)
+    if known and not _may_be_pole(op, args):
+        if found is None and not arithmetic.reference and not arithmetic.fast_math:
+            return _rounded_once(op, value, args, dtype, unsigned)
+        low, high = value, value
+    else:
+        low, high = RANGES[op](value, args)
+    if found is None:
+        low, high = around(low, high, dtype, arithmetic)
+    else:
+        low, high = erring(low, high, args[0], found, dtype, arithmetic)
+        low, high = _unpromised(op, low, high, args, found, arithmetic)
+    return settled(value, low, high, args, unsigned)
+
+
+UNSIGNED = frozenset({"min", "max"})
+"""What gives either of two zeros."""
+STEPS = frozenset({"floor", "ceil", "round", "trunc", "mod"})
+"""What gives zeros of both signs next to each other."""
+
+
+def _may_be_pole(op: str, args: Sequence[Interval]) -> bool:
+    """Whether a zero of unknown sign may decide over the sign of an infinity."""
+    if op == "pow":
+        return args[0].unsigned
+    divides = op in ("div", "reciprocal", "rsqrt")
+    return divides and args[-1].unsigned and bool(poles(args[-1]).any())
+
+
+def _rounded_once(
+    op: str, value: Values, args: Sequence[Interval], dtype: DType, unsigned: bool
+) -> Interval:
+    """Return the enclosure of one rounding of exact operands: exact where none is needed.
+
+    For float32 the oracle's float64 is precise enough that rounding it again is rounding once. In
+    float64 both round alike; but a product may be left unrounded.
+
+    Source: Figueroa, "When is double rounding innocuous?", 1995.
+    """
+    if dtype is float32:
+        near = value.astype(np.float32).astype(np.float64)
+        if np.equal(near, value).all():
+            return exact(value, unsigned)
+        return settled(value, np.minimum(value, near), np.maximum(value, near), args, unsigned)
+    if op != "mul" or all(_short(arg.value).all() for arg in args):
+        return exact(value, unsigned)
+    slack = np.where(np.isfinite(value), np.abs(value) * unit(dtype) + FORMATS[dtype.name].least, 0)
+    return settled(value, value - slack, value + slack, args, unsigned)
+
+
+def _short(values: Values) -> Values:
+    """Return which numbers have so few digits that float64 holds their products."""
+    return np.asarray(
+        (values.astype(np.float32) == values) & ((values == 0) | (np.abs(values) > 1e-30))
+    )
+
+
+def _unpromised(
+    op: str,
+    low: Values,
+    high: Values,
+    args: Sequence[Interval],
+    found: Accuracy,
+    arithmetic: Arithmetic,
+) -> tuple[Values, Values]:
+    """Return the ends where nothing is promised of a function: fast math far out."""
+    if not arithmetic.fast_math:
+        return low, high
+    x = args[-1]
+    size = np.maximum(np.abs(x.low), np.abs(x.high))
+    if op in ("sin", "cos"):
+        far = ~(size <= found.within)
+        return np.where(far, np.minimum(low, -1.0), low), np.where(far, np.maximum(high, 1.0), high)
+    if op == "pow":
+        error = power_error(args)
+        lost = np.isnan(error)
+        low, high = low - np.abs(low) * error, high + np.abs(high) * error
+        return np.where(lost, -np.inf, low), np.where(lost, np.inf, high)
+    if op in ("div", "reciprocal"):
+        far = ~(size <= FAST_DIVISOR)
+        if op == "reciprocal" or not args[0].wild:
+            ends = np.minimum(low, 0.0), np.maximum(high, 0.0)
+        else:
+            ends = np.full_like(low, -np.inf), np.full_like(high, np.inf)
+        low, high = np.where(far, ends[0], low), np.where(far, ends[1], high)
+    return low, high
+
+
+FAST_DIVISOR = 2.0**126
+"""Where fast math divides by more, the result may be 0, and NaN of an infinity."""
+
+
+def _where(value: Values, args: Sequence[Interval]) -> Interval:
+    """Return what is chosen where the choice is sure, elsewhere the hull of both."""
+    cond, a, b = args
+    unsigned = a.unsigned or b.unsigned
+    if cond.exact:
+        if a.exact and b.exact:
+            wild = (a.wild or b.wild) and is_wild(value)
+            return Interval(value, value, value, wild, unsigned)
+        low, high = np.where(cond.value, a.low, b.low), np.where(cond.value, a.high, b.high)
+        return Interval(value, low, high, a.wild or b.wild, unsigned)
+    low = np.where(cond.low, a.low, np.where(cond.high, np.minimum(a.low, b.low), b.low))
+    high = np.where(cond.low, a.high, np.where(cond.high, np.maximum(a.high, b.high), b.high))
+    wild = a.wild or b.wild
+    if wild:  # one of the two may be NaN
+        either = undetermined(cond) & (np.isnan(a.low) != np.isnan(b.low))
+        low, high = np.where(either, -np.inf, low), np.where(either, np.inf, high)
+    return Interval(value, low, high, wild, unsigned)
+
+
+def _cast(x: Interval, source: DType, target: DType, arithmetic: Arithmetic) -> Interval:
+    if target.is_bool:
+        value = np.not_equal(x.value, 0)
+        if x.exact:
+            return exact(value)
+        zero = exact(np.zeros((), x.value.dtype))
+        return _discrete(value, _ne([x, zero]), [x], target)
+    if target.is_float:
+        narrower = not source.is_float or FORMATS[source.name].unit < FORMATS[target.name].unit
+        shorter = source.is_float and FORMATS[source.name].largest > FORMATS[target.name].largest
+        if source.is_float and not narrower and not shorter:
+            return x  # a wider type holds every value of a narrower one
+        return narrowed(x, target, arithmetic)
+    value = rounded(x.value, target)
+    if source.is_float:
+        return _to_integer(value, x, target)
+    if x.exact:
+        return exact(value)
+    low, high = x.low.astype(np.int64), x.high.astype(np.int64)
+    return _discrete(value, (low, high), [], target)
+
+
+def _to_integer(value: Values, x: Interval, target: DType) -> Interval:
+    """Truncate: monotone. Out of range, targets differ."""
+    limit = 2.0 ** (8 * target.size - 1)
+    fits = (x.low > -limit - (target.size == 4)) & (x.high < limit)  # False for NaN
+    if x.exact and fits.all():
+        return exact(value)
+    least, most = extremes(target)
+    low = rounded(np.where(fits, x.low, 0.0), target)
+    high = rounded(np.where(fits, x.high, 0.0), target)
+    return Interval(value, np.where(fits, low, least), np.where(fits, high, most))
+
+
+# Integers and bools
+
+
+def _discrete(
+    value: Values,
+    found: tuple[Values, Values] | None,
+    args: Sequence[Interval],
+    dtype: DType,
+) -> Interval:
+    """Return integers or bools in an interval; all values of the type where that is not known.
+
+    Integers that might wrap are not known.
+    """
+    least, most = extremes(dtype)
+    if found is None:
+        free: Values = np.zeros(value.shape, np.bool_)
+        for arg in args:
+            free = free | undetermined(arg)
+        return Interval(value, np.where(free, least, value), np.where(free, most, value))
+    low, high = found
+    lost = np.zeros(value.shape, np.bool_)
+    for arg in args:
+        if arg.wild:
+            lost = lost | anything(arg)
+    if not dtype.is_bool:
+        lost = lost | (low < least) | (high > most)
+    low, high = np.where(lost, least, low), np.where(lost, most, high)
+    return Interval(value, low.astype(dtype.numpy), high.astype(dtype.numpy))
+
+
+Ends = tuple[Values, Values]
+Discrete = Callable[[Sequence[Interval]], Ends]
+
+
+def _eq(args: Sequence[Interval]) -> Ends:
+    a, b = args
+    low = (a.low == a.high) & (b.low == b.high) & (a.low == b.low)
+    return low, (a.low <= b.high) & (b.low <= a.high)
+
+
+def _ne(args: Sequence[Interval]) -> Ends:
+    low, high = _eq(args)
+    return ~high, ~low
+
+
+def _lt(args: Sequence[Interval]) -> Ends:
+    a, b = args
+    return a.high < b.low, a.low < b.high
+
+
+def _le(args: Sequence[Interval]) -> Ends:
+    a, b = args
+    return a.high <= b.low, a.low <= b.high
+
+
+def _isnan(args: Sequence[Interval]) -> Ends:
+    found = np.isnan(args[0].low)
+    return found, found
+
+
+def _not(args: Sequence[Interval]) -> Ends:
+    (x,) = args
+    return np.logical_not(x.high), np.logical_not(x.low)
+
+
+def _both(function: Callable[..., Values]) -> Discrete:
+    """Return the ends of what rises in each operand."""
+    return lambda args: (function(*[a.low for a in args]), function(*[a.high for a in args]))
+
+
+def _wide(*arrays: Values) -> list[Values]:
+    """Return integers as float64, in which nothing wraps, rounded past 2^53 if at all."""
+    return [held(a, float32) for a in arrays]
+
+
+def _int_add(args: Sequence[Interval]) -> Ends:
+    a, b = args
+    low, high = np.add(*_wide(a.low, b.low)), np.add(*_wide(a.high, b.high))
+    return _whole(low, high)
+
+
+def _int_sub(args: Sequence[Interval]) -> Ends:
+    a, b = args
+    low, high = np.subtract(*_wide(a.low, b.high)), np.subtract(*_wide(a.high, b.low))
+    return _whole(low, high)
+
+
+def _int_mul(args: Sequence[Interval]) -> Ends:
+    a, b = args
+    found = [np.multiply(*_wide(x, y)) for x in (a.low, a.high) for y in (b.low, b.high)]
+    return _whole(np.minimum.reduce(found), np.maximum.reduce(found))
+
+
+def _int_neg(args: Sequence[Interval]) -> Ends:
+    low, high = _wide(args[0].low, args[0].high)
+    return _whole(-high, -low)
+
+
+def _int_abs(args: Sequence[Interval]) -> Ends:
+    low, high = _wide(args[0].low, args[0].high)
+    return _whole(np.maximum(np.maximum(low, -high), 0), np.maximum(-low, high))
+
+
+def _whole(low: Values, high: Values) -> Ends:
+    """Return ends in float64 as int64, all of that type where a float64 may have rounded."""
+    fine = (low >= -(2.0**53)) & (high <= 2.0**53)
+    least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    low, high = np.where(fine, low, 0).astype(np.int64), np.where(fine, high, 0).astype(np.int64)
+    return np.where(fine, low, least), np.where(fine, high, most)
+
+
+DISCRETE: Mapping[str, Discrete] = {
+    "eq": _eq,
+    "ne": _ne,
+    "lt": _lt,
+    "le": _le,
+    "gt": lambda args: _lt(args[::-1]),
+    "ge": lambda args: _le(args[::-1]),
+    "isnan": _isnan,
+    "not": _not,
+    "and": _both(np.logical_and),
+    "or": _both(np.logical_or),
+    "min": _both(np.minimum),
+    "max": _both(np.maximum),
+    "add": _int_add,
+    "sub": _int_sub,
+    "mul": _int_mul,
+    "neg": _int_neg,
+    "abs": _int_abs,
+}
+"""Operations that give bools or integers; of others inexact operands give any value."""

@@ -1,1 +1,0 @@
-"""The math: functions that take TensorViews, scalars and numbers, and define TensorViews."""

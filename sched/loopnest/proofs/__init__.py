@@ -1,0 +1,20 @@
+"""Proofs: does a loop nest compute its math? Reads the loop nest and the math, nothing between.
+
+No claim is trusted: a store's coordinate says what it means to compute, and everything that reads
+the value is held against it. Neither the passes of the lowering nor the simplifier take part.
+"""
+
+from loopnest.proofs.barrier_necessity import superfluous_barriers, wide_barriers
+from loopnest.proofs.report import Finding, Place, Report
+from loopnest.proofs.verifier import require_proved, verify, verify_program
+
+__all__ = [
+    "Finding",
+    "Place",
+    "Report",
+    "require_proved",
+    "superfluous_barriers",
+    "verify",
+    "verify_program",
+    "wide_barriers",
+]

@@ -1,0 +1,140 @@
+"""Barriers that order nothing, or more threads than need it: without them there is no race either.
+
+Whether there is one depends on the accesses to memory that threads share alone. A program is
+therefore looked at without its other statements, which allows for blocks as large as they may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from loopnest import kir
+from loopnest.proofs.enumeration.access_instances import InstanceTable
+from loopnest.proofs.enumeration.enumerated_races import EnumeratedRaces
+from loopnest.proofs.point_arrays import Enumeration, NoLaunch, TooMany, Undecidable
+from loopnest.proofs.program_model import WARP, Model
+from loopnest.proofs.program_slices import focused, sliced
+from loopnest.proofs.quasi_affine import NotAffine
+from loopnest.proofs.report import Finding
+from loopnest.proofs.size_choice import filled, fulfils, large_sizes, points_at, small_sizes
+from loopnest.proofs.symbolic import NotProved, prove_order
+from loopnest.proofs.verifier import obligations, program_of
+from loopnest.proofs.witness import Witness
+from loopnest.tensor.math_snapshot import MathSnapshot
+
+MOST_POINTS = 6_000_000
+"""How many points of statements are looked at, in all sizes together."""
+
+Test = Callable[[InstanceTable, kir.Barrier], Iterator[Finding]]
+"""Yields the races that there are if something is done to a barrier."""
+
+
+def _deleted(table: InstanceTable, barrier: kir.Barrier) -> Iterator[Finding]:
+    return EnumeratedRaces(table, [barrier]).conflicts()
+
+
+def superfluous_barriers(k: Any, **sizes: int) -> list[kir.Barrier]:
+    """Return the barriers of a kernel whose deletion, of all instances, leaves no race.
+
+    Sizes are looked at in which loops of symbolic extent run twice, and in which blocks have up to
+    1024 threads; a barrier that none of them needs is superfluous, unless isl names sizes at which
+    it may be needed.
+
+    Args:
+        k: a kernel, as `loopnest.lower` returns it, without races.
+        **sizes: values of size symbols.
+    """
+    program, math = program_of(k, "superfluous_barriers")
+    every = [n for n, _ in kir.walk(program.body) if isinstance(n, kir.Barrier)]
+    left = _not_needed(program, every, sizes, _deleted)
+    model, few = Model(program), sliced(program)
+    return [b for b in left if not _may_be_needed(model, few, math, sizes, b)]
+
+
+def wide_barriers(k: Any, **sizes: int) -> list[kir.Barrier]:
+    """Return the barriers of a block in whose place one of each warp leaves no race.
+
+    Only those are told that were looked at in a block of several warps.
+
+    Args:
+        k: see `superfluous_barriers`.
+        **sizes: values of size symbols.
+    """
+    program, _ = program_of(k, "wide_barriers")
+    every = [n for n, _ in kir.walk(program.body) if isinstance(n, kir.Barrier)]
+    blocks = [b for b in every if b.scope == "block"]
+    seen: set[kir.Barrier] = set()
+
+    def narrow(table: InstanceTable, barrier: kir.Barrier) -> Iterator[Finding]:
+        yield from EnumeratedRaces(table, narrow=[barrier]).conflicts()
+        if table.space.threads > WARP:
+            seen.add(barrier)
+
+    return [b for b in _not_needed(program, blocks, sizes, narrow) if b in seen]
+
+
+def _not_needed(
+    program: kir.Program, barriers: Sequence[kir.Barrier], given: Mapping[str, int], test: Test
+) -> list[kir.Barrier]:
+    """Return those of some barriers of which a test finds no race, at any size looked at."""
+    few = sliced(program)
+    small, large = small_sizes(few, given), large_sizes(few, given)
+    left = _tried(few, list(barriers), chain(small, large), test)
+    result = []
+    for barrier in left:
+        part = focused(few, barrier)
+        sizes = chain(large_sizes(part, given), small_sizes(part, given))
+        result += _tried(part, [barrier], sizes, test)
+    return result
+
+
+def _tried(
+    program: kir.Program, left: list[kir.Barrier], sizes: Iterable[Mapping[str, int]], test: Test
+) -> list[kir.Barrier]:
+    """Return those of some barriers of which a test finds no race in a part of a program."""
+    model, budget = Model(program), MOST_POINTS
+    for some in sizes:
+        if not left:
+            break
+        cost = points_at(program, some)
+        if cost <= budget:
+            budget -= cost
+            left = _quiet(model, some, left, test)
+    return left
+
+
+def _quiet(
+    model: Model, sizes: Mapping[str, int], barriers: list[kir.Barrier], test: Test
+) -> list[kir.Barrier]:
+    """Return those of some barriers of which a test finds no race at these sizes."""
+    try:
+        space = Enumeration(model, sizes, 1 << 20)
+        table = InstanceTable(model, sizes, space, Witness(model, sizes, space.grid, space.block))
+        return [b for b in barriers if next(test(table, b), None) is None]
+    except (NoLaunch, TooMany, Undecidable, ZeroDivisionError):
+        return barriers
+
+
+def _may_be_needed(
+    model: Model,
+    few: kir.Program,
+    math: MathSnapshot,
+    given: Mapping[str, int],
+    barrier: kir.Barrier,
+) -> bool:
+    """Whether isl names sizes at which there may be a race without a barrier."""
+    works, exchanges, _ = obligations(model, math)
+    try:
+        prove_order(model, math, works, exchanges, dict(given), [barrier])
+    except NotProved as why:
+        found = filled(model.program, given, why.sizes)
+        if not why.sizes or not fulfils(model.program, found):
+            return False
+        if points_at(few, found) > MOST_POINTS:
+            return True
+        return not _quiet(Model(few), found, [barrier], _deleted)
+    except NotAffine:
+        pass
+    return False

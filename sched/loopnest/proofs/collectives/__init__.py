@@ -1,0 +1,1 @@
+"""Collectives: does the body do what the declaration says?"""

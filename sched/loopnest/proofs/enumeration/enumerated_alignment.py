@@ -1,0 +1,60 @@
+"""Wide accesses, at every point: lanes follow each other from an aligned address."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from loopnest.proofs.enumeration.access_instances import InstanceTable
+from loopnest.proofs.point_arrays import Array, Undecidable
+from loopnest.proofs.report import Finding
+from loopnest.proofs.wide_accesses import WidePlace, wide_place_of
+
+
+def misaligned(table: InstanceTable) -> Iterator[Finding]:
+    """Yield wide accesses that are no aligned neighbours.
+
+    Raises:
+        Undecidable: something of the loop comes between the lanes.
+    """
+    for wide in wide_place_of(table.model):
+        if not wide.ordered:
+            raise Undecidable(f"the order of {wide.access} among the lanes of a vector")
+        yield from _wide(table, wide)
+
+
+def _wide(table: InstanceTable, wide: WidePlace) -> Iterator[Finding]:
+    mark = table.marks(wide.access)
+    points = mark.points
+    if not points.count:
+        return
+    lane = points.values[wide.loop.var]
+    address = _address(table, wide)
+    name = wide.access.buffer.name
+    start = np.flatnonzero(lane == 0)[np.cumsum(lane == 0) - 1]
+    apart = np.flatnonzero(address != address[start] + lane)
+    odd = np.flatnonzero((lane == 0) & (address % wide.lanes != 0))
+    if apart.size:
+        message = f"the lanes of a wide access to {name} do not follow each other"
+        yield table.witness.point("vector", message, wide.access, points, int(apart[0]))
+    if odd.size:
+        message = (
+            f"a wide access to {name} begins at element {int(address[odd[0]])}, no multiple of "
+            f"{wide.lanes}"
+        )
+        yield table.witness.point("vector", message, wide.access, points, int(odd[0]))
+
+
+def _address(table: InstanceTable, wide: WidePlace) -> Array:
+    """Return where each element lies, in elements, swizzled."""
+    mark, buffer = table.marks(wide.access), wide.access.buffer
+    if buffer.swizzle is None:
+        return mark.place
+    index = list(table.element(mark))
+    a, b = buffer.swizzle
+    index[b] = index[b] ^ index[a]
+    result = np.zeros(mark.points.count, np.int64)
+    for value, stride in zip(index, table.strides[buffer], strict=True):
+        result = result + value * stride
+    return result

@@ -1,0 +1,378 @@
+"""Barriers, arrivals and races, at every point."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from itertools import permutations
+
+import numpy as np
+
+from loopnest import kir
+from loopnest.kir.buffers import Buffer
+from loopnest.proofs.enumeration.access_instances import AccessInstances, InstanceTable
+from loopnest.proofs.enumeration.conflict_join import ConflictJoin, bipartite
+from loopnest.proofs.point_arrays import Array, Flags, Undecidable
+from loopnest.proofs.program_model import WARP, Site, is_private, launch_dimensions
+from loopnest.proofs.report import Finding
+from loopnest.scalar.enums import Memory, ParallelType
+
+MOST_PAIRS = 4_000_000
+"""How many pairs of accesses are looked at where arrivals may order them."""
+
+
+class EnumeratedRaces:
+    """Decide which accesses are ordered.
+
+    Args:
+        table: the accesses.
+        without: barriers that do not count.
+        narrow: barriers that order no more than each warp.
+    """
+
+    def __init__(
+        self,
+        table: InstanceTable,
+        without: Collection[kir.Stmt] = (),
+        narrow: Collection[kir.Stmt] = (),
+    ) -> None:
+        self.table, self.space, self.model = table, table.space, table.model
+        self.syncs = [
+            s for s in self.model.syncs
+            if not isinstance(s.node, kir.Shuffle) and s.node not in without
+        ]  # fmt: skip
+        self.narrow = narrow
+        self._times: dict[str, Array] = {}
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield what does not hold."""
+        yield from self._divergent()
+        for site, message in self.space.faults:
+            yield self.table.witness.bare("arrival", message, site)
+        self._lonely()
+        yield from self.conflicts()
+
+    def conflicts(self) -> Iterator[Finding]:
+        """Yield the races."""
+        done: set[Buffer] = set()
+        for buffer in self.model.buffers():
+            if buffer in done or buffer in self.model.counters:
+                continue
+            group = [buffer, *self.model.aliases(buffer)]
+            done.update(group)
+            accesses = [a for a in self.model.accesses if a.buffer in group]
+            if any(a.writes for a in accesses):
+                marks = [self.table.marks(a) for a in accesses]
+                yield from self._space(group, [m for m in marks if m.points.count])
+
+    # Reaching barriers
+
+    def team(self, scope: str, block: Array, thread: Array) -> Array:
+        """Return the number of the warp, the block, or the grid that threads belong to."""
+        if scope == "grid":
+            return np.zeros_like(block)
+        if scope == "block":
+            return block
+        inside = thread % self.space.threads
+        return block * (-(-self.space.threads // WARP)) + inside // WARP
+
+    def _divergent(self) -> Iterator[Finding]:
+        """Yield the barriers that some threads of their scope reach and others do not."""
+        lanes = np.arange(self.space.threads * math.prod(self.space.grid))
+        for site in self.model.syncs:
+            scope = scope_of(site)
+            points = self.space.points[site]
+            whole = np.bincount(self.team(scope, lanes // self.space.threads, lanes))
+            team = self.team(scope, points.block, points.thread)
+            runs, first, count = np.unique(
+                team * self.space.span + points.time, return_index=True, return_counts=True
+            )
+            if bool((count != whole[runs // self.space.span]).any()):
+                p = int(first[np.flatnonzero(count != whole[runs // self.space.span])[0]])
+                message = f"not all threads of a {scope} reach the {_noun(site)}"
+                yield self.table.witness.at("barrier", message, site, None, points, p)
+        for site in self.model.collectives:
+            yield from self._group(site)
+
+    def _group(self, site: Site) -> Iterator[Finding]:
+        """Yield a collective that not all of a group reach; of a block, where it shares memory."""
+        node, points = site.node, self.space.points[site]
+        assert isinstance(node, kir.Collective)
+        shared = any(
+            isinstance(n, kir.Store) and n.storage.memory is Memory.SHARED
+            for n, _ in kir.walk(node.body)
+        )
+        key, size = points.block * self.space.span + points.time, 1
+        for (dim, place), extent in zip(list(self.space.launched.items())[3:], self.space.block,
+                                        strict=True):  # fmt: skip
+            if shared or dim in node.dims:
+                size *= extent
+            else:
+                key = key * 1024 + place[points.thread]
+        _, first, count = np.unique(key, return_index=True, return_counts=True)
+        bad = np.flatnonzero(count != size)
+        if bad.size:
+            message = f"not all threads of a group reach the collective '{node.name}'"
+            yield self.table.witness.at("barrier", message, site, None, points, int(first[bad[0]]))
+
+    def _lonely(self) -> None:
+        """Check that common memory does not depend on which block was the last.
+
+        Raises:
+            Undecidable: it does.
+        """
+        grid = {d for d, _ in self.model.program.launch if d.is_grid}
+        for site in self.model.sites:
+            flags = self.model.flags(site.guards)
+            if not flags:
+                continue
+            dims: set[ParallelType] = set()
+            for flag in flags:
+                arrival = self.model.arrivals[flag]
+                assert isinstance(arrival.node, kir.Arrive)
+                used = set[ParallelType]().union(
+                    *[launch_dimensions(arrival, i) for i in arrival.node.index],
+                    *[launch_dimensions(arrival, c) for c, _ in arrival.guards],
+                )
+                dims |= grid - used
+            found = [i for a in self.model.accesses_of(site)
+                     if a.buffer.memory is Memory.GLOBAL for i in a.index]  # fmt: skip
+            if isinstance(site.node, kir.Store):
+                found += site.node.coordinate
+            found += [condition for condition, _ in site.guards]
+            if any(dims & launch_dimensions(site, i) for i in found):
+                raise Undecidable("an access depends on which block arrives last")
+
+    # Epochs
+
+    def _scope(self, site: Site) -> str:
+        return "warp" if site.node in self.narrow else scope_of(site)
+
+    def _sync_times(self, scopes: Sequence[str], team: str) -> Array:
+        """Return the sorted keys (team, time) of the barriers of these scopes."""
+        key = " ".join((*scopes, team))
+        if key not in self._times:
+            found = [np.zeros(0, np.int64)]
+            for site in self.syncs:
+                if self._scope(site) in scopes:
+                    points = self.space.points[site]
+                    owner = self.team(team, points.block, points.thread)
+                    found.append(np.unique(owner * self.space.span + points.time))
+            self._times[key] = np.unique(np.concatenate(found))
+        return self._times[key]
+
+    def _epoch(self, mark: AccessInstances, scopes: Sequence[str], team: str) -> Array:
+        """Return a number for each team and each stretch between its barriers."""
+        times = self._sync_times(scopes, team)
+        owner = self.team(team, mark.points.block, mark.points.thread)
+        found = np.searchsorted(times, owner * self.space.span + mark.time)
+        return owner * (times.size + 1) + found
+
+    # Races
+
+    def _space(
+        self, group: Sequence[Buffer], marks: Sequence[AccessInstances]
+    ) -> Iterator[Finding]:
+        for buffer in group:
+            own = [m for m in marks if m.access.buffer is buffer]
+            if not any(m.access.writes for m in own):
+                continue
+            if not is_private(buffer):
+                for owner, epoch in self._in_block(own):
+                    yield from self._meet(own, [m.place for m in own], owner, epoch)
+            if buffer.memory is Memory.GLOBAL:
+                yield from self._between_blocks(own)
+            yield from self._in_loops(own)
+        if not is_private(group[0]):
+            for a, b in permutations(group, 2):
+                yield from self._across(
+                    [m for m in marks if m.access.buffer is a and m.access.writes],
+                    [m for m in marks if m.access.buffer is b],
+                )
+
+    def _in_block(
+        self, marks: Sequence[AccessInstances]
+    ) -> Iterator[tuple[list[Array], list[Array]]]:
+        """Yield (who, in which stretch) such that accesses of two in one stretch are not ordered.
+
+        Where there are barriers of warps: warps between barriers of the block, then threads.
+        """
+        scopes = ("block", "grid")
+        threads = [m.points.thread for m in marks]
+        if any(self._scope(s) == "warp" for s in self.syncs):
+            warps = [self.team("warp", m.points.block, m.points.thread) for m in marks]
+            yield warps, [self._epoch(m, scopes, "block") for m in marks]
+            yield threads, [self._epoch(m, (*scopes, "warp"), "warp") for m in marks]
+        else:
+            yield threads, [self._epoch(m, scopes, "block") for m in marks]
+
+    def _across(
+        self, writes: Sequence[AccessInstances], others: Sequence[AccessInstances]
+    ) -> Iterator[Finding]:
+        """Yield a store that another thread's access to a buffer in its space is not ordered with.
+
+        All elements are one here. In a stretch there is no conflict where all is done by one.
+        """
+        if not writes or not others:
+            return
+        views = list(zip(self._in_block(writes), self._in_block(others), strict=True))
+        if others[0].access.buffer.memory is Memory.GLOBAL:
+            blocks, grids = [], []
+            for marks in (writes, others):
+                blocks.append([m.points.block for m in marks])
+                grids.append([self._epoch(m, ("grid",), "grid") for m in marks])
+            views.append(((blocks[0], grids[0]), (blocks[1], grids[1])))
+        for (who, when), (whom, then) in views:
+            a = ConflictJoin(writes, [np.zeros_like(m.place) for m in writes], who, when)
+            b = ConflictJoin(others, [np.zeros_like(m.place) for m in others], whom, then)
+            for row, other in bipartite(a, b):
+                yield self._race(b, other, row, "threads", a)
+                return
+
+    def _between_blocks(self, marks: Sequence[AccessInstances]) -> Iterator[Finding]:
+        epoch = [self._epoch(m, ("grid",), "grid") for m in marks]
+        owner = [m.points.block for m in marks]
+        key = [m.place for m in marks]
+        if not self.model.arrivals:
+            yield from self._meet(marks, key, owner, epoch, "blocks")
+            return
+        joined = ConflictJoin(marks, key, owner, epoch)
+        suspects = joined.groups_in_conflict()
+        if suspects.size:
+            yield from self._by_pairs(joined, suspects)
+
+    def _meet(
+        self,
+        marks: Sequence[AccessInstances],
+        key: Sequence[Array],
+        owner: Sequence[Array],
+        epoch: Sequence[Array],
+        what: str = "threads",
+    ) -> Iterator[Finding]:
+        joined = ConflictJoin(marks, key, owner, epoch)
+        bad = joined.conflicts()
+        if bad.size:
+            b = int(bad[0])
+            yield self._race(joined, b, int(joined.start[joined.group[b]]), what)
+
+    def _race(
+        self, joined: ConflictJoin, b: int, a: int, what: str, other: ConflictJoin | None = None
+    ) -> Finding:
+        """Return the finding of row `b`, and of row `a`, of `other` where that is given."""
+        other = joined if other is None else other
+        first, second = other.mark(a), joined.mark(b)
+        name = second.access.buffer.name
+        message = f"two {what} use one element of {name}, and one of them writes"
+        if first.access.buffer is not second.access.buffer:
+            message = (
+                f"two {what} use {first.access.buffer.name} and {name}, which share space, "
+                f"and one of them writes"
+            )
+        return self.table.witness.pair(
+            "race", message, second.access, second.points, int(joined.point[b]),
+            first.access, first.points, int(other.point[a]),
+        )  # fmt: skip
+
+    # Arrivals
+
+    def _by_pairs(self, joined: ConflictJoin, suspects: Array) -> Iterator[Finding]:
+        """Yield a race between blocks that no arrival orders, looking at every pair."""
+        size = joined.sizes()
+        if int((size[suspects] ** 2).sum()) > MOST_PAIRS:
+            raise Undecidable("too many accesses beside an arrival")
+        phases = [self._phases(site, joined) for site in self.model.arrivals.values()]
+        for group in suspects.tolist():
+            rows = np.arange(joined.start[group], joined.start[group] + size[group])
+            a, b = np.meshgrid(rows, rows, indexing="ij")
+            bad = (joined.who[a] != joined.who[b]) & joined.writes[a]
+            for before, after in phases:
+                bad &= ~((before[a] == after[b]) & (before[a] >= 0))
+                bad &= ~((before[b] == after[a]) & (before[b] >= 0))
+            found = np.flatnonzero(bad)
+            if found.size:
+                yield self._race(
+                    joined, int(b.ravel()[found[0]]), int(a.ravel()[found[0]]), "blocks"
+                )
+                return
+
+    def _phases(self, site: Site, joined: ConflictJoin) -> tuple[Array, Array]:
+        """Return for each access the counter that its block arrives at later, and earlier.
+
+        The second only for accesses of the block that goes on; -1 for none. Where a block arrives
+        at several counters, the next and the last one are meant.
+        """
+        assert isinstance(site.node, kir.Arrive)
+        points, span = self.space.points[site], self.space.span
+        counter = self.space.counter(site, points)
+        key = points.block * span + points.time
+        times, place = np.unique(key, return_index=True)
+        here = joined.who * span + joined.time
+        later = np.searchsorted(times, here, side="right")
+        before = self._counted(later, times, counter[place], joined.who)
+        earlier = np.searchsorted(times, here, side="left") - 1
+        after = self._counted(earlier, times, counter[place], joined.who)
+        return before, np.where(self._goes_on(site, joined, earlier, times), after, -1)
+
+    def _counted(self, found: Array, times: Array, counter: Array, who: Array) -> Array:
+        inside = (found >= 0) & (found < times.size)
+        found = np.where(inside, found, 0)
+        if not times.size:
+            return np.full(found.size, -1)
+        same = inside & (times[found] // self.space.span == who)
+        return np.where(same, counter[found], -1)
+
+    def _goes_on(self, site: Site, joined: ConflictJoin, earlier: Array, times: Array) -> Flags:
+        """Return which accesses are those of the block that an arrival lets go on."""
+        assert isinstance(site.node, kir.Arrive)
+        points, span = self.space.points[site], self.space.span
+        counter = self.space.counter(site, points)
+        key = points.block * span + points.time
+        chosen: dict[int, int] = {}
+        pick = min if site.node.var in self.space.first else max
+        for c, block in zip(counter.tolist(), points.block.tolist(), strict=True):
+            chosen[c] = pick(chosen.get(c, block), block)
+        _, place = np.unique(key, return_index=True)
+        if not place.size:
+            return np.zeros(earlier.size, np.bool_)
+        last = np.array([chosen[c] for c in counter[place].tolist()])
+        found = np.where((earlier >= 0) & (earlier < last.size), earlier, 0)
+        result: Flags = (earlier >= 0) & (last[found] == joined.who)
+        return result
+
+    # Loops without an order
+
+    def _in_loops(self, marks: Sequence[AccessInstances]) -> Iterator[Finding]:
+        loops: dict[kir.Loop, list[AccessInstances]] = {}
+        for mark in marks:
+            made = self.model.lifetime(mark.access)
+            for loop in mark.access.site.loops:
+                free = loop.parallel in (ParallelType.cpu_parallel, ParallelType.vectorize)
+                if free and (made is None or loop not in made.loops):
+                    loops.setdefault(loop, []).append(mark)
+        for loop, inside in loops.items():
+            owner = [m.points.values[loop.var] for m in inside]
+            epoch = [self._outer(m, loop) for m in inside]
+            what = f"iterations of the {loop.parallel.value} loop {loop.index}"
+            yield from self._meet(inside, [m.key for m in inside], owner, epoch, what)
+
+    def _outer(self, mark: AccessInstances, loop: kir.Loop) -> Array:
+        """Return the number of the run of `loop` that each point belongs to."""
+        result = mark.points.thread.copy()
+        for outer in mark.access.site.serial:
+            if outer is loop:
+                break
+            result = result * max(self.space.extent(outer), 1) + mark.points.values[outer.var]
+        return result
+
+
+def scope_of(site: Site) -> str:
+    """Return the scope of a barrier, a shuffle or an arrival."""
+    if isinstance(site.node, kir.Barrier):
+        return site.node.scope
+    return "warp" if isinstance(site.node, kir.Shuffle) else "block"
+
+
+def _noun(site: Site) -> str:
+    return {"Barrier": "barrier", "Shuffle": "shuffle", "Arrive": "arrival"}[
+        type(site.node).__name__
+    ]

@@ -1,0 +1,395 @@
+"""Value provenance: what each store leaves, a whole value or a part of a reduction's domain.
+
+A partial result is a multiset of elements of the reduction's root domain, kept as its size and the
+sum of a random 64-bit number for each element: two multisets with equal sums are equal but for a
+chance of 2^-64. Sums make a store's content one cumulative sum, whatever stages it went through.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from loopnest.kir.buffers import Buffer
+from loopnest.proofs.enumeration.access_instances import OUTSIDE, AccessInstances, InstanceTable
+from loopnest.proofs.enumeration.enumerated_padding import EnumeratedPadding
+from loopnest.proofs.obligations import CollectiveMath, Need, Work
+from loopnest.proofs.point_arrays import Array, Flags, Undecidable, number
+from loopnest.proofs.program_model import Access, Site
+from loopnest.proofs.rfactor_numbering import logical_numbers
+from loopnest.proofs.template_matching import Combined, Operand
+from loopnest.tensor.math_snapshot import MathAxis, MathSnapshot, MathTensor
+
+Sums: TypeAlias = "npt.NDArray[np.uint64]"
+
+_SEED = 20231
+
+_TAKING = ("merge", "partial", "finish")
+
+MOST_STAGES = 16
+"""How many stages a partial result may go through."""
+
+
+@dataclass(slots=True)
+class Held:
+    """Multisets of elements of a root domain.
+
+    Args:
+        count: their sizes.
+        sums: the sums of their elements' numbers.
+        valid: whether each is known: everything that went into it was stored before.
+        results: the sums of the numbers of the logical elements that their elements fold into.
+    """
+
+    count: Array
+    sums: Sums
+    valid: Flags
+    results: Sums
+
+    def take(self, place: Array) -> Held:
+        return Held(self.count[place], self.sums[place], self.valid[place], self.results[place])
+
+    def same(self, other: Held) -> Flags:
+        """Return where two are equal."""
+        equal: Flags = (self.count == other.count) & (self.sums == other.sums)
+        return equal & self.valid & other.valid
+
+
+def nothing(size: int) -> Held:
+    """Return empty multisets."""
+    none = np.zeros(size, np.uint64)
+    return Held(np.zeros(size, np.int64), none, np.ones(size, np.bool_), none.copy())
+
+
+def _equal(a: Held, b: Held) -> bool:
+    return all(
+        map(
+            np.array_equal,
+            (a.count, a.sums, a.valid, a.results),
+            (b.count, b.sums, b.valid, b.results),
+        )
+    )
+
+
+@dataclass(slots=True)
+class Writes:
+    """All stores of tensors to one buffer, in order of key and time.
+
+    Args:
+        works: the stores.
+        marks: their accesses.
+        work, point: which of them, and which of its points.
+        key, time: sorted.
+        starts: whether a store begins a value (all but updates).
+        final: whether it stores a whole value.
+        tensor: the number of the tensor that it claims.
+        element: the linear logical index that it claims, -1 outside of the tensor or where none.
+    """
+
+    works: list[Work]
+    marks: list[AccessInstances]
+    work: Array
+    point: Array
+    key: Array
+    time: Array
+    starts: Flags
+    final: Flags
+    tensor: Array
+    element: Array
+
+    def source(self, key: Array, time: Array) -> Array:
+        """Return for each read the last store to its key before it; -1 where there is none."""
+        if not self.key.size:
+            return np.full(key.size, -1)
+        keys, rank = np.unique(self.key, return_inverse=True)
+        span = int(max(self.time.max(initial=0), time.max(initial=0))) + 2
+        place = np.searchsorted(keys, key)
+        known = place < keys.size
+        known &= keys[np.where(known, place, 0)] == key
+        found = np.searchsorted(rank * span + self.time, place * span + time) - 1
+        valid = known & (found >= 0)
+        valid &= self.key[np.where(found >= 0, found, 0)] == key
+        return np.where(valid, found, -1)
+
+
+class ValueProvenance:
+    """What the stores of a program leave, at given sizes.
+
+    Args:
+        table: its accesses.
+        math: what it should compute.
+        works, exchanges: its stores and collectives.
+    """
+
+    def __init__(
+        self,
+        table: InstanceTable,
+        math_: MathSnapshot,
+        works: Sequence[Work],
+        exchanges: Mapping[Site, CollectiveMath],
+    ) -> None:
+        self.table, self.math, self.works, self.exchanges = table, math_, works, exchanges
+        self.numbers = {t.name: n for n, t in enumerate(math_.tensors)}
+        self._writes: dict[Buffer, Writes] = {}
+        self._held: dict[Buffer, Held] = {}
+        self._combined: dict[tuple[Site, int], Held] = {}
+        self._own: dict[Work, Held] = {}
+        self._domains: dict[tuple[str, ...], tuple[Sums, dict[str, Held]]] = {}
+        self._results: dict[str, tuple[Array, Sums]] = {}
+        self.outside = EnumeratedPadding(self)
+
+    def shape(self, axes: Sequence[MathAxis]) -> tuple[int, ...]:
+        """Return extents as numbers."""
+        return tuple([number(axis.extent, self.table.sizes) for axis in axes])
+
+    # Domains
+
+    def weights(self, tensor: MathTensor) -> Sums:
+        """Return a random number for each element of a reduction's root domain."""
+        return self._domain(tensor)[0]
+
+    def _domain(self, tensor: MathTensor) -> tuple[Sums, dict[str, Held]]:
+        assert tensor.definition is not None
+        key = tensor.definition.outputs
+        if key not in self._domains:
+            size = math.prod(self.shape(tensor.root))
+            seed = [_SEED, self.numbers[key[0]]]
+            draw = np.random.Generator(np.random.PCG64(seed)).integers(0, 1 << 64, size, np.uint64)
+            self._domains[key] = draw, {}
+        return self._domains[key]
+
+    def wanted(self, tensor: MathTensor) -> Held:
+        """Return what each logical element of a reduction folds."""
+        draw, done = self._domain(tensor)
+        if tensor.name not in done:
+            numbers, results = self.results(tensor)
+            total = results.size
+            sums = np.zeros(total, np.uint64)
+            if total:
+                np.add.at(sums, numbers, draw)
+            count = np.bincount(numbers, minlength=total)
+            whose = count.astype(np.uint64) * results
+            done[tensor.name] = Held(count, sums, np.ones(total, np.bool_), whose)
+        return done[tensor.name]
+
+    def results(self, tensor: MathTensor) -> tuple[Array, Sums]:
+        """Return which logical element each root element folds into, and a number for each."""
+        found = self._results.get(tensor.name)
+        if found is None:
+            root, logical = self.shape(tensor.root), self.shape(tensor.logical)
+            numbers = logical_numbers(tensor, root, logical, self.table.sizes)
+            generator = np.random.Generator(np.random.PCG64([_SEED, 1]))
+            draw = generator.integers(0, 1 << 64, math.prod(logical), np.uint64)
+            found = self._results[tensor.name] = numbers, draw
+        return found
+
+    def claimed(self, work: Work, held: Held) -> Flags:
+        """Return where all that a partial result holds folds into the element that is claimed."""
+        points = self.table.space.points[work.site]
+        element = self.table.linear(points, work.element, self.shape(work.tensor.logical))
+        _, draw = self.results(work.tensor)
+        inside = (element >= 0) & (draw.size > 0)
+        wanted = np.zeros(points.count, np.uint64)
+        wanted[inside] = draw[element[inside]]
+        result: Flags = held.results == held.count.astype(np.uint64) * wanted
+        return result
+
+    # Stores
+
+    def writes(self, buffer: Buffer) -> Writes:
+        """Return the stores of tensors to a buffer."""
+        found = self._writes.get(buffer)
+        if found is None:
+            found = self._writes[buffer] = self._sorted(buffer)
+        return found
+
+    def _sorted(self, buffer: Buffer) -> Writes:
+        works = [w for w in self.works if w.store.storage is buffer]
+        marks = [self.table.marks(w.write) for w in works]
+        columns: dict[str, list[Array]] = {}
+        for n, (work, mark) in enumerate(zip(works, marks, strict=True)):
+            count = mark.points.count
+            element = np.full(count, OUTSIDE)
+            if work.kind not in ("init", "partial"):
+                element = self.table.linear(
+                    mark.points, work.element, self.shape(work.tensor.logical)
+                )
+            row: dict[str, Any] = {
+                "work": np.full(count, n), "point": np.arange(count), "key": mark.key,
+                "time": mark.time, "starts": np.full(count, work.starts),
+                "final": np.full(count, work.is_final),
+                "tensor": np.full(count, self.numbers[work.tensor.name]), "element": element,
+            }  # fmt: skip
+            for name, value in row.items():
+                columns.setdefault(name, []).append(value)
+        empty = [np.zeros(0, np.int64)]
+        names = ("work", "point", "key", "time", "starts", "final", "tensor", "element")
+        whole = {name: np.concatenate(columns.get(name, empty)) for name in names}
+        order = np.lexsort((whole["work"], whole["time"], whole["key"]))
+        whole = {name: value[order] for name, value in whole.items()}
+        starts, final = whole.pop("starts").astype(np.bool_), whole.pop("final").astype(np.bool_)
+        return Writes(works, marks, starts=starts, final=final, **whole)
+
+    # Multisets
+
+    def held(self, buffer: Buffer) -> Held:
+        """Return what each store to a buffer leaves there, in the order of `writes`.
+
+        Raises:
+            Undecidable: it depends on itself.
+        """
+        if not self._held:
+            self._solve()
+        return self._held[buffer]
+
+    def _solve(self) -> None:
+        """Find what all stores leave, stage by stage, until nothing changes any more.
+
+        One accumulator may serve several stages, so that buffers have no order; stores have one.
+        """
+        buffers = list(dict.fromkeys(w.store.storage for w in self.works))
+        for buffer in buffers:
+            self._held[buffer] = nothing(self.writes(buffer).key.size)
+            self._held[buffer].valid[:] = False
+        users = {b: [w.store.storage for w in self.works if b in self._taken(w)] for b in buffers}
+        waiting = dict.fromkeys(buffers)
+        for _ in range(MOST_STAGES * len(buffers)):
+            if not waiting:
+                return
+            buffer = next(iter(waiting))
+            del waiting[buffer]
+            found = self._summed(self.writes(buffer))
+            if not _equal(self._held[buffer], found):
+                self._held[buffer] = found
+                self._combined.clear()
+                waiting.update(dict.fromkeys(users[buffer]))
+        raise Undecidable("partial results depend on each other")
+
+    def _taken(self, work: Work) -> set[Buffer]:
+        """Return the buffers of the partial results that a store takes in."""
+        found: set[Buffer] = set()
+        waiting: list[Operand] = [n.operand for n in work.needs if work.kind in _TAKING]
+        while waiting:
+            operand = waiting.pop()
+            if isinstance(operand, Combined):
+                waiting += self.exchanges[operand.moment].args
+            else:
+                found.add(operand.buffer)
+        return found
+
+    def _summed(self, writes: Writes) -> Held:
+        size = writes.key.size
+        own = nothing(size)
+        for n, work in enumerate(writes.works):
+            rows = np.flatnonzero(writes.work == n)
+            added = self._added(work).take(writes.point[rows])
+            own.count[rows], own.sums[rows] = added.count, added.sums
+            own.valid[rows], own.results[rows] = added.valid, added.results
+        place = np.arange(size)
+        fresh = np.r_[True, writes.key[1:] != writes.key[:-1]][:size]
+        begin = np.maximum.accumulate(np.where(writes.starts | fresh, place, 0))
+        changed = ~writes.starts & (writes.tensor != writes.tensor[begin])
+        bad = (
+            ~own.valid | (fresh & ~writes.starts) | changed | (~writes.starts & writes.final[begin])
+        )
+
+        def since(values: Any) -> Any:
+            total = np.cumsum(values)
+            return total - total[begin] + values[begin]
+
+        return Held(since(own.count), since(own.sums), since(bad) == 0, since(own.results))
+
+    def _added(self, work: Work) -> Held:
+        """Return what a store adds to its value, at every point of its site."""
+        if work.kind in _TAKING:
+            need = work.part if work.kind == "merge" else work.needs[0]
+            if need is None:
+                raise Undecidable(f"{work.tensor.name} takes in a partial result of another tensor")
+            return self.part(work, need)
+        found = self._own.get(work)
+        if found is None:
+            found = self._own[work] = self._elements(work)
+        return found
+
+    def _elements(self, work: Work) -> Held:
+        """Return what a store adds that takes in no partial result."""
+        points = self.table.space.points[work.site]
+        if work.kind == "update":
+            root = self.table.linear(points, work.store.coordinate, self.shape(work.tensor.root))
+            draw = self.weights(work.tensor)
+            inside = (root >= 0) & (draw.size > 0)
+            sums, results = np.zeros(root.size, np.uint64), np.zeros(root.size, np.uint64)
+            sums[inside] = draw[root[inside]]
+            numbers, whose = self.results(work.tensor)
+            results[inside] = whose[numbers[root[inside]]]
+            valid = inside | self.outside.neutral(work)
+            return Held(inside.astype(np.int64), sums, valid, results)
+        return nothing(points.count)
+
+    def part(self, work: Work, need: Need) -> Held:
+        """Return what a partial result that a store takes in holds, at every point of its site."""
+        return self.found(work.site, need.operand, need.tensor)
+
+    def found(self, site: Site, operand: Operand, tensor: MathTensor) -> Held:
+        """Return what an operand holds of a tensor, at every point of a site."""
+        points = self.table.space.points[site]
+        if isinstance(operand, Combined):
+            exchange = self.exchanges[operand.moment]
+            if not points.count:
+                return nothing(0)
+            held = self.combined(exchange, operand.component)
+            return held.take(self.table.lookup(exchange.site, points))
+        mark = self.table.marks(operand)
+        result = nothing(points.count)
+        result.valid[:] = False
+        writes = self.writes(operand.buffer)
+        source = writes.source(mark.key, mark.time)
+        if not writes.key.size:
+            return result
+        known = source >= 0
+        held = self.held(operand.buffer).take(np.where(known, source, 0))
+        result.count[mark.where], result.sums[mark.where] = held.count, held.sums
+        result.results[mark.where] = held.results
+        mine = writes.tensor[np.where(known, source, 0)] == self.numbers[tensor.name]
+        result.valid[mark.where] = held.valid & known & mine
+        return result
+
+    # Collectives
+
+    def combined(self, exchange: CollectiveMath, component: int) -> Held:
+        """Return what the results of a collective hold, at every point of its site."""
+        key = (exchange.site, component)
+        if key not in self._combined:
+            tensor = exchange.tensors[component]
+            part = self.found(exchange.site, exchange.args[component], tensor)
+            group = self.groups(exchange)
+            size = int(group.max(initial=-1)) + 1
+            whole = nothing(size)
+            np.add.at(whole.count, group, part.count)
+            np.add.at(whole.sums, group, part.sums)
+            np.add.at(whole.results, group, part.results)
+            np.logical_and.at(whole.valid, group, part.valid)
+            self._combined[key] = whole.take(group)
+        return self._combined[key]
+
+    def groups(self, exchange: CollectiveMath) -> Array:
+        """Return for each point of a collective the number of the group that it belongs to."""
+        points = self.table.space.points[exchange.site]
+        space = self.table.space
+        key = points.block * space.span + points.time
+        for dim, place in zip(list(space.launched)[3:], list(space.launched.values())[3:],
+                              strict=True):  # fmt: skip
+            if dim not in exchange.node.dims:
+                key = key * 1024 + place[points.thread]
+        return np.unique(key, return_inverse=True)[1] if key.size else key
+
+    def own(self, access: Access) -> tuple[AccessInstances, Writes, Array]:
+        """Return a read's marks, the stores to its buffer, and the source of each."""
+        mark = self.table.marks(access)
+        writes = self.writes(access.buffer)
+        return mark, writes, writes.source(mark.key, mark.time)

@@ -1,0 +1,345 @@
+"""The variables of a program for isl: launch indices and serial loops, merged ones re-expressed.
+
+Where a program uses some loop indices only by one sum in mixed radix (``i0 * 128 + i1``) that it
+divides by symbolic extents, or that multiplies an index by one, these indices are replaced by the
+digits of the sum: ``i0 * 128 + i1`` with ``e // D`` and ``e % D`` becomes ``q * D + r``, and all is
+affine in q and r. The points correspond one to one and in the same order.
+
+The product of an index with few values and a size (``i1 * ceildiv(D, 4)`` with i1 < 4) becomes a
+variable of its own, tied to the index by one case for each value.
+
+Where the indices of a sum are used by themselves too, or have many values, such a product becomes a
+*hidden* variable: one that may have any value, of the points at which all of the sum's indices are
+known. There are more points then than the program has, with products that are none. What is shown
+of all of them is shown; what must exist must not depend on a hidden variable (`symbolic/tilings`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from loopnest import kir
+from loopnest.proofs.program_model import Model, Site, reads_memory
+from loopnest.proofs.quasi_affine import (
+    Algebra,
+    Monomial,
+    NotAffine,
+    Poly,
+    as_constant,
+    constant,
+    plus,
+    quotient,
+    times,
+    variable,
+)
+from loopnest.scalar.enums import LAUNCH_DIMENSIONS
+from loopnest.scalar.expr import Expr, Index, LaunchIndex, Local
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Indices that are used by one sum: the sum's digits stand for them.
+
+    Args:
+        members: their names, the fastest last.
+        digits: the names of the digits, the fastest last; all but the first are bounded.
+        whole: the sum, in digits.
+        exact: an upper bound of the sum that makes it run over just the points, or None.
+    """
+
+    members: tuple[str, ...]
+    digits: tuple[str, ...]
+    whole: Poly
+    exact: Poly | None
+
+
+MOST_CASES = 8
+"""How many values an index may have whose products with sizes are variables."""
+
+
+class Spaces:
+    """Names, extents and environments of all index variables.
+
+    Raises:
+        NotAffine: an index cannot be represented.
+    """
+
+    def __init__(self, model: Model, algebra: Algebra) -> None:
+        self.model, self.algebra = model, algebra
+        program = model.program
+        self.env: dict[Expr, Poly] = {}
+        self.names: dict[Index, str] = {}
+        self.extent: dict[str, Poly] = {}
+        self.launch = [
+            _launch_name(d) for d in LAUNCH_DIMENSIONS if program.launch_extent(d) is not None
+        ]
+        for dimension, size in program.launch:
+            self.env[LaunchIndex(dimension)] = variable(_launch_name(dimension))
+            self.extent[_launch_name(dimension)] = algebra.poly(size, {})
+        for dimension in LAUNCH_DIMENSIONS:
+            self.env.setdefault(LaunchIndex(dimension), {})
+        for node, _ in kir.walk(program.body):
+            if isinstance(node, kir.Let) and node.var.dtype.kind == "x":
+                algebra.named[node.var] = node.value
+        for node, _ in kir.walk(program.body):
+            if isinstance(node, kir.Loop):
+                self._loop(node)
+        self.groups: list[Group] = []
+        self.group_of: dict[str, Group] = {}
+        self.derived: dict[str, dict[str, str]] = {}
+        self.hidden: dict[str, str] = {}
+        self._find_groups()
+
+    def _loop(self, node: kir.Loop) -> None:
+        if node.parallel.is_thread:
+            self.env[node.var] = self.env[LaunchIndex(node.parallel)]
+            return
+        name = self.name(node.var)
+        self.env[node.var] = variable(name)
+        self.extent[name] = self.algebra.poly(node.var.extent, {})
+
+    def name(self, var: Index) -> str:
+        """Return the variable of a serial loop's index (the names of two may be the same)."""
+        return self.names.setdefault(var, f"v_{len(self.names)}")
+
+    # Groups
+
+    def _find_groups(self) -> None:
+        wanted: dict[tuple[str, ...], dict[Monomial, None]] = {}
+        products: dict[tuple[str, ...], dict[Monomial, None]] = {}
+        for node in self._expressions():
+            for whole, divisor in self._trouble(node):
+                members = self.radix(whole)
+                found = wanted.setdefault(members, {})
+                if divisor is not None:
+                    found[divisor] = None
+                products.setdefault(members, {}).update(dict.fromkeys(self._products(whole)))
+        taken: set[str] = set()
+        for members, divisors in wanted.items():
+            if not divisors and self._hide(members, products[members]):
+                continue
+            if taken.intersection(members):
+                raise NotAffine("an index in two sums")
+            taken.update(members)
+            self._add_group(members, list(divisors))
+
+    def _expressions(self) -> Iterator[Expr]:
+        seen: set[Expr] = set()
+        for node in (n for site in self.model.sites for n in self._of_site(site)):
+            for part in _index_parts(node):
+                if part not in seen:
+                    seen.add(part)
+                    yield part
+
+    def _of_site(self, site: Site) -> Iterator[Expr]:
+        for condition, _ in site.guards:
+            yield condition
+        if isinstance(site.node, kir.Store):
+            yield from site.node.coordinate
+        if isinstance(site.node, kir.Arrive):
+            yield site.node.count
+        for access in self.model.accesses_of(site):
+            yield from [i for i in access.index if not reads_memory(i)]
+            yield from [condition for condition, _ in access.guards]
+
+    def _trouble(self, node: Expr) -> list[tuple[Poly, Monomial | None]]:
+        """Return the sums in `node` that are divided by, or multiplied with, a symbol."""
+        algebra = self.algebra
+        start = len(algebra.divisions)
+        try:
+            p = algebra.poly(node, self.env)
+        except NotAffine:
+            found = algebra.divisions[start:]
+            if not found:
+                raise
+            return [(whole, divisor) for whole, divisor in found]
+        return [(p, None)] if not all(self._derive(m) for m in self._products(p)) else []
+
+    def _products(self, p: Poly) -> list[Monomial]:
+        """Return the products of an index and sizes in a sum."""
+        return [m for m in p if len(m) > 1 and any(v in self.extent for v in m)]
+
+    def _derive(self, product: Monomial) -> bool:
+        """Make a variable for the product of an index and sizes; whether there can be one."""
+        algebra = self.algebra
+        own = [v for v in product if v in self.extent]
+        cases = as_constant(self.extent[own[0]])
+        rest = list(product)
+        rest.remove(own[0])
+        known = set[str]().union(*[algebra.variables({(v,): 1}) for v in rest])
+        if len(own) > 1 or cases is None or cases > MOST_CASES or known - algebra.symbols:
+            return False
+        if product not in algebra.derived:
+            name = f"m{len(algebra.derived)}_{own[0]}"
+            algebra.derived[product] = name
+            step = algebra.text({tuple(rest): 1}, str)
+            values = [f"({own[0]} = {n} and {name} = {n} * {step})" for n in range(cases)]
+            self.derived.setdefault(own[0], {})[name] = f"({' or '.join(values) or '1 = 0'})"
+        return True
+
+    def _hide(self, members: tuple[str, ...], products: Iterable[Monomial]) -> bool:
+        """Make hidden variables for the products in a sum; whether its indices are used apart."""
+        around = [set(self.members_of(site)) for site in self.model.sites]
+        if all(found.isdisjoint(members) or found.issuperset(members) for found in around):
+            return False
+        for product in products:
+            if product not in self.algebra.derived:
+                name = f"m{len(self.algebra.derived)}_hidden"
+                self.algebra.derived[product] = name
+                self.hidden[name] = self._between(product)
+            name = self.algebra.derived[product]
+            if name in self.hidden:
+                key = self._inside(members, product, around)
+                self.derived.setdefault(key, {})[name] = self.hidden[name].format(name)
+        return True
+
+    def _inside(
+        self, members: tuple[str, ...], product: Monomial, around: Sequence[set[str]]
+    ) -> str:
+        """Return the outermost loop of a sum inside of which the index of a product is known.
+
+        Raises:
+            NotAffine: there is none.
+        """
+        for v in members:
+            known = all(found.intersection(product) for found in around if v in found)
+            if v not in self.launch and v not in product and known:
+                return v
+        raise NotAffine("a part of a merged index")
+
+    def _between(self, product: Monomial) -> str:
+        """Return the limits of a product, as a text with a place for its name."""
+        (own,) = [v for v in product if v in self.extent]
+        rest = list(product)
+        rest.remove(own)
+        top = times(plus(self.extent[own], constant(1), -1), {tuple(rest): 1})
+        text = self.algebra.text(top, str)
+        return f"((0 <= {{0}} <= {text}) or ({text} <= {{0}} <= 0))"
+
+    def radix(self, whole: Poly) -> tuple[str, ...]:
+        """Return the indices of a sum in mixed radix, the fastest last.
+
+        Raises:
+            NotAffine: it is none.
+        """
+        strides: dict[str, Poly] = {}
+        for monomial, count in whole.items():
+            mine = [v for v in monomial if v in self.extent]
+            if len(mine) != 1:
+                raise NotAffine("a sum that is not in mixed radix")
+            rest = list(monomial)
+            rest.remove(mine[0])
+            strides[mine[0]] = plus(strides.get(mine[0], {}), {tuple(rest): count})
+        step: Poly = constant(1)
+        order: list[str] = []
+        while strides:
+            name = next((v for v, s in strides.items() if s == step), None)
+            if name is None:
+                raise NotAffine("a sum that is not in mixed radix")
+            del strides[name]
+            order.insert(0, name)
+            step = times(step, self.extent[name])
+        return tuple(order)
+
+    def _add_group(self, members: tuple[str, ...], divisors: list[Monomial]) -> None:
+        algebra = self.algebra
+        divisors.sort(key=len)
+        name = "e_" + "_".join(members)
+        below: Monomial = ()
+        digits: list[str] = []
+        whole: Poly = {}
+        for n, divisor in enumerate(divisors):
+            limit = quotient(divisor, below)
+            if limit is None:
+                raise NotAffine("divisors of one sum that do not divide each other")
+            digit = f"{name}_{n}"
+            algebra.below[digit] = limit
+            digits.insert(0, digit)
+            whole = plus(whole, {tuple(sorted((*below, digit))): 1})
+            below = divisor
+        top = f"{name}_{len(divisors)}"
+        digits.insert(0, top)
+        whole = plus(whole, {tuple(sorted((*below, top))): 1})
+        exact: Poly | None = constant(1)
+        for member in members:
+            exact = times(exact, self.extent[member]) if exact is not None else None
+        if any(part in algebra.functions for m in exact or {} for part in m):
+            exact = None
+        group = Group(members, tuple(digits), whole, exact)
+        self.groups.append(group)
+        for member in members:
+            self.group_of[member] = group
+        self._eliminate(group)
+
+    def _eliminate(self, group: Group) -> None:
+        """Write the fastest member as the whole less the others; these must cancel in every use."""
+        step: Poly = constant(1)
+        rest = dict(group.whole)
+        for member in reversed(group.members):
+            if member != group.members[-1]:
+                rest = plus(rest, times(variable(member), step), -1)
+            step = times(step, self.extent[member])
+        fastest = group.members[-1]
+        for node, value in self.env.items():
+            if value == variable(fastest):
+                self.env[node] = rest
+
+    # What a site has
+
+    def members_of(self, site: Site) -> list[str]:
+        """Return the indices around a site: launch dimensions, then serial loops."""
+        return [*self.launch, *[self.name(loop.var) for loop in site.serial]]
+
+    def variables(self, site: Site) -> list[str]:
+        """Return the variables of a site, groups replaced by their digits."""
+        return self.replaced(self.members_of(site))
+
+    def replaced(self, members: Sequence[str]) -> list[str]:
+        """Return variables for these indices.
+
+        Raises:
+            NotAffine: a part of a group without the rest.
+        """
+        result: dict[str, None] = {}
+        for member in members:
+            group = self.group_of.get(member)
+            if group is None:
+                result[member] = None
+            elif not set(group.members) <= set(members):
+                raise NotAffine("a part of a merged index")
+            else:
+                result.update(dict.fromkeys(group.digits))
+        for v in list(result):
+            result.update(dict.fromkeys(self.derived.get(v, ())))
+        return list(result)
+
+    def hidden_at(self, site: Site) -> set[str]:
+        """Return the hidden variables of a site."""
+        if not self.hidden:
+            return set()
+        return self.hidden.keys() & self.variables(site)
+
+    def block_of(self, members: Sequence[str]) -> list[str]:
+        """Return those of these variables that number the threads of a block."""
+        return [m for m in members if m.startswith("t_block")]
+
+    def is_exact(self, site: Site) -> bool:
+        """Whether no group of the site runs over more than its points."""
+        members = self.members_of(site)
+        return all(
+            group.exact is not None for m in members if (group := self.group_of.get(m)) is not None
+        )
+
+
+def _launch_name(dimension: object) -> str:
+    return f"t_{getattr(dimension, 'value', '')}"
+
+
+def _index_parts(node: Expr) -> Iterator[Expr]:
+    """Yield the index expressions that a condition compares."""
+    if node.dtype.is_bool and node.args:
+        for arg in node.args:
+            yield from _index_parts(arg)
+    elif not isinstance(node, Local):
+        yield node

@@ -1,0 +1,275 @@
+"""What the math demands of each store: which element of which tensor every read must be.
+
+A store's value is held against the template of its tensor's definition (`template_matching`). What
+stands at an operand's place must be that operand's element, at the coordinate that the store
+claims. A reduction goes through stages: partial results of threads, of blocks, of all. Each stage
+is a store or a collective that takes partial results and makes one; what a partial result holds is
+followed from stage to stage, never claimed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from loopnest import kir
+from loopnest.proofs.program_model import Access, Model, Site, reads_memory
+from loopnest.proofs.template_matching import (
+    Combined,
+    Mismatch,
+    Operand,
+    StoredValue,
+    match,
+    reducer_of,
+)
+from loopnest.scalar.enums import IterKind
+from loopnest.scalar.expr import ZERO, Expr
+from loopnest.tensor.math_snapshot import MathDefinition, MathSnapshot, MathTensor
+
+Kind: TypeAlias = 'Literal["define", "fill", "init", "update", "merge", "partial", "finish"]'
+
+Demand: TypeAlias = 'Literal["whole", "own", "part"]'
+"""What a read must find: a tensor's element, the partial result that is continued, or any part."""
+
+_KINDS: Mapping[str, Kind] = {
+    "define": "define", "fill": "fill", "init": "init", "update": "update",
+    "merge": "merge", "partial": "partial", "finish": "finish",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Need:
+    """A read and what it must read.
+
+    Args:
+        operand: the read.
+        tensor: the tensor whose element it must be.
+        element: its logical index, for a demand of "whole".
+        demand: what it must find.
+    """
+
+    operand: Operand
+    tensor: MathTensor
+    element: tuple[Expr, ...]
+    demand: Demand = "whole"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Work:
+    """A store with the math behind it.
+
+    Args:
+        site: the store's.
+        store: the store.
+        tensor: what it claims to compute.
+        kind: its role; "merge" is an update by another partial result of the same reduction, "fill"
+            stores a constant at an element that lies outside of the tensor.
+        write: its write.
+        element: the logical index that it claims; empty for "init" and "partial".
+        needs: its reads.
+        equalities: (coordinate of the math, what stands in its place); both must be equal.
+    """
+
+    site: Site
+    store: kir.Store
+    tensor: MathTensor
+    kind: Kind
+    write: Access
+    element: tuple[Expr, ...]
+    needs: tuple[Need, ...]
+    equalities: tuple[tuple[Expr, Expr], ...]
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it stores a whole value, no partial result of a reduction."""
+        return self.kind in ("define", "fill", "finish")
+
+    @property
+    def starts(self) -> bool:
+        """Whether it begins a value: does not continue what is there."""
+        return self.kind not in ("update", "merge")
+
+    @property
+    def part(self) -> Need | None:
+        """The partial result that it takes in, as far as there is one."""
+        return next((n for n in self.needs if n.demand == "part" and n.tensor is self.tensor), None)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class CollectiveMath:
+    """A collective with the math behind it.
+
+    Args:
+        site: the collective's.
+        node: the collective.
+        tensors: the outputs of the reduction, one a component.
+        args: what each thread contributes, one a component.
+    """
+
+    site: Site
+    node: kir.Collective
+    tensors: tuple[MathTensor, ...]
+    args: tuple[Operand, ...]
+
+
+def work_of(model: Model, math: MathSnapshot, site: Site) -> Work:
+    """Return the store at `site` with what the math demands of it.
+
+    Raises:
+        Mismatch: it does not compute what its tensor is defined as.
+    """
+    store = site.node
+    assert isinstance(store, kir.Store)
+    kind = _KINDS.get(store.role)
+    tensor = math.tensor(store.tensor if kind != "partial" else store.storage.tensor)
+    if tensor is None or tensor.definition is None or kind is None:
+        raise Mismatch("value", True, f"stores '{store.tensor}', which the math does not compute")
+    for index in store.index:
+        if reads_memory(index):
+            raise Mismatch("value", False, f"writes at '{index}', an index that depends on data")
+    write = Access(site, site, store.storage, store.index, store.flat, True)
+    _same_type(store, tensor, kind)
+    if kind == "partial":
+        needs = _part(math, tensor, site)
+        return Work(site, store, tensor, kind, write, (), needs, ())
+    axes = tensor.claims(whole=store.role in kir.WHOLE_ELEMENTS)
+    if len(store.coordinate) != len(axes):
+        domain = "root" if axes is tensor.root else "logical"
+        raise Mismatch("claim", True, f"claims {len(store.coordinate)} coordinates for "
+                       f"the {len(axes)} {domain} axes of {tensor.name}")  # fmt: skip
+    element = () if kind == "init" else _claimed(tensor, store)
+    found = match(site, tensor, "update" if kind == "merge" else kind)
+    if kind == "merge" and not found.merges:
+        raise Mismatch("value", True, f"takes in no partial result of {tensor.name}")
+    if found.merges:
+        kind = "merge"
+    found_needs = tuple([
+        _need(math, tensor, store, kind, number, operand) for number, operand in found.reads
+    ])  # fmt: skip
+    return Work(site, store, tensor, kind, write, element, found_needs, tuple(found.equalities))
+
+
+def _claimed(tensor: MathTensor, store: kir.Store) -> tuple[Expr, ...]:
+    """Return the logical index that a store claims."""
+    return tensor.claimed(store.coordinate, whole=store.role in kir.WHOLE_ELEMENTS)
+
+
+def _same_type(store: kir.Store, tensor: MathTensor, kind: Kind) -> None:
+    """Check that a value is stored as what it is: rounded once where it is whole, not before."""
+    whole = kind in ("define", "fill", "finish")
+    wanted = tensor.dtype if whole else tensor.dtype.compute
+    if store.storage.dtype is not wanted:
+        what = "" if whole else "a partial result of "
+        raise Mismatch("value", True, f"stores {what}{tensor.name} as {store.storage.dtype}, the "
+                       f"math has {wanted}")  # fmt: skip
+
+
+def _part(math: MathSnapshot, tensor: MathTensor, site: Site) -> tuple[Need, ...]:
+    """Return what a store of a partial result reads: one of its own tensor."""
+    found = StoredValue(site)
+    assert isinstance(site.node, kir.Store)
+    assert tensor.definition is not None
+    if not tensor.definition.reducer:
+        raise Mismatch("value", True, f"is a part of {tensor.name}, which is no reduction")
+    operand = found.operand(site.node.value, site, ())
+    if operand is None:
+        raise Mismatch(
+            "value", False, f"stores '{site.node.value}' as a partial result of {tensor.name}"
+        )
+    _check_index(operand)
+    return (Need(operand, tensor, (), "part"),)
+
+
+def _need(
+    math: MathSnapshot,
+    tensor: MathTensor,
+    store: kir.Store,
+    kind: Kind,
+    number: int,
+    operand: Operand,
+) -> Need:
+    definition = tensor.definition
+    assert definition is not None
+    _check_index(operand)
+    if kind == "finish":
+        return Need(operand, tensor, _claimed(tensor, store))
+    if kind == "merge":
+        twins = _twins(math, definition)
+        own = number < len(twins)
+        return Need(operand, twins[number % len(twins)], (), "own" if own else "part")
+    count = len(definition.producers)
+    if number >= count:
+        return Need(operand, _twins(math, definition)[number - count], (), "own")
+    producer = math.tensor(definition.producers[number])
+    assert producer is not None
+    needed: list[Expr] = []
+    for axis, place in zip(producer.logical, definition.maps[number], strict=True):
+        repeated = place is None or axis.kind is IterKind.BROADCAST
+        needed.append(ZERO if repeated or place is None else store.coordinate[place])
+    return Need(operand, producer, tuple(needed))
+
+
+def _check_index(operand: Operand) -> None:
+    if isinstance(operand, Access):
+        for index in operand.index:
+            if reads_memory(index):
+                reason = f"reads at '{index}', an index that depends on data"
+                raise Mismatch("value", False, reason)
+
+
+def _twins(math: MathSnapshot, definition: MathDefinition) -> tuple[MathTensor, ...]:
+    found = [math.tensor(name) for name in definition.outputs]
+    return tuple([t for t in found if t is not None])
+
+
+def collective_math_of(math: MathSnapshot, site: Site) -> CollectiveMath:
+    """Return the collective at `site` with the reduction that it is a stage of.
+
+    Raises:
+        Mismatch: it is no stage of a reduction of the math.
+    """
+    node = site.node
+    assert isinstance(node, kir.Collective)
+    found = StoredValue(site)
+    args: list[Operand] = []
+    for arg in node.args:
+        operand = found.operand(arg, site, ())
+        if operand is None:
+            raise Mismatch("value", False, f"combines '{arg}', which no buffer holds")
+        _check_index(operand)
+        args.append(operand)
+    definition = _reduction(math, args[0])
+    tensors = _twins(math, definition)
+    if len(tensors) != len(args) or len(node.results) != len(args):
+        raise Mismatch("value", True, f"combines {len(args)} components of {tensors[0].name}, "
+                       f"which has {len(tensors)}")  # fmt: skip
+    _same_reducer(node, tensors)
+    return CollectiveMath(site, node, tensors, tuple(args))
+
+
+def _reduction(math: MathSnapshot, operand: Operand) -> MathDefinition:
+    """Return the definition whose partial result a collective takes."""
+    while isinstance(operand, Combined):
+        node = operand.moment.node
+        assert isinstance(node, kir.Collective)
+        first = StoredValue(operand.moment).operand(node.args[0], operand.moment, ())
+        if first is None:
+            raise Mismatch("value", False, f"combines '{node.args[0]}', which no buffer holds")
+        operand = first
+    tensor = math.tensor(operand.buffer.tensor)
+    if tensor is None or tensor.definition is None or not tensor.definition.reducer:
+        raise Mismatch(
+            "value", True, f"combines {operand}, which is no partial result of a reduction"
+        )
+    return tensor.definition
+
+
+def _same_reducer(node: kir.Collective, tensors: tuple[MathTensor, ...]) -> None:
+    """Check that a collective's reducer is the math's: the same identity and combination."""
+    wanted = reducer_of(tensors[0])
+    found = (node.name, node.identity, node.combine)
+    if found != (wanted.name, wanted.identity, wanted.combination):
+        raise Mismatch(
+            "value", True, f"combines by '{node.name}', not by the reducer of {tensors[0].name}"
+        )

@@ -1,0 +1,331 @@
+"""A program as the checkers see it: statements with their loops, tests, times and scopes.
+
+A statement that stands at two places (both bodies of an unswitched loop) is two `Site`s. The time
+of a site is a vector: its place in the outermost body, then for each loop the index and the place
+inside, so that lexicographic order is the order of the program within a thread; loops bound to
+launch dimensions add no index, their threads run side by side.
+
+Where accesses of different threads to one element are ordered by barriers, the order of these
+vectors agrees with that order: a barrier is reached by all its threads in the same iterations, so
+what comes before it in one thread has a lesser time than what comes after it in another. Values
+may therefore be followed on these times, once it is shown that there are no races.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from loopnest import kir
+from loopnest.kir.buffers import Buffer
+from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
+from loopnest.scalar.expr import Expr, Index, LaunchIndex, Load, Local, Op, ScalarParam, walk
+
+Guards: TypeAlias = "tuple[tuple[Expr, bool], ...]"
+"""Conditions, each with the value that it must have."""
+
+WARP = 32
+"""Threads of a warp."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Site:
+    """A statement at its place.
+
+    Args:
+        node: the statement.
+        loops: the loops around it, outermost first.
+        guards: the tests around it.
+        time: places and loop indices, alternating.
+        allocations: where each buffer in scope was made; parameters are not in it.
+        names: the scalar temporaries in scope, with what defined them.
+        within: the collective in whose body it stands.
+    """
+
+    node: kir.Stmt
+    loops: tuple[kir.Loop, ...]
+    guards: Guards
+    time: tuple[int | Index, ...]
+    allocations: Mapping[Buffer, Site]
+    names: Mapping[Local, Site]
+    within: Site | None = None
+
+    @property
+    def serial(self) -> tuple[kir.Loop, ...]:
+        """The loops that a thread runs one iteration after another."""
+        return tuple([loop for loop in self.loops if not loop.parallel.is_thread])
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Access:
+    """A read or a write of one element a point of its site.
+
+    Args:
+        site: whose points.
+        moment: the site that performs it: an earlier `Let`, or `site` itself.
+        buffer, index, flat: the element.
+        writes: whether it writes.
+        guards: conditions beside those of the site.
+    """
+
+    site: Site
+    moment: Site
+    buffer: Buffer
+    index: tuple[Expr, ...]
+    flat: bool
+    writes: bool
+    guards: Guards = ()
+
+    def __str__(self) -> str:
+        inner = ", ".join([str(i) for i in self.index])
+        return f"{self.buffer.name}{'.flat' if self.flat else ''}[{inner}]"
+
+
+@dataclass(frozen=True, slots=True)
+class _ModelScope:
+    """What surrounds a body."""
+
+    loops: tuple[kir.Loop, ...] = ()
+    guards: Guards = ()
+    time: tuple[int | Index, ...] = ()
+    within: Site | None = None
+
+
+class Model:
+    """The sites of a program.
+
+    Args:
+        program: the program.
+
+    Attributes:
+        sites: in program order, without loops and tests.
+        accesses: every element that a site loads or stores, as it stands there.
+        syncs: the sites of barriers, shuffles and arrivals.
+        arrivals: the sites of arrivals by the flag that they set.
+        names: what defined each name, wherever it stands.
+        counters: the buffers at which blocks arrive.
+        undefined: uses of names that are not defined there.
+    """
+
+    def __init__(self, program: kir.Program) -> None:
+        self.program = program
+        self.undefined: list[tuple[kir.Stmt, Local]] = []
+        self.sites = list(self._visit(program.body, _ModelScope(), {}, {}))
+        self.stores = [s for s in self.sites if isinstance(s.node, kir.Store)]
+        self.collectives = [s for s in self.sites if isinstance(s.node, kir.Collective)]
+        self.syncs = [s for s in self.sites if kir.is_sync(s.node)]
+        self.arrivals = {s.node.var: s for s in self.sites if isinstance(s.node, kir.Arrive)}
+        self.names = {
+            s.node.var: s for s in self.sites
+            if isinstance(s.node, (kir.Let, kir.Shuffle, kir.Arrive))
+        }  # fmt: skip
+        self.counters = {
+            s.node.counter for s in self.arrivals.values() if isinstance(s.node, kir.Arrive)
+        }
+        self.params = {p.buffer for p in program.params if p.buffer is not None}
+        self._accesses = {s: tuple(_accesses(s)) for s in self.sites}
+        self.accesses = [a for found in self._accesses.values() for a in found]
+        self.shared_space = _spaces(list(self.buffers()))
+
+    def _visit(
+        self,
+        body: tuple[kir.Stmt, ...],
+        scope: _ModelScope,
+        allocations: Mapping[Buffer, Site],
+        names: dict[Local, Site],
+    ) -> Iterator[Site]:
+        """Yield the sites of `body`; names that it defines are put into `names`."""
+        made = dict(allocations)
+        for place, node in enumerate(body):
+            now = (*scope.time, place)
+            self.undefined += [(node, name) for name in _names(node) if name not in names]
+            if isinstance(node, (kir.Loop, kir.If)):
+                yield from self._nested(node, scope, now, made, names)
+                continue
+            if isinstance(node, kir.Collective):
+                yield from self._collective(node, scope, now, made, names)
+                continue
+            site = Site(node, scope.loops, scope.guards, now, dict(made), dict(names), scope.within)
+            match node:
+                case kir.Allocate():
+                    made[node.storage] = site
+                case kir.Let() | kir.Shuffle() | kir.Arrive():
+                    names[node.var] = site
+            yield site
+
+    def _nested(
+        self,
+        node: kir.Loop | kir.If,
+        scope: _ModelScope,
+        now: tuple[int | Index, ...],
+        made: Mapping[Buffer, Site],
+        names: dict[Local, Site],
+    ) -> Iterator[Site]:
+        if isinstance(node, kir.Loop):
+            inside = now if node.parallel.is_thread else (*now, node.var)
+            inner = _ModelScope((*scope.loops, node), scope.guards, inside, scope.within)
+            yield from self._visit(node.body, inner, made, dict(names))
+            return
+        for number, (body, wanted) in enumerate(((node.body, True), (node.orelse, False))):
+            guards = (*scope.guards, (node.condition, wanted))
+            inner = _ModelScope(scope.loops, guards, (*now, number), scope.within)
+            yield from self._visit(body, inner, made, dict(names))
+
+    def _collective(
+        self,
+        node: kir.Collective,
+        scope: _ModelScope,
+        now: tuple[int | Index, ...],
+        made: Mapping[Buffer, Site],
+        names: dict[Local, Site],
+    ) -> Iterator[Site]:
+        """Yield the declaration, then the body, which comes after it in time."""
+        site = Site(
+            node, scope.loops, scope.guards, (*now, 0), dict(made), dict(names), scope.within
+        )
+        yield site
+        inner = _ModelScope(scope.loops, scope.guards, (*now, 1), scope.within or site)
+        yield from self._visit(node.body, inner, made, names)
+        names.update(dict.fromkeys(node.results, site))
+
+    def buffers(self) -> Iterator[Buffer]:
+        """Yield every buffer once, parameters first."""
+        found = dict.fromkeys(p.buffer for p in self.program.params if p.buffer is not None)
+        for site in self.sites:
+            if isinstance(site.node, kir.Allocate):
+                found[site.node.storage] = None
+        yield from found
+
+    def accesses_of(self, site: Site) -> tuple[Access, ...]:
+        """Return every element that a site loads or stores."""
+        return self._accesses[site]
+
+    def missing(self, access: Access) -> bool:
+        """Whether the buffer of an access is not in scope."""
+        buffer = access.buffer
+        return buffer not in self.params and buffer not in access.moment.allocations
+
+    def lifetime(self, access: Access) -> Site | None:
+        """Return the site that made the buffer of an access, None for a parameter."""
+        return access.moment.allocations.get(access.buffer)
+
+    def aliases(self, buffer: Buffer) -> list[Buffer]:
+        """Return the other buffers that share its space."""
+        return [b for b in self.shared_space.get(buffer, ()) if b is not buffer]
+
+    def flags(self, guards: Guards) -> list[Local]:
+        """Return the flags of arrivals that conditions ask for, those negated too."""
+        return [
+            node for condition, _ in guards for node in walk(condition)
+            if isinstance(node, Local) and node in self.arrivals
+        ]  # fmt: skip
+
+
+def _names(node: kir.Stmt) -> Iterator[Local]:
+    """Yield the names that a statement itself uses."""
+    parts: tuple[Expr, ...] = kir.expressions(node)
+    if isinstance(node, kir.Collective):
+        parts = node.args
+    for part in parts:
+        yield from [n for n in walk(part) if isinstance(n, Local)]
+
+
+def _spaces(buffers: list[Buffer]) -> dict[Buffer, list[Buffer]]:
+    """Return for each buffer that shares space all that share it."""
+    named = {b.name: b for b in buffers}
+
+    def first(buffer: Buffer) -> Buffer:
+        seen = {buffer}
+        while buffer.alias_of is not None and buffer.alias_of in named:
+            buffer = named[buffer.alias_of]
+            if buffer in seen:
+                break
+            seen.add(buffer)
+        return buffer
+
+    groups: dict[Buffer, list[Buffer]] = {}
+    for buffer in buffers:
+        groups.setdefault(first(buffer), []).append(buffer)
+    return {b: group for group in groups.values() if len(group) > 1 for b in group}
+
+
+def _accesses(site: Site) -> Iterator[Access]:
+    """Yield what a statement itself loads, then what it stores."""
+    node = site.node
+    found: dict[tuple[Expr, Guards], None] = {}
+    for part in kir.expressions(node):
+        _loads(part, (), found)
+    for load, guards in found:
+        assert isinstance(load, Load)
+        yield Access(site, site, load.buffer, load.args, load.flat, False, guards)
+    if isinstance(node, kir.Store):
+        yield Access(site, site, node.storage, node.index, node.flat, True)
+    if isinstance(node, kir.Arrive):
+        yield Access(site, site, node.counter, node.index, False, True)
+
+
+def _loads(node: Expr, guards: Guards, found: dict[tuple[Expr, Guards], None]) -> None:
+    stack, seen = [(node, guards)], set()
+    while stack:
+        node, guards = stack.pop()
+        if (node, guards) in seen:
+            continue
+        seen.add((node, guards))
+        if isinstance(node, Load):
+            found[node, guards] = None
+        stack += [(a, guarded(node, n, guards)) for n, a in enumerate(node.args)]
+
+
+def guarded(node: Expr, number: int, guards: Guards) -> Guards:
+    """Return the conditions under which operand `number` of an operation is evaluated."""
+    if not isinstance(node, Op) or number == 0 or not is_decidable(node.args[0]):
+        return guards
+    if node.op == "where":
+        return (*guards, (node.args[0], number == 1))
+    if node.op in ("and", "or"):
+        return (*guards, (node.args[0], node.op == "and"))
+    return guards
+
+
+def is_decidable(condition: Expr) -> bool:
+    """Whether a condition is one of indices and sizes alone."""
+    for node in walk(condition):
+        if not (node.dtype.kind == "x" or node.dtype.is_bool):
+            return False
+        if isinstance(node, (Load, Local, ScalarParam)):
+            return False
+    return True
+
+
+def is_private(buffer: Buffer) -> bool:
+    """Whether each thread has its own copy."""
+    return buffer.memory is Memory.LOCAL
+
+
+def reads_memory(node: Expr) -> bool:
+    """Whether an expression loads."""
+    return any(isinstance(n, Load) for n in walk(node))
+
+
+def terms(condition: Expr) -> list[Expr]:
+    """Return the terms of a conjunction."""
+    if isinstance(condition, Op) and condition.op == "and":
+        return [*terms(condition.args[0]), *terms(condition.args[1])]
+    return [condition]
+
+
+def launch_dimensions(site: Site, node: Expr) -> set[ParallelType]:
+    """Return the launch dimensions that an expression at a site depends on."""
+    bound = {loop.var: loop.parallel for loop in site.loops if loop.parallel.is_thread}
+    result: set[ParallelType] = set()
+    for part in walk(node):
+        if isinstance(part, LaunchIndex):
+            result.add(part.dimension)
+        elif isinstance(part, Index) and part in bound:
+            result.add(bound[part])
+        elif isinstance(part, Local) and part in site.names:
+            made = site.names[part]
+            for inner in kir.expressions(made.node):
+                result |= launch_dimensions(made, inner)
+    return result & set(LAUNCH_DIMENSIONS)

@@ -1,0 +1,301 @@
+"""Index expressions as polynomials, written out as isl's quasi-affine expressions where they are.
+
+Written apart from the simplifier that the indices went through. A *digit* is a variable known to
+lie in [0, D) for a product D of size symbols; by digits a division by D is carried out, and a
+comparison of ``a * D + digit`` is one of ``a``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from loopnest.scalar.expr import Const, Expr, Local, Op, Symbol
+
+Monomial: TypeAlias = "tuple[str, ...]"
+Poly: TypeAlias = "dict[Monomial, int]"
+
+
+class NotAffine(Exception):
+    """An expression that isl cannot represent."""
+
+
+def constant(value: int) -> Poly:
+    """Return a number."""
+    return {(): value} if value else {}
+
+
+def variable(name: str) -> Poly:
+    """Return a variable."""
+    return {(name,): 1}
+
+
+def plus(a: Poly, b: Poly, factor: int = 1) -> Poly:
+    """Return a + factor * b."""
+    result = dict(a)
+    for monomial, count in b.items():
+        total = result.get(monomial, 0) + factor * count
+        if total:
+            result[monomial] = total
+        else:
+            result.pop(monomial, None)
+    return result
+
+
+def times(a: Poly, b: Poly) -> Poly:
+    """Return a * b."""
+    result: Poly = {}
+    for m, c in a.items():
+        for n, d in b.items():
+            result = plus(result, {tuple(sorted((*m, *n))): c * d})
+    return result
+
+
+def as_constant(p: Poly) -> int | None:
+    """Return the value of a polynomial without variables, else None."""
+    if not p:
+        return 0
+    return p.get((), None) if len(p) == 1 else None
+
+
+def quotient(monomial: Monomial, divisor: Monomial) -> Monomial | None:
+    """Return monomial / divisor, None where it does not divide."""
+    rest = list(monomial)
+    for name in divisor:
+        if name not in rest:
+            return None
+        rest.remove(name)
+    return tuple(rest)
+
+
+class Algebra:
+    """Turns expressions into polynomials and these into isl's language.
+
+    Args:
+        sizes: the size symbols that have a value.
+
+    Attributes:
+        symbols: the parameters of isl: sizes, and what else is one number a launch.
+        bounds: what is known of a parameter beside that it is not negative.
+        below: digits, with the product that each is less than.
+        derived: products of an index and sizes for which a variable of its own stands.
+        named: index expressions that have a name.
+    """
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.sizes = sizes
+        self.symbols: set[str] = set()
+        self.products: dict[Monomial, str] = {}
+        self.functions: dict[str, tuple[str, tuple[Poly, ...]]] = {}
+        self._names: dict[object, str] = {}
+        self.below: dict[str, Monomial] = {}
+        self.derived: dict[Monomial, str] = {}
+        self.bounds: dict[str, str] = {}
+        self.named: dict[Expr, Expr] = {}
+        self.divisions: list[tuple[Poly, Monomial]] = []
+
+    # Expressions
+
+    def poly(self, node: Expr, env: Mapping[Expr, Poly]) -> Poly:
+        """Return an index expression as a polynomial.
+
+        Raises:
+            NotAffine: it is none of sums, products, divisions and extremes of known variables.
+        """
+        found = env.get(node)
+        if found is not None:
+            return found
+        match node:
+            case Const():
+                return constant(int(node.value))
+            case Symbol():
+                if node.name in self.sizes:
+                    return constant(self.sizes[node.name])
+                self.symbols.add(f"p_{node.name}")
+                return variable(f"p_{node.name}")
+            case Local() if node in self.named:
+                return self.poly(self.named[node], env)
+            case Op() if node.dtype.kind == "x":
+                return self.operation(node.op, [self.poly(a, env) for a in node.args])
+        raise NotAffine(str(node))
+
+    def operation(self, op: str, args: list[Poly]) -> Poly:
+        """Return an operation on polynomials."""
+        match op:
+            case "add":
+                return plus(args[0], args[1])
+            case "sub":
+                return plus(args[0], args[1], -1)
+            case "neg":
+                return plus({}, args[0], -1)
+            case "mul":
+                return times(args[0], args[1])
+            case "floordiv":
+                return self.divided(args[0], args[1])
+            case "mod":
+                return plus(args[0], times(args[1], self.divided(args[0], args[1])), -1)
+            case "ceildiv":
+                negative = plus({}, args[0], -1)
+                return plus({}, self.divided(negative, args[1]), -1)
+            case "min" | "max":
+                return self._function(op, tuple(args))
+        raise NotAffine(op)
+
+    def divided(self, whole: Poly, by: Poly) -> Poly:
+        """Return the floor of a quotient.
+
+        Raises:
+            NotAffine: a divisor that is no number and no product of sizes, or a rest that is not
+                known to be smaller.
+        """
+        number = as_constant(by)
+        if number is not None:
+            if number <= 0:
+                raise NotAffine("division by a number <= 0")
+            return self._by_number(whole, number)
+        if len(by) != 1 or next(iter(by.values())) != 1:
+            raise NotAffine("division by a sum")
+        (divisor,) = by
+        exact: Poly = {}
+        rest: Poly = {}
+        for monomial, count in whole.items():
+            part = quotient(monomial, divisor)
+            if part is None:
+                rest[monomial] = count
+            else:
+                exact[part] = count
+        if not self._smaller(rest, divisor):
+            self.divisions.append((whole, divisor))
+            raise NotAffine("division by a symbol")
+        return exact
+
+    def _by_number(self, whole: Poly, number: int) -> Poly:
+        exact = {m: c // number for m, c in whole.items() if c % number == 0}
+        rest = {m: c for m, c in whole.items() if c % number}
+        if not rest:
+            return exact
+        return plus(exact, self._function("floor", (rest, constant(number))))
+
+    def _function(self, op: str, args: tuple[Poly, ...]) -> Poly:
+        key = (op, *[frozenset(a.items()) for a in args])
+        name = self._names.get(key)
+        if name is None:
+            name = self._names[key] = f"f{len(self._names)}"
+            self.functions[name] = (op, args)
+        return variable(name)
+
+    def _smaller(self, rest: Poly, bound: Monomial) -> bool:
+        """Whether `rest` lies in [0, bound), by digits."""
+        if not rest:
+            return True
+        for name, limit in self.below.items():
+            left = quotient(bound, limit)
+            if left is None or rest.get((name,)) != 1:
+                continue
+            others = plus(rest, variable(name), -1)
+            if not others:
+                return True
+            inner = {quotient(m, limit): c for m, c in others.items()}
+            if left and None not in inner:
+                return self._smaller({m: c for m, c in inner.items() if m is not None}, left)
+        return False
+
+    # Text
+
+    def text(self, p: Poly, name: Callable[[str], str]) -> str:
+        """Return a polynomial as an isl expression; `name` gives the text of a variable.
+
+        Raises:
+            NotAffine: a product with a variable that is no size.
+        """
+        parts = [f"{count}*{self._factor(m, name)}" if m else str(count) for m, count in p.items()]
+        return "(" + " + ".join(parts or ["0"]) + ")"
+
+    def _factor(self, monomial: Monomial, name: Callable[[str], str]) -> str:
+        if len(monomial) == 1:
+            return self._atom(monomial[0], name)
+        if monomial in self.derived:
+            return name(self.derived[monomial])
+        if any(part not in self.symbols for part in monomial):
+            raise NotAffine("*".join(monomial))
+        return self.products.setdefault(monomial, "__".join(monomial))
+
+    def _atom(self, atom: str, name: Callable[[str], str]) -> str:
+        if atom not in self.functions:
+            return atom if atom in self.symbols else name(atom)
+        op, args = self.functions[atom]
+        texts = [self.text(a, name) for a in args]
+        return (
+            f"floor({texts[0]}/{as_constant(args[1])})"
+            if op == "floor"
+            else f"{op}({', '.join(texts)})"
+        )
+
+    def variables(self, p: Poly) -> set[str]:
+        """Return the variables in a polynomial, those inside of functions too."""
+        found: set[str] = set()
+        for monomial in p:
+            for part in monomial:
+                if part in self.functions:
+                    for arg in self.functions[part][1]:
+                        found |= self.variables(arg)
+                else:
+                    found.add(part)
+        return found
+
+    def compare(self, op: str, a: Poly, b: Poly, name: Callable[[str], str]) -> str:
+        """Return ``a op b`` as an isl condition."""
+        match op:
+            case "lt":
+                return self._positive(plus(b, a, -1), name)
+            case "gt":
+                return self._positive(plus(a, b, -1), name)
+            case "ge":
+                return f"not ({self.compare('lt', a, b, name)})"
+            case "le":
+                return f"not ({self.compare('lt', b, a, name)})"
+            case "eq" | "ne":
+                sign = "=" if op == "eq" else "!="
+                return f"({self.text(plus(a, b, -1), name)} {sign} 0)"
+        raise NotAffine(op)
+
+    def _positive(self, p: Poly, name: Callable[[str], str]) -> str:
+        """Return ``p > 0``; ``A * D - digit > 0`` is ``A >= 1`` for a digit below D."""
+        known = as_constant(p)
+        if known is not None:
+            return "(1 = 1)" if known > 0 else "(1 = 0)"
+        try:
+            return f"({self.text(p, name)} > 0)"
+        except NotAffine:
+            pass
+        for digit, limit in self.below.items():
+            if p.get((digit,)) != -1:
+                continue
+            others = {quotient(m, limit): c for m, c in plus(p, variable(digit)).items()}
+            if None not in others:
+                rest = {m: c for m, c in others.items() if m is not None}
+                return self._positive(rest, name)
+        raise NotAffine("comparison")
+
+    def condition(self, node: Expr, env: Mapping[Expr, Poly], name: Callable[[str], str]) -> str:
+        """Return a boolean expression as an isl condition."""
+        if isinstance(node, Const):
+            return "(1 = 1)" if node.value else "(1 = 0)"
+        if isinstance(node, Op) and node.op in ("and", "or", "not"):
+            parts = [self.condition(a, env, name) for a in node.args]
+            if node.op == "not":
+                return f"not ({parts[0]})"
+            return f"({f' {node.op} '.join(parts)})"
+        if isinstance(node, Op) and node.dtype.is_bool and len(node.args) == 2:
+            a, b = [self.poly(arg, env) for arg in node.args]
+            return self.compare(node.op, a, b, name)
+        raise NotAffine(str(node))
+
+    def context(self) -> str:
+        """Return what is known of the parameters: sizes are not negative, nor their products."""
+        facts = [f"{s} >= 0" for s in sorted(self.symbols)] + list(self.bounds.values())
+        for monomial, product in self.products.items():
+            zero = " or ".join([f"{s} = 0" for s in monomial])
+            large = " and ".join([f"{product} >= {s} and {s} >= 1" for s in monomial])
+            facts.append(f"(({product} = 0 and ({zero})) or ({large}))")
+        return " and ".join(facts) or "1 = 1"

@@ -1,0 +1,182 @@
+"""Barriers: who reaches them, and which accesses they order.
+
+The epoch of an access is the last barrier before it, as a time; accesses of one block (or of the
+grid, or of a warp) with one epoch are not ordered. Epochs follow from the times alone, so that a
+loop that holds a barrier has an epoch for each of its iterations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from loopnest import kir
+from loopnest.proofs.program_model import WARP, Site
+from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
+from loopnest.proofs.symbolic.statement_instances import Instances, NotProved
+from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory
+from loopnest.scalar.expr import Const
+
+
+class Order:
+    """The barriers of a program.
+
+    Args:
+        setting: the program.
+        syncs: the barriers, shuffles and arrivals that count.
+    """
+
+    def __init__(self, setting: PolyhedralModel, syncs: Sequence[Site]) -> None:
+        self.setting = setting
+        self.syncs = list(syncs)
+        self._epochs: dict[tuple[str, Site], Any] = {}
+
+    def has(self, scope: str) -> bool:
+        """Whether there are barriers of a scope (arrivals are barriers of the block)."""
+        return any(scope_of(s) == scope and not isinstance(s.node, kir.Shuffle) for s in self.syncs)
+
+    # Divergence
+
+    def prove_uniform(self) -> None:
+        """Show that each is reached by all threads of its scope, or by none.
+
+        Raises:
+            NotProved: it is not.
+        """
+        for site in self.syncs:
+            self.closed(site, self._members(site))
+        for site in self.setting.model.collectives:
+            assert isinstance(site.node, kir.Collective)
+            dims = [f"t_{d.value}" for d in site.node.dims]
+            shared = any(
+                isinstance(n, kir.Store) and n.storage.memory is Memory.SHARED
+                for n, _ in kir.walk(site.node.body)
+            )
+            block = self.setting.block(self.setting.sites[site])
+            self.closed(site, block if shared else dims)
+
+    def _members(self, site: Site) -> list[str]:
+        """Return the variables that differ among the threads of a barrier's scope."""
+        at = self.setting.sites[site]
+        match scope_of(site):
+            case "grid":
+                return [*self.setting.grid(at), *self.setting.block(at)]
+            case _:
+                return self.setting.block(at)
+
+    def closed(self, site: Site, free: Sequence[str]) -> None:
+        """Show that a site is reached for all values of these variables, or for none.
+
+        Raises:
+            NotProved: it is not, or a variable is merged with others.
+        """
+        at, spaces = self.setting.sites[site], self.setting.spaces
+        free = [v for v in free if v in spaces.launch or v in at.variables]
+        if any(v not in at.variables or v not in spaces.extent for v in free):
+            raise NotProved("a merged thread number at a barrier")
+        tied = self._tied(at, free)
+        conditions = [f"a_{v} = b_{v}" for v in at.variables if v not in (*free, *tied)]
+        for v in free:
+            conditions.append(f"0 <= b_{v} < {self.setting.text(self.setting.spaces.extent[v])}")
+        for v in free:
+            for text in self.setting.spaces.derived.get(v, {}).values():
+                conditions.append(_marked(text, "b_", (v, *tied)))
+        domain = self.setting.domain(at)
+        if site in self.setting.model.syncs and scope_of(site) == "warp":
+            try:
+                self._all(at, conditions, domain)
+                return
+            except NotProved:
+                conditions.append(self._same_warp())
+        self._all(at, conditions, domain)
+
+    def _all(self, at: Instances, conditions: Sequence[str], domain: Any) -> None:
+        others = self.setting.relation(at.renamed("a_"), at.renamed("b_"), conditions)
+        reached = others.intersect_domain(domain).range()
+        self.setting.require_empty(reached.subtract(domain), "a divergent barrier")
+
+    def _tied(self, at: Instances, free: Sequence[str]) -> list[str]:
+        return [d for v in free for d in self.setting.spaces.derived.get(v, {})]
+
+    # Warps
+
+    def _same_warp(self) -> str:
+        """Return that the threads of ``a_`` and ``b_`` are of one warp.
+
+        Raises:
+            NotProved: the number of a thread is no affine function of its coordinates.
+        """
+        a, b = self._thread("a_"), self._thread("b_")
+        return f"floor(({a})/{WARP}) = floor(({b})/{WARP})"
+
+    def _thread(self, mark: str) -> str:
+        step, parts = 1, []
+        last = [d for d in LAUNCH_DIMENSIONS[3:] if f"t_{d.value}" in self.setting.spaces.launch]
+        for dim in last:
+            name = f"t_{dim.value}"
+            if name in self.setting.spaces.group_of:
+                raise NotProved("a merged thread number in a warp")
+            parts.append(f"{step}*{mark}{name}")
+            extent = self.setting.model.program.launch_extent(dim)
+            if isinstance(extent, Const):
+                step *= int(extent.value)
+            elif dim is not last[-1]:
+                raise NotProved("warps of a block of symbolic extents")
+        return " + ".join(parts) or "0"
+
+    def warp_condition(self, same: bool) -> str:
+        """Return that ``a_`` and ``b_`` are of one warp, or of two."""
+        text = self._same_warp()
+        return text if same else f"not ({text})"
+
+    # Epochs
+
+    def epoch(self, site: Site, at: Instances, scopes: tuple[str, ...]) -> Any:
+        """Return the map from points to the time of the last barrier of these scopes before.
+
+        The time -1 stands for none. A thread is where its whole scope is, so its own instances of
+        a barrier tell the time.
+        """
+        setting = self.setting
+        key = (" ".join(scopes), site)
+        found = self._epochs.get(key)
+        if found is not None:
+            return found
+        width = setting.times
+        start = ", ".join(["-1"] + ["0"] * (width - 1))
+        whole = setting.over(at, f"T[{start}]", untied=True)
+        for other in self.syncs:
+            if scope_of(other) not in scopes or isinstance(other.node, kir.Shuffle):
+                continue
+            barrier = setting.sites[other]
+            team = [*setting.grid(barrier), *setting.block(barrier)]
+            pairs = setting.relation(
+                at.renamed("a_"), barrier.renamed("b_"), [f"a_{v} = b_{v}" for v in team]
+            )
+            times = setting.over(barrier, f"T[{', '.join(barrier.time)}]", untied=True)
+            mine = setting.over(at, f"T[{', '.join(at.time)}]", untied=True)
+            before = pairs.apply_range(times).intersect(mine.lex_gt_map(_identity(times)))
+            whole = whole.union(before)
+        result = self._epochs[key] = whole.lexmax()
+        return result
+
+
+def _identity(times: Any) -> Any:
+    """Return the identity on the space of times."""
+    return times.range().identity()
+
+
+def scope_of(site: Site) -> str:
+    """Return the scope of a barrier, a shuffle or an arrival."""
+    node = site.node
+    if isinstance(node, kir.Barrier):
+        return node.scope
+    return "warp" if isinstance(node, kir.Shuffle) else "block"
+
+
+def _marked(text: str, mark: str, names: Sequence[str]) -> str:
+    import re
+
+    for name in names:
+        text = re.sub(rf"\b{name}\b", mark + name, text)
+    return text

@@ -1,0 +1,395 @@
+"""A program in isl: the points of its statements, their times, and the elements they access."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any
+
+from loopnest import kir
+from loopnest.kir.buffers import Buffer
+from loopnest.proofs.isl_spaces import Spaces
+from loopnest.proofs.obligations import CollectiveMath, Work
+from loopnest.proofs.program_model import Access, Guards, Model, Site, is_private, launch_dimensions
+from loopnest.proofs.quasi_affine import (
+    Algebra,
+    NotAffine,
+    Poly,
+    as_constant,
+    constant,
+    plus,
+    times,
+)
+from loopnest.proofs.report import Finding
+from loopnest.proofs.symbolic.statement_instances import Instances, NotProved
+from loopnest.scalar.enums import LAUNCH_DIMENSIONS, MOST_ALONG, MOST_THREADS, ParallelType
+from loopnest.scalar.expr import Const, Expr, LaunchIndex, Local, Op
+from loopnest.tensor.math_snapshot import MathSnapshot
+
+MAX_OPERATIONS = 10_000_000
+"""How many of isl's operations a proof may take."""
+
+
+class PolyhedralModel:
+    """The names, points and maps that all checks share.
+
+    Args:
+        model, math_: the program, and what it should compute.
+        works: its stores.
+        exchanges: its collectives.
+        sizes: the size symbols that have a value.
+
+    Raises:
+        NotProved, NotAffine: it cannot be represented.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        math_: MathSnapshot,
+        works: Sequence[Work],
+        exchanges: Sequence[CollectiveMath],
+        sizes: dict[str, int],
+    ) -> None:
+        import islpy
+
+        self.isl = islpy
+        self.ctx = islpy.Context()
+        self.ctx.set_max_operations(MAX_OPERATIONS)
+        self.model, self.math, self.works = model, math_, list(works)
+        self.exchanges = {e.site: e for e in exchanges}
+        self.algebra = Algebra(sizes)
+        self.spaces = Spaces(model, self.algebra)
+        self.env = self.spaces.env
+        self.numbers = count()
+        self._read_texts: dict[str, Any] = {}
+        self.depth = max([len(s.time) for s in model.sites], default=0)
+        self.notes: list[Finding] = []
+        self.tags: dict[Buffer, str] = {b: f"B{n}" for n, b in enumerate(model.buffers())}
+        self.last: dict[Local, list[ParallelType]] = {}
+        self.last_names: dict[tuple[Local, ParallelType], str] = {}
+        self._flag_texts: dict[Expr, str] = {}
+        for flag, site in model.arrivals.items():
+            self._arrival(flag, site)
+        self.assumed = self._assumptions()
+        self.strides = self._flat_strides()
+        self.sites: dict[Site, Instances] = {s: self.instances(s) for s in model.sites}
+
+    def _assumptions(self) -> str:
+        program = self.model.program
+        found = []
+        for _, condition in (*program.conditions, *program.requires):
+            try:
+                found.append(self.algebra.condition(condition, {}, str))
+            except NotAffine:
+                continue  # not needed for soundness: what is shown holds without it
+        return " and ".join([*found, *self._limits()]) or "1 = 1"
+
+    def _limits(self) -> Iterator[str]:
+        """Yield the limits of a block, as far as they are limits of one extent."""
+        extents = {d: e for d, e in self.model.program.launch if d.is_block}
+        known = [int(e.value) for e in extents.values() if isinstance(e, Const)]
+        for dim, extent in extents.items():
+            if isinstance(extent, Const):
+                continue
+            most = min(MOST_THREADS // max(math.prod(known), 1), MOST_ALONG[dim])
+            try:
+                mine = self.algebra.poly(extent, {})
+                yield self.algebra.compare("le", mine, constant(most), str)
+            except NotAffine:
+                continue
+
+    # Arrivals: the number of the last block is a parameter, the same for all counters
+
+    def _arrival(self, flag: Local, site: Site) -> None:
+        """Make parameters for the block that goes on alone.
+
+        It may be any block; what is shown holds for every value. That all groups of blocks have
+        the same one is no restriction, since nothing that one group does in common memory depends
+        on which of its blocks does it (`lonely`).
+        """
+        node = site.node
+        assert isinstance(node, kir.Arrive)
+        kept = set[ParallelType]().union(*[launch_dimensions(site, i) for i in node.index])
+        kept |= {d for c, _ in site.guards for d in launch_dimensions(site, c)}
+        alone = {d for other in self.model.flags(site.guards) for d in self.last.get(other, ())}
+        used = [d for d, _ in self.model.program.launch if d.is_grid]
+        dims = [d for d in used if d not in kept and d not in alone]
+        self.last[flag] = dims
+        texts = []
+        for dim in dims:
+            name = f"last{len(self.last)}_{dim.value}"
+            extent = self.text(self.spaces.extent[f"t_{dim.value}"])
+            self.last_names[flag, dim] = name
+            self.algebra.symbols.add(name)
+            self.algebra.bounds[name] = f"({name} < {extent} or {name} = 0)"
+            texts.append(f"t_{dim.value} = {name}")
+        self._flag_texts[flag] = f"({' and '.join(texts) or '1 = 1'})"
+
+    # Text to isl
+
+    def text(self, p: Poly, mark: str = "") -> str:
+        return self.algebra.text(p, lambda v: mark + v)
+
+    def relation(self, domain: str, target: str, conditions: Sequence[str] = ()) -> Any:
+        """Return ``{ domain -> target : conditions }``, or a set where `target` is empty.
+
+        Nothing else is known of it, of sizes neither.
+        """
+        head = ", ".join([*sorted(self.algebra.symbols), *self.algebra.products.values()])
+        inner = f"{domain} -> {target}" if target else domain
+        rest = f" : {' and '.join([f'({c})' for c in conditions])}" if conditions else ""
+        text = f"[{head}] -> {{ {inner}{rest} }}"
+        found = self._read_texts.get(text)
+        if found is None:
+            kind = self.isl.Map if target else self.isl.Set
+            found = self._read_texts[text] = kind.read_from_str(self.ctx, text)
+        return found
+
+    def domain(self, at: Instances, guards: Guards = (), *, untied: bool = False) -> Any:
+        """Return the set of points, for sizes that fulfil what is assumed."""
+        conditions = at.untied if untied else at.conditions
+        context = [*conditions, *self.guards(guards), self.algebra.context(), self.assumed]
+        return self.relation(at.tuple, "", context)
+
+    def over(
+        self, at: Instances, target: str, extra: Sequence[str] = (), *, untied: bool = False
+    ) -> Any:
+        """Return the map from points to `target`, under conditions beside theirs."""
+        found = self.relation(at.tuple, target, extra)
+        return found.intersect_domain(self.domain(at, untied=untied))
+
+    def among(self, at: Instances, extra: Sequence[str]) -> Any:
+        """Return the set of points of which some conditions hold."""
+        return self.relation(at.tuple, "", extra).intersect(self.domain(at))
+
+    def require_empty(self, found: Any, what: str) -> None:
+        """Raise NotProved where a set of counterexamples has a point."""
+        if not found.is_empty():
+            raise NotProved(what, self._sample(found))
+
+    def _sample(self, found: Any) -> dict[str, int]:
+        """Return sizes at which a set is not empty; none where they are not small."""
+        isl = self.isl
+        params = found.params()
+        point = params.sample_point()
+        result: dict[str, int] = {}
+        for place in range(params.dim(isl.dim_type.param)):
+            name = params.get_dim_name(isl.dim_type.param, place)
+            value = point.get_coordinate_val(isl.dim_type.param, place)
+            if name in self.algebra.symbols and name.startswith("p_"):
+                result[name.removeprefix("p_")] = int(value.to_python())
+        return result
+
+    # Points
+
+    def instances(self, site: Site, name: str = "", moment: Site | None = None) -> Instances:
+        """Return the points of a site, at its time or at that of an earlier site around it."""
+        spaces, algebra = self.spaces, self.algebra
+        variables = spaces.variables(site)
+        ties = [text for v in variables for text in spaces.derived.get(v, {}).values()]
+        conditions = [text for v in variables for text in self._range(v)] + ties
+        for group in spaces.groups:
+            if group.digits[0] in variables and group.exact is not None:
+                conditions.append(algebra.compare("lt", group.whole, group.exact, str))
+        for loop in site.loops:
+            if loop.parallel.is_thread:
+                conditions += self.bound(loop)
+        conditions += self.guards(site.guards)
+        self.require_present(conditions, variables)
+        mark = name or f"S{next(self.numbers)}"
+        return Instances(mark, variables, conditions, self.time(moment or site), ties)
+
+    def _range(self, v: str) -> list[str]:
+        if v in self.spaces.extent:
+            return [f"0 <= {v} < {self.text(self.spaces.extent[v])}"]
+        if v in self.algebra.derived.values():
+            return []
+        limit = self.algebra.below.get(v)
+        return [f"{v} >= 0"] + ([f"{v} < {self.text({limit: 1})}"] if limit is not None else [])
+
+    def bound(self, loop: kir.Loop) -> list[str]:
+        """Return the test that a loop bound to a launch dimension makes, where it is one."""
+        launch = self.spaces.extent.get(f"t_{loop.parallel.value}", constant(1))
+        mine = self.algebra.poly(loop.var.extent, {})
+        if mine == launch:
+            return []
+        index = self.env[LaunchIndex(loop.parallel)]
+        return [self.algebra.compare("lt", index, mine, str)]
+
+    def guards(self, guards: Guards) -> list[str]:
+        """Return conditions as texts."""
+        result: list[str] = []
+        for condition, wanted in guards:
+            text = self._condition(condition)
+            result.append(text if wanted else f"not ({text})")
+        return result
+
+    def _condition(self, node: Expr) -> str:
+        if node in self._flag_texts:
+            return self._flag_texts[node]
+        if isinstance(node, Op) and node.op in ("and", "or", "not"):
+            parts = [self._condition(a) for a in node.args]
+            if node.op == "not":
+                return f"not ({parts[0]})"
+            return f"({f' {node.op} '.join(parts)})"
+        return self.algebra.condition(node, self.env, str)
+
+    def require_present(self, texts: Sequence[str], variables: Sequence[str]) -> None:
+        """Refuse a member of a group that did not cancel, or a product that is not known there."""
+        gone = [m for g in self.spaces.groups for m in g.members if m not in variables]
+        gone += [m for m in self.spaces.hidden if m not in variables]
+        for name in gone:
+            pattern = re.compile(rf"\b{name}\b")
+            if any(pattern.search(text) for text in texts):
+                raise NotAffine(f"{name} did not cancel")
+
+    def time(self, site: Site) -> list[str]:
+        """Return the time of a site's points, one text a dimension."""
+        result: list[str] = []
+        for step in site.time:
+            if isinstance(step, int):
+                result.append(str(step))
+                continue
+            name = self.spaces.name(step)
+            group = self.spaces.group_of.get(name)
+            if group is None:
+                result.append(name)
+            elif name == next(m for m in group.members if m.startswith("v_")):
+                result += list(group.digits)
+            else:
+                result.append("0")
+        return result + ["0"] * (self.times - len(result))
+
+    @property
+    def times(self) -> int:
+        """The number of dimensions of a time."""
+        return self.depth + sum(len(g.digits) for g in self.spaces.groups)
+
+    def schedule(self, at: Instances) -> Any:
+        return self.over(at, f"[{', '.join(at.time)}]")
+
+    def launched(self) -> list[str]:
+        """Return that every launch dimension has a thread: else nothing is launched."""
+        return [f"{self.text(self.spaces.extent[name])} >= 1" for name in self.spaces.launch]
+
+    # Elements
+
+    def polys(self, index: Sequence[Expr]) -> list[Poly]:
+        return [self.algebra.poly(i, self.env) for i in index]
+
+    def element(self, access: Access) -> list[Poly]:
+        """Return one index a dimension; a flat offset is taken apart by the shape.
+
+        Raises:
+            NotProved: there is padding.
+        """
+        index = self.polys(access.index)
+        shape = access.buffer.shape
+        if not access.flat:
+            return index
+        self.require_dense(access.buffer)
+        if len(shape) == 1:
+            return index
+        rest = index[0]
+        result: list[Poly] = []
+        for extent in reversed(shape[1:]):
+            size = self.algebra.poly(extent, {})
+            whole = self.algebra.divided(rest, size)
+            result.insert(0, plus(rest, times(whole, size), -1))
+            rest = whole
+        return [rest, *result]
+
+    def access(self, at: Instances, access: Access, *, place: bool = False) -> Any:
+        """Return the map from points to elements.
+
+        An element belongs to a copy of its buffer: of which thread or block, made in which
+        iterations; where `place`, to the place in memory, which all copies of a block share.
+        """
+        parts = [self.text(p) for p in self.placed(access)]
+        if not place:
+            parts = [*self._copy(access), *parts]
+        self.require_present(parts, at.variables)
+        target = f"{self.tags[access.buffer]}[{', '.join(parts)}]"
+        return self.over(at, target, self.guards(access.guards))
+
+    def placed(self, access: Access) -> list[Poly]:
+        """Return the place of an access in its copy."""
+        if access.buffer in self.strides and access.flat:
+            return self.polys(access.index)
+        return self.place(access.buffer, self.element(access))
+
+    def place(self, buffer: Buffer, index: Sequence[Poly]) -> list[Poly]:
+        """Return what tells two elements of a copy apart: indices, or an address.
+
+        The address where the strides are static and some access has a flat offset.
+        """
+        strides = self.strides.get(buffer)
+        if strides is None:
+            return list(index)
+        total: Poly = {}
+        for p, stride in zip(index, strides, strict=True):
+            total = plus(total, times(p, constant(stride)))
+        return [total]
+
+    def _flat_strides(self) -> dict[Buffer, list[int]]:
+        """Return the strides of the buffers whose elements are told apart by addresses.
+
+        Raises:
+            NotProved: a flat offset into a swizzled tile.
+        """
+        result: dict[Buffer, list[int]] = {}
+        for access in self.model.accesses:
+            buffer = access.buffer
+            if not access.flat or buffer in result:
+                continue
+            if buffer.swizzle is not None:
+                raise NotProved("a flat offset into a swizzled tile")
+            strides = [as_constant(self.algebra.poly(s, {})) for s in buffer.strides]
+            known = [s for s in strides if s is not None]
+            if len(known) == len(strides):
+                result[buffer] = known
+        return result
+
+    def _copy(self, access: Access) -> list[str]:
+        made = self.model.lifetime(access)
+        if made is None:
+            return []
+        if is_private(access.buffer):
+            return self.spaces.variables(made)
+        members = [m for m in self.spaces.members_of(made) if not m.startswith("t_block")]
+        return self.spaces.replaced(members)
+
+    def require_dense(self, buffer: Buffer) -> None:
+        """Show that a flat offset is a row-major number: there is no padding."""
+        step: Poly = constant(1)
+        for extent, stride in zip(reversed(buffer.shape), reversed(buffer.strides), strict=True):
+            if self.algebra.poly(stride, {}) != step:
+                raise NotProved(f"a flat offset in {buffer.name}")
+            step = times(step, self.algebra.poly(extent, {}))
+
+    # Which launch dimensions differ
+
+    def grid(self, at: Instances) -> list[str]:
+        """Return the variables that number the block of a point.
+
+        Raises:
+            NotAffine: an index of the grid is merged with others.
+        """
+        return self._launch_variables(at, LAUNCH_DIMENSIONS[:3])
+
+    def block(self, at: Instances) -> list[str]:
+        """Return the variables that number a point's thread in its block.
+
+        Raises:
+            NotAffine: an index of the block is merged with others.
+        """
+        return self._launch_variables(at, LAUNCH_DIMENSIONS[3:])
+
+    def _launch_variables(self, at: Instances, dims: Sequence[ParallelType]) -> list[str]:
+        members = [f"t_{d.value}" for d in dims if f"t_{d.value}" in self.spaces.launch]
+        derived = self.algebra.derived.values()
+        found = self.spaces.replaced(members)
+        return [v for v in found if v in at.variables and v not in derived]

@@ -1,0 +1,202 @@
+"""Facts of single statements: layouts, bounds, claimed coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loopnest.kir.buffers import Buffer
+from loopnest.proofs.obligations import Work
+from loopnest.proofs.program_model import Access, is_private, terms
+from loopnest.proofs.quasi_affine import NotAffine, Poly, constant, times
+from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
+from loopnest.proofs.symbolic.statement_instances import NOWHERE, Instances, NotProved
+from loopnest.proofs.template_matching import Combined
+from loopnest.scalar.enums import Memory
+from loopnest.scalar.expr import Const, Op
+from loopnest.tensor.math_snapshot import MathTensor
+
+
+class StatementClaims:
+    """Prove what concerns one statement at a time.
+
+    Raises:
+        NotProved, NotAffine: it could not be shown.
+    """
+
+    def __init__(self, setting: PolyhedralModel) -> None:
+        self.setting, self.algebra = setting, setting.algebra
+
+    def prove(self) -> None:
+        """Prove layouts, bounds and claims of the whole program."""
+        for buffer in self.setting.model.buffers():
+            self._layout(buffer)
+        self._parameters()
+        for access in self.setting.model.accesses:
+            if self.setting.model.missing(access):
+                raise NotProved("scope")
+            self._bounds(self.setting.sites[access.site], access)
+        for work in self.setting.works:
+            self._work(work)
+
+    # Layouts
+
+    def _layout(self, buffer: Buffer) -> None:
+        """Show that no two elements share a place, and that all lie inside.
+
+        Taken by growing stride, each stride must be at least the reach of those before it.
+        """
+        poly = self.algebra.poly
+        rest = [(poly(e, {}), poly(s, {})) for e, s in
+                zip(buffer.shape, buffer.strides, strict=True)]  # fmt: skip
+        rest = [(e, s) for e, s in reversed(rest) if e != constant(1)]
+        reach: Poly = constant(1)
+        while rest:
+            found = next((n for n, (_, s) in enumerate(rest) if s == reach), None)
+            if found is None:
+                found = next((n for n, (_, s) in enumerate(rest) if self._at_least(s, reach)), None)
+            if found is None:
+                raise NotProved(f"the layout of {buffer.name}")
+            extent, stride = rest.pop(found)
+            reach = times(stride, extent)
+        if not self._at_least(poly(buffer.size, {}), reach):
+            raise NotProved(f"the size of {buffer.name}")
+        self._swizzle(buffer)
+
+    def _swizzle(self, buffer: Buffer) -> None:
+        """Show that a swizzle permutes the elements of its tile, by trying all of them."""
+        if buffer.swizzle is None:
+            return
+        a, b = [buffer.shape[d] for d in buffer.swizzle]
+        if not is_swizzle(a, b) or buffer.swizzle[0] == buffer.swizzle[1]:
+            raise NotProved(f"the swizzle of {buffer.name}")
+
+    def _parameters(self) -> None:
+        """Show that inputs and outputs are arrays of the math's shape, row-major, without gaps."""
+        poly = self.algebra.poly
+        for param in self.setting.model.program.params:
+            if param.buffer is None or param.kind not in ("input", "output"):
+                continue
+            tensor = self.setting.math.tensor(param.name)
+            if tensor is None:
+                raise NotProved(f"parameter {param.name}")
+            wanted = [poly(a.extent, {}) for a in tensor.logical]
+            if wanted != [poly(s, {}) for s in param.shape]:
+                raise NotProved(f"the shape of {param.name}")
+            shape, step = wanted or [constant(1)], constant(1)
+            steps: list[Poly] = []
+            for extent in reversed(shape):
+                steps.insert(0, step)
+                step = times(step, extent)
+            buffer = param.buffer
+            found = [[poly(e, {}) for e in part] for part in (buffer.shape, buffer.strides)]
+            if found != [shape, steps] or poly(buffer.size, {}) != step:
+                raise NotProved(f"the layout of {param.name}")
+
+    # Bounds
+
+    def _bounds(self, at: Instances, access: Access) -> None:
+        guards = self.setting.guards(access.guards)
+        shape = access.buffer.shape
+        if access.flat:
+            size = self.algebra.poly(access.buffer.size, {})
+            try:
+                self._inside(at, self.setting.polys(access.index), [size], guards, access)
+                return
+            except NotAffine:
+                pass
+        extents = [self.algebra.poly(s, {}) for s in shape]
+        self._inside(at, self.setting.element(access), extents, guards, access)
+
+    def _inside(
+        self,
+        at: Instances,
+        index: Sequence[Poly],
+        extents: Sequence[Poly],
+        guards: list[str],
+        access: Access,
+    ) -> None:
+        good = []
+        for value, extent in zip(index, extents, strict=True):
+            good.append(f"{self.setting.text(value)} >= 0")
+            good.append(self.algebra.compare("lt", value, extent, str))
+        outside = f"not ({' and '.join([f'({g})' for g in good])})"
+        self.setting.require_present(good, at.variables)
+        found = self.setting.among(at, [*guards, outside])
+        self.setting.require_empty(found, f"bounds of {access}")
+
+    # Claims
+
+    def _work(self, work: Work) -> None:
+        at = self.setting.sites[work.site]
+        exact = self.setting.spaces.is_exact(work.site)
+        if not exact and not is_private(work.store.storage) and not self._bounded(work, at):
+            raise NotProved("a merged index without a test")
+        for wanted, found in work.equalities:
+            self.same(at, self.algebra.poly(wanted, self.setting.env),
+                      self.algebra.poly(found, self.setting.env))  # fmt: skip
+        if work.store.storage.memory is Memory.GLOBAL and work.kind not in ("init", "partial"):
+            written = self.setting.element(work.write)
+            self.same_element(at, written, work.tensor, self.setting.polys(work.element))
+        if any(isinstance(n.operand, Combined) for n in work.needs) and not exact:
+            raise NotProved("a merged index over threads")
+
+    def same(self, at: Instances, a: Poly, b: Poly) -> None:
+        """Show that two indices are equal at every point."""
+        if a == b:
+            return
+        text = self.algebra.compare("ne", a, b, str)
+        self.setting.require_present([text], at.variables)
+        found = self.setting.among(at, [text])
+        self.setting.require_empty(found, "a claim")
+
+    def same_element(
+        self, at: Instances, index: Sequence[Poly], tensor: MathTensor, element: Sequence[Poly]
+    ) -> None:
+        """Show that an element's index is the logical one of a tensor."""
+        if not element:
+            element = [constant(0)]
+        if len(index) != len(element):
+            raise NotProved(f"the shape of {tensor.name}")
+        for a, b in zip(index, element, strict=True):
+            self.same(at, a, b)
+
+    def _bounded(self, work: Work, at: Instances) -> bool:
+        """Whether the tests around a store bound each merged index by the sum's own extent.
+
+        Then the points that the digits add lie outside of the tests.
+        """
+        for group in self.setting.spaces.groups:
+            if group.digits[0] not in at.variables or group.exact is not None:
+                continue
+            top: Poly = constant(1)
+            for member in group.members:
+                top = times(top, self.setting.spaces.extent[member])
+            limits = [
+                self.algebra.poly(term.args[1], self.setting.env)
+                for condition, wanted in work.site.guards if wanted
+                for term in terms(condition)
+                if isinstance(term, Op) and term.op == "lt"
+                and self.algebra.poly(term.args[0], self.setting.env) == group.whole
+            ]  # fmt: skip
+            if not any(self._at_least(top, limit) for limit in limits):
+                return False
+        return True
+
+    def _at_least(self, top: Poly, limit: Poly) -> bool:
+        """Whether `top` is never below `limit`, for all sizes."""
+        if top == limit:
+            return True
+        try:
+            below = self.algebra.compare("lt", top, limit, str)
+            return bool(self.setting.among(NOWHERE, [below]).is_empty())
+        except NotAffine:
+            return False
+
+
+def is_swizzle(a: object, b: object) -> bool:
+    """Whether ``(a, b) -> (a, b ^ a)`` permutes a tile of these extents, by trying all."""
+    if not isinstance(a, Const) or not isinstance(b, Const) or a.value != b.value:
+        return False
+    size = int(a.value)
+    places = {(i, j ^ i) for i in range(size) for j in range(size)}
+    return len(places) == size * size and all(j < size for _, j in places)

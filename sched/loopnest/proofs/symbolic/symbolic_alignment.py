@@ -1,0 +1,118 @@
+"""Wide accesses, for all sizes: lanes follow each other from an aligned address."""
+
+from __future__ import annotations
+
+import math
+
+from loopnest.kir.buffers import Buffer
+from loopnest.proofs.quasi_affine import (
+    Monomial,
+    NotAffine,
+    Poly,
+    as_constant,
+    plus,
+    times,
+    variable,
+)
+from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
+from loopnest.proofs.symbolic.statement_instances import Instances, NotProved
+from loopnest.proofs.wide_accesses import WidePlace, wide_place_of
+from loopnest.scalar.expr import Const, Op, Symbol
+
+
+class Alignment:
+    """Prove that wide accesses may be wide.
+
+    Raises:
+        NotProved, NotAffine: it could not be shown.
+    """
+
+    def __init__(self, setting: PolyhedralModel) -> None:
+        self.setting, self.algebra = setting, setting.algebra
+        self.divisors = self._divisors()
+
+    def _divisors(self) -> dict[str, int]:
+        """Return what sizes are known to be multiples of."""
+        found: dict[str, int] = {}
+        program = self.setting.model.program
+        for _, condition in (*program.conditions, *program.requires):
+            match condition:
+                case Op(op="eq", args=(Op(op="mod", args=(Symbol() as s, Const() as by)),
+                                       Const(value=0))):  # fmt: skip
+                    name = f"p_{s.name}"
+                    found[name] = math.lcm(found.get(name, 1), int(by.value))
+        return found
+
+    def prove(self) -> None:
+        """Prove it for all of them."""
+        for wide in wide_place_of(self.setting.model):
+            if not wide.ordered:
+                raise NotProved(f"the order of {wide.access} among the lanes of a vector")
+            self._wide(wide)
+
+    def _wide(self, wide: WidePlace) -> None:
+        access, buffer = wide.access, wide.access.buffer
+        at = self.setting.sites[access.site]
+        lane = self.setting.spaces.name(wide.loop.var)
+        if lane not in at.variables:
+            raise NotProved("a merged lane")
+        first = Instances(at.name, at.variables, [*at.conditions, f"{lane} = 0"], at.time)
+        index = self.setting.polys(access.index)
+        if access.flat:
+            address: Poly = index[0]
+        else:
+            strides = [self.algebra.poly(s, {}) for s in buffer.strides]
+            moved = self._moved(first, buffer, index, strides, lane, wide.lanes)
+            address = {}
+            for place, (i, stride) in enumerate(zip(index, strides, strict=True)):
+                if place != moved:
+                    address = plus(address, times(i, stride))
+        rest = plus(address, variable(lane), -1)
+        if lane in self.algebra.variables(rest):
+            raise NotProved(f"the lanes of {access} do not follow each other")
+        self._multiple(first, address, wide.lanes, f"the alignment of {access}")
+
+    def _moved(
+        self,
+        first: Instances,
+        buffer: Buffer,
+        index: list[Poly],
+        strides: list[Poly],
+        lane: str,
+        lanes: int,
+    ) -> int | None:
+        """Return the dimension that XOR moves by multiples of `lanes` elements.
+
+        XOR moves all lanes together where both operands are multiples, but for the lane. None where
+        there is no swizzle, or where the dimension counts as it stands for that reason.
+        """
+        if buffer.swizzle is None:
+            return None
+        a, b = buffer.swizzle
+        if lane in self.algebra.variables(index[a]):
+            raise NotProved(f"the lanes of {buffer.name} lie in several rows of a swizzle")
+        stride = as_constant(strides[b])
+        whole = stride is not None and stride % lanes == 0
+        if whole and lane not in self.algebra.variables(index[b]):
+            return b
+        for place in (index[a], index[b]):
+            self._multiple(first, place, lanes, f"the swizzle of {buffer.name}")
+        return None
+
+    def _multiple(self, at: Instances, p: Poly, lanes: int, what: str) -> None:
+        """Show that an index is a multiple of `lanes` at all points."""
+        rest = {m: c for m, c in p.items() if (c * self._known(m)) % lanes}
+        try:
+            text = self.setting.text(rest)
+        except NotAffine:
+            raise NotProved(what) from None
+        odd = f"{text} - {lanes} * floor({text}/{lanes}) > 0"
+        self.setting.require_present([text], at.variables)
+        found = self.setting.among(at, [odd])
+        self.setting.require_empty(found, what)
+
+    def _known(self, monomial: Monomial) -> int:
+        result = 1
+        for part in monomial:
+            result *= self.divisors.get(part, 1)
+        return result

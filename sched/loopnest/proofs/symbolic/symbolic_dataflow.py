@@ -1,0 +1,215 @@
+"""The source of each read: the last store to its element before it.
+
+Where each read has only one store before it that takes its element, that one is the source; nothing
+more than a join of the two maps is needed then. Else isl's dependence analysis finds the last.
+
+Source: Verdoolaege, "isl: an integer set library for the polyhedral model", 2010; Feautrier,
+"Dataflow analysis of array and scalar references", 1991.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, TypeAlias
+
+from loopnest import kir
+from loopnest.kir.buffers import Buffer
+from loopnest.proofs.obligations import Work
+from loopnest.proofs.program_model import Access, is_private
+from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
+from loopnest.proofs.symbolic.statement_instances import Instances, NotProved
+
+Writes: TypeAlias = "list[tuple[Work, Any]]"
+"""Stores with the maps from their points to the elements."""
+
+Stores: TypeAlias = "list[tuple[Instances, Any]]"
+
+
+class SymbolicDataflow:
+    """The stores of a program, by buffer."""
+
+    def __init__(self, setting: PolyhedralModel) -> None:
+        self.setting, self.isl = setting, setting.isl
+        self._writes: dict[Buffer, Writes] = {}
+        self._kills: dict[Buffer, Stores] = {}
+
+    def writes(self, buffer: Buffer) -> Writes:
+        """Return the stores of tensors to a buffer."""
+        found = self._writes.get(buffer)
+        if found is None:
+            setting = self.setting
+            found = self._writes[buffer] = [
+                (w, setting.access(setting.sites[w.site], w.write))
+                for w in setting.works if w.store.storage is buffer
+            ]  # fmt: skip
+        return found
+
+    def kills(self, buffer: Buffer) -> Stores:
+        """Return the stores to buffers that share its space: each takes all its elements."""
+        found = self._kills.get(buffer)
+        if found is None:
+            others = self.setting.model.aliases(buffer)
+            found = self._kills[buffer] = [
+                self._kill(access, buffer)
+                for access in self.setting.model.accesses if access.writes
+                and access.buffer in others
+            ]  # fmt: skip
+        return found
+
+    def _kill(self, access: Access, buffer: Buffer) -> tuple[Instances, Any]:
+        setting = self.setting
+        at = setting.instances(access.site, f"K{next(setting.numbers)}")
+        made = next(
+            (s for s in setting.model.sites
+             if isinstance(s.node, kir.Allocate) and s.node.storage is buffer), None,
+        )  # fmt: skip
+        if made is None or access.buffer.memory is not buffer.memory:
+            raise NotProved(f"the space of {buffer.name}")
+        members = setting.spaces.members_of(made)
+        if not is_private(buffer):
+            members = [m for m in members if not m.startswith("t_block")]
+        copy = setting.spaces.replaced(members)
+        owner = [v for v in (*setting.grid(at), *setting.block(at)) if v in copy]
+        width = 1 if buffer in setting.strides else len(buffer.shape)
+        places = [f"k{n}" for n in range(len(copy) + width)]
+        same = [f"{places[copy.index(v)]} = {v}" for v in owner]
+        target = f"{setting.tags[buffer]}[{', '.join(places)}]"
+        return at, setting.over(at, target, same)
+
+    # Sources
+
+    def sources(
+        self, at: Instances, access: Any, buffer: Buffer, writes: Writes
+    ) -> tuple[Any, Any]:
+        """Return ({source -> read}, reads without a source).
+
+        Raises:
+            NotProved: a store to a buffer in the same space lies between.
+        """
+        if not writes:
+            raise NotProved("a read without a store")
+        stores = [(self.setting.sites[w.site], m) for w, m in writes]
+        same = self._one_iteration(buffer)
+        kills = self.kills(buffer)
+        if all(self._before(at, access, store, ()).is_empty() for store in kills):
+            pairs = self._nearest(at, access, stores, same)
+            if pairs is not None:
+                missing = access.domain().subtract(_set_of(pairs.domain(), access))
+                return pairs.reverse(), missing
+        return self._last(at, access, stores, kills, buffer)
+
+    def _nearest(
+        self, at: Instances, access: Any, stores: Stores, same: Collection[str]
+    ) -> Any | None:
+        """Return {read -> its source}; None where that is not a matter of program order.
+
+        A statement that always comes after another hides it from the reads that it reaches.
+        """
+        result = self.isl.UnionMap.read_from_str(self.setting.ctx, "{}")
+        reached = access.domain().subtract(access.domain())
+        later: list[Instances] = []
+        for source, writes in reversed(stores):
+            pairs = self._before(at, access, (source, writes), same)
+            if pairs.is_empty():
+                continue
+            hidden = all([] in earlier(source, "a_", other, "b_", same) for other in later)
+            if not hidden and not pairs.domain().intersect(reached).is_empty():
+                return None
+            later.append(source)
+            pairs = pairs.subtract_domain(reached)
+            if not pairs.is_single_valued():
+                return None
+            reached = reached.union(pairs.domain())
+            result = result.union(self.isl.UnionMap.from_map(pairs))
+        return result
+
+    def _one_iteration(self, buffer: Buffer) -> tuple[str, ...]:
+        """Return the loop variables in which all accesses to one copy of a buffer agree."""
+        model = self.setting.model
+        made = [
+            s for s in model.sites if isinstance(s.node, kir.Allocate) and s.node.storage is buffer
+        ]
+        if not made or any(s.serial != made[0].serial for s in made):
+            return ()
+        return tuple(self.setting.spaces.variables(made[0]))
+
+    def _before(
+        self, at: Instances, access: Any, store: tuple[Instances, Any], same: Collection[str]
+    ) -> Any:
+        """Return {read -> points of a store before it, to its element}."""
+        source, writes = store
+        pairs = access.apply_range(writes.reverse())
+        parts = earlier(source, "b_", at, "a_", same)
+        if [] in parts:
+            return pairs
+        texts = [f"({' and '.join(part)})" for part in parts] or ["1 = 0"]
+        order = [" or ".join(texts)]
+        return pairs.intersect(self.setting.relation(at.renamed("a_"), source.renamed("b_"), order))
+
+    def _last(
+        self, at: Instances, access: Any, stores: Stores, kills: Stores, buffer: Buffer
+    ) -> tuple[Any, Any]:
+        isl, setting = self.isl, self.setting
+        sources = isl.UnionMap.from_map(stores[0][1])
+        schedule = isl.UnionMap.from_map(setting.schedule(at))
+        for source, more in (*stores, *kills):
+            sources = sources.union(isl.UnionMap.from_map(more))
+            schedule = schedule.union(isl.UnionMap.from_map(setting.schedule(source)))
+        info = isl.UnionAccessInfo.from_sink(isl.UnionMap.from_map(access))
+        found = info.set_must_source(sources).set_schedule_map(schedule).compute_flow()
+        result = found.get_may_dependence()
+        for source, _ in kills:
+            part = result.extract_map(self.pairs(source, at))
+            setting.require_empty(part, f"a store in the space of {buffer.name}")
+        return result, _set_of(found.get_must_no_source().domain(), access)
+
+    def pairs(self, source: Instances, at: Instances) -> Any:
+        """Return the space of maps from a source to a read."""
+        return self.setting.relation(source.renamed("a_"), at.renamed("b_")).get_space()
+
+    def late(self, at: Instances, update: Instances) -> Any:
+        """Return {read -> update at or after it}."""
+        before = earlier(update, "b_", at, "a_", ())
+        everything = self.setting.relation(at.renamed("a_"), update.renamed("b_"))
+        if [] in before:
+            return everything.subtract(everything)
+        if not before:
+            return everything
+        texts = [f"({' and '.join(part)})" for part in before]
+        order = [" or ".join(texts)]
+        return everything.subtract(
+            self.setting.relation(at.renamed("a_"), update.renamed("b_"), order)
+        )
+
+
+def _set_of(found: Any, access: Any) -> Any:
+    """Return the part of a union set in the domain of an access."""
+    return found.extract_set(access.domain().get_space())
+
+
+def earlier(
+    first: Instances, mark: str, second: Instances, other: str, same: Collection[str]
+) -> list[list[str]]:
+    """Return when a point of `first` comes before one of `second`: one of these conjunctions.
+
+    An empty list is never, an empty conjunction always. Loop variables in `same` are equal.
+    """
+    result: list[list[str]] = []
+    equal: list[str] = []
+    for a, b in zip(first.time, second.time, strict=True):
+        if a in same and a == b:
+            continue
+        x, y = _marked(a, mark, first), _marked(b, other, second)
+        if x.isdigit() and y.isdigit():
+            if int(x) == int(y):
+                continue
+            if int(x) < int(y):
+                result.append(equal)
+            break
+        result.append([*equal, f"{x} < {y}"])
+        equal = [*equal, f"{x} = {y}"]
+    return result
+
+
+def _marked(text: str, mark: str, at: Instances) -> str:
+    return mark + text if text in at.variables else text

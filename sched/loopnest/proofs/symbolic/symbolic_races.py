@@ -1,0 +1,298 @@
+"""No two threads use one element unordered, with a write among them.
+
+One map per access from points to elements, joined with its epoch; two accesses meet where these
+agree. Within a block all barriers order; between blocks only those of the grid do, and arrivals:
+what a block did before it arrived comes before what the last block does afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from itertools import combinations_with_replacement
+from typing import Any
+
+from loopnest import kir
+from loopnest.kir.buffers import Buffer
+from loopnest.proofs.program_model import Access, Site, is_private, launch_dimensions
+from loopnest.proofs.quasi_affine import constant, times
+from loopnest.proofs.symbolic.barrier_order import Order
+from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
+from loopnest.proofs.symbolic.statement_instances import Instances, NotProved
+from loopnest.proofs.symbolic.symbolic_dataflow import earlier
+from loopnest.scalar.enums import Memory, ParallelType
+
+
+class SymbolicRaces:
+    """Prove that accesses are ordered.
+
+    Args:
+        setting: the program.
+        without: barriers that do not count.
+
+    Raises:
+        NotProved, NotAffine: it could not be shown.
+    """
+
+    def __init__(self, setting: PolyhedralModel, without: Collection[kir.Barrier] = ()) -> None:
+        self.setting = setting
+        self.order = Order(setting, [s for s in setting.model.syncs if s.node not in without])
+
+    def prove(self) -> None:
+        """Prove all of it."""
+        self.order.prove_uniform()
+        for site in self.setting.model.arrivals.values():
+            self._arrival(site)
+        self._lonely()
+        self.prove_apart()
+
+    def prove_apart(self) -> None:
+        """Prove that there are no races."""
+        done: set[Buffer] = set()
+        for buffer in self.setting.model.buffers():
+            if buffer not in done and buffer not in self.setting.model.counters:
+                group = [buffer, *self.setting.model.aliases(buffer)]
+                done.update(group)
+                self._space(group)
+
+    # One space of memory
+
+    def _space(self, group: Sequence[Buffer]) -> None:
+        model = self.setting.model
+        accesses = [a for a in model.accesses if a.buffer in group]
+        if not any(a.writes for a in accesses):
+            return
+        if not is_private(group[0]):
+            for a, b in combinations_with_replacement(accesses, 2):
+                if a.writes or b.writes:
+                    self._pair(a, b)
+        for loop in {loop: None for a in accesses for loop in a.site.loops}:
+            if loop.parallel in (ParallelType.cpu_parallel, ParallelType.vectorize):
+                inside = [a for a in accesses if loop in a.site.loops]
+                self._unordered(loop, inside)
+
+    def _pair(self, a: Access, b: Access) -> None:
+        """Show that two accesses by different threads do not meet."""
+        setting = self.setting
+        if not setting.spaces.launch:
+            return
+        first, second = setting.sites[a.site], setting.sites[b.site]
+        shared = a.buffer.memory is Memory.SHARED
+        synced = any(map(self.order.has, ("block", "grid", "warp")))
+        if not shared and not synced and a.buffer is b.buffer:
+            self._apart(a, b, setting.spaces.launch, [])
+            return
+        grid, block = setting.grid(first), setting.block(first)
+        apart = [f"a_{v} != b_{v}" for v in block]
+        together = [f"a_{v} = b_{v}" for v in grid]
+        if block:
+            threads = f"({' or '.join(apart)})"
+            self._in_block(a, b, first, second, [*together, threads])
+        if grid and not shared:
+            self._between_blocks(a, b, first, second, grid)
+
+    def _in_block(
+        self, a: Access, b: Access, first: Instances, second: Instances, pairs: list[str]
+    ) -> None:
+        scopes: tuple[str, ...] = ("block", "grid")
+        if not self.order.has("warp"):
+            self._meet(a, b, first, second, pairs, scopes)
+            return
+        order = self.order
+        self._meet(a, b, first, second, [*pairs, order.warp_condition(False)], scopes)
+        inside = [*pairs, order.warp_condition(True)]
+        self._meet(a, b, first, second, inside, (*scopes, "warp"))
+
+    def _meet(
+        self,
+        a: Access,
+        b: Access,
+        first: Instances,
+        second: Instances,
+        pairs: list[str],
+        scopes: tuple[str, ...],
+    ) -> None:
+        met = self._together(a, b, first, second, pairs, scopes)
+        self.setting.require_empty(met, f"a race of {a} and {b}")
+
+    def _together(
+        self,
+        a: Access,
+        b: Access,
+        first: Instances,
+        second: Instances,
+        pairs: list[str],
+        scopes: tuple[str, ...],
+    ) -> Any:
+        """Return the pairs of points that use one element in one epoch.
+
+        Of two buffers that share space all elements are one.
+        """
+        setting = self.setting
+        if a.buffer is b.buffer:
+            places = zip(setting.placed(a), setting.placed(b), strict=True)
+            pairs = [*pairs, *[f"{setting.text(p, 'a_')} = {setting.text(q, 'b_')}"
+                               for p, q in places]]  # fmt: skip
+        met = setting.relation(first.renamed("a_"), second.renamed("b_"), pairs)
+        met = met.intersect_domain(setting.domain(first, a.guards))
+        met = met.intersect_range(setting.domain(second, b.guards))
+        if met.is_empty() or not any(self.order.has(scope) for scope in scopes):
+            return met
+        mine = self.order.epoch(a.site, first, scopes)
+        other = self.order.epoch(b.site, second, scopes)
+        return met.intersect(mine.apply_range(other.reverse()))
+
+    # Between blocks
+
+    def _between_blocks(
+        self, a: Access, b: Access, first: Instances, second: Instances, grid: Sequence[str]
+    ) -> None:
+        setting = self.setting
+        apart = [f"({' or '.join([f'a_{v} != b_{v}' for v in grid])})"]
+        met = self._together(a, b, first, second, apart, ("grid",))
+        for site in setting.model.arrivals.values():
+            if met.is_empty():
+                return
+            met = met.subtract(self._arrived(site, a, first, b, second))
+            met = met.subtract(self._arrived(site, b, second, a, first).reverse())
+        setting.require_empty(met, f"a race between blocks of {a} and {b}")
+
+    def _arrived(
+        self, site: Site, a: Access, first: Instances, b: Access, second: Instances
+    ) -> Any:
+        """Return the pairs: the first before an arrival, the second after it in the last block.
+
+        Raises:
+            NotProved: the arrival's counter has no affine index.
+        """
+        bound = [
+            t for loop in site.loops if loop.parallel.is_thread for t in self.setting.bound(loop)
+        ]
+        if not site.serial and not site.guards and not bound:
+            return self._arrived_once(site, first, second)
+        before = self._counter(site, first, late=False)
+        after = self._counter(site, second, late=True)
+        return before.apply_range(after.reverse())
+
+    def _arrived_once(self, site: Site, first: Instances, second: Instances) -> Any:
+        """Return the same for an arrival that every block comes to once."""
+        setting, arrival = self.setting, self.setting.sites[site]
+        node = site.node
+        assert isinstance(node, kir.Arrive)
+        conditions = []
+        for before, after in ((first, arrival), (arrival, second)):
+            mark = "a_" if before is first else "b_"
+            parts = earlier(before, mark, after, mark, ())
+            if [] not in parts:
+                texts = [f"({' and '.join(part)})" for part in parts] or ["1 = 0"]
+                conditions.append(" or ".join(texts))
+        for p in setting.polys(node.index):
+            conditions.append(f"{setting.text(p, 'a_')} = {setting.text(p, 'b_')}")
+        dims = setting.last[node.var]
+        conditions += [f"b_t_{d.value} = {self._parameter(site, d)}" for d in dims]
+        return setting.relation(first.renamed("a_"), second.renamed("b_"), conditions)
+
+    def _counter(self, site: Site, at: Instances, *, late: bool) -> Any:
+        """Return points -> the counters at which their block arrives later (earlier if `late`)."""
+        setting, arrival = self.setting, self.setting.sites[site]
+        node = site.node
+        assert isinstance(node, kir.Arrive)
+        same = [f"a_{v} = b_{v}" for v in setting.grid(arrival)]
+        if late:
+            dims = setting.last[node.var]
+            same += [f"b_t_{d.value} = {self._parameter(site, d)}" for d in dims]
+        pairs = setting.relation(at.renamed("a_"), arrival.renamed("b_"), same)
+        mine = setting.over(at, f"T[{', '.join(at.time)}]")
+        theirs = setting.over(arrival, f"T[{', '.join(arrival.time)}]")
+        ordered = mine.lex_gt_map(theirs) if late else mine.lex_lt_map(theirs)
+        access = Access(site, site, node.counter, node.index, False, False)
+        return pairs.intersect(ordered).apply_range(setting.access(arrival, access))
+
+    def _parameter(self, site: Site, dim: ParallelType) -> str:
+        node = site.node
+        assert isinstance(node, kir.Arrive)
+        return self.setting.last_names[node.var, dim]
+
+    # Arrivals
+
+    def _arrival(self, site: Site) -> None:
+        """Show that just `count` blocks arrive at each counter, each once."""
+        setting, at = self.setting, self.setting.sites[site]
+        node = site.node
+        assert isinstance(node, kir.Arrive)
+        dims = [f"t_{d.value}" for d in setting.last[node.var]]
+        count = constant(1)
+        for name in dims:
+            count = times(count, setting.spaces.extent[name])
+        if setting.algebra.poly(node.count, {}) != count:
+            raise NotProved(f"so many blocks arrive at {node.counter.name}")
+        self.order.closed(site, dims)
+        access = Access(site, site, node.counter, node.index, False, False)
+        where = setting.access(at, access, place=True)
+        derived = setting.algebra.derived.values()
+        others = [v for v in at.variables if v not in (*dims, *setting.block(at), *derived)]
+        differ = " or ".join([f"a_{v} != b_{v}" for v in others]) or "1 = 0"
+        pairs = setting.relation(at.renamed("a_"), at.renamed("b_"), [differ])
+        met = where.apply_range(where.reverse()).intersect(pairs)
+        setting.require_empty(met, f"two rounds at one counter {node.counter.name}")
+
+    def _lonely(self) -> None:
+        """Show that it makes no difference to common memory which block was the last.
+
+        Raises:
+            NotProved: an index in global memory, or a claim, depends on that block's number.
+        """
+        model = self.setting.model
+        for site in model.sites:
+            dims = {d for f in model.flags(site.guards) for d in self.setting.last.get(f, ())}
+            if not dims:
+                continue
+            used = [i for a in model.accesses_of(site) if a.buffer.memory is Memory.GLOBAL
+                    for i in a.index]  # fmt: skip
+            if isinstance(site.node, kir.Store):
+                used += site.node.coordinate
+            used += [condition for condition, _ in site.guards]
+            if any(dims & launch_dimensions(site, i) for i in used):
+                raise NotProved("an access that depends on which block is the last")
+
+    # Loops without an order
+
+    def _unordered(self, loop: kir.Loop, accesses: Sequence[Access]) -> None:
+        model, spaces = self.setting.model, self.setting.spaces
+        for a, b in combinations_with_replacement(accesses, 2):
+            made = model.lifetime(a)
+            inner = made is not None and loop in made.loops
+            if inner or not (a.writes or b.writes):
+                continue
+            if a.buffer is not b.buffer:
+                raise NotProved("a loop without an order over shared space")
+            outer = [spaces.name(o.var) for o in a.site.serial[: a.site.serial.index(loop)]]
+            self._apart(a, b, [spaces.name(loop.var)], [*spaces.launch, *outer])
+
+    def _apart(self, a: Access, b: Access, differ: Sequence[str], same: Sequence[str]) -> None:
+        """Show that no two points with these indices different use one element."""
+        spaces = self.setting.spaces
+        first, second = self.setting.sites[a.site], self.setting.sites[b.site]
+        for members in (differ, same):
+            gone = [m for m in members if m not in first.variables or m not in second.variables]
+            if not all(m in spaces.group_of for m in gone):
+                raise NotProved("a race")
+        for group in spaces.groups:
+            part = set(group.members)
+            if not part.isdisjoint(same) and not part <= set(same):
+                raise NotProved("a merged index of which a part agrees")
+        apart = [v for v in self._named(differ, first) if v in second.variables]
+        together = [v for v in self._named(same, first) if v in second.variables]
+        distinct = " or ".join([f"a_{v} != b_{v}" for v in apart]) or "1 = 0"
+        conditions = [f"({distinct})", *[f"a_{v} = b_{v}" for v in together]]
+        pairs = self.setting.relation(first.renamed("a_"), second.renamed("b_"), conditions)
+        met = self.setting.access(first, a).apply_range(self.setting.access(second, b).reverse())
+        self.setting.require_empty(met.intersect(pairs), f"a race on {b}")
+
+    def _named(self, members: Sequence[str], at: Instances) -> list[str]:
+        return list(dict.fromkeys(self._digits(members, at)))
+
+    def _digits(self, members: Sequence[str], at: Instances) -> Iterator[str]:
+        for member in members:
+            group = self.setting.spaces.group_of.get(member)
+            yield from [v for v in ((member,) if group is None else group.digits)
+                        if v in at.variables]  # fmt: skip

@@ -1,0 +1,235 @@
+"""Which value each read finds, and what outputs hold in the end.
+
+A whole value must be claimed by the store that is a read's source (`flow`), or be a partial result
+that holds just the domain of the element (`parts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from loopnest import kir
+from loopnest.kir.buffers import Buffer
+from loopnest.proofs.obligations import Need, Work
+from loopnest.proofs.program_model import Access, Site
+from loopnest.proofs.quasi_affine import Poly, constant, variable
+from loopnest.proofs.report import Finding
+from loopnest.proofs.symbolic.partial_reductions import PartialReductions
+from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
+from loopnest.proofs.symbolic.statement_claims import StatementClaims
+from loopnest.proofs.symbolic.statement_instances import Instances, NotProved
+from loopnest.proofs.symbolic.symbolic_dataflow import SymbolicDataflow, Writes
+from loopnest.proofs.symbolic.symbolic_padding import SymbolicPadding
+from loopnest.proofs.template_matching import Combined
+from loopnest.scalar.enums import IterKind
+from loopnest.scalar.expr import Coordinate, Expr
+from loopnest.tensor.math_snapshot import MathTensor
+
+
+class Values:
+    """Prove what reads find.
+
+    Raises:
+        NotProved, NotAffine: it could not be shown.
+    """
+
+    def __init__(self, setting: PolyhedralModel) -> None:
+        self.setting, self.isl = setting, setting.isl
+        self.claims = StatementClaims(setting)
+        self.flow = SymbolicDataflow(setting)
+        self.outside = SymbolicPadding(setting, self.flow)
+        self.parts = PartialReductions(setting, self.flow, self.outside)
+
+    def prove(self) -> None:
+        """Prove every read, and every output."""
+        self.outside.prove()
+        for work in self.setting.works:
+            for need in work.needs:
+                self._need(work, need)
+            if not work.starts:
+                self._in_step(work)
+        for output in self.setting.model.program.outputs:
+            self._output(output.name, output.buffer)
+
+    # Reads
+
+    def _need(self, work: Work, need: Need) -> None:
+        if need.demand == "own":
+            self._own(work, need)
+            return
+        if need.demand == "part":
+            return  # where it matters what it holds, its readers ask
+        operand = need.operand
+        if isinstance(operand, Combined):
+            at = self.setting.sites[work.site]
+            held = self.parts.combined(at, operand)
+            self._covers(at, held, need.tensor, self.setting.polys(need.element))
+            return
+        at = self.parts.reading(operand)
+        element = self.setting.polys(need.element)
+        if need.tensor.definition is None:
+            self._input(at, operand, need, element)
+        else:
+            access = self.setting.access(at, operand)
+            self._value(at, access, operand.buffer, need.tensor, element, work.kind == "finish")
+
+    def _input(self, at: Instances, access: Access, need: Need, element: Sequence[Poly]) -> None:
+        if access.buffer.tensor != need.tensor.name:
+            raise NotProved("an input's buffer")
+        self.claims.same_element(at, self.setting.element(access), need.tensor, element)
+        writes = self.flow.writes(access.buffer)
+        if writes:
+            overwritten, _ = self.flow.sources(
+                at, self.setting.access(at, access), access.buffer, writes
+            )
+            self.setting.require_empty(overwritten, "read after overwrite")
+
+    def _value(
+        self,
+        at: Instances,
+        access: Any,
+        buffer: Buffer,
+        tensor: MathTensor,
+        element: Sequence[Poly],
+        finishes: bool = False,
+    ) -> None:
+        """Show that every point of `at` reads the whole value of `element` of `tensor`."""
+        writes = self.flow.writes(buffer)
+        if finishes or not any(w.is_final for w, _ in writes):
+            self._covers(at, self.parts.held(at, access, buffer, tensor), tensor, element)
+            return
+        found, missing = self.flow.sources(at, access, buffer, writes)
+        self.setting.require_empty(missing, f"a read of {tensor.name} without a source")
+        for work, _ in writes:
+            source = self.setting.sites[work.site]
+            part = found.extract_map(self.flow.pairs(source, at))
+            if part.is_empty():
+                continue
+            if work.tensor is not tensor or not work.is_final:
+                raise NotProved(f"the source of a read of {tensor.name}")
+            for a, b in zip(self.setting.polys(work.element), element, strict=True):
+                differ = f"{self.setting.text(a, 'a_')} != {self.setting.text(b, 'b_')}"
+                bad = self.setting.relation(source.renamed("a_"), at.renamed("b_"), [differ])
+                self.setting.require_empty(part.intersect(bad), f"an element of {tensor.name}")
+
+    # The domain of a reduction
+
+    def _covers(
+        self, at: Instances, held: Any, tensor: MathTensor, element: Sequence[Poly]
+    ) -> None:
+        """Show that the elements held are just those that `element` of `tensor` folds."""
+        wanted = self._wanted(at, tensor, element)
+        if not held.is_equal(wanted):
+            wrong = held.subtract(wanted).union(wanted.subtract(held))
+            self.setting.require_empty(wrong, f"the domain of {tensor.name}")
+
+    def _wanted(self, at: Instances, tensor: MathTensor, element: Sequence[Poly]) -> Any:
+        """Return the map from reads to the root coordinates that they must have folded."""
+        setting = self.setting
+        names = self.parts.tilings.names(tensor)
+        roots = names[: len(tensor.root)]
+        env: dict[Expr, Poly] = {Coordinate(n): variable(name) for n, name in enumerate(roots)}
+        extents = [setting.algebra.poly(axis.extent, {}) for axis in tensor.root]
+        conditions = self.parts.tilings.conditions(tensor, extents)
+        for name, extent in zip(roots, extents, strict=True):
+            conditions.append(f"0 <= {name} < {setting.text(extent)}")
+        for place, axis, value in zip(tensor.places, tensor.logical, element, strict=True):
+            if axis.kind is not IterKind.BROADCAST:
+                p = setting.algebra.poly(place, env)
+                conditions.append(f"{setting.text(p)} = {setting.text(value)}")
+        return setting.over(at, f"C[{', '.join(names)}]", conditions)
+
+    # Updates
+
+    def _own(self, work: Work, need: Need) -> None:
+        """Show that an update reads the element it stores, before anything else is stored there."""
+        access = need.operand
+        if isinstance(access, Combined):
+            raise NotProved("a partial result")
+        if need.tensor is not work.tensor:
+            return  # `_in_step` compares what it holds
+        if work.store.storage is not access.buffer:
+            raise NotProved("a partial result in another buffer")
+        self._untouched(access, work.site)
+        at = self.setting.sites[work.site]
+        own, stored = self.setting.element(access), self.setting.element(work.write)
+        for a, b in zip(own, stored, strict=True):
+            self.claims.same(at, a, b)
+
+    def _untouched(self, access: Access, stored: Site) -> None:
+        """Show that nothing is stored to the buffer between a read and the store of its update."""
+        moment = access.moment
+        depth = len(stored.time) - 1
+        if moment.time[:-1] != stored.time[:-1] or moment.loops != stored.loops:
+            raise NotProved("a partial result is read elsewhere")
+        first, last = moment.time[-1], stored.time[-1]
+        assert isinstance(first, int)
+        assert isinstance(last, int)
+        if first > last:
+            raise NotProved("a partial result is read too late")
+        for other in self.setting.model.stores:
+            assert isinstance(other.node, kir.Store)
+            inside = other.time[:depth] == stored.time[:-1] and len(other.time) > depth
+            if inside and other.node.storage is access.buffer and other is not stored:
+                place = other.time[depth]
+                assert isinstance(place, int)
+                if first <= place < last:
+                    raise NotProved("a partial result is overwritten before its update")
+
+    def _in_step(self, work: Work) -> None:
+        """Show that the components of a partial result that is read hold the same elements.
+
+        Of the one that is continued each component must have begun, even if nothing reads it
+        afterwards: its siblings are computed from it.
+        """
+        own = [self.parts.continued(work, need) for need in work.needs if need.demand == "own"]
+        parts = [self.parts.part(work, need) for need in work.needs if need.demand == "part"]
+        if work.kind == "merge":
+            self._claimed(work)
+        for components in (own, parts):
+            if not all(components[0].is_equal(other) for other in components[1:]):
+                raise NotProved("partial results out of step")
+
+    def _claimed(self, work: Work) -> None:
+        """Show that all that a merge takes in folds into the element that it claims."""
+        need = work.part
+        if need is None:
+            raise NotProved("a merge of nothing")
+        at = self.setting.sites[work.site]
+        wanted = self._wanted(at, work.tensor, self.setting.polys(work.element))
+        wrong = self.parts.part(work, need).subtract(wanted)
+        self.setting.require_empty(wrong, f"what a merge into {work.tensor.name} claims")
+
+    # Outputs
+
+    def _output(self, name: str, buffer: Buffer) -> None:
+        setting = self.setting
+        tensor = setting.math.tensor(name)
+        if tensor is None:
+            raise NotProved("an output")
+        names = [f"o{n}" for n in range(len(tensor.logical))]
+        conditions = [
+            f"0 <= {v} < {setting.text(setting.algebra.poly(a.extent, {}))}"
+            for v, a in zip(names, tensor.logical, strict=True)
+        ]
+        conditions += setting.launched()
+        last = [str(len(setting.model.program.body))]
+        at = Instances("OUT", names, conditions, last + ["0"] * (setting.times - 1))
+        place = setting.place(buffer, [variable(v) for v in names] or [constant(0)])
+        target = f"{setting.tags[buffer]}[{', '.join(map(setting.text, place))}]"
+        access = setting.over(at, target)
+        self._value(at, access, buffer, tensor, [variable(v) for v in names])
+        self._once(name, self.flow.writes(buffer))
+
+    def _once(self, name: str, writes: Writes) -> None:
+        """Show that each element of an output is written once; name it where it is not."""
+        whole = self.isl.UnionMap.read_from_str(self.setting.ctx, "{}")
+        for work, found in writes:
+            if work.starts:
+                whole = whole.union(self.isl.UnionMap.from_map(found))
+        if not whole.is_injective():
+            if any(w.kind != "define" for w, _ in writes):
+                raise NotProved(f"{name} is written more than once")
+            message = f"an element of output {name} is written more than once, with equal values"
+            self.setting.notes.append(Finding("redundant", "note", message, name))

@@ -1,0 +1,261 @@
+"""Hold the value of a store against the template of its tensor's definition.
+
+The two must be the same tree but for operands, which are loads or the results of collectives, and
+coordinates, which are index expressions. Nothing is rewritten: lowering puts templates together
+and this takes them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from loopnest import kir
+from loopnest.proofs.program_model import Access, Guards, Site, guarded
+from loopnest.scalar.expr import Arg, Const, Coordinate, Expr, Load, Local, Op
+from loopnest.tensor.definition import Reducer
+from loopnest.tensor.math_snapshot import MathTensor
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Combined:
+    """A use of a result of a collective.
+
+    Args:
+        site: whose points use it.
+        moment: the collective.
+        component: which of its results.
+        guards: conditions beside those of the site.
+    """
+
+    site: Site
+    moment: Site
+    component: int
+    guards: Guards = ()
+
+    def __str__(self) -> str:
+        assert isinstance(self.moment.node, kir.Collective)
+        return self.moment.node.results[self.component].name
+
+
+Operand: TypeAlias = "Access | Combined"
+
+
+class Mismatch(Exception):
+    """A statement that is not the math's: (kind, whether that refutes it, sentence)."""
+
+    def __init__(self, kind: str, refutes: bool, message: str) -> None:
+        super().__init__(message)
+        self.kind, self.refutes, self.message = kind, refutes, message
+
+
+@dataclass(eq=False)
+class StoredValue:
+    """What a store's value turned out to be.
+
+    Args:
+        site: the store's.
+        reads: (number of the template's operand, what stands in its place).
+        equalities: (coordinate of the math, what stands in its place).
+        merges: whether it combines two partial results.
+    """
+
+    site: Site
+    reads: list[tuple[int, Operand]] = field(default_factory=list)
+    equalities: list[tuple[Expr, Expr]] = field(default_factory=list)
+    merges: bool = False
+
+    def operand(self, value: Expr, moment: Site, guards: Guards) -> Operand | None:
+        """Return a load or a collective's result; None for anything else."""
+        value, moment = resolve(value, moment, self.site)
+        if isinstance(value, Load):
+            return Access(self.site, moment, value.buffer, value.args, value.flat, False, guards)
+        if isinstance(value, Local):
+            made = _definition(value, moment, self.site)
+            if isinstance(made.node, kir.Collective):
+                return Combined(self.site, made, made.node.results.index(value), guards)
+        return None
+
+
+def resolve(value: Expr, moment: Site, site: Site) -> tuple[Expr, Site]:
+    """Return what a name stands for, and the site that evaluates it.
+
+    Raises:
+        Mismatch: the name is not defined there.
+    """
+    while isinstance(value, Local):
+        made = _definition(value, moment, site)
+        if not isinstance(made.node, kir.Let):
+            break
+        value, moment = made.node.value, made
+    return value, moment
+
+
+def _definition(name: Local, moment: Site, site: Site) -> Site:
+    found = moment.names.get(name) or site.names.get(name)
+    if found is None:
+        raise Mismatch("scope", True, f"uses {name}, which is not defined there")
+    return found
+
+
+def match(site: Site, tensor: MathTensor, kind: str) -> StoredValue:
+    """Return the operands of the store at `site`, of this role.
+
+    Raises:
+        Mismatch: its value is not what the math says.
+    """
+    definition = tensor.definition
+    store = site.node
+    assert definition is not None
+    assert isinstance(store, kir.Store)
+    if kind == "fill":
+        if not isinstance(store.value, Const):
+            raise Mismatch("value", False, f"fills {tensor.name} with '{store.value}'")
+        return StoredValue(site)
+    if kind == "define" and tensor.accumulates:
+        raise Mismatch("value", True, f"is no accumulation of {tensor.name}")
+    if kind != "define" and not definition.reducer:
+        raise Mismatch("value", True, f"is a '{kind}' of {tensor.name}, which is no reduction")
+    component = definition.component
+    found = StoredValue(site)
+    if kind == "init":
+        _identity(store.value, definition.identity[component], tensor)
+    elif kind == "finish":
+        operand = found.operand(store.value, site, ())
+        if operand is None:
+            reason = f"finishes {tensor.name} with '{store.value}', no load"
+            raise Mismatch("value", False, reason)
+        found.reads.append((0, operand))
+    elif kind == "define":
+        _Matcher(found, tensor).match(definition.values[component], store.value, site, ())
+    else:
+        return _update(site, tensor)
+    return found
+
+
+def _update(site: Site, tensor: MathTensor) -> StoredValue:
+    """Match an update: by the value of an element, or by another partial result."""
+    definition, store = tensor.definition, site.node
+    assert definition is not None
+    assert isinstance(store, kir.Store)
+    component = definition.component
+    found = StoredValue(site)
+    try:
+        _Matcher(found, tensor).match(definition.updates[component], store.value, site, ())
+        refused = None
+    except Mismatch as why:
+        refused = why
+    twins, producers = definition.outputs, definition.producers
+    count = len(producers)
+    foreign = [o for n, o in found.reads if n < count and _holds(o, twins, producers)]
+    if refused is None and not foreign:
+        return found
+    other = StoredValue(site, merges=True)
+    try:
+        _Matcher(other, tensor).match(
+            reducer_of(tensor).combination[component], store.value, site, ()
+        )
+    except Mismatch:
+        if refused is not None:
+            raise refused from None
+        return found
+    return other
+
+
+def _holds(operand: Operand, twins: Sequence[str], producers: Sequence[str]) -> bool:
+    """Whether an operand holds a partial result of the reduction itself."""
+    if isinstance(operand, Combined):
+        return True
+    return operand.buffer.tensor in twins and operand.buffer.tensor not in producers
+
+
+def reducer_of(tensor: MathTensor) -> Reducer:
+    """Return how a tensor that is a reduction folds."""
+    assert tensor.definition is not None
+    assert tensor.definition.reducer is not None
+    return tensor.definition.reducer
+
+
+def _identity(found: Expr, wanted: Const, tensor: MathTensor) -> None:
+    if found is wanted:
+        return
+    refutes = isinstance(found, Const) and _other_value(found, wanted)
+    message = f"starts {tensor.name} from {found}, its identity is {wanted}"
+    raise Mismatch("value", refutes, message)
+
+
+def _other_value(found: Const, wanted: Const) -> bool:
+    return found.dtype is not wanted.dtype or found.value != wanted.value
+
+
+class _Matcher:
+    def __init__(self, found: StoredValue, tensor: MathTensor) -> None:
+        assert isinstance(found.site.node, kir.Store)
+        self.found, self.tensor = found, tensor
+        self.site, self.store = found.site, found.site.node
+        self._seen: set[tuple[Expr, Expr, Site, Guards]] = set()
+
+    def match(self, template: Expr, value: Expr, moment: Site, guards: Guards) -> None:
+        value, moment = resolve(value, moment, self.site)
+        key = (template, value, moment, guards)
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        match template:
+            case Arg():
+                self._operand(template, value, moment, guards)
+            case Coordinate():
+                place = self.store.coordinate[template.number]
+                self.found.equalities.append((place, value))
+            case Op():
+                self._operation(template, value, moment, guards)
+            case _:
+                if template is not value:
+                    raise self._differs(template, value)
+
+    def _operand(self, template: Arg, value: Expr, moment: Site, guards: Guards) -> None:
+        operand = self.found.operand(value, moment, guards)
+        if operand is None:
+            raise self._differs(template, value)
+        if value.dtype is not template.dtype:
+            raise Mismatch("value", False, f"reads a {value.dtype} where the math has a "
+                           f"{template.dtype}")  # fmt: skip
+        self.found.reads.append((template.number, operand))
+
+    def _operation(self, template: Op, value: Expr, moment: Site, guards: Guards) -> None:
+        same = isinstance(value, Op) and (value.op, value.dtype) == (template.op, template.dtype)
+        if not same or len(value.args) != len(template.args):
+            raise self._differs(template, value)
+        for number, (a, b) in enumerate(zip(template.args, value.args, strict=True)):
+            self.match(a, b, moment, guarded(value, number, guards))
+
+    def _differs(self, template: Expr, value: Expr) -> Mismatch:
+        whole = self.tensor.definition
+        assert whole is not None
+        return Mismatch(
+            "value", False, f"computes '{value}' where the math of {self.tensor.name} "
+            f"({whole.op}) has '{template}'"
+        )  # fmt: skip
+
+
+def unified(template: Expr, value: Expr) -> tuple[tuple[Arg, Expr], ...] | None:
+    """Return what each `Arg` of a template stands for in an expression; None if it does not fit."""
+    found: dict[Arg, Expr] = {}
+    stack, seen = [(template, value)], set()
+    while stack:
+        pair = stack.pop()
+        if pair in seen:
+            continue
+        seen.add(pair)
+        a, b = pair
+        if isinstance(a, Arg):
+            if a.dtype is not b.dtype or found.setdefault(a, b) is not b:
+                return None
+        elif isinstance(a, Op):
+            if not isinstance(b, Op) or (a.op, a.dtype) != (b.op, b.dtype):
+                return None
+            stack += list(zip(a.args, b.args, strict=True))
+        elif a is not b:
+            return None
+    return tuple(found.items())

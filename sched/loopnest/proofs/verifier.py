@@ -1,0 +1,210 @@
+"""`loopnest.verify`: prove that a kernel computes its math, or show where it does not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+from loopnest import kir
+from loopnest.errors import VerifyError
+from loopnest.proofs.bounded_proof import enumerated, named
+from loopnest.proofs.interface_checks import interface_faults
+from loopnest.proofs.obligations import CollectiveMath, Work, collective_math_of, work_of
+from loopnest.proofs.program_model import Model, Site
+from loopnest.proofs.quasi_affine import NotAffine
+from loopnest.proofs.report import ALL_SIZES, Finding, Report
+from loopnest.proofs.size_choice import fulfils, never_launched
+from loopnest.proofs.symbolic import NotProved, prove
+from loopnest.proofs.template_matching import Mismatch
+from loopnest.proofs.witness import Witness
+from loopnest.scalar.recursion import deep
+from loopnest.tensor.math_snapshot import MathSnapshot
+
+_log = logging.getLogger("loopnest")
+
+
+@deep
+def verify(k: Any, **sizes: int) -> Report:
+    """Prove that the kernel `k` computes its math, with and without wide accesses.
+
+    Args:
+        k: a kernel, as `loopnest.lower` returns it.
+        **sizes: values of size symbols; those left out stay symbolic.
+
+    Returns:
+        A report: "proved" (for the sizes that its scope names), "refuted" with a witness, or
+        "unknown".
+
+    Raises:
+        VerifyError: no kernel, one without math, an unknown size, or sizes that break an
+            assumption.
+    """
+    program, math = program_of(k, "verify")
+    _check_sizes(program, sizes)
+    make = getattr(getattr(k, "_lowered", k), "scalar", None)
+    if make is None:
+        return verify_program(program, math, sizes)
+    lanes = make()
+    scalar = verify_program(lanes.program, lanes.math(), sizes)
+    if not _may_run(program, sizes):
+        return scalar
+    return _both(verify_program(program, math, sizes), scalar)
+
+
+def _may_run(program: kir.Program, sizes: Mapping[str, int]) -> bool:
+    """Whether a variant can run at these sizes, as far as they are known."""
+    known = {p.name for p in program.params if p.kind == "size"} <= set(sizes)
+    return not known or fulfils(program, sizes)
+
+
+def _both(first: Report, scalar: Report) -> Report:
+    """Return one report on a kernel and its variant without wide accesses."""
+    for status in ("refuted", "unknown"):
+        for report in (first, scalar):
+            if report.status == status:
+                return report
+    scope = first.scope
+    if scalar.scope != scope:
+        scope = f"{scope}; without wide accesses: {scalar.scope}"
+    found = {f.message: f for f in (*first.findings, *scalar.findings)}
+    return Report("proved", tuple(found.values()), scope)
+
+
+def program_of(k: Any, name: str) -> tuple[kir.Program, MathSnapshot]:
+    """Return the program of a kernel, and its math.
+
+    Raises:
+        VerifyError: no kernel, or one without math; `name` is the function that was called.
+    """
+    lowered = getattr(k, "_lowered", k)
+    program, make = getattr(lowered, "program", None), getattr(lowered, "math", None)
+    if not isinstance(program, kir.Program) or make is None:
+        raise VerifyError(f"{name}({k!r})", "it is no kernel that carries its math",
+                          "pass what ln.lower returns")  # fmt: skip
+    return program, make()
+
+
+def verify_program(
+    program: kir.Program, math: MathSnapshot, sizes: Mapping[str, int] | None = None
+) -> Report:
+    """Prove that one program computes `math`; see `verify`."""
+    given = dict(sizes or {})
+    _check_sizes(program, given)
+    model = Model(program)
+    faults = _unlike_the_math(model, math, given)
+    if faults:
+        return Report("refuted", tuple(faults))
+    works, exchanges, problems = obligations(model, math)
+    if problems:
+        refuted = [f for f in problems if f.status == "refuted"]
+        return Report("refuted" if refuted else "unknown", tuple(refuted or problems))
+    hints: list[dict[str, int]] = []
+    try:
+        notes = prove(model, math, works, exchanges, given)
+    except (NotProved, NotAffine) as why:
+        _log.debug("verify %s: no proof for all sizes: %s", program.name, why)
+        if isinstance(why, NotProved) and why.sizes:
+            hints.append(why.sizes)
+    else:
+        scope = named(given) if given else ALL_SIZES
+        return Report("proved", tuple(notes), scope)
+    return enumerated(model, math, works, exchanges, given, hints)
+
+
+def _unlike_the_math(model: Model, math: MathSnapshot, given: Mapping[str, int]) -> list[Finding]:
+    """Return what is wrong with the program as a whole: what a caller sees of it, its launch."""
+    witness = Witness(model, given, (1, 1, 1), (1, 1, 1))
+    found = [witness.plain("interface", text, name) for name, text in interface_faults(model, math)]
+    return found + [witness.plain("launch", t, "") for t in never_launched(model.program, given)]
+
+
+def _check_sizes(program: kir.Program, given: Mapping[str, int]) -> None:
+    subject = f"verify({program.name})"
+    known = [p.name for p in program.params if p.kind == "size"]
+    for name, value in given.items():
+        if name not in known:
+            raise VerifyError(subject, f"'{name}' is no size of it", f"its sizes are {known}")
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise VerifyError(subject, f"{name}={value!r} is no size", "give an int >= 0")
+    plain = replace(program, requires=())
+    if len(given) == len(known) and not fulfils(plain, given):
+        raise VerifyError(subject, f"the sizes {dict(given)} break an assumption of the kernel")
+
+
+def obligations(
+    model: Model, math: MathSnapshot
+) -> tuple[list[Work], list[CollectiveMath], list[Finding]]:
+    """Return the stores and collectives with what the math demands, and what it does not know."""
+    works: list[Work] = []
+    exchanges: list[CollectiveMath] = []
+    problems: list[Finding] = []
+    witness = Witness(model, {}, (1, 1, 1), (1, 1, 1))
+    problems += [
+        witness.statement("scope", f"it uses {name}, which is not defined there", node)
+        for node, name in model.undefined
+    ]
+    problems += _counters(model, witness)
+    problems += _conversions(model, witness)
+    for site in model.sites:
+        try:
+            if site.within is not None:
+                continue
+            if isinstance(site.node, kir.Collective):
+                exchanges.append(collective_math_of(math, site))
+            elif isinstance(site.node, kir.Store):
+                works.append(work_of(model, math, site))
+        except Mismatch as found:
+            problems.append(_problem(witness, site, found))
+    return works, exchanges, problems
+
+
+def _counters(model: Model, witness: Witness) -> Iterator[Finding]:
+    """Yield uses of counters that are no arrivals, and arrivals at what is no counter."""
+    counters = model.counters
+    for access in model.accesses:
+        node, name = access.site.node, access.buffer.name
+        if isinstance(node, kir.Arrive):
+            if access.buffer.kind != "counter":
+                yield witness.bare(
+                    "arrival", f"it arrives at {name}, which is no counter", access.site
+                )
+        elif access.buffer in counters or access.buffer.kind == "counter":
+            yield witness.bare("arrival", f"it uses the counter {name}", access.site)
+
+
+def _conversions(model: Model, witness: Witness) -> Iterator[Finding]:
+    """Yield where a value becomes one of another type: only the store of a tensor may round it."""
+    for site in model.sites:
+        match site.node:
+            case kir.Let(var=var, value=value) | kir.Shuffle(var=var, value=value):
+                name, found = var.name, var.dtype
+            case kir.Store(storage=storage, value=value) if site.within is not None:
+                name, found = storage.name, storage.dtype
+            case _:
+                continue
+        if found is not value.dtype:
+            message = f"{name} is {found} and takes a {value.dtype}"
+            yield witness.bare("value", message, site)
+
+
+def _problem(witness: Witness, site: Site, found: Mismatch) -> Finding:
+    status: Literal["refuted", "unknown"] = "refuted" if found.refutes else "unknown"
+    subject = "store" if isinstance(site.node, kir.Store) else "collective"
+    return witness.bare(found.kind, f"the {subject} {found.message}", site, status)
+
+
+def require_proved(k: Any) -> None:
+    """Prove the kernel `k`, for all sizes where possible; one without math passes.
+
+    Raises:
+        VerifyError: it is refuted, or a fact could not be decided; with the first finding.
+    """
+    if getattr(getattr(k, "_lowered", k), "math", None) is None:
+        return
+    report = verify_program(*program_of(k, "verify"))
+    if not report.ok:
+        first = report.findings[0] if report.findings else "nothing was found"
+        name = getattr(getattr(k, "program", None), "name", "kernel")
+        raise VerifyError(f"verify({name})", f"{report.status} for {report.scope}: {first}")

@@ -1,0 +1,359 @@
+"""The arguments of a launch: checks, the sizes that their shapes give, the values of scalars.
+
+Works on plain specifications, so that the oracle and every target share it. All errors are
+`LaunchError`, raised before anything runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import index
+from typing import Any, Protocol, SupportsIndex, TypeAlias, runtime_checkable
+
+from loopnest.errors import LaunchError
+from loopnest.scalar import dtypes
+from loopnest.scalar.dtypes import DType
+from loopnest.scalar.expr import Const, Expr, Op, ScalarParam, Symbol, walk
+
+ScalarValue: TypeAlias = "bool | int | float"
+
+
+@runtime_checkable
+class Array(Protocol):
+    """What an array must tell of itself (NumPy's do; wrap what tells it otherwise)."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> Any: ...  # a NumPy dtype
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """An array that a kernel takes: its name, element type and extents."""
+
+    name: str
+    dtype: DType
+    shape: tuple[Expr, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join([str(size) for size in self.shape])}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What the arguments of one launch stand for."""
+
+    sizes: dict[str, int]
+    scalars: dict[str, ScalarValue]
+
+
+def bind(
+    inputs: Sequence[ArraySpec],
+    scalars: Sequence[ScalarParam],
+    symbols: Sequence[Symbol],
+    conditions: Iterable[tuple[str, Expr]],
+    arrays: Sequence[object],
+    keywords: Mapping[str, object],
+    subject: str,
+) -> Bound:
+    """Return the sizes and scalars that `arrays` and `keywords` give, all checked.
+
+    Args:
+        inputs: the arrays that are expected, in order.
+        scalars: the run-time scalars, each of which `keywords` must name.
+        symbols: every size symbol; one that is the extent of no input is taken from `keywords`
+            (of the others a keyword must agree with the shapes).
+        conditions: what must hold of the sizes: a text and a predicate each.
+        arrays: the arrays given.
+        keywords: the keyword arguments given.
+        subject: the call, for errors: ``softmax(...)``.
+
+    Returns:
+        Every symbol's size, and every scalar rounded to its type.
+
+    Raises:
+        LaunchError: wrong count, rank, type, extents, scalars or sizes; a broken condition.
+    """
+    if len(arrays) != len(inputs):
+        raise LaunchError(subject, _count_text(len(arrays)), _expected(inputs))
+    sizes: dict[str, int] = {}
+    source: dict[str, str] = {}
+    for spec, array in zip(inputs, arrays, strict=True):
+        shape = _checked_shape(spec, array, subject)
+        _bind_symbols(spec, shape, sizes, source, subject)
+    _bind_keyword_sizes(symbols, keywords, sizes, source, subject)
+    for spec, array in zip(inputs, arrays, strict=True):
+        _check_extents(spec, array, sizes, subject)
+    values = _bind_scalars(scalars, symbols, keywords, subject)
+    check_conditions(conditions, sizes, subject)
+    return Bound(sizes, values)
+
+
+def check_conditions(
+    conditions: Iterable[tuple[str, Expr]], sizes: Mapping[str, int], subject: str
+) -> None:
+    """Check assumptions on sizes.
+
+    Raises:
+        LaunchError: one does not hold.
+    """
+    broken = broken_condition(conditions, sizes)
+    if broken is not None:
+        raise LaunchError(
+            subject,
+            f"the assumption {broken}",
+            "pass sizes for which it does, or define the kernel without it",
+        )
+
+
+def broken_condition(
+    conditions: Iterable[tuple[str, Expr]], sizes: Mapping[str, int]
+) -> str | None:
+    """Return the first condition that does not hold: ``'N % 4 == 0' does not hold for N = 5``."""
+    for text, condition in conditions:
+        if not _holds(condition, sizes):
+            named = [node.name for node in walk(condition) if isinstance(node, Symbol)]
+            found = ", ".join([f"{name} = {sizes[name]}" for name in named])
+            return f"'{text}' does not hold" + (f" for {found}" if found else "")
+    return None
+
+
+def _holds(condition: Expr, sizes: Mapping[str, int]) -> bool:
+    try:
+        return bool(size_value(condition, sizes))
+    except ZeroDivisionError:  # N % M == 0 where M is 0
+        return False
+
+
+def size_value(node: Expr, sizes: Mapping[str, int]) -> int:
+    """Return an expression over size symbols (or a comparison of such) as a Python int."""
+    if isinstance(node, Const):
+        return int(node.value)
+    if isinstance(node, Symbol):
+        return sizes[node.name]
+    assert isinstance(node, Op), f"{node!r} is no size"
+    return int(_INTEGER[node.op](*[size_value(arg, sizes) for arg in node.args]))
+
+
+_INTEGER: Mapping[str, Callable[..., int]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "floordiv": lambda a, b: a // b,
+    "mod": lambda a, b: a % b,
+    "ceildiv": lambda a, b: -(-a // b),
+    "min": min,
+    "max": max,
+    "neg": lambda a: -a,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+    "and": lambda a, b: a and b,
+    "or": lambda a, b: a or b,
+    "not": lambda a: not a,
+}
+
+
+# Arrays
+
+
+def _count_text(count: int) -> str:
+    return "1 array was given" if count == 1 else f"{count} arrays were given"
+
+
+def _expected(inputs: Sequence[ArraySpec]) -> str:
+    if not inputs:
+        return "pass none"
+    return f"pass {len(inputs)}: " + ", ".join([f"{spec.name}: {spec}" for spec in inputs])
+
+
+def _checked_shape(spec: ArraySpec, array: object, subject: str) -> tuple[int, ...]:
+    """Return the shape of `array` after a check of its kind, type and rank."""
+    if not isinstance(array, Array):
+        found = f"{spec.name} is of type {type(array).__name__}"
+        raise LaunchError(subject, found, f"pass an array, {spec}")
+    dtype = array.dtype
+    if spec.dtype.numpy != dtype:
+        order = "" if getattr(dtype, "isnative", True) else " in foreign byte order"
+        found = f"{spec.name} has dtype {getattr(dtype, 'name', dtype)}{order}"
+        raise LaunchError(subject, found, f"pass {spec}")
+    shape = array.shape
+    if len(shape) != len(spec.shape):
+        raise LaunchError(subject, f"{spec.name} has shape {shape}", f"pass {spec}")
+    return shape
+
+
+def _bind_symbols(
+    spec: ArraySpec,
+    shape: tuple[int, ...],
+    sizes: dict[str, int],
+    source: dict[str, str],
+    subject: str,
+) -> None:
+    for axis, (size, found) in enumerate(zip(spec.shape, shape, strict=True)):
+        if not isinstance(size, Symbol):
+            continue
+        place = f"axis {axis} of {spec.name}"
+        known = sizes.setdefault(size.name, int(found))
+        if known != found:
+            raise _disagreement(size.name, known, source[size.name], int(found), place, subject)
+        source.setdefault(size.name, place)
+
+
+def _disagreement(
+    name: str, first: int, first_place: str, second: int, second_place: str, subject: str
+) -> LaunchError:
+    return LaunchError(
+        subject,
+        f"{name} is {first} by {first_place} but {second} by {second_place}",
+        "a size symbol has one value in a launch",
+    )
+
+
+def _check_extents(spec: ArraySpec, array: object, sizes: Mapping[str, int], subject: str) -> None:
+    assert isinstance(array, Array)
+    for axis, (size, found) in enumerate(zip(spec.shape, array.shape, strict=True)):
+        if isinstance(size, Symbol):
+            continue
+        wanted = size_value(size, sizes)
+        if wanted != found:
+            raise LaunchError(
+                subject,
+                f"axis {axis} of {spec.name} has extent {found}, not {wanted}",
+                f"pass {spec}",
+            )
+
+
+# Keywords
+
+
+def as_int(value: object) -> int | None:
+    """Return an integer of any kind (but bool) as an int, else None."""
+    if isinstance(value, int):
+        return None if isinstance(value, bool) else value
+    try:
+        return index(value) if isinstance(value, SupportsIndex) else None
+    except TypeError:
+        return None
+
+
+def _bind_keyword_sizes(
+    symbols: Sequence[Symbol],
+    keywords: Mapping[str, object],
+    sizes: dict[str, int],
+    source: Mapping[str, str],
+    subject: str,
+) -> None:
+    for symbol in symbols:
+        name = symbol.name
+        if name in keywords:
+            value = keyword_size(name, keywords[name], subject)
+            known = sizes.setdefault(name, value)
+            if known != value:
+                raise _disagreement(name, known, source[name], value, "keyword", subject)
+        elif name not in sizes:
+            raise LaunchError(
+                subject, f"the size {name} is the extent of no input", f"pass {name}=..."
+            )
+
+
+def keyword_size(name: str, value: object, subject: str) -> int:
+    """Return the size `value` that was given for `name`.
+
+    Raises:
+        LaunchError: it is no int >= 0.
+    """
+    number = as_int(value)
+    if number is None or number < 0:
+        raise LaunchError(subject, f"{name} = {value!r} is no size", "sizes are ints >= 0")
+    return number
+
+
+def _bind_scalars(
+    scalars: Sequence[ScalarParam],
+    symbols: Sequence[Symbol],
+    keywords: Mapping[str, object],
+    subject: str,
+) -> dict[str, ScalarValue]:
+    names = [scalar.name for scalar in scalars]
+    allowed = {*names, *[symbol.name for symbol in symbols]}
+    for name in keywords:
+        if name not in allowed:
+            wanted = f"the scalars are {', '.join(names)}" if names else "it takes no scalar"
+            raise LaunchError(subject, f"it has no scalar '{name}'", wanted)
+    values: dict[str, ScalarValue] = {}
+    for scalar in scalars:
+        if scalar.name not in keywords:
+            raise LaunchError(
+                subject,
+                f"the scalar {scalar.name} is missing",
+                f"pass {scalar.name}=..., a number of type {scalar.dtype}",
+            )
+        values[scalar.name] = scalar_value(scalar, keywords[scalar.name], subject)
+    return values
+
+
+def scalar_value(scalar: ScalarParam, value: object, subject: str) -> ScalarValue:
+    """Return the number `value` as `scalar` holds it: a float rounded to its type.
+
+    Raises:
+        LaunchError: no number of its kind (an int is a float too, a bool is only a bool), or an
+            int out of range.
+    """
+    dtype = scalar.dtype
+    kind = _number_kind(value)
+    if kind not in {"b": "b", "i": "i", "f": "if"}[dtype.kind]:
+        raise LaunchError(
+            subject,
+            f"{scalar.name} = {_short(value)} is no {dtype}",
+            f"pass a Python or NumPy {_KINDS[dtype.kind]}",
+        )
+    number: ScalarValue = value.item() if hasattr(value, "item") else value  # type: ignore[assignment]
+    if dtype.is_bool:
+        return bool(number)
+    if dtype.is_float:
+        return _rounded(number, dtype)
+    if not -(1 << (8 * dtype.size - 1)) <= number < 1 << (8 * dtype.size - 1):
+        raise LaunchError(subject, f"{scalar.name} = {number} does not fit {dtype}")
+    return int(number)
+
+
+_KINDS = {"b": "bool", "i": "int", "f": "number"}
+
+
+def _number_kind(value: object) -> str:
+    """Return "b", "i" or "f" for a number or an array of no axes, else "?"."""
+    if isinstance(value, bool):
+        return "b"
+    if isinstance(value, int):
+        return "i"
+    if isinstance(value, float):
+        return "f"
+    if isinstance(value, Array) and value.shape == () and hasattr(value, "item"):
+        found = dtypes.from_numpy(value.dtype)
+        return found.kind if found is not None else value.dtype.kind.replace("u", "i")
+    return "?"
+
+
+def _rounded(value: ScalarValue, dtype: DType) -> float:
+    try:
+        number = float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    if dtype is dtypes.float64 or not math.isfinite(number):
+        return number
+    import numpy as np
+
+    with np.errstate(over="ignore"):
+        return float(np.float64(number).astype(dtype.numpy))
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 and "\n" not in text else f"<{type(value).__name__}>"

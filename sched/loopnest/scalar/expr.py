@@ -1,0 +1,559 @@
+"""Scalar expressions: one interned, typed family for values, indices and predicates.
+
+A node is built once: the constructor returns the existing node where an equal one lives, so
+equality is identity, hashing is free and shared subexpressions stay shared. Only `Index` (a loop
+index) is unique by birth: two loops of extent 128 are two indices.
+
+Semantics, for every reader of these trees (printers, interpreter, checkers):
+
+- Integers wrap in their own type; `index` is mathematically unbounded, its width is chosen late.
+- `floordiv` and `mod` round towards minus infinity and follow the divisor (Python, NumPy).
+- `min` and `max` propagate NaN; `round` is half to even; a comparison with NaN is false.
+- `and`, `or` and `where` may or may not evaluate all operands: operands have no effects, and a
+  Load under a false condition is never performed (the reader must not touch the memory).
+- There is no order of evaluation between operands, and no fused or reassociated operation unless
+  written so (`fma`).
+
+Source: interning and the two equalities follow GEM (tsfc) and UFL; weak Python scalars NEP 50.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import index as as_index
+from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import WeakValueDictionary
+
+from loopnest.scalar import dtypes
+from loopnest.scalar.dtypes import DType
+from loopnest.scalar.enums import ParallelType
+
+if TYPE_CHECKING:
+    from loopnest.kir.buffers import Buffer
+
+Number: TypeAlias = "bool | int | float"
+
+_TABLE: WeakValueDictionary[tuple[object, ...], Expr] = WeakValueDictionary()
+
+
+class Expr:
+    """A scalar expression. `dtype` is its type, `args` its operands."""
+
+    __slots__ = ("__weakref__", "_text", "args", "dtype")
+    dtype: DType
+    args: tuple[Expr, ...]
+    _text: str | None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self}>"
+
+    def __str__(self) -> str:
+        text = self._text
+        if text is None:
+            text = self._text = TEXT.format(self)
+        return text
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"the value of '{self}' is known only at run time")
+
+    def __copy__(self) -> Expr:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Expr:
+        return self
+
+
+class Const(Expr):
+    """A literal."""
+
+    __slots__ = ("value",)
+    value: Number
+
+    def __new__(cls, value: Number, dtype: DType) -> Const:
+        if dtype.is_float:
+            value = float(value)
+            key: tuple[object, ...] = (cls, value.hex(), dtype)
+        else:
+            value = bool(value) if dtype.is_bool else int(value)
+            key = (cls, value, dtype)
+        node = _TABLE.get(key)
+        if node is None:
+            node = object.__new__(cls)
+            node.value, node.dtype, node.args, node._text = value, dtype, (), None
+            _TABLE[key] = node
+        assert isinstance(node, Const)
+        return node
+
+    def __reduce__(self) -> tuple[type[Const], tuple[Number, DType]]:
+        return Const, (self.value, self.dtype)
+
+
+class Symbol(Expr):
+    """A size symbol: the extent of an axis, known at launch, >= 0."""
+
+    __slots__ = ("name",)
+    name: str
+
+    def __new__(cls, name: str) -> Symbol:
+        node = _TABLE.get((cls, name))
+        if node is None:
+            node = object.__new__(cls)
+            node.name, node.dtype, node.args, node._text = name, dtypes.index, (), None
+            _TABLE[(cls, name)] = node
+        assert isinstance(node, Symbol)
+        return node
+
+    def __reduce__(self) -> tuple[type[Symbol], tuple[str]]:
+        return Symbol, (self.name,)
+
+
+class ScalarParam(Expr):
+    """A run-time scalar argument of the kernel."""
+
+    __slots__ = ("name",)
+    name: str
+
+    def __new__(cls, name: str, dtype: DType) -> ScalarParam:
+        key = (cls, name, dtype)
+        node = _TABLE.get(key)
+        if node is None:
+            node = object.__new__(cls)
+            node.name, node.dtype, node.args, node._text = name, dtype, (), None
+            _TABLE[key] = node
+        assert isinstance(node, ScalarParam)
+        return node
+
+    def __reduce__(self) -> tuple[type[ScalarParam], tuple[str, DType]]:
+        return ScalarParam, (self.name, self.dtype)
+
+
+class Index(Expr):
+    """A loop index in [0, extent); identity, not name, tells two apart."""
+
+    __slots__ = ("extent", "name")
+    name: str
+    extent: Expr
+
+    def __init__(self, name: str, extent: Expr) -> None:
+        self.name, self.extent = name, extent
+        self.dtype, self.args, self._text = dtypes.index, (), None
+
+    def __reduce__(self) -> tuple[type[Index], tuple[str, Expr]]:
+        return Index, (self.name, self.extent)
+
+
+class Local(Expr):
+    """A scalar temporary, defined by one `kir.Let`."""
+
+    __slots__ = ("name",)
+    name: str
+
+    def __init__(self, name: str, dtype: DType) -> None:
+        self.name, self.dtype, self.args, self._text = name, dtype, (), None
+
+    def __reduce__(self) -> tuple[type[Local], tuple[str, DType]]:
+        return Local, (self.name, self.dtype)
+
+
+class LaunchIndex(Expr):
+    """The number of this block or thread along a launch dimension, in [0, its launch extent)."""
+
+    __slots__ = ("dimension",)
+    dimension: ParallelType
+
+    def __new__(cls, dimension: ParallelType) -> LaunchIndex:
+        key = (cls, dimension)
+        node = _TABLE.get(key)
+        if node is None:
+            node = object.__new__(cls)
+            node.dimension, node.dtype, node.args, node._text = dimension, dtypes.index, (), None
+            _TABLE[key] = node
+        assert isinstance(node, LaunchIndex)
+        return node
+
+    def __reduce__(self) -> tuple[type[LaunchIndex], tuple[ParallelType]]:
+        return LaunchIndex, (self.dimension,)
+
+
+class Arg(Expr):
+    """In the template of a definition: the value of operand `number` at the element at hand."""
+
+    __slots__ = ("number",)
+    number: int
+
+    def __new__(cls, number: int, dtype: DType) -> Arg:
+        key = (cls, number, dtype)
+        node = _TABLE.get(key)
+        if node is None:
+            node = object.__new__(cls)
+            node.number, node.dtype, node.args, node._text = number, dtype, (), None
+            _TABLE[key] = node
+        assert isinstance(node, Arg)
+        return node
+
+    def __reduce__(self) -> tuple[type[Arg], tuple[int, DType]]:
+        return Arg, (self.number, self.dtype)
+
+
+class Coordinate(Expr):
+    """In the template of a definition: the index of the element along root axis `number`."""
+
+    __slots__ = ("number",)
+    number: int
+
+    def __new__(cls, number: int) -> Coordinate:
+        key = (cls, number)
+        node = _TABLE.get(key)
+        if node is None:
+            node = object.__new__(cls)
+            node.number, node.dtype, node.args, node._text = number, dtypes.index, (), None
+            _TABLE[key] = node
+        assert isinstance(node, Coordinate)
+        return node
+
+    def __reduce__(self) -> tuple[type[Coordinate], tuple[int]]:
+        return Coordinate, (self.number,)
+
+
+class Load(Expr):
+    """The element of `buffer` at `args`: one index a dimension, or one flat offset in elements."""
+
+    __slots__ = ("buffer", "flat")
+    buffer: Buffer
+    flat: bool
+
+    def __new__(cls, buffer: Buffer, index: tuple[Expr, ...], flat: bool = False) -> Load:
+        key = (cls, buffer, flat, *index)
+        node = _TABLE.get(key)
+        if node is None:
+            node = object.__new__(cls)
+            node.buffer, node.flat, node.dtype = buffer, flat, buffer.dtype
+            node.args, node._text = index, None
+            _TABLE[key] = node
+        assert isinstance(node, Load)
+        return node
+
+    def __reduce__(self) -> tuple[Callable[..., Expr], tuple[object, ...]]:
+        return _from_rows, _rows(self)
+
+
+class Op(Expr):
+    """An operation of `OPS` on operands."""
+
+    __slots__ = ("op",)
+    op: str
+
+    def __new__(cls, op: str, args: tuple[Expr, ...], dtype: DType) -> Op:
+        key = (op, dtype, *args)
+        node = _TABLE.get(key)
+        if node is None:
+            node = object.__new__(cls)
+            node.op, node.args, node.dtype, node._text = op, args, dtype, None
+            _TABLE[key] = node
+        assert isinstance(node, Op)
+        return node
+
+    def __reduce__(self) -> tuple[Callable[..., Expr], tuple[object, ...]]:
+        return _from_rows, _rows(self)
+
+
+@dataclass(frozen=True, slots=True)
+class OpInfo:
+    """What every reader must know of an operation.
+
+    `result` is "same" (the operands' common type), "bool", "float" (the operands' type, which is
+    a float), or "cast". `infix` and `precedence` are those of the nest text (Python's).
+    """
+
+    name: str
+    arity: int
+    result: str = "same"
+    infix: str = ""
+    precedence: int = 12
+
+
+def _infos() -> Iterator[OpInfo]:
+    yield from (
+        OpInfo("or", 2, "bool", "or", 1),
+        OpInfo("and", 2, "bool", "and", 2),
+        OpInfo("not", 1, "bool", "not ", 3),
+    )
+    for name, sign in (
+        ("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="),
+    ):  # fmt: skip
+        yield OpInfo(name, 2, "bool", sign, 4)
+    for name, sign, level in (
+        ("bitor", "|", 5), ("bitxor", "^", 6), ("bitand", "&", 7), ("add", "+", 9),
+        ("sub", "-", 9), ("mul", "*", 10), ("div", "/", 10), ("floordiv", "//", 10),
+        ("mod", "%", 10),
+    ):  # fmt: skip
+        yield OpInfo(name, 2, "same", sign, level)
+    yield OpInfo("neg", 1, "same", "-", 11)
+    yield OpInfo("bitnot", 1, "same", "~", 11)
+    for name in ("min", "max", "pow", "ceildiv"):
+        yield OpInfo(name, 2)
+    for name in ("abs", "floor", "ceil", "round", "trunc"):
+        yield OpInfo(name, 1)
+    for name in (
+        "exp", "exp2", "log", "log2", "log1p", "sqrt", "rsqrt", "reciprocal", "sin", "cos",
+        "tanh", "sigmoid", "erf",
+    ):  # fmt: skip
+        yield OpInfo(name, 1, "float")
+    yield OpInfo("isnan", 1, "bool")
+    yield OpInfo("fma", 3)
+    yield OpInfo("where", 3)
+    yield OpInfo("cast", 1, "cast")
+
+
+OPS: Mapping[str, OpInfo] = {info.name: info for info in _infos()}
+"""Every operation of the scalar language; a reader covers exactly these."""
+
+
+def whole(value: object) -> int | None:
+    """Return an int of Python or NumPy as an int; None where it is none, as a bool is."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return as_index(value)  # type: ignore[arg-type] # raises where it is none
+    except TypeError:
+        return None
+
+
+def integer(value: int) -> Const:
+    """Return `value` as an index literal."""
+    return Const(value, dtypes.index)
+
+
+TRUE = Const(True, dtypes.bool_)
+FALSE = Const(False, dtypes.bool_)
+ZERO = integer(0)
+ONE = integer(1)
+
+
+def cast(value: Expr, dtype: DType) -> Expr:
+    """Return `value` converted to `dtype`; literals are converted at once."""
+    if value.dtype is dtype:
+        return value
+    if isinstance(value, Const) and not dtype.is_half and _convertible(value.value, dtype):
+        return Const(value.value, dtype)
+    return Op("cast", (value,), dtype)
+
+
+def _convertible(value: Number, dtype: DType) -> bool:
+    if dtype.is_float:
+        return dtype is dtypes.float64 or isinstance(value, bool) or _fits_float32(value)
+    return math.isfinite(value) and value == int(value)
+
+
+def _fits_float32(value: Number) -> bool:
+    import struct
+
+    try:
+        back: float = struct.unpack("f", struct.pack("f", float(value)))[0]
+    except OverflowError:
+        return False
+    return back == value or math.isnan(value)
+
+
+def const_value(node: Expr) -> Number | None:
+    """Return the value of a literal, else None."""
+    return node.value if isinstance(node, Const) else None
+
+
+def walk(root: Expr) -> Iterator[Expr]:
+    """Yield every node below `root` once, operands before their users."""
+    seen: set[Expr] = set()
+    stack: list[tuple[Expr, bool]] = [(root, False)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            yield node
+        elif node not in seen:
+            seen.add(node)
+            if not node.args:
+                yield node
+                continue
+            stack.append((node, True))
+            for arg in reversed(node.args):
+                stack.append((arg, False))
+
+
+def _rows(root: Expr) -> tuple[object, ...]:
+    """Return what `_from_rows` makes `root` of: a row a node, operands by their row's number.
+
+    Nodes without operands stand for themselves; that they are shared with other expressions, the
+    pickle knows.
+    """
+    from loopnest.scalar.pickling import STAMP
+
+    numbers: dict[Expr, int] = {}
+    rows: list[object] = []
+    for node in walk(root):
+        args = tuple([numbers[arg] for arg in node.args])
+        numbers[node] = len(rows)
+        match node:
+            case Op():
+                rows.append((node.op, args, node.dtype))
+            case Load():
+                rows.append((node.buffer, args, node.flat))
+            case _:
+                rows.append(node)
+    return (STAMP, *rows)
+
+
+def _from_rows(_: object, *rows: Any) -> Expr:
+    """Return the expression of `_rows`, its nodes interned."""
+    made: list[Expr] = []
+    for row in rows:
+        if isinstance(row, Expr):
+            made.append(row)
+            continue
+        kind, args, detail = row
+        operands = tuple([made[number] for number in args])
+        op = isinstance(kind, str)
+        made.append(Op(kind, operands, detail) if op else Load(kind, operands, detail))
+    return made[-1]
+
+
+def rebuild(node: Expr, args: tuple[Expr, ...]) -> Expr:
+    """Return `node` with other operands; the same object where they are the same."""
+    if all(a is b for a, b in zip(node.args, args, strict=True)):
+        return node
+    if isinstance(node, Load):
+        return Load(node.buffer, args, node.flat)
+    assert isinstance(node, Op)
+    return Op(node.op, args, node.dtype)
+
+
+def substitute(root: Expr, mapping: Mapping[Expr, Expr]) -> Expr:
+    """Return `root` with nodes replaced; shared nodes are visited once."""
+    return rewrite(root, mapping.get)
+
+
+def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
+    """Return `root` rewritten bottom-up.
+
+    `rule` sees a node before its operands are rewritten; what it returns, if not None, stands for
+    the node and is not visited again.
+    """
+    memo: dict[Expr, Expr] = {}
+
+    def visit(node: Expr) -> Expr:
+        found = memo.get(node)
+        if found is None:
+            found = rule(node)
+            if found is None:
+                found = rebuild(node, tuple([visit(a) for a in node.args])) if node.args else node
+            memo[node] = found
+        return found
+
+    return visit(root)
+
+
+def two_sides(types: Sequence[DType]) -> tuple[tuple[Arg, ...], tuple[Arg, ...]]:
+    """Return the `Arg`s that stand for two values of `types` each in the templates of a fold."""
+    args = [Arg(number, dtype) for number, dtype in enumerate((*types, *types))]
+    return tuple(args[: len(types)]), tuple(args[len(types) :])
+
+
+def instantiate(
+    templates: tuple[Expr, ...], one: tuple[Expr, ...], other: tuple[Expr, ...]
+) -> tuple[Expr, ...]:
+    """Return templates in the `Arg`s of `two_sides` with values put in."""
+    args = two_sides([value.dtype for value in one])
+    mapping: dict[Expr, Expr] = dict(zip((*args[0], *args[1]), (*one, *other), strict=True))
+    return tuple([substitute(template, mapping) for template in templates])
+
+
+def free_indices(root: Expr) -> frozenset[Index]:
+    """Return the loop indices that `root` depends on."""
+    return frozenset(node for node in walk(root) if isinstance(node, Index))
+
+
+def loads(root: Expr) -> tuple[Load, ...]:
+    """Return the loads in `root`, each once, in order of appearance."""
+    if not root.args:
+        return (root,) if isinstance(root, Load) else ()
+    return tuple([node for node in walk(root) if isinstance(node, Load)])
+
+
+def all_of(terms: Iterable[Expr]) -> Expr:
+    """Return the conjunction; TRUE for none."""
+    result: Expr = TRUE
+    for term in terms:
+        if term is TRUE or term is result:
+            continue
+        result = term if result is TRUE else Op("and", (result, term), dtypes.bool_)
+    return result
+
+
+def terms_of(condition: Expr) -> tuple[Expr, ...]:
+    """Return the terms of a conjunction: what `all_of` was given."""
+    if isinstance(condition, Op) and condition.op == "and":
+        return (*terms_of(condition.args[0]), *terms_of(condition.args[1]))
+    return (condition,)
+
+
+class TextFormat:
+    """Print expressions as in the nest: Python's operators and precedence.
+
+    A subclass for another language overrides the methods, not the traversal.
+    """
+
+    def format(self, node: Expr, level: int = 0) -> str:
+        """Return the text of `node`, in parentheses where `level` binds tighter than it."""
+        match node:
+            case Op():
+                text, own = self.operation(node)
+                return f"({text})" if own < level else text
+            case Const():
+                return self.literal(node, level)
+            case Load():
+                return self.load(node)
+            case Index() | Symbol() | ScalarParam() | Local():
+                return self.name(node)
+            case LaunchIndex():
+                return self.launch_index(node)
+            case Arg():
+                return f"${node.number}"
+            case Coordinate():
+                return f"#{node.number}"
+        raise TypeError(f"no text for {type(node).__name__}")
+
+    def name(self, node: Index | Symbol | ScalarParam | Local) -> str:
+        """Return the name of a variable."""
+        return node.name
+
+    def launch_index(self, node: LaunchIndex) -> str:
+        """Return the number of this block or thread along a launch dimension."""
+        return node.dimension.value
+
+    def literal(self, node: Const, level: int) -> str:
+        """Return a literal: Python's repr."""
+        text = repr(node.value)
+        return f"({text})" if text.startswith("-") and level > 11 else text
+
+    def load(self, node: Load) -> str:
+        """Return an access: ``x[i, j]``, or ``x.flat[e]`` for one offset."""
+        inner = ", ".join([self.format(a) for a in node.args])
+        return f"{node.buffer.name}{'.flat' if node.flat else ''}[{inner}]"
+
+    def operation(self, node: Op) -> tuple[str, int]:
+        """Return the text and the precedence of an operation."""
+        info = OPS[node.op]
+        level = info.precedence
+        if node.op == "cast":
+            return f"{node.dtype.name}({self.format(node.args[0])})", 12
+        if not info.infix:
+            return f"{info.name}({', '.join([self.format(a) for a in node.args])})", 12
+        if info.arity == 1:
+            return info.infix + self.format(node.args[0], level), level
+        left, right = node.args
+        left_level = level + 1 if level == 4 else level
+        text = f"{self.format(left, left_level)} {info.infix} {self.format(right, level + 1)}"
+        return text, level
+
+
+TEXT = TextFormat()

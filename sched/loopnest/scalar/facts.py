@@ -1,0 +1,194 @@
+"""What is known of the sizes: the comparisons that a user assumed."""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from loopnest.errors import DefinitionError
+from loopnest.scalar import dtypes
+from loopnest.scalar.expr import Const, Expr, Op, Symbol, integer
+
+_ARITHMETIC: Mapping[type[ast.operator], str] = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.FloorDiv: "floordiv",
+    ast.Mod: "mod",
+}
+_COMPARE: Mapping[type[ast.cmpop], str] = {
+    ast.Eq: "eq",
+    ast.NotEq: "ne",
+    ast.Lt: "lt",
+    ast.LtE: "le",
+    ast.Gt: "gt",
+    ast.GtE: "ge",
+}
+
+
+@dataclass(slots=True)
+class Facts:
+    """Facts on sizes, gathered from assumptions.
+
+    `conditions` holds each as a boolean expression over size symbols: the launch checks them all,
+    while the tables below are what proofs use.
+    """
+
+    conditions: list[tuple[str, Expr]] = field(default_factory=list)
+    _divisible: dict[Expr, list[Expr]] = field(default_factory=dict)
+    _lower: dict[Expr, int] = field(default_factory=dict)
+    _upper: dict[Expr, int] = field(default_factory=dict)
+    _equal: dict[Expr, Expr] = field(default_factory=dict)
+
+    def copy(self) -> Facts:
+        """Return an independent copy."""
+        return Facts(
+            list(self.conditions),
+            {k: list(v) for k, v in self._divisible.items()},
+            dict(self._lower),
+            dict(self._upper),
+            dict(self._equal),
+        )
+
+    def with_divisor(self, size: Expr, divisor: Expr) -> Facts:
+        """Return these facts and ``size % divisor == 0``, which is no condition of the launch."""
+        made = self.copy()
+        made._divisible.setdefault(size, []).append(divisor)
+        return made
+
+    def with_upper(self, size: Expr, bound: int) -> Facts:
+        """Return these facts and ``size <= bound``, which is no condition of the launch."""
+        made = self.copy()
+        made._upper[size] = min(bound, made._upper.get(size, bound))
+        return made
+
+    def divisor(self, atom: Expr) -> int:
+        """Return the largest integer known to divide `atom` (1 where nothing is known)."""
+        if isinstance(atom, Op) and atom.op == "floordiv" and isinstance(atom.args[1], Const):
+            whole = self.divisor(atom.args[0])
+            by = int(atom.args[1].value)
+            return whole // by if whole % by == 0 else 1
+        known = [int(d.value) for d in self._divisible.get(atom, ()) if isinstance(d, Const)]
+        return math.lcm(*known) if known else 1
+
+    def states_divisible(self, value: Expr, divisor: Expr) -> bool:
+        """Whether ``value % divisor == 0`` was assumed literally."""
+        return divisor in self._divisible.get(value, ())
+
+    def states_equal(self, a: Expr, b: Expr) -> bool:
+        """Whether ``a == b`` was assumed literally."""
+        return self._equal.get(a) is b or self._equal.get(b) is a
+
+    def lower(self, atom: Expr) -> int:
+        """Return a lower bound of a size inside a loop over it: 1 of a symbol, or as assumed."""
+        return max(int(isinstance(atom, Symbol)), self._lower.get(atom, 0))
+
+    def states_positive(self, atom: Expr) -> bool:
+        """Whether a size was assumed to be >= 1, or is a maximum with such a number."""
+        if isinstance(atom, Op) and atom.op == "max":
+            return any(isinstance(a, Const) and a.value >= 1 for a in atom.args)
+        if isinstance(atom, Op) and atom.op == "ceildiv":
+            return self.states_positive(atom.args[0])
+        return self._lower.get(atom, 0) >= 1
+
+    @property
+    def bounds_above(self) -> bool:
+        """Whether any size has an upper bound."""
+        return bool(self._upper)
+
+    def range_of(self, size: Symbol) -> tuple[int, int | None]:
+        """Return the least and the largest value of a size at any launch; None without bound."""
+        low, high = max(self._lower.get(size, 0), 0), self._upper.get(size)
+        step = self.divisor(size)
+        return -(-low // step) * step, None if high is None else high // step * step
+
+    def upper(self, atom: Expr) -> int | None:
+        """Return the assumed upper bound of a size, or None."""
+        return self._upper.get(atom)
+
+    def add(self, text: str, symbols: Callable[[str], bool]) -> None:
+        """Take the comparison `text` over integers and size symbols.
+
+        Raises:
+            DefinitionError: it is no such comparison, or names an unknown symbol.
+        """
+        condition = _AssumptionParser(text, symbols).parse()
+        self.conditions.append((text, condition))
+        assert isinstance(condition, Op)
+        self._learn(condition.op, *condition.args)
+
+    def _learn(self, op: str, left: Expr, right: Expr) -> None:
+        if op in ("gt", "ge"):
+            op, left, right = {"gt": "lt", "ge": "le"}[op], right, left
+        if op == "eq":
+            self._learn_equal(left, right)
+            self._learn_equal(right, left)
+        elif op in ("lt", "le"):
+            strict = int(op == "lt")
+            if isinstance(right, Const):
+                bound = int(right.value) - strict
+                self._upper[left] = min(bound, self._upper.get(left, bound))
+            if isinstance(left, Const):
+                bound = int(left.value) + strict
+                self._lower[right] = max(bound, self._lower.get(right, bound))
+
+    def _learn_equal(self, left: Expr, right: Expr) -> None:
+        if isinstance(left, Op) and left.op == "mod" and isinstance(right, Const):
+            if right.value == 0:
+                self._divisible.setdefault(left.args[0], []).append(left.args[1])
+        elif isinstance(right, Const) and not isinstance(left, Const):
+            self._lower[left] = self._upper[left] = int(right.value)
+        elif isinstance(left, Symbol):
+            self._equal[left] = right
+        if isinstance(right, Op) and right.op == "mul":
+            for factor in right.args:
+                self._divisible.setdefault(left, []).append(factor)
+
+
+class _AssumptionParser:
+    """Read one comparison by Python's own grammar, allowing only what the contract names."""
+
+    def __init__(self, text: str, symbols: Callable[[str], bool]) -> None:
+        self.text = text
+        self.symbols = symbols
+
+    def fail(self, reason: str) -> DefinitionError:
+        return DefinitionError(
+            f"assume({self.text!r})",
+            reason,
+            "write one comparison of integers and size symbols with + - * // %, "
+            "such as 'N % 128 == 0' or 'N <= 65536'",
+        )
+
+    def parse(self) -> Expr:
+        try:
+            tree = ast.parse(self.text.strip(), mode="eval").body
+        except (SyntaxError, ValueError, TypeError):
+            raise self.fail("it cannot be read") from None
+        if not isinstance(tree, ast.Compare) or len(tree.ops) != 1:
+            raise self.fail("it is not one comparison")
+        op = _COMPARE.get(type(tree.ops[0]))
+        if op is None:
+            raise self.fail("it is not one comparison")
+        left, right = self.term(tree.left), self.term(tree.comparators[0])
+        return Op(op, (left, right), dtypes.bool_)
+
+    def term(self, node: ast.expr) -> Expr:
+        match node:
+            case ast.Constant(value=int(value)) if not isinstance(value, bool):
+                return integer(value)
+            case ast.Name(id=name):
+                if not self.symbols(name):
+                    raise self.fail(f"'{name}' is no size symbol of this fusion")
+                return Symbol(name)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                inner = self.term(operand)
+                if isinstance(inner, Const):
+                    return integer(-int(inner.value))
+                return Op("neg", (inner,), dtypes.index)
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+                args = (self.term(left), self.term(right))
+                return Op(_ARITHMETIC[type(op)], args, dtypes.index)
+        raise self.fail(f"'{ast.unparse(node)}' is not allowed")

@@ -1,0 +1,219 @@
+"""How large the extents of a launch may be: what its limits and the assumptions leave.
+
+A block has at most 1024 threads, at most 64 along z. Where one size decides several extents they
+bound each other: a block of ``(ceildiv(M, 2), M)`` has at most 44 rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterator, Mapping
+from functools import reduce
+
+from loopnest.scalar.arguments import size_value
+from loopnest.scalar.enums import MOST_ALONG, MOST_THREADS, ParallelType
+from loopnest.scalar.expr import ONE, ZERO, Const, Expr, Op, Symbol, walk
+from loopnest.scalar.simplify import Simplifier
+
+WARP = 32
+"""Threads of a warp."""
+
+_FAR = 1 << 40
+"""A size that is larger than any."""
+
+
+class LaunchBounds:
+    """Bounds of extents, for one kernel.
+
+    Args:
+        launch: the extents of the launch.
+        algebra: knows the assumptions.
+    """
+
+    def __init__(self, launch: Mapping[ParallelType, Expr], algebra: Simplifier) -> None:
+        self.launch, self.algebra = launch, algebra
+        block = {d: self._rising(e, upper=False) for d, e in launch.items() if d.is_block}
+        self._block = {d: e for d, e in block.items() if e is not None}
+        self.launched = frozenset(found for e in launch.values() for found in implied(e))
+        self._largest: dict[Symbol, int | None] = {}
+        self._most: dict[ParallelType, int] = {}
+        self._threads: int | None = None
+
+    def most(self, dim: ParallelType) -> int:
+        """Return the largest extent that a launch may have along `dim`."""
+        found = self._most.get(dim)
+        if found is None:
+            found = self._most[dim] = self._find_most(dim)
+        return found
+
+    def threads(self) -> int:
+        """Return the largest number of threads that a block may have."""
+        if self._threads is None:
+            self._threads = self._find_threads()
+        return self._threads
+
+    def upper(self, size: Expr) -> int | None:
+        """Return a number that an expression of sizes does not exceed, None where none is known."""
+        if isinstance(size, Const):
+            return int(size.value)
+        assumed = self.algebra.facts.upper(size)
+        rising = self._rising(size, upper=True)
+        if rising is None:
+            return assumed
+        largest: dict[str, int] = {}
+        for symbol in _symbols(rising):
+            value = self._largest_of(symbol)
+            if value is None:
+                return assumed
+            largest[symbol.name] = value
+        found = size_value(rising, largest)
+        return found if assumed is None else min(found, assumed)
+
+    def at_most_one(self, size: Expr) -> bool:
+        """Whether a size is 0 or 1, whatever the symbols: ``ceildiv(ceildiv(N, 2), N)``."""
+        if isinstance(size, Const):
+            return bool(size.value <= 1)
+        if not isinstance(size, Op):
+            return False
+        match size.op:
+            case "ceildiv":
+                return self._no_more(size.args[0], size.args[1])
+            case "min":
+                return any(map(self.at_most_one, size.args))
+            case "max" | "mul":
+                return all(map(self.at_most_one, size.args))
+        return False
+
+    def _rising(self, size: Expr, *, upper: bool) -> Expr | None:
+        """Return a bound of a size that does not get smaller where a size symbol gets larger."""
+        if isinstance(size, Const):
+            return size if size.value >= 0 else None
+        if not isinstance(size, Op):
+            return size if isinstance(size, Symbol) else None
+        if self.at_most_one(size):
+            return ONE if upper else ZERO
+        made = [self._rising(arg, upper=upper) for arg in size.args]
+        args = [arg for arg in made if arg is not None]
+        whole = len(args) == len(made)
+        match size.op:
+            case "max" | "min" if args and (whole or upper == (size.op == "min")):
+                return reduce(lambda a, b: Op(size.op, (a, b), size.dtype), args)
+            case "add" | "mul" if whole:
+                return Op(size.op, tuple(args), size.dtype)
+            case "ceildiv" | "floordiv" if made[0] is not None:
+                by = size.args[1]
+                if isinstance(by, Const):
+                    return Op(size.op, (made[0], by), size.dtype) if by.value > 0 else None
+                return made[0] if upper else ZERO
+        return None
+
+    def _no_more(self, size: Expr, other: Expr) -> bool:
+        """Whether a size is at most another one."""
+        while isinstance(size, Op) and size.op == "ceildiv" and isinstance(size.args[1], Const):
+            if self.algebra.proves_le(size, other):
+                return True
+            size = size.args[0]
+        return self.algebra.proves_le(size, other)
+
+    def runs(self, extent: Expr, known: Container[Expr] = ()) -> bool:
+        """Whether an extent is not 0, where none of the launch is and none that is known."""
+        if extent in known or extent in self.launched or self.algebra.proves_positive(extent):
+            return True
+        if not isinstance(extent, Op):
+            return False
+        match extent.op:
+            case "max":
+                return any(self.runs(arg, known) for arg in extent.args)
+            case "mul" | "min":
+                return all(self.runs(arg, known) for arg in extent.args)
+            case "ceildiv":
+                return self.runs(extent.args[0], known)
+        return False
+
+    def _find_most(self, dim: ParallelType) -> int:
+        extent = self.launch.get(dim, ONE)
+        if isinstance(extent, Const):
+            return max(int(extent.value), 1)
+        if not dim.is_block:
+            found = self.upper(extent)
+            return _FAR if found is None else found
+        others = 1
+        for other, size in self._block.items():
+            if other is not dim:
+                others *= _least(size)
+        most = min(MOST_THREADS // max(others, 1), MOST_ALONG[dim])
+        found = self.upper(extent)
+        return max(most if found is None else min(most, found), 1)
+
+    def _find_threads(self) -> int:
+        block = [d for d in self.launch if d.is_block]
+        bounds = min(math.prod([self.most(d) for d in block]), MOST_THREADS)
+        symbols = {s for d in block for s in _symbols(self.launch[d])}
+        if bounds <= WARP or len(symbols) != 1:
+            return bounds
+        (symbol,) = symbols
+        assumed = self.algebra.facts.upper(symbol)
+        if assumed is None or assumed > MOST_THREADS:
+            return bounds
+        sizes = [{symbol.name: value} for value in range(1, assumed + 1)]
+        extents = [self.launch[d] for d in block]
+        found = [math.prod([size_value(e, some) for e in extents]) for some in sizes]
+        return max([n for n in found if n <= MOST_THREADS], default=1)
+
+    def _largest_of(self, symbol: Symbol) -> int | None:
+        """Return the largest value of a size symbol, None where a launch does not limit it."""
+        if symbol not in self._largest:
+            self._largest[symbol] = self._find_largest(symbol)
+        return self._largest[symbol]
+
+    def _find_largest(self, symbol: Symbol) -> int | None:
+        low, high = 1, 2
+        while self._may_start(symbol, high):
+            low, high = high, 2 * high
+            if high > _FAR:
+                return self.algebra.facts.upper(symbol)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._may_start(symbol, middle):
+                low = middle
+            else:
+                high = middle
+        assumed = self.algebra.facts.upper(symbol)
+        return low if assumed is None else min(low, assumed)
+
+    def _may_start(self, symbol: Symbol, value: int) -> bool:
+        """Whether a block of some sizes is within the limits where one of them has this value."""
+        threads = 1
+        for dim, extent in self._block.items():
+            size = _least(extent, {symbol.name: value})
+            if size > MOST_ALONG[dim]:
+                return False
+            threads *= size
+        return threads <= MOST_THREADS
+
+
+def _least(size: Expr, given: Mapping[str, int] | None = None) -> int:
+    """Return the least number of threads that a rising extent starts, some sizes given."""
+    sizes = {symbol.name: 0 for symbol in _symbols(size)}
+    return max(size_value(size, {**sizes, **(given or {})}), 1)
+
+
+def _symbols(size: Expr) -> list[Symbol]:
+    return [node for node in walk(size) if isinstance(node, Symbol)]
+
+
+def implied(extent: Expr, least: int = 1) -> Iterator[Expr]:
+    """Yield what is not 0 where an extent is `least` or more."""
+    yield extent
+    if not isinstance(extent, Op):
+        return
+    match extent.op:
+        case "ceildiv" | "floordiv":
+            yield from implied(extent.args[0], least)
+        case "mul" | "min":
+            for arg in extent.args:
+                yield from implied(arg)
+        case "max":
+            rest = [a for a in extent.args if not (isinstance(a, Const) and a.value < least)]
+            if len(rest) == 1:
+                yield from implied(rest[0], least)

@@ -1,0 +1,123 @@
+"""cache_after, cache_before, cache_fork: insert a copy, to hold a tensor somewhere else."""
+
+from __future__ import annotations
+
+from loopnest.scalar.enums import Memory
+from loopnest.schedule.cloning import (
+    clone_domain,
+    copy_definition,
+    new_tensor,
+    plain_domain,
+    reroute,
+)
+from loopnest.schedule.replay import consumer_as_producer
+from loopnest.schedule.transaction import PrimitiveRefused, primitive, require_computed
+from loopnest.tensor.tensor_view import TensorView
+
+
+@primitive
+def cache_after(tensor: TensorView) -> TensorView:
+    """Insert a copy between `tensor` and its consumers.
+
+    Before ``x -> y``; after ``c = x.cache_after()``: ``x -> c -> y``. Applies to inputs too.
+
+    Returns:
+        The copy: LOCAL, with the loops of `tensor` (an input has none).
+
+    Raises:
+        ScheduleError: no tensor consumes it, or it has a frozen prefix.
+    """
+    _require_unfrozen(tensor)
+    consumers = tensor.consumers
+    if not consumers:
+        raise PrimitiveRefused(
+            f"no tensor consumes {tensor.name}", "cache_before serves an output, cache_fork both"
+        )
+    copy = new_tensor(tensor, plain_domain(tensor))
+    reroute(consumers, tensor, copy)
+    copy.define(copy_definition(tensor, copy))
+    if not tensor.is_input:
+        _take_loops(copy, tensor)
+    return copy
+
+
+@primitive
+def cache_before(tensor: TensorView) -> TensorView:
+    """Let a new tensor compute what `tensor` did, and `tensor` copy it.
+
+    Before ``x -> y``; after ``c = y.cache_before()``: ``x -> c -> y``.
+
+    Returns:
+        The new tensor: LOCAL, with the definition and the loops that `tensor` had; `tensor` keeps
+        those that are no reductions.
+
+    Raises:
+        ScheduleError: an input, or a tensor with a frozen prefix.
+    """
+    require_computed(tensor)
+    _require_unfrozen(tensor)
+    definition = tensor.definition
+    assert definition is not None
+    domain, _ = clone_domain(tensor.domain, tensor.fusion.algebra)
+    new = new_tensor(tensor, domain)
+    moved = definition.with_outputs(new if o is tensor else o for o in definition.outputs)
+    tensor.bind(plain_domain(tensor))
+    tensor.define(copy_definition(new, tensor))
+    for output in moved.outputs:
+        output.define(moved)
+    _take_loops(tensor, new)
+    return new
+
+
+@primitive
+def cache_fork(tensor: TensorView) -> TensorView:
+    """Make a copy the output in place of `tensor`, which other tensors use.
+
+    Before ``y (output) -> z``; after ``o = y.cache_fork()``: ``y -> o (output), y -> z``.
+
+    Returns:
+        The copy: the output, under the output's name; `tensor` becomes a LOCAL intermediate.
+
+    Raises:
+        ScheduleError: not an output, an output that no tensor uses, or a frozen prefix.
+    """
+    _require_unfrozen(tensor)
+    if not tensor.is_output or not tensor.consumers:
+        what = "no tensor consumes it" if tensor.is_output else "it is no output"
+        raise PrimitiveRefused(
+            f"{tensor.name} cannot be forked: {what}",
+            "cache_fork serves an output that other tensors use",
+        )
+    fusion = tensor.fusion
+    copy = new_tensor(tensor, plain_domain(tensor))
+    copy.define(copy_definition(tensor, copy))
+    _take_loops(copy, tensor)
+    fusion.change(copy, "_memory", Memory.GLOBAL)
+    fusion.change(tensor, "_memory", Memory.LOCAL)
+    outputs = tuple([copy if o is tensor else o for o in fusion.outputs])
+    fusion.change(fusion, "_outputs", outputs)
+    inplace = {copy if o is tensor else o: i for o, i in fusion.inplace.items()}
+    fusion.change(fusion, "_inplace", inplace)
+    if tensor._name is not None:
+        fusion.change(copy, "_name", tensor._name)
+        fusion.change(tensor, "_name", None)
+    fusion.version += 1
+    return copy
+
+
+def _require_unfrozen(tensor: TensorView) -> None:
+    if tensor.frozen:
+        raise PrimitiveRefused(
+            f"the leading {tensor.frozen} loops of {tensor.name} are shared already",
+            "cache a tensor before compute_at",
+        )
+
+
+def _take_loops(copy: TensorView, source: TensorView) -> None:
+    """Give the consumer `copy` the loops of its producer `source`, parallel types included."""
+    domain, _ = consumer_as_producer(copy, source, source.domain, source.ndim)
+    copy.bind(domain)
+    places = [axis for axis in source.domain.leaf if not axis.is_reduction]
+    if len(places) == copy.ndim:
+        for mine, theirs in zip(copy.domain.leaf, places, strict=True):
+            mine.parallel, mine.pinned = theirs.parallel, theirs.pinned

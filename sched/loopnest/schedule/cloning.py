@@ -1,0 +1,76 @@
+"""Copies of domains and tensors, made by the caches, by rfactor and by recomputation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from loopnest.scalar.dtypes import DType
+from loopnest.scalar.expr import Arg, cast
+from loopnest.scalar.simplify import Simplifier
+from loopnest.tensor.definition import Definition
+from loopnest.tensor.domain import IterDomain, TensorDomain
+from loopnest.tensor.tensor_view import TensorView, root_axis
+
+
+def clone_domain(
+    domain: TensorDomain, algebra: Simplifier
+) -> tuple[TensorDomain, dict[IterDomain, IterDomain]]:
+    """Return a copy of `domain` on fresh axes, and the map from old to new."""
+    image = {axis: _twin(axis) for axis in domain.root}
+    for step in domain.history:
+        copy = step.replay([image[axis] for axis in step.inputs], algebra)
+        for old, new in zip(step.outputs, copy.outputs, strict=True):
+            new.kind, new.size = old.kind, old.size
+            new.parallel, new.pinned, new.origin = old.parallel, old.pinned, old.origin
+            image[old] = new
+    cloned = TensorDomain(
+        tuple([image[a] for a in domain.root]),
+        tuple([image[a] for a in domain.rfactor]),
+        tuple([image[a] for a in domain.leaf]),
+    )
+    return cloned, image
+
+
+def _twin(axis: IterDomain) -> IterDomain:
+    new = IterDomain(axis.size, axis.kind)
+    new.parallel, new.pinned, new.origin = axis.parallel, axis.pinned, axis.origin
+    return new
+
+
+def plain_domain(tensor: TensorView) -> TensorDomain:
+    """Return the untransformed domain of a copy of `tensor`."""
+    axes = [root_axis(axis.size) for axis in tensor.domain.logical]
+    for new, old in zip(axes, tensor.domain.logical, strict=True):
+        new.kind = old.kind
+    return TensorDomain.of_root(axes)
+
+
+def new_tensor(like: TensorView, domain: TensorDomain, dtype: DType | None = None) -> TensorView:
+    """Return a new LOCAL tensor of the fusion of `like`."""
+    return TensorView(like.fusion, domain, dtype or like.dtype)
+
+
+def copy_definition(source: TensorView, target: TensorView) -> Definition:
+    """Return the definition ``target = source``."""
+    rank = len(source.domain.logical)
+    return Definition(
+        "copy",
+        (source,),
+        (source,),
+        (tuple(range(rank)),),
+        (target,),
+        (cast(Arg(0, source.dtype), source.dtype.compute),),
+    )
+
+
+def reroute(consumers: Iterable[TensorView], old: TensorView, new: TensorView) -> None:
+    """Let `consumers` read `new` where they read `old`."""
+    done: set[Definition] = set()
+    for consumer in tuple(consumers):
+        definition = consumer.definition
+        if definition is None or definition in done:
+            continue
+        changed = definition.with_producers({old: new})
+        done.add(changed)
+        for output in definition.outputs:
+            output.define(changed)

@@ -1,0 +1,175 @@
+"""inline_at and inline_most: share loops that correspond already, replaying nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from loopnest.errors import ScheduleError
+from loopnest.scalar.enums import ParallelType
+from loopnest.schedule.compute_at import joins_plainly, set_position
+from loopnest.schedule.loop_forest import LoopForest
+from loopnest.schedule.loop_groups import Conflict
+from loopnest.schedule.replay import shared_positions
+from loopnest.schedule.transaction import (
+    PrimitiveRefused,
+    leading_position,
+    listed,
+    primitive,
+    require_computed,
+)
+from loopnest.tensor.fusion import Fusion, current_fusion
+from loopnest.tensor.tensor_view import TensorView
+
+_STRICT = frozenset({ParallelType.vectorize})
+_BEST_EFFORT = frozenset({ParallelType.vectorize, ParallelType.unroll})
+
+
+def structural_limit(tensor: TensorView, barred: frozenset[ParallelType]) -> int:
+    """Return how many leading axes of `tensor` correspond to those of all its consumers.
+
+    The walk stops at a reduction, at a pinned axis and at a parallel type of `barred`, on the
+    producer and on the consumer (rule 31). It does not look at orders of expressions.
+    """
+    live = tensor.fusion.live()
+    limits = [
+        _pair_limit(twin, consumer, barred)
+        for twin in tensor.siblings
+        for consumer in twin.consumers
+        if consumer in live
+    ]
+    return min(limits, default=0)
+
+
+def _pair_limit(producer: TensorView, consumer: TensorView, barred: frozenset[ParallelType]) -> int:
+    places = shared_positions(producer, consumer)
+    for position, place in enumerate(places):
+        for axis in (producer.domain.leaf[position], consumer.domain.leaf[place]):
+            if axis.pinned or axis.parallel in barred:
+                return position
+    return len(places)
+
+
+def largest_position(tensor: TensorView, barred: frozenset[ParallelType] = _BEST_EFFORT) -> int:
+    """Return the largest position that `tensor` can have, given the others' positions."""
+    heads = tensor.siblings[0]
+    for pos in range(structural_limit(tensor, barred), tensor.compute_at_pos, -1):
+        if joins_plainly(tensor, pos) or not _conflict(tensor.fusion, heads, pos):
+            return pos
+    return tensor.compute_at_pos
+
+
+def _conflict(fusion: Fusion, head: TensorView, pos: int) -> str:
+    """Return why no order of expressions exists with `head` at `pos`; "" where one does."""
+    try:
+        LoopForest(fusion, {head: pos}).check()
+    except Conflict as conflict:
+        return conflict.reason
+    return ""
+
+
+@primitive
+def inline_at(tensor: TensorView, pos: int) -> TensorView:
+    """Share the leading `pos` loops of `tensor` with its consumers, replaying nothing.
+
+    Raises:
+        ScheduleError: an input, a position out of range, or beyond the largest legal one.
+
+    Source: nvFuser TensorView::inlineAt.
+    """
+    require_computed(tensor)
+    place = leading_position(tensor, pos)
+    if place <= tensor.compute_at_pos:
+        return tensor
+    largest = largest_position(tensor, _STRICT)
+    if largest < place <= structural_limit(tensor, _STRICT):
+        conflict = _conflict(tensor.fusion, tensor.siblings[0], place)
+        raise PrimitiveRefused(conflict, f"the largest legal position is {largest}")
+    if place > largest:
+        _refuse_barred(tensor, place, largest)
+        raise PrimitiveRefused(
+            f"position {place} is beyond the largest legal position {largest}",
+            "inline_at replays nothing: the leading axes must correspond already; "
+            "compute_at replays them",
+        )
+    set_position(tensor, place)
+    return tensor
+
+
+def _refuse_barred(tensor: TensorView, place: int, largest: int) -> None:
+    """Refuse a position past a pinned or vectorized axis of a tensor or of its consumers."""
+    live = tensor.fusion.live()
+    for twin in tensor.siblings:
+        for consumer in [c for c in twin.consumers if c in live]:
+            for position, other in enumerate(shared_positions(twin, consumer)[:place]):
+                for holder, number in ((twin, position), (consumer, other)):
+                    axis = holder.domain.leaf[number]
+                    if axis.pinned or axis.parallel in _STRICT:
+                        how = "pinned" if axis.pinned else "vectorized"
+                        raise PrimitiveRefused(
+                            f"position {place} lies past axis {number} of {holder.name}, "
+                            f"which is {how}",
+                            f"the largest legal position is {largest}",
+                        )
+
+
+def inline_most(tensors: Iterable[TensorView] | None = None) -> None:
+    """Share as many loops as is legal, for each tensor from outputs to inputs.
+
+    Args:
+        tensors: which tensors; by default all of the current fusion. Newest first, each gets the
+            largest position that is legal with those already placed; a position never falls. It
+            compares leaf axes and replays nothing.
+
+    Raises:
+        ScheduleError: there is no current fusion, or `tensors` are of several.
+
+    Source: nvFuser inlineMost (Fuser, csrc/scheduler/tools/inlining.cpp).
+    """
+    if tensors is None:
+        fusion = current_fusion()
+        if fusion is None:
+            raise ScheduleError(
+                "inline_most()", "no fusion is current", "call it inside `with`, or give tensors"
+            )
+        inline_all(fusion)
+    elif chosen := listed("inline_most", tensors):
+        _inline_most(chosen[0], chosen)
+
+
+def inline_all(fusion: Fusion) -> None:
+    """Share as many loops as is legal of all tensors of `fusion`; see `inline_most`."""
+    if fusion.tensors:
+        _inline_most(fusion.tensors[0], None)
+
+
+@primitive
+def _inline_most(_first: TensorView, tensors: Sequence[TensorView] | None = None) -> None:
+    fusion = _first.fusion
+    chosen = fusion.tensors if tensors is None else tensors
+    wanted = {t.siblings[0] for t in chosen if not t.is_input} & fusion.live()
+    _Sweep(fusion, wanted).place_all()
+
+
+class _Sweep:
+    """One pass over the units, consumers first, keeping the loop groups of those passed."""
+
+    def __init__(self, fusion: Fusion, wanted: set[TensorView]) -> None:
+        self.fusion = fusion
+        self.wanted = wanted
+
+    def place_all(self) -> None:
+        """Place every wanted unit."""
+        before = LoopForest(self.fusion)
+        forest = LoopForest(self.fusion, units=(), earliest=before.earliest())
+        for rank, unit in reversed(list(enumerate(before.units))):
+            if unit in self.wanted:
+                self._raise(unit, forest, rank)
+            forest.place(unit, unit.compute_at_pos)
+
+    def _raise(self, unit: TensorView, forest: LoopForest, rank: int) -> None:
+        limit = structural_limit(unit, _BEST_EFFORT)
+        for pos in range(limit, unit.compute_at_pos, -1):
+            plain = forest.joins_plainly(unit, pos, rank)
+            if plain or (plain is None and not _conflict(self.fusion, unit, pos)):
+                set_position(unit, pos)
+                return

@@ -1,0 +1,270 @@
+"""Which leaf axes share a loop, how the loops nest, and in which order tensors are computed.
+
+Two leaf axes share a loop if and only if producer-consumer pairs connect them in which the
+producer's axis lies left of its compute-at position and the root map relates them, or they belong
+to outputs of one definition. From this alone `LoopForest` derives groups (one loop each), their
+nesting, and an order; where there is none it raises `Conflict`. The schedule layer uses it to
+refuse a call, the lowering to build the nest: what is accepted there is what can be lowered here.
+
+Source: rule 33 (groups stay a DAG) is nvFuser's expr_sort; rules 18 and 19 its domain validation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from loopnest.schedule.expression_order import LoopBody, Ordering
+from loopnest.schedule.loop_groups import Conflict, LoopGroup, RootClass
+from loopnest.schedule.replay import shared_positions
+from loopnest.schedule.root_maps import pairs
+from loopnest.tensor.domain import IterDomain, ancestors
+from loopnest.tensor.fusion import Fusion
+from loopnest.tensor.tensor_view import TensorView
+
+
+class LoopForest:
+    """Loop groups of all live tensors of a fusion under given compute-at positions.
+
+    Args:
+        fusion: whose tensors.
+        positions: compute-at positions that stand in for the tensors' own.
+        units: what to place, producers before consumers; by default all (`units_of`).
+        earliest: for leaf axes, the place in program order of the first tensor that is known to
+            share their loop although it is not placed yet (see `joins_plainly`).
+    """
+
+    def __init__(
+        self,
+        fusion: Fusion,
+        positions: Mapping[TensorView, int] | None = None,
+        units: Iterable[TensorView] | None = None,
+        earliest: Mapping[IterDomain, int] | None = None,
+    ) -> None:
+        self.fusion = fusion
+        self.group_of: dict[IterDomain, LoopGroup] = {}
+        self.class_of: dict[IterDomain, RootClass] = {}
+        self.position: dict[TensorView, int] = {}
+        self._earliest = earliest or {}
+        self.units = self.units_of(fusion) if units is None else tuple(units)
+        override = positions or {}
+        for unit in reversed(self.units):
+            self.place(unit, override.get(unit, unit.compute_at_pos))
+
+    @staticmethod
+    def units_of(fusion: Fusion) -> tuple[TensorView, ...]:
+        """Return the first output of each live definition, producers before consumers."""
+        live = fusion.live()
+        return tuple([
+            t for t in fusion.topological()
+            if t in live and not t.is_input and t.siblings[0] is t
+        ])  # fmt: skip
+
+    # Groups
+
+    def joins_plainly(self, unit: TensorView, pos: int, rank: int) -> bool | None:
+        """Say whether `unit`, whose consumers are placed, may be placed at `pos`.
+
+        True: its consumers share those loops already, and no tensor before it (place `rank` in
+        program order) will turn up in one of them, so that an order is kept. None: it takes a
+        check of the whole.
+        """
+        start = unit.compute_at_pos
+        if len(unit.siblings) > 1 or unit.produced_at_pos > start:
+            return None
+        consumers = [c for c in unit.consumers if c in self.position]
+        for place in range(pos):
+            groups = {self.find(self._consumer_axis(unit, c, place)) for c in consumers}
+            if len(groups) > 1 or (place >= start and groups.pop().earliest < rank):
+                return None
+        return True if self._roots_agree(unit, consumers, pos) else None
+
+    def earliest(self) -> dict[IterDomain, int]:
+        """Return for each leaf axis the place in program order of the first sharer of its loop."""
+        first: dict[LoopGroup, int] = {}
+        for rank, unit in enumerate(self.units):
+            for axis in unit.domain.leaf:
+                first.setdefault(self.find(axis), rank)
+        return {axis: first[group.find()] for axis, group in self.group_of.items()}
+
+    def _roots_agree(self, unit: TensorView, consumers: list[TensorView], pos: int) -> bool:
+        needed = ancestors(unit.domain.leaf[:pos], unit.domain)
+        seen: dict[RootClass, IterDomain] = {}
+        for consumer in consumers:
+            for mine, theirs in pairs(unit, consumer):
+                if mine in needed:
+                    found = self._class(consumer, theirs)
+                    if seen.setdefault(found, mine) is not mine:
+                        return False
+        return len(set(seen.values())) == len(seen)
+
+    def place(self, unit: TensorView, pos: int) -> None:
+        """Give `unit` its loops, the leading `pos` of them shared with its placed consumers.
+
+        Raises:
+            Conflict: the consumers' loops cannot be one.
+        """
+        outer: LoopGroup | None = None
+        for place, axis in enumerate(unit.domain.leaf):
+            if place < pos:
+                outer = self._share(unit, place)
+            else:
+                outer = self._new_group(axis, outer)
+            for twin in unit.siblings[1:]:
+                self._join(twin.domain.leaf[place], outer)
+        for twin in unit.siblings[1:]:
+            self._unite_twins(unit, twin)
+        for twin in unit.siblings:
+            self.position[twin] = pos
+            if pos:
+                self._unite_roots(twin, pos)
+
+    def _new_group(self, axis: IterDomain, outer: LoopGroup | None) -> LoopGroup:
+        group = LoopGroup(axis, outer, self._earliest.get(axis, 0))
+        self.group_of[axis] = group
+        return group
+
+    def _join(self, axis: IterDomain, group: LoopGroup) -> None:
+        group.axes.append(axis)
+        group.earliest = min(group.earliest, self._earliest.get(axis, 0))
+        self.group_of[axis] = group
+
+    def _share(self, unit: TensorView, place: int) -> LoopGroup:
+        group: LoopGroup | None = None
+        for twin in unit.siblings:
+            for consumer in twin.consumers:
+                if consumer not in self.position:
+                    continue
+                found = self.find(self._consumer_axis(twin, consumer, place))
+                group = found if group is None else self._unite(group, found, unit)
+        assert group is not None
+        self._join(unit.domain.leaf[place], group)
+        return group
+
+    def _consumer_axis(self, producer: TensorView, consumer: TensorView, place: int) -> IterDomain:
+        positions = shared_positions(producer, consumer)
+        if place >= len(positions):
+            raise Conflict(
+                f"{producer.name} shares {place + 1} loops with {consumer.name}, "
+                f"but only {len(positions)} of their leading axes correspond"
+            )
+        return consumer.domain.leaf[positions[place]]
+
+    def find(self, axis: IterDomain) -> LoopGroup:
+        """Return the loop group of a leaf axis."""
+        return self.group_of[axis].find()
+
+    def _unite(self, a: LoopGroup, b: LoopGroup, unit: TensorView) -> LoopGroup:
+        if a is b:
+            return a
+        keep, drop = (a, b) if len(a.axes) >= len(b.axes) else (b, a)
+        outer = self._inner_most(keep.enclosing(), drop.enclosing(), unit)
+        if outer is not None and not {keep, drop}.isdisjoint(outer.path()):
+            raise self._tangled(unit)
+        keep.axes.extend(drop.axes)
+        keep.earliest = min(keep.earliest, drop.earliest)
+        drop.forward = keep
+        keep.outer = outer
+        return keep
+
+    def _inner_most(
+        self, a: LoopGroup | None, b: LoopGroup | None, unit: TensorView
+    ) -> LoopGroup | None:
+        """Return the inner one of two loops, one of which must enclose the other."""
+        if a is b or b is None:
+            return a
+        if a is None or a in b.path():
+            return b
+        if b in a.path():
+            return a
+        raise self._tangled(unit)
+
+    def _tangled(self, unit: TensorView) -> Conflict:
+        names = ", ".join(c.name for t in unit.siblings for c in t.consumers)
+        return Conflict(
+            f"the consumers {names} of {unit.name} hold the loops that they would share with it "
+            "inside different loops"
+        )
+
+    # Root axes: one axis of the math may not be used two ways inside shared loops
+
+    def _unite_roots(self, tensor: TensorView, pos: int) -> None:
+        needed = ancestors(tensor.domain.leaf[:pos], tensor.domain)
+        for consumer in tensor.consumers:
+            if consumer not in self.position:
+                continue
+            for mine, theirs in pairs(tensor, consumer):
+                if mine in needed:
+                    self._unite_class(tensor, mine, consumer, theirs)
+
+    def _unite_twins(self, unit: TensorView, twin: TensorView) -> None:
+        """Take the axes of two outputs of one definition, which share every loop, as one."""
+        levels = ((unit.domain.root, twin.domain.root), (unit.domain.rfactor, twin.domain.rfactor))
+        for mine, theirs in levels:
+            for a, b in zip(mine, theirs, strict=True):
+                self._unite_class(unit, a, twin, b)
+
+    def _class(self, tensor: TensorView, axis: IterDomain) -> RootClass:
+        found = self.class_of.get(axis)
+        if found is None:
+            found = self.class_of[axis] = RootClass(tensor, axis)
+        return found.find()
+
+    def _unite_class(
+        self, producer: TensorView, mine: IterDomain, consumer: TensorView, theirs: IterDomain
+    ) -> None:
+        a, b = self._class(producer, mine), self._class(consumer, theirs)
+        if a is b:
+            return
+        if len(a.members) < len(b.members):
+            a, b = b, a
+        for key, axis in b.members.items():
+            other = a.members.get(key)
+            if other is not None and other is not axis:
+                raise Conflict(
+                    f"{producer.name} is used two ways inside the shared loops: they would make "
+                    f"two axes of {key[0].name} one"
+                )
+        one, two = a.concrete(), b.concrete()
+        different = not self.fusion.algebra.equal(one.size, two.size)
+        if not one.is_broadcast and not two.is_broadcast and different:
+            raise Conflict(
+                f"a broadcast axis of {producer.name} would have the extents {one.size} and "
+                f"{two.size} in one loop, which are not known to be equal"
+            )
+        a.absorb(b)
+
+    # Nesting and order
+
+    def path(self, unit: TensorView) -> tuple[LoopGroup, ...]:
+        """Return the loops around the computation of `unit`, outermost first."""
+        leaf = unit.domain.leaf
+        return self.find(leaf[-1]).path() if leaf else ()
+
+    def shared_depth(self, unit: TensorView) -> int:
+        """Return how many loops around `unit` it shares with its consumers."""
+        pos = self.position[unit]
+        return len(self.find(unit.domain.leaf[pos - 1]).path()) if pos else 0
+
+    def check(self) -> None:
+        """Check that an order of the tensors exists.
+
+        Raises:
+            Conflict: it does not.
+        """
+        Ordering(self, overwrites=False).run()
+
+    def order(self) -> LoopBody:
+        """Return the loop nest as an ordered tree, readers of an input before its overwrite.
+
+        Where no order keeps them before it, that is left to the check of in-place outputs.
+
+        Raises:
+            Conflict: the positions have no order, or a tensor would be read inside a loop that
+                still computes it.
+        """
+        if self.fusion.inplace:
+            try:
+                return Ordering(self, overwrites=True).run()
+            except Conflict:
+                pass
+        return Ordering(self, overwrites=False).run()

@@ -1,0 +1,248 @@
+"""The transaction of a schedule primitive: validated, run, and committed or undone as a whole.
+
+A primitive raises `PrimitiveRefused` (what was found, what is allowed); the transaction undoes
+every change since its start and raises a `ScheduleError` that shows the call as the user wrote it.
+On success it checks that no frozen prefix moved (rule 9) and appends the call to the fusion's
+trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from functools import wraps
+from inspect import signature
+from typing import Concatenate, ParamSpec, TypeVar
+
+from loopnest.errors import ScheduleError
+from loopnest.gc_pause import paused
+from loopnest.scalar.expr import whole
+from loopnest.scalar.origin import caller
+from loopnest.tensor.domain import TensorDomain
+from loopnest.tensor.fusion import Fusion
+from loopnest.tensor.tensor_view import TensorView
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class PrimitiveRefused(Exception):
+    """A primitive cannot be carried out: `reason`, and what is allowed (`hint`)."""
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.hint = reason, hint
+
+    def error(self, subject: str) -> ScheduleError:
+        """Return the user's error for the call `subject`."""
+        return ScheduleError(subject, self.reason, self.hint)
+
+
+def primitive(
+    run: Callable[Concatenate[TensorView, P], R],
+) -> Callable[Concatenate[TensorView, P], R]:
+    """Make `run` a transactional schedule primitive of its first argument's fusion.
+
+    Errors and the trace show it as a method of that tensor; as a function where its name begins
+    with an underscore, without the tensor where that parameter's name does.
+    """
+    defaults = {name: parameter.default for name, parameter in signature(run).parameters.items()}
+
+    @wraps(run)
+    def call(tensor: TensorView, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        fusion = tensor.fusion
+        outer = fusion.calling
+        if outer is None:
+            fusion.calling = caller(_call_text(tensor, run.__name__, args, kwargs, defaults))
+        mark = fusion.begin()
+        try:
+            with paused():
+                result = run(tensor, *args, **kwargs)
+            _check_frozen(fusion, mark)
+        except BaseException as problem:
+            fusion.rollback(mark)
+            if isinstance(problem, PrimitiveRefused) and outer is None:
+                subject = _call_text(tensor, run.__name__, args, kwargs, defaults)
+                raise problem.error(subject) from None
+            raise
+        else:
+            if outer is None and fusion.calling is not None:
+                fusion.trace.append(fusion.calling)
+            return result
+        finally:
+            fusion.calling = outer
+            fusion.end()
+
+    return call
+
+
+def _call_text(
+    tensor: TensorView,
+    name: str,
+    args: Sequence[object],
+    kwargs: dict[str, object],
+    defaults: dict[str, object],
+) -> str:
+    own = [*defaults.values()][1:]
+    # A default that is None says that nothing was given.
+    given = [a for a, default in zip(args, own, strict=False) if a is not None or default is not a]
+    shown = [_argument(a) for a in given]
+    for key, value in kwargs.items():
+        if value is not defaults.get(key):
+            shown.append(f"{key}={_argument(value)}")
+    if not name.startswith("_"):
+        return f"{tensor.name}.{name}({', '.join(shown)})"
+    if not next(iter(defaults)).startswith("_"):
+        shown.insert(0, tensor.name)
+    return f"{name[1:]}({', '.join(shown)})"
+
+
+def _argument(value: object) -> str:
+    match value:
+        case TensorView():
+            return value.name
+        case Enum():
+            return str(value.value)
+        case dict():
+            return "{" + ", ".join(f"{k!r}: {_argument(v)}" for k, v in value.items()) + "}"
+        case list():
+            return "[" + ", ".join(map(_argument, value)) + "]"
+        case tuple():
+            return f"({', '.join(map(_argument, value))}{',' if len(value) == 1 else ''})"
+    return repr(value)
+
+
+def _check_frozen(fusion: Fusion, mark: int) -> None:
+    """Refuse a transaction that changed axes left of a frozen position."""
+    before: dict[TensorView, dict[str, object]] = {}
+    for target, field, old in reversed(fusion.changed_since(mark)):
+        if isinstance(target, TensorView):
+            before.setdefault(target, {})[field] = old
+    for tensor, old_fields in before.items():
+        domain = old_fields.get("domain")
+        if not isinstance(domain, TensorDomain) or domain is tensor.domain:
+            continue
+        positions = [
+            old_fields.get("_compute_at_pos", tensor.compute_at_pos),
+            old_fields.get("_produced_at_pos", tensor.produced_at_pos),
+        ]
+        frozen = max(p for p in positions if isinstance(p, int))
+        if domain.leaf[:frozen] != tensor.domain.leaf[:frozen]:
+            raise frozen_refusal(tensor, domain, frozen)
+
+
+def frozen_refusal(tensor: TensorView, domain: TensorDomain, frozen: int) -> PrimitiveRefused:
+    """Return the refusal to change one of the `frozen` leading axes of `tensor`."""
+    return PrimitiveRefused(
+        f"the leading {frozen} of the leaf axes {axis_names(domain)} of {tensor.name} are frozen: "
+        f"their loops are shared by computeAt (compute_at_pos {tensor.compute_at_pos}, "
+        f"produced_at_pos {tensor.produced_at_pos})",
+        f"change only axes from position {frozen} on, or schedule them before compute_at",
+    )
+
+
+def axis_names(domain: TensorDomain) -> str:
+    """Return the leaf axes as errors name them: ``[i0, i1, r2]``."""
+    return "[" + ", ".join(f"{axis.kind.letter}{i}" for i, axis in enumerate(domain.leaf)) + "]"
+
+
+def leaf_position(tensor: TensorView, axis: object) -> int:
+    """Return leaf position `axis` counted from the front.
+
+    Raises:
+        Refusal: no int, or out of range.
+    """
+    count = tensor.ndim
+    position = whole(axis)
+    if position is None:
+        raise PrimitiveRefused(
+            f"axis {_argument(axis)} is not an int", "leaf axes are given by position"
+        )
+    if not -count <= position < count:
+        allowed = f"so use {-count}..{count - 1}" if count else "so there is none to name"
+        axes = "leaf axis" if count == 1 else "leaf axes"
+        raise PrimitiveRefused(
+            f"axis {position} is out of range",
+            f"{tensor.name} has {count} {axes} {axis_names(tensor.domain)}, {allowed}",
+        )
+    return position % count if count else 0
+
+
+def leading_position(tensor: TensorView, pos: object) -> int:
+    """Return how many leading leaf axes of `tensor` position `pos` counts.
+
+    Raises:
+        Refusal: no int, or out of range.
+    """
+    wanted = whole(pos)
+    if wanted is None:
+        raise PrimitiveRefused(
+            f"position {_argument(pos)} is not an int", "a position counts leading leaf axes"
+        )
+    count = tensor.ndim
+    place = wanted + (count + 1 if wanted < 0 else 0)
+    if not 0 <= place <= count:
+        raise PrimitiveRefused(
+            f"position {wanted} is out of range",
+            f"{tensor.name} has the leaf axes {axis_names(tensor.domain)}, "
+            f"so use {-count - 1}..{count}",
+        )
+    return place
+
+
+def require_flag(name: str, value: object) -> None:
+    """Refuse what is no bool."""
+    if not isinstance(value, bool):
+        raise PrimitiveRefused(
+            f"{name}={_argument(value)} is no bool", f"use {name}=True or {name}=False"
+        )
+
+
+def listed(call: str, tensors: object, *before: TensorView) -> list[TensorView]:
+    """Return `tensors` (one or several), given to the function `call` after others, as a list.
+
+    Raises:
+        ScheduleError: they are no TensorViews of one fusion.
+    """
+    if isinstance(tensors, TensorView):
+        return [tensors]
+    if not isinstance(tensors, Iterable):
+        shown = ", ".join(map(_argument, (*before, tensors)))
+        raise ScheduleError(f"{call}({shown})", f"{_argument(tensors)} is no list of TensorViews")
+    found: list[TensorView] = []
+    try:
+        given = list(tensors)
+    except TypeError:  # an array without axes
+        return listed(call, None, *before)
+    for tensor in given:
+        if not isinstance(tensor, TensorView) or (found and tensor.fusion is not found[0].fusion):
+            raise ScheduleError(
+                call, f"{_argument(tensor)} is no TensorView of the same fusion", "give TensorViews"
+            )
+        found.append(tensor)
+    return found
+
+
+def require_computed(tensor: TensorView) -> None:
+    """Refuse to schedule an input."""
+    if tensor.is_input:
+        raise PrimitiveRefused(
+            f"{tensor.name} is an input, which has no loops of its own",
+            "only cache_after and compute_at apply to inputs",
+        )
+
+
+def require_tensor(tensor: TensorView, other: object) -> TensorView:
+    """Return `other` if it is a TensorView of the same fusion as `tensor`.
+
+    Raises:
+        Refusal: it is not.
+    """
+    if not isinstance(other, TensorView):
+        raise PrimitiveRefused(f"{other!r} is no TensorView")
+    if other.fusion is not tensor.fusion:
+        raise PrimitiveRefused(
+            f"{other.name} belongs to fusion {other.fusion.name}, not {tensor.fusion.name}",
+            "both must be tensors of one fusion",
+        )
+    return other

@@ -1,0 +1,1 @@
+"""The math: tensors, their domains and definitions, the fusion that holds them."""

@@ -1,0 +1,384 @@
+"""Domains: axes, the transforms between them, and the domain of a tensor.
+
+One graph: every `IterDomain` that is not a root knows the `Transform` that made it. A
+`TensorDomain` names node sets in that graph: root, rfactor and leaf. Replay, indexing
+and predicates are traversals that ask a transform only for what `Transform` declares, so a new
+transform is one class and no other change.
+
+Source: root, rfactor and leaf domains are nvFuser's (csarofeen/pytorch, torch/csrc/jit/codegen/
+cuda/ir_internal_nodes.h).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol, SupportsIndex
+
+from loopnest.scalar.enums import IterKind, ParallelType
+from loopnest.scalar.expr import ONE, ZERO, Const, Expr
+from loopnest.scalar.origin import Origin
+from loopnest.scalar.simplify import Simplifier
+
+
+class AxisOwner(Protocol):
+    """What an axis needs of its tensor to act as a handle."""
+
+    def parallelize(self, types: dict[int, ParallelType]) -> object: ...
+    def pin(self, axis: int) -> object: ...
+    @property
+    def leaf_domain(self) -> tuple[IterDomain, ...]: ...
+    @property
+    def domain(self) -> TensorDomain: ...
+
+
+class IterDomain:
+    """An axis: an extent, a kind, and the transform that made it; compared by identity.
+
+    `parallel` and `pinned` describe the loop of a leaf axis; only schedule primitives write them.
+    """
+
+    __slots__ = ("definition", "kind", "origin", "owner", "parallel", "pinned", "size")
+
+    def __init__(self, size: Expr, kind: IterKind = IterKind.ITERATION) -> None:
+        self.size = size
+        self.kind = kind
+        self.definition: Transform | None = None
+        self.parallel = ParallelType.serial
+        self.pinned = False
+        self.owner: AxisOwner | None = None
+        self.origin: Origin | None = None
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        """Pickle a place in the domain of its tensor, where it has one."""
+        if self.owner is not None:
+            axes = connected(self.owner.domain.axes())
+            if self in axes:
+                return _axis_at, (self.owner, axes.index(self))
+        return super().__reduce_ex__(protocol)
+
+    def __repr__(self) -> str:
+        mark = "" if self.parallel is ParallelType.serial else f" {self.parallel.value}"
+        return f"<{self.kind.letter} {self.size}{mark}>"
+
+    @property
+    def extent(self) -> int | Expr:
+        """The number of points: an int where static, else a symbolic expression."""
+        return int(self.size.value) if isinstance(self.size, Const) else self.size
+
+    @property
+    def is_reduction(self) -> bool:
+        return self.kind is IterKind.REDUCTION
+
+    @property
+    def is_broadcast(self) -> bool:
+        return self.kind is IterKind.BROADCAST
+
+    @property
+    def is_iteration(self) -> bool:
+        return self.kind is IterKind.ITERATION
+
+    def parallelize(self, parallel: ParallelType) -> IterDomain:
+        """Run this leaf axis as `parallel`; see `TensorView.parallelize`."""
+        owner, position = self._place()
+        owner.parallelize({position: parallel})
+        return self
+
+    def pin(self) -> IterDomain:
+        """Never inline past this leaf axis."""
+        owner, position = self._place()
+        owner.pin(position)
+        return self
+
+    def _place(self) -> tuple[AxisOwner, int]:
+        from loopnest.errors import ScheduleError
+
+        if self.owner is not None:
+            for position, axis in enumerate(self.owner.leaf_domain):
+                if axis is self:
+                    return self.owner, position
+        raise ScheduleError(
+            repr(self), "it is not a leaf axis of a tensor", "take a handle by tv.axis(i)"
+        )
+
+
+def _axis_at(owner: AxisOwner, place: int) -> IterDomain:
+    return connected(owner.domain.axes())[place]
+
+
+class Transform(ABC):
+    """A step of the domain graph: input axes become output axes.
+
+    A subclass declares how it is replayed on other axes, how indices cross it both ways, and where
+    the outputs visit points that the inputs do not have.
+    """
+
+    __slots__ = ("inputs", "outputs")
+    inputs: tuple[IterDomain, ...]
+    outputs: tuple[IterDomain, ...]
+
+    def _bind(self, inputs: Sequence[IterDomain], outputs: Sequence[IterDomain]) -> None:
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        for axis in self.outputs:
+            axis.definition = self
+
+    @property
+    @abstractmethod
+    def key(self) -> Hashable:
+        """What two steps must share to be the same step on corresponding axes."""
+
+    @abstractmethod
+    def replay(self, inputs: Sequence[IterDomain], algebra: Simplifier) -> Transform:
+        """Return the same step on other axes, with fresh outputs."""
+
+    @abstractmethod
+    def backward(self, outputs: Sequence[Expr], algebra: Simplifier) -> tuple[Expr, ...]:
+        """Return the indices of the inputs, given those of the outputs."""
+
+    @abstractmethod
+    def forward(self, inputs: Sequence[Expr], algebra: Simplifier) -> tuple[Expr, ...]:
+        """Return the indices of the outputs, given those of the inputs."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return a short text for stage dumps."""
+
+    def overshoots(self, algebra: Simplifier) -> tuple[IterDomain, ...]:
+        """Return the inputs that the outputs overshoot: their index needs a test (rule 36)."""
+        return ()
+
+    def follows(self, algebra: Simplifier) -> tuple[IterDomain, ...]:
+        """Return the outputs whose bounds hold wherever the tests of `overshoots` hold."""
+        return ()
+
+    def accepts(self, inputs: Sequence[IterDomain]) -> bool:
+        """Return whether the step may be replayed on these axes, by their kinds."""
+        return True
+
+    def carries(self, present: Sequence[bool]) -> dict[int, int]:
+        """Return input -> output position for inputs that pass through, others being absent.
+
+        `present[i]` says whether the tensor that is mapped to has input i; an absent input is a
+        broadcast axis there (rule 26).
+        """
+        return {}
+
+
+class Split(Transform):
+    """One axis to outer and inner; the inner has extent `factor`, or the outer (`inner=False`).
+
+    A broadcast axis gives broadcast axes of extent 1, whatever the factor.
+    """
+
+    __slots__ = ("factor", "inner")
+
+    def __init__(
+        self,
+        axis: IterDomain,
+        factor: Expr,
+        algebra: Simplifier,
+        *,
+        inner: bool = True,
+        kinds: tuple[IterKind, IterKind] | None = None,
+    ) -> None:
+        self.factor, self.inner = factor, inner
+        rest = algebra.ceildiv(axis.size, factor)
+        outer, within = (rest, factor) if inner else (factor, rest)
+        if axis.is_broadcast:
+            outer = within = ONE
+        first, second = kinds if kinds is not None else (axis.kind, axis.kind)
+        self._bind([axis], [IterDomain(outer, first), IterDomain(within, second)])
+
+    @property
+    def key(self) -> Hashable:
+        return ("split", self.factor, self.inner)
+
+    def replay(self, inputs: Sequence[IterDomain], algebra: Simplifier) -> Split:
+        return Split(inputs[0], self.factor, algebra, inner=self.inner)
+
+    def inner_extent(self, algebra: Simplifier) -> Expr:
+        """Return the stride of the outer axis (also on broadcast axes, whose extents are 1)."""
+        if self.inner:
+            return self.factor
+        return algebra.ceildiv(algebra.simplify(self.inputs[0].size), self.factor)
+
+    def backward(self, outputs: Sequence[Expr], algebra: Simplifier) -> tuple[Expr, ...]:
+        outer, within = outputs
+        return (algebra.add(algebra.mul(outer, self.inner_extent(algebra)), within),)
+
+    def forward(self, inputs: Sequence[Expr], algebra: Simplifier) -> tuple[Expr, ...]:
+        width = self.inner_extent(algebra)
+        return algebra.floordiv(inputs[0], width), algebra.mod(inputs[0], width)
+
+    def overshoots(self, algebra: Simplifier) -> tuple[IterDomain, ...]:
+        axis = self.inputs[0]
+        if axis.is_broadcast or algebra.divides(self.factor, axis.size):
+            return ()
+        return self.inputs
+
+    def follows(self, algebra: Simplifier) -> tuple[IterDomain, ...]:
+        return self.outputs[:1] if self.overshoots(algebra) else ()
+
+    def describe(self) -> str:
+        return f"split by {self.factor}" + ("" if self.inner else " outer")
+
+
+class Merge(Transform):
+    """Two axes to one, the second running fastest."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        outer: IterDomain,
+        inner: IterDomain,
+        algebra: Simplifier,
+        *,
+        kind: IterKind | None = None,
+    ) -> None:
+        size = algebra.mul(outer.size, inner.size)
+        merged = inner.kind if outer.is_broadcast else outer.kind
+        self._bind([outer, inner], [IterDomain(size, kind or merged)])
+
+    @property
+    def key(self) -> Hashable:
+        return ("merge",)
+
+    def replay(self, inputs: Sequence[IterDomain], algebra: Simplifier) -> Merge:
+        return Merge(inputs[0], inputs[1], algebra)
+
+    def accepts(self, inputs: Sequence[IterDomain]) -> bool:
+        return len({axis.kind for axis in inputs if not axis.is_broadcast}) < 2
+
+    def backward(self, outputs: Sequence[Expr], algebra: Simplifier) -> tuple[Expr, ...]:
+        width = algebra.simplify(self.inputs[1].size)
+        return algebra.floordiv(outputs[0], width), algebra.mod(outputs[0], width)
+
+    def forward(self, inputs: Sequence[Expr], algebra: Simplifier) -> tuple[Expr, ...]:
+        width = algebra.simplify(self.inputs[1].size)
+        return (algebra.add(algebra.mul(inputs[0], width), inputs[1]),)
+
+    def carries(self, present: Sequence[bool]) -> dict[int, int]:
+        return {position: 0 for position, here in enumerate(present) if here}
+
+    def describe(self) -> str:
+        return "merge"
+
+
+@dataclass(frozen=True, eq=False)
+class TensorDomain:
+    """The axes of a tensor at every level, as node sets of the domain graph; immutable.
+
+    `root`: the axes that the definition computes over, reductions included. `rfactor`: what
+    consumers see (with reductions, which they skip); the root itself unless a reduction was
+    factored. `leaf`: the loops, outermost first.
+    """
+
+    root: tuple[IterDomain, ...]
+    rfactor: tuple[IterDomain, ...]
+    leaf: tuple[IterDomain, ...]
+
+    @staticmethod
+    def of_root(root: Iterable[IterDomain]) -> TensorDomain:
+        """Return the untransformed domain."""
+        axes = tuple(root)
+        return TensorDomain(axes, axes, axes)
+
+    def __getstate__(self) -> dict[str, tuple[IterDomain, ...]]:
+        return {"root": self.root, "rfactor": self.rfactor, "leaf": self.leaf}
+
+    def axes(self) -> tuple[IterDomain, ...]:
+        """Return the axes of every level."""
+        return (*self.root, *self.rfactor, *self.leaf)
+
+    @cached_property
+    def logical(self) -> tuple[IterDomain, ...]:
+        """The rfactor axes without reductions: the shape that consumers index."""
+        return tuple([axis for axis in self.rfactor if not axis.is_reduction])
+
+    @cached_property
+    def is_factored(self) -> bool:
+        """Whether consumers index other axes than those of the root that are not reduced."""
+        return self.logical != tuple([axis for axis in self.root if not axis.is_reduction])
+
+    @cached_property
+    def history(self) -> tuple[Transform, ...]:
+        """Every transform from root to leaf and rfactor, inputs before users."""
+        return tuple(transforms_between(self.root, (*self.rfactor, *self.leaf)))
+
+    @cached_property
+    def uses(self) -> dict[IterDomain, Transform]:
+        """The transform that consumes each inner axis of this domain."""
+        return {axis: step for step in self.history for axis in step.inputs}
+
+    def with_leaf(self, leaf: Iterable[IterDomain]) -> TensorDomain:
+        """Return this domain with other loops."""
+        return TensorDomain(self.root, self.rfactor, tuple(leaf))
+
+    def __str__(self) -> str:
+        inner = ", ".join(f"{axis.kind.letter}{i}: {axis.size}" for i, axis in enumerate(self.leaf))
+        return f"[{inner}]"
+
+
+def transforms_between(
+    start: Iterable[IterDomain], ends: Iterable[IterDomain]
+) -> Iterator[Transform]:
+    """Yield the transforms from `start` to `ends` once, inputs before users."""
+    stop = set(start)
+    seen: set[Transform] = set()
+    for end in ends:
+        stack: list[tuple[IterDomain, bool]] = [(end, False)]
+        while stack:
+            axis, ready = stack.pop()
+            step = axis.definition
+            if step is None or axis in stop or step in seen:
+                continue
+            if ready:
+                seen.add(step)
+                yield step
+            else:
+                stack.append((axis, True))
+                stack.extend((source, False) for source in reversed(step.inputs))
+
+
+def connected(axes: Iterable[IterDomain]) -> list[IterDomain]:
+    """Return `axes` and every axis that one was made from or beside, in a fixed order."""
+    found: dict[IterDomain, None] = {}
+    stack = list(axes)[::-1]
+    while stack:
+        axis = stack.pop()
+        if axis not in found:
+            found[axis] = None
+            step = axis.definition
+            if step is not None:
+                stack.extend((*step.outputs, *step.inputs))
+    return list(found)
+
+
+def ancestors(axes: Iterable[IterDomain], within: TensorDomain) -> set[IterDomain]:
+    """Return `axes` and every axis of `within` that they were made from."""
+    stop = set(within.root)
+    found: set[IterDomain] = set()
+    stack = list(axes)
+    while stack:
+        axis = stack.pop()
+        if axis in found:
+            continue
+        found.add(axis)
+        if axis.definition is not None and axis not in stop:
+            stack.extend(axis.definition.inputs)
+    return found
+
+
+def indices_backward(
+    domain: TensorDomain, known: dict[IterDomain, Expr], algebra: Simplifier
+) -> dict[IterDomain, Expr]:
+    """Return `known` (indices of the leaves) completed to every axis back to the root."""
+    result = dict(known)
+    for step in reversed(domain.history):
+        outputs = [result.get(axis, ZERO) for axis in step.outputs]
+        for axis, value in zip(step.inputs, step.backward(outputs, algebra), strict=True):
+            result.setdefault(axis, value)
+    return result

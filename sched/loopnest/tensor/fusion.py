@@ -1,0 +1,411 @@
+"""The Fusion: one kernel's math and its schedule."""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar, Token
+from typing import TYPE_CHECKING
+
+from loopnest.errors import DefinitionError
+from loopnest.scalar.dtypes import DType
+from loopnest.scalar.enums import Memory
+from loopnest.scalar.expr import Expr, ScalarParam, Symbol, integer, whole
+from loopnest.scalar.facts import Facts
+from loopnest.scalar.origin import Origin
+from loopnest.scalar.simplify import Simplifier
+from loopnest.tensor.buffer_layout import PLAIN
+from loopnest.tensor.domain import TensorDomain, connected
+from loopnest.tensor.tensor_view import TensorView, root_axis
+
+if TYPE_CHECKING:
+    from loopnest.tensor.ops.operands import ScalarOperand
+
+_CURRENT: ContextVar[Fusion | None] = ContextVar("loopnest_fusion", default=None)
+_AUTOMATIC = re.compile(r"T\d+(_\d+)?")
+_MISSING = object()
+
+
+def current_fusion() -> Fusion | None:
+    """Return the fusion whose `with` block is running, or None."""
+    return _CURRENT.get()
+
+
+class Fusion:
+    """One kernel's math and its schedule: a context that tensors are defined in.
+
+    >>> import loopnest as ln
+    >>> with ln.Fusion("scale") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     y = f.output(x * 2.0, "y")
+    >>> f.inputs == (x,) and f["y"] is y
+    True
+    """
+
+    def __init__(self, name: str = "kernel") -> None:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise DefinitionError(f"Fusion({name!r})", "the name is not an identifier")
+        self.name = name
+        self.facts = Facts()
+        self.algebra = Simplifier(self.facts)
+        self._tensors: tuple[TensorView, ...] | list[TensorView] = []
+        self._inputs: tuple[TensorView, ...] = ()
+        self._outputs: tuple[TensorView, ...] = ()
+        self._scalars: dict[str, ScalarParam] = {}
+        self._symbols: dict[str, Symbol] = {}
+        self._names: dict[str, object] = {}
+        self._inplace: dict[TensorView, TensorView] = {}
+        self._tokens: list[Token[Fusion | None]] = []
+        self._journal: list[tuple[object, str, object]] | None = None
+        self._depth = 0
+        self.calling: Origin | None = None
+        """The schedule call that is running: the origin of what it makes."""
+        self._numbers = 0
+        self.trace: list[Origin] = []
+        self.version = 0
+        """Grows with every change of the graph of tensors; keys caches of its traversals."""
+        self._topology: tuple[int, tuple[TensorView, ...]] | None = None
+        self.matches: dict[tuple[TensorDomain, TensorDomain], object] = {}
+        """Correspondences of the axes of direct neighbours (see `schedule.replay`)."""
+        self._live: tuple[int, frozenset[TensorView]] | None = None
+
+    def __reduce__(self) -> tuple[Callable[..., Fusion], tuple[object, bytes]]:
+        """Pickle a table of the tensors and their axes; so is it copied."""
+        from loopnest.scalar.pickling import STAMP, dump_table, fields_of
+
+        seeds = [axis for t in self._tensors for axis in (*t.domain.axes(), *t.layout.axes())]
+        members = [self, *self._tensors, *connected(seeds)]
+        return _loaded, (STAMP, dump_table(self, members, fields_of))
+
+    def __getstate__(self) -> dict[str, object]:
+        """Return what is kept: no running calls, and no caches."""
+        calls: dict[str, object] = {"_tokens": [], "_journal": None, "_depth": 0, "calling": None}
+        caches: dict[str, object] = {"_topology": None, "_live": None, "matches": {}}
+        return {**self.__dict__, **calls, **caches}
+
+    def __enter__(self) -> Fusion:
+        self._tokens.append(_CURRENT.set(self))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _CURRENT.reset(self._tokens.pop())
+
+    def __repr__(self) -> str:
+        return f"<Fusion {self.name}: {len(self._tensors)} tensors>"
+
+    def __getitem__(self, name: str) -> TensorView:
+        for tensor in self._tensors:
+            if isinstance(name, str) and tensor.name == name:
+                return tensor
+        raise DefinitionError(
+            f"{self.name}[{name!r}]",
+            "no tensor has this name",
+            "the tensors are " + ", ".join(t.name for t in self._tensors),
+        )
+
+    # What the user declares
+
+    @property
+    def inputs(self) -> tuple[TensorView, ...]:
+        """The inputs, in order of declaration."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> tuple[TensorView, ...]:
+        """The outputs, in order of declaration."""
+        return self._outputs
+
+    @property
+    def tensors(self) -> tuple[TensorView, ...]:
+        """Every TensorView, in order of creation."""
+        return tuple(self._tensors)
+
+    @property
+    def scalars(self) -> tuple[ScalarParam, ...]:
+        """The run-time scalar arguments, in order of declaration."""
+        return tuple(self._scalars.values())
+
+    @property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """The size symbols, in order of first appearance."""
+        return tuple(self._symbols.values())
+
+    @property
+    def inplace(self) -> Mapping[TensorView, TensorView]:
+        """Output -> the input whose memory it takes."""
+        return self._inplace
+
+    def input(self, name: str, shape: Sequence[int | str], dtype: DType) -> TensorView:
+        """Declare an input array.
+
+        Args:
+            name: an identifier, unique among inputs, scalars and outputs.
+            shape: an int (static) or a str (a size symbol; equal names are equal extents) an axis.
+                A static 1 is a broadcast axis; a symbol never is.
+            dtype: the element type.
+
+        Raises:
+            DefinitionError: a bad name, extent or type.
+        """
+        call = f"input({name!r}, {shape!r})"
+        self._check_dtype(call, dtype)
+        self._check_name(call, name)
+        sizes = [self.size(call, extent) for extent in self._as_shape(call, shape)]
+        tensor = TensorView(self, TensorDomain.of_root([root_axis(s) for s in sizes]), dtype)
+        self._claim(name, tensor)
+        tensor._name, tensor._memory = name, Memory.GLOBAL
+        self._inputs = (*self._inputs, tensor)
+        return tensor
+
+    def scalar(self, name: str, dtype: DType) -> ScalarOperand:
+        """Declare a run-time scalar argument; it is a scalar expression, no TensorView.
+
+        Raises:
+            DefinitionError: a bad name or type.
+        """
+        from loopnest.tensor.ops.operands import ScalarOperand
+
+        call = f"scalar({name!r})"
+        self._check_dtype(call, dtype)
+        self._check_name(call, name)
+        param = ScalarParam(name, dtype)
+        self._claim(name, param)
+        self._scalars[name] = param
+        return ScalarOperand(param, self)
+
+    def output(
+        self, tensor: TensorView, name: str | None = None, inplace: TensorView | None = None
+    ) -> TensorView:
+        """Declare `tensor` an output, under `name`, in the memory of input `inplace` if given.
+
+        An input, or a tensor that is an output already, is copied first. Returns the output.
+
+        Raises:
+            DefinitionError: no TensorView of this fusion, a bad name, an `inplace` that is not an
+                input of the same shape and type, or a tensor whose buffer was laid out.
+        """
+        from loopnest.tensor.ops import data_movement
+
+        call = f"output({name!r})"
+        if not isinstance(tensor, TensorView) or tensor.fusion is not self:
+            raise DefinitionError(call, f"{tensor!r} is no TensorView of fusion {self.name}")
+        if tensor.layout is not PLAIN and not tensor.is_output:
+            raise DefinitionError(
+                call,
+                f"the buffer of {tensor.name} was laid out, but that of an output is the caller's",
+                "declare outputs before set_allocation, swizzle and circular_buffer",
+            )
+        if name is not None:
+            self._check_name(call, name)
+        if inplace is not None:
+            self._check_inplace(call, tensor, inplace)
+        if tensor in self._inputs or tensor in self._outputs:
+            tensor = data_movement.copy(tensor)
+        if name is not None:
+            if tensor._name is not None:
+                self._names.pop(tensor._name, None)
+            self._claim(name, tensor)
+            tensor._name = name
+        tensor._memory = Memory.GLOBAL
+        self._outputs = (*self._outputs, tensor)
+        self.version += 1
+        if inplace is not None:
+            self._inplace[tensor] = inplace
+        return tensor
+
+    def assume(self, condition: str) -> None:
+        """Assume a comparison of integers and size symbols, such as ``"N % 128 == 0"``.
+
+        The simplifier may use it; every launch checks it.
+
+        Raises:
+            DefinitionError: it cannot be read, or names an unknown symbol.
+        """
+        if not isinstance(condition, str):
+            raise DefinitionError(f"assume({condition!r})", "it is not a string")
+        facts = self.facts.copy()
+        facts.add(condition, self._symbols.__contains__)
+        self.facts = facts
+        self.algebra = Simplifier(facts)
+
+    def print_math(self) -> str:
+        """Print the definitions, a line each, and return the text."""
+        from loopnest.tensor.ops.math_text import math_text
+
+        text = math_text(self)
+        print(text)
+        return text
+
+    def inline_most(self) -> None:
+        """Inline every tensor as deep as is legal; see `ln.inline_most`."""
+        from loopnest.schedule import inlining
+
+        inlining.inline_all(self)
+
+    # Names, sizes, numbers
+
+    def size(self, call: str, extent: object) -> Expr:
+        """Return an extent (int, symbol name or size expression) as an expression.
+
+        Raises:
+            DefinitionError: it is none of these, or negative.
+        """
+        match extent:
+            case Expr():
+                return extent
+            case bool():
+                pass
+            case int() if extent >= 0:
+                return integer(extent)
+            case str() if extent.isidentifier():
+                if extent in self._names:
+                    raise DefinitionError(call, f"'{extent}' is the name of an argument already")
+                return self._symbols.setdefault(extent, Symbol(extent))
+        if not isinstance(extent, (int, str)) and (number := whole(extent)) is not None:
+            return self.size(call, number)
+        raise DefinitionError(
+            call,
+            f"{extent!r} is no extent",
+            "use an int >= 0 or the name of a size symbol (an identifier)",
+        )
+
+    def _as_shape(self, call: str, shape: object) -> tuple[object, ...]:
+        if isinstance(shape, (str, bytes)) or not isinstance(shape, Iterable):
+            raise DefinitionError(call, f"the shape {shape!r} is not a tuple of extents")
+        try:
+            return tuple(shape)
+        except TypeError:  # an array without axes
+            raise DefinitionError(call, f"the shape {shape!r} is not a tuple of extents") from None
+
+    def _check_dtype(self, call: str, dtype: object) -> None:
+        if not isinstance(dtype, DType) or dtype.kind == "x":
+            raise DefinitionError(
+                call,
+                f"{dtype!r} is no element type",
+                "use ln.bool, int32, int64, float16, bfloat16, float32 or float64",
+            )
+
+    def _check_name(self, call: str, name: object) -> None:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise DefinitionError(call, f"the name {name!r} is not an identifier")
+        if not name.isascii() or _AUTOMATIC.fullmatch(name):
+            raise DefinitionError(
+                call, f"the name {name!r} is reserved", "names like T3 are given automatically"
+            )
+        if name in self._names:
+            raise DefinitionError(call, f"the name {name!r} is taken already")
+        if name in self._symbols:
+            raise DefinitionError(call, f"the name {name!r} is a size symbol already")
+
+    def _check_inplace(self, call: str, tensor: TensorView, target: object) -> None:
+        if not isinstance(target, TensorView) or target not in self._inputs:
+            raise DefinitionError(call, "inplace= is not an input of this fusion")
+        if target in self._inplace.values():
+            raise DefinitionError(call, f"{target.name} is overwritten by another output already")
+        if target.dtype is not tensor.dtype or target.sizes != tensor.sizes:
+            raise DefinitionError(
+                call,
+                f"{tensor.name} is {tensor.signature} but {target.name} is {target.signature}",
+                "an output takes the memory of an input of the same shape and type",
+            )
+
+    def _claim(self, name: str, owner: object) -> None:
+        self._names[name] = owner
+
+    def _register(self, tensor: TensorView) -> int:
+        number = self._numbers
+        self.change(self, "_numbers", number + 1)
+        assert isinstance(self._tensors, list)
+        if self._journal is None:
+            self._tensors.append(tensor)
+        else:
+            self.change(self, "_tensors", [*self._tensors, tensor])
+        self.version += 1
+        return number
+
+    # Changes
+
+    def change(self, target: object, attribute: str, value: object) -> None:
+        """Set a field, so that the running transaction can undo it."""
+        if self._journal is not None:
+            self._journal.append((target, attribute, getattr(target, attribute, _MISSING)))
+        setattr(target, attribute, value)
+
+    def begin(self) -> int:
+        """Start or nest a transaction; return the mark to roll back to."""
+        self._depth += 1
+        if self._journal is None:
+            self._journal = []
+        return len(self._journal)
+
+    def rollback(self, mark: int) -> None:
+        """Undo every change since `mark`."""
+        assert self._journal is not None
+        while len(self._journal) > mark:
+            target, attribute, old = self._journal.pop()
+            setattr(target, attribute, old)
+        self.version += 1
+
+    def end(self) -> None:
+        """End the innermost transaction; the outermost one drops the journal."""
+        self._depth -= 1
+        if not self._depth:
+            self._journal = None
+
+    def changed_since(self, mark: int) -> Sequence[tuple[object, str, object]]:
+        """Return the changes since `mark` as (object, field, old value)."""
+        return () if self._journal is None else self._journal[mark:]
+
+    # The graph of tensors
+
+    def topological(self) -> tuple[TensorView, ...]:
+        """Return all tensors, producers before consumers, else in order of creation."""
+        if self._topology is None or self._topology[0] != self.version:
+            self._topology = (self.version, _topological(self._tensors))
+        return self._topology[1]
+
+    def live(self) -> frozenset[TensorView]:
+        """Return the tensors that an output depends on, with siblings; all where none is declared.
+
+        Only these are lowered, and only their use chains count.
+        """
+        if self._live is None or self._live[0] != self.version:
+            found = set(self._outputs if self._outputs else self._tensors)
+            stack = list(found)
+            while stack:
+                tensor = stack.pop()
+                for other in (*tensor.siblings, *tensor.producers):
+                    if other not in found:
+                        found.add(other)
+                        stack.append(other)
+            self._live = (self.version, frozenset(found))
+        return self._live[1]
+
+
+def _loaded(_: object, table: bytes) -> Fusion:
+    from loopnest.scalar.pickling import load_table
+
+    fusion = load_table(table)
+    assert isinstance(fusion, Fusion)
+    return fusion
+
+
+def _topological(tensors: Iterable[TensorView]) -> tuple[TensorView, ...]:
+    """Sort definitions, the outputs of one together, by the first of their outputs' numbers."""
+    unit_of: dict[TensorView, tuple[TensorView, ...]] = {t: t.siblings for t in tensors}
+    rank = {unit: min(t.number for t in unit) for unit in unit_of.values()}
+    waiting = {
+        unit: len({unit_of[p] for t in unit for p in t.producers}) for unit in unit_of.values()
+    }
+    ready = [(rank[unit], unit) for unit, count in waiting.items() if not count]
+    heapq.heapify(ready)
+    order: list[TensorView] = []
+    while ready:
+        _, unit = heapq.heappop(ready)
+        order.extend(unit)
+        for user in dict.fromkeys(unit_of[c] for t in unit for c in t._consumers):
+            waiting[user] -= 1
+            if not waiting[user]:
+                heapq.heappush(ready, (rank[user], user))
+    return tuple(order)

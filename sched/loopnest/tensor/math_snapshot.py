@@ -1,0 +1,308 @@
+"""The math of a fusion as it was when a kernel was lowered: immutable, whatever is scheduled later.
+
+A kernel carries it, so that checkers can hold the loop nest against the definitions. Everything is
+plain data in the scalar language: which element of which producer a value needs, what a reduction
+starts from, how it takes one element in. Indices of factored reductions are written out here, by
+the transforms, without the simplifier.
+
+In the templates `Coordinate(d)` is the index along root axis d, `Arg(i)` the value of producer i
+for i < n (their number), and `Arg(n + k)` the partial result of component k of a reduction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import cast
+
+from loopnest.scalar import dtypes
+from loopnest.scalar.dtypes import DType
+from loopnest.scalar.enums import IterKind
+from loopnest.scalar.expr import Arg, Const, Coordinate, Expr, Op, ScalarParam, Symbol, substitute
+from loopnest.scalar.pickling import State, dump_table, fields_of, load_table
+from loopnest.scalar.simplify import Simplifier
+from loopnest.tensor.definition import AxisMap, Definition, Reducer
+from loopnest.tensor.domain import IterDomain, TensorDomain, connected, transforms_between
+from loopnest.tensor.fusion import Fusion
+from loopnest.tensor.tensor_view import TensorView
+
+
+@dataclass(frozen=True, slots=True)
+class MathAxis:
+    """An axis: how many points, of what kind."""
+
+    extent: Expr
+    kind: IterKind
+
+
+@dataclass(frozen=True, slots=True)
+class MathDefinition:
+    """What a tensor is computed from.
+
+    Args:
+        op: the operation's name, for people.
+        producers: names of the tensors read.
+        maps: for each producer, for each of its logical axes, the root axis here (None: squeezed).
+        outputs: names of the tensors that are defined together, one a component.
+        component: which of them this one is.
+        values: for each component the value at an element (of a reduction: of that element alone).
+        reducer: how the values fold; None for a pointwise definition.
+        updates: each component after one more element, in terms of `Arg(len(producers) + k)`.
+    """
+
+    op: str
+    producers: tuple[str, ...]
+    maps: tuple[AxisMap, ...]
+    outputs: tuple[str, ...]
+    component: int
+    values: tuple[Expr, ...]
+    reducer: Reducer | None = None
+    updates: tuple[Expr, ...] = ()
+
+    @property
+    def identity(self) -> tuple[Const, ...]:
+        """What a reduction starts from, a component each."""
+        return () if self.reducer is None else self.reducer.identity
+
+
+@dataclass(frozen=True, slots=True)
+class MathTensor:
+    """A tensor.
+
+    Args:
+        name: of the TensorView.
+        dtype: of its elements.
+        root: the axes that its definition computes over, reductions included.
+        logical: the axes that consumers index.
+        places: for each logical axis its index, in terms of the root's `Coordinate`s.
+        definition: None for an input.
+        role: "input", "output" or "".
+        inplace: the input whose memory an output takes, else "".
+        domain: the axes of the tensor, from which `thaw` makes it again.
+    """
+
+    name: str
+    dtype: DType
+    root: tuple[MathAxis, ...]
+    logical: tuple[MathAxis, ...]
+    places: tuple[Expr, ...]
+    definition: MathDefinition | None
+    role: str = ""
+    inplace: str = ""
+    domain: TensorDomain | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def is_factored(self) -> bool:
+        """Whether consumers see other axes than those it computes over."""
+        kept = [n for n, a in enumerate(self.root) if a.kind is not IterKind.REDUCTION]
+        return self.places != tuple([Coordinate(n) for n in kept])
+
+    def claimed(self, coordinate: Sequence[Expr], *, whole: bool) -> tuple[Expr, ...]:
+        """Return the logical index that a store claims; `whole` as in `kir.WHOLE_ELEMENTS`."""
+        if whole and self.is_factored:
+            return tuple(coordinate)
+        return tuple([at(place, coordinate) for place in self.places])
+
+    def claims(self, *, whole: bool) -> tuple[MathAxis, ...]:
+        """Return the axes that a store's claim runs along."""
+        return self.logical if whole and self.is_factored else self.root
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether a fold is needed: more than one element, or points that have none."""
+        if self.definition is None or not self.definition.reducer:
+            return False
+        return self.is_factored or any(
+            a.kind is IterKind.REDUCTION and not _is_one(a.extent) for a in self.root
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MathSnapshot:
+    """The math of a kernel: tensors in order of creation, scalars, sizes, assumptions, outputs."""
+
+    name: str
+    tensors: tuple[MathTensor, ...]
+    scalars: tuple[ScalarParam, ...]
+    symbols: tuple[Symbol, ...]
+    conditions: tuple[tuple[str, Expr], ...]
+    outputs: tuple[str, ...] = ()
+
+    def tensor(self, name: str) -> MathTensor | None:
+        """Return the tensor of that name, or None."""
+        return next((t for t in self.tensors if t.name == name), None)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], MathSnapshot], tuple[bytes]]:
+        """Pickle a table of the axes, without the fusion that they are of."""
+        domains = [t.domain for t in self.tensors if t.domain is not None]
+        members = connected([axis for domain in domains for axis in domain.axes()])
+        parts = tuple([getattr(self, f.name) for f in fields(self)])
+        return _loaded, (dump_table(parts, members, _unscheduled_axis),)
+
+
+def _unscheduled_axis(axis: IterDomain) -> State:
+    """Return what the math knows of an axis."""
+    fresh = IterDomain(axis.size, axis.kind)
+    return {**fields_of(fresh), "definition": axis.definition}
+
+
+def _loaded(table: bytes) -> MathSnapshot:
+    return MathSnapshot(*load_table(table))
+
+
+def capture(fusion: Fusion) -> Callable[[], MathSnapshot]:
+    """Return a function that makes the snapshot of `fusion` as it is now, when first called.
+
+    Only references are taken here (lowering pays for it): definitions and domains are immutable,
+    names and outputs are not, so these are copied.
+    """
+    outputs = set(fusion.outputs)
+    taken = [
+        (
+            t.name, t.dtype, t.domain, t.definition,
+            "output" if t in outputs else "input" if t.definition is None else "",
+            fusion.inplace[t].name if t in fusion.inplace else "",
+        )
+        for t in fusion.tensors
+    ]  # fmt: skip
+    names = {t: t.name for t in fusion.tensors}
+    named = tuple([t.name for t in fusion.outputs])
+    rest = (fusion.name, fusion.scalars, fusion.symbols, tuple(fusion.facts.conditions))
+
+    @cache
+    def make() -> MathSnapshot:
+        tensors = tuple([_tensor(*fields, names) for fields in taken])
+        return MathSnapshot(rest[0], tensors, *rest[1:], named)
+
+    return make
+
+
+def snapshot(fusion: Fusion) -> MathSnapshot:
+    """Return the math of `fusion` as it is now."""
+    return capture(fusion)()
+
+
+def _tensor(
+    name: str,
+    dtype: DType,
+    domain: TensorDomain,
+    definition: Definition | None,
+    role: str,
+    inplace: str,
+    names: dict[TensorView, str],
+) -> MathTensor:
+    return MathTensor(
+        name,
+        dtype,
+        _axes(domain.root),
+        _axes(domain.logical),
+        _places(domain),
+        None if definition is None else _definition(name, definition, names),
+        role,
+        inplace,
+        domain,
+    )
+
+
+def _axes(axes: Sequence[IterDomain]) -> tuple[MathAxis, ...]:
+    return tuple([MathAxis(axis.size, axis.kind) for axis in axes])
+
+
+def _definition(name: str, found: Definition, names: dict[TensorView, str]) -> MathDefinition:
+    outputs = tuple([names[t] for t in found.outputs])
+    producers = tuple([names[t] for t in found.producers])
+    reducer = found.reducer
+    updates: tuple[Expr, ...] = ()
+    if reducer is not None:
+        partial = tuple([Arg(len(producers) + k, t) for k, t in enumerate(reducer.types)])
+        updates = reducer.combine(partial, found.values)
+    return MathDefinition(
+        found.op,
+        producers,
+        found.maps,
+        outputs,
+        outputs.index(name),
+        found.values,
+        reducer,
+        updates,
+    )
+
+
+def _places(domain: TensorDomain) -> tuple[Expr, ...]:
+    """Return the index of each logical axis in terms of the root's coordinates."""
+    known: dict[IterDomain, Expr] = {a: Coordinate(n) for n, a in enumerate(domain.root)}
+    plain = cast(Simplifier, _Plain())
+    for step in transforms_between(domain.root, domain.rfactor):
+        images = step.forward([known[axis] for axis in step.inputs], plain)
+        known.update(zip(step.outputs, images, strict=True))
+    return tuple([known[axis] for axis in domain.logical])
+
+
+class _Plain:
+    """What transforms ask of an algebra, without any rule: each call makes the node it names."""
+
+    def simplify(self, value: Expr) -> Expr:
+        """Return `value` itself."""
+        return value
+
+    def __getattr__(self, op: str) -> Callable[[Expr, Expr], Expr]:
+        if op not in ("add", "sub", "mul", "floordiv", "mod", "ceildiv", "max", "min"):
+            raise AttributeError(op)
+        return lambda a, b: Op(op, (a, b), dtypes.index)
+
+
+def at(template: Expr, coordinate: Sequence[Expr]) -> Expr:
+    """Return `template` with the root's coordinates put in."""
+    return substitute(template, {Coordinate(n): value for n, value in enumerate(coordinate)})
+
+
+def thaw(math: MathSnapshot) -> Fusion:
+    """Return a new fusion of the same math, without a schedule: for the oracle."""
+    fusion = Fusion(math.name)
+    fusion._scalars.update({s.name: s for s in math.scalars})
+    fusion._symbols.update({s.name: s for s in math.symbols})
+    for text, _ in math.conditions:
+        fusion.facts.add(text, fusion._symbols.__contains__)
+    made: dict[str, TensorView] = {}
+    for tensor in math.tensors:
+        assert tensor.domain is not None
+        made[tensor.name] = TensorView(fusion, _unscheduled(tensor.domain), tensor.dtype)
+        made[tensor.name]._name = tensor.name
+    done: dict[tuple[str, ...], Definition] = {}
+    for tensor in math.tensors:
+        found = tensor.definition
+        if found is None:
+            continue
+        if found.outputs not in done:
+            done[found.outputs] = Definition(
+                found.op,
+                tuple([made[name] for name in found.producers]),
+                tuple([made[name] for name in found.producers]),
+                found.maps,
+                tuple([made[name] for name in found.outputs]),
+                found.values,
+                found.reducer,
+            )
+        made[tensor.name].define(done[found.outputs])
+    fusion._inputs = tuple([made[t.name] for t in math.tensors if t.role == "input"])
+    fusion._outputs = tuple([made[name] for name in math.outputs])
+    fusion.version += 1
+    return fusion
+
+
+def _unscheduled(domain: TensorDomain) -> TensorDomain:
+    image = {axis: IterDomain(axis.size, axis.kind) for axis in domain.root}
+    plain = Simplifier()
+    for step in transforms_between(domain.root, domain.rfactor):
+        copy = step.replay([image[axis] for axis in step.inputs], plain)
+        for old, new in zip(step.outputs, copy.outputs, strict=True):
+            new.kind, new.size = old.kind, old.size
+            image[old] = new
+    root = tuple([image[axis] for axis in domain.root])
+    rfactor = tuple([image[axis] for axis in domain.rfactor])
+    return TensorDomain(root, rfactor, rfactor)
+
+
+def _is_one(extent: Expr) -> bool:
+    return isinstance(extent, Const) and extent.value == 1

@@ -1,0 +1,1 @@
+"""The public functions of the math: they take TensorViews, scalars and numbers."""

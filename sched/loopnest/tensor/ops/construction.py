@@ -1,0 +1,247 @@
+"""Make TensorViews: the one place where the math creates tensors and their definitions.
+
+Values are templates (see `loopnest.tensor.definition`). The value of a pointwise operation or
+reduction is in the tensor's compute type (float32 for a 16-bit tensor); that of a cast, and of what
+only moves elements, is in the tensor's own type. Storing converts, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+from loopnest.errors import DefinitionError
+from loopnest.scalar.arguments import as_int
+from loopnest.scalar.dtypes import DType
+from loopnest.scalar.enums import IterKind
+from loopnest.scalar.expr import ONE, Arg, Expr, cast
+from loopnest.tensor.definition import AxisMap, Definition, Reducer
+from loopnest.tensor.domain import IterDomain, TensorDomain
+from loopnest.tensor.fusion import Fusion
+from loopnest.tensor.ops.operands import (
+    Operand,
+    OperandRefused,
+    ScalarOperand,
+    as_expr,
+    call_text,
+    require_tensor,
+)
+from loopnest.tensor.tensor_view import TensorView
+
+Axis: TypeAlias = tuple[Expr, IterKind]
+"""A root axis to be: its extent and kind."""
+
+
+def axes_of(tensor: TensorView) -> list[Axis]:
+    """Return the logical axes of `tensor`."""
+    return [(axis.size, axis.kind) for axis in tensor.domain.logical]
+
+
+def fresh_domain(axes: Iterable[Axis]) -> TensorDomain:
+    """Return an untransformed domain of new axes."""
+    return TensorDomain.of_root([IterDomain(size, kind) for size, kind in axes])
+
+
+def define(
+    fusion: Fusion,
+    op: str,
+    operands: tuple[TensorView | Expr, ...],
+    producers: tuple[TensorView, ...],
+    maps: tuple[AxisMap, ...],
+    axes: Sequence[Axis],
+    dtype: DType,
+    value: Expr,
+    note: str = "",
+) -> TensorView:
+    """Return a new tensor that has `value` at each element."""
+    tensor = TensorView(fusion, fresh_domain(axes), dtype)
+    tensor.define(Definition(op, operands, producers, maps, (tensor,), (value,), None, note))
+    return tensor
+
+
+def define_reduction(
+    op: str,
+    producer: TensorView,
+    axes: Sequence[Axis],
+    maps: AxisMap,
+    dtypes: Sequence[DType],
+    values: tuple[Expr, ...],
+    reducer: Reducer | None,
+    note: str,
+) -> tuple[TensorView, ...]:
+    """Return the new tensors that `values` of `producer` are reduced to, one a component."""
+    fusion = producer.fusion
+    outputs = tuple([TensorView(fusion, fresh_domain(axes), dtype) for dtype in dtypes])
+    definition = Definition(
+        op, (producer,), (producer,), (maps,), outputs, values, reducer, note
+    )  # fmt: skip
+    for output in outputs:
+        output.define(definition)
+    return outputs
+
+
+def move(
+    op: str, tensor: TensorView, axis_map: AxisMap, axes: Sequence[Axis], note: str = ""
+) -> TensorView:
+    """Return a new tensor that has the elements of `tensor`, at other axes."""
+    value = Arg(0, tensor.dtype)
+    return define(
+        tensor.fusion, op, (tensor,), (tensor,), (axis_map,), axes, tensor.dtype, value, note
+    )
+
+
+def insert_axes(tensor: TensorView, mask: Sequence[bool], order: AxisMap = ()) -> TensorView:
+    """Return `tensor` with a new broadcast axis wherever `mask` is True.
+
+    `order` says at which of the other axes each axis of `tensor` comes to stand; in place if empty.
+    """
+    places = [place for place, new in enumerate(mask) if not new]
+    axes: list[Axis] = [(ONE, IterKind.BROADCAST)] * len(mask)
+    axis_map = tuple([places[i] for i in order if i is not None] if order else places)
+    for place, axis in zip(axis_map, axes_of(tensor), strict=True):
+        axes[place] = axis
+    moved = f", axes={axis_map}" if order else ""
+    return move("broadcast", tensor, axis_map, axes, f"mask={tuple(mask)}{moved}")
+
+
+def common_axes(
+    name: str, operands: Sequence[object], tensors: Sequence[TensorView], trailing: int = 0
+) -> list[Axis]:
+    """Return the axes that `tensors`, operands of call `name`, broadcast to (by NumPy's rule).
+
+    The last `trailing` axes of each are left out.
+
+    Raises:
+        DefinitionError: two extents at one axis that are not the same.
+    """
+    if len(tensors) == 1:
+        return axes_of(tensors[0])
+    rank = max([len(tensor.domain.logical) for tensor in tensors]) - trailing
+    result: list[Axis] = [(ONE, IterKind.BROADCAST)] * rank
+    fixed: list[TensorView | None] = [None] * rank
+    for tensor in tensors:
+        logical = tensor.domain.logical
+        logical = logical[: len(logical) - trailing]
+        for place, axis in enumerate(logical, rank - len(logical)):
+            if axis.is_broadcast:
+                continue
+            other = fixed[place]
+            if other is None:
+                fixed[place], result[place] = tensor, (axis.size, axis.kind)
+            elif result[place][0] is not axis.size:
+                raise _mismatch(name, operands, other, tensor, place - rank - trailing)
+    return result
+
+
+def _mismatch(
+    name: str, operands: Sequence[object], a: TensorView, b: TensorView, place: int
+) -> DefinitionError:
+    return DefinitionError(
+        call_text(name, operands),
+        f"at axis {place} the extent of {a.name} is {a.sizes[place]}, "
+        f"that of {b.name} is {b.sizes[place]}",
+        "extents at one axis are equal (the same int or the same name), or one is a static 1",
+    )
+
+
+def elementwise(
+    fusion: Fusion,
+    name: str,
+    operands: tuple[Operand, ...],
+    types: tuple[DType, ...],
+    dtype: DType,
+    template: Callable[..., Expr],
+    note: str = "",
+) -> TensorView | ScalarOperand:
+    """Return `template` of the operands, each converted to its type of `types`.
+
+    One new tensor of type `dtype` (and a broadcast tensor for each operand of lower rank), or a
+    scalar where no operand is a tensor.
+
+    Raises:
+        DefinitionError: shapes that do not broadcast, or what the template refuses.
+    """
+    tensors: list[TensorView] = []
+    try:
+        args = [_argument(o, t, tensors) for o, t in zip(operands, types, strict=True)]
+        value = template(*args)
+    except OperandRefused as refused:
+        call = call_text(name, operands, note)
+        raise DefinitionError(call, refused.reason, refused.hint) from None
+    if not tensors:
+        return ScalarOperand(cast(value, dtype), fusion)
+    axes = common_axes(name, operands, tensors)
+    rank = len(axes)
+    producers = [_extended(tensor, rank) for tensor in tensors]
+    shown: list[TensorView | Expr] = [
+        producers[tensors.index(operand)] if isinstance(operand, TensorView) else arg
+        for operand, arg in zip(operands, args, strict=True)
+    ]
+    maps = (tuple(range(rank)),) * len(producers)
+    return define(fusion, name, tuple(shown), tuple(producers), maps, axes, dtype, value, note)
+
+
+def _argument(operand: Operand, dtype: DType, tensors: list[TensorView]) -> Expr:
+    """Return an operand as an expression of `dtype`; a tensor takes its place among `tensors`."""
+    if not isinstance(operand, TensorView):
+        return as_expr(operand, dtype)
+    if operand not in tensors:
+        tensors.append(operand)
+    return cast(Arg(tensors.index(operand), operand.dtype), dtype)
+
+
+def _extended(tensor: TensorView, rank: int) -> TensorView:
+    """Return `tensor`, with broadcast axes in front up to `rank`."""
+    missing = rank - len(tensor.domain.logical)
+    if not missing:
+        return tensor
+    return insert_axes(tensor, [True] * missing + [False] * (rank - missing))
+
+
+def normalized_axes(name: str, tensor: TensorView, axis: object, note: str = "") -> tuple[int, ...]:
+    """Return `axis` (an int, several, or None for all) of call `name`, ascending from 0.
+
+    Raises:
+        DefinitionError: out of range, twice the same, or none at all.
+    """
+    if not isinstance(tensor, TensorView) or tensor.compute_at_pos:
+        require_tensor(name, tensor, note=f"axis={axis!r}{note}")
+    try:
+        return _positions(tensor, axis)
+    except OperandRefused as refused:
+        call = call_text(name, (tensor,), f"axis={axis!r}{note}")
+        raise DefinitionError(call, refused.reason, refused.hint) from None
+
+
+def _positions(tensor: TensorView, axis: object) -> tuple[int, ...]:
+    rank = len(tensor.domain.logical)
+    if axis is None:
+        found = list(range(rank))
+    else:
+        chosen = axis if isinstance(axis, (tuple, list)) else (axis,)
+        found = sorted([position(tensor, a) for a in chosen])
+    if not found:
+        reason = "no axis is named" if rank else f"{tensor.name} has no axes"
+        raise OperandRefused(reason, f"{tensor.name} is {tensor.signature}")
+    if len(set(found)) != len(found):
+        raise OperandRefused("an axis is named twice", "name each axis once")
+    return tuple(found)
+
+
+def position(tensor: TensorView, axis: object) -> int:
+    """Return a logical axis of `tensor` counted from 0.
+
+    Raises:
+        Refused: no int, or out of range.
+    """
+    rank = len(tensor.domain.logical)
+    found = as_int(axis)
+    if found is None:
+        raise OperandRefused(f"axis {axis!r} is not an int", "axes are given by position")
+    if not -rank <= found < rank:
+        allowed = f"so use {-rank}..{rank - 1}" if rank else "so there is none to name"
+        axes = "axis" if rank == 1 else "axes"
+        raise OperandRefused(
+            f"axis {found} is out of range", f"{tensor.name} has {rank} {axes}, {allowed}"
+        )
+    return found % rank

@@ -1,0 +1,223 @@
+"""Operands: what the functions of this package take, and the types that they meet in.
+
+An operand is a TensorView, a `ScalarOperand` (a run-time scalar or an expression of such) or a
+Python number. Python numbers are weak: they take the type of the others (NEP 50); alone they are
+bool, int32 or float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, TypeGuard
+
+from loopnest.errors import DefinitionError
+from loopnest.scalar import dtypes
+from loopnest.scalar.dtypes import DType
+from loopnest.scalar.expr import Const, Expr, cast
+from loopnest.scalar.operators import Operators
+from loopnest.tensor.fusion import Fusion
+from loopnest.tensor.tensor_view import TensorView
+
+Number: TypeAlias = "bool | int | float"
+Scalar: TypeAlias = "ScalarOperand | bool | int | float"
+Operand: TypeAlias = "TensorView | ScalarOperand | bool | int | float"
+
+_FLOAT_RANGE = {dtypes.float32: float.fromhex("0x1.ffffffp+127"), dtypes.float64: float("inf")}
+"""From this magnitude on a literal rounds to infinity."""
+
+
+class OperandRefused(Exception):
+    """An operand does not fit: the reason, and what is allowed; its catcher knows the call."""
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.hint = reason, hint
+
+
+class ScalarOperand(Operators["Scalar", "ScalarOperand"]):
+    """A run-time scalar argument of a fusion, or an expression of such; no TensorView.
+
+    With another scalar or a number it gives a scalar again, with a TensorView a TensorView. Each
+    operation of a 16-bit scalar rounds once, as that of a tensor does.
+    """
+
+    __slots__ = ("expr", "fusion")
+
+    def __init__(self, expr: Expr, fusion: Fusion) -> None:
+        self.expr, self.fusion = expr, fusion
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the value."""
+        return self.expr.dtype
+
+    def __repr__(self) -> str:
+        return f"<scalar {self.expr}: {self.dtype}>"
+
+    def __str__(self) -> str:
+        return str(self.expr)
+
+    def __bool__(self) -> bool:
+        raise DefinitionError(
+            str(self), "a scalar has no truth value before the launch", "use ln.where(cond, a, b)"
+        )
+
+    def _operate(self, name: str, *operands: object) -> ScalarOperand:
+        from loopnest.tensor.ops import pointwise
+
+        if isinstance(operands[-1], TensorView):
+            reflected: ScalarOperand = NotImplemented  # that of the TensorView takes over
+            return reflected
+        function: Callable[..., ScalarOperand] = getattr(pointwise, name)
+        return function(*operands)
+
+
+def is_number(value: object) -> TypeGuard[Number]:
+    """Whether `value` is a Python number (of a subclass too, such as NumPy's float64)."""
+    return isinstance(value, (int, float))
+
+
+def show(operand: object) -> str:
+    """Return an operand as errors name it."""
+    if isinstance(operand, TensorView):
+        return operand.name
+    if isinstance(operand, ScalarOperand):
+        return str(operand.expr)
+    if isinstance(operand, (tuple, list)):
+        text = ", ".join([show(item) for item in operand])
+        text = f"[{text}]" if isinstance(operand, list) else f"({text}{',' * (len(operand) == 1)})"
+    elif operand is None or isinstance(operand, (int, float, str, DType)):
+        text = repr(operand)
+    else:
+        text = f"<{type(operand).__name__}>"
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def kind_text(operand: object) -> str:
+    """Return what an operand is, for errors."""
+    if isinstance(operand, ScalarOperand):
+        return "a scalar"
+    return f"of type {type(operand).__name__}"
+
+
+def call_text(name: str, operands: Sequence[object], note: str = "") -> str:
+    """Return a call as errors show it: ``add(x, 2.0)``."""
+    shown = [show(operand) for operand in operands]
+    return f"{name}({', '.join([*shown, note] if note else shown)})"
+
+
+def fusion_of(name: str, operands: Sequence[object]) -> Fusion:
+    """Return the one fusion that the operands of call `name` belong to.
+
+    Raises:
+        DefinitionError: an operand is none, two belong to two fusions, none belongs to one, or
+            one is computed inside its consumers already.
+    """
+    fusion: Fusion | None = None
+    for number, operand in enumerate(operands):
+        if isinstance(operand, (TensorView, ScalarOperand)):
+            if fusion is None:
+                fusion = operand.fusion
+            if operand.fusion is not fusion or (
+                isinstance(operand, TensorView) and operand.compute_at_pos
+            ):
+                raise _misplaced(name, operands, fusion, operand)
+        elif not is_number(operand):
+            raise DefinitionError(
+                call_text(name, operands),
+                f"operand {number + 1} is {kind_text(operand)}",
+                "use TensorViews, scalars of the fusion or Python numbers",
+            )
+    if fusion is None:
+        raise DefinitionError(
+            call_text(name, operands),
+            "no operand belongs to a fusion",
+            "at least one must be a TensorView or a scalar of a fusion",
+        )
+    return fusion
+
+
+def _misplaced(
+    name: str,
+    operands: Sequence[object],
+    fusion: Fusion,
+    found: TensorView | ScalarOperand,
+    note: str = "",
+) -> DefinitionError:
+    call = call_text(name, operands, note)
+    if found.fusion is fusion:
+        assert isinstance(found, TensorView)
+        return DefinitionError(
+            call,
+            f"{found.name} is computed inside its consumers already "
+            f"(compute_at_pos {found.compute_at_pos})",
+            "define all consumers of a tensor before it is inlined",
+        )
+    if found.fusion.name == fusion.name:
+        reason = f"{show(found)} belongs to another fusion of the name {fusion.name}"
+    else:
+        reason = f"{show(found)} belongs to fusion {found.fusion.name}, not to {fusion.name}"
+    return DefinitionError(call, reason, "all operands of an expression belong to one fusion")
+
+
+def require_tensor(name: str, tensor: object, *others: object, note: str = "") -> TensorView:
+    """Return `tensor`, the first argument of call `name`, if it is a TensorView.
+
+    Raises:
+        DefinitionError: it is not, or it is computed inside its consumers already.
+    """
+    if not isinstance(tensor, TensorView):
+        call = call_text(name, (tensor, *others), note)
+        raise DefinitionError(call, f"operand 1 is {kind_text(tensor)}", "use a TensorView")
+    if tensor.compute_at_pos:
+        raise _misplaced(name, (tensor, *others), tensor.fusion, tensor, note)
+    return tensor
+
+
+def common_type(operands: Sequence[Operand]) -> DType:
+    """Return the type that the operands meet in, before the operation's own rule.
+
+    An integer tensor with a Python float gives float32, a bool tensor with a Python int int32.
+    """
+    typed = [x.dtype for x in operands if isinstance(x, (TensorView, ScalarOperand))]
+    return dtypes.meet(typed, [x for x in operands if is_number(x)])
+
+
+def literal(value: Number, dtype: DType) -> Const:
+    """Return a Python number as a literal of `dtype`, a type that is computed in.
+
+    Raises:
+        Refused: an integer that does not fit.
+    """
+    if dtype.is_bool:
+        return Const(bool(value), dtype)
+    if dtype.is_float:
+        return Const(_as_float(value, dtype), dtype)
+    whole = int(value)
+    if not -(1 << (dtype.size * 8 - 1)) <= whole < 1 << (dtype.size * 8 - 1):
+        raise OperandRefused(f"{show(whole)} does not fit {dtype}", "use a wider type")
+    return Const(whole, dtype)
+
+
+def _as_float(value: Number, dtype: DType) -> float:
+    try:
+        number = float(value)
+    except OverflowError:
+        raise OperandRefused(
+            "the number is beyond the range of floats", "use float('inf')"
+        ) from None
+    limit = _FLOAT_RANGE[dtype]
+    if number >= limit or number <= -limit:
+        return float("inf") if number > 0 else float("-inf")
+    return number
+
+
+def as_expr(operand: Scalar, dtype: DType) -> Expr:
+    """Return a scalar or number as an expression of `dtype`, a type that is computed in.
+
+    Raises:
+        Refused: an integer that does not fit.
+    """
+    if isinstance(operand, ScalarOperand):
+        return cast(operand.expr, dtype)
+    return literal(operand, dtype)

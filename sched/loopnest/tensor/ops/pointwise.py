@@ -1,0 +1,447 @@
+"""Pointwise functions: each defines one TensorView, by a template over its operands' elements.
+
+Most functions are written as their template on expressions; the decorator makes it the public
+function on operands. Shapes follow NumPy's broadcasting, types the rule that the decorator names.
+Names shadow builtins on purpose: they are what users call as ``ln.abs``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TypeVar, overload
+
+from loopnest.errors import DefinitionError
+from loopnest.scalar.dtypes import (
+    ARITHMETIC,
+    BITWISE,
+    COMPARISON,
+    FLOAT,
+    KEEPING,
+    LOGICAL,
+    DType,
+    bool_,
+)
+from loopnest.scalar.expr import Const, Expr, Op
+from loopnest.scalar.expr import cast as convert
+from loopnest.tensor.ops.construction import elementwise
+from loopnest.tensor.ops.operands import (
+    Operand,
+    OperandRefused,
+    Scalar,
+    ScalarOperand,
+    call_text,
+    common_type,
+    fusion_of,
+)
+from loopnest.tensor.ops.pointwise_typing import apply, binary, unary
+from loopnest.tensor.tensor_view import TensorView
+
+T = TypeVar("T", TensorView, ScalarOperand)
+
+# Arithmetic
+
+
+@binary(ARITHMETIC)
+def add(a: Expr, b: Expr) -> Expr:
+    """Return a + b; two bools give int32, as in all arithmetic."""
+    return Op("add", (a, b), a.dtype)
+
+
+@binary(ARITHMETIC)
+def sub(a: Expr, b: Expr) -> Expr:
+    """Return a - b."""
+    return Op("sub", (a, b), a.dtype)
+
+
+@binary(ARITHMETIC)
+def mul(a: Expr, b: Expr) -> Expr:
+    """Return a * b."""
+    return Op("mul", (a, b), a.dtype)
+
+
+@binary(FLOAT)
+def div(a: Expr, b: Expr) -> Expr:
+    """Return a / b; integers give float32."""
+    return Op("div", (a, b), a.dtype)
+
+
+@binary(ARITHMETIC)
+def mod(a: Expr, b: Expr) -> Expr:
+    """Return the remainder of a / b, with the sign of b; integers modulo 0 give 0."""
+    return Op("mod", (a, b if b.dtype.is_float else _safe_divisor(b)), a.dtype)
+
+
+def _safe_divisor(b: Expr) -> Expr:
+    """Return 1 for 0 and -1, where processors trap and the remainder is 0 anyway."""
+    zero, one, minus = (Const(value, b.dtype) for value in (0, 1, -1))
+    if isinstance(b, Const):
+        return one if b in (zero, minus) else b
+    trap = Op("or", (Op("eq", (b, zero), bool_), Op("eq", (b, minus), bool_)), bool_)
+    return Op("where", (trap, one, b), b.dtype)
+
+
+@binary(ARITHMETIC)
+def pow(a: Expr, b: Expr) -> Expr:
+    """Return a ** b. Of integers, a negative power is the true value without its fraction."""
+    if isinstance(b, Const) and b.value == 2:
+        return Op("mul", (a, a), a.dtype)
+    if isinstance(b, Const) and not b.dtype.is_float:
+        return _integer_power(a, int(b.value))
+    return Op("pow", (a, b), a.dtype)
+
+
+def _integer_power(a: Expr, exponent: int) -> Expr:
+    """Return a ** exponent by squaring."""
+    if exponent < 0:
+        raise OperandRefused("an integer has no negative power", "cast it to a float first")
+    result: Expr = Const(1, a.dtype)
+    while exponent:
+        if exponent & 1:
+            one = isinstance(result, Const)
+            result = a if one else Op("mul", (result, a), a.dtype)
+        exponent >>= 1
+        a = Op("mul", (a, a), a.dtype) if exponent else a
+    return result
+
+
+@unary(ARITHMETIC)
+def neg(x: Expr) -> Expr:
+    """Return -x."""
+    return Op("neg", (x,), x.dtype)
+
+
+@overload
+def fma(a: TensorView, b: Operand, c: Operand) -> TensorView: ...
+@overload
+def fma(a: Operand, b: TensorView, c: Operand) -> TensorView: ...
+@overload
+def fma(a: Operand, b: Operand, c: TensorView) -> TensorView: ...
+@overload
+def fma(a: Scalar, b: Scalar, c: Scalar) -> ScalarOperand: ...
+def fma(a: Operand, b: Operand, c: Operand) -> TensorView | ScalarOperand:
+    """Return a * b + c, of floats rounded once."""
+    return apply("fma", ARITHMETIC, (a, b, c), _fma)
+
+
+def _fma(a: Expr, b: Expr, c: Expr) -> Expr:
+    if a.dtype.is_float:
+        return Op("fma", (a, b, c), a.dtype)
+    return Op("add", (Op("mul", (a, b), a.dtype), c), a.dtype)
+
+
+# Functions that keep integers
+
+
+@unary(KEEPING)
+def abs(x: Expr) -> Expr:
+    """Return the magnitude of x."""
+    return x if x.dtype.is_bool else Op("abs", (x,), x.dtype)
+
+
+@unary(KEEPING)
+def floor(x: Expr) -> Expr:
+    """Return the largest integer <= x."""
+    return _of_floats("floor", x)
+
+
+@unary(KEEPING)
+def ceil(x: Expr) -> Expr:
+    """Return the least integer >= x."""
+    return _of_floats("ceil", x)
+
+
+@unary(KEEPING)
+def round(x: Expr) -> Expr:
+    """Return the nearest integer, the even one of two."""
+    return _of_floats("round", x)
+
+
+@unary(KEEPING)
+def trunc(x: Expr) -> Expr:
+    """Return x without its fraction."""
+    return _of_floats("trunc", x)
+
+
+def _of_floats(op: str, x: Expr) -> Expr:
+    return Op(op, (x,), x.dtype) if x.dtype.is_float else x
+
+
+@binary(KEEPING)
+def maximum(a: Expr, b: Expr) -> Expr:
+    """Return the larger of a and b; NaN if one is."""
+    return Op("or" if a.dtype.is_bool else "max", (a, b), a.dtype)
+
+
+@binary(KEEPING)
+def minimum(a: Expr, b: Expr) -> Expr:
+    """Return the smaller of a and b; NaN if one is."""
+    return Op("and" if a.dtype.is_bool else "min", (a, b), a.dtype)
+
+
+@unary(KEEPING)
+def relu(x: Expr) -> Expr:
+    """Return max(x, 0)."""
+    return x if x.dtype.is_bool else Op("max", (x, Const(0, x.dtype)), x.dtype)
+
+
+@overload
+def clamp(tv: TensorView, lo: Operand, hi: Operand) -> TensorView: ...
+@overload
+def clamp(tv: Scalar, lo: Scalar, hi: Scalar) -> ScalarOperand: ...
+def clamp(tv: Operand, lo: Operand, hi: Operand) -> TensorView | ScalarOperand:
+    """Return min(max(tv, lo), hi); NaN stays NaN."""
+    return apply("clamp", KEEPING, (tv, lo, hi), _clamp)
+
+
+def _clamp(x: Expr, lo: Expr, hi: Expr) -> Expr:
+    larger, smaller = ("or", "and") if x.dtype.is_bool else ("max", "min")
+    return Op(smaller, (Op(larger, (x, lo), x.dtype), hi), x.dtype)
+
+
+# Functions of floats; integers give float32
+
+
+@unary(FLOAT)
+def exp(x: Expr) -> Expr:
+    """Return e ** x."""
+    return Op("exp", (x,), x.dtype)
+
+
+@unary(FLOAT)
+def exp2(x: Expr) -> Expr:
+    """Return 2 ** x."""
+    return Op("exp2", (x,), x.dtype)
+
+
+@unary(FLOAT)
+def log(x: Expr) -> Expr:
+    """Return the natural logarithm of x."""
+    return Op("log", (x,), x.dtype)
+
+
+@unary(FLOAT)
+def log2(x: Expr) -> Expr:
+    """Return the binary logarithm of x."""
+    return Op("log2", (x,), x.dtype)
+
+
+@unary(FLOAT)
+def log1p(x: Expr) -> Expr:
+    """Return log(1 + x), exact for small x."""
+    return Op("log1p", (x,), x.dtype)
+
+
+@unary(FLOAT)
+def sqrt(x: Expr) -> Expr:
+    """Return the square root of x."""
+    return Op("sqrt", (x,), x.dtype)
+
+
+@unary(FLOAT)
+def rsqrt(x: Expr) -> Expr:
+    """Return 1 / sqrt(x)."""
+    return Op("rsqrt", (x,), x.dtype)
+
+
+@unary(FLOAT)
+def reciprocal(x: Expr) -> Expr:
+    """Return 1 / x."""
+    return Op("reciprocal", (x,), x.dtype)
+
+
+@unary(FLOAT)
+def sin(x: Expr) -> Expr:
+    """Return the sine of x."""
+    return Op("sin", (x,), x.dtype)
+
+
+@unary(FLOAT)
+def cos(x: Expr) -> Expr:
+    """Return the cosine of x."""
+    return Op("cos", (x,), x.dtype)
+
+
+@unary(FLOAT)
+def tanh(x: Expr) -> Expr:
+    """Return the hyperbolic tangent of x."""
+    return Op("tanh", (x,), x.dtype)
+
+
+@unary(FLOAT)
+def sigmoid(x: Expr) -> Expr:
+    """Return 1 / (1 + exp(-x))."""
+    return Op("sigmoid", (x,), x.dtype)
+
+
+@unary(FLOAT)
+def erf(x: Expr) -> Expr:
+    """Return the error function of x."""
+    return Op("erf", (x,), x.dtype)
+
+
+@unary(FLOAT)
+def silu(x: Expr) -> Expr:
+    """Return x * sigmoid(x)."""
+    return Op("mul", (x, Op("sigmoid", (x,), x.dtype)), x.dtype)
+
+
+def gelu(x: T, approximate: str = "none") -> T:
+    """Return x times the share of a normal distribution below x.
+
+    Args:
+        x: the operand; integers give float32.
+        approximate: "none" (by erf) or "tanh".
+
+    Raises:
+        DefinitionError: another `approximate`.
+
+    Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016.
+    """
+    note = f"approximate={approximate!r}"
+    known = {"none": _gelu, "tanh": _gelu_tanh}
+    template = known.get(approximate) if isinstance(approximate, str) else None
+    if template is None:
+        raise DefinitionError(
+            call_text("gelu", (x,), note), f"there is no {note}", "use 'none' or 'tanh'"
+        )
+    result = apply("gelu", FLOAT, (x,), template, note if approximate == "tanh" else "")
+    assert isinstance(result, type(x))
+    return result
+
+
+def _gelu(x: Expr) -> Expr:
+    part = Op("erf", (_times(x, math.sqrt(0.5)),), x.dtype)
+    return Op("mul", (_times(x, 0.5), _plus_one(part)), x.dtype)
+
+
+def _gelu_tanh(x: Expr) -> Expr:
+    square = Op("mul", (x, x), x.dtype)
+    scaled = Op("mul", (x, _plus_one(_times(square, 0.044715))), x.dtype)
+    part = Op("tanh", (_times(scaled, math.sqrt(2 / math.pi)),), x.dtype)
+    return Op("mul", (_times(x, 0.5), _plus_one(part)), x.dtype)
+
+
+def _times(x: Expr, factor: float) -> Expr:
+    return Op("mul", (x, Const(factor, x.dtype)), x.dtype)
+
+
+def _plus_one(x: Expr) -> Expr:
+    return Op("add", (x, Const(1.0, x.dtype)), x.dtype)
+
+
+# Comparisons, bits, logic
+
+
+@binary(COMPARISON)
+def eq(a: Expr, b: Expr) -> Expr:
+    """Return a == b."""
+    return Op("eq", (a, b), bool_)
+
+
+@binary(COMPARISON)
+def ne(a: Expr, b: Expr) -> Expr:
+    """Return a != b (true where one is NaN)."""
+    return Op("ne", (a, b), bool_)
+
+
+@binary(COMPARISON)
+def lt(a: Expr, b: Expr) -> Expr:
+    """Return a < b."""
+    return Op("lt", (a, b), bool_)
+
+
+@binary(COMPARISON)
+def le(a: Expr, b: Expr) -> Expr:
+    """Return a <= b."""
+    return Op("le", (a, b), bool_)
+
+
+@binary(COMPARISON)
+def gt(a: Expr, b: Expr) -> Expr:
+    """Return a > b."""
+    return Op("gt", (a, b), bool_)
+
+
+@binary(COMPARISON)
+def ge(a: Expr, b: Expr) -> Expr:
+    """Return a >= b."""
+    return Op("ge", (a, b), bool_)
+
+
+@binary(BITWISE)
+def bitand(a: Expr, b: Expr) -> Expr:
+    """Return a & b: of integers bitwise, of bools logical."""
+    return Op("and" if a.dtype.is_bool else "bitand", (a, b), a.dtype)
+
+
+@binary(BITWISE)
+def bitor(a: Expr, b: Expr) -> Expr:
+    """Return a | b: of integers bitwise, of bools logical."""
+    return Op("or" if a.dtype.is_bool else "bitor", (a, b), a.dtype)
+
+
+@unary(BITWISE)
+def invert(x: Expr) -> Expr:
+    """Return ~x: of integers bitwise, of bools logical."""
+    return Op("not" if x.dtype.is_bool else "bitnot", (x,), x.dtype)
+
+
+@binary(LOGICAL)
+def logical_and(a: Expr, b: Expr) -> Expr:
+    """Return whether a and b are both not 0."""
+    return Op("and", (a, b), bool_)
+
+
+@binary(LOGICAL)
+def logical_or(a: Expr, b: Expr) -> Expr:
+    """Return whether a or b is not 0."""
+    return Op("or", (a, b), bool_)
+
+
+@unary(LOGICAL)
+def logical_not(x: Expr) -> Expr:
+    """Return whether x is 0."""
+    return Op("not", (x,), bool_)
+
+
+@unary(COMPARISON)
+def isnan(x: Expr) -> Expr:
+    """Return whether x is NaN; of integers false."""
+    return Op("isnan", (x,), bool_) if x.dtype.is_float else Op("ne", (x, x), bool_)
+
+
+# Selection and conversion
+
+
+@overload
+def where(cond: TensorView, a: Operand, b: Operand) -> TensorView: ...
+@overload
+def where(cond: Operand, a: TensorView, b: Operand) -> TensorView: ...
+@overload
+def where(cond: Operand, a: Operand, b: TensorView) -> TensorView: ...
+@overload
+def where(cond: Scalar, a: Scalar, b: Scalar) -> ScalarOperand: ...
+def where(cond: Operand, a: Operand, b: Operand) -> TensorView | ScalarOperand:
+    """Return a where `cond` is not 0, else b."""
+    operands = (cond, a, b)
+    fusion = fusion_of("where", operands)
+    dtype = common_type((a, b))
+    types = (bool_, dtype.compute, dtype.compute)
+    return elementwise(fusion, "where", operands, types, dtype, _where)
+
+
+def _where(cond: Expr, a: Expr, b: Expr) -> Expr:
+    return Op("where", (cond, a, b), a.dtype)
+
+
+def cast(tv: T, dtype: DType) -> T:
+    """Return `tv` converted to `dtype`: to a float rounded once, to an integer truncated.
+
+    Raises:
+        DefinitionError: no operand, or no element type.
+    """
+    fusion = fusion_of("cast", (tv,))
+    fusion._check_dtype(call_text("cast", (tv, dtype)), dtype)
+    result = elementwise(fusion, "cast", (tv,), (tv.dtype,), dtype, lambda x: convert(x, dtype))
+    assert isinstance(result, type(tv))
+    return result

@@ -1,0 +1,361 @@
+"""Reductions: sum, prod, max, min, any, all, mean, var, welford.
+
+Each reduces the axes `axis` (an int, several, or None for all) to tensors without them, or with
+`keepdims` to a broadcast tensor whose `.reduction` is the reduced one. Where all these axes are
+broadcast axes there is nothing to fold: the definition is a copy that squeezes them. `dtype` is the
+type of the reduction and its result, as in NumPy: elements are converted to it first; of a 16-bit
+type to float32, in which it folds, rounded once at the end. Names shadow builtins on purpose: they
+are what users call as ``ln.sum``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from loopnest.errors import DefinitionError
+from loopnest.scalar.dtypes import DType, bool_, float32, float64, int32, int64
+from loopnest.scalar.enums import IterKind
+from loopnest.scalar.expr import ONE, Arg, Const, Expr, Op, cast
+from loopnest.tensor.definition import AxisMap
+from loopnest.tensor.ops import reducers
+from loopnest.tensor.ops.construction import (
+    Axis,
+    axes_of,
+    define,
+    define_reduction,
+    insert_axes,
+    normalized_axes,
+)
+from loopnest.tensor.ops.operands import call_text, is_number, show
+from loopnest.tensor.ops.reducers import Family
+from loopnest.tensor.tensor_view import TensorView
+
+_Axes = int | Sequence[int] | None
+WIDE = {bool_: int64, int32: int64}
+"""What sums and products of small integers are, and are computed in."""
+
+_MEAN = {bool_: int64, int32: int64, int64: float64}
+"""What the mean of integers is summed in: exactly, and in what cannot overflow."""
+
+
+def sum(
+    tv: TensorView, axis: _Axes = None, keepdims: bool = False, dtype: DType | None = None
+) -> TensorView:
+    """Return the sum over `axis`; of bool and int32 in int64, unless `dtype` says in what.
+
+    Raises:
+        DefinitionError: no TensorView, axes that it does not have, or no type to add in.
+    """
+    axes, chosen = _chosen("sum", tv, axis, keepdims, dtype)
+    wide = chosen or WIDE.get(tv.dtype, tv.dtype)
+    return fold("sum", tv, axes, keepdims, reducers.SUM, wide, wide.compute, _said(dtype))
+
+
+def prod(
+    tv: TensorView, axis: _Axes = None, keepdims: bool = False, dtype: DType | None = None
+) -> TensorView:
+    """Return the product over `axis`; of bool and int32 in int64, unless `dtype` says in what.
+
+    Raises:
+        DefinitionError: no TensorView, axes that it does not have, or no type to multiply in.
+    """
+    axes, chosen = _chosen("prod", tv, axis, keepdims, dtype)
+    wide = chosen or WIDE.get(tv.dtype, tv.dtype)
+    return fold("prod", tv, axes, keepdims, reducers.PROD, wide, wide.compute, _said(dtype))
+
+
+def max(
+    tv: TensorView, axis: _Axes = None, keepdims: bool = False, dtype: DType | None = None
+) -> TensorView:
+    """Return the largest element over `axis`; NaN if one is, -inf or the least int for none.
+
+    Raises:
+        DefinitionError: no TensorView, axes that it does not have, or no element type.
+    """
+    axes, chosen = _chosen("max", tv, axis, keepdims, dtype, bools=True)
+    kind = chosen or tv.dtype
+    family = reducers.ANY if kind.is_bool else reducers.MAX
+    return fold("max", tv, axes, keepdims, family, kind, kind.compute, _said(dtype))
+
+
+def min(
+    tv: TensorView, axis: _Axes = None, keepdims: bool = False, dtype: DType | None = None
+) -> TensorView:
+    """Return the least element over `axis`; NaN if one is, inf or the greatest int for none.
+
+    Raises:
+        DefinitionError: no TensorView, axes that it does not have, or no element type.
+    """
+    axes, chosen = _chosen("min", tv, axis, keepdims, dtype, bools=True)
+    kind = chosen or tv.dtype
+    family = reducers.ALL if kind.is_bool else reducers.MIN
+    return fold("min", tv, axes, keepdims, family, kind, kind.compute, _said(dtype))
+
+
+def any(tv: TensorView, axis: _Axes = None, keepdims: bool = False) -> TensorView:
+    """Return whether an element over `axis` is not 0.
+
+    Raises:
+        DefinitionError: no TensorView, or axes that it does not have.
+    """
+    axes = _checked_axes("any", tv, axis, keepdims)
+    return fold("any", tv, axes, keepdims, reducers.ANY, bool_, bool_)
+
+
+def all(tv: TensorView, axis: _Axes = None, keepdims: bool = False) -> TensorView:
+    """Return whether no element over `axis` is 0.
+
+    Raises:
+        DefinitionError: no TensorView, or axes that it does not have.
+    """
+    axes = _checked_axes("all", tv, axis, keepdims)
+    return fold("all", tv, axes, keepdims, reducers.ALL, bool_, bool_)
+
+
+def mean(
+    tv: TensorView, axis: _Axes = None, keepdims: bool = False, dtype: DType | None = None
+) -> TensorView:
+    """Return the mean over `axis`: a sum, then a division. NaN for no element.
+
+    Integers give float32 (their sum is exact), unless `dtype` says what sum and mean are; a 16-bit
+    sum is not rounded in between. `.reduction` is the sum.
+
+    Raises:
+        DefinitionError: no TensorView, axes that it does not have, or no float type.
+    """
+    axes, chosen = _chosen("mean", tv, axis, keepdims, dtype, floats=True)
+    wide = chosen.compute if chosen else _MEAN.get(tv.dtype, tv.dtype.compute)
+    total = fold("sum", tv, axes, False, reducers.SUM, wide, wide, _said(dtype))
+    result = chosen or (tv.dtype if tv.dtype.is_float else float32)
+    real = float64 if wide is float64 else result.compute
+    parts = (cast(Arg(0, wide), real), cast(_count(tv, axes), real))
+    value = cast(Op("div", parts, real), result.compute)
+    return _finish("div", total, parts[1], value, result, tv, axes, keepdims)
+
+
+def var(
+    tv: TensorView,
+    axis: _Axes = None,
+    correction: float = 0,
+    keepdims: bool = False,
+    dtype: DType | None = None,
+) -> TensorView:
+    """Return the variance over `axis`: Welford's, then a factor. NaN for no element.
+
+    Args:
+        tv: the operand; integers give float32.
+        axis: the axes to reduce; None for all.
+        correction: the divisor is the number of elements minus this (at least 0).
+        keepdims: whether broadcast axes stand in place of the reduced ones.
+        dtype: the float type of Welford's algorithm and of the result.
+
+    `.reduction` is the variance that Welford's algorithm gives.
+
+    Raises:
+        DefinitionError: no TensorView, axes that it does not have, a correction that is no finite
+            number, or no float type.
+    """
+    axes, chosen = _chosen("var", tv, axis, keepdims, dtype, floats=True)
+    if not is_number(correction) or not math.isfinite(correction):
+        raise DefinitionError(
+            call_text("var", (tv,), f"correction={correction!r}{_said(dtype)}"),
+            "the correction is no finite number",
+            "use 0 (of a population), 1 (of a sample) or another number",
+        )
+    result = chosen or (tv.dtype if tv.dtype.is_float else float32)
+    factor = _variance_factor(_count(tv, axes), float(correction), result.compute)
+    if isinstance(factor, Const) and factor.value == 1:
+        spread = _welford(tv, axes, result, _said(dtype))[1]
+        return _kept(spread, tv, axes) if keepdims else spread
+    spread = _welford(tv, axes, result.compute, _said(dtype))[1]
+    value = Op("mul", (Arg(0, result.compute), factor), result.compute)
+    return _finish("mul", spread, factor, value, result, tv, axes, keepdims)
+
+
+def welford(
+    tv: TensorView, axis: _Axes = None, keepdims: bool = False, dtype: DType | None = None
+) -> tuple[TensorView, TensorView, TensorView]:
+    """Return (mean, population variance, count: int64) over `axis`, in one pass.
+
+    Integers give float32, unless `dtype` says what mean and variance are. Over no element all three
+    are 0. Elements that are not finite make the variance NaN, and with others the mean (`mean`
+    itself keeps infinities).
+
+    Raises:
+        DefinitionError: no TensorView, axes that it does not have, or no float type.
+
+    Source: Welford, "Note on a method for calculating corrected sums of squares and products",
+    1962.
+    """
+    axes, chosen = _chosen("welford", tv, axis, keepdims, dtype, floats=True)
+    kind = chosen or (tv.dtype if tv.dtype.is_float else float32)
+    parts = _welford(tv, axes, kind, _said(dtype))
+    average, spread, count = [_kept(p, tv, axes) for p in parts] if keepdims else parts
+    return average, spread, count
+
+
+def fold(
+    op: str,
+    tv: TensorView,
+    axes: tuple[int, ...],
+    keepdims: bool,
+    family: Family,
+    dtype: DType,
+    computed: DType,
+    said: str = "",
+) -> TensorView:
+    """Return `tv` folded over `axes` by reducers of one component, in type `computed`.
+
+    `said` is what people read of the call after its axes.
+    """
+    value = cast(Arg(0, tv.dtype), computed)
+    (result,) = _reduced(op, tv, axes, family, (dtype,), (value,), said)
+    return _kept(result, tv, axes) if keepdims else result
+
+
+def _checked_axes(
+    name: str, tv: TensorView, axis: _Axes, keepdims: object, said: str = ""
+) -> tuple[int, ...]:
+    """Return the axes of a call from 0 on; `said` is what the call says behind them.
+
+    Raises:
+        DefinitionError: no TensorView, axes that it does not have, or a `keepdims` that is no bool.
+    """
+    axes = normalized_axes(name, tv, axis, said)
+    if not isinstance(keepdims, bool):
+        raise DefinitionError(
+            call_text(name, (tv,), f"keepdims={show(keepdims)}"),
+            f"keepdims={show(keepdims)} is no bool",
+            "use keepdims=True or keepdims=False",
+        )
+    return axes
+
+
+def _chosen(
+    name: str,
+    tv: TensorView,
+    axis: _Axes,
+    keepdims: object,
+    dtype: DType | None,
+    *,
+    bools: bool = False,
+    floats: bool = False,
+) -> tuple[tuple[int, ...], DType | None]:
+    """Return the axes of a call from 0 on, and its `dtype`.
+
+    Args:
+        name: of the call.
+        tv: its operand.
+        axis: its axes.
+        keepdims: whether they stay, as broadcast axes.
+        dtype: the type that it names.
+        bools: whether it reduces in bool.
+        floats: whether it reduces in floats alone.
+    """
+    axes = _checked_axes(name, tv, axis, keepdims, _said(dtype))
+    if dtype is None:
+        return axes, None
+    call = call_text(name, (tv,), f"axis={axis!r}{_said(dtype)}")
+    tv.fusion._check_dtype(call, dtype)
+    if floats and not dtype.is_float:
+        raise DefinitionError(call, f"{dtype} is no float type", "use ln.float32, say")
+    if dtype.is_bool and not bools:
+        hint = "use an integer or a float type; ln.any and ln.all reduce to bool"
+        raise DefinitionError(call, "bool is no type to add or multiply in", hint)
+    return axes, dtype
+
+
+def _said(dtype: object) -> str:
+    return "" if dtype is None else f", dtype={dtype}"
+
+
+def _welford(
+    tv: TensorView, axes: tuple[int, ...], dtype: DType, said: str
+) -> tuple[TensorView, ...]:
+    element = cast(Arg(0, tv.dtype), dtype.compute)
+    zero = Op("sub", (element, element), dtype.compute)  # NaN for what is not finite
+    values = (element, zero, Const(1, int64))
+    return _reduced("welford", tv, axes, reducers.WELFORD, (dtype, dtype, int64), values, said)
+
+
+def _reduced(
+    op: str,
+    tv: TensorView,
+    axes: tuple[int, ...],
+    family: Family,
+    dtypes: tuple[DType, ...],
+    values: tuple[Expr, ...],
+    said: str,
+) -> tuple[TensorView, ...]:
+    """Define a reduction, or a squeezing copy where only broadcast axes are reduced."""
+    old = axes_of(tv)
+    note = f"axis={axes[0] if len(axes) == 1 else axes}{said}"
+    if not [axis for axis in axes if old[axis][1] is not IterKind.BROADCAST]:
+        op, folds = ("squeeze" if op != "welford" else op), None
+        new, axis_map = _squeezed(old, axes)
+        return define_reduction(op, tv, new, axis_map, dtypes, values, folds, note)
+    kept: list[Axis] = [
+        (size, IterKind.REDUCTION if place in axes else kind)
+        for place, (size, kind) in enumerate(old)
+    ]
+    axis_map = tuple(range(len(old)))
+    reducer = family.of(*[value.dtype for value in values])
+    return define_reduction(op, tv, kept, axis_map, dtypes, values, reducer, note)
+
+
+def _squeezed(old: list[Axis], axes: tuple[int, ...]) -> tuple[list[Axis], AxisMap]:
+    kept = [place for place in range(len(old)) if place not in axes]
+    axis_map = tuple([None if place in axes else kept.index(place) for place in range(len(old))])
+    return [old[place] for place in kept], axis_map
+
+
+def _kept(result: TensorView, tv: TensorView, axes: tuple[int, ...]) -> TensorView:
+    """Return `result` with broadcast axes where `tv` was reduced."""
+    mask = [place in axes for place in range(len(tv.domain.logical))]
+    kept = insert_axes(result, mask)
+    kept.reduction = result
+    return kept
+
+
+def _finish(
+    op: str,
+    reduction: TensorView,
+    factor: Expr,
+    value: Expr,
+    dtype: DType,
+    tv: TensorView,
+    axes: tuple[int, ...],
+    keepdims: bool,
+) -> TensorView:
+    """Define the pointwise tensor that follows the reduction of a mean or variance."""
+    shape = axes_of(reduction)
+    maps = (tuple(range(len(shape))),)
+    result = define(
+        tv.fusion, op, (reduction, factor), (reduction,), maps, shape, dtype, value
+    )  # fmt: skip
+    if keepdims:
+        result = _kept(result, tv, axes)
+    result.reduction = reduction
+    return result
+
+
+def _count(tv: TensorView, axes: tuple[int, ...]) -> Expr:
+    """Return the number of elements that are reduced to one, as an index expression."""
+    sizes = tv.sizes
+    count: Expr = ONE
+    for axis in axes:
+        count = tv.fusion.algebra.mul(count, sizes[axis])
+    return count
+
+
+def _variance_factor(count: Expr, correction: float, real: DType) -> Expr:
+    """Return count / max(count - correction, 0): 1 or NaN (for no element) without correction."""
+    if isinstance(count, Const) and count.value > correction:
+        return Const(count.value / (count.value - correction), real)
+    number = cast(count, real)
+    rest: Expr = number
+    if correction:
+        rest = Op("sub", (number, Const(correction, real)), real)
+        rest = Op("max", (rest, Const(0.0, real)), real)
+    return Op("div", (number, rest), real)

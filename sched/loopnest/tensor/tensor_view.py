@@ -1,0 +1,418 @@
+"""TensorViews: a tensor of a fusion, its axes and the place of its computation.
+
+A schedule primitive rebinds fields of TensorViews, IterDomains and the Fusion; every such write
+goes through `Fusion.change`, which journals it, so that a failed call is undone whole. Methods of
+TensorView import the layers above (`ops`, `schedule`) when called: the one deliberate exception to
+the import rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from loopnest.errors import DefinitionError
+from loopnest.scalar.dtypes import DType
+from loopnest.scalar.enums import IterKind, Memory, ParallelType, Swizzle
+from loopnest.scalar.expr import Const, Expr
+from loopnest.scalar.operators import Operators
+from loopnest.scalar.origin import Origin, caller
+from loopnest.tensor.buffer_layout import PLAIN
+from loopnest.tensor.definition import Definition
+from loopnest.tensor.domain import IterDomain, TensorDomain
+
+if TYPE_CHECKING:
+    from loopnest.tensor.fusion import Fusion
+    from loopnest.tensor.ops.operands import Operand  # noqa: F401 - a type argument, in quotes
+
+
+class TensorView(Operators["Operand", "TensorView"]):
+    """A tensor of a fusion: its math, its axes, and the place of its computation.
+
+    Made by `Fusion.input`, by operations and by schedule primitives, never directly.
+    """
+
+    __slots__ = (
+        "__weakref__", "_compute_at_pos", "_consumers", "_memory", "_name", "_produced_at_pos",
+        "clones", "definition", "domain", "dtype", "fusion", "layout", "number", "origin", "placed",
+        "reduction",
+    )  # fmt: skip
+
+    def __init__(self, fusion: Fusion, domain: TensorDomain, dtype: DType) -> None:
+        self.fusion = fusion
+        self.dtype = dtype
+        self.definition: Definition | None = None
+        self._name: str | None = None
+        self._memory = Memory.LOCAL
+        self.layout = PLAIN
+        self._compute_at_pos = 0
+        self._produced_at_pos = 0
+        self._consumers: tuple[TensorView, ...] = ()
+        self.clones: tuple[TensorView, ...] = ()
+        self.reduction: TensorView | None = None
+        """Of a keepdims reduction's result: the reduced TensorView below the broadcast."""
+        self.origin = fusion.calling or caller()
+        """Where the tensor was made."""
+        self.placed: Origin | None = None
+        """The call that last set its compute-at position."""
+        self.domain = domain
+        self.bind(domain)
+        self.number = fusion._register(self)
+
+    def bind(self, domain: TensorDomain) -> None:
+        """Make `domain` this tensor's; its leaves become handles of this tensor."""
+        self.fusion.change(self, "domain", domain)
+        for axis in domain.leaf:
+            if axis.owner is not self:
+                self.fusion.change(axis, "owner", self)
+                if axis.origin is None:
+                    axis.origin = self.fusion.calling
+
+    def __reduce__(self) -> tuple[Callable[..., TensorView], tuple[Fusion, int]]:
+        """Pickle the fusion, and the place in it."""
+        return _tensor_at, (self.fusion, self.fusion.tensors.index(self))
+
+    # Identity
+
+    @property
+    def name(self) -> str:
+        """The name in errors, nests and CUDA: given by the user, or ``T3``."""
+        return self._name if self._name is not None else f"T{self.number}"
+
+    def named(self, name: str) -> TensorView:
+        """Give this tensor a name.
+
+        Raises:
+            DefinitionError: not an identifier, or taken.
+        """
+        self.fusion._check_name(f"{self.name}.named({name!r})", name)
+        if self._name is not None:
+            self.fusion._names.pop(self._name, None)
+        self.fusion._claim(name, self)
+        self._name = name
+        return self
+
+    def __repr__(self) -> str:
+        return f"<TensorView {self}>"
+
+    def __str__(self) -> str:
+        axes = ", ".join(
+            f"{axis.kind.letter}{i}: {axis.size}"
+            + ("" if axis.parallel is ParallelType.serial else f" {axis.parallel.value}")
+            + (" pinned" if axis.pinned else "")
+            for i, axis in enumerate(self.domain.leaf)
+        )
+        return (
+            f"{self.name} {self.dtype} {self._memory.value} [{axes}] "
+            f"compute_at={self._compute_at_pos} produced_at={self._produced_at_pos}"
+        )
+
+    @property
+    def signature(self) -> str:
+        """Type and shape: ``float32[N, D]``."""
+        return f"{self.dtype}[{', '.join(str(s) for s in self.sizes)}]"
+
+    # Domains
+
+    @property
+    def root_domain(self) -> tuple[IterDomain, ...]:
+        """The axes that the definition computes over, reductions included."""
+        return self.domain.root
+
+    @property
+    def rfactor_domain(self) -> tuple[IterDomain, ...]:
+        """What consumers see: the root after rfactor, else the root."""
+        return self.domain.rfactor
+
+    @property
+    def leaf_domain(self) -> tuple[IterDomain, ...]:
+        """The loops, outermost first."""
+        return self.domain.leaf
+
+    @property
+    def ndim(self) -> int:
+        """The number of leaf axes."""
+        return len(self.domain.leaf)
+
+    @property
+    def sizes(self) -> tuple[Expr, ...]:
+        """The logical extents: the rfactor domain without reductions."""
+        return tuple([axis.size for axis in self.domain.logical])
+
+    @property
+    def shape(self) -> tuple[int | Expr, ...]:
+        """The logical extents, as ints where static."""
+        return tuple([axis.extent for axis in self.domain.logical])
+
+    def axis(self, position: int) -> IterDomain:
+        """Return leaf axis `position` (negative from the end): a handle to parallelize or pin.
+
+        Raises:
+            ScheduleError: out of range.
+        """
+        from loopnest.schedule.transaction import PrimitiveRefused, leaf_position
+
+        try:
+            return self.domain.leaf[leaf_position(self, position)]
+        except PrimitiveRefused as refusal:
+            raise refusal.error(f"{self.name}.axis({position!r})") from None
+
+    # Place
+
+    @property
+    def compute_at_pos(self) -> int:
+        """How many leading leaf axes share their loops with the consumers; 0 = own nest."""
+        return self._compute_at_pos
+
+    @property
+    def produced_at_pos(self) -> int:
+        """The largest position in its own axes at which a producer was computed into it."""
+        return self._produced_at_pos
+
+    @property
+    def frozen(self) -> int:
+        """How many leading leaf axes no primitive may change."""
+        return max(self._compute_at_pos, self._produced_at_pos)
+
+    @property
+    def memory(self) -> Memory:
+        """Where the tensor lives; settable on intermediates."""
+        return self._memory
+
+    @memory.setter
+    def memory(self, memory: Memory) -> None:
+        from loopnest.schedule import transforms
+
+        transforms.set_memory(self, memory)
+
+    @property
+    def is_input(self) -> bool:
+        return self.definition is None
+
+    @property
+    def is_output(self) -> bool:
+        return self in self.fusion._outputs
+
+    @property
+    def producers(self) -> tuple[TensorView, ...]:
+        """The tensors that its definition reads, each once."""
+        return () if self.definition is None else self.definition.producers
+
+    @property
+    def consumers(self) -> tuple[TensorView, ...]:
+        """The tensors whose definitions read it, in order of creation."""
+        return self._consumers
+
+    @property
+    def siblings(self) -> tuple[TensorView, ...]:
+        """The outputs of its definition, itself included."""
+        return (self,) if self.definition is None else self.definition.outputs
+
+    def define(self, definition: Definition) -> None:
+        """Make `definition` the one of this tensor, and keep the producers' consumers right."""
+        old = self.producers
+        self.fusion.change(self, "definition", definition)
+        for producer in dict.fromkeys((*old, *definition.producers)):
+            keep = [c for c in producer._consumers if c is not self]
+            if producer in definition.producers:
+                keep.append(self)
+                keep.sort(key=lambda tensor: tensor.number)
+            self.fusion.change(producer, "_consumers", tuple(keep))
+        self.fusion.version += 1
+
+    # Scheduling: each forwards to the module that owns it
+
+    def split(self, axis: int, factor: int | str, inner: bool = True) -> TensorView:
+        """Split a leaf axis in two.
+
+        Before ``[i0: N]``; ``t.split(0, 4)`` gives ``[i0: ceildiv(N, 4), i1: 4]``;
+        ``t.split(0, 4, inner=False)`` gives ``[i0: 4, i1: ceildiv(N, 4)]``.
+
+        Args:
+            axis: a leaf position, negative from the end.
+            factor: the inner extent (the outer with ``inner=False``): an int >= 1, or the name of
+                a size symbol of the fusion; it need not divide.
+            inner: whether `factor` is the inner extent.
+
+        Raises:
+            ScheduleError: axis out of range, frozen or parallel; a bad factor; an input.
+
+        Source: nvFuser TensorView::split; Halide Func::split.
+        """
+        from loopnest.schedule import transforms
+
+        return transforms.split(self, axis=axis, factor=factor, inner=inner)
+
+    def merge(self, axis: int, other: int | None = None) -> TensorView:
+        """Merge two leaf axes into one.
+
+        Before ``[i0: N, i1: D]``; ``t.merge(0)`` gives ``[i0: N * D]``.
+
+        Args:
+            axis: the outer of the two.
+            other: the inner, by default `axis` + 1; they need not be neighbours. The result
+                stands at the smaller of the two places.
+
+        Raises:
+            ScheduleError: out of range, the same axis twice, frozen, parallel, an iteration axis
+                with a reduction axis, an input.
+
+        Source: nvFuser TensorView::merge; Halide Func::fuse.
+        """
+        from loopnest.schedule import transforms
+
+        return transforms.merge(self, axis, other)
+
+    def reorder(self, order: Mapping[int, int] | Sequence[int]) -> TensorView:
+        """Permute the leaf axes.
+
+        Before ``[i0, i1, i2]``; ``t.reorder({2: 0})`` gives ``[i2, i0, i1]``, as does
+        ``t.reorder([2, 0, 1])``.
+
+        Args:
+            order: ``{old: new}`` (axes not named keep their order in the places left), or a full
+                permutation p (new axis i is old axis p[i]).
+
+        Raises:
+            ScheduleError: not a permutation, an axis out of range or frozen, an input.
+
+        Source: nvFuser TensorView::reorder.
+        """
+        from loopnest.schedule import transforms
+
+        return transforms.reorder(self, order)
+
+    def parallelize(self, types: Mapping[int, ParallelType]) -> TensorView:
+        """Give leaf axes parallel types: ``t.parallelize({0: ln.ParallelType.grid_x})``.
+
+        Raises:
+            ScheduleError: out of range, no ParallelType, a type that the tensor has already, an
+                input.
+        """
+        from loopnest.schedule import transforms
+
+        return transforms.parallelize(self, types)
+
+    def pin(self, axis: int) -> TensorView:
+        """Never inline past leaf axis `axis`, of this tensor or of a producer.
+
+        Raises:
+            ScheduleError: out of range, or an input.
+        """
+        from loopnest.schedule import transforms
+
+        return transforms.pin(self, axis)
+
+    def compute_at(self, consumer: TensorView, pos: int, recompute: bool = False) -> TensorView:
+        """Compute this tensor inside the leading `pos` loops of `consumer`.
+
+        See `loopnest.schedule.compute_at.compute_at`.
+        """
+        from loopnest.schedule import compute_at
+
+        return compute_at.compute_at(self, consumer, pos, recompute=recompute)
+
+    def inline_at(self, pos: int) -> TensorView:
+        """Share the leading `pos` loops with the consumers, without any replay.
+
+        Raises:
+            ScheduleError: beyond the largest legal position.
+        """
+        from loopnest.schedule import inlining
+
+        return inlining.inline_at(self, pos)
+
+    def rfactor(self, axes: int | Sequence[int]) -> TensorView:
+        """Factor a reduction in two; see `loopnest.schedule.rfactor.rfactor`."""
+        from loopnest.schedule import rfactor
+
+        return rfactor.rfactor(self, axes)
+
+    def cache_after(self) -> TensorView:
+        """Insert a copy between this tensor and its consumers; return the copy."""
+        from loopnest.schedule import caching
+
+        return caching.cache_after(self)
+
+    def cache_before(self) -> TensorView:
+        """Let a new tensor compute what this one did, and this one copy it; return the new."""
+        from loopnest.schedule import caching
+
+        return caching.cache_before(self)
+
+    def cache_fork(self) -> TensorView:
+        """Of an output that other tensors use: return a copy that becomes the output."""
+        from loopnest.schedule import caching
+
+        return caching.cache_fork(self)
+
+    def circular_buffer(self, stages: int) -> TensorView:
+        """Compute this SHARED tensor `stages` - 1 (up to 31) iterations ahead of its consumers.
+
+        Its buffer gets `stages` copies, which the innermost loop that it shares rotates through;
+        LOCAL tensors that only it reads run ahead with it: their values are loaded before the
+        consumers' work of an iteration, and stored to shared memory after it.
+        """
+        from loopnest.schedule import allocation_layout
+
+        return allocation_layout.circular_buffer(self, stages)
+
+    def swizzle(self, kind: Swizzle, a: int, b: int) -> TensorView:
+        """Let the element at leaf axes (a, b) of this SHARED tensor lie at (a, b ^ a).
+
+        Loops stay as they are; columns of a tile then lie in different banks.
+        """
+        from loopnest.schedule import allocation_layout
+
+        return allocation_layout.swizzle(self, kind, a, b)
+
+    def set_allocation(
+        self, order: Sequence[int] | None = None, pad: Mapping[int, int] | None = None
+    ) -> TensorView:
+        """Lay out the buffer of this intermediate.
+
+        Args:
+            order: the leaf axes in the order of memory, the one that varies slowest first.
+            pad: unused elements to add to the extent of leaf axes, as ``{axis: count}``.
+        """
+        from loopnest.schedule import allocation_layout
+
+        return allocation_layout.set_allocation(self, order=order, pad=pad)
+
+    # Math: operators forward to `ops`
+
+    __hash__ = object.__hash__
+
+    def __bool__(self) -> bool:
+        raise DefinitionError(
+            self.name, "a tensor has no truth value", "use ln.where(cond, a, b) or ln.logical_and"
+        )
+
+    def _operate(self, name: str, *operands: object) -> TensorView:
+        from loopnest.tensor.ops import pointwise
+
+        result = getattr(pointwise, name)(*operands)
+        assert isinstance(result, TensorView)
+        return result
+
+    def __matmul__(self, other: TensorView) -> TensorView:
+        from loopnest.tensor.ops.matrix_products import matmul
+
+        return matmul(self, other)
+
+    def __rmatmul__(self, other: TensorView) -> TensorView:
+        from loopnest.tensor.ops.matrix_products import matmul
+
+        return matmul(other, self)
+
+
+def _tensor_at(fusion: Fusion, place: int) -> TensorView:
+    return fusion.tensors[place]
+
+
+def root_axis(size: Expr, *, reduction: bool = False) -> IterDomain:
+    """Return a root axis of extent `size`; a static 1 that is not reduced is a broadcast axis."""
+    if reduction:
+        return IterDomain(size, IterKind.REDUCTION)
+    one = isinstance(size, Const) and size.value == 1
+    return IterDomain(size, IterKind.BROADCAST if one else IterKind.ITERATION)

@@ -1,0 +1,133 @@
+"""Where shared memory lies: offsets, aliases, the static and the dynamic form."""
+
+import pytest
+
+from helpers import cuda_cases as cases
+from loopnest.backends.cuda.printing.cuda_printer import print_cuda
+from loopnest.errors import InternalError
+from loopnest.kir import Allocate, Store
+from loopnest.kir.shared_memory import shared_layout, shared_places, swizzled
+from loopnest.scalar import dtypes
+from loopnest.scalar.enums import ParallelType
+from loopnest.scalar.expr import ONE, ZERO, Load, integer
+
+PT = ParallelType
+
+
+def holding(*buffers):
+    """Make a program that allocates these buffers and writes each of them."""
+    y = cases.global_("y", ("N",), kind="output")
+    body = [Allocate(b) for b in buffers]
+    body += [Store(b, (ZERO,) * len(b.shape), cases.cast(integer(0), b.dtype), b.name)
+             for b in buffers]  # fmt: skip
+    held = cases.cast(Load(buffers[0], (ZERO,) * len(buffers[0].shape)), dtypes.float32)
+    body.append(Store(y, (ZERO,), held, "y"))
+    return cases.program("hold", [y], body, {PT.block_x: 32})
+
+
+def layout(*buffers):
+    offsets, total = shared_layout(holding(*buffers))
+    return {b.name: str(e) for b, e in offsets.items()}, str(total)
+
+
+def shared(name, *shape, dtype=dtypes.float32, alias=None):
+    return cases.shared(name, shape, dtype, alias_of=alias)
+
+
+def test_buffers_follow_each_other_at_multiples_of_16_bytes():
+    found = layout(shared("a", 3), shared("b", 5, dtype=dtypes.float16), shared("c", 4))
+    assert found == ({"a": "0", "b": "16", "c": "32"}, "48")
+
+
+def test_an_alias_begins_where_its_buffer_begins():
+    found = layout(shared("a", 4), shared("b", 4), shared("c", 2, alias="a"))
+    assert found == ({"a": "0", "c": "0", "b": "16"}, "32")
+
+
+def test_a_place_is_as_large_as_the_largest_of_its_aliases():
+    one, two = shared("a", 4), shared("b", 20, dtype=dtypes.float16, alias="a")
+    found = layout(one, two, shared("c", 8, alias="b"), shared("d", 1))
+    assert found == ({"a": "0", "b": "0", "c": "0", "d": "48"}, "64")
+    (first, second) = shared_places(holding(one, two, shared("d", 1)))
+    assert [b.name for b in first.buffers] == ["a", "b"]
+    assert (first.static_bytes, second.static_bytes) == (48, 16)
+
+
+def test_an_alias_may_be_allocated_before_its_buffer():
+    assert layout(shared("b", 8, alias="a"), shared("a", 4)) == ({"a": "0", "b": "0"}, "32")
+
+
+def test_symbolic_sizes():
+    found = layout(shared("a", 3), shared("b", "D"), shared("c", 4))
+    blocks = "ceildiv(D * 4, 16) * 16"
+    assert found == ({"a": "0", "b": "16", "c": f"16 + {blocks}"}, f"16 + {blocks} + 16")
+    _, total = layout(shared("a", "D"), shared("b", 4, alias="a"))
+    assert total == f"max({blocks}, 16)"
+
+
+@pytest.mark.parametrize("alias", ["nothing", "a"])
+def test_an_alias_of_nothing(alias):
+    with pytest.raises(InternalError) as raised:
+        shared_layout(holding(shared("a", 4, alias=alias)))
+    assert str(raised.value) == (
+        f"a: its buffer is an alias of {alias}, which is no SHARED buffer here"
+    )
+
+
+def test_swizzled_indices():
+    held = cases.shared("a", (4, 4), swizzle=(0, 1))
+    i, j = cases.Index("i", integer(4)), cases.Index("j", integer(4))
+    assert [str(e) for e in swizzled(held, (i, j))] == ["i", "j ^ i"]
+    assert swizzled(held, (ZERO, j)) == (ZERO, j)
+    assert swizzled(held, (i, ZERO)) == (i, i)
+    assert swizzled(held, (ZERO, ZERO)) == (ZERO, ZERO)
+    assert swizzled(cases.shared("b", (4, 4)), (i, j)) == (i, j)
+
+
+# Texts
+
+
+def test_static_arrays():
+    text = print_cuda(holding(shared("a", 12, 4), shared("b", 1), shared("c", 100, alias="a")))
+    assert "// shared memory: 416 bytes\n" in text
+    assert "  __shared__ __align__(16) float a[100];  // a: [12, 4]\n" in text
+    assert "  float *const c = (float *)a;  // c: [100]\n" in text
+    assert "  __shared__ __align__(16) float b[1];  // b: [1]\n" in text
+    assert "ln_shared" not in text
+
+
+def test_aliases_of_other_types():
+    first = shared("a", 9, dtype=dtypes.float16)
+    text = print_cuda(holding(first, shared("b", 5, dtype=dtypes.float64, alias="a")))
+    assert "  __shared__ __align__(16) __half a[24];  // a: [9]\n" in text
+    assert "  double *const b = (double *)a;  // b: [5]\n" in text
+
+
+def test_the_dynamic_arena():
+    text = print_cuda(holding(shared("a", 3), shared("b", "N"), shared("c", 4, alias="a")))
+    assert "// dynamic shared memory: 16 + ceildiv(N * 4, 16) * 16 bytes\n" in text
+    assert "  extern __shared__ __align__(16) unsigned char ln_shared[];\n" in text
+    assert "  float *const a = (float *)ln_shared;  // a: [3]\n" in text
+    assert "  float *const b = (float *)(ln_shared + 16);  // b: [N]\n" in text
+    assert "  float *const c = (float *)a;  // c: [4]\n" in text
+
+
+@pytest.mark.parametrize(("count", "dynamic"), [(12288, False), (12289, True), (24576, True)])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_48_kilobytes_are_static(count, dynamic, arch):
+    """96 KiB compile, as dynamic memory: a static array of that size would be refused."""
+    pytest.importorskip("cuda.bindings")
+    from loopnest.backends.cuda.toolchain.nvrtc import compile_cuda
+
+    program = cases.reverse(count)
+    assert shared_layout(program).is_dynamic == dynamic
+    (found,) = compile_cuda(print_cuda(program), arch).resources.values()
+    assert found.shared_bytes == (0 if dynamic else 4 * count)
+
+
+def test_the_order_of_dimensions_of_a_buffer_stays():
+    """Stages are a dimension like others: the first one."""
+    held = cases.shared("a", (2, 8), stages=2)
+    text = print_cuda(holding(held))
+    assert "float a[16];  // a: [2, 8], 2 stages\n" in text
+    assert ONE in held.strides

@@ -1,0 +1,125 @@
+"""Every kernel and schedule: right on every target and at every kind of size; machine code."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+
+import numpy as np
+import pytest
+
+import loopnest as ln
+from end_to_end.test_goldens import CASES
+from kernels.bias_gelu import bias_gelu
+from kernels.gemm import gemm
+from kernels.softmax import softmax
+from loopnest.backends.cpu import c_compiler
+from loopnest.backends.cpu.c_compiler import find_compiler
+from loopnest.backends.cpu.c_printer import print_c
+from loopnest.devtools.harness import expected, judge, make_arguments, oracle
+from loopnest.scalar.arguments import broken_condition
+
+DIVISIBLE = {"N": 256, "D": 512, "M": 192, "K": 16, "B": 12, "H": 128, "C": 64, "S": 32}
+ODD = {"N": 37, "D": 41, "M": 67, "K": 19, "B": 7, "H": 35, "C": 21, "S": 45}
+DTYPES = (ln.float32, ln.float16)
+TARGETS = ("interpret", "c") if find_compiler() else ("interpret",)
+
+
+def size_cases(names):
+    """Divisible, odd, 1 and 0 extents; and each extent 1 or 0 among odd ones."""
+    yield {name: DIVISIBLE[name] for name in names}
+    yield {name: ODD[name] for name in names}
+    for least in (1, 0):
+        yield dict.fromkeys(names, least)
+        for name in names:
+            yield {**{n: ODD[n] for n in names}, name: least}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("kernel", "schedule"), CASES)
+def test_kernel_is_right(kernel, schedule, dtype):
+    fusion = kernel.fusion(schedule, dtype=dtype)
+    lowered = ln.lower(fusion)
+    compiled = [
+        ln.compile(lowered, target=target, **({"optimize": 1} if target == "c" else {}))
+        for target in TARGETS
+    ]
+    for sizes in size_cases([symbol.name for symbol in fusion.symbols]):
+        if broken_condition(fusion.facts.conditions, sizes):
+            continue  # gpu_warp takes rows that are short, but not empty
+        arguments = make_arguments(fusion, sizes, kernel.ranges)
+        keywords = arguments.keywords(fusion)
+        reference = expected(kernel, fusion, arguments, {"dtype": dtype})
+        for function in compiled:
+            actual = function(*arguments.fresh(), **keywords)
+            for wanted in (oracle(fusion, arguments), reference):
+                for verdict in judge(fusion, sizes, actual, wanted):
+                    assert verdict.ok, f"{function.target} at {sizes}: {verdict}"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("params", [{"lanes": 1}, {"depth": 16, "stages": 3}], ids=str)
+def test_gemm_is_right_with_other_parameters(params, target):
+    lowered = gemm.lower("gpu", threads=2, **params)
+    options = {"optimize": 1} if target == "c" else {}
+    function = ln.compile(lowered, target=target, **options)
+    fusion = gemm.fusion("gpu", threads=2, **params)
+    for sizes in ({"M": 5, "K": 7, "N": 9}, {"M": 8, "K": 8, "N": 8}):
+        arguments = make_arguments(fusion, sizes, gemm.ranges)
+        actual = function(*arguments.fresh())
+        for verdict in judge(fusion, sizes, actual, oracle(fusion, arguments)):
+            assert verdict.ok, f"at {sizes}: {verdict}"
+
+
+def test_inputs_in_place_are_overwritten_and_returned():
+    from kernels.adam import adam
+
+    fusion = adam.fusion("cpu")
+    arguments = make_arguments(fusion, {"N": 5000}, adam.ranges)
+    arrays = arguments.fresh()
+    results = adam(*arrays, **arguments.scalars)
+    assert [result is arrays[i] for result, i in zip(results, (0, 2, 3), strict=True)] == [True] * 3
+    np.testing.assert_array_equal(arrays[1], arguments.arrays[1])
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("kernel", "schedule"), [c for c in CASES if "@gpu" in c.id])
+def test_gpu_schedule_compiles_without_spills(kernel, schedule, dtype, arch):
+    pytest.importorskip("cuda.bindings.nvrtc")
+    found = kernel.lower(schedule, dtype=dtype).resources(arch)
+    assert (found.spill_bytes, found.stack_bytes) == (0, 0)
+
+
+def assembly(lowered, bits, folder):
+    """Return what the compiler of the "c" target makes of a kernel for a CPU with AVX2 and FMA."""
+    compiler = find_compiler()
+    if compiler is None or platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("reads the assembly of a compiler for x86-64")
+    (folder / "kernel.c").write_text(print_c(lowered.program, index_bits=bits), encoding="utf-8")
+    threads = c_compiler._features(compiler).threads
+    flags = [*c_compiler._FLAGS, "-O3", "-march=haswell", *threads, "-S", "-o", "-", "kernel.c"]
+    command = [*compiler.command, *flags]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize("kernel", [bias_gelu, softmax], ids=lambda kernel: kernel.name)
+def test_rows_are_read_as_vectors(kernel, bits, tmp_path):
+    """With 32-bit indices that might wrap, neighbours would be gathered one by one."""
+    code = assembly(kernel.lower("cpu"), bits, tmp_path)
+    assert "vfmadd" in code
+    assert "gather" not in code
+    assert "scatter" not in code
+
+
+def test_a_kernel_of_a_symbolic_local_row_has_no_cuda_text():
+    with pytest.raises(ln.LoweringError) as caught:
+        softmax.lower("cpu").cuda()
+    assert str(caught.value) == (
+        "e: its LOCAL buffer has the symbolic size D, while registers on target 'cuda' need a "
+        "static one; e = exp(shifted) has the axes [i0: N, i1: D], of which it shares the leading "
+        "1 with its consumers; inline it deeper (compute_at a consumer, or "
+        "ln.propagate from one and then inline_most), compute it again (recompute=True), split "
+        "its axis by a constant, or set its memory to SHARED or GLOBAL"
+    )

@@ -1,0 +1,34 @@
+"""No false alarm: random fusions under random schedules are never refuted, and seldom unknown."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+
+import pytest
+
+import loopnest as ln
+from fuzzing import Failure
+from fuzzing.fusions import FusionWriter
+from fuzzing.program import Session
+from fuzzing.schedules import ScheduleWriter
+from loopnest.facade import lower
+from loopnest.proofs import verify
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_random_schedules_are_proved(block: int) -> None:
+    for seed in range(20 * block, 20 * block + 20):
+        rng = random.Random(seed)
+        session = Session(f"c{seed}")
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                with session.fusion:
+                    FusionWriter(session, rng).write()
+                ScheduleWriter(session, rng).write()
+            kernel = lower(session.fusion)
+        except (Failure, ln.LoopnestError):
+            continue  # no kernel: what others test
+        report = verify(kernel)
+        assert report.ok, "\n".join([*session.math, *session.schedule, str(kernel), str(report)])

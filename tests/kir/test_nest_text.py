@@ -1,0 +1,105 @@
+"""The nest text: its exact format, and the line of each statement."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.nest_text import parse_nest
+from helpers.printer_cases import FORMS, ROW_SUM, row_sum
+from loopnest.kir import (
+    Allocate,
+    Arrive,
+    Barrier,
+    Collective,
+    If,
+    Let,
+    Loop,
+    Program,
+    Shuffle,
+    Store,
+    walk,
+)
+from loopnest.kir.buffers import Buffer
+from loopnest.kir.nest_text import nest_lines, print_nest
+from loopnest.scalar import dtypes
+from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.expr import ONE, ZERO, Arg, Load, Local, integer
+
+
+def test_example_of_the_format():
+    assert print_nest(row_sum()) == ROW_SUM
+
+
+@pytest.mark.parametrize("text", FORMS, ids=lambda text: text.split("(")[0].split()[-1])
+def test_text_reads_back(text):
+    assert print_nest(parse_nest(text)) == text
+
+
+def test_statements_of_several_threads():
+    """Shuffles and arrivals define names; a collective declares what its body computes."""
+    part = Buffer("T2_acc", "T2", Memory.LOCAL, dtypes.float32, (ONE,), (ONE,), ONE, "accumulator")
+    count = Buffer("T2_count", "T2", Memory.GLOBAL, dtypes.int32, (ONE,), (ONE,), ONE, "counter")
+    offered, taken = Local("v0", dtypes.float32), Local("v1", dtypes.float32)
+    last = Local("T2_last", dtypes.bool_)
+    load = Load(part, (ZERO,))
+    body = (Let(offered, load), Shuffle(taken, offered, "xor", integer(16)))
+    dims = (ParallelType.block_x,)
+    nodes = (
+        Collective("sum", (taken,), (load,), dims, (ZERO,), (Arg(0, load.dtype),), body),
+        Barrier("warp"),
+        Arrive(last, count, (ZERO,), integer(8)),
+    )
+    lines = print_nest(Program("k", (), nodes)).splitlines()[2:]
+    assert lines == [
+        "v1 = sum(T2_acc[0]) over block_x:",
+        "  let v0 = T2_acc[0]",
+        "  let v1 = shuffle_xor(v0, 16)",
+        "barrier warp",
+        "let T2_last = arrive(T2_count[0], 8)",
+    ]
+
+
+@pytest.mark.parametrize("text", FORMS, ids=lambda text: text.split("(")[0].split()[-1])
+def test_lines_name_statements(text):
+    program = parse_nest(text)
+    lines = text.splitlines()
+    places = nest_lines(program)
+    statements = [node for node, _ in walk(program.body)]
+    assert list(places) == statements
+    for node, line in places.items():
+        shown = lines[line - 1].strip()
+        match node:
+            case Loop():
+                assert shown.startswith(f"for {node.index} in {node.extent}:")
+            case If():
+                assert shown == f"if {node.condition}:"
+            case Store():
+                assert shown.endswith(f"] = {node.value}")
+            case Allocate():
+                assert shown.startswith(f"{node.buffer}: ")
+
+
+def test_same_bytes_in_any_process():
+    source = (
+        "from helpers.nest_text import parse_nest\n"
+        "from helpers.printer_cases import FORMS\n"
+        "from loopnest.backends.cpu.c_printer import print_c\n"
+        "from loopnest.backends.cuda.printing.cuda_printer import print_cuda\n"
+        "from loopnest.kir.nest_text import print_nest\n"
+        "print(print_nest(parse_nest(FORMS[2])))\n"
+        "for form in FORMS[:2]:\n"
+        "    program = parse_nest(form)\n"
+        "    print(print_nest(program), print_c(program), print_cuda(program))\n"
+    )
+    texts = set()
+    for seed in ("0", "1", "77"):
+        path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+        env = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path}
+        command = [sys.executable, "-c", source]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        texts.add(done.stdout)
+    assert len(texts) == 1

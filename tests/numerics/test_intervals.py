@@ -1,0 +1,491 @@
+"""Enclosures: every operation and fold against float32 and float64 arithmetic in many orders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+import loopnest as ln
+from loopnest.backends.interpret.native_math import apply, convert
+from loopnest.numerics.float64_math import held
+from loopnest.numerics.interval_rules import DISCRETE, enclose
+from loopnest.numerics.intervals import Interval, anything, exact, is_wild
+from loopnest.numerics.operation_ranges import RANGES
+from loopnest.numerics.oracle import fold_values
+from loopnest.numerics.reduction_intervals import FOLDS, fold
+from loopnest.numerics.target_accuracy import (
+    ACCURACY,
+    FAST,
+    FORMATS,
+    ROUNDED,
+    SELECTING,
+    STANDARD,
+    Arithmetic,
+    unit,
+)
+from loopnest.scalar.dtypes import DType
+from loopnest.scalar.expr import OPS, Arg, Const, Expr, Op, cast
+from loopnest.tensor.ops import reducers
+from loopnest.tensor.ops.reducers import Family
+
+Array = np.ndarray[Any, Any]
+REFERENCE, FAST_MATH = Arithmetic(reference=True), Arithmetic(fast_math=True)
+DISCRETE_ONLY = {
+    *("or", "and", "not", "eq", "ne", "lt", "le", "gt", "ge", "isnan"),
+    *("bitor", "bitxor", "bitand", "bitnot", "floordiv", "ceildiv"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_warnings() -> Iterator[None]:
+    """Values that are not finite are part of the game; the oracle silences them as a whole."""
+    with np.errstate(all="ignore"):
+        yield
+
+
+# The tables
+
+
+def test_every_operation_of_floats_has_a_range_and_an_accuracy() -> None:
+    floats = set(OPS) - DISCRETE_ONLY - {"where", "cast"}
+    assert set(RANGES) == floats
+    classes = [set(ROUNDED), set(SELECTING) - {"where", "cast"}, set(ACCURACY)]
+    assert set.union(*classes) == floats
+    assert sum(map(len, classes)) == len(floats)
+    assert set(FAST) >= set(ACCURACY)
+    assert set(DISCRETE) < set(OPS)
+
+
+def test_every_reducer_has_a_fold() -> None:
+    names = {r.name for r in vars(reducers).values() if isinstance(r, Family)}
+    assert set(FOLDS) == names
+
+
+@pytest.mark.parametrize("dtype", [ln.float16, ln.bfloat16, ln.float32, ln.float64])
+def test_formats(dtype: DType) -> None:
+    import ml_dtypes
+
+    found, want = FORMATS[dtype.name], ml_dtypes.finfo(dtype.numpy)
+    assert found.unit == float(want.eps) / 2
+    assert found.least == float(want.smallest_subnormal)
+    assert found.normal == float(want.smallest_normal)
+    assert found.largest == float(want.max)
+
+
+# Operations, against arithmetic in the type itself
+
+
+def op_of(name: str, dtype: DType, arity: int) -> Op:
+    result = ln.bool if OPS[name].result == "bool" else dtype
+    return Op(name, tuple([Arg(n, dtype) for n in range(arity)]), result)
+
+
+def operands(dtype: DType, seed: int, count: int = 4000) -> Array:
+    """Return numbers of a float type of every size, small integers and special values."""
+    rng = np.random.default_rng(seed)
+    span = 30 if seed % 2 else (160 if dtype.size == 4 else 1100)
+    values = rng.uniform(0.5, 1, count) * np.exp2(rng.uniform(-span, span, count))
+    values *= rng.choice([-1, 1], count)
+    plain = rng.integers(-24, 25, count) / 8
+    values = np.where(rng.random(count) < 0.4, plain, values)
+    special = rng.choice([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, 3.0], count)
+    return np.where(rng.random(count) < 0.06, special, values).astype(dtype.numpy)
+
+
+def around(points: Array, seed: int) -> Interval:
+    """Return intervals of many widths that hold `points`, some at an end; some are exact."""
+    rng = np.random.default_rng(seed + 1000)
+    wide = points.astype(np.float64)
+    reach = np.abs(wide) * np.exp2(rng.uniform(-60, 1, wide.shape))
+    reach = np.where(rng.random(wide.shape) < 0.1, 1e-30, reach)
+    low = wide - reach * rng.choice([0.0, 0.3, 1.0], wide.shape)
+    high = wide + reach * rng.choice([0.0, 0.3, 1.0], wide.shape)
+    sure = (rng.random(wide.shape) < 0.2) | ~np.isfinite(wide)
+    low, high = np.where(sure, wide, low), np.where(sure, wide, high)
+    middle = np.where(sure, wide, low + (high - low) * rng.random(wide.shape))
+    return Interval(middle, low, high, is_wild(low, high), True)
+
+
+def compute(node: Op, points: Sequence[Array]) -> Array:
+    types = [arg.dtype for arg in node.args]
+    return np.asarray(apply(node.op, list(points), types, node.dtype))
+
+
+def require(found: Interval, results: Array, operands: Sequence[Array], name: str) -> None:
+    right = found.contains(results.astype(found.value.dtype))
+    if not right.all():
+        bad = np.flatnonzero(~right)[:5]
+        lines = [
+            f"{name}({', '.join(repr(o[n]) for o in operands)}) = {results[n]!r}, not in "
+            f"[{found.low[n]!r}, {found.high[n]!r}] around {found.value[n]!r}"
+            for n in bad
+        ]
+        pytest.fail("\n".join([f"{np.count_nonzero(~right)} of {right.size}", *lines]))
+
+
+ARITY = {name: OPS[name].arity for name in [*RANGES, "eq", "ne", "lt", "le", "gt", "ge", "isnan"]}
+
+
+@pytest.mark.parametrize("dtype", [ln.float32, ln.float64])
+@pytest.mark.parametrize("name", ARITY)
+def test_results_lie_in_the_enclosure(name: str, dtype: DType) -> None:
+    node = op_of(name, dtype, ARITY[name])
+    for seed in range(5):
+        points = [operands(dtype, 10 * seed + n) for n in range(ARITY[name])]
+        results = compute(node, points)
+        known = {a: exact(held(p, dtype), True) for a, p in zip(node.args, points, strict=True)}
+        inexact = {a: around(p, seed) for a, p in zip(node.args, points, strict=True)}
+        mixed = {a: (known if n % 2 else inexact)[a] for n, a in enumerate(node.args)}
+        swapped = {a: (inexact if n % 2 else known)[a] for n, a in enumerate(node.args)}
+        for env in (known, inexact, mixed, swapped):
+            for arithmetic in (
+                STANDARD,
+                Arithmetic(reference=True),
+                Arithmetic(fast_math=True),
+            ):
+                found = enclose(node, env, arithmetic)
+                require(found, results, points, name)
+                require(found, found.value, points, name)
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "sqrt", "exp", "tanh", "max", "neg"])
+def test_enclosures_are_no_wider_than_rounding(name: str) -> None:
+    """Of exact operands: a few ulps; and nothing where a result needs no rounding."""
+    node = op_of(name, ln.float32, ARITY[name])
+    rng = np.random.default_rng(0)
+    points = [rng.uniform(0.5, 2, 1000).astype(np.float32) for _ in node.args]
+    env = {a: exact(held(p, ln.float32)) for a, p in zip(node.args, points, strict=True)}
+    found = enclose(node, env, STANDARD)
+    ulp = np.spacing(np.abs(found.value).astype(np.float32)).astype(np.float64)
+    most = {"exp": 9.1, "tanh": 9.1, "max": 0, "neg": 0}.get(name, 0.5)
+    assert (found.bound <= most * ulp).all()
+
+
+def one(op: str, *values: float | Interval, dtype: DType = ln.float32) -> Interval:
+    """Return the enclosure of an operation on single values."""
+    node = op_of(op, dtype, len(values))
+    env = {
+        arg: v if isinstance(v, Interval) else exact(np.asarray(v, np.float64))
+        for arg, v in zip(node.args, values, strict=True)
+    }
+    return enclose(node, env, STANDARD)
+
+
+def between(low: float, high: float) -> Interval:
+    ends = [np.asarray(v, np.float64) for v in ((low + high) / 2, low, high)]
+    return Interval(*ends, wild=is_wild(*ends))
+
+
+def test_what_needs_no_rounding_has_no_error() -> None:
+    for dtype in (ln.float32, ln.float64):
+        assert one("add", 0.25, 3.0, dtype=dtype).exact
+        assert one("mul", 0.75, -2.5, dtype=dtype).exact
+        assert one("div", 3.0, 4.0, dtype=dtype).exact
+    assert one("sqrt", 2.25).exact
+    assert one("mod", -1.0, 3.0).exact
+    assert not one("div", 1.0, 3.0).exact
+    assert one("div", 1.0, 3.0, dtype=ln.float64).exact  # the oracle rounds it alike
+    assert not one("mul", 0.1, 0.3, dtype=ln.float64).exact  # may be fused with a sum
+    assert not one("fma", 0.1, 0.3, 1.0, dtype=ln.float64).exact
+
+
+def test_overflow_gives_the_largest_number_or_infinity() -> None:
+    found = one("exp", 100.0)
+    assert (float(found.high), found.wild) == (np.inf, True)
+    assert found.low > 3.4e38
+    share = one("div", 1.0, one("add", 1.0, found))  # 1 / (1 + exp(100)) may be 0, or 4e-44
+    assert share.low == 0
+    assert 0 < share.high < 1e-43
+    assert anything(one("sub", found, found))
+
+
+def test_underflow_to_zero_makes_a_quotient_unknown() -> None:
+    small = one("mul", 1e-30, 1e-30)
+    assert 0 <= small.low < small.high < 2e-45 * 2
+    assert anything(one("mul", one("div", 1.0, small), 0.0))  # inf * 0
+    assert anything(one("div", 0.0, small))
+
+
+def test_a_zero_of_either_sign_is_no_divisor() -> None:
+    assert float(one("div", 1.0, 0.0).value) == np.inf
+    assert not anything(one("div", 1.0, 0.0))
+    for zero in (one("max", 0.0, -0.0), one("round", between(-0.3, 0.2))):
+        assert zero.unsigned
+        assert (zero.low, zero.high) == (0, 0)
+        assert anything(one("div", 1.0, zero))
+
+
+def test_nan_is_sure_only_where_operands_are() -> None:
+    nan = one("mul", 0.0, np.inf)
+    assert np.isnan(nan.low)
+    assert not nan.contains(np.array(1.0))
+    assert nan.contains(np.array(np.nan))
+    assert np.isnan(one("add", np.nan, between(1.0, 2.0)).low)
+    unknown = one("sqrt", between(-1e-9, 1e-9))
+    assert anything(unknown)
+    for value in (np.nan, 0.0, -5.0):
+        assert unknown.contains(np.array(value))
+    assert not one("sqrt", between(1.0, 1.1)).contains(np.array(np.nan))
+
+
+def test_steps_give_both_sides() -> None:
+    found = one("floor", between(2.9999, 3.0001))
+    assert (float(found.low), float(found.high)) == (2, 3)
+    assert one("floor", between(3.01, 3.02)).bound == 0
+    found = one("mod", between(-1e-8, 1e-8), 3.0)
+    assert (float(found.low), float(found.high)) == (0, 3)
+
+
+def test_comparisons_that_may_go_either_way_choose_both() -> None:
+    close = one("lt", between(0.9, 1.1), 1.0)
+    assert (bool(close.low), bool(close.high)) == (False, True)
+    assert one("lt", between(0.9, 0.99), 1.0).bound == 0
+    arg = [Arg(0, ln.bool), Arg(1, ln.float32), Arg(2, ln.float32)]
+    env = {arg[0]: close, arg[1]: exact(np.asarray(5.0)), arg[2]: exact(np.asarray(-1.0))}
+    found = enclose(Op("where", tuple(arg), ln.float32), env, STANDARD)
+    assert (float(found.low), float(found.high)) == (-1, 5)
+
+
+def casted(x: Interval, source: DType, target: DType) -> Interval:
+    return enclose(cast(Arg(0, source), target), {Arg(0, source): x}, STANDARD)
+
+
+def test_casts() -> None:
+    near = casted(between(2.999, 3.001), ln.float32, ln.int32)
+    assert (int(near.low), int(near.high)) == (2, 3)
+    assert near.value.dtype == np.int32
+    far = casted(exact(np.asarray(1e20)), ln.float32, ln.int32)  # targets differ
+    assert (int(far.low), int(far.high)) == (-(2**31), 2**31 - 1)
+    assert casted(exact(np.asarray(0.1)), ln.float32, ln.float64).exact
+    half = casted(between(1.0, 1.0001), ln.float32, ln.float16)
+    assert (float(half.low), float(half.high), half.bound) == (1, 1, 0)
+    third = casted(exact(np.asarray(1 / 3)), ln.float64, ln.float32)
+    assert third.exact
+    truth = casted(between(-1e-9, 1e-9), ln.float32, ln.bool)
+    assert (bool(truth.low), bool(truth.high)) == (False, True)
+    assert casted(truth, ln.bool, ln.int64).high == 1
+
+
+def test_integers_that_are_not_known() -> None:
+    near = casted(between(2.999, 3.001), ln.float32, ln.int32)
+    env = {Arg(0, ln.int32): near, Arg(1, ln.int32): exact(np.asarray(-7, np.int32))}
+    args = tuple(env)
+    for op, ends in {
+        "add": (-5, -4), "sub": (9, 10), "mul": (-21, -14), "max": (2, 3), "min": (-7, -7),
+        "bitand": (-(2**31), 2**31 - 1), "mod": (-(2**31), 2**31 - 1),
+    }.items():  # fmt: skip
+        found = enclose(Op(op, args, ln.int32), env, STANDARD)
+        assert (int(found.low), int(found.high)) == ends, op
+    env[args[1]] = exact(np.asarray(2**31 - 2, np.int32))  # may wrap
+    found = enclose(Op("add", args, ln.int32), env, STANDARD)
+    assert (int(found.low), int(found.high)) == (-(2**31), 2**31 - 1)
+
+
+def test_a_leaf_without_an_enclosure() -> None:
+    with pytest.raises(KeyError, match="no enclosure for <Arg"):
+        enclose(Arg(0, ln.float32), {}, STANDARD)
+
+
+# Fast math
+
+
+def test_fast_math_widens() -> None:
+    """By what CUDA lists: __expf, __fdividef, subnormal numbers flushed to 0."""
+
+    def width(op: str, *values: float, arithmetic: Arithmetic = FAST_MATH) -> float:
+        node = op_of(op, ln.float32, len(values))
+        env = {
+            a: exact(np.asarray(np.float32(v), np.float64))
+            for a, v in zip(node.args, values, strict=True)
+        }
+        return float(enclose(node, env, arithmetic).bound)
+
+    u = 2.0**-23
+    assert width("exp", 20.0) > 23 * u * np.exp(20.0) > 2 * width("exp", 20.0, arithmetic=STANDARD)
+    assert width("div", 1.0, 3.0) > 2 * u / 3 > width("div", 1.0, 3.0, arithmetic=STANDARD)
+    assert width("tanh", 1.0) > 2.0**-11 * np.tanh(1.0)
+    assert width("sin", 1.0) >= 2.0**-21.41
+    assert width("sin", 10.0) > 0.4  # nothing is promised past pi
+    assert width("div", 1e38, 2.0**127) > 0.5  # divisors past 2^126 give 0
+    assert width("mul", 1e-20, 1e-20) >= 0.99e-40  # flushed
+    assert width("pow", 3.0, 20.0) > 20 * 2.0**-22 * 3.0**20 * np.log(2)
+    assert width("pow", -3.0, 2.0) == np.inf
+    assert width("log", 1.001) >= 2.0**-21.41
+
+
+# Folds
+
+
+def orders(count: int, rng: np.random.Generator) -> list[list[Any]]:
+    """Return trees over range(count): a chain, a balanced one, chunks, and random ones."""
+
+    def chain(items: list[Any]) -> Any:
+        tree = items[0]
+        for item in items[1:]:
+            tree = (tree, item)
+        return tree
+
+    def balanced(items: list[Any]) -> Any:
+        if len(items) == 1:
+            return items[0]
+        return (balanced(items[: len(items) // 2]), balanced(items[len(items) // 2 :]))
+
+    def randomly(items: list[Any]) -> Any:
+        items = list(items)
+        while len(items) > 1:
+            a, b = (items.pop(int(rng.integers(len(items)))) for _ in range(2))
+            items.append((a, b))
+        return items[0]
+
+    plain = list(range(count))
+    chunks = [chain(plain[n : n + 7]) for n in range(0, count, 7)]
+    mixed = rng.permutation(count).tolist()
+    reverse = plain[::-1]
+    found = [chain(plain), chain(reverse), chain(mixed), balanced(plain), chain(chunks)]
+    return [*found, randomly(plain), randomly(plain)]
+
+
+def folded_in(
+    family: Family, dtype: DType, parts: Sequence[Array], tree: Any, single: bool = False
+) -> list[Array]:
+    """Fold rows of elements in one order, in the arithmetic of `dtype` itself.
+
+    With `single`, elements are folded in as such: Welford's count of one is a constant.
+    """
+    if not isinstance(tree, tuple):
+        return [part[:, tree] for part in parts]
+    left, right = (folded_in(family, dtype, parts, side, single) for side in tree)
+    types = component_types(family, dtype)
+    args: list[Expr] = [Arg(n, t) for n, t in enumerate((*types, *types))]
+    count = len(types)
+    values = dict(zip(args, [*left, *right], strict=True))
+    if single and not isinstance(tree[1], tuple):
+        args[-1] = Const(1, ln.int64)
+    return [
+        native(expr, values)
+        for expr in family.of(*types).combine(tuple(args[:count]), tuple(args[count:]))
+    ]
+
+
+def component_types(family: Family, dtype: DType) -> tuple[DType, ...]:
+    return (dtype, dtype, ln.int64) if family is reducers.WELFORD else (dtype,)
+
+
+def native(root: Expr, values: dict[Expr, Array]) -> Array:
+    """Evaluate an expression in its own types, by the interpreter's operations."""
+    if root in values:
+        return values[root]
+    if isinstance(root, Const):
+        return np.array([root.value], root.dtype.numpy)
+    assert isinstance(root, Op)
+    args = [native(arg, values) for arg in root.args]
+    if root.op == "cast":
+        return np.asarray(convert(args[0], root.args[0].dtype, root.dtype))
+    if root.op == "where":
+        return np.where(*args).astype(root.dtype.numpy)
+    return np.asarray(apply(root.op, args, [a.dtype for a in root.args], root.dtype))
+
+
+def rows(kind: str, dtype: DType, rng: np.random.Generator, count: int) -> Array:
+    shape = (20, count)
+    values = {
+        "uniform": lambda: rng.uniform(-2, 2, shape),
+        "positive": lambda: rng.uniform(0, 1, shape),
+        "offset": lambda: 1000 + rng.normal(size=shape),
+        "scales": lambda: rng.normal(size=shape) * np.exp2(rng.uniform(-40, 40, shape)),
+        "huge": lambda: rng.normal(size=shape) * (1e37 if dtype.size == 4 else 1e307),
+        "tiny": lambda: rng.normal(size=shape) * (1e-38 if dtype.size == 4 else 1e-308),
+        "dyadic": lambda: np.rint(rng.uniform(-20, 20, shape)) / 8,
+        "special": lambda: np.where(
+            rng.random(shape) < 0.02, rng.choice([np.nan, np.inf, -np.inf, 0.0], shape),
+            rng.uniform(-2, 2, shape)),
+    }[kind]()  # fmt: skip
+    return values.astype(dtype.numpy)
+
+
+KINDS = ("uniform", "positive", "offset", "scales", "huge", "tiny", "dyadic", "special")
+FLOAT_REDUCERS = (reducers.SUM, reducers.PROD, reducers.MAX, reducers.MIN, reducers.WELFORD)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [ln.float32, ln.float64])
+@pytest.mark.parametrize("family", FLOAT_REDUCERS, ids=lambda r: r.name)
+@pytest.mark.parametrize("inexact", [False, True])
+def test_every_order_lies_in_the_enclosure(
+    family: Family, dtype: DType, kind: str, inexact: bool
+) -> None:
+    rng = np.random.default_rng(5)
+    types = component_types(family, dtype)
+    for count in (2, 3, 17, 60):
+        points = rows(kind, dtype, rng, count)
+        if inexact:
+            wide = around(points.ravel(), count)
+            elements = wide.viewed(lambda a: a.reshape(points.shape))  # noqa: B023
+        else:
+            elements = exact(held(points, dtype))
+        ends = [a - a for a in elements.parts]
+        zero = exact(ends[0]) if not inexact else Interval(*ends, wild=elements.wild)
+        ones = np.ones(points.shape, np.int64)
+        enclosed = [elements, zero, exact(ones)][: len(types)]
+        natives = [points, points - points, ones][: len(types)]
+        totals = fold_values(family.of(*types), [e.value for e in enclosed])
+        found = fold(family.name, enclosed, totals, dtype, STANDARD)
+        ways = (False, True) if family is reducers.WELFORD else (False,)
+        for tree, single in product(orders(count, rng), ways):
+            results = folded_in(family, dtype, natives, tree, single)
+            for component, result in zip(found, results, strict=True):
+                require(component, result, [points], f"{family.name} of {kind}")
+
+
+def test_sum_bound_is_that_of_the_worst_order() -> None:
+    values = np.full((1, 100), np.float64(np.float32(0.1)))
+    (found,) = fold("sum", [exact(values)], [values.sum(-1)], ln.float32, STANDARD)
+    assert 0 < found.bound[0] - 99 * unit(ln.float32) * values.sum() < 2.0**-20  # and its rounding
+
+
+def test_sums_of_few_digits_are_exact() -> None:
+    rng = np.random.default_rng(0)
+    for scale in (1.0, 2.0**-130, 2.0**90):
+        values = rng.integers(-1000, 1000, (5, 400)) * scale
+        (found,) = fold("sum", [exact(values)], [values.sum(-1)], ln.float32, STANDARD)
+        assert found.exact
+    values[:, 7] = 1e-4 * scale
+    (found,) = fold("sum", [exact(values)], [values.sum(-1)], ln.float32, STANDARD)
+    assert not found.exact
+
+
+def test_extrema_take_no_error_of_their_own() -> None:
+    x = between(1.0, 1.5).viewed(lambda a: a.reshape(1, 1) + np.array([[0.0, 5.0]]))
+    for name, value in (("max", 6.25), ("min", 1.25)):
+        (found,) = fold(name, [x], [np.array([value])], ln.float32, STANDARD)
+        assert found.bound == 0.25
+
+
+def test_truth_values_and_counts_that_are_not_known() -> None:
+    low, high = np.array([[True, False, False]]), np.array([[True, True, False]])
+    x = Interval(low, low, high)
+    (found,) = fold("any", [x], [np.array([True])], ln.bool, STANDARD)
+    assert (found.low, found.high) == (True, True)
+    (found,) = fold("all", [x], [np.array([False])], ln.bool, STANDARD)
+    assert (found.low, found.high) == (False, False)
+    count = x.viewed(lambda a: a.astype(np.int64))
+    (found,) = fold("sum", [count], [np.array([1])], ln.int64, STANDARD)
+    assert (found.low, found.high) == (1, 2)
+
+
+def test_variance_of_a_large_mean_is_bounded_by_the_spread() -> None:
+    """Not by the square of the mean, as the textbook formula would be."""
+    rng = np.random.default_rng(0)
+    values = np.float32(100 + rng.normal(size=(1, 1024))).astype(np.float64)
+    parts = [exact(values), exact(values * 0), exact(np.ones(values.shape, np.int64))]
+    totals = fold_values(
+        reducers.WELFORD.of(ln.float32, ln.float32, ln.int64), [p.value for p in parts]
+    )
+    mean, spread, count = fold("welford", parts, totals, ln.float32, STANDARD)
+    assert mean.bound[0] < 600 * 2.0**-24 * 200
+    assert spread.bound[0] < 0.1
+    assert count.exact
