@@ -5,6 +5,7 @@ import pytest
 
 import loopnest.graph as G
 from graph import seeds
+from helpers.work import calls
 from loopnest.graph.node_values import evaluate_closed
 
 X = G.var("x", (2,), "float32")
@@ -123,11 +124,8 @@ def test_the_outputs_are_the_callers():
     assert c.value.tolist() == [0, 0]
 
 
-def test_a_residual_network_is_quick():
-    import time
-
-    start = time.perf_counter()
+def test_a_residual_network_takes_some_calls_a_node():
     graph = G.check(seeds.residual_network())
+    feeds = seeds.feeds(graph)
     assert len(graph.nodes) > 1000
-    G.evaluate(graph, seeds.feeds(graph))
-    assert time.perf_counter() - start < 5
+    assert calls(lambda: G.evaluate(graph, feeds)) < 50 * len(graph.nodes)
