@@ -206,3 +206,23 @@ def test_an_output_is_stored_as_what_it_is() -> None:
     program = k.program.with_body((*k.program.body, zero))
     found = [f.message for f in judged(k, program).findings]
     assert "the store stores a partial result of y as float16, the math has float32" in found
+
+
+def test_blocks_arrive_at_a_counter_of_int32() -> None:
+    with ln.Fusion("row") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        y = f.output(ln.sum(x, axis=1), "y")
+    y.split(1, 2, inner=False)
+    part = y.rfactor([2])
+    y.parallelize({0: PT.block_x, 1: PT.grid_x})
+    part.compute_at(y, 2)
+    k = lower(f)
+    assert verify(k).ok
+    mutant = next(
+        m for m in mutants(k.program, frozenset({"interface"})) if "of int64 instead" in m.text
+    )
+    report = judged(k, mutant.program)
+    assert report.status == "refuted"
+    name = next(p.name for p in k.program.params if p.buffer and p.buffer.kind == "counter")
+    message = f"interface: the counter {name} is int64; blocks arrive at int32"
+    assert message in [str(f) for f in report.findings]

@@ -125,6 +125,8 @@ def _parameter(param: kir.Param, math: MathSnapshot) -> Iterator[tuple[str, str]
         yield name, f"{param.kind} {name} has the buffer of another name, {buffer.name}"
     if param.dtype is not buffer.dtype:
         yield name, f"{param.kind} {name} is {param.dtype}, its buffer holds {buffer.dtype}"
+    if buffer.kind == "counter" and buffer.dtype is not dtypes.int32:
+        yield name, f"the counter {name} is {buffer.dtype}; blocks arrive at int32"
     if buffer.alias_of is not None or buffer.swizzle is not None or buffer.stages != 1:
         yield name, f"{param.kind} {name} is no plain array: {_odd(buffer)}"
     tensor = math.tensor(name)
