@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -23,8 +23,9 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
+from mutation.journal import Journal, is_of
 from mutation.judge import Verdict, judge_mutant, judge_original, mutants_of
-from mutation.mutants import KINDS
+from mutation.mutants import KINDS, Mutant
 from mutation.report import COLUMNS, Tally, by_kind, by_rule, by_subject, markdown
 from mutation.subjects import Key, Subject, keys_in, load, random_keys
 
@@ -48,9 +49,12 @@ comparing values. The programs themselves must raise no alarm.
     tools/run python tools/mutate.py --random 200 --limit 10     # random kernels, too
     tools/run python tools/mutate.py --only-random --legal 1000  # false alarms on legal schedules
     tools/run python tools/mutate.py --show softmax@gpu#17       # one mutant, in full
+    tools/run python tools/mutate.py --journal build/mutants.jsonl --resume --seconds 60
 
 The report names every mutant that is proved though wrong, that the sanitizer missed, or that seems
-to be no mutant, with its reason. Exit status 1 where a figure is below what is wanted.
+to be no mutant, with its reason. Exit status 1 where a figure is below what is wanted. With
+--journal every verdict is written down as it comes; with --resume what stands there is not judged
+again.
 """
 
 
@@ -79,11 +83,15 @@ class Task:
 @click.option("--out", type=click.Path(path_type=Path), default=Path("build/mutants.md"),
               show_default=True, help="The report.")  # fmt: skip
 @click.option("--json", "json_out", type=click.Path(path_type=Path), help="All verdicts.")
+@click.option("--journal", "kept", type=click.Path(path_type=Path), help="Verdicts as they come.")
+@click.option("--resume/--no-resume", help="Do not judge again what stands in --journal.")
+@click.option("--seconds", type=float, help="How long a proof may take; then it is unknown.")
 @click.option("--show", metavar="NAME#NUMBER", help="Print one mutant, its nest and its verdict.")
 def main(
     folders: tuple[Path, ...], kernels: tuple[str, ...], kinds: tuple[str, ...], limit: int | None,
     randoms: int, legal: int, only_random: bool, seed: int, jobs: int, out: Path,
-    json_out: Path | None, show: str | None,
+    json_out: Path | None, kept: Path | None, resume: bool, seconds: float | None,
+    show: str | None,
 ) -> None:  # fmt: skip
     console = Console()
     if show is not None:
@@ -95,9 +103,10 @@ def main(
     chosen = frozenset(kinds) or KINDS
     keys += random_keys(randoms, seed)
     plain = [] if legal <= randoms else list(random_keys(legal, seed))[randoms:]
-    tally = Tally()
-    tasks = list(plan(keys, plain, chosen, limit, seed, tally, console))
-    judge_all(tasks, chosen, jobs, tally, console)
+    tally, journal = Tally(), Journal(kept)
+    known = journal.read() if resume else {}
+    tasks = list(plan(keys, plain, Drawn(chosen, limit, seed), known, tally, console))
+    judge_all(tasks, Terms(chosen, seconds), jobs, tally, journal, console)
     title = f"Mutants of {len(tally.originals)} programs"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(markdown(tally, title), encoding="utf-8")
@@ -111,11 +120,28 @@ def main(
 # What is to be done
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """Which mutants of a program are judged: of these kinds, at most `limit`, by `seed`."""
+
+    kinds: frozenset[str]
+    limit: int | None
+    seed: int
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a worker needs to know: the kinds that mutants are numbered by, seconds a proof."""
+
+    kinds: frozenset[str]
+    seconds: float | None
+
+
 def plan(
-    keys: Sequence[Key], plain: Sequence[Key], kinds: frozenset[str], limit: int | None, seed: int,
-    tally: Tally, console: Console,
+    keys: Sequence[Key], plain: Sequence[Key], which: Drawn,
+    known: Mapping[tuple[str, int], Verdict], tally: Tally, console: Console,
 ) -> Iterator[Task]:  # fmt: skip
-    """Yield tasks: each program itself, then its mutants in batches."""
+    """Yield tasks: each program itself, then its mutants in batches; `known` verdicts are told."""
     with console.status("") as status:
         for key in keys:
             status.update(f"lowering {key.name}")
@@ -126,21 +152,33 @@ def plan(
                 )
                 tally.skipped.append((key.name, why))
                 continue
-            yield Task(key, ())
-            numbers = drawn(subject, kinds, limit, seed)
+            if (key.name, -1) in known:
+                tally.originals.append(known[key.name, -1])
+            else:
+                yield Task(key, ())
+            found = mutants_of(subject, which.kinds)
+            numbers = []
+            for number in drawn(subject, found, which):
+                verdict = known.get((key.name, number))
+                if verdict is not None and is_of(verdict, found[number]):
+                    tally.verdicts.append(verdict)
+                else:
+                    numbers.append(number)
             for start in range(0, len(numbers), BATCH):
                 yield Task(key, tuple(numbers[start : start + BATCH]))
     for key in plain:
         yield Task(key, ())
 
 
-def drawn(subject: Subject, kinds: frozenset[str], limit: int | None, seed: int) -> list[int]:
+def drawn(subject: Subject, found: Sequence[Mutant], which: Drawn) -> list[int]:
     """Return the numbers of mutants to judge: of each kind about the same share."""
-    found = mutants_of(subject, kinds)
+    limit = which.limit
     if limit is None or len(found) <= limit:
         return list(range(len(found)))
-    rng = Random(f"{seed} {subject.name}")
-    queues = {k: [n for n, m in enumerate(found) if m.kind == k] for k in sorted(kinds)}
+    rng = Random(f"{which.seed} {subject.name}")
+    kinds = sorted(which.kinds)
+    rng.shuffle(kinds)
+    queues = {k: [n for n, m in enumerate(found) if m.kind == k] for k in kinds}
     for queue in queues.values():
         rng.shuffle(queue)
     result: list[int] = []
@@ -159,19 +197,24 @@ def subject_of(key: Key) -> Subject | None:
 # Workers
 
 
-def work(task: Task, kinds: frozenset[str]) -> list[Verdict]:
+def work(task: Task, terms: Terms) -> list[Verdict]:
     """Judge the mutants of a task, or the program itself where it names none."""
     subject = subject_of(task.key)
     if subject is None:
         return []
     if not task.numbers:
-        return [judge_original(subject)]
-    found = mutants_of(subject, kinds)
-    return [judge_mutant(subject, number, found[number]) for number in task.numbers]
+        return [judge_original(subject, terms.seconds)]
+    found = mutants_of(subject, terms.kinds)
+    return [judge_mutant(subject, n, found[n], terms.seconds) for n in task.numbers]
 
 
 def judge_all(
-    tasks: Sequence[Task], kinds: frozenset[str], jobs: int, tally: Tally, console: Console
+    tasks: Sequence[Task],
+    terms: Terms,
+    jobs: int,
+    tally: Tally,
+    journal: Journal,
+    console: Console,
 ) -> None:
     """Judge everything; a task whose process dies is judged mutant by mutant."""
     columns = (
@@ -182,7 +225,8 @@ def judge_all(
         left = list(tasks)
         while left:
             lost: list[Task] = []
-            for task, verdicts in judged(left, kinds, jobs, lost):
+            for task, verdicts in judged(left, terms, jobs, lost):
+                journal.write(verdicts)
                 target = tally.verdicts if task.numbers else tally.originals
                 target.extend(verdicts)
                 said = f"judging: {len(tally.holes)} holes, {len(tally.alarms)} alarms"
@@ -201,7 +245,7 @@ def judge_all(
 
 
 def judged(
-    tasks: Sequence[Task], kinds: frozenset[str], jobs: int, lost: list[Task]
+    tasks: Sequence[Task], terms: Terms, jobs: int, lost: list[Task]
 ) -> Iterator[tuple[Task, list[Verdict]]]:
     """Yield tasks with their verdicts as they end; those that die are added to `lost`."""
     queue = list(reversed(tasks))
@@ -212,7 +256,7 @@ def judged(
             while (queue or running) and not (broken and not running):
                 while queue and len(running) < 2 * jobs and not broken:
                     task = queue.pop()
-                    running[pool.submit(work, task, kinds)] = task
+                    running[pool.submit(work, task, terms)] = task
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
                     task = running.pop(future)

@@ -9,8 +9,10 @@ runs differently.
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -104,10 +106,12 @@ def mutants_of(subject: Subject, kinds: frozenset[str] = KINDS) -> list[Mutant]:
     return list(mutants(subject.program, kinds))
 
 
-def judge_mutant(subject: Subject, number: int, mutant: Mutant) -> Verdict:
-    """Judge one mutant of `subject`."""
+def judge_mutant(
+    subject: Subject, number: int, mutant: Mutant, seconds: float | None = None
+) -> Verdict:
+    """Judge one mutant of `subject`; the proof is unknown where it takes longer than `seconds`."""
     verdict = _described(subject, number, mutant)
-    witness = _prove(verdict, mutant.program, subject)
+    witness = _prove(verdict, mutant.program, subject, seconds)
     if mutant.kind in DECLARED:
         if isinstance(mutant.node, kir.Store) and mutant.node.role == "init":
             verdict.reason = "a reduction starts from one value everywhere"
@@ -163,10 +167,10 @@ def _computed_from(tensor: MathTensor, math: MathSnapshot) -> list[str]:
     return [name for place, name in enumerate(definition.outputs) if count + place in read]
 
 
-def judge_original(subject: Subject) -> Verdict:
+def judge_original(subject: Subject, seconds: float | None = None) -> Verdict:
     """Judge the program as it was lowered: whatever is found is a false alarm, or a bug."""
     verdict = Verdict(subject.name, -1, "none", "unchanged", 0, "")
-    _prove(verdict, subject.program, subject)
+    _prove(verdict, subject.program, subject, seconds)
     for trial in subject.trials:
         _run(verdict, subject.program, trial)
     return verdict
@@ -178,16 +182,44 @@ def _described(subject: Subject, number: int, mutant: Mutant) -> Verdict:
     return Verdict(subject.name, number, mutant.kind, mutant.text, line, code)
 
 
-def _prove(verdict: Verdict, program: kir.Program, subject: Subject) -> Mapping[str, int] | None:
+class _TooLong(Exception):
+    """A proof takes longer than it may."""
+
+
+@contextmanager
+def _at_most(seconds: float | None) -> Iterator[None]:
+    """Raise _TooLong when a time is over; in the main thread alone."""
+    if seconds is None:
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise _TooLong
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _prove(
+    verdict: Verdict, program: kir.Program, subject: Subject, seconds: float | None
+) -> Mapping[str, int] | None:
     """Ask verify; return the sizes of its witness."""
     started = time.perf_counter()
     witness = None
     try:
-        report = verify_program(program, subject.math)
+        with _at_most(seconds):
+            report = verify_program(program, subject.math)
         verdict.proof, verdict.scope = report.status, report.scope
         if report.findings:
             verdict.finding = f"{report.findings[0].kind}: {report.findings[0].message}"
             witness = report.findings[0].sizes or None
+    except _TooLong:
+        verdict.proof, verdict.finding = "unknown", f"time: no verdict within {seconds:g} s"
     except Exception as error:  # a checker must not break, whatever it is given
         verdict.proof, verdict.finding = "error", f"{type(error).__name__}: {error}"
     verdict.seconds = time.perf_counter() - started

@@ -246,6 +246,29 @@ def test_the_tool_reports(tmp_path: Path) -> None:
     assert {m["subject"] for m in found["mutants"]} == {"plain_sum@gpu"}
 
 
+def test_a_run_goes_on_where_it_was_cut(tmp_path: Path) -> None:
+    journal, report = tmp_path / "verdicts.jsonl", tmp_path / "report.md"
+    command = [
+        sys.executable, str(ROOT / "tools" / "mutate.py"), "--kernel", "plain_sum@gpu", "--limit",
+        "3", "--jobs", "1", "--out", str(report), "--journal", str(journal), "--resume",
+    ]  # fmt: skip
+    subprocess.run(command, capture_output=True, check=True)
+    lines = journal.read_text().splitlines()
+    assert len(lines) == 4
+    told = {**json.loads(lines[1]), "finding": "as it was told"}
+    journal.write_text("\n".join([lines[0], json.dumps(told), lines[2], lines[3][:40]]) + "\n")
+    subprocess.run(command, capture_output=True, check=True)
+    again = journal.read_text().splitlines()
+    assert len(again) == 5
+    assert json.loads(again[4])["number"] == json.loads(lines[3])["number"]
+    assert json.loads(again[1])["finding"] == "as it was told"
+
+
+def test_a_proof_that_takes_too_long_is_unknown() -> None:
+    found = judge_original(subject("plain_softmax@gpu"), seconds=1e-3)
+    assert (found.proof, found.finding) == ("unknown", "time: no verdict within 0.001 s")
+
+
 def test_the_report_names_holes_alarms_and_misses() -> None:
     hole = Verdict("k", 3, "bound", "loop i0 -1", 4, "for i0 in N:", "proved", scope="N=3")
     hole.values = "at N=16: y: largest error 1"
