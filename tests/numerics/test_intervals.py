@@ -317,6 +317,18 @@ def test_fast_math_widens() -> None:
     assert width("log", 1.001) >= 2.0**-21.41
 
 
+@pytest.mark.parametrize("name", ["sin", "cos"])
+def test_what_may_be_infinite_may_have_any_sine(name: str) -> None:
+    """The oracle's operand overflowed; a kernel's need not: its sine is a number, or NaN."""
+    low, high = np.array([-np.inf, -np.inf, np.nan]), np.array([-690.0, -np.inf, np.nan])
+    x = Interval(low, low.copy(), high, True)
+    node = op_of(name, ln.float64, 1)
+    found = enclose(node, {node.args[0]: x}, STANDARD)
+    assert np.isnan(found.value).all()
+    assert found.contains(np.array([0.5, 0.5, 0.5])).tolist() == [True, False, False]
+    assert found.contains(np.full(3, np.nan)).all()
+
+
 # Folds
 
 

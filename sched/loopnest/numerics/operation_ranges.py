@@ -127,15 +127,21 @@ def _along(value: Values, slope: Values | float, x: Interval, most: float) -> En
     return np.maximum(low, -most), np.minimum(high, most)
 
 
+def _lost_at_infinity(x: Interval, low: Values, high: Values) -> Ends:
+    """Return the ends of a function that is NaN at an infinity: both NaN where x must be one."""
+    if not x.wild:
+        return low, high
+    may = np.isinf(x.low) | np.isinf(x.high)
+    low = np.where(may, np.nan, low)
+    return low, np.where(may, np.where(x.low == x.high, np.nan, 0.0), high)
+
+
 def _wave(value: Values, args: Sequence[Interval]) -> Ends:
     """Sine and cosine: their slope is at most 1."""
     (x,) = args
     reach = np.maximum(x.value - x.low, x.high - x.value)
     low, high = _along(value, 1.0, Interval(x.value, x.value - reach, x.value + reach), 1.0)
-    if x.wild:  # NaN at an infinity
-        lost = np.isinf(x.low) | np.isinf(x.high)
-        low, high = np.where(lost, np.nan, low), np.where(lost, np.nan, high)
-    return low, high
+    return _lost_at_infinity(x, low, high)
 
 
 def _erf(value: Values, args: Sequence[Interval]) -> Ends:
