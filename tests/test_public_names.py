@@ -15,8 +15,21 @@ import loopnest.graph as G
 
 NAMES = (
     *("add", "sub", "mul", "div", "pow", "mod", "neg", "abs", "exp", "exp2", "log", "log2"),
-    *("log1p", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tanh", "sigmoid", "erf", "relu"),
-    *("gelu", "silu", "floor", "ceil", "round", "trunc", "maximum", "minimum", "eq", "ne", "lt"),
+    *("log1p", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tan", "tanh", "sigmoid", "erf"),
+    *(
+        "relu",
+        "gelu",
+        "silu",
+        "floor",
+        "ceil",
+        "round",
+        "trunc",
+        "maximum",
+        "minimum",
+        "eq",
+        "ne",
+        "lt",
+    ),
     *("le", "gt", "ge", "logical_and", "logical_or", "logical_not", "where", "clamp", "fma"),
     *("cast", "isnan", "iota", "full", "sum", "prod", "max", "min", "any", "all", "mean", "var"),
     *("welford", "broadcast", "permute", "squeeze", "expand", "matmul", "evaluate"),

@@ -203,6 +203,7 @@ POINTWISE = [
     case("reciprocal", positive((3, 4)), lambda x: 1 / x),
     case("sin", SQUARE, np.sin),
     case("cos", SQUARE, np.cos),
+    case("tan", SQUARE, np.tan),
     case("tanh", SQUARE, np.tanh),
     case("sigmoid", SQUARE, sigmoid),
     case("erf", SQUARE, erf),

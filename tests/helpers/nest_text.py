@@ -13,7 +13,6 @@ from loopnest.scalar import dtypes
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
 from loopnest.scalar.expr import (
     FALSE,
-    OPS,
     TRUE,
     Const,
     Expr,
@@ -28,6 +27,7 @@ from loopnest.scalar.expr import (
     integer,
     two_sides,
 )
+from loopnest.scalar.op_table import OPS
 
 _INFIX = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.FloorDiv: "floordiv",

@@ -28,7 +28,8 @@ from loopnest.numerics.target_accuracy import (
     unit,
 )
 from loopnest.scalar.dtypes import DType
-from loopnest.scalar.expr import OPS, Arg, Const, Expr, Op, cast
+from loopnest.scalar.expr import Arg, Const, Expr, Op, cast
+from loopnest.scalar.op_table import OPS
 from loopnest.tensor.ops import reducers
 from loopnest.tensor.ops.reducers import Family
 
@@ -317,7 +318,7 @@ def test_fast_math_widens() -> None:
     assert width("log", 1.001) >= 2.0**-21.41
 
 
-@pytest.mark.parametrize("name", ["sin", "cos"])
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
 def test_what_may_be_infinite_may_have_any_sine(name: str) -> None:
     """The oracle's operand overflowed; a kernel's need not: its sine is a number, or NaN."""
     low, high = np.array([-np.inf, -np.inf, np.nan]), np.array([-690.0, -np.inf, np.nan])
@@ -327,6 +328,35 @@ def test_what_may_be_infinite_may_have_any_sine(name: str) -> None:
     assert np.isnan(found.value).all()
     assert found.contains(np.array([0.5, 0.5, 0.5])).tolist() == [True, False, False]
     assert found.contains(np.full(3, np.nan)).all()
+
+
+def test_tangent_next_to_a_pole() -> None:
+    """Where an interval may hold a pole it is any number; between two poles it rises."""
+    node, pole = op_of("tan", ln.float64, 1), np.pi / 2
+    low = np.array([-1.0, 1.5, pole - 1e-9, 0.0, 1e6, 4.0, -np.inf])
+    high = np.array([1.5, 1.6, pole - 1e-10, 3.2, 1e6 + 0.1, 4.0, 0.0])
+    x = Interval((low + high) / 2, low, high, True)
+    found = enclose(node, {node.args[0]: x}, STANDARD)
+    whole = np.isneginf(found.low) & np.isposinf(found.high)
+    assert whole.tolist() == [False, True, False, True, False, False, True]
+    for n in (0, 2, 4, 5):
+        np.testing.assert_allclose([found.low[n], found.high[n]], np.tan([low[n], high[n]]), 1e-12)
+
+
+def test_fast_tangent_is_a_quotient_of_fast_sine_and_cosine() -> None:
+    node = op_of("tan", ln.float32, 1)
+    points = np.random.default_rng(3).uniform(-np.pi, np.pi, 20_000).astype(np.float32)
+    points[:2] = np.float32(np.pi / 2), 1e-9
+    wide = points.astype(np.float64)
+    found = enclose(node, {node.args[0]: exact(wide)}, FAST_MATH)
+    for below, beside in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
+        sine = np.sin(wide) + below * FAST["sin"].absolute
+        cosine = np.cos(wide) + beside * FAST["cos"].absolute
+        for rounding in (1 - 2.0**-22, 1 + 2.0**-22):
+            require(found, (sine / cosine * rounding).astype(np.float32), [points], "tan")
+    ordinary = np.abs(np.tan(wide)) < 1e3
+    assert found.bound[ordinary].max() < 2  # and no wider than that takes: 1e6 * 2^-20.3
+    assert np.isinf(found.bound[0])
 
 
 # Folds

@@ -14,7 +14,8 @@ import loopnest as ln
 from helpers.math_run import assert_equal
 from loopnest.numerics.float64_math import APPLY, evaluate_expr
 from loopnest.scalar import dtypes
-from loopnest.scalar.expr import OPS, Arg, Const, Expr, Op, integer
+from loopnest.scalar.expr import Arg, Const, Expr, Op, integer
+from loopnest.scalar.op_table import OPS
 from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.domain import IterDomain, TensorDomain, Transform
 

@@ -21,6 +21,8 @@ from helpers.math_run import (
     run,
     wide,
 )
+from loopnest.scalar.dtypes import FLOAT
+from loopnest.scalar.op_table import FUNCTIONS
 
 erf = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -36,6 +38,7 @@ FLOAT_UNARY: dict[str, Callable[[Any], Any]] = {
     "reciprocal": lambda x: 1 / x,
     "sin": np.sin,
     "cos": np.cos,
+    "tan": np.tan,
     "tanh": np.tanh,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "erf": erf,
@@ -67,6 +70,11 @@ COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "ge": np.greater_equal,
 }
 TOLERANCE = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6, "float64": 1e-13}
+
+
+def test_every_function_of_floats_is_tested() -> None:
+    functions = {info.name for info in FUNCTIONS.values() if info.rule is FLOAT and info.arity == 1}
+    assert set(FLOAT_UNARY) == functions
 
 
 def pairs(values: list[Any]) -> tuple[list[Any], list[Any]]:

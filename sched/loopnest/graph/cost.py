@@ -14,15 +14,20 @@ from typing import TypeAlias
 from loopnest.graph.data_layout import math_shape, parse_layout
 from loopnest.graph.node import Node, TupleType, Type
 from loopnest.graph.program import body_of
-from loopnest.graph.registry import Pattern, get_attr, pattern_of, register_attr
+from loopnest.graph.registry import Pattern, get_attr, op_names, pattern_of, register_attr
+from loopnest.scalar.op_table import FUNCTIONS, Column, ops
 
 Flops: TypeAlias = Callable[[Node], int]
 
 _ROOTS = ("div", "mod", "sqrt", "rsqrt", "reciprocal")
-_FUNCTIONS = (
-    "exp", "exp2", "log", "log2", "log1p", "sin", "cos", "tanh", "sigmoid", "erf", "silu", "gelu",
-    "pow",
-)  # fmt: skip
+_FUNCTIONS = ("silu", "gelu", "pow", *ops(lambda op: op.result == "float"))
+_WEIGHTS: dict[str, int] = {
+    **dict.fromkeys(FUNCTIONS, 1),
+    **dict.fromkeys(_FUNCTIONS, 10),
+    **dict.fromkeys(_ROOTS, 4),
+    "fma": 2,
+}
+WEIGHTS = Column("cost", __name__, _WEIGHTS, keys=FUNCTIONS)
 _FREE = ("assign", "broadcast_to", "expand_dims", "full", "group", "tuple")
 """Pointwise by pattern, or of none, but without arithmetic."""
 
@@ -98,10 +103,10 @@ def _softmax(node: Node) -> int:
     return 16 * node.tensor_type.size
 
 
-register_attr(_ROOTS, "flops", _times(4))
-register_attr(_FUNCTIONS, "flops", _times(10))
+for _name, _weight in WEIGHTS.items():
+    if _weight != 1 and _name in op_names():  # the pattern says 1 already
+        register_attr(_name, "flops", _times(_weight))
 register_attr(_FREE, "flops", _times(0))
-register_attr("fma", "flops", _times(2))
 register_attr("matmul", "flops", _matmul)
 register_attr(["conv2d", "conv2d_backward_data"], "flops", _conv)
 register_attr("conv2d_backward_weight", "flops", _conv_weight)

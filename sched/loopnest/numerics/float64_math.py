@@ -17,6 +17,7 @@ import numpy.typing as npt
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Const, Expr, Op, walk
+from loopnest.scalar.op_table import Column, ops
 
 Values: TypeAlias = "npt.NDArray[Any]"
 
@@ -111,7 +112,7 @@ def _erf(x: Values) -> Values:
     return result.reshape(np.shape(x))
 
 
-APPLY: Mapping[str, Callable[..., Values]] = {
+_APPLY: Mapping[str, Callable[..., Values]] = {
     "or": np.logical_or,
     "and": np.logical_and,
     "not": np.logical_not,
@@ -151,6 +152,7 @@ APPLY: Mapping[str, Callable[..., Values]] = {
     "reciprocal": lambda x: 1 / x,
     "sin": np.sin,
     "cos": np.cos,
+    "tan": np.tan,
     "tanh": np.tanh,
     "sigmoid": _sigmoid,
     "erf": _erf,
@@ -158,4 +160,5 @@ APPLY: Mapping[str, Callable[..., Values]] = {
     "fma": lambda a, b, c: a * b + c,
     "where": np.where,
 }
-"""Every operation of `expr.OPS` but the cast."""
+APPLY = Column("NumPy function", __name__, _APPLY, needs=ops(lambda op: op.result != "cast"))
+"""Every operation but the cast."""

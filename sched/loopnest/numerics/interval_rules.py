@@ -19,7 +19,7 @@ from loopnest.numerics.intervals import (
     settled,
     undetermined,
 )
-from loopnest.numerics.operation_ranges import RANGES, poles, power_error
+from loopnest.numerics.operation_ranges import RANGES, poles, power_error, tangent_error
 from loopnest.numerics.target_accuracy import (
     FORMATS,
     SELECTING,
@@ -30,6 +30,7 @@ from loopnest.numerics.target_accuracy import (
 )
 from loopnest.scalar.dtypes import DType, float32
 from loopnest.scalar.expr import Const, Expr, Op, walk
+from loopnest.scalar.op_table import Column, ops
 
 
 def enclose(root: Expr, env: Mapping[Expr, Interval], arithmetic: Arithmetic) -> Interval:
@@ -153,6 +154,10 @@ def _unpromised(
     if op in ("sin", "cos"):
         far = ~(size <= found.within)
         return np.where(far, np.minimum(low, -1.0), low), np.where(far, np.maximum(high, 1.0), high)
+    if op == "tan":
+        below, above = low - tangent_error(low), high + tangent_error(high)
+        lost = ~(size <= found.within) | np.isnan(below) | np.isnan(above)
+        return np.where(lost, -np.inf, below), np.where(lost, np.inf, above)
     if op == "pow":
         error = power_error(args)
         lost = np.isnan(error)
@@ -336,7 +341,7 @@ def _whole(low: Values, high: Values) -> Ends:
     return np.where(fine, low, least), np.where(fine, high, most)
 
 
-DISCRETE: Mapping[str, Discrete] = {
+_DISCRETE: Mapping[str, Discrete] = {
     "eq": _eq,
     "ne": _ne,
     "lt": _lt,
@@ -355,4 +360,7 @@ DISCRETE: Mapping[str, Discrete] = {
     "neg": _int_neg,
     "abs": _int_abs,
 }
+DISCRETE = Column(
+    "range over integers or bools", __name__, _DISCRETE, needs=ops(lambda op: op.result == "bool")
+)
 """Operations that give bools or integers; of others inexact operands give any value."""

@@ -14,8 +14,9 @@ import numpy as np
 
 from loopnest.numerics.float64_math import APPLY, Values
 from loopnest.numerics.intervals import Interval, undetermined, widened
-from loopnest.numerics.target_accuracy import FAST, FORMATS, unit
+from loopnest.numerics.target_accuracy import FAST, FORMATS, OF_FLOATS, unit
 from loopnest.scalar.dtypes import float32
+from loopnest.scalar.op_table import Column
 
 Ends: TypeAlias = "tuple[Values, Values]"
 Range: TypeAlias = Callable[[Values, Sequence[Interval]], Ends]
@@ -144,6 +145,19 @@ def _wave(value: Values, args: Sequence[Interval]) -> Ends:
     return _lost_at_infinity(x, low, high)
 
 
+def _tan(value: Values, args: Sequence[Interval]) -> Ends:
+    """Between two poles it rises; over less than pi, an end lies lower where a pole is passed.
+
+    Two ends next to each other may fall by what NumPy errs by.
+    """
+    (x,) = args
+    low, high = np.tan(x.low), np.tan(x.high)
+    slack = 16 * _TWICE * np.maximum(np.abs(low), np.abs(high))
+    rises = ((x.high - x.low < 3) & (low - high <= slack)) | np.isnan(x.low)
+    low, high = np.where(rises, low, -np.inf), np.where(rises, high, np.inf)
+    return _lost_at_infinity(x, low, high)
+
+
 def _erf(value: Values, args: Sequence[Interval]) -> Ends:
     """By the slope where it is steepest, the point next to 0: cheaper than erf itself."""
     (x,) = args
@@ -197,12 +211,25 @@ def power_error(args: Sequence[Interval]) -> Values:
     return np.where(a.low > 0, np.expm1(math.log(2) * error), np.nan)
 
 
-RANGES: Mapping[str, Range] = {
+def tangent_error(t: Values) -> Values:
+    """Return the error of a tangent `t` that fast math computes as sin(x) / cos(x).
+
+    Near a pole, where the error of the cosine is no longer small beside it, nothing is known: NaN.
+    """
+    secant = np.sqrt(1 + t * t)
+    sine, cosine = FAST["sin"].absolute, FAST["cos"].absolute
+    error = (sine + np.abs(t) * cosine) * secant / (1 - cosine * secant)
+    error = error * (1 + 16 * unit(float32))  # the division rounds it too
+    return np.where(cosine * secant < 1 / 16, error, np.nan)
+
+
+_RANGES: Mapping[str, Range] = {
     **{op: _rising(APPLY[op]) for op in ("add", "min", "max", "floor", "ceil", "round", "trunc")},
     **{op: _rising(APPLY[op]) for op in ("exp", "exp2", "log", "log2", "log1p", "sqrt")},
     **{op: _rising(APPLY[op]) for op in ("tanh", "sigmoid")},
     "neg": _neg, "abs": _abs, "sub": _sub, "mul": _mul, "div": _div, "reciprocal": _reciprocal,
-    "rsqrt": _rsqrt, "fma": _fma, "sin": _wave, "cos": _wave, "erf": _erf, "pow": _pow,
+    "rsqrt": _rsqrt, "fma": _fma, "sin": _wave, "cos": _wave, "tan": _tan, "erf": _erf, "pow": _pow,
     "mod": _mod,
 }  # fmt: skip
-"""Every operation that takes and gives floats, but where and cast. (Floor division has indices.)"""
+RANGES = Column("range over an interval", __name__, _RANGES, needs=OF_FLOATS - {"where", "cast"})
+"""Every operation that takes and gives floats, but where and cast."""

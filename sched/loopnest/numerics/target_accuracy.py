@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from loopnest.scalar.dtypes import DType
+from loopnest.scalar.op_table import Column, ops
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,9 @@ class Accuracy:
     within: float = math.inf
 
 
+OF_FLOATS = ops(lambda op: "f" in op.kinds and op.result != "bool", but=("floordiv",))
+"""The operations that take and give floats. (Lowering alone divides by floor, and that indices.)"""
+
 ROUNDED = frozenset({"add", "sub", "mul", "div", "sqrt", "reciprocal", "fma", "mod"})
 """What every target rounds to nearest, once (mod: an exact remainder, then an addition where the
 signs differ). It may leave out the rounding of a product that is then added (contraction)."""
@@ -104,18 +108,19 @@ SELECTING = frozenset(
 
 _FUNCTION = Accuracy(4)
 
-ACCURACY: Mapping[str, Accuracy] = {
+_ACCURACY: Mapping[str, Accuracy] = {
     **dict.fromkeys(("exp", "exp2", "log", "log2", "log1p", "tanh", "erf"), _FUNCTION),
-    **dict.fromkeys(("sin", "cos", "rsqrt"), _FUNCTION),
+    **dict.fromkeys(("sin", "cos", "tan", "rsqrt"), _FUNCTION),
     "pow": Accuracy(4.5),
     # 1 / (1 + exp(-x)): 4 ulp of exp, two roundings. Where exp overflows the result is 0.
     "sigmoid": Accuracy(5, absolute=1.0 / FORMATS["float32"].largest),
 }
+ACCURACY = Column("accuracy", __name__, _ACCURACY, needs=OF_FLOATS - ROUNDED - SELECTING)
 """The error of what is neither in `ROUNDED` nor in `SELECTING`."""
 
 _FAST_RANGE = 2.0**126  # divisors beyond give 0
 
-FAST: Mapping[str, Accuracy] = {
+_FAST: Mapping[str, Accuracy] = {
     "div": Accuracy(2.5),
     "reciprocal": Accuracy(1.5),
     "sqrt": Accuracy(1.5),
@@ -127,12 +132,20 @@ FAST: Mapping[str, Accuracy] = {
     "log1p": Accuracy(4),
     "sin": Accuracy(4, absolute=2.0**-21.41, within=math.pi),
     "cos": Accuracy(4, absolute=2.0**-21.19, within=math.pi),
+    # sin(x) / cos(x): see `ranges.tangent_error`, which adds the errors of sine and cosine.
+    "tan": Accuracy(4, within=math.pi),
     "tanh": Accuracy(4, relative=2.0**-11),
     "erf": _FUNCTION,
     "sigmoid": Accuracy(8, slope=1.173, absolute=4 / _FAST_RANGE),
     # exp2(y * log2(x)): see `ranges.fast_power`, which adds the errors of product and logarithm.
     "pow": Accuracy(4.5),
 }
+FAST = Column(
+    "accuracy with fast math",
+    __name__,
+    _FAST,
+    needs=frozenset(ACCURACY) | ops(lambda op: op.result == "float") | {"div"},
+)
 """The same with fast math, which replaces functions of float32, and divides by reciprocals."""
 
 _FAST_OF_FLOAT64 = ("div", "reciprocal", "sqrt")

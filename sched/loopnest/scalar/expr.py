@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import index as as_index
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakValueDictionary
@@ -29,6 +28,7 @@ from weakref import WeakValueDictionary
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import ParallelType
+from loopnest.scalar.op_table import OPS
 
 if TYPE_CHECKING:
     from loopnest.kir.buffers import Buffer
@@ -257,58 +257,6 @@ class Op(Expr):
 
     def __reduce__(self) -> tuple[Callable[..., Expr], tuple[object, ...]]:
         return _from_rows, _rows(self)
-
-
-@dataclass(frozen=True, slots=True)
-class OpInfo:
-    """What every reader must know of an operation.
-
-    `result` is "same" (the operands' common type), "bool", "float" (the operands' type, which is
-    a float), or "cast". `infix` and `precedence` are those of the nest text (Python's).
-    """
-
-    name: str
-    arity: int
-    result: str = "same"
-    infix: str = ""
-    precedence: int = 12
-
-
-def _infos() -> Iterator[OpInfo]:
-    yield from (
-        OpInfo("or", 2, "bool", "or", 1),
-        OpInfo("and", 2, "bool", "and", 2),
-        OpInfo("not", 1, "bool", "not ", 3),
-    )
-    for name, sign in (
-        ("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">="),
-    ):  # fmt: skip
-        yield OpInfo(name, 2, "bool", sign, 4)
-    for name, sign, level in (
-        ("bitor", "|", 5), ("bitxor", "^", 6), ("bitand", "&", 7), ("add", "+", 9),
-        ("sub", "-", 9), ("mul", "*", 10), ("div", "/", 10), ("floordiv", "//", 10),
-        ("mod", "%", 10),
-    ):  # fmt: skip
-        yield OpInfo(name, 2, "same", sign, level)
-    yield OpInfo("neg", 1, "same", "-", 11)
-    yield OpInfo("bitnot", 1, "same", "~", 11)
-    for name in ("min", "max", "pow", "ceildiv"):
-        yield OpInfo(name, 2)
-    for name in ("abs", "floor", "ceil", "round", "trunc"):
-        yield OpInfo(name, 1)
-    for name in (
-        "exp", "exp2", "log", "log2", "log1p", "sqrt", "rsqrt", "reciprocal", "sin", "cos",
-        "tanh", "sigmoid", "erf",
-    ):  # fmt: skip
-        yield OpInfo(name, 1, "float")
-    yield OpInfo("isnan", 1, "bool")
-    yield OpInfo("fma", 3)
-    yield OpInfo("where", 3)
-    yield OpInfo("cast", 1, "cast")
-
-
-OPS: Mapping[str, OpInfo] = {info.name: info for info in _infos()}
-"""Every operation of the scalar language; a reader covers exactly these."""
 
 
 def whole(value: object) -> int | None:

@@ -17,8 +17,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from loopnest.backends.clike.float_functions import C
 from loopnest.backends.cpu import c_compiler
 from loopnest.backends.cpu.c_compiler import Library, compile_c, find_compiler
+from loopnest.scalar.op_table import OPS
 
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
 
@@ -47,6 +49,7 @@ EXACT = {
     "log1p": "log1pl(x)",
     "sin": "sinl(x)",
     "cos": "cosl(x)",
+    "tan": "tanl(x)",
     "sqrt": "sqrtl(x)",
     "rsqrt": "1 / sqrtl(x)",
 }
@@ -111,6 +114,11 @@ def one_expression(expression: str, result: str, *arguments: Array) -> Array:
         "f", result, [a.dtype.name for a in arguments], expression
     )
     return call(compile_c(source, openmp=False), "f", result, *arguments)
+
+
+def test_every_function_of_floats_is_measured() -> None:
+    functions = {name for name in C if OPS[name].result == "float"}
+    assert set(EXACT) == functions
 
 
 # Samples
@@ -186,17 +194,17 @@ def test_accuracy(name: str, dtype: str, fma: bool, optimize: int) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_special_values_are_numpys(dtype: str) -> None:
     x = np.array([0.0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 2e38, -2e38, 1e-45, -1e-45], dtype)
-    for name in ("exp", "exp2", "tanh", "log", "log2", "log1p", "sin", "cos", "sqrt"):
+    for name in ("exp", "exp2", "tanh", "log", "log2", "log1p", "sin", "cos", "tan", "sqrt"):
         with np.errstate(all="ignore"):
             want = getattr(np, name)(x)
         got = call(unary(dtype, True, 3), f"got_{name}", dtype, x)
         check(got, want.astype(np.longdouble), x)
 
 
-def test_sine_and_cosine_of_huge_arguments() -> None:
+def test_sine_cosine_and_tangent_of_huge_arguments() -> None:
     # The float32 that lies closest to a multiple of pi/2, and the largest one.
     x = np.array([16367173.0 * 2.0**72, 3.4028234663852886e38, 1e30, -1e22, 2.0**30], F32)
-    for name in ("sin", "cos"):
+    for name in ("sin", "cos", "tan"):
         got = call(unary("float32", True, 3), f"got_{name}", "float32", x)
         check(got, call(exact(), f"{name}_float32", "longdouble", x), x)
 

@@ -20,7 +20,6 @@ from loopnest.kir import Loop, Param, Program, Store
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import (
-    OPS,
     Arg,
     Const,
     Index,
@@ -31,6 +30,7 @@ from loopnest.scalar.expr import (
     Symbol,
     integer,
 )
+from loopnest.scalar.op_table import OPS
 
 RNG = np.random.default_rng(7)
 
@@ -715,7 +715,8 @@ def test_grouping_of_operators():
 UNARY = {
     "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "log1p": np.log1p,
     "sqrt": np.sqrt, "rsqrt": lambda v: 1 / np.sqrt(v), "reciprocal": lambda v: 1 / v,
-    "sin": np.sin, "cos": np.cos, "tanh": np.tanh, "sigmoid": lambda v: 1 / (1 + np.exp(-v)),
+    "sin": np.sin, "cos": np.cos, "tan": np.tan, "tanh": np.tanh,
+    "sigmoid": lambda v: 1 / (1 + np.exp(-v)),
     "abs": np.abs, "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc,
     "neg": np.negative,
 }  # fmt: skip

@@ -1,19 +1,20 @@
 """The CUDA C++ text: its form, and that NVRTC compiles it."""
 
 import re
+import time
 
 import pytest
 
 from helpers.nest_text import parse_nest
 from helpers.printer_cases import CASTS, FORMS, GROUPING, row_sum
-from helpers.work import calls
 from loopnest.backends.cuda.printing.cuda_printer import print_cuda
 from loopnest.errors import LoweringError
 from loopnest.kir import Loop, Store
 from loopnest.kir.shared_memory import shared_layout
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import ParallelType
-from loopnest.scalar.expr import OPS, Op, Symbol, integer
+from loopnest.scalar.expr import Op, Symbol, integer
+from loopnest.scalar.op_table import OPS
 
 
 def compile_text(text, arch="sm_90"):
@@ -322,7 +323,7 @@ def test_hostile_names():
     compile_text(text)
 
 
-def test_a_kernel_of_15_tensors_prints_in_some_calls_a_line():
+def test_a_kernel_of_15_tensors_prints_in_a_millisecond():
     lines = []
     for n in range(2, 17):
         source = "x[i0 * 4 + i1, i2]" if n == 2 else f"T{n - 1}[0]"
@@ -338,5 +339,9 @@ def test_a_kernel_of_15_tensors_prints_in_some_calls_a_line():
         "      for i2 in D:\n"
     )
     program = parse_nest(text + body)
-    print_cuda(program)
-    assert calls(lambda: print_cuda(program)) < 300 * len(text.splitlines() + lines)
+    best = 1.0
+    for _ in range(30):
+        start = time.perf_counter()
+        print_cuda(program)
+        best = min(best, time.perf_counter() - start)
+    assert best < 0.002  # 0.4 ms on a quiet machine

@@ -9,7 +9,7 @@ import pytest
 from helpers.nest_text import parse_nest
 from loopnest.backends.interpret import interpret, native_math
 from loopnest.scalar import dtypes
-from loopnest.scalar.expr import OPS
+from loopnest.scalar.op_table import OPS
 
 F = np.float32
 

@@ -18,7 +18,6 @@ from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import (
     ONE,
-    OPS,
     ZERO,
     Const,
     Expr,
@@ -33,6 +32,7 @@ from loopnest.scalar.expr import (
     cast,
     integer,
 )
+from loopnest.scalar.op_table import Column, ops
 
 # Precedence in C. `BIT` and `TEST` operands get parentheses more often than C asks for, as
 # compilers' own warnings advise.
@@ -430,17 +430,16 @@ def _cast(form: CFormat, node: Op) -> Text:
     return f"({form.dialect.types[dtype.name]}){form.format(value, UNARY)}", UNARY
 
 
-RULES: Mapping[str, Rule] = {
+_RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(ops(lambda op: op.result == "float"), _function),
     **dict.fromkeys(("or", "and", "eq", "ne", "lt", "le", "gt", "ge"), _infix),
     **dict.fromkeys(("bitor", "bitxor", "bitand"), _infix),
     **dict.fromkeys(("add", "sub", "mul"), _arithmetic),
     **dict.fromkeys(("floordiv", "mod"), _floor_division),
     **dict.fromkeys(("floor", "ceil", "round", "trunc"), _rounding),
-    **dict.fromkeys(("exp", "exp2", "log", "log2", "log1p", "sqrt", "rsqrt"), _function),
-    **dict.fromkeys(("sin", "cos", "tanh", "sigmoid", "erf", "pow"), _function),
     **dict.fromkeys(("min", "max"), _extremum),
     "div": _division, "neg": _negation, "not": _not, "bitnot": _not, "ceildiv": _ceil_division,
     "abs": _abs, "isnan": _isnan, "reciprocal": _reciprocal, "fma": _fma, "where": _where,
-    "cast": _cast,
+    "cast": _cast, "pow": _function,
 }  # fmt: skip
-assert RULES.keys() == OPS.keys()
+RULES = Column("form in C and CUDA", __name__, _RULES)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from loopnest.backends.clike.float_functions import called
+
 _KEYWORDS = """
 alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t
 char32_t class co_await co_return co_yield compl concept const const_cast consteval constexpr
@@ -25,11 +27,9 @@ idx_t half_t bfloat16_t half half2 bfloat16 nv_half nv_bfloat16 size_t ptrdiff_t
 NULL INFINITY NAN HUGE_VAL errno offsetof assert linux unix i386
 """
 
-# What printed bodies call or read without the prefix `ln_`.
-_CALLED = """
-threadIdx blockIdx blockDim gridDim warpSize isnan exp exp2 log log2 log1p sqrt rsqrt sin cos tanh
-erf pow floor ceil trunc rint fabs fmod fma expf exp2f logf log2f log1pf sqrtf rsqrtf sinf cosf
-tanhf erff powf floorf ceilf truncf rintf fabsf fmodf fmaf
+# What printed bodies read, and what helpers call beside the functions that stand for operations.
+_READ = """
+threadIdx blockIdx blockDim gridDim warpSize fmod fmodf
 """
 
 # Functions of <math.h>, <stdlib.h> and CUDA's device library: a kernel is a function too and must
@@ -56,7 +56,7 @@ atomicXor printf vprintf trap assertfail
 # What compilers call on their own account: a kernel of that name would be called instead.
 _LIBRARY = "malloc calloc realloc free memcpy memmove memset memcmp abort printf vprintf puts"
 
-_RESERVED = frozenset((_KEYWORDS + _TYPES + _CALLED).split())
+_RESERVED = frozenset((_KEYWORDS + _TYPES + _READ).split()) | called()
 _MACRO = re.compile(
     r"u?int(_least|_fast)?(8|16|32|64|max|ptr)_t$|U?INT[0-9A-Z_]*$|[A-Z_]+_(MIN|MAX|WIDTH)$"
     r"|CUDA|CU_|NV_"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from loopnest.backends.clike.c_expressions import UNARY, CFormat, Dialect
+from loopnest.backends.clike.float_functions import C
 from loopnest.backends.clike.identifiers import symbol
 from loopnest.backends.clike.statements import (
     StatementPrinter,
@@ -340,19 +341,13 @@ def _lines(params: Iterable[str]) -> str:
     return f"\n    {text}" if text else "void"
 
 
-_FLOAT_FUNCTIONS = (
-    "max min abs floor ceil trunc round sqrt rsqrt fma isnan mod floordiv exp exp2 sigmoid tanh "
-    "erf log log2 log1p sin cos pow"
-)
-
-
 def _functions(index: str) -> dict[tuple[str, str], str]:
     functions = {
         ("floordiv", "index"): f"ln_index_div_{index}",
         ("mod", "index"): f"ln_index_mod_{index}",
     }
-    for op in _FLOAT_FUNCTIONS.split():
-        functions |= {(op, "float32"): f"ln_{op}f", (op, "float64"): f"ln_{op}"}
+    for op, (single, double) in C.items():
+        functions |= {(op, "float32"): single, (op, "float64"): double}
     for dtype, end in (("int32", "i32"), ("int64", "i64"), ("index", index)):
         for op in ("max", "min", "abs", "floordiv", "mod", "pow"):
             functions.setdefault((op, dtype), f"ln_{op}_{end}")

@@ -423,7 +423,7 @@ LN_FN float ln_log1pf(float x) {
   return x == 0.0f ? x : ln_log_edgesf(s, r);
 }
 
-/* ---- float32: sine, cosine ---- */
+/* ---- float32: sine, cosine, tangent ---- */
 
 LN_FN uint32_t ln_mulhi_u32(uint32_t a, uint32_t b) { return (uint32_t)((uint64_t)a * b >> 32); }
 
@@ -492,6 +492,17 @@ LN_FN float ln_cosf(float x) {
   float y = (quadrant & 1u) ? ln_sin_polyf(r) : ln_cos_polyf(r);
   y = ln_from_bits_f32(ln_bits_f32(y) ^ ((quadrant + 1u) << 30 & 0x80000000u));
   y = magnitude < 0x39800000u ? 1.0f : y;
+  return magnitude < 0x7f800000u ? y : LN_NANF;
+}
+
+/* Between two poles it is sin / cos, from there on -cos / sin. */
+LN_FN float ln_tanf(float x) {
+  uint32_t u = ln_bits_f32(x), magnitude = u & 0x7fffffffu, quadrant;
+  float r = ln_trig_reducef(magnitude, &quadrant);
+  float s = ln_sin_polyf(r), c = ln_cos_polyf(r);
+  float y = ((quadrant & 1u) ? c : s) / ((quadrant & 1u) ? s : c);
+  y = ln_from_bits_f32(ln_bits_f32(y) ^ ((quadrant << 31 ^ u) & 0x80000000u));
+  y = magnitude < 0x39800000u ? x : y;
   return magnitude < 0x7f800000u ? y : LN_NANF;
 }
 
@@ -743,5 +754,6 @@ LN_FN float ln_powf(float x, float y) {
 LN_FN double ln_pow(double x, double y) { return __builtin_pow(x, y); }
 LN_FN double ln_sin(double x) { return __builtin_sin(x); }
 LN_FN double ln_cos(double x) { return __builtin_cos(x); }
+LN_FN double ln_tan(double x) { return __builtin_tan(x); }
 
 #endif

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
+from loopnest.scalar.op_table import Column, ops
 
 Array: TypeAlias = "npt.NDArray[Any]"
 Value: TypeAlias = "Array | int | bool"
@@ -174,7 +175,7 @@ def _isnan(a: Value) -> Value:
     return np.isnan(a) if a.dtype.kind not in "iub" else np.zeros(a.shape, np.bool_)
 
 
-INDEX: Mapping[str, Callable[..., Value]] = {
+_INDEX: Mapping[str, Callable[..., Value]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
@@ -190,9 +191,15 @@ INDEX: Mapping[str, Callable[..., Value]] = {
     "bitxor": lambda a, b: a ^ b,
     "bitnot": lambda a: ~a,
 }
+INDEX = Column(
+    "interpreter's function of indices",
+    __name__,
+    _INDEX,
+    needs=ops(lambda op: "x" in op.kinds and op.result == "same", but=("where",)),
+)
 """Operations whose result is an index; they take Python ints as well."""
 
-PREDICATE: Mapping[str, Callable[..., Value]] = {
+_PREDICATE: Mapping[str, Callable[..., Value]] = {
     "or": _logical(np.logical_or),
     "and": _logical(np.logical_and),
     "not": _not,
@@ -204,9 +211,12 @@ PREDICATE: Mapping[str, Callable[..., Value]] = {
     "ge": lambda a, b: a >= b,
     "isnan": _isnan,
 }
+PREDICATE = Column(
+    "interpreter's predicate", __name__, _PREDICATE, needs=ops(lambda op: op.result == "bool")
+)
 """Operations whose result is a bool, on operands of any type."""
 
-VALUE: Mapping[str, Callable[..., Array]] = {
+_VALUE: Mapping[str, Callable[..., Array]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
@@ -237,16 +247,23 @@ VALUE: Mapping[str, Callable[..., Array]] = {
     "reciprocal": lambda a: a.dtype.type(1) / a,
     "sin": np.sin,
     "cos": np.cos,
+    "tan": np.tan,
     "tanh": np.tanh,
     "sigmoid": _sigmoid,
     "erf": _erf,
     "fma": _fma,
 }
+VALUE = Column(
+    "interpreter's function",
+    __name__,
+    _VALUE,
+    needs=ops(lambda op: op.result in ("same", "float"), but=("where",)),
+)
 """Operations on elements; their operands are arrays of one type."""
 
 
 def apply(op: str, args: list[Value], sources: list[DType], result: DType) -> Value:
-    """Return an operation of `expr.OPS` (but for "where" and "cast") on values.
+    """Return an operation of `op_table.OPS` (but for "where" and "cast") on values.
 
     Args:
         op: its name.

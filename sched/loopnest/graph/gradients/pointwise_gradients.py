@@ -7,15 +7,16 @@ from collections.abc import Callable
 
 from loopnest.graph.gradients.gradient_rules import (
     Contribution,
+    NotDifferentiable,
     Rule,
     fit,
-    not_differentiable,
     zero_where_not,
 )
 from loopnest.graph.node import Node
 from loopnest.graph.operators import creation
 from loopnest.graph.operators import pointwise_ops as p
 from loopnest.graph.registry import register_attr
+from loopnest.scalar.op_table import FUNCTIONS, Column
 
 _LN2 = math.log(2)
 
@@ -89,6 +90,10 @@ def _cast(node: Node, dy: Node) -> tuple[Node | None]:
     return (p.cast(dy, x.dtype) if x.dtype.is_float else None,)
 
 
+def _where(node: Node, dy: Node, cond: Node, a: Node, b: Node) -> tuple[None, Node, Node]:
+    return None, *_chosen(cond, dy)
+
+
 _UNARY = {
     "exp": lambda x, y: y,
     "exp2": lambda x, y: p.mul(y, _LN2),
@@ -97,6 +102,7 @@ _UNARY = {
     "reciprocal": lambda x, y: p.neg(p.mul(y, y)),
     "sin": lambda x, y: p.cos(x),
     "cos": lambda x, y: p.neg(p.sin(x)),
+    "tan": lambda x, y: p.add(p.mul(y, y), 1),
     "sigmoid": lambda x, y: p.mul(y, p.sub(1, y)),
     "erf": lambda x, y: p.mul(p.exp(p.neg(p.mul(x, x))), 2 / math.sqrt(math.pi)),
     "silu": _silu,
@@ -110,7 +116,6 @@ _WHOLE: dict[str, Rule] = {
     "sqrt": lambda node, dy: (p.div(p.mul(dy, 0.5), node),),
     "tanh": lambda node, dy: (p.mul(p.sub(1, p.mul(node, node)), dy),),
     "gelu": _gelu,
-    "cast": _cast,
 }
 _SEVERAL = {
     "add": lambda node, dy, a, b: (dy, dy),
@@ -123,7 +128,6 @@ _SEVERAL = {
     "maximum": lambda node, dy, a, b: _chosen(_first(p.ge, a, b), dy),
     "minimum": lambda node, dy, a, b: _chosen(_first(p.le, a, b), dy),
     "clamp": _clamp,
-    "where": lambda node, dy, cond, a, b: (None, *_chosen(cond, dy)),
 }
 
 
@@ -136,15 +140,20 @@ def _chosen(cond: Node, dy: Node) -> tuple[Node, Node]:
     return zero_where_not(cond, dy), p.where(cond, 0, dy)
 
 
-for _name, _derivative in _UNARY.items():
-    register_attr(_name, "gradient", _factor(_derivative))
-for _name, _whole in _WHOLE.items():
-    register_attr(_name, "gradient", _whole)
-for _name, _rule in _SEVERAL.items():
-    register_attr(_name, "gradient", _binary(_rule))
-not_differentiable(("floor", "ceil", "round", "trunc"), "it is piecewise constant")
-not_differentiable(
-    ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "logical_and", "logical_or", "logical_not"),
-    "its value is bool",
-)
-not_differentiable(("bitand", "bitor", "invert"), "it acts on bits")
+_CONSTANT = NotDifferentiable("it is piecewise constant")
+_BOOL = NotDifferentiable("its value is bool")
+_BITS = NotDifferentiable("it acts on bits")
+_GRADIENTS: dict[str, Rule | NotDifferentiable] = {
+    **{name: _factor(derivative) for name, derivative in _UNARY.items()},
+    **_WHOLE,
+    **{name: _binary(rule) for name, rule in _SEVERAL.items()},
+    **dict.fromkeys(("floor", "ceil", "round", "trunc"), _CONSTANT),
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge", "isnan"), _BOOL),
+    **dict.fromkeys(("logical_and", "logical_or", "logical_not"), _BOOL),
+    **dict.fromkeys(("bitand", "bitor", "invert"), _BITS),
+}
+GRADIENTS = Column("gradient", __name__, _GRADIENTS, keys=FUNCTIONS)
+for _name, _gradient in GRADIENTS.items():
+    register_attr(_name, "gradient", _gradient)
+register_attr("cast", "gradient", _cast)
+register_attr("where", "gradient", _binary(_where))

@@ -1,4 +1,4 @@
-"""What pointwise ops compute, and the types that they take: rows of a table."""
+"""What pointwise ops compute; the types that they take stand in `op_table`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from loopnest.graph.node import Attrs, Node, TensorType, Type
 from loopnest.graph.operators.node_operands import broadcast_shapes, elementwise, one_type, tensors
 from loopnest.graph.registry import Pattern, register_op
 from loopnest.numerics.float64_math import APPLY
-from loopnest.scalar.dtypes import ARITHMETIC, BITWISE, COMPARISON, FLOAT, KEEPING, LOGICAL, Rule
+from loopnest.scalar.dtypes import FLOAT
+from loopnest.scalar.op_table import FUNCTIONS, Column, ops
 
 
 def _infer_where(types: tuple[Type, ...], attrs: Attrs) -> Type:
@@ -36,12 +37,15 @@ def _infer_gelu(types: tuple[Type, ...], attrs: Attrs) -> Type:
 def _gelu(node: Node, x: Any) -> Any:
     if node.attrs["approximate"] == "tanh":
         return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
-    return 0.5 * x * (1 + _same(APPLY["erf"], x * math.sqrt(0.5)))
+    return 0.5 * x * (1 + _erf(x * math.sqrt(0.5)))
 
 
-def _same(function: Callable[..., Any], x: Any) -> Any:
-    """Return a function's value in the type of its operand."""
-    return np.asarray(function(x)).astype(x.dtype, copy=False)
+def _in_its_type(function: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Return a function of floats whose value has the type of its operand."""
+    return lambda x: np.asarray(function(x)).astype(x.dtype, copy=False)
+
+
+_erf = _in_its_type(APPLY["erf"])
 
 
 def _cast(node: Node, x: Any) -> Any:
@@ -60,73 +64,60 @@ def _of_floats(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda x: function(x) if x.dtype.kind == "f" else x
 
 
-_Row = tuple[Callable[..., Any], Rule]
-
-_UNARY: dict[str, _Row] = {
-    "neg": (np.negative, ARITHMETIC),
-    "abs": (np.abs, KEEPING),
-    "floor": (_of_floats(np.floor), KEEPING),
-    "ceil": (_of_floats(np.ceil), KEEPING),
-    "round": (_of_floats(np.rint), KEEPING),
-    "trunc": (_of_floats(np.trunc), KEEPING),
-    "relu": (lambda x: np.maximum(x, np.zeros((), x.dtype)), KEEPING),
-    "exp": (np.exp, FLOAT),
-    "exp2": (np.exp2, FLOAT),
-    "log": (np.log, FLOAT),
-    "log2": (np.log2, FLOAT),
-    "log1p": (np.log1p, FLOAT),
-    "sqrt": (np.sqrt, FLOAT),
-    "rsqrt": (lambda x: 1 / np.sqrt(x), FLOAT),
-    "reciprocal": (lambda x: 1 / x, FLOAT),
-    "sin": (np.sin, FLOAT),
-    "cos": (np.cos, FLOAT),
-    "tanh": (np.tanh, FLOAT),
-    "sigmoid": (_sigmoid, FLOAT),
-    "erf": (lambda x: _same(APPLY["erf"], x), FLOAT),
-    "silu": (lambda x: x * _sigmoid(x), FLOAT),
-    "invert": (np.invert, BITWISE),
-    "logical_not": (np.logical_not, LOGICAL),
-    "isnan": (lambda x: x != x, COMPARISON),
+_VALUES: dict[str, Callable[..., Any]] = {
+    **{n: _in_its_type(f) for n, f in APPLY.items() if n in ops(lambda op: op.result == "float")},
+    "neg": np.negative,
+    "abs": np.abs,
+    "floor": _of_floats(np.floor),
+    "ceil": _of_floats(np.ceil),
+    "round": _of_floats(np.rint),
+    "trunc": _of_floats(np.trunc),
+    "relu": lambda x: np.maximum(x, np.zeros((), x.dtype)),
+    "sigmoid": _sigmoid,
+    "silu": lambda x: x * _sigmoid(x),
+    "invert": np.invert,
+    "logical_not": np.logical_not,
+    "isnan": lambda x: x != x,
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "mod": _mod,
+    "pow": APPLY["pow"],
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "bitand": np.bitwise_and,
+    "bitor": np.bitwise_or,
+    "logical_and": np.logical_and,
+    "logical_or": np.logical_or,
+    "fma": lambda a, b, c: a * b + c,
+    "clamp": lambda x, lo, hi: np.minimum(np.maximum(x, lo), hi),
 }
-_SEVERAL: dict[str, _Row] = {
-    "add": (np.add, ARITHMETIC),
-    "sub": (np.subtract, ARITHMETIC),
-    "mul": (np.multiply, ARITHMETIC),
-    "div": (np.divide, FLOAT),
-    "mod": (_mod, ARITHMETIC),
-    "pow": (APPLY["pow"], ARITHMETIC),
-    "maximum": (np.maximum, KEEPING),
-    "minimum": (np.minimum, KEEPING),
-    "eq": (np.equal, COMPARISON),
-    "ne": (np.not_equal, COMPARISON),
-    "lt": (np.less, COMPARISON),
-    "le": (np.less_equal, COMPARISON),
-    "gt": (np.greater, COMPARISON),
-    "ge": (np.greater_equal, COMPARISON),
-    "bitand": (np.bitwise_and, BITWISE),
-    "bitor": (np.bitwise_or, BITWISE),
-    "logical_and": (np.logical_and, LOGICAL),
-    "logical_or": (np.logical_or, LOGICAL),
-    "fma": (lambda a, b, c: a * b + c, ARITHMETIC),
-    "clamp": (lambda x, lo, hi: np.minimum(np.maximum(x, lo), hi), KEEPING),
-}
+VALUES = Column(
+    "value in a graph", __name__, _VALUES, keys=FUNCTIONS, needs=frozenset(FUNCTIONS) - {"gelu"}
+)
+"""From the arrays of the operands to that of the result. (gelu has an attribute: see below.)"""
 
 
-def _register(name: str, row: _Row, arity: int, pattern: Pattern) -> None:
-    function, rule = row
+def _register(name: str, function: Callable[..., Any]) -> None:
+    info = FUNCTIONS[name]
     register_op(
         name,
-        infer=elementwise(rule),
+        infer=elementwise(info.rule),
         evaluate=lambda node, *values: function(*values),
-        arity=arity,
-        pattern=pattern,
+        arity=info.arity,
+        pattern=Pattern.ELEMWISE if info.arity == 1 else Pattern.BROADCAST,
     )
 
 
-for _name, _row in _UNARY.items():
-    _register(_name, _row, 1, Pattern.ELEMWISE)
-for _name, _row in _SEVERAL.items():
-    _register(_name, _row, 3 if _name in ("fma", "clamp") else 2, Pattern.BROADCAST)
+for _name, _function in VALUES.items():
+    _register(_name, _function)
 register_op(
     "gelu",
     infer=_infer_gelu,

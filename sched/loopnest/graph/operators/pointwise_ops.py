@@ -10,20 +10,12 @@ from loopnest.graph.leaves import dtype_of
 from loopnest.graph.node import Node, Operand
 from loopnest.graph.operators.node_operands import applied, converted, require, require_node
 from loopnest.graph.registry import call, call_text
-from loopnest.scalar.dtypes import (
-    ARITHMETIC,
-    BITWISE,
-    COMPARISON,
-    FLOAT,
-    KEEPING,
-    DType,
-    Rule,
-    bool_,
-)
+from loopnest.scalar.dtypes import KEEPING, DType, bool_
+from loopnest.scalar.op_table import FUNCTIONS
 
 
-def _apply(op: str, rule: Rule, *operands: object) -> Node:
-    return applied(op, operands, rule, lambda nodes: call(op, nodes))
+def _apply(op: str, *operands: object) -> Node:
+    return applied(op, operands, FUNCTIONS[op].rule, lambda nodes: call(op, nodes))
 
 
 # Arithmetic
@@ -31,42 +23,42 @@ def _apply(op: str, rule: Rule, *operands: object) -> Node:
 
 def add(a: Operand, b: Operand) -> Node:
     """Return a + b; two bools give int32, as in all arithmetic."""
-    return _apply("add", ARITHMETIC, a, b)
+    return _apply("add", a, b)
 
 
 def sub(a: Operand, b: Operand) -> Node:
     """Return a - b."""
-    return _apply("sub", ARITHMETIC, a, b)
+    return _apply("sub", a, b)
 
 
 def mul(a: Operand, b: Operand) -> Node:
     """Return a * b."""
-    return _apply("mul", ARITHMETIC, a, b)
+    return _apply("mul", a, b)
 
 
 def div(a: Operand, b: Operand) -> Node:
     """Return a / b; integers give float32."""
-    return _apply("div", FLOAT, a, b)
+    return _apply("div", a, b)
 
 
 def mod(a: Operand, b: Operand) -> Node:
     """Return the remainder of a / b, with the sign of b; integers modulo 0 give 0."""
-    return _apply("mod", ARITHMETIC, a, b)
+    return _apply("mod", a, b)
 
 
 def pow(a: Operand, b: Operand) -> Node:
     """Return a ** b; of integers, a negative power is the true value without its fraction."""
-    return _apply("pow", ARITHMETIC, a, b)
+    return _apply("pow", a, b)
 
 
 def neg(x: Operand) -> Node:
     """Return -x."""
-    return _apply("neg", ARITHMETIC, x)
+    return _apply("neg", x)
 
 
 def fma(a: Operand, b: Operand, c: Operand) -> Node:
     """Return a * b + c."""
-    return _apply("fma", ARITHMETIC, a, b, c)
+    return _apply("fma", a, b, c)
 
 
 # Functions that keep integers
@@ -74,47 +66,47 @@ def fma(a: Operand, b: Operand, c: Operand) -> Node:
 
 def abs(x: Operand) -> Node:
     """Return the magnitude of x."""
-    return _apply("abs", KEEPING, x)
+    return _apply("abs", x)
 
 
 def floor(x: Operand) -> Node:
     """Return the largest integer <= x."""
-    return _apply("floor", KEEPING, x)
+    return _apply("floor", x)
 
 
 def ceil(x: Operand) -> Node:
     """Return the least integer >= x."""
-    return _apply("ceil", KEEPING, x)
+    return _apply("ceil", x)
 
 
 def round(x: Operand) -> Node:
     """Return the nearest integer, the even one of two."""
-    return _apply("round", KEEPING, x)
+    return _apply("round", x)
 
 
 def trunc(x: Operand) -> Node:
     """Return x without its fraction."""
-    return _apply("trunc", KEEPING, x)
+    return _apply("trunc", x)
 
 
 def maximum(a: Operand, b: Operand) -> Node:
     """Return the larger of a and b; NaN if one is."""
-    return _apply("maximum", KEEPING, a, b)
+    return _apply("maximum", a, b)
 
 
 def minimum(a: Operand, b: Operand) -> Node:
     """Return the smaller of a and b; NaN if one is."""
-    return _apply("minimum", KEEPING, a, b)
+    return _apply("minimum", a, b)
 
 
 def relu(x: Operand) -> Node:
     """Return max(x, 0)."""
-    return _apply("relu", KEEPING, x)
+    return _apply("relu", x)
 
 
 def clamp(x: Operand, lo: Operand, hi: Operand) -> Node:
     """Return min(max(x, lo), hi); NaN stays NaN."""
-    return _apply("clamp", KEEPING, x, lo, hi)
+    return _apply("clamp", x, lo, hi)
 
 
 # Functions of floats; integers give float32
@@ -122,72 +114,77 @@ def clamp(x: Operand, lo: Operand, hi: Operand) -> Node:
 
 def exp(x: Operand) -> Node:
     """Return e ** x."""
-    return _apply("exp", FLOAT, x)
+    return _apply("exp", x)
 
 
 def exp2(x: Operand) -> Node:
     """Return 2 ** x."""
-    return _apply("exp2", FLOAT, x)
+    return _apply("exp2", x)
 
 
 def log(x: Operand) -> Node:
     """Return the natural logarithm of x."""
-    return _apply("log", FLOAT, x)
+    return _apply("log", x)
 
 
 def log2(x: Operand) -> Node:
     """Return the binary logarithm of x."""
-    return _apply("log2", FLOAT, x)
+    return _apply("log2", x)
 
 
 def log1p(x: Operand) -> Node:
     """Return log(1 + x), exact for small x."""
-    return _apply("log1p", FLOAT, x)
+    return _apply("log1p", x)
 
 
 def sqrt(x: Operand) -> Node:
     """Return the square root of x."""
-    return _apply("sqrt", FLOAT, x)
+    return _apply("sqrt", x)
 
 
 def rsqrt(x: Operand) -> Node:
     """Return 1 / sqrt(x)."""
-    return _apply("rsqrt", FLOAT, x)
+    return _apply("rsqrt", x)
 
 
 def reciprocal(x: Operand) -> Node:
     """Return 1 / x."""
-    return _apply("reciprocal", FLOAT, x)
+    return _apply("reciprocal", x)
 
 
 def sin(x: Operand) -> Node:
     """Return the sine of x."""
-    return _apply("sin", FLOAT, x)
+    return _apply("sin", x)
 
 
 def cos(x: Operand) -> Node:
     """Return the cosine of x."""
-    return _apply("cos", FLOAT, x)
+    return _apply("cos", x)
+
+
+def tan(x: Operand) -> Node:
+    """Return the tangent of x."""
+    return _apply("tan", x)
 
 
 def tanh(x: Operand) -> Node:
     """Return the hyperbolic tangent of x."""
-    return _apply("tanh", FLOAT, x)
+    return _apply("tanh", x)
 
 
 def sigmoid(x: Operand) -> Node:
     """Return 1 / (1 + exp(-x))."""
-    return _apply("sigmoid", FLOAT, x)
+    return _apply("sigmoid", x)
 
 
 def erf(x: Operand) -> Node:
     """Return the error function of x."""
-    return _apply("erf", FLOAT, x)
+    return _apply("erf", x)
 
 
 def silu(x: Operand) -> Node:
     """Return x * sigmoid(x)."""
-    return _apply("silu", FLOAT, x)
+    return _apply("silu", x)
 
 
 def gelu(x: Operand, approximate: str = "none") -> Node:
@@ -203,7 +200,7 @@ def gelu(x: Operand, approximate: str = "none") -> Node:
     Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016.
     """
     attrs = {"approximate": approximate}
-    return applied("gelu", (x,), FLOAT, lambda nodes: call("gelu", nodes, attrs))
+    return applied("gelu", (x,), FUNCTIONS["gelu"].rule, lambda nodes: call("gelu", nodes, attrs))
 
 
 # Comparisons, bits, logic
@@ -211,47 +208,47 @@ def gelu(x: Operand, approximate: str = "none") -> Node:
 
 def eq(a: Operand, b: Operand) -> Node:
     """Return a == b."""
-    return _apply("eq", COMPARISON, a, b)
+    return _apply("eq", a, b)
 
 
 def ne(a: Operand, b: Operand) -> Node:
     """Return a != b (true where one is NaN)."""
-    return _apply("ne", COMPARISON, a, b)
+    return _apply("ne", a, b)
 
 
 def lt(a: Operand, b: Operand) -> Node:
     """Return a < b."""
-    return _apply("lt", COMPARISON, a, b)
+    return _apply("lt", a, b)
 
 
 def le(a: Operand, b: Operand) -> Node:
     """Return a <= b."""
-    return _apply("le", COMPARISON, a, b)
+    return _apply("le", a, b)
 
 
 def gt(a: Operand, b: Operand) -> Node:
     """Return a > b."""
-    return _apply("gt", COMPARISON, a, b)
+    return _apply("gt", a, b)
 
 
 def ge(a: Operand, b: Operand) -> Node:
     """Return a >= b."""
-    return _apply("ge", COMPARISON, a, b)
+    return _apply("ge", a, b)
 
 
 def bitand(a: Operand, b: Operand) -> Node:
     """Return a & b: of integers bitwise, of bools logical."""
-    return _apply("bitand", BITWISE, a, b)
+    return _apply("bitand", a, b)
 
 
 def bitor(a: Operand, b: Operand) -> Node:
     """Return a | b: of integers bitwise, of bools logical."""
-    return _apply("bitor", BITWISE, a, b)
+    return _apply("bitor", a, b)
 
 
 def invert(x: Operand) -> Node:
     """Return ~x: of integers bitwise, of bools logical."""
-    return _apply("invert", BITWISE, x)
+    return _apply("invert", x)
 
 
 def logical_and(a: Operand, b: Operand) -> Node:
@@ -271,7 +268,7 @@ def logical_not(x: Operand) -> Node:
 
 def isnan(x: Operand) -> Node:
     """Return whether x is NaN; of integers false."""
-    return _apply("isnan", COMPARISON, x)
+    return _apply("isnan", x)
 
 
 # Selection and conversion

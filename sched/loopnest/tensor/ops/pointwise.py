@@ -11,16 +11,7 @@ import math
 from typing import TypeVar, overload
 
 from loopnest.errors import DefinitionError
-from loopnest.scalar.dtypes import (
-    ARITHMETIC,
-    BITWISE,
-    COMPARISON,
-    FLOAT,
-    KEEPING,
-    LOGICAL,
-    DType,
-    bool_,
-)
+from loopnest.scalar.dtypes import DType, bool_
 from loopnest.scalar.expr import Const, Expr, Op
 from loopnest.scalar.expr import cast as convert
 from loopnest.tensor.ops.construction import elementwise
@@ -41,31 +32,31 @@ T = TypeVar("T", TensorView, ScalarOperand)
 # Arithmetic
 
 
-@binary(ARITHMETIC)
+@binary
 def add(a: Expr, b: Expr) -> Expr:
     """Return a + b; two bools give int32, as in all arithmetic."""
     return Op("add", (a, b), a.dtype)
 
 
-@binary(ARITHMETIC)
+@binary
 def sub(a: Expr, b: Expr) -> Expr:
     """Return a - b."""
     return Op("sub", (a, b), a.dtype)
 
 
-@binary(ARITHMETIC)
+@binary
 def mul(a: Expr, b: Expr) -> Expr:
     """Return a * b."""
     return Op("mul", (a, b), a.dtype)
 
 
-@binary(FLOAT)
+@binary
 def div(a: Expr, b: Expr) -> Expr:
     """Return a / b; integers give float32."""
     return Op("div", (a, b), a.dtype)
 
 
-@binary(ARITHMETIC)
+@binary
 def mod(a: Expr, b: Expr) -> Expr:
     """Return the remainder of a / b, with the sign of b; integers modulo 0 give 0."""
     return Op("mod", (a, b if b.dtype.is_float else _safe_divisor(b)), a.dtype)
@@ -80,7 +71,7 @@ def _safe_divisor(b: Expr) -> Expr:
     return Op("where", (trap, one, b), b.dtype)
 
 
-@binary(ARITHMETIC)
+@binary
 def pow(a: Expr, b: Expr) -> Expr:
     """Return a ** b. Of integers, a negative power is the true value without its fraction."""
     if isinstance(b, Const) and b.value == 2:
@@ -104,7 +95,7 @@ def _integer_power(a: Expr, exponent: int) -> Expr:
     return result
 
 
-@unary(ARITHMETIC)
+@unary
 def neg(x: Expr) -> Expr:
     """Return -x."""
     return Op("neg", (x,), x.dtype)
@@ -120,7 +111,7 @@ def fma(a: Operand, b: Operand, c: TensorView) -> TensorView: ...
 def fma(a: Scalar, b: Scalar, c: Scalar) -> ScalarOperand: ...
 def fma(a: Operand, b: Operand, c: Operand) -> TensorView | ScalarOperand:
     """Return a * b + c, of floats rounded once."""
-    return apply("fma", ARITHMETIC, (a, b, c), _fma)
+    return apply("fma", (a, b, c), _fma)
 
 
 def _fma(a: Expr, b: Expr, c: Expr) -> Expr:
@@ -132,31 +123,31 @@ def _fma(a: Expr, b: Expr, c: Expr) -> Expr:
 # Functions that keep integers
 
 
-@unary(KEEPING)
+@unary
 def abs(x: Expr) -> Expr:
     """Return the magnitude of x."""
     return x if x.dtype.is_bool else Op("abs", (x,), x.dtype)
 
 
-@unary(KEEPING)
+@unary
 def floor(x: Expr) -> Expr:
     """Return the largest integer <= x."""
     return _of_floats("floor", x)
 
 
-@unary(KEEPING)
+@unary
 def ceil(x: Expr) -> Expr:
     """Return the least integer >= x."""
     return _of_floats("ceil", x)
 
 
-@unary(KEEPING)
+@unary
 def round(x: Expr) -> Expr:
     """Return the nearest integer, the even one of two."""
     return _of_floats("round", x)
 
 
-@unary(KEEPING)
+@unary
 def trunc(x: Expr) -> Expr:
     """Return x without its fraction."""
     return _of_floats("trunc", x)
@@ -166,19 +157,19 @@ def _of_floats(op: str, x: Expr) -> Expr:
     return Op(op, (x,), x.dtype) if x.dtype.is_float else x
 
 
-@binary(KEEPING)
+@binary
 def maximum(a: Expr, b: Expr) -> Expr:
     """Return the larger of a and b; NaN if one is."""
     return Op("or" if a.dtype.is_bool else "max", (a, b), a.dtype)
 
 
-@binary(KEEPING)
+@binary
 def minimum(a: Expr, b: Expr) -> Expr:
     """Return the smaller of a and b; NaN if one is."""
     return Op("and" if a.dtype.is_bool else "min", (a, b), a.dtype)
 
 
-@unary(KEEPING)
+@unary
 def relu(x: Expr) -> Expr:
     """Return max(x, 0)."""
     return x if x.dtype.is_bool else Op("max", (x, Const(0, x.dtype)), x.dtype)
@@ -190,7 +181,7 @@ def clamp(tv: TensorView, lo: Operand, hi: Operand) -> TensorView: ...
 def clamp(tv: Scalar, lo: Scalar, hi: Scalar) -> ScalarOperand: ...
 def clamp(tv: Operand, lo: Operand, hi: Operand) -> TensorView | ScalarOperand:
     """Return min(max(tv, lo), hi); NaN stays NaN."""
-    return apply("clamp", KEEPING, (tv, lo, hi), _clamp)
+    return apply("clamp", (tv, lo, hi), _clamp)
 
 
 def _clamp(x: Expr, lo: Expr, hi: Expr) -> Expr:
@@ -201,85 +192,91 @@ def _clamp(x: Expr, lo: Expr, hi: Expr) -> Expr:
 # Functions of floats; integers give float32
 
 
-@unary(FLOAT)
+@unary
 def exp(x: Expr) -> Expr:
     """Return e ** x."""
     return Op("exp", (x,), x.dtype)
 
 
-@unary(FLOAT)
+@unary
 def exp2(x: Expr) -> Expr:
     """Return 2 ** x."""
     return Op("exp2", (x,), x.dtype)
 
 
-@unary(FLOAT)
+@unary
 def log(x: Expr) -> Expr:
     """Return the natural logarithm of x."""
     return Op("log", (x,), x.dtype)
 
 
-@unary(FLOAT)
+@unary
 def log2(x: Expr) -> Expr:
     """Return the binary logarithm of x."""
     return Op("log2", (x,), x.dtype)
 
 
-@unary(FLOAT)
+@unary
 def log1p(x: Expr) -> Expr:
     """Return log(1 + x), exact for small x."""
     return Op("log1p", (x,), x.dtype)
 
 
-@unary(FLOAT)
+@unary
 def sqrt(x: Expr) -> Expr:
     """Return the square root of x."""
     return Op("sqrt", (x,), x.dtype)
 
 
-@unary(FLOAT)
+@unary
 def rsqrt(x: Expr) -> Expr:
     """Return 1 / sqrt(x)."""
     return Op("rsqrt", (x,), x.dtype)
 
 
-@unary(FLOAT)
+@unary
 def reciprocal(x: Expr) -> Expr:
     """Return 1 / x."""
     return Op("reciprocal", (x,), x.dtype)
 
 
-@unary(FLOAT)
+@unary
 def sin(x: Expr) -> Expr:
     """Return the sine of x."""
     return Op("sin", (x,), x.dtype)
 
 
-@unary(FLOAT)
+@unary
 def cos(x: Expr) -> Expr:
     """Return the cosine of x."""
     return Op("cos", (x,), x.dtype)
 
 
-@unary(FLOAT)
+@unary
+def tan(x: Expr) -> Expr:
+    """Return the tangent of x."""
+    return Op("tan", (x,), x.dtype)
+
+
+@unary
 def tanh(x: Expr) -> Expr:
     """Return the hyperbolic tangent of x."""
     return Op("tanh", (x,), x.dtype)
 
 
-@unary(FLOAT)
+@unary
 def sigmoid(x: Expr) -> Expr:
     """Return 1 / (1 + exp(-x))."""
     return Op("sigmoid", (x,), x.dtype)
 
 
-@unary(FLOAT)
+@unary
 def erf(x: Expr) -> Expr:
     """Return the error function of x."""
     return Op("erf", (x,), x.dtype)
 
 
-@unary(FLOAT)
+@unary
 def silu(x: Expr) -> Expr:
     """Return x * sigmoid(x)."""
     return Op("mul", (x, Op("sigmoid", (x,), x.dtype)), x.dtype)
@@ -304,7 +301,7 @@ def gelu(x: T, approximate: str = "none") -> T:
         raise DefinitionError(
             call_text("gelu", (x,), note), f"there is no {note}", "use 'none' or 'tanh'"
         )
-    result = apply("gelu", FLOAT, (x,), template, note if approximate == "tanh" else "")
+    result = apply("gelu", (x,), template, note if approximate == "tanh" else "")
     assert isinstance(result, type(x))
     return result
 
@@ -332,79 +329,79 @@ def _plus_one(x: Expr) -> Expr:
 # Comparisons, bits, logic
 
 
-@binary(COMPARISON)
+@binary
 def eq(a: Expr, b: Expr) -> Expr:
     """Return a == b."""
     return Op("eq", (a, b), bool_)
 
 
-@binary(COMPARISON)
+@binary
 def ne(a: Expr, b: Expr) -> Expr:
     """Return a != b (true where one is NaN)."""
     return Op("ne", (a, b), bool_)
 
 
-@binary(COMPARISON)
+@binary
 def lt(a: Expr, b: Expr) -> Expr:
     """Return a < b."""
     return Op("lt", (a, b), bool_)
 
 
-@binary(COMPARISON)
+@binary
 def le(a: Expr, b: Expr) -> Expr:
     """Return a <= b."""
     return Op("le", (a, b), bool_)
 
 
-@binary(COMPARISON)
+@binary
 def gt(a: Expr, b: Expr) -> Expr:
     """Return a > b."""
     return Op("gt", (a, b), bool_)
 
 
-@binary(COMPARISON)
+@binary
 def ge(a: Expr, b: Expr) -> Expr:
     """Return a >= b."""
     return Op("ge", (a, b), bool_)
 
 
-@binary(BITWISE)
+@binary
 def bitand(a: Expr, b: Expr) -> Expr:
     """Return a & b: of integers bitwise, of bools logical."""
     return Op("and" if a.dtype.is_bool else "bitand", (a, b), a.dtype)
 
 
-@binary(BITWISE)
+@binary
 def bitor(a: Expr, b: Expr) -> Expr:
     """Return a | b: of integers bitwise, of bools logical."""
     return Op("or" if a.dtype.is_bool else "bitor", (a, b), a.dtype)
 
 
-@unary(BITWISE)
+@unary
 def invert(x: Expr) -> Expr:
     """Return ~x: of integers bitwise, of bools logical."""
     return Op("not" if x.dtype.is_bool else "bitnot", (x,), x.dtype)
 
 
-@binary(LOGICAL)
+@binary
 def logical_and(a: Expr, b: Expr) -> Expr:
     """Return whether a and b are both not 0."""
     return Op("and", (a, b), bool_)
 
 
-@binary(LOGICAL)
+@binary
 def logical_or(a: Expr, b: Expr) -> Expr:
     """Return whether a or b is not 0."""
     return Op("or", (a, b), bool_)
 
 
-@unary(LOGICAL)
+@unary
 def logical_not(x: Expr) -> Expr:
     """Return whether x is 0."""
     return Op("not", (x,), bool_)
 
 
-@unary(COMPARISON)
+@unary
 def isnan(x: Expr) -> Expr:
     """Return whether x is NaN; of integers false."""
     return Op("isnan", (x,), bool_) if x.dtype.is_float else Op("ne", (x, x), bool_)

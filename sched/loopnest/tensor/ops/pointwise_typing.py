@@ -7,8 +7,8 @@ from typing import Protocol, overload
 from typing import cast as typed
 
 from loopnest.errors import DefinitionError
-from loopnest.scalar.dtypes import Rule
 from loopnest.scalar.expr import Expr
+from loopnest.scalar.op_table import FUNCTIONS
 from loopnest.tensor.ops.construction import elementwise
 from loopnest.tensor.ops.operands import (
     Operand,
@@ -42,20 +42,16 @@ class Binary(Protocol):
 
 
 def apply(
-    name: str,
-    rule: Rule,
-    operands: tuple[Operand, ...],
-    template: Callable[..., Expr],
-    note: str = "",
+    name: str, operands: tuple[Operand, ...], template: Callable[..., Expr], note: str = ""
 ) -> TensorView | ScalarOperand:
-    """Return `template` of `operands`, typed by `rule`.
+    """Return `template` of `operands`, typed by the rule of the function `name`.
 
     Raises:
         DefinitionError: operands that do not fit together.
     """
     fusion = fusion_of(name, operands)
     common = common_type(operands)
-    types = rule.get(common)
+    types = FUNCTIONS[name].rule.get(common)
     if types is None:
         raise DefinitionError(
             call_text(name, operands),
@@ -66,32 +62,29 @@ def apply(
     return elementwise(fusion, name, operands, (computed,) * len(operands), result, template, note)
 
 
-def unary(rule: Rule) -> Callable[[Callable[[Expr], Expr]], Unary]:
-    """Make a template on one expression a function of one operand, typed by `rule`."""
+def unary(template: Callable[[Expr], Expr]) -> Unary:
+    """Make a template on one expression the function of its name, of one operand."""
+    name = _key(template, 1)
 
-    def decorate(template: Callable[[Expr], Expr]) -> Unary:
-        name = template.__name__
+    def call(x: Operand) -> TensorView | ScalarOperand:
+        return apply(name, (x,), template)
 
-        def call(x: Operand) -> TensorView | ScalarOperand:
-            return apply(name, rule, (x,), template)
-
-        return typed(Unary, _public(call, template))
-
-    return decorate
+    return typed(Unary, _public(call, template))
 
 
-def binary(rule: Rule) -> Callable[[Callable[[Expr, Expr], Expr]], Binary]:
-    """Make a template on two expressions a function of two operands, typed by `rule`."""
+def binary(template: Callable[[Expr, Expr], Expr]) -> Binary:
+    """Make a template on two expressions the function of its name, of two operands."""
+    name = _key(template, 2)
 
-    def decorate(template: Callable[[Expr, Expr], Expr]) -> Binary:
-        name = template.__name__
+    def call(a: Operand, b: Operand) -> TensorView | ScalarOperand:
+        return apply(name, (a, b), template)
 
-        def call(a: Operand, b: Operand) -> TensorView | ScalarOperand:
-            return apply(name, rule, (a, b), template)
+    return typed(Binary, _public(call, template))
 
-        return typed(Binary, _public(call, template))
 
-    return decorate
+def _key(template: Callable[..., Expr], arity: int) -> str:
+    assert FUNCTIONS[template.__name__].arity == arity
+    return template.__name__
 
 
 def _public(call: Callable[..., object], template: Callable[..., Expr]) -> Callable[..., object]:

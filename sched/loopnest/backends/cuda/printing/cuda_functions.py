@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 
 from loopnest.backends.clike.c_expressions import Dialect
+from loopnest.backends.clike.float_functions import CUDA
 from loopnest.backends.cuda.printing.cuda_sync import FUNCTIONS
 from loopnest.backends.cuda.printing.cuda_vectors import WIDE
 
@@ -102,17 +103,10 @@ _HELPERS: Mapping[str, tuple[str, str]] = {
 
 def _functions() -> dict[tuple[str, str], str]:
     functions = {
-        ("isnan", "float32"): "isnan", ("isnan", "float64"): "isnan",
-        ("max", "float32"): "ln_maxf", ("min", "float32"): "ln_minf",
-        ("max", "float64"): "ln_max_f64", ("min", "float64"): "ln_min_f64",
         ("floordiv", "index"): "ln_index_div<idx_t>", ("mod", "index"): "ln_index_mod<idx_t>",
     }  # fmt: skip
-    plain = "exp exp2 log log2 log1p sqrt rsqrt sin cos tanh erf pow floor ceil trunc fma"
-    renamed = {name: name for name in plain.split()} | {"round": "rint", "abs": "fabs"}
-    for dtype, end in (("float32", "f"), ("float64", "")):
-        functions |= {(op, dtype): name + end for op, name in renamed.items()}
-        for op, helper in (("sigmoid", ""), ("mod", "_real"), ("floordiv", "_real")):
-            functions[op, dtype] = f"ln_{op}{helper}"
+    for op, (single, double) in CUDA.items():
+        functions |= {(op, "float32"): single, (op, "float64"): double}
     for dtype, type_ in (("int32", "int"), ("int64", "long long"), ("index", "idx_t")):
         for op in ("min", "max", "abs", "floordiv", "mod", "pow"):
             functions.setdefault((op, dtype), f"ln_{op}<{type_}>")
