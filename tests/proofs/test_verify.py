@@ -13,7 +13,8 @@ import loopnest as ln
 from loopnest import kir
 from loopnest.errors import VerifyError
 from loopnest.facade import Kernel, compile, lower
-from loopnest.proofs import Report, verify, verify_program
+from loopnest.proofs import Report, bounded_proof, verify, verify_program
+from loopnest.proofs.size_choice import telling_extents
 from loopnest.scalar.enums import ParallelType as PT
 from mutation.mutants import Mutant, mutants
 
@@ -173,7 +174,65 @@ def test_sizes_given_are_the_scope() -> None:
 def test_what_isl_does_not_prove_names_its_sizes() -> None:
     report = verify(lower(CASES["factored_outer"]()))
     assert report.ok
+    assert not report.all_sizes
     assert report.scope.startswith("N=3, D=5; ")
+    note = report.findings[-1]
+    assert (note.kind, note.status) == ("sizes", "note")
+    assert note.message == (
+        "there is no proof for all sizes: it has no affine form: division by a sum"
+    )
+    assert note.at is not None
+    assert note.at.text == "y[i0] = y[i0] + T2[i3]"
+
+
+def test_sizes_that_are_picked_cross_two_tiles_or_it_is_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with ln.Fusion("tiled") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        y = f.output(ln.sum(x, axis=1), "y")
+    y.split(1, 4, inner=False)
+    y.split(0, 32)
+    y.rfactor(3).compute_at(y, 1)
+    k = lower(f)
+    assert "N=33" in verify(k).scope
+    monkeypatch.setattr(bounded_proof, "MOST_FIRST", 700)
+    report = verify(k)
+    assert report.status == "unknown"
+    assert report.findings[0].message == (
+        "at N=33, D=5, where a loop of extent 'ceildiv(N, 32)' runs 2 times, there are too many "
+        "points"
+    )
+
+
+def test_a_circular_buffer_turns_once_at_the_sizes_that_are_picked() -> None:
+    with ln.Fusion("staged") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        y = f.output(ln.exp(x) + 1.0, "y")
+    y.split(1, 8)
+    staged = f.tensors[1]
+    staged.compute_at(y, 2)
+    staged.memory = ln.SHARED
+    staged.circular_buffer(3)
+    y.parallelize({0: ln.ParallelType.grid_x, 2: ln.ParallelType.block_x})
+    staged.parallelize({2: ln.ParallelType.block_x})
+    found = {str(e): times for e, times in telling_extents(lower(f).program).items()}
+    assert found["ceildiv(D, 8)"] == 4
+    assert found["N"] == 2
+
+
+def test_the_environment_is_told_of_proofs_for_some_sizes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("LOOPNEST_VERIFY", "1")
+    with caplog.at_level("INFO", "loopnest"):
+        compile(lower(CASES["row_sum"]()), target="interpret")
+        compile(lower(CASES["factored_outer"]()), target="interpret")
+    told = [(r.levelname, r.getMessage()) for r in caplog.records if "proved" in r.getMessage()]
+    assert told[0] == ("INFO", "verify(row_sum): proved for all sizes")
+    assert told[1][0] == "WARNING"
+    assert told[1][1].startswith("verify(factored_outer): proved for N=3, D=5; ")
+    assert "there is no proof for all sizes: it has no affine form" in told[1][1]
 
 
 def test_a_dropped_predicate_reads_out_of_bounds() -> None:

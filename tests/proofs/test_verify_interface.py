@@ -208,7 +208,7 @@ def test_an_output_is_stored_as_what_it_is() -> None:
     assert "the store stores a partial result of y as float16, the math has float32" in found
 
 
-def test_blocks_arrive_at_a_counter_of_int32() -> None:
+def reduced_by_the_grid() -> Kernel:
     with ln.Fusion("row") as f:
         x = f.input("x", ("N", "D"), ln.float32)
         y = f.output(ln.sum(x, axis=1), "y")
@@ -216,7 +216,11 @@ def test_blocks_arrive_at_a_counter_of_int32() -> None:
     part = y.rfactor([2])
     y.parallelize({0: PT.block_x, 1: PT.grid_x})
     part.compute_at(y, 2)
-    k = lower(f)
+    return lower(f)
+
+
+def test_blocks_arrive_at_a_counter_of_int32() -> None:
+    k = reduced_by_the_grid()
     assert verify(k).ok
     mutant = next(
         m for m in mutants(k.program, frozenset({"interface"})) if "of int64 instead" in m.text
@@ -226,3 +230,13 @@ def test_blocks_arrive_at_a_counter_of_int32() -> None:
     name = next(p.name for p in k.program.params if p.buffer and p.buffer.kind == "counter")
     message = f"interface: the counter {name} is int64; blocks arrive at int32"
     assert message in [str(f) for f in report.findings]
+
+
+def test_what_depends_on_which_block_is_the_last_is_refuted_where_it_fails() -> None:
+    k = reduced_by_the_grid()
+    mutant = next(
+        m for m in mutants(k.program, frozenset({"threads"})) if m.text.startswith("swap block_x")
+    )
+    report = judged(k, mutant.program)
+    assert (report.status, report.scope) == ("refuted", "N=3, D=5")
+    assert report.findings[0].kind == "claim"

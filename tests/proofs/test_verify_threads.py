@@ -580,7 +580,8 @@ def test_a_name_of_an_index_is_looked_through() -> None:
 def test_a_loop_that_differs_between_threads_is_not_proved() -> None:
     report = on("tile", ("    barrier block", "    for i9 in block_x:\n      barrier block", 1))
     assert report.status == "unknown"
-    assert [f.message for f in report.findings] == ["an extent depends on data: block_x"]
+    unknown = [f.message for f in report.findings if f.status == "unknown"]
+    assert unknown == ["an extent depends on data: block_x"]
 
 
 def test_one_block_need_not_be_the_last_at_two_counters() -> None:
@@ -611,4 +612,5 @@ def test_what_depends_on_the_last_block_is_not_proved() -> None:
     own = ("parts[i2]", "parts[(i2 + grid_x) % 4]", 1)
     report = on("grid", own)
     assert report.status == "unknown"
-    assert [f.message for f in report.findings] == ["an access depends on which block arrives last"]
+    unknown = [f.message for f in report.findings if f.status == "unknown"]
+    assert unknown == ["an access depends on which block arrives last"]

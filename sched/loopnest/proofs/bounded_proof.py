@@ -9,8 +9,16 @@ from loopnest.proofs.obligations import CollectiveMath, Work
 from loopnest.proofs.point_arrays import NoLaunch, TooMany, Undecidable
 from loopnest.proofs.program_model import Model
 from loopnest.proofs.report import Finding, Report
-from loopnest.proofs.size_choice import filled, fulfils, points_at, small_sizes, starts
-from loopnest.scalar.expr import Local
+from loopnest.proofs.size_choice import (
+    crossed,
+    filled,
+    fulfils,
+    points_at,
+    small_sizes,
+    starts,
+    telling_extents,
+)
+from loopnest.scalar.expr import Expr, Local
 from loopnest.tensor.math_snapshot import MathSnapshot
 
 MOST_SIZES = 12
@@ -44,79 +52,142 @@ def enumerated(
         given: the size symbols that have a value.
         hints: sizes at which something may fail.
     """
-    program = model.program
-    done: list[dict[str, int]] = []
-    notes: dict[str, Finding] = {}
-    budget, telling, launched = MOST_POINTS, False, False
-    for sizes in small_sizes(program, given, hints):
-        cost = points_at(program, sizes)
-        if cost > (budget if telling else MOST_FIRST) or len(done) == MOST_SIZES:
-            launched = True
-            continue
-        budget -= cost
+    search = _Search(model, math, works, exchanges, given)
+    for sizes in small_sizes(model.program, given, hints):
+        refuted = search.look_at(sizes)
+        if refuted is not None:
+            return refuted
+    return search.verdict(hints)
+
+
+class _Search:
+    """What is known of the sizes that were looked at so far.
+
+    Attributes:
+        done: these sizes.
+        notes: findings that are no failures, by message.
+        open: extents of loops that were at none of them as large as is telling.
+        skipped: such an extent -> the first sizes at which it is, with too many points to look at.
+        budget: how many points may be looked at yet.
+        telling: whether at some of them no size was 0.
+        launched: whether something runs at some of them, as far as it is known.
+        undecided: why nothing is known at some of them, "" where it is.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        math: MathSnapshot,
+        works: Sequence[Work],
+        exchanges: Sequence[CollectiveMath],
+        given: Mapping[str, int],
+    ) -> None:
+        self.model, self.math, self.works, self.exchanges = model, math, works, exchanges
+        self.program, self.given = model.program, given
+        self.extents = telling_extents(model.program)
+        self.done: list[Mapping[str, int]] = []
+        self.notes: dict[str, Finding] = {}
+        self.open = set(self.extents)
+        self.skipped: dict[Expr, Mapping[str, int]] = {}
+        self.budget, self.telling, self.launched = MOST_POINTS, False, False
+        self.undecided = ""
+
+    def look_at(self, sizes: Mapping[str, int]) -> Report | None:
+        """Look at every point at some sizes; return what is refuted there."""
+        new = self.open & crossed(self.extents, sizes)
+        cost = points_at(self.program, sizes)
+        most = MOST_FIRST if new or not self.telling else self.budget
+        if cost > most or (len(self.done) >= MOST_SIZES and not new):
+            self._skip(sizes, new)
+            return None
+        self.budget -= cost
         try:
-            found = _looked_at(model, math, works, exchanges, sizes, both=not telling)
+            found = self._findings(sizes)
         except TooMany:
-            launched = True
-            continue
+            self._skip(sizes, new)
+            return None
         except NoLaunch:
-            done.append(sizes)
-            continue
+            self.done.append(sizes)
+            return None
         except Undecidable as why:
-            return _unknown(str(why))
+            self.undecided = str(why)
+            self.done.append(sizes)
+            return None
         except ZeroDivisionError:
             message = "an index or a test divides by 0"
             fault = Finding("bounds", "refuted", message, sizes=dict(sizes))
             return Report("refuted", (fault,), named(sizes))
-        launched = True
         refuted = [f for f in found if f.status == "refuted"]
         if refuted:
             return Report("refuted", tuple(refuted), named(sizes))
-        notes.update({f.message: f for f in found})
-        done.append(sizes)
-        telling = telling or all(v for name, v in sizes.items() if name not in given)
-    scope = "; ".join(map(named, done))
-    asked = [filled(program, given, hint) for hint in hints]
-    missed = [sizes for sizes in asked if sizes not in done]
-    missed = [sizes for sizes in missed if fulfils(program, sizes) and starts(program, sizes)]
-    if missed:
-        where = f"it may fail at {named(missed[0])}"
-        return _unknown(f"{where}, where there are too many points to look at", scope)
-    if done and not launched:
-        message = "nothing is launched at these sizes"
-        return Report("proved", (Finding("launch", "note", message),), scope)
-    if not telling:
-        return _unknown("there are too many points to look at every one", scope or named(given))
-    return Report("proved", tuple(notes.values()), scope)
+        self.notes.update({f.message: f for f in found})
+        self.done.append(sizes)
+        self.open -= new
+        self.launched = True
+        self.telling = self.telling or all(v for n, v in sizes.items() if n not in self.given)
+        return None
+
+    def _skip(self, sizes: Mapping[str, int], new: set[Expr]) -> None:
+        self.launched = True
+        if starts(self.program, sizes):
+            self.skipped = {**dict.fromkeys(new, sizes), **self.skipped}
+
+    def _findings(self, sizes: Mapping[str, int]) -> list[Finding]:
+        """Return the findings at these sizes, where the last block arrives last.
+
+        The first ones are looked at where the first block arrives last, too. That it makes no
+        difference which one it is is seen where it is tried once; and that it may be one at this
+        counter and another one at that.
+
+        Raises:
+            Undecidable: nothing is refuted, and a fact depends on data or on which block is last.
+        """
+        found: list[Finding] = []
+        undecided: Undecidable | None = None
+        flags = tuple(self.model.arrivals)
+        choices: list[tuple[Local, ...]] = [()]
+        if flags and not self.telling:
+            choices += [flags, *([(flag,) for flag in flags] if len(flags) > 1 else [])]
+        for first in choices:
+            facts = EnumeratedFacts(
+                self.model, self.math, self.works, self.exchanges, sizes, first=first
+            )
+            try:
+                for finding in facts.findings():
+                    found.append(finding)
+            except Undecidable as why:
+                undecided = why
+            if any(f.status == "refuted" for f in found):
+                return found
+        if undecided is not None:
+            raise undecided
+        return found
+
+    def verdict(self, hints: Sequence[Mapping[str, int]]) -> Report:
+        """Return what holds where nothing was refuted."""
+        scope = "; ".join(map(named, self.done))
+        if self.undecided:
+            return _unknown(self.undecided)
+        asked = [filled(self.program, self.given, hint) for hint in hints]
+        for sizes in [sizes for sizes in asked if sizes not in self.done]:
+            if fulfils(self.program, sizes) and starts(self.program, sizes):
+                where = f"it may fail at {named(sizes)}"
+                return _unknown(f"{where}, where there are too many points to look at", scope)
+        if self.done and not self.launched:
+            message = "nothing is launched at these sizes"
+            return Report("proved", (Finding("launch", "note", message),), scope)
+        if not self.telling:
+            message = "there are too many points to look at every one"
+            return _unknown(message, scope or named(self.given))
+        for extent in [e for e in self.extents if e in self.open and e in self.skipped]:
+            where = f"at {named(self.skipped[extent])}, where a loop of extent '{extent}' runs"
+            times = self.extents[extent]
+            return _unknown(f"{where} {times} times, there are too many points", scope)
+        return Report("proved", tuple(self.notes.values()), scope)
 
 
 def _unknown(message: str, scope: str = "all sizes") -> Report:
     return Report("unknown", (Finding("value", "unknown", message),), scope)
-
-
-def _looked_at(
-    model: Model,
-    math: MathSnapshot,
-    works: Sequence[Work],
-    exchanges: Sequence[CollectiveMath],
-    sizes: Mapping[str, int],
-    both: bool,
-) -> list[Finding]:
-    """Return the findings at these sizes, where the last block arrives last; if `both`, the first.
-
-    That it makes no difference which one it is is seen where it is tried once; and that it may be
-    one at this counter and another one at that.
-    """
-    found: list[Finding] = []
-    flags = tuple(model.arrivals)
-    choices: list[tuple[Local, ...]] = [()]
-    if flags and both:
-        choices += [flags, *([(flag,) for flag in flags] if len(flags) > 1 else [])]
-    for first in choices:
-        found += EnumeratedFacts(model, math, works, exchanges, sizes, first=first).findings()
-        if any(f.status == "refuted" for f in found):
-            break
-    return found
 
 
 def named(sizes: Mapping[str, int]) -> str:

@@ -8,16 +8,21 @@ comparison of ``a * D + digit`` is one of ``a``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from loopnest.scalar.expr import Const, Expr, Local, Op, Symbol
+
+if TYPE_CHECKING:
+    from loopnest.proofs.program_model import Site
 
 Monomial: TypeAlias = "tuple[str, ...]"
 Poly: TypeAlias = "dict[Monomial, int]"
 
 
 class NotAffine(Exception):
-    """An expression that isl cannot represent."""
+    """An expression that isl cannot represent; `site` is the statement that asked for it."""
+
+    site: Site | None = None
 
 
 def constant(value: int) -> Poly:

@@ -48,8 +48,8 @@ class Finding:
     Args:
         kind: "bounds", "claim", "flow", "value", "accumulation", "output", "race", "barrier",
             "arrival", "collective", "alias", "vector", "layout", "scope", "interface" (parameters,
-            outputs, memory), "launch" (no block is within the limits), or "redundant" (a note, no
-            failure).
+            outputs, memory), "launch" (no block is within the limits), or, as notes, "redundant",
+            "sizes" (where the proof for all sizes ended, and why).
         status: "refuted", "unknown", or "note".
         message: one sentence.
         tensor: whose computation it concerns.

@@ -11,7 +11,7 @@ from loopnest import kir
 from loopnest.proofs.point_arrays import NoLaunch, Undecidable, fits_launch, number
 from loopnest.scalar.dtypes import index
 from loopnest.scalar.enums import MOST_ALONG, MOST_THREADS, ParallelType
-from loopnest.scalar.expr import ONE, Const, Expr, Op, Symbol, walk
+from loopnest.scalar.expr import ONE, Const, Expr, Index, Op, Symbol, walk
 
 _PRIMES = (3, 5, 2, 7, 4, 6)
 
@@ -144,19 +144,57 @@ def _step(program: kir.Program, name: str) -> int:
 def _repeated(
     program: kir.Program, given: Mapping[str, int], free: Sequence[str], primes: Sequence[int]
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the least sizes at which each loop of symbolic extent runs at least twice.
+    """Yield the least sizes at which each loop of symbolic extent runs as often as is telling.
 
     All of them together first, then one beside small ones.
     """
-    extents = [n.var.extent for n, _ in kir.walk(program.body) if isinstance(n, kir.Loop)]
+    extents = telling_extents(program)
     least = []
     for name, prime in zip(free, primes, strict=True):
         others = {**given, **dict(zip(free, primes, strict=True))}
-        mine = [e for e in dict.fromkeys(extents) if Symbol(name) in set(walk(e))]
-        least.append(max([prime, *[least_size(e, name, others, 2) for e in mine]]))
+        mine = [(e, times) for e, times in extents.items() if Symbol(name) in set(walk(e))]
+        least.append(max([prime, *[least_size(e, name, others, times) for e, times in mine]]))
     yield tuple(least)
     for place, value in enumerate(least):
         yield tuple([value if n == place else p for n, p in enumerate(primes)])
+
+
+def telling_extents(program: kir.Program) -> dict[Expr, int]:
+    """Return the symbolic extents of loops, and how often such a loop runs where it tells much.
+
+    Twice, so that there are two tiles of every split; one more than it has stages where a circular
+    buffer turns, so that there is a steady iteration and a stage is filled again.
+    """
+    found: dict[Expr, int] = {}
+    turns = _turns(program)
+    for node, _ in kir.walk(program.body):
+        if isinstance(node, kir.Loop) and any(isinstance(e, Symbol) for e in walk(node.var.extent)):
+            extent = node.var.extent
+            found[extent] = max(found.get(extent, 2), turns.get(node.var, 1) + 1)
+    return found
+
+
+def crossed(extents: Mapping[Expr, int], sizes: Mapping[str, int]) -> set[Expr]:
+    """Return the extents that at these sizes are as large as is telling."""
+    found = set()
+    for extent, times in extents.items():
+        with suppress(NoLaunch, Undecidable):
+            if number(extent, sizes) >= times:
+                found.add(extent)
+    return found
+
+
+def _turns(program: kir.Program) -> dict[Index, int]:
+    """Return the loops that circular buffers turn with, and how many stages these have."""
+    found: dict[Index, int] = {}
+    for node, _ in kir.walk(program.body):
+        if not isinstance(node, kir.Store) or node.storage.stages == 1:
+            continue
+        for part in (e for place in node.index for e in walk(place)):
+            if isinstance(part, Op) and part.op == "mod":
+                for var in (e for e in walk(part) if isinstance(e, Index)):
+                    found[var] = max(found.get(var, 1), node.storage.stages)
+    return found
 
 
 def _widest(

@@ -107,10 +107,28 @@ def verify_program(
         _log.debug("verify %s: no proof for all sizes: %s", program.name, why)
         if isinstance(why, NotProved) and why.sizes:
             hints.append(why.sizes)
+        missing = _not_for_all(model, why)
     else:
         scope = named(given) if given else ALL_SIZES
         return Report("proved", tuple(notes), scope)
-    return enumerated(model, math, works, exchanges, given, hints)
+    report = enumerated(model, math, works, exchanges, given, hints)
+    free = any(p.kind == "size" and p.name not in given for p in program.params)
+    idle = any(f.kind == "launch" for f in report.findings)
+    if report.status == "refuted" or not free or idle:
+        return report
+    return replace(report, findings=(*report.findings, missing))
+
+
+def _not_for_all(model: Model, why: NotProved | NotAffine) -> Finding:
+    """Return a note on the statement at which the proof for all sizes ended, and why."""
+    reason = f"{why} is not shown"
+    if isinstance(why, NotAffine):
+        reason = f"it has no affine form: {why}"
+    message = f"there is no proof for all sizes: {reason}"
+    if why.site is None:
+        return Finding("sizes", "note", message)
+    witness = Witness(model, {}, (1, 1, 1), (1, 1, 1))
+    return witness.bare("sizes", message, why.site, "note")
 
 
 def _unlike_the_math(model: Model, math: MathSnapshot, given: Mapping[str, int]) -> list[Finding]:
@@ -204,7 +222,11 @@ def require_proved(k: Any) -> None:
     if getattr(getattr(k, "_lowered", k), "math", None) is None:
         return
     report = verify_program(*program_of(k, "verify"))
+    name = getattr(getattr(k, "program", None), "name", "kernel")
     if not report.ok:
         first = report.findings[0] if report.findings else "nothing was found"
-        name = getattr(getattr(k, "program", None), "name", "kernel")
         raise VerifyError(f"verify({name})", f"{report.status} for {report.scope}: {first}")
+    if report.all_sizes:
+        _log.info("verify(%s): proved for all sizes", name)
+    else:
+        _log.warning("verify(%s): %s", name, report)

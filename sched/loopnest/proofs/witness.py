@@ -37,7 +37,11 @@ class Witness:
         return Finding(kind, "refuted", message, tensor, index, self.sizes)
 
     def bare(
-        self, kind: str, message: str, site: Site, status: Literal["refuted", "unknown"] = "refuted"
+        self,
+        kind: str,
+        message: str,
+        site: Site,
+        status: Literal["refuted", "unknown", "note"] = "refuted",
     ) -> Finding:
         """Return a finding about a site, at no point of it."""
         return self.statement(kind, message, site.node, status)
@@ -47,7 +51,7 @@ class Witness:
         kind: str,
         message: str,
         node: kir.Stmt,
-        status: Literal["refuted", "unknown"] = "refuted",
+        status: Literal["refuted", "unknown", "note"] = "refuted",
     ) -> Finding:
         """Return a finding about a statement."""
         line = self.lines[node]

@@ -252,8 +252,12 @@ def _notes(checked: Checked | None) -> Iterator[str]:
     if proof is not None and proof.status == "unknown":
         first = proof.findings[0].message if proof.findings else "nothing was found"
         yield f"the proof{which} is unknown: {first}"
-    elif proof is not None and proof.ok and len(proof.scope) > _SHORT_SCOPE:
-        yield f"the proof{which} is only for {proof.scope}"
+    elif proof is not None and proof.ok:
+        ended = next((f for f in proof.findings if f.kind == "sizes"), None)
+        if ended is not None or len(proof.scope) > _SHORT_SCOPE:
+            yield f"the proof{which} is only for {proof.scope}"
+        if ended is not None:
+            yield f"{ended.message}{f' (nest line {ended.at.line})' if ended.at else ''}"
     yield from checked.notes
 
 

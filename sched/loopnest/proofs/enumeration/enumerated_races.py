@@ -45,12 +45,16 @@ class EnumeratedRaces:
         self._times: dict[str, Array] = {}
 
     def findings(self) -> Iterator[Finding]:
-        """Yield what does not hold."""
+        """Yield what does not hold.
+
+        Raises:
+            Undecidable: beyond that, something may depend on which block is the last.
+        """
         yield from self._divergent()
         for site, message in self.space.faults:
             yield self.table.witness.bare("arrival", message, site)
-        self._lonely()
         yield from self.conflicts()
+        self._lonely()
 
     def conflicts(self) -> Iterator[Finding]:
         """Yield the races."""

@@ -23,7 +23,7 @@ from loopnest.proofs.quasi_affine import (
     times,
 )
 from loopnest.proofs.report import Finding
-from loopnest.proofs.symbolic.statement_instances import Instances, NotProved
+from loopnest.proofs.symbolic.statement_instances import Instances, NotProved, about
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, MOST_ALONG, MOST_THREADS, ParallelType
 from loopnest.scalar.expr import Const, Expr, LaunchIndex, Local, Op
 from loopnest.tensor.math_snapshot import MathSnapshot
@@ -187,6 +187,10 @@ class PolyhedralModel:
 
     def instances(self, site: Site, name: str = "", moment: Site | None = None) -> Instances:
         """Return the points of a site, at its time or at that of an earlier site around it."""
+        with about(site):
+            return self._instances(site, name, moment or site)
+
+    def _instances(self, site: Site, name: str, moment: Site) -> Instances:
         spaces, algebra = self.spaces, self.algebra
         variables = spaces.variables(site)
         ties = [text for v in variables for text in spaces.derived.get(v, {}).values()]
@@ -200,7 +204,7 @@ class PolyhedralModel:
         conditions += self.guards(site.guards)
         self.require_present(conditions, variables)
         mark = name or f"S{next(self.numbers)}"
-        return Instances(mark, variables, conditions, self.time(moment or site), ties)
+        return Instances(mark, variables, conditions, self.time(moment), ties)
 
     def _range(self, v: str) -> list[str]:
         if v in self.spaces.extent:
@@ -346,7 +350,8 @@ class PolyhedralModel:
             if not access.flat or buffer in result:
                 continue
             if buffer.swizzle is not None:
-                raise NotProved("a flat offset into a swizzled tile")
+                with about(access.site):
+                    raise NotProved("a flat offset into a swizzled tile")
             strides = [as_constant(self.algebra.poly(s, {})) for s in buffer.strides]
             known = [s for s in strides if s is not None]
             if len(known) == len(strides):

@@ -9,7 +9,7 @@ from loopnest.proofs.obligations import Work
 from loopnest.proofs.program_model import Access, is_private, terms
 from loopnest.proofs.quasi_affine import NotAffine, Poly, constant, times
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
-from loopnest.proofs.symbolic.statement_instances import NOWHERE, Instances, NotProved
+from loopnest.proofs.symbolic.statement_instances import NOWHERE, Instances, NotProved, about
 from loopnest.proofs.template_matching import Combined
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Const, Op
@@ -32,11 +32,13 @@ class StatementClaims:
             self._layout(buffer)
         self._parameters()
         for access in self.setting.model.accesses:
-            if self.setting.model.missing(access):
-                raise NotProved("scope")
-            self._bounds(self.setting.sites[access.site], access)
+            with about(access.site):
+                if self.setting.model.missing(access):
+                    raise NotProved("scope")
+                self._bounds(self.setting.sites[access.site], access)
         for work in self.setting.works:
-            self._work(work)
+            with about(work.site):
+                self._work(work)
 
     # Layouts
 

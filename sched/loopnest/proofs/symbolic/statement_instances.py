@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from loopnest.proofs.program_model import Site
+from loopnest.proofs.quasi_affine import NotAffine
 
 _PRODUCT = re.compile(r"\bm\d+_")
 """The name of a variable that stands for a product."""
 
 
 class NotProved(Exception):
-    """A fact that isl did not show; `sizes` are some at which it may fail."""
+    """A fact that isl did not show, of the statement `site`; at `sizes` it may fail."""
 
     def __init__(self, what: str, sizes: dict[str, int] | None = None) -> None:
         super().__init__(what)
         self.sizes = sizes or {}
+        self.site: Site | None = None
+
+
+@contextmanager
+def about(site: Site) -> Iterator[None]:
+    """Name the statement whose facts could not be shown; the innermost counts."""
+    try:
+        yield
+    except (NotProved, NotAffine) as why:
+        why.site = why.site or site
+        raise
 
 
 class Instances:

@@ -15,7 +15,7 @@ from loopnest.proofs.quasi_affine import (
     variable,
 )
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
-from loopnest.proofs.symbolic.statement_instances import Instances, NotProved
+from loopnest.proofs.symbolic.statement_instances import Instances, NotProved, about
 from loopnest.proofs.wide_accesses import WidePlace, wide_place_of
 from loopnest.scalar.expr import Const, Op, Symbol
 
@@ -46,9 +46,10 @@ class Alignment:
     def prove(self) -> None:
         """Prove it for all of them."""
         for wide in wide_place_of(self.setting.model):
-            if not wide.ordered:
-                raise NotProved(f"the order of {wide.access} among the lanes of a vector")
-            self._wide(wide)
+            with about(wide.access.site):
+                if not wide.ordered:
+                    raise NotProved(f"the order of {wide.access} among the lanes of a vector")
+                self._wide(wide)
 
     def _wide(self, wide: WidePlace) -> None:
         access, buffer = wide.access, wide.access.buffer

@@ -17,7 +17,7 @@ from loopnest.proofs.program_model import Access, Site, is_private, launch_dimen
 from loopnest.proofs.quasi_affine import constant, times
 from loopnest.proofs.symbolic.barrier_order import Order
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
-from loopnest.proofs.symbolic.statement_instances import Instances, NotProved
+from loopnest.proofs.symbolic.statement_instances import Instances, NotProved, about
 from loopnest.proofs.symbolic.symbolic_dataflow import earlier
 from loopnest.scalar.enums import Memory, ParallelType
 
@@ -41,7 +41,8 @@ class SymbolicRaces:
         """Prove all of it."""
         self.order.prove_uniform()
         for site in self.setting.model.arrivals.values():
-            self._arrival(site)
+            with about(site):
+                self._arrival(site)
         self._lonely()
         self.prove_apart()
 
@@ -64,7 +65,8 @@ class SymbolicRaces:
         if not is_private(group[0]):
             for a, b in combinations_with_replacement(accesses, 2):
                 if a.writes or b.writes:
-                    self._pair(a, b)
+                    with about(b.site):
+                        self._pair(a, b)
         for loop in {loop: None for a in accesses for loop in a.site.loops}:
             if loop.parallel in (ParallelType.cpu_parallel, ParallelType.vectorize):
                 inside = [a for a in accesses if loop in a.site.loops]
@@ -252,7 +254,8 @@ class SymbolicRaces:
                 used += site.node.coordinate
             used += [condition for condition, _ in site.guards]
             if any(dims & launch_dimensions(site, i) for i in used):
-                raise NotProved("an access that depends on which block is the last")
+                with about(site):
+                    raise NotProved("an access that depends on which block is the last")
 
     # Loops without an order
 
@@ -263,10 +266,11 @@ class SymbolicRaces:
             inner = made is not None and loop in made.loops
             if inner or not (a.writes or b.writes):
                 continue
-            if a.buffer is not b.buffer:
-                raise NotProved("a loop without an order over shared space")
-            outer = [spaces.name(o.var) for o in a.site.serial[: a.site.serial.index(loop)]]
-            self._apart(a, b, [spaces.name(loop.var)], [*spaces.launch, *outer])
+            with about(b.site):
+                if a.buffer is not b.buffer:
+                    raise NotProved("a loop without an order over shared space")
+                outer = [spaces.name(o.var) for o in a.site.serial[: a.site.serial.index(loop)]]
+                self._apart(a, b, [spaces.name(loop.var)], [*spaces.launch, *outer])
 
     def _apart(self, a: Access, b: Access, differ: Sequence[str], same: Sequence[str]) -> None:
         """Show that no two points with these indices different use one element."""

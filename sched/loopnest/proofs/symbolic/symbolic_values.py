@@ -18,7 +18,7 @@ from loopnest.proofs.report import Finding
 from loopnest.proofs.symbolic.partial_reductions import PartialReductions
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
 from loopnest.proofs.symbolic.statement_claims import StatementClaims
-from loopnest.proofs.symbolic.statement_instances import Instances, NotProved
+from loopnest.proofs.symbolic.statement_instances import Instances, NotProved, about
 from loopnest.proofs.symbolic.symbolic_dataflow import SymbolicDataflow, Writes
 from loopnest.proofs.symbolic.symbolic_padding import SymbolicPadding
 from loopnest.proofs.template_matching import Combined
@@ -45,10 +45,11 @@ class Values:
         """Prove every read, and every output."""
         self.outside.prove()
         for work in self.setting.works:
-            for need in work.needs:
-                self._need(work, need)
-            if not work.starts:
-                self._in_step(work)
+            with about(work.site):
+                for need in work.needs:
+                    self._need(work, need)
+                if not work.starts:
+                    self._in_step(work)
         for output in self.setting.model.program.outputs:
             self._output(output.name, output.buffer)
 
