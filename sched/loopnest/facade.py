@@ -111,6 +111,7 @@ class Kernel:
     def __init__(self, lowered: Lowered) -> None:
         self._lowered = lowered
         self._texts: dict[tuple[str, int], str] = {}
+        self._needed_bits: dict[str, int | None] = {}
         self._compiled: dict[tuple[str, int], Compiled] = {}
 
     def __reduce__(self) -> tuple[type[Kernel], tuple[Lowered]]:
@@ -185,30 +186,50 @@ class Kernel:
             LoweringError: another width, or one that is too narrow for static sizes.
         """
         from loopnest.backends.cpu.c_printer import print_c
+        from loopnest.backends.cpu.fission.thread_loop_fission import slot_sizes
 
-        return self._text("c", index_bits, print_c)
+        return self._text("c", index_bits, print_c, slot_sizes)
+
+    def printed(self, target: str, index_bits: int | None = None) -> str:
+        """Return the text for any target that has one: ``printed("c")`` is `c`.
+
+        Raises:
+            CompileError: there is no such target, or it has no text.
+            LoweringError: as `cuda`.
+        """
+        from loopnest.backends.targets import TARGETS
+
+        row = TARGETS.get(target) if isinstance(target, str) else None
+        if row is None or row.text is None:
+            found = f"there is no target {target!r}" if row is None else "this target has no text"
+            known = ", ".join([f'"{name}"' for name, row in TARGETS.items() if row.text])
+            raise CompileError(f"{self.name}.printed({target!r})", found, f"use one of {known}")
+        return self._text(target, index_bits, row.text.print, row.text.sizes)
 
     def _text(
-        self, call: str, index_bits: int | None, printed: Callable[[kir.Program, int], str]
+        self,
+        call: str,
+        index_bits: int | None,
+        printed: Callable[[kir.Program, int], str],
+        sizes: Callable[[kir.Program], tuple[Expr, ...]] = lambda program: (),
     ) -> str:
-        bits = self._index_bits(call, index_bits)
+        """Return a text; `sizes` are those of arrays that it indexes beside the program's own."""
+        bits = self._index_bits(call, index_bits, sizes)
         if (call, bits) not in self._texts:
             self._texts[call, bits] = printed(self.program, bits)
         return self._texts[call, bits]
 
-    @cached_property
-    def _cuda_bits(self) -> int | None:
-        return self._planner.bounds.static_bits()
-
-    @cached_property
-    def _c_bits(self) -> int | None:
-        from loopnest.backends.cpu.fission.thread_loop_fission import slot_sizes
-
-        return self._planner.bounds.static_bits(slot_sizes(self.program))
-
-    def _index_bits(self, call: str, asked: int | None) -> int:
+    def _index_bits(
+        self,
+        call: str,
+        asked: int | None,
+        sizes: Callable[[kir.Program], tuple[Expr, ...]] = lambda program: (),
+    ) -> int:
         """Return the width of indices in a text."""
-        wanted, needed = as_int(asked), self._c_bits if call == "c" else self._cuda_bits
+        wanted = as_int(asked)
+        if call not in self._needed_bits:
+            self._needed_bits[call] = self._planner.bounds.static_bits(sizes(self.program))
+        needed = self._needed_bits[call]
         subject = f"{self.name}.{call}(index_bits={asked!r})"
         if asked is not None and wanted not in (32, 64):
             hint = "use 32, 64, or None for what its static sizes need"
@@ -362,7 +383,8 @@ def compile(
 
     Args:
         kernel: what to run; a fusion is lowered as it is scheduled now.
-        target: "cuda", "c", "interpret", or "auto": the first of them that this machine can do.
+        target: "cuda", "c", "interpret" (`backends.targets.TARGETS` has them all), or "auto": the
+            first of them that this machine can do.
         **options: "cuda": `fast_math`, `min_blocks` (that a multiprocessor holds at once),
             `max_registers` (a thread); "c": `threads`, `fast_math`, `optimize` (0 to 3);
             "interpret": `thread_order` (a seed: threads run one after another in a random order).

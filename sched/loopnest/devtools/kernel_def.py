@@ -175,15 +175,14 @@ class KernelDef:
     def suited(self, target: str, names: Sequence[str] = ()) -> str:
         """Return the schedule to run on `target` where none is named.
 
-        That is "gpu" on "cuda" and "cpu" elsewhere where there is one of that name, else the
+        That is "gpu" or "cpu", as the target's device is, where there is one of that name, else the
         default; of those that have the parameters `names`, if any has. "auto" stands for the target
         that it tries first on this machine.
         """
-        if target == "auto":
-            from loopnest.backends.targets import preferred
+        from loopnest.backends.targets import TARGETS, preferred
 
-            target = preferred()
-        own = "gpu" if target == "cuda" else "cpu"
+        row = TARGETS.get(preferred() if target == "auto" else target)
+        own = "cpu" if row is None else row.device
         order = sorted(self.schedules, key=lambda name: name != own)
         fitting = [s for s in order if all(n in self.parameters(s) for n in names)]
         return next(iter((*fitting, *order)), "")

@@ -1,15 +1,17 @@
-"""What a target is to the launcher: it builds a program and runs it on checked arrays."""
+"""What a target is: one row with its options, its text, and how it builds and runs a program."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 import numpy.typing as npt
 
+from loopnest import kir
 from loopnest.errors import CompileError
 from loopnest.launch.launch_plan import LaunchPlan
+from loopnest.scalar.expr import Expr
 
 Array: TypeAlias = "npt.NDArray[Any]"
 
@@ -53,6 +55,61 @@ REGISTERS = TargetOption("an int from 24 to 255", _is_count(24, 255))
 SEED = TargetOption("an int >= 0, or None", lambda v: v is None or _is_count(0)(v))
 LEVEL = TargetOption("an int from 0 to 3", _is_count(0, 3))
 SWITCH = TargetOption("True or False", lambda v: isinstance(v, bool))
+
+
+def _no_sizes(program: kir.Program) -> tuple[Expr, ...]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class TargetText:
+    """The text of a program for a target.
+
+    Args:
+        title: what it is, for lists of texts.
+        language: how it is coloured: the name of a lexer of Pygments.
+        print: makes it, with indices of 32 or 64 bits.
+        sizes: elements of arrays that the text indexes beside the program's own buffers.
+    """
+
+    title: str
+    language: str
+    print: Callable[[kir.Program, int], str]
+    sizes: Callable[[kir.Program], tuple[Expr, ...]] = _no_sizes
+
+
+def _no_obstacle() -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRow:
+    """A target, as `compile`, the command line and their messages know it.
+
+    Args:
+        name: what ``target=`` and ``--target`` take.
+        options: what `build` takes by name.
+        build: makes a program executable.
+        device: "cpu" or "gpu": the name of the schedules that are meant for it.
+        text: what it prints, None where it has no text.
+        obstacle: why this machine cannot run it, None where it can.
+        instead: what to do where there is an obstacle, for a call that names this target; empty
+            where `build` has a better message.
+        kernel: the class of its compiled kernels, None for `CompiledKernel`.
+        together: builds many programs in one run of its compiler, None where it has no such way.
+        checked: whether every access is checked, and runs are slow: made arrays are small.
+    """
+
+    name: str
+    options: Mapping[str, TargetOption]
+    build: Callable[..., Executable]
+    device: str = "cpu"
+    text: TargetText | None = None
+    obstacle: Callable[[], str | None] = _no_obstacle
+    instead: str = ""
+    kernel: type[Any] | None = None
+    together: Callable[[Sequence[kir.Program], int], Sequence[Executable]] | None = None
+    checked: bool = field(default=False, kw_only=True)
 
 
 def check_options(

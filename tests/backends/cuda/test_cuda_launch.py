@@ -469,7 +469,7 @@ def test_without_a_scalar_variant_what_is_required_must_hold(gpu):
 
 @pytest.mark.parametrize("target", ["c", "interpret"])
 def test_variants_on_other_targets(target):
-    if targets._obstacle(target, {}):
+    if targets.TARGETS[target].obstacle():
         pytest.skip("no C compiler")
     fn = compile(vectors(), target=target)
     x = np.arange(24, dtype=F).reshape(2, 12)

@@ -15,7 +15,15 @@ from loopnest.backends.cpu.openmp import Function, Runtime, runtime_of, threads_
 from loopnest.errors import LaunchError
 from loopnest.launch.index_width import INT32
 from loopnest.launch.launch_plan import LaunchPlan
-from loopnest.launch.target_interface import LEVEL, SWITCH, THREADS, Array, TargetOption
+from loopnest.launch.target_interface import (
+    LEVEL,
+    SWITCH,
+    THREADS,
+    Array,
+    TargetOption,
+    TargetRow,
+    TargetText,
+)
 from loopnest.scalar.arguments import size_value
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Expr
@@ -161,3 +169,37 @@ def build_together(programs: Sequence[kir.Program], optimize: int) -> list[Compi
         function = library.function(symbol(own.name), argtypes(program), ctypes.c_int)
         result.append(CompiledC(program, optimize=optimize, built={32: function}, openmp=openmp))
     return result
+
+
+def _obstacle() -> str | None:
+    from loopnest.backends.cpu.c_compiler import obstacle
+
+    return obstacle()
+
+
+def _build(program: kir.Program, **options: Any) -> CompiledC:
+    built = CompiledC(program, **options)
+    built.function(32)
+    return built
+
+
+def _print(program: kir.Program, index_bits: int) -> str:
+    from loopnest.backends.cpu.c_printer import print_c
+
+    return print_c(program, index_bits)
+
+
+def _sizes(program: kir.Program) -> tuple[Expr, ...]:
+    from loopnest.backends.cpu.fission.thread_loop_fission import slot_sizes
+
+    return slot_sizes(program)
+
+
+TARGET = TargetRow(
+    "c",
+    OPTIONS,
+    _build,
+    text=TargetText("C", "c", _print, _sizes),
+    obstacle=_obstacle,
+    together=build_together,
+)

@@ -9,8 +9,10 @@ import numpy as np
 
 from loopnest import kir
 from loopnest.backends.compiled_kernel import CompiledKernel, K, Results
+from loopnest.backends.cuda import cuda_target
 from loopnest.backends.cuda.cuda_target import CompiledCuda
 from loopnest.backends.cuda.device_outputs import DeviceOutputs
+from loopnest.backends.cuda.driver import driver_interface
 from loopnest.backends.cuda.driver.device_array import (
     DeviceArray,
     DeviceView,
@@ -21,7 +23,7 @@ from loopnest.backends.cuda.driver.device_array import (
 )
 from loopnest.backends.cuda.driver.driver_interface import Driver, Stream
 from loopnest.launch.launch_plan import LaunchPlan
-from loopnest.launch.target_interface import Array
+from loopnest.launch.target_interface import Array, TargetRow
 from loopnest.launch.timing import BenchResult, measure_batches
 
 
@@ -247,3 +249,19 @@ def _enqueued(
             note(number, stream)
             array.is_new = False
             array.stream, array.stream_owner = number, stream
+
+
+def _build(program: kir.Program, **options: Any) -> CompiledCuda:
+    return CompiledCuda(program, driver_interface.find_driver(), **options)
+
+
+TARGET = TargetRow(
+    "cuda",
+    cuda_target.OPTIONS,
+    _build,
+    device="gpu",
+    text=cuda_target.TEXT,
+    obstacle=driver_interface.obstacle,
+    instead='use target "c" or "interpret"; kernel.cubin(arch) compiles without a GPU',
+    kernel=CudaKernel,
+)

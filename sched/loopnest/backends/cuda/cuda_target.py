@@ -23,7 +23,14 @@ from loopnest.errors import LaunchError
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.vector_access import alignments, wide_accesses
 from loopnest.launch.launch_plan import LaunchPlan, Planner
-from loopnest.launch.target_interface import COUNT, REGISTERS, SWITCH, Array, TargetOption
+from loopnest.launch.target_interface import (
+    COUNT,
+    REGISTERS,
+    SWITCH,
+    Array,
+    TargetOption,
+    TargetText,
+)
 from loopnest.scalar.arguments import size_value
 from loopnest.scalar.dtypes import DType
 
@@ -274,3 +281,12 @@ def scalar_argument(value: Any, dtype: DType) -> Any:
     if dtype.is_half:
         value = int(np.array(value, dtype.numpy).view(np.uint16))
     return _SCALARS[dtype.name](value)
+
+
+def _print(program: kir.Program, index_bits: int) -> str:
+    from loopnest.backends.cuda.printing.cuda_printer import print_cuda
+
+    return print_cuda(program, index_bits)
+
+
+TEXT = TargetText("CUDA C++", "cuda", _print)

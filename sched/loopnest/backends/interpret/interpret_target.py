@@ -8,7 +8,7 @@ from typing import Any
 from loopnest import kir
 from loopnest.backends.interpret import Interpreter
 from loopnest.launch.launch_plan import LaunchPlan
-from loopnest.launch.target_interface import SEED, SWITCH, THREADS, Array, TargetOption
+from loopnest.launch.target_interface import SEED, SWITCH, THREADS, Array, TargetOption, TargetRow
 
 OPTIONS: Mapping[str, TargetOption] = {
     "thread_order": SEED,
@@ -34,3 +34,6 @@ class Interpreted:
         visible = {name: array for name, array in named.items() if name not in self.shared}
         values = dict(zip(self.scalars, scalars, strict=True))
         self.interpreter.run(visible, plan.sizes, values, self.thread_order)
+
+
+TARGET = TargetRow("interpret", OPTIONS, Interpreted, checked=True)

@@ -39,7 +39,23 @@ Command: TypeAlias = Callable[..., Any]
 TRACEBACK = "LOOPNEST_TRACEBACK"
 """The environment variable that, set to 1, shows the traceback of an error that is a bug."""
 
-_TARGETS = ("auto", "cuda", "c", "interpret")
+
+class _TargetOption(click.Option):
+    """``--target``: "auto" or a target; their names are loaded where one is asked for."""
+
+    def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
+        if isinstance(value, str):
+            self._load()
+        return super().type_cast_value(ctx, value)
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        self._load()
+        return super().get_help_record(ctx)
+
+    def _load(self) -> None:
+        from loopnest.backends.targets import TARGETS
+
+        self.type = click.Choice(("auto", *TARGETS))
 
 
 class _Group(click.Group):
@@ -92,7 +108,7 @@ def _options(*names: str) -> Callable[[Command], Command]:
             "--diff", "changed", callback=stage_option, metavar="STAGE",
             help="What a pass changed."
         ),
-        "target": click.option("--target", type=click.Choice(_TARGETS), help="Where [auto]."),
+        "target": click.option("--target", cls=_TargetOption, help="Where [auto]."),
         "arch": click.option(
             "--arch", default="sm_90", show_default=True, help="GPU of --stage ptx and sass."
         ),

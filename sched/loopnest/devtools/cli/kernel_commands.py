@@ -28,18 +28,9 @@ if TYPE_CHECKING:
     from loopnest.backends.compiled_kernel import CompiledKernel
     from loopnest.devtools.harness import Arguments
     from loopnest.facade import Kernel
+    from loopnest.launch.target_interface import TargetText
     from loopnest.tensor.fusion import Fusion
 
-_TEXTS = {
-    "nest": "the loop nest, after the last pass",
-    "cuda": "CUDA C++",
-    "c": "C",
-    "ptx": "PTX, by NVRTC",
-    "sass": "machine code of --arch, by NVRTC",
-}
-
-_DEVICE_OF = {"cuda": "cuda", "ptx": "cuda", "sass": "cuda", "c": "c"}
-_LEXERS = {"cuda": "cuda", "c": "c"}
 _SMALL = 64
 _MOST_DIAGNOSED = 1 << 24
 
@@ -69,7 +60,23 @@ def stages() -> tuple[str, ...]:
     from loopnest.lowering.pipeline import PASSES
 
     passes = ["tree" if step.name == "nest" else step.name for step in PASSES]
-    return ("math", *passes, *_TEXTS)
+    return ("math", *passes, *_texts())
+
+
+def _target_texts() -> dict[str, TargetText]:
+    from loopnest.backends.targets import TARGETS
+
+    return {name: row.text for name, row in TARGETS.items() if row.text is not None}
+
+
+def _texts() -> dict[str, str]:
+    """Return the texts of a whole kernel, and what each is."""
+    return {
+        "nest": "the loop nest, after the last pass",
+        **{name: text.title for name, text in _target_texts().items()},
+        "ptx": "PTX, by NVRTC",
+        "sass": "machine code of --arch, by NVRTC",
+    }
 
 
 def stage_option(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -87,7 +94,7 @@ def _list_stages() -> None:
     for step in PASSES:
         name = "tree" if step.name == "nest" else step.name
         table.add_row(name, step.result, step.why)
-    for name, what in _TEXTS.items():
+    for name, what in _texts().items():
         table.add_row(name, what, "")
     print_table(table)
 
@@ -109,8 +116,8 @@ def dump(
     if stage is not None and changed is not None:
         raise CliError("--stage prints a text, --diff what a pass changed in it: name one of them")
     if stage is None:
-        stage = target if target in ("cuda", "c") else "nest"
-    device = target if target not in (None, "auto") else _DEVICE_OF.get(stage)
+        stage = target if target in _target_texts() else "nest"
+    device = target if target not in (None, "auto") else _target_of(stage)
     choice = choose(source, spec, device, define, param)
     fusion = choice.fusion()
     choice.check_values(fusion)  # sizes stay symbolic in every text
@@ -118,7 +125,15 @@ def dump(
         print_code(plain_console(), _changes(fusion, changed), "diff")
         return
     text = _stage_text(choice, fusion, stage, arch)
-    print_code(plain_console(), text, _LEXERS.get(stage, "python"))
+    printed = _target_texts().get(stage)
+    print_code(plain_console(), text, "python" if printed is None else printed.language)
+
+
+def _target_of(stage: str) -> str | None:
+    """Return the target that a text is for, None where it is for all."""
+    if stage in ("ptx", "sass"):
+        return "cuda"
+    return stage if stage in _target_texts() else None
 
 
 def _changes(fusion: Fusion, stage: str) -> str:
@@ -131,7 +146,7 @@ def _changes(fusion: Fusion, stage: str) -> str:
     name = "nest" if stage == "tree" else stage
     if name not in texts or stage == "nest":
         raise CliError(
-            f"--diff {stage}: no pass; --diff takes {', '.join(stages()[1 : -len(_TEXTS)])}"
+            f"--diff {stage}: no pass; --diff takes {', '.join(stages()[1 : -len(_texts())])}"
         )
     before = order[order.index(name) - 1]
     return "\n".join(changes((before, texts.get(before, "")), (name, texts[name]))) + "\n"
@@ -145,17 +160,15 @@ def _stage_text(choice: CommandOptions, fusion: Fusion, stage: str, arch: str) -
     from loopnest.facade import lower
 
     kernel = lower(fusion)
-    if stage not in _TEXTS:
+    if stage not in _texts():
         return kernel.stages["nest" if stage == "tree" else stage]
     with patience(f"compiling {choice.label}"):
         makers: Mapping[str, Callable[[], str]] = {
             "nest": lambda: str(kernel),
-            "cuda": kernel.cuda,
-            "c": kernel.c,
             "ptx": lambda: kernel.ptx(arch),
             "sass": lambda: kernel.sass(arch),
         }
-        return makers[stage]()
+        return makers[stage]() if stage in makers else kernel.printed(stage)
 
 
 # run, bench
@@ -217,6 +230,7 @@ def _prepared(
     define: Sequence[str],
     param: Sequence[str],
 ) -> tuple[CommandOptions, CompiledKernel[Kernel], Fusion, Arguments]:
+    from loopnest.backends.targets import TARGETS
     from loopnest.facade import compile
 
     wanted = target or "auto"
@@ -224,7 +238,7 @@ def _prepared(
     fusion = choice.fusion()
     with patience(f"compiling {choice.label}"):
         compiled = compile(fusion, target=wanted)
-    slow = compiled.target == "interpret"
+    slow = TARGETS[compiled.target].checked
     with patience("making arrays"):
         arguments = choice.arguments(fusion, seed, _SMALL if slow else None)
     return choice, compiled, fusion, arguments
