@@ -50,7 +50,9 @@ A failing case is written to --out as a script that runs alone:
     tools/run python tools/fuzz.py --count 2000
     tools/run python build/fuzz/case_17.py
 
-With --verify each kernel is proved too: one that is refuted has failed, however it runs.
+With --verify each kernel is proved too: one that is refuted has failed, however it runs. With
+--refused the kernels that are refused for their threads are lowered without that check, and proved:
+each proof is a refusal too many.
 
 Each verdict is written to --out/SEED.jsonl as it comes. With --resume the cases that stand there,
 judged on the same targets, are not judged again, but counted; parts of one range may so be run one
@@ -79,6 +81,8 @@ class Tally:
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
     proofs: Counter[str] = field(default_factory=Counter)
+    without: Counter[str] = field(default_factory=Counter)
+    needless: list[int] = field(default_factory=list)
     failures: dict[str, list[Outcome]] = field(default_factory=dict)
 
     def add(self, outcome: Outcome) -> None:
@@ -89,6 +93,10 @@ class Tally:
         self.blind += outcome.blind
         if outcome.lowered:
             self.proofs[outcome.proof] += 1
+        if outcome.without:
+            self.without[outcome.without] += 1
+        if outcome.without == "proved":
+            self.needless.append(outcome.number)
         self.calls.update(outcome.calls)
         self.refusals.update(outcome.refusals[:1])
         if outcome.failure is not None:
@@ -113,16 +121,18 @@ class Tally:
 @click.option("--resume/--no-resume", help="Do not judge again what was judged before.")
 @click.option("--target", type=click.Choice(list(TARGETS)), default="both", show_default=True)
 @click.option("--verify/--no-verify", help="Prove each kernel, beside running it.")
+@click.option("--refused/--no-refused", help="Ask a proof of what is refused for its threads.")
 @click.option("--shrink/--no-shrink", help="Make failing cases small.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("build/fuzz"),
               show_default=True, help="The folder for failing cases.")  # fmt: skip
 def main(
     numbers: tuple[int, ...], count: int, start: int, seed: int, jobs: int, target: str,
-    verify: bool, shrink: bool, resume: bool, out: Path,
+    verify: bool, refused: bool, shrink: bool, resume: bool, out: Path,
 ) -> None:  # fmt: skip
     console = Console()
     tally = Tally()
-    targets = (*TARGETS[target], *(["verify"] if verify else []))
+    asked = {"verify": verify, "refused": refused}
+    targets = (*TARGETS[target], *(name for name, wanted in asked.items() if wanted))
     wanted = list(numbers) or list(range(start, start + count))
     journal = Journal(out / f"{seed}.jsonl", targets)
     known = journal.read() if resume else {}
@@ -163,8 +173,9 @@ class Journal:
         row = {
             "number": outcome.number, "targets": self.targets, "case": asdict(outcome.case),
             "refused": outcome.refused, "refusals": outcome.refusals, "lowered": outcome.lowered,
-            "proof": outcome.proof, "runs": outcome.runs, "cuda": outcome.cuda,
-            "blind": outcome.blind, "calls": [[*key, n] for key, n in outcome.calls.items()],
+            "proof": outcome.proof, "without": outcome.without, "runs": outcome.runs,
+            "cuda": outcome.cuda, "blind": outcome.blind,
+            "calls": [[*key, n] for key, n in outcome.calls.items()],
             "failure": failure and [failure.kind, failure.what, failure.line, failure.where],
         }  # fmt: skip
         if failure is None:
@@ -318,6 +329,11 @@ def report(tally: Tally, out: Path, console: Console) -> None:
     if tally.proofs.keys() - {""}:
         whole, named, rest = (tally.proofs[scope] for scope in ("all sizes", "named sizes", ""))
         console.print(f"proved for all sizes {whole}, for sizes that are named {named}, not {rest}")
+    if tally.without:
+        verdicts = ", ".join(f"{number} {what}" for what, number in tally.without.most_common())
+        console.print(f"refused for their threads, and without that check: {verdicts}")
+        if tally.needless:
+            console.print(f"refused but proved: {', '.join(map(str, tally.needless))}")
     console.print(f"{tally.blind} outputs are 0 at all sizes, so that zeros would pass for them")
     console.print(
         f"{tally.cases} schedules, {tally.lowered} lowered, {tally.cuda} with CUDA text, "

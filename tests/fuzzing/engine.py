@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -29,6 +29,7 @@ from fuzzing.judge import (
 )
 from fuzzing.program import Case, Session
 from fuzzing.schedules import ScheduleWriter
+from fuzzing.switched_off import OF_THREADS, verdict_without
 from loopnest.facade import Kernel, compile_many
 
 SCHEDULES_A_FUSION = 4
@@ -42,7 +43,8 @@ SERIAL = (
 """The schedule line that takes back all parallel types."""
 
 OF_LOOPS = frozenset({
-    "a value crosses threads", "two parallel types in one loop", "a launch dimension twice",
+    "a value crosses threads", "a read before the store", "a launch limit",
+    "two parallel types in one loop", "a launch dimension twice",
     "a vectorized axis is not innermost", "the width of a vector", "a vector that never divides",
     "a vectorized or cpu_parallel reduction", "a race in a parallel loop",
     "a circular buffer in a parallel loop",
@@ -62,6 +64,8 @@ class Outcome:
         calls: how many calls of each (primitive, outcome).
         refusals: why the lowering refused (at most twice: with and without parallel types).
         lowered: whether there is a kernel in the end.
+        without: what a proof says of the kernel that a refused schedule would have without the
+            check: "proved", "refuted", "unknown", "no kernel"; "" where that was not asked.
         proof: for what it was proved: "all sizes", "named sizes", or "" where nothing was.
         runs: how many launches were judged.
         cuda: whether there is CUDA text of the kernel.
@@ -76,6 +80,7 @@ class Outcome:
     refusals: tuple[str, ...] = ()
     lowered: bool = False
     proof: str = ""
+    without: str = ""
     runs: int = 0
     cuda: bool = False
     blind: int = 0
@@ -95,7 +100,8 @@ class Engine:
     Args:
         seed: with the number of a case, decides all of it.
         targets: where kernels run ("interpret", "c"); with "nvrtc" their CUDA text is compiled,
-            with "verify" they are proved.
+            with "verify" they are proved; with "refused" it is asked what the kernels that are
+            refused for their threads would be.
     """
 
     def __init__(self, seed: int = 0, targets: Sequence[str] = TARGETS) -> None:
@@ -141,7 +147,12 @@ class Engine:
 
         ScheduleWriter(session, rng, report).write()
         check_oracle(session.fusion, job.expected)
-        found, outcome.refusals = lowered_or_serial(session)
+
+        def refused(fusion: ln.Fusion) -> None:
+            outcome.without = verdict_without(fusion)
+
+        asked = refused if "refused" in self.targets else None
+        found, outcome.refusals = lowered_or_serial(session, asked)
         if isinstance(found, str):
             return
         if rng.random() < MOVED:
@@ -217,10 +228,13 @@ def _no_cuda(kernel: Kernel) -> str | None:
     return None
 
 
-def lowered_or_serial(session: Session) -> tuple[Kernel | str, tuple[str, ...]]:
+def lowered_or_serial(
+    session: Session, refused: Callable[[ln.Fusion], None] | None = None
+) -> tuple[Kernel | str, tuple[str, ...]]:
     """Return the kernel of a scheduled fusion, or why there is none, and all refusals.
 
-    Where parallel types are the reason, they are taken back; what is left must lower.
+    Where parallel types are the reason, they are taken back; what is left must lower. `refused` is
+    told of a fusion before that, where the check can be switched off.
 
     Raises:
         Failure: a refusal without a good reason.
@@ -228,6 +242,8 @@ def lowered_or_serial(session: Session) -> tuple[Kernel | str, tuple[str, ...]]:
     found = lowered(session.fusion)
     if not isinstance(found, str) or found not in OF_LOOPS:
         return found, (found,) if isinstance(found, str) else ()
+    if refused is not None and found in OF_THREADS:
+        refused(session.fusion)
     session.attempt(SERIAL)
     second = lowered(session.fusion)
     if isinstance(second, str) and second in OF_LOOPS:

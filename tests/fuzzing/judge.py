@@ -126,11 +126,13 @@ def require_order(fusion: ln.Fusion, line: str = "") -> None:
 LEGITIMATE: Mapping[str, str] = {
     "a value crosses threads": r"the reading thread is not the writing one",
     "two parallel types in one loop": r"for the one and .* for the other",
+    "a launch limit": r"a block has \d+ threads|has the extent \d+; use at most",
     "a launch dimension twice": r"one launch dimension may be used once in a nest",
     "a vectorized axis is not innermost": r"is vectorized, but it has \d+ leaf axes",
     "the width of a vector": r"its vectorized axis \d+ has the extent",
     "a vector that never divides": r"its vectorized axis of extent \d+ runs over .* divide",
     "a vectorized or cpu_parallel reduction": r"each step of a reduction needs the one before",
+    "a read before the store": r"in a later iteration of the \w+ loop \S+ than one that reads it",
     "a race in a parallel loop": r"is computed again in each iteration of the .* loop",
     "an output in place is read late": r"an element could be read after it is overwritten",
     "a layout of axes that are gone": r"its layout names an axis that it does not have",
@@ -338,7 +340,7 @@ def require_proof(kernel: Kernel) -> str:
 
 def targets_of(kernel: Kernel, targets: Sequence[str]) -> tuple[str, ...]:
     """Return `targets`, with `THREADS_APART` where `kernel` has threads and is interpreted."""
-    run = tuple(t for t in targets if t not in ("nvrtc", "verify"))
+    run = tuple(t for t in targets if t not in ("nvrtc", "verify", "refused"))
     return (*run, THREADS_APART) if "interpret" in run and kernel.program.launch else run
 
 

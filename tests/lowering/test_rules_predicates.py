@@ -342,9 +342,9 @@ def test_rule_39_reading_another_threads_local_value_raises(
     f, _ = producer_and_consumer(produced, consumed)
     with pytest.raises(
         ln.LoweringError,
-        match=r"^y reads T1 \(local\): along (block|grid)_. the reading thread is not the writing "
-        r"one; compute T1 at a position in y that holds the (block|grid)_. loop, bind the same "
-        r"axis of both to it, or set its memory to (SHARED or )?GLOBAL$",
+        match=r"^y reads T1 \(local\): along (block|grid)_. \(T1.i\d(, y.i\d)?\) the reading "
+        r"thread is not the writing one; compute T1 at a position in y that holds the (block|grid)"
+        r"_. loop, bind the same axis of both to it, or set its memory to (SHARED or )?GLOBAL$",
     ):
         program(f)
 

@@ -20,6 +20,7 @@ from loopnest.lowering.indexing.indexed_tree import (
 )
 from loopnest.lowering.indexing.indexer import Indexer
 from loopnest.lowering.indexing.predicate_elimination import fill_copies
+from loopnest.lowering.indexing.thread_ownership import check_readers
 from loopnest.lowering.indexing.unswitch import unswitch
 from loopnest.lowering.loops.loop_plan import LoopPlan, group_loops
 from loopnest.lowering.loops.phase_nest import build_nest
@@ -74,6 +75,10 @@ def _indexing(state: State) -> None:
     )  # fmt: skip
     state.tree = index_tree(state.tree, state.indexer)
     state.frame = _program(state.plan, state.storage, state.meetings)
+
+
+def _ownership(state: State) -> None:
+    check_readers(state.indexer)
 
 
 def _predicate_elimination(state: State) -> None:
@@ -158,7 +163,7 @@ PASSES = (
          "an access is an index into a shape",
          _allocation, _tree),
     LoweringPass("checks", "plan_checks",
-         "nothing; refuses LOCAL values that cross threads, races, odd vectors",
+         "nothing; refuses races of parallel loops, odd vectors and launches",
          "it asks where tensors lie; what it lets through has statements",
          _checks, _tree),
     LoweringPass("grid_reductions", "reductions.grid_reduction",
@@ -169,6 +174,10 @@ PASSES = (
          "statements, and the terms of their predicates",
          "all that follows asks for indices",
          _indexing, _statements),
+    LoweringPass("ownership", "indexing.thread_ownership",
+         "nothing; refuses values that a thread reads and another wrote",
+         "indices tell which thread has which element; fills read more of them than the math does",
+         _ownership, _statements),
     LoweringPass("predicate_elimination", "indexing.predicate_elimination",
          "constants outside of copied tensors spare tests",
          "before barriers, which reads at more points may need, and before what moves statements",

@@ -1,14 +1,13 @@
 """Pass "checks": what this schedule asks of threads, lanes and parallel loops exists.
 
-Requires the plan and the storage. Ensures that no value of a LOCAL tensor crosses threads and none
-of a SHARED one blocks (rule 39), vectorized axes are innermost and of a legal width, no parallel
-loop races on a buffer, and some launch admits the static extents. It changes nothing.
+Requires the plan and the storage. Ensures that vectorized axes are innermost and of a legal width,
+no parallel loop races on a buffer, no launch dimension is used twice in a nest, and some launch
+admits the static extents. It changes nothing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 from loopnest.errors import LoweringError
 from loopnest.lowering.loops.loop_plan import LoopPlan, LoopSpec, is_reduced, is_trivial
@@ -16,7 +15,6 @@ from loopnest.lowering.memory.allocation import TensorStorage
 from loopnest.scalar.enums import MOST_ALONG, MOST_THREADS, Memory, ParallelType
 from loopnest.scalar.expr import Const
 from loopnest.schedule.loop_groups import LoopGroup
-from loopnest.schedule.replay import match_leaves
 from loopnest.tensor.tensor_view import TensorView
 
 _MAX_VECTOR_BYTES = 64
@@ -33,17 +31,8 @@ def check_plan(plan: LoopPlan, storage: dict[TensorView, TensorStorage]) -> None
         for tensor in unit.siblings:
             _check_reduction(plan, tensor)
             _check_vectors(plan, tensor)
-            _check_races(plan, tensor, storage[tensor])
-            _thread_loops(plan, tensor)
-    launched = dict.fromkeys(
-        s.parallel for s in plan.specs.values() if s.parallel.is_thread and not is_trivial(s)
-    )
-    if launched:
-        for unit in plan.forest.units:
-            for tensor in unit.siblings:
-                for consumer in tensor.consumers:
-                    if consumer in plan.forest.position and tensor.memory is not Memory.GLOBAL:
-                        _check_crossing(plan, tensor, consumer, launched)
+            check_races(plan, tensor, storage[tensor])
+            _check_thread_loops(plan, tensor)
 
 
 def _check_launch(plan: LoopPlan) -> None:
@@ -114,7 +103,7 @@ def _check_vectors(plan: LoopPlan, tensor: TensorView) -> None:
             )
 
 
-def _check_races(plan: LoopPlan, tensor: TensorView, storage: TensorStorage) -> None:
+def check_races(plan: LoopPlan, tensor: TensorView, storage: TensorStorage) -> None:
     """Refuse a parallel loop in which several iterations work on one element of a buffer."""
     own = {plan.forest.find(axis) for axis in tensor.domain.leaf}
     path = plan.forest.path(tensor.siblings[0])
@@ -123,9 +112,7 @@ def _check_races(plan: LoopPlan, tensor: TensorView, storage: TensorStorage) -> 
     repeated = bool(plan.promotions[tensor].image) and not local
     for group in path[start:]:
         spec = plan.specs[group]
-        apart = spec.parallel is ParallelType.cpu_parallel or (
-            spec.parallel.is_thread and not local
-        )
+        apart = spec.parallel is ParallelType.cpu_parallel
         again = apart and not is_trivial(spec) and (group not in own or repeated)
         # What one point of a merged loop stores is read at points of other iterations; so is what
         # the first iteration of a loop stores, and iterations on the host do not wait.
@@ -151,82 +138,22 @@ def _runs_again(plan: LoopPlan, tensor: TensorView, group: LoopGroup) -> bool:
     return group in plan.forest.path(tensor.siblings[0]) and not first
 
 
-def _thread_loops(
-    plan: LoopPlan, tensor: TensorView
-) -> dict[ParallelType, tuple[LoopGroup, LoopSpec]]:
-    """Return the loop around a tensor that each launch dimension is bound to.
+def _check_thread_loops(plan: LoopPlan, tensor: TensorView) -> None:
+    """Refuse a launch dimension that two loops around a tensor are bound to.
 
     Raises:
         LoweringError: two loops are bound to one dimension.
     """
-    result: dict[ParallelType, tuple[LoopGroup, LoopSpec]] = {}
+    found: dict[ParallelType, LoopSpec] = {}
     for group in plan.forest.path(tensor.siblings[0]):
         spec = plan.specs[group]
         if not spec.parallel.is_thread or is_trivial(spec):
             continue
-        if spec.parallel in result:
+        if spec.parallel in found:
             raise LoweringError(
                 tensor.name,
-                f"the loops {result[spec.parallel][1].axis} and {spec.axis} around it are both "
+                f"the loops {found[spec.parallel].axis} and {spec.axis} around it are both "
                 f"{spec.parallel.value}",
                 "one launch dimension may be used once in a nest",
             )
-        result[spec.parallel] = (group, spec)
-    return result
-
-
-def _check_crossing(
-    plan: LoopPlan, producer: TensorView, consumer: TensorView, launched: Iterable[ParallelType]
-) -> None:
-    """Refuse a value that another thread (of a SHARED one: another block) than its writer reads."""
-    mine, theirs = _thread_loops(plan, producer), _thread_loops(plan, consumer)
-    for dimension in plan.crossed[producer.siblings[0]]:
-        mine.pop(dimension, None)  # all threads have the result
-    shared = producer.memory is Memory.SHARED
-    for dimension in launched:
-        if shared and dimension.is_block:
-            continue
-        if not _same_thread(plan, producer, consumer, dimension, mine, theirs):
-            raise LoweringError(
-                f"{consumer.name} reads {producer.name} ({producer.memory.value})",
-                f"along {dimension.value} the reading thread is not the writing one",
-                f"compute {producer.name} at a position in {consumer.name} that holds the "
-                f"{dimension.value} loop, bind the same axis of both to it, or set its memory to "
-                + ("GLOBAL" if dimension.is_grid else "SHARED or GLOBAL"),
-            )
-
-
-def _same_thread(
-    plan: LoopPlan,
-    producer: TensorView,
-    consumer: TensorView,
-    dimension: ParallelType,
-    mine: dict[ParallelType, tuple[LoopGroup, LoopSpec]],
-    theirs: dict[ParallelType, tuple[LoopGroup, LoopSpec]],
-) -> bool:
-    if dimension not in mine:
-        return True  # every thread computed it, or every block
-    if dimension not in theirs:
-        return False
-    if mine[dimension][0] is theirs[dimension][0]:
-        return True
-    return _same_axis(plan, producer, consumer, mine[dimension][0], theirs[dimension][0])
-
-
-def _same_axis(
-    plan: LoopPlan, producer: TensorView, consumer: TensorView, mine: LoopGroup, theirs: LoopGroup
-) -> bool:
-    """Whether two loops run over corresponding axes, so that a thread has the same elements."""
-    if plan.promotions[producer].image or plan.promotions[consumer].image:
-        return False
-    match = match_leaves(producer, consumer)
-    for axis in producer.domain.leaf:
-        if plan.forest.find(axis) is mine:
-            image = match.image.get(axis)
-            return (
-                image is not None
-                and axis in match.exact
-                and image in consumer.domain.leaf
-                and plan.forest.find(image) is theirs
-            )
-    return False
+        found[spec.parallel] = spec

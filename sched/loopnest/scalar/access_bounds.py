@@ -15,6 +15,7 @@ from loopnest.scalar.expr import (
     Op,
     Symbol,
     integer,
+    rewrite,
     substitute,
     walk,
 )
@@ -142,3 +143,22 @@ def is_fixed(value: Expr, common: frozenset[Index]) -> bool:
         isinstance(n, (Const, Symbol, Op)) or (isinstance(n, Index) and n in common)
         for n in walk(value)
     )
+
+
+def without_remainders(index: Expr, conditions: tuple[Expr, ...], algebra: Simplifier) -> Expr:
+    """Return an index without the remainders and quotients that a predicate decides."""
+    less = [c.args for c in conditions if isinstance(c, Op) and c.op == "lt"]
+
+    def rule(node: Expr) -> Expr | None:
+        if not isinstance(node, Op) or node.op not in ("mod", "floordiv"):
+            return None
+        value, by = node.args
+        whole = value, by
+        if isinstance(value, Op) and value.op == "floordiv":  # x // K % M, where x < K * M
+            whole = value.args[0], algebra.mul(value.args[1], by)
+        known = any(all(map(algebra.equal, pair, p)) for pair in less for p in (whole, (value, by)))
+        if not known or not algebra.proves_le(ZERO, value):
+            return None
+        return value if node.op == "mod" else ZERO
+
+    return rewrite(index, rule) if less else index

@@ -27,9 +27,9 @@ from loopnest.lowering.barriers.thread_dependence import Arrival, BufferAccess, 
 from loopnest.lowering.indexing.redundant_writes import is_repeated
 from loopnest.lowering.loops.guarded_tree import Guarded, PredicateTerm, Simple, Tree, TreeItem
 from loopnest.lowering.loops.loop_plan import LoopPlan
+from loopnest.scalar.access_bounds import without_remainders
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import (
-    ZERO,
     Const,
     Expr,
     Index,
@@ -38,7 +38,6 @@ from loopnest.scalar.expr import (
     Op,
     Symbol,
     loads,
-    rewrite,
     substitute,
 )
 from loopnest.scalar.simplify import Simplifier
@@ -261,9 +260,8 @@ class _Placer:
 
     def _entry(self, node: Load | Store, conditions: tuple[Expr, ...], whose: str) -> _Entry:
         place = node.args if isinstance(node, Load) else node.index
-        index = tuple([
-            _bounded(substitute(i, self.threads), conditions, self.plan.algebra) for i in place
-        ])  # fmt: skip
+        known = [substitute(i, self.threads) for i in place]
+        index = tuple([without_remainders(i, conditions, self.plan.algebra) for i in known])
         around = frozenset(self.around)
         if isinstance(node, Load):
             return _Entry(BufferAccess(node.buffer, index, False, conditions, whose, False, around))
@@ -272,25 +270,6 @@ class _Placer:
         return _Entry(
             BufferAccess(node.storage, index, True, conditions, whose, injective, around, again)
         )
-
-
-def _bounded(index: Expr, conditions: tuple[Expr, ...], algebra: Simplifier) -> Expr:
-    """Return an index without the remainders and quotients that a predicate decides."""
-    less = [c.args for c in conditions if isinstance(c, Op) and c.op == "lt"]
-
-    def rule(node: Expr) -> Expr | None:
-        if not isinstance(node, Op) or node.op not in ("mod", "floordiv"):
-            return None
-        value, by = node.args
-        whole = value, by
-        if isinstance(value, Op) and value.op == "floordiv":  # x // K % M, where x < K * M
-            whole = value.args[0], algebra.mul(value.args[1], by)
-        known = any(all(map(algebra.equal, pair, p)) for pair in less for p in (whole, (value, by)))
-        if not known or not algebra.proves_le(ZERO, value):
-            return None
-        return value if node.op == "mod" else ZERO
-
-    return rewrite(index, rule) if less else index
 
 
 def _is_global(a: _Entry, b: _Entry) -> bool:

@@ -13,7 +13,8 @@ broadcasts, the index map does not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from loopnest.errors import InternalError, LoweringError
@@ -52,8 +53,33 @@ from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.tensor_view import TensorView
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Reading:
+    """A read of a tensor that is computed.
+
+    Args:
+        producer: the tensor.
+        env: the indices of the reader's axes.
+        element: which element it is, by logical axis of the producer.
+        place: where it lies in a LOCAL or SHARED buffer.
+        loops: the indices of the loops around the reader.
+        conditions: the tests that the reader is under.
+    """
+
+    producer: TensorView
+    env: Environment
+    element: dict[IterDomain, Expr]
+    place: tuple[Expr, ...]
+    loops: tuple[Index, ...] = ()
+    conditions: tuple[Expr, ...] = ()
+
+
 class Indexer:
-    """Turn computation phases into stores."""
+    """Turn computation phases into stores.
+
+    Attributes:
+        readings: what was read of computed tensors so far.
+    """
 
     def __init__(
         self,
@@ -79,6 +105,8 @@ class Indexer:
         self.algebra = plan.algebra
         self.storage = storage
         self._matches: dict[tuple[TensorView, TensorView], Match] = {}
+        self.readings: list[Reading] = []
+        self._unguarded: list[Reading] = []
 
     def statements(self, compute: Compute) -> tuple[TreeItem, ...]:
         """Return the statements of one phase, with the terms of their predicates."""
@@ -102,7 +130,18 @@ class Indexer:
                 made = self._update(unit, environments)
             case _:
                 made = self._define(unit, environments)
-        return (*before, *self._guarded(compute, environments[0], made))
+        guarded = self._guarded(compute, environments[0], made)
+        self._keep_readings(compute, guarded)
+        return (*before, *guarded)
+
+    def _keep_readings(self, compute: Compute, guarded: Sequence[Guarded]) -> None:
+        """Keep what statements read, with the tests that all of them are under."""
+        tests = [dict.fromkeys(t.condition for t in item.terms) for item in guarded]
+        first = tests[0] if tests else {}
+        conditions = tuple([c for c in first if all(c in found for found in tests)])
+        for reading in self._unguarded:
+            self.readings.append(replace(reading, loops=compute.loops, conditions=conditions))
+        self._unguarded.clear()
 
     # Blocks that go on alone
 
@@ -256,11 +295,14 @@ class Indexer:
             if not mine.is_broadcast:
                 index[mine] = self._need(env, theirs)
         if storage.buffer.memory is Memory.GLOBAL:
+            if not producer.is_input:
+                self._unguarded.append(Reading(producer, env, index, ()))
             where, flat = self._global_index(storage.buffer, list(index.values()))
             return Load(storage.buffer, where, flat)
         reader = _LocalReader(self, producer, env, index)
         promoted = self.plan.promotions[producer].leaf
         places = tuple([reader.value(promoted[place], place) for place in storage.places])
+        self._unguarded.append(Reading(producer, env, index, places))
         return Load(storage.buffer, places or (ZERO,))
 
     def match(self, producer: TensorView, consumer: TensorView) -> Match:
