@@ -274,7 +274,7 @@ def test_verdicts_that_were_written_are_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A last line that was cut is judged again, and so is what was judged on other targets."""
-    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "tools"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "tools"))
     journal = import_module("fuzz").Journal(tmp_path / "0.jsonl", ("interpret",))
     case = Case("case_1", MATH, SCHEDULE, ({"N": 8, "M": 3},), data=9)
     failed = Outcome(1, case, Failure("fault", "it failed", "", "there"), proof="all sizes")
