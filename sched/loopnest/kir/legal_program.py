@@ -25,7 +25,20 @@ from loopnest.kir import (
 )
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar import dtypes
-from loopnest.scalar.expr import Arg, Coordinate, Expr, Index, LaunchIndex, Load, Local, walk
+from loopnest.scalar.expr import (
+    Arg,
+    Const,
+    Coordinate,
+    Expr,
+    Index,
+    LaunchIndex,
+    Load,
+    Local,
+    Op,
+    ScalarParam,
+    Symbol,
+    walk,
+)
 
 _SCOPES = ("warp", "block", "grid")
 _MODES = ("xor", "down", "lane")
@@ -154,3 +167,7 @@ class _Scope:
                     yield f"{where} holds {node}, a hole of a template"
                 case Load():
                     yield from self._access(node.buffer, node.args, node.flat)
+                case Index() | Local() | LaunchIndex() | Const() | Symbol() | ScalarParam() | Op():
+                    pass
+                case _:
+                    yield f"{where} holds a {type(node).__name__}, of which no reader knows"

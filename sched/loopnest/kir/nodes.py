@@ -50,7 +50,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar, assert_never
 
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar.dtypes import DType
@@ -343,12 +343,21 @@ def bodies(node: Stmt) -> tuple[tuple[Stmt, ...], ...]:
             return (node.body, node.orelse)
         case Collective():
             return (node.body,)
-    return ()
+        case Store() | Let() | Allocate() | Barrier() | Shuffle() | Arrive():
+            return ()
+        case _:
+            assert_never(node)
 
 
 def is_sync(node: Stmt) -> bool:
     """Whether `node` itself is reached by all threads of a warp, a block or the grid together."""
-    return isinstance(node, (Barrier, Shuffle, Arrive))
+    match node:
+        case Barrier() | Shuffle() | Arrive():
+            return True
+        case Loop() | If() | Store() | Let() | Allocate() | Collective():
+            return False
+        case _:
+            assert_never(node)
 
 
 def holds_sync(body: tuple[Stmt, ...]) -> bool:
@@ -379,7 +388,10 @@ def expressions(node: Stmt) -> tuple[Expr, ...]:
             return (node.value, node.offset)
         case Arrive():
             return (*node.index, node.count)
-    return ()
+        case Loop() | Allocate() | Barrier() | Collective():
+            return ()
+        case _:
+            assert_never(node)
 
 
 def map_expressions(node: S, rule: Callable[[Expr], Expr]) -> S:
@@ -398,7 +410,10 @@ def map_expressions(node: S, rule: Callable[[Expr], Expr]) -> S:
             return replace(node, index=_all(rule, node.index), count=rule(node.count))
         case Collective():
             return replace(node, args=_all(rule, node.args))
-    return node
+        case Loop() | Allocate() | Barrier():
+            return node
+        case _:
+            assert_never(node)
 
 
 def _all(rule: Callable[[Expr], Expr], items: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -416,7 +431,10 @@ def with_bodies(node: Stmt, inner: tuple[tuple[Stmt, ...], ...]) -> Stmt:
             return If(node.condition, inner[0], inner[1], node.reason, node.origin)
         case Collective():
             return replace(node, body=inner[0])
-    return node
+        case Store() | Let() | Allocate() | Barrier() | Shuffle() | Arrive():
+            return node
+        case _:
+            assert_never(node)
 
 
 def map_body(

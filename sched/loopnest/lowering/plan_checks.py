@@ -71,7 +71,7 @@ def _check_reduction(plan: LoopPlan, tensor: TensorView) -> None:
         spec = plan.spec(axis)
         if not axis.is_reduction or is_trivial(spec):
             continue
-        if spec.parallel in (ParallelType.cpu_parallel, ParallelType.vectorize):
+        if spec.parallel.is_unordered:
             raise LoweringError(
                 tensor.name,
                 f"its reduction axis {place} is {spec.parallel.value}, but each step of a "

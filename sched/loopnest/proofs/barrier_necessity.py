@@ -14,7 +14,7 @@ from loopnest import kir
 from loopnest.proofs.enumeration.access_instances import InstanceTable
 from loopnest.proofs.enumeration.enumerated_races import EnumeratedRaces
 from loopnest.proofs.point_arrays import Enumeration, NoLaunch, TooMany, Undecidable
-from loopnest.proofs.program_model import WARP, Model
+from loopnest.proofs.program_model import Model
 from loopnest.proofs.program_slices import focused, sliced
 from loopnest.proofs.quasi_affine import NotAffine
 from loopnest.proofs.report import Finding
@@ -22,6 +22,7 @@ from loopnest.proofs.size_choice import filled, fulfils, large_sizes, points_at,
 from loopnest.proofs.symbolic import NotProved, prove_order
 from loopnest.proofs.verifier import obligations, program_of
 from loopnest.proofs.witness import Witness
+from loopnest.scalar.enums import WARP
 from loopnest.tensor.math_snapshot import MathSnapshot
 
 MOST_POINTS = 6_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from loopnest import kir
 from loopnest.proofs.program_model import Guards, Model, Site
 from loopnest.scalar.enums import (
     BLOCK_DIMENSIONS,
-    LAUNCH_DIMENSIONS,
+    GRID_DIMENSIONS,
     MOST_ALONG,
     MOST_THREADS,
     ParallelType,
@@ -227,8 +227,8 @@ class Enumeration:
         self.model, self.sizes, self.most, self.first = model, sizes, most, first
         program = model.program
         launch = {d: number(size, sizes) for d, size in program.launch}
-        self.grid = [launch.get(d, 1) for d in LAUNCH_DIMENSIONS[:3]]
-        self.block = [launch.get(d, 1) for d in LAUNCH_DIMENSIONS[3:]]
+        self.grid = [launch.get(d, 1) for d in GRID_DIMENSIONS]
+        self.block = [launch.get(d, 1) for d in BLOCK_DIMENSIONS]
         self.threads = math.prod(self.block)
         total = math.prod(self.grid) * self.threads
         if not total or not fits_launch(launch):
@@ -250,8 +250,8 @@ class Enumeration:
         block, thread = lanes // self.threads, lanes % self.threads
         result: dict[Any, Array] = {}
         for dims, rest, extents in (
-            (LAUNCH_DIMENSIONS[:3], block, self.grid),
-            (LAUNCH_DIMENSIONS[3:], thread, self.block),
+            (GRID_DIMENSIONS, block, self.grid),
+            (BLOCK_DIMENSIONS, thread, self.block),
         ):
             x, y, _ = extents
             places = (rest % x, rest // x % y, rest // (x * y))
@@ -272,7 +272,12 @@ class Enumeration:
                 return self._duration(node.body) + self._duration(node.orelse)
             case kir.Collective():
                 return 1 + self._duration(node.body)
-        return 1
+            case kir.Store() | kir.Let() | kir.Allocate():
+                return 1
+            case kir.Barrier() | kir.Shuffle() | kir.Arrive():
+                return 1
+            case _:
+                assert_never(node)
 
     def extent(self, loop: kir.Loop) -> int:
         """Return the number of iterations of a loop."""

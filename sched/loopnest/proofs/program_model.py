@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
@@ -24,9 +24,6 @@ from loopnest.scalar.expr import Expr, Index, LaunchIndex, Load, Local, Op, Scal
 
 Guards: TypeAlias = "tuple[tuple[Expr, bool], ...]"
 """Conditions, each with the value that it must have."""
-
-WARP = 32
-"""Threads of a warp."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -152,6 +149,10 @@ class Model:
                     made[node.storage] = site
                 case kir.Let() | kir.Shuffle() | kir.Arrive():
                     names[node.var] = site
+                case kir.Store() | kir.Barrier():
+                    pass
+                case _:
+                    assert_never(node)
             yield site
 
     def _nested(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from typing import assert_never
 
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
@@ -41,7 +42,10 @@ def sliced(program: kir.Program) -> kir.Program:
                 return node if node.var in names or _reads(node, watched) else None
             case kir.Store():
                 return node if node.storage in watched or _reads(node, watched) else None
-        return node
+            case kir.Allocate() | kir.Barrier() | kir.Arrive():
+                return node
+            case _:
+                assert_never(node)
 
     def short(node: kir.Stmt) -> kir.Stmt:
         if isinstance(node, kir.Store) and not any(b in watched for b in _loaded([node.value])):
@@ -86,6 +90,10 @@ def _names(program: kir.Program, watched: Collection[Buffer]) -> set[Local]:
                 queue += node.index
             case kir.Let():
                 made[node.var] = node.value
+            case kir.Allocate() | kir.Barrier() | kir.Shuffle() | kir.Arrive() | kir.Collective():
+                pass
+            case _:
+                assert_never(node)
         for part in kir.expressions(node):
             queue += [part] if any(b in watched for b in _loaded([part])) else []
     found: set[Local] = set()

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import product
+from typing import assert_never
 
 from loopnest import kir
 from loopnest.proofs.point_arrays import NoLaunch, Undecidable, fits_launch, number
@@ -302,4 +303,8 @@ def _points(body: tuple[kir.Stmt, ...], times: int, sizes: Mapping[str, int]) ->
                 total += sum([_points(inner, times, sizes) for inner in kir.bodies(node)])
             case kir.Store() | kir.Barrier() | kir.Shuffle():
                 total += times
+            case kir.Let() | kir.Allocate() | kir.Arrive():
+                pass
+            case _:
+                assert_never(node)
     return total

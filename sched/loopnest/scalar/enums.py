@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from typing import Literal, TypeAlias
+
+from loopnest.errors import InternalError
+
+Order: TypeAlias = Literal["ascending", "any", "grid", "block"]
 
 
 class IterKind(Enum):
@@ -35,37 +40,76 @@ class ParallelType(Enum):
     cpu_parallel = "cpu_parallel"
 
     @property
+    def order(self) -> Order:
+        """How the iterations run: one after another, in any order, by blocks or by threads."""
+        found = _ORDERS.get(self._name_)  # by name: the hash of a member is slow
+        if found is None:
+            raise InternalError(str(self), "nobody says in which order its iterations run")
+        return found
+
+    @property
     def is_grid(self) -> bool:
         """Whether the loop is spread over the blocks of the grid."""
-        return self.value.startswith("grid")
+        return self.order == "grid"
 
     @property
     def is_block(self) -> bool:
         """Whether the loop is spread over the threads of a block."""
-        return self.value.startswith("block")
+        return self.order == "block"
 
     @property
     def is_thread(self) -> bool:
         """Whether the loop is bound to a launch dimension (grid or block)."""
-        return self.is_grid or self.is_block
+        return self.order in ("grid", "block")
+
+    @property
+    def is_unordered(self) -> bool:
+        """Whether one thread runs the loop, in an order that does not matter."""
+        return self.order == "any"
+
+    @property
+    def letter(self) -> str:
+        """The letter of a launch dimension: x, y or z."""
+        return "xyz"[(GRID_DIMENSIONS if self.is_grid else BLOCK_DIMENSIONS).index(self)]
 
     @property
     def cuda_name(self) -> str:
         """The CUDA register of a launch dimension: ``blockIdx.x``, ``threadIdx.y``…"""
-        return ("blockIdx." if self.is_grid else "threadIdx.") + self.value[-1]
+        return f"{'blockIdx' if self.is_grid else 'threadIdx'}.{self.letter}"
 
 
-LAUNCH_DIMENSIONS: tuple[ParallelType, ...] = (
+_ORDERS: Mapping[str, Order] = {
+    "serial": "ascending",
+    "unroll": "ascending",
+    "unswitch": "ascending",
+    "vectorize": "any",
+    "cpu_parallel": "any",
+    "grid_x": "grid",
+    "grid_y": "grid",
+    "grid_z": "grid",
+    "block_x": "block",
+    "block_y": "block",
+    "block_z": "block",
+}
+
+GRID_DIMENSIONS: tuple[ParallelType, ...] = (
     ParallelType.grid_x,
     ParallelType.grid_y,
     ParallelType.grid_z,
+)
+"""The dimensions of the grid, the one that runs fastest first."""
+
+BLOCK_DIMENSIONS: tuple[ParallelType, ...] = (
     ParallelType.block_x,
     ParallelType.block_y,
     ParallelType.block_z,
 )
-
-BLOCK_DIMENSIONS: tuple[ParallelType, ...] = LAUNCH_DIMENSIONS[3:]
 """The dimensions of a block, the one that runs fastest first."""
+
+LAUNCH_DIMENSIONS: tuple[ParallelType, ...] = (*GRID_DIMENSIONS, *BLOCK_DIMENSIONS)
+
+WARP = 32
+"""Threads of a warp, on every target."""
 
 MOST_THREADS = 1024
 """Threads of a block, on every target."""

@@ -25,6 +25,7 @@ from operator import index as as_index
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakValueDictionary
 
+from loopnest.errors import InternalError
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import ParallelType
@@ -468,7 +469,7 @@ class TextFormat:
                 return f"${node.number}"
             case Coordinate():
                 return f"#{node.number}"
-        raise TypeError(f"no text for {type(node).__name__}")
+        raise InternalError(type(node).__name__, "no text for expressions of this class")
 
     def name(self, node: Index | Symbol | ScalarParam | Local) -> str:
         """Return the name of a variable."""

@@ -11,12 +11,9 @@ from collections.abc import Container, Iterator, Mapping
 from functools import reduce
 
 from loopnest.scalar.arguments import size_value
-from loopnest.scalar.enums import MOST_ALONG, MOST_THREADS, ParallelType
+from loopnest.scalar.enums import MOST_ALONG, MOST_THREADS, WARP, ParallelType
 from loopnest.scalar.expr import ONE, ZERO, Const, Expr, Op, Symbol, walk
 from loopnest.scalar.simplify import Simplifier
-
-WARP = 32
-"""Threads of a warp."""
 
 _FAR = 1 << 40
 """A size that is larger than any."""

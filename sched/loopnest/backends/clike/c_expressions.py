@@ -155,6 +155,8 @@ class CFormat(TextFormat):
 
     def launch_index(self, node: LaunchIndex) -> str:
         """Return the variable of a launch dimension; a dimension not in use has index 0."""
+        if not node.dimension.is_thread:
+            raise InternalError(str(node), f"{node.dimension.value} is no launch dimension")
         return self.launch.get(node.dimension, "0")
 
     # Memory

@@ -238,8 +238,12 @@ class StatementPrinter(ABC):
                 self.vector_loop(node)
             case ParallelType.cpu_parallel:
                 self.parallel_loop(node)
-            case _:
+            case ParallelType.grid_x | ParallelType.grid_y | ParallelType.grid_z:
                 self.bound_loop(node)
+            case ParallelType.block_x | ParallelType.block_y | ParallelType.block_z:
+                self.bound_loop(node)
+            case _:
+                assert_never(node.parallel)
 
     def plain_loop(self, node: Loop, pragmas: Sequence[str] = ()) -> None:
         """Print an ordinary loop below its pragmas."""

@@ -21,9 +21,6 @@ from loopnest.scalar import dtypes
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
 from loopnest.scalar.expr import Const, Expr, Index, LaunchIndex, Local, Op, ScalarParam, Symbol
 
-WARP = 32
-"""Threads of a warp."""
-
 THREAD = Local("thread", dtypes.index)
 """The number of a lane's thread in the launch, those of a block following each other.
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import gcd
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 import numpy as np
 
@@ -126,7 +126,10 @@ class LoopAnalysis:
                 return node.storage.memory is not Memory.LOCAL or node.storage.alias_of is not None
             case kir.Loop():
                 return depends(node.var.extent, self._varies)
-        return False
+            case kir.If() | kir.Store() | kir.Let():
+                return False
+            case _:
+                assert_never(node)
 
     def _private_bytes(self) -> int:
         return sum(self.setting.bytes(b) for b in self.private)

@@ -12,6 +12,7 @@ gives the same in all of them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import assert_never
 
 import numpy as np
 
@@ -191,4 +192,7 @@ def _own_level(node: kir.Stmt) -> int:
             return BLOCK
         case kir.Shuffle():
             return WARP
-    return THREAD
+        case kir.Loop() | kir.If() | kir.Allocate() | kir.Store() | kir.Let() | kir.Collective():
+            return THREAD
+        case _:
+            assert_never(node)

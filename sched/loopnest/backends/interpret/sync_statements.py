@@ -10,7 +10,6 @@ from loopnest import kir
 from loopnest.backends.interpret.concrete_program import (
     SLOT,
     THREAD,
-    WARP,
     ConcreteProgram,
     LaunchedBlocks,
 )
@@ -20,6 +19,7 @@ from loopnest.backends.interpret.frame import Frame
 from loopnest.backends.interpret.native_math import Array, Value, as_array
 from loopnest.backends.interpret.race_detector import RaceDetector
 from loopnest.backends.interpret.undefined_values import Undefined, garbage
+from loopnest.scalar.enums import WARP
 from loopnest.scalar.expr import Expr, Load
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from loopnest.backends.interpret.concrete_program import WARP, ConcreteProgram
+from loopnest.backends.interpret.concrete_program import ConcreteProgram
 from loopnest.backends.interpret.native_math import Array
+from loopnest.scalar.enums import WARP
 
 SAME, IN_WARP, IN_BLOCK, IN_GRID = range(4)
 """How two threads stand to each other, and how far the readers of an element are spread."""

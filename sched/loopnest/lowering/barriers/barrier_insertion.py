@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import assert_never
 
 from loopnest.kir import Allocate, Arrive, Barrier, Store, expressions, is_sync, map_expressions
 from loopnest.kir.buffers import Buffer
@@ -27,6 +28,7 @@ from loopnest.lowering.barriers.thread_dependence import Arrival, BufferAccess, 
 from loopnest.lowering.indexing.redundant_writes import is_repeated
 from loopnest.lowering.loops.guarded_tree import Guarded, PredicateTerm, Simple, Tree, TreeItem
 from loopnest.lowering.loops.loop_plan import LoopPlan
+from loopnest.lowering.loops.phase_nest import Compute
 from loopnest.scalar.access_bounds import without_remainders
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import (
@@ -165,7 +167,10 @@ class _Placer:
                 return item, self._guarded(item, common)
             case Barrier():
                 return item, _Summary([], [], always(Scope[item.scope]))
-        return item, _Summary([], [])
+            case Compute() | Allocate():
+                return item, _Summary([], [])
+            case _:
+                assert_never(item)
 
     def _loop(self, tree: Tree, common: frozenset[Index]) -> tuple[TreeItem, _Summary]:
         assert tree.var is not None
@@ -351,9 +356,10 @@ def _guard(item: TreeItem, renamed: Mapping[Expr, Expr], term: PredicateTerm | N
             free = all(_is_private_start(s) for s in item.statements)
             terms = terms if free or term is None else (*terms, term)
             return replace(item, statements=statements, terms=terms)
-        case Allocate() | Barrier():
+        case Compute() | Allocate() | Barrier():
             return item
-    return item
+        case _:
+            assert_never(item)
 
 
 def _renamed(

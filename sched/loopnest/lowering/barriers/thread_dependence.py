@@ -21,7 +21,7 @@ from enum import IntEnum
 
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar.access_bounds import AccessBounds, is_fixed
-from loopnest.scalar.enums import BLOCK_DIMENSIONS, Memory, ParallelType
+from loopnest.scalar.enums import BLOCK_DIMENSIONS, WARP, Memory, ParallelType
 from loopnest.scalar.expr import (
     ZERO,
     Const,
@@ -33,7 +33,7 @@ from loopnest.scalar.expr import (
     substitute,
     walk,
 )
-from loopnest.scalar.launch_bounds import WARP, LaunchBounds
+from loopnest.scalar.launch_bounds import LaunchBounds
 from loopnest.scalar.simplify import Simplifier
 
 

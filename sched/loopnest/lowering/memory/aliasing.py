@@ -14,10 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import assert_never
 
-from loopnest.kir import Allocate, Store, expressions, map_expressions
+from loopnest.kir import Allocate, Barrier, Store, expressions, map_expressions
 from loopnest.kir.buffers import Buffer
 from loopnest.lowering.loops.guarded_tree import Guarded, Simple, Tree, TreeItem
+from loopnest.lowering.loops.phase_nest import Compute
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Const, Expr, Load, loads, rewrite
 
@@ -121,6 +123,9 @@ def _renamed(tree: Tree, names: Mapping[Buffer, Buffer]) -> Tree:
                 return replace(node, storage=names.get(node.storage, node.storage))
             case Guarded():
                 return replace(node, statements=tuple([statement(s) for s in node.statements]))
-        return node
+            case Compute() | Barrier():
+                return node
+            case _:
+                assert_never(node)
 
     return replace(tree, body=tuple([item(i) for i in tree.body]))

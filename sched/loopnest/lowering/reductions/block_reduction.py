@@ -26,7 +26,7 @@ from loopnest.kir.buffers import Buffer
 from loopnest.lowering.loops.guarded_tree import Guarded, PredicateTerm, Simple, Tree, TreeItem
 from loopnest.lowering.loops.loop_plan import LoopSpec
 from loopnest.scalar import dtypes
-from loopnest.scalar.enums import BLOCK_DIMENSIONS, Memory, ParallelType
+from loopnest.scalar.enums import BLOCK_DIMENSIONS, WARP, Memory, ParallelType
 from loopnest.scalar.expr import (
     ONE,
     ZERO,
@@ -39,7 +39,7 @@ from loopnest.scalar.expr import (
     Op,
     integer,
 )
-from loopnest.scalar.launch_bounds import WARP, LaunchBounds
+from loopnest.scalar.launch_bounds import LaunchBounds
 from loopnest.scalar.origin import Origin
 from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.definition import Reducer

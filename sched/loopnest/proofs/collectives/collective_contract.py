@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 
@@ -18,7 +18,12 @@ from loopnest.kir.buffers import Buffer
 from loopnest.proofs.collectives.symbolic_execution import check, check_many
 from loopnest.proofs.collectives.thread_values import Blocks, Shape
 from loopnest.proofs.point_arrays import OPERATIONS, Undecidable, number
-from loopnest.scalar.enums import LAUNCH_DIMENSIONS, MOST_ALONG, MOST_THREADS, ParallelType
+from loopnest.scalar.enums import (
+    BLOCK_DIMENSIONS,
+    MOST_ALONG,
+    MOST_THREADS,
+    ParallelType,
+)
 from loopnest.scalar.expr import (
     ONE,
     Arg,
@@ -39,7 +44,6 @@ MOST_SIZE = 1 << 15
 MOST_LANES = 1 << 13
 """Threads that are run together."""
 
-BLOCK = LAUNCH_DIMENSIONS[3:]
 
 _KNOWN: dict[tuple[object, ...], str | None] = {}
 """What is wrong with a body in one shape of a block."""
@@ -90,7 +94,7 @@ class Body:
             Undecidable: there are too many shapes, or it depends on more than these.
         """
         given: dict[Expr, int] = {Symbol(name): value for name, value in sizes.items()}
-        known = {d: _static(extents.get(d, ONE), sizes) for d in BLOCK}
+        known = {d: _static(extents.get(d, ONE), sizes) for d in BLOCK_DIMENSIONS}
         free = [d for d, value in known.items() if value is None]
         if len(free) > 1:
             raise Undecidable("two symbolic extents of a block")
@@ -276,6 +280,10 @@ class _Outline(TextFormat):
                     parts += [self._number(node.var), node.var.dtype.name, node.mode]
                 case kir.Barrier():
                     parts.append(node.scope)
+                case kir.If() | kir.Arrive() | kir.Collective():
+                    pass  # told by their expressions and bodies alone
+                case _:
+                    assert_never(node)
             yield f"{depth} {' ; '.join(parts)}"
             for inner in kir.bodies(node):
                 yield f"{depth} body"

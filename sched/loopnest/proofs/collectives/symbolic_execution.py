@@ -23,9 +23,9 @@ from loopnest.kir.buffers import Buffer
 from loopnest.proofs.collectives.multisets import Bits, Multisets, Sums
 from loopnest.proofs.collectives.thread_values import Blocks, Shape, Value, Wrong
 from loopnest.proofs.point_arrays import OPERATIONS, Array, Flags, Undecidable
-from loopnest.proofs.program_model import WARP, is_decidable
+from loopnest.proofs.program_model import is_decidable
 from loopnest.proofs.template_matching import unified
-from loopnest.scalar.enums import Memory
+from loopnest.scalar.enums import WARP, Memory
 from loopnest.scalar.expr import Arg, Const, Expr, Index, LaunchIndex, Load, Local, Op, Symbol
 
 IDEMPOTENT = ("max", "min", "any", "all")

@@ -10,8 +10,7 @@ import numpy as np
 
 from loopnest.proofs.collectives.multisets import Multisets
 from loopnest.proofs.point_arrays import Array, Flags
-from loopnest.proofs.program_model import WARP
-from loopnest.scalar.enums import LAUNCH_DIMENSIONS
+from loopnest.scalar.enums import BLOCK_DIMENSIONS, MOST_THREADS, WARP
 from loopnest.scalar.expr import Expr
 
 Shape: TypeAlias = "tuple[int, int, int]"
@@ -68,8 +67,8 @@ class Blocks:
         self.first = start[self.block]
         x, y = [np.array([s[n] for s in shapes], np.int64)[self.block] for n in (0, 1)]
         places = (self.thread % x, self.thread // x % y, self.thread // (x * y))
-        self.places = dict(zip(LAUNCH_DIMENSIONS[3:], places, strict=True))
-        self.warp = self.block * (1024 // WARP + 1) + self.thread // WARP
+        self.places = dict(zip(BLOCK_DIMENSIONS, places, strict=True))
+        self.warp = self.block * (MOST_THREADS // WARP + 1) + self.thread // WARP
         self.numbers = {e: self._number(values) for e, values in numbers.items()}
 
     def _number(self, values: Sequence[int]) -> Any:

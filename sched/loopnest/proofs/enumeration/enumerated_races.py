@@ -13,9 +13,9 @@ from loopnest.kir.buffers import Buffer
 from loopnest.proofs.enumeration.access_instances import AccessInstances, InstanceTable
 from loopnest.proofs.enumeration.conflict_join import ConflictJoin, bipartite
 from loopnest.proofs.point_arrays import Array, Flags, Undecidable
-from loopnest.proofs.program_model import WARP, Site, is_private, launch_dimensions
+from loopnest.proofs.program_model import Site, is_private, launch_dimensions
 from loopnest.proofs.report import Finding
-from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.enums import WARP, Memory, ParallelType
 
 MOST_PAIRS = 4_000_000
 """How many pairs of accesses are looked at where arrivals may order them."""
@@ -350,7 +350,7 @@ class EnumeratedRaces:
         for mark in marks:
             made = self.model.lifetime(mark.access)
             for loop in mark.access.site.loops:
-                free = loop.parallel in (ParallelType.cpu_parallel, ParallelType.vectorize)
+                free = loop.parallel.is_unordered
                 if free and (made is None or loop not in made.loops):
                     loops.setdefault(loop, []).append(mark)
         for loop, inside in loops.items():

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from loopnest import kir
-from loopnest.proofs.program_model import WARP, Site
+from loopnest.proofs.program_model import Site
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
 from loopnest.proofs.symbolic.statement_instances import Instances, NotProved
-from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory
+from loopnest.scalar.enums import BLOCK_DIMENSIONS, WARP, Memory
 from loopnest.scalar.expr import Const
 
 
@@ -111,7 +111,7 @@ class Order:
 
     def _thread(self, mark: str) -> str:
         step, parts = 1, []
-        last = [d for d in LAUNCH_DIMENSIONS[3:] if f"t_{d.value}" in self.setting.spaces.launch]
+        last = [d for d in BLOCK_DIMENSIONS if f"t_{d.value}" in self.setting.spaces.launch]
         for dim in last:
             name = f"t_{dim.value}"
             if name in self.setting.spaces.group_of:

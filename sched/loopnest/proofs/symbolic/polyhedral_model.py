@@ -24,7 +24,13 @@ from loopnest.proofs.quasi_affine import (
 )
 from loopnest.proofs.report import Finding
 from loopnest.proofs.symbolic.statement_instances import Instances, NotProved, about
-from loopnest.scalar.enums import LAUNCH_DIMENSIONS, MOST_ALONG, MOST_THREADS, ParallelType
+from loopnest.scalar.enums import (
+    BLOCK_DIMENSIONS,
+    GRID_DIMENSIONS,
+    MOST_ALONG,
+    MOST_THREADS,
+    ParallelType,
+)
 from loopnest.scalar.expr import Const, Expr, LaunchIndex, Local, Op
 from loopnest.tensor.math_snapshot import MathSnapshot
 
@@ -383,7 +389,7 @@ class PolyhedralModel:
         Raises:
             NotAffine: an index of the grid is merged with others.
         """
-        return self._launch_variables(at, LAUNCH_DIMENSIONS[:3])
+        return self._launch_variables(at, GRID_DIMENSIONS)
 
     def block(self, at: Instances) -> list[str]:
         """Return the variables that number a point's thread in its block.
@@ -391,7 +397,7 @@ class PolyhedralModel:
         Raises:
             NotAffine: an index of the block is merged with others.
         """
-        return self._launch_variables(at, LAUNCH_DIMENSIONS[3:])
+        return self._launch_variables(at, BLOCK_DIMENSIONS)
 
     def _launch_variables(self, at: Instances, dims: Sequence[ParallelType]) -> list[str]:
         members = [f"t_{d.value}" for d in dims if f"t_{d.value}" in self.spaces.launch]

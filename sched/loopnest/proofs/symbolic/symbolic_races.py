@@ -68,7 +68,7 @@ class SymbolicRaces:
                     with about(b.site):
                         self._pair(a, b)
         for loop in {loop: None for a in accesses for loop in a.site.loops}:
-            if loop.parallel in (ParallelType.cpu_parallel, ParallelType.vectorize):
+            if loop.parallel.is_unordered:
                 inside = [a for a in accesses if loop in a.site.loops]
                 self._unordered(loop, inside)
 

@@ -11,7 +11,7 @@ from loopnest.backends.cpu.fission.context_arrays import ContextArray, ContextAr
 from loopnest.errors import InternalError
 from loopnest.kir import Loop, Shuffle, Stmt, Store
 from loopnest.scalar import dtypes
-from loopnest.scalar.enums import ParallelType
+from loopnest.scalar.enums import WARP, ParallelType
 from loopnest.scalar.expr import (
     FALSE,
     ONE,
@@ -26,8 +26,6 @@ from loopnest.scalar.expr import (
     integer,
 )
 from loopnest.scalar.simplify import Simplifier
-
-WARP = 32
 
 
 def is_swap(node: Shuffle, threads: tuple[Index, ...]) -> bool:

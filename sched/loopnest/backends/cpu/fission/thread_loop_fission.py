@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import assert_never
 
 from loopnest.backends.cpu.fission.context_arrays import ContextArrays
 from loopnest.backends.cpu.fission.loop_form import LoopForm, trimmed
@@ -45,12 +46,19 @@ from loopnest.kir import (
     Program,
     Shuffle,
     Stmt,
+    Store,
     holds_sync,
     map_expressions,
 )
 from loopnest.kir import walk as walk_statements
 from loopnest.scalar import dtypes
-from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
+from loopnest.scalar.enums import (
+    BLOCK_DIMENSIONS,
+    GRID_DIMENSIONS,
+    LAUNCH_DIMENSIONS,
+    Memory,
+    ParallelType,
+)
 from loopnest.scalar.expr import ONE, ZERO, Expr, Index, LaunchIndex, Local, Op, rewrite
 from loopnest.scalar.simplify import Simplifier
 
@@ -101,7 +109,7 @@ def _launch(program: Program) -> tuple[dict[ParallelType, Index], dict[Index, st
     sizes = dict(program.launch)
     launch: dict[ParallelType, Index] = {}
     axes: dict[Index, str] = {}
-    for dimension in (*LAUNCH_DIMENSIONS[2::-1], *LAUNCH_DIMENSIONS[:2:-1]):
+    for dimension in (*GRID_DIMENSIONS[::-1], *BLOCK_DIMENSIONS[::-1]):
         size = sizes.get(dimension, ONE)
         if size is ONE:
             continue
@@ -172,7 +180,10 @@ class _Flat:
                 made = map_expressions(node, self._value)
                 assert isinstance(made, (Let, Shuffle, Arrive))
                 return (replace(made, var=self._spelled(node.var)),)
-        return (map_expressions(node, self._value),)
+            case Store() | Allocate():
+                return (map_expressions(node, self._value),)
+            case _:
+                assert_never(node)
 
     def _spelled(self, var: Local) -> Local:
         found = self.spelled.get(var)
@@ -235,7 +246,10 @@ def _scope(node: Stmt) -> str:
             return "warp"
         case Arrive():
             return "block"
-    return ""
+        case Loop() | If() | Allocate() | Store() | Let() | Collective():
+            return ""
+        case _:
+            assert_never(node)
 
 
 class _Passes:

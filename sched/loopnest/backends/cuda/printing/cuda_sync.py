@@ -14,10 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from loopnest.kir import Program
-from loopnest.scalar.enums import BLOCK_DIMENSIONS, ParallelType
+from loopnest.scalar.enums import BLOCK_DIMENSIONS, WARP, ParallelType
 from loopnest.scalar.expr import ONE, Const, Expr
 
-WARP = 32
 FULL_MASK = "0xffffffffu"
 
 SHUFFLES: Mapping[str, str] = {
@@ -119,7 +118,7 @@ def thread_number(program: Program, launch: Mapping[ParallelType, str]) -> str:
     for dimension in BLOCK_DIMENSIONS:
         size = program.launch_extent(dimension)
         if size is not None and size is not ONE:
-            extent = str(size) if isinstance(size, Const) else f"blockDim.{dimension.value[-1]}"
+            extent = str(size) if isinstance(size, Const) else f"blockDim.{dimension.letter}"
             terms.append((launch[dimension], extent))
     if not terms:
         return "0"
