@@ -168,6 +168,12 @@ def test_what_is_no_mutant_has_a_reason() -> None:
     assert found.reason.endswith("other values, the outputs agree within rounding")
 
 
+def test_a_flag_that_is_dropped_is_refuted_with_many_threads_a_block() -> None:
+    found = verdict("grid_sum@gpu", lambda m: m.text == "drop 'T2_last'")
+    assert found.proof == "refuted"
+    assert found.finding.startswith("race: two blocks use one element of T2_blocks, ")
+
+
 @pytest.mark.parametrize("name", ["staged@tile", "staged@loop"])
 def test_each_barrier_is_needed(name: str) -> None:
     found = subject(name)

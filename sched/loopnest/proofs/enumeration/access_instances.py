@@ -18,7 +18,7 @@ OUTSIDE = -1
 """The number of an element that lies outside of its tensor."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class AccessInstances:
     """An access at every point at which it happens.
 

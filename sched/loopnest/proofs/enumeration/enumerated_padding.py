@@ -6,6 +6,7 @@ of a fill, and what a definition makes of such constants.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -78,12 +79,14 @@ class EnumeratedPadding:
         needs = [n for n in work.needs if n.demand == "whole"]
         if not needs:
             return []
-        table = np.stack([self._operand(work, need) for need in needs], axis=1)
-        kinds, which = np.unique(table, axis=0, return_inverse=True)
+        codes = [self._operand(work, need) for need in needs]
+        if all((code == _UNKNOWN).all() for code in codes):
+            return []
         result: list[tuple[Array, dict[str, Const]]] = []
-        for number, kind in enumerate(kinds):
+        for where in _alike(codes):
             constants: dict[str, Const] = {}
-            if (kind == _UNKNOWN).all():
+            kind = [int(code[where[0]]) for code in codes]
+            if kind == [_UNKNOWN] * len(kind):
                 continue
             for need, code in zip(needs, kind, strict=True):
                 if code != _UNKNOWN:
@@ -94,7 +97,7 @@ class EnumeratedPadding:
                 if need.tensor.name in constants
             )
             if same:
-                result.append((np.flatnonzero(which.reshape(-1) == number), constants))
+                result.append((where, constants))
         return result
 
     def _operand(self, work: Work, need: Need) -> Array:
@@ -107,3 +110,14 @@ class EnumeratedPadding:
             found = self.stored(need.operand.buffer)[np.where(source >= 0, source, 0)]
             result[mark.where] = np.where(source >= 0, found, _UNKNOWN)
         return result
+
+
+def _alike(codes: Sequence[Array]) -> Iterator[Array]:
+    """Yield the points at which all of some small numbers, from -1 on, are the same."""
+    which = np.zeros(codes[0].size, np.int64)
+    for code in codes:
+        which = which * (int(code.max()) + 2) + code + 1
+        present = np.bincount(which) > 0
+        which = (np.cumsum(present) - 1)[which]
+    for number in range(int(which.max()) + 1):
+        yield np.flatnonzero(which == number)

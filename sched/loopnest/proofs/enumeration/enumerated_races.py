@@ -280,13 +280,20 @@ class EnumeratedRaces:
     # Arrivals
 
     def _by_pairs(self, joined: ConflictJoin, suspects: Array) -> Iterator[Finding]:
-        """Yield a race between blocks that no arrival orders, looking at every pair."""
-        size = joined.sizes()
-        if int((size[suspects] ** 2).sum()) > MOST_PAIRS:
-            raise Undecidable("too many accesses beside an arrival")
+        """Yield a race between blocks that no arrival orders, looking at every pair.
+
+        Of the threads of a block that use an element in the same way between the same arrivals, one
+        stands for all.
+
+        Raises:
+            Undecidable: there are too many pairs, and no race among the first of them.
+        """
         phases = [self._phases(site, joined) for site in self.model.arrivals.values()]
-        for group in suspects.tolist():
-            rows = np.arange(joined.start[group], joined.start[group] + size[group])
+        pairs = 0
+        for rows in self._distinct(joined, suspects, phases):
+            pairs += rows.size**2
+            if pairs > MOST_PAIRS:
+                raise Undecidable("too many accesses beside an arrival")
             a, b = np.meshgrid(rows, rows, indexing="ij")
             bad = (joined.who[a] != joined.who[b]) & joined.writes[a]
             for before, after in phases:
@@ -298,6 +305,18 @@ class EnumeratedRaces:
                     joined, int(b.ravel()[found[0]]), int(a.ravel()[found[0]]), "blocks"
                 )
                 return
+
+    def _distinct(
+        self, joined: ConflictJoin, groups: Array, phases: Sequence[tuple[Array, Array]]
+    ) -> Iterator[Array]:
+        """Yield for each group its rows, the first of those that are alike."""
+        size = joined.sizes()
+        known = [a for pair in phases for a in pair]
+        for group in groups.tolist():
+            rows = np.arange(joined.start[group], joined.start[group] + size[group])
+            alike = np.stack([joined.who[rows], joined.writes[rows], *[a[rows] for a in known]])
+            _, first = np.unique(alike, axis=1, return_index=True)
+            yield rows[np.sort(first)]
 
     def _phases(self, site: Site, joined: ConflictJoin) -> tuple[Array, Array]:
         """Return for each access the counter that its block arrives at later, and earlier.

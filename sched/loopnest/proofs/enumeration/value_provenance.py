@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -76,7 +77,7 @@ def _equal(a: Held, b: Held) -> bool:
     )
 
 
-@dataclass(slots=True)
+@dataclass
 class Writes:
     """All stores of tensors to one buffer, in order of key and time.
 
@@ -102,11 +103,17 @@ class Writes:
     tensor: Array
     element: Array
 
+    @cached_property
+    def _ranked(self) -> tuple[Array, Array]:
+        """The keys, each once, and the place of each store's key among them."""
+        fresh = np.r_[True, self.key[1:] != self.key[:-1]]
+        return self.key[fresh], np.cumsum(fresh) - 1
+
     def source(self, key: Array, time: Array) -> Array:
         """Return for each read the last store to its key before it; -1 where there is none."""
         if not self.key.size:
             return np.full(key.size, -1)
-        keys, rank = np.unique(self.key, return_inverse=True)
+        keys, rank = self._ranked
         span = int(max(self.time.max(initial=0), time.max(initial=0))) + 2
         place = np.searchsorted(keys, key)
         known = place < keys.size
@@ -136,6 +143,7 @@ class ValueProvenance:
         self.table, self.math, self.works, self.exchanges = table, math_, works, exchanges
         self.numbers = {t.name: n for n, t in enumerate(math_.tensors)}
         self._writes: dict[Buffer, Writes] = {}
+        self._sources: dict[AccessInstances, Array] = {}
         self._held: dict[Buffer, Held] = {}
         self._combined: dict[tuple[Site, int], Held] = {}
         self._own: dict[Work, Held] = {}
@@ -348,7 +356,7 @@ class ValueProvenance:
         result = nothing(points.count)
         result.valid[:] = False
         writes = self.writes(operand.buffer)
-        source = writes.source(mark.key, mark.time)
+        source = self._source(mark)
         if not writes.key.size:
             return result
         known = source >= 0
@@ -392,4 +400,11 @@ class ValueProvenance:
         """Return a read's marks, the stores to its buffer, and the source of each."""
         mark = self.table.marks(access)
         writes = self.writes(access.buffer)
-        return mark, writes, writes.source(mark.key, mark.time)
+        return mark, writes, self._source(mark)
+
+    def _source(self, mark: AccessInstances) -> Array:
+        found = self._sources.get(mark)
+        if found is None:
+            writes = self.writes(mark.access.buffer)
+            found = self._sources[mark] = writes.source(mark.key, mark.time)
+        return found
