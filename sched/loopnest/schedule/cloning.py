@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from loopnest.scalar.dtypes import DType
-from loopnest.scalar.expr import Arg, cast
+from loopnest.scalar.expr import Arg
 from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.definition import Definition
 from loopnest.tensor.domain import IterDomain, TensorDomain
@@ -59,7 +59,7 @@ def copy_definition(source: TensorView, target: TensorView) -> Definition:
         (source,),
         (tuple(range(rank)),),
         (target,),
-        (cast(Arg(0, source.dtype), source.dtype.compute),),
+        (Arg(0, source.dtype),),
     )
 
 

@@ -2,7 +2,7 @@
 
 Values are templates (see `loopnest.tensor.definition`). The value of a pointwise operation or
 reduction is in the tensor's compute type (float32 for a 16-bit tensor); that of a cast, and of what
-only moves elements, is in the tensor's own type. Storing converts, once.
+only moves or selects elements, is in the tensor's own type. Storing converts, once.
 """
 
 from __future__ import annotations

@@ -423,12 +423,17 @@ def where(cond: Operand, a: Operand, b: Operand) -> TensorView | ScalarOperand:
     operands = (cond, a, b)
     fusion = fusion_of("where", operands)
     dtype = common_type((a, b))
-    types = (bool_, dtype.compute, dtype.compute)
-    return elementwise(fusion, "where", operands, types, dtype, _where)
+    types = (bool_, _chosen_type(a, dtype), _chosen_type(b, dtype))
+
+    def template(cond: Expr, a: Expr, b: Expr) -> Expr:
+        return Op("where", (cond, convert(a, dtype), convert(b, dtype)), dtype)
+
+    return elementwise(fusion, "where", operands, types, dtype, template)
 
 
-def _where(cond: Expr, a: Expr, b: Expr) -> Expr:
-    return Op("where", (cond, a, b), a.dtype)
+def _chosen_type(operand: Operand, dtype: DType) -> DType:
+    """Return the type to read an operand in: elements keep their own, numbers are rounded once."""
+    return dtype if isinstance(operand, TensorView) else dtype.compute
 
 
 def cast(tv: T, dtype: DType) -> T:

@@ -221,18 +221,22 @@ class _CudaPrinter(StatementPrinter):
         match self.vectors.get(node):
             case WideCopy() as copy:
                 self.format.called["ln_wide"] = None
-                sides = [self._wide(s, copy.template) for s in (copy.target, copy.source)]
+                target = self._wide(copy.target, copy.template, copy.words)
+                source = self._wide(
+                    copy.source, copy.template, copy.words and f"const {copy.words}"
+                )
                 remark = comment(f"{copy.store.tensor}, {node.extent} lanes")
-                self.emit(f"{' = '.join(sides)};  // {remark}")
+                self.emit(f"{target} = {source};  // {remark}")
             case WideLoop() as plan:
                 self.format.called["ln_wide"] = None
                 self._wide_loop(node, plan)
             case None:
                 self.unrolled_loop(node)
 
-    def _wide(self, place: Span | WideAccess, arguments: str) -> str:
+    def _wide(self, place: Span | WideAccess, arguments: str, words: str = "") -> str:
+        """Return the lanes from a place on: elements, or words where their type is given."""
         element = self.format.element(place.buffer, place.index, flat=place.flat)
-        return f"ln_wide<{arguments}>(&{element})"
+        return f"ln_wide<{arguments}>({words and f'({words} *)'}&{element})"
 
     def statements(self, body: tuple[Stmt, ...]) -> None:
         before, self.is_alone = self.is_alone, len(body) == 1

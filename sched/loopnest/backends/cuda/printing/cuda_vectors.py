@@ -1,8 +1,11 @@
 """Vectorized loops in CUDA text: wide loads, lanes on registers, wide stores.
 
-A copy is one assignment; everything else has a scope of its own::
+A copy is one assignment, in words of 32 bits where elements are smaller: compilers keep lanes of 16
+bits apart, and a store of what went through a loop falls into pieces. Everything else has a scope
+of its own::
 
     ln_wide<4>(&T2[0]) = ln_wide<4>(&x[i * 4]);  // T2, 4 lanes
+    ln_wide<2>((unsigned int *)&T3[0]) = ln_wide<2>((const unsigned int *)&h[i * 4]);  // 4 lanes
 
     {  // i2 vectorize
       const ln_vec<float, 4> x_v = ln_wide<4>(&x[i * 4]);
@@ -25,6 +28,9 @@ from loopnest.kir.buffers import Buffer
 from loopnest.kir.vector_access import VectorFinder, WideAccess, first_lane, is_vector
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Expr, Load
+
+WORD = 4
+"""Bytes of a register."""
 
 MAX_PIECE = 16
 """Bytes of the widest access; register arrays that one touches are aligned to it."""
@@ -58,12 +64,22 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class WideCopy:
-    """A vectorized loop that is one assignment of all its lanes."""
+    """A vectorized loop that is one assignment of all its lanes.
+
+    Args:
+        store: its one statement.
+        target: where it stores.
+        source: where it loads.
+        template: the arguments of ``ln_wide``.
+        words: the type that is copied, where it is not that of the elements; else "".
+        accesses: the wide ones.
+    """
 
     store: Store
     target: Span
     source: Span
     template: str
+    words: str
     accesses: tuple[WideAccess, ...]
 
 
@@ -114,14 +130,20 @@ def _copy(loop: Loop, finder: VectorFinder, accesses: tuple[WideAccess, ...]) ->
     if store.storage is source.buffer:
         return None
     target, origin = (Span(buffer, first_lane(loop, index), flat) for buffer, index, flat in sides)
-    arguments = template(store.storage, loop.extent, min(pieces))
-    return WideCopy(store, target, origin, arguments, accesses)
+    size = max(source.dtype.size, WORD)
+    arguments = _template(loop.extent * source.dtype.size // size, size, min(pieces))
+    words = "unsigned int" if source.dtype.size < WORD else ""
+    return WideCopy(store, target, origin, arguments, words, accesses)
 
 
 def template(buffer: Buffer, lanes: int, piece_bytes: int) -> str:
     """Return the arguments of ``ln_wide`` for lanes in pieces of that size."""
-    usual = min(lanes * buffer.dtype.size, MAX_PIECE)
-    return str(lanes) if piece_bytes == usual else f"{lanes}, {piece_bytes}"
+    return _template(lanes, buffer.dtype.size, piece_bytes)
+
+
+def _template(count: int, size: int, piece_bytes: int) -> str:
+    usual = min(count * size, MAX_PIECE)
+    return str(count) if piece_bytes == usual else f"{count}, {piece_bytes}"
 
 
 def aligned_locals(plans: Mapping[Loop, WideCopy | WideLoop]) -> frozenset[Buffer]:
