@@ -14,7 +14,10 @@ from loopnest import kir
 from loopnest.errors import VerifyError
 from loopnest.facade import Kernel, compile, lower
 from loopnest.proofs import Report, bounded_proof, verify, verify_program
+from loopnest.proofs.point_arrays import Enumeration
+from loopnest.proofs.program_model import Model
 from loopnest.proofs.size_choice import telling_extents
+from loopnest.proofs.symbolic import polyhedral_model
 from loopnest.scalar.enums import ParallelType as PT
 from mutation.mutants import Mutant, mutants
 
@@ -203,6 +206,32 @@ def test_sizes_that_are_picked_cross_two_tiles_or_it_is_unknown(
         "at N=33, D=5, where a loop of extent 'ceildiv(N, 32)' runs 2 times, there are too many "
         "points"
     )
+
+
+def test_the_budget_of_isl_grows_with_the_statements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polyhedral_model, "MAX_OPERATIONS", 1_000)
+    assert verify(lower(CASES["row_sum"]())).all_sizes
+    monkeypatch.setattr(polyhedral_model, "MAX_OPERATIONS_A_STATEMENT", 1)
+    assert not verify(lower(CASES["row_sum"]())).all_sizes
+
+
+def test_each_body_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[kir.Stmt] = []
+    ticks = Enumeration._ticks
+
+    def counted(self: Enumeration, node: kir.Stmt) -> int:
+        timed.append(node)
+        return ticks(self, node)
+
+    monkeypatch.setattr(Enumeration, "_ticks", counted)
+    with ln.Fusion("deep") as f:
+        x = f.input("x", ("N",), ln.float32)
+        y = f.output(ln.exp(x), "y")
+    for _ in range(12):
+        y.split(0, 2)
+    program = lower(f).program
+    Enumeration(Model(program), {"N": 3}, 1 << 20)
+    assert len(timed) <= 3 * len(list(kir.walk(program.body)))
 
 
 def test_a_circular_buffer_turns_once_at_the_sizes_that_are_picked() -> None:

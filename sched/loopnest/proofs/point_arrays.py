@@ -243,6 +243,7 @@ class Enumeration:
         self.starts: dict[Site, int] = {}
         self.faults: list[tuple[Site, str]] = []
         self._site_of = {(s.node, s.time): s for s in model.sites}
+        self._durations: dict[int, int] = {}  # of bodies, by identity: the model keeps them
         self.span = self._duration(program.body) + 1
         self._body(program.body, start, (), 0)
 
@@ -261,7 +262,10 @@ class Enumeration:
     # Time: a number that grows with the time vector
 
     def _duration(self, body: tuple[kir.Stmt, ...]) -> int:
-        return sum([self._ticks(node) for node in body])
+        found = self._durations.get(id(body))
+        if found is None:
+            found = self._durations[id(body)] = sum([self._ticks(node) for node in body])
+        return found
 
     def _ticks(self, node: kir.Stmt) -> int:
         match node:

@@ -35,7 +35,10 @@ from loopnest.scalar.expr import Const, Expr, LaunchIndex, Local, Op
 from loopnest.tensor.math_snapshot import MathSnapshot
 
 MAX_OPERATIONS = 10_000_000
-"""How many of isl's operations a proof may take."""
+"""How many of isl's operations a proof may take, however few statements there are."""
+
+MAX_OPERATIONS_A_STATEMENT = 100_000
+"""How many it may take for each statement where there are many."""
 
 
 class PolyhedralModel:
@@ -63,7 +66,8 @@ class PolyhedralModel:
 
         self.isl = islpy
         self.ctx = islpy.Context()
-        self.ctx.set_max_operations(MAX_OPERATIONS)
+        most = max(MAX_OPERATIONS, MAX_OPERATIONS_A_STATEMENT * len(model.sites))
+        self.ctx.set_max_operations(most)
         self.model, self.math, self.works = model, math_, list(works)
         self.exchanges = {e.site: e for e in exchanges}
         self.algebra = Algebra(sizes)
