@@ -8,13 +8,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from loopnest import kir
-from loopnest.errors import CompileError, LoweringError
+from loopnest.errors import CompileError, LoopnestError, LoweringError
 from loopnest.kir.buffers import Buffer
-from loopnest.kir.lowered import Lowered, TensorInfo
+from loopnest.kir.legal_program import program_faults
+from loopnest.kir.lowered import BUFFERS, KernelRecord, Lowered, TensorInfo
 from loopnest.scalar.arguments import as_int
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Const, Expr
+from loopnest.scalar.recursion import deep
 from loopnest.tensor.fusion import Fusion
 
 if TYPE_CHECKING:
@@ -163,6 +165,30 @@ class Kernel:
 
     def __str__(self) -> str:
         return self._nest
+
+    def text(self, *, full: bool = False) -> str:
+        """Return the nest, as `str`; where `full`, all of the kernel, which `parse` reads back.
+
+        The full text holds every field of every statement and buffer, the math, and the scalar
+        variant, but not the texts of the passes. Its first line is the version.
+        """
+        return _full_text(self._lowered) if full else self._nest
+
+    @staticmethod
+    def parse(text: str) -> Kernel:
+        """Return the kernel whose full text this is: it verifies, compiles and prints the same.
+
+        Raises:
+            LoopnestError: another version wrote the text, or a line is damaged.
+        """
+        if not isinstance(text, str):
+            found = f"a {type(text).__name__} is no text"
+            raise LoopnestError("parse(...)", found, "pass what Kernel.text(full=True) returned")
+        lowered = _of_full_text(text)
+        for program in (lowered.program, *([lowered.scalar().program] if lowered.scalar else [])):
+            for fault in program_faults(program):
+                raise LoopnestError("parse(...)", f"the text has no legal nest: {fault}")
+        return Kernel(lowered)
 
     def cuda(self, index_bits: int | None = None) -> str:
         """Return CUDA C++.
@@ -356,6 +382,27 @@ def _buffer_info(buffer: Buffer) -> BufferInfo:
         _plain(buffer.size),
         buffer.alias_of,
     )
+
+
+@deep
+def _full_text(lowered: Lowered) -> str:
+    from loopnest.scalar.record_text import SCALAR_MEMBERS, print_records
+    from loopnest.tensor.math_snapshot import AXES
+
+    return print_records(KernelRecord.of(lowered), {**SCALAR_MEMBERS, **BUFFERS, **AXES})
+
+
+@deep
+def _of_full_text(text: str) -> Lowered:
+    from loopnest.scalar.record_parser import parse_records
+    from loopnest.scalar.record_text import SCALAR_MEMBERS
+    from loopnest.tensor import math_snapshot
+
+    # Buffers first: an access asks for the type of its buffer.
+    members = {**BUFFERS, **SCALAR_MEMBERS, **math_snapshot.AXES}
+    names = {"MathSnapshot": math_snapshot.MathSnapshot}
+    record: KernelRecord = parse_records(text, KernelRecord, members, names)
+    return record.lowered()
 
 
 def lower(fusion: Fusion) -> Kernel:

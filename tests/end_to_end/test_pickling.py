@@ -333,6 +333,7 @@ FIELDS = {
     kir.Output: "name buffer shape inplace",
     kir.Program: "name params body launch outputs conditions requires about",
     lowered.TensorInfo: "name dtype shape memory buffer compute_at_pos leaf",
+    lowered.KernelRecord: "program tensors buffers math scalar",
     lowered.Lowered: "program stages tensors buffers math scalar",
     math_snapshot.MathAxis: "extent kind",
     math_snapshot.MathDefinition:

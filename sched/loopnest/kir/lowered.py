@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -11,6 +11,7 @@ from loopnest.kir.buffers import Buffer
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Expr
+from loopnest.scalar.record_text import MemberKind, late_member
 
 if TYPE_CHECKING:
     from loopnest.tensor.math_snapshot import MathSnapshot
@@ -74,6 +75,41 @@ class Lowered:
             None if self.scalar is None else self.scalar(),
         )
 
+
+@dataclass(frozen=True, slots=True)
+class KernelRecord:
+    """What the full text of a kernel holds: a `Lowered` without the texts of its passes.
+
+    `math` is left out of a scalar variant that has the kernel's.
+    """
+
+    program: Program
+    tensors: tuple[TensorInfo, ...] = ()
+    buffers: tuple[Buffer, ...] = ()
+    math: MathSnapshot | None = None
+    scalar: KernelRecord | None = None
+
+    @staticmethod
+    def of(lowered: Lowered, known: MathSnapshot | None = None) -> KernelRecord:
+        """Return the record of `lowered`; `known` is the math of the kernel that it is of."""
+        math = None if lowered.math is None else lowered.math()
+        return KernelRecord(
+            lowered.program,
+            lowered.tensors,
+            lowered.buffers,
+            None if math == known else math,
+            None if lowered.scalar is None else KernelRecord.of(lowered.scalar(), math),
+        )
+
+    def lowered(self, known: MathSnapshot | None = None) -> Lowered:
+        """Return what the record was made of."""
+        math = known if self.math is None else self.math
+        scalar = None if self.scalar is None else self.scalar.lowered(math)
+        return _made(None, self.program, (), self.tensors, self.buffers, math, scalar)
+
+
+BUFFERS: Mapping[str, MemberKind] = {"Buffer": late_member(Buffer)}
+"""The members of a kernel's full text that belong to the loop nest."""
 
 T = TypeVar("T")
 

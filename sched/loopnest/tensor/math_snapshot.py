@@ -11,19 +11,38 @@ for i < n (their number), and `Arg(n + k)` the partial result of component k of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import cache, partial
 from typing import cast
 
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import IterKind
-from loopnest.scalar.expr import Arg, Const, Coordinate, Expr, Op, ScalarParam, Symbol, substitute
+from loopnest.scalar.expr import (
+    ZERO,
+    Arg,
+    Const,
+    Coordinate,
+    Expr,
+    Op,
+    ScalarParam,
+    Symbol,
+    substitute,
+)
 from loopnest.scalar.pickling import State, dump_table, fields_of, load_table
+from loopnest.scalar.record_text import Field, MemberKind
 from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.definition import AxisMap, Definition, Reducer
-from loopnest.tensor.domain import IterDomain, TensorDomain, connected, transforms_between
+from loopnest.tensor.domain import (
+    IterDomain,
+    Merge,
+    Split,
+    TensorDomain,
+    Transform,
+    connected,
+    transforms_between,
+)
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.tensor_view import TensorView
 
@@ -149,6 +168,43 @@ def _unscheduled_axis(axis: IterDomain) -> State:
 
 def _loaded(table: bytes) -> MathSnapshot:
     return MathSnapshot(*load_table(table))
+
+
+AXES: Mapping[str, MemberKind] = {
+    "IterDomain": MemberKind(
+        lambda: IterDomain(ZERO),
+        {
+            "size": Field(Expr),
+            "kind": Field(IterKind),
+            "definition": Field(Transform | None, None),
+        },
+        late=True,
+        word="axis",
+    ),
+    **{
+        kind.__name__: MemberKind(
+            partial(object.__new__, kind),
+            {
+                **own,
+                "inputs": Field(tuple[IterDomain, ...]),
+                "outputs": Field(tuple[IterDomain, ...]),
+            },
+            late=True,
+            word=kind.__name__.lower(),
+        )
+        for kind, own in (
+            (Split, {"factor": Field(Expr), "inner": Field(bool)}),
+            (Merge, {}),
+        )
+    },
+    "TensorDomain": MemberKind(
+        lambda: TensorDomain((), (), ()),
+        {"root": Field(tuple[IterDomain, ...]), "rfactor": Field(tuple[IterDomain, ...])},
+        late=True,
+        word="domain",
+    ),
+}
+"""The members of a kernel's full text that belong to its math: what is kept of an axis."""
 
 
 def capture(fusion: Fusion) -> Callable[[], MathSnapshot]:
