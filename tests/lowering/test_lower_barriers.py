@@ -218,3 +218,31 @@ def test_limits_of_a_launch() -> None:
     assert limits(block_x="N", block_y="M").most(PT.block_y) == 1024
     assert limits(block_x="N", block_y="8/N").most(PT.block_x) == 1024
     assert limits(block_x="N", block_y="N/M|N").most(PT.block_y) == 32
+
+
+def test_two_pending_writes_share_the_barrier_in_the_loop_common_to_them() -> None:
+    """One is stored in front of a loop, one in it; both are read in it: one barrier serves both.
+
+    The other one, at the loop's end, keeps the next iteration's store from this one's reads.
+    """
+    with ln.Fusion("k") as f:
+        x = f.input("x", (16, 128), ln.float32)
+        w = f.input("w", (16, 128), ln.float32)
+        before, inside = x + 1.0, w + 1.0
+        p, q = before * 2.0, inside * 2.0
+        y = f.output(p + q, "y")
+    before.memory = inside.memory = ln.SHARED
+    inside.compute_at(y, 1)
+    p.compute_at(y, 1)
+    for tensor in (before, inside):
+        tensor.axis(1).parallelize(PT.block_x)
+    for tensor in (p, q, y):
+        tensor.split(1, 64)
+        tensor.axis(2).parallelize(PT.block_x)
+    text = str(ln.lower(f))
+    first, second = [n for n, line in enumerate(text.splitlines()) if "barrier" in line]
+    lines = text.splitlines()
+    assert lines[first].startswith("  barrier")
+    assert lines[first - 1].endswith("T3[i3] = w[i2, i3] + 1.0")
+    assert lines[second - 1].lstrip().startswith("y[")
+    assert ln.verify(ln.lower(f)).ok

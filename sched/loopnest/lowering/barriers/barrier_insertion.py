@@ -6,8 +6,9 @@ every predicate, and loops bound to threads that hold one run over the whole lau
 statements under a test instead (rules 39 and 40). It comes before predicates, which must not be
 lifted over a barrier, and after indexing, whose indices tell which threads meet.
 
-A barrier is placed as late as possible, in front of the first access that needs it, in the
-innermost body that holds all pending ones: it serves everything before it. A serial loop whose end
+A barrier is placed as late as possible, in front of the first access that needs it: it serves
+everything before it. One in front of a loop is left out where a barrier in each iteration can do
+its work, in front of the first access in the loop that needs either. A serial loop whose end
 conflicts with its beginning gets one at its end.
 
 Before: ``for i0: { for i1 (block_x): T2[i1] = x; for i2 (block_x): y = T2[31 - i2] }``; after::
@@ -17,7 +18,7 @@ Before: ``for i0: { for i1 (block_x): T2[i1] = x; for i2 (block_x): y = T2[31 - 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
@@ -126,16 +127,25 @@ class _Placer:
         self.twice: dict[Expr, Dependence] = {}
 
     def sequence(
-        self, items: Iterable[TreeItem], common: frozenset[Index]
+        self, items: Iterable[TreeItem], common: frozenset[Index], outside: Sequence[_Entry] = ()
     ) -> tuple[tuple[TreeItem, ...], _Summary]:
-        """Return the items of one body with barriers between them."""
+        """Return the items of one body with barriers between them.
+
+        Those of a loop may be asked to serve accesses `outside` too, in front of the loop.
+        """
         result: list[TreeItem] = []
         head: list[_Entry] = []
         pending: list[_Entry] = []
         sure: Sure = {}
         for item in items:
+            before = [*(e.behind(sure) for e in outside), *pending]
             made, part = self.item(item, common)
-            need, reason = self._needed(pending, part.head, common)
+            need, reason = self._needed(before, part.head, common)
+            if need and isinstance(item, Tree) and item.var is not None and item.spec is not None:
+                again, inside = self._loop(item, common, before)
+                served = not self._needed(before, inside.head, common)[0]
+                if served and _no_more(again, made):
+                    made, part, need = again, inside, Scope.NONE
             if need:
                 result.append(Barrier(need.name, reason))
                 sure = both(sure, always(need))
@@ -172,16 +182,18 @@ class _Placer:
             case _:
                 assert_never(item)
 
-    def _loop(self, tree: Tree, common: frozenset[Index]) -> tuple[TreeItem, _Summary]:
+    def _loop(
+        self, tree: Tree, common: frozenset[Index], outside: Sequence[_Entry] = ()
+    ) -> tuple[TreeItem, _Summary]:
         assert tree.var is not None
         assert tree.spec is not None
         self.around.append(tree.spec.extent)
         if tree.spec.parallel.is_thread:
             self.threads[tree.var] = LaunchIndex(tree.spec.parallel)
-            body, summary = self.sequence(tree.body, common)
+            body, summary = self.sequence(tree.body, common, outside)
             self.around.pop()
             return replace(tree, body=body), summary
-        body, summary = self.sequence(tree.body, common | {tree.var})
+        body, summary = self.sequence(tree.body, common | {tree.var}, outside)
         need, reason = self._needed(
             summary.tail, summary.head, common, tree.var, every=summary.sure
         )
@@ -275,6 +287,22 @@ class _Placer:
         return _Entry(
             BufferAccess(node.storage, index, True, conditions, whose, injective, around, again)
         )
+
+
+def _no_more(made: TreeItem, than: TreeItem) -> bool:
+    """Whether an item has no more barriers than another one, and none of a wider scope instead."""
+    mine, theirs = sorted(_scopes(made), reverse=True), sorted(_scopes(than), reverse=True)
+    narrow = all(a <= b for a, b in zip(mine, theirs, strict=False))
+    return len(mine) <= len(theirs) and narrow
+
+
+def _scopes(item: TreeItem) -> Iterator[Scope]:
+    """Yield the scopes of the barriers that an item holds."""
+    if isinstance(item, Barrier):
+        yield Scope[item.scope]
+    elif isinstance(item, Tree):
+        for part in item.body:
+            yield from _scopes(part)
 
 
 def _is_global(a: _Entry, b: _Entry) -> bool:
