@@ -249,3 +249,13 @@ def test_constants_are_read_as_written() -> None:
     assert isinstance(condition, Op)
     assert isinstance(condition.args[1], Const)
     assert condition.args[1].value == -3
+
+
+def test_facts_of_conditions() -> None:
+    """As if each had been assumed; a conjunction is all of its terms, other tests say nothing."""
+    made = facts("N <= 100", "N % 8 == 0", "M > 2")
+    first, second, third = [condition for _, condition in made.conditions]
+    both = Op("and", (second, third), dtypes.bool_)
+    found = Facts.of([first, both, Op("or", (first, third), dtypes.bool_)])
+    assert (found.range_of(N), found.range_of(M)) == ((0, 96), (3, None))
+    assert (found.range_of(N), found.range_of(M)) == (made.range_of(N), made.range_of(M))

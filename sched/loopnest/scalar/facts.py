@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from loopnest.errors import DefinitionError
 from loopnest.scalar import dtypes
-from loopnest.scalar.expr import Const, Expr, Op, Symbol, integer
+from loopnest.scalar.expr import Const, Expr, Op, Symbol, integer, terms_of
 
 _ARITHMETIC: Mapping[type[ast.operator], str] = {
     ast.Add: "add",
@@ -41,6 +41,16 @@ class Facts:
     _lower: dict[Expr, int] = field(default_factory=dict)
     _upper: dict[Expr, int] = field(default_factory=dict)
     _equal: dict[Expr, Expr] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, conditions: Iterable[Expr]) -> Facts:
+        """Return what comparisons of sizes say, also those in a conjunction."""
+        made = cls()
+        for condition in conditions:
+            for term in terms_of(condition):
+                if isinstance(term, Op) and term.op in _COMPARE.values():
+                    made._learn(term.op, *term.args)
+        return made
 
     def copy(self) -> Facts:
         """Return an independent copy."""

@@ -164,18 +164,18 @@ class LaunchBounds:
         return self._largest[symbol]
 
     def _find_largest(self, symbol: Symbol) -> int | None:
+        _, assumed = self.algebra.facts.range_of(symbol)
         low, high = 1, 2
         while self._may_start(symbol, high):
             low, high = high, 2 * high
             if high > _FAR:
-                return self.algebra.facts.upper(symbol)
+                return assumed
         while high - low > 1:
             middle = (low + high) // 2
             if self._may_start(symbol, middle):
                 low = middle
             else:
                 high = middle
-        assumed = self.algebra.facts.upper(symbol)
         return low if assumed is None else min(low, assumed)
 
     def _may_start(self, symbol: Symbol, value: int) -> bool:

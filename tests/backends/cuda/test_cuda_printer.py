@@ -2,9 +2,11 @@
 
 import re
 import time
+from math import prod
 
 import pytest
 
+import loopnest as ln
 from helpers.nest_text import parse_nest
 from helpers.printer_cases import CASTS, FORMS, GROUPING, row_sum
 from loopnest.backends.cuda.printing.cuda_printer import print_cuda
@@ -345,3 +347,34 @@ def test_a_kernel_of_15_tensors_prints_in_a_millisecond():
         print_cuda(program)
         best = min(best, time.perf_counter() - start)
     assert best < 0.002  # 0.4 ms on a quiet machine
+
+
+@pytest.mark.parametrize(
+    ("facts", "threads"),
+    [
+        ((), 1024),
+        (("D <= 2048",), 64),
+        (("2048 >= D",), 64),
+        (("D < 100",), 4),
+        (("D == 4096",), 128),
+        (("D % 256 == 0", "D <= 2047"), 56),
+        (("D >= 5",), 1024),
+        (("D != 5",), 1024),
+    ],
+    ids=str,
+)
+def test_launch_bounds_follow_from_assumptions(facts, threads):
+    """Eight parts of vectors of four a thread; no size that a launch accepts has more threads."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        y = f.output(x * 2.0, "y")
+        for fact in facts:
+            f.assume(fact)
+    y.split(1, 4)
+    y.split(1, 8, inner=False)
+    y.parallelize({0: ln.ParallelType.grid_x, 2: ln.ParallelType.block_x})
+    k = ln.lower(f)
+    assert f"__launch_bounds__({threads}, 1) k(" in k.cuda()
+    for size in range(1, 5000):
+        if all(eval(fact, {"D": size}) for fact in facts):
+            assert prod(k.launch(N=1, D=size).block) <= threads

@@ -59,7 +59,10 @@ from loopnest.kir.vector_access import WideAccess, alignments
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
 from loopnest.scalar.expr import ONE, ZERO, Expr, Symbol, cast
+from loopnest.scalar.facts import Facts
+from loopnest.scalar.launch_bounds import LaunchBounds
 from loopnest.scalar.recursion import deep
+from loopnest.scalar.simplify import Simplifier
 
 MAX_THREADS = 1024
 
@@ -149,11 +152,14 @@ class _CudaPrinter(StatementPrinter):
     def _launch_bounds(self) -> str:
         """Return the bounds; of 1 block if no other number is asked for.
 
-        Without a number ptxas aims at several blocks, and spills to get there.
+        Without a number ptxas aims at several blocks, and spills to get there. Threads are as many
+        as sizes allow that a launch of this text accepts.
         """
         threads = extent_product([size for d, size in self.program.launch if d.is_block])
         if threads is None:
-            threads = MAX_THREADS
+            program = self.program
+            facts = Facts.of([test for _, test in (*program.conditions, *program.requires)])
+            threads = LaunchBounds(dict(program.launch), Simplifier(facts)).threads()
         if not 0 < threads <= MAX_THREADS:
             return ""
         blocks = f", {1 if self.min_blocks is None else self.min_blocks}"
