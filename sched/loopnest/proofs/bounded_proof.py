@@ -52,7 +52,7 @@ def enumerated(
         given: the size symbols that have a value.
         hints: sizes at which something may fail.
     """
-    search = _Search(model, math, works, exchanges, given)
+    search = _SizeSearch(model, math, works, exchanges, given)
     for sizes in small_sizes(model.program, given, hints):
         refuted = search.look_at(sizes)
         if refuted is not None:
@@ -60,7 +60,7 @@ def enumerated(
     return search.verdict(hints)
 
 
-class _Search:
+class _SizeSearch:
     """What is known of the sizes that were looked at so far.
 
     Attributes:
