@@ -433,3 +433,24 @@ def test_rule_40_a_local_buffer_of_symbolic_size_lowers() -> None:
     t.compute_at(y, 1)
     assert buffers(f) == {t.name: "J"}
     assert_computes(f, random(2, 3))
+
+
+def test_unswitch_of_extent_one_opens_the_region() -> None:
+    with ln.Fusion("scaled") as f:
+        x = f.input("x", ("N",), ln.float32)
+        y = f.output(x * 2.0, "y")
+    y.split(0, 4).split(0, 1)
+    y.axis(1).parallelize(ln.ParallelType.unswitch)
+    assert str(ln.lower(f)).split("\n", 2)[2] == (
+        "for i0 in ceildiv(N, 4):\n"
+        "  if i0 * 4 + 3 < N:\n"
+        "    for i1 in 1:  # unswitch\n"
+        "      for i2 in 4:\n"
+        "        y[i0 * 4 + i2] = x[i0 * 4 + i2] * 2.0\n"
+        "  else:\n"
+        "    for i1 in 1:  # unswitch\n"
+        "      for i2 in 4:\n"
+        "        if i0 * 4 + i2 < N:\n"
+        "          y[i0 * 4 + i2] = x[i0 * 4 + i2] * 2.0"
+    )
+    assert ln.verify(ln.lower(f)).ok

@@ -3,7 +3,8 @@
 Requires placed predicates. Ensures that the body of an unswitch loop whose tests can be decided at
 their largest index stands twice: without them where they all hold, with them elsewhere. Indices of
 launch dimensions are not replaced by their maximum: each thread tests its own. Where the test could
-never hold, the body stands once. It comes after predicates, whose tests it lifts, and last, because
+never hold, the body stands once. A loop of extent 1 opens a region too, for the loops inside of it.
+It comes after predicates, whose tests it lifts, and last, because
 it duplicates code.
 
 A body that holds a barrier stands once too. Of a test with two cases (a filled copy, an inner

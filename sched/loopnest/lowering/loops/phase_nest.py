@@ -151,7 +151,11 @@ class _Builder:
         spec = self.plan.specs[group]
         if is_trivial(spec):
             self.index_of[group] = ZERO
-            return self.body(tree, loops)
+            inner = self.body(tree, loops)
+            if spec.parallel is not ParallelType.unswitch:
+                return inner
+            # It opens the region that the pass "unswitch" doubles; no index uses its own.
+            return [LoopNode(self._index(spec), spec, inner)]
         var = self._index(spec)
         self.index_of[group] = var
         inner = self.body(tree, (*loops, var))
