@@ -11,7 +11,7 @@ from loopnest import kir
 from loopnest.errors import CompileError, LoopnestError, LoweringError
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.legal_program import program_faults
-from loopnest.kir.lowered import BUFFERS, KernelRecord, Lowered, TensorInfo
+from loopnest.kir.lowered import BUFFERS, KernelRecord, Lowered, Note, TensorInfo
 from loopnest.scalar.arguments import as_int
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory
@@ -315,6 +315,16 @@ class Kernel:
         raise LoweringError(
             f"{self.name}.tensor({name!r})", "no tensor has this name", f"the tensors are {names}"
         )
+
+    @cached_property
+    def notes(self) -> tuple[Note, ...]:
+        """What was asked of the schedule and has no effect on the nest, in the order of the calls.
+
+        Each schedule call and assumption is looked for in the nest; a call that is not witnessed
+        there, a LOCAL buffer of symbolic size and a test in an innermost loop give a note. The
+        nest is that of this kernel. A scalar variant and a kernel read from text have none.
+        """
+        return () if self._lowered.notes is None else self._lowered.notes()
 
     # Launches
 

@@ -111,6 +111,45 @@ def test_list(file):
     assert [line.split()[1] for line in lines[1:]] == ["gpu", "bad", "broken", "-", "-"]
 
 
+NOTED = """\
+import loopnest as ln
+
+
+@ln.kernel(sizes={"N": 10})
+def noted(f):
+    f.output(f.input("x", ("N",), ln.float32) * 2.0, "y")
+
+
+@noted.schedule("gpu")
+def gpu(f):
+    f["y"].parallelize({0: ln.ParallelType.unroll})
+
+
+if __name__ == "__main__":
+    ln.main()
+"""
+
+
+@pytest.mark.parametrize("command", ["dump", "run", "check"])
+def test_notes_are_told(tmp_path, command):
+    """On standard error, so that the text stays what it is; `check` has them below its table."""
+    path = tmp_path / "noted.py"
+    path.write_text(NOTED)
+    options = ("--target", "interpret") if command == "run" else ()
+    result = call(command, f"{path}:noted@gpu" if command != "check" else str(path), *options)
+    assert result.exit_code == 0, result.output
+    note = (
+        "y: y.parallelize({0: unroll}): the loop over y.i0 stays a loop, its extent N is known at "
+        "run time only; split the axis by a constant and unroll the inner one "
+        f"({path}:11)"
+    )
+    if command == "check":
+        assert f"noted@gpu: {note}" in result.stdout
+    else:
+        assert result.stderr == f"note: {note}\n"
+        assert "note: " not in result.stdout
+
+
 def test_dump_is_the_loop_nest(file):
     text = output("dump", file)
     assert text.startswith("# loopnest nest 1\nkernel scale(x: float32[N], factor: float32)")

@@ -88,6 +88,18 @@ def test_a_missing_golden(project):
     assert not (project.path / "goldens").exists()
 
 
+def test_a_failure_tells_the_notes(project):
+    project.makepyfile(test_double=KERNEL.replace("1: ln.ParallelType.block_x", ""))
+    run(project, "--update-goldens")
+    golden = project.path / "goldens" / "double@gpu.nest"
+    golden.write_text(golden.read_text().replace("32", "64"))
+    assert (
+        "note: y.i1: a loop over y.i1: i0 * 32 + i1 < N is tested in each iteration, y: split by "
+        "32 need not divide N; assume that tiles divide the sizes, or make the axis or one around "
+        f"it unswitch ({project.path}/test_double.py:12)"
+    ) in failure(project)
+
+
 def test_another_nest_shows_a_diff(project):
     run(project, "--update-goldens")
     golden = project.path / "goldens" / "double@gpu.nest"

@@ -28,7 +28,7 @@ from loopnest.facade import Kernel
 from loopnest.kir import buffers, lowered
 from loopnest.scalar import expr, pickling
 from loopnest.scalar.expr import Arg, Const, Expr, Index, Op
-from loopnest.tensor import buffer_layout, definition, domain, math_snapshot
+from loopnest.tensor import buffer_layout, definition, domain, fusion, math_snapshot
 from loopnest.tensor.ops import reducers
 
 NEEDS_C = pytest.mark.skipif(find_compiler() is None, reason="there is no C compiler")
@@ -334,7 +334,9 @@ FIELDS = {
     kir.Program: "name params body launch outputs conditions requires about",
     lowered.TensorInfo: "name dtype shape memory buffer compute_at_pos leaf",
     lowered.KernelRecord: "program tensors buffers math scalar",
-    lowered.Lowered: "program stages tensors buffers math scalar",
+    lowered.Note: "subject asked became why remedy origin",
+    lowered.Lowered: "program stages tensors buffers math scalar notes",
+    fusion.Intent: "origin kind tensor axis value",
     math_snapshot.MathAxis: "extent kind",
     math_snapshot.MathDefinition:
         "op producers maps outputs component values reducer updates",
@@ -346,7 +348,7 @@ FIELDS = {
 
 def test_other_fields_are_another_schema() -> None:
     """Where this fails: let `pickling.SCHEMA` grow by one, and write down here what is stored."""
-    assert pickling.SCHEMA == 1
+    assert pickling.SCHEMA == 2
     assert {kind: " ".join(f.name for f in fields(kind)) for kind in FIELDS} == FIELDS
     assert ln.IterDomain.__slots__ == (
         "definition", "kind", "origin", "owner", "parallel", "pinned", "size",
@@ -360,7 +362,7 @@ def test_other_fields_are_another_schema() -> None:
     assert set(vars(ln.Fusion("f"))) == {
         "_depth", "_inplace", "_inputs", "_journal", "_live", "_names", "_numbers", "_outputs",
         "_scalars", "_symbols", "_tensors", "_tokens", "_topology", "algebra", "calling", "facts",
-        "matches", "name", "trace", "version",
+        "intents", "matches", "name", "trace", "version",
     }  # fmt: skip
 
 

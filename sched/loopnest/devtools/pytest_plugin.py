@@ -99,11 +99,11 @@ class ScheduleRegression:
         sizes = {n: v for n, v in keywords.items() if n not in known}
         fusion = kernel.fusion(name or None, **params)
         lowered = lower(fusion)
-        self._check_nest(golden_name(kernel.name, name, params), f"{lowered}\n")
+        self._check_nest(golden_name(kernel.name, name, params), f"{lowered}\n", lowered)
         _check_results(kernel, fusion, lowered, params, sizes)
         return lowered
 
-    def _check_nest(self, name: str, text: str) -> None:
+    def _check_nest(self, name: str, text: str, kernel: Kernel) -> None:
         __tracebackhide__ = True
         path = self.folder / f"{name}.nest"
         if len(os.fsencode(path.name)) > _LONGEST:
@@ -125,7 +125,8 @@ class ScheduleRegression:
         if golden != text:
             pytest.fail(
                 f"the loop nest of {name} differs from its golden\n\n{_diff(golden, text, path)}\n"
-                "if the new one is right, write it with pytest --update-goldens",
+                + "".join([f"note: {note}\n" for note in kernel.notes])
+                + "if the new one is right, write it with pytest --update-goldens",
                 False,
             )
 

@@ -94,7 +94,8 @@ class Checked:
         diagnosis: where the first wrong run goes wrong.
         error: what was raised first, if anything was, while `stage` was going on: "lowering",
             "proving" or "running".
-        notes: what was left out, and why.
+        notes: what was left out, and why; and what was asked of the schedule and has no effect on
+            the nest (`Kernel.notes`).
         seconds: that all this took.
     """
 
@@ -177,6 +178,8 @@ class _Check:
         self.tell("lowering")
         fusion = self.kernel.fusion(self.done.schedule or None, **self.params)
         lowered = lower(fusion)
+        for note in lowered.notes:
+            self._note(str(note))
         symbols = {symbol.name for symbol in fusion.symbols}
         fixed = {name: int(value) for name, value in self.values.items() if name in symbols}
         self.tell("proving")

@@ -11,6 +11,7 @@ from loopnest.kir.buffers import Buffer
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Expr
+from loopnest.scalar.origin import Origin
 from loopnest.scalar.record_text import MemberKind, late_member
 
 if TYPE_CHECKING:
@@ -40,6 +41,31 @@ class TensorInfo:
     leaf: str
 
 
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that was asked of a schedule and that the loop nest does not show.
+
+    Args:
+        subject: the tensor, loop or fusion that it is about.
+        asked: what was asked, as the call reads.
+        became: what became of it.
+        why: the reason.
+        remedy: what to write instead, or beside it.
+        origin: the schedule call, with its file and line.
+    """
+
+    subject: str
+    asked: str
+    became: str
+    why: str
+    remedy: str
+    origin: Origin | None
+
+    def __str__(self) -> str:
+        at = "" if self.origin is None else f" ({self.origin.file}:{self.origin.line})"
+        return f"{self.subject}: {self.asked}: {self.became}, {self.why}; {self.remedy}{at}"
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Lowered:
     """The result of lowering one fusion.
@@ -52,6 +78,8 @@ class Lowered:
         math: makes, once, the math as it was then; None for a program made by hand.
         scalar: makes, once, the variant without wide accesses, which runs where the program's
             `requires` do not hold; None where the program requires nothing.
+        notes: looks, once, for what was asked in the program, and says what is not there; None
+            for a program made by hand and for a scalar variant.
     """
 
     program: Program
@@ -60,6 +88,7 @@ class Lowered:
     buffers: tuple[Buffer, ...]
     math: Callable[[], MathSnapshot] | None = None
     scalar: Callable[[], Lowered] | None = None
+    notes: Callable[[], tuple[Note, ...]] | None = None
 
     def __reduce__(self) -> tuple[Callable[..., Lowered], tuple[object, ...]]:
         """Pickle all that it would make, made."""
@@ -73,6 +102,7 @@ class Lowered:
             self.buffers,
             None if self.math is None else self.math(),
             None if self.scalar is None else self.scalar(),
+            () if self.notes is None else self.notes(),
         )
 
 
@@ -105,7 +135,7 @@ class KernelRecord:
         """Return what the record was made of."""
         math = known if self.math is None else self.math
         scalar = None if self.scalar is None else self.scalar.lowered(math)
-        return _made(None, self.program, (), self.tensors, self.buffers, math, scalar)
+        return _made(None, self.program, (), self.tensors, self.buffers, math, scalar, ())
 
 
 BUFFERS: Mapping[str, MemberKind] = {"Buffer": late_member(Buffer)}
@@ -122,6 +152,7 @@ def _made(
     buffers: tuple[Buffer, ...],
     math: MathSnapshot | None,
     scalar: Lowered | None,
+    notes: tuple[Note, ...],
 ) -> Lowered:
     """Return what was pickled."""
     return Lowered(
@@ -131,6 +162,7 @@ def _made(
         buffers,
         None if math is None else _always(math),
         None if scalar is None else _always(scalar),
+        _always(notes),
     )
 
 

@@ -116,6 +116,49 @@ class VectorFinder:
                 found.setdefault(node if access.load is None else access.load, access)
         return tuple([a for a in found.values() if _keeps_order(a, tuple(found.values()))])
 
+    def refusal(self, loop: Loop) -> tuple[str, str]:
+        """Return why a vectorized loop without wide accesses has none, and what would help."""
+        if not is_vector(loop):
+            return (
+                "a test, a loop or a barrier stands inside of the loop",
+                "vectorize the innermost axis, and assume that the vector divides the sizes",
+            )
+        refused = [self._single(loop, *place) for place in memory_accesses(loop)]
+        if not refused:
+            return (
+                "all that the loop surely accesses lies in registers",
+                "vectorize the tensor that loads or stores memory: an output, or a cache_after "
+                "of an input",
+            )
+        return refused[0]
+
+    def _single(
+        self, loop: Loop, buffer: Buffer, index: tuple[Expr, ...], flat: bool
+    ) -> tuple[str, str]:
+        """Return why an access is single, and what would help."""
+        assert isinstance(loop.extent, int)
+        if self._start(buffer, index, flat, loop.var, loop.extent) is None:
+            return (
+                f"neighbouring lanes do not access neighbouring elements of {buffer.name}",
+                f"vectorize an axis that runs along the innermost one of {buffer.name}, split "
+                "from it without a merge",
+            )
+        if self._piece(loop, buffer, index, flat):
+            return (
+                f"the accesses of {buffer.name} by several statements would change their order",
+                "vectorize the loop of one statement",
+            )
+        if loop.extent * buffer.dtype.size < PIECES[-1]:
+            return (
+                f"{loop.extent} elements of {buffer.name} are fewer than {PIECES[-1]} bytes",
+                "split by a larger factor",
+            )
+        return (
+            f"the element of {buffer.name} that the first lane accesses is not known to be a "
+            f"multiple of {min(loop.extent, PIECES[0] // buffer.dtype.size)}",
+            f"assume that the vector divides the row length of {buffer.name}",
+        )
+
     def _of_statement(self, loop: Loop, node: Stmt) -> Iterator[WideAccess]:
         if isinstance(node, (Store, Let)):
             for load in _certain_loads(node.value):
@@ -200,6 +243,17 @@ class VectorFinder:
         rest = Op("sub", (offset, lane), dtypes.index)
         atoms = {atom for term in self.algebra.poly(rest) for atom in term}
         return None if any(lane in free_indices(atom) for atom in atoms) else rest
+
+
+def memory_accesses(loop: Loop) -> Iterator[tuple[Buffer, tuple[Expr, ...], bool]]:
+    """Yield the accesses of memory that could be wide: buffer, index, whether it is flat."""
+    for node in loop.body:
+        if isinstance(node, (Store, Let)):
+            for load in _certain_loads(node.value):
+                if load.buffer.memory is not Memory.LOCAL:
+                    yield load.buffer, load.args, load.flat
+        if isinstance(node, Store) and node.storage.memory is not Memory.LOCAL:
+            yield node.storage, node.index, node.flat
 
 
 def first_lane(loop: Loop, index: tuple[Expr, ...]) -> tuple[Expr, ...]:

@@ -33,6 +33,7 @@ from loopnest.lowering.passes import LoweringPass, State, Text, Watcher, perform
 from loopnest.lowering.plan_checks import check_plan
 from loopnest.lowering.reductions.block_reduction import FreshNames
 from loopnest.lowering.reductions.grid_reduction import GridReduction, block_stage, last_blocks
+from loopnest.lowering.schedule_notes import lowering_of
 from loopnest.lowering.watchers import chosen_watchers
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory
@@ -247,7 +248,7 @@ def lower(fusion: Fusion) -> Lowered:
         second.frame = replace(second.frame, requires=tuple(tests))
         whole = _lowered(second, watchers)
         lanes = _lowered(_indexed(fusion, fusion.facts, watchers, whole_vectors=False), watchers)
-        return replace(whole, scalar=lambda: lanes)
+        return replace(whole, scalar=lambda: replace(lanes, notes=None))
 
 
 def _indexed(
@@ -266,7 +267,9 @@ def _lowered(state: State, watchers: Sequence[Watcher]) -> Lowered:
         watcher.end(state)
     infos = _infos(state.fusion, state.storage)
     buffers = _buffers(state.program)
-    return Lowered(state.program, tuple(state.texts), infos, buffers, capture(state.fusion))
+    asked = lowering_of(state.plan, state.storage, state.program, state.fusion.facts)
+    math = capture(state.fusion)
+    return Lowered(state.program, tuple(state.texts), infos, buffers, math, notes=asked.notes)
 
 
 def _meetings(

@@ -41,6 +41,17 @@ class Facts:
     _lower: dict[Expr, int] = field(default_factory=dict)
     _upper: dict[Expr, int] = field(default_factory=dict)
     _equal: dict[Expr, Expr] = field(default_factory=dict)
+    used: set[tuple[str, Expr]] = field(default_factory=set, compare=False)
+    """Which entries (table, key) told somebody something; all copies share it."""
+    _learned: dict[str, list[tuple[str, Expr]]] = field(default_factory=dict, compare=False)
+
+    def uses(self, text: str) -> bool:
+        """Whether something was looked up that the assumption `text` states."""
+        return not self.used.isdisjoint(self._learned.get(text, ()))
+
+    def teaches(self, text: str) -> bool:
+        """Whether the assumption `text` has a form that can be looked up."""
+        return bool(self._learned.get(text))
 
     @classmethod
     def of(cls, conditions: Iterable[Expr]) -> Facts:
@@ -60,6 +71,8 @@ class Facts:
             dict(self._lower),
             dict(self._upper),
             dict(self._equal),
+            self.used,
+            {k: list(v) for k, v in self._learned.items()},
         )
 
     def with_divisor(self, size: Expr, divisor: Expr) -> Facts:
@@ -81,19 +94,30 @@ class Facts:
             by = int(atom.args[1].value)
             return whole // by if whole % by == 0 else 1
         known = [int(d.value) for d in self._divisible.get(atom, ()) if isinstance(d, Const)]
+        if known:
+            self.used.add(("divisible", atom))
         return math.lcm(*known) if known else 1
 
     def states_divisible(self, value: Expr, divisor: Expr) -> bool:
         """Whether ``value % divisor == 0`` was assumed literally."""
-        return divisor in self._divisible.get(value, ())
+        found = divisor in self._divisible.get(value, ())
+        if found:
+            self.used.add(("divisible", value))
+        return found
 
     def states_equal(self, a: Expr, b: Expr) -> bool:
         """Whether ``a == b`` was assumed literally."""
-        return self._equal.get(a) is b or self._equal.get(b) is a
+        found = self._equal.get(a) is b or self._equal.get(b) is a
+        if found:
+            self.used |= {("equal", a), ("equal", b)}
+        return found
 
     def lower(self, atom: Expr) -> int:
         """Return a lower bound of a size inside a loop over it: 1 of a symbol, or as assumed."""
-        return max(int(isinstance(atom, Symbol)), self._lower.get(atom, 0))
+        plain, assumed = int(isinstance(atom, Symbol)), self._lower.get(atom, 0)
+        if assumed > plain:
+            self.used.add(("lower", atom))
+        return max(plain, assumed)
 
     def states_positive(self, atom: Expr) -> bool:
         """Whether a size was assumed to be >= 1, or is a maximum with such a number."""
@@ -101,7 +125,10 @@ class Facts:
             return any(isinstance(a, Const) and a.value >= 1 for a in atom.args)
         if isinstance(atom, Op) and atom.op == "ceildiv":
             return self.states_positive(atom.args[0])
-        return self._lower.get(atom, 0) >= 1
+        found = self._lower.get(atom, 0) >= 1
+        if found:
+            self.used.add(("lower", atom))
+        return found
 
     @property
     def bounds_above(self) -> bool:
@@ -110,13 +137,18 @@ class Facts:
 
     def range_of(self, size: Symbol) -> tuple[int, int | None]:
         """Return the least and the largest value of a size at any launch; None without bound."""
-        low, high = max(self._lower.get(size, 0), 0), self._upper.get(size)
+        low, high = max(self._lower.get(size, 0), 0), self.upper(size)
+        if low:
+            self.used.add(("lower", size))
         step = self.divisor(size)
         return -(-low // step) * step, None if high is None else high // step * step
 
     def upper(self, atom: Expr) -> int | None:
         """Return the assumed upper bound of a size, or None."""
-        return self._upper.get(atom)
+        found = self._upper.get(atom)
+        if found is not None:
+            self.used.add(("upper", atom))
+        return found
 
     def add(self, text: str, symbols: Callable[[str], bool]) -> None:
         """Take the comparison `text` over integers and size symbols.
@@ -127,7 +159,19 @@ class Facts:
         condition = _AssumptionParser(text, symbols).parse()
         self.conditions.append((text, condition))
         assert isinstance(condition, Op)
+        before = self._entries()
         self._learn(condition.op, *condition.args)
+        after = self._entries()
+        self._learned[text] = [entry for entry, held in after.items() if before.get(entry) != held]
+
+    def _entries(self) -> dict[tuple[str, Expr], object]:
+        """Return what is stated, by table and key."""
+        return {
+            **{("divisible", k): tuple(v) for k, v in self._divisible.items()},
+            **{("lower", k): v for k, v in self._lower.items()},
+            **{("upper", k): v for k, v in self._upper.items()},
+            **{("equal", k): v for k, v in self._equal.items()},
+        }
 
     def _learn(self, op: str, left: Expr, right: Expr) -> None:
         if op in ("gt", "ge"):

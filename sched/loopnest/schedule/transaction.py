@@ -2,13 +2,14 @@
 
 A primitive raises `PrimitiveRefused` (what was found, what is allowed); the transaction undoes
 every change since its start and raises a `ScheduleError` that shows the call as the user wrote it.
-On success it checks that no frozen prefix moved (rule 9) and appends the call to the fusion's
-trace.
+On success it checks that no frozen prefix moved (rule 9), appends the call to the fusion's trace,
+and reads from the journal what the call means to achieve: an `Intent` for each field that it set,
+which `Kernel.notes` looks for in the loop nest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from functools import wraps
 from inspect import signature
@@ -17,9 +18,10 @@ from typing import Concatenate, ParamSpec, TypeVar
 from loopnest.errors import ScheduleError
 from loopnest.gc_pause import paused
 from loopnest.scalar.expr import whole
-from loopnest.scalar.origin import caller
-from loopnest.tensor.domain import TensorDomain
-from loopnest.tensor.fusion import Fusion
+from loopnest.scalar.origin import Origin, caller
+from loopnest.tensor.buffer_layout import BufferLayout
+from loopnest.tensor.domain import IterDomain, TensorDomain
+from loopnest.tensor.fusion import Fusion, Intent
 from loopnest.tensor.tensor_view import TensorView
 
 P = ParamSpec("P")
@@ -68,6 +70,7 @@ def primitive(
         else:
             if outer is None and fusion.calling is not None:
                 fusion.trace.append(fusion.calling)
+                fusion.intents.extend(_intents(fusion, mark, fusion.calling))
             return result
         finally:
             fusion.calling = outer
@@ -110,6 +113,41 @@ def _argument(value: object) -> str:
         case tuple():
             return f"({', '.join(map(_argument, value))}{',' if len(value) == 1 else ''})"
     return repr(value)
+
+
+_KINDS = {"_compute_at_pos": "place", "domain": "loops", "_memory": "memory"}
+"""Field of a TensorView -> kind of the intent of a call that changed it."""
+
+_LAYOUT_KINDS = ("order", "pad", "swizzle", "stages")
+
+
+def _intents(fusion: Fusion, mark: int, origin: Origin) -> list[Intent]:
+    """Return what the call `origin` set since `mark`, each field of an object once."""
+    found: dict[tuple[int, str], Intent] = {}
+    for target, field, old in fusion.changed_since(mark):
+        for intent in _intent(fusion, target, field, old, origin):
+            known = id(intent.tensor if intent.axis is None else intent.axis)
+            found[known, intent.kind] = intent
+    return list(found.values()) or [Intent(origin, "unchanged")]
+
+
+def _intent(
+    fusion: Fusion, target: object, field: str, old: object, origin: Origin
+) -> Iterator[Intent]:
+    """Yield what a change of one field means."""
+    match target, field:
+        case TensorView(), "layout":
+            for kind in _LAYOUT_KINDS:
+                new = getattr(target.layout, kind)
+                if not isinstance(old, BufferLayout) or getattr(old, kind) != new:
+                    yield Intent(origin, kind, target, value=new)
+        case TensorView(), _ if field in _KINDS:
+            yield Intent(origin, _KINDS[field], target)
+        case IterDomain(owner=TensorView() as tensor), ("parallel" | "pinned"):
+            yield Intent(origin, field, tensor, target, getattr(target, field))
+        case Fusion(), "_tensors":
+            known = set(old) if isinstance(old, (list, tuple)) else set()
+            yield from (Intent(origin, "tensor", t) for t in fusion.tensors if t not in known)
 
 
 def _check_frozen(fusion: Fusion, mark: int) -> None:

@@ -6,6 +6,7 @@ import heapq
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from loopnest.errors import DefinitionError
@@ -13,10 +14,10 @@ from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Expr, ScalarParam, Symbol, integer, whole
 from loopnest.scalar.facts import Facts
-from loopnest.scalar.origin import Origin
+from loopnest.scalar.origin import Origin, caller
 from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.buffer_layout import PLAIN
-from loopnest.tensor.domain import TensorDomain, connected
+from loopnest.tensor.domain import IterDomain, TensorDomain, connected
 from loopnest.tensor.tensor_view import TensorView, root_axis
 
 if TYPE_CHECKING:
@@ -30,6 +31,27 @@ _MISSING = object()
 def current_fusion() -> Fusion | None:
     """Return the fusion whose `with` block is running, or None."""
     return _CURRENT.get()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Intent:
+    """What a schedule call means to achieve, as the lowered nest can witness it.
+
+    Args:
+        origin: the call, and its place in the user's code.
+        kind: the field that it set: "parallel", "pinned", "place", "loops", "memory", "order",
+            "pad", "swizzle", "stages", "tensor" (a new one), "assume", or "unchanged" where all
+            was so before.
+        tensor: whose field; None for an assumption.
+        axis: the axis of which "parallel" and "pinned" speak.
+        value: what it was set to, where a checker reads it.
+    """
+
+    origin: Origin
+    kind: str
+    tensor: TensorView | None = None
+    axis: IterDomain | None = None
+    value: object = None
 
 
 class Fusion:
@@ -63,6 +85,8 @@ class Fusion:
         """The schedule call that is running: the origin of what it makes."""
         self._numbers = 0
         self.trace: list[Origin] = []
+        self.intents: list[Intent] = []
+        """What each call of the trace, and each assumption, means to achieve."""
         self.version = 0
         """Grows with every change of the graph of tensors; keys caches of its traversals."""
         self._topology: tuple[int, tuple[TensorView, ...]] | None = None
@@ -75,6 +99,7 @@ class Fusion:
         from loopnest.scalar.pickling import STAMP, dump_table, fields_of
 
         seeds = [axis for t in self._tensors for axis in (*t.domain.axes(), *t.layout.axes())]
+        seeds += [intent.axis for intent in self.intents if intent.axis is not None]
         members = [self, *self._tensors, *connected(seeds)]
         return _loaded, (STAMP, dump_table(self, members, fields_of))
 
@@ -217,7 +242,8 @@ class Fusion:
     def assume(self, condition: str) -> None:
         """Assume a comparison of integers and size symbols, such as ``"N % 128 == 0"``.
 
-        The simplifier may use it; every launch checks it.
+        The simplifier may use it; every launch checks it. `Kernel.notes` says where no step of
+        the lowering did.
 
         Raises:
             DefinitionError: it cannot be read, or names an unknown symbol.
@@ -228,6 +254,8 @@ class Fusion:
         facts.add(condition, self._symbols.__contains__)
         self.facts = facts
         self.algebra = Simplifier(facts)
+        call = f"{self.name}.assume({condition!r})"
+        self.intents.append(Intent(caller(call), "assume", value=condition))
 
     def print_math(self) -> str:
         """Print the definitions, a line each, and return the text."""

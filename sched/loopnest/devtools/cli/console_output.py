@@ -21,6 +21,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from loopnest.backends.interpret.diagnosis import Diagnosis
     from loopnest.errors import KernelFault
+    from loopnest.facade import Kernel
     from loopnest.proofs import Finding
 
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
@@ -54,6 +55,12 @@ class Interrupted(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         click.echo(self.message, file=file, err=True)
+
+
+def print_notes(kernel: Kernel) -> None:
+    """Say on standard error what was asked of the schedule and has no effect."""
+    for note in kernel.notes:
+        click.echo(f"note: {note}", err=True)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from loopnest.devtools.cli.console_output import (
     patience,
     plain_console,
     print_code,
+    print_notes,
     print_table,
     shape_text,
     table_of,
@@ -160,6 +161,7 @@ def _stage_text(choice: CommandOptions, fusion: Fusion, stage: str, arch: str) -
     from loopnest.facade import lower
 
     kernel = lower(fusion)
+    print_notes(kernel)
     if stage not in _texts():
         return kernel.stages["nest" if stage == "tree" else stage]
     with patience(f"compiling {choice.label}"):
@@ -192,6 +194,7 @@ def run(
     click.echo()
     print_table(_tensor_table(compiled.kernel))
     click.echo()
+    print_notes(compiled.kernel)
     _describe(choice, compiled, arguments)
     wrong = CliError(f"{choice.label} on target {compiled.target}: the result is wrong")
     try:
