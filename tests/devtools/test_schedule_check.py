@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from helpers.nest_text import parse_nest
 from loopnest.backends.cpu.c_compiler import find_compiler
 from loopnest.devtools.cli import Source, command_line
 from loopnest.devtools.schedule_check import check_schedule, tiles_of, trial_sizes
 from loopnest.facade import lower
+from loopnest.kir import parse as parse_nest
 from mutation.mutants import break_lowering
 
 ROOT = Path(__file__).parents[2]

@@ -10,13 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import loopnest as ln
-from helpers.nest_text import _Parser, _parts
 from loopnest import kir
+from loopnest.kir.nest_parser import NestParser, parts
 from loopnest.proofs import Report, verify_program
 from loopnest.tensor.math_snapshot import snapshot
 
 
-class _Claiming(_Parser):
+class _Claiming(NestParser):
     def allocate_or_store(self, line):
         code, _, note = line.partition("  # ")
         made = super().allocate_or_store(code.rstrip())
@@ -41,13 +41,13 @@ class _Claiming(_Parser):
         coordinate = ()
         if "(" in note:
             inner = note[note.index("(") + 1 : -1]
-            coordinate = tuple(self.expr(part) for part in _parts(inner))
+            coordinate = tuple(self.expr(part) for part in parts(inner))
         return replace(store, tensor=tensor, role=role or "define", coordinate=coordinate)
 
 
 def program_of(text: str, launch: dict | None = None) -> kir.Program:
     """Return the program of a nest text with claims."""
-    return _Claiming(text, (), launch or {}).program
+    return _Claiming(text, (), launch or {}).parsed()
 
 
 def report_on(f: ln.Fusion, text: str, **sizes: int) -> Report:

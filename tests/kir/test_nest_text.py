@@ -4,11 +4,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from helpers.nest_text import parse_nest
 from helpers.printer_cases import FORMS, ROW_SUM, row_sum
+from loopnest.errors import LoopnestError
 from loopnest.kir import (
     Allocate,
     Arrive,
@@ -22,6 +23,7 @@ from loopnest.kir import (
     Store,
     walk,
 )
+from loopnest.kir import parse as parse_nest
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.nest_text import nest_lines, print_nest
 from loopnest.scalar import dtypes
@@ -84,7 +86,7 @@ def test_lines_name_statements(text):
 
 def test_same_bytes_in_any_process():
     source = (
-        "from helpers.nest_text import parse_nest\n"
+        "from loopnest.kir import parse as parse_nest\n"
         "from helpers.printer_cases import FORMS\n"
         "from loopnest.backends.cpu.c_printer import print_c\n"
         "from loopnest.backends.cuda.printing.cuda_printer import print_cuda\n"
@@ -103,3 +105,59 @@ def test_same_bytes_in_any_process():
         assert done.returncode == 0, done.stderr
         texts.add(done.stdout)
     assert len(texts) == 1
+
+
+NEST = """\
+# loopnest nest 1
+kernel k(x: float32[N]) -> (y: float32[N])
+for i0 in N:
+  y[i0] = x[i0] * 2.0
+"""
+DAMAGES = {
+    "another version": (
+        ("nest 1", "nest 2"),
+        "parse, line 1: it is '# loopnest nest 2'; expected '# loopnest nest 1'",
+    ),
+    "the signature": (
+        (") -> (", ") => ("),
+        "parse, line 2: 'kernel k(x: float32[N]) => (y: float32[N])' cannot be read; "
+        "expected kernel name(inputs) -> (outputs)",
+    ),
+    "a loop": (
+        ("for i0 in N", "for i0 of N"),
+        "parse, line 3: 'for i0 of N:' cannot be read; expected for index in extent:  # parallel",
+    ),
+    "two types": (
+        ("2.0", "i0"),
+        "parse, line 4: 'y[i0] = x[i0] * i0' cannot be read; "
+        "expected operands of one type for mul, not x[i0]: float32, i0: index",
+    ),
+    "no statement": (
+        ("  y[i0] = x[i0] * 2.0", "  y"),
+        "parse, line 4: 'y' cannot be read; expected a statement",
+    ),
+    "an unknown buffer": (
+        ("x[i0]", "z[i0]"),
+        "parse, line 4: 'y[i0] = z[i0] * 2.0' cannot be read; expected a nest's line",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), DAMAGES.values(), ids=DAMAGES)
+def test_damaged_lines(change, message):
+    with pytest.raises(LoopnestError) as caught:
+        parse_nest(NEST.replace(*change))
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_no_damage_is_another_error(seed):
+    rng = Random(seed)
+    for text in (NEST, *FORMS):
+        for _ in range(60):
+            at, length = rng.randrange(len(text)), rng.randrange(1, 12)
+            piece = text[at : at + length] * rng.choice((0, 2))
+            try:
+                parse_nest(text[:at] + piece + text[at + length :])
+            except LoopnestError:
+                continue

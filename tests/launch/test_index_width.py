@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from helpers.nest_text import parse_nest
 from loopnest import kir
+from loopnest.kir import parse as parse_nest
 from loopnest.launch.index_width import INT32, IndexWidth
 
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import loopnest as ln
-from helpers.nest_text import parse_nest
 from loopnest.backends import compiled_kernel, targets
 from loopnest.backends.cpu.c_compiler import find_compiler
 from loopnest.backends.cuda.driver import driver_interface
 from loopnest.facade import Kernel, compile, compile_many, lower
+from loopnest.kir import parse as parse_nest
 from loopnest.kir.lowered import Lowered
 from loopnest.launch import launch_plan
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import loopnest as ln
-from helpers.nest_text import parse_nest
 from kernels.gemm import gemm
 from kernels.grid_sum import grid_sum
 from loopnest.errors import InternalError
 from loopnest.kir import Allocate, Barrier, Let, Program, map_body
+from loopnest.kir import parse as parse_nest
 from loopnest.kir.legal_program import program_faults
 from loopnest.lowering import pipeline, watchers
 from loopnest.lowering.pipeline import PASSES

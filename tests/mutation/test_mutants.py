@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from helpers.nest_text import parse_nest
 from loopnest import kir
+from loopnest.kir import parse as parse_nest
 from loopnest.kir.nest_text import print_nest
 from mutation.judge import Verdict, judge_mutant, judge_original, mutants_of
 from mutation.mutants import CORE, KINDS, Mutant, mutants

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from helpers.nest_text import parse_nest
 from loopnest import kir
+from loopnest.kir import parse as parse_nest
 from mutation.judge import machine_run
 from mutation.machine import Run, run
 from mutation.subjects import Key, keys_in, load

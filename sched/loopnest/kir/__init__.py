@@ -1,5 +1,6 @@
 """The loop nest: its nodes, which are public, and what all its readers share."""
 
+from loopnest.kir.nest_parser import parse
 from loopnest.kir.nodes import (
     WHOLE_ELEMENTS,
     Allocate,
@@ -48,6 +49,7 @@ __all__ = [
     "is_sync",
     "map_body",
     "map_expressions",
+    "parse",
     "walk",
     "with_bodies",
 ]

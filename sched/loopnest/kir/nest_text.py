@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import assert_never
 
-from loopnest.kir import (
+from loopnest.kir.buffers import Buffer
+from loopnest.kir.nodes import (
     Allocate,
     Arrive,
     Barrier,
@@ -23,7 +24,6 @@ from loopnest.kir import (
     Stmt,
     Store,
 )
-from loopnest.kir.buffers import Buffer
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import Expr
 from loopnest.scalar.recursion import deep

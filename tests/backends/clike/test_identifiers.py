@@ -7,11 +7,11 @@ import subprocess
 
 import pytest
 
-from helpers.nest_text import parse_nest
 from loopnest.backends.clike.identifiers import Names, identifier, symbol
 from loopnest.backends.cpu.c_printer import _dialect as c_dialect
 from loopnest.backends.cpu.c_printer import c_prelude, print_c
 from loopnest.backends.cuda.printing.cuda_functions import cuda_dialect
+from loopnest.kir import parse as parse_nest
 
 HOSTILE = [
     "int", "double", "restrict", "template", "idx_t", "half_t", "threadIdx", "expf", "linux",

@@ -10,13 +10,13 @@ import subprocess
 import numpy as np
 import pytest
 
-from helpers.nest_text import parse_nest
 from helpers.printed_c import run_c
 from helpers.printer_cases import CASTS, GROUPING, row_sum
 from loopnest.backends.cpu.c_compiler import compile_c
 from loopnest.backends.cpu.c_printer import c_prelude, print_c
 from loopnest.errors import InternalError
 from loopnest.kir import Loop, Param, Program, Store
+from loopnest.kir import parse as parse_nest
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import (

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from helpers.nest_text import parse_nest
 from loopnest.backends.compiled_kernel import CompiledKernel
 from loopnest.backends.cpu.c_compiler import find_compiler
 from loopnest.backends.cpu.c_printer import print_c
 from loopnest.backends.cpu.c_target import CompiledC
 from loopnest.errors import InternalError, LaunchError
+from loopnest.kir import parse as parse_nest
 from loopnest.launch.launch_plan import Planner
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import integer

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from helpers.nest_text import parse_nest
 from helpers.threads_oracle import run_threads
 from helpers.threads_random import RandomProgram
 from loopnest.backends.cpu.c_compiler import find_compiler
 from loopnest.backends.cpu.c_target import build_together
+from loopnest.kir import parse as parse_nest
 from loopnest.launch.launch_plan import Planner
 from loopnest.scalar.arguments import size_value
 

@@ -41,7 +41,7 @@ PRELUDE = """
     from loopnest.facade import Kernel, compile
     from loopnest.kir.lowered import Lowered
     from loopnest.backends.cuda.driver import driver_interface as driver
-    from helpers.nest_text import parse_nest
+    from loopnest.kir import parse as parse_nest
 
     def kernel_of(program):
         return Kernel(Lowered(program, (), (), ()))

@@ -14,11 +14,11 @@ import pytest
 import loopnest as ln
 from helpers import cuda_cases as cases
 from helpers.fake_gpu import A100, H100, FakeGpu, plug_in
-from helpers.nest_text import parse_nest
 from loopnest.backends import targets
 from loopnest.backends.cuda.driver.device_array import DeviceArray
 from loopnest.backends.cuda.driver.driver_interface import DriverLaunch
 from loopnest.facade import Kernel, compile
+from loopnest.kir import parse as parse_nest
 from loopnest.kir.lowered import Lowered
 
 PT = ln.ParallelType

@@ -7,11 +7,11 @@ from math import prod
 import pytest
 
 import loopnest as ln
-from helpers.nest_text import parse_nest
 from helpers.printer_cases import CASTS, FORMS, GROUPING, row_sum
 from loopnest.backends.cuda.printing.cuda_printer import print_cuda
 from loopnest.errors import LoweringError
 from loopnest.kir import Loop, Store
+from loopnest.kir import parse as parse_nest
 from loopnest.kir.shared_memory import shared_layout
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import ParallelType

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import loopnest as ln
-from helpers.nest_text import parse_nest
 from loopnest.backends.interpret import interpret, machine
+from loopnest.kir import parse as parse_nest
 
 F = np.float32
 

@@ -7,10 +7,10 @@ import random
 import numpy as np
 import pytest
 
-from helpers.nest_text import parse_nest
 from loopnest.backends.interpret import interpret, machine
 from loopnest.backends.interpret.concrete_program import ConcreteProgram
 from loopnest.backends.interpret.loop_dependence import LoopAnalysis
+from loopnest.kir import parse as parse_nest
 
 F = np.float32
 

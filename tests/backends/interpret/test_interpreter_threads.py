@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import loopnest as ln
-from helpers.nest_text import parse_nest
 from helpers.thread_nests import GRID_STEP, GRID_SUM, IN_WARPS, NEIGHBOURS, TWO_USES, block_sum
 from loopnest.backends.interpret import concrete_program, interpret, machine
+from loopnest.kir import parse as parse_nest
 
 F = np.float32
 ORDERS = (None, 0, 1, 2)

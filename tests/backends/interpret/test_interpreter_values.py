@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from helpers.nest_text import parse_nest
 from loopnest.backends.interpret import interpret, native_math
+from loopnest.kir import parse as parse_nest
 from loopnest.scalar import dtypes
 from loopnest.scalar.op_table import OPS
 

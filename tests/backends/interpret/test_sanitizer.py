@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import loopnest as ln
-from helpers.nest_text import parse_nest
 from helpers.thread_nests import (
     GRID_STEP,
     GRID_SUM,
@@ -20,6 +19,7 @@ from helpers.thread_nests import (
     without,
 )
 from loopnest.backends.interpret import Interpreter, interpret, machine, race_detector
+from loopnest.kir import parse as parse_nest
 from loopnest.scalar import dtypes
 from loopnest.scalar.expr import Op, Symbol, integer
 

@@ -1,15 +1,22 @@
-"""Read nest text back into a `kir.Program`: hand-written kernels for the tests below lowering."""
+"""Read a nest text (`str(kernel)`) into a `Program`: kernels written by hand.
+
+The text leaves out origins, coordinates and layouts; `Kernel.text(full=True)` has all of them.
+"""
 
 from __future__ import annotations
 
 import ast
 import math
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from loopnest import kir
+from loopnest.errors import LoopnestError
+from loopnest.kir import nodes as kir
 from loopnest.kir.buffers import Buffer
+from loopnest.kir.nest_text import HEADER
 from loopnest.scalar import dtypes
+from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
 from loopnest.scalar.expr import (
     FALSE,
@@ -34,22 +41,44 @@ _INFIX = {
     ast.Mod: "mod", ast.BitAnd: "bitand", ast.BitOr: "bitor", ast.BitXor: "bitxor",
     ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge",
 }  # fmt: skip
+_TYPES = {dtype.name for dtype in (*dtypes.ALL, dtypes.index)}
 _FLOATS = {"inf": math.inf, "nan": math.nan}
 _REDUCERS = {"sum": ("add", 0), "prod": ("mul", 1), "max": ("max", -math.inf),
              "min": ("min", math.inf), "any": ("or", False), "all": ("and", True)}  # fmt: skip
 
 
-def parse_nest(
+def parse(
     text: str,
     conditions: tuple[tuple[str, Expr], ...] = (),
-    launch: dict[ParallelType, Expr] | None = None,
+    launch: Mapping[ParallelType, Expr] | None = None,
 ) -> kir.Program:
     """Return the program of a nest text.
 
     Literals take the type of the other operand, else index (ints) or float32 (floats). `launch`
     overrides the launch extents, by default those of the loops (the larger one of two by `max`).
+
+    Raises:
+        LoopnestError: a line is damaged.
     """
-    return _Parser(text, conditions, launch or {}).program
+    parser = NestParser(text, conditions, launch or {})
+    try:
+        return parser.parsed()
+    except (_Unreadable, SyntaxError, KeyError, ValueError, IndexError) as error:
+        reason = f"'{parser.line.strip()}' cannot be read"
+        hint = f"expected {error}" if isinstance(error, _Unreadable) else "expected a nest's line"
+        raise LoopnestError(f"parse, line {parser.number}", reason, hint) from error
+
+
+class _Unreadable(Exception):
+    """What a line should be, and is not."""
+
+
+def _match(pattern: str, text: str, expected: str) -> tuple[str, ...]:
+    """Return the groups of a pattern; "" for one that is not there."""
+    found = re.fullmatch(pattern, text)
+    if found is None:
+        raise _Unreadable(expected)
+    return tuple([group or "" for group in found.groups()])
 
 
 @dataclass
@@ -58,13 +87,25 @@ class _Scope:
     buffers: dict[str, Buffer] = field(default_factory=dict)
 
 
-class _Parser:
-    def __init__(self, text, conditions, launch):
-        lines = [line.rstrip() for line in text.strip("\n").splitlines()]
+class NestParser:
+    """Reads a nest text line by line."""
+
+    def __init__(
+        self,
+        text: str,
+        conditions: tuple[tuple[str, Expr], ...],
+        launch: Mapping[ParallelType, Expr],
+    ) -> None:
+        lines = [line.rstrip() for line in text.strip("\n").splitlines()] or [""]
         indent = len(lines[0]) - len(lines[0].lstrip())
-        self.lines = [line[indent:] for line in lines if line.strip()]
-        if self.lines[0].startswith("#"):
-            self.lines.pop(0)
+        kept = [(n, line[indent:]) for n, line in enumerate(lines, 1) if line.strip()]
+        if kept and kept[0][1].startswith("#"):
+            if kept[0][1] != HEADER:
+                reason = f"it is '{kept[0][1]}'"
+                raise LoopnestError("parse, line 1", reason, f"expected '{HEADER}'")
+            kept.pop(0)
+        self.numbers = [number for number, _ in kept] or [1]
+        self.lines = [line for _, line in kept] or [""]
         self.at = 1
         self.counters = set(re.findall(r" = arrive\((\w+)\[", text))
         self.scope = _Scope()
@@ -72,10 +113,24 @@ class _Parser:
         self.launch = dict(launch)
         self.given = set(launch)
         self.workspace: list[kir.Param] = []
-        head = re.fullmatch(r"kernel (\w+)\((.*)\) -> \((.*)\)", self.lines[0])
-        assert head is not None, self.lines[0]
-        inputs = [self.param(p) for p in _parts(head[2])]
-        outputs = [self.output(p) for p in _parts(head[3])]
+        self.conditions = conditions
+
+    @property
+    def line(self) -> str:
+        """The line that was read last."""
+        return self.lines[self.at - 1]
+
+    @property
+    def number(self) -> int:
+        """Its number in the text, counted from 1."""
+        return self.numbers[self.at - 1]
+
+    def parsed(self) -> kir.Program:
+        """Return the program."""
+        pattern = r"kernel (\w+)\((.*)\) -> \((.*)\)"
+        name, taken, given = _match(pattern, self.lines[0], "kernel name(inputs) -> (outputs)")
+        inputs = [self.param(p) for p in parts(taken)]
+        outputs = [self.output(p) for p in parts(given)]
         body = self.body(0)
         made = [
             kir.Param(o.name, "output", o.buffer.dtype, o.buffer, o.shape)
@@ -86,37 +141,54 @@ class _Parser:
         params += [p for p in inputs if p.kind == "scalar"]
         params += [kir.Param(name, "size", dtypes.index) for name in self.sizes]
         order = [(d, self.launch[d]) for d in LAUNCH_DIMENSIONS if d in self.launch]
-        self.program = kir.Program(
-            head[1], (*params, *self.workspace), body, tuple(order), tuple(outputs), conditions
+        return kir.Program(
+            name, (*params, *self.workspace), body, tuple(order), tuple(outputs), self.conditions
         )
 
     # The signature
 
-    def param(self, text):
-        name, dtype, shape = re.fullmatch(r"(\w+): (\w+)(\[.*\])?", text).groups()
-        if shape is None:
+    def param(self, text: str) -> kir.Param:
+        """Read an input or a scalar."""
+        name, dtype, shape = _match(
+            r"(\w+): (\w+)(\[.*\])?", text, "parameters as name: type[shape]"
+        )
+        if not shape:
             self.scope.names[name] = ScalarParam(name, _dtype(dtype))
             return kir.Param(name, "scalar", _dtype(dtype))
         return self.array(name, "input", dtype, shape)
 
-    def array(self, name, kind, dtype, shape):
+    def array(self, name: str, kind: str, dtype: str, shape: str) -> kir.Param:
+        """Make the parameter of an array."""
         extents = self.shape(shape)
         buffer = self.buffer(name, dtype, extents or (integer(1),), Memory.GLOBAL, kind)
         return kir.Param(name, kind, buffer.dtype, buffer, extents)
 
-    def output(self, text):
+    def output(self, text: str) -> kir.Output:
+        """Read an output."""
         text, _, place = text.partition(" in ")
-        name, dtype, shape = re.fullmatch(r"(\w+): (\w+)(\[.*\])", text).groups()
+        name, dtype, shape = _match(r"(\w+): (\w+)(\[.*\])", text, "outputs as name: type[shape]")
         if place:
             return kir.Output(name, self.scope.buffers[place], self.shape(shape), place)
         param = self.array(name, "output", dtype, shape)
-        return kir.Output(name, param.buffer, param.shape)
+        return kir.Output(name, self.scope.buffers[name], param.shape)
 
-    def shape(self, text):
-        return tuple(self.expr(part) for part in _parts(text[1:-1]))
+    def shape(self, text: str) -> tuple[Expr, ...]:
+        """Read extents in brackets."""
+        return tuple(self.expr(part) for part in parts(text[1:-1]))
 
-    def buffer(self, name, dtype, shape, memory, kind, alias=None, swizzle=None):
-        strides, size = [], integer(1)
+    def buffer(
+        self,
+        name: str,
+        dtype: str,
+        shape: tuple[Expr, ...],
+        memory: Memory,
+        kind: str,
+        alias: str | None = None,
+        swizzle: tuple[int, int] | None = None,
+    ) -> Buffer:
+        """Make a dense buffer."""
+        strides: list[Expr] = []
+        size: Expr = integer(1)
         for extent in reversed(shape):
             strides.insert(0, size)
             size = extent if size is integer(1) else _index("mul", size, extent)
@@ -129,8 +201,9 @@ class _Parser:
 
     # Statements
 
-    def body(self, indent):
-        result = []
+    def body(self, indent: int) -> tuple[kir.Stmt, ...]:
+        """Read the statements that are indented by `indent`."""
+        result: list[kir.Stmt] = []
         while self.at < len(self.lines):
             line = self.lines[self.at]
             if len(line) - len(line.lstrip()) < indent:
@@ -141,12 +214,13 @@ class _Parser:
                 result.append(node)
         return tuple(result)
 
-    def statement(self, line, indent):
+    def statement(self, line: str, indent: int) -> kir.Stmt | None:
+        """Read a statement with its bodies; None for one that says nothing."""
         if line.startswith("for "):
             return self.loop(line, indent)
         if line.startswith("if "):
             condition, body = self.expr(line[3:-1]), self.body(indent + 2)
-            orelse = ()
+            orelse: tuple[kir.Stmt, ...] = ()
             if self.at < len(self.lines) and self.lines[self.at] == " " * indent + "else:":
                 self.at += 1
                 orelse = self.body(indent + 2)
@@ -159,37 +233,51 @@ class _Parser:
             return self.collective(line, indent)
         return None if line == "pass" else self.allocate_or_store(line)
 
-    def let(self, line):
+    def let(self, line: str) -> kir.Stmt:
+        """Read what defines a name."""
         name, _, value = line[4:].partition(" = ")
         found = re.fullmatch(r"(shuffle_\w+|arrive)\((.*)\)", value)
         if found is None:
             made = self.expr(value)
             return kir.Let(self.local(name, made.dtype), made)
-        call, (first, second) = found[1], [self.expr(part) for part in _parts(found[2])]
+        call, (first, second) = found[1], [self.expr(part) for part in parts(found[2])]
         if call == "arrive":
+            if not isinstance(first, Load):
+                raise _Unreadable("arrive(counter[index], count)")
             var = self.local(name, dtypes.bool_)
             return kir.Arrive(var, first.buffer, first.args, second)
         mode = call.removeprefix("shuffle_")
         return kir.Shuffle(self.local(name, first.dtype), first, mode, second)
 
-    def local(self, name, dtype):
+    def local(self, name: str, dtype: DType) -> Local:
+        """Make a temporary."""
         self.scope.names[name] = var = Local(name, dtype)
         return var
 
-    def collective(self, line, indent):
-        names, name, args, dims = re.fullmatch(r"(.*?) = (\w+)\((.*)\) over (.*):", line).groups()
-        args = tuple(self.expr(part) for part in _parts(args))
+    def collective(self, line: str, indent: int) -> kir.Stmt:
+        """Read a collective with its body."""
+        names, name, given, dims = _match(
+            r"(.*?) = (\w+)\((.*)\) over (.*):", line, "results = reducer(values) over dimensions:"
+        )
+        args = tuple([self.expr(part) for part in parts(given)])
         op, start = _REDUCERS.get(name, ("", 0))  # others print, but do not combine
         one, other = two_sides([a.dtype for a in args])
         body = self.body(indent + 2)
+        results = [found for n in parts(names) if isinstance(found := self.name(n), Local)]
+        if len(results) != len(parts(names)):
+            raise _Unreadable(f"a body that defines {names}")
         return kir.Collective(
-            name, tuple(self.scope.names[n] for n in _parts(names)), args,
-            tuple(ParallelType(d) for d in _parts(dims)),
-            tuple(Const(start, a.dtype) for a in args),
-            tuple(_op(op, pair) for pair in zip(one, other, strict=True) if op), body,
-        )  # fmt: skip
+            name,
+            tuple(results),
+            args,
+            tuple([ParallelType(d) for d in parts(dims)]),
+            tuple([Const(start, a.dtype) for a in args]),
+            tuple([_op(op, pair) for pair in zip(one, other, strict=True) if op]),
+            body,
+        )
 
-    def allocate_or_store(self, line):
+    def allocate_or_store(self, line: str) -> kir.Stmt | None:
+        """Read the line of a buffer, or of a store."""
         found = re.fullmatch(
             r"(\w+): (\w+)(\[.*\]) (local|shared|global)(?: xor(\(.*\)))?(?: = (\w+))?", line
         )
@@ -208,17 +296,22 @@ class _Parser:
             )
         )  # fmt: skip
 
-    def store(self, line):
+    def store(self, line: str) -> kir.Stmt:
+        """Read a store."""
         target, _, value = line.partition(" = ")
         access = self.expr(target)
-        assert isinstance(access, Load), line
+        if not isinstance(access, Load):
+            raise _Unreadable("a statement")
         return kir.Store(
             access.buffer, access.args, self.expr(value, access.dtype), access.buffer.tensor,
             flat=access.flat,
         )  # fmt: skip
 
-    def loop(self, line, indent):
-        name, extent, mark = re.fullmatch(r"for (\w+) in (.*):(?:\s+# (\w+))?", line).groups()
+    def loop(self, line: str, indent: int) -> kir.Stmt:
+        """Read a loop with its body."""
+        name, extent, mark = _match(
+            r"for (\w+) in (.*):(?:\s+# (\w+))?", line, "for index in extent:  # parallel"
+        )
         parallel = ParallelType(mark or "serial")
         self.scope.names[name] = var = Index(name, self.expr(extent))
         if parallel.is_thread and parallel not in self.given:
@@ -230,10 +323,12 @@ class _Parser:
 
     # Expressions
 
-    def expr(self, text, dtype=None):
+    def expr(self, text: str, dtype: DType | None = None) -> Expr:
+        """Read an expression; `dtype` is the type of literals that meet no other operand."""
         return self.build(ast.parse(text, mode="eval").body, dtype)
 
-    def build(self, node, want=None):
+    def build(self, node: ast.expr, want: DType | None = None) -> Expr:
+        """Return the expression of a node of Python's grammar."""
         match node:
             case ast.Constant(value=value):
                 return _literal(value, want)
@@ -254,14 +349,16 @@ class _Parser:
                 return _op(_INFIX[type(op)], self.together([left, right], None))
             case ast.Call(func=ast.Name(id=name), args=args):
                 return self.call(name, args, want)
-        raise AssertionError(ast.unparse(node))
+        raise _Unreadable(f"an expression of the nest, not {ast.unparse(node)}")
 
-    def unary(self, op, inner):
+    def unary(self, op: ast.unaryop, inner: Expr) -> Expr:
+        """Return what a sign makes of an operand."""
         if isinstance(op, ast.USub) and isinstance(inner, Const):
             return Const(-inner.value, inner.dtype)
         return _op({ast.USub: "neg", ast.Not: "not", ast.Invert: "bitnot"}[type(op)], [inner])
 
-    def name(self, name):
+    def name(self, name: str) -> Expr:
+        """Return what a name stands for; an unknown one is a size."""
         if name in ParallelType.__members__:
             return LaunchIndex(ParallelType(name))
         if name not in self.scope.names:
@@ -269,14 +366,19 @@ class _Parser:
             self.sizes.setdefault(name)
         return self.scope.names[name]
 
-    def access(self, node):
+    def access(self, node: ast.Subscript) -> Load:
+        """Read an access to a buffer."""
         flat = isinstance(node.value, ast.Attribute)
-        name = node.value.value.id if flat else node.value.id
+        named = node.value.value if isinstance(node.value, ast.Attribute) else node.value
+        if not isinstance(named, ast.Name):
+            raise _Unreadable("an access as buffer[index]")
+        name = named.id
         index = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         return Load(self.scope.buffers[name], tuple(self.build(i) for i in index), flat)
 
-    def call(self, name, args, want):
-        if name in dtypes._BY_NAME or name == "index":
+    def call(self, name: str, args: list[ast.expr], want: DType | None) -> Expr:
+        """Read an operation in functional form, or a conversion."""
+        if name in _TYPES:
             return cast(self.build(args[0]), dtypes.of(name))
         if name == "where":
             condition = self.build(args[0])
@@ -284,7 +386,7 @@ class _Parser:
             return Op("where", (condition, *values), values[0].dtype)
         return _op(name, self.together(args, want))
 
-    def together(self, nodes, want):
+    def together(self, nodes: list[ast.expr], want: DType | None) -> list[Expr]:
         """Build operands of one type: literals follow the others."""
         plain = [not any(isinstance(x, (ast.Name, ast.Subscript)) for x in ast.walk(n))
                  for n in nodes]  # fmt: skip
@@ -294,34 +396,40 @@ class _Parser:
                 for n, f in zip(nodes, first, strict=True)]  # fmt: skip
 
 
-def _parts(text):
+def parts(text: str) -> list[str]:
     """Split at commas outside brackets."""
-    parts, depth, current = [], 0, ""
+    found: list[str] = []
+    depth, current = 0, ""
     for char in text:
         depth += (char in "[(") - (char in "])")
         if char == "," and depth == 0:
-            parts.append(current.strip())
+            found.append(current.strip())
             current = ""
         else:
             current += char
-    return [*parts, current.strip()] if current.strip() else parts
+    return [*found, current.strip()] if current.strip() else found
 
 
-def _literal(value, want):
+def _literal(value: object, want: DType | None) -> Expr:
     if isinstance(value, bool):
         return TRUE if value else FALSE
+    if not isinstance(value, (int, float)):
+        raise _Unreadable("a number")
     return Const(value, want or (dtypes.float32 if isinstance(value, float) else dtypes.index))
 
 
-def _dtype(name):
+def _dtype(name: str) -> DType:
     return dtypes.of(name)
 
 
-def _index(op, *args):
+def _index(op: str, *args: Expr) -> Expr:
     return Op(op, args, dtypes.index)
 
 
-def _op(name, args):
+def _op(name: str, args: Iterable[Expr]) -> Expr:
+    args = tuple(args)
     dtype = dtypes.bool_ if OPS[name].result == "bool" else args[0].dtype
-    assert all(a.dtype is args[0].dtype for a in args), [(str(a), a.dtype) for a in args]
-    return Op(name, tuple(args), dtype)
+    if any(a.dtype is not args[0].dtype for a in args):
+        types = ", ".join([f"{a}: {a.dtype}" for a in args])
+        raise _Unreadable(f"operands of one type for {name}, not {types}")
+    return Op(name, args, dtype)
