@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import loopnest
+from helpers.interrupts import heed_interrupts
 from loopnest.backends.cpu.c_compiler import find_compiler
 from loopnest.backends.cuda.driver import driver_interface
 from loopnest.devtools.cli import Source, command_line, stages
@@ -592,7 +593,9 @@ def test_an_interrupt(tmp_path):
     path.write_text("import time\nprint('now', flush=True)\ntime.sleep(60)\n")
     command = [sys.executable, "-m", "loopnest", "list", str(path)]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as started:
+    with subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, preexec_fn=heed_interrupts
+    ) as started:
         assert started.stdout.readline() == "now\n"
         started.send_signal(signal.SIGINT)
         _, said = started.communicate(timeout=60)

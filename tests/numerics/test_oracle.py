@@ -321,3 +321,14 @@ def test_only_fusions_are_evaluated() -> None:
     with pytest.raises(ln.LaunchError) as caught:
         ln.evaluate("softmax")  # type: ignore[call-overload]
     assert str(caught.value) == "evaluate('softmax'): it is no Fusion; pass the fusion itself"
+
+
+@pytest.mark.parametrize("name", ["tensors", "exact"])
+def test_flags_are_bools(name):
+    with ln.Fusion("f") as f:
+        f.output(f.input("x", (3,), ln.float32) + 1.0, "y")
+    with pytest.raises(ln.LaunchError) as caught:
+        ln.evaluate(f, np.zeros(3, np.float32), **{name: np.arange(3)})
+    assert str(caught.value) == (
+        f"evaluate(f, {name}=ndarray): {name}= is no bool; pass True or False"
+    )

@@ -474,6 +474,6 @@ def test_what_joins_plainly_has_an_order(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(compute_at, "joins_plainly", judged)
     monkeypatch.setattr(inlining, "joins_plainly", judged)
-    for key in random_keys(150, seed=4):
+    for key in random_keys(400, seed=4):
         load(key)
     assert min(said.count(True), said.count(False)) > 10

@@ -88,6 +88,10 @@ def evaluate(
     """
     if not isinstance(fusion, Fusion):
         raise LaunchError(f"evaluate({fusion!r})", "it is no Fusion", "pass the fusion itself")
+    for name, flag in (("tensors", tensors), ("exact", exact)):
+        if not isinstance(flag, bool):
+            subject = f"evaluate({fusion.name}, {name}={type(flag).__name__})"
+            raise LaunchError(subject, f"{name}= is no bool", "pass True or False")
     wanted = fusion.tensors if tensors else fusion.outputs
     results = _Values(fusion, arrays, scalars).results(wanted, _unrounded if exact else stored)
     outputs = tuple([results[tensor] for tensor in fusion.outputs])

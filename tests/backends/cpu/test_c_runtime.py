@@ -20,6 +20,7 @@ from typing import NoReturn
 
 import pytest
 
+from helpers.interrupts import heed_interrupts
 from loopnest.backends.cpu import c_compiler
 from loopnest.backends.cpu.c_compiler import Compiler, compile_c, find_compiler
 from loopnest.errors import CompileError
@@ -377,6 +378,7 @@ def test_an_interrupt_ends_the_compiler(folder: Path, tmp_path: Path) -> None:
         env={**os.environ, "CC": slow_compiler(tmp_path), "TMPDIR": str(temporary)},
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=heed_interrupts,
     )
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
         assert process.poll() is None
