@@ -130,8 +130,11 @@ def test_walk_yields_the_same_nodes_each_time(kernel):
 def test_tensor(kernel):
     found = kernel.tensor("T2")
     assert (found.name, found.dtype, found.memory, found.buffer) == (
-        "T2", ln.float32, ln.LOCAL, "T2",
-    )  # fmt: skip
+        "T2",
+        ln.float32,
+        ln.LOCAL,
+        "T2",
+    )
     assert found.compute_at_pos == 2
     assert [str(s) for s in found.shape] == ["N"]
 
@@ -277,9 +280,10 @@ def test_other_widths_are_sentences():
                 "use 32, 64, or None for what its static sizes need"
             )
     calls = {
-        "cuda": large.cuda, "c": large.c,
+        "cuda": large.cuda,
+        "c": large.c,
         **{n: partial(getattr(large, n), "sm_90") for n in ("ptx", "cubin", "sass", "resources")},
-    }  # fmt: skip
+    }
     for name, call in calls.items():
         assert message(ln.LoweringError, lambda c=call: c(index_bits=32)) == (
             f"plus_one.{name}(index_bits=32): its static sizes need 64-bit indices; "

@@ -248,8 +248,9 @@ def show(console: Console, tables: Mapping[str, Sequence[Row]], sizes: Mapping[s
     for name, rows in tables.items():
         for place, row in enumerate(rows):
             first = [name, sizes[name]][place] if place < 2 else ""
-            table.add_row(first, row.by, *[row.cells[c] for c in COLUMNS],
-                          end_section=place == len(rows) - 1)  # fmt: skip
+            table.add_row(
+                first, row.by, *[row.cells[c] for c in COLUMNS], end_section=place == len(rows) - 1
+            )
     console.print(table)
 
 

@@ -140,8 +140,11 @@ def main(
         tally.add(outcome)
     wanted = [n for n in wanted if n not in known]
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    )  # fmt: skip
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("judging", total=len(wanted))
         for outcome in outcomes(wanted, seed, targets, jobs):
@@ -198,8 +201,11 @@ class Journal:
 
     def _outcome(self, row: dict[str, Any]) -> Outcome:
         case = row.pop("case", None) or {
-            "name": f"case_{row['number']}", "math": (), "schedule": (), "sizes": ()
-        }  # fmt: skip
+            "name": f"case_{row['number']}",
+            "math": (),
+            "schedule": (),
+            "sizes": (),
+        }
         lists = {k: tuple(case[k]) for k in ("math", "schedule", "sizes")}
         row["calls"] = Counter({(name, verdict): n for name, verdict, n in row["calls"]})
         row["refused"], row["refusals"] = tuple(row["refused"]), tuple(row["refusals"])

@@ -147,8 +147,11 @@ def report(session: Session, wanted: Sequence[Task], console: Console) -> int:
         bar = progress.add_task("", total=len(wanted), completed=len(wanted) - len(waiting))
         for task in waiting:
             if session.left() <= 0:
-                console.print(f"the time is up; {len(waiting)} tasks were left at its beginning: "
-                              "call it again to go on", highlight=False)  # fmt: skip
+                console.print(
+                    f"the time is up; {len(waiting)} tasks were left at its beginning: "
+                    "call it again to go on",
+                    highlight=False,
+                )
                 return 3
             progress.update(bar, description=task.title)
             found = session.perform(task)
@@ -191,9 +194,11 @@ def main(
     console = Console(stderr=True)
     missing = driver_interface.obstacle()
     if missing is not None:
-        console.print(f"gpu_check: {missing}. It checks kernels on a GPU; run it where there is "
-                      "one. Everything else is checked by tools/run pytest.",
-                      highlight=False)  # fmt: skip
+        console.print(
+            f"gpu_check: {missing}. It checks kernels on a GPU; run it where there is "
+            "one. Everything else is checked by tools/run pytest.",
+            highlight=False,
+        )
         sys.exit(2)
     if place is not None:
         gpu_steps.once(find(place, dtype), json.loads(sizes))
@@ -210,8 +215,9 @@ def main(
     torch = torch_here(console) if "times" in steps else None
     wanted = list(tasks(list(subjects(folder, only, console)), steps))
     if not wanted:
-        console.print(f"gpu_check: no schedule in {folder} fits --only {' '.join(only)}",
-                      highlight=False)  # fmt: skip
+        console.print(
+            f"gpu_check: no schedule in {folder} fits --only {' '.join(only)}", highlight=False
+        )
         sys.exit(2)
     session = Session(journal, torch, started + 60 * minutes)
     sys.exit(report(session, wanted, console))

@@ -100,8 +100,9 @@ class Torch:
         count = 1
         while (total := self._span(call, count)) < least and count < 1024:
             count *= 2
-        return statistics.median([total / count] + [self._span(call, count) / count
-                                                    for _ in range(rounds)])  # fmt: skip
+        return statistics.median(
+            [total / count] + [self._span(call, count) / count for _ in range(rounds)]
+        )
 
     def _span(self, call: Callable[[], Any], count: int) -> float:
         start, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))

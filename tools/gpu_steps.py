@@ -86,8 +86,10 @@ def with_wide_indices(function: Any, arguments: Arguments, fusion: ln.Fusion) ->
 
 
 WAYS: Mapping[str, Run] = {
-    "host": on_host, "GPU": on_device, "64-bit indices": with_wide_indices,
-}  # fmt: skip
+    "host": on_host,
+    "GPU": on_device,
+    "64-bit indices": with_wide_indices,
+}
 
 
 def on_gpu(array: Any) -> DeviceArray:

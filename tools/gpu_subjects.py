@@ -105,8 +105,10 @@ class Subject:
         """Yield the largest ragged sizes that are not too large, and the smallest."""
         count = len(self.symbols)
         for values in (PRIME, EVEN):
-            rows = [dict(zip(self.symbols, values[i:], strict=False))
-                    for i in range(len(values) - max(count, 1) + 1)]  # fmt: skip
+            rows = [
+                dict(zip(self.symbols, values[i:], strict=False))
+                for i in range(len(values) - max(count, 1) + 1)
+            ]
             legal = [row for row in rows if self._is_legal(row)]
             yield from (legal[:1] + legal[-1:]) if count else []
 
@@ -162,8 +164,9 @@ def subjects(folder: Path, only: Sequence[str], tell: Console) -> Iterator[Subje
                             break
                         subject.kernel.cuda()
                     except LoopnestError as error:
-                        tell.print(f"[dim]{subject.name} is left out: {error}[/dim]",
-                                   highlight=False)  # fmt: skip
+                        tell.print(
+                            f"[dim]{subject.name} is left out: {error}[/dim]", highlight=False
+                        )
                     else:
                         yield subject
 

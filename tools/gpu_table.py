@@ -154,5 +154,7 @@ def _counts(flat: Mapping[str, Any]) -> list[str]:
     if "bytes" not in flat:
         return ["", ""]
     share, conflicts = flat["bytes"] / flat["moved"], flat["conflicts"]
-    return ["" if math.isnan(v) else text
-            for v, text in ((share, f"{share:.2f}"), (conflicts, f"{conflicts:.0f}"))]  # fmt: skip
+    return [
+        "" if math.isnan(v) else text
+        for v, text in ((share, f"{share:.2f}"), (conflicts, f"{conflicts:.0f}"))
+    ]

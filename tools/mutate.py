@@ -70,13 +70,15 @@ class Task:
 @click.option("--folder", "folders", multiple=True, default=FOLDERS, show_default=True,
               type=click.Path(exists=True, path_type=Path), help="Files of kernels.")  # fmt: skip
 @click.option("--kernel", "kernels", multiple=True, metavar="NAME[@SCHEDULE]", help="Only these.")
-@click.option("--kind", "kinds", multiple=True, type=click.Choice(sorted(KINDS)),
-              help="Only these changes.")  # fmt: skip
+@click.option(
+    "--kind", "kinds", multiple=True, type=click.Choice(sorted(KINDS)), help="Only these changes."
+)
 @click.option("--limit", type=int, help="How many mutants a program, drawn by --seed [all].")
 @click.option("--random", "randoms", default=0, show_default=True,
               help="How many random kernels to mutate, too.")  # fmt: skip
-@click.option("--legal", default=0, show_default=True,
-              help="How many random kernels to check unchanged, too.")  # fmt: skip
+@click.option(
+    "--legal", default=0, show_default=True, help="How many random kernels to check unchanged, too."
+)
 @click.option("--only-random", is_flag=True, help="Leave the kernels of --folder out.")
 @click.option("--seed", default=0, show_default=True, help="Of random kernels and of --limit.")
 @click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="Worker processes.")
@@ -218,8 +220,11 @@ def judge_all(
 ) -> None:
     """Judge everything; a task whose process dies is judged mutant by mutant."""
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    )  # fmt: skip
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task("judging", total=sum(max(len(t.numbers), 1) for t in tasks))
         left = list(tasks)

@@ -83,8 +83,9 @@ class Code:
     @property
     def floats(self) -> int:
         """Instructions of floating-point arithmetic; products of 0 are how constants are loaded."""
-        return len([i for i in self.instructions
-                    if i.name in _FLOATS and "-RZ, RZ," not in i.operands])  # fmt: skip
+        return len(
+            [i for i in self.instructions if i.name in _FLOATS and "-RZ, RZ," not in i.operands]
+        )
 
     def accesses(self, name: str) -> tuple[int, int]:
         """Return how many accesses `name` ("LDG") there are: those of 16 bytes, and all."""

@@ -94,8 +94,11 @@ def main(numbers: tuple[int, ...], count: int, seed: int, jobs: int, wide: bool,
     found: list[Outcome] = []
     total = len(numbers) or count
     columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    )  # fmt: skip
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("judging", total=total)
         for outcome in outcomes(numbers, seed, jobs, wide):
@@ -113,9 +116,11 @@ def main(numbers: tuple[int, ...], count: int, seed: int, jobs: int, wide: bool,
 def outcomes(numbers: Sequence[int], seed: int, jobs: int, wide: bool) -> Iterator[Outcome]:
     """Yield the outcomes of schedules with barriers, for as long as more are wanted."""
     start = 10_000_000 * seed
-    batches = iter([list(numbers)]) if numbers else (
-        list(range(n, n + BATCH)) for n in range(start, start + 10_000_000, BATCH)
-    )  # fmt: skip
+    batches = (
+        iter([list(numbers)])
+        if numbers
+        else (list(range(n, n + BATCH)) for n in range(start, start + 10_000_000, BATCH))
+    )
     pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
     running: set[Future[list[Outcome]]] = set()
     try:
@@ -267,8 +272,10 @@ def report(found: Sequence[Outcome], out: Path, console: Console) -> None:
     table = Table("schedule", "barrier", "what", title=f"scripts in {out}")
     for outcome in found:
         for kind, texts in (
-            ("superfluous", outcome.needless), ("wide", outcome.wide), ("fault", outcome.faults)
-        ):  # fmt: skip
+            ("superfluous", outcome.needless),
+            ("wide", outcome.wide),
+            ("fault", outcome.faults),
+        ):
             for text in texts:
                 table.add_row(str(outcome.number), text[:200], kind)
     if table.row_count:

@@ -237,7 +237,7 @@ __all__ = [
     "verify",
     "welford",
     "where",
-]  # fmt: skip
+]
 
 
 def __getattr__(name: str) -> object:

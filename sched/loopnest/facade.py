@@ -281,16 +281,18 @@ class Kernel:
     @cached_property
     def params(self) -> tuple[Parameter, ...]:
         """Inputs, outputs, scalars, sizes in order of first appearance, workspace."""
-        return tuple([
-            Parameter(
-                p.name,
-                p.kind,
-                p.c_type,
-                p.dtype,
-                None if p.buffer is None else tuple([_plain(s) for s in p.shape]),
-            )
-            for p in self.program.params
-        ])  # fmt: skip
+        return tuple(
+            [
+                Parameter(
+                    p.name,
+                    p.kind,
+                    p.c_type,
+                    p.dtype,
+                    None if p.buffer is None else tuple([_plain(s) for s in p.shape]),
+                )
+                for p in self.program.params
+            ]
+        )
 
     @cached_property
     def buffers(self) -> tuple[BufferInfo, ...]:

@@ -92,8 +92,10 @@ def test_what_a_kernel_prints() -> None:
     k = ln.lower(small())
     assert k.printed("c") == k.c()
     assert k.printed("cuda", 64) == k.cuda(64)
-    for target, found in (("opencl", "there is no target 'opencl'"),
-                          ("interpret", "this target has no text")):  # fmt: skip
+    for target, found in (
+        ("opencl", "there is no target 'opencl'"),
+        ("interpret", "this target has no text"),
+    ):
         with pytest.raises(ln.CompileError) as caught:
             k.printed(target)
         assert str(caught.value) == (

@@ -265,9 +265,12 @@ def test_another_process_with_other_hashes() -> None:
     said = [kernel, kernel.c(), *kernel.stages.values(), ln.verify(kernel), kernel]
     for seed in ("1", "77"):
         done = subprocess.run(
-            [sys.executable, "-c", LOAD], input=pickle.dumps((f, kernel)), check=True,
-            capture_output=True, env={**os.environ, "PYTHONHASHSEED": seed},
-        )  # fmt: skip
+            [sys.executable, "-c", LOAD],
+            input=pickle.dumps((f, kernel)),
+            check=True,
+            capture_output=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        )
         assert done.stdout.decode() == "\n".join(map(str, said)) + "\n"
 
 
@@ -338,12 +341,10 @@ FIELDS = {
     lowered.Lowered: "program stages tensors buffers math scalar notes",
     fusion.Intent: "origin kind tensor axis value",
     math_snapshot.MathAxis: "extent kind",
-    math_snapshot.MathDefinition:
-        "op producers maps outputs component values reducer updates",
-    math_snapshot.MathTensor:
-        "name dtype root logical places definition role inplace domain",
+    math_snapshot.MathDefinition: "op producers maps outputs component values reducer updates",
+    math_snapshot.MathTensor: "name dtype root logical places definition role inplace domain",
     math_snapshot.MathSnapshot: "name tensors scalars symbols conditions outputs",
-}  # fmt: skip
+}
 
 
 def test_other_fields_are_another_schema() -> None:

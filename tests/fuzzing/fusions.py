@@ -259,8 +259,9 @@ class FusionWriter:
         if self._define(f"ln.broadcast({name}, {tuple(mask)})") and self.rng.random() < 0.7:
             mine = f"t{self.count - 1}"  # make it concrete at once
             own = self.session.tensor(mine)
-            mates = self._tensors(lambda t: len(t.shape) == len(own.shape) and t is not own
-                                  and _broadcasts(own, t))  # fmt: skip
+            mates = self._tensors(
+                lambda t: len(t.shape) == len(own.shape) and t is not own and _broadcasts(own, t)
+            )
             if mates:
                 self._define(f"ln.{self.rng.choice(_ARITHMETIC)}({mine}, {self.rng.choice(mates)})")
 

@@ -72,6 +72,7 @@ def _works(command: tuple[str, ...]) -> bool:
         source.write_text("int probe(void) { int x; return 0; }\n", encoding="utf-8")
         done = subprocess.run(
             [*command, "-c", str(source), "-o", str(source.with_suffix(".o"))],
-            capture_output=True, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            check=False,
+        )
         return done.returncode == 0

@@ -353,9 +353,8 @@ class ScheduleWriter:
 
     def _reduction(self) -> str:
         found = [
-            n for n in self.session.tensors
-            if any(a.is_reduction for a in self._of(n).leaf_domain)
-        ]  # fmt: skip
+            n for n in self.session.tensors if any(a.is_reduction for a in self._of(n).leaf_domain)
+        ]
         return self.rng.choice(found) if found else self._tensor()
 
     def _of(self, name: str) -> ln.TensorView:

@@ -320,10 +320,12 @@ BIG = 1 << 40
             "classes] or integers […]",
         ),
         (lambda: G.full((2,), "a"), "full((2,), 'a'): the value is a str; use a Python number"),
-        (lambda: G.full((-2,), 1), "full((-2,), 1): the shape is (-2,); a shape is a tuple of "
-         "integers >= 0"),
+        (
+            lambda: G.full((-2,), 1),
+            "full((-2,), 1): the shape is (-2,); a shape is a tuple of integers >= 0",
+        ),
     ],
-)  # fmt: skip
+)
 def test_errors(build, message):
     with pytest.raises(G.GraphError) as found:
         build()

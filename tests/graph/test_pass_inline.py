@@ -89,10 +89,12 @@ COMPOSED = [
     (G.flip(X, 2)[:, :, ::3], G.flip(X[:, :, ::3], 2)),
     (X[1][2], G.squeeze(X[1:2, 2:3], (0, 1))),
     (G.transpose(X[1], (1, 0)), G.transpose(G.squeeze(X[1:2], 0))),
-    (G.broadcast_to(G.expand_dims(ROW, 1), (3, 4, 5))[:, 1:], G.broadcast_to(
-        G.expand_dims(ROW[1:], 1), (3, 3, 5))),
+    (
+        G.broadcast_to(G.expand_dims(ROW, 1), (3, 4, 5))[:, 1:],
+        G.broadcast_to(G.expand_dims(ROW[1:], 1), (3, 3, 5)),
+    ),
     (G.reshape(G.reshape(X, (24,)), (4, 6)), G.reshape(X, (4, 6))),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("number", range(len(COMPOSED)))

@@ -85,8 +85,10 @@ def local(name, shape=(1,), dtype=F32):
 
 def program(name, buffers, body, launch, *, scalars=(), **others):
     """Make a program; its sizes are the symbols in the shapes of `buffers`, in order."""
-    arrays = [Param(b.name, "workspace" if b.kind == "counter" else b.kind, b.dtype, b, b.shape)
-              for b in buffers]  # fmt: skip
+    arrays = [
+        Param(b.name, "workspace" if b.kind == "counter" else b.kind, b.dtype, b, b.shape)
+        for b in buffers
+    ]
     symbols = dict.fromkeys([s.name for b in buffers for s in b.shape if isinstance(s, Symbol)])
     params = [p for kind in ("input", "output") for p in arrays if p.kind == kind]
     params += [Param(s.name, "scalar", s.dtype) for s in scalars]
@@ -173,8 +175,11 @@ def grid_sum(threads=64, blocks=8):
     zero = Const(0.0, F32)
 
     def gather(i):
-        place = op("add", op("mul", i, integer(threads * blocks)),
-                   op("add", op("mul", block, integer(threads)), thread))  # fmt: skip
+        place = op(
+            "add",
+            op("mul", i, integer(threads * blocks)),
+            op("add", op("mul", block, integer(threads)), thread),
+        )
         value = add(Load(mine, (thread,)), Load(x, (place,)))
         return [If(less(place, Symbol("N")), (Store(mine, (thread,), value, "T2", "update"),))]
 
@@ -299,6 +304,9 @@ def copy(lanes=4, dtype=F32, through=None, width=None):
     divides = Op("eq", (op("mod", Symbol("D"), integer(lanes)), ZERO), dtypes.bool_)
     threads = op("floordiv", Symbol("D"), integer(lanes))
     return program(
-        "copy", [x, y], statements, {PT.grid_x: "N", PT.block_x: threads},
+        "copy",
+        [x, y],
+        statements,
+        {PT.grid_x: "N", PT.block_x: threads},
         requires=((f"D % {lanes} == 0", divides),),
-    )  # fmt: skip
+    )

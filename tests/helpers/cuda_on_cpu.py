@@ -19,10 +19,12 @@ HEADER = Path(__file__).parent / "cuda_on_cpu.h"
 # What the header cannot define: the arena, and a loop that waits while other blocks run.
 _REWRITTEN = (
     (r"#include <cuda_.*>\n", ""),
-    (r"extern __shared__ __align__\(16\) unsigned char ln_shared\[\];",
-     "unsigned char *const ln_shared = (unsigned char *)cpu_arena;"),
+    (
+        r"extern __shared__ __align__\(16\) unsigned char ln_shared\[\];",
+        "unsigned char *const ln_shared = (unsigned char *)cpu_arena;",
+    ),
     (r"(& 0x80000000u\) == 0\)) \{\n    \}", r"\1 cpu_stop(RUNS, 0, 0);"),
-)  # fmt: skip
+)
 
 _FLAGS = ("-std=c++20", "-O1", "-w", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off",
           "-ftrivial-auto-var-init=pattern", "-shared", "-fPIC")  # fmt: skip

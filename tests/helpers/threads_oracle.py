@@ -35,9 +35,7 @@ class _Launch:
         self.random = np.random.default_rng(seed)
         self.memory = {p.buffer: arrays[p.name].reshape(-1) for p in program.params if p.buffer}
         extents = dict(program.launch)
-        self.extents = [
-            self.size(extents[d]) if d in extents else 1 for d in LAUNCH_DIMENSIONS
-        ]  # fmt: skip
+        self.extents = [self.size(extents[d]) if d in extents else 1 for d in LAUNCH_DIMENSIONS]
 
     def size(self, node):
         return _Thread(self, {}, {}).value(node)

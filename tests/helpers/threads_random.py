@@ -158,8 +158,11 @@ class RandomProgram:
         inner = scope.inner(index)
         place = index if self.random.random() < 0.7 else f"{size - 1} - {index}"
         dot = self.pick(["", ".flat"])
-        lines = [f"{name}: float32[{size}] local", f"for {index} in {size}:",
-                 f"  {name}{dot}[{place}] = {self.value(inner)}"]  # fmt: skip
+        lines = [
+            f"{name}: float32[{size}] local",
+            f"for {index} in {size}:",
+            f"  {name}{dot}[{place}] = {self.value(inner)}",
+        ]
         scope.arrays.append((name, size))
         return lines
 

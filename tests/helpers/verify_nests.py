@@ -35,8 +35,9 @@ class _Claiming(NestParser):
         return held
 
     def claimed(self, store, note):
-        role, _, claim = note.rpartition(" ") if "(" not in note else note.partition(
-            "(")[0].rpartition(" ")  # fmt: skip
+        role, _, claim = (
+            note.rpartition(" ") if "(" not in note else note.partition("(")[0].rpartition(" ")
+        )
         tensor = claim or store.tensor
         coordinate = ()
         if "(" in note:

@@ -370,8 +370,9 @@ def test_the_64_bit_build_is_made_when_it_is_needed(monkeypatch):
 
 
 @pytest.mark.skipif("c" not in TARGETS, reason="no C compiler")
-@pytest.mark.parametrize("options", [{"threads": 1}, {"threads": 2}, {"fast_math": True},
-                                     {"optimize": 0}])  # fmt: skip
+@pytest.mark.parametrize(
+    "options", [{"threads": 1}, {"threads": 2}, {"fast_math": True}, {"optimize": 0}]
+)
 def test_options_of_c(options):
     f = softmax()
     x = np.random.default_rng(0).random((40, 30), F)

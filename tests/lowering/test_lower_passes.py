@@ -183,9 +183,7 @@ def test_types_scopes_and_launches():
     strange = changed(lambda n: (Barrier("cluster"), n) if isinstance(n, Allocate) else n)
     assert program_faults(strange) == ["a barrier of the scope 'cluster'"]
     wide = Local("v9", ln.float64)
-    typed = changed(
-        lambda n: (Let(wide, n.value), n) if isinstance(n, Let) else n
-    )  # fmt: skip
+    typed = changed(lambda n: (Let(wide, n.value), n) if isinstance(n, Let) else n)
     assert program_faults(typed) == ["v9 has the type float64, its value float32"]
     unlaunched = replace(parse_nest(LEGAL), launch=())
     assert program_faults(unlaunched) == [

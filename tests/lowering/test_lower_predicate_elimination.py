@@ -255,8 +255,11 @@ def test_unswitch_leaves_filled_copies_no_test() -> None:
     (total,) = f["c"].producers
     total.axis(2).parallelize(PT.unswitch)
     kernel = ln.lower(f)
-    (outer,) = [n for n, _ in kernel.walk() if isinstance(n, If) and isinstance(n.body[0], Loop)
-                and n.body[0].parallel is PT.unswitch]  # fmt: skip
+    (outer,) = [
+        n
+        for n, _ in kernel.walk()
+        if isinstance(n, If) and isinstance(n.body[0], Loop) and n.body[0].parallel is PT.unswitch
+    ]
     fast = [n for n, _ in walk(outer.body)]
     assert not any(isinstance(n, If) for n in fast)
     assert not any(isinstance(n, Store) and n.role == "fill" for n in fast)

@@ -96,8 +96,9 @@ class Thread:
             return self.machine.garbage(self.machine.buffers[number].dtype)
         return found
 
-    def beyond(self, number: int, index: Sequence[int], held: list[Any], place: int,
-               value: object) -> None:  # fmt: skip
+    def beyond(
+        self, number: int, index: Sequence[int], held: list[Any], place: int, value: object
+    ) -> None:
         """Note a store out of bounds; it changes what lies there."""
         self.machine.broke("bounds", self, self.machine.buffers[number], index)
         if 0 <= place < len(held):
@@ -249,8 +250,9 @@ class Machine:
         place = _unravel(number, grid)
         for n in range(math.prod(extents)):
             thread = Thread(self, block, n)
-            thread.steps = self.code.thread(self, thread, self.globals, *place,
-                                            *_unravel(n, extents))  # fmt: skip
+            thread.steps = self.code.thread(
+                self, thread, self.globals, *place, *_unravel(n, extents)
+            )
             if self.tracing:
                 thread.trace = self.run_state.trace[number, n] = []
             block.threads.append(thread)

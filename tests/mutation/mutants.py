@@ -437,16 +437,18 @@ def _of_allocation(program: Program, node: Allocate) -> Iterator[Mutant]:
 
 
 _TYPES: Mapping[str, tuple[DType, ...]] = {
-    "float64": (dtypes.float32,), "float32": (dtypes.float16, dtypes.float64),
-    "float16": (dtypes.float32, dtypes.bfloat16), "bfloat16": (dtypes.float32, dtypes.float16),
-    "int64": (dtypes.int32,), "int32": (dtypes.int64,),
-}  # fmt: skip
+    "float64": (dtypes.float32,),
+    "float32": (dtypes.float16, dtypes.float64),
+    "float16": (dtypes.float32, dtypes.bfloat16),
+    "bfloat16": (dtypes.float32, dtypes.float16),
+    "int64": (dtypes.int32,),
+    "int32": (dtypes.int64,),
+}
 """Other types that the elements of a buffer may have."""
 
 
 def _aliased(program: Program, nodes: list[Stmt]) -> Iterator[Mutant]:
-    shared = [n for n in nodes
-              if isinstance(n, Allocate) and n.storage.memory is Memory.SHARED]  # fmt: skip
+    shared = [n for n in nodes if isinstance(n, Allocate) and n.storage.memory is Memory.SHARED]
     for number, a in enumerate(shared):
         for b in shared[number + 1 :]:
             root = a.storage.alias_of or a.storage.name

@@ -41,8 +41,11 @@ _ORDER = tuple(_RELATIONS)
 
 def explain(program: kir.Program, mutant: Mutant, trials: Sequence[Trial]) -> str:
     """Return why a mutant makes no difference at the sizes of the trials."""
-    local = {n.storage.name for n, _ in kir.walk(program.body)
-             if isinstance(n, kir.Allocate) and n.storage.memory is Memory.LOCAL}  # fmt: skip
+    local = {
+        n.storage.name
+        for n, _ in kir.walk(program.body)
+        if isinstance(n, kir.Allocate) and n.storage.memory is Memory.LOCAL
+    }
     worst = "same"
     names: dict[str, None] = {}
     for trial in trials:

@@ -72,8 +72,11 @@ class Tally:
     @property
     def alarms(self) -> list[Verdict]:
         """Programs as they were lowered in which something was found."""
-        return [v for v in self.originals if v.is_wrong or v.failed or (v.proof != "proved"
-                and v.proof != "unknown")]  # fmt: skip
+        return [
+            v
+            for v in self.originals
+            if v.is_wrong or v.failed or (v.proof != "proved" and v.proof != "unknown")
+        ]
 
     @property
     def unproved(self) -> list[Verdict]:

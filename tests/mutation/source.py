@@ -220,8 +220,9 @@ class _Writer:
     def _arrive(self, node: kir.Arrive, pad: str, loops: tuple[str, ...]) -> None:
         number = self.numbers[node.counter]
         strides = self.layouts[number][1]
-        place = " + ".join([f"{self.text(i)} * {s}"
-                            for i, s in zip(node.index, strides, strict=True)])  # fmt: skip
+        place = " + ".join(
+            [f"{self.text(i)} * {s}" for i, s in zip(node.index, strides, strict=True)]
+        )
         wait = self._wait("block", node, loops)
         call = f"{wait}, 'arrive', {number}, {place}, {self.text(node.count)})"
         self.lines.append(f"{pad}{self.name(node.var)} = yield {call}")

@@ -93,9 +93,10 @@ class Subject:
     def trials(self) -> tuple[Trial, ...]:
         """Arguments at up to three small sizes; at one where every size takes long."""
         made = [
-            self.trial(sizes) for sizes in trial_sizes(self.program, None, 3, MOST_POINTS)
+            self.trial(sizes)
+            for sizes in trial_sizes(self.program, None, 3, MOST_POINTS)
             if points_at(self.program, sizes) <= 5 * MOST_POINTS
-        ]  # fmt: skip
+        ]
         return tuple([trial for trial in made if trial is not None])
 
     def trial(self, sizes: Mapping[str, int]) -> Trial | None:

@@ -95,8 +95,11 @@ def test_what_blocks_and_lanes_do_together() -> None:
         "shuffle s: down instead of xor",
         "shuffle s: lane instead of xor",
     ]
-    assert texts("arrival") == ["arrive count: count -1", "arrive count: count +1",
-                                "arrive count: 0 + 1"]  # fmt: skip
+    assert texts("arrival") == [
+        "arrive count: count -1",
+        "arrive count: count +1",
+        "arrive count: 0 + 1",
+    ]
     assert texts("alias") == ["b in the space of a"]
     assert texts("vector") == ["vectorize i3 by 2 instead of 4", "vectorize i3 by 8 instead of 4"]
     assert "drop 'last'" in texts("predicate")

@@ -215,9 +215,12 @@ def test_the_last_block_sees_all_others() -> None:
 
 @pytest.mark.parametrize(
     ("old", "new", "rules"),
-    [("], 4)", "], 3)", {"race", "undefined"}), ("], 4)", "], 5)", {"unwritten"}),
-     ("if last:", "if 0 == 0:", {"race", "undefined"})],
-)  # fmt: skip
+    [
+        ("], 4)", "], 3)", {"race", "undefined"}),
+        ("], 4)", "], 5)", {"unwritten"}),
+        ("if last:", "if 0 == 0:", {"race", "undefined"}),
+    ],
+)
 def test_a_wrong_count_or_guard(old: str, new: str, rules: set[str]) -> None:
     broken = {rule for f in both(BLOCKS.replace(old, new), x=values(4)) for rule in f.broken}
     assert rules <= broken

@@ -273,9 +273,10 @@ def test_a_kernel_whose_accumulator_is_float16(monkeypatch: pytest.MonkeyPatch) 
     found = enclosed(f, values)
     assert compare("y", ln.compile(kernel, target="interpret")(values), found).ok
     (accumulator,) = [
-        node.storage for node, _ in kernel.walk()
+        node.storage
+        for node, _ in kernel.walk()
         if isinstance(node, ln.kir.Allocate) and node.storage.dtype is ln.float32
-    ]  # fmt: skip
+    ]
     object.__setattr__(accumulator, "dtype", ln.float16)
     assert compare("y", ln.compile(kernel, target="interpret")(values), found).wrong == 8
 

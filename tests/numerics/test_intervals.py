@@ -443,9 +443,11 @@ def rows(kind: str, dtype: DType, rng: np.random.Generator, count: int) -> Array
         "tiny": lambda: rng.normal(size=shape) * (1e-38 if dtype.size == 4 else 1e-308),
         "dyadic": lambda: np.rint(rng.uniform(-20, 20, shape)) / 8,
         "special": lambda: np.where(
-            rng.random(shape) < 0.02, rng.choice([np.nan, np.inf, -np.inf, 0.0], shape),
-            rng.uniform(-2, 2, shape)),
-    }[kind]()  # fmt: skip
+            rng.random(shape) < 0.02,
+            rng.choice([np.nan, np.inf, -np.inf, 0.0], shape),
+            rng.uniform(-2, 2, shape),
+        ),
+    }[kind]()
     return values.astype(dtype.numpy)
 
 

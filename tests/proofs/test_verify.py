@@ -455,8 +455,11 @@ def test_every_component_that_another_needs_is_followed(
     k = lower(f)
     assert verify(k).all_sizes
     math = math_of(k)
-    needed = [m for m in mutants(k.program, frozenset({"init", "clobber", "redirect"}))
-              if not is_dead(k, m)]  # fmt: skip
+    needed = [
+        m
+        for m in mutants(k.program, frozenset({"init", "clobber", "redirect"}))
+        if not is_dead(k, m)
+    ]
     assert needed
     for mutant in needed:
         report = verify_program(mutant.program, math)

@@ -158,8 +158,11 @@ def test_a_value_is_rounded_where_the_math_rounds_it_alone() -> None:
 
 def test_a_temporary_is_of_the_type_of_its_value() -> None:
     k = lower(welford())
-    let = next(n for n, _ in kir.walk(k.program.body)
-               if isinstance(n, kir.Let) and n.var.dtype is ln.float32)  # fmt: skip
+    let = next(
+        n
+        for n, _ in kir.walk(k.program.body)
+        if isinstance(n, kir.Let) and n.var.dtype is ln.float32
+    )
     half = Local(let.var.name, ln.float16)
     report = judged(k, with_name(k.program, let, half))
     assert report.status == "refuted"
@@ -200,8 +203,9 @@ def test_an_output_is_stored_as_what_it_is() -> None:
         x = f.input("x", ("N", "D"), ln.float16)
         f.output(ln.sum(x, axis=1), "y")
     k = lower(f)
-    finish = next(n for n, _ in kir.walk(k.program.body)
-                  if isinstance(n, kir.Store) and n.role == "finish")  # fmt: skip
+    finish = next(
+        n for n, _ in kir.walk(k.program.body) if isinstance(n, kir.Store) and n.role == "finish"
+    )
     zero = replace(finish, role="init", value=Const(0, ln.float32))
     program = k.program.with_body((*k.program.body, zero))
     found = [f.message for f in judged(k, program).findings]

@@ -52,7 +52,7 @@ for _block, _over in (
     for _name, _reduce in (("sum", ln.sum), ("max", ln.max)):
         KERNELS[f"{_name} of {_block} over {_over}"] = (
             lambda reduce=_reduce, block=_block, over=_over: reduced(reduce, block, over)
-        )  # fmt: skip
+        )
 
 
 @kernel
@@ -193,18 +193,19 @@ def test_sizes_that_no_launch_admits_are_refuted() -> None:
     ("shape", "types", "message"),
     [
         (
-            (4, 2048), {1: PT.block_x},
+            (4, 2048),
+            {1: PT.block_x},
             "a block has 2048 threads: block_x (y.i1) = 2048; use at most 1024",
         ),
         (
-            (40, "N", 32), {0: PT.block_y, 2: PT.block_x},
-            "a block has 1280 threads: block_x (y.i2) = 32 * block_y (y.i0) = 40; "
-            "use at most 1024",
+            (40, "N", 32),
+            {0: PT.block_y, 2: PT.block_x},
+            "a block has 1280 threads: block_x (y.i2) = 32 * block_y (y.i0) = 40; use at most 1024",
         ),
         ((4, 65), {1: PT.block_z}, "block_z (y.i1) has the extent 65; use at most 64"),
         ((70000, 2), {0: PT.grid_y}, "grid_y (y.i0) has the extent 70000; use at most 65535"),
     ],
-)  # fmt: skip
+)
 def test_static_extents_that_no_launch_admits_are_refused(
     shape: tuple[int | str, ...], types: dict[int, PT], message: str
 ) -> None:
@@ -314,8 +315,11 @@ def body_of(text: str, old: str = "", new: str = "") -> Body:
 
 def test_a_contribution_may_be_taken_twice_where_that_makes_no_difference() -> None:
     assert body_of(SHUFFLES).check((2, 1, 1), {}) is None
-    twice = body_of(SHUFFLES.replace("max(", "sum(", 1).replace("max(acc[0], a)", "acc[0] + a")
-                    .replace("max(b, c)", "b + c"))  # fmt: skip
+    twice = body_of(
+        SHUFFLES.replace("max(", "sum(", 1)
+        .replace("max(acc[0], a)", "acc[0] + a")
+        .replace("max(b, c)", "b + c")
+    )
     assert twice.check((2, 1, 1), {}) == "r in thread 0 has twice the contribution of thread 0"
 
 
@@ -431,12 +435,14 @@ def claimed(program: kir.Program) -> tuple[WideAccess, ...]:
             for node in loop.body:
                 if isinstance(node, kir.Store):
                     (load,) = loads(node.value)
-                    found.append(WideAccess(
-                        loop, node, load.buffer, False, 4, 16, load.args, load.flat, load
-                    ))  # fmt: skip
-                    found.append(WideAccess(
-                        loop, node, node.storage, True, 4, 16, node.index, node.flat
-                    ))  # fmt: skip
+                    found.append(
+                        WideAccess(
+                            loop, node, load.buffer, False, 4, 16, load.args, load.flat, load
+                        )
+                    )
+                    found.append(
+                        WideAccess(loop, node, node.storage, True, 4, 16, node.index, node.flat)
+                    )
     return tuple(found)
 
 
@@ -452,15 +458,18 @@ MISALIGNED = {
         "a wide access to t begins at element 1, no multiple of 4",
     ),
     "strided": (
-        [("t: float32[9]", "t: float32[16]"), ("t[i1 * 4 + i2]", "t[(i1 * 4 + i2) * 2]"),
-         ("t[i3 * 4 + i4]", "t[(i3 * 4 + i4) * 2]")],
+        [
+            ("t: float32[9]", "t: float32[16]"),
+            ("t[i1 * 4 + i2]", "t[(i1 * 4 + i2) * 2]"),
+            ("t[i3 * 4 + i4]", "t[(i3 * 4 + i4) * 2]"),
+        ],
         "the lanes of a wide access to t do not follow each other",
     ),
     "reversed": (
         [("t[i1 * 4 + i2]", "t[i1 * 4 + 3 - i2]"), ("t[i3 * 4 + i4]", "t[i3 * 4 + 3 - i4]")],
         "the lanes of a wide access to t do not follow each other",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", list(MISALIGNED))
@@ -566,9 +575,12 @@ def test_scratch_of_another_component_is_not_what_is_read() -> None:
     k = lower(moments_of_threads())
     assert k._lowered.math is not None
     kinds = frozenset({"redirect", "predicate"})
-    found = [m for m in mutants(k.program, kinds)
-             if (m.kind == "redirect" and m.text.startswith("store T1_part: to T1_part_2"))
-             or (m.text.endswith("== 0'") and m.text.startswith("mask: drop 'v"))]  # fmt: skip
+    found = [
+        m
+        for m in mutants(k.program, kinds)
+        if (m.kind == "redirect" and m.text.startswith("store T1_part: to T1_part_2"))
+        or (m.text.endswith("== 0'") and m.text.startswith("mask: drop 'v"))
+    ]
     assert len(found) >= 2
     for mutant in found:
         report = verify_program(mutant.program, k._lowered.math())

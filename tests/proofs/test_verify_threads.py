@@ -570,9 +570,9 @@ def test_a_swizzle_of_another_extent_is_refuted() -> None:
 def test_a_name_of_an_index_is_looked_through() -> None:
     named = (
         "      y[i0 * 8 + i4, i1 * 8 + i5] = t[i5, i4] * 2.0",
-        "      let c = i1 * 8 + i5\n"
-        "            y[i0 * 8 + i4, c] = t[c - i1 * 8, i4] * 2.0", 1,
-    )  # fmt: skip
+        "      let c = i1 * 8 + i5\n            y[i0 * 8 + i4, c] = t[c - i1 * 8, i4] * 2.0",
+        1,
+    )
     report = on("tile", named)
     assert (report.status, report.scope) == ("proved", "all sizes"), str(report)
 
@@ -591,8 +591,9 @@ def test_one_block_need_not_be_the_last_at_two_counters() -> None:
         ("if last:", "let also = arrive(more[0], 4)\nif last and also:", 1),
     )
     assert (report.status, report.findings[0].message) == (
-        "refuted", "element [] of output y is never stored",
-    )  # fmt: skip
+        "refuted",
+        "element [] of output y is never stored",
+    )
 
 
 def test_two_reductions_over_the_grid_go_on_in_blocks_of_their_own() -> None:

@@ -154,14 +154,17 @@ def test_bad_scalar(keywords: dict[str, object], message: str) -> None:
     assert str(caught.value) == f"k(...): {message}"
 
 
-@pytest.mark.parametrize(("assume", "found"), [
-    ("N % 4 == 0", "for N = 2"),
-    ("N * D >= 7", "for N = 2, D = 3"),
-    ("N - D + 1 > 0", "for N = 2, D = 3"),
-    ("D // N != 1", "for D = 3, N = 2"),
-    ("N % M == 0", "for N = 2, M = 0"),
-    ("1 == 2", ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("assume", "found"),
+    [
+        ("N % 4 == 0", "for N = 2"),
+        ("N * D >= 7", "for N = 2, D = 3"),
+        ("N - D + 1 > 0", "for N = 2, D = 3"),
+        ("D // N != 1", "for D = 3, N = 2"),
+        ("N % M == 0", "for N = 2, M = 0"),
+        ("1 == 2", ""),
+    ],
+)
 def test_broken_assumption(assume: str, found: str) -> None:
     with pytest.raises(ln.LaunchError) as caught:
         call(zeros(2, 3), inputs=(X,), symbols=(N, D, M), assume=(assume,), M=0)

@@ -219,9 +219,12 @@ TERMS = st.sampled_from(
 
 
 @given(
-    left=TERMS, right=TERMS, sign=st.sampled_from(["==", "!=", "<", "<=", ">", ">="]),
-    n=st.integers(1, 24), m=st.integers(1, 6),
-)  # fmt: skip
+    left=TERMS,
+    right=TERMS,
+    sign=st.sampled_from(["==", "!=", "<", "<=", ">", ">="]),
+    n=st.integers(1, 24),
+    m=st.integers(1, 6),
+)
 @settings(max_examples=250, deadline=None, derandomize=True)
 def test_what_is_learnt_follows_from_the_assumption(
     left: str, right: str, sign: str, n: int, m: int

@@ -82,9 +82,11 @@ def expressions() -> st.SearchStrategy[Expr]:
 
 
 PROPERTY = settings(
-    max_examples=150, deadline=None, derandomize=True,
+    max_examples=150,
+    deadline=None,
+    derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)  # fmt: skip
+)
 
 
 # Properties
@@ -320,7 +322,7 @@ def test_deep_expressions_are_no_problem() -> None:
         (("N >= 5", "N <= 7"), op("ceildiv", op("add", N, -4), 3), "1"),
         (("N >= 1", "N <= 8"), op("ceildiv", op("add", op("mod", N, 3), 1), 3), "1"),
     ],
-)  # fmt: skip
+)
 def test_a_quotient_that_bounds_leave_one_value_is_that_number(
     assumed: tuple[str, ...], node: Expr, expected: str
 ) -> None:

@@ -104,8 +104,10 @@ def test_rule_31_strict_inlining_raises_where_best_effort_clamps(
     before = state(f)
     if limit < 3:
         number, done = (1, "pinned") if how == "pinned" else (2, "vectorized")
-        with refused(f"T1.inline_at(-1): position 3 lies past axis {number} of {holder.name}, "
-                     f"which is {done}; the largest legal position is {limit}"):  # fmt: skip
+        with refused(
+            f"T1.inline_at(-1): position 3 lies past axis {number} of {holder.name}, "
+            f"which is {done}; the largest legal position is {limit}"
+        ):
             t1.inline_at(-1)
         assert state(f) == before
     t1.inline_at(limit)
@@ -117,14 +119,18 @@ def test_rule_31_compute_at_past_a_pinned_or_vectorized_axis_raises() -> None:
     f, (t1, t2, y) = chain("I", "J", 4, length=3)
     y.axis(2).parallelize(PT.vectorize)
     before = state(f)
-    with refused("T1.compute_at(y, 3): position 3 lies past axis 2 of y, which is vectorized; "
-                 "use a position up to 2"):  # fmt: skip
+    with refused(
+        "T1.compute_at(y, 3): position 3 lies past axis 2 of y, which is vectorized; "
+        "use a position up to 2"
+    ):
         t1.compute_at(y, 3)
     assert state(f) == before
     t2.axis(1).pin()
     before = state(f)
-    with refused("T1.compute_at(y, 2): T2 would be inlined past axis 1 of T2, which is pinned; "
-                 "use a smaller position"):  # fmt: skip
+    with refused(
+        "T1.compute_at(y, 2): T2 would be inlined past axis 1 of T2, which is pinned; "
+        "use a smaller position"
+    ):
         t1.compute_at(y, 2)
     assert state(f) == before
     t1.compute_at(y, 1)

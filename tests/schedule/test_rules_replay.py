@@ -222,21 +222,30 @@ def test_rule_6_what_must_raise() -> None:
     with f:
         aside = f.output(f["x"] * 3.0, "w")
     before, there = state(f), state(other)
-    with refused("T1.compute_at(T1, 1): a tensor cannot be computed at itself; "
-                 "name one of its consumers"):  # fmt: skip
+    with refused(
+        "T1.compute_at(T1, 1): a tensor cannot be computed at itself; name one of its consumers"
+    ):
         t1.compute_at(t1, 1)
-    with refused("T1.compute_at(w, 1): w does not depend on T1; "
-                 "compute_at takes a tensor that is computed from the producer"):  # fmt: skip
+    with refused(
+        "T1.compute_at(w, 1): w does not depend on T1; "
+        "compute_at takes a tensor that is computed from the producer"
+    ):
         t1.compute_at(aside, 1)
-    with refused("y.compute_at(T1, 1): T1 does not depend on y; "
-                 "compute_at takes a tensor that is computed from the producer"):  # fmt: skip
+    with refused(
+        "y.compute_at(T1, 1): T1 does not depend on y; "
+        "compute_at takes a tensor that is computed from the producer"
+    ):
         y.compute_at(t1, 1)
     for pos in (3, -4):
-        with refused(f"T1.compute_at(y, {pos}): position {pos} is out of range; "
-                     "y has the leaf axes [i0, i1], so use -3..2"):  # fmt: skip
+        with refused(
+            f"T1.compute_at(y, {pos}): position {pos} is out of range; "
+            "y has the leaf axes [i0, i1], so use -3..2"
+        ):
             t1.compute_at(y, pos)
-    with refused("T1.compute_at(y, 1): y belongs to fusion chain, not chain; "
-                 "both must be tensors of one fusion"):  # fmt: skip
+    with refused(
+        "T1.compute_at(y, 1): y belongs to fusion chain, not chain; "
+        "both must be tensors of one fusion"
+    ):
         t1.compute_at(z, 1)
     assert state(f) == before
     assert state(other) == there
@@ -271,9 +280,11 @@ def test_rule_7_a_pass_that_breaks_a_set_prefix_raises() -> None:
     t1.compute_at(t2, 1)
     y.split(0, 4)
     before = state(f)
-    with refused("T2.compute_at(y, 1): it would change the leading 1 loops of T2, which are shared "
-                 "already (compute_at_pos 0, produced_at_pos 1); "
-                 "schedule T2 alike first, or in another order"):  # fmt: skip
+    with refused(
+        "T2.compute_at(y, 1): it would change the leading 1 loops of T2, which are shared "
+        "already (compute_at_pos 0, produced_at_pos 1); "
+        "schedule T2 alike first, or in another order"
+    ):
         t2.compute_at(y, 1)
     assert state(f) == before
 
@@ -296,9 +307,11 @@ def test_rule_8_two_positions_for_one_tensor_raise() -> None:
         total = ln.sum(t1, axis=0, keepdims=True)
         y = f.output(t1 / total, "y")
     before = state(f)
-    with refused("T1.compute_at(y, 1): T3 reads T2 (compute_at_pos 0) inside a loop that still "
-                 "computes T2, so a tensor would have to be recomputed; pass recompute=True to "
-                 "clone it for the consumers that cannot share"):  # fmt: skip
+    with refused(
+        "T1.compute_at(y, 1): T3 reads T2 (compute_at_pos 0) inside a loop that still "
+        "computes T2, so a tensor would have to be recomputed; pass recompute=True to "
+        "clone it for the consumers that cannot share"
+    ):
         t1.compute_at(y, 1)
     assert state(f) == before
     t1.compute_at(y, 1, recompute=True)
@@ -354,9 +367,11 @@ def test_rule_9_freezes_up_to_the_larger_of_both_positions() -> None:
     t1.compute_at(t2, 3)
     assert (t2.compute_at_pos, t2.produced_at_pos) == (1, 3)
     before = state(f)
-    with refused("T2.split(axis=2, factor=4): the leading 3 of the leaf axes [i0, i1, i2] of T2 "
-                 "are frozen: their loops are shared by computeAt (compute_at_pos 1, "
-                 "produced_at_pos 3); change only axes from position 3 on, or schedule them before "
-                 "compute_at"):  # fmt: skip
+    with refused(
+        "T2.split(axis=2, factor=4): the leading 3 of the leaf axes [i0, i1, i2] of T2 "
+        "are frozen: their loops are shared by computeAt (compute_at_pos 1, "
+        "produced_at_pos 3); change only axes from position 3 on, or schedule them before "
+        "compute_at"
+    ):
         t2.split(2, 4)
     assert state(f) == before

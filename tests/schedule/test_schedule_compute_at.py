@@ -72,9 +72,11 @@ def test_positions_of_tensors_without_consumers_are_0() -> None:
     f, (t1, t2, y) = chain("I", length=3)
     f.inline_most()
     assert y.compute_at_pos == 0
-    with refused("y.inline_at(1): position 1 is beyond the largest legal position 0; inline_at "
-                 "replays nothing: the leading axes must correspond already; compute_at replays "
-                 "them"):  # fmt: skip
+    with refused(
+        "y.inline_at(1): position 1 is beyond the largest legal position 0; inline_at "
+        "replays nothing: the leading axes must correspond already; compute_at replays "
+        "them"
+    ):
         y.inline_at(1)
     assert positions(t1, t2) == (1, 1)
 
@@ -162,9 +164,11 @@ def test_a_refused_compute_at_undoes_replays_of_other_tensors() -> None:
     y.split(0, 4).merge(1).axis(0).parallelize(PT.unroll)
     aside.split(0, 8)
     before = state(f)
-    with refused("T1.compute_at(y, 2): a merge of these loops would join iteration and reduction "
-                 "axes of aside; an iteration axis merges with iteration or broadcast axes "
-                 "only"):  # fmt: skip
+    with refused(
+        "T1.compute_at(y, 2): a merge of these loops would join iteration and reduction "
+        "axes of aside; an iteration axis merges with iteration or broadcast axes "
+        "only"
+    ):
         t1.compute_at(y, 2)
     assert state(f) == before
     t1.compute_at(y, 1)
@@ -324,9 +328,11 @@ def test_a_shared_or_global_producer_is_not_cloned(memory: ln.Memory) -> None:
     f, (t1, _, _, y) = two_ways()
     t1.memory = memory
     before = state(f)
-    with refused(f"T1.compute_at(y, 1, recompute=True): T1 is {memory.value}, and a recomputed "
-                 "tensor must be local; set its memory to ln.LOCAL, or place it where all its "
-                 "consumers can share it"):  # fmt: skip
+    with refused(
+        f"T1.compute_at(y, 1, recompute=True): T1 is {memory.value}, and a recomputed "
+        "tensor must be local; set its memory to ln.LOCAL, or place it where all its "
+        "consumers can share it"
+    ):
         t1.compute_at(y, 1, recompute=True)
     assert state(f) == before
 
@@ -336,9 +342,11 @@ def test_recompute_cannot_help_where_the_target_itself_is_impossible() -> None:
     t1.compute_at(t2, 1)
     y.split(0, 4)
     before = state(f)
-    with refused("T2.compute_at(y, 1, recompute=True): it would change the leading 1 loops of T2, "
-                 "which are shared already (compute_at_pos 0, produced_at_pos 1); schedule T2 "
-                 "alike first, or in another order"):  # fmt: skip
+    with refused(
+        "T2.compute_at(y, 1, recompute=True): it would change the leading 1 loops of T2, "
+        "which are shared already (compute_at_pos 0, produced_at_pos 1); schedule T2 "
+        "alike first, or in another order"
+    ):
         t2.compute_at(y, 1, recompute=True)
     assert state(f) == before
 

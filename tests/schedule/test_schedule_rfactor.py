@@ -33,8 +33,9 @@ def test_rfactor_of_the_outer_part() -> None:
     assert f.tensors[-1] is p
     assert (leaf(p), leaf(y)) == ("i:I r:ceildiv(J, 4) i:4", "i:I r:4")
     assert (domain(p.root_domain), domain(p.rfactor_domain)) == (
-        "i:I r:J", "i:I r:ceildiv(J, 4) i:4"
-    )  # fmt: skip
+        "i:I r:J",
+        "i:I r:ceildiv(J, 4) i:4",
+    )
     assert (domain(y.root_domain), domain(y.rfactor_domain)) == ("i:I r:4", "i:I r:4")
     assert (p.producers, p.consumers, y.producers) == ((f["x"],), (y,), (p,))
     assert (p.memory, y.memory) == (ln.LOCAL, ln.GLOBAL)
@@ -111,8 +112,10 @@ def test_rfactor_of_the_partial_tensor() -> None:
     assert leaf(p) == "i:I r:ceildiv(ceildiv(J, 8), 2) r:2 i:8"
     q = p.rfactor(1)
     assert (leaf(q), leaf(p), leaf(y)) == (
-        "i:I r:ceildiv(ceildiv(J, 8), 2) i:2 i:8", "i:I r:2 i:8", "i:I r:8"
-    )  # fmt: skip
+        "i:I r:ceildiv(ceildiv(J, 8), 2) i:2 i:8",
+        "i:I r:2 i:8",
+        "i:I r:8",
+    )
     for size in (3, 40, 64):
         assert_computes(f, random(2, size))
 

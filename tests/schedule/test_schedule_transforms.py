@@ -358,8 +358,9 @@ def test_an_axis_handle_parallelizes_and_pins() -> None:
     assert handle.pin() is handle
     assert (y.axis(1).parallel, y.axis(1).pinned) == (PT.block_x, True)
     assert [str(origin).split(" at ")[0] for origin in f.trace] == [
-        "y.parallelize({1: block_x})", "y.pin(1)"
-    ]  # fmt: skip
+        "y.parallelize({1: block_x})",
+        "y.pin(1)",
+    ]
 
 
 def test_a_handle_of_an_axis_that_is_gone_raises() -> None:

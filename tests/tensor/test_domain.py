@@ -54,9 +54,12 @@ def test_extent_is_an_int_where_static() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "flags", "letter"),
-    [(ITERATION, (True, False, False), "i"), (REDUCTION, (False, True, False), "r"),
-     (BROADCAST, (False, False, True), "b")],
-)  # fmt: skip
+    [
+        (ITERATION, (True, False, False), "i"),
+        (REDUCTION, (False, True, False), "r"),
+        (BROADCAST, (False, False, True), "b"),
+    ],
+)
 def test_kinds(kind: IterKind, flags: tuple[bool, ...], letter: str) -> None:
     one = axis(1, kind)
     assert (one.is_iteration, one.is_reduction, one.is_broadcast) == flags
@@ -157,10 +160,13 @@ def constant(value: Expr) -> int:
 def test_merge_extents_and_kinds() -> None:
     algebra = Simplifier()
     for a, b, kind in (
-        (ITERATION, ITERATION, ITERATION), (REDUCTION, REDUCTION, REDUCTION),
-        (BROADCAST, ITERATION, ITERATION), (ITERATION, BROADCAST, ITERATION),
-        (BROADCAST, REDUCTION, REDUCTION), (BROADCAST, BROADCAST, BROADCAST),
-    ):  # fmt: skip
+        (ITERATION, ITERATION, ITERATION),
+        (REDUCTION, REDUCTION, REDUCTION),
+        (BROADCAST, ITERATION, ITERATION),
+        (ITERATION, BROADCAST, ITERATION),
+        (BROADCAST, REDUCTION, REDUCTION),
+        (BROADCAST, BROADCAST, BROADCAST),
+    ):
         outer, inner = axis(N if a is not BROADCAST else 1, a), axis(1 if b is BROADCAST else M, b)
         step = Merge(outer, inner, algebra)
         assert step.outputs[0].kind is kind
@@ -312,9 +318,10 @@ def visited(domain: TensorDomain, algebra: Simplifier) -> list[tuple[int, ...]]:
     """Return the root points of the leaf points that no step overshoots."""
     tested = [source for step in domain.history for source in step.overshoots(algebra)]
     needed = [
-        source for source in tested
+        source
+        for source in tested
         if source.definition is None or source not in source.definition.follows(algebra)
-    ]  # fmt: skip
+    ]
     found = []
     for point in itertools.product(*(range(int(leaf.extent)) for leaf in domain.leaf)):  # type: ignore[arg-type]
         known = indices_backward(
@@ -334,8 +341,10 @@ def test_public_names_of_a_domain() -> None:
         x = f.input("x", ("N", 1, 3), ln.float32)
         y = f.output(ln.sum(x, axis=2), "y")
     found: Mapping[str, tuple[IterDomain, ...]] = {
-        "root": y.root_domain, "rfactor": y.rfactor_domain, "leaf": y.leaf_domain
-    }  # fmt: skip
+        "root": y.root_domain,
+        "rfactor": y.rfactor_domain,
+        "leaf": y.leaf_domain,
+    }
     for axes in found.values():
         assert [a.kind for a in axes] == [ITERATION, BROADCAST, REDUCTION]
         assert [a.extent for a in axes] == [x.root_domain[0].extent, 1, 3]

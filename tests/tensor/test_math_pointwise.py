@@ -109,9 +109,11 @@ def test_float_function_of_integers_gives_float32(name: str, dtype: Any) -> None
 def test_unary_function_keeps_integers(name: str, dtype: Any) -> None:
     x = np.array(INTEGERS).astype(dtype.numpy)
     reference = {
-        "neg": np.negative, "invert": np.invert, "abs": np.abs,
+        "neg": np.negative,
+        "invert": np.invert,
+        "abs": np.abs,
         "relu": lambda x: np.maximum(x, 0),
-    }.get(name, lambda x: x)  # fmt: skip
+    }.get(name, lambda x: x)
     actual = run(getattr(ln, name), x)
     assert actual.dtype == dtype.numpy
     assert_equal(actual, reference(x))

@@ -128,8 +128,11 @@ def test_iota_adds_no_zero_and_multiplies_by_no_one() -> None:
             f.output(ln.iota("N", *args), name)
     values = [f[name].definition.values for name in "yzwv"]
     assert [[str(value) for value in parts] for parts in values] == [
-        ["int64(#0)"], ["3 + int64(#0)"], ["int64(#0) * 2"], ["float32(#0)"],
-    ]  # fmt: skip
+        ["int64(#0)"],
+        ["3 + int64(#0)"],
+        ["int64(#0) * 2"],
+        ["float32(#0)"],
+    ]
 
 
 def test_full() -> None:
@@ -149,16 +152,19 @@ def test_full() -> None:
         assert_equal(actual, expected)
 
 
-@pytest.mark.parametrize(("left", "right"), [
-    ((2, 3), (3, 4)),
-    ((5, 2, 3), (3, 4)),
-    ((2, 3), (5, 3, 4)),
-    ((6, 1, 2, 3), (5, 3, 4)),
-    ((6, 5, 2, 3), (6, 5, 3, 4)),
-    ((1, 3), (3, 1)),
-    ((2, 1), (1, 4)),
-    ((2, 0), (0, 4)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ((2, 3), (3, 4)),
+        ((5, 2, 3), (3, 4)),
+        ((2, 3), (5, 3, 4)),
+        ((6, 1, 2, 3), (5, 3, 4)),
+        ((6, 5, 2, 3), (6, 5, 3, 4)),
+        ((1, 3), (3, 1)),
+        ((2, 1), (1, 4)),
+        ((2, 0), (0, 4)),
+    ],
+)
 def test_matmul(left: tuple[int, ...], right: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=left), rng.normal(size=right)

@@ -115,8 +115,10 @@ def test_the_report(tool, folder, monkeypatch, quick):
     assert found.exit_code == 0, found.output
     lines = table(folder)
     assert lines[0] == "# Kernels on Fake H100"
-    assert "sm_90, 132 multiprocessors, driver of CUDA 13.9; copy bandwidth (read and written): " \
-        "1 GB/s; commit " in lines[2]  # fmt: skip
+    assert (
+        "sm_90, 132 multiprocessors, driver of CUDA 13.9; copy bandwidth (read and written): "
+        "1 GB/s; commit " in lines[2]
+    )
     assert re.match(r"\| doubled@gpu \| right \(\d+ runs\) \|  \| N=256, D=32 \| ", lines[-1])
     assert "doubled@cpu" not in "\n".join(lines)
     starts = [entry[0] for entry in gpu.log]
@@ -208,8 +210,11 @@ def test_nothing_that_fits(tool, folder, monkeypatch, quick):
 def test_the_order_of_tasks(tool, folder, monkeypatch, quick):
     from gpu_subjects import subjects
 
-    (folder / "typed.py").write_text(KERNELS.replace("(f):\n    x =", "(f, dtype=ln.float32):\n"
-                                     "    x =").replace("doubled", "typed"))  # fmt: skip
+    (folder / "typed.py").write_text(
+        KERNELS.replace("(f):\n    x =", "(f, dtype=ln.float32):\n    x =").replace(
+            "doubled", "typed"
+        )
+    )
     monkeypatch.setattr(tool, "WATCHED", ("typed@gpu",))
     chosen = list(subjects(folder, (), Console()))
     assert [t.title for t in tool.tasks(chosen, tool.STEPS)] == [
@@ -289,8 +294,11 @@ def test_commands_of_child_processes(tool):
     assert command[0] == sys.executable
     assert command[1].endswith("tools/gpu_check.py")
     assert command[2:] == [
-        "--once", "kernels/softmax.py:softmax@gpu", "--dtype=float16", '--sizes=[{"N": 5, "D": 7}]',
-    ]  # fmt: skip
+        "--once",
+        "kernels/softmax.py:softmax@gpu",
+        "--dtype=float16",
+        '--sizes=[{"N": 5, "D": 7}]',
+    ]
 
 
 def test_a_child_runs_its_kernel(tool, folder, monkeypatch):

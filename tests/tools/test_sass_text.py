@@ -164,8 +164,9 @@ def test_what_is_worse_is_said(tool):
 
     assert list(row(20, 32).worse_than(row(20, 32))) == []
     assert list(row(24, 40).worse_than(row(20, 32))) == [
-        "instructions an element 6 against 5", "registers 40 against 32"
-    ]  # fmt: skip
+        "instructions an element 6 against 5",
+        "registers 40 against 32",
+    ]
 
 
 def test_help_says_how_to_make_the_peers(tool):

@@ -83,9 +83,10 @@ def _keywords(program: kir.Program) -> list[str]:
     """Return the arguments that a call must name: scalars, and sizes that no input tells."""
     told = {size for p in program.params if p.kind == "input" for size in p.shape}
     return [
-        p.name for p in program.params
+        p.name
+        for p in program.params
         if p.kind == "scalar" or (p.kind == "size" and Symbol(p.name) not in told)
-    ]  # fmt: skip
+    ]
 
 
 def _automatic(kernel: K, options: Mapping[str, Any], subject: str) -> CompiledKernel[K]:

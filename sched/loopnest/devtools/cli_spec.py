@@ -379,11 +379,12 @@ def _python_files(folder: Path) -> list[Path]:
     """Return the Python files below a folder, without those of hidden and virtual environments."""
     environments = [found.parent for found in folder.rglob("pyvenv.cfg")]
     return [
-        file for file in sorted(folder.rglob("*.py"))
+        file
+        for file in sorted(folder.rglob("*.py"))
         if not any(part.startswith(".") for part in file.relative_to(folder).parts)
         and not file.is_dir()
         and not any(e in file.parents for e in environments)
-    ]  # fmt: skip
+    ]
 
 
 def _names(kernel: KernelDef) -> tuple[str, ...]:

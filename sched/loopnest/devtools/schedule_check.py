@@ -419,9 +419,10 @@ def _sizes_of_variants(program: kir.Program, fixed: Mapping[str, int]) -> list[S
 def _may_run(program: kir.Program, fixed: Mapping[str, int]) -> bool:
     """Whether what a variant requires can hold where these sizes are fixed."""
     known = [
-        condition for _, condition in program.requires
+        condition
+        for _, condition in program.requires
         if all(n.name in fixed for n in walk(condition) if isinstance(n, Symbol))
-    ]  # fmt: skip
+    ]
     return all(size_value(condition, fixed) for condition in known)
 
 
@@ -442,8 +443,9 @@ def _searched(program: kir.Program, free: Sequence[str]) -> Iterator[Sizes]:
     """Yield sizes made of the numbers in the assumptions, small ones first."""
     numbers = {int(n.value) for _, c in program.conditions for n in walk(c) if isinstance(n, Const)}
     known = sorted(n for n in numbers if n > 1)
-    values = dict.fromkeys([*_ODD[:3], *[m * k + d for k in (1, 3, 2) for m in known
-                                         for d in (0, 1, -1)]])  # fmt: skip
+    values = dict.fromkeys(
+        [*_ODD[:3], *[m * k + d for k in (1, 3, 2) for m in known for d in (0, 1, -1)]]
+    )
     places = product(range(len(values)), repeat=len(free))
     ranked = sorted(islice(places, _MOST_SEARCHED), key=sum)
     for place in ranked:

@@ -303,9 +303,12 @@ class NestParser:
         if not isinstance(access, Load):
             raise _Unreadable("a statement")
         return kir.Store(
-            access.buffer, access.args, self.expr(value, access.dtype), access.buffer.tensor,
+            access.buffer,
+            access.args,
+            self.expr(value, access.dtype),
+            access.buffer.tensor,
             flat=access.flat,
-        )  # fmt: skip
+        )
 
     def loop(self, line: str, indent: int) -> kir.Stmt:
         """Read a loop with its body."""
@@ -388,12 +391,14 @@ class NestParser:
 
     def together(self, nodes: list[ast.expr], want: DType | None) -> list[Expr]:
         """Build operands of one type: literals follow the others."""
-        plain = [not any(isinstance(x, (ast.Name, ast.Subscript)) for x in ast.walk(n))
-                 for n in nodes]  # fmt: skip
+        plain = [
+            not any(isinstance(x, (ast.Name, ast.Subscript)) for x in ast.walk(n)) for n in nodes
+        ]
         first = [None if p else self.build(n, want) for n, p in zip(nodes, plain, strict=True)]
         common = next((f.dtype for f in first if f is not None), want)
-        return [f if f is not None else self.build(n, common)
-                for n, f in zip(nodes, first, strict=True)]  # fmt: skip
+        return [
+            f if f is not None else self.build(n, common) for n, f in zip(nodes, first, strict=True)
+        ]
 
 
 def parts(text: str) -> list[str]:

@@ -82,10 +82,12 @@ def shared_places(program: Program) -> tuple[SharedPiece, ...]:
     groups: dict[Buffer, list[Buffer]] = {b: [] for b in buffers if b.alias_of is None}
     for buffer in buffers:
         groups[_base(buffer, by_name)].append(buffer)
-    return tuple([
-        SharedPiece((base, *[b for b in group if b is not base]), _largest(group))
-        for base, group in groups.items()
-    ])  # fmt: skip
+    return tuple(
+        [
+            SharedPiece((base, *[b for b in group if b is not base]), _largest(group))
+            for base, group in groups.items()
+        ]
+    )
 
 
 def _base(buffer: Buffer, by_name: dict[str, Buffer]) -> Buffer:

@@ -135,10 +135,8 @@ class Planner:
             nothing or config.is_empty,
             self._index_bits(sizes, subject),
             outputs,
-            tuple([
-                0 if nothing else _room(b, sizes, config) for b in spaces if b is not None
-            ]),
-        )  # fmt: skip
+            tuple([0 if nothing else _room(b, sizes, config) for b in spaces if b is not None]),
+        )
 
     def _index_bits(self, sizes: Mapping[str, int], subject: str) -> int:
         if self.bounds.fits(sizes, INT32):
@@ -188,9 +186,9 @@ class Planner:
         block = {d: extent for d, extent in extents.items() if d.is_block}
         threads = math.prod(block.values())
         if threads > MOST_THREADS:
-            product = " * ".join([
-                f"{d.value} = {extent}{self._axes(d)}" for d, extent in block.items()
-            ])  # fmt: skip
+            product = " * ".join(
+                [f"{d.value} = {extent}{self._axes(d)}" for d, extent in block.items()]
+            )
             raise LaunchError(
                 subject, f"a block has {threads} threads: {product}", f"use at most {MOST_THREADS}"
             )

@@ -161,8 +161,11 @@ class Outputs:
             if source is None and given[number] is None:
                 continue
             name = self.out_name(number) if source is None else self.inputs[source]
-            others = [(n, a) for i, (n, a) in enumerate(zip(self.inputs, inputs, strict=True))
-                      if i != source]  # fmt: skip
+            others = [
+                (n, a)
+                for i, (n, a) in enumerate(zip(self.inputs, inputs, strict=True))
+                if i != source
+            ]
             others += [(self.out_name(i), results[i]) for i in range(number)]
             for other, array in others:
                 if self.share(result, array):

@@ -346,18 +346,20 @@ def _array(tensor: TensorView, buffer: Buffer, kind: str) -> Param:
 
 
 def _infos(fusion: Fusion, storage: dict[TensorView, TensorStorage]) -> tuple[TensorInfo, ...]:
-    return tuple([
-        TensorInfo(
-            tensor.name,
-            tensor.dtype,
-            tensor.shape,
-            tensor.memory,
-            storage[tensor].buffer.name if tensor in storage else None,
-            tensor.compute_at_pos,
-            str(tensor.domain),
-        )
-        for tensor in fusion.tensors
-    ])  # fmt: skip
+    return tuple(
+        [
+            TensorInfo(
+                tensor.name,
+                tensor.dtype,
+                tensor.shape,
+                tensor.memory,
+                storage[tensor].buffer.name if tensor in storage else None,
+                tensor.compute_at_pos,
+                str(tensor.domain),
+            )
+            for tensor in fusion.tensors
+        ]
+    )
 
 
 def _buffers(program: Program) -> tuple[Buffer, ...]:

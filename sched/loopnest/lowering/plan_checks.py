@@ -60,9 +60,9 @@ def _check_launch(plan: LoopPlan) -> None:
 
 def _axes(plan: LoopPlan, dimension: ParallelType) -> str:
     """Return the loops that are bound to a dimension, in parentheses."""
-    axes = dict.fromkeys([
-        s.axis for s in plan.specs.values() if s.parallel is dimension and not is_trivial(s)
-    ])  # fmt: skip
+    axes = dict.fromkeys(
+        [s.axis for s in plan.specs.values() if s.parallel is dimension and not is_trivial(s)]
+    )
     return f" ({', '.join(axes)})"
 
 

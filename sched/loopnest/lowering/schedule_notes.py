@@ -174,9 +174,12 @@ def _dead(lowering: Lowering, intent: Intent) -> Finding:
     if intent.tensor not in lowering.held:
         return "the call that made the tensor was undone"
     return _note(
-        lowering, intent, "it is not computed", "no output depends on it",
+        lowering,
+        intent,
+        "it is not computed",
+        "no output depends on it",
         "declare an output that does, or leave the call out",
-    )  # fmt: skip
+    )
 
 
 def _unchanged(lowering: Lowering, intent: Intent) -> Finding:
@@ -210,9 +213,12 @@ def _inside(lowering: Lowering, intent: Intent, count: int) -> Finding:
         return "its statements stand inside of " + (", ".join(sorted(wanted)) or "no loop")
     missing = ", ".join(sorted(wanted - around))
     return _note(
-        lowering, intent, f"its statements stand outside of the loops over {missing}",
-        "they are not run there", "place the tensor by compute_at",
-    )  # fmt: skip
+        lowering,
+        intent,
+        f"its statements stand outside of the loops over {missing}",
+        "they are not run there",
+        "place the tensor by compute_at",
+    )
 
 
 def _tensor(lowering: Lowering, intent: Intent) -> Finding:
@@ -246,9 +252,12 @@ def _replaced(lowering: Lowering, intent: Intent, remedy: str) -> Finding:
     if any(_made_of(axis, intent.axis) for axis in leaf):
         return "axes that were made of it have it"
     return _note(
-        lowering, intent, "its axis is gone", "a later call gave the tensor other loops",
+        lowering,
+        intent,
+        "its axis is gone",
+        "a later call gave the tensor other loops",
         f"{remedy} after that call",
-    )  # fmt: skip
+    )
 
 
 def _made_of(axis: IterDomain, other: IterDomain | None) -> bool:
@@ -282,9 +291,12 @@ def _parallel(lowering: Lowering, intent: Intent) -> Finding:
     spec = lowering.spec(axis)
     if is_trivial(spec) and kind is not ParallelType.unswitch:
         return _note(
-            lowering, intent, f"no loop is {kind.value}", f"{spec.axis} has extent 1",
+            lowering,
+            intent,
+            f"no loop is {kind.value}",
+            f"{spec.axis} has extent 1",
             "leave the type out, or give it to an axis of more elements",
-        )  # fmt: skip
+        )
     check = _BY_TYPE.get(kind, _thread if kind.is_thread else _looped)
     return check(lowering, intent, spec)
 
@@ -303,9 +315,12 @@ def _thread(lowering: Lowering, intent: Intent, spec: LoopSpec) -> Finding:
             if bound or any(_names(e, dimension) for e in expressions(node)):
                 return f"the launch has {extent} along {dimension.value}, which it uses"
     return _note(
-        lowering, intent, f"the loop over {spec.axis} does not use {dimension.value}",
-        "no statement of it stands in that loop", "give the type to an axis that it is computed on",
-    )  # fmt: skip
+        lowering,
+        intent,
+        f"the loop over {spec.axis} does not use {dimension.value}",
+        "no statement of it stands in that loop",
+        "give the type to an axis that it is computed on",
+    )
 
 
 def _names(value: Expr, dimension: ParallelType) -> bool:
@@ -316,10 +331,12 @@ def _unroll(lowering: Lowering, intent: Intent, spec: LoopSpec) -> Finding:
     if isinstance(spec.extent, Const):
         return f"the loop over {spec.axis} has {spec.extent} steps"
     return _note(
-        lowering, intent, f"the loop over {spec.axis} stays a loop",
+        lowering,
+        intent,
+        f"the loop over {spec.axis} stays a loop",
         f"its extent {spec.extent} is known at run time only",
         "split the axis by a constant and unroll the inner one",
-    )  # fmt: skip
+    )
 
 
 def _vectorize(lowering: Lowering, intent: Intent, spec: LoopSpec) -> Finding:
@@ -329,9 +346,12 @@ def _vectorize(lowering: Lowering, intent: Intent, spec: LoopSpec) -> Finding:
         return f"{access.buffer.name} is accessed in pieces of {access.piece_bytes} bytes"
     if not own:
         return _note(
-            lowering, intent, "no access is wide", "no loop is left of its axis",
+            lowering,
+            intent,
+            "no access is wide",
+            "no loop is left of its axis",
             "vectorize an axis of 2, 4 or 8 elements",
-        )  # fmt: skip
+        )
     if not lowering.program.launch and is_vector(own[0]) and not any(memory_accesses(own[0])):
         return "its lanes are registers, which a CPU computes together"
     why, remedy = lowering.finder.refusal(own[0])
@@ -341,14 +361,15 @@ def _vectorize(lowering: Lowering, intent: Intent, spec: LoopSpec) -> Finding:
 
 def _unswitch(lowering: Lowering, intent: Intent, spec: LoopSpec) -> Finding:
     regions = [
-        loop for loop in lowering.loops.get(spec.axis, [])
-        if loop.parallel is ParallelType.unswitch
-    ]  # fmt: skip
+        loop for loop in lowering.loops.get(spec.axis, []) if loop.parallel is ParallelType.unswitch
+    ]
     chosen = [
-        node for node, _ in walk(lowering.program.body)
-        if isinstance(node, If) and node.reason.startswith(_UNSWITCHED)
+        node
+        for node, _ in walk(lowering.program.body)
+        if isinstance(node, If)
+        and node.reason.startswith(_UNSWITCHED)
         and any(loop in node.body for loop in regions)
-    ]  # fmt: skip
+    ]
     if chosen:
         return f"one test decides those inside of the loop over {spec.axis}"
     tested = [loop for loop in regions if any(isinstance(n, If) for n, _ in walk(loop.body))]
@@ -380,10 +401,12 @@ def _order(lowering: Lowering, intent: Intent) -> Finding:
     if held.layout_order is None or len(order) > 1:
         return "the strides of its buffer have that order"
     return _note(
-        lowering, intent, "its buffer has no two axes to order",
+        lowering,
+        intent,
+        "its buffer has no two axes to order",
         f"it holds {len(axes)} of the {len(held.leaf)} leaf axes",
         "leave order= out, or compute the tensor further out",
-    )  # fmt: skip
+    )
 
 
 def _pad(lowering: Lowering, intent: Intent) -> Finding:
@@ -393,9 +416,12 @@ def _pad(lowering: Lowering, intent: Intent) -> Finding:
         return "its buffer has these gaps"
     places = ", ".join([str(held.leaf.index(a)) for a in outside if a in held.leaf])
     return _note(
-        lowering, intent, "its buffer has no gap there", f"it does not hold leaf axis {places}",
+        lowering,
+        intent,
+        "its buffer has no gap there",
+        f"it does not hold leaf axis {places}",
         "pad an axis right of the compute-at position that is not bound to blocks",
-    )  # fmt: skip
+    )
 
 
 def _buffer_axes(lowering: Lowering, tensor: TensorView) -> tuple[IterDomain, ...]:
@@ -417,20 +443,25 @@ def _stages(lowering: Lowering, intent: Intent) -> Finding:
     spec = lowering.spec(held.leaf[held.position - 1])
     if is_trivial(spec):
         return _note(
-            lowering, intent, "nothing runs ahead", f"the loop over {spec.axis} runs once",
+            lowering,
+            intent,
+            "nothing runs ahead",
+            f"the loop over {spec.axis} runs once",
             "compute the tensor inside a loop of more iterations",
-        )  # fmt: skip
+        )
     for loop in lowering.loops.get(spec.axis, []):
         for body in (loop.body, *[n.body for n, _ in walk(loop.body) if isinstance(n, If)]):
             if _overlaps(body, buffer):
                 return f"loads stand before the uses in the loop over {spec.axis}"
     return _note(
-        lowering, intent, "nothing overlaps",
+        lowering,
+        intent,
+        "nothing overlaps",
         f"in the loop over {spec.axis} each load of a later iteration is waited for where it "
         f"stands, by the store to {buffer.name} beside it",
         f"let a LOCAL copy be computed at that loop and no deeper: c = x.cache_after(), "
         f"c.compute_at({held.name}, {held.position}), and keep inline_most from it",
-    )  # fmt: skip
+    )
 
 
 def _overlaps(body: tuple[Stmt, ...], buffer: Buffer) -> bool:
@@ -554,11 +585,13 @@ def _guards(lowering: Lowering) -> Iterator[Note]:
             if node.reason.endswith(_FAR_AHEAD):
                 continue
             yield Note(
-                loop.axis, f"a loop over {loop.axis}",
-                f"{node.condition} is tested in each iteration", node.reason or "it is needed",
+                loop.axis,
+                f"a loop over {loop.axis}",
+                f"{node.condition} is tested in each iteration",
+                node.reason or "it is needed",
                 f"{_dividing(node.condition)}, or make the axis or one around it unswitch",
                 node.origin or loop.origin,
-            )  # fmt: skip
+            )
             break
 
 

@@ -253,9 +253,10 @@ class Oracle(ABC, Generic[V]):
         shape = self.shape(domain.root)
         reduces = definition.reducer is not None
         kept = [
-            place for place, axis in enumerate(domain.root)
+            place
+            for place, axis in enumerate(domain.root)
             if axis in domain.rfactor and not (reduces and axis.is_reduction)
-        ]  # fmt: skip
+        ]
         logical = [a for a in domain.rfactor if not (reduces and a.is_reduction)]
         whole = self.shape(logical)
         arrays = {t: Arrays(whole) for t in definition.outputs if t in ends}

@@ -153,8 +153,9 @@ def _array(param: kir.Param, buffer: Buffer, tensor: MathTensor) -> Iterator[tup
 
 def _conditions(program: kir.Program, math: MathSnapshot) -> Iterator[tuple[str, str]]:
     """Yield conditions of a launch that the math does not have, and those that are missing."""
-    found, wanted = [[condition for _, condition in c]
-                     for c in (program.conditions, math.conditions)]  # fmt: skip
+    found, wanted = [
+        [condition for _, condition in c] for c in (program.conditions, math.conditions)
+    ]
     for condition in found:
         if condition not in wanted:
             yield "", f"it asks for '{condition}', which the math does not assume"

@@ -144,9 +144,9 @@ def work_of(model: Model, math: MathSnapshot, site: Site) -> Work:
         raise Mismatch("value", True, f"takes in no partial result of {tensor.name}")
     if found.merges:
         kind = "merge"
-    found_needs = tuple([
-        _need(math, tensor, store, kind, number, operand) for number, operand in found.reads
-    ])  # fmt: skip
+    found_needs = tuple(
+        [_need(math, tensor, store, kind, number, operand) for number, operand in found.reads]
+    )
     return Work(site, store, tensor, kind, write, element, found_needs, tuple(found.equalities))
 
 
@@ -161,8 +161,11 @@ def _same_type(store: kir.Store, tensor: MathTensor, kind: Kind) -> None:
     wanted = tensor.dtype if whole else tensor.dtype.compute
     if store.storage.dtype is not wanted:
         what = "" if whole else "a partial result of "
-        raise Mismatch("value", True, f"stores {what}{tensor.name} as {store.storage.dtype}, the "
-                       f"math has {wanted}")  # fmt: skip
+        raise Mismatch(
+            "value",
+            True,
+            f"stores {what}{tensor.name} as {store.storage.dtype}, the math has {wanted}",
+        )
 
 
 def _part(math: MathSnapshot, tensor: MathTensor, site: Site) -> tuple[Need, ...]:
@@ -242,8 +245,11 @@ def collective_math_of(math: MathSnapshot, site: Site) -> CollectiveMath:
     definition = _reduction(math, args[0])
     tensors = _twins(math, definition)
     if len(tensors) != len(args) or len(node.results) != len(args):
-        raise Mismatch("value", True, f"combines {len(args)} components of {tensors[0].name}, "
-                       f"which has {len(tensors)}")  # fmt: skip
+        raise Mismatch(
+            "value",
+            True,
+            f"combines {len(args)} components of {tensors[0].name}, which has {len(tensors)}",
+        )
     _same_reducer(node, tensors)
     return CollectiveMath(site, node, tensors, tuple(args))
 

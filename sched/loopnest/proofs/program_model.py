@@ -114,9 +114,10 @@ class Model:
         self.syncs = [s for s in self.sites if kir.is_sync(s.node)]
         self.arrivals = {s.node.var: s for s in self.sites if isinstance(s.node, kir.Arrive)}
         self.names = {
-            s.node.var: s for s in self.sites
+            s.node.var: s
+            for s in self.sites
             if isinstance(s.node, (kir.Let, kir.Shuffle, kir.Arrive))
-        }  # fmt: skip
+        }
         self.counters = {
             s.node.counter for s in self.arrivals.values() if isinstance(s.node, kir.Arrive)
         }
@@ -218,9 +219,11 @@ class Model:
     def flags(self, guards: Guards) -> list[Local]:
         """Return the flags of arrivals that conditions ask for, those negated too."""
         return [
-            node for condition, _ in guards for node in walk(condition)
+            node
+            for condition, _ in guards
+            for node in walk(condition)
             if isinstance(node, Local) and node in self.arrivals
-        ]  # fmt: skip
+        ]
 
 
 def _names(node: kir.Stmt) -> Iterator[Local]:

@@ -126,7 +126,7 @@ def focused(program: kir.Program, barrier: kir.Barrier) -> kir.Program:
     """
     launch = [
         (d, ONE if d.is_grid and barrier.scope != "grid" else size) for d, size in program.launch
-    ]  # fmt: skip
+    ]
     return replace(program, launch=tuple(launch), body=_stretch(program.body, barrier)[0])
 
 

@@ -219,8 +219,9 @@ class _Matcher:
         if operand is None:
             raise self._differs(template, value)
         if value.dtype is not template.dtype:
-            raise Mismatch("value", False, f"reads a {value.dtype} where the math has a "
-                           f"{template.dtype}")  # fmt: skip
+            raise Mismatch(
+                "value", False, f"reads a {value.dtype} where the math has a {template.dtype}"
+            )
         self.found.reads.append((template.number, operand))
 
     def _operation(self, template: Op, value: Expr, moment: Site, guards: Guards) -> None:
@@ -234,9 +235,11 @@ class _Matcher:
         whole = self.tensor.definition
         assert whole is not None
         return Mismatch(
-            "value", False, f"computes '{value}' where the math of {self.tensor.name} "
-            f"({whole.op}) has '{template}'"
-        )  # fmt: skip
+            "value",
+            False,
+            f"computes '{value}' where the math of {self.tensor.name} "
+            f"({whole.op}) has '{template}'",
+        )
 
 
 def unified(template: Expr, value: Expr) -> tuple[tuple[Arg, Expr], ...] | None:

@@ -81,8 +81,9 @@ def program_of(k: Any, name: str) -> tuple[kir.Program, MathSnapshot]:
     lowered = getattr(k, "_lowered", k)
     program, make = getattr(lowered, "program", None), getattr(lowered, "math", None)
     if not isinstance(program, kir.Program) or make is None:
-        raise VerifyError(f"{name}({k!r})", "it is no kernel that carries its math",
-                          "pass what ln.lower returns")  # fmt: skip
+        raise VerifyError(
+            f"{name}({k!r})", "it is no kernel that carries its math", "pass what ln.lower returns"
+        )
     return program, make()
 
 

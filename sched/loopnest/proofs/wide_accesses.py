@@ -55,8 +55,9 @@ def _found(model: Model) -> list[WidePlace]:
             if site.node is wide.statement and wide.loop in site.loops:
                 result += [
                     WidePlace(a, wide.loop, wide.piece_lanes, ordered)
-                    for a in model.accesses_of(site) if _is_it(a, wide)
-                ]  # fmt: skip
+                    for a in model.accesses_of(site)
+                    if _is_it(a, wide)
+                ]
     return result
 
 

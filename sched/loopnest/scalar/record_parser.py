@@ -189,9 +189,7 @@ class _RecordReader:
                 self.fail(f"'{self.line.strip()}' stands here", self.open_fields(known, given))
             self.number += bool(section)
             found = []
-            while self.indent() >= inner and not re.fullmatch(
-                rf" {{{inner}}}(\w+):", self.line
-            ):  # fmt: skip
+            while self.indent() >= inner and not re.fullmatch(rf" {{{inner}}}(\w+):", self.line):
                 if self.indent() > inner:
                     self.fail(f"it is indented by {self.indent()}", f"{inner} spaces")
                 found.append(self.record(_classes(known[name].type), inner))

@@ -43,10 +43,12 @@ HEADER = "# loopnest program"
 """The first line, followed by the number of the schema."""
 LAST = "# end"
 """The last line, so that a text that was cut off is none."""
-RESERVED = frozenset({
-    *("True", "False", "None", "inf", "nan", "and", "or", "not"),
-    *(dimension.value for dimension in LAUNCH_DIMENSIONS),
-})  # fmt: skip
+RESERVED = frozenset(
+    {
+        *("True", "False", "None", "inf", "nan", "and", "or", "not"),
+        *(dimension.value for dimension in LAUNCH_DIMENSIONS),
+    }
+)
 """Words of expressions, which are no labels."""
 
 

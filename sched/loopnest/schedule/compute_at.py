@@ -208,9 +208,7 @@ def joins_plainly(tensor: TensorView, pos: int) -> bool:
     places = shared_positions(tensor, consumer)
     if tensor.compute_at_pos or pos > len(places) or not _same_axes(tensor, consumer):
         return False
-    if not tensor.produced_at_pos and not any(
-        t.compute_at_pos for t in chains.ancestors(tensor)
-    ):  # fmt: skip
+    if not tensor.produced_at_pos and not any(t.compute_at_pos for t in chains.ancestors(tensor)):
         return True
     alone = not consumer.frozen and len(consumer.siblings) == 1
     others = [p for p in consumer.producers if p is not tensor and not p.is_input]

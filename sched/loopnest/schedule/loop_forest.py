@@ -54,10 +54,9 @@ class LoopForest:
     def units_of(fusion: Fusion) -> tuple[TensorView, ...]:
         """Return the first output of each live definition, producers before consumers."""
         live = fusion.live()
-        return tuple([
-            t for t in fusion.topological()
-            if t in live and not t.is_input and t.siblings[0] is t
-        ])  # fmt: skip
+        return tuple(
+            [t for t in fusion.topological() if t in live and not t.is_input and t.siblings[0] is t]
+        )
 
     # Groups
 

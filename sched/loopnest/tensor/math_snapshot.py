@@ -216,12 +216,15 @@ def capture(fusion: Fusion) -> Callable[[], MathSnapshot]:
     outputs = set(fusion.outputs)
     taken = [
         (
-            t.name, t.dtype, t.domain, t.definition,
+            t.name,
+            t.dtype,
+            t.domain,
+            t.definition,
             "output" if t in outputs else "input" if t.definition is None else "",
             fusion.inplace[t].name if t in fusion.inplace else "",
         )
         for t in fusion.tensors
-    ]  # fmt: skip
+    ]
     names = {t: t.name for t in fusion.tensors}
     named = tuple([t.name for t in fusion.outputs])
     rest = (fusion.name, fusion.scalars, fusion.symbols, tuple(fusion.facts.conditions))

@@ -153,8 +153,11 @@ def test_launch_index():
     (store,) = loop.body
     place = LaunchIndex(ParallelType.grid_x)
     nowhere = LaunchIndex(ParallelType.block_z)  # not in use: 0
-    value = Op("add", (Load(store.value.buffer, (place,)), Op("cast", (nowhere,), dtypes.float32)),
-               dtypes.float32)  # fmt: skip
+    value = Op(
+        "add",
+        (Load(store.value.buffer, (place,)), Op("cast", (nowhere,), dtypes.float32)),
+        dtypes.float32,
+    )
     moved = Store(store.storage, (place,), value, "y")
     program = program.with_body((Loop(loop.var, loop.parallel, "", (moved,)),))
     x = randn(9)
@@ -762,9 +765,11 @@ def test_every_operation_of_floats():
             else:
                 expected = np.array([math.erf(v) for v in wide["a"]])
             np.testing.assert_allclose(
-                result[row].astype(np.float64), expected.astype(np.float64),
-                rtol=4 * np.finfo(name).eps, err_msg=f"{op} of {name}",
-            )  # fmt: skip
+                result[row].astype(np.float64),
+                expected.astype(np.float64),
+                rtol=4 * np.finfo(name).eps,
+                err_msg=f"{op} of {name}",
+            )
 
 
 def test_every_operation_of_integers():
@@ -860,9 +865,11 @@ def test_tensor_names_do_not_leave_their_comment():
 
 def test_prelude_once_for_many_kernels():
     kernels = [
-        parse_nest(f"kernel k{n}() -> (y: float32[N])\nfor i0 in N:  # cpu_parallel\n"
-                   f"  y[i0] = {n}.0") for n in range(3)
-    ]  # fmt: skip
+        parse_nest(
+            f"kernel k{n}() -> (y: float32[N])\nfor i0 in N:  # cpu_parallel\n  y[i0] = {n}.0"
+        )
+        for n in range(3)
+    ]
     source = c_prelude() + "".join([print_c(k, prelude=False) for k in kernels])
     library = compile_c(source, optimize=1)
     for n in range(3):

@@ -1067,9 +1067,7 @@ def test_a_thread_loop_around_a_barrier_must_cover_the_launch():
         """,
         launch={ParallelType.block_x: integer(32)},
     )
-    message = (
-        "loop i1 (block_x): it holds a barrier and has extent 16, while the launch has 32"
-    )  # fmt: skip
+    message = "loop i1 (block_x): it holds a barrier and has extent 16, while the launch has 32"
     with pytest.raises(InternalError, match=re.escape(message)):
         print_c(program)
 

@@ -113,8 +113,11 @@ def run(library, tmp_path, script, package=None, **environment):
 
 def installed(package):
     names = {"bindings": "cuda.bindings.driver", "core": "cuda.core", "pycuda": "pycuda"}
-    probe = [sys.executable, "-c", f"import importlib.util as u, sys; "
-             f"sys.exit(u.find_spec({names[package]!r}) is None)"]  # fmt: skip
+    probe = [
+        sys.executable,
+        "-c",
+        f"import importlib.util as u, sys; sys.exit(u.find_spec({names[package]!r}) is None)",
+    ]
     return subprocess.run(probe, check=False, capture_output=True).returncode == 0
 
 
@@ -403,8 +406,9 @@ def test_read_only_arrays_say_so():
     assert dlpack.take(Lent(array, True), 0).read_only
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int32", "int64", "float16", "float32", "float64",
-                                   "uint8", "complex64"])  # fmt: skip
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int32", "int64", "float16", "float32", "float64", "uint8", "complex64"]
+)
 def test_types_are_taken(dtype):
     assert dlpack.take(Lent(np.zeros(2, dtype), True), 0).dtype == np.dtype(dtype)
 

@@ -329,8 +329,10 @@ def test_a_kernel_of_15_tensors_prints_in_a_millisecond():
     lines = []
     for n in range(2, 17):
         source = "x[i0 * 4 + i1, i2]" if n == 2 else f"T{n - 1}[0]"
-        lines += [f"T{n}: float32[1] local",
-                  f"T{n}[0] = exp({source}) * {n}.5 + max({source}, b[i2])"]  # fmt: skip
+        lines += [
+            f"T{n}: float32[1] local",
+            f"T{n}[0] = exp({source}) * {n}.5 + max({source}, b[i2])",
+        ]
     lines.append("y[i0 * 4 + i1, i2] = T16[0]")
     body = "\n".join([" " * 8 + line for line in lines])
     text = (

@@ -18,8 +18,9 @@ def holding(*buffers):
     """Make a program that allocates these buffers and writes each of them."""
     y = cases.global_("y", ("N",), kind="output")
     body = [Allocate(b) for b in buffers]
-    body += [Store(b, (ZERO,) * len(b.shape), cases.cast(integer(0), b.dtype), b.name)
-             for b in buffers]  # fmt: skip
+    body += [
+        Store(b, (ZERO,) * len(b.shape), cases.cast(integer(0), b.dtype), b.name) for b in buffers
+    ]
     held = cases.cast(Load(buffers[0], (ZERO,) * len(buffers[0].shape)), dtypes.float32)
     body.append(Store(y, (ZERO,), held, "y"))
     return cases.program("hold", [y], body, {PT.block_x: 32})

@@ -214,15 +214,18 @@ def test_names_of_users_do_not_meet_ours():
         cases.Shuffle(cases.Local("value", dtypes.float32), value, "xor", cases.ONE),
         Barrier("grid"),
         cases.If(guard, (Store(y, (i,), value, "y"),)),
-    ]  # fmt: skip
+    ]
     compiled(cases.program("ln_arrive", [x, y], body, {PT.block_x: "block_x"}))
 
 
 @pytest.mark.parametrize(
     ("threads", "blocks", "expected"),
-    [(64, 2, "__launch_bounds__(64, 2) k("), (64, None, "__launch_bounds__(64, 1) k("),
-     ("N", 2, "__launch_bounds__(1024, 2) k(")],
-)  # fmt: skip
+    [
+        (64, 2, "__launch_bounds__(64, 2) k("),
+        (64, None, "__launch_bounds__(64, 1) k("),
+        ("N", 2, "__launch_bounds__(1024, 2) k("),
+    ],
+)
 def test_launch_bounds(threads, blocks, expected):
     y = cases.global_("y", ("N",), kind="output")
     body = [Store(y, (ZERO,), Const(1.0, dtypes.float32), "y")]

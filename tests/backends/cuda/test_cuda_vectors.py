@@ -47,9 +47,7 @@ def lanes_of(body, lanes=4, *, buffers, requires=("D",), before=(), launch=None,
               Op("eq", (op("mod", Symbol(s), integer(lanes)), ZERO), dtypes.bool_))
              for s in requires]  # fmt: skip
     launch = launch or {PT.grid_x: "N", PT.block_x: 32}
-    return cases.program(
-        "k", buffers, (*before, inner), launch, requires=tuple(tests), **others
-    )  # fmt: skip
+    return cases.program("k", buffers, (*before, inner), launch, requires=tuple(tests), **others)
 
 
 ROW, THREAD = cases.LaunchIndex(PT.grid_x), cases.LaunchIndex(PT.block_x)
@@ -253,8 +251,10 @@ def test_two_stores_into_one_buffer_are_wide_together_or_not_at_all():
     def body(second):
         def made(v):
             place = (ROW, column(v))
-            return [Store(y, place, Load(x, place), "y"),
-                    Store(y, (ROW, second(v)), Load(x, place), "y")]  # fmt: skip
+            return [
+                Store(y, place, Load(x, place), "y"),
+                Store(y, (ROW, second(v)), Load(x, place), "y"),
+            ]
 
         return made
 
@@ -359,13 +359,17 @@ def test_shared_memory_is_accessed_wide():
     held = cases.shared("T2", (128,))
     program = cases.copy(through=held)
     assert [a[:2] for a in accesses(program)] == [
-        ("x", "load"), ("T2", "store"), ("T2", "load"), ("y", "store"),
-    ]  # fmt: skip
+        ("x", "load"),
+        ("T2", "store"),
+        ("T2", "load"),
+        ("y", "store"),
+    ]
     assert "  ln_wide<4>(&T2[block_x * 4]) = ln_wide<4>(&x[grid_x * D + block_x * 4]);" in (
         print_cuda(program)
     )
-    assert set(alignments(wide_accesses(program))) == {a.buffer for a in wide_accesses(program)
-                                        if a.buffer.memory is Memory.GLOBAL}  # fmt: skip
+    assert set(alignments(wide_accesses(program))) == {
+        a.buffer for a in wide_accesses(program) if a.buffer.memory is Memory.GLOBAL
+    }
     # The compiler keeps what a thread reads back of its own in registers.
     assert memory_operations(program)["STS.128"] == 1
 
@@ -391,11 +395,12 @@ def test_tiles_of_registers_stay_in_registers():
         return [Store(y, (ROW, column(v)), Load(total, (v,)), "y")]
 
     body = [
-        Allocate(tile), Allocate(total),
+        Allocate(tile),
+        Allocate(total),
         cases.loop("i", 4, PT.unroll, rows),
         cases.loop("j", 4, PT.unroll, columns),
         cases.loop("w", 4, PT.vectorize, out),
-    ]  # fmt: skip
+    ]
     test = Op("eq", (op("mod", Symbol("D"), integer(4)), ZERO), dtypes.bool_)
     program = cases.program(
         "k", [x, y], body, {PT.grid_x: "N", PT.block_x: 32}, requires=(("D % 4 == 0", test),)

@@ -66,8 +66,11 @@ class RandomProgram:
             if number is None:
                 return ["barrier block"]
             store = f"g[{self.random.choice(['t', 'b * 64 + t', 't * 2'])}]"
-            return [f"let last{number} = arrive(count[{number}], {BLOCKS})",
-                    f"if last{number}:", f"  {store} = 3.0"]  # fmt: skip
+            return [
+                f"let last{number} = arrive(count[{number}], {BLOCKS})",
+                f"if last{number}:",
+                f"  {store} = 3.0",
+            ]
         test = {"block": "b < 2", "warp": "t < 32"}.get(scope)
         if test and self.random.random() < 0.3:
             return [f"if {test}:", f"  barrier {scope}"]
@@ -78,8 +81,11 @@ class RandomProgram:
 
     def place(self, loops, moves):
         """Return an element; each thread has another where `moves` is 0."""
-        forms = [["t"], ["(t + 1) % 64", "63 - t", "t % 32 + 32", "t // 32 * 32 + t % 32"],
-                 ["t // 2", "t // 8 * 8", "7"]][moves]  # fmt: skip
+        forms = [
+            ["t"],
+            ["(t + 1) % 64", "63 - t", "t % 32 + 32", "t // 32 * 32 + t % 32"],
+            ["t // 2", "t // 8 * 8", "7"],
+        ][moves]
         forms += ["(t + k) % 64", "(t + k * 20) % 64"] if loops and moves else []
         inner = self.random.choice(forms)
         if self.random.random() < 0.6:

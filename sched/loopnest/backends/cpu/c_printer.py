@@ -361,9 +361,11 @@ def _dialect(index_bits: int) -> Dialect:
         "bfloat16": "bfloat16_t", "float32": "float", "float64": "double", "index": "idx_t",
     }  # fmt: skip
     special = {
-        ("inf", "float32"): "LN_INFF", ("nan", "float32"): "LN_NANF",
-        ("inf", "float64"): "LN_INF", ("nan", "float64"): "LN_NAN",
-    }  # fmt: skip
+        ("inf", "float32"): "LN_INFF",
+        ("nan", "float32"): "LN_NANF",
+        ("inf", "float64"): "LN_INF",
+        ("nan", "float64"): "LN_NAN",
+    }
     casts = {(f"float{w}", f"int{n}"): f"ln_f{w}_to_i{n}" for w in (32, 64) for n in (32, 64)}
     for name, short in (("float16", "f16"), ("bfloat16", "bf16")):
         casts[name, "float32"] = f"ln_{short}_to_f32"

@@ -130,8 +130,9 @@ class CompiledC:
 
 def argtypes(program: kir.Program) -> list[Any]:
     """Return the ctypes types of a kernel's parameters."""
-    return [ctypes.c_void_p if p.buffer is not None else _SCALARS[p.dtype.name]
-            for p in program.params]  # fmt: skip
+    return [
+        ctypes.c_void_p if p.buffer is not None else _SCALARS[p.dtype.name] for p in program.params
+    ]
 
 
 def _bits(value: Any, dtype: DType | None) -> Any:

@@ -65,8 +65,10 @@ class CudaKernel(CompiledKernel[K]):
         number = stream_number(stream, self._subject)
         with self.driver.current():
             given = self._viewed(arrays, number)
-            places = [self._view(a, self._outputs.out_name(i), number)
-                      for i, a in enumerate(self._outputs.given(out))]  # fmt: skip
+            places = [
+                self._view(a, self._outputs.out_name(i), number)
+                for i, a in enumerate(self._outputs.given(out))
+            ]
             plan, values = self._bound(given, scalars)
             if any(isinstance(a, DeviceView) for a in (*given, *places)):
                 results = self._on_device(given, places, plan, values, number)

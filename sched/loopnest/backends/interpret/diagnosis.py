@@ -86,8 +86,11 @@ def diagnose(k: Any, *arrays: Any, **scalars: Any) -> Diagnosis:
     lowered = getattr(k, "_lowered", k)
     program, make = getattr(lowered, "program", None), getattr(lowered, "math", None)
     if not isinstance(program, kir.Program) or make is None:
-        raise LaunchError(f"diagnose({k!r})", "it is no kernel that carries its math",
-                          "pass what ln.lower returns")  # fmt: skip
+        raise LaunchError(
+            f"diagnose({k!r})",
+            "it is no kernel that carries its math",
+            "pass what ln.lower returns",
+        )
     return diagnose_program(program, make(), arrays, scalars)
 
 
@@ -193,10 +196,12 @@ def _first_off(
     with np.errstate(over="ignore"):
         expected = stored(want.value[place], tensor.dtype).item()
     result: dict[str, Any] = {
-        "tensor": tensor.name, "index": place, "expected": expected,
+        "tensor": tensor.name,
+        "index": place,
+        "expected": expected,
         "allowed": float(want.bound_in(tensor.dtype)[place]),
         "differing": int(np.count_nonzero(off)),
-    }  # fmt: skip
+    }
     if known[place]:
         result["actual"] = held.values[place].item()
         store = recorder.stores[int(held.store[place])]

@@ -79,9 +79,12 @@ def check(
             for row in rows:
                 choice = row.found.choice
                 row.checked = check_schedule(
-                    choice.kernel, choice.schedule, choice.params, choice.values,
+                    choice.kernel,
+                    choice.schedule,
+                    choice.params,
+                    choice.values,
                     partial(update, row),
-                )  # fmt: skip
+                )
     if as_json:
         click.echo(json.dumps(_report(rows, asked, strict), indent=2))
     else:
@@ -132,9 +135,11 @@ def _progress(
         from rich.live import Live
 
         with Live(
-            console=console, get_renderable=lambda: _table(rows, strict), transient=True,
+            console=console,
+            get_renderable=lambda: _table(rows, strict),
+            transient=True,
             vertical_overflow="crop",
-        ):  # fmt: skip
+        ):
             yield note
     elif errors.is_terminal:
         with errors.status("") as status:

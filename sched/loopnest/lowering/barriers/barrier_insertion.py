@@ -98,9 +98,10 @@ def _shared(tree: Tree) -> frozenset[Buffer]:
         for value in expressions(statement):
             loaded.update(load.buffer for load in loads(value))
     return frozenset(
-        b for b in stored
+        b
+        for b in stored
         if b.memory is Memory.SHARED or (b.memory is Memory.GLOBAL and b in loaded)
-    )  # fmt: skip
+    )
 
 
 def _statements(tree: Tree) -> Iterable[Simple]:

@@ -96,9 +96,9 @@ def _place(ancestors: tuple[Stmt, ...], program: Program) -> StatementPlace:
     loops = tuple([a for a in ancestors if isinstance(a, Loop)])
     bound = {loop.parallel: number for number, loop in enumerate(loops)}
     tests = {term for a in ancestors if isinstance(a, If) for term in terms_of(a.condition)}
-    threads = tuple([
-        bound.get(d, _FIRST if one_thread(d) in tests else _ALL) for d, _ in program.launch
-    ])  # fmt: skip
+    threads = tuple(
+        [bound.get(d, _FIRST if one_thread(d) in tests else _ALL) for d, _ in program.launch]
+    )
     return StatementPlace(
         loops, threads, frozenset(term for term in tests if isinstance(term, Local))
     )

@@ -182,28 +182,32 @@ class Indexer:
         definition = unit.definition
         assert definition is not None
         values = self._values(definition, environments[0])
-        return tuple([
-            self.store(env, self.storage[env.tensor].buffer, value, "define")
-            for env, value in zip(environments, values, strict=True)
-        ])  # fmt: skip
+        return tuple(
+            [
+                self.store(env, self.storage[env.tensor].buffer, value, "define")
+                for env, value in zip(environments, values, strict=True)
+            ]
+        )
 
     def _init(self, unit: TensorView, environments: list[Environment]) -> tuple[Store, ...]:
         definition = unit.definition
         assert definition is not None
         assert definition.reducer is not None
-        return tuple([
-            self.store(env, self.storage[env.tensor].accumulator, value, "init")
-            for env, value in zip(environments, definition.reducer.identity, strict=True)
-        ])  # fmt: skip
+        return tuple(
+            [
+                self.store(env, self.storage[env.tensor].accumulator, value, "init")
+                for env, value in zip(environments, definition.reducer.identity, strict=True)
+            ]
+        )
 
     def _update(self, unit: TensorView, environments: list[Environment]) -> tuple[Store | Let, ...]:
         definition = unit.definition
         assert definition is not None
         assert definition.reducer is not None
         element = self._values(definition, environments[0])
-        before = tuple([
-            self.load_own(env, self.storage[env.tensor].accumulator) for env in environments
-        ])  # fmt: skip
+        before = tuple(
+            [self.load_own(env, self.storage[env.tensor].accumulator) for env in environments]
+        )
         after = definition.reducer.combine(before, element)
         lets: list[Let] = []
         if len(after) > 1:

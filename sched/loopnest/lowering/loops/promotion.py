@@ -297,10 +297,12 @@ class Promoter:
         if all(axis is node for axis, node in zip(domain.leaf, nodes, strict=True)):
             return Promotion(domain.leaf, {}, domain.history)
         image = self._image(tensor, nodes)
-        leaf = tuple([
-            image.get(axis, axis) if self._cover(node) else axis  # one point stays one
-            for axis, node in zip(domain.leaf, nodes, strict=True)
-        ])  # fmt: skip
+        leaf = tuple(
+            [
+                image.get(axis, axis) if self._cover(node) else axis  # one point stays one
+                for axis, node in zip(domain.leaf, nodes, strict=True)
+            ]
+        )
         return Promotion(leaf, image, tuple(steps_behind(leaf)))
 
     def _node(self, axis: IterDomain) -> IterDomain:

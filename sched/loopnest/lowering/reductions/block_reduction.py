@@ -348,12 +348,14 @@ class _Body:
         role: str = "partial",
     ) -> None:
         self._emit(
-            tuple([
-                Store(b, index, v, self.tensor, role, origin=self.origin)
-                for b, v in zip(buffers, values, strict=True)
-            ]),
+            tuple(
+                [
+                    Store(b, index, v, self.tensor, role, origin=self.origin)
+                    for b, v in zip(buffers, values, strict=True)
+                ]
+            ),
             terms,
-        )  # fmt: skip
+        )
 
     def _load(self, buffers: tuple[Buffer, ...], index: Values) -> Values:
         return tuple([Load(buffer, index) for buffer in buffers])

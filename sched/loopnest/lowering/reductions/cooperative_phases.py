@@ -50,12 +50,14 @@ class CooperativePhases:
         assert self.stage is not None
         items, values = self._combined(self._own())
         index = self._slot([LaunchIndex(d) for d in self.stage.dims])
-        stores = tuple([
-            Store(buffer, (*index, *own), value, self.unit.name, "partial", origin=self.origin)
-            for buffer, own, value in zip(
-                self.stage.partials, self._places(), values, strict=True
-            )
-        ])  # fmt: skip
+        stores = tuple(
+            [
+                Store(buffer, (*index, *own), value, self.unit.name, "partial", origin=self.origin)
+                for buffer, own, value in zip(
+                    self.stage.partials, self._places(), values, strict=True
+                )
+            ]
+        )
         kept = (*self.stage.threads, *self.stage.groups, *self.stage.dims)
         one = self.indexer.first_threads(self.unit, kept)
         terms = (*self._taking_part(), *one)
@@ -115,10 +117,12 @@ class CooperativePhases:
             if exists is not TRUE:
                 guard = (PredicateTerm(exists, f"{self.unit.name}: so many blocks left a part"),)
         index = self._slot(self._coordinates(number))
-        left = tuple([
-            Load(buffer, (*index, *own))
-            for buffer, own in zip(self.stage.partials, self._places(), strict=True)
-        ])  # fmt: skip
+        left = tuple(
+            [
+                Load(buffer, (*index, *own))
+                for buffer, own in zip(self.stage.partials, self._places(), strict=True)
+            ]
+        )
         folded = self.reducer.combine(self._own(), left)
         made: tuple[Simple, ...] = ()
         if len(folded) > 1:
@@ -154,10 +158,12 @@ class CooperativePhases:
         return self.algebra.product(self.stage.extents)
 
     def _own(self) -> Values:
-        return tuple([
-            self.indexer.load_own(env, buffer)
-            for env, buffer in zip(self.environments, self.accumulators, strict=True)
-        ])  # fmt: skip
+        return tuple(
+            [
+                self.indexer.load_own(env, buffer)
+                for env, buffer in zip(self.environments, self.accumulators, strict=True)
+            ]
+        )
 
     def _places(self) -> list[tuple[Expr, ...]]:
         """Return by output the indices of the accumulator, none where it has one element."""
@@ -168,9 +174,11 @@ class CooperativePhases:
         return result
 
     def _stores(self, values: Values, role: str) -> tuple[Store, ...]:
-        return tuple([
-            self.indexer.store(env, buffer, value, role)
-            for env, buffer, value in zip(
-                self.environments, self.accumulators, values, strict=True
-            )
-        ])  # fmt: skip
+        return tuple(
+            [
+                self.indexer.store(env, buffer, value, role)
+                for env, buffer, value in zip(
+                    self.environments, self.accumulators, values, strict=True
+                )
+            ]
+        )

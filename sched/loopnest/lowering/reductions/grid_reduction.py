@@ -131,9 +131,7 @@ def block_stage(
     if not dims:
         return None
     alone = {d for t in flagged[unit] if t is not unit for d in plan.crossed[t] if d.is_grid}
-    groups = tuple([
-        d for d in plan.launch if d.is_grid and d not in dims and d not in alone
-    ])  # fmt: skip
+    groups = tuple([d for d in plan.launch if d.is_grid and d not in dims and d not in alone])
     loops = tuple([g for g in _around(plan, unit) if not plan.specs[g].parallel.is_thread])
     bound = {plan.specs[g].parallel for g in result_loops(plan, unit)}
     extents = {
@@ -144,10 +142,12 @@ def block_stage(
     threads = tuple([d for d in plan.launch if d.is_block and d in bound])
     kept = [plan.launch[d] for d in groups] + [plan.specs[g].extent for g in loops]
     slots = [extents[d] for d in dims] + kept + [plan.launch[d] for d in threads]
-    partials = tuple([
-        _workspace(plan, tensor, names, "blocks", (*slots, *own), tensor.dtype.compute)
-        for tensor, own in zip(unit.siblings, inner, strict=True)
-    ])  # fmt: skip
+    partials = tuple(
+        [
+            _workspace(plan, tensor, names, "blocks", (*slots, *own), tensor.dtype.compute)
+            for tensor, own in zip(unit.siblings, inner, strict=True)
+        ]
+    )
     counter = None
     if unit in flagged[unit]:
         counter = _workspace(plan, unit, names, "count", tuple(kept), dtypes.int32, "counter")

@@ -131,14 +131,18 @@ class _SymbolicRun:
             repeated = have.twice & group
             if self.node.name in IDEMPOTENT:
                 repeated = np.zeros_like(repeated)
-            for bad, text in ((group & ~have.once, "lacks"), (have.once & ~group, "has taken in"),
-                              (repeated, "has twice")):  # fmt: skip
+            for bad, text in (
+                (group & ~have.once, "lacks"),
+                (have.once & ~group, "has taken in"),
+                (repeated, "has twice"),
+            ):
                 rows = np.flatnonzero(bad.any(axis=1))
                 if rows.size:
                     bits = np.unpackbits(bad[rows[0]].view(np.uint8), bitorder="little")
                     other = int(np.flatnonzero(bits)[0])
-                    raise Wrong(f"{name} in thread {int(rows[0])} {text} the contribution of "
-                                f"thread {other}")  # fmt: skip
+                    raise Wrong(
+                        f"{name} in thread {int(rows[0])} {text} the contribution of thread {other}"
+                    )
             return
         self.refuse(~found.held.same(wanted), f"{name} is not combined in")  # type: ignore[arg-type]
 
@@ -441,5 +445,7 @@ class _SymbolicRun:
         """Check that literals, by their numbers, are a component of the identity."""
         for number in np.unique(used[used >= 0]).tolist():
             if self.literals[number] is not self.node.identity[component]:
-                raise Wrong(f"it takes in {self.literals[number]}, the identity is "
-                            f"{self.node.identity[component]}")  # fmt: skip
+                raise Wrong(
+                    f"it takes in {self.literals[number]}, the identity is "
+                    f"{self.node.identity[component]}"
+                )

@@ -120,23 +120,28 @@ class EnumeratedFacts:
         last = sum([(e - 1) * s for e, s in zip(shape, strides, strict=True)])
         if last >= size:
             yield self.witness.plain(
-                "layout", f"buffer {buffer.name} has {size} elements, its shape {list(shape)} "
-                f"and strides {strides} reach element {last}", buffer.tensor,
-            )  # fmt: skip
+                "layout",
+                f"buffer {buffer.name} has {size} elements, its shape {list(shape)} "
+                f"and strides {strides} reach element {last}",
+                buffer.tensor,
+            )
         need = 1
         for extent, stride in sorted(zip(shape, strides, strict=True), key=lambda p: p[1]):
             if extent > 1 and stride < need:
                 yield self.witness.plain(
-                    "layout", f"two elements of buffer {buffer.name} share a place: shape "
-                    f"{list(shape)}, strides {strides}", buffer.tensor,
-                )  # fmt: skip
+                    "layout",
+                    f"two elements of buffer {buffer.name} share a place: shape "
+                    f"{list(shape)}, strides {strides}",
+                    buffer.tensor,
+                )
                 break
             need = max(need, stride * extent)
         if buffer.swizzle is not None and not self._permutes(buffer):
             yield self.witness.plain(
-                "layout", f"the swizzle of {buffer.name} is no permutation of its tile: shape "
-                f"{list(shape)}", buffer.tensor,
-            )  # fmt: skip
+                "layout",
+                f"the swizzle of {buffer.name} is no permutation of its tile: shape {list(shape)}",
+                buffer.tensor,
+            )
 
     def _permutes(self, buffer: Buffer) -> bool:
         """Whether a swizzle maps the elements of its tile one to one into it."""

@@ -169,8 +169,9 @@ class EnumeratedDataflow:
         axes = work.tensor.claims(whole=work.store.role in kir.WHOLE_ELEMENTS)
         shape = self.contents.shape(axes)
         folded = [a.kind is IterKind.REDUCTION for a in axes]
-        kept = [(c, s) for c, s, f in zip(work.store.coordinate, shape, folded, strict=True)
-                if not f]  # fmt: skip
+        kept = [
+            (c, s) for c, s, f in zip(work.store.coordinate, shape, folded, strict=True) if not f
+        ]
         inside = self.table.linear(points, [c for c, _ in kept], [s for _, s in kept])
         result: Flags = inside >= 0
         return result

@@ -38,9 +38,10 @@ class EnumeratedRaces:
     ) -> None:
         self.table, self.space, self.model = table, table.space, table.model
         self.syncs = [
-            s for s in self.model.syncs
+            s
+            for s in self.model.syncs
             if not isinstance(s.node, kir.Shuffle) and s.node not in without
-        ]  # fmt: skip
+        ]
         self.narrow = narrow
         self._times: dict[str, Array] = {}
 
@@ -107,8 +108,9 @@ class EnumeratedRaces:
             for n, _ in kir.walk(node.body)
         )
         key, size = points.block * self.space.span + points.time, 1
-        for (dim, place), extent in zip(list(self.space.launched.items())[3:], self.space.block,
-                                        strict=True):  # fmt: skip
+        for (dim, place), extent in zip(
+            list(self.space.launched.items())[3:], self.space.block, strict=True
+        ):
             if shared or dim in node.dims:
                 size *= extent
             else:

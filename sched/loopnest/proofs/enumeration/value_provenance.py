@@ -390,8 +390,9 @@ class ValueProvenance:
         points = self.table.space.points[exchange.site]
         space = self.table.space
         key = points.block * space.span + points.time
-        for dim, place in zip(list(space.launched)[3:], list(space.launched.values())[3:],
-                              strict=True):  # fmt: skip
+        for dim, place in zip(
+            list(space.launched)[3:], list(space.launched.values())[3:], strict=True
+        ):
             if dim not in exchange.node.dims:
                 key = key * 1024 + place[points.thread]
         return np.unique(key, return_inverse=True)[1] if key.size else key

@@ -48,8 +48,9 @@ class StatementClaims:
         Taken by growing stride, each stride must be at least the reach of those before it.
         """
         poly = self.algebra.poly
-        rest = [(poly(e, {}), poly(s, {})) for e, s in
-                zip(buffer.shape, buffer.strides, strict=True)]  # fmt: skip
+        rest = [
+            (poly(e, {}), poly(s, {})) for e, s in zip(buffer.shape, buffer.strides, strict=True)
+        ]
         rest = [(e, s) for e, s in reversed(rest) if e != constant(1)]
         reach: Poly = constant(1)
         while rest:
@@ -134,8 +135,11 @@ class StatementClaims:
         if not exact and not is_private(work.store.storage) and not self._bounded(work, at):
             raise NotProved("a merged index without a test")
         for wanted, found in work.equalities:
-            self.same(at, self.algebra.poly(wanted, self.setting.env),
-                      self.algebra.poly(found, self.setting.env))  # fmt: skip
+            self.same(
+                at,
+                self.algebra.poly(wanted, self.setting.env),
+                self.algebra.poly(found, self.setting.env),
+            )
         if work.store.storage.memory is Memory.GLOBAL and work.kind not in ("init", "partial"):
             written = self.setting.element(work.write)
             self.same_element(at, written, work.tensor, self.setting.polys(work.element))
@@ -175,11 +179,13 @@ class StatementClaims:
                 top = times(top, self.setting.spaces.extent[member])
             limits = [
                 self.algebra.poly(term.args[1], self.setting.env)
-                for condition, wanted in work.site.guards if wanted
+                for condition, wanted in work.site.guards
+                if wanted
                 for term in terms(condition)
-                if isinstance(term, Op) and term.op == "lt"
+                if isinstance(term, Op)
+                and term.op == "lt"
                 and self.algebra.poly(term.args[0], self.setting.env) == group.whole
-            ]  # fmt: skip
+            ]
             if not any(self._at_least(top, limit) for limit in limits):
                 return False
         return True

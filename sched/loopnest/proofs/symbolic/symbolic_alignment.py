@@ -37,8 +37,10 @@ class Alignment:
         program = self.setting.model.program
         for _, condition in (*program.conditions, *program.requires):
             match condition:
-                case Op(op="eq", args=(Op(op="mod", args=(Symbol() as s, Const() as by)),
-                                       Const(value=0))):  # fmt: skip
+                case Op(
+                    op="eq",
+                    args=(Op(op="mod", args=(Symbol() as s, Const() as by)), Const(value=0)),
+                ):
                     name = f"p_{s.name}"
                     found[name] = math.lcm(found.get(name, 1), int(by.value))
         return found

@@ -40,8 +40,9 @@ class SymbolicDataflow:
             setting = self.setting
             found = self._writes[buffer] = [
                 (w, setting.access(setting.sites[w.site], w.write))
-                for w in setting.works if w.store.storage is buffer
-            ]  # fmt: skip
+                for w in setting.works
+                if w.store.storage is buffer
+            ]
         return found
 
     def kills(self, buffer: Buffer) -> Stores:
@@ -51,9 +52,9 @@ class SymbolicDataflow:
             others = self.setting.model.aliases(buffer)
             found = self._kills[buffer] = [
                 self._kill(access, buffer)
-                for access in self.setting.model.accesses if access.writes
-                and access.buffer in others
-            ]  # fmt: skip
+                for access in self.setting.model.accesses
+                if access.writes and access.buffer in others
+            ]
         return found
 
     def _kill(self, access: Access, buffer: Buffer) -> tuple[Instances, Any]:

@@ -132,8 +132,10 @@ class SymbolicRaces:
         setting = self.setting
         if a.buffer is b.buffer:
             places = zip(setting.placed(a), setting.placed(b), strict=True)
-            pairs = [*pairs, *[f"{setting.text(p, 'a_')} = {setting.text(q, 'b_')}"
-                               for p, q in places]]  # fmt: skip
+            pairs = [
+                *pairs,
+                *[f"{setting.text(p, 'a_')} = {setting.text(q, 'b_')}" for p, q in places],
+            ]
         met = setting.relation(first.renamed("a_"), second.renamed("b_"), pairs)
         met = met.intersect_domain(setting.domain(first, a.guards))
         met = met.intersect_range(setting.domain(second, b.guards))
@@ -298,5 +300,6 @@ class SymbolicRaces:
     def _digits(self, members: Sequence[str], at: Instances) -> Iterator[str]:
         for member in members:
             group = self.setting.spaces.group_of.get(member)
-            yield from [v for v in ((member,) if group is None else group.digits)
-                        if v in at.variables]  # fmt: skip
+            yield from [
+                v for v in ((member,) if group is None else group.digits) if v in at.variables
+            ]

@@ -72,9 +72,7 @@ def define_reduction(
     """Return the new tensors that `values` of `producer` are reduced to, one a component."""
     fusion = producer.fusion
     outputs = tuple([TensorView(fusion, fresh_domain(axes), dtype) for dtype in dtypes])
-    definition = Definition(
-        op, (producer,), (producer,), (maps,), outputs, values, reducer, note
-    )  # fmt: skip
+    definition = Definition(op, (producer,), (producer,), (maps,), outputs, values, reducer, note)
     for output in outputs:
         output.define(definition)
     return outputs

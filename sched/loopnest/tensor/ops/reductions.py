@@ -331,9 +331,7 @@ def _finish(
     """Define the pointwise tensor that follows the reduction of a mean or variance."""
     shape = axes_of(reduction)
     maps = (tuple(range(len(shape))),)
-    result = define(
-        tv.fusion, op, (reduction, factor), (reduction,), maps, shape, dtype, value
-    )  # fmt: skip
+    result = define(tv.fusion, op, (reduction, factor), (reduction,), maps, shape, dtype, value)
     if keepdims:
         result = _kept(result, tv, axes)
     result.reduction = reduction

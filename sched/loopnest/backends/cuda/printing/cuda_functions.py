@@ -103,8 +103,9 @@ _HELPERS: Mapping[str, tuple[str, str]] = {
 
 def _functions() -> dict[tuple[str, str], str]:
     functions = {
-        ("floordiv", "index"): "ln_index_div<idx_t>", ("mod", "index"): "ln_index_mod<idx_t>",
-    }  # fmt: skip
+        ("floordiv", "index"): "ln_index_div<idx_t>",
+        ("mod", "index"): "ln_index_mod<idx_t>",
+    }
     for op, (single, double) in CUDA.items():
         functions |= {(op, "float32"): single, (op, "float64"): double}
     for dtype, type_ in (("int32", "int"), ("int64", "long long"), ("index", "idx_t")):
