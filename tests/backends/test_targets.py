@@ -123,7 +123,7 @@ def test_the_command_line_follows(tmp_path: Path) -> None:
             command_line(False, "loopnest"), list(arguments), obj=Source(False)
         )
         assert result.exit_code == 0, result.output
-        return result.output
+        return result.stdout
 
     assert "[auto|cuda|c|interpret|trace]" in output("run", "--help")
     assert "trace" in output("dump", str(file), "--stage", "list")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -583,7 +584,7 @@ def test_nobody_reads_the_output(file):
 
 
 def test_standard_output_is_closed(file):
-    command = f"exec {sys.executable} -m loopnest list {file} >&-"
+    command = f"exec {shlex.quote(sys.executable)} -m loopnest list {file} >&-"
     result = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True)
     assert (result.returncode, result.stderr) == (1, "error: standard output is closed\n")
 

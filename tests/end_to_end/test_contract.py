@@ -116,7 +116,7 @@ def test_the_toolchain_texts_exist() -> None:
     assert "__restrict__" in cuda
     assert kernel.c()
     assert list(kernel.stages) == [
-        "groups", "nest", "allocation", "checks", "grid_reductions", "indexing",
+        "groups", "nest", "allocation", "checks", "grid_reductions", "indexing", "ownership",
         "predicate_elimination", "circular_buffers", "aliases", "barriers", "addresses",
         "predicates", "inplace", "unswitch", "renumber",
     ]  # fmt: skip

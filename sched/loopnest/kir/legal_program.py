@@ -53,12 +53,12 @@ def program_faults(program: Program, *, staged: bool = True) -> list[str]:
     """
     outputs = [output.buffer for output in program.outputs]
     known = {p.buffer for p in program.params if p.buffer is not None} | set(outputs)
-    scope = _Scope(program, staged, frozenset(known))
+    scope = _VisibleNames(program, staged, frozenset(known))
     return list(dict.fromkeys(scope.body(program.body)))
 
 
 @dataclass
-class _Scope:
+class _VisibleNames:
     """What may be named at a place of the nest."""
 
     program: Program
@@ -75,9 +75,9 @@ class _Scope:
     def _inner(self, statements: Iterable[Stmt], *indices: Index) -> Iterator[str]:
         """Yield the faults of a nested body, whose definitions end with it."""
         inside = self.indices | set(indices)
-        yield from _Scope(self.program, self.staged, self.buffers, inside, set(self.locals)).body(
-            statements
-        )
+        yield from _VisibleNames(
+            self.program, self.staged, self.buffers, inside, set(self.locals)
+        ).body(statements)
 
     def _statement(self, node: Stmt) -> Iterator[str]:
         match node:

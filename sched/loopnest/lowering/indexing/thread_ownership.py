@@ -130,8 +130,8 @@ class _ReadCheck:
         """Return a dimension along which another thread wrote the element, None where none is."""
         shared = self.producer.memory is Memory.SHARED
         loops = [loop for loop in self._thread_loops() if not (shared and loop.dimension.is_block)]
-        if not loops:
-            return None
+        if all(loop.group in self.path for loop in loops):
+            return None  # the store and the read stand in one iteration of each: in one thread
         for loop in loops:
             if not self._runs(loop):
                 return loop.dimension
