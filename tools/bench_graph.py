@@ -35,7 +35,7 @@ from loopnest.graph.passes.indexed_graph import forward_graph
 def main(blocks: int, repeat: int, limit: float, growth: int) -> None:
     """Print a table of steps."""
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-    from graph.seeds import residual_network
+    from graph.published import residual_network
 
     if growth:
         Console().print(_growth([residual_network(blocks << i) for i in range(growth + 1)]))

@@ -9,7 +9,7 @@ from loopnest.tensor.domain import ancestors
 
 
 def require_sound(fusion: ln.Fusion, line: str = "") -> None:
-    """Raise `Failure` where a tensor breaks a promise of the contract."""
+    """Raise `Failure` where a tensor breaks a promise of the documentation."""
     live = fusion.live()
     for tensor in fusion.tensors:
         problem = _of_domain(tensor) or _of_place(tensor, live) or _of_neighbours(tensor, live)

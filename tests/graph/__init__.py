@@ -1,1 +1,1 @@
-"""Tests of the graph layer, and what they share: seeds, random graphs."""
+"""Tests of the graph layer, and what they share: published examples, random graphs."""

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 
 import loopnest.graph as G
-from graph import seeds
+from graph import published
 from graph.random_graphs import Sample, samples
 from loopnest.graph.cse_across import Ledger
 from loopnest.graph.minimum_cut import minimum_cut
@@ -31,11 +31,11 @@ def run_both(
     return results[:outputs], G.evaluate(backward, {**known, **stashed})
 
 
-def check_same(pair: seeds.TwoPasses, budget: int | None, seed: int = 0) -> Ledger:
+def check_same(pair: published.TwoPasses, budget: int | None, seed: int = 0) -> Ledger:
     """Check that values stay bit for bit, and what the ledger says; return it."""
     forward, backward, ledger = G.cse(pair.forward, pair.backward, budget)
     inputs = {x.name: x for x in (*pair.forward.inputs, *pair.backward.inputs)}
-    feeds = seeds.feeds(G.Graph(list(inputs.values()), []), seed)
+    feeds = published.feeds(G.Graph(list(inputs.values()), []), seed)
     count = len(pair.forward.outputs)
     wanted = run_both(pair.forward, pair.backward, feeds, count)
     found = run_both(forward, backward, feeds, count)
@@ -47,7 +47,7 @@ def check_same(pair: seeds.TwoPasses, budget: int | None, seed: int = 0) -> Ledg
 
 
 def check_ledger(
-    pair: seeds.TwoPasses, forward: G.Graph, backward: G.Graph, ledger: Ledger
+    pair: published.TwoPasses, forward: G.Graph, backward: G.Graph, ledger: Ledger
 ) -> None:
     stashed = [each.node for each in ledger.stashed]
     assert list(forward.outputs) == [*forward.outputs[: len(pair.forward.outputs)], *stashed]
@@ -63,11 +63,11 @@ def check_ledger(
     )
 
 
-# The examples of the seed
+# The published examples
 
 
 def test_the_backward_of_tanh_evaluates_no_tanh() -> None:
-    pair = seeds.tanh_000()
+    pair = published.tanh_of_cse_rfc()
     ledger = check_same(pair, None)
     _, backward, _ = G.cse(pair.forward, pair.backward)
     assert G.count_ops(backward) == {"mul": 2, "sub": 1}
@@ -82,13 +82,13 @@ def test_the_backward_of_tanh_evaluates_no_tanh() -> None:
 
 
 def test_tanh_of_graphs_that_share_no_nodes() -> None:
-    pair = seeds.tanh_000()
-    apart = seeds.TwoPasses(G.parse(str(pair.forward)), G.parse(str(pair.backward)))
+    pair = published.tanh_of_cse_rfc()
+    apart = published.TwoPasses(G.parse(str(pair.forward)), G.parse(str(pair.backward)))
     assert len(check_same(apart, None).stashed) == 1
 
 
 def test_x_hat_is_stashed_for_the_gradient_of_gamma() -> None:
-    pair = seeds.gamma_gradient_000()
+    pair = published.gamma_gradient_of_cse_rfc()
     check_same(pair, None)
     forward, backward, _ = G.cse(pair.forward, pair.backward)
     assert str(backward) == (
@@ -105,14 +105,14 @@ def test_x_hat_is_stashed_for_the_gradient_of_gamma() -> None:
 
 
 def test_without_inlining_index_maps_hide_x_hat() -> None:
-    pair = seeds.gamma_gradient_000()
+    pair = published.gamma_gradient_of_cse_rfc()
     _, backward, ledger = G.cse(pair.forward, pair.backward, inline=False)
     assert [each.node.op for each in ledger.stashed] == ["mean", "variance"]
     assert G.count_ops(backward)["flip"] == 4
 
 
 def test_batch_norm_recomputes_nothing_without_a_budget() -> None:
-    ledger = check_same(seeds.batch_norm_000(), None)
+    ledger = check_same(published.batch_norm_of_cse_rfc(), None)
     assert [each.node.op for each in ledger.stashed] == ["sub", "sqrt", "div"]
     assert (ledger.flops_recomputed, ledger.flops_before, ledger.exact) == (0, 1215, True)
 
@@ -132,14 +132,14 @@ def test_batch_norm_recomputes_nothing_without_a_budget() -> None:
     ],
 )
 def test_the_best_choice_under_a_budget(budget: int, kept: list[str], flops: int) -> None:
-    ledger = check_same(seeds.batch_norm_000(), budget)
+    ledger = check_same(published.batch_norm_of_cse_rfc(), budget)
     assert [each.node.op for each in ledger.stashed] == kept
     assert (ledger.flops_recomputed, ledger.exact) == (flops, True)
     assert sum(each.recomputed for each in ledger) == flops
 
 
 def test_a_budget_of_nothing_gives_the_same_objects() -> None:
-    pair = seeds.tanh_000()
+    pair = published.tanh_of_cse_rfc()
     forward, backward, ledger = G.cse(pair.forward, pair.backward, 0)
     assert forward is pair.forward
     assert backward is pair.backward
@@ -150,7 +150,7 @@ def test_a_budget_of_nothing_gives_the_same_objects() -> None:
 
 def test_nothing_in_common_gives_the_same_objects() -> None:
     x, dy = G.var("x", (4,)), G.var("dy", (4,))
-    pair = seeds.TwoPasses(G.Graph([x], [G.exp(x)], "f"), G.Graph([x, dy], [dy * x], "b"))
+    pair = published.TwoPasses(G.Graph([x], [G.exp(x)], "f"), G.Graph([x, dy], [dy * x], "b"))
     forward, backward, ledger = G.cse(pair.forward, pair.backward)
     assert (forward, backward, len(ledger)) == (pair.forward, pair.backward, 0)
 
@@ -174,8 +174,8 @@ def test_state_that_the_forward_assigns_is_not_common() -> None:
 
 
 def test_fused_graphs_have_values_in_common() -> None:
-    pair = seeds.batch_norm_000()
-    fused = seeds.TwoPasses(G.FuseOps()(pair.forward), G.FuseOps()(pair.backward))
+    pair = published.batch_norm_of_cse_rfc()
+    fused = published.TwoPasses(G.FuseOps()(pair.forward), G.FuseOps()(pair.backward))
     ledger = check_same(fused, None)
     assert ledger.stashed
 
@@ -188,8 +188,8 @@ def test_names_of_placeholders_are_free() -> None:
 
 
 def test_the_residual_network_recomputes_nothing_of_its_forward() -> None:
-    graph = seeds.residual_network(blocks=6)
-    pair = seeds.TwoPasses(
+    graph = published.residual_network(blocks=6)
+    pair = published.TwoPasses(
         G.Graph(graph.inputs, graph.outputs[:1], "forward"),
         G.Graph(graph.inputs, graph.outputs[1:], "backward"),
     )
@@ -203,17 +203,17 @@ def test_the_residual_network_recomputes_nothing_of_its_forward() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((seeds.tanh_000().forward, 3), "cse(…): it was given a int; pass G.Graphs"),
+        ((published.tanh_of_cse_rfc().forward, 3), "cse(…): it was given a int; pass G.Graphs"),
         (
-            (seeds.tanh_000().forward, seeds.tanh_000().backward, -1),
+            (published.tanh_of_cse_rfc().forward, published.tanh_of_cse_rfc().backward, -1),
             "cse(tanh, tanh_backward): stash_bytes is -1; give bytes >= 0, or None",
         ),
         (
-            (seeds.tanh_000().forward, seeds.tanh_000().backward, 1.5),
+            (published.tanh_of_cse_rfc().forward, published.tanh_of_cse_rfc().backward, 1.5),
             "cse(tanh, tanh_backward): stash_bytes is 1.5; give bytes >= 0, or None",
         ),
         (
-            (seeds.tanh_000((2,)).forward, seeds.tanh_000((3,)).backward),
+            (published.tanh_of_cse_rfc((2,)).forward, published.tanh_of_cse_rfc((3,)).backward),
             "cse(tanh, tanh_backward): the input x is float64[2] of one and float64[3] of the "
             "other; inputs of one name are one tensor",
         ),
@@ -237,7 +237,7 @@ def test_gradients_are_the_same_with_and_without(sample: Sample, budget: int) ->
     hypothesis.assume(not y.is_tuple and y.dtype.is_float)
     dy = G.var("dy", y.shape, y.dtype)
     gradients = G.gradient(y, wanted, dy)
-    pair = seeds.TwoPasses(
+    pair = published.TwoPasses(
         G.Graph(graph.inputs, [y], "forward"),
         G.Graph([*graph.inputs, dy], gradients, "backward"),
     )

@@ -1,4 +1,4 @@
-"""Distribute: the examples of seed 001, costs, sharing, and what counts as regrouping."""
+"""Distribute: the published examples, costs, sharing, and what counts as regrouping."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import loopnest.graph as G
-from graph import seeds
+from graph import published
 from graph.random_graphs import Sample, samples
 from loopnest.graph.cost import flops, traffic
 from loopnest.graph.node import LEAVES
@@ -55,12 +55,12 @@ def cost(graph: G.Graph) -> float:
     return found
 
 
-# The examples of the seed
+# The published examples
 
 
 @pytest.mark.parametrize("options", [{}, {"identity": "object"}, {"reassociate": True}])
 def test_both_sides(options: dict[str, object]) -> None:
-    graph, each = law(seeds.distribute_001("both"), **options)
+    graph, each = law(published.distribute_of_ublas("both"), **options)
     assert shown(graph.outputs[0]) == "((a * (b + c)) + (d * (a + c)))"
     assert each.changed
     assert [str(rewrite) for rewrite in each.rewrites] == [
@@ -70,13 +70,13 @@ def test_both_sides(options: dict[str, object]) -> None:
 
 
 def test_one_side_where_only_one_can_be() -> None:
-    graph, each = law(seeds.distribute_001("left"))
+    graph, each = law(published.distribute_of_ublas("left"))
     assert shown(graph.outputs[0]) == "((a * (b + c)) + ((a * b) + (2.0 * d)))"
     assert each.changed
 
 
 def test_further_where_addends_may_be_regrouped() -> None:
-    graph, each = law(seeds.distribute_001("left"), reassociate=True)
+    graph, each = law(published.distribute_of_ublas("left"), reassociate=True)
     assert shown(graph.outputs[0]) == "((a * ((b + c) + b)) + (2.0 * d))"
     assert [rewrite.reassociated for rewrite in each.rewrites] == [True]
 
@@ -86,7 +86,7 @@ def test_further_where_addends_may_be_regrouped() -> None:
 )
 def test_regrouping_is_an_option_of_the_context(config: dict[str, bool]) -> None:
     with G.PassContext(config=config):
-        graph = G.Sequential([G.Distribute()])(seeds.distribute_001("left"))
+        graph = G.Sequential([G.Distribute()])(published.distribute_of_ublas("left"))
     wanted = {"add": 3, "mul": 2} if config["Distribute.reassociate"] else {"add": 3, "mul": 3}
     assert G.count_ops(graph) == wanted
 
@@ -102,11 +102,11 @@ def test_where_nothing_applies_the_same_object_comes_back() -> None:
 
 def test_a_pass_forgets_its_last_run() -> None:
     each = G.Distribute()
-    each(seeds.distribute_001())
+    each(published.distribute_of_ublas())
     assert each.changed
     each(G.Graph(INPUTS, [A + B]))
     assert not each.changed
-    each(G.Module([seeds.distribute_001(), G.Graph(INPUTS, [A + B], "other")]))
+    each(G.Module([published.distribute_of_ublas(), G.Graph(INPUTS, [A + B], "other")]))
     assert each.changed
 
 
@@ -116,7 +116,7 @@ def test_a_pass_forgets_its_last_run() -> None:
 @pytest.mark.parametrize(
     ("node", "wanted"),
     [
-        # The four places of the seed, in its order.
+        # The four places of the published transform, in its order.
         (A * B + A * C, "(a * (b + c))"),
         (A * B + C * A, "(a * (b + c))"),
         (B * A + A * C, "(a * (b + c))"),
@@ -229,7 +229,7 @@ def test_integers_are_regrouped_without_an_option() -> None:
 
 
 def test_bodies_of_functions_are_rewritten() -> None:
-    graph = G.FuseOps()(seeds.distribute_001())
+    graph = G.FuseOps()(published.distribute_of_ublas())
     found, each = law(graph)
     assert G.count_ops(found) == {"add": 3, "mul": 2}
     assert len(found.functions) == 1

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import loopnest.graph as G
-from graph import seeds
+from graph import published
 from loopnest.graph.node_values import evaluate_closed
 
 X = G.var("x", (2,), "float32")
@@ -127,7 +127,7 @@ def test_a_residual_network_is_quick():
     import time
 
     start = time.perf_counter()
-    graph = G.check(seeds.residual_network())
+    graph = G.check(published.residual_network())
     assert len(graph.nodes) > 1000
-    G.evaluate(graph, seeds.feeds(graph))
+    G.evaluate(graph, published.feeds(graph))
     assert time.perf_counter() - start < 5

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import loopnest.graph as G
-from graph import seeds
+from graph import published
 
 
 def test_occurrences_are_found_by_structure_in_the_order_of_the_graph() -> None:
-    pair = seeds.tanh_000()
+    pair = published.tanh_of_cse_rfc()
     x = pair.forward.inputs[0]
     g = G.Graph([x], [G.tanh(x) * G.tanh(x), G.exp(x)])
     assert G.find(g, G.tanh(x)) == (g.outputs[0].inputs[0], g.outputs[0].inputs[1])
@@ -59,7 +59,7 @@ def test_a_field_of_a_tuple_is_the_field() -> None:
 
 
 def test_a_fused_group_is_found_by_what_it_computes() -> None:
-    g = seeds.conv_chain_004()
+    g = published.conv_chain_of_tvm()
     fused = G.FuseOps()(g)
     relu = next(node for node in g.nodes if node.op == "relu")
     conv = next(node for node in g.nodes if node.op == "conv2d")
@@ -88,7 +88,7 @@ def test_a_chain_of_3000_ops_is_no_problem() -> None:
     [
         ((3, G.var("x", (2,))), "find(…): it was given a int; pass a G.Graph"),
         (
-            (seeds.distribute_001(), 3.0),
+            (published.distribute_of_ublas(), 3.0),
             "find(main, …): the expression is a float; pass a node",
         ),
     ],

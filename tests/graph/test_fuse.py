@@ -1,4 +1,4 @@
-"""FuseOps: the examples of seed 004, the invariants of groups, and the reasons given."""
+"""FuseOps: examples of TVM's pass, the invariants of groups, and the reasons given."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 import loopnest.graph as G
-from graph import seeds
+from graph import published
 from graph.random_graphs import Sample, samples
 from loopnest.graph.passes import fuse_ops
 from loopnest.graph.passes.dominators import PostDominators
@@ -30,13 +30,13 @@ def sizes(graph: G.Graph) -> list[dict[str, int]]:
     return [G.count_ops(body) for body in graph.functions]
 
 
-# The worked example of the seed
+# The published example
 
 
 def test_the_worked_example_fuses_into_one_function() -> None:
     passes = [G.FoldConstant(), G.EliminateCommonSubexpr(), G.FuseOps(fuse_opt_level=2)]
     with CHECKED:
-        graph = G.Sequential(passes)(seeds.worked_example_004(2, 4))
+        graph = G.Sequential(passes)(published.worked_example_of_tvm(2, 4))
     assert G.to_text(graph, constants=False) == (
         "# loopnest graph 1\n"
         "graph main(x: float32[1, 2, 4, 4], weight: float32[2, 2, 3, 3]) {\n"
@@ -60,24 +60,24 @@ def test_the_worked_example_fuses_into_one_function() -> None:
 
 def test_the_two_equal_additions_stay_below_level_3() -> None:
     passes = [G.FoldConstant(), G.EliminateCommonSubexpr(), G.FuseOps(fuse_opt_level=2)]
-    graph = G.Sequential(passes)(seeds.worked_example_004(2, 4))
+    graph = G.Sequential(passes)(published.worked_example_of_tvm(2, 4))
     assert sizes(graph) == [{"add": 4, "conv2d": 1}]
 
 
 def test_fuse_opt_level_0_makes_a_function_of_every_op() -> None:
-    graph = fused(G.FoldConstant()(seeds.worked_example_004(2, 4)), fuse_opt_level=0)
+    graph = fused(G.FoldConstant()(published.worked_example_of_tvm(2, 4)), fuse_opt_level=0)
     assert sizes(graph) == [{"conv2d": 1}, *[{"add": 1}] * 4]
     assert len(set(graph.functions)) == 2  # equal functions are one
 
 
 def test_without_the_pass_nothing_is_fused() -> None:
     with G.PassContext(opt_level=3, disabled_pass=["FuseOps"]):
-        graph = G.Sequential([G.FoldConstant(), G.FuseOps()])(seeds.worked_example_004(2, 4))
+        graph = G.Sequential([G.FoldConstant(), G.FuseOps()])(published.worked_example_of_tvm(2, 4))
     assert graph.functions == ()
 
 
 def test_a_level_of_minus_1_is_that_of_the_context() -> None:
-    graph = seeds.diamond_004()
+    graph = published.diamond_of_tvm()
     with G.PassContext(opt_level=0):
         assert len(G.FuseOps(-1)(graph).functions) == 6
     with G.PassContext(opt_level=1):
@@ -88,17 +88,17 @@ def test_a_level_of_minus_1_is_that_of_the_context() -> None:
 
 
 def test_the_diamond_fuses_into_one_function() -> None:
-    graph = fused(seeds.diamond_004())
+    graph = fused(published.diamond_of_tvm())
     assert sizes(graph) == [{"add": 2, "conv2d": 1, "mul": 1, "relu": 1, "tanh": 1}]
 
 
 def test_an_opaque_op_in_a_branch_keeps_the_heavy_op_alone() -> None:
-    graph = fused(seeds.diamond_004(opaque=True))
+    graph = fused(published.diamond_of_tvm(opaque=True))
     assert sizes(graph) == [{"conv2d": 1}, {"softmax": 1}, {"add": 2, "mul": 1, "relu": 1}]
 
 
 def test_two_heavy_ops_never_share_a_group() -> None:
-    graph = fused(seeds.conv_chain_004())
+    graph = fused(published.conv_chain_of_tvm())
     assert sizes(graph) == [{"add": 1, "conv2d": 1, "relu": 1}, {"add": 1, "conv2d": 1}]
 
 
@@ -166,19 +166,19 @@ def test_scalar_constants_are_copied_and_other_constants_are_parameters() -> Non
 
 
 def test_state_is_updated_from_within_functions() -> None:
-    graph = fused(seeds.adam_002())
+    graph = fused(published.adam_of_nnvm())
     assert {n.op for n in graph.nodes} == {"var", "variable", "fused", "group"}
     assigned = [n for body in graph.functions for n in body.nodes if n.op == "assign"]
     assert len(assigned) == 7
 
 
 def test_functions_of_equal_structure_are_one_body() -> None:
-    graph = fused(seeds.residual_network(blocks=3))
+    graph = fused(published.residual_network(blocks=3))
     assert len(set(graph.functions)) < len(graph.functions) / 2
 
 
 def test_calls_stay_and_new_functions_get_other_names() -> None:
-    first = fused(seeds.conv_chain_004())
+    first = fused(published.conv_chain_of_tvm())
     more = first.with_outputs([G.tanh(first.outputs[0]) * 2.0])
     again = fused(more)
     assert [body.name for body in again.functions] == ["fused0", "fused1", "fused2"]
@@ -210,7 +210,7 @@ def test_max_depth_is_the_largest_number_of_ops_in_a_group() -> None:
 
 
 def test_max_depth_counts_every_branch() -> None:
-    graph = seeds.diamond_004()
+    graph = published.diamond_of_tvm()
     assert len(G.FuseOps(max_depth=6)(graph).functions) == 1
     assert len(G.FuseOps(max_depth=5)(graph).functions) > 1
 
@@ -253,7 +253,7 @@ def test_an_option_out_of_range_is_named() -> None:
 
 
 def test_fusion_by_name_provides_the_map_from_calls_to_bodies() -> None:
-    graph = G.apply_passes(seeds.conv_chain_004(), ["Fusion"])
+    graph = G.apply_passes(published.conv_chain_of_tvm(), ["Fusion"])
     assert graph.attrs["subgraph"] == dict(zip(graph.calls, graph.functions, strict=True))
     again = G.apply_passes(graph, ["Fusion"])
     assert again is graph
@@ -268,17 +268,17 @@ def test_groups_are_detected_once_for_a_structure(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(fuse_ops, "partition", counted)
     monkeypatch.setattr(fuse_ops, "_PARTITIONS", type(fuse_ops._PARTITIONS)())
-    first, second = seeds.diamond_004(), seeds.diamond_004()
+    first, second = published.diamond_of_tvm(), published.diamond_of_tvm()
     assert str(G.FuseOps()(first)) == str(G.FuseOps()(second))
     assert len(runs) == 1
     G.FuseOps(max_depth=2)(first)
     G.FuseOps(fuse_opt_level=0)(first)
-    G.FuseOps()(seeds.diamond_004(opaque=True))
+    G.FuseOps()(published.diamond_of_tvm(opaque=True))
     assert len(runs) == 4
 
 
 def test_a_changed_pattern_is_not_served_from_what_is_remembered() -> None:
-    graph = seeds.diamond_004()
+    graph = published.diamond_of_tvm()
     assert len(G.FuseOps()(graph).functions) == 1
     G.register_attr("tanh", "pattern", P.OPAQUE, override=True)
     try:
@@ -407,7 +407,7 @@ def test_a_chain_of_3000_ops_is_no_problem() -> None:
 
 
 def test_the_residual_network_is_partitioned_in_under_a_second() -> None:
-    graph = seeds.residual_network()
+    graph = published.residual_network()
     fastest = 1e9
     for _ in range(3):
         start = time.perf_counter()
@@ -425,7 +425,7 @@ def op(graph: G.Graph, name: str, number: int = 0) -> G.Node:
 
 
 def test_why_ops_fuse() -> None:
-    graph = seeds.diamond_004()
+    graph = published.diamond_of_tvm()
     assert G.explain_fusion(graph, op(graph, "tanh"), op(graph, "conv2d")) == (
         "tanh(conv2d(…)) [ELEMWISE] and conv2d(x, w) [OUT_ELEMWISE_FUSABLE] fuse: phase 0 merged "
         "conv2d(x, w) with its post-dominator add(add(…), mul(…)) and what lies between "
@@ -445,8 +445,8 @@ def test_why_injective_ops_and_tuples_fuse() -> None:
     assert " fuse: phase 1 merged " in G.explain_fusion(graph, op(graph, "tuple"), op(graph, "mul"))
 
 
-HEAVY = seeds.conv_chain_004()
-DIAMOND = seeds.diamond_004(opaque=True)
+HEAVY = published.conv_chain_of_tvm()
+DIAMOND = published.diamond_of_tvm(opaque=True)
 X = G.var("x", (4, 8))
 SUMMED = G.Graph([X], [G.exp(G.sum(G.tanh(X), 1))], "summed")
 SPREAD = G.Graph([X], [G.tanh(X), G.exp(G.tanh(X))], "spread")
@@ -557,7 +557,7 @@ def test_why_ops_do_not_fuse(
 
 
 def test_two_ops_alone_are_explained_in_the_graph_of_what_they_reach() -> None:
-    graph = seeds.diamond_004()
+    graph = published.diamond_of_tvm()
     a, b = op(graph, "conv2d"), graph.outputs[0]
     assert G.explain_fusion(a, b) == G.explain_fusion(graph, a, b)
     assert G.explain_fusion(b, a) == G.explain_fusion(graph, b, a)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 
 import loopnest.graph as G
-from graph import seeds
+from graph import published
 from graph.op_cases import CASES, COMPOSITES, Case
 from graph.random_graphs import samples
 from loopnest.graph.gradients import NotDifferentiable
@@ -177,8 +177,8 @@ def test_the_gradient_of_itself_is_dy():
     assert G.gradient(X, [X], DY) == [DY]
 
 
-def test_tanh_as_the_seed_writes_it():
-    graph = seeds.tanh_000().backward
+def test_tanh_as_the_rfc_writes_it():
+    graph = published.tanh_of_cse_rfc().backward
     assert (
         str(graph)
         == """\
@@ -195,7 +195,7 @@ graph tanh_backward(x: float64[4, 8], dy: float64[4, 8]) {
 
 def test_gamma_gradient_reads_the_normalised_x():
     """000: the gradient of gamma is a reduction of dY times x-hat, the forward's own node."""
-    two = seeds.batch_norm_000()
+    two = published.batch_norm_of_cse_rfc()
     xhat = next(node for node in two.forward.nodes if node.op == "div")
     dgamma = two.backward.outputs[1]
     product = dgamma.inputs[0].inputs[0]
@@ -212,8 +212,8 @@ def test_an_input_that_another_depends_on_counts_once():
 
 
 def test_adam_moves_as_numpy_does():
-    graph = seeds.adam_002()
-    feeds = seeds.feeds(graph)
+    graph = published.adam_of_nnvm()
+    feeds = published.feeds(graph)
     state: dict[str, np.ndarray] = {}
     w, b = np.linspace(-1, 1, 12).reshape(4, 3), np.linspace(-1, 1, 3)
     moments = {name: [np.zeros(p.shape), np.zeros(p.shape)] for name, p in (("w", w), ("b", b))}
@@ -236,8 +236,8 @@ def test_adam_moves_as_numpy_does():
 
 
 def test_a_residual_network_learns_by_its_gradients():
-    graph = seeds.residual_network(blocks=3, dtype="float64")
-    feeds = seeds.feeds(graph)
+    graph = published.residual_network(blocks=3, dtype="float64")
+    feeds = published.feeds(graph)
     loss, *slopes = G.evaluate(graph, feeds)
     names = [x.name for x in graph.inputs[2:]]
     length = sum(float(np.sum(s * s)) for s in slopes)

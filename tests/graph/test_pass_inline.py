@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import loopnest.graph as G
-from graph import seeds
+from graph import published
 from loopnest.graph.passes.index_map import Chain, core, map_of
 
 X = G.var("x", (2, 3, 4), "float64")
@@ -28,7 +28,7 @@ def text(*outputs):
 
 def test_the_seeds_gamma_gradient():
     """000: dgamma is a reduction of dY * (X - E) / sqrt(V + eps); the reversed axis is gone."""
-    two = seeds.gamma_gradient_000()
+    two = published.gamma_gradient_of_cse_rfc()
     with G.PassContext(instruments=[G.SameValues()]):
         done = G.AutoInline()(two.backward)
     assert (
@@ -50,7 +50,7 @@ graph gamma_gradient(x: float64[2, 3, 4, 5], dy: float64[2, 3, 4, 5]) {
 
 
 def test_the_seeds_gamma_gradient_shares_x_hat_with_the_forward():
-    two = seeds.gamma_gradient_000()
+    two = published.gamma_gradient_of_cse_rfc()
     inputs = [*two.forward.inputs, two.backward.inputs[1]]
     both = G.Graph(inputs, [*two.forward.outputs, *two.backward.outputs], "both")
     done = G.EliminateCommonSubexpr()(G.AutoInline()(both))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import loopnest.graph as G
-from graph import seeds
+from graph import published
 from loopnest.graph.node import Node, TensorType
 
 X = G.var("x", (3,), "float64")
@@ -29,7 +29,7 @@ def changing(make):
 
 def test_print_ir_in_the_middle_of_a_sequential(capsys):
     """004: the graph as FoldConstant leaves it is printed, then deduplicated."""
-    g = seeds.worked_example_004(channels=2, size=4)
+    g = published.worked_example_of_tvm(channels=2, size=4)
     with G.PassContext(opt_level=3):
         done = G.Sequential([G.FoldConstant(), G.PrintIR(), G.EliminateCommonSubexpr()])(g)
     folded = G.to_text(G.FoldConstant()(g), constants=False)

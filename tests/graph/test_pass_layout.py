@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import loopnest.graph as G
-from graph import seeds
+from graph import published
 from loopnest.graph import data_layout
 
 CONVS = ("conv2d", "conv2d_backward_data", "conv2d_backward_weight")
@@ -35,7 +35,7 @@ def hook(function=blocked, ops=CONVS, **keywords):
 
 
 def altered(graph, tolerance=None):
-    feeds = (lambda g, random: seeds.feeds(g)) if graph.name == "residual_network" else None
+    feeds = (lambda g, random: published.feeds(g)) if graph.name == "residual_network" else None
     checks = [G.SameValues(tolerance=tolerance, feeds=feeds)]
     with G.PassContext(opt_level=3, instruments=checks):
         done = G.AlterOpLayout()(graph)
@@ -53,13 +53,13 @@ def transforms(graph):
 
 
 def test_without_a_hook_nothing_changes():
-    g = seeds.conv_chain_004()
+    g = published.conv_chain_of_tvm()
     assert G.AlterOpLayout()(g) is g
 
 
 def test_between_two_convolutions_nothing_is_transformed():
     hook()
-    done = altered(seeds.conv_chain_004())
+    done = altered(published.conv_chain_of_tvm())
     assert transforms(done) == [
         ("add", "NCHW4c", "NCHW"),
         ("expand_dims", "NCHW", "NCHW4c"),
@@ -72,13 +72,13 @@ def test_between_two_convolutions_nothing_is_transformed():
 
 def test_branches_meet_in_the_layout():
     hook()
-    done = altered(seeds.diamond_004())
+    done = altered(published.diamond_of_tvm())
     assert [kind for kind in transforms(done) if kind[0] != "var"] == [("add", "NCHW4c", "NCHW")]
 
 
 def test_an_opaque_reader_gets_the_old_layout():
     hook()
-    done = altered(seeds.diamond_004(opaque=True))
+    done = altered(published.diamond_of_tvm(opaque=True))
     (softmax,) = [n for n in done.nodes if n.op == "softmax"]
     assert softmax.shape == (1, 4, 6, 6)
 
@@ -86,7 +86,7 @@ def test_an_opaque_reader_gets_the_old_layout():
 def test_a_network_and_its_gradients():
     """Of the tensors as large as data only the ends are transformed; statistics stay blocked."""
     hook()
-    network = G.AutoInline()(seeds.residual_network(blocks=3))
+    network = G.AutoInline()(published.residual_network(blocks=3))
     done = altered(network, tolerance=2e-3)
     large = [
         n.inputs[0].op

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 import loopnest.graph as G
-from graph import seeds
+from graph import published
 from loopnest.graph.node import Node, TensorType
 
 X = G.var("x", (3,), "float64")
@@ -85,7 +85,7 @@ def test_the_seeds_pipeline_class():
 
             return ReplaceConstant().visit(func)
 
-    g = seeds.worked_example_004(channels=4, size=6)
+    g = published.worked_example_of_tvm(channels=4, size=6)
     custom = CustomPipeline(multiplier=G.const(3, "float32"))
     assert custom.info.name == "CustomPipeline"
     assert (custom.info.opt_level, custom.info.required) == (1, ())
@@ -349,7 +349,7 @@ def test_a_circle_of_requirements():
 
 
 @pytest.fixture
-def seed_passes():
+def nnvm_passes():
     """Register the three passes of 002; return the list of those that ran."""
     ran = []
 
@@ -371,30 +371,30 @@ def seed_passes():
     return ran
 
 
-def test_the_seeds_three_passes(seed_passes):
+def test_the_three_passes_of_nnvm(nnvm_passes):
     done = G.apply_passes(graph(), ["ToyFusion", "CodeGen", "RTCGen"])
-    assert seed_passes == ["ToyFusion", "CodeGen", "RTCGen"]
+    assert nnvm_passes == ["ToyFusion", "CodeGen", "RTCGen"]
     assert done.attrs["rtc"] == "add const exp var"
     assert set(done.attrs) == {"groups", "kernel", "rtc"}
 
 
-def test_a_pass_pulls_in_what_it_depends_on(seed_passes):
+def test_a_pass_pulls_in_what_it_depends_on(nnvm_passes):
     done = G.apply_passes(graph(), "RTCGen")
-    assert seed_passes == ["ToyFusion", "CodeGen", "RTCGen"]
+    assert nnvm_passes == ["ToyFusion", "CodeGen", "RTCGen"]
     G.apply_passes(done, ["CodeGen"])  # what is there is not made again
-    assert seed_passes[3:] == ["CodeGen"]
+    assert nnvm_passes[3:] == ["CodeGen"]
 
 
-def test_a_changed_graph_forgets_its_attributes(seed_passes):
+def test_a_changed_graph_forgets_its_attributes(nnvm_passes):
     done = G.apply_passes(graph(), ["CodeGen"])
     assert G.FoldConstant()(done) is done
     changed = done.with_outputs([G.neg(done.outputs[0])])
     assert not changed.attrs
     G.apply_passes(changed, ["CodeGen"])
-    assert seed_passes == ["ToyFusion", "CodeGen", "ToyFusion", "CodeGen"]
+    assert nnvm_passes == ["ToyFusion", "CodeGen", "ToyFusion", "CodeGen"]
 
 
-def test_dependencies_that_nobody_provides(seed_passes):
+def test_dependencies_that_nobody_provides(nnvm_passes):
     with pytest.raises(G.GraphError) as caught:
         toy("Last", depends=["plan"])(graph())
     assert str(caught.value) == (
@@ -409,14 +409,14 @@ def test_dependencies_that_nobody_provides(seed_passes):
         G.apply_passes(graph(), ["CodeGen"])
 
 
-def test_a_second_provider_steps_in(seed_passes):
+def test_a_second_provider_steps_in(nnvm_passes):
     G.register_pass("Other", lambda src: src.with_attrs(groups={}), provides=["groups"])
     with G.PassContext(disabled_pass=["ToyFusion"]):
         assert G.apply_passes(graph(), ["CodeGen"]).attrs["kernel"] == []
 
 
 def test_apply_passes_minds_what_is_disabled_but_no_levels():
-    g = seeds.worked_example_004(channels=2, size=4)
+    g = published.worked_example_of_tvm(channels=2, size=4)
     with G.PassContext(opt_level=0):
         assert G.count_ops(G.apply_passes(g, ["EliminateCommonSubexpr"]))["add"] == 4
     with G.PassContext(opt_level=3, disabled_pass=["EliminateCommonSubexpr"]):

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loopnest.graph as G
-from graph import seeds
+from graph import published
 from graph.random_graphs import samples
 
 IDEMPOTENT = {
@@ -81,14 +81,14 @@ def test_gradients_are_graphs_as_any(sample, order):
 @pytest.mark.parametrize("name", IDEMPOTENT)
 def test_the_seeds_examples(name):
     graphs = [
-        seeds.tanh_000().backward,
-        seeds.batch_norm_000().backward,
-        seeds.gamma_gradient_000().backward,
-        seeds.distribute_001(),
-        seeds.adam_002(),
-        seeds.worked_example_004(channels=4, size=6),
-        seeds.diamond_004(),
-        seeds.conv_chain_004(),
+        published.tanh_of_cse_rfc().backward,
+        published.batch_norm_of_cse_rfc().backward,
+        published.gamma_gradient_of_cse_rfc().backward,
+        published.distribute_of_ublas(),
+        published.adam_of_nnvm(),
+        published.worked_example_of_tvm(channels=4, size=6),
+        published.diamond_of_tvm(),
+        published.conv_chain_of_tvm(),
     ]
     for graph in graphs:
         with checked():
@@ -115,7 +115,7 @@ def test_deep_graphs(name):
 
 def test_a_thousand_ops_in_good_time():
     """The residual network of 50 layers, forward and backward, through the usual passes."""
-    network = seeds.residual_network()
+    network = published.residual_network()
     timing = G.PassTiming()
     passes = [G.SimplifyExpr(), G.FoldConstant(), G.AutoInline(), G.EliminateCommonSubexpr()]
     with G.PassContext(opt_level=3, instruments=[timing]):

@@ -1,14 +1,14 @@
-"""The worked example of seed 004, step by step as it is printed there."""
+"""The example of articles on TVM's passes, step by step as it is printed there."""
 
 import inspect
 
 import pytest
 
 import loopnest.graph as G
-from graph import seeds
+from graph import published
 from loopnest.graph import data_layout
 
-G4 = seeds.worked_example_004()
+G4 = published.worked_example_of_tvm()
 
 
 def text(graph):
@@ -113,7 +113,7 @@ ALTERED = [
 
 @pytest.fixture
 def alter():
-    """Return what registers a hook of conv2d at the seed's level."""
+    """Return what registers a hook of conv2d at the level of the published example."""
     yield lambda hook: G.register_alter_op_layout("conv2d", level=101)(hook)
     G.unregister_alter_op_layout("conv2d", level=101)
 
@@ -143,7 +143,7 @@ def test_layouts_altered_by_the_seeds_hook(alter):
 
 def test_values_are_kept_at_every_step(alter):
     alter(lambda attrs, inputs, types, out_type: {"data_layout": "NCHW16c"})
-    small = seeds.worked_example_004(channels=16, size=6)
+    small = published.worked_example_of_tvm(channels=16, size=6)
     sequence = G.Sequential(
         [G.AlterOpLayout(), G.FoldConstant(), G.EliminateCommonSubexpr(), G.SimplifyExpr()]
     )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 import loopnest.graph as G
-from graph import seeds
+from graph import published
 from graph.random_graphs import samples
 from loopnest.graph.node import Node, TensorType
 from loopnest.graph.rewriting import inline_call, replace
@@ -36,14 +36,14 @@ def test_the_seeds_mutator():
         def visit_constant(self, c):
             return G.mul(G.const(3.0, c.dtype), c)
 
-    g = seeds.worked_example_004(channels=2, size=4)
+    g = published.worked_example_of_tvm(channels=2, size=4)
     new = ReplaceConstant().visit(g)
     assert G.count_ops(new)["mul"] == G.count_ops(g)["mul"] + 2
     assert len([n for n in new.nodes if n.op == "const"]) == 4
 
 
 def test_what_does_not_change_is_the_same_object():
-    for g in (grouped(), seeds.residual_network(2), seeds.adam_002()):
+    for g in (grouped(), published.residual_network(2), published.adam_of_nnvm()):
         assert G.ExprMutator().visit(g) is g
         assert G.rewrite(g, lambda node: node) is g
         assert G.substitute(g.outputs, {}) == list(g.outputs)

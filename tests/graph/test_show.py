@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import loopnest.graph as G
-from graph import seeds
+from graph import published
 from loopnest.graph.pictures import to_dot
 
 
@@ -53,13 +53,17 @@ def test_before_and_after_a_pass() -> None:
     assert 'label="@fused0"' in text
     assert text.count("#1e8449") == 2  # the addition and its 1.0 are new
     assert "#c0392b" not in text
-    law = to_dot(seeds.distribute_001(), G.Distribute()(seeds.distribute_001()))
+    law = to_dot(published.distribute_of_ublas(), G.Distribute()(published.distribute_of_ublas()))
     assert law.count("#c0392b") == 7
     assert law.count("#1e8449") == 5
 
 
 def test_groups_within_groups_tuples_and_state_are_drawn() -> None:
-    for graph in (seeds.adam_002(), G.FuseOps()(seeds.adam_002()), seeds.worked_example_004(2, 4)):
+    for graph in (
+        published.adam_of_nnvm(),
+        G.FuseOps()(published.adam_of_nnvm()),
+        published.worked_example_of_tvm(2, 4),
+    ):
         text = to_dot(graph)
         assert text.count("{") == text.count("}")
     x, p = G.var("x", (2,)), G.var("p", (2,))
@@ -87,7 +91,7 @@ def test_far_readers_of_large_graphs_get_a_note() -> None:
 
 def test_a_picture_is_svg(tmp_path: Path) -> None:
     pytest.importorskip("pygraphviz")
-    graph = seeds.diamond_004()
+    graph = published.diamond_of_tvm()
     target = tmp_path / "diamond.svg"
     picture = G.show(graph, G.FuseOps(), path=target)
     assert target.read_text(encoding="utf-8") == picture
@@ -102,7 +106,7 @@ def test_a_picture_is_svg(tmp_path: Path) -> None:
 
 def test_a_large_graph_is_drawn() -> None:
     pytest.importorskip("pygraphviz")
-    picture = G.show(seeds.residual_network(blocks=2))
+    picture = G.show(published.residual_network(blocks=2))
     assert texts(picture)
 
 
@@ -130,6 +134,6 @@ def test_something_else_is_refused(arguments: tuple, message: str) -> None:
 
 @pytest.mark.parametrize(("blocks", "limit"), [(1, ""), (3, "nslimit=1 "), (12, "nslimit=0.1 ")])
 def test_layout_of_many_nodes_is_refined_less(blocks, limit):
-    dot = to_dot(seeds.residual_network(blocks))
+    dot = to_dot(published.residual_network(blocks))
     assert limit in dot
     assert dot.count("nslimit=") == bool(limit)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import loopnest.graph as G
-from graph import seeds
+from graph import published
 from graph.random_graphs import samples
 from loopnest.graph.printer import to_text
 
@@ -116,12 +116,12 @@ def test_bfloat16():
 @pytest.mark.parametrize(
     "graph",
     [
-        seeds.batch_norm_000().backward,
-        seeds.gamma_gradient_000().backward,
-        seeds.adam_002(),
-        seeds.worked_example_004(4, 6),
-        seeds.diamond_004(),
-        seeds.residual_network(4),
+        published.batch_norm_of_cse_rfc().backward,
+        published.gamma_gradient_of_cse_rfc().backward,
+        published.adam_of_nnvm(),
+        published.worked_example_of_tvm(4, 6),
+        published.diamond_of_tvm(),
+        published.residual_network(4),
     ],
     ids=lambda graph: graph.name,
 )
@@ -130,7 +130,7 @@ def test_seeds_read_back(graph):
     again = G.parse(text)
     assert G.structural_equal(again, graph)
     assert str(again) == text
-    feeds = seeds.feeds(graph)
+    feeds = published.feeds(graph)
     before, after = (_leaves(G.evaluate(g, feeds)) for g in (graph, again))
     for a, b in zip(before, after, strict=True):
         np.testing.assert_array_equal(a, b)

@@ -5,8 +5,9 @@ forward has computed. Here the largest expressions that both compute become outp
 and inputs (placeholders) of the backward. Which of them is a choice between memory and work:
 `stash_choice` makes it, and a `Ledger` says what each value would cost either way.
 
-Source: the seed on CSE, steps Analysis, Transform (Forward), Transform (Backward), and its
-`AutoInliner`, without which index maps hide that expressions are equal.
+Source: TVM's RFC "CSE Optimization" (discuss.tvm.apache.org/t/8130), steps Analysis, Transform
+(Forward), Transform (Backward), and its `AutoInliner`, without which index maps hide that
+expressions are equal.
 """
 
 from __future__ import annotations

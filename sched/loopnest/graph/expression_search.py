@@ -28,7 +28,7 @@ def find(graph: Graph, expr: Node) -> tuple[Node, ...]:
     >>> find(Graph([x], [tanh(x) * tanh(x)]), tanh(again))
     (<tanh(x): float32[3]>, <tanh(x): float32[3]>)
 
-    Source: the seed on CSE (`TensorExprTree.Find`).
+    Source: TVM's RFC "CSE Optimization" (discuss.tvm.apache.org/t/8130; `TensorExprTree.Find`).
     """
     if not isinstance(graph, Graph):
         raise GraphError("find(…)", f"it was given a {type(graph).__name__}", "pass a G.Graph")

@@ -40,7 +40,7 @@ class Pattern(IntEnum):
 
     The larger of two patterns is that of both together.
 
-    Source: the seed on TVM's fusion (OpPatternKind).
+    Source: TVM's `OpPatternKind` (include/tvm/relay/op_attr_types.h, to v0.18).
     """
 
     ELEMWISE = 0  # out[i, j] = f(in[i, j])

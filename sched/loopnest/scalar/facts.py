@@ -202,7 +202,7 @@ class Facts:
 
 
 class _AssumptionParser:
-    """Read one comparison by Python's own grammar, allowing only what the contract names."""
+    """Read one comparison of sizes by Python's own grammar; other syntax is refused."""
 
     def __init__(self, text: str, symbols: Callable[[str], bool]) -> None:
         self.text = text

@@ -1,9 +1,9 @@
 """Recomputation: clone a producer for the consumers that cannot share its place.
 
-The design note leaves this open. What can share is found by trial: the target first where it reads
-the producer, then consumers on the way to it, then the others in order of creation; each keeps the
-original if the original can still be placed, and reads a clone otherwise. The clone has the loops
-that the producer had before.
+nvFuser's design note of computeAt leaves this open. What can share is found by trial: the target
+first where it reads the producer, then consumers on the way to it, then the others in order of
+creation; each keeps the original if the original can still be placed, and reads a clone otherwise.
+The clone has the loops that the producer had before.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class AlterOpLayout(FunctionPass):
     Values stay the same up to the order of additions in the altered ops. Idempotent, if hooks
     return what they get where it is what they want.
 
-    Source: the seed on TVM's pass infrastructure (`relay.transform.AlterOpLayout`).
+    Source: TVM's `relay.transform.AlterOpLayout` (to v0.18).
     """
 
     info = PassInfo("AlterOpLayout", 3)

@@ -13,7 +13,7 @@ reductions, contractions and opaque ops, and pointwise results that are read by 
 other maps have been composed (`index_map`) and carried through pointwise ops to their operands,
 where many of them cancel; what repeats elements is left to broadcasting.
 
-Source: the seed on CSE (`TensorAutoInliner`).
+Source: TVM's RFC "CSE Optimization" (discuss.tvm.apache.org/t/8130; `TensorAutoInliner`).
 """
 
 from __future__ import annotations

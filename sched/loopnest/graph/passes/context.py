@@ -133,7 +133,7 @@ class PassContext:
     >>> PassContext.current().opt_level
     2
 
-    Source: the seed on TVM's pass infrastructure.
+    Source: TVM's `tvm.transform.PassContext`.
     """
 
     def __init__(

@@ -9,18 +9,19 @@
 Each tree of additions is rewritten at once. Its forms come from `distribute_forms`; what a form
 costs is found in the graph as it is: the nodes that would no longer be needed are taken off, those
 that it needs are put on, and nodes that others need anyway are free. The cheapest form is taken if
-it is cheaper than what is there; of equal ones the first in the order of the seed.
+it is cheaper than what is there; of equal ones the first in the order of the source below.
 
 On an e-graph library. egglog (PyPI, 13.2, MIT) was tried on both examples: it saturates them in
 0.05 s and finds the same costs. It was not taken. Its extraction counts a shared term at every use
 (upstream calls DAG costs unsupported, and a greedy extractor is not in the release), while this
 pass lives on sharing: ``a*b`` that stands elsewhere too must count as free. With commutativity
 every order of operands is equal to it, and which one it prints is not ours to say, while ties here
-keep the seed's order. It brings 34 packages and 215 MB, and takes 0.8 s to import. What is needed
+keep the source's order. It brings 34 packages and 215 MB, and takes 0.8 s to import. What is needed
 is small: sums of a few products, with one law.
 
-Source: the seed on tensor expressions (`optimize_xform`); costs by reference counts as in
-Mishchenko et al., "DAG-aware AIG rewriting", 2006.
+Source: "The Problem of Tensor level optimization", wiki of github.com/BoostGSoC19/tensor, 2019
+(`optimize_xform`, which tries the places of a common factor in order); costs by reference counts as
+in Mishchenko et al., "DAG-aware AIG rewriting", 2006.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ Number: TypeAlias = Callable[[Node], int]
 SUMS = frozenset({"add", "sub"})
 
 _COMMON = {
-    # op: pairs of operand places that may hold the common factor of two products, in the order of
-    # the seed: (place in the left product, place in the right one).
+    # op: pairs of operand places that may hold the common factor of two products, in the order in
+    # which they are tried: (place in the left product, place in the right one).
     "mul": ((0, 0), (0, 1), (1, 0), (1, 1)),
     "matmul": ((0, 0), (1, 1)),
     "conv2d": ((0, 0), (1, 1)),
@@ -146,7 +146,7 @@ class FixedSums:
             self._forms[node] = self._best(found)
 
     def of(self, root: Node) -> list[Node]:
-        """Return the forms of the whole, the cheapest first, of equal ones in the seed's order."""
+        """Return the forms of the whole, the cheapest first, of equal ones the first tried."""
         return self._forms[root]
 
     def _best(self, forms: Iterable[Node]) -> list[Node]:

@@ -5,8 +5,8 @@ post-dominator of an op is the least common ancestor, in the tree so far, of its
 are found by jump pointers, one a node, in O(log n) steps; every pointer carries the pattern of the
 way that it skips.
 
-Sources: the seed on TVM's fusion (DominatorTree, least common ancestors over a DAG); Myers, "An
-applicative random-access stack", 1983 (jump pointers).
+Sources: TVM's `DominatorTree` (src/relay/transforms/fuse_ops.cc, to v0.18: least common ancestors
+over a DAG); Myers, "An applicative random-access stack", 1983 (jump pointers).
 """
 
 from __future__ import annotations

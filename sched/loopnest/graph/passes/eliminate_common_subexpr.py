@@ -30,8 +30,8 @@ class EliminateCommonSubexpr(FunctionPass):
         commutative: whether a + b and b + a are equal (ops of the attribute ``commutative``).
         skip: nodes for which it returns True are left alone.
 
-    Idempotent. Sources: the seed on TVM's pass infrastructure; Click, "Global Code Motion, Global
-    Value Numbering", 1995.
+    Idempotent. Sources: TVM's `relay.transform.EliminateCommonSubexpr` (to v0.18); Click, "Global
+    Code Motion, Global Value Numbering", 1995.
     """
 
     info = PassInfo("EliminateCommonSubexpr", 3)

@@ -34,7 +34,7 @@ class FoldConstant(FunctionPass):
     larger than all constants that it is computed from and than the option
     ``FoldConstant.max_bytes`` (1 MiB) is left to be computed. Variables are no constants.
 
-    Idempotent. Source: the seed on TVM's pass infrastructure (`relay.transform.FoldConstant`).
+    Idempotent. Source: TVM's `relay.transform.FoldConstant` (to v0.18).
     """
 
     info = PassInfo("FoldConstant", 2)

@@ -1,8 +1,9 @@
 """FuseOps: ops that one kernel can compute become one function.
 
-The design is that of TVM's pass as the seed shows it: an indexed forward graph (`indexed_graph`),
-its post-dominator tree (`dominators`), three phases that merge ops with their post-dominators by
-union-find (`fuse_ops_groups`), and a graph that calls each group (`fuse_ops_build`).
+The design is that of TVM's pass (src/relay/transforms/fuse_ops.cc, to v0.18): an indexed forward
+graph (`indexed_graph`), its post-dominator tree (`dominators`), three phases that merge ops with
+their post-dominators by union-find (`fuse_ops_groups`), and a graph that calls each group
+(`fuse_ops_build`).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class FuseOps(FunctionPass):
     >>> g.outputs, g.functions[0].outputs
     ((<@fused0(x): float32[4]>,), (<tanh(add(…)): float32[4]>,))
 
-    Source: the seed on TVM's fusion (`relay.transform.FuseOps`).
+    Source: TVM's `relay.transform.FuseOps` (src/relay/transforms/fuse_ops.cc, to v0.18).
     """
 
     info = PassInfo("FuseOps", opt_level=1)
@@ -74,7 +75,7 @@ class FuseOps(FunctionPass):
 
 
 class NnvmFusion(FuseOps):
-    """FuseOps under the name of the seed on NNVM: the result knows its ``subgraph``.
+    """FuseOps under the name that NNVM gave it: the result knows its ``subgraph``.
 
     ``graph.attrs["subgraph"]`` maps each call of a function to its body.
     """

@@ -17,7 +17,8 @@ that of its last op, or OUT_ELEMWISE_FUSABLE once such an op (its anchor) is in 
 second anchor in, so that two heavy ops never share a group. OPAQUE ops fuse with nothing, and a
 REDUCTION with nothing that reads it.
 
-Source: the seed on TVM's fusion (GraphPartitioner: RunFuse, CheckPath, CommitFuse).
+Source: TVM's `GraphPartitioner` (src/relay/transforms/fuse_ops.cc, to v0.18: RunFuse, CheckPath,
+CommitFuse).
 """
 
 from __future__ import annotations

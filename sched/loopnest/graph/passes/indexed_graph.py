@@ -22,7 +22,7 @@ class ForwardGraph:
     An edge has the pattern of the op that reads, but for two: it is ELEMWISE where a BROADCAST op
     reads a tensor of the shape that it computes, and INJECTIVE into a tuple.
 
-    Source: the seed on TVM's fusion (IndexedForwardGraph).
+    Source: TVM's `IndexedForwardGraph` (src/relay/transforms/fuse_ops.cc, to v0.18).
     """
 
     nodes: tuple[Node, ...]

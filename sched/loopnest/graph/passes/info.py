@@ -24,7 +24,7 @@ class PassInfo:
         depends: attributes of the graph that it reads; a pass that provides a missing one is run.
         changes_graph: False if it only adds attributes.
 
-    Sources: the seed on TVM's pass infrastructure; the seed on NNVM (`NNVM_REGISTER_PASS`).
+    Sources: TVM's `tvm.transform.PassInfo`; NNVM (github.com/dmlc/nnvm: `NNVM_REGISTER_PASS`).
     """
 
     name: str

@@ -97,7 +97,7 @@ def register_alter_op_layout(
     Raises:
         GraphError: no such op, or it has no layouts.
 
-    Source: the seed on TVM's pass infrastructure (`relay.op.register_alter_op_layout`).
+    Source: TVM's `relay.op.register_alter_op_layout` (to v0.18).
     """
     get_op(op)
     if get_attr(op, "layouts", None) is None:

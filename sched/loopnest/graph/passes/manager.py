@@ -5,8 +5,8 @@ One place runs every pass, `run`: it runs first what the pass requires and depen
 tells the instruments, and checks what comes back. Graphs are immutable, so that a pass that fails
 leaves nothing half rewritten.
 
-Sources: the seed on TVM's pass infrastructure (`tvm.transform`); the seed on NNVM (`ApplyPasses`,
-graph attributes that passes provide and depend on).
+Sources: TVM's documentation, "Pass Infrastructure" (`tvm.transform`); NNVM (github.com/dmlc/nnvm:
+`ApplyPasses`, graph attributes that passes provide and depend on).
 """
 
 from __future__ import annotations
@@ -316,7 +316,7 @@ def apply_passes(graph: Unit, names: str | Iterable[str | Pass]) -> Unit:
     Raises:
         GraphError: an unknown name, or as the passes do.
 
-    Source: the seed on NNVM (`ApplyPasses`).
+    Source: NNVM (github.com/dmlc/nnvm: `ApplyPasses`).
     """
     ctx = PassContext.current()
     if not isinstance(graph, (Graph, Module)):

@@ -26,7 +26,7 @@ class PrintIR(FunctionPass, PassInstrument):
         before: as an instrument, whether to print before a pass.
         after: as an instrument, whether to print after a pass.
 
-    Source: the seed on TVM's pass infrastructure (both forms).
+    Source: TVM's documentation, "Pass Infrastructure" (both forms).
     """
 
     info = PassInfo("PrintIR", 0, changes_graph=False)

@@ -1,6 +1,9 @@
-"""The examples of the seeds, as graphs: what the passes are measured by.
+"""Published examples as graphs: what the passes are measured by.
 
-Numbers in names are those of the documents under `../shared/seeds`.
+Names end with the source: `of_cse_rfc` is TVM's RFC "CSE Optimization"
+(discuss.tvm.apache.org/t/8130), `of_ublas` the wiki page "The Problem of Tensor level optimization"
+(github.com/BoostGSoC19/tensor), `of_nnvm` the article "Fusion and Runtime Compilation for NNVM and
+TinyFlow" (DMLC, 2016), `of_tvm` TVM's pass infrastructure and src/relay/transforms/fuse_ops.cc.
 """
 
 from __future__ import annotations
@@ -28,13 +31,13 @@ def both(inputs: list[G.Node], y: G.Node, wanted: list[G.Node], name: str) -> Tw
     return TwoPasses(forward, backward)
 
 
-def tanh_000(shape: tuple[int, ...] = (4, 8), dtype: str = "float64") -> TwoPasses:
+def tanh_of_cse_rfc(shape: tuple[int, ...] = (4, 8), dtype: str = "float64") -> TwoPasses:
     """Y = tanh(X); dX = (1 - tanh(X) * tanh(X)) * dY."""
     x = G.var("x", shape, dtype)
     return both([x], G.tanh(x), [x], "tanh")
 
 
-def batch_norm_000(
+def batch_norm_of_cse_rfc(
     shape: tuple[int, ...] = (2, 3, 4, 5), dtype: str = "float64", eps: float = 1e-5
 ) -> TwoPasses:
     """y = BatchNorm(x); the backward gives dx, dgamma, dbeta."""
@@ -44,10 +47,10 @@ def batch_norm_000(
     return both([x, gamma, beta], y, [x, gamma, beta], "batch_norm")
 
 
-def gamma_gradient_000(
+def gamma_gradient_of_cse_rfc(
     shape: tuple[int, int, int, int] = (2, 3, 4, 5), dtype: str = "float64", eps: float = 1e-5
 ) -> TwoPasses:
-    """The forward, and dgamma as the seed shows it before inlining.
+    """The forward, and dgamma as the RFC shows it before inlining.
 
     extracted[b, h, w, -c] = (X[b, -c, h, w] - E[-c]) / sqrt(V[-c] + eps) has other axes than dY and
     a reversed one; dgamma[c] += dY[b, c, h, w] * extracted[b, h, w, -c].
@@ -67,14 +70,16 @@ def gamma_gradient_000(
     return TwoPasses(forward, G.Graph([x, dy], [dgamma], "gamma_gradient"))
 
 
-def distribute_001(case: str = "both", shape: tuple[int, ...] = (4,)) -> G.Graph:
+def distribute_of_ublas(case: str = "both", shape: tuple[int, ...] = (4,)) -> G.Graph:
     """(a*b + a*c) + (a*d + d*c), or with case "left" (a*b + a*c) + (a*b + 2*d)."""
     a, b, c, d = [G.var(name, shape, "float64") for name in "abcd"]
     right = a * d + d * c if case == "both" else a * b + 2.0 * d
     return G.Graph([a, b, c, d], [(a * b + a * c) + right])
 
 
-def adam_002(shapes: dict[str, tuple[int, ...]] | None = None, dtype: str = "float64") -> G.Graph:
+def adam_of_nnvm(
+    shapes: dict[str, tuple[int, ...]] | None = None, dtype: str = "float64"
+) -> G.Graph:
     """One step of Adam for a linear model with parameters `shapes`; state in variables."""
     x, target = G.var("x", (8, 4), dtype), G.var("target", (8, 3), dtype)
     shapes = shapes or {"w": (4, 3), "b": (3,)}
@@ -109,8 +114,8 @@ def adam_updates(
     return updates
 
 
-def worked_example_004(channels: int = 64, size: int = 56, dtype: str = "float32") -> G.Graph:
-    """The program that the seed prints step by step: conv2d(x, weight) + (c + c) * 2, twice + c."""
+def worked_example_of_tvm(channels: int = 64, size: int = 56, dtype: str = "float32") -> G.Graph:
+    """The program of articles on TVM's passes: conv2d(x, weight) + (c + c) * 2, twice + c."""
     inner = (1, channels, size - 2, size - 2)
     values = np.linspace(-1, 1, int(np.prod(inner))).reshape(inner).astype(dtype)
     c = G.const(values)
@@ -122,7 +127,7 @@ def worked_example_004(channels: int = 64, size: int = 56, dtype: str = "float32
     return G.Graph([x, weight], [G.add(G.add(y, c), G.add(y, c))])
 
 
-def diamond_004(channels: int = 4, size: int = 6, opaque: bool = False) -> G.Graph:
+def diamond_of_tvm(channels: int = 4, size: int = 6, opaque: bool = False) -> G.Graph:
     """conv2d, three branches of pointwise ops, an elementwise add of them.
 
     Args:
@@ -137,7 +142,7 @@ def diamond_004(channels: int = 4, size: int = 6, opaque: bool = False) -> G.Gra
     return G.Graph([x, w], [branches[0] + branches[1] + branches[2]], "diamond")
 
 
-def conv_chain_004(channels: int = 4, size: int = 6) -> G.Graph:
+def conv_chain_of_tvm(channels: int = 4, size: int = 6) -> G.Graph:
     """conv2d, bias, relu, conv2d, bias: two heavy ops, which never share a group."""
     shape = (1, channels, size, size)
     x = G.var("x", shape, "float64")

@@ -56,7 +56,7 @@ def test_row_sum_runs(target: str, shape: tuple[int, int]) -> None:
     np.testing.assert_allclose(found, ln.evaluate(row_sum(), x), atol=1e-5)
 
 
-def test_the_softmax_of_the_contract_is_defined_and_evaluated() -> None:
+def test_the_softmax_of_the_documentation_is_defined_and_evaluated() -> None:
     f = softmax()
     assert [t.name for t in f.inputs] == ["x"]
     assert f["y"] is f.outputs[0]
