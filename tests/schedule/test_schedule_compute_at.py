@@ -305,6 +305,72 @@ def test_upstream_is_cloned_only_where_it_cannot_share_either() -> None:
         assert_computes(f, random(4))
 
 
+def deep(length: int) -> tuple[ln.Fusion, list[ln.TensorView], ln.TensorView]:
+    """Return a chain of tensors, the last one read along rows and along columns, and the output."""
+    with ln.Fusion("k") as f:
+        t: ln.TensorView = f.input("x", ("I",), ln.float32)
+        chained = []
+        for number, op in zip(range(length), (ln.sin, ln.cos, ln.exp, ln.tanh), strict=False):
+            t = op(t).named(f"t{number}")
+            chained.append(t)
+        a, b = ln.broadcast(t, (True, False)), ln.broadcast(t, (False, True))
+        y = f.output(a * b, "y")
+    return f, chained, y
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize(("length", "place"), [(2, 0), (3, 0), (3, 1), (3, 2), (4, 0), (4, 3)])
+def test_recompute_clones_a_chain(length: int, place: int, inside: bool) -> None:
+    """From the tensor on to the one that is read in two ways, and what is computed inside of it."""
+    f, chained, y = deep(length)
+    if inside:
+        for far, near in zip(chained[-2::-1], chained[::-1], strict=False):
+            far.compute_at(near, 1)
+    chained[place].compute_at(y, 1, recompute=True)
+    copied = [t for t in chained if t.clones]
+    assert copied == (chained if inside else chained[place:])
+    assert positions(*copied) == (1,) * len(copied)
+    copies = [t.clones[0] for t in copied]
+    for near, far in zip(copies[1:], copies, strict=False):
+        assert near.producers == (far,)
+    assert_computes(f, random(4))
+
+
+def test_a_diamond_is_cloned_once() -> None:
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("I",), ln.float32)
+        top = ln.sin(x).named("top")
+        left, right = ln.cos(top).named("left"), ln.exp(top).named("right")
+        low = ln.add(left, right).named("low")
+        y = f.output(ln.broadcast(low, (True, False)) * ln.broadcast(low, (False, True)), "y")
+    top.compute_at(y, 1, recompute=True)
+    assert [t.clones[0].name for t in (top, left, right, low)] == [
+        "top_2", "left_2", "right_2", "low_2",
+    ]  # fmt: skip
+    assert all(len(t.clones) == 1 for t in (top, left, right, low))
+    assert_computes(f, random(4))
+
+
+def test_recompute_says_which_clone_comes_first() -> None:
+    """Two tensors in a row are each read in two ways: a call clones for one of them."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("I",), ln.float32)
+        t = ln.sin(x).named("t")
+        u = ln.mul(ln.broadcast(t, (True, False)), ln.broadcast(t, (False, True))).named("u")
+        w = ln.broadcast(u, (True, False, False)) * ln.broadcast(u, (False, False, True))
+        y = f.output(w, "y")
+    before = state(f)
+    with pytest.raises(ln.ScheduleError) as caught:
+        t.compute_at(y, 2, recompute=True)
+    assert str(caught.value).endswith(
+        "; first clone, by recompute=True, the tensor nearest to y that consumers read in several "
+        "ways"
+    )
+    assert state(f) == before
+    u.compute_at(y, 2, recompute=True)
+    assert_computes(f, random(4))
+
+
 def test_clones_are_numbered() -> None:
     """Three consumers that use one axis in three ways: two clones, T1_2 and T1_3, in two calls."""
     with ln.Fusion("k") as f:

@@ -30,8 +30,6 @@ from loopnest.schedule.transaction import (
 from loopnest.tensor.domain import TensorDomain
 from loopnest.tensor.tensor_view import TensorView
 
-_RECOMPUTE = "pass recompute=True to clone it for the consumers that cannot share"
-
 
 @primitive
 def compute_at(
@@ -232,7 +230,7 @@ def _align(tensor: TensorView, consumer: TensorView, pos: int) -> None:
             f"{len(places)} of their leading axes correspond "
             f"({axis_names(tensor.domain)} and {axis_names(consumer.domain)}), "
             f"so {tensor.name} would have to be recomputed",
-            _RECOMPUTE,
+            recomputation.RECOMPUTE,
         )
     for place in places[:pos]:
         _require_free(tensor, consumer, place)
@@ -257,7 +255,7 @@ def _check_order(tensor: TensorView) -> None:
         LoopForest(tensor.fusion).check()
     except Conflict as conflict:
         raise PrimitiveRefused(
-            f"{conflict.reason}, so a tensor would have to be recomputed", _RECOMPUTE
+            f"{conflict.reason}, so a tensor would have to be recomputed", recomputation.RECOMPUTE
         ) from None
 
 
