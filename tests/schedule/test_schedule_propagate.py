@@ -187,3 +187,77 @@ def test_bad_arguments_are_named_and_change_nothing(
     with pytest.raises(ln.ScheduleError, match=f"^{re.escape(message)}$"):
         call(named["x"], named["y"])
     assert state(f) == before
+
+
+def forked() -> tuple[ln.Fusion, list[ln.TensorView]]:
+    """Return u = 2 x, a = u + 1 and s = the sums of x by row, which only the input x connects."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("I", "J"), ln.float32)
+        u = ln.mul(x, 2.0).named("u")
+        a = f.output(u + 1.0, "a")
+        s = f.output(ln.sum(x, axis=1), "s")
+    return f, [x, u, a, s]
+
+
+def test_propagate_passes_through_inputs() -> None:
+    f, (x, u, a, s) = forked()
+    a.split(1, 4).split(0, 2)
+    ln.propagate(a)
+    assert leaf(u) == "i:ceildiv(I, 2) i:2 i:ceildiv(J, 4) i:4"
+    assert leaf(s) == "i:ceildiv(I, 2) i:2 r:ceildiv(J, 4) r:4"
+    assert leaf(x) == "i:I i:J"
+    a.parallelize({0: PT.grid_x, 2: PT.unroll})
+    ln.parallelize_like(a)
+    assert [axis.parallel for axis in s.leaf_domain] == [PT.grid_x, PT.serial, PT.unroll, PT.serial]
+    assert [axis.parallel for axis in x.leaf_domain] == [PT.serial, PT.serial]
+    s.axis(2).parallelize(PT.serial)
+    f.inline_most()
+    assert_computes(f, random(5, 6))
+
+
+def test_an_input_is_passed_only_where_nothing_else_leads() -> None:
+    """The maximum is reached through its broadcast, though the input would keep its other axis."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("I", "J"), ln.float32)
+        most = ln.max(x, axis=1, keepdims=True)
+        y = f.output(x - most, "y")
+    y.split(1, 4).split(0, 2)
+    ln.propagate(y)
+    assert most.reduction is not None
+    assert leaf(most.reduction) == "i:ceildiv(I, 2) i:2 r:J"
+
+
+def test_propagate_to_some_tensors() -> None:
+    f, (_, u, a, s) = forked()
+    a.split(0, 2)
+    ln.propagate(a, -1, [u])
+    assert (leaf(u), leaf(s)) == ("i:ceildiv(I, 2) i:2 i:J", "i:I r:J")
+    ln.propagate(a, tensors=[s, u])
+    assert leaf(s) == "i:ceildiv(I, 2) i:2 r:J"
+    assert_computes(f, random(5, 6))
+
+
+FAR: list[tuple[Callable[[list[ln.TensorView]], object], str]] = [
+    (lambda t: (t[2].merge(0), ln.propagate(t[2])),
+     "propagate(a, -1): a merge of these loops would join iteration and reduction axes of s; an "
+     "iteration axis merges with iteration or broadcast axes only, or name the tensors that shall "
+     "have the loops of a by tensors=[...], since an input alone connects it to others"),
+    (lambda t: ln.propagate(t[2], -1, [t[0]]),
+     "propagate(a, -1, [x]): x is an input, which has no loops of its own; only cache_after and "
+     "compute_at apply to inputs"),
+    (lambda t: ln.propagate(t[2], -1, [t[3]]),
+     "propagate(a, -1, [s]): no path over the given tensors and inputs leads from a to s; give the "
+     "tensors between them too"),
+    (lambda t: ln.propagate(t[2], -1, 3),  # type: ignore[arg-type]
+     "propagate(a, 3): 3 is no list of TensorViews"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "message"), FAR, ids=["merge", "input", "apart", "no list"])
+def test_what_propagate_cannot_reach_is_said(
+    call: Callable[[list[ln.TensorView]], object], message: str
+) -> None:
+    _, tensors = forked()
+    with pytest.raises(ln.ScheduleError, match=f"^{re.escape(message)}$"):
+        call(tensors)
+    assert leaf(tensors[1]) == "i:I i:J"

@@ -28,16 +28,17 @@ Replayed: TypeAlias = dict[TensorView, tuple[TensorDomain, int]]
 def max_info_replay(reference: TensorView, pos: int, selected: Collection[TensorView]) -> Replayed:
     """Return the domain and aligned position of each selected tensor reached from `reference`.
 
-    Tensors come in the order in which they are reached; nothing is changed. Inputs are passed by.
+    Tensors come in the order in which they are reached; nothing is changed. A selected input is
+    passed through, but not where another way leads to the same tensor: an input shares no loop.
     """
     needed = ancestors(reference.domain.leaf[:pos], reference.domain)
     start: Kept = frozenset((axis, axis) for axis in reference.domain.root if axis in needed)
     result: Replayed = {}
-    queue: list[tuple[int, int, TensorView, TensorView | None, Kept]] = []
-    heapq.heappush(queue, (-len(start), 0, reference, None, start))
+    queue: list[tuple[int, int, int, TensorView, TensorView | None, Kept]] = []
+    heapq.heappush(queue, (0, -len(start), 0, reference, None, start))
     count = 0
     while queue:
-        _, _, tensor, origin, kept = heapq.heappop(queue)
+        inputs, _, _, tensor, origin, kept = heapq.heappop(queue)
         if tensor in result:
             continue
         result[tensor] = (tensor.domain, pos) if origin is None else _step(origin, tensor, result)
@@ -50,7 +51,8 @@ def max_info_replay(reference: TensorView, pos: int, selected: Collection[Tensor
                 result[twin] = (twin_domain, aligned)
         for near, neighbour, left in _neighbours(tensor, kept, selected, result):
             count += 1
-            heapq.heappush(queue, (-len(left), count, neighbour, near, left))
+            passed = inputs + neighbour.is_input
+            heapq.heappush(queue, (passed, -len(left), count, neighbour, near, left))
     return result
 
 
@@ -73,7 +75,7 @@ def _neighbours(
                 forward = dict(pairs(twin, consumer))
                 yield twin, consumer, _through(down, forward)
         for producer in twin.producers:
-            if producer in selected and producer not in done and not producer.is_input:
+            if producer in selected and producer not in done:
                 back = {c: p for p, c in pairs(producer, twin)}
                 yield twin, producer, _to_root(_through(own, back), producer)
 

@@ -3,47 +3,84 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from loopnest.errors import ScheduleError
 from loopnest.scalar.enums import ParallelType
 from loopnest.schedule import chains
 from loopnest.schedule.compute_at import rebind_unfrozen
-from loopnest.schedule.max_info_tree import max_info_replay
-from loopnest.schedule.replay import Match, match_leaves
+from loopnest.schedule.max_info_tree import Replayed, max_info_replay
+from loopnest.schedule.replay import Match, producer_as_consumer
 from loopnest.schedule.root_maps import pairs
-from loopnest.schedule.transaction import leading_position, listed, primitive, require_computed
-from loopnest.tensor.domain import IterDomain
+from loopnest.schedule.transaction import (
+    PrimitiveRefused,
+    leading_position,
+    listed,
+    primitive,
+    require_computed,
+)
+from loopnest.tensor.domain import IterDomain, TensorDomain
 from loopnest.tensor.tensor_view import TensorView
 
 
-def propagate(ref: TensorView, pos: int = -1) -> None:
+def propagate(ref: TensorView, pos: int = -1, tensors: Iterable[TensorView] | None = None) -> None:
     """Replay the leading `pos` axes of `ref` on every computed tensor connected to it.
 
-    Each tensor is replayed once, along the path from `ref` that keeps the most of its axes. Sets
-    no positions and no parallel types.
+    Each tensor is replayed once, along the path from `ref` that keeps the most of its axes; those
+    that only an input connects to it are reached through the input. Sets no positions and no
+    parallel types.
 
     Args:
         ref: the reference; it does not change.
         pos: how many of its leading leaf axes; negative: ``pos += ndim + 1``.
+        tensors: the tensors to change, reached over one another and over inputs; by default all.
 
     Raises:
-        ScheduleError: `pos` out of range, an input, or a frozen prefix that would change.
+        ScheduleError: `pos` out of range, an input, a tensor that is not reached, or a frozen
+            prefix that would change.
 
-    Source: nvFuser TransformPropagator over MaxInfoSpanningTree.
+    Source: nvFuser TransformPropagator over MaxInfoSpanningTree, which passes through inputs too.
     """
     if not isinstance(ref, TensorView):
         raise ScheduleError(f"propagate({ref!r})", "it is no TensorView")
-    _propagate(ref, pos)
+    if tensors is None:
+        _propagate(ref, pos)
+    else:
+        _propagate(ref, pos, listed("propagate", tensors, ref))
 
 
 @primitive
-def _propagate(ref: TensorView, pos: int) -> None:
+def _propagate(ref: TensorView, pos: int, tensors: Sequence[TensorView] | None = None) -> None:
     require_computed(ref)
     place = leading_position(ref, pos)
-    selected = {t for t in ref.fusion.tensors if not t.is_input}
-    for tensor, (domain, _) in max_info_replay(ref, place, selected).items():
-        if tensor is not ref:
+    for tensor in tensors or ():
+        require_computed(tensor)
+    computed = {t for t in ref.fusion.tensors if not t.is_input} if tensors is None else {*tensors}
+    near = max_info_replay(ref, place, computed)
+    _rebind(ref, near, computed)
+    rest = computed - near.keys() - {ref}
+    if not rest:
+        return
+    try:
+        far = max_info_replay(ref, place, computed.union(ref.fusion.inputs))
+        _rebind(ref, far, rest)
+    except PrimitiveRefused as refusal:
+        raise PrimitiveRefused(
+            refusal.reason,
+            f"{refusal.hint}, or name the tensors that shall have the loops of {ref.name} by "
+            "tensors=[...], since an input alone connects it to others",
+        ) from None
+    lost = [t.name for t in tensors or () if t not in far and t is not ref]
+    if lost:
+        raise PrimitiveRefused(
+            f"no path over the given tensors and inputs leads from {ref.name} to {lost[0]}",
+            "give the tensors between them too",
+        )
+
+
+def _rebind(ref: TensorView, replayed: Replayed, chosen: Collection[TensorView]) -> None:
+    for tensor, (domain, _) in replayed.items():
+        if tensor is not ref and tensor in chosen:
             rebind_unfrozen(tensor, domain)
 
 
@@ -69,7 +106,7 @@ def _parallelize_like(ref: TensorView, tvs: Sequence[TensorView] | None = None) 
     require_computed(ref)
     chosen = set(ref.fusion.tensors if tvs is None else tvs)
     for tensor, axes in _corresponding(ref).items():
-        if tensor is ref or tensor not in chosen:
+        if tensor is ref or tensor.is_input or tensor not in chosen:
             continue
         place_of = {axis: place for place, axis in enumerate(tensor.domain.leaf)}
         types: dict[int, ParallelType] = {}
@@ -81,30 +118,45 @@ def _parallelize_like(ref: TensorView, tvs: Sequence[TensorView] | None = None) 
 
 
 def _corresponding(ref: TensorView) -> dict[TensorView, dict[IterDomain, IterDomain]]:
-    """Return, for each connected computed tensor, which of its axes are leaf axes of `ref`."""
+    """Return, for each connected tensor, which of its axes are leaf axes of `ref`.
+
+    An input is passed through, as what it would be with the loops of the tensor that reads it,
+    but not before all others are reached.
+    """
     found = {ref: {axis: axis for axis in ref.domain.leaf}}
-    queue = deque([ref])
-    while queue:
-        tensor = queue.popleft()
-        for near in (*tensor.producers, *chains.consumers_of(tensor), *tensor.siblings):
-            if near in found or near.is_input:
+    domains = {ref: ref.domain}
+    near, far = deque([ref]), deque[TensorView]()
+    while near or far:
+        tensor = (near or far).popleft()
+        for other in (*tensor.producers, *chains.consumers_of(tensor), *tensor.siblings):
+            if other in found:
                 continue
-            step = _step(tensor, near)
-            found[near] = {a: step[b] for a, b in found[tensor].items() if b in step}
-            queue.append(near)
+            domains[other] = other.domain
+            if other.is_input:
+                domains[other], _ = producer_as_consumer(
+                    other, tensor, domains[tensor], tensor.ndim
+                )
+            step = _step(tensor, other, domains[tensor], domains[other])
+            found[other] = {a: step[b] for a, b in found[tensor].items() if b in step}
+            (far if other.is_input else near).append(other)
     return found
 
 
-def _step(tensor: TensorView, near: TensorView) -> dict[IterDomain, IterDomain]:
+def _step(
+    tensor: TensorView, near: TensorView, source: TensorDomain, target: TensorDomain
+) -> dict[IterDomain, IterDomain]:
+    """Return which axes of `near`, as `target`, are axes of its neighbour, as `source`."""
     if near in tensor.siblings:
-        return dict(zip(tensor.domain.leaf, near.domain.leaf, strict=True))
+        return dict(zip(source.leaf, target.leaf, strict=True))
     if near in tensor.producers:
         seed = {c: p for p, c in pairs(near, tensor)}
-        match = Match(tensor.domain, near.domain, seed, tensor.domain.root).follow(None)
-    else:
-        twin = next(t for t in tensor.siblings if near in t.consumers)
-        match = match_leaves(twin, near)
-        if twin is not tensor:
-            to_twin = _step(tensor, twin)
-            return {a: match.settle(match.image[b]) for a, b in to_twin.items() if b in match.image}
+        match = Match(source, target, seed, source.root).follow(None)
+        return {a: match.settle(b) for a, b in match.image.items()}
+    twin = next(t for t in tensor.siblings if near in t.consumers)
+    seed = dict(pairs(twin, near))
+    if twin is not tensor:
+        match = Match(twin.domain, target, seed, twin.domain.rfactor).follow(None)
+        to_twin = _step(tensor, twin, source, twin.domain)
+        return {a: match.settle(match.image[b]) for a, b in to_twin.items() if b in match.image}
+    match = Match(source, target, seed, source.rfactor).follow(None)
     return {a: match.settle(b) for a, b in match.image.items()}
