@@ -226,7 +226,7 @@ def neighbours(threads=32, blocks=4):
 def transpose(tile=32, swizzle=True):
     """Transpose through a tile of shared memory, padded by swizzling."""
     x, y = global_("x", ("N", "M")), global_("y", ("M", "N"), kind="output")
-    held = shared("T2", (tile, tile), swizzle=(0, 1) if swizzle else None)
+    held = shared("T2", (tile, tile), swizzles=((0, 1),) if swizzle else ())
     bx, by = LaunchIndex(PT.grid_x), LaunchIndex(PT.grid_y)
     tx, ty = LaunchIndex(PT.block_x), LaunchIndex(PT.block_y)
 

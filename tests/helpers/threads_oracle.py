@@ -149,9 +149,8 @@ class _Thread:
         index = [self.value(i) for i in index]
         if flat:
             return index[0]
-        if buffer.swizzle:
-            a, b = buffer.swizzle
-            index[b] ^= index[a]
+        for a, b in buffer.swizzles:
+            index[b] ^= index[a] % self.value(buffer.shape[b])
         return sum(i * self.value(s) for i, s in zip(index, buffer.strides, strict=True))
 
     def value(self, node):

@@ -40,6 +40,18 @@ def test_text_reads_back(text):
     assert print_nest(parse_nest(text)) == text
 
 
+def test_swizzles_read_back():
+    """Several in the order in which they are applied."""
+    text = (
+        "# loopnest nest 1\nkernel k(x: float32[8]) -> ()\n"
+        "T1: float32[8, 8, 4] shared xor(0, 1) xor(2, 1) = T0\nT1[0, 0, 0] = x[0]"
+    )
+    program = parse_nest(text)
+    (made,) = [n for n, _ in walk(program.body) if isinstance(n, Allocate)]
+    assert made.storage.swizzles == ((0, 1), (2, 1))
+    assert print_nest(program) == text
+
+
 def test_statements_of_several_threads():
     """Shuffles and arrivals define names; a collective declares what its body computes."""
     part = Buffer("T2_acc", "T2", Memory.LOCAL, dtypes.float32, (ONE,), (ONE,), ONE, "accumulator")

@@ -554,16 +554,25 @@ def test_a_barrier_of_the_warp_orders_a_warp_alone() -> None:
     assert on("exchange", *warps).status == "refuted"
 
 
-@pytest.mark.parametrize("swizzle", ["(0, 1)", "(1, 0)"])
-def test_a_swizzle_permutes_its_tile(swizzle: str) -> None:
-    tile = "t: float32[8, 8] shared"
-    assert on("tile", (tile, f"{tile} xor{swizzle}", 1)).ok
+@pytest.mark.parametrize(
+    "tile",
+    ["[8, 8] shared xor(0, 1)", "[8, 8] shared xor(1, 0)", "[16, 8] shared xor(0, 1)",
+     "[8, 16] shared xor(0, 1)", "[8, 8] shared xor(0, 1) xor(1, 0)"],
+)  # fmt: skip
+def test_a_swizzle_permutes_its_tile(tile: str) -> None:
+    report = on("tile", ("t: float32[8, 8] shared", f"t: float32{tile}", 1))
+    assert (report.status, report.scope) == ("proved", "all sizes"), str(report)
 
 
-def test_a_swizzle_of_another_extent_is_refuted() -> None:
-    report = on("tile", ("t: float32[8, 8] shared", "t: float32[8, 9] shared xor(0, 1)", 1))
+@pytest.mark.parametrize(
+    ("shape", "swizzles"),
+    [([8, 9], "xor(0, 1)"), ([8, 12], "xor(1, 0) xor(0, 1)"), ([8, 8], "xor(1, 1)")],
+)
+def test_a_swizzle_of_another_extent_is_refuted(shape: list[int], swizzles: str) -> None:
+    tile = f"t: float32{shape} shared {swizzles}"
+    report = on("tile", ("t: float32[8, 8] shared", tile, 1))
     assert [(f.kind, f.message) for f in report.findings] == [
-        ("layout", "the swizzle of t is no permutation of its tile: shape [8, 9]")
+        ("layout", f"the swizzle of t is no permutation of its tile: shape {shape}")
     ]
 
 

@@ -27,8 +27,9 @@ class Buffer:
             a store to the one makes the elements of the other undefined.
         stages: copies of the buffer that circular buffering rotates through: the extent of the
             leading dimension where not 1.
-        swizzle: a pair of dimensions (a, b) of one static power of two extent: the element at
-            index (…a…b…) lies where (…a…b ^ a…) would; indices stay as they are.
+        swizzles: pairs of dimensions (a, b) whose extents are static powers of two, in the order
+            in which they are applied: the element at index (…a…b…) lies where (…a…b ^ a…) would,
+            of `a` as many low bits as `b` has; indices stay as they are.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Buffer:
     kind: str
     alias_of: str | None = None
     stages: int = 1
-    swizzle: tuple[int, int] | None = None
+    swizzles: tuple[tuple[int, int], ...] = ()
 
     def __copy__(self) -> Buffer:
         return self

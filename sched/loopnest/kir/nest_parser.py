@@ -184,7 +184,7 @@ class NestParser:
         memory: Memory,
         kind: str,
         alias: str | None = None,
-        swizzle: tuple[int, int] | None = None,
+        swizzles: tuple[tuple[int, int], ...] = (),
     ) -> Buffer:
         """Make a dense buffer."""
         strides: list[Expr] = []
@@ -194,7 +194,7 @@ class NestParser:
             size = extent if size is integer(1) else _index("mul", size, extent)
         made = Buffer(
             name, name, memory, _dtype(dtype), shape, tuple(strides), size, kind, alias,
-            swizzle=swizzle,
+            swizzles=swizzles,
         )  # fmt: skip
         self.scope.buffers[name] = made
         return made
@@ -279,11 +279,11 @@ class NestParser:
     def allocate_or_store(self, line: str) -> kir.Stmt | None:
         """Read the line of a buffer, or of a store."""
         found = re.fullmatch(
-            r"(\w+): (\w+)(\[.*\]) (local|shared|global)(?: xor(\(.*\)))?(?: = (\w+))?", line
+            r"(\w+): (\w+)(\[.*\]) (local|shared|global)((?: xor\(\d+, \d+\))*)(?: = (\w+))?", line
         )
         if found is None:
             return self.store(line)
-        name, dtype, shape, memory, swizzle, alias = found.groups()
+        name, dtype, shape, memory, swizzles, alias = found.groups()
         if memory == "global":
             kind = "counter" if name in self.counters else "workspace"
             made = self.array(name, kind, dtype, shape)
@@ -292,7 +292,7 @@ class NestParser:
         return kir.Allocate(
             self.buffer(
                 name, dtype, self.shape(shape), Memory(memory), memory, alias,
-                ast.literal_eval(swizzle) if swizzle else None,
+                tuple([ast.literal_eval(pair) for pair in swizzles.split(" xor")[1:]]),
             )
         )  # fmt: skip
 

@@ -109,8 +109,8 @@ def _list(items: Iterable[Expr]) -> str:
 def _allocation(buffer: Buffer) -> str:
     alias = f" = {buffer.alias_of}" if buffer.alias_of else ""
     shape = _list(buffer.shape)
-    swizzle = f" xor{buffer.swizzle}" if buffer.swizzle else ""
-    return f"{buffer.name}: {buffer.dtype.name}[{shape}] {buffer.memory.value}{swizzle}{alias}"
+    swizzles = "".join([f" xor{pair}" for pair in buffer.swizzles])
+    return f"{buffer.name}: {buffer.dtype.name}[{shape}] {buffer.memory.value}{swizzles}{alias}"
 
 
 def _signature(program: Program) -> str:

@@ -130,9 +130,24 @@ def _add(a: Expr, b: Expr) -> Expr:
 
 def swizzled(buffer: Buffer, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
     """Return where the element at `index` lies: ``(…a…b ^ a…)`` in a swizzled buffer."""
-    if buffer.swizzle is None:
-        return index
-    a, b = buffer.swizzle
-    used = [index[d] for d in (b, a) if index[d] is not ZERO] or [ZERO]
+    for swizzle in buffer.swizzles:
+        index = permuted(buffer, swizzle, index)
+    return index
+
+
+def permuted(buffer: Buffer, swizzle: tuple[int, int], index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """Return where one of the swizzles of `buffer` moves the element at `index`."""
+    a, b = swizzle
+    used = [i for i in (index[b], _low_bits(index[a], buffer, swizzle)) if i is not ZERO] or [ZERO]
     place = Op("bitxor", (used[0], used[1]), dtypes.index) if len(used) == 2 else used[0]
     return (*index[:b], place, *index[b + 1 :])
+
+
+def _low_bits(row: Expr, buffer: Buffer, swizzle: tuple[int, int]) -> Expr:
+    """Return the part of an index along the first dimension that is below the second's extent."""
+    rows, columns = [buffer.shape[d] for d in swizzle]
+    if not isinstance(rows, Const) or not isinstance(columns, Const) or row is ZERO:
+        return row
+    if rows.value <= columns.value:
+        return row
+    return Op("bitand", (row, integer(int(columns.value) - 1)), dtypes.index)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from loopnest.kir import Allocate, Let, Loop, Program, Stmt, Store, expressions, walk
 from loopnest.kir.buffers import Buffer
-from loopnest.kir.shared_memory import swizzled
+from loopnest.kir.shared_memory import permuted
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import (
@@ -213,9 +213,10 @@ class VectorFinder:
         """
         index = tuple([self._plain(i) for i in index])
         if flat:
-            return None if buffer.swizzle else self._before_lane(index[0], lane)
-        if buffer.swizzle is None or not self._moves_whole(buffer.swizzle, index, lane, lanes):
-            index = swizzled(buffer, index)
+            return None if buffer.swizzles else self._before_lane(index[0], lane)
+        for swizzle in buffer.swizzles:
+            if not self._moves_whole(swizzle, index, lane, lanes):
+                index = permuted(buffer, swizzle, index)
         total: Expr = ZERO
         for place, stride in zip(index, buffer.strides, strict=True):
             if place is not ZERO:

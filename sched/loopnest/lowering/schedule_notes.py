@@ -432,7 +432,7 @@ def _buffer_axes(lowering: Lowering, tensor: TensorView) -> tuple[IterDomain, ..
 
 
 def _swizzle(lowering: Lowering, intent: Intent) -> Finding:
-    return f"its buffer is swizzled: {lowering.storage[_tensor_of(intent)].buffer.swizzle}"
+    return f"its buffer is swizzled: {lowering.storage[_tensor_of(intent)].buffer.swizzles}"
 
 
 def _stages(lowering: Lowering, intent: Intent) -> Finding:

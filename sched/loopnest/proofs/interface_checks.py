@@ -127,7 +127,7 @@ def _parameter(param: kir.Param, math: MathSnapshot) -> Iterator[tuple[str, str]
         yield name, f"{param.kind} {name} is {param.dtype}, its buffer holds {buffer.dtype}"
     if buffer.kind == "counter" and buffer.dtype is not dtypes.int32:
         yield name, f"the counter {name} is {buffer.dtype}; blocks arrive at int32"
-    if buffer.alias_of is not None or buffer.swizzle is not None or buffer.stages != 1:
+    if buffer.alias_of is not None or buffer.swizzles or buffer.stages != 1:
         yield name, f"{param.kind} {name} is no plain array: {_odd(buffer)}"
     tensor = math.tensor(name)
     if param.kind != "workspace" and tensor is not None:
@@ -137,7 +137,7 @@ def _parameter(param: kir.Param, math: MathSnapshot) -> Iterator[tuple[str, str]
 def _odd(buffer: Buffer) -> str:
     if buffer.alias_of is not None:
         return f"it shares the space of {buffer.alias_of}"
-    return "it is swizzled" if buffer.swizzle is not None else f"it has {buffer.stages} stages"
+    return "it is swizzled" if buffer.swizzles else f"it has {buffer.stages} stages"
 
 
 def _array(param: kir.Param, buffer: Buffer, tensor: MathTensor) -> Iterator[tuple[str, str]]:

@@ -76,13 +76,28 @@ def test_an_alias_of_nothing(alias):
 
 
 def test_swizzled_indices():
-    held = cases.shared("a", (4, 4), swizzle=(0, 1))
+    held = cases.shared("a", (4, 4), swizzles=((0, 1),))
     i, j = cases.Index("i", integer(4)), cases.Index("j", integer(4))
     assert [str(e) for e in swizzled(held, (i, j))] == ["i", "j ^ i"]
     assert swizzled(held, (ZERO, j)) == (ZERO, j)
     assert swizzled(held, (i, ZERO)) == (i, i)
     assert swizzled(held, (ZERO, ZERO)) == (ZERO, ZERO)
     assert swizzled(cases.shared("b", (4, 4)), (i, j)) == (i, j)
+
+
+@pytest.mark.parametrize(
+    ("shape", "swizzles", "place"),
+    [
+        ((32, 8), ((0, 1),), ["i", "j ^ i & 7"]),
+        ((4, 8), ((0, 1),), ["i", "j ^ i"]),
+        ((8, 8), ((0, 1), (1, 0)), ["i ^ (j ^ i)", "j ^ i"]),
+    ],
+)
+def test_swizzles_of_other_tiles(shape, swizzles, place):
+    """Only the low bits of the row move a narrower tile's columns; the swizzles go in order."""
+    held = cases.shared("a", shape, swizzles=swizzles)
+    i, j = cases.Index("i", integer(shape[0])), cases.Index("j", integer(shape[1]))
+    assert [str(e) for e in swizzled(held, (i, j))] == place
 
 
 # Texts

@@ -272,7 +272,7 @@ def swizzled(row, lane, lanes=4, dims=(16, 16)):
     """Store a vector into a swizzled tile at (row, lane)."""
     x, _ = matrices()
     y = cases.global_("y", ("N", "D"), kind="output")
-    held = cases.shared("T2", dims, swizzle=(0, 1))
+    held = cases.shared("T2", dims, swizzles=((0, 1),))
 
     def body(v):
         return [Store(held, (row, lane(v)), Load(x, (ROW, column(v, lanes))), "T2")]
@@ -295,6 +295,23 @@ def test_a_swizzled_access_is_wide_where_xor_moves_lanes_together():
     assert [a[0] for a in accesses(swizzled(any_row, lane))] == ["x"]
     crossing = op("mul", op("mod", THREAD, integer(4)), integer(2))
     assert [a[0] for a in accesses(swizzled(whole, lambda v: op("add", crossing, v)))] == ["x"]
+
+
+def test_a_swizzle_of_chunks_keeps_accesses_wide():
+    """XOR moves a chunk whole: 32 rows of 8 chunks of 4 elements."""
+    x, _ = matrices()
+    y = cases.global_("y", ("N", "D"), kind="output")
+    held = cases.shared("T2", (32, 8, 4), swizzles=((0, 1),))
+    row, chunk = op("floordiv", THREAD, integer(8)), op("mod", THREAD, integer(8))
+
+    def body(v):
+        return [Store(held, (row, chunk, v), Load(x, (ROW, column(v, 4))), "T2")]
+
+    program = lanes_of(body, 4, buffers=[x, y], before=(Allocate(held),))
+    assert ("T2", "store", 4, 16) in accesses(program)
+    place = "T2[block_x / 8 * 32 + (block_x % 8 ^ (block_x / 8 & 7)) * 4]"
+    assert f"  ln_wide<4>(&{place}) = " in print_cuda(program)
+    compiled(program)
 
 
 # Texts

@@ -106,15 +106,15 @@ def _laid_out(
         strides[dimension] = step
         step = algebra.mul(step, padded[dimension])
     shape = buffer.shape
-    pair: tuple[int, int] | None = None
+    pairs: tuple[tuple[int, int], ...] = ()
     if layout.swizzle is not None:
-        pair = _swizzled_pair(tensor, axes)
+        pairs = (_swizzled_pair(tensor, axes),)
     if layout.stages > 1:
         shape, strides = (integer(layout.stages), *shape), [step, *strides]
         step = algebra.mul(step, integer(layout.stages))
-        pair = None if pair is None else (pair[0] + 1, pair[1] + 1)
+        pairs = tuple([(a + 1, b + 1) for a, b in pairs])
     return replace(
-        buffer, shape=shape, strides=tuple(strides), size=step, swizzle=pair, stages=layout.stages
+        buffer, shape=shape, strides=tuple(strides), size=step, swizzles=pairs, stages=layout.stages
     )
 
 

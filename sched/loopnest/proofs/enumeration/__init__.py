@@ -136,21 +136,22 @@ class EnumeratedFacts:
                 )
                 break
             need = max(need, stride * extent)
-        if buffer.swizzle is not None and not self._permutes(buffer):
+        if not all(self._permutes(buffer, swizzle) for swizzle in buffer.swizzles):
             yield self.witness.plain(
                 "layout",
                 f"the swizzle of {buffer.name} is no permutation of its tile: shape {list(shape)}",
                 buffer.tensor,
             )
 
-    def _permutes(self, buffer: Buffer) -> bool:
+    def _permutes(self, buffer: Buffer, swizzle: tuple[int, int]) -> bool:
         """Whether a swizzle maps the elements of its tile one to one into it."""
-        assert buffer.swizzle is not None
-        if buffer.swizzle[0] == buffer.swizzle[1]:
+        if swizzle[0] == swizzle[1]:
             return False
-        rows, columns = [self.table.shapes[buffer][d] for d in buffer.swizzle]
+        rows, columns = [self.table.shapes[buffer][d] for d in swizzle]
+        if rows < 1 or columns < 1:
+            return True
         i, j = np.indices((rows, columns))
-        place = j ^ i
+        place = j ^ (i % columns)
         inside = bool((place < columns).all())
         return inside and np.unique(i * columns + place).size == rows * columns
 

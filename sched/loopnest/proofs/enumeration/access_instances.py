@@ -110,7 +110,7 @@ class InstanceTable:
         buffer = access.buffer
         index = [self.array(points, i) for i in access.index]
         if access.flat:
-            if buffer.swizzle is not None:
+            if buffer.swizzles:
                 raise Undecidable(f"{access}: a flat offset into a swizzled tile")
             (place,) = index
         else:

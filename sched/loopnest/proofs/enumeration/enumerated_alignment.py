@@ -49,11 +49,11 @@ def _wide(table: InstanceTable, wide: WidePlace) -> Iterator[Finding]:
 def _address(table: InstanceTable, wide: WidePlace) -> Array:
     """Return where each element lies, in elements, swizzled."""
     mark, buffer = table.marks(wide.access), wide.access.buffer
-    if buffer.swizzle is None:
+    if not buffer.swizzles:
         return mark.place
     index = list(table.element(mark))
-    a, b = buffer.swizzle
-    index[b] = index[b] ^ index[a]
+    for a, b in buffer.swizzles:
+        index[b] = index[b] ^ (index[a] % table.shapes[buffer][b])
     result = np.zeros(mark.points.count, np.int64)
     for value, stride in zip(index, table.strides[buffer], strict=True):
         result = result + value * stride

@@ -359,7 +359,7 @@ class PolyhedralModel:
             buffer = access.buffer
             if not access.flat or buffer in result:
                 continue
-            if buffer.swizzle is not None:
+            if buffer.swizzles:
                 with about(access.site):
                     raise NotProved("a flat offset into a swizzled tile")
             strides = [as_constant(self.algebra.poly(s, {})) for s in buffer.strides]

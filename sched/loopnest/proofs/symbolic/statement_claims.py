@@ -63,15 +63,13 @@ class StatementClaims:
             reach = times(stride, extent)
         if not self._at_least(poly(buffer.size, {}), reach):
             raise NotProved(f"the size of {buffer.name}")
-        self._swizzle(buffer)
+        self._swizzles(buffer)
 
-    def _swizzle(self, buffer: Buffer) -> None:
+    def _swizzles(self, buffer: Buffer) -> None:
         """Show that a swizzle permutes the elements of its tile, by trying all of them."""
-        if buffer.swizzle is None:
-            return
-        a, b = [buffer.shape[d] for d in buffer.swizzle]
-        if not is_swizzle(a, b) or buffer.swizzle[0] == buffer.swizzle[1]:
-            raise NotProved(f"the swizzle of {buffer.name}")
+        for a, b in buffer.swizzles:
+            if a == b or not is_swizzle(buffer.shape[a], buffer.shape[b]):
+                raise NotProved(f"the swizzle of {buffer.name}")
 
     def _parameters(self) -> None:
         """Show that inputs and outputs are arrays of the math's shape, row-major, without gaps."""
@@ -202,9 +200,9 @@ class StatementClaims:
 
 
 def is_swizzle(a: object, b: object) -> bool:
-    """Whether ``(a, b) -> (a, b ^ a)`` permutes a tile of these extents, by trying all."""
-    if not isinstance(a, Const) or not isinstance(b, Const) or a.value != b.value:
+    """Whether ``(a, b) -> (a, b ^ a % size of b)`` permutes a tile, by trying all elements."""
+    if not isinstance(a, Const) or not isinstance(b, Const):
         return False
-    size = int(a.value)
-    places = {(i, j ^ i) for i in range(size) for j in range(size)}
-    return len(places) == size * size and all(j < size for _, j in places)
+    rows, columns = int(a.value), int(b.value)
+    places = {(i, j ^ (i % columns)) for i in range(rows) for j in range(columns)}
+    return len(places) == rows * columns and all(j < columns for _, j in places)

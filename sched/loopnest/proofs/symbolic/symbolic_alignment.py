@@ -68,7 +68,7 @@ class Alignment:
             moved = self._moved(first, buffer, index, strides, lane, wide.lanes)
             address = {}
             for place, (i, stride) in enumerate(zip(index, strides, strict=True)):
-                if place != moved:
+                if place not in moved:
                     address = plus(address, times(i, stride))
         rest = plus(address, variable(lane), -1)
         if lane in self.algebra.variables(rest):
@@ -83,24 +83,27 @@ class Alignment:
         strides: list[Poly],
         lane: str,
         lanes: int,
-    ) -> int | None:
-        """Return the dimension that XOR moves by multiples of `lanes` elements.
+    ) -> set[int]:
+        """Return the dimensions that XOR moves by multiples of `lanes` elements.
 
-        XOR moves all lanes together where both operands are multiples, but for the lane. None where
-        there is no swizzle, or where the dimension counts as it stands for that reason.
+        XOR moves all lanes together where all operands are multiples, but for the lane: such a
+        dimension counts as it stands.
         """
-        if buffer.swizzle is None:
-            return None
-        a, b = buffer.swizzle
-        if lane in self.algebra.variables(index[a]):
-            raise NotProved(f"the lanes of {buffer.name} lie in several rows of a swizzle")
-        stride = as_constant(strides[b])
-        whole = stride is not None and stride % lanes == 0
-        if whole and lane not in self.algebra.variables(index[b]):
-            return b
-        for place in (index[a], index[b]):
-            self._multiple(first, place, lanes, f"the swizzle of {buffer.name}")
-        return None
+        rows: dict[int, set[int]] = {}
+        for a, b in buffer.swizzles:
+            rows.setdefault(b, set()).update({a}, rows.get(a, ()))
+        moved: set[int] = set()
+        for column, operands in rows.items():
+            if any(lane in self.algebra.variables(index[row]) for row in operands):
+                raise NotProved(f"the lanes of {buffer.name} lie in several rows of a swizzle")
+            stride = as_constant(strides[column])
+            whole = stride is not None and stride % lanes == 0
+            if whole and lane not in self.algebra.variables(index[column]):
+                moved.add(column)
+                continue
+            for place in (*sorted(operands), column):
+                self._multiple(first, index[place], lanes, f"the swizzle of {buffer.name}")
+        return moved
 
     def _multiple(self, at: Instances, p: Poly, lanes: int, what: str) -> None:
         """Show that an index is a multiple of `lanes` at all points."""

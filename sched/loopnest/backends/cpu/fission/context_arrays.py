@@ -125,7 +125,7 @@ class ContextArrays:
             size=algebra.mul(algebra.product([i.extent for i in outer]), one),
             kind="slots",
             alias_of=None,
-            swizzle=_moved(buffer.swizzle, len(outer)),
+            swizzles=tuple([(a + len(outer), b + len(outer)) for a, b in buffer.swizzles]),
         )
         places = zip((*outer, *inner), (*before, *behind), strict=True)
         start = algebra.sum([algebra.mul(index, stride) for index, stride in places])
@@ -137,10 +137,6 @@ class ContextArrays:
             strides.insert(0, step)
             step = self.algebra.mul(step, index.extent)
         return tuple(strides)
-
-
-def _moved(swizzle: tuple[int, int] | None, by: int) -> tuple[int, int] | None:
-    return None if swizzle is None else (swizzle[0] + by, swizzle[1] + by)
 
 
 def redirect(body: tuple[Stmt, ...], slots: dict[Buffer, ContextArray]) -> tuple[Stmt, ...]:

@@ -345,7 +345,7 @@ class _CudaPrinter(StatementPrinter):
     def _shape(self, buffer: Buffer) -> str:
         extents = ", ".join(map(str, buffer.shape))
         stages = f", {buffer.stages} stages" if buffer.stages > 1 else ""
-        swizzle = ", swizzled" if buffer.swizzle else ""
+        swizzle = ", swizzled" if buffer.swizzles else ""
         return f"  // {comment(f'{buffer.tensor}: [{extents}]{stages}{swizzle}')}"
 
     def allocate(self, buffer: Buffer) -> None:
