@@ -153,7 +153,7 @@ def example() -> str:
 
 
 EXAMPLE = """\
-# loopnest program 3
+# loopnest program 4
 x = Buffer tensor="x" memory=global dtype=float32 shape=[N] strides=[1] size=N kind="input"
 y = Buffer tensor="y" memory=global dtype=float32 shape=[N] strides=[1] size=N kind="output"
 N = Symbol
@@ -184,13 +184,13 @@ def test_example_of_the_format() -> None:
 
 DAMAGES = {
     "another version": (
-        ("# loopnest program 3", "# loopnest program 9"),
+        ("# loopnest program 4", "# loopnest program 9"),
         "line 1: it is '# loopnest program 9'; "
-        "expected '# loopnest program 3', as this version writes it",
+        "expected '# loopnest program 4', as this version writes it",
     ),
     "cut off": (
         ("# end", ""),
-        "line 39: the text ends early; expected '# end' as its last line",
+        "line 41: the text ends early; expected '# end' as its last line",
     ),
     "an unknown name": (
         ("x[i0] * 2.0", "x[i7] * 2.0"),

@@ -162,7 +162,7 @@ def _computed_from(tensor: MathTensor, math: MathSnapshot) -> list[str]:
     definition = tensor.definition
     if definition is None or not definition.updates:
         return []
-    count = len(definition.producers)
+    count = len(definition.reads)
     read = {n.number for n in walk(definition.updates[definition.component]) if isinstance(n, Arg)}
     return [name for place, name in enumerate(definition.outputs) if count + place in read]
 

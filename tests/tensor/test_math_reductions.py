@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import array_shapes
 import loopnest as ln
 from helpers.math_run import FLOATS, TYPES, assert_equal, define, of_type, run, wide
 from loopnest.numerics.float64_math import evaluate_expr
-from loopnest.scalar.expr import Arg, Const, Op, walk
+from loopnest.scalar.expr import ZERO, Arg, Const, Coordinate, Op, walk
 from loopnest.tensor.ops import reducers
 from loopnest.tensor.ops.reducers import Family
 
@@ -203,7 +203,7 @@ def test_keepdims_gives_a_broadcast_of_the_reduction() -> None:
     assert [axis.kind for axis in m.root_domain] == [ln.IterKind.ITERATION, ln.IterKind.BROADCAST]
     assert [axis.kind for axis in r.root_domain] == [ln.IterKind.ITERATION, ln.IterKind.REDUCTION]
     assert r.definition is not None
-    assert r.definition.maps == ((0, 1),)
+    assert [read.equal_axes(r.root_domain) for read in r.definition.reads] == [(0, 1)]
     assert r.shape == (f.symbols[0],)
     assert m.shape == (f.symbols[0], 1)
     assert m.definition is not None
@@ -246,7 +246,8 @@ def test_reducing_broadcast_axes_only_is_a_copy(name: str, keepdims: bool) -> No
     first = f.tensors[1].definition
     assert first is not None
     assert first.reducer is None
-    assert first.maps == ((None, None, 0),)
+    (read,) = first.reads
+    assert read.indices == (ZERO, ZERO, Coordinate(0))
     assert first.op == ("welford" if name == "var" else "squeeze")
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import loopnest as ln
 from helpers.math_run import TYPES, assert_equal, define, run
+from loopnest.scalar.expr import Coordinate
 from loopnest.tensor.ops.data_movement import copy
 
 
@@ -21,7 +22,7 @@ def test_broadcast() -> None:
     y = f.outputs[0]
     assert [axis.is_broadcast for axis in y.root_domain] == [True, False, True, True, False]
     assert y.definition is not None
-    assert y.definition.maps == ((1, 4),)
+    assert [r.equal_axes(y.root_domain) for r in y.definition.reads] == [(1, 4)]
     assert_equal(run(lambda t: ln.broadcast(t, [False, False]), x), x)
     assert_equal(run(lambda t: ln.broadcast(t, [True]), np.array(3)), np.array([3]))
 
@@ -33,7 +34,8 @@ def test_permute(order: list[int]) -> None:
     assert_equal(ln.evaluate(f, x), np.transpose(x, order))
     definition = f.outputs[0].definition
     assert definition is not None
-    assert [definition.maps[0][axis] for axis in order] == [0, 1, 2, 3]
+    (read,) = definition.reads
+    assert [read.indices[axis] for axis in order] == [Coordinate(n) for n in range(4)]
 
 
 def test_squeeze() -> None:
@@ -189,7 +191,7 @@ def test_matmul_is_broadcasts_a_product_and_a_sum() -> None:
     assert [axis.is_broadcast for axis in left.root_domain] == [False, True, False]
     assert [axis.is_broadcast for axis in right.root_domain] == [True, False, False]
     assert right.definition is not None
-    assert right.definition.maps == ((2, 1),)
+    assert [r.equal_axes(right.root_domain) for r in right.definition.reads] == [(2, 1)]
     assert (product.dtype, c.dtype) == (ln.float32, ln.float16)
 
 

@@ -1,6 +1,6 @@
 """The oracle: the math of a fusion by NumPy, without loops, buffers or schedules.
 
-It reads definitions only (templates, axis maps, reducers, and the transforms between root and
+It reads definitions only (templates, reads, reducers, and the transforms between root and
 rfactor domain), so a scheduled fusion, whose definitions were split and copied, evaluates as well.
 
 Memory is that of inputs and outputs, of reductions, and of blocks: a large pointwise tensor is not
@@ -31,11 +31,12 @@ from loopnest.numerics.oracle_blocks import (
     chunks_of,
     length,
 )
+from loopnest.numerics.oracle_reads import Spots, gathered, part_of
 from loopnest.scalar.arguments import ArraySpec, bind, size_value
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Arg, Coordinate, Expr, Index, two_sides
 from loopnest.scalar.simplify import Simplifier
-from loopnest.tensor.definition import AxisMap, Definition, Reducer
+from loopnest.tensor.definition import Definition, Read, Reducer
 from loopnest.tensor.domain import IterDomain, TensorDomain, transforms_between
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.tensor_view import TensorView
@@ -316,9 +317,11 @@ class Oracle(ABC, Generic[V]):
         asked: dict[TensorView, dict[Region, None]] = {tensor: {} for tensor in inner}
 
         def ask(definition: Definition, region: Region) -> None:
-            for producer, axes in zip(definition.producers, definition.maps, strict=True):
-                if producer in asked:
-                    asked[producer][self._part(producer, axes, region)] = None
+            root = definition.outputs[0].domain.root
+            for read in definition.reads:
+                if read.producer in asked:
+                    spots = self._spots(read, root, region)
+                    asked[read.producer][part_of(spots, region)] = None
 
         if inner:
             ask(definition, region)
@@ -344,15 +347,31 @@ class Oracle(ABC, Generic[V]):
                 found[tensor, part] = self.defined(value, tensor.dtype)
         return found
 
-    def _part(self, producer: TensorView, axes: AxisMap, region: Region) -> Region:
-        """Return the region of a producer that a region of its consumer reads."""
-        sizes = self.shape(producer.domain.logical)
-        return tuple(
-            [
-                None if place is None or size == 1 else region[place]
-                for place, size in zip(axes, sizes, strict=True)
-            ]
-        )
+    def _spots(self, read: Read, root: Sequence[IterDomain], region: Region) -> Spots:
+        """Return where a definition on a region of its root domain reads, an axis of the producer.
+
+        It is a root axis, at the same coordinate; or the coordinates, to broadcast to the region,
+        those outside of the producer moved into it; or None, at 0.
+        """
+        logical = read.producer.domain.logical
+        found: list[int | Values | None] = []
+        env: dict[Expr, Values] = {}
+        equal = read.equal_axes(root)
+        for axis, size, place, index in zip(
+            logical, self.shape(logical), equal, read.indices, strict=True
+        ):
+            if axis.is_broadcast:
+                found.append(None)
+            elif place is not None:
+                found.append(place)
+            else:
+                if not env:
+                    grid = self._grid(root, region)
+                    env = {**self.indices, **{Coordinate(n): p for n, p in enumerate(grid)}}
+                where = np.asarray(evaluate_expr(index, env))
+                ranked = where.reshape((1,) * (len(root) - where.ndim) + where.shape)
+                found.append(np.clip(ranked, 0, max(size - 1, 0)))
+        return tuple(found)
 
     def _read(self, tensor: TensorView, region: Region | None) -> V:
         """Return the value of a tensor on a region of its logical domain; None: on all of it."""
@@ -430,14 +449,13 @@ class Oracle(ABC, Generic[V]):
         """
         rank = len(domain.root)
         env = dict(self.leaves)
-        for number, (producer, axes) in enumerate(
-            zip(definition.producers, definition.maps, strict=True)
-        ):
-            part = self._part(producer, axes, region)
+        for number, read in enumerate(definition.reads):
+            producer, spots = read.producer, self._spots(read, domain.root, region)
+            part = part_of(spots, region)
             found = local.get((producer, part))
             value = self._read(producer, part) if found is None else found
             env[Arg(number, producer.dtype)] = self.viewed(
-                value, partial(_aligned, axes=axes, rank=rank)
+                value, partial(gathered, spots=spots, part=part, rank=rank)
             )
         for place, points in enumerate(self._grid(domain.root, region)):
             coordinate = Coordinate(place)
@@ -567,17 +585,6 @@ def _producers_of(wanted: Sequence[TensorView]) -> set[TensorView]:
             found.add(tensor)
             stack.extend(tensor.producers)
     return found
-
-
-def _aligned(value: Values, axes: AxisMap, rank: int) -> Values:
-    """Return the value of a producer with its axes where `axes` says, others of extent 1."""
-    gone = tuple([place for place, axis in enumerate(axes) if axis is None])
-    value = np.squeeze(value, gone) if gone else value
-    places = [axis for axis in axes if axis is not None]
-    order = sorted(range(len(places)), key=places.__getitem__)
-    value = np.transpose(value, order)
-    missing = [axis for axis in range(rank) if axis not in places]
-    return np.expand_dims(value, tuple(missing))
 
 
 def _halved(reducer: Reducer, parts: Sequence[Values]) -> list[Values]:

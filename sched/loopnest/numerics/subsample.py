@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from loopnest.scalar.arguments import size_value
+from loopnest.scalar.templates import coordinates
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.tensor_view import TensorView
@@ -113,9 +114,17 @@ class _Classes:
         for sibling in definition.outputs:
             for mine, other in zip(root, sibling.domain.root, strict=True):
                 self._unite(mine, other)
-        for producer, places in zip(definition.producers, definition.maps, strict=True):
-            for axis, place in zip(producer.domain.logical, places, strict=True):
-                if place is not None and not axis.is_broadcast and not root[place].is_broadcast:
+        for read in definition.reads:
+            equal = read.equal_axes(root)
+            for axis, place, index in zip(
+                read.producer.domain.logical, equal, read.indices, strict=True
+            ):
+                if axis.is_broadcast:
+                    continue
+                if place is None:  # what is read at one place may stand anywhere along the axis
+                    self.whole.add(axis)
+                    self.whole.update(root[c.number] for c in coordinates(index))
+                elif not root[place].is_broadcast:
                     self._unite(axis, root[place])
 
     def find(self, axis: IterDomain) -> IterDomain:

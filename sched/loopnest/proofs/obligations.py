@@ -25,6 +25,7 @@ from loopnest.proofs.template_matching import (
 )
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import ZERO, Expr
+from loopnest.scalar.templates import at
 from loopnest.tensor.math_snapshot import MathDefinition, MathSnapshot, MathTensor
 
 Kind: TypeAlias = 'Literal["define", "fill", "init", "update", "merge", "partial", "finish"]'
@@ -201,15 +202,16 @@ def _need(
         twins = _twins(math, definition)
         own = number < len(twins)
         return Need(operand, twins[number % len(twins)], (), "own" if own else "part")
-    count = len(definition.producers)
+    count = len(definition.reads)
     if number >= count:
         return Need(operand, _twins(math, definition)[number - count], (), "own")
-    producer = math.tensor(definition.producers[number])
+    read = definition.reads[number]
+    producer = math.tensor(read.producer)
     assert producer is not None
-    needed: list[Expr] = []
-    for axis, place in zip(producer.logical, definition.maps[number], strict=True):
-        repeated = place is None or axis.kind is IterKind.BROADCAST
-        needed.append(ZERO if repeated or place is None else store.coordinate[place])
+    needed = [
+        ZERO if axis.kind is IterKind.BROADCAST else at(index, store.coordinate)
+        for axis, index in zip(producer.logical, read.indices, strict=True)
+    ]
     return Need(operand, producer, tuple(needed))
 
 

@@ -29,8 +29,8 @@ def is_neutral(tensor: MathTensor, constants: Constants) -> bool:
     """Whether an update by constants leaves a partial result as it is."""
     definition = tensor.definition
     assert definition is not None
-    reducer, producers = reducer_of(tensor), len(definition.producers)
-    own = tuple([Arg(producers + n, dtype) for n, dtype in enumerate(reducer.types)])
+    reducer, reads = reducer_of(tensor), len(definition.reads)
+    own = tuple([Arg(reads + n, dtype) for n, dtype in enumerate(reducer.types)])
     kept = reducer.combine(own, reducer.identity)
     wanted = fold(kept[definition.component])
     return _folded(tensor, definition.updates[definition.component], constants) is wanted
@@ -38,7 +38,7 @@ def is_neutral(tensor: MathTensor, constants: Constants) -> bool:
 
 def _folded(tensor: MathTensor, value: Expr, constants: Constants) -> Expr:
     assert tensor.definition is not None
-    named = tensor.definition.producers
+    named = [read.producer for read in tensor.definition.reads]
     values: dict[Expr, Expr] = {
         arg: constants[named[arg.number]]
         for arg in _args(value)

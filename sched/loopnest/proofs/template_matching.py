@@ -147,7 +147,7 @@ def _update(site: Site, tensor: MathTensor) -> StoredValue:
     except Mismatch as why:
         refused = why
     twins, producers = definition.outputs, definition.producers
-    count = len(producers)
+    count = len(definition.reads)
     foreign = [o for n, o in found.reads if n < count and _holds(o, twins, producers)]
     if refused is None and not foreign:
         return found

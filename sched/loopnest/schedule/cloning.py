@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Arg
 from loopnest.scalar.simplify import Simplifier
-from loopnest.tensor.definition import Definition
+from loopnest.tensor.definition import Definition, Read
 from loopnest.tensor.domain import IterDomain, TensorDomain
 from loopnest.tensor.tensor_view import TensorView, root_axis
 
@@ -52,15 +52,8 @@ def new_tensor(like: TensorView, domain: TensorDomain, dtype: DType | None = Non
 
 def copy_definition(source: TensorView, target: TensorView) -> Definition:
     """Return the definition ``target = source``."""
-    rank = len(source.domain.logical)
-    return Definition(
-        "copy",
-        (source,),
-        (source,),
-        (tuple(range(rank)),),
-        (target,),
-        (Arg(0, source.dtype),),
-    )
+    read = Read.along(source, tuple(range(len(source.domain.logical))))
+    return Definition("copy", (source,), (read,), (target,), (Arg(0, source.dtype),))
 
 
 def reroute(consumers: Iterable[TensorView], old: TensorView, new: TensorView) -> None:

@@ -6,7 +6,9 @@ axes need are followed in order; where the target already has the same step on t
 reused, elsewhere the target's own step gives way and the source's is replayed.
 
 An axis that one side lacks is a broadcast there (or a reduction that the consumer does not see):
-a merge with such an axis *carries* its other input through (rule 26).
+a merge with such an axis *carries* its other input through (rule 26). So does one with an axis of
+the consumer that a window of the producer's axes takes the place of; the producer's own axis is
+none that the consumer lacks, and nothing that is made of it has an image.
 
 Source: the algorithm follows nvFuser's TransformReplay and BestEffortReplay (csarofeen/pytorch
 torch/csrc/jit/codegen/cuda/transform_replay.cpp), whose order of the replayed domain is rule 3.
@@ -14,10 +16,10 @@ torch/csrc/jit/codegen/cuda/transform_replay.cpp), whose order of the replayed d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from loopnest.scalar.simplify import Simplifier
-from loopnest.schedule.root_maps import pairs
+from loopnest.schedule.root_maps import pairs, windowed
 from loopnest.schedule.transaction import PrimitiveRefused, leading_position
 from loopnest.tensor.domain import IterDomain, TensorDomain, Transform, ancestors
 from loopnest.tensor.tensor_view import TensorView
@@ -28,7 +30,7 @@ class Match:
 
     `image` maps source axes to target axes; `absent` holds source axes that the target lacks;
     `exact` holds the source axes whose image stands for the same points (no merge was carried).
-    `name` is the tensor that refusals speak of.
+    `name` is the tensor that refusals speak of. Axes in `opaque` the target neither lacks nor has.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Match:
         start: Iterable[IterDomain],
         wanted: set[IterDomain] | None = None,
         name: str = "",
+        opaque: Collection[IterDomain] = (),
     ) -> None:
         self.source, self.target = source, target
         self.wanted, self.name = wanted, name
@@ -55,7 +58,7 @@ class Match:
                 self.image[axis] = seed[axis]
                 if axis.is_broadcast == seed[axis].is_broadcast:
                     self.exact.add(axis)
-            else:
+            elif axis not in opaque:
                 self.absent.add(axis)
         self._target_absent = self._spread_absence(set(seed.values()))
 
@@ -213,9 +216,10 @@ def _replay(
     start: Iterable[IterDomain],
     pos: int,
     tensor: TensorView,
+    opaque: Collection[IterDomain] = (),
 ) -> tuple[TensorDomain, int]:
     wanted = ancestors(source.leaf[:pos], source)
-    match = Match(source, target, seed, start, wanted, tensor.name)
+    match = Match(source, target, seed, start, wanted, tensor.name, opaque)
     return _assemble(match.follow(tensor.fusion.algebra), pos)
 
 
@@ -232,7 +236,8 @@ def consumer_as_producer(
 ) -> tuple[TensorDomain, int]:
     """Return `consumer`'s domain replayed as `domain`, that of its direct producer, left of pos."""
     seed = dict(pairs(producer, consumer))
-    return _replay(domain, consumer.domain, seed, domain.rfactor, pos, consumer)
+    opaque = windowed(producer, consumer)
+    return _replay(domain, consumer.domain, seed, domain.rfactor, pos, consumer, opaque)
 
 
 def replay_pasc(producer: TensorView, consumer: TensorView, pos: int) -> tuple[TensorDomain, int]:
@@ -332,7 +337,10 @@ def match_leaves(producer: TensorView, consumer: TensorView) -> Match:
     found = known.get(key)
     if not isinstance(found, Match):
         seed = dict(pairs(producer, consumer))
-        found = Match(producer.domain, consumer.domain, seed, producer.domain.rfactor).follow(None)
+        found = Match(
+            producer.domain, consumer.domain, seed, producer.domain.rfactor,
+            opaque=windowed(producer, consumer),
+        ).follow(None)  # fmt: skip
         known[key] = found
     return found
 

@@ -16,7 +16,7 @@ from loopnest.schedule.transaction import (
     primitive,
     require_computed,
 )
-from loopnest.tensor.definition import Definition
+from loopnest.tensor.definition import Definition, Read
 from loopnest.tensor.domain import IterDomain, TensorDomain, Transform, ancestors
 from loopnest.tensor.tensor_view import TensorView
 
@@ -166,12 +166,11 @@ def _copy_step(step: Transform, image: dict[IterDomain, IterDomain], algebra: Si
 
 
 def _final(definition: Definition, partials: Sequence[TensorView]) -> Definition:
-    rank = len(partials[0].domain.logical)
+    axes = tuple(range(len(partials[0].domain.logical)))
     return Definition(
         definition.op,
         tuple(partials),
-        tuple(partials),
-        tuple(tuple(range(rank)) for _ in partials),
+        tuple([Read.along(partial, axes) for partial in partials]),
         definition.outputs,
         tuple([Arg(n, partial.dtype) for n, partial in enumerate(partials)]),
         definition.reducer,

@@ -8,23 +8,38 @@ from loopnest.tensor.tensor_view import TensorView
 
 
 def pairs(producer: TensorView, consumer: TensorView) -> list[tuple[IterDomain, IterDomain]]:
-    """Return (logical axis of `producer`, root axis of `consumer`) for direct neighbours."""
+    """Return (logical axis of `producer`, root axis of `consumer`) for direct neighbours.
+
+    These are the axes that are equal in every read of `producer`.
+    """
     definition = consumer.definition
     assert definition is not None
-    axes = definition.maps[definition.producers.index(producer)]
     root = consumer.domain.root
-    logical = producer.domain.logical
+    first, *others = [r.equal_axes(root) for r in definition.reads if r.producer is producer]
     return [
-        (axis, root[place]) for axis, place in zip(logical, axes, strict=True) if place is not None
+        (axis, root[place])
+        for number, (axis, place) in enumerate(zip(producer.domain.logical, first, strict=True))
+        if place is not None and all(axes[number] == place for axes in others)
     ]
+
+
+def windowed(producer: TensorView, consumer: TensorView) -> set[IterDomain]:
+    """Return the logical axes of `producer` that its direct consumer has, but not as they are.
+
+    It reads them at other indices than its own, or along another extent: no axis of the consumer
+    stands for them, and none lacks them.
+    """
+    equal = {mine for mine, _ in pairs(producer, consumer)}
+    return {a for a in producer.domain.logical if a not in equal and not a.is_broadcast}
 
 
 def root_map(producer: TensorView, consumer: TensorView) -> dict[IterDomain, IterDomain]:
     """Map axes of a producer to those of its direct consumer.
 
     Returns:
-        From each non-reduction axis of the producer's rfactor domain to the consumer's root axis;
-        an axis that the consumer squeezes, and one that it inserts, stand in no pair.
+        From each non-reduction axis of the producer's rfactor domain to the consumer's root axis
+        that equals it; an axis that the consumer squeezes or reads at another index than its own,
+        and one that it inserts, stand in no pair.
 
     Raises:
         ScheduleError: `consumer` does not read `producer`.

@@ -1,25 +1,67 @@
 """Definitions: what a tensor computes at each element, and how its axes relate to its producers'.
 
 One class serves every operation. A template in the scalar language gives the value of each output
-at an element (`Arg(i)` is producer i there, `Coordinate(d)` the element's index); an axis map says
-which root axis of the output each logical axis of a producer is; a reducer, if any, folds the
-template over the reduction axes. All of it is data: no definition holds a function.
+at an element (`Arg(i)` is what read i finds, `Coordinate(d)` the element's index); a read says
+which element of a producer that is, by an index template for each of the producer's axes; a
+reducer, if any, folds the template over the reduction axes. All of it is data: no definition holds
+a function.
+
+A read need not stay inside of its producer. Where it does not, its `Arg` must stand under a
+``where`` of the template whose condition, of coordinates and sizes alone, is false there: a load
+under a false condition is never performed. A padded tensor is
+``where(0 <= #0 - 1 and #0 - 1 < N, $0, 0.0)``: what stands outside is a part of the template.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from loopnest.scalar.dtypes import DType
-from loopnest.scalar.expr import Arg, Const, Expr, instantiate, substitute
+from loopnest.scalar.expr import ZERO, Arg, Const, Coordinate, Expr, instantiate, substitute
 
 if TYPE_CHECKING:
+    from loopnest.tensor.domain import IterDomain
     from loopnest.tensor.tensor_view import TensorView
 
 AxisMap: TypeAlias = "tuple[int | None, ...]"
-"""For each logical axis of a producer its root axis in the consumer; None where squeezed."""
+"""For each logical axis of a producer the root axis of the consumer that it is; else None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Which element of a producer a definition reads, at an element of its own.
+
+    Args:
+        producer: the tensor read.
+        indices: for each logical axis of `producer` the index along it, in terms of the reader's
+            root coordinates, sizes and integers. A broadcast axis is read at 0, whatever it says.
+    """
+
+    producer: TensorView
+    indices: tuple[Expr, ...]
+
+    @classmethod
+    def along(cls, producer: TensorView, axes: AxisMap) -> Read:
+        """Return the read of `producer` at the same index along `axes`, 0 along others."""
+        return cls(producer, tuple([ZERO if a is None else Coordinate(a) for a in axes]))
+
+    def equal_axes(self, root: Sequence[IterDomain]) -> AxisMap:
+        """Return which root axis of the reader each axis of the producer is.
+
+        None where it is none: it is read at another index, or has another extent. A broadcast axis
+        is any axis along which it is repeated.
+        """
+        return tuple(
+            [
+                index.number
+                if isinstance(index, Coordinate)
+                and (axis.is_broadcast or axis.size is root[index.number].size)
+                else None
+                for axis, index in zip(self.producer.domain.logical, self.indices, strict=True)
+            ]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +106,7 @@ class Definition:
     Args:
         op: the operation's name, for people.
         operands: the operands as written: tensors and scalar expressions.
-        producers: the distinct tensors read; `Arg(i)` stands for `producers[i]`.
-        maps: one axis map a producer.
+        reads: what it reads; `Arg(i)` stands for what `reads[i]` finds.
         outputs: the tensors that it defines, one a component of the reducer.
         values: one template an output (for a reduction: of the partial result of one element).
         reducer: how the values fold over the reduction axes; None for a pointwise definition.
@@ -74,20 +115,24 @@ class Definition:
 
     op: str
     operands: tuple[TensorView | Expr, ...]
-    producers: tuple[TensorView, ...]
-    maps: tuple[AxisMap, ...]
+    reads: tuple[Read, ...]
     outputs: tuple[TensorView, ...]
     values: tuple[Expr, ...]
     reducer: Reducer | None = None
     note: str = ""
+    producers: tuple[TensorView, ...] = field(init=False)
+    """The tensors read, each once."""
+
+    def __post_init__(self) -> None:
+        found = tuple(dict.fromkeys([read.producer for read in self.reads]))
+        object.__setattr__(self, "producers", found)
 
     def with_producers(self, replace: dict[TensorView, TensorView]) -> Definition:
         """Return this definition reading other tensors of the same shape and type."""
         return Definition(
             self.op,
             tuple([o if isinstance(o, Expr) else replace.get(o, o) for o in self.operands]),
-            tuple([replace.get(p, p) for p in self.producers]),
-            self.maps,
+            tuple([Read(replace.get(r.producer, r.producer), r.indices) for r in self.reads]),
             self.outputs,
             self.values,
             self.reducer,
@@ -97,14 +142,13 @@ class Definition:
     def with_outputs(self, outputs: Iterable[TensorView]) -> Definition:
         """Return the same expression defining other tensors."""
         return Definition(
-            self.op, self.operands, self.producers, self.maps, tuple(outputs), self.values,
-            self.reducer, self.note,
-        )  # fmt: skip
+            self.op, self.operands, self.reads, tuple(outputs), self.values, self.reducer, self.note
+        )
 
     def value(self, component: int, args: tuple[Expr, ...]) -> Expr:
-        """Return the template of `component` with its operands' values put in."""
+        """Return the template of `component` with the values that its reads find put in."""
         mapping: dict[Expr, Expr] = {
-            Arg(number, producer.dtype): value
-            for number, (producer, value) in enumerate(zip(self.producers, args, strict=True))
+            Arg(number, read.producer.dtype): value
+            for number, (read, value) in enumerate(zip(self.reads, args, strict=True))
         }
         return substitute(self.values[component], mapping)

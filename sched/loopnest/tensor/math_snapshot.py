@@ -5,8 +5,8 @@ plain data in the scalar language: which element of which producer a value needs
 starts from, how it takes one element in. Indices of factored reductions are written out here, by
 the transforms, without the simplifier.
 
-In the templates `Coordinate(d)` is the index along root axis d, `Arg(i)` the value of producer i
-for i < n (their number), and `Arg(n + k)` the partial result of component k of a reduction.
+In the templates `Coordinate(d)` is the index along root axis d, `Arg(i)` what read i finds for
+i < n (their number), and `Arg(n + k)` the partial result of component k of a reduction.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from loopnest.scalar.expr import (
     Op,
     ScalarParam,
     Symbol,
-    substitute,
 )
 from loopnest.scalar.pickling import State, dump_table, fields_of, load_table
 from loopnest.scalar.record_text import Field, MemberKind
 from loopnest.scalar.simplify import Simplifier
-from loopnest.tensor.definition import AxisMap, Definition, Reducer
+from loopnest.scalar.templates import at
+from loopnest.tensor.definition import Definition, Read, Reducer
 from loopnest.tensor.domain import (
     IterDomain,
     Merge,
@@ -56,28 +56,44 @@ class MathAxis:
 
 
 @dataclass(frozen=True, slots=True)
+class MathRead:
+    """Which element of a tensor a definition reads.
+
+    Args:
+        producer: the name of the tensor read.
+        indices: for each of its logical axes the index, in terms of the root's `Coordinate`s.
+    """
+
+    producer: str
+    indices: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class MathDefinition:
     """What a tensor is computed from.
 
     Args:
         op: the operation's name, for people.
-        producers: names of the tensors read.
-        maps: for each producer, for each of its logical axes, the root axis here (None: squeezed).
+        reads: what it reads; `Arg(i)` stands for what `reads[i]` finds.
         outputs: names of the tensors that are defined together, one a component.
         component: which of them this one is.
         values: for each component the value at an element (of a reduction: of that element alone).
         reducer: how the values fold; None for a pointwise definition.
-        updates: each component after one more element, in terms of `Arg(len(producers) + k)`.
+        updates: each component after one more element, in terms of `Arg(len(reads) + k)`.
     """
 
     op: str
-    producers: tuple[str, ...]
-    maps: tuple[AxisMap, ...]
+    reads: tuple[MathRead, ...]
     outputs: tuple[str, ...]
     component: int
     values: tuple[Expr, ...]
     reducer: Reducer | None = None
     updates: tuple[Expr, ...] = ()
+
+    @property
+    def producers(self) -> tuple[str, ...]:
+        """The names of the tensors read, each once."""
+        return tuple(dict.fromkeys([read.producer for read in self.reads]))
 
     @property
     def identity(self) -> tuple[Const, ...]:
@@ -270,16 +286,15 @@ def _axes(axes: Sequence[IterDomain]) -> tuple[MathAxis, ...]:
 
 def _definition(name: str, found: Definition, names: dict[TensorView, str]) -> MathDefinition:
     outputs = tuple([names[t] for t in found.outputs])
-    producers = tuple([names[t] for t in found.producers])
+    reads = tuple([MathRead(names[r.producer], r.indices) for r in found.reads])
     reducer = found.reducer
     updates: tuple[Expr, ...] = ()
     if reducer is not None:
-        partial = tuple([Arg(len(producers) + k, t) for k, t in enumerate(reducer.types)])
+        partial = tuple([Arg(len(reads) + k, t) for k, t in enumerate(reducer.types)])
         updates = reducer.combine(partial, found.values)
     return MathDefinition(
         found.op,
-        producers,
-        found.maps,
+        reads,
         outputs,
         outputs.index(name),
         found.values,
@@ -311,11 +326,6 @@ class _Plain:
         return lambda a, b: Op(op, (a, b), dtypes.index)
 
 
-def at(template: Expr, coordinate: Sequence[Expr]) -> Expr:
-    """Return `template` with the root's coordinates put in."""
-    return substitute(template, {Coordinate(n): value for n, value in enumerate(coordinate)})
-
-
 def thaw(math: MathSnapshot) -> Fusion:
     """Return a new fusion of the same math, without a schedule: for the oracle."""
     fusion = Fusion(math.name)
@@ -337,8 +347,7 @@ def thaw(math: MathSnapshot) -> Fusion:
             done[found.outputs] = Definition(
                 found.op,
                 tuple([made[name] for name in found.producers]),
-                tuple([made[name] for name in found.producers]),
-                found.maps,
+                tuple([Read(made[read.producer], read.indices) for read in found.reads]),
                 tuple([made[name] for name in found.outputs]),
                 found.values,
                 found.reducer,

@@ -46,9 +46,9 @@ from loopnest.scalar.expr import (
     substitute,
     walk,
 )
+from loopnest.scalar.templates import coordinates
 from loopnest.schedule.replay import Match, match_leaves
-from loopnest.schedule.root_maps import pairs
-from loopnest.tensor.definition import Definition
+from loopnest.tensor.definition import Definition, Read
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.tensor_view import TensorView
 
@@ -279,25 +279,24 @@ class Indexer:
         return tuple(index), False
 
     def _values(self, definition: Definition, env: Environment) -> tuple[Expr, ...]:
-        args = tuple([self._read(p, env) for p in definition.producers])
+        args = tuple([self._read(read, env) for read in definition.reads])
         values = [definition.value(n, args) for n in range(len(definition.values))]
         root = env.tensor.domain.root
         result: list[Expr] = []
         for value in values:
-            mapping: dict[Expr, Expr] = {
-                node: self._need(env, root[node.number])
-                for node in walk(value)
-                if isinstance(node, Coordinate)
+            known: dict[Expr, Expr] = {
+                c: self._need(env, root[c.number]) for c in coordinates(value)
             }
-            result.append(substitute(value, mapping) if mapping else value)
+            result.append(substitute(value, known) if known else value)
         return tuple(result)
 
-    def _read(self, producer: TensorView, env: Environment) -> Load:
+    def _read(self, read: Read, env: Environment) -> Load:
+        producer = read.producer
         storage = self.storage[producer]
-        index: dict[IterDomain, Expr] = dict.fromkeys(producer.domain.logical, ZERO)
-        for mine, theirs in pairs(producer, env.tensor):
-            if not mine.is_broadcast:
-                index[mine] = self._need(env, theirs)
+        index: dict[IterDomain, Expr] = {
+            axis: ZERO if axis.is_broadcast else self._at(template, env)
+            for axis, template in zip(producer.domain.logical, read.indices, strict=True)
+        }
         if storage.buffer.memory is Memory.GLOBAL:
             if not producer.is_input:
                 self._unguarded.append(Reading(producer, env, index, ()))
@@ -308,6 +307,16 @@ class Indexer:
         places = tuple([reader.value(promoted[place], place) for place in storage.places])
         self._unguarded.append(Reading(producer, env, index, places))
         return Load(storage.buffer, places or (ZERO,))
+
+    def _at(self, template: Expr, env: Environment) -> Expr:
+        """Return an index of a read at the element at hand."""
+        root = env.tensor.domain.root
+        if isinstance(template, Coordinate):
+            return self._need(env, root[template.number])
+        known: dict[Expr, Expr] = {
+            c: self._need(env, root[c.number]) for c in coordinates(template)
+        }
+        return self.algebra.simplify(substitute(template, known))
 
     def match(self, producer: TensorView, consumer: TensorView) -> Match:
         """Return the correspondence of the axes of direct neighbours, made once."""

@@ -15,7 +15,7 @@ from loopnest.scalar.arguments import as_int
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import ONE, Arg, Expr, cast
-from loopnest.tensor.definition import AxisMap, Definition, Reducer
+from loopnest.tensor.definition import AxisMap, Definition, Read, Reducer
 from loopnest.tensor.domain import IterDomain, TensorDomain
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.ops.operands import (
@@ -46,8 +46,7 @@ def define(
     fusion: Fusion,
     op: str,
     operands: tuple[TensorView | Expr, ...],
-    producers: tuple[TensorView, ...],
-    maps: tuple[AxisMap, ...],
+    reads: tuple[Read, ...],
     axes: Sequence[Axis],
     dtype: DType,
     value: Expr,
@@ -55,7 +54,7 @@ def define(
 ) -> TensorView:
     """Return a new tensor that has `value` at each element."""
     tensor = TensorView(fusion, fresh_domain(axes), dtype)
-    tensor.define(Definition(op, operands, producers, maps, (tensor,), (value,), None, note))
+    tensor.define(Definition(op, operands, reads, (tensor,), (value,), None, note))
     return tensor
 
 
@@ -63,7 +62,7 @@ def define_reduction(
     op: str,
     producer: TensorView,
     axes: Sequence[Axis],
-    maps: AxisMap,
+    axis_map: AxisMap,
     dtypes: Sequence[DType],
     values: tuple[Expr, ...],
     reducer: Reducer | None,
@@ -72,7 +71,8 @@ def define_reduction(
     """Return the new tensors that `values` of `producer` are reduced to, one a component."""
     fusion = producer.fusion
     outputs = tuple([TensorView(fusion, fresh_domain(axes), dtype) for dtype in dtypes])
-    definition = Definition(op, (producer,), (producer,), (maps,), outputs, values, reducer, note)
+    reads = (Read.along(producer, axis_map),)
+    definition = Definition(op, (producer,), reads, outputs, values, reducer, note)
     for output in outputs:
         output.define(definition)
     return outputs
@@ -82,10 +82,9 @@ def move(
     op: str, tensor: TensorView, axis_map: AxisMap, axes: Sequence[Axis], note: str = ""
 ) -> TensorView:
     """Return a new tensor that has the elements of `tensor`, at other axes."""
+    reads = (Read.along(tensor, axis_map),)
     value = Arg(0, tensor.dtype)
-    return define(
-        tensor.fusion, op, (tensor,), (tensor,), (axis_map,), axes, tensor.dtype, value, note
-    )
+    return define(tensor.fusion, op, (tensor,), reads, axes, tensor.dtype, value, note)
 
 
 def insert_axes(tensor: TensorView, mask: Sequence[bool], order: AxisMap = ()) -> TensorView:
@@ -175,8 +174,8 @@ def elementwise(
         producers[tensors.index(operand)] if isinstance(operand, TensorView) else arg
         for operand, arg in zip(operands, args, strict=True)
     ]
-    maps = (tuple(range(rank)),) * len(producers)
-    return define(fusion, name, tuple(shown), tuple(producers), maps, axes, dtype, value, note)
+    reads = tuple([Read.along(producer, tuple(range(rank))) for producer in producers])
+    return define(fusion, name, tuple(shown), reads, axes, dtype, value, note)
 
 
 def _argument(operand: Operand, dtype: DType, tensors: list[TensorView]) -> Expr:

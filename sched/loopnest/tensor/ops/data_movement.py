@@ -175,7 +175,7 @@ def iota(
     if first is not Const(0, real):
         value = Op("add", (first, value), real)
     axes = _root_axes((size,))
-    return define(fusion, "iota", (first, stride), (), (), axes, dtype, value)
+    return define(fusion, "iota", (first, stride), (), axes, dtype, value)
 
 
 def full(shape: Extent | Sequence[Extent], value: Scalar, dtype: DType | None = None) -> TensorView:
@@ -199,7 +199,7 @@ def full(shape: Extent | Sequence[Extent], value: Scalar, dtype: DType | None = 
     if found.rank > dtype.rank and found.kind != dtype.kind:
         raise DefinitionError(call, f"{show(value)} is {found}, no {dtype}", "use a wider dtype=")
     (element,) = _exprs(call, (value,), dtype.compute)
-    return define(fusion, "full", (element,), (), (), _root_axes(sizes), dtype, element)
+    return define(fusion, "full", (element,), (), _root_axes(sizes), dtype, element)
 
 
 def _call(name: str, operands: tuple[object, ...], dtype: object) -> str:

@@ -17,7 +17,7 @@ from loopnest.errors import DefinitionError
 from loopnest.scalar.dtypes import DType, bool_, float32, float64, int32, int64
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import ONE, Arg, Const, Expr, Op, cast
-from loopnest.tensor.definition import AxisMap
+from loopnest.tensor.definition import AxisMap, Read
 from loopnest.tensor.ops import reducers
 from loopnest.tensor.ops.construction import (
     Axis,
@@ -330,8 +330,8 @@ def _finish(
 ) -> TensorView:
     """Define the pointwise tensor that follows the reduction of a mean or variance."""
     shape = axes_of(reduction)
-    maps = (tuple(range(len(shape))),)
-    result = define(tv.fusion, op, (reduction, factor), (reduction,), maps, shape, dtype, value)
+    reads = (Read.along(reduction, tuple(range(len(shape)))),)
+    result = define(tv.fusion, op, (reduction, factor), reads, shape, dtype, value)
     if keepdims:
         result = _kept(result, tv, axes)
     result.reduction = reduction
