@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from urllib.parse import unquote
@@ -70,6 +71,29 @@ def dead_links(page: Path) -> list[str]:
 def test_links_lead_somewhere(page: Path) -> None:
     found = dead_links(page)
     assert not found, "\n".join(found)
+
+
+INDEXES = [DOCS / "guide" / "primitives", DOCS / "guide" / "kernels"]
+
+
+@pytest.mark.parametrize("folder", INDEXES, ids=lambda path: path.name)
+def test_all_pages_of_a_folder_stand_in_its_index(folder: Path) -> None:
+    linked = set(re.findall(r"\]\((\w+\.md)\)", (folder / "README.md").read_text("utf-8")))
+    assert linked == {page.name for page in folder.glob("*.md")} - {"README.md"}
+
+
+def test_primitives_and_kernels_have_a_page_each() -> None:
+    """A page for each schedule method of a tensor, and for each file of kernels."""
+    tree = ast.parse((ROOT / "sched/loopnest/tensor/tensor_view.py").read_text("utf-8"))
+    methods = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    scheduling = {
+        method.name
+        for method in methods
+        for node in ast.walk(method)
+        if isinstance(node, ast.ImportFrom) and node.module == "loopnest.schedule"
+    }
+    pages = {page.stem for page in INDEXES[0].glob("*.md")}
+    assert scheduling | {"inline_most", "propagate", "parallelize_like"} == pages - {"README"}
 
 
 CODE = re.compile(r"(?<![\w/.])(?:sched|tests|kernels|tools)/[\w./-]*\w\.(?:py|md|nest|toml)\b")

@@ -42,8 +42,7 @@ def test_kernel_is_right(kernel, schedule, dtype):
     lowered = ln.lower(fusion)
     level = {"optimize": 1 if dtype is ln.float32 else 0}  # gcc's time is half of the test's
     compiled = [
-        ln.compile(lowered, target=target, **(level if target == "c" else {}))
-        for target in TARGETS
+        ln.compile(lowered, target=target, **(level if target == "c" else {})) for target in TARGETS
     ]
     for sizes in size_cases([symbol.name for symbol in fusion.symbols]):
         if broken_condition(fusion.facts.conditions, sizes):

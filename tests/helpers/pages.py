@@ -1,14 +1,19 @@
 """Run the code blocks of a Markdown page, in order, in one namespace, and compare what they print.
 
-A ``python`` block runs. What it prints, and the error of the package that it ends with, stand in
-the ``text`` or ``cuda`` block after it; a line ``...`` there stands for lines that are left out.
-Blocks of other languages (``console`` for commands, ``c`` for excerpts) are not run.
+A ``python`` block runs; where its first line is a file name in a comment, it is written to that
+file. What it prints, and the error of the package that it ends with, stand in the ``text`` or
+``cuda`` block after it. The commands of a ``console`` block, after ``$``, run in the current
+folder, and what they print follows them. A line ``...`` stands for lines that are left out, ``…``
+in a line for any characters. Blocks of other languages (``sh``, ``c``) are not run.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import re
+import subprocess
+import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -20,6 +25,8 @@ import loopnest as ln
 SHOWN = ("text", "cuda")
 """The languages of blocks that show what the code block before them prints."""
 GAP = "...\n"
+ANY = "…"
+_FILE = re.compile(r"# (\w+\.py)\n")
 _ERROR = re.compile(r"\w+(?:Error|Fault): ")
 
 
@@ -42,6 +49,7 @@ class Page:
         self.changes: list[tuple[int, int, str]] = []
         parsers = [CodeBlockParser("python", self._run)]
         parsers += [CodeBlockParser(language, self._compare) for language in SHOWN]
+        parsers += [CodeBlockParser("console", self._command)]
         self.document = Document.parse(str(path), *parsers)
 
     def run(self) -> None:
@@ -69,6 +77,8 @@ class Page:
 
     def _run(self, example: Example) -> None:
         self._check_shown(f"line {example.line}")
+        if name := _FILE.match(example.parsed):
+            Path(name[1]).write_text(example.parsed, encoding="utf-8")
         source = "\n" * (example.line + example.parsed.line_offset) + example.parsed
         code = compile(source, str(self.path), "exec", dont_inherit=True)
         stream = io.StringIO()
@@ -80,13 +90,24 @@ class Page:
         self.printed = stream.getvalue()
 
     def _compare(self, example: Example) -> None:
-        wanted, found, self.printed = str(example.parsed), self.printed, ""
+        wanted, found, self.printed = inside(example), self.printed, ""
         if not found:
             raise PageFault(f"{self.path}, line {example.line}: the code before prints nothing")
+        self._judge(example, wanted, found)
+
+    def _command(self, example: Example) -> None:
+        self._check_shown(f"line {example.line}")
+        found = ""
+        for line in example.parsed.splitlines():
+            if line.startswith("$ "):
+                found += f"{line}\n{output_of(line[2:])}"
+        self._judge(example, inside(example), found)
+
+    def _judge(self, example: Example, wanted: str, found: str) -> None:
         if pattern_of(wanted).fullmatch(found):
             return
         surprise = _ERROR.match(found) is not None and _ERROR.match(wanted) is None
-        if not self.update or GAP in wanted or surprise:
+        if not self.update or GAP in wanted or ANY in wanted or surprise:
             raise PageFault(
                 f"{self.path}, line {example.line}: the page shows\n\n{wanted}\n"
                 f"and the code prints\n\n{found}\n"
@@ -96,7 +117,24 @@ class Page:
         self.changes.append((start, start + len(wanted), found))
 
 
+def inside(example: Example) -> str:
+    """Return the lines of a block as they are: Sybil takes a common indentation away."""
+    return "".join(example.document.text[example.start : example.end].splitlines(True)[1:-1])
+
+
 def pattern_of(shown: str) -> re.Pattern[str]:
-    """Return the pattern of a shown text: a line ``...`` is any number of lines."""
+    """Return the pattern of a shown text: ``...`` is any number of lines, ``…`` part of a line."""
     lines = shown.splitlines(keepends=True)
-    return re.compile("".join([r"(?:.*\n)*?" if x == GAP else re.escape(x) for x in lines]))
+    texts = [".*".join([re.escape(part) for part in line.split(ANY)]) for line in lines]
+    return re.compile("".join([r"(?:.*\n)*?" if t == re.escape(GAP) else t for t in texts]))
+
+
+def output_of(command: str) -> str:
+    """Return what a command prints, on both streams, with this interpreter first on the path."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    env = {**os.environ, "PATH": path, "COLUMNS": "100", "LOOPNEST_VERIFY": "0"}
+    done = subprocess.run(
+        ["bash", "-c", command],
+        env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+    )  # fmt: skip
+    return done.stdout
