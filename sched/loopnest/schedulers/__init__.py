@@ -1,0 +1,27 @@
+"""Automatic schedules: `auto_schedule(fusion, target)`.
+
+Schedulers use public primitives alone and know a fusion as math: which axes its tensors share, read
+and fold (`iteration_space`). Each is a file to read as an example: `pointwise_loops`, `fold_loops`
+(sums, softmax, norms), `contraction_loops` (products of matrices). `scheduler_table` is the
+registry; a user's own scheduler is asked first.
+"""
+
+from loopnest.schedulers.processor_facts import Processor
+from loopnest.schedulers.scheduler_table import (
+    Scheduler,
+    auto_schedule,
+    register_scheduler,
+    scheduler_of,
+    schedulers,
+    unregister_scheduler,
+)
+
+__all__ = [
+    "Processor",
+    "Scheduler",
+    "auto_schedule",
+    "register_scheduler",
+    "scheduler_of",
+    "schedulers",
+    "unregister_scheduler",
+]

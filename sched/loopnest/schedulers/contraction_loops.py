@@ -1,0 +1,160 @@
+"""Schedules of contractions: a fold over pairs of elements of two arrays, and what follows it.
+
+A product of matrices, of batches of them, a table of distances: the pairs of a row of one array
+and a column of the other are folded along what both have.
+
+    for columns in ...:      # a core
+      a copy of its part of the second array
+      for rows in ...:
+        for k: a tile of results in registers
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import loopnest as ln
+from loopnest.schedulers.iteration_space import (
+    IterationSpace,
+    copies,
+    iteration_space,
+    reductions,
+    upstream,
+)
+from loopnest.schedulers.loop_shapes import LabelledAxes, in_memory_order, with_copies
+from loopnest.schedulers.processor_facts import Processor
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """The parts of a contraction.
+
+    Args:
+        total: the tensor that folds.
+        pairs: what it folds, or that is computed from: the tensor that reads both operands.
+        left: the operand that has rows; a copy of an input.
+        right: the operand that has columns; a copy of an input.
+        groups: the dimensions by label: "batch" of both operands, "rows" of the left one,
+            "columns" of the right one, "folded". One may be empty, which is no batch.
+    """
+
+    total: ln.TensorView
+    pairs: ln.TensorView
+    left: ln.TensorView
+    right: ln.TensorView
+    groups: tuple[tuple[str, list[int]], ...]
+
+
+def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
+    """Whether it is a contraction of two inputs, and what follows has the shape of its result."""
+    space = iteration_space(fusion)
+    if space is None or contraction(fusion, space) is None:
+        return False
+    return all(frozenset(w.order) == space.kept for w in space.writes)
+
+
+def contraction(fusion: ln.Fusion, space: IterationSpace) -> Contraction | None:
+    """Return the parts of the contraction of a fusion; None where it is none."""
+    folds = reductions(fusion)
+    if len(folds) != 1:
+        return None
+    total = pairs = folds[0]
+    while len(pairs.producers) == 1:
+        (pairs,) = pairs.producers
+        if len(pairs.consumers) != 1:
+            return None
+    if len(pairs.producers) != 2:
+        return None
+    first, second = pairs.producers
+    one, other = _source(first, space), _source(second, space)
+    folded = space.folded(total)
+    a, b, both = one - other - folded, other - one - folded, one & other
+    if not a or not b or not folded or not folded <= both or a | b | both != space.all:
+        return None
+    result = in_memory_order(space, space.kept)
+    if min(a, key=result.index) > min(b, key=result.index):
+        first, second, a, b = second, first, b, a
+    named = {"batch": both - folded, "rows": a, "columns": b, "folded": folded}
+    groups = tuple([(label, in_memory_order(space, dims)) for label, dims in named.items()])
+    return Contraction(total, pairs, first, second, groups)
+
+
+def _source(operand: ln.TensorView, space: IterationSpace) -> frozenset[int]:
+    """Return the dimensions of the input that an operand is a copy of; none if it is none."""
+    tensor = operand
+    while not tensor.is_input and copies(tensor) and len(tensor.consumers) == 1:
+        for read in space.reads:
+            if read.reader is tensor:
+                return frozenset(read.order)
+        (tensor,) = tensor.producers
+    return frozenset()
+
+
+def _shaped(
+    fusion: ln.Fusion, processor: Processor, tile: tuple[int, int]
+) -> tuple[Contraction, ln.TensorView]:
+    """Make the axes of all results [outer columns, outer rows, rows of a tile, its columns]."""
+    space = with_copies(fusion, keep_inputs=False)
+    parts = contraction(fusion, space)
+    assert parts is not None
+    before = upstream([parts.total])
+    for tensor in space.definitions:
+        if tensor not in before:
+            axes = LabelledAxes(tensor, space.axes[tensor], parts.groups[:-1])
+            axes.split("rows", tile[0], "tiles", "row")
+            axes.split("columns", tile[1], "bands", "column")
+            axes.merge(["batch", "bands"], "bands")
+            axes.order(["bands", "tiles", "row", "column"])
+    return parts, fusion.outputs[-1]
+
+
+def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
+    """Give a core columns of the result; it goes down them a few rows at a time.
+
+    The part of the right operand that it needs is copied first, without gaps, and lies in its
+    cache; a tile of `processor.tile` results stays in registers.
+    """
+    parts, result = _shaped(fusion, processor, processor.tile)
+    result.axis(-4).parallelize(ln.ParallelType.cpu_parallel)
+    total, right = parts.total, parts.right
+    right.compute_at(result, result.ndim - 3)
+    right.reorder({result.ndim - 3: -1})  # neighbours along a row of the copy
+    total.compute_at(result, result.ndim - 2)
+    leaves = total.leaf_domain
+    folded = [i for i, axis in enumerate(leaves) if axis.is_reduction]
+    others = [i for i in range(len(leaves)) if i not in folded]
+    total.reorder([*others[:-2], *folded, *others[-2:]])  # [..., folded, 6, 32]
+    total.parallelize({-2: ln.ParallelType.unswitch, -1: ln.ParallelType.unroll})
+    parts.pairs.compute_at(total, -1)
+    parts.left.compute_at(parts.pairs, -1)
+    fusion.inline_most()
+
+
+def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
+    """Give a block 16 x 16 squares of 4 x 4 results; a thread keeps one in registers."""
+    parts, result = _shaped(fusion, processor, (4, 4))
+    first = result.ndim - 4
+    result.split(first + 1, 16)
+    result.split(first, 16)  # [bands / 16, 16, tiles / 16, 16, 4, 4]
+    result.reorder({first + 1: first + 2})
+    result.parallelize(
+        {
+            first: ln.ParallelType.grid_x,
+            first + 1: ln.ParallelType.grid_y,
+            first + 2: ln.ParallelType.block_x,
+            first + 3: ln.ParallelType.block_y,
+        }
+    )
+    ln.propagate(result, first + 4)
+    total = parts.total
+    total.compute_at(result, first + 4)
+    folded = [i for i, axis in enumerate(total.leaf_domain) if axis.is_reduction]
+    others = [i for i in range(total.ndim) if i not in folded]
+    total.reorder([*others[:-2], *folded, *others[-2:]])  # [..., folded, 4, 4]
+    parts.pairs.compute_at(total, -1)
+    parts.right.compute_at(total, total.ndim - 2)
+    parts.left.compute_at(total, total.ndim - 1)
+    for tensor in (total, result):
+        tensor.axis(-1).parallelize(ln.ParallelType.unroll)
+        tensor.axis(-2).parallelize(ln.ParallelType.unroll)
+    fusion.inline_most()

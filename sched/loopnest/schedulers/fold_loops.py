@@ -1,0 +1,197 @@
+"""Schedules of fusions whose reductions all fold over the same dimensions.
+
+Sums of rows and columns, and what follows a reduction and broadcasts it back: softmax, norms.
+
+    for kept in ...:      # a core, or a block of threads
+      for reduced: first reduction
+      for reduced: second reduction, which reads the first
+      for reduced: results
+"""
+
+from __future__ import annotations
+
+import loopnest as ln
+from loopnest.schedulers.iteration_space import (
+    IterationSpace,
+    iteration_space,
+    reductions,
+    upstream,
+)
+from loopnest.schedulers.loop_shapes import (
+    LabelledAxes,
+    coalesced,
+    is_at_least,
+    reference,
+    widest,
+    with_copies,
+)
+from loopnest.schedulers.processor_facts import Processor
+
+ALONE = 8
+"""So few kept elements do not keep the cores busy."""
+
+
+def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
+    """Whether all reductions fold alike, and each output has the kept dimensions, or all."""
+    space = iteration_space(fusion)
+    folds = reductions(fusion)
+    if space is None or not folds or _is_crossed(folds, space):
+        return False
+    if len(fusion.outputs) > 1 and not space.joined:
+        return False
+    if reference(fusion, space) is None:
+        return False
+    for tensor in folds:
+        if space.folded(tensor) != space.reduced or space.all_of(tensor) != space.all:
+            return False
+    return all(frozenset(w.order) in (space.all, space.kept) for w in space.writes)
+
+
+def _is_crossed(folds: tuple[ln.TensorView, ...], space: IterationSpace) -> bool:
+    """Whether two folded inputs each lack a kept dimension of the other: a contraction."""
+    before = upstream(folds)
+    orders = [frozenset(r.order) & space.kept for r in space.reads if r.reader in before]
+    return any(a - b and b - a for a in orders for b in orders)
+
+
+def accepts_alone(fusion: ln.Fusion, processor: Processor) -> bool:
+    """Whether few results are folded from many neighbours, and nothing is broadcast back."""
+    if not accepts(fusion, processor):
+        return False
+    space = iteration_space(fusion)
+    assert space is not None
+    kept, folded = space.elements(space.kept), space.elements(space.reduced)
+    if kept is None or kept >= ALONE or not is_at_least(folded, processor.small):
+        return False
+    folds = reductions(fusion)
+    after = [t for t in space.axes if t not in upstream(folds)]
+    if any(space.all_of(t) & space.reduced for t in after):
+        return False
+    single = all(len(t.definition.outputs) == 1 for t in folds if t.definition)
+    return single and _folds_neighbours(space)
+
+
+def _folds_neighbours(space: IterationSpace) -> bool:
+    """Whether the innermost dimension of the widest array is folded."""
+    order = widest(space).order
+    return not order or order[-1] in space.reduced
+
+
+def _groups(space: IterationSpace) -> tuple[list[tuple[str, list[int]]], list[str], list[str]]:
+    """Return the coalesced dimensions by label, and the labels of those kept and folded."""
+    kept = [(f"kept{n}", dims) for n, dims in enumerate(coalesced(space, space.kept))]
+    folded = [(f"folded{n}", dims) for n, dims in enumerate(coalesced(space, space.reduced))]
+    return [*kept, *folded], [label for label, _ in kept], [label for label, _ in folded]
+
+
+def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
+    """Give kept elements to the cores; fold rows in lanes, columns side by side.
+
+    Where neighbours in memory are folded (rows), `rfactor` folds `processor.lanes` partial results
+    side by side. Where they are kept (columns), a block of `processor.columns` of them is the
+    innermost loop, so that no loop walks down a column.
+    """
+    space = with_copies(fusion, keep_inputs=False)
+    large = is_at_least(space.elements(space.all), processor.small)
+    shape = _rows if _folds_neighbours(space) else _columns
+    shape(fusion, space, processor, large)
+    fusion.inline_most()
+
+
+def _rows(fusion: ln.Fusion, space: IterationSpace, processor: Processor, large: bool) -> None:
+    """Make all axes [kept, folded…, folded / lanes, lanes]."""
+    groups, kept, folded = _groups(space)
+    row = space.elements(groups[-1][1])
+    in_lanes = is_at_least(row, 2 * processor.lanes)
+    for tensor in space.definitions:
+        axes = LabelledAxes(tensor, space.axes[tensor], groups)
+        axes.merge(kept, "rows")
+        if in_lanes:
+            axes.split(folded[-1], processor.lanes, "steps", "lanes")
+        if large:
+            axes.parallelize({"rows": ln.ParallelType.cpu_parallel})
+    if in_lanes:
+        for tensor in reductions(fusion):
+            _fold_in_lanes(tensor, row, processor.lanes)
+
+
+def _columns(fusion: ln.Fusion, space: IterationSpace, processor: Processor, large: bool) -> None:
+    """Make all axes [kept and blocks of columns, folded…, columns of a block]."""
+    groups, kept, folded = _groups(space)
+    blocks = is_at_least(space.elements(groups[len(kept) - 1][1]), processor.columns + 1)
+    for tensor in space.definitions:
+        axes = LabelledAxes(tensor, space.axes[tensor], groups)
+        if blocks:
+            axes.split(kept[-1], processor.columns, "blocks", "columns")
+        else:
+            axes.merge(kept[-1:], "columns")
+        axes.merge([*kept[:-1], "blocks"], "outer")
+        axes.order(["outer", *folded, "columns"])
+        if large:
+            axes.parallelize({"outer": ln.ParallelType.cpu_parallel})
+
+
+def _fold_in_lanes(tensor: ln.TensorView, row: int | None, lanes: int) -> None:
+    """Fold each lane of [.., row / lanes, lanes] by itself, and then the lanes."""
+    definition = tensor.definition
+    assert definition is not None
+    if len(definition.outputs) > 1:
+        return
+    folded = [i for i, axis in enumerate(tensor.leaf_domain) if axis.is_reduction]
+    partial = tensor.rfactor(folded[:-1])
+    if row is None or row % lanes == 0:
+        partial.axis(-1).parallelize(ln.ParallelType.vectorize)
+    else:
+        partial.axis(-2).parallelize(ln.ParallelType.unswitch)
+
+
+def alone_on_cores(fusion: ln.Fusion, processor: Processor) -> None:
+    """Give chunks of the folded elements to the cores; fold what they found afterwards."""
+    space = with_copies(fusion, keep_inputs=True)
+    groups, kept, folded = _groups(space)
+    for tensor in space.definitions:
+        axes = LabelledAxes(tensor, space.axes[tensor], groups)
+        axes.merge(kept, "kept")
+        axes.merge(folded, "folded")
+        axes.split("folded", processor.chunk, "chunks", "chunk")
+        axes.split("chunk", processor.lanes, "steps", "lanes")
+    chunks = []
+    for tensor in reductions(fusion):
+        chunk = tensor.rfactor([-2, -1])
+        chunk.memory = ln.GLOBAL
+        chunk.axis(-3).parallelize(ln.ParallelType.cpu_parallel)
+        _fold_in_lanes(chunk, space.elements(space.reduced), processor.lanes)
+        chunks.append(chunk)
+    ln.inline_most([t for t in fusion.tensors if t not in chunks])
+
+
+def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
+    """Give rows to blocks, whose threads fold them together; columns to threads.
+
+    Where neighbours in memory are kept, a warp has 32 of them, and the other threads of its block
+    share their columns. Where there is nothing to fold, one thread writes what is kept.
+    """
+    space = with_copies(fusion, keep_inputs=True)
+    if space.elements(space.all) == 0:
+        fusion.inline_most()
+        return
+    groups, kept, folded = _groups(space)
+    by_rows = _folds_neighbours(space)
+    for tensor in space.definitions:
+        axes = LabelledAxes(tensor, space.axes[tensor], groups)
+        axes.merge(kept, "kept")
+        axes.merge(folded, "folded")
+        if by_rows:
+            axes.split("folded", processor.threads, "steps", "x")
+            axes.parallelize({"kept": ln.ParallelType.grid_x, "x": ln.ParallelType.block_x})
+        else:
+            axes.split("folded", processor.threads // 32, "steps", "y")
+            axes.split("kept", 32, "blocks", "x")
+            axes.parallelize(
+                {
+                    "blocks": ln.ParallelType.grid_x,
+                    "x": ln.ParallelType.block_x,
+                    "y": ln.ParallelType.block_y,
+                }
+            )
+    fusion.inline_most()

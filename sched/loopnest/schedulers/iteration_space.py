@@ -1,0 +1,263 @@
+"""The dimensions that the tensors of an unscheduled fusion share: what schedulers decide by.
+
+Axes that producers and consumers relate are one dimension. A dimension is reduced where a tensor
+folds over it, and kept otherwise. Nothing here knows an operation: what counts is which axes a
+definition reads, moves, repeats and folds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import loopnest as ln
+from loopnest.scalar.expr import Arg, Expr
+
+Places: TypeAlias = "tuple[int | None, ...]"
+"""For each axis its dimension; None for a broadcast axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """A dimension of an iteration space.
+
+    Args:
+        extent: its elements; an int where static.
+        reduced: whether a tensor folds over it.
+    """
+
+    extent: int | Expr
+    reduced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAccess:
+    """An array that a kernel reads or writes.
+
+    An axis that is read at another index than a dimension's own (a window, a part) has no place.
+
+    Args:
+        tensor: the input or output.
+        places: the dimensions of its axes.
+        reader: the tensor that reads an input; of an output itself.
+    """
+
+    tensor: ln.TensorView
+    places: Places
+    reader: ln.TensorView
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The dimensions, outermost first, without broadcast axes."""
+        return tuple([d for d in self.places if d is not None])
+
+
+@dataclass(frozen=True, slots=True)
+class IterationSpace:
+    """The dimensions of a fusion, and where each tensor has them.
+
+    Args:
+        dims: the dimensions.
+        axes: for each computed tensor the dimension of each root axis, also where a consumer
+            repeats it; None for an axis of extent 1 that nothing repeats.
+        present: for each computed tensor the dimensions of its axes that are no broadcast axes.
+        reads: each read of an input.
+        writes: each output.
+        joined: whether each input has the same dimensions wherever it is read.
+    """
+
+    dims: tuple[Dimension, ...]
+    axes: Mapping[ln.TensorView, Places]
+    present: Mapping[ln.TensorView, frozenset[int]]
+    reads: tuple[MemoryAccess, ...]
+    writes: tuple[MemoryAccess, ...]
+    joined: bool
+
+    @property
+    def all(self) -> frozenset[int]:
+        """Every dimension."""
+        return frozenset(range(len(self.dims)))
+
+    @property
+    def reduced(self) -> frozenset[int]:
+        """The dimensions that a tensor folds over."""
+        return frozenset([d for d, dim in enumerate(self.dims) if dim.reduced])
+
+    @property
+    def kept(self) -> frozenset[int]:
+        """The dimensions that no tensor folds over."""
+        return self.all - self.reduced
+
+    @property
+    def accesses(self) -> tuple[MemoryAccess, ...]:
+        """Reads and writes."""
+        return (*self.reads, *self.writes)
+
+    def elements(self, dims: Iterable[int]) -> int | None:
+        """Return the product of extents; None where one is symbolic."""
+        product = 1
+        for d in dims:
+            extent = self.dims[d].extent
+            if not isinstance(extent, int):
+                return None
+            product *= extent
+        return product
+
+    @property
+    def definitions(self) -> tuple[ln.TensorView, ...]:
+        """Return one tensor of each definition: what is said of it holds for its siblings."""
+        return tuple([t for t in self.axes if t.definition and t.definition.outputs[0] is t])
+
+    def all_of(self, tensor: ln.TensorView) -> frozenset[int]:
+        """Return the dimensions of a computed tensor, repeated ones included."""
+        return frozenset([d for d in self.axes[tensor] if d is not None])
+
+    def folded(self, tensor: ln.TensorView) -> frozenset[int]:
+        """Return the dimensions that a tensor folds over; none where it is no reduction."""
+        pairs = zip(self.axes[tensor], tensor.root_domain, strict=True)
+        return frozenset([d for d, axis in pairs if d is not None and axis.is_reduction])
+
+
+def reductions(fusion: ln.Fusion) -> tuple[ln.TensorView, ...]:
+    """Return the tensors that fold, one a definition, in order of creation."""
+    found = [t for t in fusion.tensors if any(axis.is_reduction for axis in t.root_domain)]
+    return tuple([t for t in found if t.definition is not None and t.definition.outputs[0] is t])
+
+
+def upstream(tensors: Iterable[ln.TensorView]) -> frozenset[ln.TensorView]:
+    """Return tensors and all that they are computed from."""
+    seen: set[ln.TensorView] = set()
+    pending = [*tensors]
+    while pending:
+        tensor = pending.pop()
+        if tensor not in seen:
+            seen.add(tensor)
+            pending += tensor.producers
+    return frozenset(seen)
+
+
+def copies(tensor: ln.TensorView) -> bool:
+    """Whether a tensor's elements are those of one other tensor, moved or repeated."""
+    definition = tensor.definition
+    if definition is None or definition.reducer is not None or len(definition.values) != 1:
+        return False
+    return isinstance(definition.values[0], Arg)
+
+
+def iteration_space(fusion: ln.Fusion) -> IterationSpace | None:
+    """Return the iteration space of an unscheduled fusion.
+
+    None where there is no single one: two extents meet in one dimension (a tensor is repeated to
+    both), or one dimension is two axes of a computed tensor (it meets its own transpose). An input
+    may be read in two ways; `joined` tells whether it is.
+    """
+    return _Numbers(fusion, joined=True).space() or _Numbers(fusion, joined=False).space()
+
+
+def _reads(tensor: ln.TensorView) -> Iterator[tuple[ln.TensorView, Sequence[int | None]]]:
+    """Yield what a tensor reads, with its own root axis for each axis of what it reads."""
+    definition = tensor.definition
+    if definition is not None:
+        for read in definition.reads:
+            yield read.producer, read.equal_axes(tensor.root_domain)
+
+
+class _Numbers:
+    """Axes by number, united where they are one dimension."""
+
+    def __init__(self, fusion: ln.Fusion, joined: bool) -> None:
+        self.fusion, self.joined = fusion, joined
+        self.first: dict[ln.TensorView, int] = {}
+        self.parent: list[int] = []
+        self.domain: list[ln.IterDomain] = []
+        for tensor in fusion.tensors:
+            self.first[tensor] = len(self.parent)
+            for axis in tensor.root_domain:
+                self.parent.append(len(self.parent))
+                self.domain.append(axis)
+        for tensor in fusion.tensors:
+            for producer, places in _reads(tensor):
+                if joined or not producer.is_input:
+                    self._relate(producer, places, tensor)
+            if tensor.definition is not None:
+                for sibling in tensor.definition.outputs[1:]:
+                    for place in range(len(sibling.root_domain)):
+                        self._unite(self.first[tensor] + place, self.first[sibling] + place)
+
+    def _relate(
+        self, producer: ln.TensorView, places: Sequence[int | None], consumer: ln.TensorView
+    ) -> None:
+        for place, target in zip(_seen_axes(producer), places, strict=True):
+            if target is not None:
+                self._unite(self.first[producer] + place, self.first[consumer] + target)
+
+    def _root(self, number: int) -> int:
+        while self.parent[number] != number:
+            self.parent[number] = self.parent[self.parent[number]]
+            number = self.parent[number]
+        return number
+
+    def _unite(self, a: int, b: int) -> None:
+        self.parent[self._root(b)] = self._root(a)
+
+    def space(self) -> IterationSpace | None:
+        dims = self._dimensions()
+        if dims is None:
+            return None
+        self.place = {root: d for d, root in enumerate(dims)}
+        axes: dict[ln.TensorView, Places] = {}
+        present: dict[ln.TensorView, frozenset[int]] = {}
+        reads: list[MemoryAccess] = []
+        for tensor in self.fusion.tensors:
+            if tensor.is_input:
+                continue
+            axes[tensor] = self._places(tensor)
+            concrete = [d for d in axes[tensor] if d is not None]
+            if len(set(concrete)) < len(concrete):
+                return None
+            own = self._own(tensor, axes[tensor])
+            present[tensor] = frozenset([d for d in own if d is not None])
+            for producer, places in _reads(tensor):
+                if producer.is_input:
+                    there = [None if p is None else axes[tensor][p] for p in places]
+                    reads.append(MemoryAccess(producer, self._own(producer, there), tensor))
+        writes = [
+            MemoryAccess(t, tuple([self._own(t, axes[t])[i] for i in _seen_axes(t)]), t)
+            for t in self.fusion.outputs
+        ]
+        kinds = tuple(dims.values())
+        return IterationSpace(kinds, axes, present, tuple(reads), tuple(writes), self.joined)
+
+    def _dimensions(self) -> dict[int, Dimension] | None:
+        extents: dict[int, int | Expr] = {}
+        folded: set[int] = set()
+        inputs = set(self.fusion.inputs)
+        for tensor, first in self.first.items():
+            if tensor in inputs and not self.joined:
+                continue
+            for number, axis in enumerate(tensor.root_domain, first):
+                if axis.is_broadcast or axis.extent == 1:
+                    continue
+                root = self._root(number)
+                if extents.setdefault(root, axis.extent) != axis.extent:
+                    return None
+                if axis.is_reduction:
+                    folded.add(root)
+        return {root: Dimension(extent, root in folded) for root, extent in extents.items()}
+
+    def _places(self, tensor: ln.TensorView) -> Places:
+        first = self.first[tensor]
+        count = len(tensor.root_domain)
+        return tuple([self.place.get(self._root(first + i)) for i in range(count)])
+
+    @staticmethod
+    def _own(tensor: ln.TensorView, places: Sequence[int | None]) -> Places:
+        """Return `places` with None where the tensor's own axis is a broadcast axis."""
+        pairs = zip(places, tensor.root_domain, strict=True)
+        return tuple([None if axis.is_broadcast else d for d, axis in pairs])
+
+
+def _seen_axes(tensor: ln.TensorView) -> list[int]:
+    """Return the root axes that consumers see: those that are not folded."""
+    return [place for place, axis in enumerate(tensor.root_domain) if not axis.is_reduction]

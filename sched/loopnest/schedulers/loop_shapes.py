@@ -1,0 +1,171 @@
+"""What automatic schedules have in common: copies, a tensor to follow, and axes by label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import loopnest as ln
+from loopnest.schedulers.iteration_space import IterationSpace, MemoryAccess, iteration_space
+
+
+def with_copies(fusion: ln.Fusion, keep_inputs: bool) -> IterationSpace:
+    """Give a fusion the copies that its loops are shared through; return its new space.
+
+    An output that other tensors read, or that a reduction folds into, becomes a copy of a tensor
+    in registers. An input that several tensors read alike is read once, by a copy in registers: so
+    `keep_inputs` says, or the tensors have no other connection.
+    """
+    space = iteration_space(fusion)
+    assert space is not None
+    if space.joined and (keep_inputs or not _connected(fusion)):
+        for tensor in fusion.inputs:
+            if len(tensor.consumers) > 1:
+                tensor.cache_after()
+    for tensor in fusion.outputs:
+        if tensor.consumers:
+            tensor.cache_fork()
+        elif space.folded(tensor):
+            tensor.cache_before()
+    found = iteration_space(fusion)
+    assert found is not None
+    return found
+
+
+def _connected(fusion: ln.Fusion) -> bool:
+    """Whether all computed tensors are related as producers and consumers."""
+    computed = [t for t in fusion.tensors if not t.is_input]
+    seen = {computed[0]}
+    pending = [computed[0]]
+    while pending:
+        tensor = pending.pop()
+        siblings = tensor.definition.outputs if tensor.definition else ()
+        for other in (*tensor.producers, *tensor.consumers, *siblings):
+            if not other.is_input and other not in seen:
+                seen.add(other)
+                pending.append(other)
+    return len(seen) == len(computed)
+
+
+def reference(fusion: ln.Fusion, space: IterationSpace) -> ln.TensorView | None:
+    """Return a tensor that has every dimension, an output if one does; None where none does."""
+    tensors = [*fusion.outputs, *reversed([t for t in fusion.tensors if not t.is_input])]
+    for tensor in tensors:
+        if space.present[tensor] == space.all:
+            return tensor
+    return next((tensor for tensor in tensors if space.all_of(tensor) == space.all), None)
+
+
+def widest(space: IterationSpace) -> MemoryAccess:
+    """Return the access of the most dimensions and elements; a write before a read."""
+    order = (*space.writes, *space.reads)
+    return max(order, key=lambda a: (len(a.order), space.elements(a.order) or 0))
+
+
+def in_memory_order(space: IterationSpace, dims: Iterable[int]) -> list[int]:
+    """Return dimensions in the order in which the widest access has them."""
+    order = [d for access in (widest(space), *space.accesses) for d in access.order]
+    known = [*dict.fromkeys([*order, *sorted(space.all)])]
+    wanted = frozenset(dims)
+    return [d for d in known if d in wanted]
+
+
+def coalesced(space: IterationSpace, dims: Iterable[int]) -> list[list[int]]:
+    """Return dimensions in groups that lie together in memory, wherever they are accessed.
+
+    A tensor has all of a group, or nothing of it.
+    """
+    groups: list[list[int]] = []
+    for d in in_memory_order(space, dims):
+        if groups and _together(space, groups[-1][-1], d):
+            groups[-1].append(d)
+        else:
+            groups.append([d])
+    return groups
+
+
+def _together(space: IterationSpace, outer: int, inner: int) -> bool:
+    """Whether every access has two dimensions as neighbours, or neither of them."""
+    for access in space.accesses:
+        order = access.order
+        if (outer in order) != (inner in order):
+            return False
+        if outer in order and order.index(inner) != order.index(outer) + 1:
+            return False
+    known = (*space.axes.values(), *space.present.values())
+    return all((outer in places) == (inner in places) for places in known)
+
+
+class LabelledAxes:
+    """The leaf axes of a tensor by label, so that tensors of other axes get the same loops.
+
+    A step on a label that the tensor does not have does nothing. Axes of extent 1 that nothing
+    repeats have no label; they come first.
+
+    Args:
+        tensor: an unscheduled tensor.
+        places: the dimension of each of its axes.
+        groups: dimensions that become one axis, by label, outermost first.
+    """
+
+    def __init__(
+        self,
+        tensor: ln.TensorView,
+        places: Sequence[int | None],
+        groups: Iterable[tuple[str, Sequence[int]]],
+    ) -> None:
+        self.tensor = tensor
+        self.labels = ["" for place in places if place is None]
+        own = [(label, [d for d in dims if d in places]) for label, dims in groups]
+        order = [place for place, d in enumerate(places) if d is None]
+        order += [places.index(d) for _, dims in own for d in dims]
+        if order != list(range(len(order))):
+            tensor.reorder(order)
+        for label, dims in own:
+            if dims:
+                for _ in dims[1:]:
+                    tensor.merge(len(self.labels))
+                self.labels.append(label)
+
+    def place(self, label: str) -> int:
+        """Return where the axis of a label is."""
+        return self.labels.index(label)
+
+    def has(self, label: str) -> bool:
+        """Whether the tensor has an axis of this label."""
+        return label in self.labels
+
+    def merge(self, labels: Sequence[str], into: str) -> None:
+        """Merge those axes of `labels` that there are, the first of them the outermost."""
+        own = [label for label in labels if self.has(label)]
+        for label in own[1:]:
+            self.tensor.merge(self.place(own[0]), self.place(label))
+            self.labels = [
+                x for x in self.labels if x != label
+            ]  # it stands where the outer one stood
+        if own:
+            self.labels[self.place(own[0])] = into
+
+    def split(self, label: str, factor: int, outer: str, inner: str) -> None:
+        """Split an axis into blocks of `factor`."""
+        if self.has(label):
+            place = self.place(label)
+            self.tensor.split(place, factor)
+            self.labels[place : place + 1] = [outer, inner]
+
+    def order(self, labels: Sequence[str]) -> None:
+        """Bring the axes of `labels` into this order, behind all others."""
+        own = [label for label in labels if self.has(label)]
+        rest = [label for label in self.labels if label not in own]
+        numbers = [i for i, label in enumerate(self.labels) if label in rest]
+        self.tensor.reorder([*numbers, *[self.place(label) for label in own]])
+        self.labels = [self.labels[i] for i in numbers] + own
+
+    def parallelize(self, types: dict[str, ln.ParallelType]) -> None:
+        """Give axes parallel types by label."""
+        own = {self.place(label): kind for label, kind in types.items() if self.has(label)}
+        self.tensor.parallelize(own)
+
+
+def is_at_least(extent: int | None, least: int) -> bool:
+    """Whether an extent is that large, or not known."""
+    return extent is None or extent >= least

@@ -1,0 +1,62 @@
+"""Schedules of fusions that fold nothing: each element of the outputs by itself.
+
+for chunk in ...:   # a core, or a block of threads
+  for element in chunk:
+    all tensors, in registers
+"""
+
+from __future__ import annotations
+
+import loopnest as ln
+from loopnest.schedulers.iteration_space import iteration_space, reductions
+from loopnest.schedulers.loop_shapes import (
+    LabelledAxes,
+    coalesced,
+    is_at_least,
+    with_copies,
+)
+from loopnest.schedulers.processor_facts import Processor
+
+
+def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
+    """Whether nothing folds, and all outputs have the same dimensions."""
+    space = iteration_space(fusion)
+    if space is None or reductions(fusion):
+        return False
+    if len(fusion.outputs) > 1 and not space.joined:
+        return False
+    return all(frozenset(access.order) == space.all for access in space.writes)
+
+
+def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
+    """Give chunks of neighbours to the cores; the loop over a chunk becomes vector code.
+
+    Axes that lie together in all arrays are one. Where the arrays differ (one is repeated, or
+    moved) the innermost is a chunk; else a chunk is `processor.chunk` elements, of which the last
+    may be short: `unswitch` tests once whether it is.
+    """
+    space = with_copies(fusion, keep_inputs=False)
+    groups = [(str(n), dims) for n, dims in enumerate(coalesced(space, space.all))]
+    outer = [label for label, _ in groups[:-1]]
+    large = is_at_least(space.elements(space.all), processor.small)
+    for tensor in space.definitions:
+        axes = LabelledAxes(tensor, space.axes[tensor], groups)
+        axes.merge(outer, "chunks")
+        if len(groups) == 1 and large:
+            axes.split("0", processor.chunk, "chunks", "chunk")
+            axes.parallelize({"chunk": ln.ParallelType.unswitch})
+        if large:
+            axes.parallelize({"chunks": ln.ParallelType.cpu_parallel})
+    fusion.inline_most()
+
+
+def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
+    """Give each thread one element: neighbouring threads have neighbouring elements."""
+    space = with_copies(fusion, keep_inputs=True)
+    groups = [(str(n), dims) for n, dims in enumerate(coalesced(space, space.all))]
+    for tensor in space.definitions:
+        axes = LabelledAxes(tensor, space.axes[tensor], groups)
+        axes.merge([label for label, _ in groups], "all")
+        axes.split("all", processor.threads, "block", "thread")
+        axes.parallelize({"block": ln.ParallelType.grid_x, "thread": ln.ParallelType.block_x})
+    fusion.inline_most()

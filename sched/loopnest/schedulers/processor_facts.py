@@ -1,0 +1,26 @@
+"""What schedules assume of the processor that they are for: numbers that they are pure in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """What a schedule is chosen by, beside shapes and types.
+
+    Args:
+        lanes: partial results that a core folds side by side.
+        chunk: neighbouring elements that a core takes at once.
+        small: below so many elements a second core is not worth its start.
+        columns: neighbouring results of a core that lie in its nearest cache.
+        tile: rows and columns of a product that a core keeps in registers.
+        threads: of a block.
+    """
+
+    lanes: int = 16
+    chunk: int = 4096
+    small: int = 1 << 14
+    columns: int = 128
+    tile: tuple[int, int] = (6, 32)
+    threads: int = 128

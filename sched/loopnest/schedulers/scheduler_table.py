@@ -1,0 +1,177 @@
+"""The schedulers: which there are, and which one schedules a fusion.
+
+A scheduler is two functions of a fusion: whether it can schedule it, and the schedule, by public
+primitives alone. The first that accepts is taken, so that one of a user's own stands in front of
+those of the package.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from threading import Lock
+from typing import TypeAlias
+
+import loopnest as ln
+from loopnest.errors import ScheduleError
+from loopnest.schedulers import contraction_loops, fold_loops, pointwise_loops
+from loopnest.schedulers.processor_facts import Processor
+
+TARGETS = ("c", "cuda")
+_KEPT = 4096
+"""So many answers are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduler:
+    """A way to schedule a class of fusions for a target.
+
+    Both functions see a fusion as math alone: nothing tells them which operations of a graph it
+    was made of. They are pure: the same fusion and processor give the same answer and schedule.
+
+    Args:
+        name: an identifier, unique for its target.
+        target: "c" or "cuda".
+        accepts: whether `schedule` can schedule an unscheduled fusion.
+        schedule: schedules it.
+    """
+
+    name: str
+    target: str
+    accepts: Callable[[ln.Fusion, Processor], bool]
+    schedule: Callable[[ln.Fusion, Processor], None]
+
+
+_Key: TypeAlias = "tuple[str, Processor, Hashable]"
+
+_SCHEDULERS: list[Scheduler] = [
+    Scheduler("pointwise", "c", pointwise_loops.accepts, pointwise_loops.for_cores),
+    Scheduler("fold_alone", "c", fold_loops.accepts_alone, fold_loops.alone_on_cores),
+    Scheduler("fold", "c", fold_loops.accepts, fold_loops.for_cores),
+    Scheduler("contraction", "c", contraction_loops.accepts, contraction_loops.for_cores),
+    Scheduler("pointwise", "cuda", pointwise_loops.accepts, pointwise_loops.for_threads),
+    Scheduler("fold", "cuda", fold_loops.accepts, fold_loops.for_threads),
+    Scheduler("contraction", "cuda", contraction_loops.accepts, contraction_loops.for_threads),
+]
+_ANSWERS: OrderedDict[_Key, Scheduler | None] = OrderedDict()
+_LOCK = Lock()
+
+
+def schedulers(target: str) -> tuple[Scheduler, ...]:
+    """Return the schedulers of a target, in the order in which they are asked.
+
+    Raises:
+        ScheduleError: there are none for this target.
+    """
+    _check_target(f"schedulers({target!r})", target)
+    return tuple([s for s in _SCHEDULERS if s.target == target])
+
+
+def register_scheduler(scheduler: Scheduler) -> Scheduler:
+    """Let a scheduler be asked before all others of its target.
+
+    Raises:
+        ScheduleError: no Scheduler, no such target, or one of its name is there already.
+    """
+    subject = f"register_scheduler({scheduler!r})"
+    if not isinstance(scheduler, Scheduler):
+        raise ScheduleError(subject, f"a {type(scheduler).__name__} is no Scheduler")
+    subject = f"register_scheduler({scheduler.name!r})"
+    _check_target(subject, scheduler.target)
+    if any((s.name, s.target) == (scheduler.name, scheduler.target) for s in _SCHEDULERS):
+        found = f"target {scheduler.target!r} has a scheduler of this name already"
+        raise ScheduleError(subject, found, "give it another name, or unregister that one")
+    with _LOCK:
+        _SCHEDULERS.insert(0, scheduler)
+        _ANSWERS.clear()
+    return scheduler
+
+
+def unregister_scheduler(name: str, target: str) -> None:
+    """Forget a scheduler.
+
+    Raises:
+        ScheduleError: there is none of this name for this target.
+    """
+    found = [s for s in _SCHEDULERS if (s.name, s.target) == (name, target)]
+    if not found:
+        have = ", ".join([f"{s.name} ({s.target})" for s in _SCHEDULERS])
+        subject = f"unregister_scheduler({name!r}, {target!r})"
+        raise ScheduleError(subject, "there is no such scheduler", f"there are: {have}")
+    with _LOCK:
+        _SCHEDULERS.remove(found[0])
+        _ANSWERS.clear()
+
+
+def scheduler_of(
+    fusion: ln.Fusion, target: str, processor: Processor | None = None
+) -> Scheduler | None:
+    """Return the scheduler that accepts an unscheduled fusion; None where none does.
+
+    Answers are remembered by structure: what a fusion computes, and on which extents.
+    """
+    facts = Processor() if processor is None else processor
+    key = (target, facts, structure(fusion))
+    with _LOCK:
+        if key in _ANSWERS:
+            _ANSWERS.move_to_end(key)
+            return _ANSWERS[key]
+    found = next((s for s in schedulers(target) if s.accepts(fusion, facts)), None)
+    with _LOCK:
+        _ANSWERS[key] = found
+        while len(_ANSWERS) > _KEPT:
+            _ANSWERS.popitem(last=False)
+    return found
+
+
+def auto_schedule(
+    fusion: ln.Fusion, target: str = "c", processor: Processor | None = None
+) -> Scheduler:
+    """Schedule a fusion by the scheduler that accepts it, and return that.
+
+    >>> with ln.Fusion("scale") as f:
+    ...     x = f.input("x", (1000, 300), ln.float32)
+    ...     y = f.output(x * 2.0, "y")
+    >>> auto_schedule(f).name
+    'pointwise'
+
+    Raises:
+        ScheduleError: it has a schedule already, or no scheduler accepts it.
+    """
+    subject = f"auto_schedule({fusion!r}, {target!r})"
+    if not isinstance(fusion, ln.Fusion):
+        raise ScheduleError(subject, f"a {type(fusion).__name__} is no Fusion")
+    subject = f"auto_schedule({fusion.name}, {target!r})"
+    _check_target(subject, target)
+    if fusion.trace:
+        found = f"it has a schedule already: {fusion.trace[0].call}"
+        raise ScheduleError(subject, found, "pass a fusion that is math alone")
+    chosen = scheduler_of(fusion, target, processor)
+    if chosen is None:
+        have = ", ".join([s.name for s in schedulers(target)])
+        raise ScheduleError(subject, "no scheduler accepts it", f"there are: {have}")
+    chosen.schedule(fusion, Processor() if processor is None else processor)
+    return chosen
+
+
+def structure(fusion: ln.Fusion) -> Hashable:
+    """Return what two fusions of the same math and extents have in common."""
+    place = {tensor: number for number, tensor in enumerate(fusion.tensors)}
+    rows: list[Hashable] = []
+    for tensor in fusion.tensors:
+        kinds = tuple([(axis.extent, axis.kind) for axis in tensor.root_domain])
+        rows.append((tensor.dtype, kinds, tensor.is_output))
+        definition = tensor.definition
+        if definition is not None:
+            reads = tuple([(place[r.producer], r.indices) for r in definition.reads])
+            outputs = tuple([place[t] for t in definition.outputs])
+            rows.append((reads, outputs, definition.values, definition.reducer))
+    inplace = tuple([(place[o], place[i]) for o, i in fusion.inplace.items()])
+    return (tuple(rows), inplace)
+
+
+def _check_target(subject: str, target: object) -> None:
+    if target not in TARGETS:
+        known = " or ".join([f'"{name}"' for name in TARGETS])
+        raise ScheduleError(subject, f"there are no schedulers for {target!r}", f"use {known}")

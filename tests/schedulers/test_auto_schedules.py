@@ -1,0 +1,274 @@
+"""Automatic schedules: each is proved, and computes what the oracle says."""
+
+import numpy as np
+import pytest
+
+import loopnest as ln
+from loopnest.numerics.compare import compare
+from loopnest.numerics.error_bounds import enclosures
+from loopnest.schedulers import (
+    Scheduler,
+    auto_schedule,
+    register_scheduler,
+    scheduler_of,
+    schedulers,
+    unregister_scheduler,
+)
+
+
+def fusion(build, *shapes, dtype=ln.float32):
+    with ln.Fusion("case") as f:
+        result = build(*[f.input(f"x{i}", shape, dtype) for i, shape in enumerate(shapes)])
+        for number, tensor in enumerate(result if isinstance(result, tuple) else (result,)):
+            f.output(tensor, f"y{number}")
+    return f
+
+
+def softmax(axis):
+    def build(x):
+        e = ln.exp(x - ln.max(x, axis=axis, keepdims=True))
+        return e / ln.sum(e, axis=axis, keepdims=True)
+
+    return build
+
+
+def norm(axis):
+    """With weights along one axis, and the statistics as outputs too."""
+
+    def build(x, weight):
+        mean = ln.mean(x, axis=axis, keepdims=True)
+        centered = x - mean
+        variance = ln.mean(centered * centered, axis=axis, keepdims=True)
+        return centered * ln.rsqrt(variance + 1e-5) * (weight * 2.0), mean
+
+    return build
+
+
+def backward(x, dy):
+    """Two sums of one shape over what they share."""
+    return ln.sum(dy, axis=0), ln.sum(dy * x, axis=0)
+
+
+def dense(x, w, b):
+    return ln.relu(ln.matmul(x, w) + b)
+
+
+def distances(x, y):
+    d = ln.broadcast(x, (False, True, False)) - ln.broadcast(y, (True, False, False))
+    return ln.sum(d * d, axis=2)
+
+
+POINTWISE = {
+    "chain": (lambda x: ln.exp(x * 2.0) + 1.0, lambda n, d: [(n, d)]),
+    "rank 3": (lambda x: -x, lambda n, d: [(n, d, 3)]),
+    "bias": (lambda x, b: x + b * 2.0, lambda n, d: [(n, d), (d,)]),
+    "column": (lambda x, b: x * b, lambda n, d: [(n, d), (n, 1)]),
+    "outer": (lambda x, y: x * y, lambda n, d: [(n, 1), (d,)]),
+    "two outputs": (lambda x: (ln.exp(x), ln.exp(x) * x), lambda n, d: [(n, d)]),
+    "siblings": (lambda x: (x + 1.0, x * 2.0), lambda n, d: [(n, d)]),
+    "transpose": (lambda x: ln.permute(x, (1, 0)), lambda n, d: [(n, d)]),
+    "transpose and sum": (lambda x, y: ln.permute(x, (1, 0)) + y, lambda n, d: [(n, d), (d, n)]),
+    "with its transpose": (lambda x: x + ln.permute(x, (1, 0)), lambda n, d: [(n, n)]),
+    "scalar": (lambda x: ln.exp(x), lambda n, d: [()]),
+    "expand": (lambda x: ln.expand(x, (4, *x.shape)), lambda n, d: [(n, d)]),
+    "channels": (lambda x, c: x * ln.broadcast(c, (False, True)), lambda n, d: [(2, n, d), (n,)]),
+}
+FOLDS = {
+    "rows": (lambda x: ln.sum(x, axis=1), lambda n, d: [(n, d)]),
+    "columns": (lambda x: ln.max(x * 2.0, axis=0), lambda n, d: [(n, d)]),
+    "all": (lambda x: ln.sum(ln.exp(x)) * 0.5, lambda n, d: [(n, d)]),
+    "middle": (lambda x: ln.sum(x, axis=1, keepdims=True), lambda n, d: [(3, n, d)]),
+    "ends": (lambda x: ln.mean(x, axis=(0, 2)), lambda n, d: [(n, 5, d)]),
+    "softmax": (softmax(1), lambda n, d: [(n, d)]),
+    "softmax of columns": (softmax(0), lambda n, d: [(n, d)]),
+    "softmax of all": (softmax((0, 1)), lambda n, d: [(n, d)]),
+    "layer norm": (norm(1), lambda n, d: [(n, d), (d,)]),
+    "batch norm": (norm((0, 2, 3)), lambda n, d: [(n, 3, d, 2), (3, 1, 1)]),
+    "norm of columns": (norm(0), lambda n, d: [(n, d), (d,)]),
+    "variance": (lambda x: ln.var(x, axis=1), lambda n, d: [(n, d)]),
+    "siblings": (backward, lambda n, d: [(n, d), (n, d)]),
+    "matrix and vector": (ln.matmul, lambda n, d: [(n, d), (d, 1)]),
+}
+CONTRACTIONS = {
+    "matmul": (ln.matmul, lambda n, d: [(n, d), (d, 9)]),
+    "dense": (dense, lambda n, d: [(n, d), (d, 40), (40,)]),
+    "batched": (ln.matmul, lambda n, d: [(3, n, 5), (3, 5, d)]),
+    "one right operand": (ln.matmul, lambda n, d: [(2, n, d), (d, 7)]),
+    "distances": (distances, lambda n, d: [(n, 5), (d, 5)]),
+    "with itself": (lambda x: ln.matmul(x, ln.permute(x, (1, 0))), lambda n, d: [(n, d)]),
+}
+CASES = {
+    f"{kind}: {name}": (kind, *case)
+    for kind, cases in (
+        ("pointwise", POINTWISE), ("fold", FOLDS), ("contraction", CONTRACTIONS)
+    )
+    for name, case in cases.items()
+}  # fmt: skip
+SIZES = ((0, 5), (5, 0), (1, 1), (7, 1), (1, 33), (13, 67), (129, 260))
+
+
+def check_values(f, seed=0):
+    """Compare a run on "c" with what rounding may do."""
+    random = np.random.default_rng(seed)
+    arrays = [random.normal(size=t.shape).astype(t.dtype.numpy) for t in f.inputs]
+    results = ln.compile(f, target="c", optimize=1)(*arrays)
+    results = results if isinstance(results, tuple) else (results,)
+    bounds = enclosures(f, arrays, {})
+    for output, result in zip(f.outputs, results, strict=True):
+        verdict = compare(output.name, result, bounds[output.name])
+        assert verdict.ok, str(verdict)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("target", ["c", "cuda"])
+def test_schedules_are_proved(name, target):
+    _, build, shapes = CASES[name]
+    for n, d in SIZES:
+        f = fusion(build, *shapes(n, d))
+        auto_schedule(f, target)
+        report = ln.verify(ln.lower(f))
+        assert report.ok, f"{name} at {n}, {d}: {report.findings}"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values(name):
+    _, build, shapes = CASES[name]
+    for n, d in ((1, 1), (13, 67), (129, 260)):
+        f = fusion(build, *shapes(n, d))
+        auto_schedule(f)
+        check_values(f)
+
+
+SYMBOLIC = {
+    "chain": (POINTWISE["chain"][0], [("N", "D")]),
+    "bias": (POINTWISE["bias"][0], [("N", "D"), ("D",)]),
+    "rows": (FOLDS["rows"][0], [("N", "D")]),
+    "columns": (FOLDS["columns"][0], [("N", "D")]),
+    "layer norm": (norm(1), [("N", "D"), ("D",)]),
+    "matmul": (ln.matmul, [("M", "K"), ("K", "N")]),
+}
+
+
+@pytest.mark.parametrize("name", SYMBOLIC)
+def test_extents_may_be_symbols(name):
+    build, shapes = SYMBOLIC[name]
+    f = fusion(build, *shapes)
+    auto_schedule(f)
+    report = ln.verify(ln.lower(f))
+    assert report.ok, report.findings
+    run = ln.compile(f, target="c", optimize=1)
+    sizes = {"N": 37, "D": 150, "M": 50, "K": 41}
+    arrays = [np.random.default_rng(0).normal(size=[sizes[s] for s in shape]) for shape in shapes]
+    arrays = [array.astype(np.float32) for array in arrays]
+    results = run(*arrays)
+    bounds = enclosures(f, arrays, {})
+    for output, result in zip(
+        f.outputs, results if isinstance(results, tuple) else (results,), strict=True
+    ):
+        assert compare(output.name, result, bounds[output.name]).ok
+
+
+@pytest.mark.parametrize(
+    ("name", "n", "d", "expected"),
+    [
+        ("pointwise: chain", 1000, 300, "pointwise"),
+        ("fold: rows", 1000, 300, "fold"),
+        ("fold: all", 1000, 300, "fold_alone"),
+        ("fold: softmax of all", 1000, 300, "fold"),
+        ("contraction: dense", 1000, 300, "contraction"),
+        ("fold: matrix and vector", 1000, 300, "fold"),
+        ("contraction: with itself", 1000, 300, "contraction"),
+    ],
+)
+def test_the_class_follows_from_the_axes(name, n, d, expected):
+    _, build, shapes = CASES[name]
+    assert scheduler_of(fusion(build, *shapes(n, d)), "c").name == expected
+
+
+def with_own_transpose(x):
+    e = ln.exp(x)
+    return e + ln.permute(e, (1, 0))
+
+
+REFUSED = {
+    "two shapes": (lambda x, b: (x + b, b * 2.0), [(3, 4), (4,)]),
+    "sums along both axes": (lambda x: (ln.sum(x, axis=1), ln.max(x, axis=0)), [(3, 4)]),
+    "one sum after another": (lambda x: ln.max(ln.sum(x, axis=1), axis=0), [(3, 4)]),
+    "meets its transpose": (with_own_transpose, [(3, 3)]),
+    "computed operand": (lambda x, w: ln.matmul(ln.exp(x), w), [(3, 4), (4, 5)]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_single_nest_computes_is_refused(name):
+    build, shapes = REFUSED[name]
+    f = fusion(build, *shapes)
+    with pytest.raises(ln.ScheduleError) as error:
+        auto_schedule(f)
+    assert str(error.value) == (
+        "auto_schedule(case, 'c'): no scheduler accepts it; "
+        "there are: pointwise, fold_alone, fold, contraction"
+    )
+    assert not f.trace
+
+
+def test_a_users_scheduler_is_asked_first():
+    f = fusion(lambda x: x * 2.0, (64, 64))
+
+    def schedule(fusion, processor):
+        fusion.outputs[0].merge(0)
+
+    own = Scheduler("merged", "c", lambda fusion, processor: True, schedule)
+    register_scheduler(own)
+    try:
+        assert schedulers("c")[0] is own
+        assert auto_schedule(f) is own
+        assert f.outputs[0].ndim == 1
+        with pytest.raises(ln.ScheduleError) as error:
+            register_scheduler(own)
+        assert str(error.value) == (
+            "register_scheduler('merged'): target 'c' has a scheduler of this name already; "
+            "give it another name, or unregister that one"
+        )
+    finally:
+        unregister_scheduler("merged", "c")
+    assert scheduler_of(fusion(lambda x: x * 2.0, (64, 64)), "c").name == "pointwise"
+
+
+def test_wrong_calls_are_sentences():
+    f = fusion(lambda x: x * 2.0, (4, 4))
+    for call, message in (
+        (
+            lambda: auto_schedule(f, "metal"),
+            "auto_schedule(case, 'metal'): there are no schedulers for 'metal'; "
+            'use "c" or "cuda"',
+        ),
+        (lambda: auto_schedule(3), "auto_schedule(3, 'c'): a int is no Fusion"),
+        (
+            lambda: unregister_scheduler("none", "c"),
+            "unregister_scheduler('none', 'c'): there is no such scheduler; there are: "
+            "pointwise (c), fold_alone (c), fold (c), contraction (c), pointwise (cuda), "
+            "fold (cuda), contraction (cuda)",
+        ),
+    ):
+        with pytest.raises(ln.ScheduleError) as error:
+            call()
+        assert str(error.value) == message
+    auto_schedule(f)
+    with pytest.raises(ln.ScheduleError) as error:
+        auto_schedule(f)
+    assert str(error.value).startswith("auto_schedule(case, 'c'): it has a schedule already: "), (
+        error.value
+    )
+
+
+def test_equal_structure_is_asked_once():
+    asked = []
+    own = Scheduler("asked", "c", lambda f, p: asked.append(f.name) or False, lambda f, p: None)
+    register_scheduler(own)
+    try:
+        for scale in (2.0, 2.0, 3.0):
+            scheduler_of(fusion(lambda x, s=scale: x * s, (8, 8)), "c")
+    finally:
+        unregister_scheduler("asked", "c")
+    assert len(asked) == 2
