@@ -62,6 +62,12 @@ def integers(*shapes, low=-5, high=6, dtype="int64"):
     return lambda r: [r.integers(low, high, shape).astype(dtype) for shape in shapes]
 
 
+def quotient(a, b):
+    """Return NumPy's a // b of integers; by 0 it is 0."""
+    with np.errstate(divide="ignore"):
+        return np.floor_divide(a, b)
+
+
 def bools(*shapes):
     return lambda r: [r.integers(0, 2, shape).astype(bool) for shape in shapes]
 
@@ -249,7 +255,11 @@ POINTWISE = [
     case("isnan", lambda r: [np.array([1.0, np.nan, np.inf])], np.isnan),
     case("bitand", integers((3, 4), (4,)), np.bitwise_and),
     case("bitor", bools((3, 4), (4,)), np.bitwise_or),
+    case("bitxor", bools((3, 4), (4,)), np.bitwise_xor),
     case("invert", integers((3, 4)), np.invert),
+    case("floordiv", integers((3, 4), (4,)), quotient),
+    case("lshift", integers((3, 4), (4,)), np.left_shift),
+    case("rshift", integers((3, 4), (4,)), np.right_shift),
     case("logical_and", bools((3, 4), (4,)), np.logical_and),
     case("logical_or", bools((3, 4), (4,)), np.logical_or),
     case("logical_not", bools((3, 4)), np.logical_not),

@@ -7,6 +7,7 @@ import pytest
 
 import loopnest as ln
 import loopnest.graph as G
+from loopnest.numerics.target_accuracy import FORMATS
 from loopnest.scalar import dtypes
 
 UNARY = [
@@ -39,6 +40,10 @@ BINARY = [
     "ge",
     "bitand",
     "bitor",
+    "bitxor",
+    "floordiv",
+    "lshift",
+    "rshift",
     "logical_and",
     "logical_or",
     "matmul",
@@ -46,13 +51,14 @@ BINARY = [
 NUMBERS = (True, 3, -2, 0.5, 0.1, 70000, 1e5, float("inf"), np.float64(0.1))
 VALUES = {
     "b": [True, False, True, True],
-    "i": [70000, 3, -2, 1],
+    "i": [127, 3, -2, 1],
     "f": [0.5, -1.25, 3.0, 0.1],
 }
 
 
 def array(dtype, rank):
-    values = np.array(VALUES[dtype.kind]).astype(dtype.numpy)
+    given = [70000, *VALUES["i"][1:]] if dtype in (ln.int32, ln.int64) else VALUES[dtype.kind]
+    values = np.array(given).astype(dtype.numpy)
     return values.reshape(2, 2) if rank == 2 else values
 
 
@@ -95,7 +101,7 @@ def agree(op, operands):
         return
     assert core[0] is graph[0], (op, operands)
     kind = core[0]
-    bound = 2.0**-7 if kind is ln.bfloat16 else 2.0**-10 if kind is ln.float16 else 1e-5
+    bound = 2 * FORMATS[kind.name].unit if kind.is_narrow else 1e-5
     wanted, found = (np.asarray(x[1]).astype(np.float64) for x in (core, graph))
     np.testing.assert_allclose(found, wanted, bound, 0, err_msg=f"{op} {operands}")
 

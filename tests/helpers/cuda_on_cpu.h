@@ -131,6 +131,8 @@ template <class To, class From> static To cpu_bits(From value) {
   return result;
 }
 static float __int_as_float(int bits) { return cpu_bits<float>(bits); }
+static float __uint_as_float(unsigned bits) { return cpu_bits<float>(bits); }
+static unsigned __float_as_uint(float x) { return cpu_bits<unsigned>(x); }
 static double __longlong_as_double(long long bits) { return cpu_bits<double>(bits); }
 static float rsqrtf(float x) { return (float)(1 / sqrt((double)x)); }
 static double rsqrt(double x) { return 1 / sqrt(x); }
@@ -138,6 +140,19 @@ struct __half { _Float16 value; };
 static float __half2float(__half x) { return (float)x.value; }
 static __half __float2half_rn(float x) { return {(_Float16)x}; }
 static __half __double2half(double x) { return {(_Float16)x}; }
+struct __nv_bfloat16 { uint16_t bits; };
+static float __bfloat162float(__nv_bfloat16 x) { return cpu_bits<float>((unsigned)x.bits << 16); }
+static __nv_bfloat16 __float2bfloat16_rn(float x) {
+  unsigned u = cpu_bits<unsigned>(x);
+  if (x != x) return {(uint16_t)(u >> 16 | 0x40)};
+  return {(uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16)};
+}
+static __nv_bfloat16 __double2bfloat16(double x) {
+  float near = (float)x;
+  unsigned u = cpu_bits<unsigned>(near);
+  if ((double)near == x || x != x) return __float2bfloat16_rn(near);
+  return __float2bfloat16_rn(cpu_bits<float>((u - (fabs((double)near) > fabs(x))) | 1));
+}
 
 /* The schedule: all threads of a block that can run do so; then those go on that have met. */
 #define CALL_OF(KERNEL)                                                                          \

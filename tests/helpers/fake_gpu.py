@@ -172,7 +172,7 @@ class FakeGpu:
 
 
 def _number(param, argument):
-    if param.dtype.is_half:
+    if param.dtype.is_narrow:
         return np.uint16(argument.value).view(param.dtype.numpy)
     return param.dtype.numpy.type(argument.value)
 

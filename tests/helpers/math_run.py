@@ -10,8 +10,8 @@ import numpy as np
 import loopnest as ln
 from loopnest.scalar import dtypes
 
-TYPES = (ln.bool, ln.int32, ln.int64, ln.float16, ln.bfloat16, ln.float32, ln.float64)
-FLOATS = TYPES[3:]
+TYPES = dtypes.ALL
+FLOATS = dtypes.FLOATS
 
 SPECIAL = [
     *(float("nan"), float("inf"), float("-inf"), -0.0, 0.0, 0.5, -0.5, 1.0, -1.0, 1.5, -1.5),

@@ -97,8 +97,8 @@ for i0 in 4:
 
 CASTS = [
     (a, b)
-    for a in ("bool", "int32", "int64", "float16", "bfloat16", "float32", "float64")
-    for b in ("bool", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+    for a in [dtype.name for dtype in dtypes.ALL]
+    for b in [dtype.name for dtype in dtypes.ALL]
     if a != b
 ]
 

@@ -441,8 +441,14 @@ _TYPES: Mapping[str, tuple[DType, ...]] = {
     "float32": (dtypes.float16, dtypes.float64),
     "float16": (dtypes.float32, dtypes.bfloat16),
     "bfloat16": (dtypes.float32, dtypes.float16),
+    "float8_e4m3fn": (dtypes.float16, dtypes.float8_e5m2),
+    "float8_e5m2": (dtypes.float16, dtypes.float8_e4m3fn),
     "int64": (dtypes.int32,),
-    "int32": (dtypes.int64,),
+    "int32": (dtypes.int64, dtypes.uint32),
+    "uint32": (dtypes.int32,),
+    "int16": (dtypes.int8,),
+    "int8": (dtypes.uint8,),
+    "uint8": (dtypes.int8,),
 }
 """Other types that the elements of a buffer may have."""
 

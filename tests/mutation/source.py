@@ -19,7 +19,7 @@ from loopnest.kir.buffers import Buffer
 from loopnest.kir.nest_text import nest_lines
 from loopnest.numerics.float64_math import APPLY, rounded
 from loopnest.scalar.arguments import size_value
-from loopnest.scalar.dtypes import DType
+from loopnest.scalar.dtypes import FLOATS, INTEGERS, DType
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import (
     Const,
@@ -308,12 +308,12 @@ def _literal(node: Const) -> bool | int | float:
 
 def _wrapped(text: str, dtype: DType) -> str:
     if dtype.kind == "i":
-        return f"wrap{8 * dtype.size}({text})"
+        return f"wrap_{dtype.name}({text})"
     return f"bool({text})" if dtype.is_bool else text
 
 
 def _converted(text: str, source: DType, target: DType) -> str:
-    if target.is_half:
+    if target.is_narrow:
         return text if source is target else f"round_{target.name}({text})"
     if source is target:
         return text
@@ -324,9 +324,9 @@ def _converted(text: str, source: DType, target: DType) -> str:
     return _wrapped(f"whole({text})", target)
 
 
-def _wrap(bits: int) -> Callable[[int], int]:
-    half, full = 1 << (bits - 1), 1 << bits
-    return lambda v: v if -half <= v < half else (v + half) % full - half
+def _wrap(dtype: DType) -> Callable[[int], int]:
+    least, full = dtype.least, 1 << dtype.bits
+    return lambda v: v if 0 <= v - least < full else (v - least) % full + least
 
 
 def _apply(op: str, dtype: DType, *args: Any) -> Any:
@@ -376,12 +376,9 @@ def _quotient(a: float, b: float) -> float:
 
 _HELPERS: Mapping[str, Any] = {
     "apply": _apply,
-    "wrap32": _wrap(32),
-    "wrap64": _wrap(64),
+    **{f"wrap_{dtype.name}": _wrap(dtype) for dtype in INTEGERS},
     "whole": _whole,
-    "round_float16": _rounding("float16"),
-    "round_bfloat16": _rounding("bfloat16"),
-    "round_float32": _rounding("float32"),
+    **{f"round_{dtype.name}": _rounding(dtype.name) for dtype in FLOATS},
     "i_floordiv": lambda a, b: a // b if b else 0,
     "i_mod": lambda a, b: a % b if b else 0,
     "i_ceildiv": lambda a, b: -(-a // b) if b else 0,

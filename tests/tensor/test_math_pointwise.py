@@ -69,7 +69,10 @@ COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "gt": np.greater,
     "ge": np.greater_equal,
 }
-TOLERANCE = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6, "float64": 1e-13}
+TOLERANCE = {
+    "float8_e4m3fn": 0.125, "float8_e5m2": 0.25, "float16": 1e-3, "bfloat16": 8e-3,
+    "float32": 1e-6, "float64": 1e-13,
+}  # fmt: skip
 
 
 def test_every_function_of_floats_is_tested() -> None:

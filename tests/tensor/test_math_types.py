@@ -14,21 +14,22 @@ import loopnest as ln
 from helpers.math_run import TYPES, assert_equal, run
 from loopnest.tensor.ops.operands import ScalarOperand
 
-INTEGRAL = ("bool", "int32", "int64")
+INTEGRAL = ("bool", "int8", "uint8", "int16", "int32", "uint32", "int64")
+FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 
 def meet(names: list[str]) -> str:
     """Return the type in which types (or weak "python ..." numbers) meet: the model under test."""
     typed = {name for name in names if not name.startswith("python")}
     floats = {name for name in typed if "float" in name}
-    if {"float16", "bfloat16"} <= floats and len(floats) == 2:
+    if floats in ({"float16", "bfloat16"}, {"float8_e4m3fn", "float8_e5m2"}):
         return "float32"
     if floats:
-        return next(n for n in ("float64", "float32", "float16", "bfloat16") if n in floats)
+        return next(n for n in FLOATS if n in floats)
     if "python float" in names:
         return "float32"
     if typed - {"bool"}:
-        return "int64" if "int64" in typed else "int32"
+        return np.result_type(*typed).name
     if "python int" in names:
         return "int32"
     return "bool"
@@ -39,6 +40,8 @@ NUMBERS = {"python bool": True, "python int": 3, "python float": 0.5}
 RULES = {
     "add": lambda met: "int32" if met == "bool" else met,
     "mod": lambda met: "int32" if met == "bool" else met,
+    "floordiv": lambda met: "int32" if met == "bool" else met,
+    "lshift": lambda met: "int32" if met == "bool" else met,
     "maximum": lambda met: met,
     "div": lambda met: "float32" if met in INTEGRAL else met,
     "lt": lambda met: "bool",
@@ -66,6 +69,10 @@ def test_result_type(name: str, kinds: tuple[str, str], scalar: tuple[bool, bool
             operand(f, kind, f"x{n}", s)
             for n, (kind, s) in enumerate(zip(kinds, scalar, strict=True))
         ]
+        if name in ("floordiv", "lshift") and "float" in meet(list(kinds)):
+            with pytest.raises(ln.DefinitionError):
+                getattr(ln, name)(*operands)
+            return
         result = getattr(ln, name)(*operands)
     assert result.dtype.name == RULES[name](meet(list(kinds)))
     tensors = [o for o in operands if isinstance(o, ln.TensorView)]

@@ -194,11 +194,11 @@ def _fitting(value: object, node: Node, subject: str) -> Array:
 
 
 def _widened(value: Value) -> Value:
-    """Return an operand as ops compute on it: 16-bit floats as float32."""
+    """Return an operand as ops compute on it: floats of 8 and 16 bits as float32."""
     if isinstance(value, tuple):
         return tuple([_widened(item) for item in value])
-    half = value.dtype.itemsize == 2 and value.dtype.kind in "fV"
-    return value.astype(np.float32) if half else value
+    narrow = value.dtype.itemsize <= 2 and value.dtype.kind in "fV"
+    return value.astype(np.float32) if narrow else value
 
 
 def _stored(value: Any, wanted: Type, node: Node) -> Value:

@@ -258,10 +258,10 @@ class Param:
     def c_type(self) -> str:
         """The type in the C signature."""
         names = {
-            "bool": "bool", "int32": "int32_t", "int64": "int64_t", "float16": "half_t",
-            "bfloat16": "bfloat16_t", "float32": "float", "float64": "double", "index": "int64_t",
+            "bool": "bool", "float16": "half_t", "float32": "float", "float64": "double",
+            "index": "int64_t",
         }  # fmt: skip
-        base = names[self.dtype.name]
+        base = names.get(self.dtype.name, f"{self.dtype.name}_t")
         if self.buffer is None:
             return base
         return f"const {base}*" if self.kind == "input" else f"{base}*"

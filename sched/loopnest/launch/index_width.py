@@ -13,6 +13,7 @@ from typing import TypeAlias
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar.arguments import size_value
+from loopnest.scalar.dtypes import uint32
 from loopnest.scalar.expr import Const, Expr, Index, LaunchIndex, Local, Op, Symbol, walk
 
 Interval: TypeAlias = tuple[int, int]
@@ -159,7 +160,9 @@ def _holds(test: Expr, found: Mapping[Expr, Interval]) -> bool:
 
 def _whole(node: Expr) -> Interval:
     """Bound an index that is read from memory or chosen by a condition."""
-    narrow = isinstance(node, Op) and any(a.dtype.size < 8 for a in node.args)
+    narrow = isinstance(node, Op) and any(
+        a.dtype.size < 8 and a.dtype is not uint32 for a in node.args
+    )
     return (-INT32, INT32) if narrow else (-INT64, INT64)
 
 

@@ -131,7 +131,7 @@ class _Enclosures(Oracle[Interval]):
         return fold(reducer.name, parts, totals, reducer.types[0], self.arithmetic)
 
     def defined(self, value: Interval, dtype: DType) -> Interval:
-        return narrowed(value, dtype, self.arithmetic) if dtype.is_half else value
+        return narrowed(value, dtype, self.arithmetic) if dtype.is_narrow else value
 
     def assembled(self, shape: tuple[int, ...]) -> _Pieces:
         return _Pieces(shape)

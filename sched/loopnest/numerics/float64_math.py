@@ -34,17 +34,37 @@ def rounded(values: Values, dtype: DType) -> Values:
     """Return `values` converted to what `dtype` can hold: floats rounded once, to nearest even."""
     if not dtype.is_float or dtype is dtypes.float64:
         return held(values, dtype)
-    if dtype is dtypes.bfloat16:
-        return _to_bfloat16_grid(held(values, dtypes.float64))
+    if dtype in _GRIDS:
+        return _to_grid(held(_gathered(values), dtypes.float64), dtype)
     return np.asarray(values).astype(dtype.numpy).astype(np.float64)
 
 
-def _to_bfloat16_grid(values: Values) -> Values:
-    """Round float64 to bfloat16, once (a cast by way of float32 would round twice)."""
+def _gathered(values: Values) -> Values:
+    """Return integers that float64 holds, which round to bfloat16 as `values` do.
+
+    Of more digits than float64 has, those that it lacks count as one that is odd.
+    """
+    values = np.asarray(values)
+    if values.dtype != np.int64:
+        return values
+    odd = (values & ~0x7FF) | np.where(values & 0x7FF, 0x400, 0)
+    return np.where((values < 1 << 53) & (values > -1 << 53), values, odd)
+
+
+_GRIDS: Mapping[DType, tuple[int, int]] = {
+    dtypes.bfloat16: (8, -125), dtypes.float8_e4m3fn: (4, -5), dtypes.float8_e5m2: (3, -13),
+}  # fmt: skip
+"""The digits of the types of ml_dtypes, and the exponent of their least normal number."""
+
+
+def _to_grid(values: Values, dtype: DType) -> Values:
+    """Round float64 to a type of ml_dtypes, once (its own casts go by way of float32)."""
+    digits, least = _GRIDS[dtype]
     _, exponent = np.frexp(values)
-    quantum = np.ldexp(1.0, np.maximum(exponent, -125) - 8)
+    quantum = np.ldexp(1.0, np.maximum(exponent, least) - digits)
     near = np.rint(values / quantum) * quantum
-    return np.asarray(near.astype(np.float32).astype(np.float64))  # infinity beyond the range
+    # What is beyond the range becomes infinity, or NaN.
+    return np.asarray(near.astype(np.float32).astype(dtype.numpy).astype(np.float64))
 
 
 def stored(values: Values, dtype: DType) -> Values:
@@ -126,6 +146,8 @@ _APPLY: Mapping[str, Callable[..., Values]] = {
     "bitxor": np.bitwise_xor,
     "bitand": np.bitwise_and,
     "bitnot": np.invert,
+    "shl": np.left_shift,  # NumPy defines all counts
+    "shr": np.right_shift,
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,

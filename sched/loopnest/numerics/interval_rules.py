@@ -220,8 +220,8 @@ def _cast(x: Interval, source: DType, target: DType, arithmetic: Arithmetic) -> 
 
 def _to_integer(value: Values, x: Interval, target: DType) -> Interval:
     """Truncate: monotone. Out of range, targets differ."""
-    limit = 2.0 ** (8 * target.size - 1)
-    fits = (x.low > -limit - (target.size == 4)) & (x.high < limit)  # False for NaN
+    below = float(target.least) - (target.size < 8)  # of 64 bits no float lies between the two
+    fits = (x.low > below) & (x.high < float(target.greatest + 1))  # False for NaN
     if x.exact and fits.all():
         return exact(value)
     least, most = extremes(target)

@@ -10,7 +10,7 @@ import numpy as np
 
 from loopnest.numerics.float64_math import Values, rounded
 from loopnest.numerics.target_accuracy import FORMATS, Accuracy, Arithmetic, unit
-from loopnest.scalar.dtypes import DType, float32
+from loopnest.scalar.dtypes import DType, float8_e4m3fn, float32
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -115,8 +115,7 @@ def extremes(dtype: DType) -> tuple[Values, Values]:
     """Return the least and the greatest value of a type that is no float."""
     if dtype.is_bool:
         return np.asarray(False), np.asarray(True)
-    half = 1 << (8 * dtype.size - 1)
-    return np.asarray(-half, dtype.numpy), np.asarray(half - 1, dtype.numpy)
+    return np.asarray(dtype.least, dtype.numpy), np.asarray(dtype.greatest, dtype.numpy)
 
 
 def settled(
@@ -210,6 +209,11 @@ def narrowed(x: Interval, dtype: DType, arithmetic: Arithmetic) -> Interval:
         wild = x.wild or is_wild(value)
         return Interval(value, value, value, wild, x.unsigned)
     low, high = rounded(x.low, dtype), rounded(x.high, dtype)
+    if dtype is float8_e4m3fn:  # what is too large is NaN: between two such ends lies everything
+        sure = np.isnan(x.low) & np.isnan(x.high) | (low == low) & (high == high)
+        beyond = np.isnan(low) & np.isnan(high) & ((x.low > 0) | (x.high < 0))
+        lost = ~(sure | beyond & ~np.isinf(x.low) & ~np.isinf(x.high))
+        low, high = np.where(lost, -np.inf, low), np.where(lost, np.inf, high)
     if arithmetic.reference:
         low, high = np.minimum(low, x.low), np.maximum(high, x.high)
     return Interval(value, low, high, x.wild or is_wild(low, high), x.unsigned)

@@ -568,7 +568,7 @@ def fold_values(reducer: Reducer, parts: Sequence[Values]) -> list[Values]:
 
 def define_values(values: Values, dtype: DType) -> Values:
     """Return `values` as a tensor of `dtype` has them: rounded if it is a 16-bit tensor."""
-    return rounded(values, dtype) if dtype.is_half else held(values, dtype)
+    return rounded(values, dtype) if dtype.is_narrow else held(values, dtype)
 
 
 def _bounds(block: Block, place: int) -> tuple[int, int] | None:

@@ -45,6 +45,8 @@ def _format(digits: int, exponent: int) -> Format:
 
 
 FORMATS: Mapping[str, Format] = {
+    "float8_e4m3fn": Format(2.0**-4, 2.0**-9, 2.0**-6, 448.0),  # the last exponent has numbers too
+    "float8_e5m2": _format(3, 15),
     "float16": _format(11, 15),
     "bfloat16": _format(8, 127),
     "float32": _format(24, 127),

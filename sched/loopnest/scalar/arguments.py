@@ -319,7 +319,7 @@ def scalar_value(scalar: ScalarParam, value: object, subject: str) -> ScalarValu
         return bool(number)
     if dtype.is_float:
         return _rounded(number, dtype)
-    if not -(1 << (8 * dtype.size - 1)) <= number < 1 << (8 * dtype.size - 1):
+    if not dtype.least <= number <= dtype.greatest:
         raise LaunchError(subject, f"{scalar.name} = {number} does not fit {dtype}")
     return int(number)
 

@@ -2,8 +2,8 @@
 
 Tensors, run-time scalars and the nodes of graphs all ask here.
 
-Source: the promotion lattice is NumPy's, cut down to seven types, with weak Python scalars
-(NEP 50) and with division and float functions of integers giving float32.
+Source: the promotion of integers and of floats is NumPy's, with weak Python scalars (NEP 50); an
+integer with a float gives that float, and division and float functions of integers give float32.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 class DType:
     """An element type; compared by identity (there is one object a type).
 
-    `rank` orders types for promotion, `size` is in bytes.
+    `rank` orders types for promotion, `size` is in bytes. `signed` tells integers apart.
     """
 
     name: str
     kind: str  # "b" bool, "i" integer, "f" float, "x" index
     size: int
     rank: int
+    signed: bool = True
 
     def __repr__(self) -> str:
         return f"ln.{self.name}"
@@ -51,40 +52,69 @@ class DType:
         return self.kind == "b"
 
     @property
-    def is_half(self) -> bool:
-        """Whether it is a 16-bit float, which is computed in float32 and rounded once."""
-        return self.kind == "f" and self.size == 2
+    def is_narrow(self) -> bool:
+        """Whether it is a float of 8 or 16 bits, which is computed in float32 and rounded once."""
+        return self.kind == "f" and self.size < 4
+
+    @property
+    def bits(self) -> int:
+        """Its width."""
+        return 8 * self.size
+
+    @property
+    def least(self) -> int:
+        """The least value of an integer type."""
+        return -(1 << (self.bits - 1)) if self.signed else 0
+
+    @property
+    def greatest(self) -> int:
+        """The greatest value of an integer type."""
+        return (1 << (self.bits - self.signed)) - 1
+
+    def wrapped(self, value: int) -> int:
+        """Return an integer as this integer type holds it: modulo 2 to the power of its width."""
+        return (value - self.least) % (1 << self.bits) + self.least
 
     @property
     def compute(self) -> DType:
         """The type that values of this type are computed in."""
-        return float32 if self.is_half else self
+        return float32 if self.is_narrow else self
 
     @cached_property
     def numpy(self) -> np.dtype[np.generic]:
-        """The NumPy dtype (bfloat16: ml_dtypes')."""
+        """The NumPy dtype (bfloat16 and the floats of 8 bits: ml_dtypes')."""
         import numpy as np
 
-        if self.name == "bfloat16":
+        if self.is_narrow and self is not float16:
             import ml_dtypes
 
-            brain: np.dtype[np.generic] = np.dtype(ml_dtypes.bfloat16)
-            return brain
+            own: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, self.name))
+            return own
         found: np.dtype[np.generic] = np.dtype({"index": "int64"}.get(self.name, self.name))
         return found
 
 
 bool_ = DType("bool", "b", 1, 0)
-int32 = DType("int32", "i", 4, 1)
-int64 = DType("int64", "i", 8, 2)
-float16 = DType("float16", "f", 2, 3)
-bfloat16 = DType("bfloat16", "f", 2, 3)
-float32 = DType("float32", "f", 4, 4)
-float64 = DType("float64", "f", 8, 5)
-index = DType("index", "x", 8, 2)
+int8 = DType("int8", "i", 1, 1)
+uint8 = DType("uint8", "i", 1, 1, signed=False)
+int16 = DType("int16", "i", 2, 2)
+int32 = DType("int32", "i", 4, 3)
+uint32 = DType("uint32", "i", 4, 3, signed=False)
+int64 = DType("int64", "i", 8, 4)
+float8_e4m3fn = DType("float8_e4m3fn", "f", 1, 5)
+float8_e5m2 = DType("float8_e5m2", "f", 1, 5)
+float16 = DType("float16", "f", 2, 6)
+bfloat16 = DType("bfloat16", "f", 2, 6)
+float32 = DType("float32", "f", 4, 7)
+float64 = DType("float64", "f", 8, 8)
+index = DType("index", "x", 8, 4)
 """Loop indices, extents and addresses: an integer whose width is chosen when a kernel is built."""
 
-ALL: tuple[DType, ...] = (bool_, int32, int64, float16, bfloat16, float32, float64)
+INTEGERS: tuple[DType, ...] = (int8, uint8, int16, int32, uint32, int64)
+FLOATS: tuple[DType, ...] = (
+    float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, float64,
+)  # fmt: skip
+ALL: tuple[DType, ...] = (bool_, *INTEGERS, *FLOATS)
 _BY_NAME = {d.name: d for d in (*ALL, index)}
 
 
@@ -99,14 +129,25 @@ def from_numpy(dtype: np.dtype[np.generic]) -> DType | None:
     return found if found is not index else None
 
 
+def listed() -> str:
+    """Return the element types as errors name them: the first as users write it."""
+    names = [d.name for d in ALL]
+    return f"ln.{', '.join(names[:-1])} or {names[-1]}"
+
+
 def promote(a: DType, b: DType) -> DType:
     """Return the type that a value of `a` and a value of `b` meet in.
 
-    float16 with bfloat16 gives float32; int or bool with a float gives that float.
+    The smallest that holds both, of integers; an integer or bool with a float gives that float. Two
+    narrow floats of one width, neither of which holds the other, give float32.
     """
     if a is b:
         return a
-    if a.rank == b.rank and a.is_half:
+    if a.is_integer and b.is_integer and a.signed != b.signed:
+        signed, unsigned = (a, b) if a.signed else (b, a)
+        wider = (d for d in (int16, int32, int64) if d.size > unsigned.size)
+        return next(d for d in wider if d.rank >= signed.rank)
+    if a.rank == b.rank and a.is_narrow:
         return float32
     return a if a.rank > b.rank else b
 
@@ -147,6 +188,7 @@ def _rule(operand: Callable[[DType], DType], result: DType | None = None) -> Rul
 
 
 ARITHMETIC = _rule(lambda d: int32 if d.is_bool else d)
+INTEGRAL: Rule = {d: types for d, types in ARITHMETIC.items() if not d.is_float}
 KEEPING = _rule(lambda d: d)
 FLOAT = _rule(lambda d: d if d.is_float else float32)
 COMPARISON = _rule(lambda d: d, bool_)

@@ -7,6 +7,8 @@ index) is unique by birth: two loops of extent 128 are two indices.
 Semantics, for every reader of these trees (printers, interpreter, checkers):
 
 - Integers wrap in their own type; `index` is mathematically unbounded, its width is chosen late.
+- A shift by a count outside of the type's width gives 0, and -1 for `shr` of what is negative;
+  `shr` is arithmetic on signed types.
 - `floordiv` and `mod` round towards minus infinity and follow the divisor (Python, NumPy).
 - `min` and `max` propagate NaN; `round` is half to even; a comparison with NaN is false.
 - `and`, `or` and `where` may or may not evaluate all operands: operands have no effects, and a
@@ -285,15 +287,21 @@ def cast(value: Expr, dtype: DType) -> Expr:
     """Return `value` converted to `dtype`; literals are converted at once."""
     if value.dtype is dtype:
         return value
-    if isinstance(value, Const) and not dtype.is_half and _convertible(value.value, dtype):
-        return Const(value.value, dtype)
+    if isinstance(value, Const) and not dtype.is_narrow:
+        number = value.value
+        if isinstance(number, int) and dtype.kind == "i":  # wraps
+            return Const(dtype.wrapped(number), dtype)
+        if _convertible(number, dtype):
+            return Const(number, dtype)
     return Op("cast", (value,), dtype)
 
 
 def _convertible(value: Number, dtype: DType) -> bool:
     if dtype.is_float:
         return dtype is dtypes.float64 or isinstance(value, bool) or _fits_float32(value)
-    return math.isfinite(value) and value == int(value)
+    if not math.isfinite(value) or value != int(value):
+        return False
+    return dtype.kind != "i" or dtype.least <= value <= dtype.greatest
 
 
 def _fits_float32(value: Number) -> bool:

@@ -12,7 +12,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from loopnest.scalar.dtypes import ARITHMETIC, BITWISE, COMPARISON, FLOAT, KEEPING, LOGICAL, Rule
+from loopnest.scalar.dtypes import (
+    ARITHMETIC,
+    BITWISE,
+    COMPARISON,
+    FLOAT,
+    INTEGRAL,
+    KEEPING,
+    LOGICAL,
+    Rule,
+)
 
 Cell = TypeVar("Cell", covariant=True)
 
@@ -46,6 +55,7 @@ def _infos() -> Iterator[OpInfo]:
         yield OpInfo(name, 2, "bifx", "bool", sign, 4)
     for name, kinds, sign, level in (
         ("bitor", "ix", "|", 5), ("bitxor", "ix", "^", 6), ("bitand", "ix", "&", 7),
+        ("shl", "i", "<<", 8), ("shr", "i", ">>", 8),
         ("add", "ifx", "+", 9), ("sub", "ifx", "-", 9), ("mul", "ifx", "*", 10),
         ("div", "f", "/", 10), ("floordiv", "ifx", "//", 10), ("mod", "ifx", "%", 10),
     ):  # fmt: skip
@@ -90,6 +100,8 @@ def _functions() -> Iterator[FunctionInfo]:
     for name in ("add", "sub", "mul", "mod", "pow"):
         yield FunctionInfo(name, 2, ARITHMETIC)
     yield FunctionInfo("div", 2, FLOAT)
+    for name in ("floordiv", "lshift", "rshift"):
+        yield FunctionInfo(name, 2, INTEGRAL)
     yield FunctionInfo("neg", 1, ARITHMETIC)
     yield FunctionInfo("fma", 3, ARITHMETIC)
     for name in ("abs", "floor", "ceil", "round", "trunc", "relu"):
@@ -106,6 +118,7 @@ def _functions() -> Iterator[FunctionInfo]:
         yield FunctionInfo(name, 2, COMPARISON)
     yield FunctionInfo("bitand", 2, BITWISE)
     yield FunctionInfo("bitor", 2, BITWISE)
+    yield FunctionInfo("bitxor", 2, BITWISE)
     yield FunctionInfo("invert", 1, BITWISE)
     yield FunctionInfo("logical_and", 2, LOGICAL)
     yield FunctionInfo("logical_or", 2, LOGICAL)

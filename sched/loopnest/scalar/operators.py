@@ -46,6 +46,12 @@ class Operators(Generic[Other, Result]):
     def __rtruediv__(self, other: Other) -> Result:
         return self._operate("div", other, self)
 
+    def __floordiv__(self, other: Other) -> Result:
+        return self._operate("floordiv", self, other)
+
+    def __rfloordiv__(self, other: Other) -> Result:
+        return self._operate("floordiv", other, self)
+
     def __mod__(self, other: Other) -> Result:
         return self._operate("mod", self, other)
 
@@ -69,6 +75,24 @@ class Operators(Generic[Other, Result]):
 
     def __ror__(self, other: Other) -> Result:
         return self._operate("bitor", other, self)
+
+    def __xor__(self, other: Other) -> Result:
+        return self._operate("bitxor", self, other)
+
+    def __rxor__(self, other: Other) -> Result:
+        return self._operate("bitxor", other, self)
+
+    def __lshift__(self, other: Other) -> Result:
+        return self._operate("lshift", self, other)
+
+    def __rlshift__(self, other: Other) -> Result:
+        return self._operate("lshift", other, self)
+
+    def __rshift__(self, other: Other) -> Result:
+        return self._operate("rshift", self, other)
+
+    def __rrshift__(self, other: Other) -> Result:
+        return self._operate("rshift", other, self)
 
     def __lt__(self, other: Other) -> Result:
         return self._operate("lt", self, other)

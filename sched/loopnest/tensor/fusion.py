@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from loopnest.errors import DefinitionError
-from loopnest.scalar.dtypes import DType
+from loopnest.scalar.dtypes import DType, listed
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Expr, ScalarParam, Symbol, integer, whole
 from loopnest.scalar.facts import Facts
@@ -311,7 +311,7 @@ class Fusion:
             raise DefinitionError(
                 call,
                 f"{dtype!r} is no element type",
-                "use ln.bool, int32, int64, float16, bfloat16, float32 or float64",
+                f"use {listed()}",
             )
 
     def _check_name(self, call: str, name: object) -> None:

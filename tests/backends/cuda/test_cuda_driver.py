@@ -31,6 +31,7 @@ from loopnest.errors import LaunchError
 from loopnest.scalar import dtypes
 
 HELPERS = Path(__file__).parents[2] / "helpers"
+ML_TYPES = [dtypes.bfloat16, dtypes.float8_e4m3fn, dtypes.float8_e5m2]
 
 PRELUDE = """
     import sys
@@ -413,7 +414,7 @@ def test_types_are_taken(dtype):
     assert dlpack.take(Lent(np.zeros(2, dtype), True), 0).dtype == np.dtype(dtype)
 
 
-@pytest.mark.parametrize("dtype", [d for d in dtypes.ALL if d is not dtypes.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [d for d in dtypes.ALL if d not in ML_TYPES], ids=str)
 def test_arrays_are_given(dtype, monkeypatch):
     monkeypatch.setattr(dlpack, "CUDA", dlpack.HOST)
     array = np.arange(6).reshape(2, 3).astype(dtype.numpy)
@@ -433,6 +434,13 @@ def test_arrays_are_given(dtype, monkeypatch):
     del taken
     gc.collect()
     assert len(dlpack._given) == before
+
+
+@pytest.mark.parametrize("dtype", ML_TYPES, ids=str)
+def test_types_that_numpy_lacks_are_given_under_their_own_code(dtype):
+    code = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}[dtype.name]
+    assert dlpack._type_of(dtype) == (code, 8 * dtype.size)
+    assert dlpack._numpy_type(dlpack._Type(code, 8 * dtype.size, 1)) == dtype.numpy
 
 
 def test_a_capsule_that_nobody_takes_lets_go(monkeypatch):

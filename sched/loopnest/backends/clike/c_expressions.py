@@ -55,7 +55,7 @@ class Dialect:
 
     Args:
         types: the type of each dtype.
-        unsigned: the unsigned type of each integer dtype, in which it wraps.
+        unsigned: the unsigned type in which each integer dtype wraps, if it is not itself one.
         special: how "inf" and "nan" are written in each float dtype.
         functions: the function of (operation, dtype of its first operand), where it is a call.
         casts: the function that converts (from, to), where it is a call.
@@ -191,7 +191,7 @@ class CFormat(TextFormat):
 
     def operation(self, node: Op) -> Text:
         """Return the text and the precedence of an operation."""
-        if node.op not in ("cast", "where") and any(a.dtype.is_half for a in node.args):
+        if node.op not in ("cast", "where") and any(a.dtype.is_narrow for a in node.args):
             return self.text(_in_float32(node))
         rule = RULES.get(node.op)
         if rule is None:
@@ -261,6 +261,8 @@ def literal(node: Const, dialect: Dialect) -> Text:
     if dtype.is_bool:
         return ("true" if node.value else "false"), ATOM
     value = int(node.value)
+    if dtype is dtypes.uint32:
+        return f"{value}u", ATOM
     wide = dtype is dtypes.int64 or (dtype is dtypes.index and abs(value) >= 1 << 31)
     end = "LL" if wide else ""
     if value in (-(1 << 31), -(1 << 63)):  # -2147483648 would be minus a number that is too large
@@ -269,7 +271,7 @@ def literal(node: Const, dialect: Dialect) -> Text:
 
 
 def _float_literal(value: float, dtype: DType, dialect: Dialect) -> Text:
-    if dtype.is_half:
+    if dtype.is_narrow:
         inner, _ = _float_literal(value, dtypes.float32, dialect)
         return f"{dialect.casts['float32', dtype.name]}({inner})", ATOM
     if dtype is dtypes.float32:
@@ -311,7 +313,7 @@ def _magnitude_text(value: float) -> str:
 
 
 def _in_float32(node: Op) -> Expr:
-    """Return an operation on 16-bit floats as one on float32, rounded once to its type."""
+    """Return an operation on narrow floats as one on float32, rounded once to its type."""
     args = tuple([cast(a, a.dtype.compute) for a in node.args])
     return cast(Op(node.op, args, node.dtype.compute), node.dtype)
 
@@ -350,7 +352,10 @@ def _negation(form: CFormat, node: Op) -> Text:
 
 def _not(form: CFormat, node: Op) -> Text:
     sign = "!" if node.dtype.is_bool else "~"
-    return sign + form.format(node.args[0], ATOM), UNARY
+    text = sign + form.format(node.args[0], ATOM)
+    if node.dtype is dtypes.uint8:  # the complement of an int
+        return f"({form.dialect.types[node.dtype.name]}){text}", UNARY
+    return text, UNARY
 
 
 def _floor_division(form: CFormat, node: Op) -> Text:
@@ -390,8 +395,10 @@ def _rounding(form: CFormat, node: Op) -> Text:
 
 
 def _abs(form: CFormat, node: Op) -> Text:
-    if node.dtype.is_bool or (node.dtype is dtypes.index and form.nonnegative(node.args[0])):
-        return form.text(node.args[0])
+    (value,) = node.args
+    natural = node.dtype.is_bool or not node.dtype.signed
+    if natural or (node.dtype is dtypes.index and form.nonnegative(value)):
+        return form.text(value)
     return _function(form, node)
 
 
@@ -425,8 +432,15 @@ def _cast(form: CFormat, node: Op) -> Text:
     function = form.dialect.casts.get((value.dtype.name, dtype.name))
     if function is not None:
         return form.invoke(function, value)
-    if value.dtype.is_half or dtype.is_half:  # through float32, which holds every 16-bit float
-        return _cast(form, Op("cast", (cast(value, dtypes.float32),), dtype))
+    if value.dtype.is_narrow or dtype.is_narrow:  # through float32, which holds every narrow float
+        # An integer has more digits than float32, and would be rounded to bfloat16 twice: others
+        # hold no integer so large.
+        long = dtype is dtypes.bfloat16 and value.dtype.is_integer and value.dtype.size >= 4
+        between = dtypes.float64 if long else dtypes.float32
+        return _cast(form, Op("cast", (cast(value, between),), dtype))
+    if value.dtype.is_float and dtype.kind == "i" and dtype not in (dtypes.int32, dtypes.int64):
+        wide = dtypes.int64 if dtype is dtypes.uint32 else dtypes.int32
+        return _cast(form, Op("cast", (cast(value, wide),), dtype))
     if dtype.is_bool:
         return f"{form.format(value, SUM)} != {form.format(Const(0, value.dtype))}", EQ
     return f"({form.dialect.types[dtype.name]}){form.format(value, UNARY)}", UNARY
@@ -442,6 +456,6 @@ _RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("min", "max"), _extremum),
     "div": _division, "neg": _negation, "not": _not, "bitnot": _not, "ceildiv": _ceil_division,
     "abs": _abs, "isnan": _isnan, "reciprocal": _reciprocal, "fma": _fma, "where": _where,
-    "cast": _cast, "pow": _function,
+    "cast": _cast, "pow": _function, "shl": _function, "shr": _function,
 }  # fmt: skip
 RULES = Column("form in C and CUDA", __name__, _RULES)

@@ -23,6 +23,7 @@ volatile wchar_t while xor xor_eq main
 
 # Types and object-like macros of the headers that printed text includes.
 _TYPES = """
+float8_e4m3fn_t float8_e5m2_t
 idx_t half_t bfloat16_t half half2 bfloat16 nv_half nv_bfloat16 size_t ptrdiff_t wchar_t max_align_t
 NULL INFINITY NAN HUGE_VAL errno offsetof assert linux unix i386
 """

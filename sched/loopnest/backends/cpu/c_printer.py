@@ -348,17 +348,26 @@ def _functions(index: str) -> dict[tuple[str, str], str]:
     }
     for op, (single, double) in C.items():
         functions |= {(op, "float32"): single, (op, "float64"): double}
-    for dtype, end in (("int32", "i32"), ("int64", "i64"), ("index", index)):
-        for op in ("max", "min", "abs", "floordiv", "mod", "pow"):
+    for dtype, end in (*_INTEGER_ENDS.items(), ("index", index)):
+        for op in ("max", "min", "abs", "floordiv", "mod", "pow", "shl", "shr"):
             functions.setdefault((op, dtype), f"ln_{op}_{end}")
     return functions
+
+
+_INTEGER_ENDS = {
+    "int8": "i8", "uint8": "u8", "int16": "i16", "int32": "i32", "uint32": "u32", "int64": "i64",
+}  # fmt: skip
+_NARROW_ENDS = {
+    "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8_e4m3fn", "float8_e5m2": "f8_e5m2",
+}  # fmt: skip
 
 
 @cache
 def _dialect(index_bits: int) -> Dialect:
     types = {
-        "bool": "bool", "int32": "int32_t", "int64": "int64_t", "float16": "half_t",
-        "bfloat16": "bfloat16_t", "float32": "float", "float64": "double", "index": "idx_t",
+        "bool": "bool", **{name: f"{name}_t" for name in _INTEGER_ENDS}, "float16": "half_t",
+        "bfloat16": "bfloat16_t", "float8_e4m3fn": "float8_e4m3fn_t",
+        "float8_e5m2": "float8_e5m2_t", "float32": "float", "float64": "double", "index": "idx_t",
     }  # fmt: skip
     special = {
         ("inf", "float32"): "LN_INFF",
@@ -367,9 +376,16 @@ def _dialect(index_bits: int) -> Dialect:
         ("nan", "float64"): "LN_NAN",
     }
     casts = {(f"float{w}", f"int{n}"): f"ln_f{w}_to_i{n}" for w in (32, 64) for n in (32, 64)}
-    for name, short in (("float16", "f16"), ("bfloat16", "bf16")):
+    for name, short in _NARROW_ENDS.items():
         casts[name, "float32"] = f"ln_{short}_to_f32"
         casts["float32", name] = f"ln_f32_to_{short}"
         casts["float64", name] = f"ln_f64_to_{short}"
-    unsigned = {"int32": "uint32_t", "int64": "uint64_t"}
-    return Dialect(types, unsigned, special, _functions(f"i{index_bits}"), casts)
+    casts["int64", "bfloat16"] = "ln_i64_to_bf16"
+    return Dialect(types, _UNSIGNED, special, _functions(f"i{index_bits}"), casts)
+
+
+_UNSIGNED = {
+    **dict.fromkeys(("int8", "uint8", "int16", "int32"), "uint32_t"),
+    "int64": "uint64_t",
+}
+"""uint32 itself wraps; what is narrower would be promoted to int."""

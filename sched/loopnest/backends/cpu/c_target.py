@@ -35,9 +35,11 @@ OPTIONS: Mapping[str, TargetOption] = {"threads": THREADS, "fast_math": SWITCH, 
 _DEEP = 16
 
 _SCALARS: Mapping[str, Any] = {
-    "bool": ctypes.c_bool, "int32": ctypes.c_int32, "int64": ctypes.c_int64,
-    "float16": ctypes.c_uint16, "bfloat16": ctypes.c_uint16, "float32": ctypes.c_float,
-    "float64": ctypes.c_double, "index": ctypes.c_int64,
+    "bool": ctypes.c_bool, "int8": ctypes.c_int8, "uint8": ctypes.c_uint8, "int16": ctypes.c_int16,
+    "int32": ctypes.c_int32, "uint32": ctypes.c_uint32, "int64": ctypes.c_int64,
+    "float8_e4m3fn": ctypes.c_uint8, "float8_e5m2": ctypes.c_uint8, "float16": ctypes.c_uint16,
+    "bfloat16": ctypes.c_uint16, "float32": ctypes.c_float, "float64": ctypes.c_double,
+    "index": ctypes.c_int64,
 }  # fmt: skip
 
 
@@ -70,7 +72,7 @@ class CompiledC:
         self.workspaces = kinds.count("workspace")
         self.sizes = [p.name for p in program.params if p.kind == "size"]
         scalars = [p.dtype for p in program.params if p.kind == "scalar"]
-        self.halves = {i: d for i, d in enumerate(scalars) if d.is_half}
+        self.narrow = {i: d for i, d in enumerate(scalars) if d.is_narrow}
         self._openmp = openmp
 
     def function(self, bits: int) -> Function:
@@ -110,8 +112,8 @@ class CompiledC:
     def run(self, arrays: Sequence[Array], scalars: Sequence[Any], plan: LaunchPlan) -> None:
         """Run one launch."""
         function = self.function(self.index_bits(plan))
-        if self.halves:
-            scalars = [_bits(v, self.halves.get(i)) for i, v in enumerate(scalars)]
+        if self.narrow:
+            scalars = [_bits(v, self.narrow.get(i)) for i, v in enumerate(scalars)]
         places = [a.ctypes.data for a in arrays]
         split = len(places) - self.workspaces
         arguments = (*places[:split], *scalars, *plan.sizes.values(), *places[split:])
@@ -136,8 +138,8 @@ def argtypes(program: kir.Program) -> list[Any]:
 
 
 def _bits(value: Any, dtype: DType | None) -> Any:
-    """Return a 16-bit float as its bits; any other value as it is."""
-    return value if dtype is None else int(np.array(value, dtype.numpy).view(np.uint16))
+    """Return a narrow float as its bits; any other value as it is."""
+    return value if dtype is None else int(np.array(value, dtype.numpy).view(f"u{dtype.size}"))
 
 
 def _bounded(optimize: int, programs: Sequence[kir.Program]) -> int:

@@ -1,5 +1,5 @@
-/* What the printed C kernels of loopnest stand on, beside the functions of loopnest_math.h: 16-bit
- * types, threads (OpenMP where the compiler has it, else one), and scratch memory.
+/* What the printed C kernels of loopnest stand on, beside the functions of loopnest_math.h: narrow
+ * floats, threads (OpenMP where the compiler has it, else one), and scratch memory.
  */
 #ifndef LOOPNEST_KERNEL_H
 #define LOOPNEST_KERNEL_H
@@ -16,6 +16,8 @@ enum { LN_OK = 0, LN_OUT_OF_MEMORY = 1 };
 
 typedef uint16_t half_t;
 typedef uint16_t bfloat16_t;
+typedef uint8_t float8_e4m3fn_t;
+typedef uint8_t float8_e5m2_t;
 
 /* The work of one thread. A function of its own, so that its pointers stay `restrict`: the body of
  * a parallel region would reach them through memory, and loops would be compiled for aliases. */

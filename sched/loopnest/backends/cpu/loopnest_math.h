@@ -121,6 +121,55 @@ LN_FN uint16_t ln_f64_to_f16(double x) { return ln_f32_to_f16(ln_f64_to_f32_odd(
 
 LN_FN uint16_t ln_f64_to_bf16(double x) { return ln_f32_to_bf16(ln_f64_to_f32_odd(x)); }
 
+/* An integer of 64 bits has more digits than float64; those that do not fit are gathered in the last
+ * one, so that the rounding to bfloat16 is the only one. */
+LN_FN uint16_t ln_i64_to_bf16(int64_t x) {
+  int64_t odd = (x & ~(int64_t)0x7ff) | ((x & 0x7ff) != 0) * 0x400;
+  int fits = (x < ((int64_t)1 << 53)) & (x > -((int64_t)1 << 53));
+  return ln_f64_to_bf16((double)(fits ? x : odd));
+}
+
+/* ---- floats of 8 bits, by bits: float8_e4m3fn has no infinity, what is too large is NaN ---- */
+
+LN_FN float ln_f8_e4m3fn_to_f32(uint8_t b) {
+  uint32_t exponent = (b >> 3) & 15u, mantissa = b & 7u;
+  float normal = ln_from_bits_f32((exponent + 120u) << 23 | mantissa << 20);
+  float magnitude = exponent == 0u ? (float)(int32_t)mantissa * 0x1p-9f : normal;
+  uint32_t u = (b & 0x7f) == 0x7f ? 0x7fc00000u : ln_bits_f32(magnitude);
+  return ln_from_bits_f32(u | (uint32_t)(b & 0x80) << 24);
+}
+
+/* Round to nearest, ties to even: from above 464 on there is only NaN. */
+LN_FN uint8_t ln_f32_to_f8_e4m3fn(float x) {
+  uint32_t u = ln_bits_f32(x), magnitude = u & 0x7fffffffu;
+  uint32_t normal = (magnitude - (120u << 23) + 0x7ffffu + ((magnitude >> 20) & 1u)) >> 20;
+  uint32_t tiny = ln_bits_f32(ln_from_bits_f32(magnitude) + 0x1p14f) - 0x46800000u;
+  uint32_t b = magnitude < 0x3c800000u ? tiny : normal;
+  b = magnitude > 0x43e80000u ? 0x7fu : b;
+  return (uint8_t)(b | (u >> 24 & 0x80u));
+}
+
+LN_FN float ln_f8_e5m2_to_f32(uint8_t b) {
+  uint32_t exponent = (b >> 2) & 31u, mantissa = b & 3u;
+  uint32_t normal = (exponent + (exponent == 31u ? 224u : 112u)) << 23 | mantissa << 21;
+  uint32_t tiny = ln_bits_f32((float)(int32_t)mantissa * 0x1p-16f);
+  return ln_from_bits_f32((exponent == 0u ? tiny : normal) | (uint32_t)(b & 0x80) << 24);
+}
+
+LN_FN uint8_t ln_f32_to_f8_e5m2(float x) {
+  uint32_t u = ln_bits_f32(x), magnitude = u & 0x7fffffffu;
+  uint32_t normal = (magnitude - (112u << 23) + 0xfffffu + ((magnitude >> 21) & 1u)) >> 21;
+  uint32_t tiny = ln_bits_f32(ln_from_bits_f32(magnitude) + 0x1p7f) - 0x43000000u;
+  uint32_t b = magnitude < 0x38800000u ? tiny : normal;
+  b = magnitude >= 0x47700000u ? 0x7cu : b;
+  b = magnitude > 0x7f800000u ? 0x7eu : b;
+  return (uint8_t)(b | (u >> 24 & 0x80u));
+}
+
+LN_FN uint8_t ln_f64_to_f8_e4m3fn(double x) { return ln_f32_to_f8_e4m3fn(ln_f64_to_f32_odd(x)); }
+
+LN_FN uint8_t ln_f64_to_f8_e5m2(double x) { return ln_f32_to_f8_e5m2(ln_f64_to_f32_odd(x)); }
+
 /* ---- casts to integers: truncation; out of range and NaN give the least integer, which is what
  * NumPy gives on x86-64 and what C leaves undefined ---- */
 
@@ -223,6 +272,41 @@ LN_FN int64_t ln_pow_i64(int64_t a, int64_t n) {
 }
 
 LN_FN int32_t ln_pow_i32(int32_t a, int32_t n) { return (int32_t)(uint32_t)ln_pow_i64(a, n); }
+
+/* Integers of 8 and 16 bits are computed in 32 and wrap. */
+#define LN_SMALL_INTEGER(T, end)                                                    \
+  LN_FN T ln_max_##end(T a, T b) { return a > b ? a : b; }                          \
+  LN_FN T ln_min_##end(T a, T b) { return a < b ? a : b; }                          \
+  LN_FN T ln_floordiv_##end(T a, T b) { return (T)ln_floordiv_i32(a, b); }          \
+  LN_FN T ln_mod_##end(T a, T b) { return (T)ln_mod_i32(a, b); }                    \
+  LN_FN T ln_pow_##end(T a, T n) { return (T)ln_pow_i32(a, n); }
+LN_SMALL_INTEGER(int8_t, i8)
+LN_SMALL_INTEGER(uint8_t, u8)
+LN_SMALL_INTEGER(int16_t, i16)
+
+LN_FN int8_t ln_abs_i8(int8_t a) { return (int8_t)(a < 0 ? -a : a); }
+LN_FN int16_t ln_abs_i16(int16_t a) { return (int16_t)(a < 0 ? -a : a); }
+LN_FN uint32_t ln_max_u32(uint32_t a, uint32_t b) { return a > b ? a : b; }
+LN_FN uint32_t ln_min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; }
+LN_FN uint32_t ln_floordiv_u32(uint32_t a, uint32_t b) { return b == 0u ? 0u : a / b; }
+LN_FN uint32_t ln_mod_u32(uint32_t a, uint32_t b) { return b == 0u ? 0u : a % b; }
+LN_FN uint32_t ln_pow_u32(uint32_t a, uint32_t n) { return (uint32_t)ln_pow_u64(a, n); }
+
+/* Shifts; a count outside of the width, seen as unsigned, gives 0 or the sign. W is unsigned and at
+ * least as wide as an int. */
+#define LN_SHIFTS(T, U, W, end, left_over)                                                      \
+  LN_FN T ln_shl_##end(T a, T n) {                                                              \
+    return (T)((U)n < 8 * sizeof(T) ? (W)a << ((U)n & (8 * sizeof(T) - 1)) : 0);                \
+  }                                                                                             \
+  LN_FN T ln_shr_##end(T a, T n) {                                                              \
+    return (T)((U)n < 8 * sizeof(T) ? a >> ((U)n & (8 * sizeof(T) - 1)) : (left_over));         \
+  }
+LN_SHIFTS(int8_t, uint8_t, uint32_t, i8, -(a < 0))
+LN_SHIFTS(uint8_t, uint8_t, uint32_t, u8, 0)
+LN_SHIFTS(int16_t, uint16_t, uint32_t, i16, -(a < 0))
+LN_SHIFTS(int32_t, uint32_t, uint32_t, i32, -(a < 0))
+LN_SHIFTS(uint32_t, uint32_t, uint32_t, u32, 0u)
+LN_SHIFTS(int64_t, uint64_t, uint64_t, i64, -(int64_t)(a < 0))
 
 /* ---- small functions ---- */
 

@@ -47,9 +47,10 @@ MAX_SPACES = 16
 """Workspaces of other sizes and streams are kept up to this number; then all are made anew."""
 
 _SCALARS: Mapping[str, Any] = {
-    "bool": ctypes.c_bool, "int32": ctypes.c_int32, "int64": ctypes.c_int64,
-    "float16": ctypes.c_uint16, "bfloat16": ctypes.c_uint16, "float32": ctypes.c_float,
-    "float64": ctypes.c_double,
+    "bool": ctypes.c_bool, "int8": ctypes.c_int8, "uint8": ctypes.c_uint8, "int16": ctypes.c_int16,
+    "int32": ctypes.c_int32, "uint32": ctypes.c_uint32, "int64": ctypes.c_int64,
+    "float8_e4m3fn": ctypes.c_uint8, "float8_e5m2": ctypes.c_uint8, "float16": ctypes.c_uint16,
+    "bfloat16": ctypes.c_uint16, "float32": ctypes.c_float, "float64": ctypes.c_double,
 }  # fmt: skip
 
 
@@ -278,8 +279,8 @@ def _of(found: Mapping[Buffer, int], buffer: Buffer | None) -> int:
 
 def scalar_argument(value: Any, dtype: DType) -> Any:
     """Return a scalar as a kernel takes it: a ctypes object of its C type."""
-    if dtype.is_half:
-        value = int(np.array(value, dtype.numpy).view(np.uint16))
+    if dtype.is_narrow:
+        value = int(np.array(value, dtype.numpy).view(f"u{dtype.size}"))
     return _SCALARS[dtype.name](value)
 
 

@@ -51,13 +51,13 @@ def convert(value: Value, source: DType, target: DType) -> Value:
 
 
 def _convert(value: Array, target: DType) -> Array:
-    if target is dtypes.bfloat16 and value.dtype.itemsize > 2:
+    if target.is_narrow and target is not dtypes.float16 and value.dtype.itemsize > 2:
         return _to_float32_for_rounding(value).astype(target.numpy)
     return value.astype(target.numpy)
 
 
 def _to_float32_for_rounding(value: Array) -> Array:
-    """Return float32 values that round to bfloat16 as `value` does (round to odd, no double round).
+    """Return float32 values that round to a type of ml_dtypes as `value` does: rounded to odd.
 
     Source: Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms
     using rounding to odd", 2008.
@@ -65,6 +65,10 @@ def _to_float32_for_rounding(value: Array) -> Array:
     if value.dtype == np.float32:
         return value
     wide = value.astype(np.float64)
+    if value.dtype == np.int64:  # of more digits than float64 has, the last is odd where some go
+        kept = value >> 11
+        odd = np.ldexp((kept | (kept << 11 != value)).astype(np.float64), 11)
+        wide = np.where((value >> 53 == 0) | (value >> 53 == -1), wide, odd)
     near = wide.astype(np.float32)
     bits = near.view(np.int32)
     back = near.astype(np.float64)
@@ -114,7 +118,7 @@ def _not(a: Value) -> Value:
 
 
 def _power(a: Array, b: Array) -> Array:
-    if a.dtype.kind != "i":
+    if a.dtype.kind != "i":  # unsigned powers wrap, too
         return np.power(a, b)
     magnitude = np.power(a, np.maximum(b, 0))
     unit = np.where(a == -1, np.where(b % 2 == 0, 1, -1), a == 1)
@@ -130,6 +134,22 @@ def _fma(a: Array, b: Array, c: Array) -> Array:
     odd = (error != 0) & np.isfinite(total) & (total.view(np.int64) % 2 == 0)
     towards = np.where(error > 0, np.inf, -np.inf)
     return np.where(odd, np.nextafter(total, towards), total).astype(a.dtype)
+
+
+def _shift_left(a: Array, b: Array) -> Array:
+    inside, count = _count(b)
+    return np.where(inside, a << count, np.zeros(1, a.dtype))
+
+
+def _shift_right(a: Array, b: Array) -> Array:
+    inside, count = _count(b)
+    return np.where(inside, a >> count, np.where(a < 0, ~np.zeros(1, a.dtype), 0).astype(a.dtype))
+
+
+def _count(b: Array) -> tuple[Array, Array]:
+    """Return which counts of a shift are inside of the width, and these."""
+    inside = (b >= 0) & (b < 8 * b.dtype.itemsize)
+    return inside, np.where(inside, b, np.zeros(1, b.dtype))
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
@@ -228,6 +248,8 @@ _VALUE: Mapping[str, Callable[..., Array]] = {
     "bitxor": np.bitwise_xor,
     "bitand": np.bitwise_and,
     "bitnot": np.invert,
+    "shl": _shift_left,
+    "shr": _shift_right,
     "neg": np.negative,
     "min": np.minimum,
     "max": np.maximum,

@@ -150,7 +150,8 @@ _GRADIENTS: dict[str, Rule | NotDifferentiable] = {
     **dict.fromkeys(("floor", "ceil", "round", "trunc"), _CONSTANT),
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge", "isnan"), _BOOL),
     **dict.fromkeys(("logical_and", "logical_or", "logical_not"), _BOOL),
-    **dict.fromkeys(("bitand", "bitor", "invert"), _BITS),
+    **dict.fromkeys(("bitand", "bitor", "bitxor", "invert", "lshift", "rshift"), _BITS),
+    "floordiv": _CONSTANT,
 }
 GRADIENTS = Column("gradient", __name__, _GRADIENTS, keys=FUNCTIONS)
 for _name, _gradient in GRADIENTS.items():

@@ -10,7 +10,7 @@ from loopnest.graph.graph_error import Refused
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
 from loopnest.graph.operators.node_operands import applied, broadcast_shapes, one_type, tensors
 from loopnest.graph.registry import Pattern, call, register_op, takes_arguments
-from loopnest.scalar.dtypes import ARITHMETIC, bool_, int32, int64
+from loopnest.scalar.dtypes import ARITHMETIC, int64
 
 
 @takes_arguments
@@ -38,13 +38,13 @@ def _infer(types: tuple[Type, ...], attrs: Attrs) -> Type:
             "the last extent of the first is the last but one of the second",
         )
     batch = broadcast_shapes([a.shape[:-2], b.shape[:-2]])
-    wide = int64 if dtype in (bool_, int32) else dtype
+    wide = dtype if dtype.is_float else int64
     return TensorType((*batch, a.shape[-2], b.shape[-1]), wide)
 
 
 def _matmul(node: Node, a: Any, b: Any) -> Any:
-    if a.dtype == np.int32:
-        products = a[..., :, :, None] * b[..., None, :, :]  # int32 wraps before the sum
+    if a.dtype.kind in "iu" and a.dtype.itemsize < 8:
+        products = a[..., :, :, None] * b[..., None, :, :]  # each wraps before the sum
         return np.sum(products, axis=-2, dtype=np.int64)
     return np.matmul(a, b)
 

@@ -133,7 +133,7 @@ def _types(op: str, operands: Sequence[Operand], rule: Rule) -> tuple[DType, DTy
 
 def _is_exact(operand: Operand, dtype: DType) -> bool:
     """Whether an operand becomes `dtype` without the rounding that 16 bits would add."""
-    if not dtype.is_half:
+    if not dtype.is_narrow:
         return True
     if isinstance(operand, Node):
         if operand.dtype is dtype or operand.dtype.is_bool:

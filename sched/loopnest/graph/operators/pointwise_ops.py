@@ -41,6 +41,21 @@ def div(a: Operand, b: Operand) -> Node:
     return _apply("div", a, b)
 
 
+def floordiv(a: Operand, b: Operand) -> Node:
+    """Return a / b of integers, rounded towards minus infinity; by 0 it is 0."""
+    return _apply("floordiv", a, b)
+
+
+def lshift(a: Operand, b: Operand) -> Node:
+    """Return the integer a * 2 ** b; 0 for a count that is negative or no less than the width."""
+    return _apply("lshift", a, b)
+
+
+def rshift(a: Operand, b: Operand) -> Node:
+    """Return a / 2 ** b of integers, rounded towards minus infinity."""
+    return _apply("rshift", a, b)
+
+
 def mod(a: Operand, b: Operand) -> Node:
     """Return the remainder of a / b, with the sign of b; integers modulo 0 give 0."""
     return _apply("mod", a, b)
@@ -244,6 +259,11 @@ def bitand(a: Operand, b: Operand) -> Node:
 def bitor(a: Operand, b: Operand) -> Node:
     """Return a | b: of integers bitwise, of bools logical."""
     return _apply("bitor", a, b)
+
+
+def bitxor(a: Operand, b: Operand) -> Node:
+    """Return a ^ b: of integers bitwise, of bools logical."""
+    return _apply("bitxor", a, b)
 
 
 def invert(x: Operand) -> Node:

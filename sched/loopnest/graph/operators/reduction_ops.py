@@ -1,7 +1,7 @@
 """Reductions: ``axis`` is an int, several, or None for all; ``keepdims`` leaves extents of 1.
 
-Sums and products of bool and int32 are int64; 16-bit floats accumulate in float32. Over no element
-the value is the identity of the fold (max: -inf or the least integer), and the mean is NaN.
+Sums and products of bools and integers are int64; narrow floats accumulate in float32. Over no
+element the value is the identity of the fold (max: -inf or the least integer), and the mean is NaN.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from loopnest.graph.registry import (
     short,
     takes_arguments,
 )
-from loopnest.scalar.dtypes import DType, bool_, float32, int32, int64
+from loopnest.scalar.dtypes import DType, bool_, float32, int64
 
 Axes: TypeAlias = int | Sequence[int] | None
 
 
 @takes_arguments
 def sum(x: Operand, axis: Axes = None, keepdims: bool = False) -> Node:
-    """Return the sum over `axis`; of bool and int32 in int64."""
+    """Return the sum over `axis`; of bools and integers in int64."""
     return _reduce("sum", x, axis, keepdims)
 
 
 @takes_arguments
 def prod(x: Operand, axis: Axes = None, keepdims: bool = False) -> Node:
-    """Return the product over `axis`; of bool and int32 in int64."""
+    """Return the product over `axis`; of bools and integers in int64."""
     return _reduce("prod", x, axis, keepdims)
 
 
@@ -163,7 +163,7 @@ def _infer_place(types: tuple[Type, ...], attrs: Attrs) -> Type:
 
 
 def _wide(dtype: DType) -> DType:
-    return int64 if dtype in (bool_, int32) else dtype
+    return dtype if dtype.is_float else int64
 
 
 def _float(dtype: DType) -> DType:

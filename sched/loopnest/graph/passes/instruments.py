@@ -97,7 +97,7 @@ def _size(unit: Unit) -> int:
     return sum(len(graph.nodes) for graph in graphs_of(unit))
 
 
-_TOLERANCES = {2: 2e-2, 4: 1e-4, 8: 1e-9}
+_TOLERANCES = {1: 0.3, 2: 2e-2, 4: 1e-4, 8: 1e-9}
 """Relative tolerance by the size of a float in bytes."""
 
 

@@ -100,7 +100,7 @@ def accumulates_apart(plan: LoopPlan, tensor: TensorView) -> bool:
     if any(twin.memory is Memory.SHARED for twin in tensor.siblings):
         return True
     mixed = any(twin.memory is not Memory.GLOBAL for twin in tensor.siblings)
-    return tensor.dtype.is_half or (tensor.memory is Memory.GLOBAL and mixed)
+    return tensor.dtype.is_narrow or (tensor.memory is Memory.GLOBAL and mixed)
 
 
 class _Builder:

@@ -194,7 +194,7 @@ def literal(value: Number, dtype: DType) -> Const:
     if dtype.is_float:
         return Const(_as_float(value, dtype), dtype)
     whole = int(value)
-    if not -(1 << (dtype.size * 8 - 1)) <= whole < 1 << (dtype.size * 8 - 1):
+    if not dtype.least <= whole <= dtype.greatest:
         raise OperandRefused(f"{show(whole)} does not fit {dtype}", "use a wider type")
     return Const(whole, dtype)
 

@@ -64,11 +64,34 @@ def mod(a: Expr, b: Expr) -> Expr:
 
 def _safe_divisor(b: Expr) -> Expr:
     """Return 1 for 0 and -1, where processors trap and the remainder is 0 anyway."""
-    zero, one, minus = (Const(value, b.dtype) for value in (0, 1, -1))
+    one, *traps = [Const(value, b.dtype) for value in (1, 0, -1)[: 2 + b.dtype.signed]]
     if isinstance(b, Const):
-        return one if b in (zero, minus) else b
-    trap = Op("or", (Op("eq", (b, zero), bool_), Op("eq", (b, minus), bool_)), bool_)
+        return one if b in traps else b
+    trap, *others = [Op("eq", (b, value), bool_) for value in traps]
+    for other in others:
+        trap = Op("or", (trap, other), bool_)
     return Op("where", (trap, one, b), b.dtype)
+
+
+@binary
+def floordiv(a: Expr, b: Expr) -> Expr:
+    """Return a / b of integers, rounded towards minus infinity; by 0 it is 0."""
+    return Op("floordiv", (a, b), a.dtype)
+
+
+@binary
+def lshift(a: Expr, b: Expr) -> Expr:
+    """Return the integer a * 2 ** b; 0 for a count that is negative or no less than the width."""
+    return Op("shl", (a, b), a.dtype)
+
+
+@binary
+def rshift(a: Expr, b: Expr) -> Expr:
+    """Return a / 2 ** b of integers, rounded towards minus infinity.
+
+    A count that is negative or no less than the width gives 0, and -1 for a negative a.
+    """
+    return Op("shr", (a, b), a.dtype)
 
 
 @binary
@@ -375,6 +398,12 @@ def bitand(a: Expr, b: Expr) -> Expr:
 def bitor(a: Expr, b: Expr) -> Expr:
     """Return a | b: of integers bitwise, of bools logical."""
     return Op("or" if a.dtype.is_bool else "bitor", (a, b), a.dtype)
+
+
+@binary
+def bitxor(a: Expr, b: Expr) -> Expr:
+    """Return a ^ b: of integers bitwise, of bools logical."""
+    return Op("ne" if a.dtype.is_bool else "bitxor", (a, b), a.dtype)
 
 
 @unary

@@ -53,10 +53,15 @@ def apply(
     common = common_type(operands)
     types = FUNCTIONS[name].rule.get(common)
     if types is None:
+        hint = {
+            "floordiv": "// takes integers or bool; of floats use ln.floor(a / b)",
+            "lshift": "shifts take integers or bool",
+            "rshift": "shifts take integers or bool",
+        }
         raise DefinitionError(
             call_text(name, operands),
             f"the operands meet in {common}",
-            "bitwise operations take integers or bool",
+            hint.get(name, "bitwise operations take integers or bool"),
         )
     computed, result = types
     return elementwise(fusion, name, operands, (computed,) * len(operands), result, template, note)

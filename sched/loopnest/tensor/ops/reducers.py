@@ -75,12 +75,12 @@ def _identity(of_type: Callable[[DType], float]) -> Callable[[Types], tuple[Cons
 
 def least(dtype: DType) -> float:
     """Return the least value of `dtype`: -inf or the least integer."""
-    return float("-inf") if dtype.is_float else -(1 << (dtype.size * 8 - 1))
+    return float("-inf") if dtype.is_float else dtype.least
 
 
 def greatest(dtype: DType) -> float:
     """Return the greatest value of `dtype`: inf or the greatest integer."""
-    return float("inf") if dtype.is_float else (1 << (dtype.size * 8 - 1)) - 1
+    return float("inf") if dtype.is_float else dtype.greatest
 
 
 SUM = Family("sum", _identity(lambda dtype: 0), _folding("add"))

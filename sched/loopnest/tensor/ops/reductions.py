@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 
 from loopnest.errors import DefinitionError
-from loopnest.scalar.dtypes import DType, bool_, float32, float64, int32, int64
+from loopnest.scalar.dtypes import INTEGERS, DType, bool_, float32, float64, int64
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import ONE, Arg, Const, Expr, Op, cast
 from loopnest.tensor.definition import AxisMap, Read
@@ -32,17 +32,17 @@ from loopnest.tensor.ops.reducers import Family
 from loopnest.tensor.tensor_view import TensorView
 
 _Axes = int | Sequence[int] | None
-WIDE = {bool_: int64, int32: int64}
-"""What sums and products of small integers are, and are computed in."""
+WIDE = dict.fromkeys((bool_, *INTEGERS), int64)
+"""What sums and products of bools and integers are, and are computed in."""
 
-_MEAN = {bool_: int64, int32: int64, int64: float64}
+_MEAN = {**WIDE, int64: float64}
 """What the mean of integers is summed in: exactly, and in what cannot overflow."""
 
 
 def sum(
     tv: TensorView, axis: _Axes = None, keepdims: bool = False, dtype: DType | None = None
 ) -> TensorView:
-    """Return the sum over `axis`; of bool and int32 in int64, unless `dtype` says in what.
+    """Return the sum over `axis`; of bools and integers in int64, unless `dtype` says in what.
 
     Raises:
         DefinitionError: no TensorView, axes that it does not have, or no type to add in.
@@ -55,7 +55,7 @@ def sum(
 def prod(
     tv: TensorView, axis: _Axes = None, keepdims: bool = False, dtype: DType | None = None
 ) -> TensorView:
-    """Return the product over `axis`; of bool and int32 in int64, unless `dtype` says in what.
+    """Return the product over `axis`; of bools and integers in int64, unless `dtype` says in what.
 
     Raises:
         DefinitionError: no TensorView, axes that it does not have, or no type to multiply in.

@@ -151,9 +151,9 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """The array as Numba, CuPy and PyTorch read it; bfloat16 goes by DLPack only."""
-        if self.element.name == "bfloat16":
-            raise AttributeError("the CUDA array interface has no bfloat16; use DLPack")
+        """The array as Numba, CuPy and PyTorch read it; types of ml_dtypes go by DLPack only."""
+        if self.element.is_narrow and self.element.name != "float16":
+            raise AttributeError(f"the CUDA array interface has no {self.element}; use DLPack")
         self.memory.lent()
         return {
             "shape": self.shape, "typestr": self.dtype.str, "data": (self.memory.address, False),

@@ -16,7 +16,8 @@ from loopnest.scalar.dtypes import DType
 HOST, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
 _READ_ONLY = 1
 _CODES = {"i": 0, "f": 2, "b": 6}
-_BFLOAT = 4
+_UNSIGNED = 1
+_OWN_CODES = {dtypes.bfloat16: 4, dtypes.float8_e4m3fn: 10, dtypes.float8_e5m2: 12}
 
 
 class _Device(ctypes.Structure):
@@ -128,8 +129,8 @@ def _numpy_type(found: _Type) -> np.dtype[Any]:
 
 
 def _type_of(dtype: DType) -> tuple[int, int]:
-    code = _BFLOAT if dtype is dtypes.bfloat16 else _CODES[dtype.kind]
-    return code, 8 * dtype.size
+    code = _CODES[dtype.kind] if dtype.signed else _UNSIGNED
+    return _OWN_CODES.get(dtype, code), dtype.bits
 
 
 _given: dict[int, tuple[Any, ...]] = {}

@@ -11,13 +11,14 @@ from functools import cache
 
 from loopnest.backends.clike.c_expressions import Dialect
 from loopnest.backends.clike.float_functions import CUDA
+from loopnest.backends.cuda.printing.cuda_float8 import FLOAT8, with_needed
 from loopnest.backends.cuda.printing.cuda_sync import FUNCTIONS
 from loopnest.backends.cuda.printing.cuda_vectors import WIDE
 
 
 def device_functions(called: Collection[str]) -> Iterator[str]:
     """Yield the definitions of those of our own functions that are called, in a fixed order."""
-    wanted = {name.partition("<")[0] for name in called}
+    wanted = with_needed({name.partition("<")[0] for name in called})
     if "ln_wide" in wanted:
         yield WIDE
     for name, (before, definition) in (*_HELPERS.items(), *FUNCTIONS.items()):
@@ -40,6 +41,7 @@ def _extremum(name: str, sign: str) -> str:
 
 # Helpers by name: what stands before and after "static __device__ __forceinline__".
 _T = "template <class T>\n"
+_TU = "template <class T, class U>\n"
 _HELPERS: Mapping[str, tuple[str, str]] = {
     # An index of the launch or a size: as its sign is known, a division by 2^n is one shift.
     "ln_index": ("", "idx_t ln_index(idx_t i) { __builtin_assume(i >= 0); return i; }"),
@@ -74,6 +76,45 @@ _HELPERS: Mapping[str, tuple[str, str]] = {
   return (T)r;
 }""",
     ),
+    "ln_udiv": (_T, "T ln_udiv(T a, T b) { return b == 0 ? (T)0 : (T)(a / b); }"),
+    "ln_umod": (_T, "T ln_umod(T a, T b) { return b == 0 ? (T)0 : (T)(a % b); }"),
+    "ln_upow": (
+        _T,
+        """T ln_upow(T a, T n) {
+  unsigned int r = 1, x = a;
+  for (; n != 0; n >>= 1, x *= x) r *= n & 1 ? x : 1;
+  return (T)r;
+}""",
+    ),
+    # Counts outside of the width, seen as U, the unsigned type of that width, give 0 or the sign.
+    "ln_shl": (
+        _TU,
+        """T ln_shl(T a, T n) {
+  return (U)n < 8 * sizeof(T) ? (T)((U)a << (U)n) : (T)0;
+}""",
+    ),
+    "ln_shr": (
+        _TU,
+        """T ln_shr(T a, T n) {
+  return (T)(a >> ((U)n < 8 * sizeof(T) ? (int)n : (int)(8 * sizeof(T) - 1)));
+}""",
+    ),
+    "ln_ushr": (
+        _T,
+        """T ln_ushr(T a, T n) {
+  return n < 8 * sizeof(T) ? (T)(a >> n) : (T)0;
+}""",
+    ),
+    # More digits than float64 has are gathered in its last one: the rounding is the only one.
+    "ln_i64_to_bf16": (
+        "",
+        """__nv_bfloat16 ln_i64_to_bf16(long long x) {
+  const bool fits = x < (1LL << 53) && x > -(1LL << 53);
+  const long long odd = (x & ~0x7ffLL) | (x & 0x7ff ? 0x400 : 0);
+  return __double2bfloat16((double)(fits ? x : odd));
+}""",
+    ),
+    **FLOAT8,
     "ln_maxf": ("", _extremum("max", ">")),
     "ln_minf": ("", _extremum("min", "<")),
     "ln_max_f64": ("", "double ln_max_f64(double a, double b) { return a > b || a != a ? a : b; }"),
@@ -108,18 +149,38 @@ def _functions() -> dict[tuple[str, str], str]:
     }
     for op, (single, double) in CUDA.items():
         functions |= {(op, "float32"): single, (op, "float64"): double}
-    for dtype, type_ in (("int32", "int"), ("int64", "long long"), ("index", "idx_t")):
+    for dtype, type_ in (*_INTEGERS.items(), ("index", "idx_t")):
         for op in ("min", "max", "abs", "floordiv", "mod", "pow"):
             functions.setdefault((op, dtype), f"ln_{op}<{type_}>")
+    for dtype, type_ in _INTEGERS.items():
+        unsigned = type_ if dtype.startswith("u") else f"unsigned {type_.removeprefix('signed ')}"
+        functions["shl", dtype] = f"ln_shl<{type_}, {unsigned}>"
+        functions["shr", dtype] = f"ln_shr<{type_}, {unsigned}>"
+        if dtype.startswith("u"):
+            functions["shr", dtype] = f"ln_ushr<{type_}>"
+            functions["floordiv", dtype] = f"ln_udiv<{type_}>"
+            functions |= {(op, dtype): f"ln_u{op}<{type_}>" for op in ("mod", "pow")}
     return functions
+
+
+_INTEGERS = {
+    "int8": "signed char", "uint8": "unsigned char", "int16": "short", "int32": "int",
+    "uint32": "unsigned int", "int64": "long long",
+}  # fmt: skip
+_UNSIGNED = {
+    **dict.fromkeys(("int8", "uint8", "int16", "int32"), "unsigned int"),
+    "int64": "unsigned long long",
+}
+"""uint32 itself wraps; what is narrower would be promoted to int."""
 
 
 @cache
 def cuda_dialect() -> Dialect:
     """Return how expressions are written in CUDA C++."""
     types = {
-        "bool": "bool", "int32": "int", "int64": "long long", "float16": "__half",
-        "bfloat16": "__nv_bfloat16", "float32": "float", "float64": "double", "index": "idx_t",
+        "bool": "bool", **_INTEGERS, "float16": "__half", "bfloat16": "__nv_bfloat16",
+        "float8_e4m3fn": "float8_e4m3fn_t", "float8_e5m2": "float8_e5m2_t", "float32": "float",
+        "float64": "double", "index": "idx_t",
     }  # fmt: skip
     special = {
         ("inf", "float32"): "__int_as_float(0x7f800000)",
@@ -134,6 +195,10 @@ def cuda_dialect() -> Dialect:
         ("bfloat16", "float32"): "__bfloat162float",
         ("float32", "bfloat16"): "__float2bfloat16_rn",
         ("float64", "bfloat16"): "__double2bfloat16",
+        ("int64", "bfloat16"): "ln_i64_to_bf16",
     }
-    unsigned = {"int32": "unsigned int", "int64": "unsigned long long"}
-    return Dialect(types, unsigned, special, _functions(), casts)
+    for name in ("e4m3fn", "e5m2"):
+        casts[f"float8_{name}", "float32"] = f"ln_f8_{name}_to_f32"
+        casts["float32", f"float8_{name}"] = f"ln_f32_to_f8_{name}"
+        casts["float64", f"float8_{name}"] = f"ln_f64_to_f8_{name}"
+    return Dialect(types, _UNSIGNED, special, _functions(), casts)

@@ -20,6 +20,7 @@ from loopnest.backends.clike.statements import (
     static_size,
 )
 from loopnest.backends.cuda.printing.cuda_analysis import Usage, folds_slots, unrolled_trips
+from loopnest.backends.cuda.printing.cuda_float8 import float8_types
 from loopnest.backends.cuda.printing.cuda_functions import cuda_dialect, device_functions
 from loopnest.backends.cuda.printing.cuda_sync import (
     FULL_MASK,
@@ -185,8 +186,9 @@ class _CudaPrinter(StatementPrinter):
         called = self.format.called.keys()
         if dtypes.float16 in used or any("half" in name for name in called):
             yield "#include <cuda_fp16.h>"
-        if dtypes.bfloat16 in used or any("bfloat16" in name for name in called):
+        if dtypes.bfloat16 in used or any("bf" in name for name in called):
             yield "#include <cuda_bf16.h>"
+        yield from float8_types(used, called)
         yield f"typedef {self.index_type} idx_t;"
         yield from device_functions(called)
         yield ""
