@@ -93,6 +93,8 @@ def test_primitives_and_kernels_have_a_page_each() -> None:
         if isinstance(node, ast.ImportFrom) and node.module == "loopnest.schedule"
     }
     pages = {page.stem for page in INDEXES[0].glob("*.md")}
+    kernels = {path.stem for path in (ROOT / "kernels").glob("*.py")}
+    assert {page.stem for page in INDEXES[1].glob("*.md")} - {"README"} == kernels
     assert scheduling | {"inline_most", "propagate", "parallelize_like"} == pages - {"README"}
 
 

@@ -9,16 +9,14 @@ the oracle of all passes, `check` says what a graph must keep, and the text of a
 
 Who imports whom, lowest first; a row imports rows above it.
 
-| row | modules |
-| --- | --- |
-| 0 | `graph_error`, then `node`, then `registry` · `traverse` · `data_layout` |
-| 1 | `leaves`, `program`, then `rewriting` · `structural`, then `state`, `node_values`,
-`wellformed` |
-| 2 | `operators/` by family: `node_operands` · `windows`, then the families |
-| 3 | `printer`, then `parser`; `gradients/` (one attribute an op), then `autodiff`; `cost` |
-| 4 | passes |
-| 5 | `expression_search` · `explain` · `pictures` · `minimum_cut` · `dominator_tree`,
-`stash_choice`, `cse_across` |
+- Row 0: `graph_error`, then `node`, then `registry` · `traverse` · `data_layout`.
+- Row 1: `leaves`, `program`, then `rewriting` · `structural`, then `state`, `node_values`,
+  `wellformed`.
+- Row 2: `operators/` by family: `node_operands` · `windows`, then the families.
+- Row 3: `printer`, then `parser`; `gradients/` (one attribute an op), then `autodiff`; `cost`.
+- Row 4: passes.
+- Row 5: `expression_search` · `explain` · `pictures` · `minimum_cut` · `dominator_tree`,
+  `stash_choice`, `cse_across`.
 
 Operators of `Node` hand over to `operators`, and `Graph.__str__` to `printer`, inside their bodies,
 since users call them on the object. `loopnest` itself never imports this package.

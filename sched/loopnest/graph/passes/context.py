@@ -120,7 +120,7 @@ class PassContext:
         required_pass: names of passes to run whatever their level.
         disabled_pass: names of passes to leave out.
         config: options of passes by ``"Pass.option"``; keys that belong to no pass are free.
-        instruments: `PassInstrument`s, objects with some of its hooks, or functions of (graph,
+        instruments: objects with some of the hooks of `PassInstrument`, or functions of (graph,
             info, whether it is before the pass).
 
     Raises:
