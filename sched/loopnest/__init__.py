@@ -39,7 +39,10 @@ from loopnest.scalar.dtypes import bool_ as bool
 from loopnest.scalar.enums import IterKind, Memory, ParallelType, Swizzle
 from loopnest.tensor.domain import IterDomain, TensorDomain
 from loopnest.tensor.fusion import Fusion
+from loopnest.tensor.ops.borders import pad
+from loopnest.tensor.ops.convolutions import conv
 from loopnest.tensor.ops.data_movement import broadcast, expand, full, iota, permute, squeeze
+from loopnest.tensor.ops.joins import concatenate, stack
 from loopnest.tensor.ops.matrix_products import matmul
 from loopnest.tensor.ops.pointwise import (
     abs,
@@ -96,6 +99,8 @@ from loopnest.tensor.ops.pointwise import (
     where,
 )
 from loopnest.tensor.ops.reductions import all, any, max, mean, min, prod, sum, var, welford
+from loopnest.tensor.ops.slices import flip, roll, slice
+from loopnest.tensor.ops.sliding_windows import avg_pool, max_pool, unfold
 from loopnest.tensor.tensor_view import TensorView
 
 if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
@@ -168,6 +173,7 @@ __all__ = [
     "add",
     "all",
     "any",
+    "avg_pool",
     "bfloat16",
     "bitand",
     "bitor",
@@ -180,6 +186,8 @@ __all__ = [
     "common_consumers",
     "compile",
     "compile_many",
+    "concatenate",
+    "conv",
     "cos",
     "dependency_chains",
     "diagnose",
@@ -191,6 +199,7 @@ __all__ = [
     "exp",
     "exp2",
     "expand",
+    "flip",
     "float8_e4m3fn",
     "float8_e5m2",
     "float16",
@@ -226,6 +235,7 @@ __all__ = [
     "main",
     "matmul",
     "max",
+    "max_pool",
     "maximum",
     "mean",
     "min",
@@ -234,6 +244,7 @@ __all__ = [
     "mul",
     "ne",
     "neg",
+    "pad",
     "parallelize_like",
     "permute",
     "pow",
@@ -243,6 +254,7 @@ __all__ = [
     "relu",
     "replay_casp",
     "replay_pasc",
+    "roll",
     "root_map",
     "round",
     "rshift",
@@ -250,8 +262,10 @@ __all__ = [
     "sigmoid",
     "silu",
     "sin",
+    "slice",
     "sqrt",
     "squeeze",
+    "stack",
     "sub",
     "sum",
     "tan",
@@ -259,6 +273,7 @@ __all__ = [
     "trunc",
     "uint8",
     "uint32",
+    "unfold",
     "use_chains",
     "var",
     "verify",

@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 from loopnest import kir
 from loopnest.proofs.program_model import Access, Model, Site, reads_memory
 from loopnest.proofs.template_matching import (
+    Agreement,
     Combined,
     Mismatch,
     Operand,
@@ -70,6 +71,7 @@ class Work:
         element: the logical index that it claims; empty for "init" and "partial".
         needs: its reads.
         equalities: (coordinate of the math, what stands in its place); both must be equal.
+        conditions: conditions of the math, and what must say the same.
     """
 
     site: Site
@@ -80,6 +82,7 @@ class Work:
     element: tuple[Expr, ...]
     needs: tuple[Need, ...]
     equalities: tuple[tuple[Expr, Expr], ...]
+    conditions: tuple[Agreement, ...] = ()
 
     @property
     def is_final(self) -> bool:
@@ -148,7 +151,10 @@ def work_of(model: Model, math: MathSnapshot, site: Site) -> Work:
     found_needs = tuple(
         [_need(math, tensor, store, kind, number, operand) for number, operand in found.reads]
     )
-    return Work(site, store, tensor, kind, write, element, found_needs, tuple(found.equalities))
+    return Work(
+        site, store, tensor, kind, write, element, found_needs,
+        tuple(found.equalities), tuple(found.conditions),
+    )  # fmt: skip
 
 
 def _claimed(tensor: MathTensor, store: kir.Store) -> tuple[Expr, ...]:

@@ -2,7 +2,8 @@
 
 The two must be the same tree but for operands, which are loads or the results of collectives, and
 coordinates, which are index expressions. Nothing is rewritten: lowering puts templates together
-and this takes them apart.
+and this takes them apart. A condition of coordinates may stand there in another form, or not at all
+where it is decided: what must be shown is that it says the same at every point.
 """
 
 from __future__ import annotations
@@ -12,8 +13,21 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from loopnest import kir
-from loopnest.proofs.program_model import Access, Guards, Site, guarded
-from loopnest.scalar.expr import Arg, Const, Coordinate, Expr, Load, Local, Op
+from loopnest.proofs.program_model import Access, Guards, Site, guarded, is_decidable
+from loopnest.scalar.expr import (
+    FALSE,
+    TRUE,
+    Arg,
+    Const,
+    Coordinate,
+    Expr,
+    Load,
+    Local,
+    Op,
+    Symbol,
+    walk,
+)
+from loopnest.scalar.templates import at
 from loopnest.tensor.definition import Reducer
 from loopnest.tensor.math_snapshot import MathTensor
 
@@ -42,6 +56,15 @@ class Combined:
 Operand: TypeAlias = "Access | Combined"
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Agreement:
+    """A condition of the math, and what must say the same at every point where `guards` hold."""
+
+    wanted: Expr
+    found: Expr
+    guards: Guards
+
+
 class Mismatch(Exception):
     """A statement that is not the math's: (kind, whether that refutes it, sentence)."""
 
@@ -58,12 +81,14 @@ class StoredValue:
         site: the store's.
         reads: (number of the template's operand, what stands in its place).
         equalities: (coordinate of the math, what stands in its place).
+        conditions: what a condition of the math became.
         merges: whether it combines two partial results.
     """
 
     site: Site
     reads: list[tuple[int, Operand]] = field(default_factory=list)
     equalities: list[tuple[Expr, Expr]] = field(default_factory=list)
+    conditions: list[Agreement] = field(default_factory=list)
     merges: bool = False
 
     def operand(self, value: Expr, moment: Site, guards: Guards) -> Operand | None:
@@ -189,12 +214,24 @@ def _other_value(found: Const, wanted: Const) -> bool:
     return found.dtype is not wanted.dtype or found.value != wanted.value
 
 
+_Key: TypeAlias = "tuple[Expr, Expr, Site, Guards]"
+_Mark: TypeAlias = "tuple[int, int, int, set[_Key]]"
+"""How much was found so far."""
+
+
+def _is_of_coordinates(condition: Expr) -> bool:
+    """Whether a condition of a template depends on coordinates and sizes alone."""
+    leaves = [node for node in walk(condition) if not node.args]
+    known = all(isinstance(node, (Coordinate, Symbol, Const)) for node in leaves)
+    return known and any(isinstance(node, Coordinate) for node in leaves)
+
+
 class _Matcher:
     def __init__(self, found: StoredValue, tensor: MathTensor) -> None:
         assert isinstance(found.site.node, kir.Store)
         self.found, self.tensor = found, tensor
         self.site, self.store = found.site, found.site.node
-        self._seen: set[tuple[Expr, Expr, Site, Guards]] = set()
+        self._seen: set[_Key] = set()
 
     def match(self, template: Expr, value: Expr, moment: Site, guards: Guards) -> None:
         value, moment = resolve(value, moment, self.site)
@@ -224,7 +261,46 @@ class _Matcher:
             )
         self.found.reads.append((template.number, operand))
 
+    def _choice(self, template: Op, value: Expr, moment: Site, guards: Guards) -> None:
+        """Match a ``where`` whose condition is one of coordinates, which may be decided."""
+        condition, yes, no = template.args
+        wanted = at(condition, self.store.coordinate)
+        ways: list[tuple[Expr, list[tuple[Expr, Expr, Guards]]]] = []
+        if isinstance(value, Op) and value.op == "where" and is_decidable(value.args[0]):
+            found, *sides = value.args
+            inner = [guarded(value, n, guards) for n in (1, 2)]
+            ways.append((found, list(zip((yes, no), sides, inner, strict=True))))
+        ways += [(TRUE, [(yes, value, guards)]), (FALSE, [(no, value, guards)])]
+        refused: Mismatch | None = None
+        for found, pairs in ways:
+            before = self._mark()
+            try:
+                for part, there, under in pairs:
+                    self.match(part, there, moment, under)
+            except Mismatch as why:
+                refused = refused or why
+                self._back(before)
+                continue
+            self.found.conditions.append(Agreement(wanted, found, guards))
+            return
+        assert refused is not None
+        raise refused
+
+    def _mark(self) -> _Mark:
+        found = self.found
+        return len(found.reads), len(found.equalities), len(found.conditions), set(self._seen)
+
+    def _back(self, mark: _Mark) -> None:
+        """Forget what was found since `mark`."""
+        reads, equalities, conditions, self._seen = mark
+        del self.found.reads[reads:]
+        del self.found.equalities[equalities:]
+        del self.found.conditions[conditions:]
+
     def _operation(self, template: Op, value: Expr, moment: Site, guards: Guards) -> None:
+        if template.op == "where" and _is_of_coordinates(template.args[0]):
+            self._choice(template, value, moment, guards)
+            return
         same = isinstance(value, Op) and (value.op, value.dtype) == (template.op, template.dtype)
         if not same or len(value.args) != len(template.args):
             raise self._differs(template, value)

@@ -156,7 +156,10 @@ class Facts:
         Raises:
             DefinitionError: it is no such comparison, or names an unknown symbol.
         """
-        condition = _AssumptionParser(text, symbols).parse()
+        self.state(text, _AssumptionParser(text, symbols).parse())
+
+    def state(self, text: str, condition: Expr) -> None:
+        """Take a comparison of sizes, which people read as `text`."""
         self.conditions.append((text, condition))
         assert isinstance(condition, Op)
         before = self._entries()

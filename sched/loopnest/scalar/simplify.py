@@ -414,6 +414,10 @@ class Simplifier:
         """Whether a <= b is proved."""
         return self._nonnegative(self._combine(self.poly(b), self.poly(a), -1))
 
+    def holds_le(self, a: Expr, b: Expr) -> bool:
+        """Whether a <= b is proved for all sizes that assumptions leave, those of 0 too."""
+        return self._nonnegative(self._combine(self.poly(b), self.poly(a), -1), self._at_launch)
+
     def proves_positive(self, size: Expr) -> bool:
         """Whether a size is known to be >= 1 at every launch (not only inside its loop)."""
         poly = self.poly(size)
@@ -437,8 +441,11 @@ class Simplifier:
         """Whether a == b is proved."""
         return a is b or self.poly(a) == self.poly(b) or self.facts.states_equal(a, b)
 
-    def _nonnegative(self, poly: Poly) -> bool:
-        """Whether poly >= 0 is proved, from bounds of its atoms, none of which may be negative."""
+    def _nonnegative(self, poly: Poly, least: Callable[[Expr], int] | None = None) -> bool:
+        """Whether poly >= 0 is proved, from bounds of its atoms, none of which may be negative.
+
+        `least` gives lower bounds of sizes; by default those inside of loops over them.
+        """
         if not all(self._natural(atom) for term in poly for atom in term):
             return False
         if all(c >= 0 for c in poly.values()):
@@ -446,7 +453,7 @@ class Simplifier:
         low = self._bound(poly, upper=False)
         if all(c >= 0 for c in low.values()):
             return True
-        return all(c >= 0 for c in self._shifted(low).values())
+        return all(c >= 0 for c in self._shifted(low, least or self._least).values())
 
     def _natural(self, atom: Expr) -> bool:
         """Whether `atom` is known to be >= 0."""
@@ -510,13 +517,13 @@ class Simplifier:
                     return self.poly(getattr(self, atom.op)(top, *others))
         return {(atom,): 1}
 
-    def _shifted(self, poly: Poly) -> Poly:
+    def _shifted(self, poly: Poly, least: Callable[[Expr], int]) -> Poly:
         """Rewrite each size S as S' + lower bound: coefficients >= 0 then prove >= 0."""
         result: Poly = {}
         for term, coefficient in poly.items():
             value: Poly = {_UNIT: coefficient}
             for atom in term:
-                value = self._poly_mul(value, {(atom,): 1, _UNIT: self._least(atom)})
+                value = self._poly_mul(value, {(atom,): 1, _UNIT: least(atom)})
             for key, count in value.items():
                 result[key] = result.get(key, 0) + count
         return result
@@ -525,6 +532,10 @@ class Simplifier:
         """Return a lower bound of a size, inside a loop over it."""
         assumed = self.facts.lower(atom)
         return max(assumed, 1) if isinstance(atom, Op) and self._at_least(atom, 1) else assumed
+
+    def _at_launch(self, atom: Expr) -> int:
+        """Return a lower bound of a size at any launch."""
+        return self.facts.range_of(atom)[0] if isinstance(atom, Symbol) else self.facts.lower(atom)
 
     def simplify(self, root: Expr) -> Expr:
         """Return an index or predicate expression with every operation simplified."""

@@ -257,6 +257,20 @@ class Fusion:
         call = f"{self.name}.assume({condition!r})"
         self.intents.append(Intent(caller(call), "assume", value=condition))
 
+    def require(self, *conditions: Expr) -> None:
+        """Take what the definition of a tensor asks of sizes, as an assumption.
+
+        The simplifier may use it; every launch checks it.
+        """
+        known = {text for text, _ in self.facts.conditions}
+        fresh = {str(c): c for c in conditions if str(c) not in known}
+        if fresh:
+            facts = self.facts.copy()
+            for text, condition in fresh.items():
+                facts.state(text, condition)
+            self.facts = facts
+            self.algebra = Simplifier(facts)
+
     def print_math(self) -> str:
         """Print the definitions, a line each, and return the text."""
         from loopnest.tensor.ops.math_text import math_text

@@ -331,8 +331,8 @@ def thaw(math: MathSnapshot) -> Fusion:
     fusion = Fusion(math.name)
     fusion._scalars.update({s.name: s for s in math.scalars})
     fusion._symbols.update({s.name: s for s in math.symbols})
-    for text, _ in math.conditions:
-        fusion.facts.add(text, fusion._symbols.__contains__)
+    for text, condition in math.conditions:
+        fusion.facts.state(text, condition)
     made: dict[str, TensorView] = {}
     for tensor in math.tensors:
         assert tensor.domain is not None

@@ -8,7 +8,7 @@ the import rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from loopnest.errors import DefinitionError
@@ -394,6 +394,18 @@ class TensorView(Operators["Operand", "TensorView"]):
         result = getattr(pointwise, name)(*operands)
         assert isinstance(result, TensorView)
         return result
+
+    def __getitem__(self, key: object) -> TensorView:
+        """Return a part, by NumPy's basic indexing: ``tv[1:-1, ::-2, None, ..., 0]``."""
+        from loopnest.tensor.ops.slices import basic_index
+
+        return basic_index(self, key)
+
+    def __iter__(self) -> Iterator[TensorView]:
+        raise TypeError(f"{self.name} is no sequence; take parts of it, as in {self.name}[0]")
+
+    def __contains__(self, item: object) -> bool:
+        raise TypeError(f"{self.name} has no values before it runs; compare elements by ln.eq")
 
     def __matmul__(self, other: TensorView) -> TensorView:
         from loopnest.tensor.ops.matrix_products import matmul

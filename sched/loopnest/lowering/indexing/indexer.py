@@ -31,6 +31,7 @@ from loopnest.lowering.reductions.block_reduction import BlockReduction, FreshNa
 from loopnest.lowering.reductions.cooperative_phases import CooperativePhases
 from loopnest.lowering.reductions.grid_reduction import GridReduction, result_loops
 from loopnest.scalar import dtypes
+from loopnest.scalar.conditions import decided
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import (
     TRUE,
@@ -287,7 +288,7 @@ class Indexer:
             known: dict[Expr, Expr] = {
                 c: self._need(env, root[c.number]) for c in coordinates(value)
             }
-            result.append(substitute(value, known) if known else value)
+            result.append(decided(substitute(value, known), self.algebra) if known else value)
         return tuple(result)
 
     def _read(self, read: Read, env: Environment) -> Load:

@@ -21,9 +21,10 @@ from loopnest.proofs.enumeration.enumerated_dataflow import EnumeratedDataflow
 from loopnest.proofs.enumeration.enumerated_races import EnumeratedRaces
 from loopnest.proofs.enumeration.value_provenance import ValueProvenance
 from loopnest.proofs.obligations import CollectiveMath, Work
-from loopnest.proofs.point_arrays import Enumeration, number
+from loopnest.proofs.point_arrays import Enumeration, Points, number
 from loopnest.proofs.program_model import Access, Model
 from loopnest.proofs.report import Finding
+from loopnest.proofs.template_matching import Agreement
 from loopnest.proofs.witness import Witness
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Expr, Local, Symbol
@@ -222,6 +223,23 @@ class EnumeratedFacts:
                     p = int(bad[0])
                     message = f"{work.tensor.name} uses {found} for the coordinate {int(a[p])}"
                     yield self.witness.point("claim", message, work.write, points, p)
+            for agreement in work.conditions:
+                yield from self._disagreements(work, agreement, points)
+
+    def _disagreements(self, work: Work, agreement: Agreement, points: Points) -> Iterator[Finding]:
+        """Check that a condition says what that of the math does."""
+        held = points.where(agreement.guards, self.model.names, self.sizes)
+        points = points.take(held)
+        wanted, found = agreement.wanted, agreement.found
+        a, b = [self.table.array(points, node) for node in (wanted, found)]
+        bad = np.flatnonzero(a != b)
+        if bad.size:
+            p = int(bad[0])
+            message = (
+                f"{work.tensor.name} takes '{found}' for the condition '{wanted}', "
+                f"which is {bool(a[p])}"
+            )
+            yield self.witness.point("value", message, work.write, points, p)
 
     def _declarations(self) -> Iterator[Finding]:
         numbers: dict[Expr, int] = {Symbol(name): value for name, value in self.sizes.items()}

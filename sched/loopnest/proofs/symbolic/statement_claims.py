@@ -10,7 +10,7 @@ from loopnest.proofs.program_model import Access, is_private, terms
 from loopnest.proofs.quasi_affine import NotAffine, Poly, constant, times
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
 from loopnest.proofs.symbolic.statement_instances import NOWHERE, Instances, NotProved, about
-from loopnest.proofs.template_matching import Combined
+from loopnest.proofs.template_matching import Agreement, Combined
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Const, Op
 from loopnest.tensor.math_snapshot import MathTensor
@@ -138,11 +138,22 @@ class StatementClaims:
                 self.algebra.poly(wanted, self.setting.env),
                 self.algebra.poly(found, self.setting.env),
             )
+        for agreement in work.conditions:
+            self._agree(at, agreement)
         if work.store.storage.memory is Memory.GLOBAL and work.kind not in ("init", "partial"):
             written = self.setting.element(work.write)
             self.same_element(at, written, work.tensor, self.setting.polys(work.element))
         if any(isinstance(n.operand, Combined) for n in work.needs) and not exact:
             raise NotProved("a merged index over threads")
+
+    def _agree(self, at: Instances, agreement: Agreement) -> None:
+        """Show that a condition says what that of the math does at every point."""
+        guards = self.setting.guards(agreement.guards)
+        a, b = self.setting.guards(((agreement.wanted, True), (agreement.found, True)))
+        texts = [*guards, f"(({a}) and not ({b})) or (({b}) and not ({a}))"]
+        self.setting.require_present(texts, at.variables)
+        found = self.setting.among(at, texts)
+        self.setting.require_empty(found, f"the condition '{agreement.found}'")
 
     def same(self, at: Instances, a: Poly, b: Poly) -> None:
         """Show that two indices are equal at every point."""

@@ -1,0 +1,196 @@
+"""conv: windows of a tensor times a kernel, as tensors that the schedule can reach."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loopnest.errors import DefinitionError
+from loopnest.scalar.dtypes import ARITHMETIC, DType
+from loopnest.scalar.expr import ONE, Expr, Op, integer
+from loopnest.tensor.ops.borders import Pair, pad
+from loopnest.tensor.ops.construction import Axis, axes_of, elementwise, insert_axes
+from loopnest.tensor.ops.index_maps import Demands, along, axis_of, listed_ints, static, view
+from loopnest.tensor.ops.operands import call_text, common_type, fusion_of, kind_text, show
+from loopnest.tensor.ops.reducers import SUM
+from loopnest.tensor.ops.reductions import WIDE, fold
+from loopnest.tensor.ops.sliding_windows import Window, check_fit, padded, paddings
+from loopnest.tensor.tensor_view import TensorView
+
+
+def conv(
+    x: TensorView,
+    w: TensorView,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int | Pair] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    transposed: bool = False,
+    dtype: DType | None = None,
+) -> TensorView:
+    """Return the cross-correlation of x [N, C, *space] with w [O, C / groups, *kernel].
+
+    The windows of x, zeros around it, times w, summed: every tensor on the way can be scheduled.
+    The product's domain is [N, O, *space, C / groups, *kernel], of which the sum reduces the
+    channels and the kernel.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("smooth") as f:
+    ...     x = f.input("x", (1, 1, "N"), ln.float32)
+    ...     w = f.input("w", (1, 1, 3), ln.float32)
+    ...     y = f.output(ln.conv(x, w, padding=1), "y")
+    >>> ln.evaluate(f, np.ones((1, 1, 4), np.float32), np.ones((1, 1, 3), np.float32))
+    array([[[2., 3., 3., 2.]]], dtype=float32)
+
+    Args:
+        x: [N, C, *space].
+        w: [O, C / groups, *kernel]; where `transposed`, [C, O / groups, *kernel].
+        stride: from one window to the next: an int, or one a spatial axis.
+        padding: how many zeros stand around: an int, or an int or a pair of ints a spatial axis.
+        dilation: from one element of a window to the next: an int, or one a spatial axis.
+        groups: into how many parts the channels fall that have to do with each other alone.
+        transposed: the map of the gradient: the elements of x are spread out by `stride`, the
+            kernel is turned round, and the padding is what is left out around.
+        dtype: the type of products, sum and result; by default as `matmul`'s.
+
+    Raises:
+        DefinitionError: no TensorViews of one rank >= 3, extents that do not fit, or bad
+            parameters.
+    """
+    call = call_text("conv", (x, w))
+    rank = _spatial(call, x, w)
+    strides = listed_ints(call, "stride", stride, rank, least=1)
+    apart = listed_ints(call, "dilation", dilation, rank, least=1)
+    pairs = paddings(call, padding, rank)
+    (parts,) = listed_ints(call, "groups", groups, 1, least=1)
+    if not isinstance(transposed, bool):
+        what = f"transposed={show(transposed)} is no bool"
+        raise DefinitionError(call, what, "use True or False")
+    _check_type(call, x, dtype)
+    _check_channels(call, x, w, parts, transposed)
+    if transposed:
+        pairs = _outer(call, w, pairs, apart)
+        strides, spread = (1,) * rank, tuple([step - 1 for step in strides])
+        x = pad(x, ((0, 0),) * (2 + rank), interior=(0, 0, *spread)) if any(spread) else x
+        w = _turned(w, parts)
+    steps = zip(w.sizes[2:], strides, apart, strict=True)
+    windows = [Window(size, by, between) for size, by, between in steps]
+    check_fit(call, x, windows, pairs)
+    left = _windows(padded(x, pairs, 0), w, windows, parts)
+    right = insert_axes(w, [True, False, *[True] * rank, False, *[False] * rank])
+    return _summed(left, right, rank, dtype)
+
+
+def _spatial(call: str, x: object, w: object) -> int:
+    """Return how many spatial axes two operands have."""
+    for number, operand in enumerate((x, w)):
+        if not isinstance(operand, TensorView):
+            what = f"operand {number + 1} is {kind_text(operand)}"
+            raise DefinitionError(call, what, "use TensorViews")
+    assert isinstance(x, TensorView)
+    assert isinstance(w, TensorView)
+    fusion_of("conv", (x, w))
+    rank = len(x.sizes) - 2
+    if rank < 1 or len(w.sizes) != rank + 2:
+        raise DefinitionError(
+            call,
+            f"{x.name} is {x.signature}, {w.name} is {w.signature}",
+            "they are [N, C, *space] and [O, C / groups, *kernel], of one rank >= 3",
+        )
+    return rank
+
+
+def _check_type(call: str, x: TensorView, dtype: DType | None) -> None:
+    if dtype is not None:
+        x.fusion._check_dtype(call, dtype)
+        if dtype.is_bool:
+            what = "bool is no type to add or multiply in"
+            raise DefinitionError(call, what, "use an integer or a float type")
+
+
+def _check_channels(call: str, x: TensorView, w: TensorView, groups: int, transposed: bool) -> None:
+    """Check that the channels of x are those that the kernel takes, for each group."""
+    given, (first, second) = x.sizes[1], w.sizes[:2]
+    taken = first if transposed else x.fusion.algebra.mul(second, integer(groups))
+    split = given if transposed else first
+    whole = groups == 1 or (static(split) is not None and static(split) % groups == 0)  # type: ignore[operator]
+    if taken is not given or not whole:
+        channels = "C" if transposed else "O"
+        raise DefinitionError(
+            call,
+            f"{x.name} is {x.signature}, {w.name} is {w.signature}, groups={groups}",
+            "the channels of x are groups times those that the kernel takes, and of several groups "
+            f"{channels} is a static multiple",
+        )
+
+
+def _outer(
+    call: str, w: TensorView, pairs: Sequence[Pair], apart: Sequence[int]
+) -> tuple[Pair, ...]:
+    """Return what stands around the spread out operand of a transposed convolution."""
+    result: list[Pair] = []
+    for size, (low, high), between in zip(w.sizes[2:], pairs, apart, strict=True):
+        length = static(size)
+        reach = None if length is None else (length - 1) * between
+        if reach is None or max(low, high) > reach:
+            hint = "the kernel is static, and the padding at most dilation * (size - 1)"
+            raise DefinitionError(call, f"{w.name} is {w.signature}, padding ({low}, {high})", hint)
+        result.append((reach - low, reach - high))
+    return tuple(result)
+
+
+def _turned(w: TensorView, groups: int) -> TensorView:
+    """Return w [C, O / groups, *kernel] as [O, C / groups, *kernel], turned round in space."""
+    algebra = w.fusion.algebra
+    inner, outer, *kernel = w.sizes
+    axes = [axis_of(algebra.mul(outer, integer(groups)))]
+    axes.append(axis_of(algebra.floordiv(inner, integer(groups))))
+    axes += [axis_of(size) for size in kernel]
+    own = [along(n, axis) for n, axis in enumerate(axes)]
+    indices = [own[1], own[0]]
+    if groups > 1:
+        first = algebra.mul(algebra.floordiv(own[0], outer), axes[1][0])
+        indices = [algebra.add(first, own[1]), algebra.mod(own[0], outer)]
+    for size, place in zip(kernel, own[2:], strict=True):
+        indices.append(algebra.sub(algebra.sub(size, ONE), place))
+    return view("turn", w, indices, axes, f"groups={groups}")
+
+
+def _windows(x: TensorView, w: TensorView, windows: Sequence[Window], groups: int) -> TensorView:
+    """Return the windows of x as [N, O, *space, C / groups, *kernel], O for several groups only."""
+    demands, algebra = Demands(x.fusion.algebra), x.fusion.algebra
+    axes: list[Axis] = [axes_of(x)[0], axis_of(w.sizes[0] if groups > 1 else ONE)]
+    axes += [axis_of(window.count(x, demands, n)) for n, window in enumerate(windows, 2)]
+    axes += [axis_of(size) for size in w.sizes[1:]]
+    own = [along(n, axis) for n, axis in enumerate(axes)]
+    rank = len(windows)
+    channel: Expr = own[2 + rank]
+    if groups > 1:
+        each = algebra.floordiv(w.sizes[0], integer(groups))
+        first = algebra.mul(algebra.floordiv(own[1], each), w.sizes[1])
+        channel = algebra.add(first, channel)
+    inner = own[3 + rank :]
+    indices = [own[0], channel]
+    indices += [
+        window.index(demands, start, place)
+        for window, start, place in zip(windows, own[2 : 2 + rank], inner, strict=True)
+    ]
+    x.fusion.require(*demands.conditions)
+    shown = ", ".join([f"{w.size} by {w.stride} apart {w.dilation}" for w in windows])
+    return view("windows", x, indices, axes, f"{shown}, groups={groups}")
+
+
+def _summed(left: TensorView, right: TensorView, rank: int, dtype: DType | None) -> TensorView:
+    """Return the sum of the products over channels and kernel."""
+    computed, result = ARITHMETIC[common_type((left, right))]
+    wide = WIDE.get(result, result)
+    if dtype is not None:
+        computed, wide = dtype.compute, dtype
+    product = elementwise(
+        left.fusion, "mul", (left, right), (computed, computed), computed,
+        lambda a, b: Op("mul", (a, b), a.dtype),
+    )  # fmt: skip
+    assert isinstance(product, TensorView)
+    axes = tuple(range(2 + rank, len(product.sizes)))
+    said = "" if dtype is None else f", dtype={dtype}"
+    return fold("sum", product, axes, False, SUM, wide, wide.compute, said)

@@ -1,0 +1,339 @@
+"""Functions that take a part of a tensor, or its elements in another order: slice, flip, roll."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import EllipsisType
+from typing import TypeAlias
+
+from loopnest.errors import DefinitionError
+from loopnest.scalar.arguments import as_int
+from loopnest.scalar.expr import ZERO, Arg, Const, Expr, Op, Symbol, integer, walk
+from loopnest.tensor.definition import Read
+from loopnest.tensor.ops.construction import (
+    Axis,
+    axes_of,
+    define,
+    insert_axes,
+    normalized_axes,
+)
+from loopnest.tensor.ops.index_maps import (
+    Demands,
+    along,
+    axis_of,
+    compared,
+    replaced,
+    static,
+    view,
+)
+from loopnest.tensor.ops.operands import OperandRefused, call_text, require_tensor, show
+from loopnest.tensor.tensor_view import TensorView
+
+Bound: TypeAlias = "int | str | Expr | None"
+"""A bound of a slice: an int, a size symbol by name, a size expression, or None for the end."""
+Item: TypeAlias = "int | builtins.slice | EllipsisType | None"
+"""What stands in an index: ``tv[0, 1:-1, ::-2, None, ...]``."""
+
+_ITEMS = "use ints, slices, None and one ..., as in tv[1:-1, ::-2, None, ..., 0]"
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The part of an axis that is taken: ``first + i * step`` for i below `count`; or one element.
+
+    Args:
+        first: the index of the first element.
+        step: from one element to the next.
+        count: how many elements; None where the axis is removed.
+    """
+
+    first: Expr
+    step: int
+    count: Expr | None
+
+
+def slice(
+    tv: TensorView,
+    starts: Sequence[Bound],
+    stops: Sequence[Bound],
+    steps: Sequence[int] | None = None,
+) -> TensorView:
+    """Return the elements of `tv` from `starts` to before `stops`, `steps` apart, along every axis.
+
+    >>> import loopnest as ln
+    >>> with ln.Fusion("every_other") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     y = f.output(ln.slice(x, [1], [None], [2]), "y")
+    >>> ln.evaluate(f, np.arange(6, dtype=np.float32))
+    array([1., 3., 5.], dtype=float32)
+
+    Along an axis of static extent, static bounds are clipped as NumPy's. Others must satisfy
+    ``0 <= start <= stop <= extent``, which every launch checks.
+
+    Args:
+        tv: the operand.
+        starts: a bound an axis: an int (negative from the end), a size symbol by name, a size
+            expression, or None.
+        stops: likewise.
+        steps: an int an axis, not 0; by default 1. A negative one starts from the end.
+
+    Raises:
+        DefinitionError: no TensorView, not one bound an axis, a bad bound, or a step of 0.
+    """
+    require_tensor("slice", tv, starts, stops)
+    rank = len(tv.domain.logical)
+    call = call_text("slice", (tv, starts, stops), "" if steps is None else f"steps={show(steps)}")
+    columns: list[Sequence[object]] = []
+    for what, given in (("starts", starts), ("stops", stops), ("steps", steps)):
+        column = [None] * rank if given is None and what == "steps" else given
+        if not isinstance(column, (tuple, list)) or len(column) != rank:
+            hint = f"give one for each of the {rank} axes of {tv.name}, in a tuple"
+            raise DefinitionError(call, f"{what} is {show(given)}", hint)
+        columns.append(column)
+    items = [builtins.slice(*bounds) for bounds in zip(*columns, strict=True)]
+    return _taken("slice", call, tv, items)
+
+
+def basic_index(tv: TensorView, key: object) -> TensorView:
+    """Return ``tv[key]`` by NumPy's basic indexing: ints, slices, None and one ``...``.
+
+    An int removes its axis, None inserts a broadcast axis.
+
+    Raises:
+        DefinitionError: an index of another kind, too many, or one that is out of range.
+    """
+    call = f"{tv.name}[{_key_text(key)}]"
+    require_tensor("getitem", tv)
+    items = list(key) if isinstance(key, tuple) else [key]
+    for item in items:
+        basic = item is None or item is ... or isinstance(item, builtins.slice)
+        if not basic and as_int(item) is None:
+            raise DefinitionError(call, f"{show(item)} is no basic index", _ITEMS)
+    dots = [place for place, item in enumerate(items) if item is ...]
+    if len(dots) > 1:
+        raise DefinitionError(call, "... stands twice", _ITEMS)
+    rank = len(tv.domain.logical)
+    named = len([item for item in items if item is not None and item is not ...])
+    if named > rank:
+        raise DefinitionError(call, f"it has {named} indices", f"{tv.name} has {rank} axes")
+    place = dots[0] if dots else len(items)
+    rest: list[object] = [builtins.slice(None)] * (rank - named)
+    items[place : place + 1] = rest
+    taken = _taken("getitem", call, tv, [item for item in items if item is not None])
+    kept = [item for item in items if item is None or isinstance(item, builtins.slice)]
+    if len(kept) == len(taken.domain.logical):
+        return taken
+    return insert_axes(taken, [item is None for item in kept])
+
+
+def _key_text(key: object) -> str:
+    items = key if isinstance(key, tuple) else (key,)
+    return ", ".join([_item_text(item) for item in items])
+
+
+def _item_text(item: object) -> str:
+    if item is ...:
+        return "..."
+    if not isinstance(item, builtins.slice):
+        return show(item)
+    parts = ["" if bound is None else _bound_text(bound) for bound in (item.start, item.stop)]
+    return ":".join([*parts, *([show(item.step)] if item.step is not None else [])])
+
+
+def _bound_text(bound: object) -> str:
+    return str(bound) if isinstance(bound, Expr) else show(bound)
+
+
+def _taken(op: str, call: str, tv: TensorView, items: Sequence[object]) -> TensorView:
+    """Return what `items`, an int or a slice an axis, take of `tv`: itself where that is all."""
+    demands = Demands(tv.fusion.algebra)
+    old = axes_of(tv)
+    try:
+        parts = [
+            _part(tv, demands, place, size, item)
+            for place, ((size, _), item) in enumerate(zip(old, items, strict=True))
+        ]
+    except OperandRefused as refused:
+        raise DefinitionError(call, refused.reason, refused.hint) from None
+    axes: list[Axis] = []
+    indices: list[Expr] = []
+    for part, axis in zip(parts, old, strict=True):
+        if part.count is None:
+            indices.append(part.first)
+            continue
+        whole = part.count is axis[0] and part.step == 1
+        new = axis if whole else axis_of(part.count)
+        indices.append(_index(tv, part, along(len(axes), new)))
+        axes.append(new)
+    for part in parts:
+        _declare(tv, part.first)
+        _declare(tv, ZERO if part.count is None else part.count)
+    tv.fusion.require(*demands.conditions)
+    if op == "getitem" and axes == old:
+        identity = [along(n, axis) for n, axis in enumerate(old)]
+        if indices == identity:
+            return tv
+    return view(op, tv, indices, axes, f"[{', '.join([_part_text(part) for part in parts])}]")
+
+
+def _declare(tv: TensorView, value: Expr) -> None:
+    """Make the symbols of a bound sizes of the fusion."""
+    for node in walk(value):
+        if isinstance(node, Symbol):
+            tv.fusion.size(tv.name, node.name)
+
+
+def _part_text(part: _Part) -> str:
+    if part.count is None:
+        return str(part.first)
+    by = "" if part.step == 1 else f" by {part.step}"
+    return f"{part.count} from {part.first}{by}"
+
+
+def _index(tv: TensorView, part: _Part, coordinate: Expr) -> Expr:
+    algebra = tv.fusion.algebra
+    return algebra.add(algebra.mul(coordinate, integer(part.step)), part.first)
+
+
+def _part(tv: TensorView, demands: Demands, axis: int, size: Expr, item: object) -> _Part:
+    if not isinstance(item, builtins.slice):
+        return _element(tv, demands, axis, size, item)
+    step = 1 if item.step is None else as_int(item.step)
+    if not step:
+        raise OperandRefused(
+            f"the step {show(item.step)} of axis {axis} is no int other than 0",
+            "use an int such as 2 or -1",
+        )
+    start, stop = [_bound(tv, axis, bound) for bound in (item.start, item.stop)]
+    extent, ints = static(size), [b for b in (start, stop) if b is not None and static(b) is None]
+    if extent is not None and not ints:
+        whole = range(extent)[builtins.slice(_number(start), _number(stop), step)]
+        return _Part(integer(whole.start), step, integer(len(whole)))
+    return _symbolic(tv, demands, axis, size, start, stop, step)
+
+
+def _number(bound: Expr | None) -> int | None:
+    return None if bound is None else static(bound)
+
+
+def _symbolic(
+    tv: TensorView,
+    demands: Demands,
+    axis: int,
+    size: Expr,
+    start: Expr | None,
+    stop: Expr | None,
+    step: int,
+) -> _Part:
+    """Return a part whose bounds are known at launch: the elements from `low` to before `high`."""
+    algebra = tv.fusion.algebra
+    start, stop = [
+        algebra.add(size, b) if isinstance(b, Const) and b.value < 0 else b for b in (start, stop)
+    ]
+    if step > 0:
+        low, high = ZERO if start is None else start, size if stop is None else stop
+    else:
+        one = integer(1)
+        low = ZERO if stop is None else algebra.add(stop, one)
+        high = size if start is None else algebra.add(start, one)
+    span = f"the part of axis {axis} from {low} to {high}"
+    hint = f"{tv.name} is {tv.signature}: its bounds must satisfy 0 <= start <= stop <= {size}"
+    demands.at_most(ZERO, low, f"{span} starts below 0", hint)
+    demands.at_most(low, high, f"{span} ends before it starts", hint)
+    demands.at_most(high, size, f"{span} ends beyond the axis", hint)
+    count = algebra.ceildiv(algebra.sub(high, low), integer(abs(step)))
+    return _Part(low if step > 0 else algebra.sub(high, integer(1)), step, count)
+
+
+def _bound(tv: TensorView, axis: int, bound: object) -> Expr | None:
+    """Return a bound as an index expression."""
+    number = as_int(bound)
+    if number is not None:
+        return integer(number)
+    if bound is None:
+        return None
+    if isinstance(bound, Expr):
+        return bound
+    if isinstance(bound, str) and bound.isidentifier() and bound not in tv.fusion._names:
+        return Symbol(bound)
+    raise OperandRefused(
+        f"the bound {show(bound)} of axis {axis} is no index",
+        "use an int, the name of a size symbol, a size expression or None",
+    )
+
+
+def _element(tv: TensorView, demands: Demands, axis: int, size: Expr, item: object) -> _Part:
+    place = as_int(item)
+    assert place is not None
+    reason, hint = f"index {place} of axis {axis} is out of range", f"{tv.name} is {tv.signature}"
+    beyond = integer(place + 1 if place >= 0 else -place)
+    demands.at_most(beyond, size, reason, hint)
+    first = integer(place) if place >= 0 else tv.fusion.algebra.sub(size, integer(-place))
+    return _Part(first, 1, None)
+
+
+def flip(tv: TensorView, axis: int | Sequence[int] | None = None) -> TensorView:
+    """Return `tv` with its elements in reverse order along `axis` (all axes for None).
+
+    Raises:
+        DefinitionError: no TensorView, or axes that it does not have.
+    """
+    axes = normalized_axes("flip", tv, axis)
+    algebra, old = tv.fusion.algebra, axes_of(tv)
+    indices: list[Expr] = []
+    for place, (size, kind) in enumerate(old):
+        own = along(place, (size, kind))
+        if place in axes and own is not ZERO:
+            own = algebra.sub(algebra.sub(size, integer(1)), own)
+        indices.append(own)
+    return view("flip", tv, indices, old, f"axis={axes[0] if len(axes) == 1 else axes}")
+
+
+def roll(tv: TensorView, shift: int | Sequence[int], axis: int | Sequence[int]) -> TensorView:
+    """Return `tv` with its elements moved by `shift` along `axis`, those beyond the end in front.
+
+    Element i is ``tv[(i - shift) mod n]``.
+
+    Args:
+        tv: the operand.
+        shift: how far, an int; or one for each of several axes.
+        axis: along which axis; or several.
+
+    Raises:
+        DefinitionError: no TensorView, axes that it does not have, or not one int an axis.
+    """
+    require_tensor("roll", tv, shift, axis)
+    call = call_text("roll", (tv, shift, axis))
+    chosen = list(axis) if isinstance(axis, (tuple, list)) else [axis]
+    shifts = list(shift) if isinstance(shift, (tuple, list)) else [shift] * len(chosen)
+    numbers = [as_int(number) for number in shifts]
+    if len(numbers) != len(chosen) or None in numbers:
+        hint = "give an int, or a tuple of ints, one an axis"
+        raise DefinitionError(call, f"the shift is {show(shift)}", hint)
+    for place, number in zip(chosen, numbers, strict=True):
+        (at,) = normalized_axes("roll", tv, place)
+        assert number is not None
+        tv = _rolled(tv, number, at)
+    return tv
+
+
+def _rolled(tv: TensorView, shift: int, axis: int) -> TensorView:
+    algebra, axes, note = tv.fusion.algebra, axes_of(tv), f"shift={shift}, axis={axis}"
+    own = [along(place, found) for place, found in enumerate(axes)]
+    size = axes[axis][0]
+    extent = static(size)
+    by: Expr = integer(shift if extent is None else shift % max(extent, 1))
+    if own[axis] is ZERO or by is ZERO:
+        return view("roll", tv, own, axes, note)
+    back = algebra.sub(own[axis], by)
+    if not algebra.holds_le(integer(abs(shift)), size) and extent is None:
+        return view("roll", tv, replaced(own, axis, algebra.mod(back, size)), axes, note)
+    ahead = algebra.add(back, size)
+    if shift < 0 and extent is None:
+        back, ahead, by = algebra.sub(back, size), back, algebra.add(size, by)
+    reads = (Read(tv, replaced(own, axis, ahead)), Read(tv, replaced(own, axis, back)))
+    both = (Arg(0, tv.dtype), Arg(1, tv.dtype))
+    value = Op("where", (compared("lt", own[axis], by), *both), tv.dtype)
+    return define(tv.fusion, "roll", (tv,), reads, axes, tv.dtype, value, note)

@@ -1,0 +1,208 @@
+"""Windows of a tensor, and what is folded of each: unfold, max_pool, avg_pool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from loopnest.errors import DefinitionError
+from loopnest.scalar.arguments import as_int
+from loopnest.scalar.expr import ONE, Expr, integer
+from loopnest.tensor.ops import reducers
+from loopnest.tensor.ops.borders import Pair, pad
+from loopnest.tensor.ops.construction import axes_of, position
+from loopnest.tensor.ops.index_maps import Demands, along, axis_of, listed_ints, static, view
+from loopnest.tensor.ops.operands import OperandRefused, call_text, require_tensor, show
+from loopnest.tensor.ops.reductions import max, mean
+from loopnest.tensor.tensor_view import TensorView
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Windows along one axis: of `size` elements, `dilation` apart, one every `stride`."""
+
+    size: Expr
+    stride: int
+    dilation: int
+
+    def count(self, tensor: TensorView, demands: Demands, axis: int) -> Expr:
+        """Return how many windows fit into an axis.
+
+        Raises:
+            OperandRefused: fewer than none.
+        """
+        algebra, extent = demands.algebra, tensor.sizes[axis]
+        reach = algebra.mul(algebra.sub(self.size, ONE), integer(self.dilation))
+        starts = algebra.sub(extent, reach)
+        demands.at_most(
+            integer(1 - self.stride),
+            starts,
+            f"a window of {self.size} elements is larger than axis {axis}",
+            f"{tensor.name} is {tensor.signature}",
+        )
+        return algebra.ceildiv(starts, integer(self.stride))
+
+    def index(self, demands: Demands, start: Expr, inner: Expr) -> Expr:
+        """Return the index of an element of a window."""
+        algebra = demands.algebra
+        return algebra.add(
+            algebra.mul(start, integer(self.stride)), algebra.mul(inner, integer(self.dilation))
+        )
+
+
+def unfold(tv: TensorView, axis: int, size: int, stride: int = 1, dilation: int = 1) -> TensorView:
+    """Return the windows of `tv` along `axis`, each along a new last axis.
+
+    >>> import loopnest as ln
+    >>> with ln.Fusion("windows") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     y = f.output(ln.unfold(x, 0, 3, stride=2), "y")
+    >>> ln.evaluate(f, np.arange(7, dtype=np.float32))
+    array([[0., 1., 2.],
+           [2., 3., 4.],
+           [4., 5., 6.]], dtype=float32)
+
+    Args:
+        tv: the operand.
+        axis: along which axis; of extent n it becomes
+            ``(n - dilation * (size - 1) - 1) // stride + 1`` windows.
+        size: how many elements a window has.
+        stride: from one window to the next.
+        dilation: from one element of a window to the next.
+
+    Raises:
+        DefinitionError: no TensorView, an axis out of range, a size, stride or dilation that is no
+            int >= 1, or an axis shorter than a window.
+    """
+    require_tensor("unfold", tv, axis, size)
+    call = call_text(
+        "unfold", (tv, axis, size), f"stride={show(stride)}, dilation={show(dilation)}"
+    )
+    given = [("size", size), ("stride", stride), ("dilation", dilation)]
+    length, by, apart = [listed_ints(call, what, value, 1, least=1)[0] for what, value in given]
+    try:
+        place = position(tv, axis)
+        demands = Demands(tv.fusion.algebra)
+        window = Window(integer(length), by, apart)
+        axes = axes_of(tv)
+        axes[place] = axis_of(window.count(tv, demands, place))
+    except OperandRefused as refused:
+        raise DefinitionError(call, refused.reason, refused.hint) from None
+    axes.append(axis_of(window.size))
+    indices = [along(n, found) for n, found in enumerate(axes)]
+    inner = indices.pop()
+    indices[place] = window.index(demands, indices[place], inner)
+    tv.fusion.require(*demands.conditions)
+    note = f"axis={place}, size={length}, stride={by}, dilation={apart}"
+    return view("unfold", tv, indices, axes, note)
+
+
+def max_pool(
+    x: TensorView,
+    size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int | Pair] = 0,
+) -> TensorView:
+    """Return the largest element of each window of x [N, C, *space]: ``max(unfold(pad(x)))``.
+
+    Args:
+        x: the operand.
+        size: of windows, an int, or one a spatial axis.
+        stride: from one window to the next, likewise; by default `size`.
+        padding: how many elements stand around, less than all others: an int, or an int or a pair
+            of ints a spatial axis.
+
+    Raises:
+        DefinitionError: no TensorView of rank >= 3, or bad parameters.
+    """
+    lowest = reducers.least(x.dtype) if isinstance(x, TensorView) and not x.dtype.is_bool else False
+    windows, inner = _pooled("max_pool", x, size, stride, padding, lowest)
+    return max(windows, axis=inner)
+
+
+def avg_pool(
+    x: TensorView,
+    size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int | Pair] = 0,
+) -> TensorView:
+    """Return the mean of each window of x [N, C, *space], zeros of the padding counted.
+
+    The parameters are those of `max_pool`.
+
+    Raises:
+        DefinitionError: no TensorView of rank >= 3, or bad parameters.
+    """
+    windows, inner = _pooled("avg_pool", x, size, stride, padding, 0)
+    return mean(windows, axis=inner)
+
+
+def _pooled(
+    name: str, x: object, size: object, stride: object, padding: object, fill: float
+) -> tuple[TensorView, tuple[int, ...]]:
+    """Return the windows that are reduced to an element each, and their axes."""
+    note = "" if stride is None else f"stride={show(stride)}"
+    tensor = require_tensor(name, x, size, note=note)
+    call = call_text(name, (x, size), note)
+    rank = len(tensor.domain.logical) - 2
+    if rank < 1:
+        hint = "it is [N, C, *space], of rank 3 or more"
+        raise DefinitionError(call, f"{tensor.name} is {tensor.signature}", hint)
+    sizes = listed_ints(call, "size", size, rank, least=1)
+    strides = sizes if stride is None else listed_ints(call, "stride", stride, rank, least=1)
+    pairs = paddings(call, padding, rank)
+    windows = [Window(integer(n), s, 1) for n, s in zip(sizes, strides, strict=True)]
+    check_fit(call, tensor, windows, pairs)
+    whole = padded(tensor, pairs, fill)
+    axes, inner = axes_of(tensor)[:2], [axis_of(w.size) for w in windows]
+    demands = Demands(tensor.fusion.algebra)
+    axes += [axis_of(w.count(whole, demands, n + 2)) for n, w in enumerate(windows)]
+    axes += inner
+    own = [along(n, axis) for n, axis in enumerate(axes)]
+    indices = own[:2] + [
+        w.index(demands, own[n + 2], own[n + 2 + rank]) for n, w in enumerate(windows)
+    ]
+    tensor.fusion.require(*demands.conditions)
+    shown = f"size={sizes}, stride={strides}"
+    made = view("windows", whole, indices, axes, shown)
+    return made, tuple(range(2 + rank, 2 + 2 * rank))
+
+
+def check_fit(call: str, x: TensorView, windows: Sequence[Window], pairs: Sequence[Pair]) -> None:
+    """Check that a window fits into each padded axis, before anything is defined."""
+    algebra = x.fusion.algebra
+    for place, (window, pair) in enumerate(zip(windows, pairs, strict=True), 2):
+        length = static(algebra.add(x.sizes[place], integer(sum(pair))))
+        reach = static(algebra.mul(algebra.sub(window.size, ONE), integer(window.dilation)))
+        if length is not None and (
+            length < 0 or (reach is not None and length - reach <= -window.stride)
+        ):
+            raise DefinitionError(
+                call,
+                f"a window of {window.size} elements is larger than axis {place}, "
+                f"which has {length} with its padding",
+                f"{x.name} is {x.signature}",
+            )
+
+
+def paddings(call: str, padding: object, rank: int) -> tuple[Pair, ...]:
+    """Return how many elements stand before and after each spatial axis."""
+    given = [padding] * rank if as_int(padding) is not None else padding
+    pairs: list[Pair] = []
+    for each in given if isinstance(given, (tuple, list)) else ():
+        pair = each if isinstance(each, (tuple, list)) else (each, each)
+        ints = [as_int(width) for width in pair]
+        low, high = ints if len(ints) == 2 else (None, None)
+        if low is not None and high is not None and low >= 0 and high >= 0:
+            pairs.append((low, high))
+    if not isinstance(given, (tuple, list)) or len(pairs) != len(given) or len(pairs) != rank:
+        hint = f"give an int >= 0, or for each of {rank} axes an int or a pair of ints"
+        raise DefinitionError(call, f"padding is {show(padding)}", hint)
+    return tuple(pairs)
+
+
+def padded(x: TensorView, pairs: Sequence[Pair], fill: float) -> TensorView:
+    """Return x [N, C, *space] with its spatial axes padded: itself where they are not."""
+    if not any(map(any, pairs)):
+        return x
+    return pad(x, ((0, 0), (0, 0), *pairs), value=fill)
