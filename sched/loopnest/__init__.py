@@ -44,6 +44,7 @@ from loopnest.tensor.ops.convolutions import conv
 from loopnest.tensor.ops.data_movement import broadcast, expand, full, iota, permute, squeeze
 from loopnest.tensor.ops.joins import concatenate, stack
 from loopnest.tensor.ops.matrix_products import matmul
+from loopnest.tensor.ops.own_reducers import Reducer
 from loopnest.tensor.ops.pointwise import (
     abs,
     add,
@@ -101,6 +102,7 @@ from loopnest.tensor.ops.pointwise import (
 from loopnest.tensor.ops.reductions import all, any, max, mean, min, prod, sum, var, welford
 from loopnest.tensor.ops.slices import flip, roll, slice
 from loopnest.tensor.ops.sliding_windows import avg_pool, max_pool, unfold
+from loopnest.tensor.ops.tuple_reductions import argmax, argmin, reduce
 from loopnest.tensor.tensor_view import TensorView
 
 if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
@@ -164,6 +166,7 @@ __all__ = [
     "Memory",
     "NotSupported",
     "ParallelType",
+    "Reducer",
     "ScheduleError",
     "Swizzle",
     "TensorDomain",
@@ -173,6 +176,8 @@ __all__ = [
     "add",
     "all",
     "any",
+    "argmax",
+    "argmin",
     "avg_pool",
     "bfloat16",
     "bitand",
@@ -251,6 +256,7 @@ __all__ = [
     "prod",
     "propagate",
     "reciprocal",
+    "reduce",
     "relu",
     "replay_casp",
     "replay_pasc",

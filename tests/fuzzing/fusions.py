@@ -30,12 +30,21 @@ _PARTIAL = ("reciprocal", "rsqrt", "sqrt", "log", "log2", "log1p")
 _ARITHMETIC = ("add", "add", "sub", "sub", "mul", "mul", "maximum", "minimum")
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _REDUCTIONS = ("sum", "sum", "sum", "max", "max", "min", "mean", "mean", "prod", "any", "all")
+_OWN_REDUCERS = (
+    ('(0.0, float("-inf")), lambda a, b: (a[0] + b[0], ln.maximum(a[1], b[1])), "sum_and_top"',
+     "({0}, ln.abs({0}))"),
+    ('(1.0, 0.0), lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), "affine"', "(ln.sin({0}), 0.5)"),
+    ('(0.0, False), lambda a, b: (ln.where(b[1], b[0], a[0]), a[1] | b[1]), "last"',
+     "({0}, {0} > 0.25)"),
+)  # fmt: skip
+"""Arguments of `ln.Reducer`, and values; one commutes, of the others the order counts."""
+
 _SYMBOLS = "NMK"
 _STATIC = (1, 2, 3, 4, 5, 7, 8, 11, 13, 16)
 _FLAVOURS = {
     "any": (),
     "broadcasts": ("_binary", "_broadcast", "_expand", "_permute"),
-    "reductions": ("_reduce", "_welford", "_softmax"),
+    "reductions": ("_reduce", "_welford", "_softmax", "_arg", "_own_reducer"),
     "diamonds": ("_binary",),
 }
 """What some fusions have more of."""
@@ -141,7 +150,7 @@ class FusionWriter:
             self._unary: 18, self._binary: 30, self._compare: 5, self._select: 5,
             self._reduce: 20, self._permute: 5, self._broadcast: 6, self._squeeze: 3,
             self._expand: 4, self._source: 3, self._matmul: 4, self._cast: 4, self._softmax: 3,
-            self._welford: 3, self._logic: 3, self._layer: 2,
+            self._welford: 3, self._logic: 3, self._layer: 2, self._arg: 3, self._own_reducer: 3,
         }  # fmt: skip
         for make in _FLAVOURS[self.flavour]:
             kinds[getattr(self, make)] *= 5
@@ -240,6 +249,28 @@ class FusionWriter:
         trio = ", ".join(f"t{self.count + n}" for n in range(3))
         if self._line(trio, f"ln.welford({name}, {axes}{extra})"):
             self.count += 3
+
+    def _arg(self) -> None:
+        name = self._pick(lambda t: len(t.shape) > 0 and all(s != 0 for s in t.shape))
+        if name is None:
+            return
+        axes, keep = self._axes(name)
+        axes = axes if not axes.startswith("(") else "None"
+        extra = ", keepdims=True" if keep else ""
+        self._define(f"ln.{self.rng.choice(['argmax', 'argmin'])}({name}, {axes}{extra})")
+
+    def _own_reducer(self) -> None:
+        """Fold by a reducer of one's own: one that commutes, or one whose order counts."""
+        name = self._pick(lambda t: len(t.shape) > 0 and t.dtype.is_float)
+        if name is None:
+            return
+        axes, keep = self._axes(name)
+        extra = ", keepdims=True" if keep else ""
+        reducer, values = self.rng.choice(_OWN_REDUCERS)
+        pair = ", ".join(f"t{self.count + n}" for n in range(2))
+        text = f"ln.reduce(ln.Reducer({reducer}), {values.format(name)}, {axes}{extra})"
+        if self._line(pair, text):
+            self.count += 2
 
     def _permute(self) -> None:
         name = self._pick(lambda t: len(t.shape) > 1)

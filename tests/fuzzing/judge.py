@@ -139,6 +139,7 @@ LEGITIMATE: Mapping[str, str] = {
     "a swizzle of axes that are not stored": r"its swizzle is over axes that its buffer",
     "a circular buffer cannot run ahead": r"cannot run ahead of it",
     "a circular buffer in a parallel loop": r"the loop that its circular buffer rotates through",
+    "the order of a reducer": r"in any order, and \w+ need not commute|do not meet the elements in",
     "no common domain": r"a loop that they share has no common domain",
 }
 """Why a schedule may have no kernel: name -> what the sentence says."""

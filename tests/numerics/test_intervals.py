@@ -63,7 +63,7 @@ def test_every_operation_of_floats_has_a_range_and_an_accuracy() -> None:
 
 def test_every_reducer_has_a_fold() -> None:
     names = {r.name for r in vars(reducers).values() if isinstance(r, Family)}
-    assert set(FOLDS) == names
+    assert set(FOLDS) == names - {"argmax", "argmin"}  # they do not round: `template_folds`
 
 
 @pytest.mark.parametrize("dtype", [ln.float16, ln.bfloat16, ln.float32, ln.float64])

@@ -14,7 +14,9 @@ from loopnest.lowering.loops.loop_plan import LoopPlan, LoopSpec, is_reduced, is
 from loopnest.lowering.memory.allocation import TensorStorage
 from loopnest.scalar.enums import MOST_ALONG, MOST_THREADS, Memory, ParallelType
 from loopnest.scalar.expr import Const
+from loopnest.schedule.fold_order import keeps_order
 from loopnest.schedule.loop_groups import LoopGroup
+from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.tensor_view import TensorView
 
 _MAX_VECTOR_BYTES = 64
@@ -28,6 +30,7 @@ def check_plan(plan: LoopPlan, storage: dict[TensorView, TensorStorage]) -> None
     """
     _check_launch(plan)
     for unit in plan.forest.units:
+        _check_order(plan, unit)
         for tensor in unit.siblings:
             _check_reduction(plan, tensor)
             _check_vectors(plan, tensor)
@@ -78,6 +81,38 @@ def _check_reduction(plan: LoopPlan, tensor: TensorView) -> None:
                 "reduction needs the one before",
                 "split the reduction, rfactor it, and bind the iteration axis of the new tensor",
             )
+
+
+def _check_order(plan: LoopPlan, unit: TensorView) -> None:
+    """Refuse loops that do not meet the elements of a reducer that need not commute in order."""
+    definition, domain = unit.definition, unit.domain
+    if definition is None or definition.reducer is None or not definition.reducer.ordered:
+        return
+    name = definition.reducer.name
+    if plan.crossed[unit]:
+        bound = ", ".join([d.value for d in plan.crossed[unit]])
+        raise LoweringError(
+            unit.name,
+            f"it is reduced over {bound}, where partial results are combined in any order, and "
+            f"{name} need not commute",
+            "bind other axes, or say commutative=True of a reducer that commutes",
+        )
+    path = plan.forest.path(unit)
+    loops = sorted(
+        [a for a in domain.leaf if a.is_reduction], key=lambda a: path.index(plan.forest.find(a))
+    )
+    if not keeps_order(loops, domain):
+        shown = ", ".join([_named(unit, axis) for axis in loops])
+        raise LoweringError(
+            unit.name,
+            f"its reduction loops [{shown}] do not meet the elements in their order, and "
+            f"{name} need not commute",
+            "reorder them: outer parts in front of inner ones, the axes as they were reduced",
+        )
+
+
+def _named(tensor: TensorView, axis: IterDomain) -> str:
+    return f"{axis.kind.letter}{tensor.domain.leaf.index(axis)}: {axis.size}"
 
 
 def _check_vectors(plan: LoopPlan, tensor: TensorView) -> None:

@@ -14,11 +14,12 @@ from loopnest.numerics.float64_math import Values, held
 from loopnest.numerics.interval_rules import enclose
 from loopnest.numerics.intervals import Interval, exact, flushed, narrowed
 from loopnest.numerics.oracle import Oracle, Places, Result, fold_values
-from loopnest.numerics.reduction_intervals import fold
+from loopnest.numerics.reduction_intervals import FOLDS, fold
 from loopnest.numerics.target_accuracy import STANDARD, Arithmetic
+from loopnest.numerics.template_folds import fold_templates
 from loopnest.scalar.dtypes import DType, float32
 from loopnest.scalar.expr import Expr
-from loopnest.tensor.definition import Reducer
+from loopnest.tensor.definition import TracedReducer
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.tensor_view import TensorView
 
@@ -126,9 +127,11 @@ class _Enclosures(Oracle[Interval]):
     def viewed(self, value: Interval, view: Callable[[Values], Values]) -> Interval:
         return value.viewed(view)
 
-    def folded(self, reducer: Reducer, parts: Sequence[Interval]) -> list[Interval]:
+    def folded(self, reducer: TracedReducer, parts: Sequence[Interval]) -> list[Interval]:
         totals = fold_values(reducer, [part.value for part in parts])
-        return fold(reducer.name, parts, totals, reducer.types[0], self.arithmetic)
+        if reducer.name in FOLDS:
+            return fold(reducer.name, parts, totals, reducer.types[0], self.arithmetic)
+        return fold_templates(reducer, parts, totals, self.arithmetic)
 
     def defined(self, value: Interval, dtype: DType) -> Interval:
         return narrowed(value, dtype, self.arithmetic) if dtype.is_narrow else value

@@ -29,6 +29,7 @@ from loopnest.numerics.oracle_blocks import (
     Region,
     blocks_of,
     chunks_of,
+    halves,
     length,
 )
 from loopnest.numerics.oracle_reads import Spots, gathered, part_of
@@ -36,7 +37,7 @@ from loopnest.scalar.arguments import ArraySpec, bind, size_value
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Arg, Coordinate, Expr, Index, two_sides
 from loopnest.scalar.simplify import Simplifier
-from loopnest.tensor.definition import Definition, Read, Reducer
+from loopnest.tensor.definition import Definition, Read, TracedReducer
 from loopnest.tensor.domain import IterDomain, TensorDomain, transforms_between
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.tensor_view import TensorView
@@ -165,7 +166,7 @@ class Oracle(ABC, Generic[V]):
         """Return `value` with its elements moved by `view`."""
 
     @abstractmethod
-    def folded(self, reducer: Reducer, parts: Sequence[V]) -> list[V]:
+    def folded(self, reducer: TracedReducer, parts: Sequence[V]) -> list[V]:
         """Return the components of a reduction, with their last axis folded away."""
 
     @abstractmethod
@@ -496,7 +497,7 @@ class Oracle(ABC, Generic[V]):
 
     def _reduced(
         self,
-        reducer: Reducer,
+        reducer: TracedReducer,
         axes: Sequence[IterDomain],
         shape: tuple[int, ...],
         parts: Sequence[V],
@@ -538,7 +539,7 @@ class _Values(Oracle[Values]):
     def viewed(self, value: Values, view: Callable[[Values], Values]) -> Values:
         return view(value)
 
-    def folded(self, reducer: Reducer, parts: Sequence[Values]) -> list[Values]:
+    def folded(self, reducer: TracedReducer, parts: Sequence[Values]) -> list[Values]:
         return fold_values(reducer, parts)
 
     def defined(self, value: Values, dtype: DType) -> Values:
@@ -558,7 +559,7 @@ def _unrounded(values: Values, dtype: DType) -> Values:
     return np.array(values)
 
 
-def fold_values(reducer: Reducer, parts: Sequence[Values]) -> list[Values]:
+def fold_values(reducer: TracedReducer, parts: Sequence[Values]) -> list[Values]:
     """Fold the last axis away, which is not empty, halving its elements until one is left."""
     now = list(parts)
     while now[0].shape[-1] > 1:
@@ -587,14 +588,17 @@ def _producers_of(wanted: Sequence[TensorView]) -> set[TensorView]:
     return found
 
 
-def _halved(reducer: Reducer, parts: Sequence[Values]) -> list[Values]:
-    """Fold the second half of the last axis into the first."""
+def _halved(reducer: TracedReducer, parts: Sequence[Values]) -> list[Values]:
+    """Fold the second half of the last axis into the first; neighbours where order counts."""
     half = parts[0].shape[-1] // 2
     left, right = two_sides(reducer.types)
+    first, second = halves(half, reducer.ordered)
     env: dict[Expr, Values] = {}
     for a, b, part in zip(left, right, parts, strict=True):
-        env[a], env[b] = part[..., :half], part[..., half : 2 * half]
-    result = [evaluate_expr(value, env) for value in reducer.combination]
+        env[a], env[b] = part[..., first], part[..., second]
+    shape = (*parts[0].shape[:-1], half)
+    found = [evaluate_expr(value, env) for value in reducer.combination]
+    result = [np.broadcast_to(value, shape) for value in found]
     if parts[0].shape[-1] % 2:
         result = [
             np.concatenate([value, part[..., -1:]], axis=-1)

@@ -87,3 +87,10 @@ def _blocks(shape: Sequence[int], places: Sequence[int], most: int) -> Iterator[
 def length(block: Block, place: int, extent: int) -> int:
     """Return how many coordinates along an axis of `extent` lie in a block."""
     return block[place].stop - block[place].start if place in block else extent
+
+
+def halves(half: int, ordered: bool) -> tuple[slice, slice]:
+    """Return which elements of an axis are combined with which, each `half` of them."""
+    if ordered:
+        return slice(0, 2 * half, 2), slice(1, 2 * half, 2)
+    return slice(0, half), slice(half, 2 * half)

@@ -270,4 +270,5 @@ FOLDS: Mapping[str, Fold] = {
     "all": _extremum(np.all),
     "welford": _welford,
 }
-"""Every reducer of `ops.reducers`."""
+"""The reducers of `ops.reducers` but argmax and argmin; these, and those of one's own, are enclosed
+by their templates (`template_folds`)."""

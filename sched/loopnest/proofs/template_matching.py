@@ -28,7 +28,7 @@ from loopnest.scalar.expr import (
     walk,
 )
 from loopnest.scalar.templates import at
-from loopnest.tensor.definition import Reducer
+from loopnest.tensor.definition import TracedReducer
 from loopnest.tensor.math_snapshot import MathTensor
 
 
@@ -195,7 +195,7 @@ def _holds(operand: Operand, twins: Sequence[str], producers: Sequence[str]) -> 
     return operand.buffer.tensor in twins and operand.buffer.tensor not in producers
 
 
-def reducer_of(tensor: MathTensor) -> Reducer:
+def reducer_of(tensor: MathTensor) -> TracedReducer:
     """Return how a tensor that is a reduction folds."""
     assert tensor.definition is not None
     assert tensor.definition.reducer is not None

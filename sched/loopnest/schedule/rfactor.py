@@ -9,6 +9,7 @@ from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import Arg
 from loopnest.scalar.simplify import Simplifier
 from loopnest.schedule.cloning import clone_domain, new_tensor
+from loopnest.schedule.fold_order import keeps_order
 from loopnest.schedule.transaction import (
     PrimitiveRefused,
     axis_names,
@@ -16,7 +17,7 @@ from loopnest.schedule.transaction import (
     primitive,
     require_computed,
 )
-from loopnest.tensor.definition import Definition, Read
+from loopnest.tensor.definition import Definition, Read, TracedReducer
 from loopnest.tensor.domain import IterDomain, TensorDomain, Transform, ancestors
 from loopnest.tensor.tensor_view import TensorView
 
@@ -46,13 +47,19 @@ def rfactor(tensor: TensorView, axes: int | Sequence[int]) -> TensorView:
     places = _places(tensor, axes)
     definition = tensor.definition
     assert definition is not None
+    assert definition.reducer is not None
+    if definition.reducer.ordered:
+        _require_order(tensor, definition.reducer, places)
     partials = tuple([_partial(twin, places) for twin in tensor.siblings])
     moved = definition.with_outputs(partials)
     for partial in partials:
         partial.define(moved)
     for twin, partial in zip(definition.outputs, partials, strict=True):
         reduced = [twin.domain.leaf[place] for place in places]
-        twin.bind(_rest(twin.domain, partial.domain, reduced, tensor.fusion.algebra))
+        rest = _rest(twin.domain, partial.domain, reduced, tensor.fusion.algebra)
+        if definition.reducer.ordered and _reductions(rest.root) != _reductions(rest.rfactor):
+            raise _out_of_order(tensor, definition.reducer)
+        twin.bind(rest)
     final = _final(definition, partials)
     for twin in definition.outputs:
         twin.define(final)
@@ -96,6 +103,33 @@ def _places(tensor: TensorView, axes: int | Sequence[int]) -> tuple[int, ...]:
             "call rfactor before that merge: the result keeps the broadcast axis",
         )
     return tuple(places)
+
+
+def _require_order(tensor: TensorView, reducer: TracedReducer, places: Sequence[int]) -> None:
+    """Refuse to factor out what does not leave neighbours together.
+
+    Raises:
+        PrimitiveRefused: the new tensor would reduce elements that others lie between.
+    """
+    domain = tensor.domain
+    reduced = [domain.leaf[place] for place in places]
+    frontier = _frontier(domain, ancestors(reduced, domain))
+    rest = [axis for axis in _reductions(frontier) if axis not in reduced]
+    inner = [axis for axis in frontier if axis in reduced]
+    if not keeps_order([*rest, *inner], domain):
+        raise _out_of_order(tensor, reducer)
+
+
+def _out_of_order(tensor: TensorView, reducer: TracedReducer) -> PrimitiveRefused:
+    return PrimitiveRefused(
+        f"{reducer.name} combines neighbours only (it need not commute), and between those that "
+        "the new tensor would reduce there are others",
+        f"factor out the innermost of the reduction axes of {axis_names(tensor.domain)}",
+    )
+
+
+def _reductions(axes: Sequence[IterDomain]) -> list[IterDomain]:
+    return [axis for axis in axes if axis.is_reduction]
 
 
 def _partial(tensor: TensorView, places: Sequence[int]) -> TensorView:

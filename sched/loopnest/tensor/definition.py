@@ -65,7 +65,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Reducer:
+class TracedReducer:
     """How a reduction folds, as data: the same for a thread, a warp, a block and a grid.
 
     A partial result has n components, one a output (Welford: mean, variance, count). In the
@@ -78,6 +78,8 @@ class Reducer:
         literals: components of the other partial result for which there is a cheaper form, None
             where any value will do; empty where there is none.
         special: the templates of that form.
+        ordered: whether partial results are combined in the order of their elements only:
+            `combination` need not commute.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Reducer:
     combination: tuple[Expr, ...]
     literals: tuple[Const | None, ...] = ()
     special: tuple[Expr, ...] = ()
+    ordered: bool = False
 
     @property
     def types(self) -> tuple[DType, ...]:
@@ -118,7 +121,7 @@ class Definition:
     reads: tuple[Read, ...]
     outputs: tuple[TensorView, ...]
     values: tuple[Expr, ...]
-    reducer: Reducer | None = None
+    reducer: TracedReducer | None = None
     note: str = ""
     producers: tuple[TensorView, ...] = field(init=False)
     """The tensors read, each once."""

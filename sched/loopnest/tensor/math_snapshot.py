@@ -33,7 +33,7 @@ from loopnest.scalar.pickling import State, dump_table, fields_of, load_table
 from loopnest.scalar.record_text import Field, MemberKind
 from loopnest.scalar.simplify import Simplifier
 from loopnest.scalar.templates import at
-from loopnest.tensor.definition import Definition, Read, Reducer
+from loopnest.tensor.definition import Definition, Read, TracedReducer
 from loopnest.tensor.domain import (
     IterDomain,
     Merge,
@@ -87,7 +87,7 @@ class MathDefinition:
     outputs: tuple[str, ...]
     component: int
     values: tuple[Expr, ...]
-    reducer: Reducer | None = None
+    reducer: TracedReducer | None = None
     updates: tuple[Expr, ...] = ()
 
     @property

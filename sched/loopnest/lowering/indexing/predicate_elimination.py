@@ -48,7 +48,7 @@ from loopnest.scalar.expr import (
     substitute,
     walk,
 )
-from loopnest.tensor.definition import Reducer
+from loopnest.tensor.definition import TracedReducer
 from loopnest.tensor.tensor_view import TensorView
 
 
@@ -175,7 +175,7 @@ class _Fills:
                 return found
         return {}
 
-    def reducer(self, update: _Site) -> Reducer:
+    def reducer(self, update: _Site) -> TracedReducer:
         """Return how an update folds."""
         definition = self.tensors[update.store.tensor].definition
         assert definition is not None

@@ -1,8 +1,9 @@
 """Pass "allocation": which buffer holds each tensor, its shape, and where it is made.
 
 Requires the nest. Ensures a `TensorStorage` for every live tensor: GLOBAL ones have their full
-logical shape; a LOCAL one has the leaf axes right of its compute-at position that are neither bound
-to threads, nor reductions, nor of extent 1; a SHARED one those not bound to blocks, and the axes
+logical shape; a LOCAL one has the leaf axes right of its compute-at position (right of the loops
+around its definition, where nobody reads it) that are neither bound to threads, nor reductions, nor
+of extent 1; a SHARED one those not bound to blocks, and the axes
 bound to threads of a block left of the position too (rule 40). Both are made in the body where
 their own loops begin. A reduction that folds apart (see `phase_nest`) has a LOCAL accumulator, of
 float32 for 16 bits. It comes before indexing, because an access is an index into these shapes.
@@ -174,7 +175,7 @@ def shared_places(plan: LoopPlan, tensor: TensorView) -> tuple[int, ...]:
 
 
 def _on_chip(plan: LoopPlan, tensor: TensorView) -> TensorStorage:
-    pos, leaf = tensor.compute_at_pos, tensor.domain.leaf
+    pos, leaf = _position(plan, tensor), tensor.domain.leaf
     shared = tensor.memory is Memory.SHARED
     places = shared_places(plan, tensor) if shared else stored_places(plan, tensor, pos)
     shape = tuple([plan.spec(leaf[place]).extent for place in places]) or (ONE,)
@@ -184,6 +185,20 @@ def _on_chip(plan: LoopPlan, tensor: TensorView) -> TensorStorage:
         buffer = _laid_out(plan, tensor, buffer, tuple([leaf[place] for place in places]))
     home = plan.forest.find(leaf[pos - 1]) if pos else None
     return TensorStorage(buffer, places, home, buffer, places)
+
+
+def _position(plan: LoopPlan, tensor: TensorView) -> int:
+    """Return the position right of which a buffer of `tensor` needs its axes.
+
+    That of an output of several that nobody reads lies inside of all loops that its definition does
+    not go through more than once: only its siblings, computed there, need it.
+    """
+    read = any(consumer.siblings[0] in plan.forest.position for consumer in tensor.consumers)
+    if read or tensor.memory is not Memory.LOCAL or len(tensor.siblings) == 1:
+        return tensor.compute_at_pos
+    leaf = tensor.domain.leaf
+    first = next((n for n, axis in enumerate(leaf) if axis.is_reduction), len(leaf))
+    return max(first, tensor.compute_at_pos)
 
 
 def _with_accumulator(

@@ -42,7 +42,7 @@ from loopnest.scalar.expr import (
 from loopnest.scalar.launch_bounds import LaunchBounds
 from loopnest.scalar.origin import Origin
 from loopnest.scalar.simplify import Simplifier
-from loopnest.tensor.definition import Reducer
+from loopnest.tensor.definition import TracedReducer
 
 _FEW = 8
 """A group of at most that many threads reads all its slots instead of folding by halves."""
@@ -94,7 +94,7 @@ class BlockReduction:
     def reduce_threads(
         self,
         tensor: str,
-        reducer: Reducer,
+        reducer: TracedReducer,
         args: Values,
         dims: tuple[ParallelType, ...],
         origin: Origin | None,
@@ -143,7 +143,7 @@ class _Body:
         self,
         exchange: BlockReduction,
         tensor: str,
-        reducer: Reducer,
+        reducer: TracedReducer,
         types: tuple[dtypes.DType, ...],
         origin: Origin | None,
     ) -> None:

@@ -16,7 +16,7 @@ from loopnest.proofs.obligations import CollectiveMath, Need, Work
 from loopnest.proofs.point_arrays import Array, Flags
 from loopnest.proofs.program_model import Access, is_private
 from loopnest.proofs.report import Finding
-from loopnest.proofs.template_matching import Combined
+from loopnest.proofs.template_matching import Combined, reducer_of
 from loopnest.scalar.enums import IterKind, Memory
 from loopnest.tensor.math_snapshot import MathTensor
 
@@ -208,6 +208,9 @@ class EnumeratedDataflow:
         yield short, "which has not accumulated its whole domain by then"
         text = "which accumulates an element twice, or without an init, or of another element"
         yield known & ~held.same(domain), text
+        if reducer_of(tensor).ordered:
+            text = f"whose elements are not combined in order; {reducer_of(tensor).name} need not "
+            yield known & ~held.order.kept, text + "commute"
 
     def _is_finished(self, tensor: MathTensor) -> bool:
         return any(w.tensor is tensor and w.kind == "finish" for w in self.contents.works)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from loopnest.kir.buffers import Buffer
 from loopnest.proofs.enumeration.access_instances import OUTSIDE, AccessInstances, InstanceTable
 from loopnest.proofs.enumeration.enumerated_padding import EnumeratedPadding
+from loopnest.proofs.enumeration.fold_orders import FoldOrder
 from loopnest.proofs.obligations import CollectiveMath, Need, Work
 from loopnest.proofs.point_arrays import Array, Flags, Undecidable, number
 from loopnest.proofs.program_model import Access, Site
@@ -45,15 +46,23 @@ class Held:
         sums: the sums of their elements' numbers.
         valid: whether each is known: everything that went into it was stored before.
         results: the sums of the numbers of the logical elements that their elements fold into.
+        order: in which order they were combined.
     """
 
     count: Array
     sums: Sums
     valid: Flags
     results: Sums
+    order: FoldOrder
 
     def take(self, place: Array) -> Held:
-        return Held(self.count[place], self.sums[place], self.valid[place], self.results[place])
+        return Held(
+            self.count[place],
+            self.sums[place],
+            self.valid[place],
+            self.results[place],
+            self.order.take(place),
+        )
 
     def same(self, other: Held) -> Flags:
         """Return where two are equal."""
@@ -64,15 +73,16 @@ class Held:
 def nothing(size: int) -> Held:
     """Return empty multisets."""
     none = np.zeros(size, np.uint64)
-    return Held(np.zeros(size, np.int64), none, np.ones(size, np.bool_), none.copy())
+    valid = np.ones(size, np.bool_)
+    return Held(np.zeros(size, np.int64), none, valid, none.copy(), FoldOrder.nothing(size))
 
 
 def _equal(a: Held, b: Held) -> bool:
     return all(
         map(
             np.array_equal,
-            (a.count, a.sums, a.valid, a.results),
-            (b.count, b.sums, b.valid, b.results),
+            (a.count, a.sums, a.valid, a.results, *a.order.parts),
+            (b.count, b.sums, b.valid, b.results, *b.order.parts),
         )
     )
 
@@ -182,7 +192,8 @@ class ValueProvenance:
                 np.add.at(sums, numbers, draw)
             count = np.bincount(numbers, minlength=total)
             whose = count.astype(np.uint64) * results
-            done[tensor.name] = Held(count, sums, np.ones(total, np.bool_), whose)
+            valid, order = np.ones(total, np.bool_), FoldOrder.nothing(total)
+            done[tensor.name] = Held(count, sums, valid, whose, order)
         return done[tensor.name]
 
     def results(self, tensor: MathTensor) -> tuple[Array, Sums]:
@@ -298,6 +309,7 @@ class ValueProvenance:
             added = self._added(work).take(writes.point[rows])
             own.count[rows], own.sums[rows] = added.count, added.sums
             own.valid[rows], own.results[rows] = added.valid, added.results
+            own.order.put(rows, added.order)
         place = np.arange(size)
         fresh = np.r_[True, writes.key[1:] != writes.key[:-1]][:size]
         begin = np.maximum.accumulate(np.where(writes.starts | fresh, place, 0))
@@ -310,7 +322,9 @@ class ValueProvenance:
             total = np.cumsum(values)
             return total - total[begin] + values[begin]
 
-        return Held(since(own.count), since(own.sums), since(bad) == 0, since(own.results))
+        sums, results = since(own.sums), since(own.results)
+        order = own.order.since(begin)
+        return Held(since(own.count), sums, since(bad) == 0, results, order)
 
     def _added(self, work: Work) -> Held:
         """Return what a store adds to its value, at every point of its site."""
@@ -336,7 +350,8 @@ class ValueProvenance:
             numbers, whose = self.results(work.tensor)
             results[inside] = whose[numbers[root[inside]]]
             valid = inside | self.outside.neutral(work)
-            return Held(inside.astype(np.int64), sums, valid, results)
+            order = FoldOrder.single(root, inside)
+            return Held(inside.astype(np.int64), sums, valid, results, order)
         return nothing(points.count)
 
     def part(self, work: Work, need: Need) -> Held:
@@ -363,6 +378,7 @@ class ValueProvenance:
         held = self.held(operand.buffer).take(np.where(known, source, 0))
         result.count[mark.where], result.sums[mark.where] = held.count, held.sums
         result.results[mark.where] = held.results
+        result.order.put(mark.where, held.order)
         mine = writes.tensor[np.where(known, source, 0)] == self.numbers[tensor.name]
         result.valid[mark.where] = held.valid & known & mine
         return result
@@ -382,6 +398,7 @@ class ValueProvenance:
             np.add.at(whole.sums, group, part.sums)
             np.add.at(whole.results, group, part.results)
             np.logical_and.at(whole.valid, group, part.valid)
+            whole.order.put(np.arange(size), part.order.grouped(group, self._threads(exchange)))
             self._combined[key] = whole.take(group)
         return self._combined[key]
 
@@ -396,6 +413,10 @@ class ValueProvenance:
             if dim not in exchange.node.dims:
                 key = key * 1024 + place[points.thread]
         return np.unique(key, return_inverse=True)[1] if key.size else key
+
+    def _threads(self, exchange: CollectiveMath) -> Array:
+        """Return for each point of a collective its thread's number, x running fastest."""
+        return self.table.space.points[exchange.site].thread
 
     def own(self, access: Access) -> tuple[AccessInstances, Writes, Array]:
         """Return a read's marks, the stores to its buffer, and the source of each."""

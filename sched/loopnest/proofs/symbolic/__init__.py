@@ -17,6 +17,7 @@ from loopnest.proofs.report import Finding
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
 from loopnest.proofs.symbolic.statement_instances import NotProved
 from loopnest.proofs.symbolic.symbolic_alignment import Alignment
+from loopnest.proofs.symbolic.symbolic_order import prove_fold_order
 from loopnest.proofs.symbolic.symbolic_races import SymbolicRaces
 from loopnest.proofs.symbolic.symbolic_values import Values
 from loopnest.tensor.math_snapshot import MathSnapshot
@@ -43,6 +44,7 @@ def prove(
         Alignment(setting).prove()
         SymbolicRaces(setting).prove()
         values.prove()
+        prove_fold_order(setting, values.flow, values.parts)
         _declarations(model, exchanges, sizes)
     except setting.isl.Error as error:
         raise NotProved(f"isl: {error}") from None

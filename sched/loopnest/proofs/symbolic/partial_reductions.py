@@ -79,7 +79,7 @@ class PartialReductions:
             if not found.is_empty():
                 parts.append(found.apply_range(self._content(work)))
         for work in [w for w, _ in writes if not w.starts]:
-            again, chained = self._chain(work, buffer, starts)
+            again, chained = self.chain(work, buffer, starts)
             space = self.flow.pairs(at, again)
             taken = begun.reverse().apply_range(chained).extract_map(space)
             if not taken.is_empty():  # {read -> update of the same value}
@@ -138,7 +138,7 @@ class PartialReductions:
             held = self.held(reading, access, operand.buffer, tensor, so_far=so_far)
         return held.set_tuple_name(self.isl.dim_type.in_, name)
 
-    def _chain(self, work: Work, buffer: Buffer, starts: Writes) -> tuple[Instances, Any]:
+    def chain(self, work: Work, buffer: Buffer, starts: Writes) -> tuple[Instances, Any]:
         """Return an update's points, and {start -> update}."""
         found = self._chains.get(work)
         if found is None:

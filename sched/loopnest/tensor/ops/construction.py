@@ -15,7 +15,7 @@ from loopnest.scalar.arguments import as_int
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import ONE, Arg, Expr, cast
-from loopnest.tensor.definition import AxisMap, Definition, Read, Reducer
+from loopnest.tensor.definition import AxisMap, Definition, Read, TracedReducer
 from loopnest.tensor.domain import IterDomain, TensorDomain
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.ops.operands import (
@@ -65,14 +65,29 @@ def define_reduction(
     axis_map: AxisMap,
     dtypes: Sequence[DType],
     values: tuple[Expr, ...],
-    reducer: Reducer | None,
+    reducer: TracedReducer | None,
     note: str,
 ) -> tuple[TensorView, ...]:
     """Return the new tensors that `values` of `producer` are reduced to, one a component."""
-    fusion = producer.fusion
+    return define_tuple(op, (producer,), (producer,), axis_map, axes, dtypes, values, reducer, note)
+
+
+def define_tuple(
+    op: str,
+    operands: tuple[TensorView | Expr, ...],
+    producers: Sequence[TensorView],
+    axis_map: AxisMap,
+    axes: Sequence[Axis],
+    dtypes: Sequence[DType],
+    values: tuple[Expr, ...],
+    reducer: TracedReducer | None,
+    note: str,
+) -> tuple[TensorView, ...]:
+    """Return the tensors of one definition, one a value; all producers have one axis map."""
+    fusion = producers[0].fusion
     outputs = tuple([TensorView(fusion, fresh_domain(axes), dtype) for dtype in dtypes])
-    reads = (Read.along(producer, axis_map),)
-    definition = Definition(op, (producer,), reads, outputs, values, reducer, note)
+    reads = tuple([Read.along(producer, axis_map) for producer in producers])
+    definition = Definition(op, operands, reads, outputs, values, reducer, note)
     for output in outputs:
         output.define(definition)
     return outputs
@@ -169,7 +184,7 @@ def elementwise(
         return ScalarOperand(cast(value, dtype), fusion)
     axes = common_axes(name, operands, tensors)
     rank = len(axes)
-    producers = [_extended(tensor, rank) for tensor in tensors]
+    producers = [extended(tensor, rank) for tensor in tensors]
     shown: list[TensorView | Expr] = [
         producers[tensors.index(operand)] if isinstance(operand, TensorView) else arg
         for operand, arg in zip(operands, args, strict=True)
@@ -187,7 +202,7 @@ def _argument(operand: Operand, dtype: DType, tensors: list[TensorView]) -> Expr
     return cast(Arg(tensors.index(operand), operand.dtype), dtype)
 
 
-def _extended(tensor: TensorView, rank: int) -> TensorView:
+def extended(tensor: TensorView, rank: int) -> TensorView:
     """Return `tensor`, with broadcast axes in front up to `rank`."""
     missing = rank - len(tensor.domain.logical)
     if not missing:

@@ -15,15 +15,20 @@ from typing import TypeAlias
 
 from loopnest.scalar.dtypes import DType, bool_, int64
 from loopnest.scalar.expr import Const, Expr, Op, cast, two_sides
-from loopnest.tensor.definition import Reducer
+from loopnest.tensor.definition import TracedReducer
 
 Types: TypeAlias = "tuple[DType, ...]"
 Combine: TypeAlias = Callable[[tuple[Expr, ...], tuple[Expr, ...]], tuple[Expr, ...]]
 
 
 def trace(
-    name: str, identity: tuple[Const, ...], combine: Combine, literals: Sequence[Const | None] = ()
-) -> Reducer:
+    name: str,
+    identity: tuple[Const, ...],
+    combine: Combine,
+    literals: Sequence[Const | None] = (),
+    *,
+    ordered: bool = False,
+) -> TracedReducer:
     """Return the reducer that `combine` describes: it is called with symbolic partial results.
 
     Args:
@@ -32,6 +37,7 @@ def trace(
         combine: folds two partial results, given as expressions of these types.
         literals: components of the second partial result with which it is traced once more, None
             where any value will do: the form that is used where these are the literals found.
+        ordered: whether partial results must stay in the order of their elements.
     """
     one, other = two_sides([value.dtype for value in identity])
     special: tuple[Expr, ...] = ()
@@ -40,7 +46,7 @@ def trace(
             arg if known is None else known for arg, known in zip(other, literals, strict=True)
         ]
         special = combine(one, tuple(found))
-    return Reducer(name, identity, combine(one, other), tuple(literals), special)
+    return TracedReducer(name, identity, combine(one, other), tuple(literals), special, ordered)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -51,9 +57,10 @@ class Family:
     identity: Callable[[Types], tuple[Const, ...]]
     combine: Combine
     literals: tuple[Const | None, ...] = ()
-    _traced: dict[Types, Reducer] = field(default_factory=dict, repr=False)
+    components: int = 1
+    _traced: dict[Types, TracedReducer] = field(default_factory=dict, repr=False)
 
-    def of(self, *types: DType) -> Reducer:
+    def of(self, *types: DType) -> TracedReducer:
         """Return the reducer of partial results of `types`."""
         found = self._traced.get(types)
         if found is None:
@@ -89,6 +96,45 @@ MAX = Family("max", _identity(least), _folding("max"))
 MIN = Family("min", _identity(greatest), _folding("min"))
 ANY = Family("any", _identity(lambda dtype: False), _folding("or"))
 ALL = Family("all", _identity(lambda dtype: True), _folding("and"))
+
+
+def _first_extremum(beyond: str, extreme: str) -> Combine:
+    """Return the fold of pairs (element, index) to an extremum, and where it stands first.
+
+    A NaN lies beyond all others. It commutes: of equal elements that of the lower index counts.
+    """
+
+    def combine(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        (value_a, index_a), (value_b, index_b) = a, b
+        farther: Expr = _test(beyond, value_b, value_a)
+        same: Expr = _test("eq", value_b, value_a)
+        if value_a.dtype.is_float:
+            nan_a, nan_b = [Op("isnan", (value,), bool_) for value in (value_a, value_b)]
+            farther = _test("or", farther, _test("and", nan_b, Op("not", (nan_a,), bool_)))
+            same = _test("or", same, _test("and", nan_a, nan_b))
+        taken = _test("or", farther, _test("and", same, _test("lt", index_b, index_a)))
+        return (
+            Op(extreme, (value_a, value_b), value_a.dtype),
+            Op("where", (taken, index_b, index_a), index_a.dtype),
+        )
+
+    return combine
+
+
+def _test(op: str, a: Expr, b: Expr) -> Expr:
+    return Op(op, (a, b), bool_)
+
+
+def _nowhere(of_type: Callable[[DType], float]) -> Callable[[Types], tuple[Const, ...]]:
+    def identity(types: Types) -> tuple[Const, ...]:
+        return Const(of_type(types[0]), types[0]), Const(greatest(types[1]), types[1])
+
+    return identity
+
+
+ARGMAX = Family("argmax", _nowhere(least), _first_extremum("gt", "max"), components=2)
+ARGMIN = Family("argmin", _nowhere(greatest), _first_extremum("lt", "min"), components=2)
+"""Components: the extremum, and the least index at which it stands."""
 
 
 def _no_elements(types: Types) -> tuple[Const, ...]:
@@ -128,7 +174,7 @@ def _times(a: Expr, b: Expr) -> Expr:
     return Op("mul", (a, b), a.dtype)
 
 
-WELFORD = Family("welford", _no_elements, _combine_welford, (None, None, Const(1, int64)))
+WELFORD = Family("welford", _no_elements, _combine_welford, (None, None, Const(1, int64)), 3)
 """Components: mean, population variance (not the sum of squares), count.
 
 Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample

@@ -99,7 +99,7 @@ def any(tv: TensorView, axis: _Axes = None, keepdims: bool = False) -> TensorVie
     Raises:
         DefinitionError: no TensorView, or axes that it does not have.
     """
-    axes = _checked_axes("any", tv, axis, keepdims)
+    axes = checked_axes("any", tv, axis, keepdims)
     return fold("any", tv, axes, keepdims, reducers.ANY, bool_, bool_)
 
 
@@ -109,7 +109,7 @@ def all(tv: TensorView, axis: _Axes = None, keepdims: bool = False) -> TensorVie
     Raises:
         DefinitionError: no TensorView, or axes that it does not have.
     """
-    axes = _checked_axes("all", tv, axis, keepdims)
+    axes = checked_axes("all", tv, axis, keepdims)
     return fold("all", tv, axes, keepdims, reducers.ALL, bool_, bool_)
 
 
@@ -167,7 +167,7 @@ def var(
     factor = _variance_factor(_count(tv, axes), float(correction), result.compute)
     if isinstance(factor, Const) and factor.value == 1:
         spread = _welford(tv, axes, result, _said(dtype))[1]
-        return _kept(spread, tv, axes) if keepdims else spread
+        return keep_axes(spread, len(tv.domain.logical), axes) if keepdims else spread
     spread = _welford(tv, axes, result.compute, _said(dtype))[1]
     value = Op("mul", (Arg(0, result.compute), factor), result.compute)
     return _finish("mul", spread, factor, value, result, tv, axes, keepdims)
@@ -191,7 +191,9 @@ def welford(
     axes, chosen = _chosen("welford", tv, axis, keepdims, dtype, floats=True)
     kind = chosen or (tv.dtype if tv.dtype.is_float else float32)
     parts = _welford(tv, axes, kind, _said(dtype))
-    average, spread, count = [_kept(p, tv, axes) for p in parts] if keepdims else parts
+    average, spread, count = (
+        [keep_axes(p, len(tv.domain.logical), axes) for p in parts] if keepdims else parts
+    )
     return average, spread, count
 
 
@@ -211,10 +213,10 @@ def fold(
     """
     value = cast(Arg(0, tv.dtype), computed)
     (result,) = _reduced(op, tv, axes, family, (dtype,), (value,), said)
-    return _kept(result, tv, axes) if keepdims else result
+    return keep_axes(result, len(tv.domain.logical), axes) if keepdims else result
 
 
-def _checked_axes(
+def checked_axes(
     name: str, tv: TensorView, axis: _Axes, keepdims: object, said: str = ""
 ) -> tuple[int, ...]:
     """Return the axes of a call from 0 on; `said` is what the call says behind them.
@@ -253,7 +255,7 @@ def _chosen(
         bools: whether it reduces in bool.
         floats: whether it reduces in floats alone.
     """
-    axes = _checked_axes(name, tv, axis, keepdims, _said(dtype))
+    axes = checked_axes(name, tv, axis, keepdims, _said(dtype))
     if dtype is None:
         return axes, None
     call = call_text(name, (tv,), f"axis={axis!r}{_said(dtype)}")
@@ -293,7 +295,7 @@ def _reduced(
     note = f"axis={axes[0] if len(axes) == 1 else axes}{said}"
     if not [axis for axis in axes if old[axis][1] is not IterKind.BROADCAST]:
         op, folds = ("squeeze" if op != "welford" else op), None
-        new, axis_map = _squeezed(old, axes)
+        new, axis_map = squeezed(old, axes)
         return define_reduction(op, tv, new, axis_map, dtypes, values, folds, note)
     kept: list[Axis] = [
         (size, IterKind.REDUCTION if place in axes else kind)
@@ -304,15 +306,16 @@ def _reduced(
     return define_reduction(op, tv, kept, axis_map, dtypes, values, reducer, note)
 
 
-def _squeezed(old: list[Axis], axes: tuple[int, ...]) -> tuple[list[Axis], AxisMap]:
+def squeezed(old: Sequence[Axis], axes: tuple[int, ...]) -> tuple[list[Axis], AxisMap]:
+    """Return what axes are left where `axes` are squeezed, and the axis map of the others."""
     kept = [place for place in range(len(old)) if place not in axes]
     axis_map = tuple([None if place in axes else kept.index(place) for place in range(len(old))])
     return [old[place] for place in kept], axis_map
 
 
-def _kept(result: TensorView, tv: TensorView, axes: tuple[int, ...]) -> TensorView:
-    """Return `result` with broadcast axes where `tv` was reduced."""
-    mask = [place in axes for place in range(len(tv.domain.logical))]
+def keep_axes(result: TensorView, rank: int, axes: tuple[int, ...]) -> TensorView:
+    """Return `result` with broadcast axes where a tensor of `rank` axes was reduced."""
+    mask = [place in axes for place in range(rank)]
     kept = insert_axes(result, mask)
     kept.reduction = result
     return kept
@@ -333,7 +336,7 @@ def _finish(
     reads = (Read.along(reduction, tuple(range(len(shape)))),)
     result = define(tv.fusion, op, (reduction, factor), reads, shape, dtype, value)
     if keepdims:
-        result = _kept(result, tv, axes)
+        result = keep_axes(result, len(tv.domain.logical), axes)
     result.reduction = reduction
     return result
 

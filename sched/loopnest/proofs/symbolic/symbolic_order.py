@@ -1,0 +1,85 @@
+"""In which order a reducer that need not commute takes its elements in, for all sizes.
+
+Of two updates of one value the earlier one has the lower coordinate. Partial results that threads
+or blocks combine are left to `enumeration`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+from loopnest.proofs.obligations import Work
+from loopnest.proofs.symbolic.partial_reductions import PartialReductions
+from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
+from loopnest.proofs.symbolic.statement_instances import NotProved, about
+from loopnest.proofs.symbolic.symbolic_dataflow import SymbolicDataflow, earlier
+from loopnest.proofs.template_matching import reducer_of
+from loopnest.tensor.math_snapshot import MathTensor
+
+
+def prove_fold_order(
+    setting: PolyhedralModel, flow: SymbolicDataflow, parts: PartialReductions
+) -> None:
+    """Show that every reducer that need not commute combines its elements in order.
+
+    Raises:
+        NotProved, NotAffine: it could not be shown.
+    """
+    for exchange in setting.exchanges.values():
+        _require_free(exchange.tensors[0])
+    updates = [w for w in setting.works if not w.starts and _is_ordered(w.tensor)]
+    for work in updates:
+        with about(work.site):
+            if work.kind == "merge":
+                _require_free(work.tensor)
+    for first, second in product(updates, repeat=2):
+        if first.store.storage is second.store.storage:
+            with about(second.site):
+                _prove_pair(setting, flow, parts, first, second)
+
+
+def _prove_pair(
+    setting: PolyhedralModel,
+    flow: SymbolicDataflow,
+    parts: PartialReductions,
+    first: Work,
+    second: Work,
+) -> None:
+    """Show that no point of `first` comes before one of `second` that it should come after."""
+    buffer = first.store.storage
+    starts = [(w, m) for w, m in flow.writes(buffer) if w.starts]
+    one, chained = parts.chain(first, buffer, starts)
+    other, continued = parts.chain(second, buffer, starts)
+    pairs = chained.reverse().apply_range(continued).extract_map(flow.pairs(one, other))
+    before = [f"({' and '.join(part) or '1 = 1'})" for part in earlier(one, "a_", other, "b_", ())]
+    if pairs.is_empty() or not before:
+        return
+    places = [
+        (setting.text(a, "a_"), setting.text(b, "b_"))
+        for a, b in zip(
+            setting.polys(first.store.coordinate), setting.polys(second.store.coordinate),
+            strict=True,
+        )
+    ]  # fmt: skip
+    wrong = setting.relation(
+        one.renamed("a_"), other.renamed("b_"), [" or ".join(before), _not_below(places)]
+    )
+    setting.require_empty(pairs.intersect(wrong), f"the order in which {first.tensor.name} folds")
+
+
+def _not_below(places: Sequence[tuple[str, str]]) -> str:
+    """Return the condition that one coordinate does not come before another in C order."""
+    result = "1 = 1"
+    for a, b in reversed(places):
+        result = f"({a} > {b} or ({a} = {b} and {result}))"
+    return result
+
+
+def _is_ordered(tensor: MathTensor) -> bool:
+    return tensor.accumulates and reducer_of(tensor).ordered
+
+
+def _require_free(tensor: MathTensor) -> None:
+    if _is_ordered(tensor):
+        raise NotProved(f"the order in which partial results of {tensor.name} are combined")
