@@ -6,6 +6,7 @@ import pytest
 
 import loopnest as ln
 from kernels.adam import adam
+from kernels.argmax import argmax
 from kernels.batchnorm import batchnorm
 from kernels.bias_gelu import bias_gelu
 from kernels.column_sum import column_sum
@@ -19,8 +20,8 @@ from kernels.softmax import softmax
 from kernels.transpose import transpose
 
 KERNELS = (
-    adam, batchnorm, bias_gelu, column_sum, cross_entropy, gemm, grid_sum, layernorm, lstm_cell,
-    row_sum, softmax, transpose,
+    adam, argmax, batchnorm, bias_gelu, column_sum, cross_entropy, gemm, grid_sum, layernorm,
+    lstm_cell, row_sum, softmax, transpose,
 )  # fmt: skip
 CASES = [
     pytest.param(kernel, name, id=kernel.label(name))
