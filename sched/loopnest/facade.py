@@ -423,6 +423,21 @@ def lower(fusion: Fusion) -> Kernel:
     Raises:
         LoweringError: no kernel exists for this schedule, it is no fusion, or has no output.
         NotSupported: it needs a feature that does not exist yet.
+
+    Args:
+        fusion: its math and its schedule; later changes do not reach the kernel.
+
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     y = f.output(x * 2.0, "y")
+    >>> print(ln.lower(f))
+    # loopnest nest 1
+    kernel k(x: float32[N]) -> (y: float32[N])
+    for i0 in N:
+      y[i0] = x[i0] * 2.0
+
+    Source: nvFuser `GpuLower`; Halide `lower`.
     """
     from loopnest.lowering.pipeline import lower as run_passes
 
@@ -452,6 +467,17 @@ def compile(
         CompileError: an unknown target or option; a compiler or a GPU is missing, or fails.
         LoweringError: as `lower`.
         NotSupported: the target cannot run this kernel yet.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     y = f.output(x * 2.0, "y")
+    >>> double = ln.compile(f, target="interpret")
+    >>> print(double(np.array([1, 2], np.float32)))
+    [2. 4.]
+
+    Source: nvFuser `KernelExecutor`; Halide `Pipeline::compile_jit`.
     """
     from loopnest.backends.targets import compile_kernel
 
@@ -461,7 +487,28 @@ def compile(
 def compile_many(
     kernels: Sequence[Fusion | Kernel], target: str = "c", optimize: int = 1
 ) -> list[CompiledKernel[Kernel]]:
-    """Return many kernels ready to run, built in one run of the C compiler; see `compile`."""
+    """Return many kernels ready to run, built in one run of the C compiler; see `compile`.
+
+    Args:
+        kernels: fusions and kernels; a fusion is lowered as it is scheduled now.
+        target: as in `compile`; where it is not "c", each is compiled by itself.
+        optimize: the level of the C compiler, 0 to 3.
+
+    Raises:
+        CompileError: no sequence of fusions and kernels; a compiler is missing or fails.
+        LoweringError: as `lower`.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     y = f.output(x * 2.0, "y")
+    >>> first, second = ln.compile_many([f, ln.lower(f)], target="interpret")
+    >>> print(second(np.array([1, 2], np.float32)))
+    [2. 4.]
+
+    Source: as `compile`.
+    """
     from loopnest.backends.targets import compile_together
 
     if isinstance(kernels, (str, bytes)) or not isinstance(kernels, Sequence):

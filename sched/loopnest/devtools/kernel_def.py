@@ -61,6 +61,18 @@ def kernel(
 
     Raises:
         DefinitionError: an argument of the wrong kind.
+
+    >>> import loopnest as ln
+    >>> @ln.kernel(sizes={"N": 100})
+    ... def double(f):
+    ...     f.output(f.input("x", ("N",), ln.float32) * 2.0, "y")
+    >>> @double.schedule("gpu")
+    ... def gpu(f, threads=128):
+    ...     f["y"].split(0, threads)
+    >>> double
+    <kernel double: schedules gpu>
+
+    Source: Exo's procedures and Triton's ``@triton.jit``: a kernel is a decorated function.
     """
     call = "kernel(...)"
     chosen = _named(call, "sizes", sizes)

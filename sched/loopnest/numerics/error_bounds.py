@@ -50,13 +50,14 @@ def error_bound(
     divisor may be 0, a sum that may overflow. Bools and integers that come of a comparison or
     rounding that may go either way have the bound of both cases.
 
+    >>> import numpy as np
     >>> import loopnest as ln
     >>> with ln.Fusion("row_sum") as f:
     ...     x = f.input("x", ("N", "D"), ln.float32)
     ...     y = f.output(ln.sum(x, axis=1), "y")
-    >>> error_bound(f, np.ones((2, 3), np.float32))
+    >>> ln.error_bound(f, np.ones((2, 3), np.float32))
     array([0., 0.])
-    >>> bool(error_bound(f, np.full((1, 1000), 0.1, np.float32)) < 999 * 2.0**-24 * 100.1)
+    >>> bool(ln.error_bound(f, np.full((1, 1000), 0.1, np.float32)) < 999 * 2.0**-24 * 100.1)
     True
 
     Args:
@@ -72,6 +73,8 @@ def error_bound(
 
     Raises:
         LaunchError: arguments that do not fit, or an assumption that does not hold.
+
+    Source: Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., sections 3.1 and 4.2.
     """
     if not isinstance(fusion, Fusion):
         raise LaunchError(f"error_bound({fusion!r})", "it is no Fusion", "pass the fusion itself")

@@ -64,13 +64,14 @@ def evaluate(
     Floats are computed in float64 and rounded only by casts and where a 16-bit tensor is defined;
     integers are computed in their own type.
 
+    >>> import numpy as np
     >>> import loopnest as ln
     >>> with ln.Fusion("row_sum") as f:
     ...     x = f.input("x", ("N", "D"), ln.float32)
     ...     y = f.output(ln.sum(x, axis=1), "y")
-    >>> evaluate(f, np.ones((2, 3), np.float32))
+    >>> ln.evaluate(f, np.ones((2, 3), np.float32))
     array([3., 3.], dtype=float32)
-    >>> evaluate(f, np.full((1, 3), 0.1, np.float32), exact=True)
+    >>> ln.evaluate(f, np.full((1, 3), 0.1, np.float32), exact=True)
     array([0.3])
 
     Args:
@@ -87,6 +88,8 @@ def evaluate(
 
     Raises:
         LaunchError: arguments that do not fit, or an assumption that does not hold.
+
+    Source: the way of nvFuser's `ExpressionEvaluator`: definitions alone, no schedule.
     """
     if not isinstance(fusion, Fusion):
         raise LaunchError(f"evaluate({fusion!r})", "it is no Fusion", "pass the fusion itself")

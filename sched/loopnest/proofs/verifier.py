@@ -40,6 +40,15 @@ def verify(k: Any, **sizes: int) -> Report:
     Raises:
         VerifyError: no kernel, one without math, an unknown size, or sizes that break an
             assumption.
+
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     y = f.output(x * 2.0, "y")
+    >>> print(ln.verify(ln.lower(f)))
+    proved for all sizes
+
+    Source: Verdoolaege, "isl: an integer set library for the polyhedral model", ICMS 2010.
     """
     program, math = program_of(k, "verify")
     _check_sizes(program, sizes)

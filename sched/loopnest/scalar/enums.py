@@ -15,8 +15,11 @@ class IterKind(Enum):
     """What an axis stands for."""
 
     ITERATION = "iteration"
+    """One element of the result for each index."""
     REDUCTION = "reduction"
+    """Folded: all its indices give one element."""
     BROADCAST = "broadcast"
+    """Extent 1, read along any extent."""
 
     @property
     def letter(self) -> str:
@@ -25,19 +28,73 @@ class IterKind(Enum):
 
 
 class ParallelType(Enum):
-    """How the loop of an axis runs."""
+    """How the loop of an axis runs, on each target.
+
+    The launch dimensions are those of CUDA, and each is used once a tensor; every target keeps
+    CUDA's limits on their extents (`MOST_ALONG`), so that what runs on one runs on all.
+    """
 
     serial = "serial"
+    """A loop, its iterations one after another.
+
+    CUDA: a loop of the thread. C: a loop. The interpreter: a loop.
+    """
     grid_x = "grid_x"
+    """Spread over the blocks of the grid, which may run in any order and at the same time.
+
+    CUDA: ``blockIdx.x``. C: blocks, spread over the cores. The interpreter: blocks, one after
+    another.
+    """
     grid_y = "grid_y"
+    """As `grid_x`, along the second dimension of the grid.
+
+    CUDA: ``blockIdx.y``. C: blocks, spread over the cores. The interpreter: one after another.
+    """
     grid_z = "grid_z"
+    """As `grid_x`, along the third dimension of the grid.
+
+    CUDA: ``blockIdx.z``. C: blocks, spread over the cores. The interpreter: one after another.
+    """
     block_x = "block_x"
+    """Spread over the threads of a block; 32 neighbours along it are a warp.
+
+    CUDA: ``threadIdx.x``. C: a loop over the threads, cut at barriers. The interpreter: all threads
+    of a block in step.
+    """
     block_y = "block_y"
+    """As `block_x`, along the second dimension of a block.
+
+    CUDA: ``threadIdx.y``. C: a loop over the threads, cut at barriers. The interpreter: in step.
+    """
     block_z = "block_z"
+    """As `block_x`, along the third dimension of a block, of at most 64 threads.
+
+    CUDA: ``threadIdx.z``. C: a loop over the threads, cut at barriers. The interpreter: in step.
+    """
     vectorize = "vectorize"
+    """The lanes of one wide access: the innermost axis, a static power of two of elements.
+
+    CUDA: accesses of up to 16 bytes where the tensor is a copy between memory and registers or a
+    result that is stored; arithmetic lane by lane. C: ``#pragma omp simd`` where no lane depends on
+    another. The interpreter: lane by lane. Sizes or addresses that do not fit take the scalar
+    variant.
+    """
     unroll = "unroll"
+    """A loop that is written out by the compiler.
+
+    CUDA: ``#pragma unroll``. C: ``#pragma GCC unroll`` for a static extent. The interpreter: a
+    loop.
+    """
     unswitch = "unswitch"
+    """A loop whose tests are asked once, in front of it: a body without tests, and one with.
+
+    The same on CUDA, C: two bodies in the text, and the interpreter: two bodies in the nest.
+    """
     cpu_parallel = "cpu_parallel"
+    """Spread over the cores of a CPU, where it is an outermost loop.
+
+    CUDA: a loop of the thread. C: iterations spread over the cores. The interpreter: a loop.
+    """
 
     @property
     def order(self) -> Order:
@@ -132,11 +189,15 @@ class Memory(Enum):
     """Where a tensor lives."""
 
     LOCAL = "local"
+    """Of one thread: registers on CUDA, where its extents must be constant; else an array."""
     SHARED = "shared"
+    """Of one block: ``__shared__`` memory on CUDA, an array a block elsewhere."""
     GLOBAL = "global"
+    """Of all blocks: arguments, and workspace of the launch for intermediate tensors."""
 
 
 class Swizzle(Enum):
     """How a swizzled buffer permutes its elements."""
 
     XOR = "xor"
+    """The element at (a, b) lies at (a, b ^ a)."""

@@ -61,8 +61,22 @@ def dependency_chains(a: TensorView, b: TensorView) -> Iterator[tuple[TensorView
 
     There may be exponentially many; nothing is computed before it is asked for.
 
+    Args:
+        a: where the paths begin.
+        b: where they end, a tensor of the same fusion.
+
     Raises:
         ScheduleError: no TensorView.
+
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     t = x * 2.0
+    ...     y = f.output(t + x, "y")
+    >>> [[tensor.name for tensor in chain] for chain in ln.dependency_chains(x, y)]
+    [['x', 'T1', 'y'], ['x', 'y']]
+
+    Source: nvFuser's design note of computeAt ("dependency chain").
     """
     _require_tensors("dependency_chains", a, b)
     return _paths((a,), ancestors(b), lambda tensor: tensor is b)
@@ -73,8 +87,21 @@ def use_chains(tensor: TensorView) -> Iterator[tuple[TensorView, ...]]:
 
     A tensor that no output depends on is on no path.
 
+    Args:
+        tensor: of any fusion.
+
     Raises:
         ScheduleError: no TensorView.
+
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     t = x * 2.0
+    ...     y = f.output(t + x, "y")
+    >>> [[tensor.name for tensor in chain] for chain in ln.use_chains(t)]
+    [['T1', 'y']]
+
+    Source: nvFuser's design note of computeAt ("use chain").
     """
     _require_tensors("use_chains", tensor)
     live = tensor.fusion.live()
@@ -100,6 +127,22 @@ def common_consumers(tensor: TensorView) -> tuple[TensorView, ...]:
 
     One sweep in topological order: a tensor is on every chain if and only if, when it is reached,
     it is the only one that edges from the tensors before it lead to.
+
+    Args:
+        tensor: of any fusion.
+
+    Raises:
+        ScheduleError: no TensorView.
+
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     t = x * 2.0
+    ...     y = f.output(t + x, "y")
+    >>> [tensor.name for tensor in ln.common_consumers(x)]
+    ['y']
+
+    Source: nvFuser's design note of computeAt ("common consumer").
     """
     _require_tensors("common_consumers", tensor)
     live = tensor.fusion.live()

@@ -124,6 +124,15 @@ def inline_most(tensors: Iterable[TensorView] | None = None) -> None:
         ScheduleError: there is no current fusion, or `tensors` are of several.
 
     Source: nvFuser inlineMost (Fuser, csrc/scheduler/tools/inlining.cpp).
+
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N", "D"), ln.float32)
+    ...     t = ln.exp(x)
+    ...     y = f.output(t + 1.0, "y")
+    ...     ln.inline_most()
+    >>> t.compute_at_pos
+    2
     """
     if tensors is None:
         fusion = current_fusion()

@@ -40,6 +40,16 @@ def propagate(ref: TensorView, pos: int = -1, tensors: Iterable[TensorView] | No
             prefix that would change.
 
     Source: nvFuser TransformPropagator over MaxInfoSpanningTree, which passes through inputs too.
+
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N", "D"), ln.float32)
+    ...     t = ln.exp(x)
+    ...     y = f.output(t + 1.0, "y")
+    >>> y = y.merge(0)
+    >>> ln.propagate(y)
+    >>> print(t)
+    T1 float32 local [i0: N * D] compute_at=0 produced_at=0
     """
     if not isinstance(ref, TensorView):
         raise ScheduleError(f"propagate({ref!r})", "it is no TensorView")
@@ -95,6 +105,16 @@ def parallelize_like(ref: TensorView, tvs: Iterable[TensorView] | None = None) -
         ScheduleError: a tensor would have one launch dimension twice.
 
     Source: nvFuser scheduler_utils::parallelizeAllLike.
+
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N", "D"), ln.float32)
+    ...     t = ln.exp(x)
+    ...     y = f.output(t + 1.0, "y")
+    >>> y = y.parallelize({0: ln.ParallelType.grid_x})
+    >>> ln.parallelize_like(y)
+    >>> t.axis(0).parallel
+    <ParallelType.grid_x: 'grid_x'>
     """
     if not isinstance(ref, TensorView):
         raise ScheduleError(f"parallelize_like({ref!r})", "it is no TensorView")

@@ -260,6 +260,16 @@ def replay_pasc(producer: TensorView, consumer: TensorView, pos: int) -> tuple[T
             domain would change.
 
     Source: nvFuser's design note on computeAt, replayPasC.
+
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     t = f.input("x", ("I", "J"), ln.float32) * 2.0
+    ...     y = f.output(t + 1.0, "y")
+    >>> y.split(0, 4)
+    <TensorView y float32 global [i0: ceildiv(I, 4), i1: 4, i2: J] compute_at=0 produced_at=0>
+    >>> domain, pos = ln.replay_pasc(t, y, 1)
+    >>> [str(axis.extent) for axis in domain.leaf], pos
+    (['ceildiv(I, 4)', '4', 'J'], 1)
     """
     call = _call_text("replay_pasc", producer, consumer, pos)
     try:
@@ -290,6 +300,16 @@ def replay_casp(consumer: TensorView, producer: TensorView, pos: int) -> tuple[T
             domain would change.
 
     Source: nvFuser's design note on computeAt, replayCasP.
+
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     t = f.input("x", ("I", "J"), ln.float32) * 2.0
+    ...     y = f.output(t + 1.0, "y")
+    >>> t.split(0, 4)
+    <TensorView T1 float32 local [i0: ceildiv(I, 4), i1: 4, i2: J] compute_at=0 produced_at=0>
+    >>> domain, pos = ln.replay_casp(y, t, 1)
+    >>> [str(axis.extent) for axis in domain.leaf], pos
+    (['ceildiv(I, 4)', '4', 'J'], 1)
     """
     call = _call_text("replay_casp", consumer, producer, pos)
     try:

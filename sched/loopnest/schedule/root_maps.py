@@ -36,6 +36,10 @@ def windowed(producer: TensorView, consumer: TensorView) -> set[IterDomain]:
 def root_map(producer: TensorView, consumer: TensorView) -> dict[IterDomain, IterDomain]:
     """Map axes of a producer to those of its direct consumer.
 
+    Args:
+        producer: a tensor that `consumer` reads.
+        consumer: its direct consumer.
+
     Returns:
         From each non-reduction axis of the producer's rfactor domain to the consumer's root axis
         that equals it; an axis that the consumer squeezes or reads at another index than its own,
@@ -45,6 +49,14 @@ def root_map(producer: TensorView, consumer: TensorView) -> dict[IterDomain, Ite
         ScheduleError: `consumer` does not read `producer`.
 
     Source: nvFuser PairwiseLogicalDomainMap.
+
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     t = x * 2.0
+    ...     y = f.output(t + x, "y")
+    >>> [(a is t.root_domain[0], b is y.root_domain[0]) for a, b in ln.root_map(t, y).items()]
+    [(True, True)]
     """
     if not isinstance(consumer, TensorView) or producer not in consumer.producers:
         raise ScheduleError(

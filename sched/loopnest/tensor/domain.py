@@ -70,14 +70,17 @@ class IterDomain:
 
     @property
     def is_reduction(self) -> bool:
+        """Whether it is folded."""
         return self.kind is IterKind.REDUCTION
 
     @property
     def is_broadcast(self) -> bool:
+        """Whether it has extent 1 and maps to any extent."""
         return self.kind is IterKind.BROADCAST
 
     @property
     def is_iteration(self) -> bool:
+        """Whether each of its indices has an element of its own."""
         return self.kind is IterKind.ITERATION
 
     def parallelize(self, parallel: ParallelType) -> IterDomain:

@@ -233,6 +233,17 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     Args:
         arguments: by default those of the process.
+
+    Raises:
+        SystemExit: always; its code is 0 where all is well.
+
+    >>> import loopnest as ln
+    >>> ln.main(["--help"])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    SystemExit: 0
+
+    Source: click, which reads the arguments.
     """
     started = kernels_of("__main__")
     prog = Path(sys.argv[0]).name if started else "loopnest"

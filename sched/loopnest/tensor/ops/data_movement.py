@@ -41,6 +41,20 @@ def broadcast(tv: TensorView, mask: Sequence[bool]) -> TensorView:
 
     Raises:
         DefinitionError: no TensorView, or not one False for each of its axes.
+
+    Args:
+        tv: the operand.
+        mask: True where a new axis stands, one False for each axis of `tv`.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     y = f.output(ln.broadcast(x, (False, True)), "y")
+    >>> ln.evaluate(f, np.array([1, 2], np.float32)).shape
+    (2, 1)
+
+    Source: nvFuser `broadcast`; numpy.expand_dims.
     """
     require_tensor("broadcast", tv, mask)
     given = _listed(mask)
@@ -60,6 +74,20 @@ def permute(tv: TensorView, order: Sequence[int]) -> TensorView:
 
     Raises:
         DefinitionError: no TensorView, or no permutation of its axes.
+
+    Args:
+        tv: the operand.
+        order: each axis of `tv` once; negative from the end.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N", "D"), ln.float32)
+    ...     y = f.output(ln.permute(x, (1, 0)), "y")
+    >>> ln.evaluate(f, np.array([[1, 2, 3], [4, 5, 6]], np.float32)).shape
+    (3, 2)
+
+    Source: numpy.transpose; torch.permute.
     """
     require_tensor("permute", tv, order)
     old = axes_of(tv)
@@ -90,6 +118,20 @@ def squeeze(tv: TensorView, axis: int | Sequence[int]) -> TensorView:
 
     Raises:
         DefinitionError: no TensorView, or an axis that is no broadcast axis.
+
+    Args:
+        tv: the operand.
+        axis: one axis or several, of a static extent 1.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N", 1), ln.float32)
+    ...     y = f.output(ln.squeeze(x, 1), "y")
+    >>> ln.evaluate(f, np.ones((2, 1), np.float32)).shape
+    (2,)
+
+    Source: numpy.squeeze.
     """
     axes = normalized_axes("squeeze", tv, axis)
     old = axes_of(tv)
@@ -116,6 +158,18 @@ def expand(tv: TensorView, shape: Sequence[Extent]) -> TensorView:
 
     Raises:
         DefinitionError: no TensorView, a bad extent, or one that does not fit.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     y = f.output(ln.expand(x, (3, "N")), "y")
+    >>> print(ln.evaluate(f, np.array([1, 2], np.float32)))
+    [[1. 2.]
+     [1. 2.]
+     [1. 2.]]
+
+    Source: numpy.broadcast_to.
     """
     require_tensor("expand", tv, shape)
     call = call_text("expand", (tv, shape))
@@ -156,6 +210,14 @@ def iota(
 
     Raises:
         DefinitionError: outside of a fusion, or bad arguments.
+
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     y = f.output(ln.iota(4, start=1, step=2), "y")
+    >>> print(ln.evaluate(f))
+    [1 3 5 7]
+
+    Source: numpy.arange, by length.
     """
     call = _call("iota", (length, start, step), dtype)
     fusion = _fusion(call, (start, step))
@@ -188,6 +250,15 @@ def full(shape: Extent | Sequence[Extent], value: Scalar, dtype: DType | None = 
 
     Raises:
         DefinitionError: outside of a fusion, or bad arguments.
+
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     y = f.output(ln.full((2, 2), 0.5), "y")
+    >>> print(ln.evaluate(f))
+    [[0.5 0.5]
+     [0.5 0.5]]
+
+    Source: numpy.full.
     """
     call = _call("full", (shape, value), dtype)
     fusion = _fusion(call, (value,))

@@ -30,6 +30,19 @@ def matmul(a: TensorView, b: TensorView, dtype: DType | None = None) -> TensorVi
     Raises:
         DefinitionError: no TensorViews, ranks below 2, extents that do not fit, or no type to
             multiply in.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     a = f.input("a", ("M", "K"), ln.float32)
+    ...     b = f.input("b", ("K", "N"), ln.float32)
+    ...     c = f.output(ln.matmul(a, b), "c")
+    >>> left = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
+    >>> print(ln.evaluate(f, left, np.eye(3, 2, dtype=np.float32)))
+    [[1. 2.]
+     [4. 5.]]
+
+    Source: numpy.matmul.
     """
     fusion = _check(a, b)
     computed, result = ARITHMETIC[common_type((a, b))]

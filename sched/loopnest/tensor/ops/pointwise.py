@@ -133,7 +133,30 @@ def fma(a: Operand, b: Operand, c: TensorView) -> TensorView: ...
 @overload
 def fma(a: Scalar, b: Scalar, c: Scalar) -> ScalarOperand: ...
 def fma(a: Operand, b: Operand, c: Operand) -> TensorView | ScalarOperand:
-    """Return a * b + c, of floats rounded once."""
+    """Return a * b + c, of floats rounded once.
+
+    Args:
+        a: a tensor, a run-time scalar, or a Python number.
+        b: likewise.
+        c: likewise; one of the three is no Python number.
+
+    Returns:
+        A tensor of the shape that NumPy's broadcasting gives; a scalar expression of scalars.
+
+    Raises:
+        DefinitionError: an operand that is none (an array, a string), operands of two fusions, or
+            shapes or types that do not fit.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     y = f.output(ln.fma(x, 2.0, 1.0), "y")
+    >>> print(ln.evaluate(f, np.array([1, 2, 3], np.float32)))
+    [3. 5. 7.]
+
+    Source: C11, 7.12.13.1; of integers a product and a sum.
+    """
     return apply("fma", (a, b, c), _fma)
 
 
@@ -203,7 +226,30 @@ def clamp(tv: TensorView, lo: Operand, hi: Operand) -> TensorView: ...
 @overload
 def clamp(tv: Scalar, lo: Scalar, hi: Scalar) -> ScalarOperand: ...
 def clamp(tv: Operand, lo: Operand, hi: Operand) -> TensorView | ScalarOperand:
-    """Return min(max(tv, lo), hi); NaN stays NaN."""
+    """Return min(max(tv, lo), hi); NaN stays NaN.
+
+    Args:
+        tv: a tensor, a run-time scalar, or a Python number.
+        lo: likewise.
+        hi: likewise; one of the three is no Python number.
+
+    Returns:
+        A tensor of the shape that NumPy's broadcasting gives; a scalar expression of scalars.
+
+    Raises:
+        DefinitionError: an operand that is none (an array, a string), operands of two fusions, or
+            shapes or types that do not fit.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     y = f.output(ln.clamp(x, 1.5, 2.5), "y")
+    >>> print(ln.evaluate(f, np.array([1, 2, 3], np.float32)))
+    [1.5 2.  2.5]
+
+    Source: numpy.clip.
+    """
     return apply("clamp", (tv, lo, hi), _clamp)
 
 
@@ -316,6 +362,14 @@ def gelu(x: T, approximate: str = "none") -> T:
         DefinitionError: another `approximate`.
 
     Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     y = f.output(ln.gelu(x), "y")
+    >>> print(ln.evaluate(f, np.array([0, 1], np.float32)))
+    [0.        0.8413447]
     """
     note = f"approximate={approximate!r}"
     known = {"none": _gelu, "tanh": _gelu_tanh}
@@ -448,7 +502,30 @@ def where(cond: Operand, a: Operand, b: TensorView) -> TensorView: ...
 @overload
 def where(cond: Scalar, a: Scalar, b: Scalar) -> ScalarOperand: ...
 def where(cond: Operand, a: Operand, b: Operand) -> TensorView | ScalarOperand:
-    """Return a where `cond` is not 0, else b."""
+    """Return a where `cond` is not 0, else b.
+
+    Args:
+        cond: a tensor, a run-time scalar, or a Python number.
+        a: likewise.
+        b: likewise; one of the three is no Python number.
+
+    Returns:
+        A tensor of the shape that NumPy's broadcasting gives; a scalar expression of scalars.
+
+    Raises:
+        DefinitionError: an operand that is none (an array, a string), operands of two fusions, or
+            shapes or types that do not fit.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     y = f.output(ln.where(x > 1.0, x, 0.0), "y")
+    >>> print(ln.evaluate(f, np.array([1, 2, 3], np.float32)))
+    [0. 2. 3.]
+
+    Source: numpy.where.
+    """
     operands = (cond, a, b)
     fusion = fusion_of("where", operands)
     dtype = common_type((a, b))
@@ -470,6 +547,20 @@ def cast(tv: T, dtype: DType) -> T:
 
     Raises:
         DefinitionError: no operand, or no element type.
+
+    Args:
+        tv: a tensor of any shape, or a run-time scalar.
+        dtype: an element type, as ``ln.float16``.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     y = f.output(ln.cast(x / 2.0, ln.int32), "y")
+    >>> print(ln.evaluate(f, np.array([1, 2, 3], np.float32)))
+    [0 1 1]
+
+    Source: numpy.ndarray.astype; conversions that C leaves open saturate.
     """
     fusion = fusion_of("cast", (tv,))
     fusion._check_dtype(call_text("cast", (tv, dtype)), dtype)

@@ -18,6 +18,7 @@ from loopnest.tensor.ops.operands import (
     common_type,
     fusion_of,
 )
+from loopnest.tensor.ops.pointwise_docs import docstring
 from loopnest.tensor.tensor_view import TensorView
 
 
@@ -94,5 +95,5 @@ def _key(template: Callable[..., Expr], arity: int) -> str:
 
 def _public(call: Callable[..., object], template: Callable[..., Expr]) -> Callable[..., object]:
     call.__name__ = call.__qualname__ = template.__name__
-    call.__doc__ = template.__doc__
+    call.__doc__ = docstring(template.__name__, template.__doc__ or "")
     return call

@@ -46,6 +46,26 @@ def sum(
 
     Raises:
         DefinitionError: no TensorView, axes that it does not have, or no type to add in.
+
+    Args:
+        tv: the operand, of any shape.
+        axis: an axis, several, or None for all; negative from the end.
+        keepdims: whether broadcast axes of extent 1 stand in place of the reduced ones.
+        dtype: what elements are converted to, the type of the fold and of the result; a 16-bit type
+            is folded in float32 and rounded once.
+
+    Returns:
+        A tensor without the reduced axes; with `keepdims` a broadcast, whose `.reduction` it is.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N", "D"), ln.float32)
+    ...     y = f.output(ln.sum(x, axis=1), "y")
+    >>> print(ln.evaluate(f, np.array([[1, 2, 3], [4, 5, 6]], np.float32)))
+    [ 6. 15.]
+
+    Source: numpy.sum.
     """
     axes, chosen = _chosen("sum", tv, axis, keepdims, dtype)
     wide = chosen or WIDE.get(tv.dtype, tv.dtype)
@@ -59,6 +79,26 @@ def prod(
 
     Raises:
         DefinitionError: no TensorView, axes that it does not have, or no type to multiply in.
+
+    Args:
+        tv: the operand, of any shape.
+        axis: an axis, several, or None for all; negative from the end.
+        keepdims: whether broadcast axes of extent 1 stand in place of the reduced ones.
+        dtype: what elements are converted to, the type of the fold and of the result; a 16-bit type
+            is folded in float32 and rounded once.
+
+    Returns:
+        A tensor without the reduced axes; with `keepdims` a broadcast, whose `.reduction` it is.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N", "D"), ln.float32)
+    ...     y = f.output(ln.prod(x, axis=1), "y")
+    >>> print(ln.evaluate(f, np.array([[1, 2, 3], [4, 5, 6]], np.float32)))
+    [  6. 120.]
+
+    Source: numpy.prod.
     """
     axes, chosen = _chosen("prod", tv, axis, keepdims, dtype)
     wide = chosen or WIDE.get(tv.dtype, tv.dtype)
@@ -72,6 +112,26 @@ def max(
 
     Raises:
         DefinitionError: no TensorView, axes that it does not have, or no element type.
+
+    Args:
+        tv: the operand, of any shape.
+        axis: an axis, several, or None for all; negative from the end.
+        keepdims: whether broadcast axes of extent 1 stand in place of the reduced ones.
+        dtype: what elements are converted to, the type of the fold and of the result; a 16-bit type
+            is folded in float32 and rounded once.
+
+    Returns:
+        A tensor without the reduced axes; with `keepdims` a broadcast, whose `.reduction` it is.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N", "D"), ln.float32)
+    ...     y = f.output(ln.max(x, axis=1), "y")
+    >>> print(ln.evaluate(f, np.array([[1, 2, 3], [4, 5, 6]], np.float32)))
+    [3. 6.]
+
+    Source: numpy.max, with an identity for no element.
     """
     axes, chosen = _chosen("max", tv, axis, keepdims, dtype, bools=True)
     kind = chosen or tv.dtype
@@ -86,6 +146,26 @@ def min(
 
     Raises:
         DefinitionError: no TensorView, axes that it does not have, or no element type.
+
+    Args:
+        tv: the operand, of any shape.
+        axis: an axis, several, or None for all; negative from the end.
+        keepdims: whether broadcast axes of extent 1 stand in place of the reduced ones.
+        dtype: what elements are converted to, the type of the fold and of the result; a 16-bit type
+            is folded in float32 and rounded once.
+
+    Returns:
+        A tensor without the reduced axes; with `keepdims` a broadcast, whose `.reduction` it is.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N", "D"), ln.float32)
+    ...     y = f.output(ln.min(x, axis=0), "y")
+    >>> print(ln.evaluate(f, np.array([[1, 2, 3], [4, 5, 6]], np.float32)))
+    [1. 2. 3.]
+
+    Source: numpy.min, with an identity for no element.
     """
     axes, chosen = _chosen("min", tv, axis, keepdims, dtype, bools=True)
     kind = chosen or tv.dtype
@@ -98,6 +178,24 @@ def any(tv: TensorView, axis: _Axes = None, keepdims: bool = False) -> TensorVie
 
     Raises:
         DefinitionError: no TensorView, or axes that it does not have.
+
+    Args:
+        tv: the operand, of any shape.
+        axis: an axis, several, or None for all; negative from the end.
+        keepdims: whether broadcast axes of extent 1 stand in place of the reduced ones.
+
+    Returns:
+        A tensor without the reduced axes; with `keepdims` a broadcast, whose `.reduction` it is.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N", "D"), ln.float32)
+    ...     y = f.output(ln.any(x > 5.0, axis=1), "y")
+    >>> print(ln.evaluate(f, np.array([[1, 2, 3], [4, 5, 6]], np.float32)))
+    [False  True]
+
+    Source: numpy.any.
     """
     axes = checked_axes("any", tv, axis, keepdims)
     return fold("any", tv, axes, keepdims, reducers.ANY, bool_, bool_)
@@ -108,6 +206,24 @@ def all(tv: TensorView, axis: _Axes = None, keepdims: bool = False) -> TensorVie
 
     Raises:
         DefinitionError: no TensorView, or axes that it does not have.
+
+    Args:
+        tv: the operand, of any shape.
+        axis: an axis, several, or None for all; negative from the end.
+        keepdims: whether broadcast axes of extent 1 stand in place of the reduced ones.
+
+    Returns:
+        A tensor without the reduced axes; with `keepdims` a broadcast, whose `.reduction` it is.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N", "D"), ln.float32)
+    ...     y = f.output(ln.all(x > 3.0, axis=1), "y")
+    >>> print(ln.evaluate(f, np.array([[1, 2, 3], [4, 5, 6]], np.float32)))
+    [False  True]
+
+    Source: numpy.all.
     """
     axes = checked_axes("all", tv, axis, keepdims)
     return fold("all", tv, axes, keepdims, reducers.ALL, bool_, bool_)
@@ -123,6 +239,26 @@ def mean(
 
     Raises:
         DefinitionError: no TensorView, axes that it does not have, or no float type.
+
+    Args:
+        tv: the operand, of any shape.
+        axis: an axis, several, or None for all; negative from the end.
+        keepdims: whether broadcast axes of extent 1 stand in place of the reduced ones.
+        dtype: what elements are converted to, the type of the fold and of the result; a 16-bit type
+            is folded in float32 and rounded once.
+
+    Returns:
+        A tensor without the reduced axes; with `keepdims` a broadcast, whose `.reduction` it is.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N", "D"), ln.float32)
+    ...     y = f.output(ln.mean(x, axis=1), "y")
+    >>> print(ln.evaluate(f, np.array([[1, 2, 3], [4, 5, 6]], np.float32)))
+    [2. 5.]
+
+    Source: numpy.mean.
     """
     axes, chosen = _chosen("mean", tv, axis, keepdims, dtype, floats=True)
     wide = chosen.compute if chosen else _MEAN.get(tv.dtype, tv.dtype.compute)
@@ -155,6 +291,16 @@ def var(
     Raises:
         DefinitionError: no TensorView, axes that it does not have, a correction that is no finite
             number, or no float type.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N", "D"), ln.float32)
+    ...     y = f.output(ln.var(x, axis=1), "y")
+    >>> print(ln.evaluate(f, np.array([[1, 2, 3], [4, 5, 6]], np.float32)))
+    [0.6666667 0.6666667]
+
+    Source: numpy.var; Welford, 1962.
     """
     axes, chosen = _chosen("var", tv, axis, keepdims, dtype, floats=True)
     if not is_number(correction) or not math.isfinite(correction):
@@ -187,6 +333,25 @@ def welford(
 
     Source: Welford, "Note on a method for calculating corrected sums of squares and products",
     1962.
+
+    Args:
+        tv: the operand, of any shape.
+        axis: an axis, several, or None for all; negative from the end.
+        keepdims: whether broadcast axes of extent 1 stand in place of the reduced ones.
+        dtype: what elements are converted to, the type of the fold and of the result; a 16-bit type
+            is folded in float32 and rounded once.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N", "D"), ln.float32)
+    ...     for name, tensor in zip(("m", "v", "n"), ln.welford(x, axis=1)):
+    ...         y = f.output(tensor, name)
+    >>> for result in ln.evaluate(f, np.array([[1, 2, 3], [4, 5, 6]], np.float32)):
+    ...     print(result)
+    [2. 5.]
+    [0.6666667 0.6666667]
+    [3 3]
     """
     axes, chosen = _chosen("welford", tv, axis, keepdims, dtype, floats=True)
     kind = chosen or (tv.dtype if tv.dtype.is_float else float32)
