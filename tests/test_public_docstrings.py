@@ -7,11 +7,14 @@ import inspect
 import io
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import loopnest as ln
 
+DOCS = Path(__file__).parents[1] / "sched" / "docs"
 FUNCTIONS = [name for name in ln.__all__ if inspect.isroutine(getattr(ln, name))]
 SECTIONS = ("Args:", "Raises:", ">>> ", "Source: ")
 
@@ -42,6 +45,19 @@ def test_a_public_function_has_all_sections(name: str) -> None:
 @pytest.mark.parametrize("name", PRIMITIVES)
 def test_a_primitive_has_all_sections(name: str) -> None:
     assert missing(getattr(ln.TensorView, name), SECTIONS) == []
+
+
+def test_the_reference_has_every_public_name() -> None:
+    """By name, or by the module that defines it."""
+    text = "".join([p.read_text("utf-8") for p in (DOCS / "reference").glob("*.md")])
+    named = set(re.findall(r"\.\. auto\w+:: ([\w.]+)", text))
+    for name in ln.__all__:
+        value = getattr(ln, name)
+        if not callable(value):
+            continue
+        made = getattr(value, "__module__", "") == "loopnest.tensor.ops.pointwise_typing"
+        defined = {"loopnest.tensor.ops.pointwise" if made else value.__module__}
+        assert named & {f"loopnest.{name}", name, *defined}, name
 
 
 def members() -> Iterator[tuple[str, object]]:
@@ -76,7 +92,7 @@ def test_the_example_of_a_docstring_runs(name: str) -> None:
     for part in name.split("."):
         value = getattr(value, part)
     text = inspect.getdoc(value) or ""
-    test = doctest.DocTestParser().get_doctest(text, {}, name, None, 0)
+    test = doctest.DocTestParser().get_doctest(text, {"np": np, "ln": ln}, name, None, 0)
     found = io.StringIO()
     result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=found.write)
     assert result.failed == 0, found.getvalue()

@@ -56,6 +56,8 @@ def conv(
     Raises:
         DefinitionError: no TensorViews of one rank >= 3, extents that do not fit, or bad
             parameters.
+
+    Source: torch.nn.functional.conv1d, conv2d, conv3d and conv_transpose2d.
     """
     call = call_text("conv", (x, w))
     rank = _spatial(call, x, w)

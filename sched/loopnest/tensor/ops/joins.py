@@ -37,6 +37,8 @@ def concatenate(tensors: Sequence[TensorView], axis: int = 0) -> TensorView:
 
     Raises:
         DefinitionError: no TensorViews, extents that do not fit, or an axis out of range.
+
+    Source: numpy.concatenate.
     """
     given, place = _joined("concatenate", tensors, axis, 0)
     algebra = given[0].fusion.algebra
@@ -61,6 +63,17 @@ def stack(tensors: Sequence[TensorView], axis: int = 0) -> TensorView:
 
     Raises:
         DefinitionError: no TensorViews, shapes that differ, or an axis out of range.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     y = f.output(ln.stack([x, -x]), "y")
+    >>> print(ln.evaluate(f, np.array([1, 2], np.float32)))
+    [[ 1.  2.]
+     [-1. -2.]]
+
+    Source: numpy.stack.
     """
     given, place = _joined("stack", tensors, axis, 1)
     axes = axes_of(given[0])

@@ -81,6 +81,8 @@ def slice(
 
     Raises:
         DefinitionError: no TensorView, not one bound an axis, a bad bound, or a step of 0.
+
+    Source: numpy, "Basic slicing and indexing"; XLA's `Slice`.
     """
     require_tensor("slice", tv, starts, stops)
     rank = len(tv.domain.logical)
@@ -279,6 +281,20 @@ def flip(tv: TensorView, axis: int | Sequence[int] | None = None) -> TensorView:
 
     Raises:
         DefinitionError: no TensorView, or axes that it does not have.
+
+    Args:
+        tv: the operand.
+        axis: an axis, several, or None for all; negative from the end.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     y = f.output(ln.flip(x), "y")
+    >>> print(ln.evaluate(f, np.arange(4, dtype=np.float32)))
+    [3. 2. 1. 0.]
+
+    Source: numpy.flip.
     """
     axes = normalized_axes("flip", tv, axis)
     algebra, old = tv.fusion.algebra, axes_of(tv)
@@ -303,6 +319,16 @@ def roll(tv: TensorView, shift: int | Sequence[int], axis: int | Sequence[int]) 
 
     Raises:
         DefinitionError: no TensorView, axes that it does not have, or not one int an axis.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     y = f.output(ln.roll(x, 1, 0), "y")
+    >>> print(ln.evaluate(f, np.arange(4, dtype=np.float32)))
+    [3. 0. 1. 2.]
+
+    Source: numpy.roll.
     """
     require_tensor("roll", tv, shift, axis)
     call = call_text("roll", (tv, shift, axis))

@@ -73,6 +73,8 @@ def unfold(tv: TensorView, axis: int, size: int, stride: int = 1, dilation: int 
     Raises:
         DefinitionError: no TensorView, an axis out of range, a size, stride or dilation that is no
             int >= 1, or an axis shorter than a window.
+
+    Source: torch.Tensor.unfold, with a dilation.
     """
     require_tensor("unfold", tv, axis, size)
     call = call_text(
@@ -114,6 +116,16 @@ def max_pool(
 
     Raises:
         DefinitionError: no TensorView of rank >= 3, or bad parameters.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", (1, 1, "N"), ln.float32)
+    ...     y = f.output(ln.max_pool(x, 2), "y")
+    >>> print(ln.evaluate(f, np.array([[[1, 2, 4, 3]]], np.float32)))
+    [[[2. 4.]]]
+
+    Source: torch.nn.functional.max_pool1d, max_pool2d, max_pool3d.
     """
     lowest = reducers.least(x.dtype) if isinstance(x, TensorView) and not x.dtype.is_bool else False
     windows, inner = _pooled("max_pool", x, size, stride, padding, lowest)
@@ -128,10 +140,24 @@ def avg_pool(
 ) -> TensorView:
     """Return the mean of each window of x [N, C, *space], zeros of the padding counted.
 
-    The parameters are those of `max_pool`.
-
     Raises:
         DefinitionError: no TensorView of rank >= 3, or bad parameters.
+
+    Args:
+        x: the operand.
+        size: of windows, an int, or one a spatial axis.
+        stride: from one window to the next, likewise; by default `size`.
+        padding: how many zeros stand around: an int, or an int or a pair of ints a spatial axis.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", (1, 1, "N"), ln.float32)
+    ...     y = f.output(ln.avg_pool(x, 2), "y")
+    >>> print(ln.evaluate(f, np.array([[[1, 2, 4, 3]]], np.float32)))
+    [[[1.5 3.5]]]
+
+    Source: torch.nn.functional.avg_pool1d, avg_pool2d, avg_pool3d.
     """
     windows, inner = _pooled("avg_pool", x, size, stride, padding, 0)
     return mean(windows, axis=inner)
