@@ -59,6 +59,7 @@ def reduce(
     The elements are partial results, a value a component; those over several axes are in C order.
     Over no element the result is the identity.
 
+    >>> import numpy as np
     >>> import loopnest as ln
     >>> widest = ln.Reducer(
     ...     (float("inf"), float("-inf")),
@@ -69,7 +70,7 @@ def reduce(
     ...     x = f.input("x", ("N", "D"), ln.float32)
     ...     low, high = ln.reduce(widest, (x, x), axis=1)
     ...     y = f.output(high - low, "y")
-    >>> ln.evaluate(f, [[1.0, 5.0, 2.0], [3.0, 3.0, 3.0]])
+    >>> ln.evaluate(f, np.array([[1, 5, 2], [3, 3, 3]], np.float32))
     array([4., 0.], dtype=float32)
 
     Args:
@@ -86,6 +87,8 @@ def reduce(
     Raises:
         DefinitionError: no reducer, values that do not fit it or each other, axes that they do not
             have, or types in which the reducer fails its trial.
+
+    Source: Blelloch, "Prefix sums and their applications", 1990; XLA's `Reduce`.
     """
     parts = _parts(reducer, values)
     fusion_of("reduce", parts)
@@ -121,6 +124,21 @@ def argmax(tv: TensorView, axis: int | None = None, keepdims: bool = False) -> T
 
     Raises:
         DefinitionError: no TensorView, or an axis that it does not have.
+
+    Args:
+        tv: the operand, of any shape.
+        axis: an axis, negative from the end, or None for all.
+        keepdims: whether a broadcast axis stands in place of the reduced one.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N", "D"), ln.float32)
+    ...     y = f.output(ln.argmax(x, axis=1), "y")
+    >>> print(ln.evaluate(f, np.array([[1, 5, 5], [3, 2, 4]], np.float32)))
+    [1 2]
+
+    Source: numpy.argmax.
     """
     return _arg("argmax", tv, axis, keepdims, reducers.ARGMAX)
 
@@ -133,6 +151,21 @@ def argmin(tv: TensorView, axis: int | None = None, keepdims: bool = False) -> T
 
     Raises:
         DefinitionError: no TensorView, or an axis that it does not have.
+
+    Args:
+        tv: the operand, of any shape.
+        axis: an axis, negative from the end, or None for all.
+        keepdims: whether a broadcast axis stands in place of the reduced one.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N", "D"), ln.float32)
+    ...     y = f.output(ln.argmin(x, axis=1), "y")
+    >>> print(ln.evaluate(f, np.array([[1, 5, 5], [3, 2, 4]], np.float32)))
+    [0 1]
+
+    Source: numpy.argmin.
     """
     return _arg("argmin", tv, axis, keepdims, reducers.ARGMIN)
 
