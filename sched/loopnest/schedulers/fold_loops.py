@@ -102,17 +102,24 @@ def _rows(fusion: ln.Fusion, space: IterationSpace, processor: Processor, large:
     """Make all axes [kept, folded…, folded / lanes, lanes]."""
     groups, kept, folded = _groups(space)
     row = space.elements(groups[-1][1])
-    in_lanes = is_at_least(row, 2 * processor.lanes)
+    lanes = _lanes(fusion, processor)
+    in_lanes = is_at_least(row, 2 * lanes)
     for tensor in space.definitions:
         axes = LabelledAxes(tensor, space.axes[tensor], groups)
         axes.merge(kept, "rows")
         if in_lanes:
-            axes.split(folded[-1], processor.lanes, "steps", "lanes")
+            axes.split(folded[-1], lanes, "steps", "lanes")
         if large:
             axes.parallelize({"rows": ln.ParallelType.cpu_parallel})
     if in_lanes:
         for tensor in reductions(fusion):
-            _fold_in_lanes(tensor, row, processor.lanes)
+            _fold_in_lanes(tensor, row, lanes)
+
+
+def _lanes(fusion: ln.Fusion, processor: Processor) -> int:
+    """Return how many partial results are folded side by side: those of one vector."""
+    widest_type = max(tensor.dtype.compute.size for tensor in reductions(fusion))
+    return min(processor.lanes, processor.vector_bytes // widest_type)
 
 
 def _columns(fusion: ln.Fusion, space: IterationSpace, processor: Processor, large: bool) -> None:
@@ -149,18 +156,19 @@ def alone_on_cores(fusion: ln.Fusion, processor: Processor) -> None:
     """Give chunks of the folded elements to the cores; fold what they found afterwards."""
     space = with_copies(fusion, keep_inputs=True)
     groups, kept, folded = _groups(space)
+    lanes = _lanes(fusion, processor)
     for tensor in space.definitions:
         axes = LabelledAxes(tensor, space.axes[tensor], groups)
         axes.merge(kept, "kept")
         axes.merge(folded, "folded")
         axes.split("folded", processor.chunk, "chunks", "chunk")
-        axes.split("chunk", processor.lanes, "steps", "lanes")
+        axes.split("chunk", lanes, "steps", "lanes")
     chunks = []
     for tensor in reductions(fusion):
         chunk = tensor.rfactor([-2, -1])
         chunk.memory = ln.GLOBAL
         chunk.axis(-3).parallelize(ln.ParallelType.cpu_parallel)
-        _fold_in_lanes(chunk, space.elements(space.reduced), processor.lanes)
+        _fold_in_lanes(chunk, space.elements(space.reduced), lanes)
         chunks.append(chunk)
     ln.inline_most([t for t in fusion.tensors if t not in chunks])
 

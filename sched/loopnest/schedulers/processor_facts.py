@@ -10,7 +10,8 @@ class Processor:
     """What a schedule is chosen by, beside shapes and types.
 
     Args:
-        lanes: partial results that a core folds side by side.
+        lanes: partial results that a core folds side by side, at most.
+        vector_bytes: of the widest vector that a schedule asks for.
         chunk: neighbouring elements that a core takes at once.
         small: below so many elements a second core is not worth its start.
         columns: neighbouring results of a core that lie in its nearest cache.
@@ -19,6 +20,7 @@ class Processor:
     """
 
     lanes: int = 16
+    vector_bytes: int = 64
     chunk: int = 4096
     small: int = 1 << 14
     columns: int = 128
