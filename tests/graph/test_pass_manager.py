@@ -358,40 +358,40 @@ def nnvm_passes():
         ran.append("ToyFusion")
         return src.with_attrs(groups={node: node.op for node in src.nodes})
 
-    @G.register_pass("CodeGen", depends=["groups"], provides=["kernel"])
+    @G.register_pass("ToyCodeGen", depends=["groups"], provides=["toy_kernel"])
     def code_gen(src):
-        ran.append("CodeGen")
-        return src.with_attrs(kernel=sorted(src.attrs["groups"].values()))
+        ran.append("ToyCodeGen")
+        return src.with_attrs(toy_kernel=sorted(src.attrs["groups"].values()))
 
-    @G.register_pass("RTCGen", depends=["kernel"], provides=["rtc"], changes_graph=False)
+    @G.register_pass("ToyRTCGen", depends=["toy_kernel"], provides=["toy_rtc"], changes_graph=False)
     def rtc_gen(src):
-        ran.append("RTCGen")
-        return src.with_attrs(rtc=" ".join(src.attrs["kernel"]))
+        ran.append("ToyRTCGen")
+        return src.with_attrs(toy_rtc=" ".join(src.attrs["toy_kernel"]))
 
     return ran
 
 
 def test_the_three_passes_of_nnvm(nnvm_passes):
-    done = G.apply_passes(graph(), ["ToyFusion", "CodeGen", "RTCGen"])
-    assert nnvm_passes == ["ToyFusion", "CodeGen", "RTCGen"]
-    assert done.attrs["rtc"] == "add const exp var"
-    assert set(done.attrs) == {"groups", "kernel", "rtc"}
+    done = G.apply_passes(graph(), ["ToyFusion", "ToyCodeGen", "ToyRTCGen"])
+    assert nnvm_passes == ["ToyFusion", "ToyCodeGen", "ToyRTCGen"]
+    assert done.attrs["toy_rtc"] == "add const exp var"
+    assert set(done.attrs) == {"groups", "toy_kernel", "toy_rtc"}
 
 
 def test_a_pass_pulls_in_what_it_depends_on(nnvm_passes):
-    done = G.apply_passes(graph(), "RTCGen")
-    assert nnvm_passes == ["ToyFusion", "CodeGen", "RTCGen"]
-    G.apply_passes(done, ["CodeGen"])  # what is there is not made again
-    assert nnvm_passes[3:] == ["CodeGen"]
+    done = G.apply_passes(graph(), "ToyRTCGen")
+    assert nnvm_passes == ["ToyFusion", "ToyCodeGen", "ToyRTCGen"]
+    G.apply_passes(done, ["ToyCodeGen"])  # what is there is not made again
+    assert nnvm_passes[3:] == ["ToyCodeGen"]
 
 
 def test_a_changed_graph_forgets_its_attributes(nnvm_passes):
-    done = G.apply_passes(graph(), ["CodeGen"])
+    done = G.apply_passes(graph(), ["ToyCodeGen"])
     assert G.FoldConstant()(done) is done
     changed = done.with_outputs([G.neg(done.outputs[0])])
     assert not changed.attrs
-    G.apply_passes(changed, ["CodeGen"])
-    assert nnvm_passes == ["ToyFusion", "CodeGen", "ToyFusion", "CodeGen"]
+    G.apply_passes(changed, ["ToyCodeGen"])
+    assert nnvm_passes == ["ToyFusion", "ToyCodeGen", "ToyFusion", "ToyCodeGen"]
 
 
 def test_dependencies_that_nobody_provides(nnvm_passes):
@@ -406,13 +406,13 @@ def test_dependencies_that_nobody_provides(nnvm_passes):
         G.PassContext(disabled_pass=["ToyFusion"]),
         pytest.raises(G.GraphError, match=re.escape(message)),
     ):
-        G.apply_passes(graph(), ["CodeGen"])
+        G.apply_passes(graph(), ["ToyCodeGen"])
 
 
 def test_a_second_provider_steps_in(nnvm_passes):
     G.register_pass("Other", lambda src: src.with_attrs(groups={}), provides=["groups"])
     with G.PassContext(disabled_pass=["ToyFusion"]):
-        assert G.apply_passes(graph(), ["CodeGen"]).attrs["kernel"] == []
+        assert G.apply_passes(graph(), ["ToyCodeGen"]).attrs["toy_kernel"] == []
 
 
 def test_apply_passes_minds_what_is_disabled_but_no_levels():

@@ -151,6 +151,18 @@ class CompiledKernel(Generic[K]):
         moved = sum([a.nbytes for a in (*inputs, *results)])
         return measure(lambda: self._run(inputs, results, values, plan), moved)
 
+    def static_launch(self) -> tuple[LaunchPlan, Executable]:
+        """Return the launch of a kernel all of whose sizes are static, and its machine code.
+
+        Raises:
+            LaunchError: it has sizes or scalars that a call must tell.
+        """
+        if self._symbols or self._scalars:
+            named = ", ".join([s.name for s in self._symbols] + [s.name for s in self._scalars])
+            raise self._error(f"a call must tell {named}", "call it with arrays")
+        plan = self._planner.plan({}, self._subject)
+        return plan, self._variant(plan.program).executable
+
     # Arguments
 
     def _error(self, reason: str, hint: str = "") -> LaunchError:

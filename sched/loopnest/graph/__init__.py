@@ -18,9 +18,14 @@ Who imports whom, lowest first; a row imports rows above it.
 - Row 5: `expression_search` · `explain` · `pictures` · `minimum_cut` · `dominator_tree`,
   `stash_choice`, `cse_across`.
 
-Operators of `Node` hand over to `operators`, and `Graph.__str__` to `printer`, inside their bodies,
-since users call them on the object. `loopnest` itself never imports this package.
+`compile` and the passes that make kernels hand over to `loopnest.graph_kernels`, a room above this
+one, when they are first used. Operators of `Node` hand over to `operators`, and `Graph.__str__` to
+`printer`, inside their bodies, since users call them on the object. `loopnest` itself never imports
+this package.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from loopnest.graph.autodiff import gradient
 from loopnest.graph.cse_across import cse
@@ -130,12 +135,15 @@ from loopnest.graph.parser import parse
 from loopnest.graph.passes import (
     AlterOpLayout,
     AutoInline,
+    CodeGen,
     DeadCodeElimination,
+    Decompose,
     Distribute,
     EliminateCommonSubexpr,
     FoldConstant,
     FunctionPass,
     FuseOps,
+    KernelFusion,
     LayoutRule,
     Module,
     ModulePass,
@@ -145,6 +153,7 @@ from loopnest.graph.passes import (
     PassInstrument,
     PassTiming,
     PrintIR,
+    RTCGen,
     SameValues,
     Sequential,
     SimplifyExpr,
@@ -178,10 +187,27 @@ from loopnest.graph.rewriting import ExprMutator, ExprVisitor, rewrite, substitu
 from loopnest.graph.structural import structural_equal, structural_hash
 from loopnest.graph.wellformed import check
 
+if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
+    from loopnest.graph_kernels.compiled_graph import compile_graph as compile
+
+_LAZY = {"compile": ("loopnest.graph_kernels.compiled_graph", "compile_graph")}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, attribute = _LAZY[name]
+    found: object = getattr(import_module(module), attribute)
+    globals()[name] = found
+    return found
+
+
 __all__ = [
     "AlterOpLayout",
     "AutoInline",
+    "CodeGen",
     "DeadCodeElimination",
+    "Decompose",
     "Distribute",
     "EliminateCommonSubexpr",
     "ExprMutator",
@@ -191,6 +217,7 @@ __all__ = [
     "FuseOps",
     "Graph",
     "GraphError",
+    "KernelFusion",
     "LayoutRule",
     "Module",
     "ModulePass",
@@ -202,6 +229,7 @@ __all__ = [
     "PassTiming",
     "Pattern",
     "PrintIR",
+    "RTCGen",
     "Refused",
     "SameValues",
     "Sequential",
@@ -233,6 +261,7 @@ __all__ = [
     "ceil",
     "check",
     "clamp",
+    "compile",
     "concatenate",
     "const",
     "conv2d",

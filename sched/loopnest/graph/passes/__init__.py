@@ -9,6 +9,7 @@ from loopnest.graph.passes.auto_inline import AutoInline
 from loopnest.graph.passes.compile_target import Target
 from loopnest.graph.passes.context import PassContext, PassInstrument, pass_instrument
 from loopnest.graph.passes.dce import DeadCodeElimination
+from loopnest.graph.passes.decompose import Decompose
 from loopnest.graph.passes.decorators import function_pass, module_pass, register_pass
 from loopnest.graph.passes.distribute import Distribute
 from loopnest.graph.passes.eliminate_common_subexpr import EliminateCommonSubexpr
@@ -16,6 +17,7 @@ from loopnest.graph.passes.fold_constant import FoldConstant
 from loopnest.graph.passes.fuse_ops import FuseOps
 from loopnest.graph.passes.info import PassInfo, pass_names, unregister_pass
 from loopnest.graph.passes.instruments import PassTiming, SameValues, WellFormed
+from loopnest.graph.passes.kernel_passes import CodeGen, KernelFusion, RTCGen
 from loopnest.graph.passes.layout_rules import (
     LayoutRule,
     register_alter_op_layout,
@@ -37,12 +39,15 @@ from loopnest.graph.passes.simplify_expr import SimplifyExpr
 __all__ = [
     "AlterOpLayout",
     "AutoInline",
+    "CodeGen",
     "DeadCodeElimination",
+    "Decompose",
     "Distribute",
     "EliminateCommonSubexpr",
     "FoldConstant",
     "FunctionPass",
     "FuseOps",
+    "KernelFusion",
     "LayoutRule",
     "Module",
     "ModulePass",
@@ -52,6 +57,7 @@ __all__ = [
     "PassInstrument",
     "PassTiming",
     "PrintIR",
+    "RTCGen",
     "SameValues",
     "Sequential",
     "SimplifyExpr",

@@ -1,0 +1,109 @@
+"""Decompose: ops made of smaller ones become these, so that a kernel can hold them.
+
+The attribute ``decompose`` of an op is a function from a node to a node that computes the same by
+other ops. 16-bit floats are widened first and rounded once at the end, as the op itself does.
+"""
+
+from __future__ import annotations
+
+import math
+
+from loopnest.graph.data_layout import math_shape, parse_layout, shape_in
+from loopnest.graph.node import Node
+from loopnest.graph.operators import movement_ops as m
+from loopnest.graph.operators import pointwise_ops as p
+from loopnest.graph.operators import reduction_ops as r
+from loopnest.graph.passes.context import PassContext
+from loopnest.graph.passes.decorators import register_pass
+from loopnest.graph.passes.info import PassInfo
+from loopnest.graph.passes.manager import FunctionPass
+from loopnest.graph.passes.module import Unit
+from loopnest.graph.program import Graph
+from loopnest.graph.registry import get_attr, register_attr
+from loopnest.graph.rewriting import rewrite
+from loopnest.scalar.dtypes import float64
+
+
+class Decompose(FunctionPass):
+    """Replace each op that has the attribute ``decompose`` by what that makes of it.
+
+    softmax and log_softmax become a largest element, exponentials and their sum; a variance two
+    means; a change of layout reshapes and transposes; a reshape that only adds or drops axes of
+    extent 1 an expand_dims or a squeeze.
+
+    >>> from loopnest.graph import Graph, count_ops, softmax, var
+    >>> x = var("x", (4, 8))
+    >>> list(count_ops(Decompose()(Graph([x], [softmax(x)]))))
+    ['div', 'exp', 'max', 'sub', 'sum']
+    """
+
+    info = PassInfo("Decompose", opt_level=0)
+
+    def transform_function(self, func: Graph, mod: Unit, ctx: PassContext) -> Graph:
+        return rewrite(func, decomposed)
+
+
+def decomposed(node: Node) -> Node:
+    """Return what a node is made of; itself where its op has no attribute ``decompose``."""
+    found = get_attr(node, "decompose", None)
+    if found is None:
+        return node
+    result: Node = found(node)
+    return result
+
+
+@register_attr("softmax", "decompose")
+def _softmax(node: Node) -> Node:
+    powers = p.exp(_shifted(node))
+    total = r.sum(powers, node.attrs["axis"], keepdims=True)
+    return p.cast(p.div(powers, total), node.dtype)
+
+
+@register_attr("log_softmax", "decompose")
+def _log_softmax(node: Node) -> Node:
+    shifted = _shifted(node)
+    total = r.sum(p.exp(shifted), node.attrs["axis"], keepdims=True)
+    return p.cast(p.sub(shifted, p.log(total)), node.dtype)
+
+
+def _shifted(node: Node) -> Node:
+    """Return the operand, widened, less its largest element along the axis."""
+    wide = p.cast(node.inputs[0], node.dtype.compute)
+    return p.sub(wide, r.max(wide, node.attrs["axis"], keepdims=True))
+
+
+@register_attr("variance", "decompose")
+def _variance(node: Node) -> Node:
+    (x,) = node.inputs
+    axes, keepdims = node.attrs["axis"], node.attrs["keepdims"]
+    wide = p.cast(x, x.dtype.compute if x.dtype.is_float else float64)
+    count = math.prod([x.shape[axis] for axis in axes])
+    center = p.sub(wide, r.mean(wide, axes, keepdims=True))
+    total = r.sum(p.mul(center, center), axes, keepdims=keepdims)
+    return p.cast(p.div(total, float(max(count - node.attrs["correction"], 0))), node.dtype)
+
+
+@register_attr("layout_transform", "decompose")
+def _layout_transform(node: Node) -> Node:
+    (x,) = node.inputs
+    src, dst = parse_layout(node.attrs["src_layout"]), parse_layout(node.attrs["dst_layout"])
+    extents = math_shape(x.shape, src)
+    merged = m.transpose(x, [place for letter in dst.letters for place in src.places(letter)])
+    merged = m.reshape(merged, [extents[letter] for letter in dst.letters])
+    shape = shape_in(extents, dst)
+    places = [place for letter in dst.letters for place in dst.places(letter)]
+    split = m.reshape(merged, [shape[place] for place in places])
+    return m.transpose(split, [places.index(place) for place in range(len(places))])
+
+
+@register_attr("reshape", "decompose")
+def _reshape(node: Node) -> Node:
+    """Return a reshape that keeps the extents other than 1 without one."""
+    (x,) = node.inputs
+    if [e for e in x.shape if e != 1] != [e for e in node.shape if e != 1]:
+        return node
+    bare = m.squeeze(x)
+    return m.expand_dims(bare, [place for place, e in enumerate(node.shape) if e == 1])
+
+
+register_pass("Decompose", Decompose)

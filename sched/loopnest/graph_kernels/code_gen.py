@@ -1,0 +1,170 @@
+"""CodeGen and RTCGen: the kernel of each group of a graph, and the kernel ready to run.
+
+Source: the seed on NNVM (passes of these names, with the graph attributes ``kernel``, ``rtc``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import loopnest as ln
+from loopnest.errors import CompileError, LoopnestError
+from loopnest.graph.graph_error import GraphError
+from loopnest.graph.node import Node
+from loopnest.graph.passes.compile_target import Target
+from loopnest.graph.program import Graph, body_of
+from loopnest.graph.structural import structural_key
+from loopnest.graph_kernels.group_math import Inplace, group_math
+from loopnest.schedulers import Processor, auto_schedule
+
+Runner: TypeAlias = "Any"
+"""A compiled kernel: what `ln.compile` returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKernel:
+    """A kernel that was made for a group.
+
+    Args:
+        kernel: the lowered kernel.
+        schedule: the name of its scheduler.
+        inputs: for each input of the kernel the number of the call's operand.
+        inplace: pairs of an output and the operand that it overwrites.
+    """
+
+    kernel: ln.Kernel
+    schedule: str
+    inputs: tuple[int, ...]
+    inplace: Inplace
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """What CodeGen found: the kernel of each call, and why others have none."""
+
+    kernels: Mapping[Node, GroupKernel]
+    refused: Mapping[Node, str]
+
+
+_KERNELS: dict[Hashable, GroupKernel | str] = {}
+_KEPT = 1024
+
+
+def schedule_target(target: str) -> str:
+    """Return whose schedules a kernel for a target has."""
+    return "cuda" if target == "cuda" else "c"
+
+
+def current_target() -> str:
+    """Return what `G.Target` says, else the first target that this machine can do."""
+    from loopnest.backends.targets import preferred
+
+    entered = Target.current()
+    if entered is None:
+        return preferred()
+    return "c" if entered.kind == "llvm" else entered.kind
+
+
+def generated(graph: Graph, target: str, processor: Processor | None = None) -> Generated:
+    """Return the kernels of a graph's calls, each made once for all calls of a structure."""
+    kernels: dict[Node, GroupKernel] = {}
+    refused: dict[Node, str] = {}
+    for call in graph.calls:
+        found = _kernel_of(body_of(call), target, _overwritten(graph, call), processor)
+        if isinstance(found, str):
+            refused[call] = found
+        else:
+            kernels[call] = found
+    return Generated(kernels, refused)
+
+
+def _overwritten(graph: Graph, call: Node) -> Inplace:
+    """Return which outputs of a call a variable is assigned that the call reads, and where."""
+    pairs: list[tuple[int, int]] = []
+    for user in graph.users[call]:
+        number = user.attrs["index"] if user.op == "get_item" else 0
+        if user.op != "get_item" and call.is_tuple:
+            continue
+        value = user if user.op == "get_item" else call
+        for assign in graph.users[value]:
+            if assign.op == "assign" and assign.inputs[1] is value:
+                old = assign.inputs[0]
+                if old in call.inputs and all(number != n for n, _ in pairs):
+                    pairs.append((number, call.inputs.index(old)))
+    return tuple(sorted(pairs))
+
+
+def _kernel_of(
+    body: Graph, target: str, inplace: Inplace, processor: Processor | None
+) -> GroupKernel | str:
+    """Return the kernel of a body, or why there is none."""
+    key = (structural_key(body), schedule_target(target), inplace, processor)
+    found = _KERNELS.get(key)
+    if found is None:
+        found = _made(body, target, inplace, processor)
+        if isinstance(found, str) and inplace:
+            found = _kernel_of(body, target, (), processor)
+        if len(_KERNELS) >= _KEPT:
+            _KERNELS.clear()
+        _KERNELS[key] = found
+    return found
+
+
+def _made(
+    body: Graph, target: str, inplace: Inplace, processor: Processor | None
+) -> GroupKernel | str:
+    try:
+        math = group_math(body, inplace)
+        scheduler = auto_schedule(math.fusion, schedule_target(target), processor)
+        kernel = ln.lower(math.fusion)
+    except LoopnestError as error:
+        return str(error)
+    return GroupKernel(kernel, scheduler.name, math.inputs, inplace)
+
+
+def code_gen(graph: Graph) -> Graph:
+    """Return a graph that knows its kernels: its attribute ``kernel``, from a call to its kernel.
+
+    Attributes ``schedule`` (the scheduler's name) and ``fallback`` (why a call has no kernel) are
+    by call too.
+    """
+    found = generated(graph, current_target())
+    return graph.with_attrs(
+        kernel={call: made.kernel for call, made in found.kernels.items()},
+        schedule={call: made.schedule for call, made in found.kernels.items()},
+        fallback=dict(found.refused),
+        generated=found,
+    )
+
+
+def rtc_gen(graph: Graph) -> Graph:
+    """Return a graph that knows its compiled kernels: its attribute ``rtc``, by call."""
+    found: Generated = graph.attrs["generated"]
+    return graph.with_attrs(rtc=compiled(found, current_target(), {}))
+
+
+def compiled(found: Generated, target: str, options: Mapping[str, Any]) -> dict[Node, Runner]:
+    """Return kernels ready to run, distinct ones compiled side by side.
+
+    Raises:
+        GraphError: the compiler fails; it names the call.
+    """
+    distinct = dict.fromkeys([made.kernel for made in found.kernels.values()])
+
+    def compile_one(kernel: ln.Kernel) -> Runner | CompileError:
+        try:
+            return ln.compile(kernel, target=target, **options)
+        except CompileError as error:
+            return error
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        runners = dict(zip(distinct, pool.map(compile_one, distinct), strict=True))
+    for call, made in found.kernels.items():
+        error = runners[made.kernel]
+        if isinstance(error, CompileError):
+            raise GraphError(str(call), f"its kernel does not compile: {error}") from error
+    return {call: runners[made.kernel] for call, made in found.kernels.items()}

@@ -1,0 +1,87 @@
+"""The body of a fused group as a Fusion: inputs ``p0``, ``p1``…, outputs ``o0``, ``o1``…"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import loopnest as ln
+from loopnest.errors import NotSupported
+from loopnest.graph.node import Node, TupleType, describe
+from loopnest.graph.passes.decompose import decomposed
+from loopnest.graph.program import Graph
+from loopnest.graph.rewriting import rewrite
+from loopnest.graph_kernels.op_math import MathOperand, lower_of
+
+Inplace: TypeAlias = "tuple[tuple[int, int], ...]"
+"""Pairs of an output's number and that of the input whose memory it takes."""
+_Value: TypeAlias = "MathOperand | tuple[_Value, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMath:
+    """The math of a group.
+
+    Args:
+        fusion: unscheduled.
+        inputs: for each input of the fusion, in order, the number of the body's input.
+    """
+
+    fusion: ln.Fusion
+    inputs: tuple[int, ...]
+
+
+def group_math(body: Graph, inplace: Inplace = ()) -> GroupMath:
+    """Return the math of a body; an input that nothing reads is left out.
+
+    Raises:
+        NotSupported: an op has no attribute ``lower``.
+        LoopnestError: the core does not take what an op becomes.
+    """
+    body = rewrite(body, decomposed)
+    read = {x for node in body.nodes for x in node.inputs} | {*body.outputs}
+    used = [number for number, x in enumerate(body.inputs) if x in read]
+    with ln.Fusion(body.name) as fusion:
+        values: dict[Node, _Value] = {}
+        for number in used:
+            x = body.inputs[number]
+            values[x] = fusion.input(f"p{number}", x.shape, x.dtype)
+        for node in body.nodes:
+            if node not in values and node.op != "var":
+                values[node] = _value(node, [values[x] for x in node.inputs])
+        sources = dict(inplace)
+        leaves = [leaf for x in body.outputs for leaf in _leaves(values[x], x)]
+        for number, tensor in enumerate(leaves):
+            source = sources.get(number)
+            taken = None if source is None else fusion[f"p{source}"]
+            fusion.output(tensor, f"o{number}", inplace=taken)
+    return GroupMath(fusion, tuple(used))
+
+
+def _value(node: Node, operands: Sequence[_Value]) -> _Value:
+    if node.op in ("tuple", "group"):
+        return tuple(operands)
+    if node.op == "get_item":
+        (whole,) = operands
+        assert isinstance(whole, tuple)
+        return whole[node.attrs["index"]]
+    if node.op == "const" and not node.ndim:
+        number: bool | int | float = node.value.item()
+        return number
+    lower = lower_of(node)
+    if lower is None:
+        raise NotSupported(describe(node), f"op {node.op} has no attribute 'lower'")
+    plain: list[MathOperand] = [x for x in operands if not isinstance(x, tuple)]
+    found = lower(node, tuple(plain))
+    return found if found.dtype is node.dtype else ln.cast(found, node.dtype)
+
+
+def _leaves(value: _Value, node: Node) -> list[ln.TensorView]:
+    """Return the tensors of an output; a number as one of its node's type."""
+    if isinstance(value, tuple):
+        assert isinstance(node.type, TupleType)
+        return [leaf for item in value for leaf in _leaves(item, node)]
+    if isinstance(value, ln.TensorView):
+        return [value]
+    return [ln.full((), value, node.dtype)]

@@ -1,0 +1,120 @@
+"""A graph whose ops that a kernel can compute together are calls of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from loopnest.graph.leaves import make_tuple
+from loopnest.graph.node import Node
+from loopnest.graph.program import Graph, body_of, call_graph
+from loopnest.graph.registry import rebuild
+from loopnest.graph.rewriting import inline_call
+from loopnest.graph.structural import Key, structural_key
+from loopnest.graph_kernels.code_gen import current_target, schedule_target
+from loopnest.graph_kernels.kernel_groups import (
+    FREE,
+    VIEWS,
+    GroupLimits,
+    KernelGroups,
+    body_graph,
+    operands_of,
+)
+
+
+def kernel_fusion(graph: Graph, library: bool) -> Graph:
+    """Return a graph whose groups are calls: see `loopnest.graph.KernelFusion`."""
+    limits = GroupLimits(schedule_target(current_target()), library)
+    found = grouped(inlined(graph), limits).graph
+    return found.with_attrs(subgraph={node: body_of(node) for node in found.calls})
+
+
+def inlined(graph: Graph) -> Graph:
+    """Return a graph with the bodies of its calls in their places; itself where it has none."""
+    while graph.calls:
+        done: dict[Node, Node] = {}
+        for node in graph.nodes:
+            inputs = [done[x] for x in node.inputs]
+            whole = node.inputs[0] if node.op == "get_item" else None
+            if whole is not None and whole.op == "fused" and inputs[0].op == "tuple":
+                done[node] = inputs[0].inputs[node.attrs["index"]]
+                continue
+            done[node] = rebuild(node, inputs)
+            if node.op == "fused":
+                found = inline_call(done[node])
+                done[node] = found[0] if len(found) == 1 else make_tuple(*found)
+        graph = graph.changed(graph.inputs, [done[x] for x in graph.outputs])
+    return graph
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """A graph of calls, and the ops of the graph before that each of them computes."""
+
+    graph: Graph
+    members: Mapping[Node, Sequence[Node]]
+
+
+def grouped(graph: Graph, limits: GroupLimits, single: frozenset[Node] = frozenset()) -> Grouping:
+    """Return a graph with each group as a call of a function.
+
+    Groups of equal structure call one body, so that it is compiled once.
+
+    Args:
+        graph: decomposed, without calls of functions.
+        limits: what groups are made for.
+        single: ops that stay alone.
+    """
+    groups = KernelGroups(graph, limits, single)
+    bodies = _SharedBodies()
+    done: dict[Node, Node] = {}
+    computed: dict[Node, Sequence[Node]] = {}
+    stack = [(node, False) for node in reversed((*graph.inputs, *graph.outputs))]
+    while stack:
+        node, ready = stack.pop()
+        if node in done:
+            continue
+        members = groups.group.get(node)
+        if members is None and node.op in FREE and not _is_view(node, graph, groups):
+            members = [node]  # it is an output, or read by what is no kernel
+        args = node.inputs if members is None else operands_of(members)
+        if not ready:
+            stack.append((node, True))
+            stack += [(x, False) for x in reversed(args)]
+        elif members is None:
+            done[node] = rebuild(node, [done[x] for x in args])
+        else:
+            outputs = groups.outputs_of(members) if node in groups.group else [node]
+            call = call_graph(bodies.of(members, outputs), [done[x] for x in args])
+            computed[call] = members
+            for number, output in enumerate(outputs):
+                done[output] = call if len(outputs) == 1 else call[number]
+    result = graph.changed(graph.inputs, [done[x] for x in graph.outputs])
+    return Grouping(result, computed)
+
+
+def _is_view(node: Node, graph: Graph, groups: KernelGroups) -> bool:
+    """Whether no kernel needs to compute a free op: its readers find it in its operand's memory."""
+    if node.op in VIEWS:
+        return True
+    if node.op != "transpose" or node in graph.outputs:
+        return False
+    readers = [x for x in graph.users[node] if x not in groups.group]
+    return not any(x.is_tuple or x.op in FREE or x.op in VIEWS for x in readers)
+
+
+class _SharedBodies:
+    """The functions of one graph, one for all groups of a structure."""
+
+    def __init__(self) -> None:
+        self._known: dict[Key, Graph] = {}
+        self._names = (f"kernel{i}" for i in count())
+        self._next = next(self._names)
+
+    def of(self, members: list[Node], outputs: list[Node]) -> Graph:
+        body = body_graph(members, outputs, self._next)
+        found = self._known.setdefault(structural_key(body), body)
+        if found is body:
+            self._next = next(self._names)
+        return found

@@ -1,0 +1,231 @@
+"""Which ops of a graph one kernel computes: groups that a scheduler accepts, without cycles.
+
+Ops are taken in topological order; each tries to join the groups that its operands come from, and
+then those that read what it reads. Whether a group can be one kernel is asked of the core: its
+fusion is built, and `scheduler_of` finds a scheduler or not. Nothing about reductions, broadcasts
+or contractions is decided here.
+
+What costs nothing is no member but stands in every group that reads it: scalar constants, `full`,
+and ops that only repeat, insert or permute axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from loopnest.errors import LoopnestError
+from loopnest.graph.cost import bytes_of
+from loopnest.graph.leaves import var
+from loopnest.graph.node import LEAVES, Node
+from loopnest.graph.program import Graph
+from loopnest.graph.structural import structural_key
+from loopnest.graph_kernels.group_math import group_math
+from loopnest.graph_kernels.op_math import lower_of
+from loopnest.schedulers import Processor, scheduler_of
+
+FREE = frozenset({"broadcast_to", "expand_dims", "full", "iota", "squeeze", "transpose"})
+"""Ops that every group computes for itself: they move, or read nothing."""
+
+VIEWS = frozenset({"expand_dims", "reshape", "squeeze"})
+"""Ops whose value is their operand's memory under another shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimits:
+    """What groups are made for.
+
+    Args:
+        target: "c" or "cuda".
+        library: whether products of matrices are left to a library.
+        most: the largest number of ops in a group.
+        processor: what schedulers choose by.
+    """
+
+    target: str = "c"
+    library: bool = False
+    most: int = 64
+    processor: Processor = field(default_factory=Processor)
+
+
+def is_member(node: Node, limits: GroupLimits) -> bool:
+    """Whether a node is computed by a kernel that is made for it."""
+    if node.op in LEAVES or node.op in FREE or node.is_tuple or lower_of(node) is None:
+        return False
+    return not (limits.library and is_library(node))
+
+
+def is_library(node: Node) -> bool:
+    """Whether a library computes a node: a product of matrices of floats that it knows."""
+    return node.op == "matmul" and node.dtype.name in ("float32", "float64")
+
+
+def is_number(node: Node) -> bool:
+    """Whether a node is a scalar constant, which stands in the text of a kernel."""
+    return node.op == "const" and not node.ndim
+
+
+def operands_of(members: Iterable[Node]) -> list[Node]:
+    """Return what a group reads from outside, in order of first use."""
+    inside = set(members)
+    found: dict[Node, None] = {}
+    for node in members:
+        pending = list(reversed(node.inputs))
+        while pending:
+            x = pending.pop()
+            if x in inside or is_number(x):
+                continue
+            if x.op in FREE:
+                pending += reversed(x.inputs)
+            else:
+                found[x] = None
+    return list(found)
+
+
+def body_graph(members: Sequence[Node], outputs: Sequence[Node], name: str) -> Graph:
+    """Return the body of a group: members and free ops on parameters ``p0``, ``p1``…"""
+    inner: dict[Node, Node] = {}
+    for number, x in enumerate(operands_of(members)):
+        inner[x] = var(f"p{number}", x.shape, x.dtype)
+    params = list(inner.values())
+    for root in members:
+        stack = [(root, False)]
+        while stack:
+            node, ready = stack.pop()
+            if node in inner:
+                continue
+            if ready or not node.inputs:
+                inputs = tuple([inner[x] for x in node.inputs])
+                inner[node] = Node(node.op, inputs, node.attrs, node.type)
+            else:
+                stack.append((node, True))
+                stack += [(x, False) for x in reversed(node.inputs)]
+    return Graph(params, [inner[x] for x in outputs], name)
+
+
+class KernelGroups:
+    """The groups of a graph, found when it is made.
+
+    Args:
+        graph: decomposed, without calls of functions.
+        limits: what groups are made for.
+        single: members that stay alone.
+    """
+
+    def __init__(self, graph: Graph, limits: GroupLimits, single: frozenset[Node]) -> None:
+        self.graph, self.limits, self.single = graph, limits, single
+        self.group: dict[Node, list[Node]] = {}
+        self._refused: set[tuple[int, int, int, int]] = set()
+        for node in graph.nodes:
+            if is_member(node, limits):
+                self.group[node] = [node]
+        for node in list(self.group):
+            sources = sorted(self._sources(node), key=lambda x: -bytes_of(x.type))
+            for source in sources:
+                self._join(self.group[source], self.group[node])
+        self._join_siblings()
+
+    def members_of(self, node: Node) -> list[Node]:
+        """Return the group of a member, in topological order."""
+        return self.group[node]
+
+    def outputs_of(self, members: Sequence[Node]) -> list[Node]:
+        """Return the members that are read outside of their group, or are outputs."""
+        inside = set(members)
+        ends = set(self.graph.outputs)
+        return [x for x in members if x in ends or self._leaves_group(x, inside)]
+
+    def _leaves_group(self, member: Node, inside: set[Node]) -> bool:
+        ends = set(self.graph.outputs)
+        return any(
+            user.op not in FREE or user in ends for user in self._outer_users([member], inside)
+        )
+
+    def _outer_users(self, members: Iterable[Node], inside: set[Node]) -> list[Node]:
+        """Return who reads members outside of their group, also through free ops, and these.
+
+        Free ops that lead back into the group alone are not among them: it has them itself.
+        """
+        found: list[Node] = []
+        pending = [u for x in members for u in self.graph.users[x] if u not in inside]
+        while pending:
+            user = pending.pop()
+            found.append(user)
+            if user.op in FREE:
+                pending += [u for u in self.graph.users[user] if u not in inside]
+        return found
+
+    def _sources(self, node: Node) -> list[Node]:
+        """Return the members of other groups that a node reads."""
+        return [x for x in operands_of([node]) if x in self.group]
+
+    def _join(self, first: list[Node], second: list[Node]) -> bool:
+        """Make two groups one, if that makes no cycle and a scheduler accepts it."""
+        if first is second or len(first) + len(second) > self.limits.most:
+            return False
+        if self.single & {*first, *second}:
+            return False
+        index = self.graph.index
+        key = (index[first[0]], len(first), index[second[0]], len(second))
+        if key in self._refused:
+            return False
+        both = sorted([*first, *second], key=index.__getitem__)
+        if self._makes_cycle(both) or not self._accepted(both):
+            self._refused.add(key)
+            return False
+        for node in both:
+            self.group[node] = both
+        return True
+
+    def _makes_cycle(self, members: Sequence[Node]) -> bool:
+        """Whether a path leaves the members and comes back: groups are computed whole."""
+        inside = set(members)
+        last = max(self.graph.index[x] for x in members)
+        pending = [x for x in self._outer_users(members, inside) if x.op not in FREE]
+        seen: set[Node] = set()
+        while pending:
+            node = pending.pop()
+            if node in inside:
+                return True
+            if node in seen or self.graph.index[node] > last:
+                continue
+            together = self.group.get(node, [node])
+            seen.update(together)
+            pending += [u for x in together for u in self.graph.users[x] if u not in together]
+        return False
+
+    def _accepted(self, members: Sequence[Node]) -> bool:
+        body = body_graph(members, self.outputs_of(members), "group")
+        return accepted(body, self.limits)
+
+    def _join_siblings(self) -> None:
+        """Let groups that read one tensor be one: it is read once then."""
+        for node in self.graph.nodes:
+            if node.is_tuple or is_number(node):
+                continue
+            readers: list[list[Node]] = []
+            for user in self.graph.users[node]:
+                if user in self.group and not any(self.group[user] is g for g in readers):
+                    readers.append(self.group[user])
+            for number, group in enumerate(readers):
+                for other in readers[number + 1 :]:
+                    self._join(self.group[group[0]], self.group[other[0]])
+
+
+_ACCEPTED: dict[Hashable, bool] = {}
+_KEPT = 4096
+
+
+def accepted(body: Graph, limits: GroupLimits) -> bool:
+    """Whether a scheduler accepts the math of a body; remembered by structure."""
+    key = (structural_key(body), limits)
+    if key not in _ACCEPTED:
+        if len(_ACCEPTED) >= _KEPT:
+            _ACCEPTED.clear()
+        try:
+            fusion = group_math(body).fusion
+            found = scheduler_of(fusion, limits.target, limits.processor)
+        except LoopnestError:
+            found = None
+        _ACCEPTED[key] = found is not None
+    return _ACCEPTED[key]

@@ -1,0 +1,362 @@
+"""What one evaluation of a graph does: its steps in order, and the memory of each value.
+
+A value is a place in a storage. Reshapes are other places in the same storage. Storages that live
+at different times share the arena. A variable's new value is written over the old one where no
+step, output or other variable reads that later; else it is kept apart and copied at the end.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from loopnest.graph.node import Node, TensorType, TupleType, Type
+from loopnest.graph.program import Graph
+from loopnest.graph_kernels.code_gen import Generated, GroupKernel
+from loopnest.graph_kernels.kernel_groups import VIEWS, is_library
+from loopnest.scalar.dtypes import DType
+
+ALIGNMENT = 64
+"""Bytes: a cache line, and the widest vector."""
+
+
+_NO_NUMPY = frozenset({"assign", "fused", "transpose"})
+"""Ops whose operands must be contiguous."""
+
+
+@dataclass(slots=True)
+class Storage:
+    """A piece of memory.
+
+    Args:
+        kind: "input", "const", "state", "output" (new in each call) or "arena".
+        node: the var, const or variable that it is of; None for what a step computes.
+        elements: their number.
+        dtype: their type.
+        offset: in the arena, in bytes.
+        over: of a variable's new value, the storage of the old one that it overwrites.
+    """
+
+    kind: str
+    node: Node | None
+    elements: int
+    dtype: DType
+    offset: int = -1
+    over: int | None = None
+
+    @property
+    def bytes(self) -> int:
+        """The size in bytes."""
+        return self.elements * self.dtype.numpy.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class ValuePlace:
+    """A tensor in a storage, C-contiguous; transposed by `axes` for readers that can."""
+
+    storage: int
+    shape: tuple[int, ...]
+    axes: tuple[int, ...] | None = None
+
+
+Commits: TypeAlias = "Sequence[tuple[int, ValuePlace]]"
+"""Storages of variables, and where their new values are."""
+PlaceTree: TypeAlias = "ValuePlace | tuple[PlaceTree, ...]"
+
+
+@dataclass(slots=True)
+class PlannedStep:
+    """A launch of a kernel, or a call of NumPy.
+
+    Args:
+        node: what it computes.
+        kind: "kernel", "library" or "fallback".
+        inputs: a place for each operand of the node (of a tuple, its fields).
+        outputs: a place for each value.
+        made: of a kernel.
+        copies: inputs that a kernel overwrites but that are still needed: copied first, from place
+            to place.
+        reason: why it is a fallback.
+    """
+
+    node: Node
+    kind: str
+    inputs: list[PlaceTree]
+    outputs: list[ValuePlace]
+    made: GroupKernel | None = None
+    copies: list[tuple[ValuePlace, ValuePlace]] = field(default_factory=list)
+    reason: str = ""
+
+    def reads(self) -> set[int]:
+        """Return the storages that it reads."""
+        return {place.storage for place in places_in(self.inputs)}
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """The plan of a graph.
+
+    Args:
+        steps: in order.
+        storages: by number.
+        results: what the graph's outputs are.
+        commits: at the end, each variable whose new value lies elsewhere, and where.
+        arena: its size in bytes.
+    """
+
+    steps: tuple[PlannedStep, ...]
+    storages: tuple[Storage, ...]
+    results: tuple[PlaceTree, ...]
+    commits: tuple[tuple[int, ValuePlace], ...]
+    arena: int
+
+
+def places_in(tree: PlaceTree | Iterable[PlaceTree]) -> Iterator[ValuePlace]:
+    """Yield the places of trees, left to right."""
+    if isinstance(tree, ValuePlace):
+        yield tree
+    else:
+        for item in tree:
+            yield from places_in(item)
+
+
+def plan_steps(graph: Graph, found: Generated, library: bool) -> StepPlan:
+    """Return the plan of a graph whose groups have kernels."""
+    return _StepPlanner(graph, found, library).plan()
+
+
+class _StepPlanner:
+    def __init__(self, graph: Graph, found: Generated, library: bool) -> None:
+        self.graph, self.found, self.library = graph, found, library
+        self.storages: list[Storage] = []
+        self.places: dict[Node, PlaceTree] = {}
+        self.steps: list[PlannedStep] = []
+        self.states: dict[str, int] = {}
+        self.assigned: dict[str, ValuePlace] = {}
+
+    def plan(self) -> StepPlan:
+        for node in self.graph.nodes:
+            self.places[node] = self._place(node)
+        results = tuple([self.places[x] for x in self.graph.outputs])
+        self.steps = self._ordered()
+        for place in places_in(results):
+            storage = self.storages[place.storage]
+            if storage.kind == "arena" and place.axes is None:
+                storage.kind = "output"
+        commits = self._commits(results)
+        arena = self._lay_out(results, commits)
+        return StepPlan(tuple(self.steps), tuple(self.storages), results, tuple(commits), arena)
+
+    # Places
+
+    def _new(self, kind: str, node: Node | None, tensor: TensorType) -> ValuePlace:
+        self.storages.append(Storage(kind, node, tensor.size, tensor.dtype))
+        return ValuePlace(len(self.storages) - 1, tensor.shape)
+
+    def _place(self, node: Node) -> PlaceTree:
+        match node.op:
+            case "var":
+                return self._new("input", node, node.tensor_type)
+            case "const":
+                return self._new("const", node, node.tensor_type)
+            case "variable":
+                name = node.attrs["variable"]
+                if name not in self.states:
+                    self.states[name] = self._new("state", node, node.tensor_type).storage
+                return ValuePlace(self.states[name], node.shape)
+            case "tuple" | "group":
+                return tuple([self.places[x] for x in node.inputs])
+            case "get_item":
+                whole = self.places[node.inputs[0]]
+                assert isinstance(whole, tuple)
+                return whole[node.attrs["index"]]
+            case "assign":
+                return self._assigned(node)
+        source = self.places[node.inputs[0]] if node.inputs else None
+        if node.op in VIEWS and isinstance(source, ValuePlace) and source.axes is None:
+            return ValuePlace(source.storage, node.shape)
+        plain = isinstance(source, ValuePlace) and source.axes is None
+        if node.op == "transpose" and plain and self._numpy_reads(node):
+            assert isinstance(source, ValuePlace)
+            return replace(source, axes=node.attrs["axes"])
+        return self._computed(node)
+
+    def _numpy_reads(self, node: Node) -> bool:
+        """Whether all readers of a node are steps of NumPy, which take any strides."""
+        if node in self.graph.outputs:
+            return False
+        readers = self.graph.users[node]
+        return not any(x.is_tuple or x.op in _NO_NUMPY or x.op in VIEWS for x in readers)
+
+    def _assigned(self, node: Node) -> PlaceTree:
+        value = self.places[node.inputs[1]]
+        state = self.places[node.inputs[0]]
+        assert isinstance(value, ValuePlace)
+        assert isinstance(state, ValuePlace)
+        self.states.setdefault(node.attrs["variable"], state.storage)
+        self.assigned[node.attrs["variable"]] = value
+        return value
+
+    def _computed(self, node: Node) -> PlaceTree:
+        tree = self._results(node.type)
+        made = self.found.kernels.get(node)
+        kind = "fallback" if made is None else "kernel"
+        if made is None and self.library and is_library(node):
+            kind = "library"
+        reason = "" if kind != "fallback" else self._reason(node)
+        inputs = [self.places[x] for x in node.inputs]
+        step = PlannedStep(node, kind, inputs, [*places_in(tree)], made, reason=reason)
+        self.steps.append(step)
+        return tree
+
+    def _reason(self, node: Node) -> str:
+        return self.found.refused.get(node, f"op {node.op} has no attribute 'lower'")
+
+    def _results(self, kind: Type) -> PlaceTree:
+        if isinstance(kind, TupleType):
+            return tuple([self._results(part) for part in kind.fields])
+        return self._new("arena", None, kind)
+
+    # Order
+
+    def _ordered(self) -> list[PlannedStep]:
+        """Return the steps in topological order; readers of a variable before its new value."""
+        maker = {place.storage: i for i, s in enumerate(self.steps) for place in s.outputs}
+        reads = [s.reads() for s in self.steps]
+        before = [{maker[r] for r in read if r in maker} for read in reads]
+        for name, value in self.assigned.items():
+            writer = maker.get(value.storage)
+            if writer is None:
+                continue
+            for number, read in enumerate(reads):
+                old = number != writer and self.states[name] in read
+                if old and not _reaches(before, number, writer):
+                    before[writer].add(number)
+        return [self.steps[number] for number in _sorted(before)]
+
+    # Variables
+
+    def _commits(self, results: Sequence[PlaceTree]) -> list[tuple[int, ValuePlace]]:
+        """Let new values overwrite old ones where that is safe; return what is copied instead."""
+        late = {place.storage for place in places_in(results)}
+        late |= {place.storage for place in self.assigned.values()}
+        commits: list[tuple[int, ValuePlace]] = []
+        for name, value in self.assigned.items():
+            state = self.states[name]
+            writers = [s for s in self.steps if value.storage in {p.storage for p in s.outputs}]
+            taken = self.storages[value.storage].over is not None
+            if writers and state not in late and not taken and self._overwrites(writers[0], value):
+                self.storages[value.storage].kind = "state"
+                self.storages[value.storage].over = state
+            else:
+                commits.append((state, value))
+        for step in self.steps:
+            self._keep_apart(step)
+        return commits
+
+    def _overwrites(self, writer: PlannedStep, value: ValuePlace) -> bool:
+        """Whether a step may write a new value over the old one: nothing reads that later."""
+        name = next(n for n, v in self.assigned.items() if v is value)
+        state = self.states[name]
+        place = self.steps.index(writer)
+        if any(state in step.reads() for step in self.steps[place + 1 :]):
+            return False
+        reads = [i for i, tree in enumerate(writer.inputs) if state in _storages(tree)]
+        if not reads:
+            return True
+        number = [p.storage for p in writer.outputs].index(value.storage)
+        return writer.made is not None and all((number, i) in writer.made.inplace for i in reads)
+
+    def _keep_apart(self, step: PlannedStep) -> None:
+        """Give a kernel that overwrites an input a copy of it, where the input must stay."""
+        for output, operand in step.made.inplace if step.made else ():
+            source, result = step.inputs[operand], step.outputs[output]
+            assert isinstance(source, ValuePlace)
+            if self.storages[result.storage].over != source.storage:
+                step.copies.append((source, result))
+                step.inputs[operand] = result
+
+    # The arena
+
+    def _lay_out(
+        self, results: Sequence[PlaceTree], commits: Sequence[tuple[int, ValuePlace]]
+    ) -> int:
+        """Give each storage of the arena its offset; return the size of the arena."""
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for number, step in enumerate(self.steps):
+            used = [*step.outputs, *places_in(step.inputs)]
+            for place in used:
+                first.setdefault(place.storage, number)
+                last[place.storage] = number
+        for place in (*places_in(results), *[value for _, value in commits]):
+            last[place.storage] = len(self.steps)
+        arena = _Arena()
+        wanted = [n for n, s in enumerate(self.storages) if s.kind == "arena" and n in first]
+        for number in sorted(wanted, key=lambda n: (-self.storages[n].bytes, n)):
+            life = (first[number], last[number])
+            self.storages[number].offset = arena.take(self.storages[number].bytes, life)
+        return arena.size
+
+
+def _storages(tree: PlaceTree) -> set[int]:
+    return {place.storage for place in places_in(tree)}
+
+
+def _reaches(before: Sequence[set[int]], step: int, other: int) -> bool:
+    """Whether `step` needs `other`, directly or not."""
+    pending, seen = [step], {step}
+    while pending:
+        for number in before[pending.pop()]:
+            if number == other:
+                return True
+            if number not in seen:
+                seen.add(number)
+                pending.append(number)
+    return False
+
+
+def _sorted(before: Sequence[set[int]]) -> list[int]:
+    """Return numbers in topological order, the smallest that is ready first."""
+    left = [len(needed) for needed in before]
+    after: dict[int, list[int]] = {}
+    for number, needed in enumerate(before):
+        for other in needed:
+            after.setdefault(other, []).append(number)
+    ready = [number for number, count in enumerate(left) if not count]
+    order: list[int] = []
+    while ready:
+        number = heapq.heappop(ready)
+        order.append(number)
+        for other in after.get(number, ()):
+            left[other] -= 1
+            if not left[other]:
+                heapq.heappush(ready, other)
+    return order
+
+
+class _Arena:
+    """Memory that is taken for a time; the largest pieces are placed first, each lowest."""
+
+    def __init__(self) -> None:
+        self._taken: list[tuple[int, int, tuple[int, int]]] = []
+        self.size = 0
+
+    def take(self, count: int, life: tuple[int, int]) -> int:
+        """Return the lowest offset of `count` bytes that are free from one step to another."""
+        length = -(-count // ALIGNMENT) * ALIGNMENT
+        rivals = [
+            (start, end)
+            for start, end, (born, dies) in self._taken
+            if born <= life[1] and life[0] <= dies
+        ]
+        place = 0
+        for start, end in sorted(rivals):
+            if start - place >= length:
+                break
+            place = max(place, end)
+        self._taken.append((place, place + length, life))
+        self.size = max(self.size, place + length)
+        return place

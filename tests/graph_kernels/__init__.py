@@ -1,0 +1,1 @@
+"""Tests of graphs that are compiled to kernels."""

@@ -1,0 +1,349 @@
+"""`G.compile`: values, memory, state, what is listed, and wrong calls."""
+
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import loopnest as ln
+import loopnest.graph as G
+from graph.op_cases import CASES, COMPOSITES
+from graph_kernels.random_programs import RandomProgram, assert_alike
+
+NO_LOWERING = {
+    "argmax", "argmin", "avg_pool2d", "avg_pool2d_backward", "concatenate", "conv2d",
+    "conv2d_backward_data", "conv2d_backward_weight", "flip", "max_pool2d",
+    "max_pool2d_backward", "max_pool2d_gather", "pad", "slice", "unslice",
+}  # fmt: skip
+"""Ops that NumPy evaluates until the core can express them."""
+
+
+def feeds(graph, arrays):
+    return {x.name: array for x, array in zip(graph.inputs, arrays, strict=True)}
+
+
+def normal(graph, seed=0):
+    random = np.random.default_rng(seed)
+    return [random.normal(size=x.shape).astype(x.dtype.numpy) for x in graph.inputs]
+
+
+@pytest.mark.parametrize("case", [*CASES, *COMPOSITES], ids=repr)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_every_op(case, dtype):
+    arrays = case.operands()
+    arrays = [a.astype(dtype) if a.dtype == np.float64 else a for a in arrays]
+    if case.op in ("fused", "assign") and dtype == "float32":
+        pytest.skip("the case has a type of its own")
+    graph = case.graph(arrays)
+    fn = G.compile(graph, target="interpret")
+    assert_alike(fn(*arrays), G.evaluate(graph, feeds(graph, arrays))[0])
+    listed = {op for launch in fn.kernels if launch.fallback for op in launch.ops}
+    assert listed <= NO_LOWERING
+    assert case.op not in NO_LOWERING or case.op in listed
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_programs(seed):
+    program = RandomProgram(seed)
+    fn = G.compile(program.graph, target="c", library=bool(seed % 2), optimize=0)
+    assert not [launch for launch in fn.kernels if launch.fallback]
+    results = fn(*program.arrays())
+    expected = program.expected()
+    assert_alike(results if len(expected) > 1 else (results,), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_halves_are_rounded_where_ops_are(dtype):
+    x = G.var("x", (5, 40), dtype)
+    graph = G.Graph([x], [G.softmax(x), G.layer_norm(x, G.ones(40, dtype), G.zeros(40, dtype))])
+    arrays = normal(graph)
+    results = G.compile(graph, target="c", optimize=0)(*arrays)
+    for found, wanted in zip(results, G.evaluate(graph, feeds(graph, arrays)), strict=True):
+        assert found.dtype == wanted.dtype
+        step = 2.0**-8 if dtype == "bfloat16" else 2.0**-10
+        difference = np.abs(found.astype(float) - wanted.astype(float))
+        assert np.all(difference <= step * np.maximum(np.abs(wanted.astype(float)), 0.1))
+
+
+# What shares a kernel
+
+
+def test_a_norm_and_its_gradient_share_a_kernel():
+    x, dy = G.var("x", (32, 64)), G.var("dy", (32, 64))
+    gamma, beta = G.var("gamma", (64,)), G.var("beta", (64,))
+    y = G.layer_norm(x, gamma, beta)
+    graph = G.Graph([x, gamma, beta, dy], [y, *G.gradient(y, [x, gamma, beta], dy)])
+    fn = G.compile(graph, target="c", optimize=1)
+    assert [launch.schedule for launch in fn.kernels] == ["fold"] * 3  # rows, and two of columns
+    assert sum(len(launch.ops) for launch in fn.kernels) > 25
+    arrays = normal(graph)
+    assert_alike(fn(*arrays), G.evaluate(graph, feeds(graph, arrays)))
+
+
+def test_what_follows_a_product_joins_it():
+    x, w, b = G.var("x", (20, 30)), G.var("w", (30, 40)), G.var("b", (40,))
+    graph = G.Graph([x, w, b], [G.relu(x @ w + b)])
+    (launch,) = G.compile(graph, target="interpret", library=False).kernels
+    assert launch.ops == ("matmul", "add", "relu")
+    assert (launch.schedule, launch.library, launch.fallback) == ("contraction", False, "")
+    assert launch.bytes == 4 * (20 * 30 + 30 * 40 + 40 + 20 * 40)
+    assert launch.flops == 2 * 20 * 30 * 40 + 2 * 20 * 40
+    assert isinstance(launch.kernel, ln.Kernel)
+    by_library = G.compile(graph, target="interpret").kernels
+    assert [(k.ops, k.library) for k in by_library] == [
+        (("matmul",), True),
+        (("add", "relu"), False),
+    ]
+
+
+def test_equal_groups_share_a_kernel():
+    x = G.var("x", (8, 8))
+    y = x
+    for _ in range(3):
+        y = G.tanh(y @ G.transpose(y))
+    fn = G.compile(G.Graph([x], [y]), target="interpret", library=True)
+    kernels = [launch.kernel for launch in fn.kernels if not launch.library]
+    assert len(kernels) == 3
+    assert kernels[0] is kernels[1] is kernels[2]
+
+
+def test_no_cycle_of_groups():
+    """exp(x) and its use must not share a kernel with the argmax in between."""
+    x = G.var("x", (6, 7))
+    e = G.exp(x)
+    first = G.cast(G.argmax(e, 1, keepdims=True), "float32")
+    graph = G.Graph([x], [e * first])
+    fn = G.compile(graph, target="interpret")
+    assert [k.ops[0] for k in fn.kernels] == ["exp", "argmax", "cast"]
+    arrays = normal(graph)
+    assert_alike((fn(*arrays),), G.evaluate(graph, feeds(graph, arrays)))
+
+
+# Memory
+
+
+def test_the_arena_is_used_again():
+    x = G.var("x", (64, 64))
+    y = x
+    for _ in range(6):
+        y = G.tanh(y @ y)
+    fn = G.compile(G.Graph([x], [y]), target="c", optimize=0)
+    assert len(fn.kernels) == 12
+    assert fn._plan.arena <= 2 * 64 * 64 * 4
+
+
+def test_results_are_the_callers():
+    x = G.var("x", (4, 4))
+    y = x + 1.0
+    fn = G.compile(G.Graph([x], [y, y, x, G.reshape(y, (16,)), G.const([1.0])]), target="c")
+    a = np.zeros((4, 4), np.float32)
+    first = fn(a)
+    for result in first:
+        result += 100
+    assert not np.any(a)
+    second = fn(a)
+    assert [float(r.flat[0]) for r in second] == [1, 1, 0, 1, 1]
+    assert all(np.all(r >= 100) for r in first)
+
+
+def test_inputs_of_any_strides():
+    x = G.var("x", (6, 4))
+    fn = G.compile(G.Graph([x], [x * 2.0]), target="c")
+    a = np.arange(24, dtype=np.float32).reshape(4, 6).T
+    np.testing.assert_array_equal(fn(a), a * 2)
+    np.testing.assert_array_equal(fn(np.repeat(a, 2, 1)[:, ::2]), a * 2)
+
+
+def test_an_unused_input_and_no_kernel():
+    x, y = G.var("x", (3,)), G.var("y", (2,))
+    fn = G.compile(G.Graph([x, y], [x]), target="c")
+    assert fn.kernels == ()
+    np.testing.assert_array_equal(fn(np.ones(3, np.float32), np.ones(2, np.float32)), np.ones(3))
+
+
+# State
+
+
+def counter(value=0.0):
+    return G.Variable(np.full((3,), value, np.float32), "s")
+
+
+def test_state_goes_on_from_call_to_call():
+    s, x = counter(), G.var("x", (3,))
+    fn = G.compile(G.Graph([x], [s, G.assign(s, s + x)]), target="c")
+    for step in range(3):
+        old, new = fn(np.ones(3, np.float32))
+        assert (old[0], new[0], fn.state["s"][0]) == (step, step + 1, step + 1)
+    with pytest.raises(TypeError):
+        fn.state["s"] = new  # its arrays are written to, not exchanged
+
+
+def test_an_assignment_overwrites_where_nothing_reads_the_old_value_later():
+    s, x = counter(), G.var("x", (3,))
+    fn = G.compile(G.Graph([x], [G.group(G.assign(s, s * 0.5 + x))]), target="c")
+    assert [storage.over for storage in fn._plan.storages if storage.over is not None]
+    assert not fn._plan.commits
+    assert fn.kernels[0].kernel.program.outputs[0].inplace == "p0"
+
+
+def test_two_variables_exchange_their_values():
+    a = G.Variable(np.float32([1, 2]), "a")
+    b = G.Variable(np.float32([3, 4]), "b")
+    graph = G.Graph([], [G.assign(a, b), G.assign(b, a)])
+    fn = G.compile(graph, target="c")
+    fn()
+    assert fn.state["a"].tolist() == [3, 4]
+    assert fn.state["b"].tolist() == [1, 2]
+
+
+def test_readers_of_the_old_value_come_first():
+    """w is updated from dw, and dx reads the old w, in whatever order the outputs are given."""
+    for order in (1, -1):
+        x, w = G.var("x", (5, 6)), G.Variable(np.ones((6, 6), np.float32), "w")
+        loss = G.sum(G.tanh(x @ w))
+        dx, dw = G.gradient(loss, [x, w])
+        graph = G.Graph([x], [dx, G.assign(w, w - dw * 0.1), loss][::order])
+        fn = G.compile(graph, target="c", optimize=0)
+        state = {}
+        for _ in range(3):
+            arrays = normal(graph)
+            expected = G.evaluate(graph, feeds(graph, arrays), state)
+            assert_alike(fn(*arrays), expected)
+            np.testing.assert_allclose(fn.state["w"], state["w"], rtol=1e-4)
+
+
+def test_an_old_value_that_is_an_output_is_kept():
+    s = counter(1.0)
+    graph = G.Graph([], [G.assign(s, s * 2.0), G.reshape(s, (3, 1))])
+    fn = G.compile(graph, target="c")
+    new, old = fn()
+    assert (new[0], old[0, 0], fn.state["s"][0]) == (2, 1, 2)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_updates(seed):
+    """Variables that read each other, in place or not, as the evaluator says."""
+    random = np.random.default_rng(seed)
+    names = "abc"
+    states = [G.Variable(random.normal(size=(4, 5)).astype(np.float32), n) for n in names]
+    x = G.var("x", (4, 5))
+    nodes = [x, *states]
+    for _ in range(6):
+        a, b = [nodes[random.integers(len(nodes))] for _ in range(2)]
+        kind = random.integers(4)
+        nodes.append(
+            [lambda a, b: G.tanh(a + b), lambda a, b: a * 0.5, lambda a, b: a - G.mean(b, 1, True),
+             lambda a, b: G.reshape(G.reshape(a, (20,)), (4, 5))][kind](a, b)
+        )  # fmt: skip
+    outputs = [G.assign(s, nodes[random.integers(len(nodes))]) for s in states]
+    outputs += [nodes[random.integers(len(nodes))], states[0]]
+    graph = G.Graph([x], [outputs[i] for i in random.permutation(len(outputs))])
+    fn = G.compile(graph, target="c", optimize=0)
+    state = {}
+    for _ in range(2):
+        arrays = normal(graph, seed)
+        assert_alike(fn(*arrays), G.evaluate(graph, feeds(graph, arrays), state))
+        for name in names:
+            np.testing.assert_allclose(fn.state[name], state[name], rtol=1e-4, atol=1e-5)
+
+
+def test_calls_of_several_threads_take_turns():
+    s = counter()
+    fn = G.compile(G.Graph([], [G.assign(s, s + 1.0)]), target="c")
+    threads = [threading.Thread(target=lambda: [fn() for _ in range(50)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert fn.state["s"].tolist() == [200, 200, 200]
+
+
+# Wrong calls
+
+
+def error_of(call, kind):
+    with pytest.raises(kind) as error:
+        call()
+    return str(error.value)
+
+
+def test_wrong_arguments():
+    x = G.var("x", (2, 3))
+    fn = G.compile(G.Graph([x], [x + 1.0], "f"), target="c")
+    assert error_of(fn, ln.LaunchError) == (
+        "f(...): 0 arrays were given for 1 inputs; pass x: float32[2, 3]"
+    )
+    assert error_of(lambda: fn(np.zeros((2, 3))), ln.LaunchError) == (
+        "f(...): x is float32[2, 3], the array float64[2, 3]; "
+        "compile the graph for the shapes and types that it is called with"
+    )
+    assert error_of(lambda: fn(np.zeros((3, 2), np.float32)), ln.LaunchError) == (
+        "f(...): x is float32[2, 3], the array float32[3, 2]; "
+        "compile the graph for the shapes and types that it is called with"
+    )
+
+
+def test_a_variable_that_is_assigned_twice():
+    s = counter()
+    graph = G.Graph([], [G.assign(s, s + 1.0), G.assign(s, s + 2.0)])
+    assert error_of(lambda: G.compile(graph), G.GraphError) == (
+        "graph main, node assign(s, add(s, 2.0)): the variable s is assigned twice, first by "
+        "assign(s, add(s, 1.0)); its new value is one node"
+    )
+
+
+def test_everything_generated_or_refused():
+    x = G.var("x", (4, 5))
+    graph = G.Graph([x], [G.argmax(G.exp(x), 1)], "f")
+    assert error_of(lambda: G.compile(graph, "c", library=False), G.GraphError) == (
+        "compile(f, library=False), node argmax(exp(…)): it has no kernel: op argmax has no "
+        "attribute 'lower'; pass library=True"
+    )
+    assert error_of(lambda: G.compile(graph, "c", library=3), G.GraphError) == (
+        "compile(f): library is a int; pass True or False"
+    )
+    assert error_of(lambda: G.compile(3), G.GraphError) == (
+        "compile(…): it was given a int; pass a G.Graph"
+    )
+
+
+# The passes of the seed
+
+
+def test_code_gen_pulls_in_fusion():
+    x, w = G.var("x", (6, 5)), G.var("w", (5, 4))
+    graph = G.Graph([x, w], [1.0 / (1.0 + G.exp(-(x @ w))), G.softmax(x)])
+    with G.Target("c"):
+        made = G.apply_passes(graph, ["RTCGen"])
+    assert set(made.attrs) >= {"subgraph", "kernel", "rtc"}
+    assert set(made.attrs["kernel"]) == set(made.calls) == set(made.attrs["rtc"])
+    assert all(isinstance(kernel, ln.Kernel) for kernel in made.attrs["kernel"].values())
+    assert all(runner.target == "c" for runner in made.attrs["rtc"].values())
+    assert made.attrs["fallback"] == {}
+    arrays = normal(graph)
+    fn = G.compile(made, target="c")
+    assert len(fn.kernels) == len(made.calls)
+    assert_alike(fn(*arrays), G.evaluate(graph, feeds(graph, arrays)))
+
+
+def test_kernel_fusion_is_a_pass():
+    x = G.var("x", (6, 5))
+    graph = G.Graph([x], [G.softmax(x)])
+    with G.Target("c"):
+        fused = G.apply_passes(graph, ["KernelFusion", "CodeGen"])
+    (call,) = fused.calls
+    assert fused.attrs["subgraph"] == {call: fused.functions[0]}
+    assert fused.attrs["schedule"] == {call: "fold"}
+    assert len(G.FuseOps()(graph).calls) == 1  # where softmax is opaque: an op of its own
+
+
+def test_the_graph_layer_loads_no_kernels():
+    code = (
+        "import sys, loopnest.graph; "
+        "print([m for m in sys.modules if m.startswith(('loopnest.graph_kernels', "
+        "'loopnest.facade', 'loopnest.lowering', 'loopnest.schedulers'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
