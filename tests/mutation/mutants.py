@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from loopnest.kir import (
@@ -68,7 +69,7 @@ CORE = frozenset({
 
 KINDS = CORE | {
     "launch", "stride", "vector", "barrier", "shuffle", "arrival", "alias", "redirect", "clobber",
-    "type", "interface",
+    "type", "interface", "values",
 }  # fmt: skip
 """All kinds.
 
@@ -78,6 +79,7 @@ identity    start a reduction from another value, or fill a copy with it
 store       drop any other store
 index       drop or change a term of an index of a store or a load
 claim       change what a statement declares: the coordinate of a store, the threads of a collective
+            or which of its results is which
 bound       a loop that runs once more or less
 buffer      one element less along an axis
 threads     swap two launch dimensions
@@ -92,6 +94,7 @@ alias       let two shared buffers lie in one space
 redirect    store to another buffer
 clobber     store what a reduction starts from once more, when its value is being computed
 type        elements of another type in a buffer that is no parameter
+values      swap the values of two neighbouring stores
 interface   what a caller sees: parameters, their types and order, outputs, memory, assumptions
 """
 
@@ -126,6 +129,7 @@ def _mutants(program: Program) -> Iterator[Mutant]:
             yield from _of_buffer(program, param.buffer, None)
     yield from _swapped_threads(program, nodes)
     yield from _swapped_neighbours(program)
+    yield from _swapped_values(program)
     yield from _of_launch(program)
     yield from _aliased(program, nodes)
     yield from _clobbered(program, nodes)
@@ -331,6 +335,18 @@ def _swapped_neighbours(program: Program) -> Iterator[Mutant]:
             yield Mutant("order", "swap two neighbours", swapped(program, a, b), b)
 
 
+def _swapped_values(program: Program) -> Iterator[Mutant]:
+    """Yield neighbouring stores each of which stores the value of the other."""
+    for a, b in neighbours(program):
+        if not isinstance(a, Store) or not isinstance(b, Store):
+            continue
+        if a.value is b.value or a.value.dtype is not b.value.dtype:
+            continue
+        once = replaced(program, a, replace(a, value=b.value))
+        text = f"store {a.storage.name} and {b.storage.name}: each other's values"
+        yield Mutant("values", text, replaced(once, b, replace(b, value=a.value)), b)
+
+
 # Statements of several threads
 
 _NARROWER = {"grid": "block", "block": "warp"}
@@ -404,6 +420,13 @@ def _of_collective(program: Program, node: Collective) -> Iterator[Mutant]:
             identity = (*node.identity[:number], other, *node.identity[number + 1 :])
             new = replace(node, identity=identity)
             text = f"claim of {node.name}: identity {other}"
+            yield Mutant("claim", text, replaced(program, node, new), node)
+    for number, (one, two) in enumerate(pairwise(node.results)):
+        if one.dtype is two.dtype:
+            results = list(node.results)
+            results[number : number + 2] = two, one
+            new = replace(node, results=tuple(results))
+            text = f"claim of {node.name}: {one.name} and {two.name} for each other"
             yield Mutant("claim", text, replaced(program, node, new), node)
 
 

@@ -151,6 +151,8 @@ def work_of(model: Model, math: MathSnapshot, site: Site) -> Work:
     found_needs = tuple(
         [_need(math, tensor, store, kind, number, operand) for number, operand in found.reads]
     )
+    for need in found_needs:
+        _same_component(math, need)
     return Work(
         site, store, tensor, kind, write, element, found_needs,
         tuple(found.equalities), tuple(found.conditions),
@@ -188,7 +190,9 @@ def _part(math: MathSnapshot, tensor: MathTensor, site: Site) -> tuple[Need, ...
             "value", False, f"stores '{site.node.value}' as a partial result of {tensor.name}"
         )
     _check_index(operand)
-    return (Need(operand, tensor, (), "part"),)
+    need = Need(operand, tensor, (), "part")
+    _same_component(math, need)
+    return (need,)
 
 
 def _need(
@@ -277,6 +281,17 @@ def _reduction(math: MathSnapshot, operand: Operand) -> MathDefinition:
             "value", True, f"combines {operand}, which is no partial result of a reduction"
         )
     return tensor.definition
+
+
+def _same_component(math: MathSnapshot, need: Need) -> None:
+    """Check that a collective's result is taken for the component that it is."""
+    operand = need.operand
+    if isinstance(operand, Combined):
+        outputs = _reduction(math, operand).outputs
+        found = outputs[operand.component]
+        if found != need.tensor.name:
+            raise Mismatch("value", True, f"takes {operand}, a part of {found}, for one of "
+                           f"{need.tensor.name}")  # fmt: skip
 
 
 def _same_reducer(node: kir.Collective, tensors: tuple[MathTensor, ...]) -> None:
