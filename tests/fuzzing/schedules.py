@@ -6,7 +6,8 @@ transforms one tensor, carries that to others, inlines, and binds loops at last,
 all tensors the tiled loops of one and binds these to grid, block and lanes; "blocks" lets values
 cross threads: shared memory, and reductions over the threads of a block and over blocks; "copies"
 gives reductions tiles of what they read; "stages" factors one reduction again and again, each stage
-in a memory of its own; "lanes" has vectors inside of unswitch and unroll loops.
+in a memory of its own; "lanes" has vectors inside of unswitch and unroll loops; "joint" lets the
+threads of a block, and blocks, reduce several values of a thread together.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ Report = Callable[[str, str], None]
 
 _STYLES = ["free", "free", "tile", "tile", "place", "place", "reduce"]
 _STYLES += ["threads"] * 3 + ["blocks"] * 4 + ["copies"] * 2 + ["stages"] * 3 + ["lanes"] * 2
+_STYLES += ["joint"] * 2
 _FACTORS = ["1", "2", "2", "3", "4", "4", "5", "7", "8", "16"]
 _BAD_FACTORS = ["0", "-1", '"Q"', "2.5", "True", "None"]
 _THREADS = ["grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"]
@@ -52,7 +54,7 @@ class ScheduleWriter:
         calls = {
             "free": self._free, "tile": self._tile, "place": self._place, "reduce": self._reduce,
             "threads": self._threads, "blocks": self._blocks, "copies": self._copies,
-            "stages": self._stages, "lanes": self._lanes,
+            "stages": self._stages, "lanes": self._lanes, "joint": self._joint,
         }[self.style]  # fmt: skip
         for line in calls():
             self._attempt(line)
@@ -299,6 +301,36 @@ class ScheduleWriter:
     def _reduced(self, name: str) -> list[int]:
         """Return the places of the leaf axes that a tensor reduces."""
         return [n for n, axis in enumerate(self._of(name).leaf_domain) if axis.is_reduction]
+
+    def _joint(self) -> Iterator[str]:
+        """Yield calls that bind what a reduction folds to threads, around lanes of its result."""
+        rng = self.rng
+        name = self._reduction()
+        if self._of(name).is_output and rng.random() < 0.5:
+            held = self._new("j")
+            yield f"{held} = {name}.cache_before()"
+            name = held if held in self.session.tensors else name
+        kept = [n for n, a in enumerate(self._of(name).leaf_domain) if a.is_iteration]
+        for _ in range(rng.randint(1, 2)):
+            if kept:
+                yield f"{name}.split({rng.choice(kept)}, {rng.choice([2, 2, 3, 4, 4, 8])})"
+                yield f"{name}.reorder({{{rng.choice(kept) + 1}: -1}})"
+        for place in self._reduced(name)[:1]:
+            yield f"{name}.split({place}, {rng.choice([2, 4, 7, 12, 32, 33, 64])})"
+        folded = self._reduced(name)
+        for place, kind in zip(
+            folded[::-1],
+            rng.choice([("block_x",), ("block_y", "grid_y"), ("grid_x",)]),
+            strict=False,
+        ):
+            yield f"{name}.axis({place}).parallelize(ln.ParallelType.{kind})"
+        behind = [n for n in range(self._of(name).ndim) if folded and n > folded[-1]]
+        for place in behind:
+            kind = rng.choice(["unroll", "unroll", "vectorize", "serial", "block_z"])
+            yield f"{name}.axis({place}).parallelize(ln.ParallelType.{kind})"
+        for place in kept[:1]:
+            kind = rng.choice(["grid_z", "block_z", "serial"])
+            yield f"{name}.axis({place}).parallelize(ln.ParallelType.{kind})"
 
     def _lanes(self) -> Iterator[str]:
         """Yield calls that put vectors inside of loops whose bodies are doubled or unrolled."""

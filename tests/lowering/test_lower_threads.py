@@ -134,6 +134,79 @@ def test_two_dimensions_that_are_no_neighbours_fold_one_after_the_other() -> Non
     assert len([b for b in ln.lower(f).buffers if b.memory is ln.SHARED]) == 2
 
 
+def lanes_summed(
+    lanes: int, rows: int, *, parts: int = 1, kind: ln.ParallelType = PT.unroll
+) -> ln.Fusion:
+    """Return column sums of x: a thread has `lanes`, shared by `rows` threads, `parts` blocks."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        y = f.output(ln.sum(x, axis=0), "y")
+    t = y.cache_before()
+    y.split(0, lanes)
+    y.split(0, 32)
+    y.parallelize({0: PT.grid_x, 1: PT.block_x, 2: PT.vectorize})
+    t.compute_at(y, 2)
+    t.split(3, rows)
+    t.split(3, parts, inner=False)
+    t.reorder({2: -1})  # [D / 32 / lanes, 32, parts, N / parts / rows, rows, lanes]
+    t.parallelize({2: PT.grid_y, 4: PT.block_y, 5: kind})
+    return f
+
+
+def joint(f: ln.Fusion) -> list[int]:
+    """Return how many values each exchange combines."""
+    found = [n for n, _ in ln.lower(f).walk() if isinstance(n, Collective)]
+    return [len(node.by_value(node.args)) for node in found]
+
+
+@pytest.mark.parametrize("lanes", [2, 8])
+def test_values_of_a_thread_cross_together(lanes: int) -> None:
+    """One exchange, one barrier, however many values; the slots of each are apart."""
+    f = lanes_summed(lanes, 8)
+    assert joint(f) == [lanes]
+    assert len(barriers(f)) == 1
+    (slots,) = [b for b in ln.lower(f).buffers if b.memory is ln.SHARED]
+    assert [str(n) for n in slots.shape] == [str(lanes), "8", "32"]
+    x = np.random.default_rng(0).random((37, 8 * lanes), np.float32)
+    np.testing.assert_allclose(ln.compile(f, target="interpret")(x), x.sum(0), rtol=1e-5)
+
+
+def test_blocks_leave_and_take_in_the_values_of_a_thread_by_vectors() -> None:
+    """Two exchanges with a barrier each, beside the arrival; workspace goes in vectors."""
+    f = lanes_summed(8, 8, parts=4)
+    kernel = ln.lower(f)
+    assert joint(f) == [8, 8]
+    assert [scope for scope, _ in barriers(f)] == ["block", "block"]
+    lines = str(kernel).splitlines()
+    start = lines.index("      for i7 in 8:  # vectorize")
+    place = "T2_blocks[grid_y, grid_x, block_x, i7]"
+    assert lines[start + 1] == f"        {place} = T2_all[i7]"
+    wide = [line.strip() for line in kernel.cuda().splitlines() if "ln_wide" in line]
+    assert sum("&T2_blocks[" in line for line in wide) == 2
+    x = np.random.default_rng(0).random((67, 64), np.float32)
+    np.testing.assert_allclose(ln.compile(f, target="c")(x), x.sum(0), rtol=1e-5)
+    assert ln.verify(kernel).is_proved
+
+
+def test_a_loop_that_a_thread_runs_in_turn_has_an_exchange_in_each_iteration() -> None:
+    assert joint(lanes_summed(8, 8, kind=PT.serial)) == [1]
+
+
+def test_no_more_values_cross_together_than_there_is_room_for() -> None:
+    """1024 threads: 8 values of 4 KiB fit into 32 KiB, 16 do not."""
+    assert joint(lanes_summed(8, 32)) == [8]
+    assert joint(lanes_summed(16, 32)) == [1]
+
+
+def test_slots_of_neighbouring_threads_lie_next_to_each_other() -> None:
+    """Workspace of a reduction over blocks: the threads along x, then those along y."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", 8, 32), ln.float32)
+        f.output(ln.sum(x, axis=0), "y")
+    f["y"].parallelize({0: PT.grid_x, 1: PT.block_y, 2: PT.block_x})
+    assert "    y_blocks[grid_x, block_y, block_x] = y_acc[0]" in nest(f)
+
+
 def test_every_thread_holds_the_identity_before_it_takes_part() -> None:
     """Threads outside of the loops of a reduction offer the identity."""
     with ln.Fusion("k") as f:

@@ -14,6 +14,7 @@ import pytest
 from loopnest import kir
 from loopnest.kir import parse as parse_nest
 from loopnest.kir.nest_text import print_nest
+from loopnest.proofs import verify_program
 from mutation.judge import Verdict, judge_mutant, judge_original, mutants_of
 from mutation.mutants import CORE, KINDS, Mutant, mutants
 from mutation.reasons import relation
@@ -184,6 +185,22 @@ def test_each_barrier_is_needed(name: str) -> None:
     assert removed
     for number, mutant in removed:
         assert "race" in judge_mutant(found, number, mutant).rules, mutant.node
+
+
+@pytest.mark.parametrize(
+    "name", ["column@joint_warps", "column@joint_odd", "column@joint_folded", "column@joint_grid"]
+)
+def test_values_that_cross_together_are_kept_apart(name: str) -> None:
+    found = subject(name)
+    assert judge_original(found).proof == "proved"
+    swapped = [
+        (n, m)
+        for n, m in enumerate(mutants_of(found))
+        if m.kind == "values" or "for each other" in m.text
+    ]
+    assert len({m.kind for _, m in swapped}) == 2
+    for _, mutant in swapped:
+        assert verify_program(mutant.program, found.math).status == "refuted", mutant.text
 
 
 def test_components_of_a_result_are_told_apart() -> None:

@@ -123,6 +123,12 @@ class _VisibleNames:
             self.locals.add(node.var)
 
     def _collective(self, node: Collective) -> Iterator[str]:
+        size = len(node.identity)
+        if len(node.results) != len(node.args) or len(node.args) % max(size, 1):
+            yield (
+                f"{node.name} of {size} components combines {len(node.args)} values to "
+                f"{len(node.results)}"
+            )
         for value in node.args:
             yield from self._value(value, f"what {node.name} combines")
         yield from self.body(node.body)

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from loopnest.errors import LoopnestError
 from loopnest.kir import nodes as kir
@@ -260,19 +261,21 @@ class NestParser:
         names, name, given, dims = _match(
             r"(.*?) = (\w+)\((.*)\) over (.*):", line, "results = reducer(values) over dimensions:"
         )
-        args = tuple([self.expr(part) for part in parts(given)])
+        values = [tuple([self.expr(part) for part in parts(value)]) for value in given.split(";")]
+        first = values[0]
         op, start = _REDUCERS.get(name, ("", 0))  # others print, but do not combine
-        one, other = two_sides([a.dtype for a in args])
+        one, other = two_sides([a.dtype for a in first])
         body = self.body(indent + 2)
-        results = [found for n in parts(names) if isinstance(found := self.name(n), Local)]
-        if len(results) != len(parts(names)):
+        wanted = [part for value in names.split(";") for part in parts(value)]
+        results = [found for n in wanted if isinstance(found := self.name(n), Local)]
+        if len(results) != len(wanted):
             raise _Unreadable(f"a body that defines {names}")
         return kir.Collective(
             name,
             tuple(results),
-            args,
+            tuple(chain.from_iterable(values)),
             tuple([ParallelType(d) for d in parts(dims)]),
-            tuple([Const(start, a.dtype) for a in args]),
+            tuple([Const(start, a.dtype) for a in first]),
             tuple([_op(op, pair) for pair in zip(one, other, strict=True) if op]),
             body,
         )

@@ -83,8 +83,9 @@ class _Nest:
                 self.lines.append(f"{pad}barrier {node.scope}")
             case Collective():
                 dims = ", ".join([d.value for d in node.dims])
-                names = ", ".join([v.name for v in node.results])
-                self.lines.append(f"{pad}{names} = {node.name}({_list(node.args)}) over {dims}:")
+                names = "; ".join([_list(v) for v in node.by_value(node.results)])
+                given = "; ".join([_list(v) for v in node.by_value(node.args)])
+                self.lines.append(f"{pad}{names} = {node.name}({given}) over {dims}:")
                 self._nested(node.body, pad)
             case Shuffle():
                 call = f"shuffle_{node.mode}({node.value}, {node.offset})"

@@ -32,8 +32,8 @@ iterations of the same loops; anything else is a fault (a divergent barrier).
   It may be one block at this counter and another one at that.
 - `Collective` runs its body, in place, and declares what comes of it: after it, `results` hold, in
   every thread, the combination of `args` over all threads of the block that differ from it in
-  `dims` only. Names that the body defines stay defined. Readers may believe the declaration only
-  if they have checked it.
+  `dims` only; of several values, each is combined with itself alone. Names that the body defines
+  stay defined. Readers may believe the declaration only if they have checked it.
 
 Two accesses to one element of SHARED or GLOBAL memory by different threads, one of them a store,
 race unless a barrier (or an arrival) orders them. Stores of one equal value race too.
@@ -48,7 +48,7 @@ Every node is compared by identity, carries the place in the user's code that it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar, assert_never
 
@@ -57,6 +57,8 @@ from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import Const, Expr, Index, Local
 from loopnest.scalar.origin import Origin
+
+Item = TypeVar("Item")
 
 WHOLE_ELEMENTS = frozenset({"init", "merge", "finish"})
 """Roles of stores that concern a logical element, not a single point that a reduction folds."""
@@ -212,9 +214,9 @@ class Collective:
 
     Args:
         name: of the reducer: "sum", "max", "welford"…
-        results: one a component of the reducer; defined by the body, equal in all threads that
-            differ in `dims` only.
-        args: what each thread contributes, one a component.
+        results: of each value, one a component of the reducer; defined by the body, equal in all
+            threads that differ in `dims` only.
+        args: what each thread contributes: of each value, one a component.
         dims: the launch dimensions of the block that are reduced over.
         identity: of the reducer, one a component.
         combine: the reducer: templates of the components of two partial results in one, in the
@@ -230,6 +232,11 @@ class Collective:
     combine: tuple[Expr, ...]
     body: tuple[Stmt, ...]
     origin: Origin | None = None
+
+    def by_value(self, items: Sequence[Item]) -> tuple[tuple[Item, ...], ...]:
+        """Return `args` or `results` (or what goes with them) as a tuple a value."""
+        size = len(self.identity)
+        return tuple([tuple(items[n : n + size]) for n in range(0, len(items), size)])
 
 
 Stmt: TypeAlias = "Loop | If | Allocate | Store | Let | Barrier | Shuffle | Arrive | Collective"

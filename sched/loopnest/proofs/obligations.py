@@ -107,8 +107,8 @@ class CollectiveMath:
     Args:
         site: the collective's.
         node: the collective.
-        tensors: the outputs of the reduction, one a component.
-        args: what each thread contributes, one a component.
+        tensors: of each value, the outputs of the reduction, one a component.
+        args: what each thread contributes: of each value, one a component.
     """
 
     site: Site
@@ -256,14 +256,16 @@ def collective_math_of(math: MathSnapshot, site: Site) -> CollectiveMath:
         args.append(operand)
     definition = _reduction(math, args[0])
     tensors = _twins(math, definition)
-    if len(tensors) != len(args) or len(node.results) != len(args):
+    count = len(node.identity)
+    if len(tensors) != count or len(args) % count or len(node.results) != len(args):
         raise Mismatch(
             "value",
             True,
-            f"combines {len(args)} components of {tensors[0].name}, which has {len(tensors)}",
+            f"combines {len(args)} values by {count} components of {tensors[0].name}, which has "
+            f"{len(tensors)}",
         )
     _same_reducer(node, tensors)
-    return CollectiveMath(site, node, tensors, tuple(args))
+    return CollectiveMath(site, node, tensors * (len(args) // count), tuple(args))
 
 
 def _reduction(math: MathSnapshot, operand: Operand) -> MathDefinition:
@@ -288,7 +290,7 @@ def _same_component(math: MathSnapshot, need: Need) -> None:
     operand = need.operand
     if isinstance(operand, Combined):
         outputs = _reduction(math, operand).outputs
-        found = outputs[operand.component]
+        found = outputs[operand.component % len(outputs)]
         if found != need.tensor.name:
             raise Mismatch("value", True, f"takes {operand}, a part of {found}, for one of "
                            f"{need.tensor.name}")  # fmt: skip

@@ -59,6 +59,52 @@ def column_folded(f, rows=12, columns=8):
     partial.parallelize({1: PT.block_y, 2: PT.grid_x, 3: PT.block_x})
 
 
+def column_lanes(f, threads, lanes=4):
+    y = f["y"]
+    whole = y.cache_before()
+    y.split(0, lanes)
+    y.parallelize({0: PT.grid_x, 1: PT.vectorize})
+    whole.compute_at(y, 1)
+    whole.split(2, threads)  # [D / lanes, lanes, N / threads, threads]
+    whole.reorder({1: -1})
+    whole.parallelize({2: PT.block_x, 3: PT.unroll})
+    return whole
+
+
+@column.schedule("joint_warps")
+def column_joint_warps(f, threads=64):
+    """Four sums a thread: shuffles of all, then a slot for each sum of a warp."""
+    column_lanes(f, threads)
+
+
+@column.schedule("joint_odd")
+def column_joint_odd(f, threads=33):
+    """Four sums a thread, in a block whose last warp is not whole."""
+    column_lanes(f, threads)
+
+
+@column.schedule("joint_folded")
+def column_joint_folded(f, threads=12, columns=3, lanes=2):
+    """Two sums a thread, folded by halves."""
+    y = f["y"]
+    whole = y.cache_before()
+    y.split(0, lanes)
+    y.split(0, columns)
+    y.parallelize({0: PT.grid_x, 1: PT.block_x, 2: PT.vectorize})
+    whole.compute_at(y, 2)
+    whole.split(3, threads)
+    whole.reorder({2: -1})
+    whole.parallelize({3: PT.block_y, 4: PT.unroll})
+
+
+@column.schedule("joint_grid")
+def column_joint_grid(f, threads=8, parts=3):
+    """Four sums a thread, over the threads of a block and over blocks."""
+    whole = column_lanes(f, threads)
+    whole.split(1, parts, inner=False)
+    whole.axis(1).parallelize(PT.grid_y)
+
+
 @ln.kernel()
 def share(f):
     x = f.input("x", ("N", "D"), ln.float32)

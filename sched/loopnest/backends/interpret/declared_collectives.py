@@ -8,6 +8,7 @@ collectives count on the extents of the launch; their declarations do not.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from loopnest.backends.interpret.evaluator import Evaluator
 from loopnest.backends.interpret.frame import Frame
 from loopnest.backends.interpret.native_math import Array, Value
 from loopnest.scalar.enums import BLOCK_DIMENSIONS
-from loopnest.scalar.expr import Local, instantiate
+from loopnest.scalar.expr import Expr, Local, instantiate
 
 
 def combine_declared(
@@ -25,12 +26,21 @@ def combine_declared(
 ) -> None:
     """Define the results of `node`: in each thread the combination of its group's arguments."""
     lanes_of, group_of = _groups(node, setting, evaluator, frame)
-    args = [
-        np.broadcast_to(np.asarray(evaluator.value(a, frame)), (frame.lanes,)) for a in node.args
-    ]
+    for some, results in zip(node.by_value(node.args), node.by_value(node.results), strict=True):
+        values = _combined(node, some, lanes_of, evaluator, frame)
+        for result, value in zip(results, values, strict=True):
+            spread = np.broadcast_to(np.asarray(value), (len(lanes_of),))
+            frame.define(result, spread[group_of])
+
+
+def _combined(
+    node: kir.Collective, given: Sequence[Expr], lanes_of: Array, evaluator: Evaluator, frame: Frame
+) -> list[Value]:
+    """Return the components of one value, combined in each group of lanes."""
+    args = [np.broadcast_to(np.asarray(evaluator.value(a, frame)), (frame.lanes,)) for a in given]
     values: list[Value] = [arg[lanes_of[:, 0]] for arg in args]
-    mine = tuple([Local(f"mine{n}", a.dtype) for n, a in enumerate(node.args)])
-    theirs = tuple([Local(f"theirs{n}", a.dtype) for n, a in enumerate(node.args)])
+    mine = tuple([Local(f"mine{n}", a.dtype) for n, a in enumerate(given)])
+    theirs = tuple([Local(f"theirs{n}", a.dtype) for n, a in enumerate(given)])
     both = instantiate(node.combine, mine, theirs)
     for turn in range(1, lanes_of.shape[1]):
         inner = Frame(len(lanes_of), None)
@@ -38,9 +48,7 @@ def combine_declared(
             inner.define(mine[n], values[n])
             inner.define(theirs[n], arg[lanes_of[:, turn]])
         values = [evaluator.value(e, inner) for e in both]
-    for result, value in zip(node.results, values, strict=True):
-        spread = np.broadcast_to(np.asarray(value), (len(lanes_of),))
-        frame.define(result, spread[group_of])
+    return values
 
 
 def _groups(

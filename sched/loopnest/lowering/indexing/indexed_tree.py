@@ -155,4 +155,4 @@ def _tree_lines(tree: Tree, depth: int) -> Iterator[str]:
                 buffer = item.storage
                 yield f"{pad}{buffer.name}: {buffer.dtype}[{shape}] {buffer.memory.value}"
             case Compute():
-                yield f"{pad}{item.phase} {', '.join(t.name for t in item.unit.siblings)}"
+                yield f"{pad}{item.text()}"

@@ -28,7 +28,7 @@ from loopnest.lowering.loops.phase_nest import Compute, Nest
 from loopnest.lowering.loops.promotion import Promotion
 from loopnest.lowering.memory.allocation import TensorStorage
 from loopnest.lowering.reductions.block_reduction import BlockReduction, FreshNames, Values
-from loopnest.lowering.reductions.cooperative_phases import CooperativePhases
+from loopnest.lowering.reductions.cooperative_phases import CooperativePhases, looped
 from loopnest.lowering.reductions.grid_reduction import GridReduction, result_loops
 from loopnest.scalar import dtypes
 from loopnest.scalar.conditions import decided
@@ -112,7 +112,7 @@ class Indexer:
     def statements(self, compute: Compute) -> tuple[TreeItem, ...]:
         """Return the statements of one phase, with the terms of their predicates."""
         unit = compute.unit
-        environments = [Environment(self.plan, twin, compute.indices) for twin in unit.siblings]
+        environments = self.environments(compute)
         before: list[TreeItem] = []
         made: tuple[Store | Let, ...]
         match compute.phase:
@@ -133,7 +133,11 @@ class Indexer:
                 made = self._define(unit, environments)
         guarded = self._guarded(compute, environments[0], made)
         self._keep_readings(compute, guarded)
-        return (*before, *guarded)
+        return (*before, *looped(guarded, compute.joint))
+
+    def environments(self, compute: Compute) -> list[Environment]:
+        """Return the indices of the axes of each output, at a phase of their computation."""
+        return [Environment(self.plan, t, compute.indices) for t in compute.unit.siblings]
 
     def _keep_readings(self, compute: Compute, guarded: Sequence[Guarded]) -> None:
         """Keep what statements read, with the tests that all of them are under."""

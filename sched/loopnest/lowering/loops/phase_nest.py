@@ -13,9 +13,10 @@ Before, loops of T2 ``[i0, r1]``; after::
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from loopnest.lowering.loops.joint_values import joint_axes
 from loopnest.lowering.loops.loop_plan import LoopPlan, LoopSpec, is_reduced, is_trivial
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ZERO, Const, Expr, Index, LaunchIndex
@@ -33,13 +34,21 @@ class Compute:
 
     `indices` gives, for each leaf axis of the (first) output, the index of its loop; 0 where the
     loop is trivial, None where the phase does not run over it (reduction axes outside the update).
-    `loops` are the loops around it, outermost first.
+    `loops` are the loops around it, outermost first. `joint` are loops that no node of the tree
+    stands for: their values are exchanged together (`joint_values`), so that the phase itself puts
+    them around its statements where it must.
     """
 
     unit: TensorView
     phase: str
     indices: tuple[Expr | None, ...]
     loops: tuple[Index, ...]
+    joint: tuple[tuple[Index, LoopSpec], ...] = ()
+
+    def text(self) -> str:
+        """Return what it computes, for the stage dump."""
+        over = "".join([f", for {var.name} in {spec.extent}" for var, spec in self.joint])
+        return f"{self.phase} {', '.join(t.name for t in self.unit.siblings)}{over}"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -71,7 +80,7 @@ class Nest:
 def _lines(body: list[NestItem], depth: int) -> Iterator[str]:
     for item in body:
         if isinstance(item, Compute):
-            yield "  " * depth + f"{item.phase} {', '.join(t.name for t in item.unit.siblings)}"
+            yield "  " * depth + item.text()
         else:
             how = "" if item.spec.parallel is ParallelType.serial else item.spec.parallel.value
             note = f"  # {how}" if how else ""
@@ -172,6 +181,8 @@ class _Builder:
         start = next(n for n, a in enumerate(leaf) if a.is_reduction)
         own: dict[IterDomain, Expr] = {}
         made: list[tuple[Index, LoopSpec]] = []
+        together = () if phase == "init" else joint_axes(self.plan, unit)
+        joint: list[tuple[Index, LoopSpec]] = []
         for axis in leaf[start:]:
             if axis.is_reduction:
                 continue
@@ -183,9 +194,10 @@ class _Builder:
             else:
                 var = self._index(spec)
                 own[axis] = var
-                made.append((var, spec))
-        inside = (*loops, *(var for var, _ in made))
-        items: list[NestItem] = [self._compute(unit, phase, own, inside)]
+                (joint if axis in together else made).append((var, spec))
+        inside = (*loops, *(var for var, _ in (*made, *joint)))
+        compute = replace(self._compute(unit, phase, own, inside), joint=tuple(joint))
+        items: list[NestItem] = [compute]
         for var, spec in reversed(made):
             items = [LoopNode(var, spec, items)]
         return items

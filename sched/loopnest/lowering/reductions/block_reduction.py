@@ -1,8 +1,9 @@
 """Reductions over the threads of a block, as statements: shuffles in a warp, then shared memory.
 
 `reduce_threads` gives the body of one `kir.Collective`: every thread offers a partial result, and
-every thread has the combination of its group in the end. How that is done depends on the extents of
-the block alone:
+every thread has the combination of its group in the end. A thread may offer several values, each
+of which is combined with itself alone: they cross together, in slots of their own, for the price of
+one exchange. How that is done depends on the extents of the block alone:
 
 - groups that lie inside warps in powers of two: a butterfly of shuffles;
 - groups of whole warps: a butterfly, one slot a warp in shared memory, a butterfly over the slots;
@@ -18,7 +19,7 @@ Source: the warp and block reductions of CUB; Harris, "Optimizing parallel reduc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 
 from loopnest.kir import Allocate, Collective, Let, Shuffle, Store
@@ -98,18 +99,17 @@ class BlockReduction:
         args: Values,
         dims: tuple[ParallelType, ...],
         origin: Origin | None,
-    ) -> tuple[Tree, Values]:
+    ) -> tuple[Tree, tuple[Local, ...]]:
         """Return the collective that combines `args` over `dims`, and the names of its results.
 
         Args:
             tensor: the tensor that is reduced, for names.
             reducer: how partial results combine.
-            args: the partial result of a thread, one a component.
+            args: the partial results of a thread: of each value, one a component.
             dims: dimensions of the block.
             origin: the place in the user's code.
         """
-        types = tuple([a.dtype for a in args])
-        body = _Body(self, tensor, reducer, types, origin)
+        body = _Body(self, tensor, reducer, args, origin)
         values = body.run(args, dims)
         results = tuple([v for v in values if isinstance(v, Local)])
         assert len(results) == len(args)
@@ -144,11 +144,14 @@ class _Body:
         exchange: BlockReduction,
         tensor: str,
         reducer: TracedReducer,
-        types: tuple[dtypes.DType, ...],
+        args: Values,
         origin: Origin | None,
     ) -> None:
         self.exchange, self.algebra = exchange, exchange.algebra
-        self.tensor, self.reducer, self.types, self.origin = tensor, reducer, types, origin
+        self.tensor, self.reducer, self.origin = tensor, reducer, origin
+        self.size = len(reducer.identity)
+        self.types = tuple([a.dtype for a in args[: self.size]])
+        self.count = len(args) // self.size
         self.items: list[TreeItem] = []
 
     def run(self, args: Values, dims: tuple[ParallelType, ...]) -> Values:
@@ -204,7 +207,7 @@ class _Body:
     def _butterfly(self, values: Values, offsets: list[int]) -> Values:
         for offset in offsets:
             others = self._shuffle(values, "xor", offset)
-            values = self._named(self.reducer.combine(values, others))
+            values = self._named(self._combine(values, others))
         return values
 
     def _down_tree(self, values: Values) -> Values:
@@ -214,7 +217,7 @@ class _Body:
         while offset:
             others = self._shuffle(values, "down", offset)
             exists = _less(self.algebra.add(thread, integer(offset)), threads)
-            both = self.reducer.combine(values, others)
+            both = self._combine(values, others)
             values = self._named(
                 tuple([_where(exists, b, v) for b, v in zip(both, values, strict=True)])
             )
@@ -268,14 +271,14 @@ class _Body:
             values = self._named(self._load(slots, place(ZERO)))
             for slot in range(1, known):
                 found = self._load(slots, place(integer(slot)))
-                values = self._named(self.reducer.combine(values, found))
+                values = self._named(self._combine(values, found))
             return values
-        identity = self.reducer.identity
+        identity = self.reducer.identity * self.count
         total = self._buffers("total", (ONE,), Memory.LOCAL, "accumulator")
         self._store(total, (ZERO,), identity, (), "init")
         var = self.exchange.names.index(size)
         held = self._load(total, (ZERO,))
-        folded = self.reducer.combine(held, self._load(slots, place(var)))
+        folded = self._combine(held, self._load(slots, place(var)))
         outer, self.items = self.items, []
         if len(folded) > 1:
             folded = self._named(folded)
@@ -297,18 +300,14 @@ class _Body:
         for turn in range((self.exchange.limits.most(dim) - 1).bit_length()):
             half = self.algebra.ceildiv(whole, integer(2 << turn))
             upper = self.algebra.add(mine, half)
-            both = self.reducer.combine(
+            both = self._combine(
                 self._load(slots, self._place(dim, mine)),
                 self._load(slots, self._place(dim, upper)),
             )
             terms = self._term(_less(upper, size), "this half has a partner")
             # One guarded group: no barrier may stand between the loads and the stores.
             lets = [Let(self.exchange.names.local(v), v, self.origin) for v in both]
-            at = self._place(dim, mine)
-            stores = [
-                Store(b, at, let.var, self.tensor, "partial", origin=self.origin)
-                for b, let in zip(slots, lets, strict=True)
-            ]
+            stores = self._stores(slots, self._place(dim, mine), [let.var for let in lets])
             self._emit((*lets, *stores), terms)
             size = half
         return self._named(self._load(slots, self._place(dim, ZERO)))
@@ -325,6 +324,22 @@ class _Body:
         return tuple([at if d is dim else LaunchIndex(d) for d in dims])
 
     # Statements
+
+    def _combine(self, ours: Values, others: Values) -> Values:
+        """Return the combination of two partial results of each value."""
+        found: list[Expr] = []
+        for start in range(0, len(ours), self.size):
+            part = slice(start, start + self.size)
+            found += self.reducer.combine(ours[part], others[part])
+        return tuple(found)
+
+    def _places(
+        self, buffers: tuple[Buffer, ...], index: Values
+    ) -> Iterator[tuple[Buffer, Values]]:
+        """Yield the place of each component of each value, which has slots of its own."""
+        for number in range(self.count):
+            own = (integer(number), *index) if self.count > 1 else index
+            yield from ((buffer, own) for buffer in buffers)
 
     def _named(self, values: Values) -> Values:
         lets = [Let(self.exchange.names.local(v), v, self.origin) for v in values]
@@ -347,18 +362,23 @@ class _Body:
         terms: tuple[PredicateTerm, ...],
         role: str = "partial",
     ) -> None:
-        self._emit(
-            tuple(
-                [
-                    Store(b, index, v, self.tensor, role, origin=self.origin)
-                    for b, v in zip(buffers, values, strict=True)
-                ]
-            ),
-            terms,
-        )
+        self._emit(self._stores(buffers, index, values, role), terms)
+
+    def _stores(
+        self,
+        buffers: tuple[Buffer, ...],
+        index: Values,
+        values: Sequence[Expr],
+        role: str = "partial",
+    ) -> tuple[Store, ...]:
+        places = self._places(buffers, index)
+        return tuple([
+            Store(buffer, own, value, self.tensor, role, origin=self.origin)
+            for (buffer, own), value in zip(places, values, strict=True)
+        ])  # fmt: skip
 
     def _load(self, buffers: tuple[Buffer, ...], index: Values) -> Values:
-        return tuple([Load(buffer, index) for buffer in buffers])
+        return tuple([Load(buffer, own) for buffer, own in self._places(buffers, index)])
 
     def _emit(self, made: tuple[Simple, ...], terms: tuple[PredicateTerm, ...]) -> None:
         self.items.append(Guarded(made, terms))
@@ -367,7 +387,7 @@ class _Body:
         return (PredicateTerm(condition, f"{self.tensor}: {reason}"),)
 
     def _or_identity(self, condition: Expr, values: Values) -> Values:
-        identity = self.reducer.identity
+        identity = self.reducer.identity * self.count
         return tuple([_where(condition, v, i) for v, i in zip(values, identity, strict=True)])
 
     def _scratch(self, shape: tuple[Expr, ...]) -> tuple[Buffer, ...]:
@@ -376,6 +396,8 @@ class _Body:
     def _buffers(
         self, stem: str, shape: tuple[Expr, ...], memory: Memory, kind: str
     ) -> tuple[Buffer, ...]:
+        if self.count > 1:
+            shape = (integer(self.count), *shape)
         strides = row_major(shape, self.algebra)
         size = self.algebra.product(shape)
         made = tuple([

@@ -14,18 +14,28 @@ Before: ``for r0 in 256 (block_x): T2 += x``; after::
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, product
+from typing import TYPE_CHECKING, TypeAlias
 
-from loopnest.kir import Arrive, Let, Store
+from loopnest.kir import Allocate, Arrive, Let, Store
+from loopnest.kir.buffers import Buffer
 from loopnest.lowering.loops.guarded_tree import Guarded, PredicateTerm, Simple, Tree, TreeItem
+from loopnest.lowering.loops.loop_plan import LoopSpec
 from loopnest.lowering.loops.phase_nest import Compute
-from loopnest.lowering.reductions.block_reduction import Values, serial_loop
+from loopnest.lowering.reductions.block_reduction import Values, row_major, serial_loop
 from loopnest.lowering.reductions.grid_reduction import GridReduction
-from loopnest.scalar.expr import ONE, TRUE, ZERO, Expr, LaunchIndex, Load
+from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.expr import ONE, TRUE, ZERO, Const, Expr, Index, LaunchIndex, Load, integer
+from loopnest.tensor.tensor_view import TensorView
 
 if TYPE_CHECKING:
     from loopnest.lowering.indexing.axis_indices import Environment
     from loopnest.lowering.indexing.indexer import Indexer
+
+JointLoops: TypeAlias = "tuple[tuple[Index, LoopSpec], ...]"
+"""Loops over values that one exchange combines together, outermost first."""
 
 
 class CooperativePhases:
@@ -48,7 +58,7 @@ class CooperativePhases:
     def publish(self) -> list[TreeItem]:
         """Return the statements that leave the part of this block in workspace."""
         assert self.stage is not None
-        items, values = self._combined(self._own())
+        items, values = self._combined()
         index = self._slot([LaunchIndex(d) for d in self.stage.dims])
         stores = tuple(
             [
@@ -61,7 +71,8 @@ class CooperativePhases:
         kept = (*self.stage.threads, *self.stage.groups, *self.stage.dims)
         one = self.indexer.first_threads(self.unit, kept)
         terms = (*self._taking_part(), *one)
-        return [*items, Guarded(stores, terms)]
+        left = Guarded(stores, terms)
+        return [*items, *looped([left], side_by_side(self.compute.joint))]
 
     def arrive(self) -> list[TreeItem]:
         """Return the arrival of this block, where one block goes on alone."""
@@ -87,24 +98,65 @@ class CooperativePhases:
 
     def finish(self) -> tuple[list[TreeItem], Values]:
         """Return the statements that make the result known to every thread, and the result."""
-        terms = self.indexer.flags(self.unit, own=True)
-        items = self._gather(terms) if self.stage is not None else []
-        more, values = self._combined(self._own())
+        items: list[TreeItem] = []
+        if self.stage is not None:
+            items += self._again()._gather(self.indexer.flags(self.unit, own=True))
+        more, values = self._combined()
         return [*items, *more], values
 
-    def _combined(self, args: Values) -> tuple[list[TreeItem], Values]:
-        """Return the exchange between threads, under no test: its names are used after it."""
+    def _again(self) -> CooperativePhases:
+        """Return these phases with loops of their own over joint values."""
+        names = self.indexer.names
+        joint = tuple([(names.index(var.extent), spec) for var, spec in self.compute.joint])
+        new = {old: var for (old, _), (var, _) in zip(self.compute.joint, joint, strict=True)}
+        return self._where(new, joint)
+
+    def _where(self, known: Mapping[Index, Expr], joint: JointLoops = ()) -> CooperativePhases:
+        """Return these phases with other indices in the place of those of joint loops."""
+        indices = [known.get(i, i) if isinstance(i, Index) else i for i in self.compute.indices]
+        compute = replace(self.compute, indices=tuple(indices), joint=joint)
+        return CooperativePhases(self.indexer, compute, self.indexer.environments(compute))
+
+    def _combined(self) -> tuple[list[TreeItem], Values]:
+        """Return the exchange between threads, under no test, and the value at hand after it.
+
+        Its names are used after it. Joint values are combined at once, and lie in registers then.
+        """
         if not self.threads:
-            return [], args
+            return [], self._own()
+        joint = [var for var, _ in self.compute.joint]
+        sizes = [int(var.extent.value) for var in joint if isinstance(var.extent, Const)]
+        points = [tuple(map(integer, point)) for point in product(*map(range, sizes))]
+        each = [self._where(dict(zip(joint, point, strict=True))) for point in points]
+        args = tuple(chain.from_iterable([phases._own() for phases in each]))
         tree, values = self.indexer.exchange.reduce_threads(
             self.unit.name, self.reducer, args, self.threads, self.origin
         )
-        return [tree], values
+        if not joint:
+            return [tree], values
+        buffers = [
+            self._register(twin, tuple(var.extent for var in joint)) for twin in self.unit.siblings
+        ]
+        stores = tuple(
+            [
+                Store(buffer, point, value, buffer.tensor, "partial", origin=self.origin)
+                for (point, buffer), value in zip(product(points, buffers), values, strict=True)
+            ]
+        )
+        made = [Allocate(buffer, self.origin) for buffer in buffers]
+        held = tuple([Load(buffer, tuple(joint)) for buffer in buffers])
+        return [tree, *made, Guarded(stores, ())], held
+
+    def _register(self, tensor: TensorView, shape: tuple[Expr, ...]) -> Buffer:
+        """Return a buffer for joint values of a thread that were combined."""
+        name = self.indexer.names.buffer(f"{tensor.name}_all")
+        strides, size = row_major(shape, self.algebra), self.algebra.product(shape)
+        dtype = tensor.dtype.compute
+        return Buffer(name, tensor.name, Memory.LOCAL, dtype, shape, strides, size, "accumulator")
 
     def _gather(self, terms: tuple[PredicateTerm, ...]) -> list[TreeItem]:
         """Return the loop that folds what the blocks left, spread over the reduced threads."""
         assert self.stage is not None
-        start = self._stores(self.reducer.identity, "init")
         blocks, exchange = self._blocks(), self.indexer.exchange
         width = exchange.product(self.threads)
         rounds = self.algebra.ceildiv(blocks, width)
@@ -116,23 +168,38 @@ class CooperativePhases:
             exists = self.algebra.lt(number, blocks)
             if exists is not TRUE:
                 guard = (PredicateTerm(exists, f"{self.unit.name}: so many blocks left a part"),)
-        index = self._slot(self._coordinates(number))
-        left = tuple(
+        first = self._again()
+        init = Guarded(first._stores(self.reducer.identity, "init"), terms)
+        begin = looped([init], first.compute.joint)
+        merge = Guarded(self._merge(self._slot(self._coordinates(number))), (*terms, *guard))
+        updates = looped([merge], side_by_side(self.compute.joint))
+        if rounds is ONE:
+            return [*begin, *updates]
+        return [*begin, serial_loop(var, self.unit.name, tuple(updates), self.origin)]
+
+    def _merge(self, index: tuple[Expr, ...]) -> tuple[Simple, ...]:
+        """Return the statements that take in what a block left at `index`.
+
+        It is loaded before anything else, so that no load depends on what the combination tests.
+        """
+        assert self.stage is not None
+        left: Values = tuple(
             [
                 Load(buffer, (*index, *own))
                 for buffer, own in zip(self.stage.partials, self._places(), strict=True)
             ]
         )
+        found = self._lets(left) if len(left) > 1 else ()
+        if found:
+            left = tuple([let.var for let in found])
         folded = self.reducer.combine(self._own(), left)
-        made: tuple[Simple, ...] = ()
-        if len(folded) > 1:
-            lets = tuple([Let(self.indexer.names.local(v), v, self.origin) for v in folded])
-            made, folded = lets, tuple([let.var for let in lets])
-        update = Guarded((*made, *self._stores(folded, "merge")), (*terms, *guard))
-        if rounds is ONE:
-            return [Guarded(start, terms), update]
-        loop: Tree = serial_loop(var, self.unit.name, (update,), self.origin)
-        return [Guarded(start, terms), loop]
+        made = self._lets(folded) if len(folded) > 1 else ()
+        if made:
+            folded = tuple([let.var for let in made])
+        return (*found, *made, *self._stores(folded, "merge"))
+
+    def _lets(self, values: Values) -> tuple[Let, ...]:
+        return tuple([Let(self.indexer.names.local(v), v, self.origin) for v in values])
 
     def _coordinates(self, number: Expr) -> list[Expr]:
         """Return the block's coordinates along the reduced dimensions, given its number."""
@@ -182,3 +249,21 @@ class CooperativePhases:
                 )
             ]
         )
+
+
+def looped(items: Sequence[TreeItem], loops: JointLoops) -> list[TreeItem]:
+    """Return the items inside of loops."""
+    result = list(items)
+    for var, spec in reversed(loops):
+        result = [Tree(var, spec, tuple(result))]
+    return result
+
+
+def side_by_side(loops: JointLoops) -> JointLoops:
+    """Return the loops, the innermost as lanes: partial results lie next to each other there."""
+    return tuple(
+        [
+            (var, replace(spec, parallel=ParallelType.vectorize) if n == len(loops) else spec)
+            for n, (var, spec) in enumerate(loops, 1)
+        ]
+    )

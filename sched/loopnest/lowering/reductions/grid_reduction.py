@@ -28,7 +28,7 @@ from loopnest.lowering.loops.loop_plan import LoopPlan, is_trivial
 from loopnest.lowering.reductions.block_reduction import FreshNames, row_major
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
-from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.enums import BLOCK_DIMENSIONS, Memory, ParallelType
 from loopnest.scalar.expr import ONE, Expr
 from loopnest.schedule.loop_groups import LoopGroup
 from loopnest.tensor.tensor_view import TensorView
@@ -139,7 +139,8 @@ def block_stage(
         for axis in unit.domain.leaf
         if axis.is_reduction
     }
-    threads = tuple([d for d in plan.launch if d.is_block and d in bound])
+    # Neighbouring threads are those along x: their slots lie next to each other.
+    threads = tuple([d for d in BLOCK_DIMENSIONS[::-1] if d in plan.launch and d in bound])
     kept = [plan.launch[d] for d in groups] + [plan.specs[g].extent for g in loops]
     slots = [extents[d] for d in dims] + kept + [plan.launch[d] for d in threads]
     partials = tuple(

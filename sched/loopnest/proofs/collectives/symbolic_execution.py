@@ -1,7 +1,8 @@
 """Check what a collective declares, by running its body on symbols.
 
-A value is the combination of the contributions of some threads: a multiset tells whose, and a
-component which of the reducer's it is. The body must be data-oblivious: its tests and indices
+A partial result is the combination of the contributions of some threads to one of the values that
+the collective combines: a multiset tells whose, a number to which value, and a component which of
+the reducer's it is. The body must be data-oblivious: its tests and indices
 depend on thread numbers and sizes alone. Threads run in step; that this order is as good as any
 follows from the absence of races, which is shown for the whole program, not here.
 
@@ -121,11 +122,14 @@ class _SymbolicRun:
         for component, name in enumerate(self.node.results):
             if name not in self.names:
                 raise Wrong(f"{name} is not defined by it")
-            self.result(name, self.part(self.names[name], component), wanted)
+            which, part = divmod(component, len(self.template))
+            self.result(name, self.part(self.names[name], part), which, wanted)
 
-    def result(self, name: Local, found: Value, wanted: Multisets) -> None:
-        """Check that a result is the combination of a thread's whole group."""
+    def result(self, name: Local, found: Value, which: int, wanted: Multisets) -> None:
+        """Check that a result is the combination of one value of a thread's whole group."""
         self.refuse(~found.known, f"{name} is undefined in")
+        other = (found.which >= 0) & (found.which != which)
+        self.refuse(other, f"{name}, of value {which}, is of another value in")
         if isinstance(found.held, Bits) and isinstance(wanted, Bits):
             have, group = found.held, wanted.once
             repeated = have.twice & group
@@ -240,7 +244,8 @@ class _SymbolicRun:
         size = room * (int(owner.max(initial=0)) + 1)
         if size * (-(-self.count // 64) if self.kind is Bits else 1) > MOST_WORDS:
             raise Undecidable(f"{buffer.name} is too large to be followed")
-        nothing = Value(self.kind.empty(size, self.count), np.zeros(size, np.bool_), None)
+        nobody, never = np.full(size, -1, np.int64), np.zeros(size, np.bool_)
+        nothing = Value(self.kind.empty(size, self.count), never, nobody, None)
         self.memory[buffer] = _Space(room, owner, nothing, np.zeros(size, np.bool_))
         self.loaded.clear()
 
@@ -266,12 +271,13 @@ class _SymbolicRun:
         held = space.held
         held.held.put(place, value.held.take(rows))  # type: ignore[arg-type]
         held.known[place] = value.known[rows]
+        held.which[place] = value.which[rows]
         literal = held.literal
         if literal is None and value.literal is not None:
             literal = np.full(held.known.size, -1, np.int64)
         if literal is not None:
             literal[place] = -1 if value.literal is None else value.literal[rows]
-        space.held = Value(held.held, held.known, component, literal)
+        space.held = Value(held.held, held.known, held.which, component, literal)
 
     def kill(self, buffer: Buffer, rows: Any) -> None:
         """Forget what buffers in the same space hold, in the blocks or threads that store."""
@@ -343,7 +349,8 @@ class _SymbolicRun:
             Undecidable: it is nothing that is modelled.
         """
         if node in self.node.args:
-            return Value(self.singles, mask, self.node.args.index(node))
+            which, component = divmod(self.node.args.index(node), len(self.template))
+            return Value(self.singles, mask, np.full(self.count, which), component)
         match node:
             case Local():
                 found = self.names.get(node)
@@ -363,7 +370,8 @@ class _SymbolicRun:
         if node not in self.literals:
             self.literals.append(node)
         number = np.full(self.count, self.literals.index(node), np.int64)
-        return Value(self.kind.empty(self.count, self.count), mask, None, number)
+        nobody = np.full(self.count, -1, np.int64)
+        return Value(self.kind.empty(self.count, self.count), mask, nobody, None, number)
 
     def load(self, node: Load, mask: Flags) -> Value:
         if node.buffer not in self.memory:
@@ -409,7 +417,8 @@ class _SymbolicRun:
             none = np.full(self.count, -1, np.int64)
             sides = [none if v.literal is None else v.literal for v in (a, b)]
             literal = np.where(holds, *sides)
-        return Value(held, np.where(holds, a.known, b.known), component, literal)
+        known = np.where(holds, a.known, b.known)
+        return Value(held, known, np.where(holds, a.which, b.which), component, literal)
 
     def folded(self, component: int, bound: Sequence[tuple[Arg, Expr]], mask: Flags) -> Value:
         """Return the combination of two partial results, given by some of their components."""
@@ -419,16 +428,20 @@ class _SymbolicRun:
             sides[side].append(self.part(self.value(expr, mask), place))
         a, b = [self.agreed(side, mask) for side in sides]
         held = a.held.plus(b.held)  # type: ignore[arg-type]
-        return Value(held, a.known & b.known, component)
+        known = a.known & b.known
+        differ = mask & known & (a.which >= 0) & (b.which >= 0) & (a.which != b.which)
+        self.refuse(differ, "partial results of different values are combined in")
+        return Value(held, known, np.maximum(a.which, b.which), component)
 
     def agreed(self, parts: Sequence[Value], mask: Flags) -> Value:
         """Return the one value whose components these are."""
         first, *rest = parts
         for other in rest:
             known = first.known & other.known
-            differ = mask & known & ~first.held.same(other.held)  # type: ignore[arg-type]
+            same = first.held.same(other.held) & (first.which == other.which)  # type: ignore[arg-type]
+            differ = mask & known & ~same
             self.refuse(differ, "components of different partial results are combined in")
-            first = Value(first.held, known, first.component, first.literal)
+            first = Value(first.held, known, first.which, first.component, first.literal)
         return first
 
     def part(self, found: Any, component: int) -> Value:
@@ -439,7 +452,7 @@ class _SymbolicRun:
             self.neutral(found.literal[found.known], component)
         if found.component not in (None, component):
             raise Wrong(f"it takes component {found.component} for component {component}")
-        return Value(found.held, found.known, component)
+        return Value(found.held, found.known, found.which, component)
 
     def neutral(self, used: Array, component: int) -> None:
         """Check that literals, by their numbers, are a component of the identity."""

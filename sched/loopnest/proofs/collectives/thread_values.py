@@ -31,6 +31,8 @@ class Value:
     Args:
         held: whose contributions.
         known: whether the thread has the value.
+        which: for each thread the number of the value that these are contributions to, of those
+            that the collective combines; -1 where it holds no contribution.
         component: of the reducer; None where only literals were seen yet.
         literal: for each thread the number of a literal that it has instead, or -1; None where no
             thread has one.
@@ -38,6 +40,7 @@ class Value:
 
     held: Multisets
     known: Flags
+    which: Array
     component: int | None
     literal: Array | None = None
 
@@ -45,7 +48,7 @@ class Value:
         """Return what the threads at `place` have."""
         known = exists & self.known[place]
         literal = None if self.literal is None else self.literal[place]
-        return Value(self.held.take(place), known, self.component, literal)
+        return Value(self.held.take(place), known, self.which[place], self.component, literal)
 
 
 class Blocks:

@@ -311,14 +311,15 @@ class EnumeratedDataflow:
                 )
                 return
             parts.append(part)
-        for other in parts[1:]:
-            first = np.flatnonzero(~parts[0].same(other))
-            if first.size:
-                message = "a thread contributes components of different partial results"
-                yield self.witness.at(
-                    "accumulation", message, exchange.site, None, points, int(first[0])
-                )
-                return
+        for one, *others in exchange.node.by_value(parts):
+            for other in others:
+                first = np.flatnonzero(~one.same(other))
+                if first.size:
+                    message = "a thread contributes components of different partial results"
+                    yield self.witness.at(
+                        "accumulation", message, exchange.site, None, points, int(first[0])
+                    )
+                    return
 
     # Outputs
 

@@ -203,7 +203,7 @@ class PartialReductions:
         return [v for v in spaces.replaced(kept) if v in group.variables]
 
     def _exchange(self, exchange: CollectiveMath) -> tuple[Instances, list[Any]]:
-        """Return a collective's points, and for each component what each point contributes."""
+        """Return a collective's points, and for each argument what each point contributes."""
         found = self._exchanges.get(exchange.site)
         if found is not None:
             return found
@@ -214,11 +214,12 @@ class PartialReductions:
                 self._operand(at, arg, tensor, at.name)
                 for arg, tensor in zip(exchange.args, exchange.tensors, strict=True)
             ]
-        if not all(held[0].is_equal(other) for other in held[1:]):
-            raise NotProved("partial results out of step")
         kept = self._kept(exchange, at)
         key = setting.over(at, f"[{', '.join(kept)}]")
-        if not key.range_product(held[0]).is_injective():
-            raise NotProved("two threads contribute one element")
+        for first, *others in exchange.node.by_value(held):
+            if not all(first.is_equal(other) for other in others):
+                raise NotProved("partial results out of step")
+            if not key.range_product(first).is_injective():
+                raise NotProved("two threads contribute one element")
         self._exchanges[exchange.site] = at, held
         return at, held
