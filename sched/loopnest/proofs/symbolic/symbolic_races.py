@@ -15,6 +15,7 @@ from loopnest import kir
 from loopnest.kir.buffers import Buffer
 from loopnest.proofs.program_model import Access, Site, is_private, launch_dimensions
 from loopnest.proofs.quasi_affine import constant, times
+from loopnest.proofs.symbolic.alike_pairs import AlikePairs
 from loopnest.proofs.symbolic.barrier_order import Order
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
 from loopnest.proofs.symbolic.statement_instances import Instances, NotProved, about
@@ -35,6 +36,7 @@ class SymbolicRaces:
 
     def __init__(self, setting: PolyhedralModel, without: Collection[kir.Barrier] = ()) -> None:
         self.setting = setting
+        self.pairs = AlikePairs(setting.model)
         self.order = Order(setting, [s for s in setting.model.syncs if s.node not in without])
 
     def prove(self) -> None:
@@ -63,10 +65,9 @@ class SymbolicRaces:
         if not any(a.writes for a in accesses):
             return
         if not is_private(group[0]):
-            for a, b in combinations_with_replacement(accesses, 2):
-                if a.writes or b.writes:
-                    with about(b.site):
-                        self._pair(a, b)
+            for a, b in self.pairs.different(accesses):
+                with about(b.site):
+                    self._pair(a, b)
         for loop in {loop: None for a in accesses for loop in a.site.loops}:
             if loop.parallel.is_unordered:
                 inside = [a for a in accesses if loop in a.site.loops]
