@@ -20,6 +20,7 @@ PAGES = sorted(p for p in DOCS.rglob("*.md") if EXCERPTS not in p.parents)
 LINKING = [
     *sorted(DOCS.rglob("*.md")),
     *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / ".github").rglob("*.md")),
     *[ROOT / "sched" / "ARCHITECTURE.md"],
     *sorted((ROOT / "tests").rglob("*.md")),
 ]
