@@ -1,6 +1,7 @@
 """CodeGen and RTCGen: the kernel of each group of a graph, and the kernel ready to run.
 
-Source: the seed on NNVM (passes of these names, with the graph attributes ``kernel``, ``rtc``).
+Source: NNVM-Fusion (github.com/dmlc/nnvm-fusion: passes of these names, with the graph attributes
+``kernel`` and ``rtc``).
 """
 
 from __future__ import annotations

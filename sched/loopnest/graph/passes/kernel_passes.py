@@ -3,7 +3,8 @@
 They hand over to `loopnest.graph_kernels`, which is loaded when one of them runs: the graph layer
 itself needs nothing of what makes kernels.
 
-Source: the seed on NNVM (its passes "CodeGen" and "RTCGen", and the attributes that they pass on).
+Source: NNVM-Fusion (github.com/dmlc/nnvm-fusion: its passes "CodeGen" and "RTCGen", and the
+attributes that they pass on).
 """
 
 from __future__ import annotations
