@@ -37,7 +37,7 @@ from loopnest.graph_kernels.code_gen import (
     generated,
     schedule_target,
 )
-from loopnest.graph_kernels.kernel_fusion import grouped, inlined
+from loopnest.graph_kernels.kernel_fusion import grouped, inlined, values_for_assignments
 from loopnest.graph_kernels.kernel_groups import VIEWS, GroupLimits
 from loopnest.graph_kernels.launch_table import MOST_POINTERS, LaunchTable
 from loopnest.graph_kernels.op_math import lower_of
@@ -116,7 +116,7 @@ def compile_graph(
     chosen = current_target() if target == "auto" else target
     graph, found_kernels = _with_kernels(g, chosen, library)
     runners = compiled(found_kernels, chosen, options)
-    plan = plan_steps(graph, found_kernels, library)
+    plan = plan_steps(graph, found_kernels, library, len(g.outputs))
     return CompiledGraph(g, chosen, plan, runners)
 
 
@@ -126,6 +126,7 @@ def _with_kernels(g: Graph, target: str, library: bool) -> tuple[Graph, Generate
     if "rtc" in g.attrs and isinstance(own, Generated) and not _assigns_inside(g):
         return g, own
     simple = EliminateCommonSubexpr()(FoldConstant()(inlined(Decompose()(g))))
+    simple = values_for_assignments(simple)
     limits = GroupLimits(schedule_target(target), library)
     single: frozenset[Node] = frozenset()
     if not library:

@@ -12,6 +12,7 @@ from loopnest.graph.program import Graph, body_of, call_graph
 from loopnest.graph.registry import rebuild
 from loopnest.graph.rewriting import inline_call
 from loopnest.graph.structural import Key, structural_key
+from loopnest.graph.traverse import postorder
 from loopnest.graph_kernels.code_gen import current_target, schedule_target
 from loopnest.graph_kernels.kernel_groups import (
     FREE,
@@ -46,6 +47,24 @@ def inlined(graph: Graph) -> Graph:
                 done[node] = found[0] if len(found) == 1 else make_tuple(*found)
         graph = graph.changed(graph.inputs, [done[x] for x in graph.outputs])
     return graph
+
+
+def values_for_assignments(graph: Graph) -> Graph:
+    """Return a graph in which nothing but outputs reads an assignment: all else reads its value.
+
+    So a new value and what is computed from it can share a kernel. Assignments that are part of no
+    output then follow as outputs of their own.
+    """
+    done: dict[Node, Node] = {}
+    for node in graph.nodes:
+        inputs = [done[x] for x in node.inputs]
+        if node.op not in ("group", "tuple"):
+            inputs = [x.inputs[1] if x.op == "assign" else x for x in inputs]
+        done[node] = rebuild(node, inputs)
+    outputs = [done[x] for x in graph.outputs]
+    reached = set(postorder(outputs))
+    own = dict.fromkeys([done[x] for x in graph.nodes if x.op == "assign"])
+    return graph.changed(graph.inputs, [*outputs, *[x for x in own if x not in reached]])
 
 
 @dataclass(frozen=True, slots=True)

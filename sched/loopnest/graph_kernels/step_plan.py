@@ -122,9 +122,9 @@ def places_in(tree: PlaceTree | Iterable[PlaceTree]) -> Iterator[ValuePlace]:
             yield from places_in(item)
 
 
-def plan_steps(graph: Graph, found: Generated, library: bool) -> StepPlan:
-    """Return the plan of a graph whose groups have kernels."""
-    return _StepPlanner(graph, found, library).plan()
+def plan_steps(graph: Graph, found: Generated, library: bool, results: int) -> StepPlan:
+    """Return the plan of a graph whose groups have kernels; its first outputs are `results`."""
+    return _StepPlanner(graph, found, library).plan(results)
 
 
 class _StepPlanner:
@@ -136,10 +136,10 @@ class _StepPlanner:
         self.states: dict[str, int] = {}
         self.assigned: dict[str, ValuePlace] = {}
 
-    def plan(self) -> StepPlan:
+    def plan(self, count: int) -> StepPlan:
         for node in self.graph.nodes:
             self.places[node] = self._place(node)
-        results = tuple([self.places[x] for x in self.graph.outputs])
+        results = tuple([self.places[x] for x in self.graph.outputs[:count]])
         self.steps = self._ordered()
         for place in places_in(results):
             storage = self.storages[place.storage]
