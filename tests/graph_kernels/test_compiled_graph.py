@@ -347,3 +347,50 @@ def test_the_graph_layer_loads_no_kernels():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# Training
+
+
+@pytest.mark.parametrize(
+    "optimizer", [G.optim.SGD(0.1), G.optim.SGD(0.1, 0.9), G.optim.Adam(0.01)], ids=str
+)
+def test_training_steps_are_those_of_the_evaluator(optimizer):
+    random = np.random.default_rng(0)
+    x, labels = G.var("x", (64, 20)), G.var("labels", (64, 5))
+    w1 = G.Variable(random.normal(size=(20, 32)).astype(np.float32) * 0.3, "w1")
+    b1 = G.Variable(np.zeros(32, np.float32), "b1")
+    w2 = G.Variable(random.normal(size=(32, 5)).astype(np.float32) * 0.3, "w2")
+    loss = G.cross_entropy(G.relu(x @ w1 + b1) @ w2, labels)
+    graph = G.Graph([x, labels], [loss, optimizer.minimize(loss)])
+    fn = G.compile(graph, target="c", optimize=1)
+    arrays = [
+        random.normal(size=(64, 20)).astype(np.float32),
+        np.eye(5, dtype=np.float32)[random.integers(5, size=64)],
+    ]
+    state, losses = {}, []
+    for _ in range(8):
+        expected = G.evaluate(graph, feeds(graph, arrays), state)
+        losses.append(fn(*arrays)[0])
+        np.testing.assert_allclose(losses[-1], expected[0], rtol=1e-4)
+    assert losses[-1] < losses[0]
+    assert not fn._plan.commits  # every variable is overwritten in place
+    assert not [step for step in fn._plan.steps if step.copies]
+
+
+def test_adam_updates_a_variable_by_one_kernel():
+    w, g = G.Variable(np.ones((100, 30), np.float32), "w"), G.var("g", (100, 30))
+    update = G.group(*G.optim.Adam().updates([w], [g]))
+    fn = G.compile(G.Graph([g], [update]), target="c")
+    rate, step = fn.kernels
+    assert rate.ops.count("pow") == 2
+    assert step.bytes == 7 * 4 * 3000 + 4  # reads w, g, m, v and the rate; writes w, m, v
+    assert step.kernel.program.outputs[0].inplace
+    assert [output.inplace is not None for output in step.kernel.program.outputs] == [True] * 3
+
+
+def test_an_assignment_that_only_arithmetic_reads_is_carried_out():
+    s = counter(1.0)
+    fn = G.compile(G.Graph([], [G.assign(s, s + 1.0) * 10.0]), target="c")
+    assert fn()[0] == 20
+    assert fn.state["s"][0] == 2

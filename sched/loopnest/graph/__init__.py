@@ -27,6 +27,7 @@ this package.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from loopnest.graph import optim as optim
 from loopnest.graph.autodiff import gradient
 from loopnest.graph.cse_across import cse
 from loopnest.graph.explain import explain_fusion
