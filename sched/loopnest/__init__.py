@@ -40,6 +40,7 @@ from loopnest.scalar.enums import IterKind, Memory, ParallelType, Swizzle
 from loopnest.tensor.domain import IterDomain, TensorDomain
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.ops.borders import pad
+from loopnest.tensor.ops.conversions import cast
 from loopnest.tensor.ops.convolutions import conv
 from loopnest.tensor.ops.data_movement import broadcast, expand, full, iota, permute, squeeze
 from loopnest.tensor.ops.joins import concatenate, stack
@@ -51,7 +52,6 @@ from loopnest.tensor.ops.pointwise import (
     bitand,
     bitor,
     bitxor,
-    cast,
     ceil,
     clamp,
     cos,

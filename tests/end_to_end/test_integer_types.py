@@ -6,6 +6,8 @@ compiles.
 
 from __future__ import annotations
 
+import bisect
+import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any
@@ -201,7 +203,8 @@ def nearest(values: np.ndarray, dtype: DType) -> np.ndarray:
     """Return numbers rounded once to a type of ml_dtypes: by way of Python's exact integers."""
     count = 8 * dtype.size
     every = np.arange(1 << (count - 1), dtype=f"u{dtype.size}").view(dtype.numpy)
-    grid = every.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        grid = every.astype(np.float64)
     finite = int(np.isfinite(grid).sum())
     ends = grid[:finite]
     step = ends[-1] - ends[-2]
@@ -209,9 +212,6 @@ def nearest(values: np.ndarray, dtype: DType) -> np.ndarray:
     scale = 1 << 140
     table = [int(x * 2.0**100) << 40 for x in beyond]
     result = np.zeros(values.shape, f"u{dtype.size}")
-    import bisect
-    import math
-
     for place, value in enumerate(values.tolist()):
         sign = (1 << (count - 1)) if math.copysign(1, value) < 0 else 0
         if isinstance(value, float) and not math.isfinite(value):
@@ -287,6 +287,46 @@ def test_casts(target_type: DType) -> None:
     for target, found in results(f, arrays):
         for source, one, expected in zip(sources, found, wanted, strict=True):
             same(one, expected, (target, f"{source} to {target_type}"))
+
+
+def in_range(values: np.ndarray, target: DType, rounding: str) -> np.ndarray:
+    """Return a saturating cast, by Python's numbers."""
+    if target.is_float:
+        with np.errstate(all="ignore"):
+            wide = values.astype(np.float64)
+        return converted(np.clip(wide, -target.largest, target.largest), ln.float64, target)
+    rounded = {"trunc": math.trunc, "nearest": round, "floor": math.floor, "ceil": math.ceil}
+    result = []
+    for value in values.astype(object).tolist():
+        number = float(value) if values.dtype.kind in "fV" else value
+        if number != number:
+            number = 0
+        elif abs(number) == math.inf:
+            number = target.greatest + 1 if number > 0 else target.least - 1
+        else:
+            number = rounded[rounding](number)
+        result.append(min(max(number, target.least), target.greatest))
+    return np.array(result, target.numpy)
+
+
+@pytest.mark.parametrize("target_type", [d for d in dtypes.ALL if not d.is_bool], ids=str)
+def test_saturating_casts(target_type: DType) -> None:
+    sources = [d for d in dtypes.ALL if not d.is_bool]
+    arrays = [values(source) for source in sources]
+    roundings = ["trunc", "nearest", "floor", "ceil"] if target_type.is_integer else ["nearest"]
+    wanted: list[tuple[DType, str, np.ndarray]] = []
+    with ln.Fusion(f"saturate_{target_type}") as f:
+        for number, (source, array) in enumerate(zip(sources, arrays, strict=True)):
+            x = f.input(f"x{number}", array.shape, source)
+            for rounding in roundings:
+                y = ln.cast(x, target_type, saturate=True, rounding=rounding)
+                f.output(y, f"y{number}_{rounding}")
+                with np.errstate(all="ignore"):
+                    expected = in_range(array, target_type, rounding)
+                wanted.append((source, rounding, expected))
+    for target, found in results(f, arrays):
+        for (source, rounding, expected), one in zip(wanted, found, strict=True):
+            same(one, expected, (target, f"{source} to {target_type}", rounding))
 
 
 REAL: dict[str, Callable[[Any, Any], Any]] = {

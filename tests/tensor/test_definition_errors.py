@@ -29,6 +29,8 @@ CORRECTION = "use 0 (of a population), 1 (of a sample) or another number"
 SQUEEZE = "only broadcast axes (of a static extent 1) can be squeezed"
 EXPAND = "only broadcast axes (of a static extent 1) can be expanded"
 MATMUL = "the last extent of the first is the last but one of the second"
+FLOORS = "// takes integers or bool; of floats use ln.floor(a / b)"
+SHIFTS = "shifts take integers or bool"
 BITS = "bitwise operations take integers or bool"
 
 
@@ -79,6 +81,30 @@ EXPRESSIONS = [
         "fma(x, 2, 'yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy...): operand 3 is of type str",
         OPERAND,
     ),
+    (
+        "ln.cast(x, ln.int8, saturate=1)",
+        "cast(x, ln.int8, saturate=1): saturate=1 is no bool",
+        "use saturate=True or saturate=False",
+    ),
+    (
+        'ln.cast(x, ln.int8, rounding="up")',
+        "cast(x, ln.int8, rounding='up'): there is no rounding='up' to int8",
+        "use 'trunc' or 'nearest' or 'floor' or 'ceil'",
+    ),
+    (
+        'ln.cast(x, ln.float16, rounding="trunc")',
+        "cast(x, ln.float16, rounding='trunc'): there is no rounding='trunc' to float16",
+        "use 'nearest'",
+    ),
+    (
+        "ln.cast(x, ln.bool, saturate=True)",
+        "cast(x, ln.bool, saturate=True): a bool says whether a value is 0",
+        "leave the choice out",
+    ),
+    ("x // 2", "floordiv(x, 2): the operands meet in float32", FLOORS),
+    ("x << 2", "lshift(x, 2): the operands meet in float32", SHIFTS),
+    ("2 >> x", "rshift(2, x): the operands meet in float32", SHIFTS),
+    ("x ^ i", "bitxor(x, i): the operands meet in float32", BITS),
     ('ln.cast(x, "float32")', "cast(x, 'float32'): 'float32' is no element type", TYPES),
     (
         "ln.cast(x, np.float32)",

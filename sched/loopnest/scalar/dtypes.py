@@ -71,6 +71,11 @@ class DType:
         """The greatest value of an integer type."""
         return (1 << (self.bits - self.signed)) - 1
 
+    @property
+    def largest(self) -> float:
+        """The largest finite value of a float type."""
+        return _LARGEST[self.name]
+
     def wrapped(self, value: int) -> int:
         """Return an integer as this integer type holds it: modulo 2 to the power of its width."""
         return (value - self.least) % (1 << self.bits) + self.least
@@ -93,6 +98,12 @@ class DType:
         found: np.dtype[np.generic] = np.dtype({"index": "int64"}.get(self.name, self.name))
         return found
 
+
+_LARGEST = {
+    "float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "float16": 65504.0,
+    "bfloat16": float.fromhex("0x1.fep127"), "float32": float.fromhex("0x1.fffffep127"),
+    "float64": float.fromhex("0x1.fffffffffffffp1023"),
+}  # fmt: skip
 
 bool_ = DType("bool", "b", 1, 0)
 int8 = DType("int8", "i", 1, 1)

@@ -490,7 +490,7 @@ def isnan(x: Expr) -> Expr:
     return Op("isnan", (x,), bool_) if x.dtype.is_float else Op("ne", (x, x), bool_)
 
 
-# Selection and conversion
+# Selection
 
 
 @overload
@@ -540,30 +540,3 @@ def where(cond: Operand, a: Operand, b: Operand) -> TensorView | ScalarOperand:
 def _chosen_type(operand: Operand, dtype: DType) -> DType:
     """Return the type to read an operand in: elements keep their own, numbers are rounded once."""
     return dtype if isinstance(operand, TensorView) else dtype.compute
-
-
-def cast(tv: T, dtype: DType) -> T:
-    """Return `tv` converted to `dtype`: to a float rounded once, to an integer truncated.
-
-    Raises:
-        DefinitionError: no operand, or no element type.
-
-    Args:
-        tv: a tensor of any shape, or a run-time scalar.
-        dtype: an element type, as ``ln.float16``.
-
-    >>> import numpy as np
-    >>> import loopnest as ln
-    >>> with ln.Fusion("k") as f:
-    ...     x = f.input("x", ("N",), ln.float32)
-    ...     y = f.output(ln.cast(x / 2.0, ln.int32), "y")
-    >>> print(ln.evaluate(f, np.array([1, 2, 3], np.float32)))
-    [0 1 1]
-
-    Source: numpy.ndarray.astype; conversions that C leaves open saturate.
-    """
-    fusion = fusion_of("cast", (tv,))
-    fusion._check_dtype(call_text("cast", (tv, dtype)), dtype)
-    result = elementwise(fusion, "cast", (tv,), (tv.dtype,), dtype, lambda x: convert(x, dtype))
-    assert isinstance(result, type(tv))
-    return result
