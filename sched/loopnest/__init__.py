@@ -99,6 +99,7 @@ from loopnest.tensor.ops.pointwise import (
     trunc,
     where,
 )
+from loopnest.tensor.ops.random_numbers import dropout, random_bits, random_uniform
 from loopnest.tensor.ops.reductions import all, any, max, mean, min, prod, sum, var, welford
 from loopnest.tensor.ops.slices import flip, roll, slice
 from loopnest.tensor.ops.sliding_windows import avg_pool, max_pool, unfold
@@ -197,6 +198,7 @@ __all__ = [
     "dependency_chains",
     "diagnose",
     "div",
+    "dropout",
     "eq",
     "erf",
     "error_bound",
@@ -255,6 +257,8 @@ __all__ = [
     "pow",
     "prod",
     "propagate",
+    "random_bits",
+    "random_uniform",
     "reciprocal",
     "reduce",
     "relu",

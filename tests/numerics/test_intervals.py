@@ -37,7 +37,7 @@ Array = np.ndarray[Any, Any]
 REFERENCE, FAST_MATH = Arithmetic(reference=True), Arithmetic(fast_math=True)
 DISCRETE_ONLY = {
     *("or", "and", "not", "eq", "ne", "lt", "le", "gt", "ge", "isnan"),
-    *("bitor", "bitxor", "bitand", "bitnot", "shl", "shr", "floordiv", "ceildiv"),
+    *("bitor", "bitxor", "bitand", "bitnot", "shl", "shr", "philox", "floordiv", "ceildiv"),
 }
 
 

@@ -35,7 +35,7 @@ from loopnest.scalar.expr import (
     integer,
     two_sides,
 )
-from loopnest.scalar.op_table import OPS
+from loopnest.scalar.record_text import natural_type
 
 _INFIX = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.FloorDiv: "floordiv",
@@ -391,7 +391,7 @@ class NestParser:
             condition = self.build(args[0])
             values = self.together(args[1:], want)
             return Op("where", (condition, *values), values[0].dtype)
-        return _op(name, self.together(args, want))
+        return _op(name, self.together(args, dtypes.int64 if name == "philox" else want))
 
     def together(self, nodes: list[ast.expr], want: DType | None) -> list[Expr]:
         """Build operands of one type: literals follow the others."""
@@ -437,7 +437,7 @@ def _index(op: str, *args: Expr) -> Expr:
 
 def _op(name: str, args: Iterable[Expr]) -> Expr:
     args = tuple(args)
-    dtype = dtypes.bool_ if OPS[name].result == "bool" else args[0].dtype
+    dtype = natural_type(name, args)
     if any(a.dtype is not args[0].dtype for a in args):
         types = ", ".join([f"{a}: {a.dtype}" for a in args])
         raise _Unreadable(f"operands of one type for {name}, not {types}")

@@ -132,6 +132,32 @@ def _erf(x: Values) -> Values:
     return result.reshape(np.shape(x))
 
 
+_ROUND_FACTORS = (0xD2511F53, 0xCD9E8D57)
+_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+
+
+def _philox(key: Values, low: Values, high: Values, element: Values) -> Values:
+    """Return random bits, as uint64 arithmetic on words of 32 bits.
+
+    Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011.
+    """
+    word = np.uint64(0xFFFFFFFF)
+    key, low, high, element = [
+        np.asarray(a, np.int64).view(np.uint64)
+        for a in np.broadcast_arrays(key, low, high, element)
+    ]
+    first = low + (element >> 2)
+    top = high + (first < low)
+    block = [first & word, first >> 32, top & word, top >> 32]
+    keys = [key & word, key >> 32]
+    for _ in range(10):
+        products = [block[0] * _ROUND_FACTORS[0], block[2] * _ROUND_FACTORS[1]]
+        (upper, under), (right, left) = [(p >> 32, p & word) for p in products]
+        block = [right ^ block[1] ^ keys[0], left, upper ^ block[3] ^ keys[1], under]
+        keys = [(k + step) & word for k, step in zip(keys, _KEY_STEPS, strict=True)]
+    return np.choose((element & 3).astype(np.intp), block).astype(np.uint32)
+
+
 _APPLY: Mapping[str, Callable[..., Values]] = {
     "or": np.logical_or,
     "and": np.logical_and,
@@ -180,6 +206,7 @@ _APPLY: Mapping[str, Callable[..., Values]] = {
     "erf": _erf,
     "isnan": np.isnan,
     "fma": lambda a, b, c: a * b + c,
+    "philox": _philox,
     "where": np.where,
 }
 APPLY = Column("NumPy function", __name__, _APPLY, needs=ops(lambda op: op.result != "cast"))

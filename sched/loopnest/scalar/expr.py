@@ -9,6 +9,8 @@ Semantics, for every reader of these trees (printers, interpreter, checkers):
 - Integers wrap in their own type; `index` is mathematically unbounded, its width is chosen late.
 - A shift by a count outside of the type's width gives 0, and -1 for `shr` of what is negative;
   `shr` is arithmetic on signed types.
+- `philox` is word e % 4 of the random block number high * 2^64 + low + e // 4 under a key, of int64
+  operands (key, low, high, e) that stand for 64 bits each, e >= 0.
 - `floordiv` and `mod` round towards minus infinity and follow the divisor (Python, NumPy).
 - `min` and `max` propagate NaN; `round` is half to even; a comparison with NaN is false.
 - `and`, `or` and `where` may or may not evaluate all operands: operands have no effects, and a

@@ -31,8 +31,8 @@ class OpInfo:
     """The signature of a scalar operation.
 
     `kinds` are those of the types that its operands may have, as in `DType.kind`. `result` is
-    "same" (the operands' common type), "bool", "float" (the operands' type, which is a float), or
-    "cast". `infix` and `precedence` are those of the nest text (Python's).
+    "same" (the operands' common type), "bool", "float" (the operands' type, which is a float),
+    "uint32" or "cast". `infix` and `precedence` are those of the nest text (Python's).
     """
 
     name: str
@@ -76,6 +76,7 @@ def _infos() -> Iterator[OpInfo]:
         yield OpInfo(name, 1, "f", "float")
     yield OpInfo("isnan", 1, "f", "bool")
     yield OpInfo("fma", 3, "if")
+    yield OpInfo("philox", 4, "i", "uint32")
     yield OpInfo("where", 3, "bifx")
     yield OpInfo("cast", 1, "bifx", "cast")
 

@@ -43,7 +43,7 @@ _TOKEN = re.compile(
     r"|(?P<number>\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
     r"|(?P<name>[^\W\d]\w*(?:~\d+)?)"
     r"|(?P<hole>[$#]\d+)"
-    r"|(?P<sign>==|!=|<=|>=|//|[-+*/%&|^~<>=()\[\],:.]))"
+    r"|(?P<sign>==|!=|<=|>=|<<|>>|//|[-+*/%&|^~<>=()\[\],:.]))"
 )
 _INFIX = {info.infix: name for name, info in OPS.items() if info.infix and info.arity == 2}
 _LAUNCH = {dimension.value for dimension in LAUNCH_DIMENSIONS}

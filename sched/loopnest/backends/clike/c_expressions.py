@@ -457,5 +457,6 @@ _RULES: Mapping[str, Rule] = {
     "div": _division, "neg": _negation, "not": _not, "bitnot": _not, "ceildiv": _ceil_division,
     "abs": _abs, "isnan": _isnan, "reciprocal": _reciprocal, "fma": _fma, "where": _where,
     "cast": _cast, "pow": _function, "shl": _function, "shr": _function,
+    "philox": _function,
 }  # fmt: skip
 RULES = Column("form in C and CUDA", __name__, _RULES)

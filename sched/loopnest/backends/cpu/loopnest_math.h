@@ -308,6 +308,28 @@ LN_SHIFTS(int32_t, uint32_t, uint32_t, i32, -(a < 0))
 LN_SHIFTS(uint32_t, uint32_t, uint32_t, u32, 0u)
 LN_SHIFTS(int64_t, uint64_t, uint64_t, i64, -(int64_t)(a < 0))
 
+/* ---- random bits: word e % 4 of block high * 2^64 + low + e / 4, Philox 4x32 in ten rounds ----
+ * Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (2011). */
+LN_FN uint32_t ln_philox(int64_t key, int64_t low, int64_t high, int64_t e) {
+  uint64_t start = (uint64_t)low + ((uint64_t)e >> 2);
+  uint64_t top = (uint64_t)high + (start < (uint64_t)low);
+  uint32_t c0 = (uint32_t)start, c1 = (uint32_t)(start >> 32);
+  uint32_t c2 = (uint32_t)top, c3 = (uint32_t)(top >> 32);
+  uint32_t k0 = (uint32_t)key, k1 = (uint32_t)((uint64_t)key >> 32);
+#pragma GCC unroll 10
+  for (int round = 0; round < 10; ++round) {
+    uint64_t even = (uint64_t)c0 * 0xd2511f53u, odd = (uint64_t)c2 * 0xcd9e8d57u;
+    c0 = (uint32_t)(odd >> 32) ^ c1 ^ k0;
+    c1 = (uint32_t)odd;
+    c2 = (uint32_t)(even >> 32) ^ c3 ^ k1;
+    c3 = (uint32_t)even;
+    k0 += 0x9e3779b9u;
+    k1 += 0xbb67ae85u;
+  }
+  uint32_t first = (e & 1) ? c1 : c0, second = (e & 1) ? c3 : c2;
+  return (e & 2) ? second : first;
+}
+
 /* ---- small functions ---- */
 
 LN_FN int32_t ln_abs_i32(int32_t a) { return a < 0 ? (int32_t)(0u - (uint32_t)a) : a; }

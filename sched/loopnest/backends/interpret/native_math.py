@@ -152,6 +152,28 @@ def _count(b: Array) -> tuple[Array, Array]:
     return inside, np.where(inside, b, np.zeros(1, b.dtype))
 
 
+def _philox(key: Array, low: Array, high: Array, element: Array) -> Array:
+    """Return random bits: Philox 4x32 in ten rounds, on a block a lane, its words of 32 bits."""
+    lanes = np.broadcast(key, low, high, element).size
+    state = np.empty((4, lanes), np.uint32)
+    words = [np.broadcast_to(a, lanes).astype(np.uint64) for a in (low, high, key, element)]
+    start = words[0] + words[3] // 4
+    carried = words[1] + np.where(start < words[0], np.uint64(1), np.uint64(0))
+    for place, whole in ((0, start), (2, carried)):
+        state[place], state[place + 1] = whole % 2**32, whole // 2**32
+    k0, k1 = (part.astype(np.uint32) for part in (words[2] % 2**32, words[2] // 2**32))
+    for _ in range(10):
+        even = state[0].astype(np.uint64) * 3528531795
+        odd = state[2].astype(np.uint64) * 3449720151
+        state = np.stack([
+            (odd // 2**32).astype(np.uint32) ^ state[1] ^ k0, (odd % 2**32).astype(np.uint32),
+            (even // 2**32).astype(np.uint32) ^ state[3] ^ k1, (even % 2**32).astype(np.uint32),
+        ])  # fmt: skip
+        k0, k1 = k0 + np.uint32(2654435769), k1 + np.uint32(3144134277)
+    chosen: Array = np.take_along_axis(state, (words[3] % 4).astype(np.intp)[None], 0)[0]
+    return chosen
+
+
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
     total = a + b
     part = total - a
@@ -274,12 +296,13 @@ _VALUE: Mapping[str, Callable[..., Array]] = {
     "sigmoid": _sigmoid,
     "erf": _erf,
     "fma": _fma,
+    "philox": _philox,
 }
 VALUE = Column(
     "interpreter's function",
     __name__,
     _VALUE,
-    needs=ops(lambda op: op.result in ("same", "float"), but=("where",)),
+    needs=ops(lambda op: op.result in ("same", "float", "uint32"), but=("where",)),
 )
 """Operations on elements; their operands are arrays of one type."""
 

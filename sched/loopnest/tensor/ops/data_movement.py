@@ -173,7 +173,7 @@ def expand(tv: TensorView, shape: Sequence[Extent]) -> TensorView:
     """
     require_tensor("expand", tv, shape)
     call = call_text("expand", (tv, shape))
-    sizes = _sizes(tv.fusion, call, shape)
+    sizes = sizes_of(tv.fusion, call, shape)
     missing = len(sizes) - len(tv.domain.logical)
     if missing < 0:
         raise DefinitionError(
@@ -187,7 +187,7 @@ def expand(tv: TensorView, shape: Sequence[Extent]) -> TensorView:
                 "only broadcast axes (of a static extent 1) can be expanded",
             )
     tensor = insert_axes(tv, [True] * missing + [False] * (len(sizes) - missing)) if missing else tv
-    return move("expand", tensor, tuple(range(len(sizes))), _root_axes(sizes))
+    return move("expand", tensor, tuple(range(len(sizes))), root_axes(sizes))
 
 
 def copy(tv: TensorView) -> TensorView:
@@ -220,8 +220,8 @@ def iota(
     Source: numpy.arange, by length.
     """
     call = _call("iota", (length, start, step), dtype)
-    fusion = _fusion(call, (start, step))
-    (size,) = _sizes(fusion, call, (length,))
+    fusion = fusion_of_scalars(call, (start, step))
+    (size,) = sizes_of(fusion, call, (length,))
     found = common_type((start, step))
     weak = not isinstance(start, ScalarOperand) and not isinstance(step, ScalarOperand)
     dtype = (int64 if weak and not found.is_float else found) if dtype is None else dtype
@@ -236,7 +236,7 @@ def iota(
         value = Op("mul", (value, stride), real)
     if first is not Const(0, real):
         value = Op("add", (first, value), real)
-    axes = _root_axes((size,))
+    axes = root_axes((size,))
     return define(fusion, "iota", (first, stride), (), axes, dtype, value)
 
 
@@ -261,16 +261,16 @@ def full(shape: Extent | Sequence[Extent], value: Scalar, dtype: DType | None = 
     Source: numpy.full.
     """
     call = _call("full", (shape, value), dtype)
-    fusion = _fusion(call, (value,))
+    fusion = fusion_of_scalars(call, (value,))
     given = (shape,) if isinstance(shape, (int, str, Expr)) else shape
-    sizes = _sizes(fusion, call, given)
+    sizes = sizes_of(fusion, call, given)
     found = common_type((value,))
     dtype = found if dtype is None else dtype
     fusion._check_dtype(call, dtype)
     if found.rank > dtype.rank and found.kind != dtype.kind:
         raise DefinitionError(call, f"{show(value)} is {found}, no {dtype}", "use a wider dtype=")
     (element,) = _exprs(call, (value,), dtype.compute)
-    return define(fusion, "full", (element,), (), _root_axes(sizes), dtype, element)
+    return define(fusion, "full", (element,), (), root_axes(sizes), dtype, element)
 
 
 def _call(name: str, operands: tuple[object, ...], dtype: object) -> str:
@@ -284,8 +284,12 @@ def _exprs(call: str, values: tuple[Scalar, ...], dtype: DType) -> list[Expr]:
         raise DefinitionError(call, refused.reason, refused.hint) from None
 
 
-def _fusion(call: str, operands: tuple[object, ...]) -> Fusion:
-    """Return the fusion of the scalars among `operands`, else the current one."""
+def fusion_of_scalars(call: str, operands: tuple[object, ...]) -> Fusion:
+    """Return the fusion of the scalars among `operands`, else the current one.
+
+    Raises:
+        DefinitionError: an operand is no number, two belong to two fusions, or no fusion is open.
+    """
     if [o for o in operands if not isinstance(o, ScalarOperand) and not is_number(o)]:
         raise DefinitionError(call, "a value is no number", "use a Python number or a scalar")
     if [o for o in operands if isinstance(o, ScalarOperand)]:
@@ -305,8 +309,12 @@ def _listed(values: object) -> list[object] | None:
         return None
 
 
-def _sizes(fusion: Fusion, call: str, shape: object) -> list[Expr]:
-    """Return the extents of `shape`; their symbols become symbols of `fusion`."""
+def sizes_of(fusion: Fusion, call: str, shape: object) -> list[Expr]:
+    """Return the extents of `shape`; their symbols become symbols of `fusion`.
+
+    Raises:
+        DefinitionError: no shape, or an extent that is none.
+    """
     given = _listed(shape)
     if given is None:
         raise DefinitionError(call, f"the shape {show(shape)} is not a tuple of extents")
@@ -318,5 +326,6 @@ def _sizes(fusion: Fusion, call: str, shape: object) -> list[Expr]:
     return sizes
 
 
-def _root_axes(sizes: Sequence[Expr]) -> list[Axis]:
+def root_axes(sizes: Sequence[Expr]) -> list[Axis]:
+    """Return axes of these extents: a static 1 is a broadcast axis."""
     return [(axis.size, axis.kind) for axis in map(root_axis, sizes)]

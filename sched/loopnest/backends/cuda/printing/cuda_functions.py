@@ -105,6 +105,29 @@ _HELPERS: Mapping[str, tuple[str, str]] = {
   return n < 8 * sizeof(T) ? (T)(a >> n) : (T)0;
 }""",
     ),
+    # Word e % 4 of block high * 2^64 + low + e / 4: Philox 4x32 in ten rounds.
+    "ln_philox": (
+        "",
+        """unsigned int ln_philox(long long key, long long low, long long high, long long e) {
+  const unsigned long long start = (unsigned long long)low + ((unsigned long long)e >> 2);
+  const unsigned long long top = (unsigned long long)high + (start < (unsigned long long)low);
+  unsigned int c0 = (unsigned int)start, c1 = (unsigned int)(start >> 32);
+  unsigned int c2 = (unsigned int)top, c3 = (unsigned int)(top >> 32);
+  unsigned int k0 = (unsigned int)key, k1 = (unsigned int)((unsigned long long)key >> 32);
+  #pragma unroll
+  for (int round = 0; round < 10; ++round) {
+    const unsigned long long even = (unsigned long long)c0 * 0xd2511f53u;
+    const unsigned long long odd = (unsigned long long)c2 * 0xcd9e8d57u;
+    c0 = (unsigned int)(odd >> 32) ^ c1 ^ k0;
+    c1 = (unsigned int)odd;
+    c2 = (unsigned int)(even >> 32) ^ c3 ^ k1;
+    c3 = (unsigned int)even;
+    k0 += 0x9e3779b9u;
+    k1 += 0xbb67ae85u;
+  }
+  return e & 2 ? (e & 1 ? c3 : c2) : (e & 1 ? c1 : c0);
+}""",
+    ),
     # More digits than float64 has are gathered in its last one: the rounding is the only one.
     "ln_i64_to_bf16": (
         "",
@@ -149,6 +172,7 @@ def _functions() -> dict[tuple[str, str], str]:
     }
     for op, (single, double) in CUDA.items():
         functions |= {(op, "float32"): single, (op, "float64"): double}
+    functions["philox", "int64"] = "ln_philox"
     for dtype, type_ in (*_INTEGERS.items(), ("index", "idx_t")):
         for op in ("min", "max", "abs", "floordiv", "mod", "pow"):
             functions.setdefault((op, dtype), f"ln_{op}<{type_}>")
