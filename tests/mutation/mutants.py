@@ -6,6 +6,7 @@ changes make no difference to any result.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -69,7 +70,7 @@ CORE = frozenset({
 
 KINDS = CORE | {
     "launch", "stride", "vector", "barrier", "shuffle", "arrival", "alias", "redirect", "clobber",
-    "type", "interface", "values",
+    "type", "interface", "values", "constant", "operation",
 }  # fmt: skip
 """All kinds.
 
@@ -96,6 +97,8 @@ clobber     store what a reduction starts from once more, when its value is bein
 type        elements of another type in a buffer that is no parameter
 values      swap the values of two neighbouring stores
 interface   what a caller sees: parameters, their types and order, outputs, memory, assumptions
+constant    another literal in a value
+operation   another operation in a value
 """
 
 
@@ -200,7 +203,7 @@ def _of_store(program: Program, node: Store) -> Iterator[Mutant]:
             changed = (*node.index[:place], other, *node.index[place + 1 :])
             text = f"store {node.storage.name}: {name}"
             yield Mutant("index", text, replaced(program, node, replace(node, index=changed)), node)
-    for kind, text, value in _values(node.value):
+    for kind, text, value in (*_values(node.value), *_other_math(node.value)):
         yield Mutant(kind, text, replaced(program, node, replace(node, value=value)), node)
     for place, index in enumerate(node.coordinate):
         if isinstance(index, Const) or node.role == "fill":
@@ -265,6 +268,27 @@ def _values(value: Expr) -> Iterator[tuple[str, str, Expr]]:
         for text, condition in _tests(mask.args[0]):
             new = Op("where", (condition, *mask.args[1:]), mask.dtype)
             yield "predicate", f"mask: {text}", substitute(value, {mask: new})
+
+
+_OTHER_OPERATIONS = {
+    "add": "sub", "sub": "add", "mul": "add", "div": "mul", "max": "min", "min": "max",
+    "lt": "ge", "le": "gt", "exp": "exp2", "log": "log2", "sin": "cos", "tanh": "sigmoid",
+    "sqrt": "rsqrt",
+}  # fmt: skip
+
+
+def _other_math(value: Expr) -> Iterator[tuple[str, str, Expr]]:
+    """Yield (kind, text, other value): another literal, another operation."""
+    nodes = [n for n in dict.fromkeys(walk(value)) if n.dtype is not dtypes.index]
+    for node in nodes:
+        if isinstance(node, Const) and not node.dtype.is_bool and math.isfinite(node.value):
+            other: Expr = Const(node.value * 2 + 1, node.dtype)
+            yield "constant", f"{node} with {other}", substitute(value, {node: other})
+        if isinstance(node, Op) and node.op in _OTHER_OPERATIONS:
+            name = _OTHER_OPERATIONS[node.op]
+            if all(arg.dtype is not dtypes.index for arg in node.args):
+                other = Op(name, node.args, node.dtype)
+                yield "operation", f"{name} for {node.op}", substitute(value, {node: other})
 
 
 def _indices(index: Expr) -> Iterator[tuple[str, Expr]]:

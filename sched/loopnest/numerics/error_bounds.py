@@ -110,6 +110,24 @@ def enclosures(
     return {tensor.name: found for tensor, found in oracle.run(wanted).items()}
 
 
+def leaf_enclosures(
+    fusion: Fusion,
+    arrays: Sequence[object],
+    keywords: Mapping[str, object],
+    tensor: TensorView,
+    places: Places | None = None,
+) -> dict[Expr, Interval]:
+    """Return the enclosures of what the templates of a tensor are made of, on its root domain.
+
+    They broadcast to the extents of that domain. Arguments as for `enclosures`.
+    """
+    assert tensor.definition is not None
+    oracle = _Enclosures(STANDARD, fusion, arrays, keywords, "error_bound", places)
+    oracle.run(tensor.producers)
+    everywhere = (None,) * len(tensor.domain.root)
+    return oracle.operands(tensor.definition, tensor.domain, everywhere, {})
+
+
 class _Enclosures(Oracle[Interval]):
     """The oracle on enclosures."""
 

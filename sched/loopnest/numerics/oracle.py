@@ -299,7 +299,7 @@ class Oracle(ABC, Generic[V]):
         for chunk in chunks:
             region = tuple([_bounds(chunk, place) for place in range(len(shape))])
             local = self._locals(definition, region, inner)
-            env = self._operands(definition, domain, region, local)
+            env = self.operands(definition, domain, region, local)
             size = tuple([length(chunk, place, n) for place, n in enumerate(shape)])
             found.append(self.computed(definition, domain, size, env, chunk))
         if len(found) == 1:
@@ -338,7 +338,7 @@ class Oracle(ABC, Generic[V]):
             own = tensor.definition
             assert own is not None
             for part in asked[tensor]:
-                env = self._operands(own, tensor.domain, part, found)
+                env = self.operands(own, tensor.domain, part, found)
                 size = tuple(
                     [
                         n if ends is None else ends[1] - ends[0]
@@ -440,7 +440,7 @@ class Oracle(ABC, Generic[V]):
                 array = np.take(array, self.places[axis], place)
         return array
 
-    def _operands(
+    def operands(
         self,
         definition: Definition,
         domain: TensorDomain,

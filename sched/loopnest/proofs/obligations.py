@@ -117,8 +117,14 @@ class CollectiveMath:
     args: tuple[Operand, ...]
 
 
-def work_of(model: Model, math: MathSnapshot, site: Site) -> Work:
+def work_of(model: Model, math: MathSnapshot, site: Site, other: StoredValue | None = None) -> Work:
     """Return the store at `site` with what the math demands of it.
+
+    Args:
+        model: the program.
+        math: what it should compute.
+        site: the store's.
+        other: the operands of its value, where that is not of the math's form.
 
     Raises:
         Mismatch: it does not compute what its tensor is defined as.
@@ -143,7 +149,7 @@ def work_of(model: Model, math: MathSnapshot, site: Site) -> Work:
         raise Mismatch("claim", True, f"claims {len(store.coordinate)} coordinates for "
                        f"the {len(axes)} {domain} axes of {tensor.name}")  # fmt: skip
     element = () if kind == "init" else _claimed(tensor, store)
-    found = match(site, tensor, "update" if kind == "merge" else kind)
+    found = other or match(site, tensor, "update" if kind == "merge" else kind)
     if kind == "merge" and not found.merges:
         raise Mismatch("value", True, f"takes in no partial result of {tensor.name}")
     if found.merges:

@@ -24,12 +24,13 @@ from loopnest.scalar.expr import (
     Load,
     Local,
     Op,
+    ScalarParam,
     Symbol,
     walk,
 )
 from loopnest.scalar.templates import at
 from loopnest.tensor.definition import TracedReducer
-from loopnest.tensor.math_snapshot import MathTensor
+from loopnest.tensor.math_snapshot import MathSnapshot, MathTensor
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -193,6 +194,71 @@ def _holds(operand: Operand, twins: Sequence[str], producers: Sequence[str]) -> 
     if isinstance(operand, Combined):
         return True
     return operand.buffer.tensor in twins and operand.buffer.tensor not in producers
+
+
+def taken_apart(
+    site: Site, math: MathSnapshot, tensor: MathTensor, kind: str
+) -> tuple[StoredValue, Expr] | None:
+    """Return the operands of a value that is not of the math's form, and the value over `Arg`s.
+
+    A load is the operand of the tensor whose buffer it reads, an index that the store claims a
+    `Coordinate`.
+
+    Returns:
+        None where it is made of anything else, and for what takes in partial results.
+    """
+    assert isinstance(site.node, kir.Store)
+    if kind not in ("define", "update", "finish"):
+        return None
+    found = StoredValue(site)
+    try:
+        return found, _Apart(found, math, tensor, kind).opened(site.node.value, site, ())
+    except Mismatch:
+        return None
+
+
+class _Apart:
+    """Takes a value apart; see `taken_apart`."""
+
+    def __init__(
+        self, found: StoredValue, math: MathSnapshot, tensor: MathTensor, kind: str
+    ) -> None:
+        definition, store = tensor.definition, found.site.node
+        assert definition is not None
+        assert isinstance(store, kir.Store)
+        self.found, self.store = found, store
+        named = [read.producer for read in definition.reads]
+        self.numbers = {name: n for n, name in enumerate(named) if named.count(name) == 1}
+        if kind == "finish":
+            self.numbers = {tensor.name: 0}
+        elif kind == "update":
+            own = {name: len(named) + n for n, name in enumerate(definition.outputs)}
+            self.numbers = {**own, **self.numbers}
+        for name, n in tuple(self.numbers.items()):
+            held = math.tensor(name)
+            if held is not None and held.inplace:  # it lies in the memory of that input
+                self.numbers.setdefault(held.inplace, n)
+
+    def opened(self, value: Expr, moment: Site, guards: Guards) -> Expr:
+        value, moment = resolve(value, moment, self.found.site)
+        if isinstance(value, (Const, ScalarParam, Symbol)):
+            return value
+        if value in self.store.coordinate:
+            number = self.store.coordinate.index(value)
+            self.found.equalities.append((value, value))
+            return Coordinate(number)
+        if isinstance(value, Op):
+            args = [
+                self.opened(arg, moment, guarded(value, number, guards))
+                for number, arg in enumerate(value.args)
+            ]
+            return Op(value.op, tuple(args), value.dtype)
+        operand = self.found.operand(value, moment, guards)
+        if not isinstance(operand, Access) or operand.buffer.tensor not in self.numbers:
+            raise Mismatch("value", False, f"reads {value}")
+        number = self.numbers[operand.buffer.tensor]
+        self.found.reads.append((number, operand))
+        return Arg(number, value.dtype)
 
 
 def reducer_of(tensor: MathTensor) -> TracedReducer:

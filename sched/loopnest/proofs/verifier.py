@@ -109,12 +109,25 @@ def verify_program(
     works, exchanges, problems = obligations(model, math)
     if problems:
         refuted = [f for f in problems if f.status == "refuted"]
+        if not refuted:
+            refuted = _other_values(model, math, given)
         return Report("refuted" if refuted else "unknown", tuple(refuted or problems))
+    return _decided(model, math, works, exchanges, given)
+
+
+def _decided(
+    model: Model,
+    math: MathSnapshot,
+    works: list[Work],
+    exchanges: list[CollectiveMath],
+    given: dict[str, int],
+) -> Report:
+    """Decide the facts of a program whose statements have the form of the math."""
     hints: list[dict[str, int]] = []
     try:
         notes = prove(model, math, works, exchanges, given)
     except (NotProved, NotAffine) as why:
-        _log.debug("verify %s: no proof for all sizes: %s", program.name, why)
+        _log.debug("verify %s: no proof for all sizes: %s", model.program.name, why)
         if isinstance(why, NotProved) and why.sizes:
             hints.append(why.sizes)
         missing = _not_for_all(model, why)
@@ -122,7 +135,7 @@ def verify_program(
         scope = named(given) if given else ALL_SIZES
         return Report("proved", tuple(notes), scope)
     report = enumerated(model, math, works, exchanges, given, hints)
-    free = any(p.kind == "size" and p.name not in given for p in program.params)
+    free = any(p.kind == "size" and p.name not in given for p in model.program.params)
     idle = any(f.kind == "launch" for f in report.findings)
     if report.status == "refuted" or not free or idle:
         return report
@@ -186,6 +199,36 @@ def obligations(
         except Mismatch as found:
             problems.append(_problem(witness, site, found))
     return works, exchanges, problems
+
+
+def _other_values(model: Model, math: MathSnapshot, given: dict[str, int]) -> list[Finding]:
+    """Return the stores that compute other values than the math, where all else is right.
+
+    A value of another form than its template may be equal to it. Only where each store reads what
+    the math demands, which is decided as ever, is it known what values the forms are of.
+    """
+    from loopnest.proofs.value_comparison import OtherForm, differing  # needs the oracle
+
+    works: list[Work] = []
+    exchanges: list[CollectiveMath] = []
+    forms: list[OtherForm] = []
+    for site in (s for s in model.sites if s.within is None):
+        try:
+            if isinstance(site.node, kir.Collective):
+                exchanges.append(collective_math_of(math, site))
+            elif isinstance(site.node, kir.Store):
+                works.append(work_of(model, math, site))
+        except Mismatch as why:
+            form = OtherForm.of(model, math, site, why)
+            if form is None:
+                return []
+            forms.append(form)
+            works.append(form.work)
+    found = [finding for form in forms for finding in differing(model, math, form, given)]
+    if not found:
+        return []
+    small = enumerated(model, math, works, exchanges, found[0].sizes)
+    return found if small.ok or _decided(model, math, works, exchanges, given).ok else []
 
 
 def _counters(model: Model, witness: Witness) -> Iterator[Finding]:

@@ -42,9 +42,10 @@ class Witness:
         message: str,
         site: Site,
         status: Literal["refuted", "unknown", "note"] = "refuted",
+        index: tuple[int, ...] | None = None,
     ) -> Finding:
-        """Return a finding about a site, at no point of it."""
-        return self.statement(kind, message, site.node, status)
+        """Return a finding about a site, at no point of it; `index` is an element."""
+        return self.statement(kind, message, site.node, status, index)
 
     def statement(
         self,
@@ -52,12 +53,13 @@ class Witness:
         message: str,
         node: kir.Stmt,
         status: Literal["refuted", "unknown", "note"] = "refuted",
+        index: tuple[int, ...] | None = None,
     ) -> Finding:
         """Return a finding about a statement."""
         line = self.lines[node]
         at = Place(line, self.texts[line - 1].strip(), (0, 0, 0), (0, 0, 0), {})
         return Finding(
-            kind, status, message, _tensor(node), None, self.sizes, at, None, _origin(node)
+            kind, status, message, _tensor(node), index, self.sizes, at, None, _origin(node)
         )
 
     def at(
