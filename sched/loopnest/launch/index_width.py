@@ -1,4 +1,4 @@
-"""How large the numbers of a launch are: the width that its indices need, and what its tests say.
+"""The width of indices that a launch needs, and the values of its run-time tests.
 
 Interval arithmetic over every index expression of a program, at given sizes. It is rigorous: an
 intermediate sum or product that does not fit is found, too, as in the last, padded iteration of a

@@ -1,4 +1,4 @@
-"""Pass "checks": what this schedule asks of threads, lanes and parallel loops exists.
+"""Pass "checks": refuse schedules whose threads, vectors or parallel loops have no kernel.
 
 Requires the plan and the storage. Ensures that vectorized axes are innermost and of a legal width,
 no parallel loop races on a buffer, no launch dimension is used twice in a nest, and some launch

@@ -1,4 +1,4 @@
-"""Looks at the passes while they run: `LOOPNEST_PASSES=time`, `verify`, `diff`, or several of them.
+"""Hooks after each pass: `LOOPNEST_PASSES=time`, `verify`, `diff`, or several of them.
 
 - time: the milliseconds of each pass, on standard error after each lowering.
 - verify: what every pass makes is a legal nest; from the last barrier on, it computes its math.

@@ -1,4 +1,4 @@
-"""Comparing results with what correct ones may be: elements against their enclosures."""
+"""Compare results with the interval that contains every correct result at each element."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Barriers that order nothing, or more threads than need it: without them there is no race either.
+"""Find superfluous barriers: without them, or with a narrower scope, there is no race either.
 
 Whether there is one depends on the accesses to memory that threads share alone. A program is
 therefore looked at without its other statements, which allows for blocks as large as they may be.

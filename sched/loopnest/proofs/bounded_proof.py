@@ -1,4 +1,4 @@
-"""Where no proof for all sizes is found: look at every point, at given or at small sizes."""
+"""Prove by enumeration, at given or at small sizes, what isl did not prove for all sizes."""
 
 from __future__ import annotations
 
@@ -133,11 +133,11 @@ class _SizeSearch:
             self.skipped = {**dict.fromkeys(new, sizes), **self.skipped}
 
     def _findings(self, sizes: Mapping[str, int]) -> list[Finding]:
-        """Return the findings at these sizes, where the last block arrives last.
+        """Return the findings at these sizes, where the last block of the grid arrives last.
 
-        The first ones are looked at where the first block arrives last, too. That it makes no
-        difference which one it is is seen where it is tried once; and that it may be one at this
-        counter and another one at that.
+        At the first sizes, the first block arriving last is tried as well. This one trial shows
+        that the choice makes no difference, also where different blocks are the last to arrive at
+        different counters.
 
         Raises:
             Undecidable: nothing is refuted, and a fact depends on data or on which block is last.

@@ -1,4 +1,4 @@
-"""What the math demands of each store: which element of which tensor every read must be.
+"""The proof obligations of each store: which element of which tensor every read must be.
 
 A store's value is held against the template of its tensor's definition (`template_matching`). What
 stands at an operand's place must be that operand's element, at the coordinate that the store

@@ -1,4 +1,4 @@
-"""Parts of a program that are enough to find races in, in blocks as large as they may be."""
+"""Slices of a program that suffice to find its races, at the largest blocks of a launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wide accesses: what makes one access of a vector the same as its lanes one after the other.
+"""Wide accesses: when one access of a vector equals its lanes one after the other.
 
 Which accesses are wide is decided by `loopnest.kir.vector_access`, for printers and interpreters
 alike. That they may be is shown here, by other means: the lanes' addresses follow each other, the

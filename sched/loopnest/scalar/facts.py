@@ -1,4 +1,4 @@
-"""What is known of the sizes: the comparisons that a user assumed."""
+"""Facts about sizes: the comparisons that a user assumed, for the simplifier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large the extents of a launch may be: what its limits and the assumptions leave.
+"""Bounds of the extents of a launch, from CUDA's limits and from assumptions.
 
 A block has at most 1024 threads, at most 64 along z. Where one size decides several extents they
 bound each other: a block of ``(ceildiv(M, 2), M)`` has at most 44 rows.

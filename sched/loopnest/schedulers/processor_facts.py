@@ -1,4 +1,4 @@
-"""What schedules assume of the processor that they are for: numbers that they are pure in."""
+"""Facts of a processor that automatic schedules are computed from; nothing else enters them."""
 
 from __future__ import annotations
 

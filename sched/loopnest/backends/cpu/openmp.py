@@ -1,4 +1,4 @@
-"""Threads of OpenMP across a fork: they end before it, and a child that lost them does without.
+"""Forks beside OpenMP: its threads end before a fork; a child that lost them runs without.
 
 A child has one thread, but the memory of all: libgomp would wait for ever for the others, which its
 records still show. So the team of the calling thread is let go before a fork; parent and child

@@ -62,8 +62,9 @@ class Interpreter:
             if len(self._known) >= MAX_SIZES:
                 self._known.clear()
             found = self._known[key] = Expansions(ConcreteProgram(self.program, sizes))
-        # One thread stands for an empty launch: it has no order.
-        empty = found.setting.is_empty  # what stands for its threads is none of them
+        # An empty launch is interpreted with one thread that it does not have: it can race with no
+        # other, and has no order.
+        empty = found.setting.is_empty
         if thread_order is None or empty:
             Machine(found, arrays, scalars, self.races and not empty).run()
         else:

@@ -1,4 +1,4 @@
-"""The race detector: which accesses of different threads nothing orders.
+"""The race detector: find accesses of different threads to one element that nothing orders.
 
 Lanes run in step, so a missing barrier seldom changes a value here; what shows it is *time*. The
 clock ticks at each barrier and arrival. Each thread knows up to which time it sees the accesses of

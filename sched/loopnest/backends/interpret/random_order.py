@@ -1,4 +1,4 @@
-"""Threads in a random order: what a missing barrier does to values.
+"""Run threads one after another in a random order, so that a missing barrier shows in values.
 
 Statements of one thread are put off until one comes that concerns several. Those that were put off
 are then run by random groups of blocks, one group after the other; inside a group of blocks by

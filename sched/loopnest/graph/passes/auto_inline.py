@@ -1,4 +1,4 @@
-"""AutoInline: read through ops that only move elements, so that no intermediate stands for them.
+"""AutoInline: read through ops that only move elements, without a tensor between.
 
 ```
 t = flip(transpose(x, (0, 2, 3, 1)), 3)                  # t[b, h, w, -c] = x[b, c, h, w]

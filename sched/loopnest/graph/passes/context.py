@@ -1,4 +1,4 @@
-"""What passes run under: the level, what is required and disabled, options, instruments."""
+"""The context that passes run in: level, required and disabled passes, options, instruments."""
 
 from __future__ import annotations
 

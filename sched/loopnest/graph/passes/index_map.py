@@ -1,4 +1,4 @@
-"""Index maps: which element of a source each element of a result is.
+"""Index maps: from the index of an element of a result to that of its source.
 
 An op that only moves elements (transpose, flip, slice, broadcast…) is an `Affine` map: each axis
 of the source is read at ``start + step * i`` for one axis i of the result, or at a fixed place; an

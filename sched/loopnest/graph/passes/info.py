@@ -1,4 +1,4 @@
-"""What is known of a pass besides what it does, and the names of all passes."""
+"""The record of a pass (level, requirements, options), and the registry of pass names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How layouts stand in the attributes of ops, and who asks for others: the hooks of AlterOpLayout.
+"""The layout attributes of ops, and the hooks by which AlterOpLayout is asked for others.
 
 The attribute ``layouts`` of an op is a `LayoutRule`. A hook is registered for an op by
 `register_alter_op_layout`.

@@ -1,4 +1,4 @@
-"""Reading tensors by index maps: the one chain of ops that stands for a map."""
+"""Build the chain of ops (transposes, slices, …) that reads a tensor by an index map."""
 
 from __future__ import annotations
 

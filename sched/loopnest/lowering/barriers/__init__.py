@@ -1,1 +1,1 @@
-"""Which accesses of different threads must be ordered, and what orders them."""
+"""Barriers: which accesses of different threads must be ordered, and by which barrier."""

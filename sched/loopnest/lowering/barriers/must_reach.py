@@ -1,4 +1,4 @@
-"""Which barriers are reached for sure: those in a loop only where it runs.
+"""Which barriers every execution reaches: one in a loop only if the loop runs at least once.
 
 Two accesses in loops that run, and the launch itself, tell which sizes are not 0; a loop of such a
 size, between the two, reaches its barriers too.

@@ -1,4 +1,4 @@
-"""Between nest and indexing: the indices of one tensor's axes, found from those of its loops.
+"""The indices of one tensor's axes, computed from the indices of its loops, for the indexer.
 
 A walk backward over the transforms behind the loops gives the roots; axes of the math that several
 tensors share are looked up by their class (rule 26: the index of a broadcast axis is 0).

@@ -5,7 +5,8 @@ registers reads LOCAL and SHARED tensors inside of loops that these are not comp
 the tests that keep to its axes if that changes no result, and the tensors that it reads from are
 stored everywhere:
 
-- a tensor that reads only such tensors drops its tests too (what it holds outside is nobody's);
+- a tensor that reads only such tensors drops its tests too (no result depends on what it
+  holds outside);
 - any other keeps them, and stores a constant where they fail.
 
 A test of an axis that is folded goes only where the constants, through all that is computed from

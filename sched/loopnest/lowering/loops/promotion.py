@@ -1,4 +1,4 @@
-"""Loop promotion: the domain that each shared loop runs over, and each tensor's place in it.
+"""Loop promotion: the domain of each shared loop, and each tensor's indices in it.
 
 A loop group is one loop for several tensors. Where one of them lacks an axis of the math that
 another merged into the loop (a broadcast not yet made concrete, or an axis that it does not have at

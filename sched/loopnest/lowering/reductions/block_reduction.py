@@ -296,7 +296,8 @@ class _Body:
         slots = self._slots_of_all(values)
         mine = LaunchIndex(dim)
         size = whole = self.exchange.extents[dim]
-        # As many turns as the largest extent needs that a launch may have.
+        # Enough halvings for the largest extent that a launch may have; at smaller ones, the
+        # predicate of the last turns holds for no thread.
         for turn in range((self.exchange.limits.most(dim) - 1).bit_length()):
             half = self.algebra.ceildiv(whole, integer(2 << turn))
             upper = self.algebra.add(mine, half)

@@ -1,4 +1,4 @@
-"""Multisets of threads, one for each of many threads: whose contribution a value has taken in.
+"""A multiset of threads for each thread: whose contributions a partial result contains.
 
 `Bits` says exactly who is in once, and who more often; its rows are as long as a block. `Sums`
 keeps the size and the sum of a random 64-bit number for each member, which is enough to compare

@@ -1,4 +1,4 @@
-"""Threads of several blocks at once, and what each of them has while a collective runs."""
+"""The value of each variable in each thread, of several blocks at once, in a collective."""
 
 from __future__ import annotations
 

@@ -27,10 +27,10 @@ def conv(
     transposed: bool = False,
     dtype: DType | None = None,
 ) -> TensorView:
-    """Return the cross-correlation of x [N, C, *space] with w [O, C / groups, *kernel].
+    """Return the cross-correlation of ``x [N, C, *space]`` and ``w [O, C / groups, *kernel]``.
 
     The windows of x, zeros around it, times w, summed: every tensor on the way can be scheduled.
-    The product's domain is [N, O, *space, C / groups, *kernel], of which the sum reduces the
+    The product's domain is ``[N, O, *space, C / groups, *kernel]``, of which the sum reduces the
     channels and the kernel.
 
     >>> import numpy as np
@@ -43,8 +43,8 @@ def conv(
     array([[[2., 3., 3., 2.]]], dtype=float32)
 
     Args:
-        x: [N, C, *space].
-        w: [O, C / groups, *kernel]; where `transposed`, [C, O / groups, *kernel].
+        x: ``[N, C, *space]``.
+        w: ``[O, C / groups, *kernel]``; where `transposed`, ``[C, O / groups, *kernel]``.
         stride: from one window to the next: an int, or one a spatial axis.
         padding: how many zeros stand around: an int, or an int or a pair of ints a spatial axis.
         dilation: from one element of a window to the next: an int, or one a spatial axis.

@@ -105,7 +105,7 @@ def max_pool(
     stride: int | Sequence[int] | None = None,
     padding: int | Sequence[int | Pair] = 0,
 ) -> TensorView:
-    """Return the largest element of each window of x [N, C, *space]: ``max(unfold(pad(x)))``.
+    """Return the largest element of each window of ``x [N, C, *space]``: ``max(unfold(pad(x)))``.
 
     Args:
         x: the operand.
@@ -138,7 +138,7 @@ def avg_pool(
     stride: int | Sequence[int] | None = None,
     padding: int | Sequence[int | Pair] = 0,
 ) -> TensorView:
-    """Return the mean of each window of x [N, C, *space], zeros of the padding counted.
+    """Return the mean of each window of ``x [N, C, *space]``, zeros of the padding counted.
 
     Raises:
         DefinitionError: no TensorView of rank >= 3, or bad parameters.
@@ -228,7 +228,7 @@ def paddings(call: str, padding: object, rank: int) -> tuple[Pair, ...]:
 
 
 def padded(x: TensorView, pairs: Sequence[Pair], fill: float) -> TensorView:
-    """Return x [N, C, *space] with its spatial axes padded: itself where they are not."""
+    """Return ``x [N, C, *space]`` with its spatial axes padded: itself where they are not."""
     if not any(map(any, pairs)):
         return x
     return pad(x, ((0, 0), (0, 0), *pairs), value=fill)

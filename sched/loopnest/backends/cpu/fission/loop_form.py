@@ -1,4 +1,4 @@
-"""What C makes of a program before printing it: loops instead of threads, bounds instead of tests.
+"""Rewrite a program for the C printer: threads become loops, tests become loop bounds.
 
 1. The launch becomes loops: over blocks (parallel ones), then over the threads of a block. A loop
    that is bound to a launch dimension and wraps the whole program simply becomes that loop. Where

@@ -133,10 +133,11 @@ class _Chooser:
                 self.inward[access.buffer] = before + sign * times * access.count
 
     def _verdict(self, loop: Loop) -> bool | None:
-        """Return whether `loop` is to stand outside; None where nothing speaks for either.
+        """Return whether `loop` goes outside the loop over threads; None where it touches no memory.
 
-        An inner loop that a thread runs along better stays inside; that need not hold the outer
-        ones.
+        It does where its accesses lie closer together along the threads than along the loop. Where
+        they lie closer along the loop, an innermost loop stays inside; a loop around others goes
+        outside all the same, unless an iteration reads what an earlier one stored.
         """
         lane_cost = own_cost = along = 0
         for access in _accesses((loop,)):

@@ -1,4 +1,4 @@
-"""What CUDA text must know of a whole program: register arrays, memory that threads exchange."""
+"""Analyses of a program for CUDA text: register arrays, memory through which threads exchange."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What CUDA text stands on: the dialect of its expressions, and device functions.
+"""The dialect of expressions in CUDA text, and the device functions that it calls.
 
 Device functions are the precise ones; maximum and minimum propagate NaN, and integers divide
 towards minus infinity. A function is printed only where it is called.

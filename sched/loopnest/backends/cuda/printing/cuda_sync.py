@@ -1,4 +1,4 @@
-"""What threads say to each other in CUDA text: masks of lanes, shuffles, arrivals, grid barriers.
+"""CUDA text of what threads do together: masks of lanes, shuffles, arrivals, grid barriers.
 
 Masks are those of the lanes that exist, from the extents of the block; never `__activemask()`,
 which tells the lanes that happen to run together. Arrivals and grid barriers follow cooperative

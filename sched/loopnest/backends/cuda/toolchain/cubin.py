@@ -1,4 +1,4 @@
-"""What a compiled CUDA module says about itself: resources per kernel, and its disassembly."""
+"""Read a compiled CUDA module: the resources of each kernel, and its disassembly."""
 
 from __future__ import annotations
 
