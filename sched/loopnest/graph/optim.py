@@ -6,7 +6,7 @@
 The state of an optimiser are variables of its own, named after it, so that a call of the compiled
 graph is a whole step of training.
 
-Source: the seed on NNVM (TinyFlow's ``AdamOptimizer``, whose defaults these are).
+Source: TinyFlow's ``AdamOptimizer`` (github.com/tqchen/tinyflow), whose defaults these are.
 """
 
 from __future__ import annotations

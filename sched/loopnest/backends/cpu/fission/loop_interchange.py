@@ -133,7 +133,7 @@ class _Chooser:
                 self.inward[access.buffer] = before + sign * times * access.count
 
     def _verdict(self, loop: Loop) -> bool | None:
-        """Return whether `loop` goes outside the loop over threads; None where it touches no memory.
+        """Return whether `loop` goes outside the loop over threads; None if it touches no memory.
 
         It does where its accesses lie closer together along the threads than along the loop. Where
         they lie closer along the loop, an innermost loop stays inside; a loop around others goes
