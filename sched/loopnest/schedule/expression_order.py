@@ -75,6 +75,8 @@ class Ordering:
         return depth
 
     def _read(self, unit: TensorView, consumer: TensorView) -> None:
+        # Loops around both beyond those that `unit` shares by its position are loops that compute
+        # it: inside of them only a part of its elements is there.
         depth = self._common_depth(unit, consumer)
         if depth > self.forest.shared_depth(unit):
             raise Conflict(
@@ -93,6 +95,8 @@ class Ordering:
                 self._before(first, head, self._common_depth(first, head))
 
     def _before(self, first: TensorView, second: TensorView, depth: int) -> None:
+        # The order is decided in the innermost loop around both: there, what holds the one (a loop
+        # or the tensor itself) must stand before what holds the other.
         mine, theirs = self.paths[first], self.paths[second]
         body = self.node_of[mine[depth - 1]] if depth else self.top
         body.edge(

@@ -47,6 +47,7 @@ class LoopForest:
         self._earliest = earliest or {}
         self.units = self.units_of(fusion) if units is None else tuple(units)
         override = positions or {}
+        # Consumers first: a producer joins the loops that its consumers have.
         for unit in reversed(self.units):
             self.place(unit, override.get(unit, unit.compute_at_pos))
 
@@ -155,6 +156,8 @@ class LoopForest:
     def _unite(self, a: LoopGroup, b: LoopGroup, unit: TensorView) -> LoopGroup:
         if a is b:
             return a
+        # Two loops become one. What encloses either must enclose both, so the enclosing loops must
+        # lie on one path; and a loop cannot come to lie inside itself.
         keep, drop = (a, b) if len(a.axes) >= len(b.axes) else (b, a)
         outer = self._inner_most(keep.enclosing(), drop.enclosing(), unit)
         if outer is not None and not {keep, drop}.isdisjoint(outer.path()):
@@ -216,6 +219,8 @@ class LoopForest:
             return
         if len(a.members) < len(b.members):
             a, b = b, a
+        # A class holds at most one axis of a tensor at each level: two would be one loop index, and
+        # only the diagonal of the tensor would be computed (rule 18).
         for key, axis in b.members.items():
             other = a.members.get(key)
             if other is not None and other is not axis:
@@ -223,6 +228,8 @@ class LoopForest:
                     f"{producer.name} is used two ways inside the shared loops: they would make "
                     f"two axes of {key[0].name} one"
                 )
+        # The shared loop runs over the concrete extent; two of them in one loop must be equal
+        # (rule 19).
         one, two = a.concrete(), b.concrete()
         different = not self.fusion.algebra.equal(one.size, two.size)
         if not one.is_broadcast and not two.is_broadcast and different:

@@ -139,10 +139,14 @@ class _Placer:
         pending: list[_Entry] = []
         sure: Sure = {}
         for item in items:
+            # Invariant: `pending` holds the accesses made so far, each with the barriers that every
+            # execution has passed since; two accesses are compared when the later one turns up.
             before = [*(e.behind(sure) for e in outside), *pending]
             made, part = self.item(item, common)
             need, reason = self._needed(before, part.head, common)
             if need and isinstance(item, Tree) and item.var is not None and item.spec is not None:
+                # Try to serve what comes before the loop by a barrier inside it, which is there
+                # anyway: taken if nothing is left over and no barrier is added or widened.
                 again, inside = self._loop(item, common, before)
                 served = not self._needed(before, inside.head, common)[0]
                 if served and _no_more(again, made):
@@ -195,6 +199,8 @@ class _Placer:
             self.around.pop()
             return replace(tree, body=body), summary
         body, summary = self.sequence(tree.body, common | {tree.var}, outside)
+        # Between iterations: the accesses of the end against those of the beginning, whose loop
+        # index has another value. Barriers that every iteration passes count.
         need, reason = self._needed(
             summary.tail, summary.head, common, tree.var, every=summary.sure
         )
@@ -203,6 +209,7 @@ class _Placer:
             tail = [e.behind(always(need)) for e in summary.tail]
             summary = _Summary(summary.head, tail, both(summary.sure, always(need)))
         self.around.pop()
+        # What the body is sure of holds behind the loop only where the loop runs at least once.
         sure = {sizes | {tree.spec.extent}: scope for sizes, scope in summary.sure.items()}
         return replace(tree, body=body), replace(summary, sure=sure)
 
@@ -229,6 +236,8 @@ class _Placer:
                 if level >= Scope.block and not _is_global(a, b):
                     continue
                 scope, apart = dependence.scope(a.access, b.access, common, wrapped)
+                # A barrier in every iteration separates accesses that are two iterations or more
+                # apart; only those of neighbouring iterations may still meet.
                 each = widest(limits, every or {}, loops, twice) if scope else Scope.NONE
                 if wrapped is not None and Scope.NONE < scope <= each:
                     scope, apart = dependence.scope(

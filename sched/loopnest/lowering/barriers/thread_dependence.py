@@ -121,6 +121,8 @@ class Dependence:
         if not (first.is_store or second.is_store) or _only_store(first, second):
             return none
         if first.buffer is not second.buffer:
+            # Two buffers in one space: their indices number different tensors, so nothing follows
+            # from them, and only who takes part can spare a barrier.
             if wrapped is not None and self.ranges.only_zero(wrapped, second.conditions):
                 return none
             if not _share(first.buffer, second.buffer):
@@ -135,6 +137,7 @@ class Dependence:
                 return none
             apart = found
         if first.buffer.memory is Memory.SHARED:
+            # Each block has a shared memory of its own: other blocks never meet these elements.
             apart = frozenset(d for d in apart if d.is_block)
         return self._scope_of(apart, first, second), apart
 
@@ -171,6 +174,9 @@ class Dependence:
         """
         if self.limits.threads() <= WARP:
             return True
+        # A thread's number is x + y * X + z * X * Y, and a warp is 32 numbers from a multiple of 32
+        # on. Threads that agree along the dimensions above `last` lie within `reach` of the number
+        # at which those below begin.
         last = max(BLOCK_DIMENSIONS.index(d) for d in apart)
         reach, step = 0, 1
         for dim in BLOCK_DIMENSIONS[: last + 1]:
@@ -180,6 +186,8 @@ class Dependence:
             reach += (most - 1) * step
             extent = self.launch[dim] if dim in self.spread else integer(1)
             step *= int(extent.value) if isinstance(extent, Const) else 0
+        # They begin at a multiple of `step`: they are in one warp if a warp is a whole number of
+        # such stretches, or if a stretch is whole warps, of which they fill at most the first.
         above = [d for d in BLOCK_DIMENSIONS[last + 1 :] if d in self.spread]
         if all(self._both_first(d, first, second) for d in above):
             return reach < WARP
@@ -211,9 +219,13 @@ class Dependence:
             return None
         if any(self.ranges.apart(a, first.conditions, b, second.conditions) for a, b in pairs):
             return None
+        # In a later iteration `wrapped` has another value, but it is not known which: an index that
+        # is linear in it, with everything else fixed, has another value too.
         later_rounds = wrapped is not None and not adjacent
         if later_rounds and any(self._moves(a, b, wrapped, common) for a, b in pairs):
             return None  # each iteration has elements of its own
+        # The accesses meet only where all index pairs are equal. What follows from that, digit by
+        # digit, is collected in `equal`: expressions with one value in both threads.
         equal: dict[Expr, None] = {}
         for a, b in pairs:
             for mine, theirs in self._digits(a, b, common):
@@ -237,6 +249,9 @@ class Dependence:
     ) -> frozenset[ParallelType]:
         """Return dimensions along which both are made by the one block that a flag lets go on."""
         grid = {d for d in apart if d.is_grid}
+        # The flag is true in one block of each set that arrives together. Two threads under it are
+        # in that block if they belong to one set: if the loops around the arrival have one value in
+        # both, and the dimensions along which blocks could differ are those that it gathers.
         for flag in first.conditions:
             arrival = self.arrivals.get(flag)
             if arrival is None or flag not in second.conditions:
@@ -270,6 +285,8 @@ class Dependence:
 
     def _digits(self, a: Expr, b: Expr, common: frozenset[Index]) -> Iterator[tuple[Expr, Expr]]:
         """Yield pairs of atoms that are equal where ``a == b``."""
+        # Let a == b be s * x + r == s * x' + r' with 0 <= r, r' < s. Division by s gives x == x',
+        # and then r == r': the next digit. Terms of one value in both are taken off both sides.
         left, right = dict(self.algebra.poly(a)), dict(self.algebra.poly(b))
         for term in [t for t in left if right.get(t) == left[t]]:
             if all(is_fixed(atom, common) for atom in term):
@@ -311,6 +328,7 @@ class Dependence:
         number = LaunchIndex(dim)
         if number in equal:
             return True
+        # n == n' follows from n // c == n' // c and n % c == n' % c, for one and the same c.
         quotients = {
             e.args[1] for e in equal if isinstance(e, Op) and _is_of(e, "floordiv", number)
         }
@@ -326,10 +344,15 @@ class Dependence:
         once: bool,
     ) -> set[ParallelType]:
         """Return the dimensions along which an element's owner is the accessing thread."""
+        # Let `first` be the one store of an element by thread t, at loop values v. `second` has the
+        # same index expressions, of other loop values w, and meets the same element. Then thread t'
+        # of `second` would store it too, at w. The store is injective: t and t' have one number
+        # along each dimension that the indices name.
         renamed: dict[Index, Index] = {}
         if not pairs or not all(self._unify(a, b, common, renamed) for a, b in pairs):
             return set()
         nodes = [n for a, b in pairs for e in (a, b) for n in walk(e)]
+        # Where the buffer is used again in each iteration, injectivity holds within one only.
         if wrapped is not None and wrapped in nodes and not once:
             return set()
         return {n.dimension for n in nodes if isinstance(n, LaunchIndex)}
@@ -340,6 +363,8 @@ class Dependence:
         if isinstance(a, Index) and isinstance(b, Index):
             if a in common or b in common:
                 return a is b
+            # The renaming must be a bijection between loops of equal extents: else an index of the
+            # one names elements that the other never reaches, and ownership says nothing.
             if renamed.setdefault(a, b) is not b or not self.algebra.equal(a.extent, b.extent):
                 return False
             return sum(1 for v in renamed.values() if v is b) == 1
