@@ -11,8 +11,10 @@ from kernels.batchnorm import batchnorm
 from kernels.bias_gelu import bias_gelu
 from kernels.column_sum import column_sum
 from kernels.cross_entropy import cross_entropy
+from kernels.dropout import dropout
 from kernels.gemm import gemm
 from kernels.grid_sum import grid_sum
+from kernels.int8_gemm import int8_gemm
 from kernels.layernorm import layernorm
 from kernels.lstm_cell import lstm_cell
 from kernels.row_sum import row_sum
@@ -20,8 +22,8 @@ from kernels.softmax import softmax
 from kernels.transpose import transpose
 
 KERNELS = (
-    adam, argmax, batchnorm, bias_gelu, column_sum, cross_entropy, gemm, grid_sum, layernorm,
-    lstm_cell, row_sum, softmax, transpose,
+    adam, argmax, batchnorm, bias_gelu, column_sum, cross_entropy, dropout, gemm, grid_sum,
+    int8_gemm, layernorm, lstm_cell, row_sum, softmax, transpose,
 )  # fmt: skip
 CASES = [
     pytest.param(kernel, name, id=kernel.label(name))

@@ -11,7 +11,9 @@ import pytest
 import loopnest as ln
 from end_to_end.test_goldens import CASES
 from kernels.bias_gelu import bias_gelu
+from kernels.dropout import dropout
 from kernels.gemm import gemm
+from kernels.int8_gemm import int8_gemm
 from kernels.softmax import softmax
 from loopnest.backends.cpu import c_compiler
 from loopnest.backends.cpu.c_compiler import find_compiler
@@ -90,6 +92,27 @@ def test_gpu_schedule_compiles_without_spills(kernel, schedule, dtype, arch):
     pytest.importorskip("cuda.bindings.nvrtc")
     found = kernel.lower(schedule, dtype=dtype).resources(arch)
     assert (found.spill_bytes, found.stack_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_bytes_go_in_accesses_of_16(arch):
+    """And four products of int8 and their sum are one instruction."""
+    pytest.importorskip("cuda.bindings.nvrtc")
+    code = int8_gemm.lower("gpu").sass(arch)
+    for opcode in ("LDG.E.128", "STS.128", "LDS.128", "IDP.4A.S8.S8"):
+        assert opcode in code
+    for opcode in ("LDG.E.S8", "LDG.E.U8", "STS.U8", "LDS.S8"):
+        assert opcode not in code
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_neighbours_share_a_block_of_the_random_generator(dtype, arch):
+    """Its ten rounds have two multiplications each; four elements need them once."""
+    pytest.importorskip("cuda.bindings.nvrtc")
+    code = dropout.lower("gpu", dtype=dtype).sass(arch)
+    assert code.count("LDG.E.128") == code.count("STG.E.128") == 1
+    assert code.count("IMAD.WIDE.U32") <= 20 * (16 // dtype.size) // 4 + 4
 
 
 def assembly(lowered, bits, folder):

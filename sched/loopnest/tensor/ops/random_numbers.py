@@ -160,7 +160,8 @@ def _defined(
     if dtype is float32:
         bits = Op("shr", (value, Const(8, uint32)), uint32)
         value = Op("mul", (cast(bits, float32), Const(2.0**-24, float32)), float32)
-    shown = (key, low) if high is Const(0, int64) else (key, low, high)
+    implied = not isinstance(high, Const) or high.value == 0
+    shown = (key, low) if implied else (key, low, high)
     return define(fusion, name, shown, (), axes, dtype, value)
 
 

@@ -1,0 +1,136 @@
+"""A product of int8 matrices that is scaled to floats: the linear layer of a quantised network.
+
+y[m, n] = (sum over k of a[m, k] * b[n, k]) * row_scale[m] * column_scale[n] + bias[n]. Products and
+sums are int32, and exact; both operands lie along k, as quantised weights are kept.
+
+    python kernels/int8_gemm.py                      # show it, run it, compare it
+    python kernels/int8_gemm.py dump --stage cuda
+"""
+
+import numpy as np
+
+import loopnest as ln
+
+
+def int8_gemm_numpy(a, b, row_scale, column_scale, bias):
+    total = (a.astype(np.int32) @ b.astype(np.int32).T).astype(row_scale.dtype)
+    return total * row_scale[:, None] * column_scale + bias
+
+
+@ln.kernel(
+    sizes={"M": 1024, "N": 1024, "K": 1024},
+    reference=int8_gemm_numpy,
+    ranges={"a": (-127, 127), "b": (-127, 127)},
+)
+def int8_gemm(f, dtype=ln.float32):
+    a, b = f.input("a", ("M", "K"), ln.int8), f.input("b", ("N", "K"), ln.int8)
+    row_scale = f.input("row_scale", ("M",), ln.float32)
+    column_scale = f.input("column_scale", ("N",), ln.float32)
+    bias = f.input("bias", ("N",), ln.float32)
+    total = ln.matmul(a, ln.permute(b, (1, 0)), dtype=ln.int32).named("total")
+    by_row = (total * ln.broadcast(row_scale, (False, True))).named("by_row")
+    scaled = (by_row * column_scale).named("scaled")
+    shifted = (scaled + bias).named("shifted")
+    f.output(ln.cast(shifted, dtype), "y")
+
+
+def inline_epilogue(f):
+    """Compute what lies between the sums and `y` in the innermost loop of `y`."""
+    for name in ("shifted", "scaled", "by_row"):
+        f[name].compute_at(f["y"], -1)
+    for name in ("shifted", "scaled", "by_row"):
+        factor = f[name].producers[1]
+        factor.compute_at(f[name], -1)
+
+
+@int8_gemm.schedule("gpu")
+def gpu(f, threads=16, tile=4, depth=64, stages=2):
+    """A block of `threads` x `threads` threads; a thread owns `tile` x `tile` sums.
+
+    A block owns 64 x 64 results and goes through a and b in slices of `depth` along k. A slice goes
+    from global memory to registers by vectors of 16 bytes, to shared memory, where `stages` of them
+    take turns, and to registers again, 16 values of k at a time. In shared memory the 16 bytes of
+    neighbouring rows lie side by side, so what neighbouring threads read lies in different banks.
+    Neighbouring threads own neighbouring columns, and store them together. Four products and their
+    sum are one instruction on the processor, which the compiler finds by itself.
+    """
+    y, total = f["y"], f["total"]
+    (product,) = total.producers
+    left, right = product.producers
+    (turned,) = right.producers
+    slices = []
+    for name in ("a", "b"):
+        loaded = f[name].cache_after()
+        shared = loaded.cache_after()
+        shared.memory = ln.SHARED
+        slices.append((loaded, shared, shared.cache_after()))
+
+    block = threads * tile
+    y.split(1, block)
+    y.split(0, block)
+    y.reorder({2: 1})  # [M / 64, N / 64, 64, 64]
+    y.parallelize({0: ln.ParallelType.grid_y, 1: ln.ParallelType.grid_x})
+    total.compute_at(y, 2)
+    total.split(4, depth)
+    total.reorder({4: 2})  # [M / 64, N / 64, K / 64, 64, 64, 64]
+    for loaded, shared, _ in slices:
+        shared.compute_at(total, 3)
+        loaded.compute_at(shared, shared.compute_at_pos)
+    total.split(5, 16)  # [M / 64, N / 64, K / 64, 64, 64, 4, 16]
+    for tensor, rows in ((y, 2), (total, 3)):
+        tensor.split(rows + 1, threads)
+        tensor.split(rows, tile)
+        order = list(range(tensor.ndim))
+        order[rows : rows + 4] = [rows + n for n in (0, 3, 1, 2)]
+        tensor.reorder(order)  # [..., ty, tx, 4, 4, ...]
+        tensor.parallelize({rows: ln.ParallelType.block_y, rows + 1: ln.ParallelType.block_x})
+    total.reorder({7: 5})  # [M / 64, N / 64, K / 64, ty, tx, 4, 4, 4, 16]
+    for loaded, shared, fragment in slices:
+        fragment.compute_at(total, 6)
+        fragment.axis(-1).parallelize(ln.ParallelType.vectorize)
+        for tensor in (loaded, shared):
+            tensor.split(-1, 16)
+            tensor.split(-3, threads)
+            tensor.reorder({-2: -3})
+            tensor.merge(-4)
+            tensor.split(-3, threads)  # [..., rounds, ty, tx, 16]
+            tensor.parallelize(
+                {
+                    -3: ln.ParallelType.block_y,
+                    -2: ln.ParallelType.block_x,
+                    -1: ln.ParallelType.vectorize,
+                }
+            )
+        shared.circular_buffer(stages)
+    for axis in (6, 7, 8):
+        total.axis(axis).parallelize(ln.ParallelType.unroll)
+    product.compute_at(total, -1)
+    left.compute_at(product, -1)
+    right.compute_at(product, -1)
+    turned.compute_at(right, -1)
+    inline_epilogue(f)
+
+
+@int8_gemm.schedule("cpu")
+def cpu(f, rows=8):
+    """A core owns rows of y, `rows` at a time, and goes through b for them all.
+
+    Both operands lie along k: a sum over k is a loop that becomes vector code, since the order of
+    an integer sum is free. Whether a row exists is asked once for all of them.
+    """
+    y, total = f["y"], f["total"]
+    (product,) = total.producers
+    left, right = product.producers
+    y.split(0, rows)
+    y.reorder({1: 2})  # [M / 8, N, 8]
+    y.parallelize({0: ln.ParallelType.cpu_parallel, 2: ln.ParallelType.unswitch})
+    total.compute_at(y, 3)
+    product.compute_at(total, -1)
+    left.compute_at(product, -1)
+    right.compute_at(product, -1)
+    right.producers[0].compute_at(right, -1)
+    inline_epilogue(f)
+
+
+if __name__ == "__main__":
+    ln.main()
