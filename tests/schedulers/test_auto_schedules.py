@@ -97,14 +97,41 @@ CONTRACTIONS = {
     "distances": (distances, lambda n, d: [(n, 5), (d, 5)]),
     "with itself": (lambda x: ln.matmul(x, ln.permute(x, (1, 0))), lambda n, d: [(n, d)]),
 }
+WINDOWS = {
+    "conv": (
+        lambda x, w, b: ln.relu(ln.conv(x, w, padding=1) + ln.broadcast(b, (False, True, True))),
+        lambda n, d: [(2, 3, n, d), (4, 3, 3, 3), (4,)],
+    ),
+    "strided conv": (
+        lambda x, w: ln.conv(x, w, stride=2, padding=2, dilation=2),
+        lambda n, d: [(1, 2, n, d), (3, 2, 2, 3)],
+    ),
+    "grouped conv": (
+        lambda x, w: ln.conv(x, w, padding=1, groups=2),
+        lambda n, d: [(2, 4, n, d), (6, 2, 3, 3)],
+    ),
+    "max pool": (lambda x: ln.max_pool(x, 3, 2, 1) * 2.0, lambda n, d: [(2, 3, n, d)]),
+    "two pools": (
+        lambda x: ln.avg_pool(x, 2, 1, 1) / ln.avg_pool(ln.exp(x), 2, 1, 1),
+        lambda n, d: [(2, n, d, 5)],
+    ),
+}
 CASES = {
     f"{kind}: {name}": (kind, *case)
     for kind, cases in (
-        ("pointwise", POINTWISE), ("fold", FOLDS), ("contraction", CONTRACTIONS)
+        ("pointwise", POINTWISE),
+        ("fold", FOLDS),
+        ("contraction", CONTRACTIONS),
+        ("window", WINDOWS),
     )
     for name, case in cases.items()
-}  # fmt: skip
-SIZES = ((0, 5), (5, 0), (1, 1), (7, 1), (1, 33), (13, 67), (129, 260))
+}
+SIZES = ((0, 5), (5, 0), (1, 1), (7, 1), (1, 33), (2, 3), (13, 67), (129, 260))
+
+
+def sizes(name, among):
+    """Return the extents for a case; windows need more than one element."""
+    return [s for s in among if "window" not in name or min(s) > 1]
 
 
 def check_values(f, seed=0):
@@ -123,8 +150,11 @@ def check_values(f, seed=0):
 @pytest.mark.parametrize("target", ["c", "cuda"])
 def test_schedules_are_proved(name, target):
     _, build, shapes = CASES[name]
-    for n, d in SIZES:
+    for n, d in sizes(name, SIZES):
         f = fusion(build, *shapes(n, d))
+        if target == "cuda" and "window" in name:
+            assert scheduler_of(f, target) is None  # each thread would keep a border of its own
+            continue
         auto_schedule(f, target)
         report = ln.verify(ln.lower(f))
         assert report.ok, f"{name} at {n}, {d}: {report.findings}"
@@ -133,7 +163,7 @@ def test_schedules_are_proved(name, target):
 @pytest.mark.parametrize("name", CASES)
 def test_values(name):
     _, build, shapes = CASES[name]
-    for n, d in ((1, 1), (13, 67), (129, 260)):
+    for n, d in sizes(name, ((1, 1), (13, 67), (129, 260))):
         f = fusion(build, *shapes(n, d))
         auto_schedule(f)
         check_values(f)
@@ -207,7 +237,7 @@ def test_what_no_single_nest_computes_is_refused(name):
         auto_schedule(f)
     assert str(error.value) == (
         "auto_schedule(case, 'c'): no scheduler accepts it; "
-        "there are: pointwise, fold_alone, fold, contraction"
+        "there are: pointwise, fold_alone, fold, contraction, window"
     )
     assert not f.trace
 
@@ -247,8 +277,8 @@ def test_wrong_calls_are_sentences():
         (
             lambda: unregister_scheduler("none", "c"),
             "unregister_scheduler('none', 'c'): there is no such scheduler; there are: "
-            "pointwise (c), fold_alone (c), fold (c), contraction (c), pointwise (cuda), "
-            "fold (cuda), contraction (cuda)",
+            "pointwise (c), fold_alone (c), fold (c), contraction (c), window (c), "
+            "pointwise (cuda), fold (cuda), contraction (cuda)",
         ),
     ):
         with pytest.raises(ln.ScheduleError) as error:

@@ -27,6 +27,8 @@ from loopnest.schedulers import Processor, scheduler_of
 FREE = frozenset({"broadcast_to", "expand_dims", "full", "iota", "squeeze", "transpose"})
 """Ops that every group computes for itself: they move, or read nothing."""
 
+_PRODUCTS = frozenset({"matmul", "conv2d", "conv2d_backward_data", "conv2d_backward_weight"})
+
 VIEWS = frozenset({"expand_dims", "reshape", "squeeze"})
 """Ops whose value is their operand's memory under another shape."""
 
@@ -56,8 +58,11 @@ def is_member(node: Node, limits: GroupLimits) -> bool:
 
 
 def is_library(node: Node) -> bool:
-    """Whether a library computes a node: a product of matrices of floats that it knows."""
-    return node.op == "matmul" and node.dtype.name in ("float32", "float64")
+    """Whether a library computes a node: products of matrices and convolutions of its floats.
+
+    NumPy's convolution is a product of matrices, of the windows and the kernel.
+    """
+    return node.op in _PRODUCTS and node.dtype.name in ("float32", "float64")
 
 
 def is_number(node: Node) -> bool:

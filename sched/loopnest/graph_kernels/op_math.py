@@ -25,7 +25,7 @@ def lower_of(node: Node) -> Lower | None:
     return found
 
 
-def _tensor(operand: MathOperand, node: Node) -> ln.TensorView:
+def as_tensor(operand: MathOperand, node: Node) -> ln.TensorView:
     """Return an operand as a tensor; a number as one of the type of the node's operand."""
     if isinstance(operand, ln.TensorView):
         return operand
@@ -38,7 +38,7 @@ def _function(name: str) -> Lower:
 
     def lower(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
         if not any(isinstance(x, ln.TensorView) for x in operands):
-            operands = (_tensor(operands[0], node), *operands[1:])
+            operands = (as_tensor(operands[0], node), *operands[1:])
         return function(*operands, **node.attrs)
 
     return lower
@@ -48,7 +48,7 @@ def _reduction(name: str) -> Lower:
     function: Callable[..., ln.TensorView] = getattr(ln, name)
 
     def lower(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
-        tensor = _tensor(operands[0], node)
+        tensor = as_tensor(operands[0], node)
         if not node.attrs["axis"] and name not in ("any", "all"):
             return ln.cast(tensor, node.dtype)  # over no axis: each element is its own result
         return function(tensor, node.attrs["axis"], node.attrs["keepdims"])
@@ -67,29 +67,29 @@ def _where(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
 
 
 def _cast(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
-    return ln.cast(_tensor(operands[0], node), node.dtype)
+    return ln.cast(as_tensor(operands[0], node), node.dtype)
 
 
 def _matmul(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
-    a, b = [_tensor(operand, node) for operand in operands]
+    a, b = [as_tensor(operand, node) for operand in operands]
     return ln.matmul(a, b)
 
 
 def _expand_dims(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
     mask = [place in node.attrs["axis"] for place in range(node.ndim)]
-    return ln.broadcast(_tensor(operands[0], node), mask)
+    return ln.broadcast(as_tensor(operands[0], node), mask)
 
 
 def _squeeze(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
-    return ln.squeeze(_tensor(operands[0], node), node.attrs["axis"])
+    return ln.squeeze(as_tensor(operands[0], node), node.attrs["axis"])
 
 
 def _broadcast_to(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
-    return ln.expand(_tensor(operands[0], node), node.shape)
+    return ln.expand(as_tensor(operands[0], node), node.shape)
 
 
 def _transpose(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
-    return ln.permute(_tensor(operands[0], node), node.attrs["axes"])
+    return ln.permute(as_tensor(operands[0], node), node.attrs["axes"])
 
 
 def _full(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import loopnest as ln
-from loopnest.scalar.expr import Arg, Expr
+from loopnest.scalar.expr import Arg, Const, Expr, Op
 
 Places: TypeAlias = "tuple[int | None, ...]"
 """For each axis its dimension; None for a broadcast axis."""
@@ -145,6 +145,17 @@ def copies(tensor: ln.TensorView) -> bool:
     return isinstance(definition.values[0], Arg)
 
 
+def has_border(tensor: ln.TensorView) -> bool:
+    """Whether a tensor's elements are those of one other tensor inside, and a constant around."""
+    definition = tensor.definition
+    if definition is None or definition.reducer is not None or len(definition.values) != 1:
+        return False
+    value = definition.values[0]
+    if not isinstance(value, Op) or value.op != "where":
+        return False
+    return isinstance(value.args[1], Arg) and isinstance(value.args[2], Const)
+
+
 def iteration_space(fusion: ln.Fusion) -> IterationSpace | None:
     """Return the iteration space of an unscheduled fusion.
 
@@ -232,14 +243,15 @@ class _Numbers:
     def _dimensions(self) -> dict[int, Dimension] | None:
         extents: dict[int, int | Expr] = {}
         folded: set[int] = set()
-        inputs = set(self.fusion.inputs)
-        for tensor, first in self.first.items():
-            if tensor in inputs and not self.joined:
-                continue
-            for number, axis in enumerate(tensor.root_domain, first):
+        inputs = self.fusion.inputs
+        computed = [tensor for tensor in self.first if tensor not in inputs]
+        for tensor in (*computed, *(inputs if self.joined else ())):
+            for number, axis in enumerate(tensor.root_domain, self.first[tensor]):
+                root = self._root(number)
                 if axis.is_broadcast or axis.extent == 1:
                     continue
-                root = self._root(number)
+                if tensor in inputs and root not in extents:
+                    continue  # it is read at other indices alone
                 if extents.setdefault(root, axis.extent) != axis.extent:
                     return None
                 if axis.is_reduction:

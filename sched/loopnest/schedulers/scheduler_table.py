@@ -15,7 +15,12 @@ from typing import TypeAlias
 
 import loopnest as ln
 from loopnest.errors import ScheduleError
-from loopnest.schedulers import contraction_loops, fold_loops, pointwise_loops
+from loopnest.schedulers import (
+    contraction_loops,
+    fold_loops,
+    pointwise_loops,
+    window_loops,
+)
 from loopnest.schedulers.processor_facts import Processor
 
 TARGETS = ("c", "cuda")
@@ -50,6 +55,7 @@ _SCHEDULERS: list[Scheduler] = [
     Scheduler("fold_alone", "c", fold_loops.accepts_alone, fold_loops.alone_on_cores),
     Scheduler("fold", "c", fold_loops.accepts, fold_loops.for_cores),
     Scheduler("contraction", "c", contraction_loops.accepts, contraction_loops.for_cores),
+    Scheduler("window", "c", window_loops.accepts, window_loops.for_cores),
     Scheduler("pointwise", "cuda", pointwise_loops.accepts, pointwise_loops.for_threads),
     Scheduler("fold", "cuda", fold_loops.accepts, fold_loops.for_threads),
     Scheduler("contraction", "cuda", contraction_loops.accepts, contraction_loops.for_threads),

@@ -19,7 +19,7 @@ from loopnest.graph.passes.info import PassInfo
 from loopnest.graph.passes.manager import FunctionPass
 from loopnest.graph.passes.module import Unit
 from loopnest.graph.program import Graph
-from loopnest.graph.registry import get_attr, register_attr
+from loopnest.graph.registry import call, get_attr, register_attr
 from loopnest.graph.rewriting import rewrite
 from loopnest.scalar.dtypes import float64
 
@@ -28,8 +28,8 @@ class Decompose(FunctionPass):
     """Replace each op that has the attribute ``decompose`` by what that makes of it.
 
     softmax and log_softmax become a largest element, exponentials and their sum; a variance two
-    means; a change of layout reshapes and transposes; a reshape that only adds or drops axes of
-    extent 1 an expand_dims or a squeeze.
+    means; a change of layout reshapes and transposes, also around windows of other layouts; a
+    reshape that only adds or drops axes of extent 1 an expand_dims or a squeeze.
 
     >>> from loopnest.graph import Graph, count_ops, softmax, var
     >>> x = var("x", (4, 8))
@@ -85,8 +85,14 @@ def _variance(node: Node) -> Node:
 
 @register_attr("layout_transform", "decompose")
 def _layout_transform(node: Node) -> Node:
-    (x,) = node.inputs
-    src, dst = parse_layout(node.attrs["src_layout"]), parse_layout(node.attrs["dst_layout"])
+    return _layout_of(node.inputs[0], node.attrs["src_layout"], node.attrs["dst_layout"])
+
+
+def _layout_of(x: Node, src_layout: str, dst_layout: str) -> Node:
+    """Return a node in another layout, by reshapes and transposes."""
+    if src_layout == dst_layout:
+        return x
+    src, dst = parse_layout(src_layout), parse_layout(dst_layout)
     extents = math_shape(x.shape, src)
     merged = m.transpose(x, [place for letter in dst.letters for place in src.places(letter)])
     merged = m.reshape(merged, [extents[letter] for letter in dst.letters])
@@ -94,6 +100,21 @@ def _layout_transform(node: Node) -> Node:
     places = [place for letter in dst.letters for place in dst.places(letter)]
     split = m.reshape(merged, [shape[place] for place in places])
     return m.transpose(split, [places.index(place) for place in range(len(places))])
+
+
+@register_attr(["conv2d", "max_pool2d", "avg_pool2d"], "decompose")
+def _in_plain_layout(node: Node) -> Node:
+    """Return windows over NCHW, and changes of layout around them."""
+    layouts = [node.attrs["data_layout"], node.attrs.get("kernel_layout", "OIHW")]
+    if layouts == ["NCHW", "OIHW"]:
+        return node
+    plain = [
+        _layout_of(x, layout, wanted)
+        for x, layout, wanted in zip(node.inputs, layouts, ("NCHW", "OIHW"), strict=False)
+    ]
+    kernel = {"kernel_layout": "OIHW"} if "kernel_layout" in node.attrs else {}
+    found = call(node.op, plain, {**node.attrs, "data_layout": "NCHW", **kernel})
+    return _layout_of(found, "NCHW", layouts[0])
 
 
 @register_attr("reshape", "decompose")

@@ -1,0 +1,148 @@
+"""The attribute ``lower`` of ops that read parts, borders and windows of their operands."""
+
+from __future__ import annotations
+
+import loopnest as ln
+from loopnest.errors import NotSupported
+from loopnest.graph.node import Node, describe
+from loopnest.graph.registry import register_attr
+from loopnest.graph_kernels.op_math import MathOperand, as_tensor
+
+
+@register_attr("slice", "lower")
+def _slice(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    attrs = node.attrs
+    return ln.slice(as_tensor(operands[0], node), attrs["starts"], attrs["stops"], attrs["steps"])
+
+
+@register_attr("flip", "lower")
+def _flip(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    return ln.flip(as_tensor(operands[0], node), node.attrs["axis"])
+
+
+@register_attr("pad", "lower")
+def _pad(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    return ln.pad(as_tensor(operands[0], node), node.attrs["widths"], node.attrs["value"])
+
+
+@register_attr("unslice", "lower")
+def _unslice(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    """Return zeros with the operand put in: zeros around it, and between its elements."""
+    (x,) = node.inputs
+    if not x.tensor_type.size:
+        return ln.full(node.shape, 0, node.dtype)
+    widths, between = [], []
+    rows = zip(node.shape, x.shape, node.attrs["starts"], node.attrs["steps"], strict=True)
+    for whole, own, start, step in rows:
+        widths.append((start, whole - start - ((own - 1) * step + 1)))
+        between.append(step - 1)
+    return ln.pad(as_tensor(operands[0], node), widths, 0, between)
+
+
+@register_attr("concatenate", "lower")
+def _concatenate(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    return ln.concatenate([as_tensor(x, node) for x in operands], node.attrs["axis"])
+
+
+@register_attr(["argmax", "argmin"], "lower")
+def _place(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    function = ln.argmax if node.op == "argmax" else ln.argmin
+    (axis,) = node.attrs["axis"]
+    return function(as_tensor(operands[0], node), axis, node.attrs["keepdims"])
+
+
+# Convolutions, as one contraction of windows
+
+
+def _check_plain(node: Node) -> None:
+    """Check that a node has the layouts that the core knows.
+
+    Raises:
+        NotSupported: it has others.
+    """
+    layouts = (node.attrs["data_layout"], node.attrs.get("kernel_layout", "OIHW"))
+    if layouts != ("NCHW", "OIHW"):
+        raise NotSupported(describe(node), f"its layouts are {', '.join(layouts)}")
+
+
+@register_attr("conv2d", "lower")
+def _conv(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    _check_plain(node)
+    x, w = [as_tensor(operand, node) for operand in operands]
+    attrs = node.attrs
+    top, left, bottom, right = attrs["padding"]
+    around = ((top, bottom), (left, right))
+    return ln.conv(x, w, attrs["strides"], around, attrs["dilation"], attrs["groups"])
+
+
+@register_attr("conv2d_backward_data", "lower")
+def _conv_data(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    """Return dy spread by the strides, correlated with the reversed kernel."""
+    _check_plain(node)
+    _check_one_group(node)
+    dy, w = [as_tensor(operand, node) for operand in operands]
+    attrs = node.attrs
+    widths: list[tuple[int, int]] = [(0, 0), (0, 0)]
+    for place in (0, 1):
+        kernel, stride = node.inputs[1].shape[2 + place], attrs["strides"][place]
+        span = attrs["dilation"][place] * (kernel - 1)
+        spread = (node.inputs[0].shape[2 + place] - 1) * stride + 1
+        before = span - attrs["padding"][place]
+        widths.append((before, node.shape[2 + place] + span - before - spread))
+    between = (0, 0, *[stride - 1 for stride in attrs["strides"]])
+    spread_dy = ln.pad(dy, widths, 0, between)
+    reversed_w = ln.permute(ln.flip(w, (2, 3)), (1, 0, 2, 3))
+    return ln.conv(spread_dy, reversed_w, 1, 0, attrs["dilation"])
+
+
+@register_attr("conv2d_backward_weight", "lower")
+def _conv_weight(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    """Return x correlated with dy over the batch: strides and dilation change places."""
+    _check_plain(node)
+    _check_one_group(node)
+    x, dy = [as_tensor(operand, node) for operand in operands]
+    attrs = node.attrs
+    widths: list[tuple[int, int]] = [(0, 0), (0, 0)]
+    for place in (0, 1):
+        own, out = node.inputs[0].shape[2 + place], node.inputs[1].shape[2 + place]
+        before = attrs["padding"][place]
+        reach = (node.shape[2 + place] - 1) * attrs["dilation"][place]
+        needed = reach + (out - 1) * attrs["strides"][place] + 1
+        widths.append((before, needed - own - before))
+    padded = ln.permute(ln.pad(x, widths), (1, 0, 2, 3))
+    found = ln.conv(padded, ln.permute(dy, (1, 0, 2, 3)), attrs["dilation"], 0, attrs["strides"])
+    return ln.permute(found, (1, 0, 2, 3))
+
+
+def _check_one_group(node: Node) -> None:
+    if node.attrs["groups"] != 1:
+        found = f"it has {node.attrs['groups']} groups of channels"
+        raise NotSupported(describe(node), found)
+
+
+# Pooling
+
+
+def _pairs(node: Node) -> tuple[tuple[int, int], tuple[int, int]]:
+    top, left, bottom, right = node.attrs["padding"]
+    return (top, bottom), (left, right)
+
+
+@register_attr("max_pool2d", "lower")
+def _max_pool(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    _check_plain(node)
+    attrs = node.attrs
+    return ln.max_pool(as_tensor(operands[0], node), attrs["pool"], attrs["strides"], _pairs(node))
+
+
+@register_attr("avg_pool2d", "lower")
+def _avg_pool(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    """Return the mean of each window; where the padding does not count, over that of ones."""
+    _check_plain(node)
+    attrs = node.attrs
+    x = as_tensor(operands[0], node)
+    found = ln.avg_pool(x, attrs["pool"], attrs["strides"], _pairs(node))
+    if attrs["count_include_pad"] or not any(attrs["padding"]):
+        return found
+    ones = ln.full(node.inputs[0].shape, 1, node.dtype)
+    return found / ln.avg_pool(ones, attrs["pool"], attrs["strides"], _pairs(node))
