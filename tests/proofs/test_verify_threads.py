@@ -624,3 +624,17 @@ def test_what_depends_on_the_last_block_is_not_proved() -> None:
     assert report.status == "unknown"
     unknown = [f.message for f in report.findings if f.status == "unknown"]
     assert unknown == ["an access depends on which block arrives last"]
+
+
+@pytest.mark.parametrize("threads", [32, 33, 64])
+def test_components_that_combine_alike_are_told_by_what_is_combined(threads: int) -> None:
+    """Two sums in one reducer: the template of the first fits the second too."""
+    both = ln.Reducer((0.0, 0.0), lambda a, b: (a[0] + b[0], a[1] + b[1]), "both")
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", threads), ln.float32)
+        one, two = ln.reduce(both, (x, x * x), axis=1)
+        f.output(one, "one")
+        f.output(two, "two")
+    f["one"].parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_x})
+    f.inline_most()
+    assert ln.verify(ln.lower(f)).all_sizes

@@ -391,10 +391,18 @@ class _SymbolicRun:
         return found
 
     def operation(self, node: Op, mask: Flags) -> Value:
-        for component, template in enumerate(self.template):
-            bound = unified(template, node)
-            if bound is not None:
+        fits = [
+            (component, bound)
+            for component, template in enumerate(self.template)
+            if (bound := unified(template, node)) is not None
+        ]
+        for component, bound in fits:
+            # Components may combine alike; what is combined tells which of them this is.
+            try:
                 return self.folded(component, bound, mask)
+            except Wrong:
+                if component == fits[-1][0]:
+                    raise
         if node.op == "where":
             holds = self.flags(node.args[0])
             for arg, where in zip(node.args[1:], (mask & holds, mask & ~holds), strict=True):
