@@ -17,38 +17,56 @@ def column_sum(f, dtype=ln.float32):
     f.output(ln.sum(x, axis=0), "y")
 
 
-@column_sum.schedule("gpu")
-def gpu(f, columns=32, rows=8):
-    """A block takes `columns` columns: the threads of a warp read neighbours of one row.
+def by_tiles(f, columns, rows, parts, lanes, loads):
+    """Let blocks own `columns` vectors of `lanes` neighbouring columns, and a part of the rows.
 
-    `rows` threads share a column and meet in shared memory. [N] is split to [N / rows, rows].
+    A thread loads `loads` vectors of its columns before it adds the first, so that they are in
+    flight together. The `rows` threads of a column meet in shared memory, all `lanes` sums in one
+    exchange; the last of the `parts` blocks that is done combines what each left, in their order.
     """
     y = f["y"]
     total = y.cache_before()
+    lanes = lanes or 16 // y.dtype.size
+    y.split(0, lanes)
     y.split(0, columns)
-    y.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_x})
+    y.parallelize(
+        {0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_x, 2: ln.ParallelType.vectorize}
+    )
     total.compute_at(y, 2)
-    total.split(2, rows)  # [D / columns, columns, N / rows, rows]
-    total.parallelize({1: ln.ParallelType.block_x, 3: ln.ParallelType.block_y})
+    total.split(3, rows)
+    total.split(3, loads)
+    total.split(3, parts, inner=False)
+    total.reorder([0, 1, 3, 6, 4, 5, 2])  # [D / .., columns, parts, rows, N / .., loads, lanes]
+    copy = f["x"].cache_after()
+    copy.compute_at(total, 5)
+    total.parallelize(
+        {
+            2: ln.ParallelType.grid_y,
+            3: ln.ParallelType.block_y,
+            5: ln.ParallelType.unroll,
+            6: ln.ParallelType.unroll,
+        }
+    )
+    copy.parallelize({5: ln.ParallelType.unroll, 6: ln.ParallelType.vectorize})
+
+
+@column_sum.schedule("gpu")
+def gpu(f, columns=32, rows=8, parts=32, lanes=None, loads=4):
+    """A warp reads `columns` vectors of 16 bytes of one row, eight warps a block.
+
+    [N] is split to [parts, N / loads / rows / parts, loads, rows]; 1024 columns make 8 tiles, and
+    with 32 parts of the rows 256 blocks.
+    """
+    by_tiles(f, columns, rows, parts, lanes, loads)
 
 
 @column_sum.schedule("gpu_tall")
-def gpu_tall(f, columns=32, rows=8, parts=16):
-    """As "gpu", with `parts` blocks to `columns` columns: for few columns and many rows.
+def gpu_tall(f, columns=8, rows=8, parts=128, lanes=None, loads=8):
+    """As "gpu", with narrow tiles and more `parts`: for few columns and many rows.
 
-    [N] is split to [parts, N / rows / parts, rows]. The last block that is done combines the parts,
-    in their order.
+    A warp reads four rows of eight vectors, 128 bytes each: what memory brings at once.
     """
-    y = f["y"]
-    total = y.cache_before()
-    y.split(0, columns)
-    y.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_x})
-    total.compute_at(y, 2)
-    total.split(2, rows)
-    total.split(2, parts, inner=False)  # [D / columns, columns, parts, N / rows / parts, rows]
-    total.parallelize(
-        {1: ln.ParallelType.block_x, 2: ln.ParallelType.grid_y, 4: ln.ParallelType.block_y}
-    )
+    by_tiles(f, columns, rows, parts, lanes, loads)
 
 
 @column_sum.schedule("cpu")

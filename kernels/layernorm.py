@@ -1,7 +1,8 @@
 """Layer normalisation of each row: y = (x - mean) / sqrt(variance + eps) * gamma + beta.
 
 The variance is that of the centered row, in two passes: as exact as Welford's algorithm, and each
-pass is a plain sum.
+pass is a plain sum. Elements of 16 bits are widened where they are loaded, and results are rounded
+once: squares of centered elements soon exceed what float16 holds.
 """
 
 import numpy as np
@@ -20,14 +21,22 @@ def layernorm(f, dtype=ln.float32, eps=1e-5):
     x = f.input("x", ("N", "D"), dtype)
     gamma = f.input("gamma", ("D",), dtype)
     beta = f.input("beta", ("D",), dtype)
+    if dtype is not dtype.compute:
+        x = ln.cast(x, dtype.compute).named("wide")
     mean = ln.mean(x, axis=1, keepdims=True)
     centered = (x - mean).named("centered")
     square = (centered * centered).named("square")
     variance = ln.mean(square, axis=1)
     scale = ln.rsqrt(variance + eps).named("scale")  # one root a row
-    f.output(centered * ln.broadcast(scale, (False, True)) * gamma + beta, "y")
+    y = centered * ln.broadcast(scale, (False, True)) * gamma + beta
+    f.output(y if dtype is dtype.compute else ln.cast(y, dtype), "y")
     mean.reduction.named("total")
     variance.reduction.named("squares")
+
+
+def widened(f):
+    """Return a row of 16 bits in float32, if there is one: it is kept instead of `x`."""
+    return [tensor for tensor in f.tensors if tensor.name == "wide"]
 
 
 def by_vectors(copy, consumers):
@@ -48,7 +57,7 @@ def by_rows(f, place, threads):
     row, gamma, beta = [f[name].cache_after() for name in ("x", "gamma", "beta")]
     ln.propagate(y)
     y.axis(0).parallelize(ln.ParallelType.grid_x)
-    tensors = (row, f["total"], f["centered"], f["squares"])
+    tensors = (row, *widened(f), f["total"], f["centered"], f["squares"])
     for tensor in tensors:
         tensor.compute_at(y, place)
     for tensor in (*tensors, y):
@@ -61,24 +70,27 @@ def by_rows(f, place, threads):
 
 
 @layernorm.schedule("gpu")
-def gpu(f, lanes=4, parts=2):
+def gpu(f, lanes=None, parts=2):
     """A block owns a row and keeps it in registers, as in softmax.py.
 
     [D] is split to [parts, threads, lanes] with two constants; both sums run over the block.
     """
     y = f["y"]
-    y.split(1, lanes)
+    y.split(1, lanes or 16 // y.dtype.size)
     y.split(1, parts, inner=False)
     by_rows(f, 1, 2)
 
 
 @layernorm.schedule("gpu_warp")
-def gpu_warp(f, lanes=4, rows=4, parts=8):
+def gpu_warp(f, lanes=None, rows=4, parts=None):
     """A warp owns a row and keeps it in registers, a block `rows` of them, as in softmax.py.
 
-    [D] is split to [1, parts, 32, lanes]: for rows of up to `32 * parts * lanes` elements.
+    [D] is split to [1, parts, 32, lanes]: for rows of up to `32 * parts * lanes` elements, 1024 by
+    default.
     """
     y = f["y"]
+    lanes = lanes or 16 // y.dtype.size
+    parts = parts or 32 // lanes
     f.assume("D > 0")
     f.assume(f"D <= {32 * parts * lanes}")
     y.split(1, lanes)
@@ -91,13 +103,13 @@ def gpu_warp(f, lanes=4, rows=4, parts=8):
 
 
 @layernorm.schedule("gpu_shared")
-def gpu_shared(f, threads=256, lanes=4):
+def gpu_shared(f, threads=256, lanes=None):
     """A block owns a row and keeps it in shared memory: for rows that registers cannot hold.
 
     `centered` costs a subtraction: the sum of squares and the result each get their own.
     """
     y, total, squares = f["y"], f["total"], f["squares"]
-    y.split(1, lanes)
+    y.split(1, lanes or 16 // y.dtype.size)
     y.split(1, threads)
     row, gamma, beta = [f[name].cache_after() for name in ("x", "gamma", "beta")]
     copy = row.cache_after()

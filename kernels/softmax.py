@@ -3,6 +3,7 @@
 Three passes over a row: its maximum, the sum of the exponentials, the results. The schedules
 differ in what becomes of the exponentials in between: the registers of a block have room for a row
 of some thousand elements, shared memory for a longer one, and a core keeps them in its cache.
+Elements of 16 bits are widened where they are loaded, and results are rounded once.
 
     python kernels/softmax.py                        # show it, run it, compare it
     python kernels/softmax.py dump --stage cuda
@@ -21,12 +22,15 @@ def softmax_numpy(x):
 @ln.kernel(sizes={"N": 4096, "D": 1024}, reference=softmax_numpy)
 def softmax(f, dtype=ln.float32):
     x = f.input("x", ("N", "D"), dtype)
+    if dtype is not dtype.compute:
+        x = ln.cast(x, dtype.compute).named("wide")
     largest = ln.max(x, axis=1, keepdims=True)
     shifted = (x - largest).named("shifted")
     e = ln.exp(shifted).named("e")
     total = ln.sum(e, axis=1).named("total")
     inverse = ln.reciprocal(total).named("inverse")  # one division a row
-    f.output(e * ln.broadcast(inverse, (False, True)), "y")
+    y = e * ln.broadcast(inverse, (False, True))
+    f.output(y if dtype is dtype.compute else ln.cast(y.named("scaled"), dtype), "y")
     largest.reduction.named("largest")
 
 
@@ -34,24 +38,27 @@ def by_rows(f, row_axes, place=1):
     """Give all computed tensors the axes of `y`, and compute them in its rows.
 
     `row_axes` are the parallel types of the axes of a row, outermost first, which begin at `place`.
-    A copy of `x` keeps the row, so that it is read once.
+    A copy of `x` keeps the row, so that it is read once; `wide` keeps one of 16 bits in float32.
     """
     y = f["y"]
     row = f["x"].cache_after()
     ln.propagate(y)
     y.axis(0).parallelize(ln.ParallelType.grid_x)
-    tensors = (row, f["largest"], f["shifted"], f["e"], f["total"])
+    wide, scaled = [[t for t in f.tensors if t.name == name] for name in ("wide", "scaled")]
+    tensors = (row, *wide, f["largest"], f["shifted"], f["e"], f["total"])
     for tensor in tensors:
         tensor.compute_at(y, place)
     for tensor in (*tensors, y):
         tensor.parallelize(dict(enumerate(row_axes, place)))
     for tensor in (row, y):
         tensor.axis(-1).parallelize(ln.ParallelType.vectorize)
+    for tensor in scaled:
+        tensor.compute_at(y, -2)
     ln.inline_most()
 
 
 @softmax.schedule("gpu")
-def gpu(f, lanes=4, parts=2):
+def gpu(f, lanes=None, parts=2):
     """A block owns a row and keeps it in registers.
 
     [D] is split to [parts, threads, lanes] with two constants, so that the number of threads
@@ -59,14 +66,14 @@ def gpu(f, lanes=4, parts=2):
     neighbouring vectors. Both reductions run over the threads of the block.
     """
     y = f["y"]
-    y.split(1, lanes)
+    y.split(1, lanes or 16 // y.dtype.size)
     y.split(1, parts, inner=False)
     unroll = ln.ParallelType.unroll
     by_rows(f, (unroll, ln.ParallelType.block_x, unroll))
 
 
 @softmax.schedule("gpu_warp")
-def gpu_warp(f, lanes=4, rows=4, parts=8):
+def gpu_warp(f, lanes=None, rows=4, parts=None):
     """A warp owns a row and keeps it in registers, a block `rows` of them: for short rows.
 
     [D] is split to [1, parts, 32, lanes]: a thread has `parts` vectors, and a row up to
@@ -74,6 +81,8 @@ def gpu_warp(f, lanes=4, rows=4, parts=8):
     the parts of a row, and no thread waits for another warp.
     """
     y = f["y"]
+    lanes = lanes or 16 // y.dtype.size
+    parts = parts or 32 // lanes
     f.assume("D > 0")
     f.assume(f"D <= {32 * parts * lanes}")
     y.split(1, lanes)
@@ -100,14 +109,14 @@ def by_vectors(copy, consumers):
 
 
 @softmax.schedule("gpu_shared")
-def gpu_shared(f, threads=256, lanes=4):
+def gpu_shared(f, threads=256, lanes=None):
     """A block owns a row and keeps it in shared memory: for rows that registers cannot hold.
 
     [D] is split to [D / lanes / threads, threads, lanes]. The 227 KiB of shared memory on sm_90
     hold a row of 58,000 float32, if exponentials are taken twice instead of kept beside it.
     """
     y, total = f["y"], f["total"]
-    y.split(1, lanes)
+    y.split(1, lanes or 16 // y.dtype.size)
     y.split(1, threads)
     row = f["x"].cache_after()
     copy = row.cache_after()
