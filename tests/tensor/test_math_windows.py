@@ -1,0 +1,141 @@
+"""conv and pooling against plain NumPy: math, kernels of the default schedule, proofs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.lib.stride_tricks import sliding_window_view
+
+import loopnest as ln
+from helpers.math_run import assert_equal, define
+
+RNG = np.random.default_rng(0)
+
+
+def small(*shape: int) -> np.ndarray:
+    """Return small integers, of which sums of products are exact."""
+    return RNG.integers(-4, 5, shape).astype(np.float32)
+
+
+def correlate(
+    x: np.ndarray, w: np.ndarray, stride: int = 1, padding: int = 0, dilation: int = 1,
+    groups: int = 1,
+) -> np.ndarray:  # fmt: skip
+    """Return the cross-correlation, a kernel's element at a time."""
+    space = x.ndim - 2
+    x = np.pad(x, [(0, 0), (0, 0), *[(padding, padding)] * space]).astype(np.float64)
+    batch, _, *extents = x.shape
+    outer, inner, *kernel = w.shape
+    result = [
+        (n - dilation * (k - 1) - 1) // stride + 1 for n, k in zip(extents, kernel, strict=True)
+    ]
+    y = np.zeros((batch, outer, *result))
+    for o in range(outer):
+        first = o // (outer // groups) * inner
+        for place in np.ndindex(*kernel):
+            spans = [
+                slice(p * dilation, p * dilation + (n - 1) * stride + 1, stride)
+                for p, n in zip(place, result, strict=True)
+            ]
+            part = x[(slice(None), slice(first, first + inner), *spans)]
+            factor = w[(o, slice(None), *place)].reshape(1, inner, *[1] * space)
+            y[:, o] += (part * factor).sum(1)
+    return y
+
+
+PARAMETERS: list[dict[str, Any]] = [
+    {}, {"padding": 1}, {"stride": 2, "padding": 1}, {"dilation": 2}, {"groups": 2},
+    {"groups": 4, "padding": 2, "stride": 2}, {"stride": 3, "dilation": 2, "padding": 3},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("given", PARAMETERS, ids=str)
+def test_conv(given: dict[str, Any], rank: int) -> None:
+    extents, kernel = (7, 6, 5)[:rank], (3, 2, 1)[:rank]
+    x, w = small(2, 4, *extents), small(8, 4 // given.get("groups", 1), *kernel)
+    f = define(lambda x, w: ln.conv(x, w, **given), x, w)
+    expected = correlate(x, w, **given)
+    assert_equal(ln.evaluate(f, x, w), expected)
+    f.inline_most()
+    assert_equal(ln.compile(f, target="c")(x, w), expected)
+
+
+@pytest.mark.parametrize("given", PARAMETERS, ids=str)
+def test_conv_of_symbolic_extents(given: dict[str, Any]) -> None:
+    x, w = small(2, 4, 8, 9), small(8, 4 // given.get("groups", 1), 3, 3)
+    with ln.Fusion("symbolic") as f:
+        image = f.input("x", ("N", 4, "H", "W"), ln.float32)
+        f.output(ln.conv(image, f.input("w", w.shape, ln.float32), **given), "y")
+    f.inline_most()
+    kernel = ln.lower(f)
+    assert_equal(ln.compile(kernel, target="c")(x, w), correlate(x, w, **given))
+    report = ln.verify(kernel)
+    assert report.ok
+    assert report.all_sizes
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"stride": 2, "padding": 1}, {"stride": 3}, {"dilation": 2, "groups": 2},
+        {"padding": (0, (2, 1))},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_transposed_conv_is_the_adjoint(given: dict[str, Any]) -> None:
+    """<conv(z), x> = <z, transposed(x)> for all z: the definition of the gradient's map."""
+    x, w = small(2, 4, 5, 5), small(4, 6 // given.get("groups", 1), 3, 3)
+    f = define(lambda x, w: ln.conv(x, w, transposed=True, **given), x, w)
+    y = ln.evaluate(f, x, w)
+    assert isinstance(y, np.ndarray)
+    z = small(*y.shape)
+    g = define(lambda z, w: ln.conv(z, w, **given), z, w)
+    back = ln.evaluate(g, z, w)
+    assert isinstance(back, np.ndarray)
+    assert back.shape == x.shape
+    assert (back * x).sum() == (z * y).sum()
+    assert_equal(ln.compile(f, target="c")(x, w), y)
+
+
+def test_conv_types() -> None:
+    with ln.Fusion() as f:
+        x = f.input("x", (1, 2, 5), ln.float16)
+        w = f.input("w", (3, 2, 3), ln.float16)
+        i = f.input("i", (1, 2, 5), ln.int32)
+        v = f.input("v", (3, 2, 3), ln.int32)
+        found = (ln.conv(x, w), ln.conv(x, w, dtype=ln.float32), ln.conv(i, v), ln.conv(x, v))
+    assert [t.dtype for t in found] == [ln.float16, ln.float32, ln.int64, ln.float16]
+    assert {t.producers[0].dtype for t in found[:2]} == {ln.float32}
+    assert [axis.is_reduction for axis in found[0].root_domain] == [False] * 3 + [True] * 2
+
+
+def test_pooling() -> None:
+    x = RNG.standard_normal((2, 3, 9, 8)).astype(np.float32)
+    with ln.Fusion("pools") as f:
+        image = f.input("x", ("N", 3, "H", "W"), ln.float32)
+        f.output(ln.max_pool(image, 3, 2, 1), "largest")
+        f.output(ln.avg_pool(image, (2, 4)), "mean")
+        f.output(ln.avg_pool(image, 3, 1, ((1, 0), 2)), "padded")
+    f.inline_most()
+    largest, mean, padded = ln.compile(f, target="c")(x)
+    around = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-np.inf)
+    windows = sliding_window_view(around, (3, 3), (2, 3))[:, :, ::2, ::2]
+    assert_equal(largest, windows.max((-1, -2)))
+    windows = sliding_window_view(x, (2, 4), (2, 3))[:, :, ::2, ::4]
+    assert_equal(mean, windows.astype(np.float64).mean((-1, -2)), rtol=1e-5)
+    around = np.pad(x, ((0, 0), (0, 0), (1, 0), (2, 2)))
+    windows = sliding_window_view(around, (3, 3), (2, 3))
+    np.testing.assert_allclose(padded, windows.mean((-1, -2)), rtol=1e-4, atol=1e-6)
+    report = ln.verify(ln.lower(f))
+    assert report.ok
+    assert report.all_sizes
+
+
+def test_max_pool_of_integers_and_nan() -> None:
+    x = np.array([[[-5, -7, -6]]], np.int32)
+    assert_equal(ln.evaluate(define(lambda t: ln.max_pool(t, 2, 1, 1), x), x), [[[-5, -5, -6, -6]]])
+    y = np.array([[[1.0, np.nan, 2.0]]], np.float32)
+    assert_equal(ln.evaluate(define(lambda t: ln.max_pool(t, 2, 1), y), y), [[[np.nan, np.nan]]])
