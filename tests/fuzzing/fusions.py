@@ -14,6 +14,7 @@ import loopnest as ln
 from fuzzing.program import Session, Sizes
 from loopnest.scalar.arguments import size_value
 from loopnest.scalar.enums import IterKind
+from loopnest.scalar.expr import Expr, Symbol, walk
 
 _DTYPES = (
     *["float32"] * 14,
@@ -46,6 +47,7 @@ _FLAVOURS = {
     "broadcasts": ("_binary", "_broadcast", "_expand", "_permute"),
     "reductions": ("_reduce", "_welford", "_softmax", "_arg", "_own_reducer"),
     "diamonds": ("_binary",),
+    "windows": ("_part", "_border", "_turn", "_join", "_window"),
 }
 """What some fusions have more of."""
 
@@ -151,6 +153,8 @@ class FusionWriter:
             self._reduce: 20, self._permute: 5, self._broadcast: 6, self._squeeze: 3,
             self._expand: 4, self._source: 3, self._matmul: 4, self._cast: 4, self._softmax: 3,
             self._welford: 3, self._logic: 3, self._layer: 2, self._arg: 3, self._own_reducer: 3,
+            self._part: 3, self._border: 3,
+            self._turn: 2, self._join: 3, self._window: 4,
         }  # fmt: skip
         for make in _FLAVOURS[self.flavour]:
             kinds[getattr(self, make)] *= 5
@@ -358,6 +362,83 @@ class FusionWriter:
         self._define(f"{name} - ln.mean({name}, -1, keepdims=True)")
         self._define(f"t{at} * ln.rsqrt(ln.var({name}, -1, keepdims=True) + 1e-3)")
 
+    # Other indices
+
+    def _part(self) -> None:
+        name = self._pick(lambda t: len(t.shape) > 0)
+        if name is not None:
+            shape = self.session.tensor(name).shape
+            items = [self._item(n if isinstance(n, int) else None) for n in shape]
+            if self.rng.random() < 0.2 and len(items) < 4:
+                items.insert(self.rng.randint(0, len(items)), "None")
+            self._define(f"{name}[{', '.join(items)}]")
+
+    def _item(self, extent: int | None) -> str:
+        """Return an index of an axis; None: of symbolic extent, which small bounds must fit."""
+        rng = self.rng
+        chance = rng.random()
+        if chance < 0.35:
+            return ":"
+        if chance < 0.42:
+            return rng.choice(["0", "-1"]) if extent != 0 else ":"
+        ends = [str(n) for n in range(-(extent or 3), (extent or 3) + 1)]
+        low = rng.choice(["", "", "1", "2", "-3"] if extent is None else ["", *ends])
+        high = rng.choice(["", "", "-1", "-2"] if extent is None else ["", *ends])
+        step = rng.choice(["", "", "", ":2", ":-1", ":-2", ":3"])
+        if "-" in step:
+            low, high = high, low
+        return f"{low}:{high}{step}"
+
+    def _border(self) -> None:
+        name = self._pick(lambda t: len(t.shape) > 0)
+        if name is None:
+            return
+        rng = self.rng
+        rank = len(self.session.tensor(name).shape)
+        widths = [(rng.choice([0, 0, 1, 2, -1]), rng.choice([0, 0, 1, 3, -1])) for _ in range(rank)]
+        between = [rng.choice([0, 0, 0, 0, 1, 2]) for _ in range(rank)]
+        extra = f", interior={tuple(between)}" if rng.random() < 0.2 else ""
+        self._define(f"ln.pad({name}, {widths}, {rng.choice(['0', '1', '0', '-1'])}{extra})")
+
+    def _turn(self) -> None:
+        name = self._pick(lambda t: len(t.shape) > 0)
+        if name is not None:
+            axis = self.rng.randrange(len(self.session.tensor(name).shape))
+            shift = self.rng.choice([1, 2, -1, 5])
+            texts = [f"ln.flip({name}, {axis})", f"ln.roll({name}, {shift}, {axis})"]
+            self._define(self.rng.choice(texts))
+
+    def _join(self) -> None:
+        name = self._pick()
+        if name is None:
+            return
+        rank = len(self.session.tensor(name).shape)
+        own = self.session.tensor(name)
+        fits = self._tensors(lambda t: t.sizes == own.sizes)
+        names = [name, *(self.rng.choice(fits) for _ in range(self.rng.choice([1, 1, 2])))]
+        self.rng.shuffle(names)
+        op = self.rng.choice(["stack", "concatenate"] if rank else ["stack"])
+        if op == "concatenate" or rank < 4:
+            place = self.rng.randrange(rank + (op == "stack"))
+            self._define(f"ln.{op}([{', '.join(names)}], {place})")
+
+    def _window(self) -> None:
+        name = self._pick(lambda t: 0 < len(t.shape) < 4)
+        if name is None:
+            return
+        rng = self.rng
+        axis = rng.randrange(len(self.session.tensor(name).shape))
+        if rng.random() < 0.6:
+            rank = len(self.session.tensor(name).shape)
+            widths = [(int(n == axis), int(n == axis)) for n in range(rank)]
+            if self._define(f"ln.pad({name}, {widths})"):
+                name = f"t{self.count - 1}"
+        extra = rng.choice(["", "", ", stride=2", ", dilation=2", ", stride=3, dilation=2"])
+        if self._define(f"ln.unfold({name}, {axis}, {rng.choice([2, 3, 3])}{extra})"):
+            made = f"t{self.count - 1}"
+            if rng.random() < 0.8:
+                self._define(f"ln.{rng.choice(['sum', 'max', 'mean'])}({made}, -1)")
+
     # Outputs
 
     def _outputs(self) -> None:
@@ -433,23 +514,39 @@ def choose_sizes(fusion: ln.Fusion, rng: Random) -> tuple[Sizes, ...]:
     zero[rng.choice(names)] = 0
     larger = {n: rng.choice(_RAGGED[:3]) for n in names}
     larger[rng.choice(names)] = rng.choice(_LARGER)
-    found = [_fitting(fusion, sizes) for sizes in (whole, ragged, ones, zero, larger)]
+    tried = [_fitting(fusion, sizes) for sizes in (whole, ragged, ones, zero, larger)]
+    found = [sizes for sizes in tried if sizes is not None]
     return tuple(s for n, s in enumerate(found) if s not in found[:n])
 
 
-def _fitting(fusion: ln.Fusion, sizes: Sizes) -> Sizes:
-    """Return sizes that the fusion's assumptions allow and that are not too large."""
+def _fitting(fusion: ln.Fusion, sizes: Sizes) -> Sizes | None:
+    """Return sizes that the fusion's assumptions allow and that are not too large, if any."""
     result = dict(sizes)
     while _points(fusion, result) > _MOST and max(result.values()) > 2:
         largest = max(result, key=lambda name: result[name])
         result[largest] = (result[largest] + 1) // 2
-    for text, condition in fusion.facts.conditions:
-        name = text.split()[0]
-        for value in (result[name], 8 * ((result[name] + 7) // 8), 8):
-            result[name] = value
-            if size_value(condition, result):
-                break
-    return result
+    return result if _fit(fusion, result) else None
+
+
+def _fit(fusion: ln.Fusion, sizes: Sizes) -> bool:
+    """Change `sizes` until they are what the fusion assumes; return whether they are."""
+    conditions = [condition for _, condition in fusion.facts.conditions]
+    for _ in range(20):
+        broken = next((c for c in conditions if not size_value(c, sizes)), None)
+        if broken is None:
+            return True
+        _mend(broken, sizes)
+    return False
+
+
+def _mend(condition: Expr, sizes: Sizes) -> None:
+    """Change one size so that a condition holds, if there is one that does it."""
+    for name in [node.name for node in walk(condition) if isinstance(node, Symbol)]:
+        now = sizes[name]
+        for value in (8 * ((now + 7) // 8), *range(now + 1, 40), *range(now)):
+            if size_value(condition, {**sizes, name: value}):
+                sizes[name] = value
+                return
 
 
 def _points(fusion: ln.Fusion, sizes: Sizes) -> int:
