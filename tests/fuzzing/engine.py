@@ -11,7 +11,7 @@ from typing import Any
 import loopnest as ln
 from fuzzing.cuda_text import NO_CUDA, failures_of
 from fuzzing.failures import Failure
-from fuzzing.fusions import FusionWriter, choose_sizes
+from fuzzing.fusions import FusionWriter
 from fuzzing.garbage import garbage
 from fuzzing.judge import (
     TARGETS,
@@ -29,6 +29,7 @@ from fuzzing.judge import (
 )
 from fuzzing.program import Case, Session
 from fuzzing.schedules import ScheduleWriter
+from fuzzing.size_draws import choose_sizes
 from fuzzing.switched_off import OF_THREADS, verdict_without
 from loopnest.facade import Kernel, compile_many
 

@@ -14,7 +14,7 @@ import pytest
 import loopnest as ln
 from fuzzing import Case, Failure, Session, check, expect
 from fuzzing.engine import Outcome
-from fuzzing.fusions import FusionWriter, choose_sizes
+from fuzzing.fusions import FusionWriter
 from fuzzing.judge import (
     TARGETS,
     blind_outputs,
@@ -26,6 +26,7 @@ from fuzzing.judge import (
 )
 from fuzzing.program import primitive_of
 from fuzzing.shrink import Shrinker
+from fuzzing.size_draws import choose_sizes
 from fuzzing.snapshot import Snapshot
 from loopnest import kir
 from loopnest.facade import Kernel

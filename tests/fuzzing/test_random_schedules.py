@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from fuzzing.cuda_text import has_nvrtc
 from fuzzing.engine import Engine, lowered_or_serial
-from fuzzing.fusions import FusionWriter, choose_sizes
+from fuzzing.fusions import FusionWriter
 from fuzzing.judge import check_oracle, compiled, expect, run
 from fuzzing.program import Session
 from fuzzing.schedules import ScheduleWriter
+from fuzzing.size_draws import choose_sizes
 from loopnest.backends.cpu.c_compiler import find_compiler
 
 SEED = 20_000_000

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 import loopnest as ln
 from fuzzing.arrays import make_arrays
-from fuzzing.fusions import FusionWriter, choose_sizes
+from fuzzing.fusions import FusionWriter
 from fuzzing.judge import lowered
 from fuzzing.program import Session
+from fuzzing.size_draws import choose_sizes
 from helpers.math_run import define
 from kernels.layernorm import layernorm
 from kernels.softmax import softmax
