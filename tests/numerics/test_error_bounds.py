@@ -169,6 +169,25 @@ def test_results_of_random_math_lie_within(rng: Random) -> None:
                 assert not beyond(result, value, most).any(), "\n".join(session.math)
 
 
+def test_groupings_of_a_reducer_of_ones_own_in_float64() -> None:
+    """The oracle rounds each sum as a kernel does, but folds by halves, not one by one."""
+    with ln.Fusion("top_sum") as f:
+        x = f.input("x", ("N",), ln.float64)
+        pair = ln.Reducer(
+            (0.0, float("-inf")), lambda a, b: (a[0] + b[0], ln.maximum(a[1], b[1])), "top_sum"
+        )
+        for number, part in enumerate(ln.reduce(pair, (x, ln.abs(x)), 0)):
+            f.output(part, f"y{number}")
+    x = np.random.default_rng(3).uniform(-1, 1, 1000) * 10.0 ** np.arange(1000).clip(0, 5)
+    found = as_tuple(ln.compile(f, target="interpret")(x))
+    values, bounds = as_tuple(ln.evaluate(f, x)), as_tuple(ln.error_bound(f, x))
+    assert found[0] != values[0]
+    assert not beyond(found[0], values[0], bounds[0]).any()
+    assert bounds[0] < 1e-6 * np.abs(x).sum()
+    assert found[1] == values[1]
+    assert bounds[1] == 0
+
+
 def as_tuple(found: Any) -> tuple[Array, ...]:
     return found if isinstance(found, tuple) else (found,)
 

@@ -15,17 +15,28 @@ not those further apart), it may be too small.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from loopnest.numerics.float64_math import Values
 from loopnest.numerics.interval_rules import enclose
-from loopnest.numerics.intervals import Interval, exact, extremes, is_wild, undetermined
+from loopnest.numerics.intervals import (
+    Interval,
+    exact,
+    extremes,
+    is_wild,
+    undetermined,
+    widened,
+)
 from loopnest.numerics.oracle_blocks import halves
-from loopnest.numerics.target_accuracy import Arithmetic
-from loopnest.scalar.dtypes import DType
-from loopnest.scalar.expr import Expr, two_sides
+from loopnest.numerics.target_accuracy import Arithmetic, unit
+from loopnest.scalar.dtypes import DType, float64
+from loopnest.scalar.expr import Expr, Op, two_sides, walk
 from loopnest.tensor.definition import TracedReducer
+
+_EXACT = ("max", "min", "where", "neg", "abs")
+"""Operations whose result is that of an operand, but for its sign."""
 
 
 def fold_templates(
@@ -81,8 +92,22 @@ def _combined(
     left, right = two_sides(reducer.types)
     env: Mapping[Expr, Interval] = dict(zip((*left, *right), (*one, *other), strict=True))
     shape = np.broadcast_shapes(*[part.value.shape for part in (*one, *other)])
-    made = [enclose(template, env, arithmetic) for template in reducer.combination]
+    made = [_enclosed(template, env, arithmetic) for template in reducer.combination]
     return [part.viewed(lambda a: np.broadcast_to(a, shape)) for part in made]
+
+
+def _enclosed(template: Expr, env: Mapping[Expr, Interval], arithmetic: Arithmetic) -> Interval:
+    """Return the enclosure of a combination; in float64 too, where groupings round otherwise."""
+    made = enclose(template, env, arithmetic)
+    if not any(node.dtype is float64 for node in walk(template) if _rounds(node)):
+        return made
+    with np.errstate(all="ignore"):
+        low, high = widened(made.low, made.high, unit(float64))
+    return replace(made, low=low, high=high)
+
+
+def _rounds(node: Expr) -> bool:
+    return isinstance(node, Op) and node.dtype.is_float and node.op not in _EXACT
 
 
 def _joined(a: Interval, b: Interval) -> Interval:
