@@ -33,7 +33,7 @@ _OWN_REDUCERS = (
      "({0}, ln.abs({0}))"),
     ('(1.0, 0.0), lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), "affine"', "(ln.sin({0}), 0.5)"),
     ('(0.0, False), lambda a, b: (ln.where(b[1], b[0], a[0]), a[1] | b[1]), "last"',
-     "({0}, {0} > 0.25)"),
+     "(ln.where({0} > 0.25, {0}, 0.0), {0} > 0.25)"),
 )  # fmt: skip
 """Arguments of `ln.Reducer`, and values; one commutes, of the others the order counts."""
 
@@ -150,8 +150,7 @@ class FusionWriter:
             self._reduce: 20, self._permute: 5, self._broadcast: 6, self._squeeze: 3,
             self._expand: 4, self._source: 3, self._matmul: 4, self._cast: 4, self._softmax: 3,
             self._welford: 3, self._logic: 3, self._layer: 2, self._arg: 3, self._own_reducer: 3,
-            self._part: 3, self._border: 3,
-            self._turn: 2, self._join: 3, self._window: 4,
+            self._part: 3, self._border: 3, self._turn: 2, self._join: 3, self._window: 4,
         }  # fmt: skip
         for make in _FLAVOURS[self.flavour]:
             kinds[getattr(self, make)] *= 5
