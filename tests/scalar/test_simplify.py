@@ -10,7 +10,20 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from loopnest.scalar import dtypes
-from loopnest.scalar.expr import FALSE, ONE, TRUE, ZERO, Const, Expr, Index, Op, Symbol, integer
+from loopnest.scalar.enums import ParallelType
+from loopnest.scalar.expr import (
+    FALSE,
+    ONE,
+    TRUE,
+    ZERO,
+    Const,
+    Expr,
+    Index,
+    LaunchIndex,
+    Op,
+    Symbol,
+    integer,
+)
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.simplify import Simplifier
 
@@ -184,6 +197,16 @@ def test_what_is_proved_under_assumptions_is_true(
 
 
 # Rules
+
+
+def test_a_quotient_of_a_thread_is_bounded_by_the_launch() -> None:
+    algebra = Simplifier()
+    thread = LaunchIndex(ParallelType.block_x)
+    assert not algebra.proves_lt(op("floordiv", thread, 32), integer(4))
+    algebra = Simplifier()
+    algebra.launch = {ParallelType.block_x: integer(128)}
+    assert algebra.proves_lt(op("floordiv", thread, 32), integer(4))
+    assert not algebra.proves_lt(op("floordiv", thread, 32), integer(3))
 
 
 @pytest.mark.parametrize(

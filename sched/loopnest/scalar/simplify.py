@@ -560,8 +560,8 @@ def _low_of(atom: Expr) -> Poly:
 
 
 def _is_size(atom: Expr) -> bool:
-    """Whether `atom` is free of loop indices (then it is its own bound)."""
-    return not isinstance(atom, Index) and all(_is_size(a) for a in atom.args)
+    """Whether `atom` is free of the numbers of loops and threads (then it is its own bound)."""
+    return not isinstance(atom, (Index, LaunchIndex)) and all(_is_size(a) for a in atom.args)
 
 
 def _divide_monomial(term: Monomial, by: Monomial) -> Monomial | None:

@@ -325,15 +325,20 @@ class Dependence:
 
     def _decided(self, dim: ParallelType, equal: Mapping[Expr, None]) -> bool:
         """Whether the number along `dim` follows from expressions known to be equal."""
-        number = LaunchIndex(dim)
-        if number in equal:
-            return True
+        number, known = LaunchIndex(dim), dict(equal)
         # n == n' follows from n // c == n' // c and n % c == n' % c, for one and the same c.
-        quotients = {
-            e.args[1] for e in equal if isinstance(e, Op) and _is_of(e, "floordiv", number)
-        }
-        rests = {e.args[1] for e in equal if isinstance(e, Op) and _is_of(e, "mod", number)}
-        return not quotients.isdisjoint(rests)
+        while number not in known:
+            whole = [e.args[0] for e in known if isinstance(e, Op) and self._has_rest(e, known)]
+            if all(e in known for e in whole):
+                return False
+            known.update(dict.fromkeys(whole))
+        return True
+
+    def _has_rest(self, quotient: Op, known: Mapping[Expr, None]) -> bool:
+        """Whether the remainder of a division is known, and with its quotient what was divided."""
+        if quotient.op != "floordiv" or not isinstance(quotient.args[1], Const):
+            return False
+        return self.algebra.mod(*quotient.args) in known
 
     def _by_owner(
         self,
@@ -405,7 +410,3 @@ def _owns(store: BufferAccess, other: BufferAccess) -> bool:
         for c in store.conditions
         if isinstance(c, Op) and c.op == "eq" and not moving.isdisjoint(walk(c))
     )
-
-
-def _is_of(value: Op, op: str, number: Expr) -> bool:
-    return value.op == op and value.args[0] is number and isinstance(value.args[1], Const)
