@@ -156,7 +156,7 @@ def example() -> str:
 
 
 EXAMPLE = """\
-# loopnest program 4
+# loopnest program 6
 x = Buffer tensor="x" memory=global dtype=float32 shape=[N] strides=[1] size=N kind="input"
 y = Buffer tensor="y" memory=global dtype=float32 shape=[N] strides=[1] size=N kind="output"
 N = Symbol
@@ -187,9 +187,9 @@ def test_example_of_the_format() -> None:
 
 DAMAGES = {
     "another version": (
-        ("# loopnest program 4", "# loopnest program 9"),
+        ("# loopnest program 6", "# loopnest program 9"),
         "line 1: it is '# loopnest program 9'; "
-        "expected '# loopnest program 4', as this version writes it",
+        "expected '# loopnest program 6', as this version writes it",
     ),
     "cut off": (
         ("# end", ""),

@@ -174,11 +174,22 @@ class ScheduleWriter:
             yield f"{name}.memory = ln.{rng.choice(['SHARED'] * 4 + ['GLOBAL'])}"
         if rng.random() < 0.3:
             yield self._most()
+        if rng.random() < 0.4:
+            yield from self._laid_out(names)
         for name in [*rng.sample(names, min(len(names), rng.randint(0, 3))), ref]:
             yield from self._bind_apart(name)
         for name in names:
             if self._of(name).memory is ln.SHARED and rng.random() < 0.5:
                 yield self._layout(name)
+
+    def _laid_out(self, names: list[str]) -> Iterator[str]:
+        """Yield calls that lay out buffers, and then give their tensors other loops."""
+        rng = self.rng
+        for name in rng.sample(names, min(len(names), rng.randint(1, 2))):
+            for _ in range(rng.randint(1, 3)):
+                yield self._allocation(name)
+            for _ in range(rng.randint(0, 2)):
+                yield self._transform(name)
 
     def _bind_apart(self, name: str) -> Iterator[str]:
         """Yield calls that bind axes of one tensor to threads, whatever others do."""
@@ -577,10 +588,26 @@ class ScheduleWriter:
             return f"{name}.circular_buffer({rng.choice([2, 2, 3, 4])})"
         if chance < 0.6:
             return f"{name}.swizzle(ln.Swizzle.XOR, {self._axis(name)}, {self._axis(name)})"
+        if chance < 0.8:
+            return self._allocation(name)
         order = list(range(self._of(name).ndim))
         rng.shuffle(order)
         pad = f"{{{self._axis(name)}: {rng.choice([0, 1, 1, 3])}}}"
         return f"{name}.set_allocation({rng.choice([str(order), 'None'])}, {pad})"
+
+    def _allocation(self, name: str) -> str:
+        """Return a call that lays a buffer out, whatever its loops are."""
+        rng, domain = self.rng, self._of(name).allocation_domain
+        axes = [rng.randint(-1, max(0, len(domain) - 1)) for _ in range(2)]
+        order = list(range(len(domain)))
+        rng.shuffle(order)
+        calls = [
+            f"split({axes[0]}, {rng.choice([2, 3, 4, 8])})", f"merge({axes[0]}, {axes[1]})",
+            f"reorder({order})", f"pad({axes[0]}, {rng.choice([1, 3])})",
+            f"swizzle(ln.Swizzle.XOR, {axes[0]}, {axes[1]})", "reset()",
+        ]  # fmt: skip
+        call = rng.choices(calls, (4, 3, 3, 3, 4, 1))[0]
+        return f"{name}.allocation_domain.{call}"
 
     def _wrong(self) -> str:
         a, b = self._tensor(), self._tensor()

@@ -74,8 +74,8 @@ def _state(fusion: ln.Fusion) -> State:
             tensor, str(tensor), tensor.definition, domain, tensor.consumers, tensor.clones,
             tensor.memory, tensor.layout, *_positions(tensor), tensor.placed, tensor.reduction,
         )  # fmt: skip
-        state[f"domain {number}"] = (domain.root, domain.rfactor, domain.leaf)
-        axes = dict.fromkeys((*domain.root, *domain.rfactor, *domain.leaf))
+        state[f"domain {number}"] = (domain.root, domain.rfactor, domain.leaf, domain.allocation)
+        axes = dict.fromkeys(domain.axes())
         for step in domain.history:
             axes |= dict.fromkeys((*step.inputs, *step.outputs))
         state[f"axes {number}"] = tuple(

@@ -35,6 +35,7 @@ OPERATIONS = {
     "min": np.minimum,
     "max": np.maximum,
     "bitxor": np.bitwise_xor,
+    "bitand": np.bitwise_and,
     "lt": np.less,
     "le": np.less_equal,
     "gt": np.greater,

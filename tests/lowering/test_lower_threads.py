@@ -514,19 +514,6 @@ def test_layout_calls_that_cannot_be(call: object, message: str) -> None:
     assert f["y"].ndim == 2
 
 
-def test_a_layout_of_axes_that_were_split_since_is_refused() -> None:
-    f, (t, _) = chain("N", 32)
-    t.memory = ln.SHARED
-    t.set_allocation(pad={1: 1})
-    t.split(1, 8)
-    with pytest.raises(ln.LoweringError) as caught:
-        ln.lower(f)
-    assert str(caught.value) == (
-        "T1: its layout names an axis that it does not have (any more); lay the buffer out last, "
-        "after splits, merges and compute_at"
-    )
-
-
 # Vectors
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from loopnest.gc_pause import paused
@@ -12,6 +12,7 @@ from loopnest.kir.lowered import Lowered, TensorInfo
 from loopnest.kir.nest_text import print_nest
 from loopnest.lowering.barriers.barrier_insertion import insert_barriers
 from loopnest.lowering.barriers.inplace_order import check_inplace
+from loopnest.lowering.indexing.axis_indices import Environment
 from loopnest.lowering.indexing.indexed_tree import (
     index_tree,
     insert_allocations,
@@ -37,9 +38,10 @@ from loopnest.lowering.schedule_notes import lowering_of
 from loopnest.lowering.watchers import chosen_watchers
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import Const
+from loopnest.scalar.expr import Const, Expr
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.recursion import deep
+from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.math_snapshot import capture
 from loopnest.tensor.ops.math_text import right_side
@@ -56,7 +58,14 @@ def _nest(state: State) -> None:
 
 
 def _allocation(state: State) -> None:
-    state.storage = allocate(state.plan, state.names)
+    plan = state.plan
+
+    def indices(
+        tensor: TensorView, loops: tuple[Expr | None, ...]
+    ) -> Callable[[IterDomain], Expr | None]:
+        return Environment(plan, tensor, loops).allocated
+
+    state.storage = allocate(plan, state.names, indices)
     state.tree = insert_allocations(state.nest, state.storage)
 
 

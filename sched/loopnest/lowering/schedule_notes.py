@@ -3,8 +3,9 @@
 Requires the schedule's intents (`Fusion.intents`) and the program after the last pass. For each
 intent, a function of its kind (`CHECKS`) looks for a witness in the nest: a wide access, a loop of
 that type, statements inside the loops that they shall share. It returns the witness as text, or a
-`Note`. Two notes concern no single call: a LOCAL buffer of symbolic size, and a test in an
-innermost loop. Nothing here changes the program; all runs when somebody reads the notes.
+`Note`. Three notes concern no single call: a LOCAL buffer of symbolic size, a buffer that is laid
+out for more than its loops compute, and a test in an innermost loop. Nothing here changes the
+program; all runs when somebody reads the notes.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from loopnest.scalar.expr import walk as walk_expr
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.origin import Origin
 from loopnest.schedule.replay import match_leaves
-from loopnest.tensor.domain import IterDomain
+from loopnest.tensor.domain import IterDomain, TensorDomain
 from loopnest.tensor.fusion import Intent
+from loopnest.tensor.layout_transforms import paddings_of, stored_axes
 from loopnest.tensor.tensor_view import TensorView
 
 Finding: TypeAlias = "str | Note"
@@ -44,8 +46,7 @@ class ScheduledTensor:
     name: str
     leaf: tuple[IterDomain, ...]
     position: int
-    layout_order: tuple[IterDomain, ...] | None
-    padded: tuple[tuple[IterDomain, int], ...]
+    domain: TensorDomain
     placed: Origin
 
 
@@ -106,7 +107,8 @@ class Lowering:
                 tensor = None if intent.kind == "parallel" else note.subject
                 key = (tensor, note.became, note.why, note.remedy)
                 found.setdefault(key, note)
-        return tuple(dict.fromkeys([*found.values(), *_large_locals(self), *_guards(self)]))
+        others = (*_large_locals(self), *_unused_parts(self), *_guards(self))
+        return tuple(dict.fromkeys([*found.values(), *others]))
 
     def stores_of(self, tensor: TensorView) -> list[tuple[Store, tuple[Stmt, ...]]]:
         """Return the stores of `tensor`, and what stands around each."""
@@ -122,12 +124,9 @@ def lowering_of(
     """
     fusion = plan.fusion
     held = {
-        t: ScheduledTensor(
-            t.name, t.domain.leaf, t.compute_at_pos, t.layout.order, t.layout.pad,
-            t.placed or t.origin,
-        )
+        t: ScheduledTensor(t.name, t.domain.leaf, t.compute_at_pos, t.domain, t.placed or t.origin)
         for t in fusion.tensors
-    }  # fmt: skip
+    }
     spread = {
         t: _spread(t)
         for t, where in storage.items()
@@ -397,37 +396,52 @@ _BY_TYPE: dict[ParallelType, _ByType] = {
 
 def _order(lowering: Lowering, intent: Intent) -> Finding:
     held, axes = lowering.held[_tensor_of(intent)], _buffer_axes(lowering, _tensor_of(intent))
-    order = [axis for axis in held.layout_order or () if axis in axes]
-    if held.layout_order is None or len(order) > 1:
+    stored = stored_axes(held.domain)
+    if intent.value is None or len([axis for axis in stored if axis in axes]) > 1:
         return "the strides of its buffer have that order"
+    whole = f"{len(held.leaf)} leaf axes"
+    if not set(stored) <= set(held.leaf):
+        whole = f"{len(stored)} axes of its allocation domain"
     return _note(
         lowering,
         intent,
         "its buffer has no two axes to order",
-        f"it holds {len(axes)} of the {len(held.leaf)} leaf axes",
+        f"it holds {len(axes)} of the {whole}",
         "leave order= out, or compute the tensor further out",
     )
 
 
+def _allocation(lowering: Lowering, intent: Intent) -> Finding:
+    axes = _buffer_axes(lowering, _tensor_of(intent))
+    shown = ", ".join([str(axis.size) for axis in axes])
+    return f"its buffer is made of axes of its allocation domain: {shown or 'one element'}"
+
+
 def _pad(lowering: Lowering, intent: Intent) -> Finding:
     held, axes = lowering.held[_tensor_of(intent)], _buffer_axes(lowering, _tensor_of(intent))
-    outside = [axis for axis, count in held.padded if count and axis not in axes]
+    stored = stored_axes(held.domain)
+    outside = [axis for axis in paddings_of(held.domain) if axis not in axes]
     if not outside:
         return "its buffer has these gaps"
-    places = ", ".join([str(held.leaf.index(a)) for a in outside if a in held.leaf])
+    which, of = "leaf axis", held.leaf
+    if not set(outside) <= set(held.leaf):
+        which, of = "of its allocation domain axis", stored
+    places = ", ".join([str(of.index(axis)) for axis in outside])
     return _note(
         lowering,
         intent,
         "its buffer has no gap there",
-        f"it does not hold leaf axis {places}",
+        f"it does not hold {which} {places}",
         "pad an axis right of the compute-at position that is not bound to blocks",
     )
 
 
 def _buffer_axes(lowering: Lowering, tensor: TensorView) -> tuple[IterDomain, ...]:
     where = lowering.storage[tensor]
+    if where.axes is not None:
+        return where.axes
     if where.buffer.memory is Memory.GLOBAL:
-        return tensor.domain.logical
+        return lowering.held[tensor].domain.logical
     return tuple([lowering.held[tensor].leaf[place] for place in where.places])
 
 
@@ -515,6 +529,7 @@ CHECKS: dict[str, Callable[[Lowering, Intent], Finding]] = {
     "memory": _memory,
     "pinned": _pinned,
     "parallel": _parallel,
+    "allocation": _allocation,
     "order": _order,
     "pad": _pad,
     "swizzle": _swizzle,
@@ -570,6 +585,31 @@ def _large_locals(lowering: Lowering) -> Iterator[Note]:
             asked = f"{held.name} in local memory"
             became = f"each thread has a buffer of {buffer.size} elements"
             yield Note(held.name, asked, became, why, remedy, held.placed)
+
+
+def _unused_parts(lowering: Lowering) -> Iterator[Note]:
+    """Yield a note for each buffer on the chip that has room for more than is in it at a time.
+
+    So has one whose allocation domain does not split an axis where the loops outside of its home
+    begin: all of that axis is allocated.
+    """
+    algebra = lowering.plan.algebra
+    for tensor, where in lowering.storage.items():
+        if where.axes is None or where.buffer.memory is Memory.GLOBAL:
+            continue
+        held = lowering.held[tensor]
+        room = algebra.product([algebra.simplify(axis.size) for axis in where.axes])
+        used = algebra.product([lowering.spec(held.leaf[place]).extent for place in where.places])
+        if not algebra.proves_le(room, used):
+            yield Note(
+                held.name,
+                f"the allocation domain of {held.name}",
+                f"its buffer has room for {room} elements",
+                f"its loops compute {used} while it lives",
+                "split the allocation domain as the loops outside are split, or lay the buffer out "
+                "after compute_at",
+                held.placed,
+            )
 
 
 def _guards(lowering: Lowering) -> Iterator[Note]:

@@ -307,6 +307,14 @@ def is_private(buffer: Buffer) -> bool:
     return buffer.memory is Memory.LOCAL
 
 
+def is_callers(buffer: Buffer) -> bool:
+    """Whether it is an array of the caller: the place of each element is given, as in an output.
+
+    Elsewhere a tensor may lie as it likes, as long as what is read is what was stored.
+    """
+    return buffer.memory is Memory.GLOBAL and buffer.kind in ("input", "output")
+
+
 def reads_memory(node: Expr) -> bool:
     """Whether an expression loads."""
     return any(isinstance(n, Load) for n in walk(node))

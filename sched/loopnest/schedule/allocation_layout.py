@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from loopnest.scalar.enums import IterKind, Memory, ParallelType, Swizzle
-from loopnest.scalar.expr import Const
+from loopnest.scalar.enums import IterKind, ParallelType, Swizzle
+from loopnest.schedule.allocation_steps import (
+    lay_out,
+    require_count,
+    require_intermediate,
+    require_shared,
+    require_xor,
+)
 from loopnest.schedule.transaction import PrimitiveRefused, leaf_position, primitive
-from loopnest.tensor.buffer_layout import BufferLayout
+from loopnest.tensor.allocation_domain import AllocationDomain, derived_axes
 from loopnest.tensor.domain import IterDomain
+from loopnest.tensor.layout_transforms import (
+    is_power_of_two,
+    paddings_of,
+    stored_axes,
+    swizzles_of,
+)
 from loopnest.tensor.tensor_view import TensorView
 
 MOST_STAGES = 32
@@ -23,36 +35,46 @@ def set_allocation(
     """Lay out a buffer in another order, or with gaps; see `TensorView.set_allocation`.
 
     Raises:
-        ScheduleError: an input or output; no permutation of the leaf axes; a negative pad.
+        ScheduleError: an input or output; no permutation of the leaf axes; a negative pad; a
+            swizzle of axes that are no leaf axes any more.
     """
-    _require_intermediate(tensor)
+    require_intermediate(tensor)
     leaf = tensor.domain.leaf
-    places: tuple[IterDomain, ...] | None = None
-    if order is not None:
-        if isinstance(order, str) or not isinstance(order, Sequence):
-            raise PrimitiveRefused(
-                f"order={order!r} is no list of axes", "name each leaf axis once"
-            )
-        positions = [leaf_position(tensor, axis) for axis in order]
-        if sorted(positions) != list(range(len(leaf))):
-            raise PrimitiveRefused(
-                f"order={list(order)!r} is no permutation of the {len(leaf)} leaf axes of "
-                f"{tensor.name}",
-                "name each leaf axis once, the one that varies slowest first",
-            )
-        places = tuple([leaf[place] for place in positions])
-    gaps: list[tuple[IterDomain, int]] = []
+    positions = list(range(len(leaf))) if order is None else _permutation(tensor, order)
     if pad is not None and not isinstance(pad, Mapping):
         raise PrimitiveRefused(f"pad={pad!r} is no mapping", "use {axis: count}")
+    gaps: dict[IterDomain, int] = {}
     for axis, count in (pad or {}).items():
         place = leaf_position(tensor, axis)
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise PrimitiveRefused(
-                f"pad={{{axis}: {count!r}}} is no number of elements", "use an int >= 0"
-            )
-        gaps.append((leaf[place], count))
-    _change(tensor, replace(tensor.layout, order=places, pad=tuple(gaps)))
+        gaps[leaf[place]] = require_count(count, f"pad={{{axis}: {count!r}}}")
+    _require_stored(tensor, [axis for axis, count in gaps.items() if count])
+    stored = [leaf[place] for place in positions if not leaf[place].is_reduction]
+    pairs = swizzles_of(tensor.domain.allocation or ())
+    if any(axis not in stored for pair in pairs for axis in pair):
+        raise PrimitiveRefused(
+            f"the swizzle of {tensor.name} is over axes of its allocation domain "
+            f"{AllocationDomain(tensor)} that are no leaf axes",
+            f"change that domain by {tensor.name}.allocation_domain, or call its reset() first",
+        )
+    if order is None and not any(gaps.values()) and not pairs:
+        tensor.bind(tensor.domain.with_allocation(None))
+    else:
+        lay_out(tensor, stored, pairs, gaps)
     return tensor
+
+
+def _permutation(tensor: TensorView, order: object) -> list[int]:
+    """Return the leaf positions that `order` names, each once."""
+    if isinstance(order, str) or not isinstance(order, Sequence):
+        raise PrimitiveRefused(f"order={order!r} is no list of axes", "name each leaf axis once")
+    positions = [leaf_position(tensor, axis) for axis in order]
+    if sorted(positions) != list(range(tensor.ndim)):
+        raise PrimitiveRefused(
+            f"order={list(order)!r} is no permutation of the {tensor.ndim} leaf axes of "
+            f"{tensor.name}",
+            "name each leaf axis once, the one that varies slowest first",
+        )
+    return positions
 
 
 @primitive
@@ -60,24 +82,42 @@ def swizzle(tensor: TensorView, kind: Swizzle, a: int, b: int) -> TensorView:
     """Permute the elements of a SHARED buffer; see `TensorView.swizzle`.
 
     Raises:
-        ScheduleError: the tensor is not SHARED, or the axes are not two of one static power of two.
+        ScheduleError: the tensor is not SHARED, the axes are not two of one static power of two,
+            or its allocation domain has them no more.
     """
-    _require_intermediate(tensor)
-    if kind is not Swizzle.XOR:
-        raise PrimitiveRefused(f"{kind!r} is no swizzle", "use ln.Swizzle.XOR")
-    _require_shared(tensor)
+    require_intermediate(tensor)
+    require_xor(tensor, kind)
     places = leaf_position(tensor, a), leaf_position(tensor, b)
     axes = tensor.domain.leaf[places[0]], tensor.domain.leaf[places[1]]
     if axes[0] is axes[1]:
         raise PrimitiveRefused(f"axis {a} is given twice", "give two axes")
-    sizes = [int(x.size.value) if isinstance(x.size, Const) else 0 for x in axes]
-    if sizes[0] != sizes[1] or sizes[0] < 1 or sizes[0] & (sizes[0] - 1):
+    if axes[0].size is not axes[1].size or not is_power_of_two(axes[0].size):
         raise PrimitiveRefused(
             f"axes {a} and {b} of {tensor.name} have the extents {axes[0].size} and {axes[1].size}",
             "two axes of one static power of two may be swizzled",
         )
-    _change(tensor, replace(tensor.layout, swizzle=axes))
+    _require_stored(tensor, axes)
+    stored = stored_axes(tensor.domain) or derived_axes(tensor)
+    for place, axis in zip((a, b), axes, strict=True):
+        if axis not in stored:
+            raise PrimitiveRefused(
+                f"axis {place} of {tensor.name} is none of its allocation domain "
+                f"{AllocationDomain(tensor)}, which was laid out before",
+                f"swizzle axes of {tensor.name}.allocation_domain, or call its reset() first",
+            )
+    lay_out(tensor, stored, (axes,), paddings_of(tensor.domain))
     return tensor
+
+
+def _require_stored(tensor: TensorView, axes: Iterable[IterDomain]) -> None:
+    """Refuse leaf axes that no buffer has."""
+    for axis in axes:
+        if axis.is_reduction:
+            raise PrimitiveRefused(
+                f"axis {tensor.domain.leaf.index(axis)} of {tensor.name} is a reduction, which its "
+                "buffer does not have",
+                "name iteration axes",
+            )
 
 
 @primitive
@@ -88,10 +128,10 @@ def circular_buffer(tensor: TensorView, stages: int) -> TensorView:
         ScheduleError: fewer than 2 stages, or more than 32; not SHARED; not computed inside a
             serial loop; a reduction, or several outputs of one definition.
     """
-    _require_intermediate(tensor)
+    require_intermediate(tensor)
     if isinstance(stages, bool) or not isinstance(stages, int) or not 2 <= stages <= MOST_STAGES:
         raise PrimitiveRefused(f"stages={stages!r}", f"use an int from 2 to {MOST_STAGES}")
-    _require_shared(tensor)
+    require_shared(tensor)
     definition = tensor.definition
     assert definition is not None
     if definition.reducer is not None:
@@ -115,26 +155,5 @@ def circular_buffer(tensor: TensorView, stages: int) -> TensorView:
         raise PrimitiveRefused(
             f"axis {pos - 1} of {tensor.name} is a reduction", "use an iteration axis"
         )
-    _change(tensor, replace(tensor.layout, stages=stages))
+    tensor.fusion.change(tensor, "layout", replace(tensor.layout, stages=stages))
     return tensor
-
-
-def _change(tensor: TensorView, layout: BufferLayout) -> None:
-    tensor.fusion.change(tensor, "layout", layout)
-
-
-def _require_intermediate(tensor: TensorView) -> None:
-    if tensor.is_input or tensor.is_output:
-        role = "an input" if tensor.is_input else "an output"
-        raise PrimitiveRefused(
-            f"{tensor.name} is {role}, whose layout is the caller's",
-            "lay out an intermediate: cache_before or cache_after makes one",
-        )
-
-
-def _require_shared(tensor: TensorView) -> None:
-    if tensor.memory is not Memory.SHARED:
-        raise PrimitiveRefused(
-            f"{tensor.name} is in {tensor.memory.value} memory",
-            f"set {tensor.name}.memory = ln.SHARED first",
-        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from loopnest.scalar.enums import Memory
 from loopnest.schedule.cloning import (
+    carry_allocation,
     clone_domain,
     copy_definition,
     new_tensor,
@@ -58,7 +59,8 @@ def cache_before(tensor: TensorView) -> TensorView:
     _require_unfrozen(tensor)
     definition = tensor.definition
     assert definition is not None
-    domain, _ = clone_domain(tensor.domain, tensor.fusion.algebra)
+    before = tensor.domain
+    domain, _ = clone_domain(before, tensor.fusion.algebra)
     new = new_tensor(tensor, domain)
     moved = definition.with_outputs(new if o is tensor else o for o in definition.outputs)
     tensor.bind(plain_domain(tensor))
@@ -66,6 +68,7 @@ def cache_before(tensor: TensorView) -> TensorView:
     for output in moved.outputs:
         output.define(moved)
     _take_loops(tensor, new)
+    carry_allocation(tensor, before)
     return new
 
 

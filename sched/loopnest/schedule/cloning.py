@@ -8,7 +8,7 @@ from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Arg
 from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.definition import Definition, Read
-from loopnest.tensor.domain import IterDomain, TensorDomain
+from loopnest.tensor.domain import IterDomain, TensorDomain, transforms_between
 from loopnest.tensor.tensor_view import TensorView, root_axis
 
 
@@ -43,6 +43,24 @@ def plain_domain(tensor: TensorView) -> TensorDomain:
     for new, old in zip(axes, tensor.domain.logical, strict=True):
         new.kind = old.kind
     return TensorDomain.of_root(axes)
+
+
+def carry_allocation(tensor: TensorView, old: TensorDomain) -> None:
+    """Give `tensor`, whose logical axes were made anew, the allocation domain that it had.
+
+    A step that its loops have on the same axes is that of the loops, any other is replayed.
+    """
+    if old.allocation is None:
+        return
+    domain, algebra = tensor.domain, tensor.fusion.algebra
+    image = dict(zip(old.logical, domain.logical, strict=True))
+    for step in transforms_between(old.logical, old.allocation):
+        inputs = tuple([image[axis] for axis in step.inputs])
+        own = domain.uses.get(inputs[0])
+        if own is None or own.key != step.key or own.inputs != inputs:
+            own = step.replay(inputs, algebra)
+        image.update(zip(step.outputs, own.outputs, strict=True))
+    tensor.bind(domain.with_allocation([image[axis] for axis in old.allocation]))
 
 
 def new_tensor(like: TensorView, domain: TensorDomain, dtype: DType | None = None) -> TensorView:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import Arg
 from loopnest.scalar.simplify import Simplifier
-from loopnest.schedule.cloning import clone_domain, new_tensor
+from loopnest.schedule.cloning import carry_allocation, clone_domain, new_tensor
 from loopnest.schedule.fold_order import keeps_order
 from loopnest.schedule.transaction import (
     PrimitiveRefused,
@@ -56,10 +56,12 @@ def rfactor(tensor: TensorView, axes: int | Sequence[int]) -> TensorView:
         partial.define(moved)
     for twin, partial in zip(definition.outputs, partials, strict=True):
         reduced = [twin.domain.leaf[place] for place in places]
-        rest = _rest(twin.domain, partial.domain, reduced, tensor.fusion.algebra)
+        before = twin.domain
+        rest = _rest(before, partial.domain, reduced, tensor.fusion.algebra)
         if definition.reducer.ordered and _reductions(rest.root) != _reductions(rest.rfactor):
             raise _out_of_order(tensor, definition.reducer)
         twin.bind(rest)
+        carry_allocation(twin, before)
     final = _final(definition, partials)
     for twin in definition.outputs:
         twin.define(final)

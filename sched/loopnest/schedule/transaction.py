@@ -22,6 +22,7 @@ from loopnest.scalar.origin import Origin, caller
 from loopnest.tensor.buffer_layout import BufferLayout
 from loopnest.tensor.domain import IterDomain, TensorDomain
 from loopnest.tensor.fusion import Fusion, Intent
+from loopnest.tensor.layout_transforms import paddings_of, stored_axes, swizzles_of
 from loopnest.tensor.tensor_view import TensorView
 
 P = ParamSpec("P")
@@ -115,10 +116,10 @@ def _argument(value: object) -> str:
     return repr(value)
 
 
-_KINDS = {"_compute_at_pos": "place", "domain": "loops", "_memory": "memory"}
+_KINDS = {"_compute_at_pos": "place", "_memory": "memory"}
 """Field of a TensorView -> kind of the intent of a call that changed it."""
 
-_LAYOUT_KINDS = ("order", "pad", "swizzle", "stages")
+_LAYOUT_KINDS = ("stages",)
 
 
 def _intents(fusion: Fusion, mark: int, origin: Origin) -> list[Intent]:
@@ -141,6 +142,8 @@ def _intent(
                 new = getattr(target.layout, kind)
                 if not isinstance(old, BufferLayout) or getattr(old, kind) != new:
                     yield Intent(origin, kind, target, value=new)
+        case TensorView(), "domain":
+            yield from _domain_intents(target, old, origin)
         case TensorView(), _ if field in _KINDS:
             yield Intent(origin, _KINDS[field], target)
         case IterDomain(owner=TensorView() as tensor), ("parallel" | "pinned"):
@@ -148,6 +151,37 @@ def _intent(
         case Fusion(), "_tensors":
             known = set(old) if isinstance(old, (list, tuple)) else set()
             yield from (Intent(origin, "tensor", t) for t in fusion.tensors if t not in known)
+
+
+def _domain_intents(tensor: TensorView, old: object, origin: Origin) -> Iterator[Intent]:
+    """Yield what a change of a tensor's axes means: of its loops, and of its buffer's layout."""
+    new = tensor.domain
+    before = old if isinstance(old, TensorDomain) else new
+    if before.with_allocation(new.allocation).axes() != new.axes() or before is new:
+        yield Intent(origin, "loops", tensor)
+    if before.allocation == new.allocation:
+        return
+    one, other = ((_own_order(d), paddings_of(d), _pairs(d)) for d in (before, new))
+    same = set(_stored(before)) == set(_stored(new))
+    kinds = ("order" if same else "allocation", "pad", "swizzle")
+    for kind, was, now in zip(kinds, one, other, strict=True):
+        if was != now:
+            yield Intent(origin, kind, tensor, value=now)
+
+
+def _own_order(domain: TensorDomain) -> tuple[IterDomain, ...] | None:
+    """Return the axes in the order of memory, None where that is the order of the loops."""
+    stored = _stored(domain)
+    return None if stored == _stored(domain.with_allocation(None)) else stored
+
+
+def _stored(domain: TensorDomain) -> tuple[IterDomain, ...]:
+    """Return the axes in the order of memory: of the loops, where nobody laid the buffer out."""
+    return stored_axes(domain) or tuple([axis for axis in domain.leaf if not axis.is_reduction])
+
+
+def _pairs(domain: TensorDomain) -> tuple[tuple[IterDomain, ...], ...]:
+    return swizzles_of(domain.allocation or ())
 
 
 def _check_frozen(fusion: Fusion, mark: int) -> None:

@@ -17,6 +17,7 @@ from loopnest.schedule.transaction import (
     require_flag,
 )
 from loopnest.tensor.domain import IterDomain, Merge, Split, TensorDomain
+from loopnest.tensor.layout_transforms import swizzles_of
 from loopnest.tensor.tensor_view import TensorView
 
 
@@ -46,7 +47,8 @@ def _require_serial(tensor: TensorView, position: int, call: str) -> None:
         raise PrimitiveRefused(f"axis {position} is {bound}", f"{call} before parallelize")
 
 
-def _factor(tensor: TensorView, factor: object) -> Expr:
+def factor_of(tensor: TensorView, factor: object) -> Expr:
+    """Return what to split by: an extent, or a size symbol of the fusion."""
     fusion = tensor.fusion
     if isinstance(factor, str):
         known = {symbol.name: symbol for symbol in fusion.symbols}
@@ -69,7 +71,7 @@ def _factor(tensor: TensorView, factor: object) -> Expr:
 def split(tensor: TensorView, axis: int, factor: int | str, *, inner: bool = True) -> TensorView:
     """Split a leaf axis in two; see `TensorView.split`."""
     position = _free_position(tensor, axis)
-    size = _factor(tensor, factor)
+    size = factor_of(tensor, factor)
     require_flag("inner", inner)
     _require_serial(tensor, position, "split")
     leaf = tensor.domain.leaf
@@ -223,7 +225,7 @@ def _require_no_shared_layout(tensor: TensorView) -> None:
             "tensor may",
             "choose the memory before circular_buffer",
         )
-    if layout.swizzle is not None:
+    if swizzles_of(tensor.domain.allocation or ()):
         raise PrimitiveRefused(
             f"{tensor.name} is swizzled, as only a SHARED tensor may be",
             "choose the memory before swizzle",

@@ -1,7 +1,7 @@
 """Domains: axes, the transforms between them, and the domain of a tensor.
 
 One graph: every `IterDomain` that is not a root knows the `Transform` that made it. A
-`TensorDomain` names node sets in that graph: root, rfactor and leaf. Replay, indexing
+`TensorDomain` names node sets in that graph: root, rfactor, leaf and allocation. Replay, indexing
 and predicates are traversals that ask a transform only for what `Transform` declares, so a new
 transform is one class and no other change.
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, SupportsIndex
 
@@ -276,12 +276,15 @@ class TensorDomain:
 
     `root`: the axes that the definition computes over, reductions included. `rfactor`: what
     consumers see (with reductions, which they skip); the root itself unless a reduction was
-    factored. `leaf`: the loops, outermost first.
+    factored. `leaf`: the loops, outermost first. `allocation`: the axes of the buffer in the order
+    of memory, made from the logical ones (see `layout_transforms`); None where they follow from
+    the loops.
     """
 
     root: tuple[IterDomain, ...]
     rfactor: tuple[IterDomain, ...]
     leaf: tuple[IterDomain, ...]
+    allocation: tuple[IterDomain, ...] | None = None
 
     @staticmethod
     def of_root(root: Iterable[IterDomain]) -> TensorDomain:
@@ -289,12 +292,13 @@ class TensorDomain:
         axes = tuple(root)
         return TensorDomain(axes, axes, axes)
 
-    def __getstate__(self) -> dict[str, tuple[IterDomain, ...]]:
-        return {"root": self.root, "rfactor": self.rfactor, "leaf": self.leaf}
+    def __getstate__(self) -> dict[str, tuple[IterDomain, ...] | None]:
+        levels = {"root": self.root, "rfactor": self.rfactor, "leaf": self.leaf}
+        return {**levels, "allocation": self.allocation}
 
     def axes(self) -> tuple[IterDomain, ...]:
         """Return the axes of every level."""
-        return (*self.root, *self.rfactor, *self.leaf)
+        return (*self.root, *self.rfactor, *self.leaf, *(self.allocation or ()))
 
     @cached_property
     def logical(self) -> tuple[IterDomain, ...]:
@@ -318,7 +322,11 @@ class TensorDomain:
 
     def with_leaf(self, leaf: Iterable[IterDomain]) -> TensorDomain:
         """Return this domain with other loops."""
-        return TensorDomain(self.root, self.rfactor, tuple(leaf))
+        return replace(self, leaf=tuple(leaf))
+
+    def with_allocation(self, allocation: Iterable[IterDomain] | None) -> TensorDomain:
+        """Return this domain with another layout of the buffer."""
+        return replace(self, allocation=None if allocation is None else tuple(allocation))
 
     def __str__(self) -> str:
         inner = ", ".join(f"{axis.kind.letter}{i}: {axis.size}" for i, axis in enumerate(self.leaf))

@@ -98,7 +98,7 @@ class Fusion:
         """Pickle a table of the tensors and their axes; so is it copied."""
         from loopnest.scalar.pickling import STAMP, dump_table, fields_of
 
-        seeds = [axis for t in self._tensors for axis in (*t.domain.axes(), *t.layout.axes())]
+        seeds = [axis for t in self._tensors for axis in t.domain.axes()]
         seeds += [intent.axis for intent in self.intents if intent.axis is not None]
         members = [self, *self._tensors, *connected(seeds)]
         return _loaded, (STAMP, dump_table(self, members, fields_of))
@@ -215,7 +215,8 @@ class Fusion:
         call = f"output({name!r})"
         if not isinstance(tensor, TensorView) or tensor.fusion is not self:
             raise DefinitionError(call, f"{tensor!r} is no TensorView of fusion {self.name}")
-        if tensor.layout is not PLAIN and not tensor.is_output:
+        laid_out = tensor.layout is not PLAIN or tensor.domain.allocation is not None
+        if laid_out and not tensor.is_output:
             raise DefinitionError(
                 call,
                 f"the buffer of {tensor.name} was laid out, but that of an output is the caller's",

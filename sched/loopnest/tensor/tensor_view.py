@@ -17,6 +17,7 @@ from loopnest.scalar.enums import IterKind, Memory, ParallelType, Swizzle
 from loopnest.scalar.expr import Const, Expr
 from loopnest.scalar.operators import Operators
 from loopnest.scalar.origin import Origin, caller
+from loopnest.tensor.allocation_domain import AllocationDomain
 from loopnest.tensor.buffer_layout import PLAIN
 from loopnest.tensor.definition import Definition
 from loopnest.tensor.domain import IterDomain, TensorDomain
@@ -62,7 +63,7 @@ class TensorView(Operators["Operand", "TensorView"]):
     def bind(self, domain: TensorDomain) -> None:
         """Make `domain` this tensor's; its leaves become handles of this tensor."""
         self.fusion.change(self, "domain", domain)
-        for axis in domain.leaf:
+        for axis in (*domain.leaf, *(domain.allocation or ())):
             if axis.owner is not self:
                 self.fusion.change(axis, "owner", self)
                 if axis.origin is None:
@@ -128,6 +129,15 @@ class TensorView(Operators["Operand", "TensorView"]):
     def leaf_domain(self) -> tuple[IterDomain, ...]:
         """The loops, outermost first."""
         return self.domain.leaf
+
+    @property
+    def allocation_domain(self) -> AllocationDomain:
+        """The axes of the buffer in the order of memory, and a handle that lays it out.
+
+        ``t.allocation_domain.split(1, 4).swizzle(ln.Swizzle.XOR, 0, 1)`` permutes chunks of 4
+        elements, whatever the loops of `t` are then or later; see `AllocationDomain`.
+        """
+        return AllocationDomain(self)
 
     @property
     def ndim(self) -> int:
@@ -553,7 +563,8 @@ class TensorView(Operators["Operand", "TensorView"]):
     def swizzle(self, kind: Swizzle, a: int, b: int) -> TensorView:
         """Let the element at leaf axes (a, b) of this SHARED tensor lie at (a, b ^ a).
 
-        Loops stay as they are; columns of a tile then lie in different banks.
+        Loops stay as they are; columns of a tile then lie in different banks. It takes the place
+        of an earlier swizzle; `allocation_domain` has more, and axes of different extents.
 
         Args:
             kind: `Swizzle.XOR`.
@@ -587,6 +598,9 @@ class TensorView(Operators["Operand", "TensorView"]):
         Args:
             order: the leaf axes in the order of memory, the one that varies slowest first.
             pad: unused elements to add to the extent of leaf axes, as ``{axis: count}``.
+
+        The leaf axes as they are now become the allocation domain: later splits and merges of the
+        loops leave the buffer as it is. What is not given here is as the loops have it.
 
         Raises:
             ScheduleError: an input or output, no permutation of the leaf axes, or a negative pad.

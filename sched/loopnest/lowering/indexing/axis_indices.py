@@ -32,6 +32,7 @@ class Environment:
             if index is not None
         }
         self._by_class: dict[RootClass, Expr] | None = None
+        self._allocated: dict[IterDomain, Expr] = {}
         algebra = plan.algebra
         for step in reversed(self.promotion.steps):
             outputs = [self.known.get(axis) for axis in step.outputs]
@@ -82,6 +83,28 @@ class Environment:
         if value is None:
             value = self.known.get(axis)
         return self.part(axis) if value is None else value
+
+    def allocated(self, axis: IterDomain) -> Expr | None:
+        """Return the index of an axis of the allocation domain; None where it has none.
+
+        It follows from the logical axes, unless the loops run over that very axis.
+        """
+        found = self._allocated.get(axis)
+        if found is not None:
+            return found
+        step = axis.definition
+        value = None if self.promotion.image else self.known.get(axis)
+        if value is not None:
+            return value
+        if axis in self.tensor.domain.logical or step is None:
+            return self.index(axis)
+        inputs = [self.allocated(source) for source in step.inputs]
+        given = [value for value in inputs if value is not None]
+        if len(given) < len(inputs):
+            return None
+        values = step.forward(given, self.plan.algebra)
+        self._allocated.update(zip(step.outputs, values, strict=True))
+        return self._allocated[axis]
 
     def above(self, axes: Sequence[IterDomain]) -> frozenset[IterDomain]:
         """Return the axes that the loops run over and that `axes` are only parts of.

@@ -254,16 +254,21 @@ class Indexer:
 
     def _own_index(self, env: Environment, buffer: Buffer) -> tuple[tuple[Expr, ...], bool]:
         storage = self.storage[env.tensor]
+        if buffer is storage.buffer and storage.axes is not None:
+            return self._index(buffer, [self._allocated(env, axis) for axis in storage.axes])
         if buffer.memory is Memory.GLOBAL:
-            return self._global_index(
-                buffer, [self._need(env, axis) for axis in env.tensor.domain.logical]
-            )
+            return self._index(buffer, [self._need(env, a) for a in env.tensor.domain.logical])
         places = storage.places if buffer is storage.buffer else storage.partial_places
         leaf = env.promotion.leaf
         return tuple([env.known[leaf[place]] for place in places]) or (ZERO,), False
 
     def _need(self, env: Environment, axis: IterDomain) -> Expr:
-        value = env.index(axis)
+        return self._known(env, axis, env.index(axis))
+
+    def _allocated(self, env: Environment, axis: IterDomain) -> Expr:
+        return self._known(env, axis, env.allocated(axis))
+
+    def _known(self, env: Environment, axis: IterDomain, value: Expr | None) -> Expr:
         if value is None:
             raise InternalError(
                 f"{env.tensor.name} of {self.plan.fusion.name}",
@@ -271,12 +276,12 @@ class Indexer:
             )
         return value
 
-    def _global_index(self, buffer: Buffer, index: list[Expr]) -> tuple[tuple[Expr, ...], bool]:
-        """Return one index a dimension, or one flat offset where that needs less division."""
+    def _index(self, buffer: Buffer, index: list[Expr]) -> tuple[tuple[Expr, ...], bool]:
+        """Return one index a dimension; in GLOBAL memory one offset where that divides less."""
         if not index:
             return (ZERO,), False
         cost = sum(_divisions(i) for i in index)
-        if cost and len(index) > 1:
+        if cost and len(index) > 1 and buffer.memory is Memory.GLOBAL:
             terms = (self.algebra.mul(i, s) for i, s in zip(index, buffer.strides, strict=True))
             flat = self.algebra.sum(terms)
             if _divisions(flat) < cost:
@@ -302,16 +307,19 @@ class Indexer:
             axis: ZERO if axis.is_broadcast else self._at(template, env)
             for axis, template in zip(producer.domain.logical, read.indices, strict=True)
         }
-        if storage.buffer.memory is Memory.GLOBAL:
-            if not producer.is_input:
-                self._unguarded.append(Reading(producer, env, index, ()))
-            where, flat = self._global_index(storage.buffer, list(index.values()))
-            return Load(storage.buffer, where, flat)
+        if producer.is_input:
+            return Load(storage.buffer, *self._index(storage.buffer, list(index.values())))
         reader = _LocalReader(self, producer, env, index)
-        promoted = self.plan.promotions[producer].leaf
-        places = tuple([reader.value(promoted[place], place) for place in storage.places])
+        promoted, leaf = self.plan.promotions[producer].leaf, producer.domain.leaf
+        places = tuple([reader.value(promoted[n], leaf[n]) for n in storage.places])
         self._unguarded.append(Reading(producer, env, index, places))
-        return Load(storage.buffer, places or (ZERO,))
+        if storage.axes is not None:
+            where = [reader.allocated(axis) for axis in storage.axes]
+        elif storage.buffer.memory is Memory.GLOBAL:
+            where = list(index.values())
+        else:
+            return Load(storage.buffer, places or (ZERO,))
+        return Load(storage.buffer, *self._index(storage.buffer, where))
 
     def _at(self, template: Expr, env: Environment) -> Expr:
         """Return an index of a read at the element at hand."""
@@ -338,9 +346,9 @@ class Indexer:
     ) -> tuple[Guarded, ...]:
         """Return the statements, those with the same predicate together.
 
-        Outputs of one definition may differ: holes of a LOCAL buffer may be initialised, and a
-        GLOBAL one has one writer, as have the LOCAL ones that it alone is computed in. Updates do
-        not differ (see `nest.accumulates_apart`).
+        Outputs of one definition may differ: holes of a LOCAL buffer may be initialised, where its
+        loops gave it its axes, and a GLOBAL one has one writer, as have the LOCAL ones that it
+        alone is computed in. Updates do not differ (see `nest.accumulates_apart`).
         """
         holes = self._holes(compute, env)
         once = all(twin.memory is Memory.GLOBAL for twin in compute.unit.siblings)
@@ -363,7 +371,8 @@ class Indexer:
     ) -> tuple[PredicateTerm, ...]:
         is_global = memory is Memory.GLOBAL
         terms: dict[Expr, PredicateTerm] = {}
-        if compute.phase != "init" or is_global:
+        own_axes = any(self.storage[twin].axes is not None for twin in compute.unit.siblings)
+        if compute.phase != "init" or is_global or own_axes:
             own = compute.phase == "finish" or not self.plan.crossed[compute.unit]
             terms = {t.condition: t for t in self.flags(compute.unit, own=own)}
             terms |= holes
@@ -508,9 +517,8 @@ class _LocalReader:
         self.base = index
         self.found: dict[IterDomain, Expr] = {}
 
-    def value(self, node: IterDomain, place: int) -> Expr:
-        """Return the index along leaf `place`, which runs over `node`."""
-        own = self.producer.domain.leaf[place]
+    def value(self, node: IterDomain, own: IterDomain) -> Expr:
+        """Return the index along the axis `own` of the producer, whose loop runs over `node`."""
         consumer = self.env.promotion
         if node is own:
             match = self.indexer.match(self.producer, self.env.tensor)
@@ -519,6 +527,10 @@ class _LocalReader:
             if image is not None and exact and image in self.env.known:
                 return self.env.known[image]
         return self._forward(node)
+
+    def allocated(self, axis: IterDomain) -> Expr:
+        """Return the index along an axis of the producer's allocation domain."""
+        return self._forward(axis) if self.promotion.image else self.value(axis, axis)
 
     def _forward(self, node: IterDomain) -> Expr:
         value = self.found.get(node)

@@ -3,10 +3,12 @@
 Requires the nest. Ensures a `TensorStorage` for every live tensor: GLOBAL ones have their full
 logical shape; a LOCAL one has the leaf axes right of its compute-at position (right of the loops
 around its definition, where nobody reads it) that are neither bound to threads, nor reductions, nor
-of extent 1; a SHARED one those not bound to blocks, and the axes
-bound to threads of a block left of the position too (rule 40). Both are made in the body where
-their own loops begin. A reduction that folds apart (see `phase_nest`) has a LOCAL accumulator, of
-float32 for 16 bits. It comes before indexing, because an access is an index into these shapes.
+of extent 1; a SHARED one those not bound to blocks, and the axes bound to threads of a block left
+of the position too (rule 40). Where the user laid the buffer out, it has the axes of the allocation
+domain instead, but for those whose index is fixed while it lives (see `stored_axes`). Both are made
+in the body where their own loops begin. A reduction that folds apart (see `phase_nest`) has a LOCAL
+accumulator, of float32 for 16 bits. It comes before indexing, because an access is an index into
+these shapes.
 
 Before: ``for i0: { define T1; define T2 }``; after::
 
@@ -17,16 +19,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from loopnest.errors import LoweringError
 from loopnest.kir.buffers import Buffer
 from loopnest.lowering.loops.loop_plan import LoopPlan
 from loopnest.lowering.loops.phase_nest import accumulates_apart
+from loopnest.lowering.memory.stored_axes import (
+    Indices,
+    StoredAxes,
+    in_global,
+    on_chip,
+    strides_of,
+    swizzles,
+)
 from loopnest.lowering.reductions.block_reduction import FreshNames, row_major
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import ONE, Expr, integer
 from loopnest.schedule.loop_groups import LoopGroup
-from loopnest.tensor.buffer_layout import PLAIN
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.tensor_view import TensorView
 
@@ -38,7 +46,8 @@ class TensorStorage:
     `places` are the leaf positions that index a LOCAL or SHARED buffer, in its order; a GLOBAL
     one is indexed by the logical axes. `home` is the loop in whose body such a buffer is made
     (None: the kernel's). `accumulator` is the buffer that a reduction folds in: its own, or another
-    with the leaf positions `partial_places`.
+    with the leaf positions `partial_places`. `axes` are the axes that index `buffer` where somebody
+    laid it out by others than those: its allocation domain's.
     """
 
     buffer: Buffer
@@ -46,16 +55,22 @@ class TensorStorage:
     home: LoopGroup | None
     accumulator: Buffer
     partial_places: tuple[int, ...]
+    axes: tuple[IterDomain, ...] | None = None
 
 
-def allocate(plan: LoopPlan, names: FreshNames) -> dict[TensorView, TensorStorage]:
-    """Return the storage of every live tensor and of every input."""
+def allocate(
+    plan: LoopPlan, names: FreshNames, indices: Indices
+) -> dict[TensorView, TensorStorage]:
+    """Return the storage of every live tensor and of every input.
+
+    `indices` finds the indices of axes, for allocation domains that the loops do not give.
+    """
     result: dict[TensorView, TensorStorage] = {}
     for tensor in plan.fusion.inputs:
         result[tensor] = _global(plan, tensor, "input", tensor.name)
     for unit in plan.forest.units:
         for tensor in unit.siblings:
-            storage = _storage(plan, tensor, result)
+            storage = _storage(plan, tensor, result, indices)
             if accumulates_apart(plan, tensor):
                 storage = _with_accumulator(plan, tensor, storage, names)
             result[tensor] = storage
@@ -63,73 +78,49 @@ def allocate(plan: LoopPlan, names: FreshNames) -> dict[TensorView, TensorStorag
 
 
 def _storage(
-    plan: LoopPlan, tensor: TensorView, done: dict[TensorView, TensorStorage]
+    plan: LoopPlan,
+    tensor: TensorView,
+    done: dict[TensorView, TensorStorage],
+    indices: Indices,
 ) -> TensorStorage:
     target = plan.fusion.inplace.get(tensor)
     if target is not None and tensor.is_output:
         return done[target]
     if tensor.memory is Memory.GLOBAL:
         return _global(plan, tensor, "output" if tensor.is_output else "workspace", tensor.name)
-    return _on_chip(plan, tensor)
+    return _on_chip(plan, tensor, indices)
 
 
 def _global(plan: LoopPlan, tensor: TensorView, kind: str, name: str) -> TensorStorage:
     shape = tuple([plan.algebra.simplify(size) for size in tensor.sizes]) or (ONE,)
     buffer = _buffer(plan, name, tensor, Memory.GLOBAL, tensor.dtype, shape, kind)
-    if tensor.layout is not PLAIN:
-        buffer = _laid_out(plan, tensor, buffer, tensor.domain.logical)
-    return TensorStorage(buffer, (), None, buffer, ())
+    if tensor.domain.allocation is None:
+        return TensorStorage(buffer, (), None, buffer, ())
+    stored = in_global(plan, tensor)
+    buffer = _laid_out(plan, tensor, buffer, stored)
+    axes = stored.axes if stored.places is None else None
+    return TensorStorage(buffer, (), None, buffer, (), axes)
 
 
-def _laid_out(
-    plan: LoopPlan, tensor: TensorView, buffer: Buffer, axes: tuple[IterDomain, ...]
-) -> Buffer:
-    """Return `buffer`, whose dimensions run over `axes`, in the layout that the user gave it."""
-    layout, algebra = tensor.layout, plan.algebra
-    known = (*axes, *tensor.domain.leaf) if tensor.memory is not Memory.GLOBAL else axes
-    if any(axis not in known for axis in layout.axes()):
-        raise LoweringError(
-            tensor.name,
-            "its layout names an axis that it does not have (any more)",
-            "lay the buffer out last, after splits, merges and compute_at"
-            + ("; a GLOBAL tensor by its own axes" if tensor.memory is Memory.GLOBAL else ""),
-        )
-    gaps = dict(layout.pad)
-    padded = [
-        algebra.add(size, integer(gaps.get(axis, 0)))
-        for size, axis in zip(buffer.shape, axes, strict=True)
-    ] if axes else list(buffer.shape)  # fmt: skip
-    rank = {axis: n for n, axis in enumerate(layout.order or ())}
-    order = sorted(range(len(padded)), key=lambda d: rank.get(axes[d], d) if axes else d)
-    strides: list[Expr] = [ONE] * len(padded)
-    step: Expr = ONE
-    for dimension in reversed(order):
-        strides[dimension] = step
-        step = algebra.mul(step, padded[dimension])
-    shape = buffer.shape
-    pairs: tuple[tuple[int, int], ...] = ()
-    if layout.swizzle is not None:
-        pairs = (_swizzled_pair(tensor, axes),)
-    if layout.stages > 1:
-        shape, strides = (integer(layout.stages), *shape), [step, *strides]
-        step = algebra.mul(step, integer(layout.stages))
-        pairs = tuple([(a + 1, b + 1) for a, b in pairs])
+def _laid_out(plan: LoopPlan, tensor: TensorView, buffer: Buffer, stored: StoredAxes) -> Buffer:
+    """Return `buffer` with the dimensions and the layout of the tensor's allocation domain."""
+    strides, size = strides_of(plan, tensor, stored)
+    shape = stored.extents or (ONE,)
     return replace(
-        buffer, shape=shape, strides=tuple(strides), size=step, swizzles=pairs, stages=layout.stages
+        buffer, shape=shape, strides=strides or (ONE,), size=size, swizzles=swizzles(tensor, stored)
     )
 
 
-def _swizzled_pair(tensor: TensorView, axes: tuple[IterDomain, ...]) -> tuple[int, int]:
-    assert tensor.layout.swizzle is not None
-    places = [axes.index(axis) for axis in tensor.layout.swizzle if axis in axes]
-    if tensor.memory is not Memory.SHARED or len(places) != 2:
-        raise LoweringError(
-            tensor.name,
-            f"its swizzle is over axes that its buffer in {tensor.memory.value} memory lacks",
-            "swizzle two axes that a SHARED buffer holds: those right of the compute-at position, "
-            "and those bound to threads of a block",
-        )
-    return places[0], places[1]
+def _rotating(plan: LoopPlan, buffer: Buffer, stages: int) -> Buffer:
+    """Return `buffer` with a copy for each stage of a circular buffer, in front of all axes."""
+    return replace(
+        buffer,
+        shape=(integer(stages), *buffer.shape),
+        strides=(buffer.size, *buffer.strides),
+        size=plan.algebra.mul(buffer.size, integer(stages)),
+        swizzles=tuple([(a + 1, b + 1) for a, b in buffer.swizzles]),
+        stages=stages,
+    )
 
 
 def _buffer(
@@ -174,17 +165,22 @@ def shared_places(plan: LoopPlan, tensor: TensorView) -> tuple[int, ...]:
     return tuple(result)
 
 
-def _on_chip(plan: LoopPlan, tensor: TensorView) -> TensorStorage:
+def _on_chip(plan: LoopPlan, tensor: TensorView, indices: Indices) -> TensorStorage:
     pos, leaf = _position(plan, tensor), tensor.domain.leaf
     shared = tensor.memory is Memory.SHARED
     places = shared_places(plan, tensor) if shared else stored_places(plan, tensor, pos)
     shape = tuple([plan.spec(leaf[place]).extent for place in places]) or (ONE,)
     kind = tensor.memory.value
     buffer = _buffer(plan, tensor.name, tensor, tensor.memory, tensor.dtype, shape, kind)
-    if tensor.layout is not PLAIN:
-        buffer = _laid_out(plan, tensor, buffer, tuple([leaf[place] for place in places]))
+    axes: tuple[IterDomain, ...] | None = None
+    if tensor.domain.allocation is not None:
+        stored = on_chip(plan, tensor, places, indices)
+        buffer = _laid_out(plan, tensor, buffer, stored)
+        axes = stored.axes if stored.places is None else None
+    if tensor.layout.stages > 1:
+        buffer = _rotating(plan, buffer, tensor.layout.stages)
     home = plan.forest.find(leaf[pos - 1]) if pos else None
-    return TensorStorage(buffer, places, home, buffer, places)
+    return TensorStorage(buffer, places, home, buffer, places, axes)
 
 
 def _position(plan: LoopPlan, tensor: TensorView) -> int:
@@ -210,4 +206,4 @@ def _with_accumulator(
     shape = tuple([plan.spec(leaf[place]).extent for place in places]) or (ONE,)
     name = names.buffer(f"{tensor.name}_acc")
     partial = _buffer(plan, name, tensor, Memory.LOCAL, tensor.dtype.compute, shape, "accumulator")
-    return TensorStorage(storage.buffer, storage.places, storage.home, partial, places)
+    return replace(storage, accumulator=partial, partial_places=places)

@@ -22,11 +22,10 @@ from loopnest.proofs.enumeration.enumerated_races import EnumeratedRaces
 from loopnest.proofs.enumeration.value_provenance import ValueProvenance
 from loopnest.proofs.obligations import CollectiveMath, Work
 from loopnest.proofs.point_arrays import Enumeration, Points, number
-from loopnest.proofs.program_model import Access, Model
+from loopnest.proofs.program_model import Access, Model, is_callers
 from loopnest.proofs.report import Finding
 from loopnest.proofs.template_matching import Agreement
 from loopnest.proofs.witness import Witness
-from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Expr, Local, Symbol
 from loopnest.tensor.math_snapshot import MathSnapshot, MathTensor
 
@@ -70,7 +69,7 @@ class EnumeratedFacts:
         yield from self._equalities()
         for work in self.works:
             whole = work.kind not in ("init", "partial")
-            if whole and work.store.storage.memory is Memory.GLOBAL:
+            if whole and is_callers(work.store.storage):
                 yield from self._claim(work)
             if work.kind == "fill":
                 yield from self._fill(work)

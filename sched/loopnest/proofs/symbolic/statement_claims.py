@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from loopnest.kir.buffers import Buffer
 from loopnest.proofs.obligations import Work
-from loopnest.proofs.program_model import Access, is_private, terms
+from loopnest.proofs.program_model import Access, is_callers, is_private, terms
 from loopnest.proofs.quasi_affine import NotAffine, Poly, constant, times
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
 from loopnest.proofs.symbolic.statement_instances import NOWHERE, Instances, NotProved, about
 from loopnest.proofs.template_matching import Agreement, Combined
-from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Const, Op
 from loopnest.tensor.math_snapshot import MathTensor
 
@@ -140,7 +139,7 @@ class StatementClaims:
             )
         for agreement in work.conditions:
             self._agree(at, agreement)
-        if work.store.storage.memory is Memory.GLOBAL and work.kind not in ("init", "partial"):
+        if is_callers(work.store.storage) and work.kind not in ("init", "partial"):
             written = self.setting.element(work.write)
             self.same_element(at, written, work.tensor, self.setting.polys(work.element))
         if any(isinstance(n.operand, Combined) for n in work.needs) and not exact:
