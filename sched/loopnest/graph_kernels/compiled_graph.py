@@ -99,8 +99,8 @@ def compile_graph(
     Args:
         g: the graph.
         target: "c", "interpret", "cuda", or "auto": the first that this machine can do.
-        library: whether products of matrices and convolutions are left to NumPy's library, and what
-            has no kernel may be evaluated; where False, everything is a kernel.
+        library: whether products of matrices are left to NumPy's library, and what has no kernel
+            may be evaluated; where False, everything is a kernel.
         **options: those of `loopnest.compile` for the target.
 
     Raises:
@@ -414,7 +414,7 @@ def _numpy_call(step: PlannedStep) -> Action:
         for place, value in zip(step.outputs, _leaves(found), strict=True):
             _view(place, memory)[...] = value
 
-    return product if step.node.op == "matmul" else evaluated
+    return product if step.kind == "library" else evaluated
 
 
 def _leaves(value: Values) -> list[Array]:
