@@ -101,6 +101,7 @@ from loopnest.tensor.ops.pointwise import (
 )
 from loopnest.tensor.ops.random_numbers import dropout, random_bits, random_uniform
 from loopnest.tensor.ops.reductions import all, any, max, mean, min, prod, sum, var, welford
+from loopnest.tensor.ops.scans import cummax, cumprod, cumsum, scan
 from loopnest.tensor.ops.slices import flip, roll, slice
 from loopnest.tensor.ops.sliding_windows import avg_pool, max_pool, unfold
 from loopnest.tensor.ops.tuple_reductions import argmax, argmin, reduce
@@ -195,6 +196,9 @@ __all__ = [
     "concatenate",
     "conv",
     "cos",
+    "cummax",
+    "cumprod",
+    "cumsum",
     "dependency_chains",
     "diagnose",
     "div",
@@ -269,6 +273,7 @@ __all__ = [
     "round",
     "rshift",
     "rsqrt",
+    "scan",
     "sigmoid",
     "silu",
     "sin",

@@ -42,7 +42,7 @@ _STATIC = (1, 2, 3, 4, 5, 7, 8, 11, 13, 16)
 _FLAVOURS = {
     "any": (),
     "broadcasts": ("_binary", "_broadcast", "_expand", "_permute"),
-    "reductions": ("_reduce", "_welford", "_softmax", "_arg", "_own_reducer"),
+    "reductions": ("_reduce", "_welford", "_softmax", "_arg", "_own_reducer", "_scan"),
     "diamonds": ("_binary",),
     "windows": ("_part", "_border", "_turn", "_join", "_window"),
 }
@@ -151,6 +151,7 @@ class FusionWriter:
             self._expand: 4, self._source: 3, self._matmul: 4, self._cast: 4, self._softmax: 3,
             self._welford: 3, self._logic: 3, self._layer: 2, self._arg: 3, self._own_reducer: 3,
             self._part: 3, self._border: 3, self._turn: 2, self._join: 3, self._window: 4,
+            self._scan: 4,
         }  # fmt: skip
         for make in _FLAVOURS[self.flavour]:
             kinds[getattr(self, make)] *= 5
@@ -271,6 +272,24 @@ class FusionWriter:
         text = f"ln.reduce(ln.Reducer({reducer}), {values.format(name)}, {axes}{extra})"
         if self._line(pair, text):
             self.count += 2
+
+    def _scan(self) -> None:
+        name = self._pick(lambda t: len(t.shape) > 0)
+        if name is None:
+            return
+        axis = self.rng.randrange(len(self.session.tensor(name).shape))
+        flags = "".join(
+            f", {flag}=True" for flag in ("exclusive", "reverse") if self.rng.random() < 0.3
+        )
+        if self.rng.random() < 0.25 and self.session.tensor(name).dtype.is_float:
+            reducer, values = self.rng.choice(_OWN_REDUCERS)
+            pair = ", ".join(f"t{self.count + n}" for n in range(2))
+            text = f"ln.scan(ln.Reducer({reducer}), {values.format(name)}, {axis}{flags})"
+            if self._line(pair, text):
+                self.count += 2
+            return
+        op = self.rng.choice(["cumsum", "cumsum", "cummax"])
+        self._define(f"ln.{op}({name}, {axis}{flags})")
 
     def _permute(self) -> None:
         name = self._pick(lambda t: len(t.shape) > 1)

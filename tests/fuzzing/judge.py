@@ -141,6 +141,7 @@ LEGITIMATE: Mapping[str, str] = {
     "a circular buffer cannot run ahead": r"cannot run ahead of it",
     "a circular buffer in a parallel loop": r"the loop that its circular buffer rotates through",
     "the order of a reducer": r"in any order, and \w+ need not commute|do not meet the elements in",
+    "the order of a scan": r"a scan needs the one before|the axis of its scan|inside of its scan",
     "no common domain": r"a loop that they share has no common domain",
 }
 """Why a schedule may have no kernel: name -> what the sentence says."""

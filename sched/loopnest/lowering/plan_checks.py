@@ -10,16 +10,22 @@ from __future__ import annotations
 import math
 
 from loopnest.errors import LoweringError
-from loopnest.lowering.loops.loop_plan import LoopPlan, LoopSpec, is_reduced, is_trivial
+from loopnest.lowering.loops.loop_plan import (
+    LoopPlan,
+    LoopSpec,
+    is_reduced,
+    is_trivial,
+)
 from loopnest.lowering.memory.allocation import TensorStorage
 from loopnest.scalar.enums import MOST_ALONG, MOST_THREADS, Memory, ParallelType
 from loopnest.scalar.expr import Const
-from loopnest.schedule.fold_order import keeps_order
+from loopnest.schedule.fold_order import folded_axes, keeps_order
 from loopnest.schedule.loop_groups import LoopGroup
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.tensor_view import TensorView
 
 _MAX_VECTOR_BYTES = 64
+_STEPWISE = (ParallelType.serial, ParallelType.unroll, ParallelType.unswitch)
 
 
 def check_plan(plan: LoopPlan, storage: dict[TensorView, TensorStorage]) -> None:
@@ -31,6 +37,7 @@ def check_plan(plan: LoopPlan, storage: dict[TensorView, TensorStorage]) -> None
     _check_launch(plan)
     for unit in plan.forest.units:
         _check_order(plan, unit)
+        _check_scan(plan, unit)
         for tensor in unit.siblings:
             _check_reduction(plan, tensor)
             _check_vectors(plan, tensor)
@@ -88,6 +95,8 @@ def _check_order(plan: LoopPlan, unit: TensorView) -> None:
     definition, domain = unit.definition, unit.domain
     if definition is None or definition.reducer is None or not definition.reducer.ordered:
         return
+    if definition.scan is not None:
+        return  # `_check_scan` asks for more
     name = definition.reducer.name
     if plan.crossed[unit]:
         bound = ", ".join([d.value for d in plan.crossed[unit]])
@@ -108,6 +117,41 @@ def _check_order(plan: LoopPlan, unit: TensorView) -> None:
             f"its reduction loops [{shown}] do not meet the elements in their order, and "
             f"{name} need not commute",
             "reorder them: outer parts in front of inner ones, the axes as they were reduced",
+        )
+
+
+def _check_scan(plan: LoopPlan, unit: TensorView) -> None:
+    """Refuse loops that do not go through a scan step by step, each element once."""
+    definition, domain = unit.definition, unit.domain
+    if definition is None or definition.scan is None:
+        return
+    path = plan.forest.path(unit)
+    loops = sorted(folded_axes(unit), key=lambda axis: path.index(plan.forest.find(axis)))
+    for axis in loops:
+        spec = plan.spec(axis)
+        if not is_trivial(spec) and spec.parallel not in _STEPWISE:
+            raise LoweringError(
+                unit.name,
+                f"its loop over {_named(unit, axis)} is {spec.parallel.value}, but each step of a "
+                "scan needs the one before",
+                "bind another axis",
+            )
+    if not keeps_order(loops, domain, [domain.root[definition.scan.axis]]):
+        shown = ", ".join([_named(unit, axis) for axis in loops])
+        raise LoweringError(
+            unit.name,
+            f"its loops [{shown}] do not go through the axis of its scan in order",
+            "reorder them: outer parts in front of inner ones; do not merge the axis with others",
+        )
+    own = {plan.forest.find(axis) for axis in domain.leaf}
+    inside = path[path.index(plan.forest.find(loops[0])) :]
+    other = [g for g in inside if g not in own and not is_trivial(plan.specs[g])]
+    if other or plan.promotions[unit].image:
+        named = plan.specs[other[0]].axis if other else plan.spec(loops[0]).axis
+        raise LoweringError(
+            unit.name,
+            f"the loop {named} inside of its scan would take each step again",
+            "compute it outside of that loop",
         )
 
 

@@ -13,10 +13,10 @@ from loopnest.errors import LaunchError
 from loopnest.numerics.float64_math import Values, held
 from loopnest.numerics.interval_rules import enclose
 from loopnest.numerics.intervals import Interval, exact, flushed, narrowed
-from loopnest.numerics.oracle import Oracle, Places, Result, fold_values
+from loopnest.numerics.oracle import Oracle, Places, Result, fold_values, scan_values
 from loopnest.numerics.reduction_intervals import FOLDS, fold
 from loopnest.numerics.target_accuracy import STANDARD, Arithmetic
-from loopnest.numerics.template_folds import fold_templates
+from loopnest.numerics.template_folds import fold_templates, scan_templates
 from loopnest.scalar.dtypes import DType, float32
 from loopnest.scalar.expr import Expr
 from loopnest.tensor.definition import TracedReducer
@@ -153,6 +153,12 @@ class _Enclosures(Oracle[Interval]):
         if reducer.name in FOLDS:
             return fold(reducer.name, parts, totals, reducer.types[0], self.arithmetic)
         return fold_templates(reducer, parts, totals, self.arithmetic)
+
+    def folded_so_far(
+        self, reducer: TracedReducer, parts: Sequence[Interval], *, exclusive: bool
+    ) -> list[Interval]:
+        totals = scan_values(reducer, [part.value for part in parts], exclusive=exclusive)
+        return scan_templates(reducer, parts, totals, self.arithmetic, exclusive=exclusive)
 
     def defined(self, value: Interval, dtype: DType) -> Interval:
         return narrowed(value, dtype, self.arithmetic) if dtype.is_narrow else value

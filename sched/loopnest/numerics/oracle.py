@@ -37,7 +37,7 @@ from loopnest.scalar.arguments import ArraySpec, bind, size_value
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Arg, Coordinate, Expr, Index, two_sides
 from loopnest.scalar.simplify import Simplifier
-from loopnest.tensor.definition import Definition, Read, TracedReducer
+from loopnest.tensor.definition import Definition, Read, Scan, TracedReducer
 from loopnest.tensor.domain import IterDomain, TensorDomain, transforms_between
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.tensor_view import TensorView
@@ -173,6 +173,15 @@ class Oracle(ABC, Generic[V]):
         """Return the components of a reduction, with their last axis folded away."""
 
     @abstractmethod
+    def folded_so_far(
+        self, reducer: TracedReducer, parts: Sequence[V], *, exclusive: bool
+    ) -> list[V]:
+        """Return for each element along the last axis what all up to it fold to.
+
+        With `exclusive` it is all before it.
+        """
+
+    @abstractmethod
     def defined(self, value: V, dtype: DType) -> V:
         """Return `value` as a tensor of `dtype` has it: rounded if it is a 16-bit tensor."""
 
@@ -262,6 +271,8 @@ class Oracle(ABC, Generic[V]):
             for place, axis in enumerate(domain.root)
             if axis in domain.rfactor and not (reduces and axis.is_reduction)
         ]
+        if definition.scan is not None:
+            kept.remove(definition.scan.axis)
         logical = [a for a in domain.rfactor if not (reduces and a.is_reduction)]
         whole = self.shape(logical)
         arrays = {t: Arrays(whole) for t in definition.outputs if t in ends}
@@ -422,6 +433,8 @@ class Oracle(ABC, Generic[V]):
             ]
         if reducer is None:
             return parts
+        if definition.scan is not None:
+            return self._scanned(reducer, definition.scan, parts)
         return self._reduced(reducer, domain.rfactor, shape, parts)
 
     def shape(self, axes: Sequence[IterDomain]) -> tuple[int, ...]:
@@ -498,6 +511,12 @@ class Oracle(ABC, Generic[V]):
                 env[names[axis]] = evaluate_expr(image, env)
         return tuple([env[names[axis]] for axis in domain.rfactor])
 
+    def _scanned(self, reducer: TracedReducer, scan: Scan, parts: Sequence[V]) -> list[V]:
+        """Give each element what is folded so far along an axis."""
+        last = [self.viewed(part, lambda a: np.moveaxis(a, scan.axis, -1)) for part in parts]
+        found = self.folded_so_far(reducer, last, exclusive=scan.exclusive)
+        return [self.viewed(part, lambda a: np.moveaxis(a, -1, scan.axis)) for part in found]
+
     def _reduced(
         self,
         reducer: TracedReducer,
@@ -545,6 +564,11 @@ class _Values(Oracle[Values]):
     def folded(self, reducer: TracedReducer, parts: Sequence[Values]) -> list[Values]:
         return fold_values(reducer, parts)
 
+    def folded_so_far(
+        self, reducer: TracedReducer, parts: Sequence[Values], *, exclusive: bool
+    ) -> list[Values]:
+        return scan_values(reducer, parts, exclusive=exclusive)
+
     def defined(self, value: Values, dtype: DType) -> Values:
         return define_values(value, dtype)
 
@@ -568,6 +592,35 @@ def fold_values(reducer: TracedReducer, parts: Sequence[Values]) -> list[Values]
     while now[0].shape[-1] > 1:
         now = _halved(reducer, now)
     return [part[..., 0] for part in now]
+
+
+def scan_values(
+    reducer: TracedReducer, parts: Sequence[Values], *, exclusive: bool = False
+) -> list[Values]:
+    """Return for each element along the last axis what all up to it fold to.
+
+    Each round lets it take in what twice as many elements in front of it fold to.
+    """
+    now, size, reach = list(parts), parts[0].shape[-1], 1
+    left, right = two_sides(reducer.types)
+    while reach < size:
+        env: dict[Expr, Values] = {}
+        for a, b, part in zip(left, right, now, strict=True):
+            env[a], env[b] = part[..., :-reach], part[..., reach:]
+        shape = now[0][..., reach:].shape
+        found = [np.broadcast_to(evaluate_expr(e, env), shape) for e in reducer.combination]
+        now = [
+            np.concatenate([part[..., :reach], value], axis=-1)
+            for part, value in zip(now, found, strict=True)
+        ]
+        reach *= 2
+    if not exclusive:
+        return now
+    neutral = [held(evaluate_expr(c, {}), c.dtype) for c in reducer.identity]
+    return [
+        np.concatenate([np.broadcast_to(e, part[..., :1].shape), part[..., :-1]], axis=-1)
+        for e, part in zip(neutral, now, strict=True)
+    ]
 
 
 def define_values(values: Values, dtype: DType) -> Values:

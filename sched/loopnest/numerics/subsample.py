@@ -104,6 +104,8 @@ class _Classes:
                 plain = axis in domain.root and axis in domain.rfactor
                 if axis.is_reduction or axis.is_broadcast or not plain:
                     self.whole.add(axis)
+            if tensor.definition is not None and tensor.definition.scan is not None:
+                self.whole.add(domain.root[tensor.definition.scan.axis])
             if tensor.definition is not None:
                 self._relate(tensor)
 

@@ -136,7 +136,8 @@ def circular_buffer(tensor: TensorView, stages: int) -> TensorView:
     assert definition is not None
     if definition.reducer is not None:
         raise PrimitiveRefused(
-            f"{tensor.name} is a reduction", "a pointwise tensor may run ahead: a copy"
+            f"{tensor.name} is a {'scan' if definition.scan else 'reduction'}",
+            "a pointwise tensor may run ahead: a copy",
         )
     if len(definition.outputs) > 1:
         twins = ", ".join([twin.name for twin in definition.outputs if twin is not tensor])

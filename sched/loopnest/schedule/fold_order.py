@@ -10,17 +10,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from loopnest.scalar.expr import ONE
-from loopnest.tensor.domain import IterDomain, Merge, Split, TensorDomain, transforms_between
+from loopnest.tensor.domain import (
+    IterDomain,
+    Merge,
+    Split,
+    TensorDomain,
+    ancestors,
+    transforms_between,
+)
+from loopnest.tensor.tensor_view import TensorView
 
 
-def keeps_order(axes: Sequence[IterDomain], domain: TensorDomain) -> bool:
-    """Whether loops over `axes`, outermost first, meet what `domain` reduces in C order.
+def keeps_order(
+    axes: Sequence[IterDomain], domain: TensorDomain, along: Sequence[IterDomain] | None = None
+) -> bool:
+    """Whether loops over `axes`, outermost first, meet what `domain` folds in C order.
 
     Args:
-        axes: what the reduction axes of `domain` were split and merged to.
-        domain: of a reduction.
+        axes: what the folded axes of `domain` were split and merged to.
+        domain: of a fold.
+        along: the axes that it folds; by default its reduction axes.
     """
-    wanted = [axis for axis in domain.rfactor if axis.is_reduction]
+    wanted = [a for a in domain.rfactor if a.is_reduction] if along is None else along
     now = _several(axes)
     for step in reversed(list(transforms_between(domain.rfactor, axes))):
         found = [axis for axis in now if axis in step.outputs]
@@ -33,6 +44,20 @@ def keeps_order(axes: Sequence[IterDomain], domain: TensorDomain) -> bool:
             return False
         now[first : first + len(found)] = _several(step.inputs)
     return now == _several(wanted)
+
+
+def carries(unit: TensorView) -> bool:
+    """Whether `unit` is a scan: each element has what is folded so far."""
+    return unit.definition is not None and unit.definition.scan is not None
+
+
+def folded_axes(unit: TensorView) -> tuple[IterDomain, ...]:
+    """Return the leaf axes that `unit` folds over: its reduction axes, or those of its scan."""
+    definition, domain = unit.definition, unit.domain
+    if definition is None or definition.scan is None:
+        return tuple([axis for axis in domain.leaf if axis.is_reduction])
+    along = domain.root[definition.scan.axis]
+    return tuple([axis for axis in domain.leaf if along in ancestors([axis], domain)])
 
 
 def _several(axes: Iterable[IterDomain]) -> list[IterDomain]:

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from loopnest.scalar.expr import ONE
 from loopnest.schedule.expression_order import LoopBody, Ordering
+from loopnest.schedule.fold_order import carries, folded_axes
 from loopnest.schedule.loop_groups import Conflict, LoopGroup, RootClass
 from loopnest.schedule.replay import shared_positions
 from loopnest.schedule.root_maps import pairs
@@ -69,6 +71,8 @@ class LoopForest:
         check of the whole.
         """
         start = unit.compute_at_pos
+        if carries(unit):
+            return None
         if len(unit.siblings) > 1 or unit.produced_at_pos > start:
             return None
         consumers = [c for c in unit.consumers if c in self.position]
@@ -252,12 +256,25 @@ class LoopForest:
         return len(self.find(unit.domain.leaf[pos - 1]).path()) if pos else 0
 
     def check(self) -> None:
-        """Check that an order of the tensors exists.
+        """Check that an order of the tensors exists, and that scans go on step by step.
 
         Raises:
-            Conflict: it does not.
+            Conflict: it does not, or a loop that a scan lacks runs inside of it.
         """
+        for unit in self.units:
+            if carries(unit):
+                self._check_scan(unit)
         Ordering(self, overwrites=False).run()
+
+    def _check_scan(self, unit: TensorView) -> None:
+        path, own = self.path(unit), {self.find(axis) for axis in unit.domain.leaf}
+        first = min([path.index(self.find(axis)) for axis in folded_axes(unit)])
+        for group in path[first:]:
+            if group not in own and any(axis.size is not ONE for axis in group.axes):
+                raise Conflict(
+                    f"{unit.name} is a scan, and a loop of extent {group.axes[0].size} inside of "
+                    "it, which it does not have, would take each step again"
+                )
 
     def order(self) -> LoopBody:
         """Return the loop nest as an ordered tree, readers of an input before its overwrite.

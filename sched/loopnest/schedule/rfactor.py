@@ -72,6 +72,8 @@ def _places(tensor: TensorView, axes: int | Sequence[int]) -> tuple[int, ...]:
     names = axis_names(tensor.domain)
     if tensor.definition is None or tensor.definition.reducer is None:
         raise PrimitiveRefused(f"{tensor.name} is no reduction", "rfactor factors a reduction")
+    if tensor.definition.scan is not None:
+        raise PrimitiveRefused(f"{tensor.name} is a scan", "rfactor factors a reduction")
     if tensor.frozen:
         raise PrimitiveRefused(
             f"the leading {tensor.frozen} loops of {tensor.name} are shared already",

@@ -161,9 +161,19 @@ def iteration_space(fusion: ln.Fusion) -> IterationSpace | None:
 
     None where there is no single one: two extents meet in one dimension (a tensor is repeated to
     both), or one dimension is two axes of a computed tensor (it meets its own transpose). An input
-    may be read in two ways; `joined` tells whether it is.
+    may be read in two ways; `joined` tells whether it is. None too where loops must keep an order:
+    in a scan, or a fold by a reducer that need not commute.
     """
+    if any(map(_keeps_order, fusion.tensors)):
+        return None
     return _Numbers(fusion, joined=True).space() or _Numbers(fusion, joined=False).space()
+
+
+def _keeps_order(tensor: ln.TensorView) -> bool:
+    definition = tensor.definition
+    if definition is None or definition.reducer is None:
+        return False
+    return definition.scan is not None or definition.reducer.ordered
 
 
 def _reads(tensor: ln.TensorView) -> Iterator[tuple[ln.TensorView, Sequence[int | None]]]:

@@ -172,7 +172,8 @@ def structure(fusion: ln.Fusion) -> Hashable:
         if definition is not None:
             reads = tuple([(place[r.producer], r.indices) for r in definition.reads])
             outputs = tuple([place[t] for t in definition.outputs])
-            rows.append((reads, outputs, definition.values, definition.reducer))
+            fold = (definition.reducer, definition.scan)
+            rows.append((reads, outputs, definition.values, *fold))
     inplace = tuple([(place[o], place[i]) for o, i in fusion.inplace.items()])
     return (tuple(rows), inplace)
 

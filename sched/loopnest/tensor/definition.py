@@ -102,6 +102,22 @@ class TracedReducer:
         return instantiate(self.special if cheaper else self.combination, one, other)
 
 
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Along which axis a definition keeps what it has folded so far, at each element.
+
+    The axis is an iteration axis of the result, like any other: its elements are stored, and
+    consumers share its loops. Only the loops of the definition itself must run in its order.
+
+    Args:
+        axis: a root axis.
+        exclusive: whether an element has what lies before it, without itself.
+    """
+
+    axis: int
+    exclusive: bool = False
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Definition:
     """The expression that a tensor is the result of.
@@ -113,6 +129,7 @@ class Definition:
         outputs: the tensors that it defines, one a component of the reducer.
         values: one template an output (for a reduction: of the partial result of one element).
         reducer: how the values fold over the reduction axes; None for a pointwise definition.
+        scan: the axis along which they fold instead, and each element has what is folded so far.
         note: what `print_math` adds: "axis=1", "mask=(True, False)".
     """
 
@@ -123,6 +140,7 @@ class Definition:
     values: tuple[Expr, ...]
     reducer: TracedReducer | None = None
     note: str = ""
+    scan: Scan | None = None
     producers: tuple[TensorView, ...] = field(init=False)
     """The tensors read, each once."""
 
@@ -140,13 +158,15 @@ class Definition:
             self.values,
             self.reducer,
             self.note,
+            self.scan,
         )
 
     def with_outputs(self, outputs: Iterable[TensorView]) -> Definition:
         """Return the same expression defining other tensors."""
         return Definition(
-            self.op, self.operands, self.reads, tuple(outputs), self.values, self.reducer, self.note
-        )
+            self.op, self.operands, self.reads, tuple(outputs), self.values, self.reducer,
+            self.note, self.scan,
+        )  # fmt: skip
 
     def value(self, component: int, args: tuple[Expr, ...]) -> Expr:
         """Return the template of `component` with the values that its reads find put in."""

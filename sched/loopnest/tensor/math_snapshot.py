@@ -33,7 +33,7 @@ from loopnest.scalar.pickling import State, dump_table, fields_of, load_table
 from loopnest.scalar.record_text import Field, MemberKind
 from loopnest.scalar.simplify import Simplifier
 from loopnest.scalar.templates import at
-from loopnest.tensor.definition import Definition, Read, TracedReducer
+from loopnest.tensor.definition import Definition, Read, Scan, TracedReducer
 from loopnest.tensor.domain import (
     IterDomain,
     Merge,
@@ -79,6 +79,7 @@ class MathDefinition:
         component: which of them this one is.
         values: for each component the value at an element (of a reduction: of that element alone).
         reducer: how the values fold; None for a pointwise definition.
+        scan: along which axis they fold so far; None where over reduction axes.
         updates: each component after one more element, in terms of `Arg(len(reads) + k)`.
     """
 
@@ -89,6 +90,7 @@ class MathDefinition:
     values: tuple[Expr, ...]
     reducer: TracedReducer | None = None
     updates: tuple[Expr, ...] = ()
+    scan: Scan | None = None
 
     @property
     def producers(self) -> tuple[str, ...]:
@@ -144,12 +146,19 @@ class MathTensor:
         return self.logical if whole and self.is_factored else self.root
 
     @property
+    def scan(self) -> Scan | None:
+        """The axis along which each element has what is folded so far, if there is one."""
+        return None if self.definition is None else self.definition.scan
+
+    @property
     def accumulates(self) -> bool:
         """Whether a fold is needed: more than one element, or points that have none."""
         if self.definition is None or not self.definition.reducer:
             return False
-        return self.is_factored or any(
-            a.kind is IterKind.REDUCTION and not _is_one(a.extent) for a in self.root
+        return (
+            self.is_factored
+            or self.scan is not None
+            or any(a.kind is IterKind.REDUCTION and not _is_one(a.extent) for a in self.root)
         )
 
 
@@ -300,6 +309,7 @@ def _definition(name: str, found: Definition, names: dict[TensorView, str]) -> M
         found.values,
         reducer,
         updates,
+        found.scan,
     )
 
 
@@ -351,6 +361,7 @@ def thaw(math: MathSnapshot) -> Fusion:
                 tuple([made[name] for name in found.outputs]),
                 found.values,
                 found.reducer,
+                scan=found.scan,
             )
         made[tensor.name].define(done[found.outputs])
     fusion._inputs = tuple([made[t.name] for t in math.tensors if t.role == "input"])

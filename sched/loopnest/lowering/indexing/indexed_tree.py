@@ -14,6 +14,7 @@ from loopnest.lowering.loops.phase_nest import Compute, LoopNode, Nest, NestItem
 from loopnest.lowering.memory.allocation import TensorStorage
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import Index, all_of
+from loopnest.schedule.fold_order import folded_axes
 from loopnest.schedule.loop_groups import LoopGroup
 from loopnest.tensor.tensor_view import TensorView
 
@@ -46,8 +47,7 @@ def _body_of(nest: Nest, group: LoopGroup | None) -> Index | None:
 
 
 def _around_reduction(nest: Nest, tensor: TensorView) -> LoopGroup | None:
-    axis = next(a for a in tensor.domain.leaf if a.is_reduction)
-    return nest.plan.forest.find(axis).enclosing()
+    return nest.plan.forest.find(folded_axes(tensor)[0]).enclosing()
 
 
 def _with_allocations(

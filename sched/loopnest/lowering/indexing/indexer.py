@@ -48,6 +48,7 @@ from loopnest.scalar.expr import (
     walk,
 )
 from loopnest.scalar.templates import coordinates
+from loopnest.schedule.fold_order import carries
 from loopnest.schedule.replay import Match, match_leaves
 from loopnest.tensor.definition import Definition, Read
 from loopnest.tensor.domain import IterDomain
@@ -127,6 +128,8 @@ class Indexer:
                 if self.plan.crossed[unit]:
                     before, values = CooperativePhases(self, compute, environments).finish()
                 made = self._finish(environments, values)
+            case "update" if carries(unit):
+                return self._step(compute, unit, environments)
             case "update":
                 made = self._update(unit, environments)
             case _:
@@ -224,6 +227,20 @@ class Indexer:
             for env, value in zip(environments, after, strict=True)
         ]
         return (*lets, *stores)
+
+    def _step(
+        self, compute: Compute, unit: TensorView, environments: list[Environment]
+    ) -> tuple[TreeItem, ...]:
+        """Return one step of a scan: the update of what it carries, and the element's store."""
+        assert unit.definition is not None
+        assert unit.definition.scan is not None
+        update = self._update(unit, environments)
+        steps: list[tuple[Store | Let, ...]] = [update, self._finish(environments, None)]
+        if unit.definition.scan.exclusive:
+            steps.reverse()
+        guarded = [g for made in steps for g in self._guarded(compute, environments[0], made)]
+        self._keep_readings(compute, guarded)
+        return tuple(guarded)
 
     def _finish(self, environments: list[Environment], values: Values | None) -> tuple[Store, ...]:
         """Return the stores of the results: `values`, or else what the accumulators hold."""
@@ -448,7 +465,8 @@ class Indexer:
                 condition,
                 f"{name}: {how} need not divide {size}",
                 self.algebra.lt(value, size) if root else None,
-                folded=not (axis.is_iteration and axis in env.tensor.domain.root),
+                folded=not (axis.is_iteration and axis in env.tensor.domain.root)
+                or axis in _scanned(env.tensor),
             )
 
     def _first_lane(self, tensor: TensorView, value: Expr, size: Expr) -> Expr:
@@ -570,6 +588,13 @@ class _LocalReader:
             f"{self.producer.name} read by {self.env.tensor.name}",
             f"the index of an axis of extent {node.size} is not known",
         )
+
+
+def _scanned(tensor: TensorView) -> tuple[IterDomain, ...]:
+    """Return the root axis that a scan folds along; none of other definitions."""
+    if tensor.definition is None or tensor.definition.scan is None:
+        return ()
+    return (tensor.domain.root[tensor.definition.scan.axis],)
 
 
 def _divisions(value: Expr) -> int:

@@ -2,8 +2,9 @@
 
 Requires the plan of loop groups. Ensures a tree of `LoopNode` and `Compute`; every loop has its own
 `Index`, numbered in order of appearance; loops of extent 1 are gone; a reduction is an init before
-its outermost reduction loop, an update inside, and a finish after where it folds apart. It comes
-before allocation and indexing because both ask where a tensor stands in the nest.
+its outermost reduction loop, an update inside, and a finish after where it folds apart; a scan is
+an init before the outermost loop along its axis, and an update inside, which stores the element.
+It comes before allocation and indexing because both ask where a tensor stands in the nest.
 
 Before, loops of T2 ``[i0, r1]``; after::
 
@@ -21,6 +22,7 @@ from loopnest.lowering.loops.loop_plan import LoopPlan, LoopSpec, is_reduced, is
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ZERO, Const, Expr, Index, LaunchIndex
 from loopnest.schedule.expression_order import LoopBody
+from loopnest.schedule.fold_order import carries, folded_axes
 from loopnest.schedule.loop_groups import LoopGroup
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.tensor_view import TensorView
@@ -33,7 +35,7 @@ class Compute:
     Where blocks reduce together there are two more before the finish: "publish" and "arrive".
 
     `indices` gives, for each leaf axis of the (first) output, the index of its loop; 0 where the
-    loop is trivial, None where the phase does not run over it (reduction axes outside the update).
+    loop is trivial, None where the phase does not run over it (folded axes outside the update).
     `loops` are the loops around it, outermost first. `joint` are loops that no node of the tree
     stands for: their values are exchanged together (`joint_values`), so that the phase itself puts
     them around its statements where it must.
@@ -100,8 +102,11 @@ def accumulates_apart(plan: LoopPlan, tensor: TensorView) -> bool:
 
     One of 16 bits does, to be rounded once; one over threads, since each has a part; a SHARED one
     where registers can hold it; and a GLOBAL one of whose definition another output is not, because
-    one thread writes it while all threads need the running values.
+    one thread writes it while all threads need the running values. A scan does, whose elements are
+    what that buffer holds one after the other.
     """
+    if carries(tensor):
+        return True
     if not is_reduced(tensor):
         return False
     if plan.crossed[tensor.siblings[0]]:
@@ -119,20 +124,19 @@ class _Builder:
         self.spec_of: dict[Index, LoopSpec] = {}
         self.first_loop: dict[LoopGroup, list[TensorView]] = {}
         for unit in plan.forest.units:
-            if is_reduced(unit):
-                group = self._first_reduction(unit)
+            if is_reduced(unit) or carries(unit):
+                group = self._first_fold(unit)
                 self.first_loop.setdefault(group, []).append(unit)
 
-    def _first_reduction(self, unit: TensorView) -> LoopGroup:
-        """Return the outermost loop that reduces `unit`, around which init and finish stand."""
-        axis = next(a for a in unit.domain.leaf if a.is_reduction)
-        return self.plan.forest.find(axis)
+    def _first_fold(self, unit: TensorView) -> LoopGroup:
+        """Return the outermost loop that folds `unit`, around which init and finish stand."""
+        return self.plan.forest.find(folded_axes(unit)[0])
 
     def body(self, tree: LoopBody, loops: tuple[Index, ...]) -> list[NestItem]:
         result: list[NestItem] = []
         for item in tree.order:
             if isinstance(item, TensorView):
-                phase = "update" if is_reduced(item) else "define"
+                phase = "update" if is_reduced(item) or carries(item) else "define"
                 result.append(self._compute(item, phase, {}, loops))
                 continue
             assert item.group is not None
@@ -147,6 +151,8 @@ class _Builder:
     def _after(self, unit: TensorView, loops: tuple[Index, ...]) -> list[NestItem]:
         """Return what stands after the reduction loops of `unit`."""
         result: list[NestItem] = []
+        if carries(unit):
+            return result
         if any(d.is_grid for d in self.plan.crossed[unit]):
             result.extend(self._around(unit, "publish", loops))
             result.append(self._compute(unit, "arrive", {}, loops))
@@ -176,15 +182,15 @@ class _Builder:
         return var
 
     def _around(self, unit: TensorView, phase: str, loops: tuple[Index, ...]) -> list[NestItem]:
-        """Return `phase` of a reduction inside fresh loops over its inner iteration axes."""
-        leaf = unit.domain.leaf
-        start = next(n for n, a in enumerate(leaf) if a.is_reduction)
+        """Return `phase` of a fold inside fresh loops over its inner iteration axes."""
+        leaf, folded = unit.domain.leaf, folded_axes(unit)
+        start = leaf.index(folded[0])
         own: dict[IterDomain, Expr] = {}
         made: list[tuple[Index, LoopSpec]] = []
         together = () if phase == "init" else joint_axes(self.plan, unit)
         joint: list[tuple[Index, LoopSpec]] = []
         for axis in leaf[start:]:
-            if axis.is_reduction:
+            if axis in folded:
                 continue
             spec = self.plan.spec(axis)
             if is_trivial(spec):
@@ -209,14 +215,14 @@ class _Builder:
         own: dict[IterDomain, Expr],
         loops: tuple[Index, ...],
     ) -> Compute:
-        leaf = unit.domain.leaf
+        leaf, folds = unit.domain.leaf, folded_axes(unit)
         folded = phase not in ("update", "define")
-        first = next((n for n, a in enumerate(leaf) if a.is_reduction), len(leaf))
+        first = leaf.index(folds[0]) if folds else len(leaf)
         indices: list[Expr | None] = []
         for place, axis in enumerate(leaf):
             if axis in own:
                 indices.append(own[axis])
-            elif folded and (axis.is_reduction or place > first):
+            elif folded and (axis in folds or place > first):
                 indices.append(None)
             else:
                 indices.append(self.index_of[self.plan.forest.find(axis)])

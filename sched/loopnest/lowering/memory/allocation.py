@@ -34,6 +34,7 @@ from loopnest.lowering.reductions.block_reduction import FreshNames, row_major
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import ONE, Expr, integer
+from loopnest.schedule.fold_order import folded_axes
 from loopnest.schedule.loop_groups import LoopGroup
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.tensor_view import TensorView
@@ -200,9 +201,9 @@ def _position(plan: LoopPlan, tensor: TensorView) -> int:
 def _with_accumulator(
     plan: LoopPlan, tensor: TensorView, storage: TensorStorage, names: FreshNames
 ) -> TensorStorage:
-    leaf = tensor.domain.leaf
-    first = next(n for n, axis in enumerate(leaf) if axis.is_reduction)
-    places = stored_places(plan, tensor, first)
+    leaf, folded = tensor.domain.leaf, folded_axes(tensor)
+    first = leaf.index(folded[0])
+    places = tuple([p for p in stored_places(plan, tensor, first) if leaf[p] not in folded])
     shape = tuple([plan.spec(leaf[place]).extent for place in places]) or (ONE,)
     name = names.buffer(f"{tensor.name}_acc")
     partial = _buffer(plan, name, tensor, Memory.LOCAL, tensor.dtype.compute, shape, "accumulator")

@@ -189,7 +189,7 @@ class EnumeratedDataflow:
             return
         if not finishes and self._is_finished(tensor):
             yield "accumulation", partial, "the last store there is a partial result"
-        update = partial & ~writes.starts[source]
+        update = partial & ~writes.starts[source] & (tensor.scan is None)
         yield "flow", update & (claimed != wanted), "the last store there claims another element"
         held = self.contents.held(writes.marks[0].access.buffer).take(source)
         for bad, text in self._uncovered(tensor, held, wanted):

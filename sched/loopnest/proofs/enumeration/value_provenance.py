@@ -25,6 +25,7 @@ from loopnest.proofs.point_arrays import Array, Flags, Undecidable, number
 from loopnest.proofs.program_model import Access, Site
 from loopnest.proofs.rfactor_numbering import logical_numbers
 from loopnest.proofs.template_matching import Combined, Operand
+from loopnest.tensor.definition import Scan
 from loopnest.tensor.math_snapshot import MathAxis, MathSnapshot, MathTensor
 
 Sums: TypeAlias = "npt.NDArray[np.uint64]"
@@ -185,6 +186,9 @@ class ValueProvenance:
         """Return what each logical element of a reduction folds."""
         draw, done = self._domain(tensor)
         if tensor.name not in done:
+            if tensor.scan is not None:
+                done[tensor.name] = self._so_far(tensor, tensor.scan, draw)
+                return done[tensor.name]
             numbers, results = self.results(tensor)
             total = results.size
             sums = np.zeros(total, np.uint64)
@@ -195,6 +199,19 @@ class ValueProvenance:
             valid, order = np.ones(total, np.bool_), FoldOrder.nothing(total)
             done[tensor.name] = Held(count, sums, valid, whose, order)
         return done[tensor.name]
+
+    def _so_far(self, tensor: MathTensor, scan: Scan, draw: Sums) -> Held:
+        """Return what each element of a scan folds: all up to it, or before it."""
+        shape = self.shape(tensor.root)
+
+        def added(values: Any) -> Any:
+            total = np.cumsum(values.reshape(shape), axis=scan.axis, dtype=values.dtype)
+            return (total - values.reshape(shape) if scan.exclusive else total).ravel()
+
+        count = added(np.ones(draw.size, np.int64))
+        numbers, results = self.results(tensor)
+        valid, order = np.ones(draw.size, np.bool_), FoldOrder.nothing(draw.size)
+        return Held(count, added(draw), valid, added(results[numbers]), order)
 
     def results(self, tensor: MathTensor) -> tuple[Array, Sums]:
         """Return which logical element each root element folds into, and a number for each."""

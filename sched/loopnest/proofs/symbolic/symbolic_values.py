@@ -98,7 +98,9 @@ class Values:
         """Show that every point of `at` reads the whole value of `element` of `tensor`."""
         writes = self.flow.writes(buffer)
         if finishes or not any(w.is_final for w, _ in writes):
-            self._covers(at, self.parts.held(at, access, buffer, tensor), tensor, element)
+            so_far = tensor.scan is not None  # the elements after this one come later
+            held = self.parts.held(at, access, buffer, tensor, so_far=so_far)
+            self._covers(at, held, tensor, element)
             return
         found, missing = self.flow.sources(at, access, buffer, writes)
         self.setting.require_empty(missing, f"a read of {tensor.name} without a source")
@@ -135,10 +137,14 @@ class Values:
         conditions = self.parts.tilings.conditions(tensor, extents)
         for name, extent in zip(roots, extents, strict=True):
             conditions.append(f"0 <= {name} < {setting.text(extent)}")
-        for place, axis, value in zip(tensor.places, tensor.logical, element, strict=True):
+        logical = zip(tensor.places, tensor.logical, element, strict=True)
+        for number, (place, axis, value) in enumerate(logical):
             if axis.kind is not IterKind.BROADCAST:
                 p = setting.algebra.poly(place, env)
-                conditions.append(f"{setting.text(p)} = {setting.text(value)}")
+                sign = "="
+                if tensor.scan is not None and tensor.scan.axis == number:
+                    sign = "<" if tensor.scan.exclusive else "<="
+                conditions.append(f"{setting.text(p)} {sign} {setting.text(value)}")
         return setting.over(at, f"C[{', '.join(names)}]", conditions)
 
     # Updates

@@ -15,7 +15,7 @@ from loopnest.scalar.arguments import as_int
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import ONE, Arg, Expr, cast
-from loopnest.tensor.definition import AxisMap, Definition, Read, TracedReducer
+from loopnest.tensor.definition import AxisMap, Definition, Read, Scan, TracedReducer
 from loopnest.tensor.domain import IterDomain, TensorDomain
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.ops.operands import (
@@ -82,12 +82,13 @@ def define_tuple(
     values: tuple[Expr, ...],
     reducer: TracedReducer | None,
     note: str,
+    scan: Scan | None = None,
 ) -> tuple[TensorView, ...]:
     """Return the tensors of one definition, one a value; all producers have one axis map."""
     fusion = producers[0].fusion
     outputs = tuple([TensorView(fusion, fresh_domain(axes), dtype) for dtype in dtypes])
     reads = tuple([Read.along(producer, axis_map) for producer in producers])
-    definition = Definition(op, operands, reads, outputs, values, reducer, note)
+    definition = Definition(op, operands, reads, outputs, values, reducer, note, scan)
     for output in outputs:
         output.define(definition)
     return outputs

@@ -59,7 +59,9 @@ class Reducer:
     Reducer('last')
 
     Args:
-        identity: the neutral partial result: Python numbers. A float stands for any float type, an
+        identity: Python numbers: the partial result that is neutral beside all that occur (which is
+            yours to see to where not all tuples occur: with a flag that says whether a value is
+            there, the value is 0 where it is not). A float stands for any float type, an
             int for integers and floats; the types are those of the values that are reduced.
         combine: is called with symbolic scalars when a reducer is made or used with new types.
         name: an identifier, for nests and errors.

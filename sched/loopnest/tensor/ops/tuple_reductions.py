@@ -7,6 +7,7 @@ definition. `argmax` and `argmin` fold pairs of an element and its index, and gi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeAlias, overload
 
 from loopnest.errors import DefinitionError
@@ -90,30 +91,71 @@ def reduce(
 
     Source: Blelloch, "Prefix sums and their applications", 1990; XLA's `Reduce`.
     """
-    parts = _parts(reducer, values)
-    fusion_of("reduce", parts)
+    folded = folded_values("reduce", reducer, values)
+    axes = checked_axes("reduce", folded.widest, axis, keepdims)
+    made = _folded(
+        reducer.name, folded.elements, folded.producers(), folded.axes, axes, folded.types,
+        folded.elements, folded.reducer,
+    )  # fmt: skip
+    rank = len(folded.axes)
+    results = tuple([keep_axes(t, rank, axes) for t in made]) if keepdims else made
+    return results[0] if isinstance(values, TensorView) else results
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class FoldedValues:
+    """What a reducer of one's own is to fold, checked; nothing is defined yet.
+
+    Args:
+        tensors: the distinct tensors among the values.
+        axes: those that they broadcast to.
+        types: of the results, one a component.
+        elements: the partial result of an element, in terms of the tensors.
+        reducer: how elements fold.
+    """
+
+    tensors: tuple[TensorView, ...]
+    axes: list[Axis]
+    types: list[DType]
+    elements: tuple[Expr, ...]
+    reducer: TracedReducer
+
+    @property
+    def widest(self) -> TensorView:
+        """A tensor that has all axes."""
+        return max(self.tensors, key=lambda tensor: len(tensor.domain.logical))
+
+    def producers(self) -> list[TensorView]:
+        """Return the tensors, with broadcast axes in front where they have fewer axes."""
+        return [extended(tensor, len(self.axes)) for tensor in self.tensors]
+
+
+def folded_values(
+    name: str, reducer: Reducer, values: TensorView | Sequence[Operand]
+) -> FoldedValues:
+    """Return what call `name` is to fold.
+
+    Raises:
+        DefinitionError: no reducer, values that do not fit it or each other, or types in which the
+            reducer fails its trial.
+    """
+    parts = _parts(name, reducer, values)
+    fusion_of(name, parts)
     tensors = list(dict.fromkeys([v for v in parts if isinstance(v, TensorView)]))
     if not tensors:
-        subject = call_text("reduce", (reducer.name, *parts))
+        subject = call_text(name, (reducer.name, *parts))
         raise DefinitionError(subject, "no value is a TensorView", "give one that has the axes")
-    kept = common_axes("reduce", parts, tensors)
-    tensors_at = [extended(tensor, len(kept)) for tensor in tensors]
-    axes = checked_axes("reduce", tensors_at[0], axis, keepdims)
-    kinds = _types(parts, reducer.identity)
+    axes = common_axes(name, parts, tensors)
+    types = _types(parts, reducer.identity)
     elements = tuple(
         [
             cast(Arg(tensors.index(v), v.dtype), kind.compute)
             if isinstance(v, TensorView)
             else _scalar(reducer, v, kind.compute)
-            for v, kind in zip(parts, kinds, strict=True)
+            for v, kind in zip(parts, types, strict=True)
         ]
     )
-    shown = tuple([tensors_at[tensors.index(v)] if isinstance(v, TensorView) else e
-                   for v, e in zip(parts, elements, strict=True)])  # fmt: skip
-    traced = reducer.of_elements(elements)
-    made = _folded(reducer.name, shown, tensors_at, kept, axes, kinds, elements, traced)
-    results = tuple([keep_axes(t, len(kept), axes) for t in made]) if keepdims else made
-    return results[0] if isinstance(values, TensorView) else results
+    return FoldedValues(tuple(tensors), axes, types, elements, reducer.of_elements(elements))
 
 
 def argmax(tv: TensorView, axis: int | None = None, keepdims: bool = False) -> TensorView:
@@ -212,15 +254,15 @@ def _require_elements(tv: TensorView, axes: Sequence[int]) -> None:
         tv.fusion.require(Op("ge", (size, ONE), bool_))
 
 
-def _parts(reducer: Reducer, values: object) -> tuple[Operand, ...]:
+def _parts(name: str, reducer: Reducer, values: object) -> tuple[Operand, ...]:
     """Return the value of each component."""
     if not isinstance(reducer, Reducer):
-        call = call_text("reduce", (reducer, values))
+        call = call_text(name, (reducer, values))
         kind = f"of type {type(reducer).__name__}"
         raise DefinitionError(call, f"operand 1 is {kind}", "use a loopnest.Reducer")
     parts = tuple(values) if isinstance(values, (tuple, list)) else (values,)
     if len(parts) != len(reducer.identity):
-        call = call_text("reduce", (reducer.name, values))
+        call = call_text(name, (reducer.name, values))
         count = "1 value is" if len(parts) == 1 else f"{len(parts)} values are"
         wanted = len(reducer.identity)
         raise DefinitionError(
