@@ -11,6 +11,7 @@ from kernels.batchnorm import batchnorm
 from kernels.bias_gelu import bias_gelu
 from kernels.column_sum import column_sum
 from kernels.cross_entropy import cross_entropy
+from kernels.cumsum import cumsum
 from kernels.dropout import dropout
 from kernels.gemm import gemm
 from kernels.grid_sum import grid_sum
@@ -22,8 +23,8 @@ from kernels.softmax import softmax
 from kernels.transpose import transpose
 
 KERNELS = (
-    adam, argmax, batchnorm, bias_gelu, column_sum, cross_entropy, dropout, gemm, grid_sum,
-    int8_gemm, layernorm, lstm_cell, row_sum, softmax, transpose,
+    adam, argmax, batchnorm, bias_gelu, column_sum, cross_entropy, cumsum, dropout, gemm,
+    grid_sum, int8_gemm, layernorm, lstm_cell, row_sum, softmax, transpose,
 )  # fmt: skip
 CASES = [
     pytest.param(kernel, name, id=kernel.label(name))
