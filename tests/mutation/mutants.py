@@ -181,6 +181,10 @@ def _tests(condition: Expr) -> Iterator[tuple[str, Expr]]:
             for step, name in ((1, "weaken"), (-1, "narrow")):
                 bound = Op("add", (right, integer(step)), dtypes.index)
                 yield f"{name} '{term}'", all_of([*rest, Op("lt", (left, bound), dtypes.bool_)])
+        if term.op == "le" and left.dtype is dtypes.index:
+            for step, name in ((-1, "weaken"), (1, "narrow")):
+                bound = Op("add", (left, integer(step)), dtypes.index)
+                yield f"{name} '{term}'", all_of([*rest, Op("le", (bound, right), dtypes.bool_)])
         if term.op in ("lt", "le", "eq") and left.dtype is dtypes.index:
             for index, other in _without(left):
                 changed = Op(term.op, (other, right), dtypes.bool_)
@@ -268,6 +272,11 @@ def _values(value: Expr) -> Iterator[tuple[str, str, Expr]]:
         for text, condition in _tests(mask.args[0]):
             new = Op("where", (condition, *mask.args[1:]), mask.dtype)
             yield "predicate", f"mask: {text}", substitute(value, {mask: new})
+        yield "predicate", f"no mask '{mask.args[0]}'", substitute(value, {mask: mask.args[1]})
+        if isinstance(mask.args[2], Const):
+            other = Const(mask.args[2].value == 0, mask.args[2].dtype)
+            new = Op("where", (*mask.args[:2], other), mask.dtype)
+            yield "identity", f"mask: fill with {other}", substitute(value, {mask: new})
 
 
 _OTHER_OPERATIONS = {

@@ -1,0 +1,66 @@
+"""Wrong windows, borders and joins are not proved: mutants of what reads at other indices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import loopnest as ln
+from loopnest.proofs.verifier import verify_program
+from mutation.mutants import mutants
+
+PT = ln.ParallelType
+
+
+def padded(f: ln.Fusion) -> ln.TensorView:
+    return ln.pad(f.input("x", ("N", 6), ln.float32), ((1, 2), (-1, 1)), value=3)
+
+
+def spread(f: ln.Fusion) -> ln.TensorView:
+    return ln.pad(f.input("x", (5,), ln.float32), [(2, 2)], interior=1)
+
+
+def joined(f: ln.Fusion) -> ln.TensorView:
+    x, z = f.input("x", ("N",), ln.float32), f.input("z", ("M",), ln.float32)
+    return ln.concatenate([x, z, x])
+
+
+def turned(f: ln.Fusion) -> ln.TensorView:
+    return ln.roll(f.input("x", (4, "N"), ln.float32), 2, 0)[:, ::-2]
+
+
+def stencil(f: ln.Fusion) -> ln.TensorView:
+    x = f.input("x", ("N",), ln.float32)
+    return x[2:] - x[:-2]
+
+
+def smoothed(f: ln.Fusion) -> ln.TensorView:
+    x, w = f.input("x", (2, 3, "N"), ln.float32), f.input("w", (4, 3, 3), ln.float32)
+    return ln.conv(x, w, stride=2, padding=1)
+
+
+SAME = {
+    spread: [  # element 1 is none for its parity, and no block ends within the border
+        "mask: weaken '0 <= i0 * 4 + i1 - 2'",
+        "mask: 'i0 * 2 + i1 // 2 - 1 < 5' without i1",
+    ]
+}
+"""Mutants that compute the same."""
+
+
+@pytest.mark.parametrize("math", (padded, spread, joined, turned, stencil, smoothed))
+def test_mutants_are_not_proved(math: Callable[[ln.Fusion], ln.TensorView]) -> None:
+    with ln.Fusion("windows") as f:
+        y = f.output(math(f), "y")
+    y.split(y.ndim - 1 if math is not smoothed else 2, 4)
+    f.inline_most()
+    kernel = ln.lower(f)
+    assert ln.verify(kernel).all_sizes
+    lowered = kernel._lowered
+    assert lowered.math is not None
+    math_of = lowered.math()
+    made = list(mutants(lowered.program, frozenset({"index", "predicate", "identity"})))
+    assert len(made) > 6
+    alive = [mutant.text for mutant in made if verify_program(mutant.program, math_of).ok]
+    assert alive == SAME.get(math, [])
