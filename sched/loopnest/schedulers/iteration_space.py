@@ -164,9 +164,18 @@ def iteration_space(fusion: ln.Fusion) -> IterationSpace | None:
     may be read in two ways; `joined` tells whether it is. None too where loops must keep an order:
     in a scan, or a fold by a reducer that need not commute.
     """
-    if any(map(_keeps_order, fusion.tensors)):
-        return None
-    return _Numbers(fusion, joined=True).space() or _Numbers(fusion, joined=False).space()
+    for known, version, space in _LAST[:1]:
+        if known is fusion and version == fusion.version:
+            return space
+    found = None
+    if not any(map(_keeps_order, fusion.tensors)):
+        found = _Numbers(fusion, joined=True).space() or _Numbers(fusion, joined=False).space()
+    _LAST[:] = [(fusion, fusion.version, found)]
+    return found
+
+
+_LAST: list[tuple[ln.Fusion, int, IterationSpace | None]] = []
+"""The last answer, of a fusion at a version of its tensors: several schedulers ask in turn."""
 
 
 def _keeps_order(tensor: ln.TensorView) -> bool:
