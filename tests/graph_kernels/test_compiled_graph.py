@@ -256,6 +256,19 @@ def test_random_updates(seed):
             np.testing.assert_allclose(fn.state[name], state[name], rtol=1e-4, atol=1e-5)
 
 
+def test_an_input_may_be_a_variable_itself():
+    """What the caller passes keeps its value during a call, also where that is overwritten."""
+    s, x = counter(1.0), G.var("x", (3,))
+    e = G.mean(x)
+    graph = G.Graph([x], [G.assign(s, s + 1.0), x * 2.0 + G.cast(G.argmax(x, 0), "float32") * e])
+    fn = G.compile(graph, target="c")
+    for step in range(1, 4):
+        new, twice = fn(fn.state["s"])
+        assert (new[0], twice[0], fn.state["s"][0]) == (step + 1, 2 * step, step + 1)
+    view = fn.state["s"][::-1][::-1]
+    assert fn(view)[1][0] == 8
+
+
 def test_calls_of_several_threads_take_turns():
     s = counter()
     fn = G.compile(G.Graph([], [G.assign(s, s + 1.0)]), target="c")

@@ -189,6 +189,10 @@ class CompiledGraph:
         self._plan, self._runners = plan, runners
         self._lock = Lock()
         self._arena = _aligned(plan.arena)
+        self._variables = _aligned(
+            sum(_rounded(storage.bytes) for storage in plan.storages if _is_variable(storage))
+        )
+        self._used = 0
         self._fixed: dict[int, Array] = {}
         for number, storage in enumerate(plan.storages):
             self._make_fixed(number, storage)
@@ -213,7 +217,8 @@ class CompiledGraph:
         """Run the graph once.
 
         Args:
-            *arrays: the inputs, in order; what is not C-contiguous is copied.
+            *arrays: the inputs, in order; what is not C-contiguous is copied, and what lies in a
+                variable of this function too.
 
         Returns:
             The output, or a tuple of them (of an output of several values a tuple too); arrays of
@@ -240,7 +245,12 @@ class CompiledGraph:
         if storage.over is not None:
             return
         if storage.kind in ("const", "state") and storage.node is not None:
-            self._fixed[number] = _aligned(storage.bytes).view(dtype)
+            if _is_variable(storage):  # all in one piece, so that one look tells an alias of any
+                piece = self._variables[self._used : self._used + storage.bytes]
+                self._used += _rounded(storage.bytes)
+            else:
+                piece = _aligned(storage.bytes)
+            self._fixed[number] = piece.view(dtype)
             self._fixed[number][:] = storage.node.value.reshape(-1)
         elif storage.kind == "arena" and storage.offset >= 0:
             piece = self._arena[storage.offset : storage.offset + storage.bytes]
@@ -269,6 +279,8 @@ class CompiledGraph:
                 hint = "compile the graph for the shapes and types that it is called with"
                 raise LaunchError(self._subject, found, hint)
             if node.name in self._inputs:
+                if np.may_share_memory(array, self._variables):
+                    array = array.copy()  # a step may write to the variable before it is read
                 given[self._inputs[node.name]] = np.ascontiguousarray(array).reshape(-1)
         return given
 
@@ -377,6 +389,15 @@ class CompiledGraph:
 
 
 _NOTHING: Array = np.empty(0, np.uint8)
+
+
+def _is_variable(storage: Storage) -> bool:
+    return storage.kind == "state" and storage.node is not None
+
+
+def _rounded(size: int) -> int:
+    """Return a size in whole cache lines."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def _aligned(size: int) -> Array:
