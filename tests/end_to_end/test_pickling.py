@@ -332,7 +332,7 @@ FIELDS = {
     definition.Read: "producer indices",
     definition.Scan: "axis exclusive",
     definition.TracedReducer: "name identity combination literals special ordered",
-    buffer_layout.BufferLayout: "stages",
+    buffer_layout.BufferLayout: "stages prefetch",
     kir.Loop: "var parallel axis body origin",
     kir.If: "condition body orelse reason origin",
     kir.Allocate: "storage origin",

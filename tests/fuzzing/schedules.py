@@ -253,9 +253,16 @@ class ScheduleWriter:
 
     def _rotated(self, name: str) -> Iterator[str]:
         """Yield a circular buffer, and perhaps another memory for it."""
-        yield f"{name}.circular_buffer({self.rng.choice([2, 2, 3, 4])})"
+        yield f"{name}.circular_buffer({self._turns()})"
         if self.rng.random() < 0.3:
             yield f"{name}.memory = ln.{self.rng.choice(_MEMORIES)}"
+
+    def _turns(self) -> str:
+        """Return the arguments of a circular buffer."""
+        stages = self.rng.choice([2, 2, 3, 4])
+        if self.rng.random() < 0.5:
+            return str(stages)
+        return f"{stages}, {self.rng.randint(1, stages - 1)}"
 
     def _stages(self) -> Iterator[str]:
         """Yield calls that factor a reduction two or three times, and place what it goes through.
@@ -585,7 +592,7 @@ class ScheduleWriter:
         name = name or self._tensor()
         chance = rng.random()
         if chance < 0.35:
-            return f"{name}.circular_buffer({rng.choice([2, 2, 3, 4])})"
+            return f"{name}.circular_buffer({self._turns()})"
         if chance < 0.6:
             return f"{name}.swizzle(ln.Swizzle.XOR, {self._axis(name)}, {self._axis(name)})"
         if chance < 0.8:

@@ -150,6 +150,9 @@ def test_unswitch_around_a_barrier() -> None:
 
 def test_circular_buffer_whose_loads_are_waited_for() -> None:
     f, r, t = staged()
+    f.assume("N % 1024 == 0")
+    for tensor in (r, t):
+        tensor.axis(2).parallelize(PT.serial)
     t.circular_buffer(2)
     ln.inline_most([r])
     assert notes(f) == [
@@ -158,6 +161,13 @@ def test_circular_buffer_whose_loads_are_waited_for() -> None:
         "be computed at that loop and no deeper: c = x.cache_after(), c.compute_at(T2, 2), and "
         "keep inline_most from it"
     ]
+
+
+def test_loads_in_a_loop_over_threads_are_parted_from_the_stores() -> None:
+    f, r, t = staged()
+    t.circular_buffer(2)
+    ln.inline_most([r])
+    assert notes(f) == []
 
 
 def test_circular_buffer_that_runs_ahead() -> None:

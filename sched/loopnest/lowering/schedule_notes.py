@@ -22,7 +22,7 @@ from loopnest.kir.vector_access import VectorFinder, is_vector, memory_accesses
 from loopnest.lowering.loops.loop_plan import LoopPlan, LoopSpec, is_trivial
 from loopnest.lowering.memory.allocation import TensorStorage
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import Const, Expr, LaunchIndex, Symbol, free_indices, loads
+from loopnest.scalar.expr import Const, Expr, LaunchIndex, Load, Symbol, free_indices, loads
 from loopnest.scalar.expr import walk as walk_expr
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.origin import Origin
@@ -454,7 +454,8 @@ def _stages(lowering: Lowering, intent: Intent) -> Finding:
     tensor = _tensor_of(intent)
     buffer = lowering.storage[tensor].buffer
     held = lowering.held[tensor]
-    spec = lowering.spec(held.leaf[held.position - 1])
+    around = [lowering.spec(axis) for axis in held.leaf[: held.position]]
+    spec = [s for s in around if is_trivial(s) or not s.parallel.is_thread][-1]
     if is_trivial(spec):
         return _note(
             lowering,
@@ -465,7 +466,7 @@ def _stages(lowering: Lowering, intent: Intent) -> Finding:
         )
     for loop in lowering.loops.get(spec.axis, []):
         for body in (loop.body, *[n.body for n, _ in walk(loop.body) if isinstance(n, If)]):
-            if _overlaps(body, buffer):
+            if _overlaps(body, buffer) or _loads_ahead(body, buffer):
                 return f"loads stand before the uses in the loop over {spec.axis}"
     return _note(
         lowering,
@@ -490,6 +491,14 @@ def _overlaps(body: tuple[Stmt, ...], buffer: Buffer) -> bool:
         for item in body[: read[0]]
         for held in _written(item)
     )
+
+
+def _loads_ahead(body: tuple[Stmt, ...], buffer: Buffer) -> bool:
+    """Whether registers take what is loaded for a later iteration, beside the use of others."""
+    stores = [n for n, _ in walk(body) if isinstance(n, Store) and n.storage is buffer]
+    read = any(buffer in _loaded(item) for item in body)
+    local = buffer.memory is Memory.LOCAL
+    return local and read and bool(stores) and all(isinstance(s.value, Load) for s in stores)
 
 
 def _written(item: Stmt) -> set[Buffer]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from loopnest.scalar.enums import IterKind, ParallelType, Swizzle
+from loopnest.scalar.enums import Memory, ParallelType, Swizzle
 from loopnest.schedule.allocation_steps import (
     lay_out,
     require_count,
     require_intermediate,
-    require_shared,
     require_xor,
 )
 from loopnest.schedule.transaction import PrimitiveRefused, leaf_position, primitive
@@ -121,17 +120,35 @@ def _require_stored(tensor: TensorView, axes: Iterable[IterDomain]) -> None:
 
 
 @primitive
-def circular_buffer(tensor: TensorView, stages: int) -> TensorView:
-    """Compute a SHARED tensor some iterations ahead; see `TensorView.circular_buffer`.
+def circular_buffer(tensor: TensorView, stages: int, prefetch: int | None = None) -> TensorView:
+    """Compute a tensor some iterations ahead; see `TensorView.circular_buffer`.
 
     Raises:
-        ScheduleError: fewer than 2 stages, or more than 32; not SHARED; not computed inside a
-            serial loop; a reduction, or several outputs of one definition.
+        ScheduleError: fewer than 2 stages, or more than 32; a prefetch that is not less; a GLOBAL
+            tensor; not computed inside a serial loop; a reduction, or several outputs of one
+            definition.
     """
     require_intermediate(tensor)
     if isinstance(stages, bool) or not isinstance(stages, int) or not 2 <= stages <= MOST_STAGES:
         raise PrimitiveRefused(f"stages={stages!r}", f"use an int from 2 to {MOST_STAGES}")
-    require_shared(tensor)
+    ahead = stages - 1 if prefetch is None else prefetch
+    if isinstance(ahead, bool) or not isinstance(ahead, int) or not 1 <= ahead < stages:
+        raise PrimitiveRefused(
+            f"prefetch={prefetch!r} of {stages} stages", f"use an int from 1 to {stages - 1}"
+        )
+    if tensor.memory is Memory.GLOBAL:
+        raise PrimitiveRefused(
+            f"{tensor.name} is in global memory",
+            f"set {tensor.name}.memory = ln.SHARED first, or ln.LOCAL",
+        )
+    _require_alone(tensor)
+    _require_serial_loop(tensor)
+    layout = replace(tensor.layout, stages=stages, prefetch=ahead)
+    tensor.fusion.change(tensor, "layout", layout)
+    return tensor
+
+
+def _require_alone(tensor: TensorView) -> None:
     definition = tensor.definition
     assert definition is not None
     if definition.reducer is not None:
@@ -145,16 +162,16 @@ def circular_buffer(tensor: TensorView, stages: int) -> TensorView:
             f"{tensor.name} is computed together with {twins}",
             "a tensor that is computed alone may run ahead: a copy (cache_after)",
         )
-    pos = tensor.compute_at_pos
-    if pos == 0 or tensor.domain.leaf[pos - 1].parallel is not ParallelType.serial:
-        found = "at the root" if pos == 0 else f"in a {tensor.domain.leaf[pos - 1].parallel.value}"
-        raise PrimitiveRefused(
-            f"{tensor.name} is computed {found}{' loop' if pos else ''}",
-            "compute it inside a serial loop of its consumer first",
-        )
-    if tensor.domain.leaf[pos - 1].kind is IterKind.REDUCTION:
-        raise PrimitiveRefused(
-            f"axis {pos - 1} of {tensor.name} is a reduction", "use an iteration axis"
-        )
-    tensor.fusion.change(tensor, "layout", replace(tensor.layout, stages=stages))
-    return tensor
+
+
+def _require_serial_loop(tensor: TensorView) -> None:
+    """Require a serial loop as the innermost shared one, those over launch dimensions aside."""
+    shared = tensor.domain.leaf[: tensor.compute_at_pos]
+    own = [axis for axis in shared if not axis.parallel.is_thread]
+    if own and own[-1].parallel is ParallelType.serial:
+        return
+    found = f"in a {(own or shared)[-1].parallel.value} loop" if shared else "at the root"
+    raise PrimitiveRefused(
+        f"{tensor.name} is computed {found}",
+        "compute it inside a serial loop of its consumer first",
+    )

@@ -199,8 +199,8 @@ def set_memory(tensor: TensorView, memory: Memory) -> TensorView:
     """Place an intermediate in LOCAL, SHARED or GLOBAL memory.
 
     Raises:
-        ScheduleError: an input or output, no Memory, or another than SHARED for a tensor that is
-            swizzled or circular-buffered.
+        ScheduleError: an input or output, no Memory, another than SHARED for a tensor that is
+            swizzled, or GLOBAL for one that is circular-buffered.
     """
     if not isinstance(memory, Memory):
         raise PrimitiveRefused(f"{memory!r} is no memory", "use ln.LOCAL, ln.SHARED or ln.GLOBAL")
@@ -211,18 +211,18 @@ def set_memory(tensor: TensorView, memory: Memory) -> TensorView:
             "set the memory of an intermediate: cache_before or cache_after makes one",
         )
     if memory is not Memory.SHARED:
-        _require_no_shared_layout(tensor)
+        _require_no_shared_layout(tensor, memory)
     tensor.fusion.change(tensor, "_memory", memory)
     return tensor
 
 
-def _require_no_shared_layout(tensor: TensorView) -> None:
-    """Refuse what only SHARED memory has, else it would be half applied: loops, but no buffer."""
+def _require_no_shared_layout(tensor: TensorView, memory: Memory) -> None:
+    """Refuse what `memory` does not have: else it would be half applied, loops without buffer."""
     layout = tensor.layout
-    if layout.stages > 1:
+    if layout.stages > 1 and memory is Memory.GLOBAL:
         raise PrimitiveRefused(
-            f"{tensor.name} has a circular buffer of {layout.stages} stages, as only a SHARED "
-            "tensor may",
+            f"{tensor.name} has a circular buffer of {layout.stages} stages, as only a LOCAL or a "
+            "SHARED tensor may",
             "choose the memory before circular_buffer",
         )
     if swizzles_of(tensor.domain.allocation or ()):

@@ -11,9 +11,11 @@ class BufferLayout:
 
     Args:
         stages: how many copies a circular buffer rotates through.
+        prefetch: how many iterations ahead of its use a circular buffer is computed.
     """
 
     stages: int = 1
+    prefetch: int = 0
 
 
 PLAIN = BufferLayout()

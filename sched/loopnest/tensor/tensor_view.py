@@ -531,19 +531,23 @@ class TensorView(Operators["Operand", "TensorView"]):
 
         return caching.cache_fork(self)
 
-    def circular_buffer(self, stages: int) -> TensorView:
-        """Compute this SHARED tensor `stages` - 1 (up to 31) iterations ahead of its consumers.
+    def circular_buffer(self, stages: int, prefetch: int | None = None) -> TensorView:
+        """Compute this LOCAL or SHARED tensor some iterations ahead of its consumers.
 
-        Its buffer gets `stages` copies, which the innermost loop that it shares rotates through;
-        LOCAL tensors that only it reads run ahead with it: their values are loaded before the
-        consumers' work of an iteration, and stored to shared memory after it.
+        Its buffer gets `stages` copies, which the innermost loop that it shares, launch dimensions
+        aside, rotates through; LOCAL tensors that only it reads run ahead with it: their values
+        are loaded before the consumers' work of an iteration, and stored after it. For copies in
+        registers that loop is unrolled by `stages`, so that each stage has registers of its own.
 
         Args:
-            stages: how many iterations the buffer holds, 2 to 32.
+            stages: the copies, 2 to 32.
+            prefetch: how many iterations ahead it is computed, 1 to `stages` - 1; by default
+                `stages` - 1.
 
         Raises:
-            ScheduleError: another number of stages; a tensor that is not SHARED, is not computed
-                inside a serial loop, is a reduction, or is one of several outputs of a definition.
+            ScheduleError: another number of stages, or of iterations ahead; a tensor that is
+                GLOBAL, is not computed inside a serial loop, is a reduction, or is one of several
+                outputs of a definition.
 
         >>> import loopnest as ln
         >>> with ln.Fusion("k") as f:
@@ -558,7 +562,7 @@ class TensorView(Operators["Operand", "TensorView"]):
         """
         from loopnest.schedule import allocation_layout
 
-        return allocation_layout.circular_buffer(self, stages)
+        return allocation_layout.circular_buffer(self, stages, prefetch)
 
     def swizzle(self, kind: Swizzle, a: int, b: int) -> TensorView:
         """Let the element at leaf axes (a, b) of this SHARED tensor lie at (a, b ^ a).

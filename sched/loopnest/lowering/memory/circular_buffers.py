@@ -1,10 +1,12 @@
-"""Pass "circular_buffers": compute a shared tensor some iterations before it is read.
+"""Pass "circular_buffers": compute a tensor some iterations before it is read.
 
-Requires guarded statements. Ensures, for a tensor T with s stages inside the loop over k, that its
-buffer is made outside of the loop, that a prologue computes T for the first s - 1 iterations, and
-that iteration k computes it for k + s - 1, into stage (k + s - 1) % s, and reads stage k % s. LOCAL
-tensors that only T reads run ahead with it: they stand first in the body, T last, so that loads
-are in flight during the work of an iteration. It comes before barriers: one an iteration will do.
+Requires guarded statements. Ensures, for a tensor T with s stages and a prefetch of d inside the
+loop over k, that its buffer is made outside of the loop, that a prologue computes T for the first d
+iterations, and that iteration k computes it for k + d, into stage (k + d) % s, and reads stage
+k % s. LOCAL tensors that only T reads run ahead with it: they stand first in the body, T last, so
+that loads are in flight during the work of an iteration. Loops over launch dimensions inside of
+that over k are parted in two. Where T is LOCAL the loop is unrolled by s (`stage_unrolling`). It
+comes before barriers: one an iteration will do.
 
 Before: ``for k: { T = x[k]; y += T }``; after, with two stages::
 
@@ -16,16 +18,23 @@ Source: nvFuser's circular buffering (lower_circular_buffer.cpp), for plain copi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from loopnest.errors import LoweringError
-from loopnest.kir import Allocate, Barrier, Store, map_expressions
+from loopnest.kir import Allocate, Store
 from loopnest.kir.buffers import Buffer
 from loopnest.lowering.loops.guarded_tree import Guarded, PredicateTerm, Tree, TreeItem
 from loopnest.lowering.loops.loop_plan import LoopPlan
 from loopnest.lowering.loops.phase_nest import Nest
 from loopnest.lowering.memory.allocation import TensorStorage
+from loopnest.lowering.memory.stage_unrolling import (
+    FAR_AHEAD,
+    fresh,
+    guarded,
+    simplified,
+    unroll_stages,
+)
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import (
@@ -44,8 +53,6 @@ from loopnest.scalar.expr import (
 from loopnest.schedule.loop_groups import LoopGroup
 from loopnest.tensor.tensor_view import TensorView
 
-Rename = Callable[[Expr], Expr]
-
 
 def circulate(tree: Tree, nest: Nest, storage: dict[TensorView, TensorStorage]) -> Tree:
     """Return `tree` with the circular buffers that the schedule asks for.
@@ -53,10 +60,14 @@ def circulate(tree: Tree, nest: Nest, storage: dict[TensorView, TensorStorage]) 
     Raises:
         LoweringError: the tensor shares an inner loop with others, or its loop is not serial.
     """
+    turns: dict[Index, list[TensorView]] = {}
     for unit in nest.plan.forest.units:
         if unit.layout.stages > 1:
-            tree = _Circle(unit, nest, storage[unit].buffer).apply(tree)
-    return tree
+            circle = _Circle(unit, nest, storage[unit].buffer)
+            tree = circle.apply(tree)
+            if unit.memory is Memory.LOCAL and circle.var is not None:
+                turns.setdefault(circle.var, []).append(unit)
+    return unroll_stages(tree, turns, nest.plan.algebra) if turns else tree
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -72,9 +83,8 @@ class _Parts:
 class _Circle:
     def __init__(self, tensor: TensorView, nest: Nest, buffer: Buffer) -> None:
         self.tensor, self.buffer, self.plan = tensor, buffer, nest.plan
-        self.stages = tensor.layout.stages
-        leaf, pos = tensor.domain.leaf, tensor.compute_at_pos
-        home = nest.plan.forest.find(leaf[pos - 1]) if pos else None
+        self.stages, self.prefetch = tensor.layout.stages, tensor.layout.prefetch
+        home = _rotating(nest, tensor)
         index = nest.index_of[home] if home is not None else ZERO
         self.var = index if isinstance(index, Index) else None
         if self.var is not None and nest.spec_of[self.var].parallel is not ParallelType.serial:
@@ -129,13 +139,13 @@ class _Circle:
         parts = self._parts(loop)
         algebra, extent = self.plan.algebra, self.var.extent
         yield from parts.made
-        for stage in range(self.stages - 1):
+        for stage in range(self.prefetch):
             if _below(stage, extent) is FALSE:
                 break
             guard = self._exists(_below(stage, extent))
             for item in (*parts.loads, *parts.stores):
                 yield self._moved(item, integer(stage), guard)
-        later = algebra.add(self.var, integer(self.stages - 1))
+        later = algebra.add(self.var, integer(self.prefetch))
         guard = self._exists(algebra.lt(later, extent))
         now = self._in_stage(algebra.mod(self.var, integer(self.stages)))
         first = [self._moved(item, later, guard) for item in parts.loads]
@@ -147,7 +157,7 @@ class _Circle:
     def _exists(self, test: Expr) -> tuple[PredicateTerm, ...]:
         if test is TRUE:
             return ()
-        return (PredicateTerm(test, f"{self.tensor.name}: an iteration that far ahead exists"),)
+        return (PredicateTerm(test, f"{self.tensor.name}: {FAR_AHEAD}"),)
 
     def _moved(self, item: TreeItem, at: Expr, guard: tuple[PredicateTerm, ...]) -> TreeItem:
         """Return a copy of `item` as of iteration `at`, under `guard`, with loops of its own."""
@@ -158,9 +168,9 @@ class _Circle:
 
         def move(value: Expr) -> Expr:
             moved = substitute(value, {var: at})
-            return stage(moved if moved is value else _simplified(moved, simplify))
+            return stage(moved if moved is value else simplified(moved, simplify))
 
-        return _guarded(_fresh(item, {}), move, stage.place, guard)
+        return guarded(fresh(item, {}), move, stage.place, guard)
 
     def _in_stage(self, stage: Expr) -> _InStage:
         return _InStage(self.buffer, stage)
@@ -179,6 +189,14 @@ class _Circle:
             stored = set(_stored(item))
             if not stored & mine:
                 rest.append(item)
+            elif isinstance(item, Tree) and item.spec is not None and item.spec.parallel.is_thread:
+                inner = self._parts(item)
+                made.extend(inner.made)
+                for whole, part in (
+                    (loads, inner.loads), (stores, inner.stores), (rest, inner.rest)
+                ):  # fmt: skip
+                    if part:
+                        whole.append(fresh(replace(item, body=part), {}))
             elif stored - mine:
                 others = ", ".join(sorted(stored - mine))
                 raise LoweringError(
@@ -222,11 +240,14 @@ def _below(stage: int, extent: Expr) -> Expr:
     return Op("lt", (integer(stage), extent), dtypes.bool_)
 
 
-def _simplified(value: Expr, simplify: Rename) -> Expr:
-    def rule(node: Expr) -> Expr | None:
-        return simplify(node) if node.dtype.name == "index" else None
-
-    return rewrite(value, rule)
+def _rotating(nest: Nest, tensor: TensorView) -> LoopGroup | None:
+    """Return the innermost loop that a tensor shares, those over launch dimensions aside."""
+    for axis in reversed(tensor.domain.leaf[: tensor.compute_at_pos]):
+        group = nest.plan.forest.find(axis)
+        index = nest.index_of[group]
+        if not isinstance(index, Index) or not nest.spec_of[index].parallel.is_thread:
+            return group
+    return None
 
 
 def _private_producers(plan: LoopPlan, tensor: TensorView) -> list[TensorView]:
@@ -238,7 +259,8 @@ def _private_producers(plan: LoopPlan, tensor: TensorView) -> list[TensorView]:
         for producer in definition.producers if definition is not None else ():
             readers = [c for c in producer.consumers if c in plan.forest.position]
             alone = all(c is tensor or c in found for c in readers)
-            if producer.memory is Memory.LOCAL and alone and producer not in found:
+            plain = producer.memory is Memory.LOCAL and producer.layout.stages == 1
+            if plain and alone and producer not in found:
                 found.append(producer)
                 waiting.append(producer)
     return found
@@ -252,39 +274,5 @@ def _stored(item: TreeItem) -> Iterator[str]:
         yield from (s.tensor for s in item.statements if isinstance(s, Store))
 
 
-def _fresh(item: TreeItem, names: dict[Expr, Expr]) -> TreeItem:
-    """Return a copy of `item` whose loops have indices of their own."""
-    if isinstance(item, Tree):
-        var = item.var
-        if var is not None:
-            var = Index(var.name, var.extent)
-            names = {**names, **({item.var: var} if item.var is not None else {})}
-        body = tuple([_fresh(inner, names) for inner in item.body])
-        return replace(item, var=var, body=body)
-    if isinstance(item, Guarded):
-        return _guarded(item, lambda value: substitute(value, names), lambda node: node, ())
-    return item
-
-
-def _guarded(
-    item: TreeItem,
-    rename: Rename,
-    place: Callable[[Store], Store],
-    guard: tuple[PredicateTerm, ...],
-) -> TreeItem:
-    """Return `item` with every expression renamed, every store placed, under `guard` too."""
-    if isinstance(item, Tree):
-        body = tuple([_guarded(i, rename, place, guard) for i in item.body])
-        return replace(item, body=body)
-    if isinstance(item, Guarded):
-        made = [map_expressions(s, rename) for s in item.statements]
-        placed = tuple([place(s) if isinstance(s, Store) else s for s in made])
-        terms = [replace(t, condition=rename(t.condition)) for t in item.terms]
-        kept = tuple([t for t in terms if t.condition is not TRUE])
-        return replace(item, statements=placed, terms=(*kept, *guard))
-    assert isinstance(item, (Allocate, Barrier))
-    return item
-
-
 def _mapped(item: TreeItem, stage: _InStage) -> TreeItem:
-    return _guarded(item, stage, stage.place, ())
+    return guarded(item, stage, stage.place, ())

@@ -1,0 +1,165 @@
+"""Unrolls the loops that circular buffers in registers rotate through, by their stages.
+
+A register has no address: the stage that an iteration reads must be known where it is printed. For
+the loop over k, and stages whose least common multiple is s::
+
+    for k: { T[(k + 1) % 2] = x[k + 1]; y += T[k % 2] }
+    for o in ceildiv(K, 2):
+      for u in 2:  # unroll
+        if o * 2 + u < K: { T[(u + 1) % 2] = x[o * 2 + u + 1]; y += T[u] }
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from loopnest.errors import LoweringError
+from loopnest.kir import Allocate, Barrier, Store, map_expressions
+from loopnest.lowering.loops.guarded_tree import Guarded, PredicateTerm, Tree, TreeItem
+from loopnest.scalar.enums import ParallelType
+from loopnest.scalar.expr import TRUE, Const, Expr, Index, integer, rewrite, substitute
+from loopnest.scalar.simplify import Simplifier
+from loopnest.tensor.tensor_view import TensorView
+
+Rename = Callable[[Expr], Expr]
+
+FAR_AHEAD = "an iteration that far ahead exists"
+"""Why what runs ahead is tested; such an iteration itself exists too."""
+
+MOST_COPIES = 64
+"""How many copies of a loop's body may be printed."""
+
+
+def unroll_stages(
+    tree: Tree, turns: Mapping[Index, Sequence[TensorView]], algebra: Simplifier
+) -> Tree:
+    """Return `tree` with loops unrolled by the stages of the tensors that rotate through them.
+
+    Raises:
+        LoweringError: the stages of several tensors have a common multiple that is too large, or
+            threads reduce together in a loop in which not every unrolled iteration exists.
+    """
+    body: list[TreeItem] = []
+    for item in tree.body:
+        if not isinstance(item, Tree):
+            body.append(item)
+            continue
+        inner = unroll_stages(item, turns, algebra)
+        tensors = turns.get(item.var) if item.var is not None else None
+        body.append(inner if tensors is None else _unrolled(inner, tensors, algebra))
+    return replace(tree, body=tuple(body))
+
+
+def _unrolled(loop: Tree, tensors: Sequence[TensorView], algebra: Simplifier) -> Tree:
+    assert loop.var is not None
+    assert loop.spec is not None
+    names = ", ".join([t.name for t in tensors])
+    count = math.lcm(*[t.layout.stages for t in tensors])
+    if count > MOST_COPIES:
+        raise LoweringError(
+            names,
+            f"circular buffers in registers unroll the loop over {loop.var} by {count}, a common "
+            "multiple of their stages",
+            f"use numbers of stages with a common multiple of at most {MOST_COPIES}",
+        )
+    extent = loop.var.extent
+    short = isinstance(extent, Const) and int(extent.value) <= count
+    turn = extent if short else integer(count)
+    inner = Index(loop.var.name, turn)
+    outer = Index(loop.var.name, algebra.ceildiv(extent, turn))
+    now: Expr = inner if short else algebra.add(algebra.mul(outer, turn), inner)
+    terms: tuple[PredicateTerm, ...] = ()
+    if not short and not algebra.divides(turn, extent):
+        _require_no_exchange(loop, names, count)
+        reason = f"{names}: the loop is unrolled by {count} stages"
+        terms = (PredicateTerm(algebra.lt(now, extent), reason),)
+    moved = [_at(item, loop.var, now, terms, algebra.simplify) for item in loop.body]
+    spec = replace(loop.spec, extent=turn, parallel=ParallelType.unroll)
+    unrolled = replace(loop, var=inner, spec=spec, body=tuple(moved))
+    if short:
+        return unrolled
+    return replace(loop, var=outer, spec=replace(loop.spec, extent=outer.extent), body=(unrolled,))
+
+
+def _require_no_exchange(loop: Tree, names: str, count: int) -> None:
+    if any(item.collective is not None for item in _trees(loop)):
+        raise LoweringError(
+            names,
+            f"its circular buffer in registers unrolls the loop over {loop.var}, in which threads "
+            f"reduce together, by {count}, which is not known to divide its extent",
+            "assume that it divides, use other numbers of stages, or SHARED memory",
+        )
+
+
+def _trees(tree: Tree) -> Iterator[Tree]:
+    for item in tree.body:
+        if isinstance(item, Tree):
+            yield item
+            yield from _trees(item)
+
+
+def _at(
+    item: TreeItem,
+    var: Index,
+    now: Expr,
+    terms: tuple[PredicateTerm, ...],
+    simplify: Rename,
+) -> TreeItem:
+    """Return `item` with `now` for the loop index `var`, under `terms` where it is not already."""
+
+    def move(value: Expr) -> Expr:
+        moved = substitute(value, {var: now})
+        return moved if moved is value else simplified(moved, simplify)
+
+    if isinstance(item, Tree):
+        body = tuple([_at(i, var, now, terms, simplify) for i in item.body])
+        made = item.collective
+        collective = None if made is None else map_expressions(made, move)
+        return replace(item, body=body, collective=collective)
+    ahead = isinstance(item, Guarded) and any(t.reason.endswith(FAR_AHEAD) for t in item.terms)
+    return guarded(item, move, lambda node: node, () if ahead else terms)
+
+
+def simplified(value: Expr, simplify: Rename) -> Expr:
+    """Return `value` with its index expressions simplified."""
+
+    def rule(node: Expr) -> Expr | None:
+        return simplify(node) if node.dtype.name == "index" else None
+
+    return rewrite(value, rule)
+
+
+def fresh(item: TreeItem, names: dict[Expr, Expr]) -> TreeItem:
+    """Return a copy of `item` whose loops have indices of their own."""
+    if isinstance(item, Tree):
+        var = item.var
+        if var is not None:
+            var = Index(var.name, var.extent)
+            names = {**names, **({item.var: var} if item.var is not None else {})}
+        body = tuple([fresh(inner, names) for inner in item.body])
+        return replace(item, var=var, body=body)
+    if isinstance(item, Guarded):
+        return guarded(item, lambda value: substitute(value, names), lambda node: node, ())
+    return item
+
+
+def guarded(
+    item: TreeItem,
+    rename: Rename,
+    place: Callable[[Store], Store],
+    guard: tuple[PredicateTerm, ...],
+) -> TreeItem:
+    """Return `item` with every expression renamed, every store placed, under `guard` too."""
+    if isinstance(item, Tree):
+        body = tuple([guarded(i, rename, place, guard) for i in item.body])
+        return replace(item, body=body)
+    if isinstance(item, Guarded):
+        made = [map_expressions(s, rename) for s in item.statements]
+        placed = tuple([place(s) if isinstance(s, Store) else s for s in made])
+        terms = [replace(t, condition=rename(t.condition)) for t in item.terms]
+        kept = tuple([t for t in terms if t.condition is not TRUE])
+        return replace(item, statements=placed, terms=(*kept, *guard))
+    assert isinstance(item, (Allocate, Barrier))
+    return item
