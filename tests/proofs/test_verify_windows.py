@@ -49,7 +49,7 @@ SAME = {
 """Mutants that compute the same."""
 
 
-@pytest.mark.parametrize("math", (padded, spread, joined, turned, stencil, smoothed))
+@pytest.mark.parametrize("math", [padded, spread, joined, turned, stencil, smoothed])
 def test_mutants_are_not_proved(math: Callable[[ln.Fusion], ln.TensorView]) -> None:
     with ln.Fusion("windows") as f:
         y = f.output(math(f), "y")

@@ -18,7 +18,7 @@ from loopnest.schedule.loop_forest import LoopForest
 from loopnest.schedule.loop_groups import Conflict
 from loopnest.schedule.max_info_tree import max_info_replay
 from loopnest.schedule.replay import shared_positions
-from loopnest.schedule.root_maps import pairs
+from loopnest.schedule.root_maps import pairs, windowed
 from loopnest.schedule.transaction import (
     PrimitiveRefused,
     axis_names,
@@ -230,7 +230,7 @@ def _align(tensor: TensorView, consumer: TensorView, pos: int) -> None:
             f"{len(places)} of their leading axes correspond "
             f"({axis_names(tensor.domain)} and {axis_names(consumer.domain)}), "
             f"so {tensor.name} would have to be recomputed",
-            recomputation.RECOMPUTE,
+            _remedy(tensor, consumer),
         )
     for place in places[:pos]:
         _require_free(tensor, consumer, place)
@@ -238,6 +238,19 @@ def _align(tensor: TensorView, consumer: TensorView, pos: int) -> None:
     for twin in consumer.siblings:
         if reached > twin.produced_at_pos:
             twin.fusion.change(twin, "_produced_at_pos", reached)
+
+
+def _remedy(tensor: TensorView, consumer: TensorView) -> str:
+    """Return what helps where too few leading axes correspond."""
+    moved = windowed(tensor, consumer)
+    if not moved:
+        return recomputation.RECOMPUTE
+    places = [str(n) for n, axis in enumerate(tensor.domain.logical) if axis in moved]
+    axes = f"ax{'i' if len(places) == 1 else 'e'}s {' and '.join(places)}"
+    return (
+        f"{consumer.name} reads {axes} of {tensor.name} at other indices than its own, which "
+        "shares no loop: use a position in front of what is made of it"
+    )
 
 
 def _require_free(tensor: TensorView, holder: TensorView, number: int) -> None:

@@ -1,0 +1,154 @@
+"""Tensors read at other indices under schedules: tiles, threads, vectors, barriers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import loopnest as ln
+
+PT = ln.ParallelType
+X = np.arange(5 * 37, dtype=np.float32).reshape(5, 37)
+
+
+def check(f: ln.Fusion, *arrays: np.ndarray) -> ln.Kernel:
+    """Return the kernel of `f`, which is proved and gives what the math does."""
+    kernel = ln.lower(f)
+    expected = ln.evaluate(f, *arrays)
+    for target in ("interpret", "c"):
+        np.testing.assert_array_equal(ln.compile(kernel, target=target)(*arrays), expected)
+    assert ln.verify(kernel).ok
+    return kernel
+
+
+def test_a_window_takes_no_loop_of_its_consumer() -> None:
+    """What is read at i + k is computed in the loops of equal axes, and there as a whole."""
+    with ln.Fusion("blur") as f:
+        x = f.input("x", ("N", "W"), ln.float32)
+        s = x * 2
+        y = f.output(ln.sum(ln.unfold(s, 1, 3), axis=2), "y")
+    y.split(1, 8)
+    windows = y.producers[0]
+    s.compute_at(y, 2)
+    windows.compute_at(y, -1)
+    assert (s.compute_at_pos, windows.compute_at_pos) == (1, 4)
+    assert str(check(f, X)) == (
+        "# loopnest nest 1\n"
+        "kernel blur(x: float32[N, W]) -> (y: float32[N, W - 2])\n"
+        "for i0 in N:\n"
+        "  T1: float32[W] local\n"
+        "  for i1 in W:\n"
+        "    T1[i1] = x[i0, i1] * 2.0\n"
+        "  for i2 in ceildiv(W - 2, 8):\n"
+        "    for i3 in 8:\n"
+        "      if i2 * 8 + i3 < W - 2:\n"
+        "        y[i0, i2 * 8 + i3] = 0.0\n"
+        "        for i4 in 3:\n"
+        "          T2: float32[1] local\n"
+        "          T2[0] = T1[i2 * 8 + i3 + i4]\n"
+        "          y[i0, i2 * 8 + i3] = y[i0, i2 * 8 + i3] + T2[0]"
+    )
+
+
+def test_a_loop_merged_with_a_window_is_not_shared() -> None:
+    """The producer has the axis, at other indices: a merge with it is carried through by none."""
+    with ln.Fusion("merged") as f:
+        x = f.input("x", (4, 6), ln.float32)
+        s = x * 2
+        y = f.output(s[:, 1:] + 0, "y")
+    part = y.producers[0]
+    s.merge(0)
+    part.merge(0)
+    y.merge(0)
+    part.compute_at(y, 1)
+    with pytest.raises(ln.ScheduleError) as caught:
+        s.inline_at(1)
+    assert "position 1 is beyond the largest legal position 0" in str(caught.value)
+    f.inline_most()
+    assert s.compute_at_pos == 0
+    check(f, X[:4, :6].copy())
+
+
+def test_a_padded_tile_in_shared_memory() -> None:
+    with ln.Fusion("tile") as f:
+        x = f.input("x", (12, 16), ln.float32)
+        p = ln.pad(x, ((1, 1), (1, 1)))
+        windows = ln.unfold(ln.unfold(p, 0, 3), 1, 3)
+        y = f.output(ln.sum(windows, (2, 3)), "y")
+    p.memory = ln.SHARED
+    for tensor in (p, y):
+        tensor.split(0, 4)
+        tensor.split(2, 8)
+        tensor.parallelize({1: PT.block_y, 3: PT.block_x})
+    windows.compute_at(y, -1)
+    rows = windows.producers[0]
+    with pytest.raises(ln.ScheduleError) as caught:
+        rows.compute_at(windows, -1)
+    assert str(caught.value) == (
+        "T2.compute_at(T3, -1): T2 would share 3 loops with T3, but only 2 of their leading axes "
+        "correspond ([i0, i1, i2, i3] and [i0, i1, i2, i3, i4, i5]), so T2 would have to be "
+        "recomputed; T3 reads axis 1 of T2 at other indices than its own, which shares no loop: "
+        "use a position in front of what is made of it"
+    )
+    rows.compute_at(windows, 2)
+    kernel = check(f, np.arange(12 * 16, dtype=np.float32).reshape(12, 16))
+    assert "barrier warp" in str(kernel)
+    assert "where(0 <= " in str(kernel)
+    assert "__syncwarp" in kernel.cuda()
+
+
+def test_values_of_other_threads_cross_memory() -> None:
+    """A thread reads what its neighbour wrote: LOCAL is refused, SHARED gets a barrier."""
+    for memory in (ln.LOCAL, ln.SHARED):
+        with ln.Fusion("shifted") as f:
+            x = f.input("x", ("M", 64), ln.float32)
+            s = x * 2
+            y = f.output(s[:, 1:] - s[:, :-1], "y")
+        s.memory = memory
+        for tensor in (s, y):
+            tensor.split(1, 32)
+            tensor.parallelize({0: PT.grid_x, 2: PT.block_x})
+        s.compute_at(y, 1)
+        for part in y.producers:
+            part.compute_at(y, -1)
+        if memory is ln.LOCAL:
+            with pytest.raises(ln.LoweringError, match="the reading thread is not the writing one"):
+                ln.lower(f)
+        else:
+            kernel = check(f, np.arange(128, dtype=np.float32).reshape(2, 64))
+            assert "barrier" in str(kernel)
+
+
+def test_vectors_of_a_border() -> None:
+    """Lanes test for themselves; a shifted row is never read wide."""
+    with ln.Fusion("vectors") as f:
+        x = f.input("x", (5, "N"), ln.float32)
+        p = ln.pad(x, ((0, 0), (4, 4)))
+        y = f.output(p * 1, "y")
+    y.split(1, 4)
+    y.parallelize({0: PT.grid_x, 1: PT.block_x, 2: PT.vectorize})
+    p.compute_at(y, 2)
+    p.parallelize({2: PT.vectorize})
+    kernel = check(f, X)
+    assert kernel.cuda()
+    with ln.Fusion("shift") as g:
+        x = g.input("x", (5, "N"), ln.float32)
+        part = x[:, 1:]
+        y = g.output(part + 0, "y")
+    y.split(1, 4)
+    y.parallelize({2: PT.vectorize})
+    part.compute_at(y, 2)
+    part.parallelize({2: PT.vectorize})
+    assert "j:j+4" not in str(check(g, X))
+    assert ":" not in str(ln.lower(g)).split("x[i0")[1].split("]")[0]
+
+
+def test_unswitch_around_a_join() -> None:
+    with ln.Fusion("joined") as f:
+        x = f.input("x", ("N",), ln.float32)
+        p = ln.pad(x, ((1, 1),))
+        y = f.output(ln.concatenate([p, x * 2, p]), "y")
+    y.split(0, 16)
+    y.parallelize({0: PT.grid_x, 1: PT.unswitch})
+    f.inline_most()
+    assert "unswitch" in str(check(f, X[0]))
