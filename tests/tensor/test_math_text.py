@@ -41,3 +41,13 @@ layernorm(x: float16[N, D], w: float32[D], eps: float32) -> (y: float16[N, D] in
   m: float16[] = T16 / float32(N * D)"""
     )
     assert capsys.readouterr().out == text + "\n"
+
+
+def test_values_of_a_reducer_of_ones_own_are_named() -> None:
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        w = f.input("w", ("D",), ln.float16)
+        add = ln.Reducer((0.0, 0.0, 0.0), lambda a, b: tuple(map(ln.add, a, b)), "three_sums")
+        f.output(ln.reduce(add, (x, 1.0, w), axis=1)[0], "y")
+    lines = f.print_math().splitlines()
+    assert lines[2] == "  y: float32[N] = three_sums(x, 1.0, T2, axis=1)[0]"

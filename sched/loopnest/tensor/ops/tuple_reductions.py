@@ -14,7 +14,7 @@ from loopnest.errors import DefinitionError
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType, bool_, int32, int64
 from loopnest.scalar.enums import IterKind
-from loopnest.scalar.expr import ONE, Arg, Const, Coordinate, Expr, Op, cast
+from loopnest.scalar.expr import ONE, Arg, Const, Coordinate, Expr, Op, cast, walk
 from loopnest.tensor.definition import AxisMap, TracedReducer
 from loopnest.tensor.ops import reducers
 from loopnest.tensor.ops.construction import (
@@ -93,8 +93,9 @@ def reduce(
     """
     folded = folded_values("reduce", reducer, values)
     axes = checked_axes("reduce", folded.widest, axis, keepdims)
+    producers = folded.producers()
     made = _folded(
-        reducer.name, folded.elements, folded.producers(), folded.axes, axes, folded.types,
+        reducer.name, folded.shown(producers), producers, folded.axes, axes, folded.types,
         folded.elements, folded.reducer,
     )  # fmt: skip
     rank = len(folded.axes)
@@ -128,6 +129,13 @@ class FoldedValues:
     def producers(self) -> list[TensorView]:
         """Return the tensors, with broadcast axes in front where they have fewer axes."""
         return [extended(tensor, len(self.axes)) for tensor in self.tensors]
+
+    def shown(self, producers: Sequence[TensorView]) -> tuple[TensorView | Expr, ...]:
+        """Return the values for texts of the math: a producer where one is read, else a scalar."""
+        read = [[n.number for n in walk(e) if isinstance(n, Arg)] for e in self.elements]
+        return tuple(
+            [producers[r[0]] if r else e for r, e in zip(read, self.elements, strict=True)]
+        )
 
 
 def folded_values(
