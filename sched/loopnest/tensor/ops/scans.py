@@ -31,6 +31,22 @@ def cumsum(tv: TensorView, axis: int, exclusive: bool = False, reverse: bool = F
 
     Raises:
         DefinitionError: no TensorView, no axis that it has, or flags that are no bools.
+
+    Args:
+        tv: the operand, of any shape.
+        axis: the axis to go along, negative from the end.
+        exclusive: whether an element has what lies before it, the first one the identity.
+        reverse: whether to go from the end.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     y = f.output(ln.cumsum(x, 0), "y")
+    >>> print(ln.evaluate(f, np.array([1, 3, 2], np.float32)))
+    [1. 4. 6.]
+
+    Source: numpy.cumsum; Blelloch, "Prefix sums and their applications", 1990.
     """
     return _of_family("cumsum", tv, axis, exclusive, reverse, reducers.SUM)
 
@@ -42,6 +58,22 @@ def cumprod(
 
     Raises:
         DefinitionError: no TensorView, no axis that it has, or flags that are no bools.
+
+    Args:
+        tv: the operand, of any shape.
+        axis: the axis to go along, negative from the end.
+        exclusive: whether an element has what lies before it, the first one the identity.
+        reverse: whether to go from the end.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     y = f.output(ln.cumprod(x, 0), "y")
+    >>> print(ln.evaluate(f, np.array([1, 3, 2], np.float32)))
+    [1. 3. 6.]
+
+    Source: numpy.cumprod.
     """
     return _of_family("cumprod", tv, axis, exclusive, reverse, reducers.PROD)
 
@@ -51,6 +83,22 @@ def cummax(tv: TensorView, axis: int, exclusive: bool = False, reverse: bool = F
 
     Raises:
         DefinitionError: no TensorView, no axis that it has, or flags that are no bools.
+
+    Args:
+        tv: the operand, of any shape.
+        axis: the axis to go along, negative from the end.
+        exclusive: whether an element has what lies before it, the first one the identity.
+        reverse: whether to go from the end.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     y = f.output(ln.cummax(x, 0), "y")
+    >>> print(ln.evaluate(f, np.array([1, 3, 2], np.float32)))
+    [1. 3. 3.]
+
+    Source: numpy.maximum.accumulate.
     """
     bools = isinstance(tv, TensorView) and tv.dtype.is_bool
     family = reducers.ANY if bools else reducers.MAX
@@ -78,6 +126,7 @@ def scan(
 ) -> TensorView | tuple[TensorView, ...]:
     """Return what `reducer` combines all `values` up to each element to, along `axis`.
 
+    >>> import numpy as np
     >>> import loopnest as ln
     >>> affine = ln.Reducer(
     ...     (1.0, 0.0), lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), "affine"
@@ -85,7 +134,7 @@ def scan(
     >>> with ln.Fusion("smooth") as f:  # y[i] = y[i - 1] / 2 + x[i]
     ...     x = f.input("x", ("N",), ln.float32)
     ...     y = f.output(ln.scan(affine, (0.5, x), axis=0)[1], "y")
-    >>> ln.evaluate(f, [4.0, 2.0, 0.0, 8.0])
+    >>> ln.evaluate(f, np.array([4, 2, 0, 8], np.float32))
     array([4., 4., 2., 9.], dtype=float32)
 
     Args:
@@ -100,6 +149,8 @@ def scan(
 
     Raises:
         DefinitionError: as `reduce`, and flags that are no bools.
+
+    Source: Blelloch, "Prefix sums and their applications", 1990.
     """
     _require_flags("scan", exclusive, reverse)
     folded = folded_values("scan", reducer, values)
