@@ -64,5 +64,5 @@ def _scalar(rng: np.random.Generator, dtype: DType) -> Any:
     if dtype.is_bool:
         return bool(rng.integers(0, 2))
     if dtype.is_integer:
-        return int(rng.integers(-3, 4))
+        return int(rng.integers(-3 if dtype.signed else 0, 4))
     return float(rng.integers(-12, 13)) / 8

@@ -16,6 +16,7 @@ from loopnest.scalar.enums import IterKind
 _DTYPES = (
     *["float32"] * 14,
     *("float16", "float16", "bfloat16", "float64", "float64", "int32", "int32", "int64", "bool"),
+    *("int8", "uint8", "int16", "uint32", "float8_e4m3fn", "float8_e5m2"),
 )
 _SMOOTH = (
     *("tanh", "tanh", "sigmoid", "sin", "cos", "neg", "neg", "abs", "abs", "relu", "relu"),
@@ -210,8 +211,10 @@ class FusionWriter:
         name = self._pick(lambda t: not t.dtype.is_float)
         if name is not None:
             mate = self._mate(name)
+            count = self.rng.choice(["1", "3", "7", mate])
             texts = [f"{name} & {mate}", f"{name} | {mate}", f"~{name}", f"ln.logical_not({name})",
-                     f"ln.logical_and({name}, {mate})"]  # fmt: skip
+                     f"ln.logical_and({name}, {mate})", f"{name} ^ {mate}", f"{name} << {count}",
+                     f"{name} >> {count}", f"{name} // {count}"]  # fmt: skip
             self._define(self.rng.choice(texts))
 
     def _axes(self, name: str) -> tuple[str, bool]:
@@ -341,8 +344,12 @@ class FusionWriter:
         if rng.random() < 0.6:
             extra = rng.choice(["", ", dtype=ln.float32", ", 1, 2", ", -1, 0.5"])
             self._define(f"ln.iota({size}{extra})")
-        else:
+        elif rng.random() < 0.6:
             self._define(f"ln.full(({size},), {rng.choice(['1.5', '2', 'True'])})")
+        else:
+            shape = rng.choice([f"({size},)", f"({size}, {rng.choice(self.dims)!r})"])
+            drawn = rng.choice(["bits", "uniform"])
+            self._define(f"ln.random_{drawn}({rng.randrange(9)}, {rng.randrange(9)}, {shape})")
 
     def _matmul(self) -> None:
         a = self._pick(lambda t: len(t.shape) > 1)
@@ -357,7 +364,8 @@ class FusionWriter:
     def _cast(self) -> None:
         name = self._pick()
         if name is not None:
-            self._define(f"ln.cast({name}, ln.{self.rng.choice(_DTYPES[10:])})")
+            saturate = ", saturate=True" if self.rng.random() < 0.3 else ""
+            self._define(f"ln.cast({name}, ln.{self.rng.choice(_DTYPES[10:])}{saturate})")
 
     def _softmax(self) -> None:
         name = self._pick(lambda t: len(t.shape) > 0 and t.dtype.is_float)

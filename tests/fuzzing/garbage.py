@@ -46,8 +46,8 @@ def garbage() -> Iterator[None]:
 
 def fill(array: np.ndarray[Any, Any]) -> None:
     """Overwrite an array with NaN, or with -1; a bool with True."""
-    flat = array.reshape(-1).view(np.uint8) if array.size else array.reshape(-1)
-    flat[...] = 1 if array.dtype == np.bool_ else 0xFF
+    if array.size:
+        array.reshape(-1).view(np.uint8)[...] = 1 if array.dtype == np.bool_ else 0xFF
 
 
 def _filled(self: Outputs, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

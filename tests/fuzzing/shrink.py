@@ -128,7 +128,7 @@ def _simpler(line: str) -> Iterator[str]:
     """Yield simpler lines of math: an operand for the result, float32, fewer axes."""
     name, _, text = line.partition(" = ")
     if "f.input" in text or "ln.iota" in text or "f.scalar" in text:
-        yield re.sub(r"ln\.(float16|bfloat16|float64|int32|int64|bool)\b", "ln.float32", line)
+        yield re.sub(r"ln\.(float(8_\w+|16|64)|bfloat16|u?int\d+|bool)\b", "ln.float32", line)
         dims = re.search(r", \((.*?),?\), ", text)
         if dims:
             parts = dims[1].split(", ")

@@ -282,7 +282,8 @@ def _values(value: Expr) -> Iterator[tuple[str, str, Expr]]:
 _OTHER_OPERATIONS = {
     "add": "sub", "sub": "add", "mul": "add", "div": "mul", "max": "min", "min": "max",
     "lt": "ge", "le": "gt", "exp": "exp2", "log": "log2", "sin": "cos", "tanh": "sigmoid",
-    "sqrt": "rsqrt",
+    "sqrt": "rsqrt", "shl": "shr", "shr": "shl", "bitand": "bitor", "bitor": "bitxor",
+    "bitxor": "bitand", "floordiv": "mod", "mod": "floordiv",
 }  # fmt: skip
 
 
@@ -291,13 +292,29 @@ def _other_math(value: Expr) -> Iterator[tuple[str, str, Expr]]:
     nodes = [n for n in dict.fromkeys(walk(value)) if n.dtype is not dtypes.index]
     for node in nodes:
         if isinstance(node, Const) and not node.dtype.is_bool and math.isfinite(node.value):
-            other: Expr = Const(node.value * 2 + 1, node.dtype)
+            changed = node.value * 2 + 1
+            integral = isinstance(changed, int) and node.dtype.kind == "i"
+            other: Expr = Const(node.dtype.wrapped(changed) if integral else changed, node.dtype)
             yield "constant", f"{node} with {other}", substitute(value, {node: other})
+        if isinstance(node, Op) and node.op == "cast" and _loses(node):
+            by_way = Op("cast", (Op("cast", node.args, dtypes.int8),), node.dtype)
+            yield "operation", f"{node} by way of int8", substitute(value, {node: by_way})
         if isinstance(node, Op) and node.op in _OTHER_OPERATIONS:
             name = _OTHER_OPERATIONS[node.op]
             if all(arg.dtype is not dtypes.index for arg in node.args):
                 other = Op(name, node.args, node.dtype)
                 yield "operation", f"{name} for {node.op}", substitute(value, {node: other})
+
+
+def _loses(node: Op) -> bool:
+    """Whether a cast gives other values by way of int8."""
+    source = node.args[0].dtype
+    return (
+        node.dtype.is_integer
+        and node.dtype.size > 1
+        and not source.is_bool
+        and source is not dtypes.int8
+    )
 
 
 def _indices(index: Expr) -> Iterator[tuple[str, Expr]]:

@@ -69,6 +69,21 @@ def test_each_kind_is_made_and_changes_the_nest(kind: str) -> None:
         assert kind == "interface" or len(mutant.program.params) == len(program.params)
 
 
+def test_integers_are_computed_otherwise() -> None:
+    nest = """
+        kernel k(x: int32[N], u: uint8[N]) -> (y: int32[N])
+        for i0 in N:
+          y[i0] = (x[i0] << 3 ^ int32(u[i0]) >> 1) // 5
+        """
+    assert texts("operation", nest) == [
+        "shr for shl",
+        "int32(u[i0]) by way of int8",
+        "shl for shr",
+        "bitand for bitxor",
+        "mod for floordiv",
+    ]
+
+
 def test_the_core_is_what_others_use() -> None:
     program = parse_nest(NEST)
     assert {m.kind for m in mutants(program)} <= CORE
