@@ -246,3 +246,34 @@ def test_two_pending_writes_share_the_barrier_in_the_loop_common_to_them() -> No
     assert lines[first - 1].endswith("T3[i3] = w[i2, i3] + 1.0")
     assert lines[second - 1].lstrip().startswith("y[")
     assert ln.verify(ln.lower(f)).ok
+
+
+def test_nvfusers_barrier_after_two_writes_of_other_threads() -> None:
+    """RAWSyncInsertionPlace4: tv2 at the root, tv3 in the loop, read by threads along block_x."""
+    with ln.Fusion("k") as f:
+        tv0 = f.input("tv0", (16, 128), ln.float32)
+        tv1 = f.input("tv1", (16, 128), ln.float32)
+        tv6 = f.output(tv0 + tv1, "tv6")
+    tv2, tv3 = tv0.cache_after(), tv1.cache_after()
+    tv4, tv5 = tv2.cache_after(), tv3.cache_after()
+    tv2.memory = tv3.memory = ln.SHARED
+    tv6.split(-1, 32)
+    tv3.compute_at(tv6, 1)
+    tv4.compute_at(tv6, 1)
+    tv5.compute_at(tv6, -1)
+    for tensor in (tv2, tv3, tv4):
+        if tensor.ndim == 2:
+            tensor.split(-1, 32)
+    for tensor in (tv2, tv4, tv5, tv6):
+        tensor.axis(-1).parallelize(PT.block_x)
+    tv3.axis(-1).parallelize(PT.block_y)
+    lines = [line.strip() for line in str(ln.lower(f)).splitlines()]
+    first = next(n for n, line in enumerate(lines) if line.startswith("barrier"))
+    stored = [line.split("[")[0] for line in lines[:first] if "] = " in line]
+    assert stored == [tv2.name, tv3.name]
+    reads = "\n".join(lines[first + 1 :])
+    assert f"= {tv2.name}[" in reads
+    assert f"= {tv3.name}[" in reads
+    before_next = [n for n, line in enumerate(lines) if line.startswith("barrier")][1:]
+    assert all("] = " not in line for n in before_next for line in lines[n + 1 :])
+    assert ln.verify(ln.lower(f)).ok
