@@ -68,7 +68,9 @@ def members() -> Iterator[tuple[str, object]]:
                 yield f"{cls}.{name}", value
 
 
-@pytest.mark.parametrize(("name", "member"), [*members()], ids=str)
+@pytest.mark.parametrize(
+    ("name", "member"), [pytest.param(*found, id=found[0]) for found in members()]
+)
 def test_a_member_of_a_public_class_says_what_it_is(name: str, member: object) -> None:
     if callable(member) or isinstance(member, property):
         assert inspect.getdoc(member), name

@@ -373,7 +373,9 @@ def test_the_graph_layer_loads_no_kernels():
 
 
 @pytest.mark.parametrize(
-    "optimizer", [G.optim.SGD(0.1), G.optim.SGD(0.1, 0.9), G.optim.Adam(0.01)], ids=str
+    "optimizer",
+    [G.optim.SGD(0.1), G.optim.SGD(0.1, 0.9), G.optim.Adam(0.01)],
+    ids=["descent", "momentum", "Adam"],
 )
 def test_training_steps_are_those_of_the_evaluator(optimizer):
     random = np.random.default_rng(0)
