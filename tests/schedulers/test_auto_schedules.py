@@ -95,6 +95,10 @@ CONTRACTIONS = {
     "batched": (ln.matmul, lambda n, d: [(3, n, 5), (3, 5, d)]),
     "one right operand": (ln.matmul, lambda n, d: [(2, n, d), (d, 7)]),
     "distances": (distances, lambda n, d: [(n, 5), (d, 5)]),
+    "repeated operand": (
+        lambda x, w: ln.matmul(ln.expand(x, (2, *x.shape)), w),
+        lambda n, d: [(n, d), (d, 7)],
+    ),
     "with itself": (lambda x: ln.matmul(x, ln.permute(x, (1, 0))), lambda n, d: [(n, d)]),
 }
 WINDOWS = {

@@ -80,12 +80,12 @@ def contraction(fusion: ln.Fusion, space: IterationSpace) -> Contraction | None:
 
 
 def _source(operand: ln.TensorView, space: IterationSpace) -> frozenset[int]:
-    """Return the dimensions of the input that an operand is a copy of; none if it is none."""
+    """Return the dimensions of an operand that is an input, moved or repeated; none of another."""
     tensor = operand
     while not tensor.is_input and copies(tensor) and len(tensor.consumers) == 1:
         for read in space.reads:
             if read.reader is tensor:
-                return frozenset(read.order)
+                return frozenset() if read.reads_parts else space.present[operand]
         (tensor,) = tensor.producers
     return frozenset()
 

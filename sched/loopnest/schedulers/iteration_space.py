@@ -52,6 +52,14 @@ class MemoryAccess:
         """The dimensions, outermost first, without broadcast axes."""
         return tuple([d for d in self.places if d is not None])
 
+    @property
+    def reads_parts(self) -> bool:
+        """Whether an axis is read at other indices than a dimension's own."""
+        return any(
+            place is None and not axis.is_broadcast and axis.extent != 1
+            for place, axis in zip(self.places, self.tensor.rfactor_domain, strict=False)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class IterationSpace:

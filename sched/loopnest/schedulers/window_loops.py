@@ -30,8 +30,9 @@ def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
     if space is None or not folds:
         return False
     results = frozenset(space.writes[0].order)
+    parts = any(read.reads_parts for read in space.reads)
     bordered = any(has_border(tensor) for tensor in space.axes)
-    if space.all == results | space.reduced and not bordered and not _reads_parts(space):
+    if space.all == results | space.reduced and not bordered and not parts:
         return False
     before = upstream(folds)
     if any(frozenset(write.order) != results for write in space.writes):
@@ -42,15 +43,6 @@ def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
         return False
     after = [tensor for tensor in space.axes if tensor not in before]
     return len(folds) < 3 and all(space.all_of(tensor) <= results for tensor in after)
-
-
-def _reads_parts(space: IterationSpace) -> bool:
-    """Whether an input is read at other indices than those of what is computed."""
-    return any(
-        place is None and not axis.is_broadcast and axis.extent != 1
-        for read in space.reads
-        for place, axis in zip(read.places, read.tensor.root_domain, strict=True)
-    )
 
 
 def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
