@@ -9,6 +9,10 @@ import loopnest as ln
 import loopnest.graph as G
 from loopnest.graph.registry import REQUIRED, get_op, rebuild, unregister_op, with_attrs
 
+TYPES = (
+    "bool, int8, uint8, int16, int32, uint32, int64, float8_e4m3fn, float8_e5m2, float16, "
+    "bfloat16, float32, float64"
+)
 X, W = G.var("x", (4, 3)), G.var("w", (3, 2))
 
 
@@ -87,13 +91,11 @@ def test_types_of_constants(value, dtype, expected):
         ),
         (
             lambda: G.var("a", (2,), "float8"),
-            "var('a'): there is no dtype 'float8'; use one of bool, int32, int64, float16, "
-            "bfloat16, float32, float64",
+            f"var('a'): there is no dtype 'float8'; use one of {TYPES}",
         ),
         (
             lambda: G.const("text"),
-            "const('text'): its dtype is <U4; use one of bool, int32, int64, float16, bfloat16, "
-            "float32, float64",
+            f"const('text'): its dtype is <U4; use one of {TYPES}",
         ),
         (lambda: G.const(X), f"const({X!r}): the value is a node; pass an array or a number"),
         (
