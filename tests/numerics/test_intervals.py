@@ -13,7 +13,7 @@ import loopnest as ln
 from loopnest.backends.interpret.native_math import apply, convert
 from loopnest.numerics.float64_math import held
 from loopnest.numerics.interval_rules import DISCRETE, enclose
-from loopnest.numerics.intervals import Interval, anything, exact, is_wild
+from loopnest.numerics.intervals import Interval, anything, exact, is_wild, narrowed
 from loopnest.numerics.operation_ranges import RANGES
 from loopnest.numerics.oracle import fold_values
 from loopnest.numerics.reduction_intervals import FOLDS, fold
@@ -533,3 +533,12 @@ def test_variance_of_a_large_mean_is_bounded_by_the_spread() -> None:
     assert mean.bound[0] < 600 * 2.0**-24 * 200
     assert spread.bound[0] < 0.1
     assert count.exact
+
+
+def test_what_may_be_beyond_float8_e4m3fn_may_be_a_number_or_nan() -> None:
+    low = np.array([1.0, 400.0, 470.0, -600.0, -900.0, -np.inf])
+    high = np.array([1.1, 500.0, 600.0, 600.0, -470.0, np.inf])
+    found = narrowed(Interval(high, low, high), ln.float8_e4m3fn, STANDARD)
+    assert found.contains(np.array([1.125, 448.0, np.nan, 0.0, np.nan, 3.0])).all()
+    assert found.contains(np.full(6, np.nan)).tolist() == [False, True, True, True, True, True]
+    assert found.contains(np.zeros(6)).tolist() == [False, True, False, True, False, True]
