@@ -7,6 +7,7 @@ that it is used with: is it associative, and is its identity neutral?
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice, product
@@ -64,7 +65,7 @@ class Reducer:
             there, the value is 0 where it is not). A float stands for any float type, an
             int for integers and floats; the types are those of the values that are reduced.
         combine: is called with symbolic scalars when a reducer is made or used with new types.
-        name: an identifier, for nests and errors.
+        name: for nests, where what is no letter, digit or _ becomes _, and errors.
         commutative: says that the order of partial results does not matter although that does not
             show in what `combine` returns (as it does where both sides are treated alike).
 
@@ -82,8 +83,8 @@ class Reducer:
         commutative: bool = False,
     ) -> None:
         subject = f"Reducer({show(name)})"
-        if not isinstance(name, str) or not name.isidentifier():
-            raise DefinitionError(subject, "the name is no identifier", "as in 'log_sum_exp'")
+        if not isinstance(name, str) or not name:
+            raise DefinitionError(subject, "the name is no text", "as in 'log_sum_exp'")
         self.name, self._subject = name, subject
         self.identity = _numbers(subject, identity)
         if not callable(combine):
@@ -150,7 +151,7 @@ class Reducer:
 
     def _trace(self, types: Types) -> TracedReducer:
         one, other = two_sides(types)
-        tracing = Fusion(self.name)
+        tracing = Fusion()
         sides = [tuple([ScalarOperand(arg, tracing) for arg in side]) for side in (one, other)]
         try:
             returned = self._combine(*sides)
@@ -169,7 +170,7 @@ class Reducer:
             [self._literal(v, dtype) for v, dtype in zip(self.identity, types, strict=True)]
         )
         ordered = not (self._commutative or _commutes(combination, types))
-        return TracedReducer(self.name, identity, combination, ordered=ordered)
+        return TracedReducer(_plain_name(self.name), identity, combination, ordered=ordered)
 
     def _literal(self, value: Number, dtype: DType) -> Const:
         try:
@@ -206,9 +207,12 @@ class Reducer:
         """
         from loopnest.numerics.reducer_trials import trial  # by the arithmetic of the oracle
 
-        family = _BUILT_IN.get(self.name)
+        family = _BUILT_IN.get(reducer.name)
         if family is not None:
-            return self._as_built_in(reducer, family)
+            known = _same_built_in(reducer, family)
+            if known is not None:
+                return known
+            reducer = replace(reducer, name=f"own_{reducer.name}")  # readers know the other
         found = trial(reducer, commutes=self._commutative)
         if found.failure is not None:
             shown = ", ".join(map(str, reducer.types))
@@ -218,19 +222,19 @@ class Reducer:
         self._plain[reducer.types] = reducer
         return _neutral_by_test(reducer)
 
-    def _as_built_in(self, reducer: TracedReducer, family: Family) -> TracedReducer:
-        """Return what a reducer of this package is that has the same name: it must be the same.
 
-        Raises:
-            DefinitionError: it is another one.
-        """
-        types = reducer.types
-        known = family.of(*types) if len(types) == family.components else None
-        if known is None or replace(reducer, ordered=known.ordered) != known:
-            raise DefinitionError(
-                self._subject, f"ln.{self.name} folds in another way", "choose another name"
-            )
-        return known
+def _same_built_in(reducer: TracedReducer, family: Family) -> TracedReducer | None:
+    """Return the reducer of this package that folds in the same way, if that of the name does."""
+    types = reducer.types
+    known = family.of(*types) if len(types) == family.components else None
+    same = known is not None and replace(reducer, ordered=known.ordered) == known
+    return known if same else None
+
+
+def _plain_name(name: str) -> str:
+    """Return a name as an identifier."""
+    text = re.sub(r"\W+", "_", name)
+    return text if text.isidentifier() else f"_{text}"
 
 
 def _numbers(subject: str, identity: object) -> tuple[Number, ...]:
