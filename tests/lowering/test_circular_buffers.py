@@ -127,6 +127,24 @@ def test_two_buffers_in_registers_are_unrolled_together() -> None:
     assert_computes(f, random(7, 8), random(7, 8))
 
 
+@pytest.mark.parametrize("memory", [ln.LOCAL, ln.SHARED])
+def test_a_buffer_that_turns_inside_of_an_unrolled_loop(memory: ln.Memory) -> None:
+    """What runs ahead in the inner loop does so only where the outer iteration exists."""
+    with ln.Fusion("k") as f:
+        a = f.input("a", ("K", 8), ln.float32)
+        b = f.input("b", ("K", 8), ln.float32)
+        y = f.output(a * b, "y")
+    outer, inner = a.cache_after(), b.cache_after()
+    inner.memory = memory
+    outer.compute_at(y, 1)
+    inner.compute_at(y, 2)
+    outer.circular_buffer(2)
+    inner.circular_buffer(4, 1)
+    assert ln.verify(ln.lower(f)).ok
+    assert_computes(f, random(1, 8), random(1, 8))
+    assert_computes(f, random(7, 8), random(7, 8))
+
+
 def test_stages_without_a_small_common_multiple_are_refused() -> None:
     with pytest.raises(ln.LoweringError) as caught:
         ln.lower(two(31, 32))

@@ -29,7 +29,7 @@ from loopnest.lowering.loops.loop_plan import LoopPlan
 from loopnest.lowering.loops.phase_nest import Nest
 from loopnest.lowering.memory.allocation import TensorStorage
 from loopnest.lowering.memory.stage_unrolling import (
-    FAR_AHEAD,
+    far_ahead,
     fresh,
     guarded,
     simplified,
@@ -157,7 +157,7 @@ class _Circle:
     def _exists(self, test: Expr) -> tuple[PredicateTerm, ...]:
         if test is TRUE:
             return ()
-        return (PredicateTerm(test, f"{self.tensor.name}: {FAR_AHEAD}"),)
+        return (PredicateTerm(test, far_ahead(self.tensor)),)
 
     def _moved(self, item: TreeItem, at: Expr, guard: tuple[PredicateTerm, ...]) -> TreeItem:
         """Return a copy of `item` as of iteration `at`, under `guard`, with loops of its own."""

@@ -12,8 +12,8 @@ the loop over k, and stages whose least common multiple is s::
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from loopnest.errors import LoweringError
 from loopnest.kir import Allocate, Barrier, Store, map_expressions
@@ -26,10 +26,14 @@ from loopnest.tensor.tensor_view import TensorView
 Rename = Callable[[Expr], Expr]
 
 FAR_AHEAD = "an iteration that far ahead exists"
-"""Why what runs ahead is tested; such an iteration itself exists too."""
 
 MOST_COPIES = 64
 """How many copies of a loop's body may be printed."""
+
+
+def far_ahead(tensor: TensorView) -> str:
+    """Return why what runs ahead for a tensor is tested."""
+    return f"{tensor.name}: {FAR_AHEAD}"
 
 
 def unroll_stages(
@@ -75,7 +79,9 @@ def _unrolled(loop: Tree, tensors: Sequence[TensorView], algebra: Simplifier) ->
         _require_no_exchange(loop, names, count)
         reason = f"{names}: the loop is unrolled by {count} stages"
         terms = (PredicateTerm(algebra.lt(now, extent), reason),)
-    moved = [_at(item, loop.var, now, terms, algebra.simplify) for item in loop.body]
+    tested = {far_ahead(t) for t in tensors}
+    move = _Moved(loop.var, now, terms, tested, algebra.simplify)
+    moved = [move.item(item) for item in loop.body]
     spec = replace(loop.spec, extent=turn, parallel=ParallelType.unroll)
     unrolled = replace(loop, var=inner, spec=spec, body=tuple(moved))
     if short:
@@ -100,26 +106,29 @@ def _trees(tree: Tree) -> Iterator[Tree]:
             yield from _trees(item)
 
 
-def _at(
-    item: TreeItem,
-    var: Index,
-    now: Expr,
-    terms: tuple[PredicateTerm, ...],
-    simplify: Rename,
-) -> TreeItem:
-    """Return `item` with `now` for the loop index `var`, under `terms` where it is not already."""
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """Puts `now` in the place of a loop index, under `terms` where no reason of `tested` stands."""
 
-    def move(value: Expr) -> Expr:
-        moved = substitute(value, {var: now})
-        return moved if moved is value else simplified(moved, simplify)
+    var: Index
+    now: Expr
+    terms: tuple[PredicateTerm, ...]
+    tested: Collection[str]
+    simplify: Rename
 
-    if isinstance(item, Tree):
-        body = tuple([_at(i, var, now, terms, simplify) for i in item.body])
-        made = item.collective
-        collective = None if made is None else map_expressions(made, move)
-        return replace(item, body=body, collective=collective)
-    ahead = isinstance(item, Guarded) and any(t.reason.endswith(FAR_AHEAD) for t in item.terms)
-    return guarded(item, move, lambda node: node, () if ahead else terms)
+    def item(self, item: TreeItem) -> TreeItem:
+        if isinstance(item, Tree):
+            made = item.collective
+            collective = None if made is None else map_expressions(made, self.value)
+            body = tuple([self.item(inner) for inner in item.body])
+            return replace(item, body=body, collective=collective)
+        # What runs ahead in this loop is tested as of a later iteration.
+        ahead = isinstance(item, Guarded) and any(t.reason in self.tested for t in item.terms)
+        return guarded(item, self.value, lambda node: node, () if ahead else self.terms)
+
+    def value(self, value: Expr) -> Expr:
+        moved = substitute(value, {self.var: self.now})
+        return moved if moved is value else simplified(moved, self.simplify)
 
 
 def simplified(value: Expr, simplify: Rename) -> Expr:
