@@ -90,13 +90,20 @@ def _unrolled(loop: Tree, tensors: Sequence[TensorView], algebra: Simplifier) ->
 
 
 def _require_no_exchange(loop: Tree, names: str, count: int) -> None:
-    if any(item.collective is not None for item in _trees(loop)):
+    if any(_exchanges(tree) for tree in (loop, *_trees(loop))):
         raise LoweringError(
             names,
             f"its circular buffer in registers unrolls the loop over {loop.var}, in which threads "
             f"reduce together, by {count}, which is not known to divide its extent",
             "assume that it divides, use other numbers of stages, or SHARED memory",
         )
+
+
+def _exchanges(tree: Tree) -> bool:
+    """Whether threads or blocks exchange values, by names that a test would hide from others."""
+    direct = [item for item in tree.body if isinstance(item, Guarded)]
+    named = any(not isinstance(s, Store) for item in direct for s in item.statements)
+    return named or tree.collective is not None
 
 
 def _trees(tree: Tree) -> Iterator[Tree]:
