@@ -11,6 +11,7 @@ import loopnest as ln
 from helpers.bank_conflicts import conflicts
 from helpers.schedule_run import PT
 from loopnest.kir import Barrier
+from loopnest.kir.vector_access import wide_accesses
 
 Layout = Callable[[ln.TensorView], object]
 XOR = ln.Swizzle.XOR
@@ -87,7 +88,9 @@ def test_a_tile_whose_loops_are_merged_for_a_block_of_one_axis(name: str) -> Non
     layout, text = LAYOUTS[name]
     k = right(transpose(layout), 70, 45)
     assert f"    T2: {text}\n" in str(k)
-    assert len([n for n, _ in k.walk() if isinstance(n, Barrier)]) == 1
+    assert [n.reason for n, _ in k.walk() if isinstance(n, Barrier)] == [
+        "y reads T2 after T2 stores it in other threads"
+    ]
     assert k.notes == ()
 
 
@@ -96,6 +99,40 @@ def test_such_a_tile_has_no_bank_conflicts(name: str) -> None:
     sizes = {"N": 64, "D": 64}
     assert list(conflicts(ln.lower(transpose(lambda t: None)).program, sizes))
     assert list(conflicts(ln.lower(transpose(LAYOUTS[name][0])).program, sizes)) == []
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape"),
+    [
+        (lambda t: t.allocation_domain.split(2, 4).split(2, 8).swizzle(XOR, 1, 3), (32, 2, 8, 4)),
+        (lambda t: t.allocation_domain.pad(2, 4), (32, 64)),
+        (lambda t: t.allocation_domain.split(2, 32).reorder([0, 2, 1, 3]), (2, 32, 32)),
+    ],
+)
+def test_accesses_are_wide_through_a_layout(layout: Layout, shape: tuple[int, ...]) -> None:
+    """A swizzle moves chunks of 16 bytes whole, and padding by as much keeps rows aligned."""
+    with ln.Fusion("rows") as f:
+        x = f.input("x", ("N", 64), ln.float32)
+        y = f.output(x + 1.0, "y")
+    t = x.cache_after()
+    r = t.cache_after()
+    y.split(0, 32)
+    t.memory = ln.SHARED
+    t.compute_at(y, 1)
+    layout(t)
+    for tensor in (y, t, r):
+        tensor.merge(1)
+        tensor.split(1, 512)
+        tensor.split(2, 4)
+        tensor.parallelize({2: PT.block_x, 3: PT.vectorize})
+    y.axis(0).parallelize(PT.grid_x)
+    r.inline_at(3)
+    k = right(f, 70, 64)
+    found = {(a.buffer.name, a.is_store, a.piece_bytes) for a in wide_accesses(k.program)}
+    assert found == {(b, s, 16) for b, s in (("x", 0), ("T2", 0), ("T2", 1), ("y", 1))}
+    (buffer,) = [b for b in k.buffers if b.name == "T2"]
+    assert buffer.shape == shape
+    assert not [n for n, _ in k.walk() if isinstance(n, Barrier)]  # each thread reads its own
 
 
 # What a buffer holds

@@ -208,6 +208,10 @@ class Simplifier:
             return {_UNIT: -1}
         rest, divisor, _ = self._reduce(rest, divisor)
         dividend = self._expr(rest)
+        digits = self._digits(rest, divisor)
+        if digits is not None:
+            high, _, by, _ = digits
+            return self.poly(self.floordiv(self._expr(high), by))
         if isinstance(dividend, Op) and dividend.op == "floordiv":
             inner, by = dividend.args
             return self.poly(self.floordiv(inner, self.mul(by, divisor)))
@@ -220,6 +224,11 @@ class Simplifier:
             return self._expr(rest)
         rest, divisor, scale = self._reduce(rest, divisor)
         dividend = self._expr(rest)
+        digits = self._digits(rest, divisor)
+        if digits is not None:
+            high, low, by, step = digits
+            upper = self.mul(self.mod(self._expr(high), by), integer(step))
+            return self.mul(self.add(upper, self._expr(low)), integer(scale))
         if (
             isinstance(dividend, Op)
             and dividend.op == "mod"
@@ -236,6 +245,23 @@ class Simplifier:
             return rest, divisor, 1
         reduced = {term: count // scale for term, count in rest.items()}
         return reduced, integer(int(divisor.value) // scale), scale
+
+    def _digits(self, rest: Poly, divisor: Expr) -> tuple[Poly, Poly, Expr, int] | None:
+        """Return high, low, by and scale: ``rest = high * scale + low``, ``0 <= low < scale``.
+
+        The divisor is ``by * scale``, so that division takes the high part by `by`, and leaves the
+        low one as it is.
+        """
+        if not isinstance(divisor, Const) or len(rest) < 2:
+            return None
+        by = int(divisor.value)
+        scales = {math.gcd(by, count) for term, count in rest.items() if term != _UNIT}
+        for scale in sorted(scales - {1}):
+            low = {term: count for term, count in rest.items() if count % scale}
+            if low and len(low) < len(rest) and self._within(low, integer(scale)):
+                high = {t: count // scale for t, count in rest.items() if t not in low}
+                return high, low, integer(by // scale), scale
+        return None
 
     def _within(self, poly: Poly, bound: Expr) -> bool:
         """Whether 0 <= poly < bound is proved."""
@@ -288,6 +314,8 @@ class Simplifier:
                     continue
                 if atom.op == "mod":
                     merged = self._undo_mod(poly, term, coefficient, atom)
+                    if merged is None:
+                        merged = self._undo_digit(poly, term, coefficient, atom)
                 elif atom.op == "floordiv":
                     merged = self._undo_exact(poly, term, coefficient, atom)
                     if merged is None:
@@ -313,6 +341,32 @@ class Simplifier:
         return self._combine(
             rest, self._poly_mul(self.poly(inner), {self._monomial(others): count}), 1
         )
+
+    def _undo_digit(self, poly: Poly, term: Monomial, count: int, atom: Op) -> Poly | None:
+        """Undo ``x // 4 % 16 * 4 + x % 4``, which is ``x % 64``."""
+        quotient, base = atom.args
+        if not isinstance(quotient, Op) or quotient.op != "floordiv":
+            return None
+        whole, by = quotient.args
+        if not isinstance(by, Const) or not isinstance(base, Const) or len(poly) < 2:
+            return None
+        scale = int(by.value)
+        if scale < 1 or count % scale:
+            return None
+        others = list(term)
+        others.remove(atom)
+        factor = {self._monomial(others): count // scale}
+        digit = self._poly_mul(self.poly(self.mod(whole, by)), factor)
+        if not digit or any(poly.get(key) != wanted for key, wanted in digit.items()):
+            return None
+        both = self._poly_mul(self.poly(self.mod(whole, integer(scale * int(base.value)))), factor)
+        result: Poly = {}
+        for key, wanted in poly.items():  # in the place of the digits
+            if key == term:
+                result = self._combine(result, both, 1)
+            elif key not in digit:
+                result = self._combine(result, {key: wanted}, 1)
+        return result
 
     def _undo_exact(self, poly: Poly, term: Monomial, count: int, atom: Op) -> Poly | None:
         inner, divisor = atom.args

@@ -248,14 +248,21 @@ class _Fills:
         """Return the tests of the site of `load` that are among `tests` of its reader."""
         points = dict(zip(site.store.index, load.args, strict=True))
         points.pop(ZERO, None)
-        wanted = {substitute(t.inside, self.threads) for t in tests if t.inside is not None}
+        wanted = {self._normal(t.inside) for t in tests if t.inside is not None}
         found: set[PredicateTerm] = set()
         for own in site.holes:
             assert own.inside is not None
             there = self.algebra.simplify(substitute(own.inside, points))
-            if substitute(there, self.threads) in wanted:
+            if self._normal(there) in wanted:
                 found.add(own)
         return frozenset(found)
+
+    def _normal(self, test: Expr) -> object:
+        """Return what two tests share that are one, whatever the order of their terms."""
+        test = substitute(test, self.threads)
+        if not isinstance(test, Op) or test.op != "lt":
+            return test
+        return frozenset(self.algebra.poly(self.algebra.sub(*test.args)).items())
 
     def _is_inside(self, load: Load) -> bool:
         """Whether an access stays in its buffer at every point of its loops."""
