@@ -301,9 +301,9 @@ def test_unknown_names_are_sentences(kernel):
     assert message(ln.LoweringError, lambda: kernel.tensor("T9")) == (
         "row_sum.tensor('T9'): no tensor has this name; the tensors are x, y, T2"
     )
-    assert message(ln.LoweringError, lambda: lower(3)) == "lower(3): a int is no Fusion"
+    assert message(ln.LoweringError, lambda: lower(3)) == "lower(3): an int is no Fusion"
     assert message(ln.CompileError, lambda: compile(3)) == (
-        "compile(3): a int is neither a Fusion nor a Kernel"
+        "compile(3): an int is neither a Fusion nor a Kernel"
     )
 
 

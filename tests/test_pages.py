@@ -161,7 +161,7 @@ def test_a_text_that_is_not_shown_is_named(tmp_path: Path) -> None:
 
 def test_an_error_is_shown_like_a_text(tmp_path: Path) -> None:
     code = "```python\nimport loopnest as ln\n\nln.lower(3)\n```\n\n"
-    error = "```text\nLoweringError: lower(3): a int is no Fusion\n```\n"
+    error = "```text\nLoweringError: lower(3): an int is no Fusion\n```\n"
     Page(written(tmp_path, code + error)).run()
 
 

@@ -61,3 +61,9 @@ class NotSupported(LoopnestError):
 
 class InternalError(LoopnestError):
     """loopnest broke its own invariant: a bug to report."""
+
+
+def kind_of(value: object) -> str:
+    """Return the type of what was passed, with its article: "an int", "a list"."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeioAEIO' else 'a'} {name}"

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from loopnest import kir
-from loopnest.errors import CompileError, LoopnestError, LoweringError
+from loopnest.errors import CompileError, LoopnestError, LoweringError, kind_of
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.legal_program import program_faults
 from loopnest.kir.lowered import BUFFERS, KernelRecord, Lowered, Note, TensorInfo
@@ -182,7 +182,7 @@ class Kernel:
             LoopnestError: another version wrote the text, or a line is damaged.
         """
         if not isinstance(text, str):
-            found = f"a {type(text).__name__} is no text"
+            found = f"{kind_of(text)} is no text"
             raise LoopnestError("parse(...)", found, "pass what Kernel.text(full=True) returned")
         lowered = _of_full_text(text)
         for program in (lowered.program, *([lowered.scalar().program] if lowered.scalar else [])):
@@ -442,7 +442,7 @@ def lower(fusion: Fusion) -> Kernel:
     from loopnest.lowering.pipeline import lower as run_passes
 
     if not isinstance(fusion, Fusion):
-        raise LoweringError(f"lower({fusion!r})", f"a {type(fusion).__name__} is no Fusion")
+        raise LoweringError(f"lower({fusion!r})", f"{kind_of(fusion)} is no Fusion")
     if not fusion.outputs:
         raise LoweringError(
             f"lower({fusion.name})", "the fusion declares no output", "call f.output(tensor, name)"
@@ -523,6 +523,6 @@ def _as_kernel(kernel: Fusion | Kernel) -> Kernel:
     if isinstance(kernel, Kernel):
         return kernel
     if not isinstance(kernel, Fusion):
-        found = f"a {type(kernel).__name__} is neither a Fusion nor a Kernel"
+        found = f"{kind_of(kernel)} is neither a Fusion nor a Kernel"
         raise CompileError(f"compile({kernel!r})", found)
     return lower(kernel)

@@ -269,7 +269,7 @@ def test_an_illegal_nest() -> None:
     with pytest.raises(ln.LoopnestError) as caught:
         Kernel.parse(3)  # type: ignore[arg-type]
     assert str(caught.value) == (
-        "parse(...): a int is no text; pass what Kernel.text(full=True) returned"
+        "parse(...): an int is no text; pass what Kernel.text(full=True) returned"
     )
 
 

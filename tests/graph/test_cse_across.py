@@ -203,7 +203,7 @@ def test_the_residual_network_recomputes_nothing_of_its_forward() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((published.tanh_of_cse_rfc().forward, 3), "cse(…): it was given a int; pass G.Graphs"),
+        ((published.tanh_of_cse_rfc().forward, 3), "cse(…): it was given an int; pass G.Graphs"),
         (
             (published.tanh_of_cse_rfc().forward, published.tanh_of_cse_rfc().backward, -1),
             "cse(tanh, tanh_backward): stash_bytes is -1; give bytes >= 0, or None",

@@ -254,7 +254,7 @@ def test_constants_are_the_same_by_value() -> None:
         ),
         (
             lambda: G.PassContext(config={"Distribute.reassociate": 1}),
-            "PassContext(config={'Distribute.reassociate': 1}): the value is a int; "
+            "PassContext(config={'Distribute.reassociate': 1}): the value is an int; "
             "whether sums and products of floats may be regrouped",
         ),
     ],

@@ -86,7 +86,7 @@ def test_a_chain_of_3000_ops_is_no_problem() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((3, G.var("x", (2,))), "find(…): it was given a int; pass a G.Graph"),
+        ((3, G.var("x", (2,))), "find(…): it was given an int; pass a G.Graph"),
         (
             (published.distribute_of_ublas(), 3.0),
             "find(main, …): the expression is a float; pass a node",

@@ -152,7 +152,7 @@ def test_types_of_constants(value, dtype, expected):
         ),
         (
             lambda: G.call("exp", [3]),
-            "exp(3): operand 0 is a int; use G.const",
+            "exp(3): operand 0 is an int; use G.const",
         ),
     ],
 )
@@ -284,7 +284,9 @@ def test_graph_errors():
     assert message(lambda: G.Graph([X, y], [y])) == (
         "graph main: the input matmul(x, w) is no var; make inputs by G.var"
     )
-    assert message(lambda: G.Graph([X], [1])) == "graph main: an output is a int; outputs are nodes"
+    assert (
+        message(lambda: G.Graph([X], [1])) == "graph main: an output is an int; outputs are nodes"
+    )
     assert message(lambda: G.Graph([X], [X], "a b")) == (
         "Graph(name='a b'): the name is not an identifier"
     )
@@ -330,7 +332,7 @@ def test_a_fused_group():
     )
     assert message(lambda: G.call_graph(body, [])).endswith("group takes 1 operands, here are 0")
     assert message(lambda: G.call("fused", [X], {"body": 1})).endswith(
-        "the body is a int; it must be a Graph"
+        "the body is an int; it must be a Graph"
     )
 
 

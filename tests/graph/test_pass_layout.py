@@ -247,7 +247,7 @@ def test_a_layout_that_does_not_fit_names_the_node():
 
 def test_hooks_that_return_nonsense():
     hook(lambda *args: 3, ["conv2d"])
-    with pytest.raises(G.GraphError, match="it returned a int; a node or attributes"):
+    with pytest.raises(G.GraphError, match="it returned an int; a node or attributes"):
         G.AlterOpLayout()(conv())
     hook(lambda attrs, inputs, types, out: G.exp(inputs[1]), ["conv2d"])
     with pytest.raises(G.GraphError, match="the hook of conv2d for conv2d"):

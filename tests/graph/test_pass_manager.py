@@ -450,7 +450,7 @@ def test_registering():
         G.register_pass("Mine", lambda graph: graph)
     G.register_pass("Mine", G.FoldConstant, override=True)
     assert isinstance(G.make_pass("Mine"), G.FoldConstant)
-    with pytest.raises(G.GraphError, match=r"register_pass\('Bad'\): a int is no pass"):
+    with pytest.raises(G.GraphError, match=r"register_pass\('Bad'\): an int is no pass"):
         G.register_pass("Bad", 3)
     assert {"FoldConstant", "PrintIR", "AutoInline"} <= set(G.pass_names())
 
@@ -487,9 +487,9 @@ def test_a_var_that_is_no_input():
     assert caught.value.__notes__ == ["in pass bad on graph main"]
 
 
-@pytest.mark.parametrize("result", [None, X, 3])
-def test_a_result_that_is_no_graph(result):
-    message = f"pass bad on graph main: the pass returned a {type(result).__name__}; it must return"
+@pytest.mark.parametrize(("result", "kind"), [(None, "a NoneType"), (X, "a Node"), (3, "an int")])
+def test_a_result_that_is_no_graph(result, kind):
+    message = f"pass bad on graph main: the pass returned {kind}; it must return"
     with pytest.raises(G.GraphError, match=re.escape(message)):
         returning(lambda func: result)(graph())
 
@@ -499,7 +499,7 @@ def test_what_is_called_must_be_a_pass_on_a_graph():
         G.FoldConstant()(X)
     with pytest.raises(G.GraphError, match=r"sequential: FoldConstant is a class; write FoldConst"):
         G.Sequential([G.FoldConstant])
-    with pytest.raises(G.GraphError, match=r"sequential: a int is no pass; use G.function_pass"):
+    with pytest.raises(G.GraphError, match=r"sequential: an int is no pass; use G.function_pass"):
         G.Sequential([3])
     with pytest.raises(G.GraphError, match="pass Nope: no such pass is registered"):
         G.Sequential(["Nope"])

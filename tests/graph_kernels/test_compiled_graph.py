@@ -322,10 +322,10 @@ def test_everything_generated_or_refused(opaque):
         "attribute 'lower'; pass library=True"
     )
     assert error_of(lambda: G.compile(graph, "c", library=3), G.GraphError) == (
-        "compile(f): library is a int; pass True or False"
+        "compile(f): library is an int; pass True or False"
     )
     assert error_of(lambda: G.compile(3), G.GraphError) == (
-        "compile(…): it was given a int; pass a G.Graph"
+        "compile(…): it was given an int; pass a G.Graph"
     )
 
 

@@ -277,7 +277,7 @@ def test_wrong_calls_are_sentences():
             "auto_schedule(case, 'metal'): there are no schedulers for 'metal'; "
             'use "c" or "cuda"',
         ),
-        (lambda: auto_schedule(3), "auto_schedule(3, 'c'): a int is no Fusion"),
+        (lambda: auto_schedule(3), "auto_schedule(3, 'c'): an int is no Fusion"),
         (
             lambda: unregister_scheduler("none", "c"),
             "unregister_scheduler('none', 'c'): there is no such scheduler; there are: "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from loopnest.errors import kind_of
 from loopnest.graph.gradients import NotDifferentiable, Rule
 from loopnest.graph.gradients.gradient_rules import Contribution
 from loopnest.graph.graph_error import GraphError
@@ -48,7 +49,7 @@ def gradient(y: Node, xs: Sequence[Node], dy: Node | None = None) -> list[Node]:
     """
     wanted = items_of(xs)
     if wanted is None:
-        kind = "a node" if isinstance(xs, Node) else f"a {type(xs).__name__}"
+        kind = "a node" if isinstance(xs, Node) else kind_of(xs)
         raise GraphError(f"gradient(xs={short(xs)})", f"xs is {kind}", "pass a list of nodes")
     seed = _checked(y, wanted, dy)
     found = _pulled_back({y: seed}, wanted)
@@ -65,7 +66,7 @@ def _checked(y: Node, xs: Sequence[Node], dy: Node | None) -> Node:
     for role, node in (("y", y), *[("x", x) for x in xs]):
         if not isinstance(node, Node):
             raise GraphError(
-                f"gradient({role}={short(node)})", f"it is a {type(node).__name__}", "use a node"
+                f"gradient({role}={short(node)})", f"it is {kind_of(node)}", "use a node"
             )
         if not isinstance(node.type, TensorType) or not node.dtype.is_float:
             raise GraphError(
@@ -74,7 +75,7 @@ def _checked(y: Node, xs: Sequence[Node], dy: Node | None) -> Node:
     if dy is None:
         return ones_like(y)
     if not isinstance(dy, Node) or dy.type != y.type:
-        what = str(dy.type) if isinstance(dy, Node) else f"a {type(dy).__name__}"
+        what = str(dy.type) if isinstance(dy, Node) else kind_of(dy)
         raise GraphError(f"gradient(dy={dy})", f"it is {what}, y is {y.type}", "they must agree")
     return dy
 

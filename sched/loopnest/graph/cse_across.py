@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from loopnest.errors import kind_of
 from loopnest.graph.cost import bytes_of, flops
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.leaves import var
@@ -168,7 +169,7 @@ def cse(
 def _check(forward: Graph, backward: Graph, stash_bytes: object) -> None:
     for graph in (forward, backward):
         if not isinstance(graph, Graph):
-            raise GraphError("cse(…)", f"it was given a {type(graph).__name__}", "pass G.Graphs")
+            raise GraphError("cse(…)", f"it was given {kind_of(graph)}", "pass G.Graphs")
         check_state(graph)
     subject = f"cse({forward.name}, {backward.name})"
     number = -1 if isinstance(stash_bytes, bool) else stash_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from loopnest.errors import kind_of
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import Node
 from loopnest.graph.passes.numbering import Numbering
@@ -31,7 +32,7 @@ def find(graph: Graph, expr: Node) -> tuple[Node, ...]:
     Source: TVM's RFC "CSE Optimization" (discuss.tvm.apache.org/t/8130; `TensorExprTree.Find`).
     """
     if not isinstance(graph, Graph):
-        raise GraphError("find(…)", f"it was given a {type(graph).__name__}", "pass a G.Graph")
+        raise GraphError("find(…)", f"it was given {kind_of(graph)}", "pass a G.Graph")
     if not isinstance(expr, Node):
         kind = type(expr).__name__
         raise GraphError(f"find({graph.name}, …)", f"the expression is a {kind}", "pass a node")

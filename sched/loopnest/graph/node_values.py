@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from loopnest.errors import kind_of
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import Node, TensorType, Type, describe
 from loopnest.graph.program import Graph, body_of, require_graph
@@ -71,9 +72,7 @@ def _check_arguments(graph: Graph, feeds: object, state: object) -> None:
     subject = f"evaluate({require_graph(graph, 'evaluate').name})"
     names = ", ".join([f"{x.name!r}: …" for x in graph.inputs])
     if feeds is not None and not isinstance(feeds, Mapping):
-        raise GraphError(
-            subject, f"the feeds are a {type(feeds).__name__}", f"pass a mapping: {{{names}}}"
-        )
+        raise GraphError(subject, f"the feeds are {kind_of(feeds)}", f"pass a mapping: {{{names}}}")
     if state is not None and not isinstance(state, MutableMapping):
         kind = type(state).__name__
         raise GraphError(subject, f"the state is a {kind}", "pass a dict of arrays by name")

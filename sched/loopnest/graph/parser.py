@@ -11,6 +11,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from loopnest.errors import kind_of
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.leaves import Variable, const, var
 from loopnest.graph.node import Node, TensorType, TupleType, Type
@@ -52,9 +53,7 @@ def parse(text: str) -> Graph:
             `column` (from 1) say where.
     """
     if not isinstance(text, str):
-        raise GraphError(
-            "parse(…)", f"it was given a {type(text).__name__}", "pass the text of a graph"
-        )
+        raise GraphError("parse(…)", f"it was given {kind_of(text)}", "pass the text of a graph")
     return _GraphParser(text).whole()
 
 

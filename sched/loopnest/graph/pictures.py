@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
+from loopnest.errors import kind_of
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import Node
 from loopnest.graph.passes.manager import Pass
@@ -51,7 +52,7 @@ def show(graph: Graph, after: Graph | Pass | None = None, path: str | Path | Non
         GraphError: no graph, or pygraphviz is not installed.
     """
     if not isinstance(graph, Graph):
-        raise GraphError("show(…)", f"it was given a {type(graph).__name__}", "pass a G.Graph")
+        raise GraphError("show(…)", f"it was given {kind_of(graph)}", "pass a G.Graph")
     if after is not None and not isinstance(after, (Graph, Pass)):
         kind = type(after).__name__
         raise GraphError(f"show({graph.name}, …)", f"after is a {kind}", "pass a graph or a pass")

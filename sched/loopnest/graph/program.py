@@ -13,6 +13,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from loopnest.errors import kind_of
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.node import LEAVES, Attrs, Node, TupleType, Type, describe, is_name, items_of
 from loopnest.graph.registry import Pattern, call, register_op
@@ -79,9 +80,7 @@ class Graph:
                 raise GraphError(subject, f"the input {node} is no var", "make inputs by G.var")
         for node in self.outputs:
             if not isinstance(node, Node):
-                raise GraphError(
-                    subject, f"an output is a {type(node).__name__}", "outputs are nodes"
-                )
+                raise GraphError(subject, f"an output is {kind_of(node)}", "outputs are nodes")
         names = Counter(node.name for node in self.inputs)
         if names and names.most_common(1)[0][1] > 1:
             twice = names.most_common(1)[0][0]
@@ -188,7 +187,7 @@ def _nodes(role: str, given: object) -> tuple[Any, ...]:
     """
     found = items_of(given)
     if found is None:
-        what = describe(given) if isinstance(given, Node) else f"a {type(given).__name__}"
+        what = describe(given) if isinstance(given, Node) else kind_of(given)
         raise GraphError(f"Graph({role}=…)", f"{role} is {what}", "pass a list of nodes")
     return found
 
@@ -201,7 +200,7 @@ def require_graph(value: object, function: str) -> Graph:
     """
     if isinstance(value, Graph):
         return value
-    raise GraphError(f"{function}(…)", f"it was given a {type(value).__name__}", "pass a G.Graph")
+    raise GraphError(f"{function}(…)", f"it was given {kind_of(value)}", "pass a G.Graph")
 
 
 def require_root(value: object, function: str) -> Graph | Node:
@@ -233,7 +232,7 @@ def body_of(node: Node) -> Graph:
         GraphError: the node is none.
     """
     if not isinstance(node, Node):
-        raise GraphError("body_of(…)", f"it was given a {type(node).__name__}", "pass a node")
+        raise GraphError("body_of(…)", f"it was given {kind_of(node)}", "pass a node")
     if node.op != "fused":
         raise GraphError(describe(node), f"op {node.op} has no body")
     body: Graph = node.attrs["body"]
@@ -259,7 +258,7 @@ def count_ops(graph: Graph) -> dict[str, int]:
 def _infer_fused(types: tuple[Type, ...], attrs: Attrs) -> Type:
     body = attrs["body"]
     if not isinstance(body, Graph):
-        raise Refused(f"the body is a {type(body).__name__}", "it must be a Graph")
+        raise Refused(f"the body is {kind_of(body)}", "it must be a Graph")
     if len(types) != len(body.inputs):
         raise Refused(f"{body.name} takes {len(body.inputs)} operands, here are {len(types)}")
     for number, (given, formal) in enumerate(zip(types, body.inputs, strict=True)):

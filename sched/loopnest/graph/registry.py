@@ -17,6 +17,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar, overload
 
 import numpy as np
 
+from loopnest.errors import kind_of
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.node import NO_ATTRS, Attrs, Node, Type, describe, items_of
 from loopnest.scalar.dtypes import DType
@@ -98,7 +99,7 @@ def register_op(
         raise GraphError(subject, "there is such an op already", "choose a name")
     for role, function in (("infer", infer), ("evaluate", evaluate)):
         if not callable(function):
-            raise GraphError(subject, f"{role} is a {type(function).__name__}", "pass a function")
+            raise GraphError(subject, f"{role} is {kind_of(function)}", "pass a function")
     known = dict(params) if isinstance(params, Mapping) else dict.fromkeys(params, _REQUIRED)
     _OPS[name] = OpDef(name, infer, evaluate, arity, MappingProxyType(known))
     _ATTRIBUTES[name] = {}
@@ -277,7 +278,7 @@ def _complete(definition: OpDef, inputs: tuple[Node, ...], attrs: Mapping[str, o
     """Return all attributes of a call, frozen."""
     for number, operand in enumerate(inputs):
         if not isinstance(operand, Node):
-            raise Refused(f"operand {number} is a {type(operand).__name__}", "use G.const")
+            raise Refused(f"operand {number} is {kind_of(operand)}", "use G.const")
     if definition.arity is not None and len(inputs) != definition.arity:
         raise Refused(f"it takes {definition.arity} operands, here are {len(inputs)}")
     params = definition.params

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias, overload
 
+from loopnest.errors import kind_of
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import Node, describe, items_of
 from loopnest.graph.program import Graph, body_of, require_root
@@ -96,7 +97,7 @@ class ExprMutator:
         if not isinstance(result, Node):
             raise GraphError(
                 describe(node),
-                f"{type(self).__name__} returned a {type(result).__name__} for it",
+                f"{type(self).__name__} returned {kind_of(result)} for it",
                 "a visit method returns a node",
             )
         return result
@@ -137,7 +138,7 @@ def rewrite(graph: Graph, rule: Rule) -> Graph:
     if not callable(rule):
         raise GraphError(
             f"rewrite({require_root(graph, 'rewrite')}, …)",
-            f"the rule is a {type(rule).__name__}",
+            f"the rule is {kind_of(rule)}",
             "a rule is a function from a node to a node",
         )
     return _ByRule(rule).visit(graph)

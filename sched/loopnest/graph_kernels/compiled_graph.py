@@ -20,7 +20,7 @@ import loopnest as ln
 from loopnest.backends.compiled_kernel import CompiledKernel
 from loopnest.backends.cpu.c_target import CompiledC
 from loopnest.backends.cpu.openmp import threads_are_lost
-from loopnest.errors import LaunchError
+from loopnest.errors import LaunchError, kind_of
 from loopnest.graph.cost import flops, traffic
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import LEAVES, Node, describe
@@ -111,7 +111,7 @@ def compile_graph(
     require_graph(g, "compile")
     check_state(g)
     if not isinstance(library, bool):
-        found = f"library is a {type(library).__name__}"
+        found = f"library is {kind_of(library)}"
         raise GraphError(f"compile({g.name})", found, "pass True or False")
     chosen = current_target() if target == "auto" else target
     graph, found_kernels = _with_kernels(g, chosen, library)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from loopnest.errors import kind_of
 from loopnest.kir import (
     Allocate,
     Arrive,
@@ -176,4 +177,4 @@ class _VisibleNames:
                 case Index() | Local() | LaunchIndex() | Const() | Symbol() | ScalarParam() | Op():
                     pass
                 case _:
-                    yield f"{where} holds a {type(node).__name__}, of which no reader knows"
+                    yield f"{where} holds {kind_of(node)}, of which no reader knows"

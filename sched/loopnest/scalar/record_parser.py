@@ -11,7 +11,7 @@ from dataclasses import is_dataclass
 from enum import Enum
 from typing import Any, NoReturn
 
-from loopnest.errors import LoopnestError
+from loopnest.errors import LoopnestError, kind_of
 from loopnest.scalar import dtypes, pickling
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, ParallelType
@@ -254,7 +254,7 @@ class _RecordReader:
             return self.word({str(member.value): member for member in kind})
         found = self.expression() if issubclass(kind, Expr) else self.member()
         if not isinstance(found, kind):
-            self.fail(f"a {type(found).__name__} stands here", f"a {kind.__name__}")
+            self.fail(f"{kind_of(found)} stands here", f"a {kind.__name__}")
         return found
 
     def one_of(self, kinds: tuple[Any, ...]) -> Any:
@@ -351,7 +351,7 @@ class _RecordReader:
         if flat and self.take("name", "'flat'") != "flat":
             self.fail("another word stands behind '.'", "'flat'")
         if not hasattr(found, "dtype"):
-            self.fail(f"a {type(found).__name__} stands in an expression", "a value")
+            self.fail(f"{kind_of(found)} stands in an expression", "a value")
         return Load(found, self.items((Expr, ...)), flat)
 
     def literal(self, sign: int) -> Expr:

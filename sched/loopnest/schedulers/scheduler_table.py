@@ -14,7 +14,7 @@ from threading import Lock
 from typing import TypeAlias
 
 import loopnest as ln
-from loopnest.errors import ScheduleError
+from loopnest.errors import ScheduleError, kind_of
 from loopnest.schedulers import (
     contraction_loops,
     fold_loops,
@@ -82,7 +82,7 @@ def register_scheduler(scheduler: Scheduler) -> Scheduler:
     """
     subject = f"register_scheduler({scheduler!r})"
     if not isinstance(scheduler, Scheduler):
-        raise ScheduleError(subject, f"a {type(scheduler).__name__} is no Scheduler")
+        raise ScheduleError(subject, f"{kind_of(scheduler)} is no Scheduler")
     subject = f"register_scheduler({scheduler.name!r})"
     _check_target(subject, scheduler.target)
     if any((s.name, s.target) == (scheduler.name, scheduler.target) for s in _SCHEDULERS):
@@ -147,7 +147,7 @@ def auto_schedule(
     """
     subject = f"auto_schedule({fusion!r}, {target!r})"
     if not isinstance(fusion, ln.Fusion):
-        raise ScheduleError(subject, f"a {type(fusion).__name__} is no Fusion")
+        raise ScheduleError(subject, f"{kind_of(fusion)} is no Fusion")
     subject = f"auto_schedule({fusion.name}, {target!r})"
     _check_target(subject, target)
     if fusion.trace:

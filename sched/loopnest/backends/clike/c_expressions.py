@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from loopnest.backends.clike.identifiers import Names
-from loopnest.errors import InternalError
+from loopnest.errors import InternalError, kind_of
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.shared_memory import swizzled
 from loopnest.scalar import dtypes
@@ -138,7 +138,7 @@ class CFormat(TextFormat):
                 return self.name(node), ATOM
             case LaunchIndex():
                 return self.launch_index(node), ATOM
-        raise InternalError(str(node), f"a {type(node).__name__} is left in the loop nest")
+        raise InternalError(str(node), f"{kind_of(node)} is left in the loop nest")
 
     def name(self, node: Index | Symbol | ScalarParam | Local) -> str:
         """Return the identifier of a variable."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from loopnest.errors import kind_of
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.leaves import dtype_of, shape_of
 from loopnest.graph.node import Attrs, Node, TensorType, Type
@@ -23,7 +24,7 @@ def full(shape: Sequence[int] | int, value: float, dtype: DType | str | type | N
     """
     subject = call_text("full", (shape, value))
     if not is_number(value):
-        raise GraphError(subject, f"the value is a {type(value).__name__}", "use a Python number")
+        raise GraphError(subject, f"the value is {kind_of(value)}", "use a Python number")
     weak = "bool" if isinstance(value, bool) else "int32" if isinstance(value, int) else "float32"
     found = dtype_of(weak if dtype is None else dtype, subject)
     typed = bool(value) if found.is_bool else int(value) if found.is_integer else float(value)

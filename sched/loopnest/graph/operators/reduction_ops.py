@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from loopnest.errors import kind_of
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
 from loopnest.graph.operators.node_operands import require_node, tensors
@@ -108,7 +109,7 @@ def normalized_axes(op: str, node: Node, axis: Axes) -> tuple[int, ...]:
         return tuple(range(rank))
     subject = call_text(op, (node,), {"axis": axis})
     if not isinstance(axis, (int, np.integer, Iterable)):
-        raise GraphError(subject, f"the axis is a {type(axis).__name__}", "use integers, or None")
+        raise GraphError(subject, f"the axis is {kind_of(axis)}", "use integers, or None")
     given = [axis] if isinstance(axis, (int, np.integer)) else list(axis)
     places: list[int] = []
     for place in given:

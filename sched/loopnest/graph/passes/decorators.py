@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, overload
 
+from loopnest.errors import kind_of
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.passes.context import PassContext
 from loopnest.graph.passes.info import PassInfo, catalogue, check_signature
@@ -56,7 +57,7 @@ def _decorator(
 ) -> Any:
     def decorate(target: Any) -> Any:
         if not callable(target):
-            raise GraphError("a pass", f"a {type(target).__name__} is no function and no class")
+            raise GraphError("a pass", f"{kind_of(target)} is no function and no class")
         info = _info(getattr(target, "__name__", type(target).__name__), facts)
         if not isinstance(target, type):
             check_signature(info.name, target, *arguments)
@@ -87,7 +88,7 @@ def _info(name: str, facts: dict[str, Any]) -> PassInfo:
             )
     given: dict[str, Any] = {"name": name}
     if not isinstance(facts.get("name", name), str):
-        raise GraphError("a pass", f"its name is a {type(facts.get('name', name)).__name__}")
+        raise GraphError("a pass", f"its name is {kind_of(facts.get('name', name))}")
     for key, value in facts.items():
         if value is not None:
             given[key] = _names(name, key, value) if key in _LISTS else value
@@ -135,7 +136,7 @@ def register_pass(name: str, factory: Any = None, *, override: bool = False, **f
         made = _from_function(factory, _info(name, facts))
         catalogue(name, lambda: made, override)
     else:
-        raise GraphError(f"register_pass({name!r})", f"a {type(factory).__name__} is no pass")
+        raise GraphError(f"register_pass({name!r})", f"{kind_of(factory)} is no pass")
     return factory
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from loopnest.errors import kind_of
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import items_of
 
@@ -93,7 +94,7 @@ def check_names(subject: str, names: Iterable[str] | None) -> tuple[str, ...]:
         raise GraphError(subject, f"{names!r} is a string", f"write [{names!r}]")
     found = () if names is None else items_of(names)
     if found is None:
-        raise GraphError(subject, f"the names are a {type(names).__name__}", "pass a list")
+        raise GraphError(subject, f"the names are {kind_of(names)}", "pass a list")
     for name in found:
         if not isinstance(name, str) or name not in _NAMES:
             raise GraphError(subject, f"there is no pass {name}", _close(name, _NAMES))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
+from loopnest.errors import kind_of
 from loopnest.graph.data_layout import DataLayout, parse_layout
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import Attrs, Node, TensorType, Type
@@ -156,5 +157,5 @@ def ask(hook: Hook, node: Node, inputs: Sequence[Node]) -> Node | Mapping[str, o
     if found is None or isinstance(found, (Node, Mapping)):
         return found
     raise GraphError(
-        f"the hook of {node.op}", f"it returned a {type(found).__name__}", "a node or attributes"
+        f"the hook of {node.op}", f"it returned {kind_of(found)}", "a node or attributes"
     )

@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TypeVar, overload
 
+from loopnest.errors import kind_of
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import items_of
 from loopnest.graph.passes.context import PassContext
@@ -55,7 +56,7 @@ class Pass(ABC):
         """
         if not isinstance(unit, (Graph, Module)):
             raise GraphError(
-                f"{self.info.name}(…)", f"it was given a {type(unit).__name__}", "pass a G.Graph"
+                f"{self.info.name}(…)", f"it was given {kind_of(unit)}", "pass a G.Graph"
             )
         return run(self, unit, PassContext.current())
 
@@ -109,7 +110,7 @@ def _expect(result: object, kind: type[T], info: PassInfo, unit: Unit) -> T:
     if not isinstance(result, kind):
         raise GraphError(
             _place(info, unit),
-            f"the pass returned a {type(result).__name__}",
+            f"the pass returned {kind_of(result)}",
             f"it must return a {kind.__name__}",
         )
     return result
@@ -155,7 +156,7 @@ class Sequential(Pass):
 def _listed(passes: object, subject: str) -> Iterable[object]:
     found = items_of(passes)
     if found is None:
-        raise GraphError(subject, f"the passes are a {type(passes).__name__}", "pass a list")
+        raise GraphError(subject, f"the passes are {kind_of(passes)}", "pass a list")
     return found
 
 
@@ -165,7 +166,7 @@ def _as_pass(given: object, subject: str) -> Pass:
     if isinstance(given, type) and issubclass(given, Pass):
         raise GraphError(subject, f"{given.__name__} is a class", f"write {given.__name__}()")
     if not isinstance(given, Pass):
-        raise GraphError(subject, f"a {type(given).__name__} is no pass", "use G.function_pass")
+        raise GraphError(subject, f"{kind_of(given)} is no pass", "use G.function_pass")
     return given
 
 
@@ -299,7 +300,7 @@ def make_pass(name: str) -> Pass:
     """
     made = factory_of(name)()
     if not isinstance(made, Pass):
-        raise GraphError(f"pass {name}", f"its factory made a {type(made).__name__}", "no pass")
+        raise GraphError(f"pass {name}", f"its factory made {kind_of(made)}", "no pass")
     return made
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
+from loopnest.errors import kind_of
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import items_of
 from loopnest.graph.program import Graph
@@ -37,7 +38,7 @@ class Module:
         names: set[str] = set()
         for graph in self.graphs:
             if not isinstance(graph, Graph):
-                raise GraphError("Module(…)", f"it was given a {type(graph).__name__}", "no graph")
+                raise GraphError("Module(…)", f"it was given {kind_of(graph)}", "no graph")
             if graph.name in names:
                 raise GraphError("Module(…)", f"two graphs are called {graph.name}")
             names.add(graph.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from loopnest.errors import kind_of
 from loopnest.graph.graph_error import GraphError
 
 
@@ -66,7 +67,7 @@ def check_config(config: Mapping[str, object]) -> None:
             mine = [k for k in sorted(_OPTIONS) if k.startswith(str(key).partition(".")[0] + ".")]
             raise GraphError(subject, "there is no such option", f"there are: {', '.join(mine)}")
         if option is not None and not _is_kind(value, option.kind):
-            raise GraphError(subject, f"the value is a {type(value).__name__}", option.doc)
+            raise GraphError(subject, f"the value is {kind_of(value)}", option.doc)
 
 
 def _is_kind(value: object, kind: type | tuple[type, ...]) -> bool:

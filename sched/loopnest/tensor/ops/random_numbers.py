@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from loopnest.errors import DefinitionError
+from loopnest.errors import DefinitionError, kind_of
 from loopnest.scalar.dtypes import DType, bool_, float32, index, int64, uint32
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import ZERO, Const, Coordinate, Expr, Op, cast, whole
@@ -186,7 +186,7 @@ def _words(fusion: Fusion, call: str, what: str, value: object, bits: int) -> tu
         return low, Op("shr", (low, Const(63, int64)), int64)
     number = whole(value)
     if number is None:
-        shown = value.dtype if isinstance(value, ScalarOperand) else f"a {type(value).__name__}"
+        shown = value.dtype if isinstance(value, ScalarOperand) else kind_of(value)
         raise DefinitionError(call, f"{what} is {shown}", "use an int or an integer scalar")
     if not -(1 << 63) <= number < 1 << bits:
         raise DefinitionError(
