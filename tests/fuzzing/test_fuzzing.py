@@ -204,8 +204,15 @@ def dropped(node: kir.Stmt, outputs: frozenset[str]) -> kir.Stmt | None:
 
 
 def uninitialised(node: kir.Stmt, outputs: frozenset[str]) -> kir.Stmt | None:
-    """Reductions continue what their memory held before."""
-    return None if isinstance(node, kir.Store) and node.role == "init" else node
+    """Reductions continue what their memory held before.
+
+    A constant stands for it: C says nothing of a variable that is read before it is written, and a
+    compiler may make anything of it, a crash too.
+    """
+    if not isinstance(node, kir.Store) or node.role != "init":
+        return node
+    dtype = node.storage.dtype
+    return replace(node, value=Const(float("nan") if dtype.is_float else 77, dtype))
 
 
 def with_all(f: ln.Fusion) -> tuple[ln.TensorView, ...]:
