@@ -12,7 +12,8 @@ from fuzzing.fusions import FusionWriter
 from fuzzing.program import Session
 from fuzzing.schedules import ScheduleWriter
 from loopnest.kir.lowered import Note
-from loopnest.lowering.schedule_notes import CHECKS, Lowering, findings
+from loopnest.lowering.schedule_notes.findings import CHECKS, findings
+from loopnest.lowering.schedule_notes.lowered_schedule import Lowering
 
 SEED, BATCHES, BATCH = 30_000_000, 4, 40
 
@@ -28,7 +29,7 @@ def walked(number: int) -> tuple[Counter[str], Counter[str]]:
     kernel, _ = lowered_or_serial(session)
     if isinstance(kernel, str):
         return witnessed, noted
-    lowering = kernel._lowered.notes.__self__  # type: ignore[union-attr]
+    (lowering,) = kernel._lowered.notes.args  # type: ignore[union-attr]
     assert isinstance(lowering, Lowering)
     answered = set()
     for intent, found in findings(lowering):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from loopnest.gc_pause import paused
 from loopnest.kir import Allocate, Output, Param, Program, walk
@@ -34,7 +35,8 @@ from loopnest.lowering.passes import LoweringPass, State, Text, Watcher, perform
 from loopnest.lowering.plan_checks import check_plan
 from loopnest.lowering.reductions.block_reduction import FreshNames
 from loopnest.lowering.reductions.grid_reduction import GridReduction, block_stage, last_blocks
-from loopnest.lowering.schedule_notes import lowering_of
+from loopnest.lowering.schedule_notes.findings import notes_of
+from loopnest.lowering.schedule_notes.lowered_schedule import lowering_of
 from loopnest.lowering.watchers import chosen_watchers
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory
@@ -278,7 +280,9 @@ def _lowered(state: State, watchers: Sequence[Watcher]) -> Lowered:
     buffers = _buffers(state.program)
     asked = lowering_of(state.plan, state.storage, state.program, state.fusion.facts)
     math = capture(state.fusion)
-    return Lowered(state.program, tuple(state.texts), infos, buffers, math, notes=asked.notes)
+    return Lowered(
+        state.program, tuple(state.texts), infos, buffers, math, notes=partial(notes_of, asked)
+    )
 
 
 def _meetings(

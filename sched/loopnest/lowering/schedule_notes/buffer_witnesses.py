@@ -1,0 +1,153 @@
+"""Witnesses of what was asked of a buffer: memory, layout, and the stages of a circular one."""
+
+from __future__ import annotations
+
+from loopnest.kir import If, Stmt, Store, expressions, walk
+from loopnest.kir.buffers import Buffer
+from loopnest.lowering.loops.loop_plan import is_trivial
+from loopnest.lowering.schedule_notes.lowered_schedule import (
+    Check,
+    Finding,
+    Lowering,
+    note_of,
+    tensor_of,
+)
+from loopnest.scalar.enums import Memory
+from loopnest.scalar.expr import Load, loads
+from loopnest.tensor.domain import IterDomain
+from loopnest.tensor.fusion import Intent
+from loopnest.tensor.layout_transforms import paddings_of, stored_axes
+from loopnest.tensor.tensor_view import TensorView
+
+
+def _memory(lowering: Lowering, intent: Intent) -> Finding:
+    assert intent.tensor is not None
+    return f"its buffer is {lowering.storage[intent.tensor].buffer.memory.value}"
+
+
+def _allocation(lowering: Lowering, intent: Intent) -> Finding:
+    axes = _buffer_axes(lowering, tensor_of(intent))
+    shown = ", ".join([str(axis.size) for axis in axes])
+    return f"its buffer is made of axes of its allocation domain: {shown or 'one element'}"
+
+
+def _order(lowering: Lowering, intent: Intent) -> Finding:
+    held, axes = lowering.held[tensor_of(intent)], _buffer_axes(lowering, tensor_of(intent))
+    stored = stored_axes(held.domain)
+    if intent.value is None or len([axis for axis in stored if axis in axes]) > 1:
+        return "the strides of its buffer have that order"
+    whole = f"{len(held.leaf)} leaf axes"
+    if not set(stored) <= set(held.leaf):
+        whole = f"{len(stored)} axes of its allocation domain"
+    return note_of(
+        lowering,
+        intent,
+        "its buffer has no two axes to order",
+        f"it holds {len(axes)} of the {whole}",
+        "leave order= out, or compute the tensor further out",
+    )
+
+
+def _pad(lowering: Lowering, intent: Intent) -> Finding:
+    held, axes = lowering.held[tensor_of(intent)], _buffer_axes(lowering, tensor_of(intent))
+    stored = stored_axes(held.domain)
+    outside = [axis for axis in paddings_of(held.domain) if axis not in axes]
+    if not outside:
+        return "its buffer has these gaps"
+    which, of = "leaf axis", held.leaf
+    if not set(outside) <= set(held.leaf):
+        which, of = "of its allocation domain axis", stored
+    places = ", ".join([str(of.index(axis)) for axis in outside])
+    return note_of(
+        lowering,
+        intent,
+        "its buffer has no gap there",
+        f"it does not hold {which} {places}",
+        "pad an axis right of the compute-at position that is not bound to blocks",
+    )
+
+
+def _buffer_axes(lowering: Lowering, tensor: TensorView) -> tuple[IterDomain, ...]:
+    where = lowering.storage[tensor]
+    if where.axes is not None:
+        return where.axes
+    if where.buffer.memory is Memory.GLOBAL:
+        return lowering.held[tensor].domain.logical
+    return tuple([lowering.held[tensor].leaf[place] for place in where.places])
+
+
+def _swizzle(lowering: Lowering, intent: Intent) -> Finding:
+    return f"its buffer is swizzled: {lowering.storage[tensor_of(intent)].buffer.swizzles}"
+
+
+def _stages(lowering: Lowering, intent: Intent) -> Finding:
+    """Look for a load of a later iteration before the use, and its store behind it."""
+    tensor = tensor_of(intent)
+    buffer = lowering.storage[tensor].buffer
+    held = lowering.held[tensor]
+    around = [lowering.spec(axis) for axis in held.leaf[: held.position]]
+    spec = [s for s in around if is_trivial(s) or not s.parallel.is_thread][-1]
+    if is_trivial(spec):
+        return note_of(
+            lowering,
+            intent,
+            "nothing runs ahead",
+            f"the loop over {spec.axis} runs once",
+            "compute the tensor inside a loop of more iterations",
+        )
+    for loop in lowering.loops.get(spec.axis, []):
+        for body in (loop.body, *[n.body for n, _ in walk(loop.body) if isinstance(n, If)]):
+            if _overlaps(body, buffer) or _loads_ahead(body, buffer):
+                return f"loads stand before the uses in the loop over {spec.axis}"
+    return note_of(
+        lowering,
+        intent,
+        "nothing overlaps",
+        f"in the loop over {spec.axis} each load of a later iteration is waited for where it "
+        f"stands, by the store to {buffer.name} beside it",
+        f"let a LOCAL copy be computed at that loop and no deeper: c = x.cache_after(), "
+        f"c.compute_at({held.name}, {held.position}), and keep inline_most from it",
+    )
+
+
+def _overlaps(body: tuple[Stmt, ...], buffer: Buffer) -> bool:
+    """Whether registers are loaded, then `buffer` is read, then it is stored from them."""
+    stored = [n for n, item in enumerate(body) if buffer in _written(item)]
+    read = [n for n, item in enumerate(body) if buffer in _loaded(item)]
+    if not stored or not read or read[0] > stored[-1]:
+        return False
+    sources = _loaded(body[stored[-1]])
+    return any(
+        held.memory is Memory.LOCAL and held in sources
+        for item in body[: read[0]]
+        for held in _written(item)
+    )
+
+
+def _loads_ahead(body: tuple[Stmt, ...], buffer: Buffer) -> bool:
+    """Whether registers take what is loaded for a later iteration, beside the use of others."""
+    stores = [n for n, _ in walk(body) if isinstance(n, Store) and n.storage is buffer]
+    read = any(buffer in _loaded(item) for item in body)
+    local = buffer.memory is Memory.LOCAL
+    return local and read and bool(stores) and all(isinstance(s.value, Load) for s in stores)
+
+
+def _written(item: Stmt) -> set[Buffer]:
+    return {n.storage for n, _ in walk((item,)) if isinstance(n, Store)}
+
+
+def _loaded(item: Stmt) -> set[Buffer]:
+    return {
+        load.buffer for node, _ in walk((item,)) for e in expressions(node) for load in loads(e)
+    }
+
+
+BUFFER_CHECKS: dict[str, Check] = {
+    "memory": _memory,
+    "allocation": _allocation,
+    "order": _order,
+    "pad": _pad,
+    "swizzle": _swizzle,
+    "stages": _stages,
+}
+"""The checks that look at the buffer of a tensor."""

@@ -1,0 +1,166 @@
+"""A schedule as it was when it was lowered, and its loop nest: what the checks of intents read.
+
+Lowering keeps one for each kernel; it holds references, and computes nothing before it is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+from loopnest.kir import Loop, Program, Stmt, Store, walk
+from loopnest.kir.lowered import Note
+from loopnest.kir.vector_access import VectorFinder
+from loopnest.lowering.loops.loop_plan import LoopPlan, LoopSpec
+from loopnest.lowering.memory.allocation import TensorStorage
+from loopnest.scalar.enums import Memory
+from loopnest.scalar.expr import Const
+from loopnest.scalar.facts import Facts
+from loopnest.scalar.origin import Origin
+from loopnest.schedule.replay import match_leaves
+from loopnest.tensor.domain import IterDomain, TensorDomain
+from loopnest.tensor.fusion import Intent
+from loopnest.tensor.tensor_view import TensorView
+
+UNSWITCHED = "unswitch: "
+"""How the reason of a test begins that decides those of an unswitch loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledTensor:
+    """What a tensor was when it was lowered."""
+
+    name: str
+    leaf: tuple[IterDomain, ...]
+    position: int
+    domain: TensorDomain
+    placed: Origin
+
+
+@dataclass(eq=False)
+class Lowering:
+    """One lowering, as the checks read it.
+
+    Args:
+        plan: the loops.
+        storage: the buffer of each live tensor.
+        program: the loop nest.
+        held: each tensor as it was.
+        intents: what was asked until then.
+        spread: why LOCAL buffers of symbolic size are that large, by tensor.
+        idle: the assumptions that told nobody anything, and whether anybody could have asked.
+    """
+
+    plan: LoopPlan
+    storage: Mapping[TensorView, TensorStorage]
+    program: Program
+    held: Mapping[TensorView, ScheduledTensor]
+    intents: tuple[Intent, ...]
+    spread: Mapping[TensorView, tuple[str, str]]
+    idle: Mapping[str, bool]
+
+    @cached_property
+    def stores(self) -> dict[str, list[tuple[Store, tuple[Stmt, ...]]]]:
+        """The stores of each tensor, by name, and what stands around them."""
+        found: dict[str, list[tuple[Store, tuple[Stmt, ...]]]] = {}
+        for node, around in walk(self.program.body):
+            if isinstance(node, Store):
+                found.setdefault(node.tensor, []).append((node, around))
+        return found
+
+    @cached_property
+    def loops(self) -> dict[str, list[Loop]]:
+        """The loops of the program, by the axis that gave them their shape."""
+        found: dict[str, list[Loop]] = {}
+        for node, _ in walk(self.program.body):
+            if isinstance(node, Loop):
+                found.setdefault(node.axis, []).append(node)
+        return found
+
+    @cached_property
+    def finder(self) -> VectorFinder:
+        """What finds wide accesses."""
+        return VectorFinder(self.program)
+
+    def spec(self, axis: IterDomain) -> LoopSpec:
+        """Return the loop of a leaf axis."""
+        return self.plan.spec(axis)
+
+    def stores_of(self, tensor: TensorView) -> list[tuple[Store, tuple[Stmt, ...]]]:
+        """Return the stores of `tensor`, and what stands around each."""
+        return self.stores.get(self.held[tensor].name, [])
+
+
+Finding: TypeAlias = "str | Note"
+"""The witness of an intent, or a note."""
+Check: TypeAlias = "Callable[[Lowering, Intent], Finding]"
+"""Looks for the witness of an intent."""
+
+
+def lowering_of(
+    plan: LoopPlan, storage: Mapping[TensorView, TensorStorage], program: Program, facts: Facts
+) -> Lowering:
+    """Return what the notes of a lowering are made from, when they are first read.
+
+    Only references are taken here, since lowering pays for it: the schedule may go on.
+    """
+    fusion = plan.fusion
+    held = {
+        t: ScheduledTensor(t.name, t.domain.leaf, t.compute_at_pos, t.domain, t.placed or t.origin)
+        for t in fusion.tensors
+    }
+    spread = {
+        t: _spread(t)
+        for t, where in storage.items()
+        if t.memory is Memory.LOCAL and not isinstance(where.buffer.size, Const)
+    }
+    intents = tuple(fusion.intents)
+    idle = {text: facts.teaches(text) for text, _ in facts.conditions if not facts.uses(text)}
+    return Lowering(plan, storage, program, held, intents, spread, idle)
+
+
+def _spread(tensor: TensorView) -> tuple[str, str]:
+    """Return why a LOCAL buffer is as large as its loops, and what would make it small."""
+    live = tensor.fusion.live()
+    read = [(twin, c) for twin in tensor.siblings for c in twin.consumers if c in live]
+    own = [pair for pair in read if pair[0] is tensor]
+    if not read:
+        return "nothing reads it", "leave it out, or declare it an output"
+    twin, consumer = (own or read)[0]
+    pos = tensor.compute_at_pos
+    shared = f"it shares {pos or 'none'} of its {tensor.ndim} loops with {consumer.name}"
+    remedy = (
+        f"ln.propagate({consumer.name}) gives it the loops of {consumer.name}, then "
+        f"{tensor.name}.compute_at({consumer.name}, -1) or ln.inline_most() shares them; "
+        f"{tensor.name}.memory = ln.GLOBAL holds it whole"
+    )
+    image, places = match_leaves(twin, consumer).image, []
+    for number, axis in enumerate(twin.domain.leaf):
+        other = image.get(axis)
+        if axis.is_reduction:
+            continue
+        mine = f"{axis.kind.letter}{number}"
+        if other not in consumer.domain.leaf:
+            places.append(f"{mine} has no loop")
+        elif consumer.domain.leaf.index(other) != number:
+            place = consumer.domain.leaf.index(other)
+            places.append(f"{mine} is {other.kind.letter}{place}")
+    return shared + (f", where its {', its '.join(places)}" if places else ""), remedy
+
+
+def note_of(
+    lowering: Lowering, intent: Intent, became: str, why: str, remedy: str, subject: str = ""
+) -> Note:
+    """Return the note that says what became of an intent; of its tensor without `subject`."""
+    if not subject:
+        assert intent.tensor is not None
+        subject = lowering.held[intent.tensor].name
+    return Note(subject, intent.origin.call, became, why, remedy, intent.origin)
+
+
+def tensor_of(intent: Intent) -> TensorView:
+    """Return the tensor of an intent that has one."""
+    assert intent.tensor is not None
+    return intent.tensor

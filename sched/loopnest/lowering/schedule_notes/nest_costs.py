@@ -1,0 +1,119 @@
+"""Notes that concern no single call: what the nest spends on memory and tests.
+
+Three there are: a LOCAL buffer of symbolic size, a buffer that is laid out for more than its loops
+compute, and a test in an innermost loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from loopnest.kir import If, Loop, Stmt, bodies
+from loopnest.kir.lowered import Note
+from loopnest.lowering.schedule_notes.lowered_schedule import (
+    UNSWITCHED,
+    Lowering,
+)
+from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.expr import Expr, Symbol, free_indices
+from loopnest.scalar.expr import walk as walk_expr
+
+_FAR_AHEAD = "an iteration that far ahead exists"
+
+
+def nest_notes(lowering: Lowering) -> Iterator[Note]:
+    """Yield the notes of large LOCAL buffers, of unused parts of buffers, and of tests in loops."""
+    yield from _large_locals(lowering)
+    yield from _unused_parts(lowering)
+    yield from _guards(lowering)
+
+
+def _large_locals(lowering: Lowering) -> Iterator[Note]:
+    """Yield a note for each LOCAL buffer of symbolic size, but for a row of a CPU's cache.
+
+    Without a launch, a tensor that was placed inside a loop, or runs over the cores of a CPU, has
+    such a buffer for good.
+    """
+    for tensor, (why, remedy) in lowering.spread.items():
+        buffer, held = lowering.storage[tensor].buffer, lowering.held[tensor]
+        kinds = {lowering.spec(axis).parallel for axis in held.leaf}
+        meant = held.position > 0 or ParallelType.cpu_parallel in kinds
+        if lowering.program.launch or not meant:
+            asked = f"{held.name} in local memory"
+            became = f"each thread has a buffer of {buffer.size} elements"
+            yield Note(held.name, asked, became, why, remedy, held.placed)
+
+
+def _unused_parts(lowering: Lowering) -> Iterator[Note]:
+    """Yield a note for each buffer on the chip that has room for more than is in it at a time.
+
+    So has one whose allocation domain does not split an axis where the loops outside of its home
+    begin: all of that axis is allocated.
+    """
+    algebra = lowering.plan.algebra
+    for tensor, where in lowering.storage.items():
+        if where.axes is None or where.buffer.memory is Memory.GLOBAL:
+            continue
+        held = lowering.held[tensor]
+        room = algebra.product([algebra.simplify(axis.size) for axis in where.axes])
+        used = algebra.product([lowering.spec(held.leaf[place]).extent for place in where.places])
+        if not algebra.proves_le(room, used):
+            yield Note(
+                held.name,
+                f"the allocation domain of {held.name}",
+                f"its buffer has room for {room} elements",
+                f"its loops compute {used} while it lives",
+                "split the allocation domain as the loops outside are split, or lay the buffer out "
+                "after compute_at",
+                held.placed,
+            )
+
+
+def _guards(lowering: Lowering) -> Iterator[Note]:
+    """Yield a note for each loop that tests in each iteration, among those nested deepest."""
+    depths = list(_depths(lowering.program.body, 0))
+    deepest = max([depth for _, depth in depths], default=0)
+    for loop, depth in depths:
+        if depth < deepest or not _iterates(loop) or "." not in loop.axis:
+            continue
+        for node in loop.body:
+            if not isinstance(node, If) or loop.var not in free_indices(node.condition):
+                continue
+            if node.reason.endswith(_FAR_AHEAD):
+                continue
+            yield Note(
+                loop.axis,
+                f"a loop over {loop.axis}",
+                f"{node.condition} is tested in each iteration",
+                node.reason or "it is needed",
+                f"{_dividing(node.condition)}, or make the axis or one around it unswitch",
+                node.origin or loop.origin,
+            )
+            break
+
+
+def _dividing(condition: Expr) -> str:
+    if any(isinstance(e, Symbol) for e in walk_expr(condition)):
+        return "assume that tiles divide the sizes"
+    return "split by a factor that divides"
+
+
+def _iterates(loop: Loop) -> bool:
+    return not loop.parallel.is_thread and loop.extent != 1
+
+
+def _depths(body: tuple[Stmt, ...], depth: int) -> Iterator[tuple[Loop, int]]:
+    """Yield each loop with how many loops that iterate it is nested in, itself included.
+
+    What runs where the one test of an unswitch loop failed is left out.
+    """
+    for node in body:
+        if isinstance(node, Loop):
+            inner = depth + _iterates(node)
+            yield node, inner
+            yield from _depths(node.body, inner)
+        elif isinstance(node, If) and node.reason.startswith(UNSWITCHED):
+            yield from _depths(node.body, depth)
+        else:
+            for part in bodies(node):
+                yield from _depths(part, depth)

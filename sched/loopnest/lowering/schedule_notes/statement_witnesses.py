@@ -1,0 +1,66 @@
+"""Witnesses among statements: where those of a tensor stand, and whether there are any."""
+
+from __future__ import annotations
+
+from loopnest.kir import Loop
+from loopnest.lowering.loops.loop_plan import is_trivial
+from loopnest.lowering.schedule_notes.lowered_schedule import (
+    Check,
+    Finding,
+    Lowering,
+    note_of,
+    tensor_of,
+)
+from loopnest.tensor.fusion import Intent
+
+
+def _loops(lowering: Lowering, intent: Intent) -> Finding:
+    """Look for the statements inside of the leaf axes' loops: split, merge, reorder, propagate."""
+    assert intent.tensor is not None
+    return _inside(lowering, intent, len(lowering.held[intent.tensor].leaf))
+
+
+def _place(lowering: Lowering, intent: Intent) -> Finding:
+    """Look for the statements inside of the shared loops: compute_at, inline_at, inline_most."""
+    assert intent.tensor is not None
+    return _inside(lowering, intent, lowering.held[intent.tensor].position)
+
+
+def _inside(lowering: Lowering, intent: Intent, count: int) -> Finding:
+    tensor = intent.tensor
+    assert tensor is not None
+    wanted = {
+        spec.axis
+        for spec in map(lowering.spec, lowering.held[tensor].leaf[:count])
+        if not is_trivial(spec) and not spec.parallel.is_thread
+    }
+    around: set[str] = set()
+    for _, parents in lowering.stores_of(tensor):
+        around |= {p.axis for p in parents if isinstance(p, Loop)}
+    if wanted <= around:
+        return "its statements stand inside of " + (", ".join(sorted(wanted)) or "no loop")
+    missing = ", ".join(sorted(wanted - around))
+    return note_of(
+        lowering,
+        intent,
+        f"its statements stand outside of the loops over {missing}",
+        "they are not run there",
+        "place the tensor by compute_at",
+    )
+
+
+def _tensor(lowering: Lowering, intent: Intent) -> Finding:
+    """Look for stores of a new tensor: a cache, a factored reduction."""
+    if lowering.stores_of(tensor_of(intent)):
+        return "it is stored"
+    return note_of(
+        lowering, intent, "it is not stored", "no statement computes it", "leave the call out"
+    )
+
+
+STATEMENT_CHECKS: dict[str, Check] = {
+    "loops": _loops,
+    "place": _place,
+    "tensor": _tensor,
+}
+"""The checks that look at where the statements of a tensor stand."""
