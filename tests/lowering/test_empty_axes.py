@@ -156,3 +156,29 @@ def test_random_schedules_of_static_zeros_and_ones(rng: Random) -> None:
     function = compiled(kernel, "interpret")
     for one in expected:
         run(function, one, "interpret")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_sum_in_a_loop_over_a_merge_tests_its_own_axis(target: str) -> None:
+    """The loop over M and 5 goes on where M is 0, since z needs it; s and t read x by M alone."""
+    with ln.Fusion("columns") as f:
+        x = f.input("x", (5, "M"), ln.float32)
+        b = f.input("b", (5, 1), ln.float32)
+        t = x + 1.0
+        c = b * 2.0
+        f.output(ln.sum(t, 0) * c + x, "y")
+        z = f.output(ln.broadcast(c, (False, True, False)), "z")
+    z.merge(0)
+    z.merge(0)
+    z.split(0, 1)
+    ln.propagate(z)
+    f.inline_most()
+    kernel = ln.lower(f)
+    assert "if i0 % max(M, 1) < M:" in str(kernel).partition("T2[0] =")[0]
+    assert ln.verify(kernel).ok
+    for columns in (3, 1, 0):
+        data = np.arange(5 * columns, dtype=np.float32).reshape(5, columns)
+        edge = np.arange(5, dtype=np.float32).reshape(5, 1)
+        found, wide = ln.compile(kernel, target=target)(data, edge)
+        np.testing.assert_array_equal(found, (data + 1).sum(0) * (2 * edge) + data)
+        np.testing.assert_array_equal(wide, (2 * edge)[:, :, None])

@@ -113,10 +113,11 @@ class Environment:
         """
         class_of = self.plan.forest.class_of
         classes = {class_of[axis].find() for axis in axes if axis in class_of}
-        level = {self.promotion.image.get(axis, axis) for axis in axes}
-        level |= {a for a in self.known if a in class_of and class_of[a].find() in classes}
+        same = {a for a in self.known if a in class_of and class_of[a].find() in classes}
+        level = same | {self.promotion.image.get(axis, axis) for axis in axes}
         parts = [before_growth(axis) for axis in level]
-        return frozenset(a for step in transforms_between((), parts) for a in step.inputs)
+        inputs = (a for step in transforms_between((), parts) for a in step.inputs)
+        return frozenset(inputs) - same  # a loop over a merge has the axis itself behind it too
 
     def index_as_part(self, axis: IterDomain) -> Expr | None:
         """Return the index of an axis that is a part of a split, where that alone tells it.
