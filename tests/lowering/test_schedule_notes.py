@@ -334,3 +334,31 @@ def test_notes_are_pickled() -> None:
     copied = pickle.loads(pickle.dumps(kernel))
     assert copied.notes == kernel.notes != ()
     assert ln.lower(pickle.loads(pickle.dumps(f))).notes == kernel.notes
+
+
+@pytest.mark.parametrize("memory", [ln.LOCAL, ln.SHARED])
+def test_circular_buffer_whose_loops_are_all_over_threads(memory: ln.Memory) -> None:
+    """The loop was serial when the buffer was asked for, and was bound afterwards."""
+    f, x, y = scaled("N", 8)
+    t = x.cache_after()
+    t.memory = memory
+    t.compute_at(y, 1)
+    t.circular_buffer(2)
+    y.axis(0).parallelize(PT.block_x)
+    assert notes(f) == [
+        "T2: T2.circular_buffer(2): nothing runs ahead, the loops around it are all over launch "
+        "dimensions; compute the tensor inside a serial loop"
+    ]
+
+
+def test_padding_of_an_axis_of_the_allocation_domain_that_the_buffer_lacks() -> None:
+    f, x, y = scaled("N", 64)
+    t = x.cache_after()
+    t.memory = ln.SHARED
+    t.allocation_domain.split(0, 8).pad(0, 1)
+    t.compute_at(y, 1)
+    assert notes(f)[:1] == [
+        "T2: T2.allocation_domain.pad(0, 1): its buffer has no gap there, it does not hold axis 0 "
+        "of its allocation domain; pad an axis right of the compute-at position that is not bound "
+        "to blocks"
+    ]

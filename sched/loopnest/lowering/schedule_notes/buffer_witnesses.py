@@ -54,15 +54,15 @@ def _pad(lowering: Lowering, intent: Intent) -> Finding:
     outside = [axis for axis in paddings_of(held.domain) if axis not in axes]
     if not outside:
         return "its buffer has these gaps"
-    which, of = "leaf axis", held.leaf
+    of, where = held.leaf, "leaf axis {}"
     if not set(outside) <= set(held.leaf):
-        which, of = "of its allocation domain axis", stored
+        of, where = stored, "axis {} of its allocation domain"
     places = ", ".join([str(of.index(axis)) for axis in outside])
     return note_of(
         lowering,
         intent,
         "its buffer has no gap there",
-        f"it does not hold {which} {places}",
+        "it does not hold " + where.format(places),
         "pad an axis right of the compute-at position that is not bound to blocks",
     )
 
@@ -86,7 +86,16 @@ def _stages(lowering: Lowering, intent: Intent) -> Finding:
     buffer = lowering.storage[tensor].buffer
     held = lowering.held[tensor]
     around = [lowering.spec(axis) for axis in held.leaf[: held.position]]
-    spec = [s for s in around if is_trivial(s) or not s.parallel.is_thread][-1]
+    own = [s for s in around if is_trivial(s) or not s.parallel.is_thread]
+    if not own:
+        return note_of(
+            lowering,
+            intent,
+            "nothing runs ahead",
+            "the loops around it are all over launch dimensions",
+            "compute the tensor inside a serial loop",
+        )
+    spec = own[-1]
     if is_trivial(spec):
         return note_of(
             lowering,
