@@ -351,6 +351,29 @@ def test_circular_buffer_whose_loops_are_all_over_threads(memory: ln.Memory) -> 
     ]
 
 
+def test_unswitch_of_tests_that_fail_at_the_largest_index() -> None:
+    f, _, y = scaled(5)
+    y.split(0, 4).axis(0).parallelize(PT.unswitch)
+    assert notes(f)[:1] == [
+        "y: y.parallelize({0: unswitch}): the tests stay in the loop over y.i0, its tests are not "
+        "decided at the largest index; unswitch an inner axis, or assume that tiles divide the "
+        "sizes"
+    ]
+
+
+def test_order_of_an_allocation_domain_of_which_one_axis_is_left() -> None:
+    f, x, y = scaled("N", 64)
+    t = x.cache_after()
+    t.memory = ln.SHARED
+    t.allocation_domain.split(0, 8).reorder([1, 0, 2])
+    t.compute_at(y, 1)
+    assert notes(f)[:1] == [
+        "T2: T2.allocation_domain.reorder([1, 0, 2]): its buffer has no two axes to order, it "
+        "holds 1 of the 3 axes of its allocation domain; leave order= out, or compute the tensor "
+        "further out"
+    ]
+
+
 def test_padding_of_an_axis_of_the_allocation_domain_that_the_buffer_lacks() -> None:
     f, x, y = scaled("N", 64)
     t = x.cache_after()
@@ -361,4 +384,44 @@ def test_padding_of_an_axis_of_the_allocation_domain_that_the_buffer_lacks() -> 
         "T2: T2.allocation_domain.pad(0, 1): its buffer has no gap there, it does not hold axis 0 "
         "of its allocation domain; pad an axis right of the compute-at position that is not bound "
         "to blocks"
+    ]
+
+
+def test_local_buffer_whose_consumer_has_other_loops() -> None:
+    with ln.Fusion("cut") as f:
+        x = f.input("x", ("N", 8), ln.float32)
+        y = f.output(ln.exp(x) * 2.0, "y")
+    y.split(0, 4, inner=False)
+    assert notes(f)[:1] == [
+        "T1: T1 in local memory: each thread has a buffer of N * 8 elements, it shares none of its "
+        "2 loops with y, where its i0 has no loop, its i1 is i2; ln.propagate(y) gives it the "
+        "loops of y, then T1.compute_at(y, -1) or ln.inline_most() shares them; T1.memory = "
+        "ln.GLOBAL holds it whole"
+    ]
+
+
+def test_vectors_around_a_loop() -> None:
+    f, x, y = scaled("N", 4)
+    t = x.cache_after()
+    t.memory = ln.SHARED
+    t.compute_at(y, 2)
+    y.parallelize({1: PT.vectorize})
+    assert notes(f) == [
+        "y: y.parallelize({1: vectorize}): no access is wide in the loop over y.i1, a test, a loop "
+        "or a barrier stands inside of the loop; vectorize the innermost axis, and assume that the "
+        "vector divides the sizes"
+    ]
+
+
+def test_vectors_of_rows_that_begin_anywhere() -> None:
+    with ln.Fusion("rows") as f:
+        x = f.input("x", ("N", 5), ln.float32)
+        t = x[:, 1:]
+        y = f.output(t * 2.0, "y")
+    t.compute_at(y, 1)
+    t.axis(1).parallelize(PT.vectorize)
+    assert notes(f) == [
+        "T1: T1.parallelize({1: vectorize}): no access is wide in the loop over T1.i1, the element "
+        "of x that the first lane accesses is not known to be a multiple of 4; assume that the "
+        "vector divides the row length of x"
     ]
