@@ -70,18 +70,21 @@ def gpu_tall(f, columns=8, rows=8, parts=128, lanes=None, loads=8):
 
 
 @column_sum.schedule("cpu")
-def cpu(f, columns=256):
-    """A core owns `columns` neighbouring columns, whose sums lie in its cache.
+def cpu(f, columns=1024, rows=128):
+    """Cores share the rows, `rows` at a time, which are read along memory.
 
-    `total` is [D / columns, columns, N], and its inner axes are exchanged: the loop over the rows
-    stands outside, the one over the columns inside, where it becomes vector code.
+    `part` is [N / rows, rows, D]: the loop over its rows is put around the one over `columns`
+    neighbouring columns, whose sums lie in the cache and which becomes vector code. An axis of one
+    element around both is unswitched, so that D is tested once for all of them.
     """
     y = f["y"]
-    total = y.cache_before()
-    y.split(0, columns)
-    y.parallelize({0: ln.ParallelType.cpu_parallel})
-    total.compute_at(y, 1)
-    total.reorder({-1: 1})
+    y.split(0, rows)
+    part = y.rfactor(1)
+    part.memory = ln.GLOBAL
+    part.split(2, columns)
+    part.split(2, 1)
+    part.reorder([0, 2, 3, 1, 4])  # [N / rows, D / columns, 1, rows, columns]
+    part.parallelize({0: ln.ParallelType.cpu_parallel, 2: ln.ParallelType.unswitch})
 
 
 if __name__ == "__main__":
