@@ -387,6 +387,33 @@ def test_padding_of_an_axis_of_the_allocation_domain_that_the_buffer_lacks() -> 
     ]
 
 
+def test_pinned_axis_that_a_later_call_replaced() -> None:
+    with ln.Fusion("two") as f:
+        x = f.input("x", ("N",), ln.float32)
+        t = ln.exp(x)
+        y = f.output(t * 2.0, "y")
+    t.split(0, 4).pin(1)
+    y.split(0, 8)
+    t.compute_at(y, 1)
+    assert notes(f)[:1] == [
+        "T1: T1.pin(1): its axis is gone, a later call gave the tensor other loops; pin it again "
+        "after that call"
+    ]
+
+
+def test_local_buffer_that_nothing_reads() -> None:
+    with ln.Fusion("spread") as f:
+        x = f.input("x", ("N", "M"), ln.float32)
+        _, variance, _ = ln.welford(x, axis=1)
+        y = f.output(variance, "y")
+    y.reorder({1: 0})
+    assert notes(f) == [
+        f"{name}: {name} in local memory: each thread has a buffer of N elements, nothing reads "
+        "it; leave it out, or declare it an output"
+        for name in ("T1", "T3")
+    ]
+
+
 def test_local_buffer_whose_consumer_has_other_loops() -> None:
     with ln.Fusion("cut") as f:
         x = f.input("x", ("N", 8), ln.float32)
