@@ -140,6 +140,7 @@ LEGITIMATE: Mapping[str, str] = {
     "threads that store one element": r"laid out by its own axes, but several threads",
     "a circular buffer cannot run ahead": r"cannot run ahead of it",
     "a circular buffer in a parallel loop": r"the loop that its circular buffer rotates through",
+    "an exchange in register stages": r"its circular buffer in registers unrolls the loop",
     "the order of a reducer": r"in any order, and \w+ need not commute|do not meet the elements in",
     "the order of a scan": r"a scan needs the one before|the axis of its scan|inside of its scan",
     "no common domain": r"a loop that they share has no common domain",
