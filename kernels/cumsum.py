@@ -27,8 +27,8 @@ def gpu(f, rows=32, columns=32):
     If each thread read its own row, neighbours would read far apart. So the block copies a tile of
     `columns` into shared memory, neighbouring threads reading neighbours; each thread goes on with
     its row there; and the block copies the tile of results out. The sum stays in a register from
-    tile to tile. A row of the tiles is one element longer than needed, so that threads that read a
-    column do not meet in one bank.
+    tile to tile. A row of the tiles is one bank (4 bytes) longer than needed, so that threads that
+    read a column do not meet in one bank.
     """
     x, y = f["x"], f["y"]
     tile = x.cache_after()
@@ -43,7 +43,7 @@ def gpu(f, rows=32, columns=32):
     tile.parallelize({3: ln.ParallelType.block_x})
     for held in (tile, sums):
         held.memory = ln.SHARED
-        held.set_allocation(pad={3: 1})
+        held.set_allocation(pad={3: max(1, 4 // y.dtype.size)})
 
 
 @cumsum.schedule("cpu")

@@ -156,7 +156,7 @@ def example() -> str:
 
 
 EXAMPLE = """\
-# loopnest program 6
+# loopnest program 7
 x = Buffer tensor="x" memory=global dtype=float32 shape=[N] strides=[1] size=N kind="input"
 y = Buffer tensor="y" memory=global dtype=float32 shape=[N] strides=[1] size=N kind="output"
 N = Symbol
@@ -187,9 +187,9 @@ def test_example_of_the_format() -> None:
 
 DAMAGES = {
     "another version": (
-        ("# loopnest program 6", "# loopnest program 9"),
+        ("# loopnest program 7", "# loopnest program 9"),
         "line 1: it is '# loopnest program 9'; "
-        "expected '# loopnest program 6', as this version writes it",
+        "expected '# loopnest program 7', as this version writes it",
     ),
     "cut off": (
         ("# end", ""),
@@ -236,11 +236,11 @@ DAMAGES = {
     ),
     "a member of another kind": (
         ("buffers=[x, y]", "buffers=[x, axis]"),
-        "line 11: a IterDomain stands here; expected a Buffer",
+        "line 11: an IterDomain stands here; expected a Buffer",
     ),
     "an axis in an expression": (
         ("x[i0] * 2.0", "axis * 2.0"),
-        "line 19: a IterDomain stands in an expression; expected a value",
+        "line 19: an IterDomain stands in an expression; expected a value",
     ),
     "an unknown kind": (
         ("N = Symbol", "N = Simbol"),

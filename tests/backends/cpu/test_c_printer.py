@@ -911,4 +911,4 @@ def test_what_is_left_of_a_template_is_an_internal_error():
     node = Store(store.storage, store.index, Arg(0, dtypes.float32), "y")
     with pytest.raises(InternalError) as raised:
         print_c(program.with_body((node,)))
-    assert str(raised.value) == "$0: a Arg is left in the loop nest"
+    assert str(raised.value) == "$0: an Arg is left in the loop nest"

@@ -32,6 +32,7 @@ def pad(
 ) -> TensorView:
     """Return `tv` with `value` around it: ``(before, after)`` elements of it an axis.
 
+    >>> import numpy as np
     >>> import loopnest as ln
     >>> with ln.Fusion("padded") as f:
     ...     x = f.input("x", ("N",), ln.float32)

@@ -24,6 +24,7 @@ from loopnest.tensor.tensor_view import TensorView
 def concatenate(tensors: Sequence[TensorView], axis: int = 0) -> TensorView:
     """Return `tensors` behind each other along `axis`, in their common type.
 
+    >>> import numpy as np
     >>> import loopnest as ln
     >>> with ln.Fusion("joined") as f:
     ...     x = f.input("x", ("N",), ln.float32)

@@ -62,6 +62,7 @@ def slice(
 ) -> TensorView:
     """Return the elements of `tv` from `starts` to before `stops`, `steps` apart, along every axis.
 
+    >>> import numpy as np
     >>> import loopnest as ln
     >>> with ln.Fusion("every_other") as f:
     ...     x = f.input("x", ("N",), ln.float32)

@@ -53,6 +53,7 @@ class Window:
 def unfold(tv: TensorView, axis: int, size: int, stride: int = 1, dilation: int = 1) -> TensorView:
     """Return the windows of `tv` along `axis`, each along a new last axis.
 
+    >>> import numpy as np
     >>> import loopnest as ln
     >>> with ln.Fusion("windows") as f:
     ...     x = f.input("x", ("N",), ln.float32)
