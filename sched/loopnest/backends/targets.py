@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any
+from weakref import WeakSet
 
 from loopnest import kir
 from loopnest.backends.compiled_kernel import CompiledKernel, K
@@ -71,12 +72,17 @@ def _executable(kernel: Any, target: str, options: Mapping[str, Any]) -> Executa
     return TARGETS[target].build(kernel.program, **options)
 
 
+_PROVED: WeakSet[object] = WeakSet()
+"""Kernels that were proved, once for all targets: a kernel is a snapshot and never changes."""
+
+
 def _prove(kernel: object) -> None:
     """Prove `kernel` where the environment has LOOPNEST_VERIFY=1."""
-    if os.environ.get("LOOPNEST_VERIFY") == "1":
+    if os.environ.get("LOOPNEST_VERIFY") == "1" and kernel not in _PROVED:
         from loopnest.proofs import require_proved
 
         require_proved(kernel)
+        _PROVED.add(kernel)
 
 
 def _keywords(program: kir.Program) -> list[str]:
