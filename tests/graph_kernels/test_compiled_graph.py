@@ -329,7 +329,7 @@ def test_everything_generated_or_refused(opaque):
     )
 
 
-# The passes of the seed
+# Passes that make kernels, by name
 
 
 def test_code_gen_pulls_in_fusion():

@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
-from loopnest.errors import LaunchError
+from loopnest.errors import InternalError, LaunchError
 from loopnest.numerics import oracle_blocks
 from loopnest.numerics.float64_math import Values, evaluate_expr, held, rounded, stored
 from loopnest.numerics.oracle_blocks import (
@@ -316,14 +316,14 @@ class Oracle(ABC, Generic[V]):
         if len(found) == 1:
             return found[0]
         assert reducer is not None
-        return self.folded(reducer, [self.stacked(parts) for parts in zip(*found, strict=True)])
+        return self.folded_parts(reducer, found)
 
     folds_in_parts = False
-    """Whether a reduction may fold parts of its elements, and then these."""
+    """Whether a reduction may fold parts of its elements, and then `folded_parts` of these."""
 
-    def stacked(self, parts: Sequence[V]) -> V:
-        """Return values as one, along a new last axis."""
-        raise NotImplementedError
+    def folded_parts(self, reducer: TracedReducer, parts: Sequence[list[V]]) -> list[V]:
+        """Return what partial results fold to, the components of each given."""
+        raise InternalError(reducer.name, f"{type(self).__name__} folds no parts")
 
     def _locals(
         self, definition: Definition, region: Region, inner: Sequence[TensorView]
@@ -577,8 +577,8 @@ class _Values(Oracle[Values]):
 
     folds_in_parts = True
 
-    def stacked(self, parts: Sequence[Values]) -> Values:
-        return np.stack(parts, axis=-1)
+    def folded_parts(self, reducer: TracedReducer, parts: Sequence[list[Values]]) -> list[Values]:
+        return self.folded(reducer, [np.stack(part, axis=-1) for part in zip(*parts, strict=True)])
 
 
 def _unrounded(values: Values, dtype: DType) -> Values:
