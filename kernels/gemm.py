@@ -147,29 +147,39 @@ def gpu_registers(f, threads=16, tile=4):
 
 
 @gemm.schedule("cpu")
-def cpu(f, rows=6, columns=32):
-    """A core owns `columns` columns of c and goes down them `rows` rows at a time.
+def cpu(f, rows=8, parts=2, lanes=16):
+    """A core owns `parts * lanes` columns of c and goes down them `rows` rows at a time.
 
-    6 x 32 sums fill 12 of the 32 vector registers of AVX-512 (use 6 x 16 for AVX2). The columns of
-    b that it needs are packed into a buffer of its own first, [K, columns] without gaps: it lies
-    in the second-level cache and is read from front to back once for each tile.
+    8 x 2 vectors of 16 sums fill 16 of the 32 vector registers of AVX-512; for the 16 registers of
+    AVX2 use 6 x 2 vectors of 8. The columns of b that a core needs are packed into a buffer of its
+    own first, [K, columns] without gaps: it lies in the second-level cache and is read from front
+    to back once for each tile.
     """
     c = f["c"]
     (product,) = c.producers
     left, right = product.producers
     total = c.cache_before()
 
-    c.split(1, columns)
+    c.split(1, lanes)
+    c.split(1, parts)
     c.split(0, rows)
-    c.reorder({2: 0})  # [N / 32, M / 6, 6, 32]
+    c.reorder({2: 0})  # [N / 32, M / 8, 8, 2, 16]
     c.parallelize({0: ln.ParallelType.cpu_parallel, 2: ln.ParallelType.unroll})
     right.compute_at(c, 1)
-    right.reorder({-1: 1})  # [N / 32, K, 1, 32]
+    right.reorder({-1: 1})
     total.compute_at(c, 2)
-    total.reorder({-1: 2})  # [N / 32, M / 6, K, 6, 32]
-    total.parallelize({2: ln.ParallelType.unswitch, 3: ln.ParallelType.unroll})
-    product.compute_at(total, -1)
-    left.compute_at(product, -1)
+    total.reorder({-1: 2})  # [N / 32, M / 8, K, 8, 2, 16]
+    total.parallelize(
+        {
+            2: ln.ParallelType.unswitch,
+            3: ln.ParallelType.unroll,
+            4: ln.ParallelType.unroll,
+            5: ln.ParallelType.vectorize,
+        }
+    )
+    product.compute_at(total, 5)
+    product.axis(-1).parallelize(ln.ParallelType.vectorize)
+    left.compute_at(product, 5)
 
 
 if __name__ == "__main__":

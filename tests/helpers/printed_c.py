@@ -13,13 +13,14 @@ _SCALARS = {"bool": ctypes.c_bool, "int32": ctypes.c_int32, "int64": ctypes.c_in
             "float32": ctypes.c_float, "float64": ctypes.c_double}  # fmt: skip
 
 
-def run_c(program, sizes=None, bits=64, optimize=1, openmp=True, **values):
+def run_c(program, sizes=None, bits=64, optimize=1, openmp=True, before="", **values):
     """Run a program on arrays and scalars by name, and return what the kernel returned.
 
     Outputs that are not given are made, filled with what no kernel computes; all arrays are put
-    into `values` of the result. Sizes that no input tells are given in `sizes`.
+    into `values` of the result. Sizes that no input tells are given in `sizes`; `before` is put in
+    front of the text.
     """
-    library = compile_c(print_c(program, bits), optimize=optimize, openmp=openmp)
+    library = compile_c(before + print_c(program, bits), optimize=optimize, openmp=openmp)
     function = library.function(symbol(program.name), restype=ctypes.c_int)
     function.argtypes = None
     sizes = dict(sizes or {})

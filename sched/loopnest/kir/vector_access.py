@@ -204,6 +204,12 @@ class VectorFinder:
                 return piece
         return 0
 
+    def are_neighbours(
+        self, buffer: Buffer, index: tuple[Expr, ...], flat: bool, lane: Index, lanes: int
+    ) -> bool:
+        """Whether `lanes` iterations access elements that follow each other."""
+        return self._start(buffer, index, flat, lane, lanes) is not None
+
     def _start(
         self, buffer: Buffer, index: tuple[Expr, ...], flat: bool, lane: Index, lanes: int
     ) -> Expr | None:

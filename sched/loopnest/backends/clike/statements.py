@@ -159,7 +159,7 @@ class StatementPrinter(ABC):
                 and self.is_scalar(node.storage)
             ):
                 self.enter_scalar(node.storage)
-                self.store(after, self.dialect.types[node.storage.dtype.name] + " ")
+                self.store(after, self.type_of(node.storage) + " ")
                 fused = after
             else:
                 self.statement(node)
@@ -210,10 +210,21 @@ class StatementPrinter(ABC):
 
     def store(self, node: Store, declare: str = "") -> None:
         """Print an assignment, with the tensor that it computes."""
-        place = self.format.element(node.storage, node.index, flat=node.flat)
-        value = self.format.converted(node.value, node.storage.dtype)
+        place, value = self.stored_place(node), self.stored_value(node)
         role = "" if node.role == "define" else f" {node.role}"
         self.emit(f"{declare}{place} = {value};  // {comment(node.tensor)}{role}")
+
+    def stored_place(self, node: Store) -> str:
+        """Return what is assigned to."""
+        return self.format.element(node.storage, node.index, flat=node.flat)
+
+    def stored_value(self, node: Store) -> str:
+        """Return what is assigned, in the type of the buffer."""
+        return self.format.converted(node.value, node.storage.dtype)
+
+    def type_of(self, variable: Buffer | Local) -> str:
+        """Return the type of an element of a buffer, or of a name."""
+        return self.dialect.types[variable.dtype.name]
 
     def let(self, node: Let) -> None:
         """Print a named value."""
@@ -223,7 +234,7 @@ class StatementPrinter(ABC):
     def define(self, var: Local, value: str) -> None:
         """Print the definition of a name."""
         name = self.names.of("local", var.name)
-        self.emit(f"const {self.dialect.types[var.dtype.name]} {name} = {value};")
+        self.emit(f"const {self.type_of(var)} {name} = {value};")
 
     # Loops
 
@@ -251,8 +262,12 @@ class StatementPrinter(ABC):
             self.emit(pragma)
         index = self.format.format(node.var)
         bound = self.format.format(self.bound(node), SUM)
-        header = f"for (idx_t {index} = 0; {index} < {bound}; ++{index}) {{"
+        header = f"for (idx_t {index} = 0; {index} < {bound}; {self.step(node)}) {{"
         self.block(header + self.remark(node), node.body)
+
+    def step(self, node: Loop) -> str:
+        """Return how an ordinary loop goes on."""
+        return f"++{self.format.format(node.var)}"
 
     def bound(self, node: Loop) -> Expr:
         """Return what a loop's index stays below."""
@@ -301,7 +316,7 @@ class StatementPrinter(ABC):
 
     def declare_local(self, buffer: Buffer, count: int, align: str) -> None:
         """Declare a variable or an array of static size."""
-        element = self.dialect.types[buffer.dtype.name]
+        element = self.type_of(buffer)
         if self.is_scalar(buffer):
             self.emit(f"{element} {self.enter_scalar(buffer)};")
         else:

@@ -12,7 +12,7 @@ they meet (`thread_loop_fission`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,10 +35,12 @@ from loopnest.backends.cpu.fission.loop_form import (
     stores_apart,
 )
 from loopnest.backends.cpu.fission.thread_loop_fission import has_threads_that_meet, thread_form
+from loopnest.backends.cpu.lane_vectors import LaneVectors, lane_vectors
 from loopnest.backends.cpu.scratch_memory import MemoryPlan
 from loopnest.errors import InternalError
 from loopnest.kir import Arrive, Barrier, Loop, Program, Stmt, Store, walk
 from loopnest.kir.buffers import Buffer
+from loopnest.kir.vector_access import VectorFinder
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import Expr, Local, Op, free_indices
@@ -91,6 +93,12 @@ class _CPrinter(StatementPrinter):
         self.scope: list[Variable] = []  # what enclosing statements of the entry define
         self.works: list[str] = []
         self.in_work = False
+        self.vectors: LaneVectors | None = None
+
+    @cached_property
+    def finder(self) -> VectorFinder:
+        """Finds the neighbouring elements of vectorized loops."""
+        return VectorFinder(self.program)
 
     # The function that is called
 
@@ -243,7 +251,7 @@ class _CPrinter(StatementPrinter):
     def define(self, var: Local, value: str) -> None:
         super().define(var, value)
         name = self.names.of("local", var.name)
-        self._define(f"const {self.dialect.types[var.dtype.name]} {name}", name)
+        self._define(f"const {self.type_of(var)} {name}", name)
 
     def enter_scalar(self, buffer: Buffer) -> str:
         name = super().enter_scalar(buffer)
@@ -279,7 +287,43 @@ class _CPrinter(StatementPrinter):
         nested = any(isinstance(n, Loop) for n, _ in walk(node.body))
         private = not any(b in self.memory.off_stack for b in allocations(node.body))
         apart = private and not nested and stores_apart(node, lanes=True)
-        self.plain_loop(node, ["#pragma omp simd"] if apart else ())
+        whole = apart and node not in self.loops.limits
+        vectors = lane_vectors(node, self.finder) if whole else None
+        if vectors is None:
+            self.plain_loop(node, ["#pragma omp simd"] if apart else ())
+            return
+        places: dict[Expr, str] = {
+            load: f"LN_VEC({vectors.type_name}, {self.format.load(load)})"
+            for load in vectors.places
+        }
+        self.vectors = vectors  # no loop stands in this one
+        with self.format.renamed(places):
+            self.plain_loop(node, [f"#pragma GCC unroll {vectors.lanes}"])
+        self.vectors = None
+
+    # A loop that is printed with vector types
+
+    def step(self, node: Loop) -> str:
+        if self.vectors is None:
+            return super().step(node)
+        return f"{self.format.format(node.var)} += LN_LANES({self.vectors.type_name})"
+
+    def type_of(self, variable: Buffer | Local) -> str:
+        if self.vectors is not None and variable in self.vectors.varying:
+            return self.vectors.type_name
+        return super().type_of(variable)
+
+    def stored_place(self, node: Store) -> str:
+        place = super().stored_place(node)
+        if self.vectors is None or self.is_scalar(node.storage):
+            return place
+        return f"LN_VEC({self.vectors.type_name}, {place})"
+
+    def stored_value(self, node: Store) -> str:
+        value = super().stored_value(node)
+        if self.vectors is None or node not in self.vectors.spread:
+            return value
+        return f"LN_ALL({self.vectors.type_name}, {value})"
 
     # Memory
 

@@ -19,6 +19,33 @@ typedef uint16_t bfloat16_t;
 typedef uint8_t float8_e4m3fn_t;
 typedef uint8_t float8_e5m2_t;
 
+/* Vectors of neighbouring elements, cut to the registers of the machine that is compiled for: wider
+ * ones would go through memory. They may lie anywhere that an element may. */
+#ifndef LN_VECTOR_BYTES
+#if defined(__AVX512F__)
+#define LN_VECTOR_BYTES 64
+#elif defined(__AVX__)
+#define LN_VECTOR_BYTES 32
+#else
+#define LN_VECTOR_BYTES 16
+#endif
+#endif
+#define LN_VECTOR_TYPE(name, element, bytes)                                                   \
+  typedef element name __attribute__((                                                         \
+      vector_size((bytes) < LN_VECTOR_BYTES ? (bytes) : LN_VECTOR_BYTES), aligned(sizeof(element)), \
+      may_alias))
+LN_VECTOR_TYPE(ln_f32x4, float, 16);
+LN_VECTOR_TYPE(ln_f32x8, float, 32);
+LN_VECTOR_TYPE(ln_f32x16, float, 64);
+LN_VECTOR_TYPE(ln_f64x2, double, 16);
+LN_VECTOR_TYPE(ln_f64x4, double, 32);
+LN_VECTOR_TYPE(ln_f64x8, double, 64);
+
+/* The vector that begins with an element, the elements of a vector, one value in all of them. */
+#define LN_VEC(type, element) (*(type *)&(element))
+#define LN_LANES(type) ((idx_t)(sizeof(type) / sizeof((type){0}[0])))
+#define LN_ALL(type, value) ((value) - (type){0})
+
 /* The work of one thread. A function of its own, so that its pointers stay `restrict`: the body of
  * a parallel region would reach them through memory, and loops would be compiled for aliases. */
 #define LN_WORK static __attribute__((noinline)) void
