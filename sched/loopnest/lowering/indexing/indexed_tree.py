@@ -10,6 +10,7 @@ from loopnest.lowering.indexing.indexer import Indexer
 from loopnest.lowering.indexing.predicates import GuardedPiece, lift, seal, uses
 from loopnest.lowering.loops.guarded_tree import Guarded, Tree, TreeItem
 from loopnest.lowering.loops.loop_plan import LoopSpec
+from loopnest.lowering.loops.needed_components import is_needed
 from loopnest.lowering.loops.phase_nest import Compute, LoopNode, Nest, NestItem
 from loopnest.lowering.memory.allocation import TensorStorage
 from loopnest.scalar.enums import Memory, ParallelType
@@ -25,6 +26,8 @@ def insert_allocations(nest: Nest, storage: dict[TensorView, TensorStorage]) -> 
     for unit in nest.plan.forest.units:
         for tensor in unit.siblings:
             held = storage[tensor]
+            if not is_needed(nest.plan, tensor):
+                continue
             if held.buffer.memory is not Memory.GLOBAL:
                 home = _body_of(nest, held.home)
                 made = Allocate(held.buffer, tensor.placed or tensor.origin)

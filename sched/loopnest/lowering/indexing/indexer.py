@@ -24,6 +24,7 @@ from loopnest.lowering.indexing.axis_indices import Environment
 from loopnest.lowering.indexing.redundant_writes import first_points
 from loopnest.lowering.loops.guarded_tree import Guarded, PredicateTerm, TreeItem
 from loopnest.lowering.loops.loop_plan import is_trivial
+from loopnest.lowering.loops.needed_components import is_needed
 from loopnest.lowering.loops.phase_nest import Compute, Nest
 from loopnest.lowering.loops.promotion import Promotion
 from loopnest.lowering.memory.allocation import TensorStorage
@@ -205,6 +206,7 @@ class Indexer:
             [
                 self.store(env, self.storage[env.tensor].accumulator, value, "init")
                 for env, value in zip(environments, definition.reducer.identity, strict=True)
+                if is_needed(self.plan, env.tensor)
             ]
         )
 
@@ -216,15 +218,21 @@ class Indexer:
         before = tuple(
             [self.load_own(env, self.storage[env.tensor].accumulator) for env in environments]
         )
-        after = definition.reducer.combine(before, element)
+        after = [
+            (env, value)
+            for env, value in zip(
+                environments, definition.reducer.combine(before, element), strict=True
+            )
+            if is_needed(self.plan, env.tensor)
+        ]
         lets: list[Let] = []
         if len(after) > 1:
-            for value in after:
+            for _, value in after:
                 lets.append(Let(self.names.local(value), value, unit.origin))
-            after = tuple([let.var for let in lets])
+            after = [(env, let.var) for (env, _), let in zip(after, lets, strict=True)]
         stores = [
             self.store(env, self.storage[env.tensor].accumulator, value, "update")
-            for env, value in zip(environments, after, strict=True)
+            for env, value in after
         ]
         return (*lets, *stores)
 
@@ -247,6 +255,8 @@ class Indexer:
         result: list[Store] = []
         for number, env in enumerate(environments):
             own = self.storage[env.tensor]
+            if not is_needed(self.plan, env.tensor):
+                continue
             if values is not None:
                 result.append(self.store(env, own.buffer, values[number], "finish"))
             elif own.accumulator is not own.buffer:

@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 from loopnest.lowering.loops.joint_values import joint_axes
 from loopnest.lowering.loops.loop_plan import LoopPlan, LoopSpec, is_reduced, is_trivial
+from loopnest.lowering.loops.needed_components import is_needed
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ZERO, Const, Expr, Index, LaunchIndex
 from loopnest.schedule.expression_order import LoopBody
@@ -113,7 +114,9 @@ def accumulates_apart(plan: LoopPlan, tensor: TensorView) -> bool:
         return True
     if any(twin.memory is Memory.SHARED for twin in tensor.siblings):
         return True
-    mixed = any(twin.memory is not Memory.GLOBAL for twin in tensor.siblings)
+    mixed = any(
+        twin.memory is not Memory.GLOBAL for twin in tensor.siblings if is_needed(plan, twin)
+    )
     return tensor.dtype.is_narrow or (tensor.memory is Memory.GLOBAL and mixed)
 
 

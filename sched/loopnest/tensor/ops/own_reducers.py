@@ -126,6 +126,45 @@ class Reducer:
             found = self._traced[types] = self._tried(self._trace(types))
         return found
 
+    def plain(self, types: Types) -> TracedReducer:
+        """Return what `combine` returned for partial results of `types`, without added tests."""
+        reducer = self.of(*types)
+        return self._plain.get(types, reducer)
+
+    def is_exact(self, types: Types) -> bool:
+        """Whether the identity is neutral without a test."""
+        self.of(*types)
+        return types not in self._plain
+
+    def part(self, types: Types, components: Sequence[int]) -> TracedReducer:
+        """Return the reducer of some components, which are combined with each other alone.
+
+        Args:
+            types: of all components.
+            components: the numbers of those that it has, in their order.
+        """
+        whole = self.plain(types)
+        if len(components) == len(types):
+            return self.of(*types)
+        kinds = tuple([types[n] for n in components])
+        mapping: dict[Expr, Expr] = {
+            sides[n]: own[place]
+            for sides, own in zip(two_sides(types), two_sides(kinds), strict=True)
+            for place, n in enumerate(components)
+        }
+        combination = tuple([substitute(whole.combination[n], mapping) for n in components])
+        name = "_".join([_plain_name(self.name), *map(str, components)])
+        identity = tuple([whole.identity[n] for n in components])
+        ordered = not (self._commutative or _commutes(combination, kinds))
+        made = TracedReducer(name, identity, combination, ordered=ordered)
+        for family in _BUILT_IN.values():
+            known = _same_built_in(replace(made, name=family.name), family)
+            if known is not None:
+                return known
+        from loopnest.numerics.reducer_trials import trial  # by the arithmetic of the oracle
+
+        return made if trial(made).exact else _neutral_by_test(made)
+
     def of_elements(self, elements: Sequence[Expr]) -> TracedReducer:
         """Return it for elements of which some components are literals.
 

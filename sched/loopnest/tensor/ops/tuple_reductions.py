@@ -35,6 +35,7 @@ from loopnest.tensor.ops.operands import (
     show,
 )
 from loopnest.tensor.ops.own_reducers import Reducer
+from loopnest.tensor.ops.recurrences import Recurrences
 from loopnest.tensor.ops.reductions import checked_axes, keep_axes, squeezed
 from loopnest.tensor.tensor_view import TensorView
 
@@ -58,7 +59,14 @@ def reduce(
     """Return what `reducer` combines `values` to over `axis`, in the order of their elements.
 
     The elements are partial results, a value a component; those over several axes are in C order.
-    Over no element the result is the identity.
+    Over no element the result is the identity. Values may be partial results themselves: of the
+    tiles of an axis, each the product of a contraction, say.
+
+    A value may lack axes of the others (broadcast axes stand there). A component that depends on
+    such values alone then lacks these axes too: of (largest, sum, product) over ``(n, t, 1)``,
+    ``(n, t, 1)`` and ``(n, t, w)`` the first two are computed for each n and t, not for each w.
+    The components that go beyond are recurrences ``y = F y' + v`` where `combine` is linear in
+    them; F and v are tensors of their own, made from an exclusive scan of the others.
 
     >>> import numpy as np
     >>> import loopnest as ln
@@ -83,21 +91,27 @@ def reduce(
 
     Returns:
         A tensor for a tensor, a tuple for a tuple; each in the type in which the value and the
-        component of the identity meet (of 16 bits: folded in float32, rounded once).
+        component of the identity meet (of 16 bits: folded in float32, rounded once). One of a
+        component that lacks axes has broadcast axes there.
 
     Raises:
         DefinitionError: no reducer, values that do not fit it or each other, axes that they do not
             have, or types in which the reducer fails its trial.
 
-    Source: Blelloch, "Prefix sums and their applications", 1990; XLA's `Reduce`.
+    Source: Blelloch, "Prefix sums and their applications", 1990; XLA's `Reduce`; Milakov and
+    Gimelshein, "Online normalizer calculation for softmax", 2018.
     """
     folded = folded_values("reduce", reducer, values)
     axes = checked_axes("reduce", folded.widest, axis, keepdims)
     producers = folded.producers()
-    made = _folded(
-        reducer.name, folded.shown(producers), producers, folded.axes, axes, folded.types,
-        folded.elements, folded.reducer,
-    )  # fmt: skip
+    uneven = Recurrences(reducer, producers, folded.axes, axes, folded.types, folded.elements)
+    if uneven.is_uneven():
+        made = uneven.results()
+    else:
+        made = _folded(
+            reducer.name, folded.shown(producers), producers, folded.axes, axes, folded.types,
+            folded.elements, folded.reducer,
+        )  # fmt: skip
     rank = len(folded.axes)
     results = tuple([keep_axes(t, rank, axes) for t in made]) if keepdims else made
     return results[0] if isinstance(values, TensorView) else results
