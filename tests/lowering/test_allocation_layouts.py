@@ -280,3 +280,19 @@ def test_threads_that_compute_one_element() -> None:
         "compute one element; lay out the axis that is bound to these threads, or bind one that it "
         "has"
     )
+
+
+def test_what_threads_fold_in_is_not_laid_out() -> None:
+    """Each element is started, and all are exchanged, also those behind the end of the axis."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", "N", "M"), ln.float32)
+        y = f.output(ln.sum(x, 0), "y")
+    total = y.cache_before()
+    total.memory = ln.SHARED
+    total.allocation_domain.split(1, 8)
+    total.reorder([2, 0, 1])
+    total.axis(1).parallelize(PT.block_x)
+    total.split(2, 16)
+    value = np.arange(36, dtype=np.float32).reshape(3, 3, 4)
+    found = ln.compile(f, target="interpret")(value)
+    assert np.array_equal(found, value.sum(0))

@@ -398,10 +398,11 @@ class Indexer:
     ) -> tuple[PredicateTerm, ...]:
         is_global = memory is Memory.GLOBAL
         terms: dict[Expr, PredicateTerm] = {}
-        own_axes = any(self.storage[twin].axes is not None for twin in compute.unit.siblings)
+        own = [self.storage[twin] for twin in compute.unit.siblings]
+        own_axes = any(s.axes is not None and s.accumulator is s.buffer for s in own)
         if compute.phase != "init" or is_global or own_axes:
-            own = compute.phase == "finish" or not self.plan.crossed[compute.unit]
-            terms = {t.condition: t for t in self.flags(compute.unit, own=own)}
+            last = compute.phase == "finish" or not self.plan.crossed[compute.unit]
+            terms = {t.condition: t for t in self.flags(compute.unit, own=last)}
             terms |= holes
         for condition in first_points(self.nest, compute, env.known, memory):
             terms[condition] = PredicateTerm(condition, f"{compute.unit.name}: once is enough")
