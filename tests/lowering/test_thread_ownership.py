@@ -312,6 +312,35 @@ def test_the_check_and_the_proof_agree(threads: int, pos: int, memory: ln.Memory
 SEED, CASES = 40_000_000, 64
 
 
+def test_what_is_never_read_needs_no_owner() -> None:
+    """A loop over nothing reads nothing, whoever wrote it."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", 0, "M"), ln.float32)
+        t = x * 2.0
+        y = f.output(t + 1.0, "y")
+    t.split(2, 8)
+    t.axis(2).parallelize(PT.block_x)
+    t.compute_at(y, 1)
+    kernel = ln.lower(f)
+    assert str(ln.verify(kernel)) == "proved for all sizes"
+    assert ln.compile(f, target="interpret")(np.zeros((3, 0, 5), np.float32)).shape == (3, 0, 5)
+
+
+def test_tests_of_the_reader_tell_the_writing_thread() -> None:
+    """Two elements lie in the first thread's part of three, whatever loop runs over them."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", (2,), ln.float32)
+        t = x * 2.0
+        y = f.output(t + 1.0, "y")
+        z = f.output(t + 2.0, "z")
+    for tensor in (t, y, z):
+        tensor.split(0, 4)
+    for tensor, loop in ((t, PT.block_x), (z, PT.grid_y)):
+        tensor.split(1, 3)
+        tensor.axis(1).parallelize(loop)
+    assert str(ln.verify(ln.lower(f))) == "proved for all sizes"
+
+
 def test_no_random_schedule_is_refused_that_could_be_proved() -> None:
     """Each program that is refused for its threads is refuted where the check is switched off."""
     outcomes = Engine(SEED, ("refused",)).judge(range(CASES))

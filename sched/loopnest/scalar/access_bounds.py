@@ -156,7 +156,11 @@ def without_remainders(index: Expr, conditions: tuple[Expr, ...], algebra: Simpl
         whole = value, by
         if isinstance(value, Op) and value.op == "floordiv":  # x // K % M, where x < K * M
             whole = value.args[0], algebra.mul(value.args[1], by)
-        known = any(all(map(algebra.equal, pair, p)) for pair in less for p in (whole, (value, by)))
+        known = any(
+            algebra.equal(small, low) and algebra.proves_le(large, high)
+            for small, large in less
+            for low, high in (whole, (value, by))
+        )
         if not known or not algebra.proves_le(ZERO, value):
             return None
         return value if node.op == "mod" else ZERO

@@ -19,7 +19,7 @@ from loopnest.lowering.indexing.indexer import Indexer, Reading
 from loopnest.lowering.loops.loop_plan import LoopPlan, LoopSpec, is_reduced, is_trivial
 from loopnest.lowering.loops.promotion import AtLeastOne, roots_of
 from loopnest.lowering.reductions.grid_reduction import result_loops
-from loopnest.scalar.access_bounds import without_remainders
+from loopnest.scalar.access_bounds import AccessBounds, without_remainders
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ZERO, Expr, Index, LaunchIndex, Op, substitute, walk
 from loopnest.scalar.launch_bounds import LaunchBounds
@@ -38,6 +38,8 @@ def check_readers(indexer: Indexer) -> None:
         return
     bounds = LaunchBounds(plan.launch, plan.algebra)
     for reading in indexer.readings:
+        if any(index.extent is ZERO for index in reading.loops):
+            continue  # nothing is read
         check = _ReadCheck(indexer, bounds, reading)
         if reading.producer.memory is Memory.GLOBAL:
             early = check.early()
@@ -102,6 +104,10 @@ class _ReadCheck:
             for c in reading.conditions
             if isinstance(c, Op) and c.op == "eq" and c.args[1] is ZERO
         }
+        under = AccessBounds(bounds, self.algebra)
+        for index in (*reading.loops, *map(LaunchIndex, self.plan.launch)):
+            if under.only_zero(index, reading.conditions):
+                self.zero[index] = ZERO
         self.zero |= {i: ZERO for i in reading.loops if bounds.at_most_one(i.extent)}
         self.zero |= {LaunchIndex(d): ZERO for d in self.plan.launch if bounds.most(d) == 1}
         self.number = {d: self._number(d) for d in self.plan.launch}
