@@ -115,6 +115,7 @@ class FusionWriter:
         name = self.rng.choice(self.session.fusion.symbols).name
         factor = self.rng.choice([2, 4, 8])
         texts = [f"{name} % {factor} == 0", f"{name} <= 64", f"{name} >= 1"]
+        texts += [f"{name} == {self.rng.choice([1, 4, 6, 16])}"] * 2
         self.session.define(f'f.assume("{self.rng.choice(texts)}")')
 
     # What there is

@@ -262,3 +262,24 @@ def test_facts_of_conditions() -> None:
     found = Facts.of([first, both, Op("or", (first, third), dtypes.bool_)])
     assert (found.range_of(N), found.range_of(M)) == ((0, 96), (3, None))
     assert (found.range_of(N), found.range_of(M)) == (made.range_of(N), made.range_of(M))
+
+
+@pytest.mark.parametrize(
+    ("texts", "value"),
+    [
+        (("N == 4096",), 4096),
+        (("4096 == N",), 4096),
+        (("N >= 5", "N < 6"), 5),
+        (("N % 8 == 0", "N <= 15", "N >= 3"), 8),
+        (("N % 8 == 0", "N <= 16", "N >= 3"), None),
+        (("N <= 1",), None),
+        (("N == 0",), None),
+        (("N >= 9", "N <= 7"), None),
+        (("N == M",), None),
+    ],
+)
+def test_sizes_of_one_value(texts: tuple[str, ...], value: int | None) -> None:
+    """Found by all that is stated together; 0 is no value to fold, a loop over it has no body."""
+    known = facts(*texts)
+    assert known.fixed(N) == value
+    assert known.uses(texts[0]) == (value is not None)

@@ -19,6 +19,8 @@ from loopnest.proofs.size_choice import fulfils, never_launched
 from loopnest.proofs.symbolic import NotProved, prove
 from loopnest.proofs.template_matching import Mismatch
 from loopnest.proofs.witness import Witness
+from loopnest.scalar.expr import Symbol
+from loopnest.scalar.facts import Facts
 from loopnest.scalar.recursion import deep
 from loopnest.tensor.math_snapshot import MathSnapshot
 
@@ -125,7 +127,7 @@ def _decided(
     """Decide the facts of a program whose statements have the form of the math."""
     hints: list[dict[str, int]] = []
     try:
-        notes = prove(model, math, works, exchanges, given)
+        notes = prove(model, math, works, exchanges, {**_fixed(model.program), **given})
     except (NotProved, NotAffine) as why:
         _log.debug("verify %s: no proof for all sizes: %s", model.program.name, why)
         if isinstance(why, NotProved) and why.sizes:
@@ -140,6 +142,13 @@ def _decided(
     if report.status == "refuted" or not free or idle:
         return report
     return replace(report, findings=(*report.findings, missing))
+
+
+def _fixed(program: kir.Program) -> dict[str, int]:
+    """Return the sizes that have one value at every launch."""
+    facts = Facts.of([test for _, test in program.conditions])
+    values = {p.name: facts.fixed(Symbol(p.name)) for p in program.params if p.kind == "size"}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _not_for_all(model: Model, why: NotProved | NotAffine) -> Finding:

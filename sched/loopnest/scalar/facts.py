@@ -143,6 +143,19 @@ class Facts:
         step = self.divisor(size)
         return -(-low // step) * step, None if high is None else high // step * step
 
+    def fixed(self, size: Symbol) -> int | None:
+        """Return the one value >= 1 that assumptions leave a size, or None."""
+        high = self._upper.get(size)
+        if high is None:
+            return None
+        steps = [int(d.value) for d in self._divisible.get(size, ()) if isinstance(d, Const)]
+        step = max(math.lcm(*steps), 1)
+        value = high // step * step
+        if value < 1 or -(-self._lower.get(size, 0) // step) * step != value:
+            return None
+        self.used |= {(table, size) for table in ("lower", "upper", "divisible")}
+        return value
+
     def upper(self, atom: Expr) -> int | None:
         """Return the assumed upper bound of a size, or None."""
         found = self._upper.get(atom)

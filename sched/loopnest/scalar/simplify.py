@@ -282,6 +282,9 @@ class Simplifier:
     def _to_poly(self, node: Expr) -> Poly:
         if isinstance(node, Const):
             return {_UNIT: int(node.value)} if node.value else {}
+        if isinstance(node, Symbol):
+            fixed = self.facts.fixed(node)
+            return {(node,): 1} if fixed is None else {_UNIT: fixed}
         if isinstance(node, Op):
             if node.op in ("add", "sub"):
                 left, right = node.args
@@ -599,6 +602,9 @@ class Simplifier:
         return found
 
     def _simplify_node(self, node: Expr) -> Expr | None:
+        if isinstance(node, Symbol):
+            fixed = self.facts.fixed(node)
+            return None if fixed is None else integer(fixed)
         if not isinstance(node, Op) or node.dtype is not dtypes.index:
             return None
         args = [self.simplify(a) for a in node.args]

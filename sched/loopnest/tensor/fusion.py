@@ -244,7 +244,8 @@ class Fusion:
         """Assume a comparison of integers and size symbols, such as ``"N % 128 == 0"``.
 
         The simplifier may use it; every launch checks it. `Kernel.notes` says where no step of
-        the lowering did.
+        the lowering did. A size to which assumptions leave one value (``"D == 4096"``) is that
+        number in loops, masks, indices, buffers and constants.
 
         Raises:
             DefinitionError: it cannot be read, or names an unknown symbol.

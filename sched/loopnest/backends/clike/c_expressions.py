@@ -31,8 +31,11 @@ from loopnest.scalar.expr import (
     TextFormat,
     cast,
     integer,
+    walk,
 )
+from loopnest.scalar.facts import Facts
 from loopnest.scalar.op_table import Column, ops
+from loopnest.scalar.simplify import Simplifier
 
 # Precedence in C. `BIT` and `TEST` operands get parentheses more often than C asks for, as
 # compilers' own warnings advise.
@@ -75,9 +78,13 @@ class CFormat(TextFormat):
         dialect: types and functions.
         names: the identifiers, shared by everything in one text.
         sizes: the kind that size symbols are named as: "size" or "size argument".
+        facts: what is known of sizes; one that is fixed is written as a number.
     """
 
-    def __init__(self, dialect: Dialect, names: Names, sizes: str = "size") -> None:
+    def __init__(
+        self, dialect: Dialect, names: Names, sizes: str = "size", facts: Facts | None = None
+    ) -> None:
+        self.algebra = Simplifier(facts)
         self.dialect = dialect
         self.names = names
         self.sizes = sizes
@@ -105,7 +112,14 @@ class CFormat(TextFormat):
 
     def knows(self, node: Expr) -> bool:
         """Whether `node` was formatted before."""
-        return node in self._texts
+        return node in self._texts and self._number(node) is None
+
+    def _number(self, node: Expr) -> Const | None:
+        """Return the number that a size, or an expression of sizes, is known to be."""
+        if isinstance(node, Const) or any(isinstance(n, (Index, LaunchIndex)) for n in walk(node)):
+            return None
+        found = self.algebra.simplify(node)
+        return found if isinstance(found, Const) else None
 
     def rename(self, node: Expr, text: str) -> None:
         """Write `text`, which binds as a name does, for `node` from here on."""
@@ -128,8 +142,14 @@ class CFormat(TextFormat):
 
     def _text(self, node: Expr) -> Text:
         match node:
+            case Op(op="cast", args=(value,)) if value.dtype is dtypes.index:
+                number = self._number(value)
+                folded = node if number is None else cast(number, node.dtype)
+                return self.text(folded) if isinstance(folded, Const) else self.operation(node)
             case Op():
                 return self.operation(node)
+            case Symbol() if (number := self._number(node)) is not None:
+                return self.text(number)
             case Const():
                 return literal(node, self.dialect)
             case Load():

@@ -27,6 +27,7 @@ from loopnest.kir import (
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ONE, Const, Expr, Local
+from loopnest.scalar.facts import Facts
 
 
 def comment(text: str) -> str:
@@ -65,7 +66,9 @@ class StatementPrinter(ABC):
         self.program = program
         self.dialect = dialect
         self.names = Names()
-        self.format = CFormat(dialect, self.names)
+        tests = [test for _, test in (*program.conditions, *program.requires)]
+        self.facts = Facts.of(tests)
+        self.format = CFormat(dialect, self.names, facts=self.facts)
         self.lines: list[str] = []
         self.pad = ""
         for param in program.params:

@@ -60,7 +60,6 @@ from loopnest.kir.vector_access import WideAccess, alignments
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
 from loopnest.scalar.expr import ONE, ZERO, Expr, Symbol, cast
-from loopnest.scalar.facts import Facts
 from loopnest.scalar.launch_bounds import LaunchBounds
 from loopnest.scalar.recursion import deep
 from loopnest.scalar.simplify import Simplifier
@@ -158,9 +157,7 @@ class _CudaPrinter(StatementPrinter):
         """
         threads = extent_product([size for d, size in self.program.launch if d.is_block])
         if threads is None:
-            program = self.program
-            facts = Facts.of([test for _, test in (*program.conditions, *program.requires)])
-            threads = LaunchBounds(dict(program.launch), Simplifier(facts)).threads()
+            threads = LaunchBounds(dict(self.program.launch), Simplifier(self.facts)).threads()
         if not 0 < threads <= MAX_THREADS:
             return ""
         blocks = f", {1 if self.min_blocks is None else self.min_blocks}"
