@@ -63,15 +63,16 @@ def values(dtype: DType) -> np.ndarray:
 
 def results(fusion: ln.Fusion, arrays: Sequence[np.ndarray]) -> Iterator[tuple[str, list[Any]]]:
     """Yield what each target gives."""
+    kernel = ln.lower(fusion)
     for target in TARGETS:
         if target == "evaluate":
             found = ln.evaluate(fusion, *arrays)
         else:
             options = {"optimize": 1} if target == "c" else {}
-            found = ln.compile(fusion, target=target, **options)(*arrays)
+            found = ln.compile(kernel, target=target, **options)(*arrays)
         yield target, list(found) if isinstance(found, tuple) else [found]
     for arch in ("sm_80", "sm_90"):
-        assert ln.lower(fusion).ptx(arch)
+        assert kernel.ptx(arch)
 
 
 def bits(array: np.ndarray) -> np.ndarray:

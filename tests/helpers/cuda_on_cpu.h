@@ -4,7 +4,8 @@
    What a GPU would not forgive ends the launch with a sentence: threads of a block that meet at
    different barriers, a lane that a mask names and that does not come, an assumption that does not
    hold. What nobody wrote is NaN or, in registers, a pattern of bits; the value of a lane outside
-   of the mask is NaN, too. One launch at a time. */
+   of the mask is NaN, too. One launch at a time. Only C's headers: C++'s containers would take most of
+   the compiler's time. */
 
 #include <math.h>
 #include <stdint.h>
@@ -13,10 +14,7 @@
 #include <string.h>
 #include <ucontext.h>
 
-#include <algorithm>
-#include <random>
 #include <utility>
-#include <vector>
 
 #define __global__
 #define __device__
@@ -34,7 +32,7 @@ enum State { RUNS, AT_BARRIER, IN_WARP, ENDED };
 
 struct Thread {
   ucontext_t context;
-  std::vector<char> stack;
+  char *stack;
   Numbers index;
   unsigned number, block;
   State state;
@@ -44,14 +42,14 @@ struct Thread {
 
 struct Block {
   Numbers index;
-  std::vector<Thread> threads;
-  std::vector<char> shared;
-  char *arena;
+  Thread *threads;
+  unsigned count;
+  char *shared, *arena;
   int any;
 };
 
 static Thread *cpu_thread;
-static std::vector<Block> cpu_blocks;
+static Block *cpu_blocks;
 static ucontext_t cpu_scheduler;
 static char cpu_error[256];
 static char *cpu_arena;
@@ -176,45 +174,72 @@ static __nv_bfloat16 __double2bfloat16(double x) {
   }
 static void cpu_run();
 
+/* Numbers that a seed decides (Marsaglia's xorshift), and orders made of them. */
+static uint64_t cpu_state;
+static unsigned cpu_random(unsigned below) {
+  cpu_state ^= cpu_state << 13, cpu_state ^= cpu_state >> 7, cpu_state ^= cpu_state << 17;
+  return (cpu_state >> 32) % below;
+}
+static void cpu_shuffled(unsigned *numbers, unsigned count) {
+  for (unsigned n = count; n > 1; n--) {
+    unsigned other = cpu_random(n), kept = numbers[n - 1];
+    numbers[n - 1] = numbers[other], numbers[other] = kept;
+  }
+}
+static void *cpu_memory(size_t count, size_t size) {
+  void *found = calloc(count + !count, size);
+  if (!found) abort();
+  return found;
+}
+
+static size_t cpu_shared_bytes() { return __stop_cpu_shared - __start_cpu_shared; }
+
 static void cpu_begin(unsigned number, unsigned bytes) {
   Block &block = cpu_blocks[number];
-  unsigned threads = blockDim.x * blockDim.y * blockDim.z;
+  block.count = blockDim.x * blockDim.y * blockDim.z;
   block.index = {number % gridDim.x, number / gridDim.x % gridDim.y,
                  number / gridDim.x / gridDim.y};
-  block.shared.assign(__stop_cpu_shared - __start_cpu_shared, (char)0xff);
+  block.shared = (char *)cpu_memory(cpu_shared_bytes(), 1);
+  memset(block.shared, 0xff, cpu_shared_bytes());
   block.arena = (char *)aligned_alloc(1024, (bytes / 1024 + 1) * 1024);
   memset(block.arena, 0xff, bytes);
-  block.threads = std::vector<Thread>(threads);
-  for (unsigned n = 0; n < threads; n++) {
+  block.threads = (Thread *)cpu_memory(block.count, sizeof(Thread));
+  for (unsigned n = 0; n < block.count; n++) {
     Thread &own = block.threads[n];
     own.index = {n % blockDim.x, n / blockDim.x % blockDim.y, n / blockDim.x / blockDim.y};
     own.number = n, own.block = number, own.state = RUNS;
-    own.stack.resize(1 << 17);
+    own.stack = (char *)cpu_memory(1 << 17, 1);
     getcontext(&own.context);
-    own.context.uc_stack.ss_sp = own.stack.data();
-    own.context.uc_stack.ss_size = own.stack.size();
+    own.context.uc_stack.ss_sp = own.stack;
+    own.context.uc_stack.ss_size = 1 << 17;
     makecontext(&own.context, cpu_run, 0);
   }
 }
+static void cpu_end(Block &block) {
+  for (unsigned n = 0; n < block.count; n++) free(block.threads[n].stack);
+  free(block.threads), free(block.shared), free(block.arena);
+}
 
 /* Let those go on that have met; return whether any thread can run. */
-static bool cpu_meet(std::vector<Thread> &threads) {
+static bool cpu_meet(Block &block) {
+  Thread *threads = block.threads;
   bool all = true, any = false;
-  for (Thread &own : threads) {
-    all = all && own.state == AT_BARRIER && own.site == threads[0].site;
-    any = any || own.state == RUNS;
+  for (unsigned n = 0; n < block.count; n++) {
+    all = all && threads[n].state == AT_BARRIER && threads[n].site == threads[0].site;
+    any = any || threads[n].state == RUNS;
   }
   if (all) {
-    for (Thread &own : threads) own.state = RUNS;
+    for (unsigned n = 0; n < block.count; n++) threads[n].state = RUNS;
     return true;
   }
-  for (Thread &own : threads) {
+  for (unsigned t = 0; t < block.count; t++) {
+    Thread &own = threads[t];
     if (own.state != IN_WARP) continue;
     bool whole = true;
     for (unsigned lane = 0; lane < 32; lane++) {
       unsigned n = own.number / 32 * 32 + lane;
       if (!(own.mask >> lane & 1)) continue;
-      whole = whole && n < threads.size() && threads[n].state == IN_WARP &&
+      whole = whole && n < block.count && threads[n].state == IN_WARP &&
               threads[n].mask == own.mask && threads[n].site == own.site;
     }
     if (!whole) continue;
@@ -227,49 +252,52 @@ static bool cpu_meet(std::vector<Thread> &threads) {
   return any;
 }
 
+/* Run a block to where all its threads wait or have ended; return whether they have ended. */
+static bool cpu_turn(Block &block) {
+  unsigned *ready = (unsigned *)cpu_memory(block.count, sizeof *ready), count = 0, ended = 0;
+  cpu_arena = block.arena;
+  memcpy(__start_cpu_shared, block.shared, cpu_shared_bytes());
+  for (unsigned n = 0; n < block.count; n++) {
+    if (block.threads[n].state == RUNS) ready[count++] = n;
+  }
+  cpu_shuffled(ready, count);
+  for (unsigned n = 0; n < count; n++) {
+    cpu_thread = &block.threads[ready[n]];
+    swapcontext(&cpu_scheduler, &cpu_thread->context);
+  }
+  free(ready);
+  memcpy(block.shared, __start_cpu_shared, cpu_shared_bytes());
+  for (unsigned n = 0; n < block.count; n++) ended += block.threads[n].state == ENDED;
+  if (ended == block.count) return true;
+  if (!cpu_meet(block) && !cpu_error[0]) {
+    snprintf(cpu_error, sizeof cpu_error, "threads of block %u wait for others in vain",
+             block.threads[0].block);
+  }
+  return false;
+}
+
 static const char *cpu_launch(Numbers grid, Numbers size, unsigned bytes, unsigned seed,
                               unsigned at_once) {
-  std::mt19937 random(seed);
+  unsigned total = grid.x * grid.y * grid.z, waiting = total, running = 0;
   gridDim = grid, blockDim = size, cpu_error[0] = 0;
-  cpu_blocks = std::vector<Block>((size_t)grid.x * grid.y * grid.z);
-  std::vector<unsigned> waiting, running;
-  for (unsigned n = 0; n < cpu_blocks.size(); n++) waiting.push_back(n);
-  std::shuffle(waiting.begin(), waiting.end(), random);
-  while ((waiting.size() || running.size()) && !cpu_error[0]) {
-    while (running.size() < at_once && waiting.size()) {
-      cpu_begin(waiting.back(), bytes);
-      running.push_back(waiting.back());
-      waiting.pop_back();
+  cpu_state = seed * 0x9e3779b97f4a7c15u + 1;
+  cpu_blocks = (Block *)cpu_memory(total, sizeof(Block));
+  unsigned *order = (unsigned *)cpu_memory(total, sizeof *order);
+  unsigned *turns = (unsigned *)cpu_memory(total, sizeof *turns);
+  for (unsigned n = 0; n < total; n++) order[n] = n;
+  cpu_shuffled(order, total);
+  while ((waiting || running) && !cpu_error[0]) {
+    while (running < at_once && waiting) {
+      cpu_begin(order[--waiting], bytes);
+      turns[running++] = order[waiting];
     }
-    size_t place = random() % running.size();
-    Block &block = cpu_blocks[running[place]];
-    cpu_arena = block.arena;
-    memcpy(__start_cpu_shared, block.shared.data(), block.shared.size());
-    std::vector<Thread *> ready;
-    bool ended = true;
-    for (Thread &own : block.threads) {
-      if (own.state == RUNS) ready.push_back(&own);
-      ended = ended && own.state == ENDED;
-    }
-    std::shuffle(ready.begin(), ready.end(), random);
-    for (Thread *own : ready) {
-      cpu_thread = own;
-      swapcontext(&cpu_scheduler, &own->context);
-    }
-    memcpy(block.shared.data(), __start_cpu_shared, block.shared.size());
-    if (ended) {
-      block.threads.clear();
-      free(block.arena);
-      running.erase(running.begin() + place);
-    } else if (!cpu_meet(block.threads) &&
-               !std::all_of(block.threads.begin(), block.threads.end(),
-                            [](const Thread &own) { return own.state == ENDED; })) {
-      cpu_thread = &block.threads[0];
-      if (!cpu_error[0]) {
-        snprintf(cpu_error, sizeof cpu_error, "threads of block %u wait for others in vain",
-                 running[place]);
-      }
+    unsigned place = cpu_random(running);
+    if (cpu_turn(cpu_blocks[turns[place]])) {
+      cpu_end(cpu_blocks[turns[place]]);
+      turns[place] = turns[--running];
     }
   }
+  for (unsigned n = 0; n < running; n++) cpu_end(cpu_blocks[turns[n]]);
+  free(cpu_blocks), free(order), free(turns);
   return cpu_error[0] ? cpu_error : nullptr;
 }

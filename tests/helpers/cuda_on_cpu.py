@@ -26,7 +26,7 @@ _REWRITTEN = (
     (r"(& 0x80000000u\) == 0\)) \{\n    \}", r"\1 cpu_stop(RUNS, 0, 0);"),
 )
 
-_FLAGS = ("-std=c++20", "-O1", "-w", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off",
+_FLAGS = ("-std=c++20", "-O0", "-w", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off",
           "-ftrivial-auto-var-init=pattern", "-shared", "-fPIC")  # fmt: skip
 
 

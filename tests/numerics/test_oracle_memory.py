@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import tracemalloc
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,14 @@ import pytest
 import loopnest as ln
 from loopnest.devtools.harness import make_arguments
 from loopnest.numerics import oracle_blocks
+from loopnest.scalar.arguments import size_value
 
 KERNELS: dict[str, dict[str, int]] = {
-    "adam": {"N": 1 << 17},
+    "adam": {"N": 1 << 16},
     "batchnorm": {"N": 8, "C": 16, "S": 1024},
     "bias_gelu": {"N": 256, "D": 256},
     "column_sum": {"N": 1024, "D": 128},
-    "cross_entropy": {"N": 512, "C": 256},
+    "cross_entropy": {"N": 256, "C": 256},
     "gemm": {"M": 160, "N": 160, "K": 32},
     "grid_sum": {"N": 1 << 18},
     "layernorm": {"N": 512, "D": 256},
@@ -57,9 +59,10 @@ def test_within_three_times_inputs_and_outputs(function: Any, name: str) -> None
     fusion = kernel.fusion()
     arguments = make_arguments(fusion, KERNELS[name], kernel.ranges)
     keywords = arguments.keywords(fusion)
-    outputs = ln.evaluate(fusion, *arguments.arrays, **keywords)
-    results = outputs if isinstance(outputs, tuple) else (outputs,)
-    whole = sum(np.asarray(a).nbytes for a in (*arguments.arrays, *results))
+    whole = sum(a.nbytes for a in arguments.arrays)
+    for tensor in fusion.outputs:
+        shape = [size_value(size, arguments.sizes) for size in tensor.sizes]
+        whole += prod(shape) * tensor.dtype.numpy.itemsize
     most = WIDER.get((function, name), 3)
     assert peak(function, fusion, *arguments.arrays, **keywords) < most * whole
 

@@ -12,6 +12,7 @@ from helpers.cuda_on_cpu import CpuGpu
 from helpers.fake_gpu import plug_in
 
 PT = ln.ParallelType
+TARGETS: dict[str, dict[str, Any]] = {"interpret": {}, "c": {"optimize": 1}, "cuda": {}}
 PI = 0x03707344_13198A2E_85A308D3_243F6A88
 
 
@@ -22,13 +23,22 @@ def _gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
 
 def everywhere(fusion: ln.Fusion, *arrays: np.ndarray, **scalars: Any) -> np.ndarray:
     """Return what all targets give, which is the same."""
-    expected = ln.evaluate(fusion, *arrays, **scalars)
-    for target in ("interpret", "c", "cuda"):
-        found = ln.compile(fusion, target=target)(*arrays, **scalars)
-        assert found.dtype == expected.dtype
-        assert found.tobytes() == expected.tobytes(), target
-    assert ln.verify(ln.lower(fusion)).all_sizes
-    return expected
+    (found,) = each(fusion, [(arrays, scalars)])
+    return found
+
+
+def each(fusion: ln.Fusion, calls: list[tuple[Any, dict[str, Any]]]) -> list[np.ndarray]:
+    """Return what all targets give for each call."""
+    kernel = ln.lower(fusion)
+    assert ln.verify(kernel).all_sizes
+    wanted = [ln.evaluate(fusion, *arrays, **scalars) for arrays, scalars in calls]
+    for target, options in TARGETS.items():
+        function = ln.compile(kernel, target=target, **options)
+        for (arrays, scalars), expected in zip(calls, wanted, strict=True):
+            found = function(*arrays, **scalars)
+            assert found.dtype == expected.dtype
+            assert found.tobytes() == expected.tobytes(), target
+    return wanted
 
 
 def drawn(seed: int, offset: int, *shape: int) -> ln.Fusion:
@@ -73,13 +83,15 @@ def test_counters_carry_from_word_to_word(offset: int) -> None:
 @pytest.mark.parametrize("dtype", [ln.uint8, ln.int32, ln.uint32, ln.int64], ids=str)
 def test_scalars_of_the_fusion(dtype: Any) -> None:
     with ln.Fusion("drawn") as f:
-        seed, offset = f.scalar("seed", dtype), f.scalar("offset", dtype)
-        y = f.output(ln.random_bits(seed, offset, ("N", 5)), "y")
+        y = f.output(
+            ln.random_bits(f.scalar("seed", dtype), f.scalar("offset", dtype), ("N", 5)), "y"
+        )
     y.split(0, 3)
     y.parallelize({0: PT.grid_x, 1: PT.block_x, 2: PT.block_y})
     values = [0, 7, dtype.greatest, *([-1] if dtype.signed else [])]
-    for seed_value, start in zip(values, values[::-1], strict=True):
-        found = everywhere(f, N=4, seed=seed_value, offset=start)
+    pairs = list(zip(values, values[::-1], strict=True))
+    results = each(f, [((), {"N": 4, "seed": seed, "offset": start}) for seed, start in pairs])
+    for (seed_value, start), found in zip(pairs, results, strict=True):
         expected = [block(start + e // 4, seed_value)[e % 4] for e in range(20)]
         assert found.ravel().tolist() == expected
 
@@ -117,8 +129,9 @@ def test_dropout(dtype: Any, p: Any) -> None:
     drawn = np.array([(block(11 + e // 4, 5)[e % 4] >> 8) / 2**24 for e in range(650)])
     kept = (drawn >= np.float32(chance)).reshape(13, 50)
     assert not expected[~kept].any()
-    for target in ("interpret", "c", "cuda"):
-        found = ln.compile(f, target=target)(a, **scalars)
+    kernel = ln.lower(f)
+    for target, options in TARGETS.items():
+        found = ln.compile(kernel, target=target, **options)(a, **scalars)
         assert ((found != 0) == (kept & (a != 0))).all()
         error = np.abs(found.astype(np.float64) - expected.astype(np.float64))
         assert (error <= ln.error_bound(f, a, **scalars)).all(), target

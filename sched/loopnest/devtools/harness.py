@@ -218,6 +218,7 @@ def expected(
     params: Mapping[str, Any],
     fast_math: bool = False,
     most: int = MOST_POINTS,
+    exact: Wanted | None = None,
 ) -> Wanted | None:
     """Return what the kernel's reference gives, an array an output.
 
@@ -228,6 +229,7 @@ def expected(
         params: parameters of the math, which the reference may take.
         fast_math: whether the kernel was compiled with ``fast_math=True``.
         most: at how many points to evaluate the oracle at most, which says how exact it must be.
+        exact: what `oracle` gives for these arguments, where it is known.
 
     Returns:
         None where it has no reference, or too much is reduced to each result for the oracle.
@@ -237,7 +239,10 @@ def expected(
     """
     from loopnest.numerics.target_accuracy import Arithmetic
 
-    exact = oracle(fusion, arguments, fast_math, most) if kernel.reference is not None else None
+    if kernel.reference is None:
+        return None
+    if exact is None:
+        exact = oracle(fusion, arguments, fast_math, most)
     if exact is None:
         return None
     arrays = _referred(kernel, fusion, arguments, params)

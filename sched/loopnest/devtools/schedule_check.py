@@ -322,9 +322,10 @@ def references(
     Raises:
         DefinitionError: the reference gives another number of arrays than there are outputs.
     """
+    exact = oracle(fusion, arguments)
     found = {
-        "the oracle": oracle(fusion, arguments),
-        "the reference": expected(kernel, fusion, arguments, params),
+        "the oracle": exact,
+        "the reference": expected(kernel, fusion, arguments, params, exact=exact),
     }
     return {name: wanted for name, wanted in found.items() if wanted is not None}
 
