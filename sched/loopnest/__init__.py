@@ -43,6 +43,7 @@ from loopnest.tensor.ops.borders import pad
 from loopnest.tensor.ops.conversions import cast
 from loopnest.tensor.ops.convolutions import conv
 from loopnest.tensor.ops.data_movement import broadcast, expand, full, iota, permute, squeeze
+from loopnest.tensor.ops.gathers import gather, take
 from loopnest.tensor.ops.joins import concatenate, stack
 from loopnest.tensor.ops.matrix_products import matmul
 from loopnest.tensor.ops.own_reducers import Reducer
@@ -220,6 +221,7 @@ __all__ = [
     "floordiv",
     "fma",
     "full",
+    "gather",
     "ge",
     "gelu",
     "gt",
@@ -283,6 +285,7 @@ __all__ = [
     "stack",
     "sub",
     "sum",
+    "take",
     "tan",
     "tanh",
     "trunc",

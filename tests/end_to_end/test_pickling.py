@@ -344,7 +344,7 @@ FIELDS = {
     kir.Collective: "name results args dims identity combine body origin",
     kir.Param: "name kind dtype buffer shape",
     kir.Output: "name buffer shape inplace",
-    kir.Program: "name params body launch outputs conditions requires about",
+    kir.Program: "name params body launch outputs conditions requires about ranges",
     lowered.TensorInfo: "name dtype shape memory buffer compute_at_pos leaf",
     lowered.KernelRecord: "program tensors buffers math scalar",
     lowered.Note: "subject asked became why remedy origin",
@@ -354,13 +354,13 @@ FIELDS = {
     math_snapshot.MathRead: "producer indices",
     math_snapshot.MathDefinition: "op reads outputs component values reducer updates scan",
     math_snapshot.MathTensor: "name dtype root logical places definition role inplace domain",
-    math_snapshot.MathSnapshot: "name tensors scalars symbols conditions outputs",
+    math_snapshot.MathSnapshot: "name tensors scalars symbols conditions outputs ranges",
 }
 
 
 def test_other_fields_are_another_schema() -> None:
     """Where this fails: let `pickling.SCHEMA` grow by one, and write down here what is stored."""
-    assert pickling.SCHEMA == 7
+    assert pickling.SCHEMA == 8
     assert {kind: " ".join(f.name for f in fields(kind)) for kind in FIELDS} == FIELDS
     assert ln.IterDomain.__slots__ == (
         "definition", "kind", "origin", "owner", "parallel", "pinned", "size",
@@ -376,7 +376,7 @@ def test_other_fields_are_another_schema() -> None:
     assert set(vars(ln.Fusion("f"))) == {
         "_depth", "_inplace", "_inputs", "_journal", "_live", "_names", "_numbers", "_outputs",
         "_scalars", "_symbols", "_tensors", "_tokens", "_topology", "algebra", "calling", "facts",
-        "intents", "matches", "name", "trace", "version",
+        "intents", "matches", "name", "ranges", "trace", "version",
     }  # fmt: skip
 
 

@@ -29,7 +29,13 @@ def make_arrays(
     arrays = []
     for tensor in fusion.inputs:
         shape = tuple(size_value(size, sizes) for size in tensor.sizes)
-        arrays.append(_array(rng, shape, tensor.dtype, seed))
+        declared = [r for r in fusion.ranges if r.name == tensor.name]
+        if declared:
+            low = max(size_value(r.low, sizes) for r in declared)
+            high = min(size_value(r.high, sizes) for r in declared)
+            arrays.append(rng.integers(low, high, shape).astype(tensor.dtype.numpy))
+        else:
+            arrays.append(_array(rng, shape, tensor.dtype, seed))
     keywords: dict[str, Any] = {}
     for scalar in fusion.scalars:
         keywords[scalar.name] = _scalar(rng, scalar.dtype)

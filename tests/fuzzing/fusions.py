@@ -46,6 +46,7 @@ _FLAVOURS = {
     "reductions": ("_reduce", "_welford", "_softmax", "_arg", "_own_reducer", "_scan"),
     "diamonds": ("_binary",),
     "windows": ("_part", "_border", "_turn", "_join", "_window"),
+    "gathers": ("_gather",),
 }
 """What some fusions have more of."""
 
@@ -153,7 +154,7 @@ class FusionWriter:
             self._expand: 4, self._source: 3, self._matmul: 4, self._cast: 4, self._softmax: 3,
             self._welford: 3, self._logic: 3, self._layer: 2, self._arg: 3, self._own_reducer: 3,
             self._part: 3, self._border: 3, self._turn: 2, self._join: 3, self._window: 4,
-            self._scan: 4,
+            self._scan: 4, self._gather: 3,
         }  # fmt: skip
         for make in _FLAVOURS[self.flavour]:
             kinds[getattr(self, make)] *= 5
@@ -462,6 +463,39 @@ class FusionWriter:
             made = f"t{self.count - 1}"
             if rng.random() < 0.8:
                 self._define(f"ln.{rng.choice(['sum', 'max', 'mean'])}({made}, -1)")
+
+    # Indices that are data
+
+    def _gather(self) -> None:
+        rng = self.rng
+        name = self._pick(lambda t: 0 < len(t.shape) < 4 and 0 not in t.shape)
+        if name is None:
+            return
+        shape = [s if isinstance(s, int) else str(s) for s in self.session.tensor(name).shape]
+        axis = rng.randrange(len(shape))
+        found = self._pick(lambda t: t.dtype.is_integer and len(t.shape) + len(shape) < 6)
+        if found is not None and rng.random() < 0.5:
+            kind = rng.choice(["int32", "int64"])
+            mode = rng.choice(["clip", "clip", "wrap"])
+            text = f"ln.take({name}, ln.cast({found}, ln.{kind}), {axis}, mode={mode!r})"
+            self._define(text)
+            return
+        indices = f"g{self.count}"
+        own = [rng.choice(self.dims) for _ in range(rng.choice([0, 1, 1, 2]))]
+        alike = rng.random() < 0.4
+        if alike:
+            own = [*shape[:axis], rng.choice(self.dims), *shape[axis + 1 :]]
+        extent = shape[axis]
+        if not (isinstance(extent, int) or extent.isidentifier()):
+            return
+        text = "(" + "".join(f"{s!r}, " for s in own).rstrip() + ")"
+        kind = rng.choice(["int32", "int64"])
+        if not self._line(indices, f'f.input("{indices}", {text}, ln.{kind})'):
+            return
+        if isinstance(extent, str):
+            self.session.define(f'f.assume("{extent} >= 1")')
+        self.session.define(f"f.assume_range({indices}, 0, {extent!r})")
+        self._define(f"ln.{'gather' if alike else 'take'}({name}, {indices}, {axis})")
 
     # Outputs
 

@@ -31,6 +31,10 @@ def changed_interfaces(program: Program) -> Iterator[tuple[str, Program]]:
     yield from _of_outputs(program)
     yield from _of_memory(program)
     yield from _of_conditions(program)
+    for place, declared in enumerate(program.ranges):
+        yield f"drop '{declared}'", replace(program, ranges=_without(program.ranges, place))
+        wider = replace(declared, high=Op("add", (declared.high, integer(1)), dtypes.index))
+        yield f"'{wider}'", replace(program, ranges=_replaced(program.ranges, declared, wider))
     for param in program.params:
         if param.kind == "input" and param.buffer is not None:
             yield f"store to the input {param.name}", _overwritten(program, param.buffer)

@@ -321,6 +321,8 @@ def _indices(index: Expr) -> Iterator[tuple[str, Expr]]:
     yield f"{index} + 1", Op("add", (index, integer(1)), dtypes.index)
     for name, other in _without(index):
         yield f"{index} {name}", other
+    for data in dict.fromkeys(n for n in walk(index) if isinstance(n, Load)):
+        yield f"{index} with 0 for {data}", substitute(index, {data: Const(0, data.dtype)})
     for number in dict.fromkeys(n for n in walk(index) if isinstance(n, Const) and n.value > 1):
         yield f"{index} with {number} + 1", substitute(index, {number: integer(number.value + 1)})
 

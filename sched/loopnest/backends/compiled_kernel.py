@@ -23,6 +23,7 @@ from loopnest.launch.outputs import Outputs
 from loopnest.launch.target_interface import Array, Executable
 from loopnest.launch.timing import BenchResult, measure
 from loopnest.scalar.arguments import ArraySpec, bind, scalar_value
+from loopnest.scalar.data_ranges import check_data
 from loopnest.scalar.expr import ScalarParam, Symbol
 
 _log = logging.getLogger("loopnest")
@@ -128,6 +129,7 @@ class CompiledKernel(Generic[K]):
         """Run the kernel once on arrays of the host."""
         plan, values = self._bound(arrays, scalars)
         inputs = list(map(self._contiguous, range(len(arrays)), arrays))
+        self._check_data(inputs, plan)
         results = self._outputs.take(out, inputs, plan)
         self._run(inputs, results, values, plan)
         self._outputs.give_back(results, arrays)
@@ -143,6 +145,7 @@ class CompiledKernel(Generic[K]):
         """
         plan, values = self._bound(arrays, scalars)
         inputs = [self._contiguous(i, a) for i, a in enumerate(arrays)]
+        self._check_data(inputs, plan)
         inputs = [
             a.copy() if spec.name in self._outputs.overwritten else a
             for spec, a in zip(self._inputs, inputs, strict=True)
@@ -203,6 +206,20 @@ class CompiledKernel(Generic[K]):
                 self._plans.clear()
             self._plans[key] = plan
         return plan
+
+    def _check_data(
+        self, arrays: Sequence[Any], plan: LaunchPlan, fetched: Callable[[Any], Array] = np.asarray
+    ) -> None:
+        """Check what is declared of the elements of inputs; `fetched` gives those on the host.
+
+        Raises:
+            LaunchError: an element lies outside of its range.
+        """
+        ranges = self._program.ranges
+        if ranges:
+            named = {s.name: a for s, a in zip(self._inputs, arrays, strict=True)}
+            used = {r.name: fetched(named[r.name]) for r in ranges}
+            check_data(ranges, used, plan.sizes, self._subject)
 
     def _contiguous(self, position: int, array: Any) -> Array:
         if type(array) is np.ndarray and array.flags.c_contiguous and array.flags.aligned:

@@ -88,7 +88,9 @@ def make_arguments(
                 f"name it in sizes= of the kernel, or pass -D {symbol.name}=...",
             )
     check_conditions(fusion.facts.conditions, known, subject)
-    chosen = dict(ranges or {})
+    declared = {r.name: (size_value(r.low, known), size_value(r.high, known) - 1)
+                for r in fusion.ranges}  # fmt: skip
+    chosen = {**declared, **(ranges or {})}
     names = [tensor.name for tensor in fusion.inputs] + [scalar.name for scalar in fusion.scalars]
     for name in chosen:
         if name not in names:

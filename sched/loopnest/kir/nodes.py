@@ -53,6 +53,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar, assert_never
 
 from loopnest.kir.buffers import Buffer
+from loopnest.scalar.data_ranges import DataRange
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import Const, Expr, Index, Local
@@ -303,6 +304,7 @@ class Program:
             Where one fails, or an array is not aligned for its vectors, the scalar variant runs.
         about: what messages say of tensors that not every target has a place for, by name: their
             math and their axes.
+        ranges: what is declared of the elements of inputs, and checked at each launch.
     """
 
     name: str
@@ -313,6 +315,7 @@ class Program:
     conditions: tuple[tuple[str, Expr], ...] = ()
     requires: tuple[tuple[str, Expr], ...] = ()
     about: tuple[tuple[str, str], ...] = ()
+    ranges: tuple[DataRange, ...] = ()
 
     def __copy__(self) -> Program:
         return self

@@ -333,6 +333,7 @@ def _program(
         tuple(plan.launch.items()),
         tuple(outputs),
         tuple(fusion.facts.conditions),
+        ranges=fusion.ranges,
         about=tuple(
             [
                 (tensor.name, _about(tensor))

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from loopnest.errors import LaunchError
 from loopnest.numerics.float64_math import Values, held
 from loopnest.numerics.interval_rules import enclose
-from loopnest.numerics.intervals import Interval, exact, flushed, narrowed
+from loopnest.numerics.intervals import Interval, exact, flushed, narrowed, unknown_where
 from loopnest.numerics.oracle import Oracle, Places, Result, fold_values, scan_values
 from loopnest.numerics.reduction_intervals import FOLDS, fold
 from loopnest.numerics.target_accuracy import STANDARD, Arithmetic
@@ -147,6 +147,15 @@ class _Enclosures(Oracle[Interval]):
 
     def viewed(self, value: Interval, view: Callable[[Values], Values]) -> Interval:
         return value.viewed(view)
+
+    def integers(self, value: Interval) -> Values:
+        return value.value
+
+    def uncertain(self, value: Interval, indices: Sequence[Interval]) -> Interval:
+        if all(index.exact for index in indices):
+            return value
+        unsure = np.logical_or.reduce(np.broadcast_arrays(*[i.low != i.high for i in indices]))
+        return unknown_where(value, unsure)
 
     def folded(self, reducer: TracedReducer, parts: Sequence[Interval]) -> list[Interval]:
         totals = fold_values(reducer, [part.value for part in parts])

@@ -85,6 +85,20 @@ class Interval:
         return np.asarray(inside | nan)
 
 
+def unknown_where(value: Interval, where: Values) -> Interval:
+    """Return `value`, of which a correct result may be any of its type where `where` holds."""
+    kind = value.value.dtype
+    if kind == np.bool_:
+        least, most = np.asarray(False), np.asarray(True)
+    elif np.issubdtype(kind, np.integer):
+        least, most = np.asarray(np.iinfo(kind).min), np.asarray(np.iinfo(kind).max)
+    else:
+        least, most = np.asarray(-np.inf), np.asarray(np.inf)
+    low = np.where(where, least, value.low).astype(kind)
+    high = np.where(where, most, value.high).astype(kind)
+    return Interval(np.broadcast_to(value.value, low.shape), low, high, True, value.unsigned)
+
+
 def exact(value: Values, unsigned: bool = False) -> Interval:
     """Return `value` as it is, without any error."""
     return Interval(value, value, value, is_wild(value), unsigned)

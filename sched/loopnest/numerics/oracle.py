@@ -32,8 +32,16 @@ from loopnest.numerics.oracle_blocks import (
     halves,
     length,
 )
+from loopnest.numerics.oracle_gathers import (
+    picked,
+    places_by_data,
+    points_along,
+    require_inside,
+    spots_by_data,
+)
 from loopnest.numerics.oracle_reads import Spots, gathered, part_of
 from loopnest.scalar.arguments import ArraySpec, bind, size_value
+from loopnest.scalar.data_ranges import check_data
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Arg, Coordinate, Expr, Index, two_sides
 from loopnest.scalar.simplify import Simplifier
@@ -137,6 +145,9 @@ class Oracle(ABC, Generic[V]):
             f"{subject}({fusion.name})",
         )  # fmt: skip
         self.sizes = bound.sizes
+        self.subject = f"{subject}({fusion.name})"
+        named = {t.name: np.asarray(a) for t, a in zip(fusion.inputs, arrays, strict=True)}
+        check_data(fusion.ranges, named, bound.sizes, self.subject)
         self.places = places or {}
         self.indices: dict[Expr, Values] = {
             symbol: np.asarray(bound.sizes[symbol.name], np.int64) for symbol in fusion.symbols
@@ -218,7 +229,13 @@ class Oracle(ABC, Generic[V]):
         """
         needed = _producers_of(wanted)
         order = [t for t in self.order if t in needed and t.definition is not None]
-        self.inlined = {t for t in order if (t in ends or t not in wanted) and self._is_large(t)}
+        gathered_from = {
+            r.producer for t in order if t.definition for r in t.definition.reads if r.data
+        }
+        self.inlined = {
+            t for t in order
+            if (t in ends or t not in wanted) and self._is_large(t) and t not in gathered_from
+        }  # fmt: skip
         read = {producer for t in order for producer in t.producers}
         stored_whole = read.difference(self.inlined)
         stages = [t for t in order if t not in self.inlined or t in ends]
@@ -466,7 +483,11 @@ class Oracle(ABC, Generic[V]):
         """
         rank = len(domain.root)
         env = dict(self.leaves)
+        by_data: list[tuple[int, Read]] = []
         for number, read in enumerate(definition.reads):
+            if read.data:
+                by_data.append((number, read))
+                continue
             producer, spots = read.producer, self._spots(read, domain.root, region)
             part = part_of(spots, region)
             found = local.get((producer, part))
@@ -474,10 +495,55 @@ class Oracle(ABC, Generic[V]):
             env[Arg(number, producer.dtype)] = self.viewed(
                 value, partial(gathered, spots=spots, part=part, rank=rank)
             )
+        for number, read in by_data:
+            env[Arg(number, read.producer.dtype)] = self._picked(
+                definition, number, domain.root, region, env
+            )
         for place, points in enumerate(self._grid(domain.root, region)):
             coordinate = Coordinate(place)
             env[coordinate] = self.given(points, coordinate.dtype)
         return env
+
+    @abstractmethod
+    def integers(self, value: V) -> Values:
+        """Return the numbers that a value of an integer type has."""
+
+    @abstractmethod
+    def uncertain(self, value: V, indices: Sequence[V]) -> V:
+        """Return what was read at `indices`: anything, where such an index may be another."""
+
+    def _picked(
+        self,
+        definition: Definition,
+        number: int,
+        root: Sequence[IterDomain],
+        region: Region,
+        env: Mapping[Expr, V],
+    ) -> V:
+        """Return what a read finds whose indices depend on data.
+
+        Raises:
+            LaunchError: an index lies outside of the producer.
+        """
+        read = definition.reads[number]
+        producer = read.producer
+        known: dict[Expr, Values] = {arg: self.integers(env[arg]) for arg in read.data}
+        known.update(self.indices)
+        known.update({Coordinate(n): p for n, p in enumerate(self._grid(root, region))})
+        sizes = self.shape(producer.domain.logical)
+        found = places_by_data(read, root, sizes, known)
+        if any(isinstance(value, Arg) and value.number == number for value in definition.values):
+            for axis, index in found.items():
+                require_inside(self.subject, definition, read, (axis, sizes[axis]), index)
+        dense = [points_along(n, ends, size, len(root))
+                 for n, (ends, size) in enumerate(zip(region, self.shape(root), strict=True))
+                 ]  # fmt: skip
+        view = partial(picked, spots=spots_by_data(read, root, sizes, found, dense))
+        if producer in self.arrays:
+            value = self.given(view(self.arrays[producer]), producer.dtype)
+        else:
+            value = self.viewed(self.values[producer], view)
+        return self.uncertain(value, [env[arg] for arg in read.data])
 
     def _grid(self, axes: Sequence[IterDomain], region: Region) -> Iterator[Values]:
         """Yield the coordinate along each axis of a region, to broadcast to all of them."""
@@ -560,6 +626,12 @@ class _Values(Oracle[Values]):
 
     def viewed(self, value: Values, view: Callable[[Values], Values]) -> Values:
         return view(value)
+
+    def integers(self, value: Values) -> Values:
+        return value
+
+    def uncertain(self, value: Values, indices: Sequence[Values]) -> Values:
+        return value
 
     def folded(self, reducer: TracedReducer, parts: Sequence[Values]) -> list[Values]:
         return fold_values(reducer, parts)

@@ -162,6 +162,12 @@ def _conditions(program: kir.Program, math: MathSnapshot) -> Iterator[tuple[str,
     for condition in wanted:
         if condition not in found:
             yield "", f"it does not check '{condition}', which the math assumes"
+    for declared in program.ranges:
+        if declared not in math.ranges:
+            yield declared.name, f"it asks for '{declared}', which the math does not declare"
+    for declared in math.ranges:
+        if declared not in program.ranges:
+            yield declared.name, f"it does not check '{declared}', which the math declares"
 
 
 # Buffers

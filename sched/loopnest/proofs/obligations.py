@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from loopnest import kir
+from loopnest.proofs.data_indices import DataIndices, Need, Trusted
 from loopnest.proofs.program_model import Access, Model, Site, reads_memory
 from loopnest.proofs.template_matching import (
     Agreement,
@@ -24,37 +25,16 @@ from loopnest.proofs.template_matching import (
     match,
     reducer_of,
 )
-from loopnest.scalar.enums import IterKind
-from loopnest.scalar.expr import ZERO, Expr
-from loopnest.scalar.templates import at
+from loopnest.scalar.expr import Expr
+from loopnest.tensor.definition import data_of
 from loopnest.tensor.math_snapshot import MathDefinition, MathSnapshot, MathTensor
 
 Kind: TypeAlias = 'Literal["define", "fill", "init", "update", "merge", "partial", "finish"]'
-
-Demand: TypeAlias = 'Literal["whole", "own", "part"]'
-"""What a read must find: a tensor's element, the partial result that is continued, or any part."""
 
 _KINDS: Mapping[str, Kind] = {
     "define": "define", "fill": "fill", "init": "init", "update": "update",
     "merge": "merge", "partial": "partial", "finish": "finish",
 }  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Need:
-    """A read and what it must read.
-
-    Args:
-        operand: the read.
-        tensor: the tensor whose element it must be.
-        element: its logical index, for a demand of "whole".
-        demand: what it must find.
-    """
-
-    operand: Operand
-    tensor: MathTensor
-    element: tuple[Expr, ...]
-    demand: Demand = "whole"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -72,6 +52,7 @@ class Work:
         needs: its reads.
         equalities: (coordinate of the math, what stands in its place); both must be equal.
         conditions: conditions of the math, and what must say the same.
+        trusted: what the math asks of the data that indices are computed from.
     """
 
     site: Site
@@ -83,6 +64,7 @@ class Work:
     needs: tuple[Need, ...]
     equalities: tuple[tuple[Expr, Expr], ...]
     conditions: tuple[Agreement, ...] = ()
+    trusted: tuple[Trusted, ...] = ()
 
     @property
     def is_final(self) -> bool:
@@ -154,14 +136,13 @@ def work_of(model: Model, math: MathSnapshot, site: Site, other: StoredValue | N
         raise Mismatch("value", True, f"takes in no partial result of {tensor.name}")
     if found.merges:
         kind = "merge"
-    found_needs = tuple(
-        [_need(math, tensor, store, kind, number, operand) for number, operand in found.reads]
-    )
+    data = DataIndices(math, tensor, store)
+    found_needs = tuple([_need(data, kind, number, operand) for number, operand in found.reads])
     for need in found_needs:
         _same_component(math, need)
     return Work(
-        site, store, tensor, kind, write, element, found_needs,
-        tuple(found.equalities), tuple(found.conditions),
+        site, store, tensor, kind, write, element, (*found_needs, *data.needs),
+        tuple(found.equalities), tuple(found.conditions), tuple(data.trusted),
     )  # fmt: skip
 
 
@@ -201,17 +182,13 @@ def _part(math: MathSnapshot, tensor: MathTensor, site: Site) -> tuple[Need, ...
     return (need,)
 
 
-def _need(
-    math: MathSnapshot,
-    tensor: MathTensor,
-    store: kir.Store,
-    kind: Kind,
-    number: int,
-    operand: Operand,
-) -> Need:
+def _need(data: DataIndices, kind: Kind, number: int, operand: Operand) -> Need:
+    math, tensor, store = data.math, data.tensor, data.store
     definition = tensor.definition
     assert definition is not None
-    _check_index(operand)
+    reads = kind not in ("finish", "merge") and number < len(definition.reads)
+    if not (reads and data_of(definition.reads[number].indices)):
+        _check_index(operand)
     if kind == "finish":
         return Need(operand, tensor, _claimed(tensor, store))
     if kind == "merge":
@@ -224,11 +201,8 @@ def _need(
     read = definition.reads[number]
     producer = math.tensor(read.producer)
     assert producer is not None
-    needed = [
-        ZERO if axis.kind is IterKind.BROADCAST else at(index, store.coordinate)
-        for axis, index in zip(producer.logical, read.indices, strict=True)
-    ]
-    return Need(operand, producer, tuple(needed))
+    needed = data.element(read, producer, operand)
+    return Need(operand, producer, needed)
 
 
 def _check_index(operand: Operand) -> None:

@@ -18,7 +18,17 @@ from loopnest.scalar.enums import (
     MOST_THREADS,
     ParallelType,
 )
-from loopnest.scalar.expr import Const, Coordinate, Expr, Index, LaunchIndex, Local, Op, Symbol
+from loopnest.scalar.expr import (
+    Const,
+    Coordinate,
+    Expr,
+    Index,
+    LaunchIndex,
+    Load,
+    Local,
+    Op,
+    Symbol,
+)
 
 Array: TypeAlias = "npt.NDArray[np.int64]"
 Flags: TypeAlias = "npt.NDArray[np.bool_]"
@@ -47,6 +57,7 @@ OPERATIONS: Mapping[str, Callable[..., Any]] = {
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
     "neg": lambda a: -a,
+    "cast": lambda a: a,  # of an integer to an index, which holds it as it is
     "abs": np.abs,
     "floordiv": lambda a, b: a // _checked_divisor(b),
     "mod": lambda a, b: a % _checked_divisor(b),
@@ -115,6 +126,13 @@ class Points:
         thread = self.thread[chosen]
         return Points(thread.size, values, thread, self.block[chosen], self.time[chosen])
 
+    def with_each(self, node: Expr, numbers: Array) -> Points:
+        """Return each point once for every number that an expression may have."""
+        chosen = np.repeat(np.arange(self.count), numbers.size)
+        result = self.take(chosen)
+        result.values[node] = np.tile(numbers, self.count)
+        return result
+
     def expand(self, var: Index, extent: int) -> Points:
         """Return each point once for every iteration of a loop."""
         values = {v: np.repeat(a, extent) for v, a in self.values.items()}
@@ -145,7 +163,7 @@ class Points:
                 return node.value if node.dtype.is_bool else int(node.value)
             case Symbol():
                 return sizes[node.name]
-            case Index() | LaunchIndex() | Coordinate():
+            case Load() | Index() | LaunchIndex() | Coordinate():
                 if node in self.values:
                     return self.values[node]
                 if isinstance(node, LaunchIndex):

@@ -13,7 +13,7 @@ may therefore be followed on these times, once it is shown that there are no rac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
@@ -318,6 +318,22 @@ def is_callers(buffer: Buffer) -> bool:
 def reads_memory(node: Expr) -> bool:
     """Whether an expression loads."""
     return any(isinstance(n, Load) for n in walk(node))
+
+
+def data_values(index: Sequence[Expr]) -> tuple[Load, ...]:
+    """Return the loads that an index is computed from, each once, in order of appearance.
+
+    What these loads are at themselves is no part of the index.
+    """
+    found: dict[Load, None] = {}
+    stack = list(reversed(index))
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Load):
+            found[node] = None
+        else:
+            stack.extend(reversed(node.args))
+    return tuple(found)
 
 
 def terms(condition: Expr) -> list[Expr]:

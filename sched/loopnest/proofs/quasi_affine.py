@@ -144,6 +144,8 @@ class Algebra:
                 return plus({}, self.divided(negative, args[1]), -1)
             case "min" | "max":
                 return self._function(op, tuple(args))
+            case "cast":  # of an integer, which an index holds as it is
+                return args[0]
         raise NotAffine(op)
 
     def divided(self, whole: Poly, by: Poly) -> Poly:

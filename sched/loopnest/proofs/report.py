@@ -49,7 +49,8 @@ class Finding:
         kind: "bounds", "claim", "flow", "value", "accumulation", "output", "race", "barrier",
             "arrival", "collective", "alias", "vector", "layout", "scope", "interface" (parameters,
             outputs, memory), "launch" (no block is within the limits), or, as notes, "redundant",
-            "sizes" (where the proof for all sizes ended, and why).
+            "sizes" (where the proof for all sizes ended, and why), "range" (a range of data that
+            is taken on trust: declared, or asked for by the math).
         status: "refuted", "unknown", or "note".
         message: one sentence.
         tensor: whose computation it concerns.
@@ -101,6 +102,11 @@ class Report:
     def all_sizes(self) -> bool:
         """Whether it is about all sizes that fulfil the assumptions, not those in `scope` alone."""
         return self.scope == ALL_SIZES
+
+    @property
+    def ranges(self) -> tuple[str, ...]:
+        """The ranges of data under which it is proved: the class "declared" of proofs."""
+        return tuple([f.message for f in self.findings if f.kind == "range"])
 
     @property
     def ok(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -126,6 +126,7 @@ def _decided(
 ) -> Report:
     """Decide the facts of a program whose statements have the form of the math."""
     hints: list[dict[str, int]] = []
+    ranges = trusted_ranges(works)
     try:
         notes = prove(model, math, works, exchanges, {**_fixed(model.program), **given})
     except (NotProved, NotAffine) as why:
@@ -135,10 +136,12 @@ def _decided(
         missing = _not_for_all(model, why)
     else:
         scope = named(given) if given else ALL_SIZES
-        return Report("proved", tuple(notes), scope)
+        return Report("proved", (*notes, *ranges), scope)
     report = enumerated(model, math, works, exchanges, given, hints)
     free = any(p.kind == "size" and p.name not in given for p in model.program.params)
     idle = any(f.kind == "launch" for f in report.findings)
+    if report.status == "proved":
+        report = replace(report, findings=(*report.findings, *ranges))
     if report.status == "refuted" or not free or idle:
         return report
     return replace(report, findings=(*report.findings, missing))
@@ -149,6 +152,12 @@ def _fixed(program: kir.Program) -> dict[str, int]:
     facts = Facts.of([test for _, test in program.conditions])
     values = {p.name: facts.fixed(Symbol(p.name)) for p in program.params if p.kind == "size"}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def trusted_ranges(works: Sequence[Work]) -> list[Finding]:
+    """Return a note on each range of data that a proof takes on trust."""
+    named = {t.text: w.tensor.name for w in works for t in w.trusted}
+    return [Finding("range", "note", text, name) for text, name in named.items()]
 
 
 def _not_for_all(model: Model, why: NotProved | NotAffine) -> Finding:

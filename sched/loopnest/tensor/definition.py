@@ -19,7 +19,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from loopnest.scalar.dtypes import DType
-from loopnest.scalar.expr import ZERO, Arg, Const, Coordinate, Expr, instantiate, substitute
+from loopnest.scalar.expr import (
+    ZERO,
+    Arg,
+    Const,
+    Coordinate,
+    Expr,
+    instantiate,
+    substitute,
+    walk,
+)
 
 if TYPE_CHECKING:
     from loopnest.tensor.domain import IterDomain
@@ -36,11 +45,17 @@ class Read:
     Args:
         producer: the tensor read.
         indices: for each logical axis of `producer` the index along it, in terms of the reader's
-            root coordinates, sizes and integers. A broadcast axis is read at 0, whatever it says.
+            root coordinates, sizes and integers; of what is gathered, of the `Arg`s of other
+            reads too (see `data_of`). A broadcast axis is read at 0, whatever it says.
     """
 
     producer: TensorView
     indices: tuple[Expr, ...]
+
+    @property
+    def data(self) -> tuple[Arg, ...]:
+        """What the indices are computed from that other reads of the definition find."""
+        return data_of(self.indices)
 
     @classmethod
     def along(cls, producer: TensorView, axes: AxisMap) -> Read:
@@ -62,6 +77,15 @@ class Read:
                 for axis, index in zip(self.producer.domain.logical, self.indices, strict=True)
             ]
         )
+
+
+def data_of(indices: Iterable[Expr]) -> tuple[Arg, ...]:
+    """Return the `Arg`s in index templates, each once: indices that depend on data.
+
+    The reads that these stand for have none themselves. An index that leaves the producer has no
+    meaning: that it lies inside is what the math asks of the data, wherever the read happens.
+    """
+    return tuple(dict.fromkeys([n for index in indices for n in walk(index) if isinstance(n, Arg)]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from loopnest.errors import DefinitionError
+from loopnest.scalar.data_ranges import DataRange
 from loopnest.scalar.dtypes import DType, listed
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Expr, ScalarParam, Symbol, integer, whole
@@ -78,6 +79,8 @@ class Fusion:
         self._symbols: dict[str, Symbol] = {}
         self._names: dict[str, object] = {}
         self._inplace: dict[TensorView, TensorView] = {}
+        self.ranges: tuple[DataRange, ...] = ()
+        """What is declared of the elements of inputs."""
         self._tokens: list[Token[Fusion | None]] = []
         self._journal: list[tuple[object, str, object]] | None = None
         self._depth = 0
@@ -258,6 +261,38 @@ class Fusion:
         self.algebra = Simplifier(facts)
         call = f"{self.name}.assume({condition!r})"
         self.intents.append(Intent(caller(call), "assume", value=condition))
+
+    def assume_range(
+        self, indices: TensorView, low: int | str | Expr, high: int | str | Expr
+    ) -> None:
+        """Declare that every element of the input `indices` lies in ``low <= element < high``.
+
+        Every launch checks it on the data, `ln.verify` names what it takes from it.
+
+        Args:
+            indices: an input of an integer type.
+            low: an int, the name of a size symbol, or an expression of sizes.
+            high: likewise.
+
+        Raises:
+            DefinitionError: no input of integers, bounds that are none, or an empty range.
+
+        >>> import numpy as np
+        >>> import loopnest as ln
+        >>> with ln.Fusion("rows") as f:
+        ...     x = f.input("x", ("N", "D"), ln.float32)
+        ...     i = f.input("i", ("K",), ln.int32)
+        ...     f.assume_range(i, 0, "N")
+        ...     y = f.output(ln.take(x, i, 0), "y")
+        >>> print(ln.verify(ln.lower(f)))
+        proved for all sizes
+          range: 0 <= i < N, as declared by assume_range
+
+        Source: TVM's ``T.assume``; the index checks of torch.embedding.
+        """
+        from loopnest.tensor.ops.gathers import declared_range
+
+        self.ranges = (*self.ranges, declared_range(self, indices, low, high))
 
     def require(self, *conditions: Expr) -> None:
         """Take what the definition of a tensor asks of sizes, as an assumption.

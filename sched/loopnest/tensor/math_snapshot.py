@@ -17,6 +17,7 @@ from functools import cache, partial
 from typing import cast
 
 from loopnest.scalar import dtypes
+from loopnest.scalar.data_ranges import DataRange
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import (
@@ -61,7 +62,8 @@ class MathRead:
 
     Args:
         producer: the name of the tensor read.
-        indices: for each of its logical axes the index, in terms of the root's `Coordinate`s.
+        indices: for each of its logical axes the index, in terms of the root's `Coordinate`s and,
+            where it depends on data, of the `Arg`s of other reads.
     """
 
     producer: str
@@ -164,7 +166,10 @@ class MathTensor:
 
 @dataclass(frozen=True, slots=True)
 class MathSnapshot:
-    """The math of a kernel: tensors in order of creation, scalars, sizes, assumptions, outputs."""
+    """The math of a kernel: tensors in order of creation, scalars, sizes, assumptions, outputs.
+
+    `ranges` are those that are declared of the elements of inputs.
+    """
 
     name: str
     tensors: tuple[MathTensor, ...]
@@ -172,6 +177,7 @@ class MathSnapshot:
     symbols: tuple[Symbol, ...]
     conditions: tuple[tuple[str, Expr], ...]
     outputs: tuple[str, ...] = ()
+    ranges: tuple[DataRange, ...] = ()
 
     def tensor(self, name: str) -> MathTensor | None:
         """Return the tensor of that name, or None."""
@@ -253,11 +259,12 @@ def capture(fusion: Fusion) -> Callable[[], MathSnapshot]:
     names = {t: t.name for t in fusion.tensors}
     named = tuple([t.name for t in fusion.outputs])
     rest = (fusion.name, fusion.scalars, fusion.symbols, tuple(fusion.facts.conditions))
+    ranges = fusion.ranges
 
     @cache
     def make() -> MathSnapshot:
         tensors = tuple([_tensor(*fields, names) for fields in taken])
-        return MathSnapshot(rest[0], tensors, *rest[1:], named)
+        return MathSnapshot(rest[0], tensors, *rest[1:], named, ranges)
 
     return make
 
@@ -343,6 +350,7 @@ def thaw(math: MathSnapshot) -> Fusion:
     fusion._symbols.update({s.name: s for s in math.symbols})
     for text, condition in math.conditions:
         fusion.facts.state(text, condition)
+    fusion.ranges = math.ranges
     made: dict[str, TensorView] = {}
     for tensor in math.tensors:
         assert tensor.domain is not None

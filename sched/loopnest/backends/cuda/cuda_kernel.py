@@ -97,6 +97,7 @@ class CudaKernel(CompiledKernel[K]):
                 for spec, a in zip(self._inputs, given, strict=True)
             ]
             held = self._held(inputs, 0)
+            self._check_data(held, plan, lambda array: self._copied(array, 0))
             outs = self._outputs.take_on_device(self._outputs.given(None), held, plan, driver, 0)
             plan = self._aligned(plan, held, outs)
             moved = sum([a.nbytes for a in (*held, *outs)])
@@ -134,6 +135,7 @@ class CudaKernel(CompiledKernel[K]):
         stream: Stream,
     ) -> list[Any]:
         inputs = list(map(self._contiguous, range(len(arrays)), arrays))
+        self._check_data(inputs, plan)
         results = self._outputs.take(out, inputs, plan)
         if plan.is_empty:
             self._run(inputs, results, values, plan)
@@ -154,6 +156,7 @@ class CudaKernel(CompiledKernel[K]):
         stream: Stream,
     ) -> list[Any]:
         held = self._held(arrays, stream)
+        self._check_data(held, plan, lambda array: self._copied(array, stream))
         outs = self._outputs.take_on_device(places, held, plan, self.driver, stream)
         plan = self._aligned(plan, held, outs)
         if plan.is_empty:

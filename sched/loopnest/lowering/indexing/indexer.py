@@ -13,7 +13,7 @@ broadcasts, the index map does not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -37,6 +37,7 @@ from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import (
     TRUE,
     ZERO,
+    Arg,
     Const,
     Coordinate,
     Expr,
@@ -316,7 +317,7 @@ class Indexer:
         return tuple(index), False
 
     def _values(self, definition: Definition, env: Environment) -> tuple[Expr, ...]:
-        args = tuple([self._read(read, env) for read in definition.reads])
+        args = self._reads(definition, env)
         values = [definition.value(n, args) for n in range(len(definition.values))]
         root = env.tensor.domain.root
         result: list[Expr] = []
@@ -327,11 +328,19 @@ class Indexer:
             result.append(decided(substitute(value, known), self.algebra) if known else value)
         return tuple(result)
 
-    def _read(self, read: Read, env: Environment) -> Load:
+    def _reads(self, definition: Definition, env: Environment) -> tuple[Expr, ...]:
+        """Return what each read finds; those come first that indices are computed from."""
+        found: dict[Expr, Expr] = {}
+        order = sorted(enumerate(definition.reads), key=lambda item: bool(item[1].data))
+        for number, read in order:
+            found[Arg(number, read.producer.dtype)] = self._read(read, env, found)
+        return tuple([found[Arg(n, r.producer.dtype)] for n, r in enumerate(definition.reads)])
+
+    def _read(self, read: Read, env: Environment, data: Mapping[Expr, Expr]) -> Load:
         producer = read.producer
         storage = self.storage[producer]
         index: dict[IterDomain, Expr] = {
-            axis: ZERO if axis.is_broadcast else self._at(template, env)
+            axis: ZERO if axis.is_broadcast else self._at(template, env, data)
             for axis, template in zip(producer.domain.logical, read.indices, strict=True)
         }
         if producer.is_input:
@@ -348,15 +357,15 @@ class Indexer:
             return Load(storage.buffer, places or (ZERO,))
         return Load(storage.buffer, *self._index(storage.buffer, where))
 
-    def _at(self, template: Expr, env: Environment) -> Expr:
-        """Return an index of a read at the element at hand."""
+    def _at(self, template: Expr, env: Environment, data: Mapping[Expr, Expr]) -> Expr:
+        """Return an index of a read at the element at hand; `data` is what other reads find."""
         root = env.tensor.domain.root
         if isinstance(template, Coordinate):
             return self._need(env, root[template.number])
         known: dict[Expr, Expr] = {
             c: self._need(env, root[c.number]) for c in coordinates(template)
         }
-        return self.algebra.simplify(substitute(template, known))
+        return self.algebra.simplify(substitute(template, {**known, **data}))
 
     def match(self, producer: TensorView, consumer: TensorView) -> Match:
         """Return the correspondence of the axes of direct neighbours, made once."""

@@ -56,7 +56,8 @@ class EnumeratedFacts:
         self.model, self.math, self.works, self.sizes = model, math_, works, sizes
         self.space = Enumeration(model, sizes, most, first)
         self.witness = Witness(model, sizes, self.space.grid, self.space.block)
-        self.table = InstanceTable(model, sizes, self.space, self.witness)
+        trusted = {w.site: w.trusted for w in works}
+        self.table = InstanceTable(model, sizes, self.space, self.witness, trusted)
         self.exchanges = {e.site: e for e in exchanges}
         self.contents = ValueProvenance(self.table, math_, works, self.exchanges)
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
 from loopnest.kir.buffers import Buffer
-from loopnest.proofs.point_arrays import Array, Enumeration, Points, Undecidable, number
-from loopnest.proofs.program_model import Access, Model, Site, is_private
+from loopnest.proofs.data_indices import Trusted
+from loopnest.proofs.point_arrays import Array, Enumeration, Points, TooMany, Undecidable, number
+from loopnest.proofs.program_model import Access, Model, Site, data_values, is_private
 from loopnest.proofs.report import Finding
 from loopnest.proofs.witness import Witness
-from loopnest.scalar.expr import Expr
+from loopnest.scalar.expr import Expr, Load
 
 OUTSIDE = -1
 """The number of an element that lies outside of its tensor."""
@@ -47,11 +49,18 @@ class InstanceTable:
         sizes: the value of every size symbol.
         space: its points.
         witness: makes findings.
+        trusted: what each site takes on trust of the data that its indices are computed from.
     """
 
     def __init__(
-        self, model: Model, sizes: Mapping[str, int], space: Enumeration, witness: Witness
+        self,
+        model: Model,
+        sizes: Mapping[str, int],
+        space: Enumeration,
+        witness: Witness,
+        trusted: Mapping[Site, Sequence[Trusted]] = MappingProxyType({}),
     ) -> None:
+        self.trusted = trusted
         self.model, self.sizes, self.space, self.witness = model, sizes, space, witness
         self.shapes = {b: tuple([number(s, sizes) for s in b.shape]) for b in model.buffers()}
         self.strides = {b: tuple([number(s, sizes) for s in b.strides]) for b in self.shapes}
@@ -103,6 +112,36 @@ class InstanceTable:
         if access.guards:
             where = where[points.where(access.guards, self.model.names, self.sizes)]
             points = points.take(where)
+        for load in data_values(access.index):
+            where, points = self._with_data(access, load, where, points)
+        return where, points
+
+    def _with_data(
+        self, access: Access, load: Load, where: Array, points: Points
+    ) -> tuple[Array, Points]:
+        """Return each point once for every value that a load in an index may have.
+
+        It may have those that are trusted, from one extent below the axes of the buffer to one
+        above them: there is no other where an index is that load, and what is clamped or wrapped
+        is so alike further away.
+
+        Raises:
+            TooMany: these are too many points.
+        """
+        reach = max([1, *self.shapes[access.buffer]])
+        numbers = np.arange(-reach - 1, 2 * reach + 2, dtype=np.int64)
+        trusted = [t for t in self.trusted.get(access.site, ()) if t.loads == (load,)]
+        plain = tuple([(t.condition, True) for t in trusted if not t.guards])
+        lone = np.zeros(numbers.size, np.int64)
+        alone = Points(numbers.size, {load: numbers}, lone, lone, lone)
+        numbers = numbers[alone.where(plain, self.model.names, self.sizes)]
+        if points.count * numbers.size > self.space.most:
+            raise TooMany
+        where, points = np.repeat(where, numbers.size), points.with_each(load, numbers)
+        for t in [t for t in trusted if t.guards]:
+            kept = ~points.where(t.guards, self.model.names, self.sizes)
+            kept |= points.where(((t.condition, True),), self.model.names, self.sizes)
+            where, points = where[kept], points.take(kept)
         return where, points
 
     def _made(self, access: Access) -> AccessInstances:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from loopnest.kir.buffers import Buffer
-from loopnest.proofs.obligations import Need, Work
+from loopnest.proofs.data_indices import Need
+from loopnest.proofs.obligations import Work
 from loopnest.proofs.out_of_domain import defined, is_neutral
 from loopnest.proofs.point_arrays import Array, Flags
 from loopnest.proofs.template_matching import Combined

@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from loopnest.kir.buffers import Buffer
+from loopnest.proofs.data_indices import Need
 from loopnest.proofs.enumeration.access_instances import OUTSIDE, AccessInstances, InstanceTable
 from loopnest.proofs.enumeration.enumerated_padding import EnumeratedPadding
 from loopnest.proofs.enumeration.fold_orders import FoldOrder
-from loopnest.proofs.obligations import CollectiveMath, Need, Work
+from loopnest.proofs.obligations import CollectiveMath, Work
 from loopnest.proofs.point_arrays import Array, Flags, Undecidable, number
 from loopnest.proofs.program_model import Access, Site
 from loopnest.proofs.rfactor_numbering import logical_numbers

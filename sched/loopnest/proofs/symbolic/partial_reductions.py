@@ -17,8 +17,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from loopnest.kir.buffers import Buffer
-from loopnest.proofs.obligations import CollectiveMath, Need, Work
-from loopnest.proofs.program_model import Access, Site
+from loopnest.proofs.data_indices import Need
+from loopnest.proofs.obligations import CollectiveMath, Work
+from loopnest.proofs.program_model import Access, Site, data_values
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
 from loopnest.proofs.symbolic.statement_instances import Instances, NotProved
 from loopnest.proofs.symbolic.symbolic_dataflow import SymbolicDataflow, Writes
@@ -51,7 +52,7 @@ class PartialReductions:
         name = f"R{next(self.setting.numbers)}"
         at = self.setting.instances(access.site, name, access.moment)
         at.conditions += self.setting.guards(access.guards)
-        return at
+        return self.setting.with_data(at, access, name) if data_values(access.index) else at
 
     def held(
         self,

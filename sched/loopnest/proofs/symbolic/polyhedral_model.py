@@ -10,9 +10,18 @@ from typing import Any
 
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
+from loopnest.proofs.data_indices import Trusted
 from loopnest.proofs.isl_spaces import Spaces
 from loopnest.proofs.obligations import CollectiveMath, Work
-from loopnest.proofs.program_model import Access, Guards, Model, Site, is_private, launch_dimensions
+from loopnest.proofs.program_model import (
+    Access,
+    Guards,
+    Model,
+    Site,
+    data_values,
+    is_private,
+    launch_dimensions,
+)
 from loopnest.proofs.quasi_affine import (
     Algebra,
     NotAffine,
@@ -21,6 +30,7 @@ from loopnest.proofs.quasi_affine import (
     constant,
     plus,
     times,
+    variable,
 )
 from loopnest.proofs.report import Finding
 from loopnest.proofs.symbolic.statement_instances import Instances, NotProved, about
@@ -31,7 +41,7 @@ from loopnest.scalar.enums import (
     MOST_THREADS,
     ParallelType,
 )
-from loopnest.scalar.expr import Const, Expr, LaunchIndex, Local, Op
+from loopnest.scalar.expr import Const, Expr, LaunchIndex, Load, Local, Op
 from loopnest.tensor.math_snapshot import MathSnapshot
 
 MAX_OPERATIONS = 10_000_000
@@ -86,6 +96,13 @@ class PolyhedralModel:
         self.assumed = self._assumptions()
         self.strides = self._flat_strides()
         self.sites: dict[Site, Instances] = {s: self.instances(s) for s in model.sites}
+        self._by_data: dict[tuple[object, ...], Instances] = {}
+        self._trusted: dict[Site, tuple[Trusted, ...]] = {w.site: w.trusted for w in works}
+        self._data: dict[Load, str] = {}
+        for access in model.accesses:
+            for load in data_values(access.index):
+                name = self._data.setdefault(load, f"d_{len(self._data)}")
+                self.env[load] = variable(name)
 
     def _assumptions(self) -> str:
         program = self.model.program
@@ -215,6 +232,32 @@ class PolyhedralModel:
         self.require_present(conditions, variables)
         mark = name or f"S{next(self.numbers)}"
         return Instances(mark, variables, conditions, self.time(moment), ties)
+
+    def points(self, access: Access) -> Instances:
+        """Return the points of an access.
+
+        Where its index depends on data, there is one for each value that this may have.
+        """
+        loads = data_values(access.index)
+        if not loads:
+            return self.sites[access.site]
+        key = (access.site, *loads)
+        if key not in self._by_data:
+            name = f"D{next(self.numbers)}"
+            self._by_data[key] = self.with_data(self.sites[access.site], access, name)
+        return self._by_data[key]
+
+    def with_data(self, at: Instances, access: Access, name: str) -> Instances:
+        """Return points with a variable for each value that the index of an access depends on."""
+        loads = data_values(access.index)
+        conditions = list(at.conditions)
+        for trusted in self._trusted.get(access.site, ()):
+            if set(trusted.loads) <= set(loads):
+                (text,) = self.guards(((trusted.condition, True),))
+                where = self.guards(trusted.guards)
+                conditions.append(f"(not ({' and '.join(where)}) or {text})" if where else text)
+        names = [self._data[load] for load in loads]
+        return Instances(name, [*at.variables, *names], conditions, at.time, at.ties)
 
     def _range(self, v: str) -> list[str]:
         if v in self.spaces.extent:

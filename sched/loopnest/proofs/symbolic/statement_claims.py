@@ -34,7 +34,7 @@ class StatementClaims:
             with about(access.site):
                 if self.setting.model.missing(access):
                     raise NotProved("scope")
-                self._bounds(self.setting.sites[access.site], access)
+                self._bounds(self.setting.points(access), access)
         for work in self.setting.works:
             with about(work.site):
                 self._work(work)

@@ -55,7 +55,7 @@ class Alignment:
 
     def _wide(self, wide: WidePlace) -> None:
         access, buffer = wide.access, wide.access.buffer
-        at = self.setting.sites[access.site]
+        at = self.setting.points(access)
         lane = self.setting.spaces.name(wide.loop.var)
         if lane not in at.variables:
             raise NotProved("a merged lane")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from loopnest.proofs.obligations import Need, Work
+from loopnest.proofs.data_indices import Need
+from loopnest.proofs.obligations import Work
 from loopnest.proofs.out_of_domain import defined, is_neutral
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
 from loopnest.proofs.symbolic.statement_instances import Instances, NotProved

@@ -78,7 +78,7 @@ class SymbolicRaces:
         setting = self.setting
         if not setting.spaces.launch:
             return
-        first, second = setting.sites[a.site], setting.sites[b.site]
+        first, second = setting.points(a), setting.points(b)
         shared = a.buffer.memory is Memory.SHARED
         synced = any(map(self.order.has, ("block", "grid", "warp")))
         if not shared and not synced and a.buffer is b.buffer:
@@ -278,7 +278,7 @@ class SymbolicRaces:
     def _apart(self, a: Access, b: Access, differ: Sequence[str], same: Sequence[str]) -> None:
         """Show that no two points with these indices different use one element."""
         spaces = self.setting.spaces
-        first, second = self.setting.sites[a.site], self.setting.sites[b.site]
+        first, second = self.setting.points(a), self.setting.points(b)
         for members in (differ, same):
             gone = [m for m in members if m not in first.variables or m not in second.variables]
             if not all(m in spaces.group_of for m in gone):

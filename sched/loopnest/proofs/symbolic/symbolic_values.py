@@ -11,7 +11,8 @@ from typing import Any
 
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
-from loopnest.proofs.obligations import Need, Work
+from loopnest.proofs.data_indices import Need
+from loopnest.proofs.obligations import Work
 from loopnest.proofs.program_model import Access, Site
 from loopnest.proofs.quasi_affine import Poly, constant, variable
 from loopnest.proofs.report import Finding

@@ -15,6 +15,7 @@ def math_text(fusion: Fusion) -> str:
     """
     lines = [_header(fusion)]
     lines += [f"  assume {text}" for text, _ in fusion.facts.conditions]
+    lines += [f"  assume {declared}" for declared in fusion.ranges]
     lines += [
         f"  {tensor.name}: {tensor.signature} = {right_side(tensor)}"
         for tensor in fusion.topological()

@@ -1,0 +1,73 @@
+"""Ranges that are declared of the elements of an input: stated once, checked at each launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from loopnest.errors import LaunchError
+from loopnest.scalar.arguments import size_value
+from loopnest.scalar.expr import Expr
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class DataRange:
+    """What is declared of every element of an input: ``low <= element < high``.
+
+    Args:
+        name: of the input.
+        low: an expression over sizes.
+        high: likewise.
+    """
+
+    name: str
+    low: Expr
+    high: Expr
+
+    def __str__(self) -> str:
+        return f"{self.low} <= {self.name} < {self.high}"
+
+
+def check_data(
+    ranges: Iterable[DataRange],
+    arrays: Mapping[str, npt.NDArray[Any]],
+    sizes: Mapping[str, int],
+    subject: str,
+) -> None:
+    """Check what is declared of inputs on their elements.
+
+    Args:
+        ranges: what is declared.
+        arrays: the inputs by name, in the memory of the host.
+        sizes: the value of every size symbol.
+        subject: the call, for errors.
+
+    Raises:
+        LaunchError: an element lies outside; the first one is named.
+    """
+    for declared in ranges:
+        array = arrays[declared.name]
+        if not array.size:
+            continue
+        low, high = size_value(declared.low, sizes), size_value(declared.high, sizes)
+        if int(array.min()) >= low and int(array.max()) < high:
+            continue
+        import numpy as np
+
+        place = tuple([int(n) for n in np.argwhere((array < low) | (array >= high))[0]])
+        raise LaunchError(
+            subject,
+            f"{declared.name}{list(place) if place else ''} is {int(array[place])}, "
+            f"but it was declared that {declared}" + _numbers(declared, low, high),
+            f"pass elements in {low}..{high - 1}" if low < high else "no element is allowed",
+        )
+
+
+def _numbers(declared: DataRange, low: int, high: int) -> str:
+    """Return the bounds as numbers, where they are none as declared."""
+    plain = (str(declared.low), str(declared.high)) == (str(low), str(high))
+    return "" if plain else f", here {low} <= {declared.name} < {high}"

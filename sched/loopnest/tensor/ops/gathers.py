@@ -1,0 +1,200 @@
+"""Tensors that have elements of others, at indices that are data: take, gather.
+
+One definition reads the indices and, where they say, the other tensor: an index template has the
+`Arg` of the read that finds it. An index outside of the axis has no meaning: it is clamped or
+wrapped by the template, or the math asks of the data that there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loopnest.errors import DefinitionError
+from loopnest.scalar import dtypes
+from loopnest.scalar.data_ranges import DataRange
+from loopnest.scalar.expr import ONE, ZERO, Arg, Const, Expr, cast
+from loopnest.tensor.definition import Read
+from loopnest.tensor.fusion import Fusion
+from loopnest.tensor.ops.construction import Axis, axes_of, define, position
+from loopnest.tensor.ops.index_maps import Demands, along, replaced
+from loopnest.tensor.ops.operands import OperandRefused, call_text, fusion_of, require_tensor, show
+from loopnest.tensor.tensor_view import TensorView
+
+INDEX_TYPES = (dtypes.int32, dtypes.int64)
+"""What indices may be."""
+
+_MODES = ("raise", "clip", "wrap")
+
+
+def take(tv: TensorView, indices: TensorView, axis: int, mode: str = "raise") -> TensorView:
+    """Return the elements of `tv` along `axis` that stand at `indices`.
+
+    The axes of `indices` take the place of `axis`: of ``x [N, D]`` and ``i [K]``, ``take(x, i, 0)``
+    has the element ``x[i[k], d]`` at (k, d).
+
+    Args:
+        tv: the operand.
+        indices: int32 or int64, of any rank.
+        axis: of `tv`.
+        mode: what an index outside of the axis means. "raise": the math asks that there is none
+            (on "interpret" a KernelFault, elsewhere undefined unless `Fusion.assume_range` lets
+            each launch check it). "clip": the nearest that there is. "wrap": its remainder.
+
+    Raises:
+        DefinitionError: no TensorViews, indices of another type, an axis out of range, or another
+            mode.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N",), ln.float32)
+    ...     i = f.input("i", ("K",), ln.int32)
+    ...     y = f.output(ln.take(x, i, 0), "y")
+    >>> print(ln.evaluate(f, np.array([5, 6, 7], np.float32), np.array([2, 0], np.int32)))
+    [7. 5.]
+
+    Source: numpy.take.
+    """
+    call = call_text("take", (tv, indices, axis), "" if mode == "raise" else f"mode={mode!r}")
+    place = _checked("take", call, tv, indices, axis)
+    if mode not in _MODES:
+        raise DefinitionError(call, f"there is no mode {show(mode)}", 'use "raise", "clip", "wrap"')
+    own, picked = axes_of(tv), axes_of(indices)
+    axes = [*own[:place], *picked, *own[place + 1 :]]
+    inner = list(range(place, place + len(picked)))
+    rest = [n for n in range(len(axes)) if n not in inner]
+    where = [along(n, axes[n]) for n in rest]
+    where.insert(place, _index(call, tv, place, indices, mode))
+    note = f"axis={place}" + ("" if mode == "raise" else f", mode={mode!r}")
+    return _gathered("take", tv, where, indices, [along(n, axes[n]) for n in inner], axes, note)
+
+
+def gather(tv: TensorView, indices: TensorView, axis: int) -> TensorView:
+    """Return the elements of `tv` that stand at `indices` along `axis`, else at their own place.
+
+    ``gather(x, i, 1)`` has the element ``x[r, i[r, c]]`` at (r, c). The result has the shape of
+    `indices`; along the other axes that is no larger than `tv`.
+
+    Args:
+        tv: the operand.
+        indices: int32 or int64, of the rank of `tv`.
+        axis: of both. An index outside of it is as in `take`.
+
+    Raises:
+        DefinitionError: no TensorViews, indices of another type or rank, an axis out of range, or
+            an extent that is larger than that of `tv`.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", ("N", 3), ln.float32)
+    ...     i = f.input("i", ("N", 1), ln.int64)
+    ...     y = f.output(ln.gather(x, i, 1), "y")
+    >>> x = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
+    >>> print(ln.evaluate(f, x, np.array([[2], [0]])))
+    [[3.]
+     [4.]]
+
+    Source: torch.gather.
+    """
+    call = call_text("gather", (tv, indices, axis))
+    place = _checked("gather", call, tv, indices, axis)
+    own, axes = axes_of(tv), axes_of(indices)
+    _same_rank(call, tv, indices)
+    demands = Demands(tv.fusion.algebra)
+    try:
+        for number, (mine, other) in enumerate(zip(own, axes, strict=True)):
+            if number != place:
+                reason = f"along axis {number} {indices.name} has {other[0]}, {tv.name} {mine[0]}"
+                demands.at_most(other[0], mine[0], reason, "the indices are no larger there")
+    except OperandRefused as refused:
+        raise DefinitionError(call, refused.reason, refused.hint) from None
+    coordinates = [along(n, found) for n, found in enumerate(axes)]
+    where = replaced(coordinates, place, _index(call, tv, place, indices, "raise"))
+    tv.fusion.require(*demands.conditions)
+    return _gathered("gather", tv, where, indices, coordinates, axes, f"axis={place}")
+
+
+def _checked(name: str, call: str, tv: object, indices: object, axis: object) -> int:
+    """Return the axis of a call, from 0 on.
+
+    Raises:
+        DefinitionError: what `take` refuses.
+    """
+    tensor = require_tensor(name, tv, indices, axis)
+    fusion_of(name, (tensor, indices))
+    if not isinstance(indices, TensorView):
+        raise DefinitionError(call, f"the indices are {show(indices)}", "use a TensorView")
+    if indices.dtype not in INDEX_TYPES:
+        hint = "indices are int32 or int64; convert them by ln.cast"
+        raise DefinitionError(call, f"{indices.name} is {indices.dtype}", hint)
+    try:
+        return position(tensor, axis)
+    except OperandRefused as refused:
+        raise DefinitionError(call, refused.reason, refused.hint) from None
+
+
+def _same_rank(call: str, tv: TensorView, indices: TensorView) -> None:
+    if len(tv.domain.logical) != len(indices.domain.logical):
+        found = f"{tv.name} is {tv.signature}, {indices.name} is {indices.signature}"
+        raise DefinitionError(call, found, "both have one rank")
+
+
+def _index(call: str, tv: TensorView, place: int, indices: TensorView, mode: str) -> Expr:
+    """Return the index along axis `place`, which the second read finds."""
+    algebra, size = tv.fusion.algebra, tv.sizes[place]
+    found = cast(Arg(1, indices.dtype), dtypes.index)
+    if mode == "raise":
+        return found
+    demands = Demands(algebra)
+    try:
+        demands.at_most(ONE, size, f"axis {place} of {tv.name} is empty", "it has no nearest index")
+    except OperandRefused as refused:
+        raise DefinitionError(call, refused.reason, refused.hint) from None
+    tv.fusion.require(*demands.conditions)
+    if mode == "wrap":
+        return algebra.mod(found, size)
+    return algebra.min(algebra.max(found, ZERO), algebra.sub(size, ONE))
+
+
+def _gathered(
+    name: str,
+    tv: TensorView,
+    where: Sequence[Expr],
+    indices: TensorView,
+    own: Sequence[Expr],
+    axes: Sequence[Axis],
+    note: str,
+) -> TensorView:
+    """Return the tensor that reads `tv` at `where`, and `indices` at `own`."""
+    reads = (Read(tv, tuple(where)), Read(indices, tuple(own)))
+    value = Arg(0, tv.dtype)
+    return define(tv.fusion, name, (tv, indices), reads, axes, tv.dtype, value, note)
+
+
+def declared_range(fusion: Fusion, indices: object, low: object, high: object) -> DataRange:
+    """Return what `Fusion.assume_range` declares.
+
+    Raises:
+        DefinitionError: as there.
+    """
+    call = call_text(f"{fusion.name}.assume_range", (indices, low, high))
+    if not isinstance(indices, TensorView) or indices not in fusion.inputs:
+        hint = "declare ranges of inputs; what is computed can be clamped by ln.clamp"
+        raise DefinitionError(call, f"{show(indices)} is no input of this fusion", hint)
+    if indices.dtype.kind != "i":
+        raise DefinitionError(call, f"{indices.name} is {indices.dtype}", "use an integer type")
+    ends = [_bound(fusion, call, end) for end in (low, high)]
+    if all(isinstance(end, Const) for end in ends) and fusion.algebra.proves_le(ends[1], ends[0]):
+        raise DefinitionError(call, f"no number is in {low}..{high}", "low is below high")
+    return DataRange(indices.name, *ends)
+
+
+def _bound(fusion: Fusion, call: str, end: object) -> Expr:
+    if isinstance(end, int) and not isinstance(end, bool) and end < 0:
+        return Const(end, dtypes.index)
+    known = [s.name for s in fusion.symbols]
+    if isinstance(end, str) and end.isidentifier() and end not in known:
+        hint = f"the sizes are {', '.join(known) or 'none'}"
+        raise DefinitionError(call, f"'{end}' is no size of {fusion.name}", hint)
+    return fusion.size(call, end)

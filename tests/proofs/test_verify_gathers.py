@@ -1,0 +1,114 @@
+"""Reads at indices that are data: what is proved, under what ranges, and which mutants are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import loopnest as ln
+from loopnest.proofs.verifier import verify_program
+from mutation.mutants import mutants
+
+PT = ln.ParallelType
+KINDS = frozenset({"index", "predicate", "identity", "claim", "interface", "store"})
+
+
+def taken(f: ln.Fusion) -> ln.TensorView:
+    x, i = f.input("x", ("V", "D"), ln.float32), f.input("i", ("K",), ln.int32)
+    f.assume_range(i, 0, "V")
+    return ln.take(x, i, 0)
+
+
+def clipped(f: ln.Fusion) -> ln.TensorView:
+    x, i = f.input("x", ("K", "V"), ln.float32), f.input("i", ("K", 3), ln.int64)
+    return ln.take(x, i, 1, mode="clip")
+
+
+def computed(f: ln.Fusion) -> ln.TensorView:
+    x, i = f.input("x", ("K", "V"), ln.float32), f.input("i", ("K", "D"), ln.int32)
+    f.assume_range(i, -2, 3)
+    return ln.gather(x * 2.0, ln.clamp(i, 0, 1), 1)
+
+
+def picked(f: ln.Fusion) -> ln.TensorView:
+    x, i = f.input("x", ("K", 7), ln.float32), f.input("i", ("K", "D"), ln.int64)
+    f.assume_range(i, 0, 7)
+    return ln.gather(x, i, 1)
+
+
+@pytest.mark.parametrize("math", [taken, clipped, computed, picked])
+def test_mutants_are_not_proved(math: Callable[[ln.Fusion], ln.TensorView]) -> None:
+    with ln.Fusion("gathers") as f:
+        y = f.output(math(f) + 1.0, "y")
+    y.split(0, 4)
+    y.parallelize({0: PT.grid_x, 1: PT.block_x})
+    for producer in f.tensors:
+        if producer.definition is not None and producer.definition.op == "mul":
+            producer.memory = ln.GLOBAL
+        elif producer.definition is not None and producer is not y:
+            producer.compute_at(y, -1)
+    kernel = ln.lower(f)
+    report = ln.verify(kernel)
+    assert report.all_sizes, report
+    lowered = kernel._lowered
+    assert lowered.math is not None
+    math_of = lowered.math()
+    made = list(mutants(lowered.program, KINDS))
+    assert len(made) > 20
+    alive = [mutant.text for mutant in made if verify_program(mutant.program, math_of).ok]
+    assert alive == []
+
+
+def test_the_report_names_what_is_declared() -> None:
+    with ln.Fusion("k") as f:
+        f.output(taken(f), "y")
+    report = ln.verify(ln.lower(f))
+    assert str(report) == ("proved for all sizes\n  range: 0 <= i < V, as declared by assume_range")
+    assert report.ranges == ("0 <= i < V, as declared by assume_range",)
+
+
+def test_the_report_names_what_nobody_declared() -> None:
+    with ln.Fusion("k") as f:
+        x, i = f.input("x", ("V",), ln.float32), f.input("i", ("K",), ln.int32)
+        f.assume_range(i, -1, "V")  # which is more than there are elements
+        f.output(ln.take(x, i, 0), "y")
+    text = "0 <= i < V, which y needs; no launch checks it unless assume_range declares it"
+    assert text in ln.verify(ln.lower(f)).ranges
+
+
+def test_a_range_of_an_input_holds_for_copies_of_it() -> None:
+    with ln.Fusion("k") as f:
+        y = f.output(taken(f), "y")
+    f["i"].cache_after().compute_at(y, 1)
+    assert ln.verify(ln.lower(f)).ranges == ("0 <= i < V, as declared by assume_range",)
+
+
+def test_what_is_wrapped_is_looked_at_at_sizes() -> None:
+    with ln.Fusion("k") as f:
+        x, i = f.input("x", ("V",), ln.float32), f.input("i", ("K",), ln.int32)
+        f.output(ln.take(x, i, 0, mode="wrap"), "y")
+    report = ln.verify(ln.lower(f))
+    assert report.ok
+    assert not report.all_sizes
+    assert report.ranges == ()
+
+
+def test_a_tile_that_is_gathered_from_needs_its_barrier() -> None:
+    with ln.Fusion("k") as f:
+        x, i = f.input("x", ("V", 32), ln.float32), f.input("i", ("K",), ln.int32)
+        f.assume_range(i, 0, "V")
+        y = f.output(ln.take(x, i, 0), "y")
+    tile = x.cache_after()
+    tile.memory = ln.SHARED
+    for tensor in (tile, y):
+        tensor.split(0, 8)
+        tensor.parallelize({1: PT.block_y, 2: PT.block_x})
+    kernel = ln.lower(f)
+    assert ln.verify(kernel).all_sizes
+    lowered = kernel._lowered
+    assert lowered.math is not None
+    (mutant,) = [
+        m for m in mutants(lowered.program, frozenset({"barrier"})) if m.text.startswith("remove")
+    ]
+    assert verify_program(mutant.program, lowered.math()).status == "refuted"
