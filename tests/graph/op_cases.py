@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+import loopnest as ln
 import loopnest.graph as G
 
 
@@ -30,6 +31,9 @@ class Case:
     def graph(self, arrays: list[np.ndarray]) -> G.Graph:
         nodes = [G.var(f"x{i}", a.shape, a.dtype.name) for i, a in enumerate(arrays)]
         return G.Graph(nodes, [self.build(*nodes)])
+
+
+SIZE = {"value": 3, "dtype": ln.float32}
 
 
 def normal(*shapes):
@@ -359,9 +363,8 @@ STRUCTURE = [
     ),
     case("full", lambda r: [], lambda: np.full((2, 3), 1.5), lambda: G.full((2, 3), 1.5)),
     case("iota", lambda r: [], lambda: np.array([3, 1, -1]), lambda: G.iota(3, 3, -2)),
-    case(
-        "const", lambda r: [], lambda: np.array([1.0, 2.0]), lambda: G.const(np.array([1.0, 2.0]))
-    ),
+    case("size", lambda r: [], lambda: np.float32(3), lambda: G.call("size", (), SIZE)),
+    case("const", lambda r: [], lambda: np.ones(2), lambda: G.const(np.ones(2))),
     case("var", SQUARE, lambda x: x, lambda x: x),
     case(
         "variable", lambda r: [], lambda: np.array([1.0]), lambda: G.Variable(np.array([1.0]), "s")

@@ -83,11 +83,17 @@ def test_types_of_constants(value, dtype, expected):
         (lambda: G.var("a b", (2,)), "var('a b'): the name is not an identifier"),
         (
             lambda: G.var("a", (2, -1)),
-            "var('a'): the shape is (2, -1); a shape is a tuple of integers >= 0",
+            "var('a'): the shape is (2, -1); a shape is a tuple of integers >= 0 and names of "
+            "sizes",
         ),
         (
-            lambda: G.var("a", ("N",)),
-            "var('a'): the shape is ('N',); a shape is a tuple of integers >= 0",
+            lambda: G.var("a", ("N N",)),
+            "var('a'): 'N N' is no size; a size is a name, or + - * // % of names and ints",
+        ),
+        (
+            lambda: G.var("a", ("float32", 2)),
+            "var('a'): 'float32' cannot name a size; a size is a name, or + - * // % of names and "
+            "ints",
         ),
         (
             lambda: G.var("a", (2,), "float8"),

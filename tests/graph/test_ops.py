@@ -322,7 +322,8 @@ BIG = 1 << 40
         (lambda: G.full((2,), "a"), "full((2,), 'a'): the value is a str; use a Python number"),
         (
             lambda: G.full((-2,), 1),
-            "full((-2,), 1): the shape is (-2,); a shape is a tuple of integers >= 0",
+            "full((-2,), 1): the shape is (-2,); a shape is a tuple of integers >= 0 and names of "
+            "sizes",
         ),
     ],
 )

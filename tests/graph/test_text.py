@@ -247,7 +247,8 @@ HEAD = "graph g(x: float32[2]) {\n  "
         ),
         (
             HEAD + "%0: float32[2] = sum(x, axis=zero)",
-            "line 2, column 32: zero is no value of an attribute",
+            "line 2, column 20, sum(x: float32[2], axis=zero): an attribute is not what the op "
+            "takes: 'Symbol' object is not iterable",
         ),
         (
             HEAD + "%0: float32[2] = add(x, 1.0:int32)",

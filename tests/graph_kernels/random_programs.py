@@ -5,33 +5,42 @@ from __future__ import annotations
 import numpy as np
 
 import loopnest.graph as G
+from loopnest.graph.dimensions import at, broadcast
 
 EXTENTS = (0, 1, 2, 7, 16, 31, 97, 300)
+SIZES = {f"E{extent}": extent for extent in EXTENTS}
 UNARY = ("exp", "tanh", "relu", "neg", "sigmoid", "abs", "silu", "erf")
 BINARY = ("add", "sub", "mul", "maximum", "minimum")
 FOLDS = ("sum", "mean", "max", "min", "variance")
 
 
 class RandomProgram:
-    """A graph of one random element type, made from a seed; values stay near [-1, 1]."""
+    """A graph of one random element type, made from a seed; values stay near [-1, 1].
 
-    def __init__(self, seed: int, steps: int = 10) -> None:
-        self.seed = seed
+    Where `symbolic`, each extent but 1 is a size of its own: ``E7`` is 7.
+    """
+
+    def __init__(self, seed: int, steps: int = 10, symbolic: bool = False) -> None:
+        self.seed, self.symbolic = seed, symbolic
         self.random = np.random.default_rng(seed)
         self.dtype = self.chosen(("float32", "float32", "float64"))
         rank = self.random.integers(1, 4)
         self.inputs: list[G.Node] = []
-        self.nodes = [self.input(tuple(int(self.chosen(EXTENTS)) for _ in range(rank)))]
+        self.nodes = [self.input(tuple(self.extent() for _ in range(rank)))]
         for _ in range(self.random.integers(1, steps + 1)):
             step = self.chosen((self.unary, self.unary, self.binary, self.binary, self.fold,
                                 self.norm, self.move, self.product, self.choice))  # fmt: skip
             node = step(self.chosen(self.nodes))
-            if node is not None and node.tensor_type.size <= 200_000:
+            if node is not None and at(node.tensor_type.size, SIZES) <= 200_000:
                 self.nodes.append(node)
         made = [node for node in self.nodes if node.inputs]
         ends = [made[-1]] if made else self.nodes[:1]
         ends += [self.chosen(self.nodes) for _ in range(self.random.integers(0, 3))]
         self.graph = G.Graph(self.inputs, ends, "random")
+
+    def extent(self):
+        found = int(self.chosen(EXTENTS))
+        return f"E{found}" if self.symbolic and found != 1 else found
 
     def chosen(self, items):
         return items[self.random.integers(len(items))]
@@ -44,7 +53,7 @@ class RandomProgram:
         return G.tanh(getattr(G, self.chosen(UNARY))(x))
 
     def binary(self, x):
-        fitting = [n for n in self.nodes if _broadcasts(n.shape, x.shape)]
+        fitting = [n for n in self.nodes if broadcast((n.shape, x.shape)) is not None]
         shape = tuple(e if self.random.integers(3) else 1 for e in x.shape)
         other = self.chosen([*fitting, self.input(shape[self.random.integers(len(shape) + 1) :])])
         return G.tanh(getattr(G, self.chosen(BINARY))(x, other))
@@ -53,7 +62,7 @@ class RandomProgram:
         if not x.ndim:
             return None
         axes = sorted({int(self.random.integers(x.ndim)) for _ in range(2)})
-        if any(x.shape[axis] == 0 for axis in axes):
+        if any(at(x.shape[axis], SIZES) == 0 for axis in axes):
             return G.tanh(G.sum(x, axes))
         name = self.chosen(FOLDS)
         found = getattr(G, name)(x, axes, keepdims=bool(self.random.integers(2)))
@@ -63,7 +72,7 @@ class RandomProgram:
         if not x.ndim:
             return None
         axis = int(self.random.integers(x.ndim))
-        if x.shape[axis] == 0:
+        if at(x.shape[axis], SIZES) == 0:
             return None
         kind = self.chosen(("softmax", "log_softmax", "layer"))
         if kind == "layer":
@@ -88,7 +97,7 @@ class RandomProgram:
     def product(self, x):
         if x.ndim < 2:
             return None
-        other = self.input((x.shape[-1], int(self.chosen(EXTENTS))))
+        other = self.input((x.shape[-1], self.extent()))
         return G.tanh(G.matmul(x, other) * 0.1)
 
     def choice(self, x):
@@ -96,19 +105,14 @@ class RandomProgram:
 
     def arrays(self) -> list[np.ndarray]:
         random = np.random.default_rng(self.seed)
-        return [random.uniform(-1, 1, x.shape).astype(x.dtype.numpy) for x in self.inputs]
+        shapes = [[at(extent, SIZES) for extent in x.shape] for x in self.inputs]
+        pairs = zip(self.inputs, shapes, strict=True)
+        return [random.uniform(-1, 1, shape).astype(x.dtype.numpy) for x, shape in pairs]
 
     def expected(self) -> tuple:
         return G.evaluate(
             self.graph, {x.name: a for x, a in zip(self.inputs, self.arrays(), strict=True)}
         )
-
-
-def _broadcasts(shape, other) -> bool:
-    try:
-        return len(np.broadcast_shapes(shape, other)) < 5
-    except ValueError:
-        return False
 
 
 def leaves(values) -> list[np.ndarray]:

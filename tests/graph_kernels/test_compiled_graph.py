@@ -138,7 +138,7 @@ def test_the_arena_is_used_again():
         y = G.tanh(y @ y)
     fn = G.compile(G.Graph([x], [y]), target="c", optimize=0)
     assert len(fn.kernels) == 12
-    assert fn._plan.arena <= 2 * 64 * 64 * 4
+    assert fn.plan().arena <= 2 * 64 * 64 * 4
 
 
 def test_results_are_the_callers():
@@ -190,8 +190,8 @@ def test_state_goes_on_from_call_to_call():
 def test_an_assignment_overwrites_where_nothing_reads_the_old_value_later():
     s, x = counter(), G.var("x", (3,))
     fn = G.compile(G.Graph([x], [G.group(G.assign(s, s * 0.5 + x))]), target="c")
-    assert [storage.over for storage in fn._plan.storages if storage.over is not None]
-    assert not fn._plan.commits
+    assert [storage.over for storage in fn.plan().storages if storage.over is not None]
+    assert not fn.plan().commits
     assert fn.kernels[0].kernel.program.outputs[0].inplace == "p0"
 
 
@@ -396,8 +396,8 @@ def test_training_steps_are_those_of_the_evaluator(optimizer):
         losses.append(fn(*arrays)[0])
         np.testing.assert_allclose(losses[-1], expected[0], rtol=1e-4)
     assert losses[-1] < losses[0]
-    assert not fn._plan.commits  # every variable is overwritten in place
-    assert not [step for step in fn._plan.steps if step.copies]
+    assert not fn.plan().commits  # every variable is overwritten in place
+    assert not [step for step in fn.plan().steps if step.copies]
 
 
 def test_adam_updates_a_variable_by_one_kernel():

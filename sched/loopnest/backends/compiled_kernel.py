@@ -22,7 +22,7 @@ from loopnest.launch.launch_plan import LaunchPlan, Planner, identity
 from loopnest.launch.outputs import Outputs
 from loopnest.launch.target_interface import Array, Executable
 from loopnest.launch.timing import BenchResult, measure
-from loopnest.scalar.arguments import ArraySpec, bind, scalar_value
+from loopnest.scalar.arguments import ArraySpec, bind, check_conditions, scalar_value
 from loopnest.scalar.data_ranges import check_data
 from loopnest.scalar.expr import ScalarParam, Symbol
 
@@ -154,16 +154,25 @@ class CompiledKernel(Generic[K]):
         moved = sum([a.nbytes for a in (*inputs, *results)])
         return measure(lambda: self._run(inputs, results, values, plan), moved)
 
-    def static_launch(self) -> tuple[LaunchPlan, Executable]:
-        """Return the launch of a kernel all of whose sizes are static, and its machine code.
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """The names of the size symbols, in the order of the parameters."""
+        return tuple([symbol.name for symbol in self._symbols])
+
+    def launch_at(self, sizes: Mapping[str, int]) -> tuple[LaunchPlan, Executable]:
+        """Return the launch of a kernel without scalars at sizes, and its machine code.
 
         Raises:
-            LaunchError: it has sizes or scalars that a call must tell.
+            LaunchError: it has scalars that a call must tell, or sizes that are not among these; an
+                assumption does not hold.
         """
-        if self._symbols or self._scalars:
-            named = ", ".join([s.name for s in self._symbols] + [s.name for s in self._scalars])
-            raise self._error(f"a call must tell {named}", "call it with arrays")
-        plan = self._planner.plan({}, self._subject)
+        untold = [name for name in self.sizes if name not in sizes]
+        untold += [scalar.name for scalar in self._scalars]
+        if untold:
+            raise self._error(f"a call must tell {', '.join(untold)}", "call it with arrays")
+        own = {name: sizes[name] for name in self.sizes}
+        check_conditions(self._program.conditions, own, self._subject)
+        plan = self._planner.plan(own, self._subject)
         return plan, self._variant(plan.program).executable
 
     # Arguments

@@ -9,9 +9,10 @@ the oracle of all passes, `check` says what a graph must keep, and the text of a
 
 Who imports whom, lowest first; a row imports rows above it.
 
-- Row 0: `graph_error`, then `node`, then `registry` · `traverse` · `data_layout`.
-- Row 1: `leaves`, `program`, then `rewriting` · `structural`, then `state`, `node_values`,
-  `wellformed`.
+- Row 0: `graph_error`, then `dimensions`, then `node`, then `registry` · `traverse` ·
+  `data_layout`.
+- Row 1: `leaves`, `program`, then `rewriting` · `structural` · `size_binding`, then `state`,
+  `node_values`, `wellformed`.
 - Row 2: `operators/` by family: `node_operands` · `windows`, then the families.
 - Row 3: `printer`, then `parser`; `gradients/` (one attribute an op), then `autodiff`; `cost`.
 - Row 4: passes.
@@ -116,6 +117,7 @@ from loopnest.graph.operators import (
     sigmoid,
     silu,
     sin,
+    size,
     slice,
     softmax,
     sqrt,
@@ -185,6 +187,7 @@ from loopnest.graph.registry import (
     register_op,
 )
 from loopnest.graph.rewriting import ExprMutator, ExprVisitor, rewrite, substitute
+from loopnest.graph.size_binding import bind
 from loopnest.graph.structural import structural_equal, structural_hash
 from loopnest.graph.wellformed import check
 
@@ -251,6 +254,7 @@ __all__ = [
     "avg_pool2d",
     "avg_pool2d_backward",
     "batch_norm",
+    "bind",
     "bitand",
     "bitor",
     "bitxor",
@@ -352,6 +356,7 @@ __all__ = [
     "sigmoid",
     "silu",
     "sin",
+    "size",
     "slice",
     "softmax",
     "sqrt",

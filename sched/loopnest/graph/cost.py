@@ -1,4 +1,4 @@
-"""What ops cost: operations and bytes, from types and attributes alone.
+"""What ops cost: operations and bytes, from types and attributes alone; ints, or size expressions.
 
 An addition, multiplication or comparison of two elements is one operation, what divides or takes a
 root four, a transcendental function ten; what only moves elements is free of operations. These are
@@ -12,12 +12,13 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from loopnest.graph.data_layout import math_shape, parse_layout
+from loopnest.graph.dimensions import Dim, Shape, mul, product, total
 from loopnest.graph.node import Node, TupleType, Type
 from loopnest.graph.program import body_of
 from loopnest.graph.registry import Pattern, get_attr, op_names, pattern_of, register_attr
 from loopnest.scalar.op_table import FUNCTIONS, Column, ops
 
-Flops: TypeAlias = Callable[[Node], int]
+Flops: TypeAlias = Callable[[Node], Dim]
 
 _ROOTS = ("div", "mod", "sqrt", "rsqrt", "reciprocal")
 _FUNCTIONS = ("silu", "gelu", "pow", *ops(lambda op: op.result == "float"))
@@ -32,75 +33,74 @@ _FREE = ("assign", "broadcast_to", "expand_dims", "full", "group", "tuple")
 """Pointwise by pattern, or of none, but without arithmetic."""
 
 
-def flops(node: Node) -> int:
+def flops(node: Node) -> Dim:
     """Return the operations that a node costs; of a fused call those of its body."""
     if node.op == "fused":
-        return sum(flops(inner) for inner in body_of(node).nodes)
+        return total(flops(inner) for inner in body_of(node).nodes)
     rule: Flops = get_attr(node, "flops", _by_pattern)
     return rule(node)
 
 
-def bytes_of(kind: Type) -> int:
+def bytes_of(kind: Type) -> Dim:
     """Return the bytes of a tensor, or of all fields of a tuple."""
     if isinstance(kind, TupleType):
-        return sum(bytes_of(field) for field in kind.fields)
-    return kind.size * kind.dtype.numpy.itemsize
+        return total(bytes_of(field) for field in kind.fields)
+    return mul(kind.size, kind.dtype.numpy.itemsize)
 
 
-def traffic(node: Node) -> int:
+def traffic(node: Node) -> Dim:
     """Return the bytes that a node reads and writes, if it is computed by itself."""
-    return bytes_of(node.type) + sum(bytes_of(x.type) for x in dict.fromkeys(node.inputs))
+    return total([bytes_of(node.type), *[bytes_of(x.type) for x in dict.fromkeys(node.inputs)]])
 
 
-def _by_pattern(node: Node) -> int:
+def _by_pattern(node: Node) -> Dim:
     pattern = pattern_of(node)
     if not node.inputs or pattern in (Pattern.INJECTIVE, Pattern.TUPLE):
         return 0
     if pattern <= Pattern.BROADCAST:
         return _size(node.type)
-    return sum(_size(x.type) for x in node.inputs)
+    return total(_size(x.type) for x in node.inputs)
 
 
-def _size(kind: Type) -> int:
+def _size(kind: Type) -> Dim:
     if isinstance(kind, TupleType):
-        return sum(_size(field) for field in kind.fields)
+        return total(_size(field) for field in kind.fields)
     return kind.size
 
 
 def _times(weight: int) -> Flops:
-    return lambda node: weight * _size(node.type)
+    return lambda node: mul(_size(node.type), weight)
 
 
-def _matmul(node: Node) -> int:
-    return 2 * node.tensor_type.size * node.inputs[0].shape[-1]
+def _matmul(node: Node) -> Dim:
+    return product((2, node.tensor_type.size, node.inputs[0].shape[-1]))
 
 
-def _conv(node: Node) -> int:
+def _conv(node: Node) -> Dim:
     """Return 2 operations for each output element and each kernel element of its channel."""
     out = node if node.op == "conv2d" else node.inputs[0]
-    return 2 * out.tensor_type.size * _taps(node, node.inputs[1].shape)
+    return product((2, out.tensor_type.size, _taps(node, node.inputs[1].shape)))
 
 
-def _conv_weight(node: Node) -> int:
-    return 2 * node.inputs[1].tensor_type.size * _taps(node, node.shape)
+def _conv_weight(node: Node) -> Dim:
+    return product((2, node.inputs[1].tensor_type.size, _taps(node, node.shape)))
 
 
-def _taps(node: Node, kernel: tuple[int, ...]) -> int:
+def _taps(node: Node, kernel: Shape) -> Dim:
     extents = math_shape(kernel, parse_layout(node.attrs["kernel_layout"]))
-    return extents["I"] * extents["H"] * extents["W"]
+    return product([extents[letter] for letter in "IHW"])
 
 
-def _pool(node: Node) -> int:
-    height, width = node.attrs["pool"]
-    return int(height * width) * node.tensor_type.size
+def _pool(node: Node) -> Dim:
+    return product((*node.attrs["pool"], node.tensor_type.size))
 
 
-def _statistics(node: Node) -> int:
-    return 4 * node.inputs[0].tensor_type.size
+def _statistics(node: Node) -> Dim:
+    return mul(node.inputs[0].tensor_type.size, 4)
 
 
-def _softmax(node: Node) -> int:
-    return 16 * node.tensor_type.size
+def _softmax(node: Node) -> Dim:
+    return mul(node.tensor_type.size, 16)
 
 
 for _name, _weight in WEIGHTS.items():

@@ -12,11 +12,12 @@ expressions are equal.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from loopnest.errors import kind_of
 from loopnest.graph.cost import bytes_of, flops
+from loopnest.graph.dimensions import typical
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.leaves import var
 from loopnest.graph.node import LEAVES, Node, describe
@@ -119,7 +120,12 @@ class Ledger:
 
 
 def cse(
-    forward: Graph, backward: Graph, stash_bytes: int | None = None, *, inline: bool = True
+    forward: Graph,
+    backward: Graph,
+    stash_bytes: int | None = None,
+    *,
+    inline: bool = True,
+    sizes: Mapping[str, int] | None = None,
 ) -> tuple[Graph, Graph, Ledger]:
     """Let the backward read what the forward has computed already.
 
@@ -134,6 +140,8 @@ def cse(
         stash_bytes: how many bytes may be kept; None for any number.
         inline: whether index maps are composed first (`AutoInline`) where that makes more common;
             inputs of the backward may then be other nodes of the same names.
+        sizes: what sizes of the graphs are taken for where bytes and operations are counted; those
+            left out count as 64.
 
     Returns:
         The forward, the backward, and the `Ledger`. Among the choices within the budget it is the
@@ -158,9 +166,9 @@ def cse(
     (['x', 'dy', 'stash0'], (<tanh(x): float32[4]>, <tanh(x): float32[4]>))
     """
     _check(forward, backward, stash_bytes)
-    best = _Common(forward, backward, stash_bytes)
+    best = _Common(forward, backward, stash_bytes, sizes)
     for pair in _variants(forward, backward) if inline else ():
-        other = _Common(*pair, stash_bytes)
+        other = _Common(*pair, stash_bytes, sizes)
         if other.cost < best.cost:
             best = other
     return best.rewritten()
@@ -204,8 +212,15 @@ def _variants(forward: Graph, backward: Graph) -> list[tuple[Graph, Graph]]:
 class _Common:
     """What a forward and a backward have in common, and the choice of what to keep."""
 
-    def __init__(self, forward: Graph, backward: Graph, budget: int | None) -> None:
+    def __init__(
+        self,
+        forward: Graph,
+        backward: Graph,
+        budget: int | None,
+        sizes: Mapping[str, int] | None,
+    ) -> None:
         self.forward, self.backward, self.budget = forward, backward, budget
+        self.sizes = sizes
         self.numbers = Numbering()
         self.numbers.add([*forward.nodes, *backward.nodes])
         self.sources = self._sources()
@@ -220,7 +235,7 @@ class _Common:
         own: dict[int, int] = {}
         for node in self.backward.nodes:
             if node not in inside and self.numbers[node] not in own:
-                own[self.numbers[node]] = flops(node)
+                own[self.numbers[node]] = typical(flops(node), self.sizes)
         shared = {self.numbers[node] for node in self.values}
         rest = sum(work for number, work in own.items() if number not in shared)
         return rest + self.choice.flops, self.choice.bytes
@@ -252,8 +267,8 @@ class _Common:
         ]
         return Problem(
             operands,
-            [flops(node) for node in self.values],
-            [bytes_of(node.type) for node in self.values],
+            [typical(flops(node), self.sizes) for node in self.values],
+            [typical(bytes_of(node.type), self.sizes) for node in self.values],
             [number in self.sources for number in order],
             frozenset(place[number] for number in required),
         )

@@ -8,13 +8,14 @@ blocks of one axis the one further left is the outer.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from loopnest.graph.dimensions import Dim, Shape, at, divides, floordiv, mul, shown
 from loopnest.graph.graph_error import Refused
 
 _AXIS = re.compile(r"(\d*)([A-Za-z])")
@@ -75,7 +76,7 @@ def plain(layout: DataLayout, letters: Sequence[str] | None = None) -> DataLayou
     return parse_layout("".join(letters or layout.letters))
 
 
-def math_shape(shape: Sequence[int], layout: DataLayout) -> dict[str, int]:
+def math_shape(shape: Sequence[Dim], layout: DataLayout) -> dict[str, Dim]:
     """Return the extent of each axis of the math.
 
     Raises:
@@ -83,16 +84,16 @@ def math_shape(shape: Sequence[int], layout: DataLayout) -> dict[str, int]:
     """
     layout = getattr(shape, "layout", layout)  # a stand-in of AlterOpLayout fits any layout
     if len(shape) != len(layout.axes):
-        raise Refused(f"{list(shape)} is no {layout}", f"{layout} has {len(layout.axes)} axes")
-    extents: dict[str, int] = dict.fromkeys(layout.letters, 1)
+        raise Refused(f"{shown(shape)} is no {layout}", f"{layout} has {len(layout.axes)} axes")
+    extents: dict[str, Dim] = dict.fromkeys(layout.letters, 1)
     for extent, (letter, factor) in zip(shape, layout.axes, strict=True):
         if factor and extent != factor:
-            raise Refused(f"{list(shape)} is no {layout}", f"the block of {letter} is {extent}")
-        extents[letter] *= extent
+            raise Refused(f"{shown(shape)} is no {layout}", f"the block of {letter} is {extent}")
+        extents[letter] = mul(extents[letter], extent)
     return extents
 
 
-def shape_in(extents: dict[str, int], layout: DataLayout) -> tuple[int, ...]:
+def shape_in(extents: Mapping[str, Dim], layout: DataLayout) -> Shape:
     """Return the shape that a tensor of these extents has in a layout.
 
     Raises:
@@ -100,18 +101,18 @@ def shape_in(extents: dict[str, int], layout: DataLayout) -> tuple[int, ...]:
     """
     if set(extents) != set(layout.letters):
         raise Refused(f"{layout} has other axes than {''.join(extents)}", "axes must be the same")
-    shape: list[int] = []
+    shape: list[Dim] = []
     for letter, factor in layout.axes:
-        if not factor and extents[letter] % layout.block(letter):
+        if not factor and not divides(layout.block(letter), extents[letter]):
             raise Refused(
                 f"extent {extents[letter]} of {letter} in {layout}",
                 f"it must be a multiple of {layout.block(letter)}",
             )
-        shape.append(factor or extents[letter] // layout.block(letter))
+        shape.append(factor or floordiv(extents[letter], layout.block(letter)))
     return tuple(shape)
 
 
-def transformed_shape(shape: Sequence[int], src: DataLayout, dst: DataLayout) -> tuple[int, ...]:
+def transformed_shape(shape: Sequence[Dim], src: DataLayout, dst: DataLayout) -> Shape:
     """Return the shape of a tensor after a change of layout.
 
     Raises:
@@ -126,12 +127,12 @@ def transform(array: Any, src: DataLayout, dst: DataLayout) -> Any:
         return array
     extents = math_shape(array.shape, src)
     merged = np.transpose(array, [place for letter in dst.letters for place in src.places(letter)])
-    merged = merged.reshape([extents[letter] for letter in dst.letters])
+    merged = merged.reshape([at(extents[letter], {}) for letter in dst.letters])
     split: list[int] = []
     order: list[tuple[int, int]] = []
     shape = shape_in(extents, dst)
     for letter in dst.letters:
         for place in dst.places(letter):
             order.append((place, len(split)))
-            split.append(shape[place])
+            split.append(at(shape[place], {}))
     return np.transpose(merged.reshape(split), [number for _, number in sorted(order)])

@@ -8,15 +8,15 @@ operand.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from loopnest.errors import InternalError
+from loopnest.graph.dimensions import Shape, ShapeLike, dim_of, whole
 from loopnest.graph.graph_error import GraphError, Refused
-from loopnest.graph.node import Attrs, Node, TensorType, TupleType, Type, is_name
+from loopnest.graph.node import Attrs, Node, TensorType, TupleType, Type, is_name, items_of
 from loopnest.graph.registry import (
     Pattern,
     call,
@@ -28,6 +28,7 @@ from loopnest.graph.registry import (
 )
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
+from loopnest.scalar.expr import Expr
 
 _BY_NAME = {dtype.name: dtype for dtype in dtypes.ALL}
 _WEAK = {bool: dtypes.bool_, int: dtypes.int32, float: dtypes.float32}
@@ -53,34 +54,48 @@ def dtype_of(value: DType | str | type | np.dtype[Any], subject: str) -> DType:
     return found
 
 
-def shape_of(value: object, subject: str) -> tuple[int, ...]:
-    """Return a shape as a tuple of ints.
+def shape_of(value: object, subject: str) -> Shape:
+    """Return a shape as a tuple of extents.
 
     Raises:
-        GraphError: it is no sequence of static extents >= 0.
+        GraphError: it is no sequence of ints >= 0 and sizes.
     """
-    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+    if isinstance(value, (str, Expr)) or whole(value) is not None:
         value = (value,)
-    try:
-        extents = [e.__index__() for e in value]  # type: ignore[attr-defined]
-    except (AttributeError, TypeError):
-        extents = [-1]
-    if any(extent < 0 for extent in extents):
+    given = items_of(value)
+    known = given is not None and all(_is_extent(extent) for extent in given)
+    if given is None or not known:
         raise GraphError(
-            subject, f"the shape is {short(value)}", "a shape is a tuple of integers >= 0"
+            subject,
+            f"the shape is {short(value)}",
+            "a shape is a tuple of integers >= 0 and names of sizes",
         )
-    return tuple(extents)
+    return tuple([dim_of(extent, subject) for extent in given])
+
+
+def _is_extent(value: object) -> bool:
+    number = whole(value)
+    return isinstance(value, (str, Expr)) if number is None else number >= 0
 
 
 @takes_arguments
-def var(name: str, shape: Sequence[int] | int, dtype: DType | str | type = dtypes.float32) -> Node:
+def var(name: str, shape: ShapeLike, dtype: DType | str | type = dtypes.float32) -> Node:
     """Return an input of a graph.
+
+    Args:
+        name: an identifier, unique among the inputs of a graph.
+        shape: an int, or a size, an axis. A size is a name (equal names are equal extents), or
+            + - * // %, ceildiv, min and max of names and ints. A static 1 broadcasts; a size never
+            does.
+        dtype: the element type.
 
     >>> var("x", (64, 32), "float32")
     <x: float32[64, 32]>
+    >>> var("x", ("N", "2 * D + 1"))
+    <x: float32[N, D * 2 + 1]>
 
     Raises:
-        GraphError: the name is no identifier, a shape that is not static, or an unknown dtype.
+        GraphError: the name is no identifier, a shape that is none, or an unknown dtype.
     """
     subject = f"var({name!r})"
     _check_name(name, subject)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from loopnest.graph.dimensions import Dim, Shape, product, shown
 from loopnest.graph.graph_error import GraphError
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.operators import Operators
@@ -35,21 +36,18 @@ LEAVES = frozenset({"var", "const", "variable"})
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """An array's shape (static, outermost axis first) and element type."""
+    """An array's shape (outermost axis first; ints, or size expressions) and element type."""
 
-    shape: tuple[int, ...]
+    shape: Shape
     dtype: DType
 
     def __str__(self) -> str:
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+        return f"{self.dtype}{shown(self.shape)}"
 
     @property
-    def size(self) -> int:
+    def size(self) -> Dim:
         """The number of elements."""
-        count = 1
-        for extent in self.shape:
-            count *= extent
-        return count
+        return product(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +97,21 @@ class Node(Operators["Operand", "Node"]):
         )
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Shape:
         """The extents, outermost first. Raises GraphError for a tuple."""
         return self.tensor_type.shape
+
+    @property
+    def static_shape(self) -> tuple[int, ...]:
+        """The extents as ints.
+
+        Raises:
+            GraphError: it is a tuple, or an extent is known only where sizes are bound.
+        """
+        found = tuple([extent for extent in self.shape if isinstance(extent, int)])
+        if len(found) < len(self.shape):
+            raise GraphError(describe(self), f"{self.type} has sizes", "bind them: G.bind")
+        return found
 
     @property
     def dtype(self) -> DType:

@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from loopnest.errors import kind_of
-from loopnest.graph.graph_error import GraphError
+from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.node import Node, TensorType, Type, describe
 from loopnest.graph.program import Graph, body_of, require_graph
 from loopnest.graph.registry import WRONG, get_op, short
+from loopnest.graph.size_binding import bound, graph_sizes, sizes_of_arrays
 from loopnest.graph.state import check_state
 
 Array: TypeAlias = "npt.NDArray[Any]"
@@ -30,6 +31,7 @@ def evaluate(
     feeds: Mapping[str, object] | None = None,
     state: State | None = None,
     watch: Watch | None = None,
+    **sizes: int,
 ) -> tuple[Value, ...]:
     """Return the values of a graph's outputs (a tuple for a tuple-typed output).
 
@@ -40,10 +42,12 @@ def evaluate(
         state: values of variables by name; those left out have their first value. What the graph
             assigns is written to it at the end.
         watch: is told each node and its value, in order of computation (not of fused bodies).
+        **sizes: the sizes that the shapes of the inputs do not say.
 
     Raises:
         GraphError: an input without an array, an array without an input, one that does not fit,
-            or a variable that is assigned twice.
+            a size that is missing or that two inputs disagree on, a node that does not fit at
+            these sizes, or a variable that is assigned twice.
 
     >>> from loopnest.graph import var
     >>> x = var("x", (2,))
@@ -52,7 +56,6 @@ def evaluate(
     """
     _check_arguments(graph, feeds, state)
     given = {} if feeds is None else dict(feeds)
-    values: dict[Node, Value] = {x: _fed(graph, x, given) for x in graph.inputs}
     known = {x.name for x in graph.inputs}
     for name in given:
         if name not in known:
@@ -60,12 +63,35 @@ def evaluate(
             raise GraphError(
                 f"evaluate({graph.name})", f"there is no input {name}", f"inputs are: {names}"
             )
+    if sizes or graph_sizes(graph):
+        graph, watch = _at_sizes(graph, given, sizes, watch)
+    values: dict[Node, Value] = {x: _fed(graph, x, given) for x in graph.inputs}
     machine = _Machine({} if state is None else state, watch)
     with np.errstate(all="ignore"):
         outputs = machine.run(graph, values)
     if state is not None:
         state.update({name: np.array(value) for name, value in machine.assigned.items()})
     return tuple([_own(value) for value in outputs])
+
+
+def _at_sizes(
+    graph: Graph, feeds: Mapping[str, object], given: Mapping[str, int], watch: Watch | None
+) -> tuple[Graph, Watch | None]:
+    """Return the graph at the sizes that its inputs have, and who watches its nodes."""
+    subject = f"evaluate({graph.name})"
+    arrays = [_array(_feed(graph, x, feeds), x, subject) for x in graph.inputs]
+    for x, array in zip(graph.inputs, arrays, strict=True):
+        if array.ndim != x.ndim:
+            raise _wrong_shape(x, array, subject)
+    try:
+        sizes = sizes_of_arrays(graph, [array.shape for array in arrays], given)
+    except Refused as refused:
+        raise GraphError(subject, refused.reason, refused.hint) from None
+    found = bound(graph, sizes)
+    if watch is None:
+        return found.graph, None
+    told = {made: node for node, made in found.nodes.items()}
+    return found.graph, lambda node, value: watch(told[node], value)
 
 
 def _check_arguments(graph: Graph, feeds: object, state: object) -> None:
@@ -165,22 +191,34 @@ def _own(value: Value) -> Value:
 
 
 def _fed(graph: Graph, node: Node, feeds: Mapping[str, object]) -> Array:
+    return _fitting(_feed(graph, node, feeds), node, f"evaluate({graph.name})")
+
+
+def _feed(graph: Graph, node: Node, feeds: Mapping[str, object]) -> object:
     if node.name not in feeds:
         names = ", ".join(x.name for x in graph.inputs)
         raise GraphError(
             f"evaluate({graph.name})", f"the input {node.name} has no array", f"inputs are: {names}"
         )
-    return _fitting(feeds[node.name], node, f"evaluate({graph.name})")
+    return feeds[node.name]
+
+
+def _array(value: object, node: Node, subject: str) -> Array:
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise GraphError(subject, f"{node.name} has no array: {error}") from None
+
+
+def _wrong_shape(node: Node, array: Array, subject: str) -> GraphError:
+    return GraphError(subject, f"{node.name} is {node.type}, the array {list(array.shape)}")
 
 
 def _fitting(value: object, node: Node, subject: str) -> Array:
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise GraphError(subject, f"{node.name} has no array: {error}") from None
+    array = _array(value, node, subject)
     dtype = node.dtype.numpy
     if array.shape != node.shape:
-        raise GraphError(subject, f"{node.name} is {node.type}, the array {list(array.shape)}")
+        raise _wrong_shape(node, array, subject)
     if array.dtype == dtype:
         return array
     weak = not isinstance(value, (np.ndarray, np.generic))

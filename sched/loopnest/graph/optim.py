@@ -87,7 +87,7 @@ class Optimizer(ABC):
 
     def _state(self, role: str, like: Node) -> Node:
         """Return a variable of the optimiser's own that begins with zeros."""
-        return Variable(np.zeros(like.shape, like.dtype.numpy), f"{self.name}_{role}")
+        return Variable(np.zeros(like.static_shape, like.dtype.numpy), f"{self.name}_{role}")
 
 
 class SGD(Optimizer):

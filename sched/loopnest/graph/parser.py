@@ -12,6 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from loopnest.errors import kind_of
+from loopnest.graph.cost import bytes_of
+from loopnest.graph.dimensions import Dim, read_dim
+from loopnest.graph.dimensions import at as at_sizes
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.leaves import Variable, const, var
 from loopnest.graph.node import Node, TensorType, TupleType, Type
@@ -28,7 +31,7 @@ _TOKENS = re.compile(
     |(?P<number>-(?:inf|nan)\b|-?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)
     |(?P<ref>[%@$]\w+)
     |(?P<word>[^\W\d]\w*)
-    |(?P<mark>[(){}\[\],:=])""",
+    |(?P<mark>//|[(){}\[\],:=+*%-])""",
     re.VERBOSE,
 )
 _DTYPES = {dtype.name: dtype for dtype in dtypes.ALL}
@@ -269,7 +272,7 @@ class _GraphParser:
             values = np.array(numbers, wanted.dtype.numpy)
         except (OverflowError, ValueError) as error:
             self._fail(at, f"the elements are no {wanted.dtype}: {error}")
-        return values.reshape(wanted.shape)
+        return values.reshape([at_sizes(extent, {}) for extent in wanted.shape])
 
     def _held(self, at: int, name: str, wanted: TensorType) -> npt.NDArray[Any]:
         """Return a constant of which the text has only the digest."""
@@ -277,8 +280,7 @@ class _GraphParser:
         if found is None:
             self._fail(
                 at,
-                f"of {name}, a {wanted} of {wanted.size * wanted.dtype.numpy.itemsize} bytes, the "
-                "text has only the digest",
+                f"of {name}, a {wanted} of {bytes_of(wanted)} bytes, the text has only the digest",
                 "graph.text(full=True) writes a text with all constants",
             )
         if found.dtype != wanted.dtype.numpy or found.shape != wanted.shape:
@@ -287,6 +289,8 @@ class _GraphParser:
 
     def _attribute(self) -> object:
         token = self._take("<number>", "<string>", "<word>", "(")
+        if token.kind in ("number", "word") and self._ahead.text not in (",", ")"):
+            return self._expression(token)
         if token.text == "(":
             return tuple(self._list(")", self._attribute))
         if token.kind == "string":
@@ -298,9 +302,9 @@ class _GraphParser:
             return self._number(token)
         if token.text == "None":
             return None
-        if token.text not in _DTYPES:
-            self._fail(token.at, f"{token.text} is no value of an attribute")
-        return _DTYPES[token.text]
+        if token.text in _DTYPES:
+            return _DTYPES[token.text]
+        return self._size(token.at, token.text)
 
     def _type(self) -> Type:
         if self._at("("):
@@ -316,8 +320,24 @@ class _GraphParser:
         self._take("[")
         return TensorType(tuple(self._list("]", self._extent)), dtype)
 
-    def _extent(self) -> int:
-        token = self._take("<number>")
-        if not token.text.isdigit():
-            self._fail(token.at, f"{token.text} is no extent", "extents are integers >= 0")
-        return int(token.text)
+    def _extent(self) -> Dim:
+        token = self._take("<number>", "<word>")
+        if self._at(",") or self._at("]"):
+            if token.kind == "word":
+                return self._size(token.at, token.text)
+            if not token.text.isdigit():
+                self._fail(token.at, f"{token.text} is no extent", "extents are integers >= 0")
+            return int(token.text)
+        return self._expression(token)
+
+    def _expression(self, first: _Token) -> Dim:
+        """Return the size expression that begins with a token that is taken already."""
+        depth = 0
+        while depth or self._ahead.text not in (",", ")", "]"):
+            token = self._take("<number>", "<word>", "<ref>", "<mark>")
+            depth += (token.text == "(") - (token.text == ")")
+        return self._size(first.at, self.text[first.at : self._ahead.at])
+
+    def _size(self, at: int, text: str) -> Dim:
+        hint = "a size is a name, or + - * // % of names and ints"
+        return self._made(at, lambda: read_dim(text, lambda why: GraphError("", why, hint)))

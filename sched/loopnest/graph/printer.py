@@ -35,11 +35,13 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from loopnest.graph.dimensions import at
 from loopnest.graph.node import Node, TensorType, is_name
 from loopnest.graph.program import Graph, body_of, require_graph
 from loopnest.graph.registry import get_op, short
 from loopnest.graph.structural import attribute_key
 from loopnest.scalar.dtypes import DType
+from loopnest.scalar.expr import Expr
 
 HEADER = "# loopnest graph 1"
 _INLINE = 16
@@ -225,9 +227,9 @@ def decode(text: str, wanted: TensorType) -> np.ndarray[Any, Any]:
     except zlib.error as error:
         raise ValueError(str(error)) from None
     dtype = wanted.dtype.numpy
-    if len(data) != wanted.size * dtype.itemsize:
+    if len(data) != at(wanted.size, {}) * dtype.itemsize:
         raise ValueError(f"{len(data)} bytes for {wanted}")
-    return np.frombuffer(data, dtype).reshape(wanted.shape)
+    return np.frombuffer(data, dtype).reshape([at(extent, {}) for extent in wanted.shape])
 
 
 def show_attribute(value: object) -> str:
@@ -237,6 +239,6 @@ def show_attribute(value: object) -> str:
         return f"({items}{',' * (len(value) == 1)})"
     if isinstance(value, str):
         return json.dumps(value)
-    if isinstance(value, (DType, bool, int, float)) or value is None:
+    if isinstance(value, (DType, Expr, bool, int, float)) or value is None:
         return str(value)
     return f"<{short(value)}>"  # has no text: the parser refuses it

@@ -21,6 +21,7 @@ from loopnest.errors import kind_of
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.node import NO_ATTRS, Attrs, Node, Type, describe, items_of
 from loopnest.scalar.dtypes import DType
+from loopnest.scalar.expr import Expr
 
 Infer: TypeAlias = Callable[[tuple[Type, ...], Attrs], Type]
 Evaluate: TypeAlias = Callable[..., Any]  # (node, *arrays) -> array, or a tuple of arrays
@@ -328,6 +329,11 @@ def short(value: object) -> str:
         return f"<array {value.dtype}{list(value.shape)}>"
     if callable(value) and hasattr(value, "__name__"):
         return str(value.__name__)
+    if isinstance(value, Expr):
+        return str(value)
+    if isinstance(value, (tuple, list)) and any(isinstance(item, Expr) for item in value):
+        inner = ", ".join([short(item) for item in value])
+        return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' * (len(value) == 1)})"
     text = object.__repr__(value) if type(value).__repr__ is object.__repr__ else repr(value)
     if " at 0x" in text:
         text = f"<{type(value).__name__}>"

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from loopnest.errors import LoopnestError
 from loopnest.graph.cost import bytes_of
+from loopnest.graph.dimensions import typical
 from loopnest.graph.leaves import var
 from loopnest.graph.node import LEAVES, Node
 from loopnest.graph.program import Graph
@@ -24,7 +25,7 @@ from loopnest.graph_kernels.group_math import group_math
 from loopnest.graph_kernels.op_math import lower_of
 from loopnest.schedulers import Processor, scheduler_of
 
-FREE = frozenset({"broadcast_to", "expand_dims", "full", "iota", "squeeze", "transpose"})
+FREE = frozenset({"broadcast_to", "expand_dims", "full", "iota", "size", "squeeze", "transpose"})
 """Ops that every group computes for itself: they move, or read nothing."""
 
 VIEWS = frozenset({"expand_dims", "reshape", "squeeze"})
@@ -123,7 +124,7 @@ class KernelGroups:
             if is_member(node, limits):
                 self.group[node] = [node]
         for node in list(self.group):
-            sources = sorted(self._sources(node), key=lambda x: -bytes_of(x.type))
+            sources = sorted(self._sources(node), key=lambda x: -typical(bytes_of(x.type)))
             for source in sources:
                 self._join(self.group[source], self.group[node])
         self._join_siblings()

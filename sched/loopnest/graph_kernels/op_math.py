@@ -11,9 +11,13 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import loopnest as ln
-from loopnest.graph.node import Node
+from loopnest.graph.node import Node, describe
 from loopnest.graph.registry import get_attr, register_attr
+from loopnest.scalar.expr import cast
 from loopnest.scalar.op_table import FUNCTIONS
+from loopnest.tensor.fusion import current_fusion
+from loopnest.tensor.ops.data_movement import sizes_of
+from loopnest.tensor.ops.operands import ScalarOperand
 
 MathOperand: TypeAlias = "ln.TensorView | bool | int | float"
 Lower: TypeAlias = "Callable[[Node, tuple[MathOperand, ...]], ln.TensorView]"
@@ -102,6 +106,13 @@ def _iota(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
     return ln.cast(found, node.dtype)
 
 
+def _size(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    fusion = current_fusion()
+    assert fusion is not None
+    (extent,) = sizes_of(fusion, describe(node), (node.attrs["value"],))
+    return ln.full((), ScalarOperand(cast(extent, node.dtype.compute), fusion), node.dtype)
+
+
 for _name in FUNCTIONS:
     register_attr(_name, "lower", _function(_name))
 for _name in ("sum", "prod", "max", "min", "any", "all", "mean"):
@@ -116,5 +127,6 @@ for _name, _rule in {
     "transpose": _transpose,
     "full": _full,
     "iota": _iota,
+    "size": _size,
 }.items():
     register_attr(_name, "lower", _rule)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import loopnest as ln
 from loopnest.errors import NotSupported
+from loopnest.graph.dimensions import Dim, add, mul, sub
 from loopnest.graph.node import Node, describe
 from loopnest.graph.registry import register_attr
 from loopnest.graph_kernels.op_math import MathOperand, as_tensor
@@ -29,14 +30,26 @@ def _pad(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
 def _unslice(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
     """Return zeros with the operand put in: zeros around it, and between its elements."""
     (x,) = node.inputs
-    if not x.tensor_type.size:
+    if x.tensor_type.size == 0:
         return ln.full(node.shape, 0, node.dtype)
     widths, between = [], []
     rows = zip(node.shape, x.shape, node.attrs["starts"], node.attrs["steps"], strict=True)
     for whole, own, start, step in rows:
-        widths.append((start, whole - start - ((own - 1) * step + 1)))
+        after = sub(sub(whole, start), add(mul(sub(own, 1), step), 1))
+        widths.append((_width(start, node), _width(after, node)))
         between.append(step - 1)
     return ln.pad(as_tensor(operands[0], node), widths, 0, between)
+
+
+def _width(found: Dim, node: Node) -> int:
+    """Return the width of a border.
+
+    Raises:
+        NotSupported: it depends on a size.
+    """
+    if isinstance(found, int):
+        return found
+    raise NotSupported(describe(node), f"a border of it has {found} elements, no static number")
 
 
 @register_attr("concatenate", "lower")
@@ -85,10 +98,11 @@ def _conv_data(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
     widths: list[tuple[int, int]] = [(0, 0), (0, 0)]
     for place in (0, 1):
         kernel, stride = node.inputs[1].shape[2 + place], attrs["strides"][place]
-        span = attrs["dilation"][place] * (kernel - 1)
-        spread = (node.inputs[0].shape[2 + place] - 1) * stride + 1
-        before = span - attrs["padding"][place]
-        widths.append((before, node.shape[2 + place] + span - before - spread))
+        span = mul(sub(kernel, 1), attrs["dilation"][place])
+        spread = add(mul(sub(node.inputs[0].shape[2 + place], 1), stride), 1)
+        before = sub(span, attrs["padding"][place])
+        after = sub(sub(add(node.shape[2 + place], span), before), spread)
+        widths.append((_width(before, node), _width(after, node)))
     between = (0, 0, *[stride - 1 for stride in attrs["strides"]])
     spread_dy = ln.pad(dy, widths, 0, between)
     reversed_w = ln.permute(ln.flip(w, (2, 3)), (1, 0, 2, 3))
@@ -106,9 +120,9 @@ def _conv_weight(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView
     for place in (0, 1):
         own, out = node.inputs[0].shape[2 + place], node.inputs[1].shape[2 + place]
         before = attrs["padding"][place]
-        reach = (node.shape[2 + place] - 1) * attrs["dilation"][place]
-        needed = reach + (out - 1) * attrs["strides"][place] + 1
-        widths.append((before, needed - own - before))
+        reach = mul(sub(node.shape[2 + place], 1), attrs["dilation"][place])
+        needed = add(add(reach, mul(sub(out, 1), attrs["strides"][place])), 1)
+        widths.append((before, _width(sub(sub(needed, own), before), node)))
     padded = ln.permute(ln.pad(x, widths), (1, 0, 2, 3))
     found = ln.conv(padded, ln.permute(dy, (1, 0, 2, 3)), attrs["dilation"], 0, attrs["strides"])
     return ln.permute(found, (1, 0, 2, 3))

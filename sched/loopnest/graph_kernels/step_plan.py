@@ -1,8 +1,9 @@
 """What one evaluation of a graph does: its steps in order, and the memory of each value.
 
 A value is a place in a storage. Reshapes are other places in the same storage. Storages that live
-at different times share the arena. A variable's new value is written over the old one where no
-step, output or other variable reads that later; else it is kept apart and copied at the end.
+at different times share the arena, which is laid out where all sizes are known. A variable's new
+value is written over the old one where no step, output or other variable reads that later; else it
+is kept apart and copied at the end.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from loopnest.graph.dimensions import Dim, Shape, at
 from loopnest.graph.node import Node, TensorType, TupleType, Type
 from loopnest.graph.program import Graph
+from loopnest.graph.size_binding import graph_sizes
 from loopnest.graph_kernels.code_gen import Generated, GroupKernel
 from loopnest.graph_kernels.kernel_groups import VIEWS, is_library
 from loopnest.scalar.dtypes import DType
@@ -41,15 +44,15 @@ class Storage:
 
     kind: str
     node: Node | None
-    elements: int
+    elements: Dim
     dtype: DType
     offset: int = -1
     over: int | None = None
 
     @property
     def bytes(self) -> int:
-        """The size in bytes."""
-        return self.elements * self.dtype.numpy.itemsize
+        """The size in bytes, of a storage without sizes."""
+        return at(self.elements, {}) * self.dtype.numpy.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class ValuePlace:
     """A tensor in a storage, C-contiguous; transposed by `axes` for readers that can."""
 
     storage: int
-    shape: tuple[int, ...]
+    shape: Shape
     axes: tuple[int, ...] | None = None
 
 
@@ -103,7 +106,7 @@ class StepPlan:
         storages: by number.
         results: what the graph's outputs are.
         commits: at the end, each variable whose new value lies elsewhere, and where.
-        arena: its size in bytes.
+        arena: its size in bytes; 0 where sizes are not known.
     """
 
     steps: tuple[PlannedStep, ...]
@@ -146,7 +149,7 @@ class _StepPlanner:
             if storage.kind == "arena" and place.axes is None:
                 storage.kind = "output"
         commits = self._commits(results)
-        arena = self._lay_out(results, commits)
+        arena = 0 if graph_sizes(self.graph) else self._lay_out(results, commits)
         return StepPlan(tuple(self.steps), tuple(self.storages), results, tuple(commits), arena)
 
     # Places

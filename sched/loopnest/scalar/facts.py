@@ -9,15 +9,9 @@ from dataclasses import dataclass, field
 
 from loopnest.errors import DefinitionError
 from loopnest.scalar import dtypes
-from loopnest.scalar.expr import Const, Expr, Op, Symbol, integer, terms_of
+from loopnest.scalar.expr import Const, Expr, Op, Symbol, terms_of
+from loopnest.scalar.size_text import read_size
 
-_ARITHMETIC: Mapping[type[ast.operator], str] = {
-    ast.Add: "add",
-    ast.Sub: "sub",
-    ast.Mult: "mul",
-    ast.FloorDiv: "floordiv",
-    ast.Mod: "mod",
-}
 _COMPARE: Mapping[type[ast.cmpop], str] = {
     ast.Eq: "eq",
     ast.NotEq: "ne",
@@ -246,19 +240,9 @@ class _AssumptionParser:
         return Op(op, (left, right), dtypes.bool_)
 
     def term(self, node: ast.expr) -> Expr:
-        match node:
-            case ast.Constant(value=int(value)) if not isinstance(value, bool):
-                return integer(value)
-            case ast.Name(id=name):
-                if not self.symbols(name):
-                    raise self.fail(f"'{name}' is no size symbol of this fusion")
-                return Symbol(name)
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                inner = self.term(operand)
-                if isinstance(inner, Const):
-                    return integer(-int(inner.value))
-                return Op("neg", (inner,), dtypes.index)
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
-                args = (self.term(left), self.term(right))
-                return Op(_ARITHMETIC[type(op)], args, dtypes.index)
-        raise self.fail(f"'{ast.unparse(node)}' is not allowed")
+        return read_size(node, self.symbol, self.fail)
+
+    def symbol(self, name: str) -> Symbol:
+        if not self.symbols(name):
+            raise self.fail(f"'{name}' is no size symbol of this fusion")
+        return Symbol(name)

@@ -13,7 +13,7 @@ from loopnest.errors import DefinitionError
 from loopnest.scalar.data_ranges import DataRange
 from loopnest.scalar.dtypes import DType, listed
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import Expr, ScalarParam, Symbol, integer, whole
+from loopnest.scalar.expr import Expr, ScalarParam, Symbol, integer, walk, whole
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.origin import Origin, caller
 from loopnest.scalar.simplify import Simplifier
@@ -164,13 +164,14 @@ class Fusion:
         """Output -> the input whose memory it takes."""
         return self._inplace
 
-    def input(self, name: str, shape: Sequence[int | str], dtype: DType) -> TensorView:
+    def input(self, name: str, shape: Sequence[int | str | Expr], dtype: DType) -> TensorView:
         """Declare an input array.
 
         Args:
             name: an identifier, unique among inputs, scalars and outputs.
-            shape: an int (static) or a str (a size symbol; equal names are equal extents) an axis.
-                A static 1 is a broadcast axis; a symbol never is.
+            shape: an int (static) or a str (a size symbol; equal names are equal extents) an axis,
+                or a size expression, such as the extent of another tensor. A static 1 is a
+                broadcast axis; a symbol never is.
             dtype: the element type.
 
         Raises:
@@ -332,6 +333,9 @@ class Fusion:
         """
         match extent:
             case Expr():
+                for node in walk(extent):
+                    if isinstance(node, Symbol):
+                        self.size(call, node.name)
                 return extent
             case bool():
                 pass

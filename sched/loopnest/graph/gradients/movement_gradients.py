@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from loopnest.graph.dimensions import Dim, add, last_place
 from loopnest.graph.gradients.gradient_rules import Contribution, fit
 from loopnest.graph.node import Node, TupleType
 from loopnest.graph.operators import movement_ops as s
@@ -44,11 +45,11 @@ def _flip(node: Node, dy: Node) -> tuple[Node]:
 def _concatenate(node: Node, dy: Node) -> list[Node]:
     axis = node.attrs["axis"]
     found: list[Node] = []
-    start = 0
+    start: Dim = 0
     for operand in node.inputs:
-        starts = [0] * node.ndim
+        starts: list[Dim] = [0] * node.ndim
         stops = list(node.shape)
-        starts[axis], stops[axis] = start, start + operand.shape[axis]
+        starts[axis], stops[axis] = start, add(start, operand.shape[axis])
         found.append(slicing.slice(dy, starts, stops))
         start = stops[axis]
     return found
@@ -63,7 +64,7 @@ def _slice(node: Node, dy: Node) -> tuple[Node]:
 def _unslice(node: Node, dy: Node) -> tuple[Node]:
     starts, steps = node.attrs["starts"], node.attrs["steps"]
     parts = zip(starts, steps, node.inputs[0].shape, strict=True)
-    stops = [start + step * (count - 1) + 1 if count else start for start, step, count in parts]
+    stops = [last_place(*part) for part in parts]
     return (slicing.slice(dy, starts, stops, steps),)
 
 
@@ -71,7 +72,7 @@ def _unslice(node: Node, dy: Node) -> tuple[Node]:
 def _pad(node: Node, dy: Node) -> tuple[Node]:
     starts = [before for before, _ in node.attrs["widths"]]
     shape = node.inputs[0].shape
-    stops = [start + extent for start, extent in zip(starts, shape, strict=True)]
+    stops = [add(start, extent) for start, extent in zip(starts, shape, strict=True)]
     return (slicing.slice(dy, starts, stops),)
 
 
@@ -80,7 +81,7 @@ def _layout(node: Node, dy: Node) -> tuple[Node]:
     return (nn_ops.layout_transform(dy, node.attrs["dst_layout"], node.attrs["src_layout"]),)
 
 
-@register_attr(("var", "const", "variable", "full", "iota"), "gradient")
+@register_attr(("var", "const", "variable", "full", "iota", "size"), "gradient")
 def _leaf(node: Node, dy: Node) -> tuple[()]:
     return ()
 

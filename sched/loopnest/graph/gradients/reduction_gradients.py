@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 
+from loopnest.graph.dimensions import Dim, product
 from loopnest.graph.gradients.gradient_rules import fit, not_differentiable, spread
 from loopnest.graph.node import Node
 from loopnest.graph.operators import movement_ops, reduction_ops
 from loopnest.graph.operators import pointwise_ops as p
-from loopnest.graph.operators.creation import iota
+from loopnest.graph.operators.creation import iota, size
 from loopnest.graph.operators.matmul_op import matmul
 from loopnest.graph.registry import register_attr
 from loopnest.scalar.dtypes import int64
 
 
-def _count(node: Node) -> int:
-    return math.prod([node.inputs[0].shape[axis] for axis in node.attrs["axis"]])
+def _count(node: Node) -> Dim:
+    return product([node.inputs[0].shape[axis] for axis in node.attrs["axis"]])
 
 
 @register_attr("sum", "gradient")
@@ -28,7 +29,9 @@ def _mean(node: Node, dy: Node) -> tuple[Node | None]:
     (x,) = node.inputs
     if not x.dtype.is_float:
         return (None,)
-    share = p.div(spread(dy, node), float(_count(node)))
+    count = _count(node)
+    number = float(count) if isinstance(count, int) else size(count, x.dtype.compute)
+    share = p.cast(p.div(spread(dy, node), number), x.dtype)
     return (movement_ops.broadcast_to(share, x.shape),)
 
 
@@ -37,9 +40,14 @@ def _variance(node: Node, dy: Node) -> tuple[Node | None]:
     (x,) = node.inputs
     if not x.dtype.is_float:
         return (None,)
-    divisor = max(_count(node) - node.attrs["correction"], 0)
+    count, correction = _count(node), node.attrs["correction"]
     center = p.sub(x, reduction_ops.mean(x, node.attrs["axis"], keepdims=True))
-    return (p.mul(p.mul(spread(dy, node), 2 / divisor if divisor else math.nan), center),)
+    if isinstance(count, int):
+        divisor = max(count - correction, 0)
+        return (p.mul(p.mul(spread(dy, node), 2 / divisor if divisor else math.nan), center),)
+    left = p.maximum(p.sub(size(count, x.dtype.compute), correction), 0)
+    scale = p.where(p.eq(left, 0), math.nan, p.div(2.0, left))
+    return (p.cast(p.mul(p.mul(spread(dy, node), scale), center), x.dtype),)
 
 
 @register_attr(("max", "min"), "gradient")

@@ -14,6 +14,7 @@ from loopnest.graph.operators.creation import (
     iota,
     ones,
     ones_like,
+    size,
     zeros,
     zeros_like,
 )
@@ -191,6 +192,7 @@ __all__ = [
     "sigmoid",
     "silu",
     "sin",
+    "size",
     "slice",
     "softmax",
     "sqrt",

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from loopnest.graph.data_layout import math_shape, parse_layout, shape_in, transform
+from loopnest.graph.dimensions import Dim, DimLike, Shape, add, at, divides, mul, shown
 from loopnest.graph.graph_error import GraphError, Refused
+from loopnest.graph.leaves import shape_of
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
 from loopnest.graph.operators.node_operands import applied, meet, one_type, tensors
 from loopnest.graph.operators.windows import columns, scatter, window_extent
@@ -76,25 +78,29 @@ def conv2d(
 
 
 @takes_arguments
-def conv2d_backward_data(dy: Operand, w: Operand, shape: Sequence[int], **attrs: object) -> Node:
+def conv2d_backward_data(
+    dy: Operand, w: Operand, shape: Sequence[DimLike], **attrs: object
+) -> Node:
     """Return the gradient of x, of `shape`, for dy of the output; attributes as of `conv2d`.
 
     Raises:
         GraphError: shapes, layouts or attributes that do not fit.
     """
     op = "conv2d_backward_data"
-    return call(op, meet(op, (dy, w), FLOAT), {"shape": tuple(shape), **attrs})
+    return call(op, meet(op, (dy, w), FLOAT), {"shape": shape_of(shape, op), **attrs})
 
 
 @takes_arguments
-def conv2d_backward_weight(x: Operand, dy: Operand, shape: Sequence[int], **attrs: object) -> Node:
+def conv2d_backward_weight(
+    x: Operand, dy: Operand, shape: Sequence[DimLike], **attrs: object
+) -> Node:
     """Return the gradient of w, of `shape`, for dy of the output; attributes as of `conv2d`.
 
     Raises:
         GraphError: shapes, layouts or attributes that do not fit.
     """
     op = "conv2d_backward_weight"
-    return call(op, meet(op, (x, dy), FLOAT), {"shape": tuple(shape), **attrs})
+    return call(op, meet(op, (x, dy), FLOAT), {"shape": shape_of(shape, op), **attrs})
 
 
 def pair(value: object, subject: str, least: int = 1) -> tuple[int, int]:
@@ -122,26 +128,31 @@ def around(value: object, subject: str) -> tuple[int, int, int, int]:
     return found
 
 
-def _output(x: dict[str, int], w: dict[str, int], attrs: Attrs) -> dict[str, int]:
+def _output(x: Mapping[str, Dim], w: Mapping[str, Dim], attrs: Attrs) -> dict[str, Dim]:
     """Return the extents of a convolution's output.
 
     Raises:
         Refused: the extents do not fit.
     """
     groups = attrs["groups"]
-    if not isinstance(groups, int) or groups < 1 or x["C"] % groups or w["O"] % groups:
+    if not isinstance(groups, int) or groups < 1 or not _both_divide(groups, x["C"], w["O"]):
         raise Refused(
             f"{groups} groups of {x['C']} channels to {w['O']}", "groups must divide both"
         )
-    if w["I"] * groups != x["C"]:
+    if mul(w["I"], groups) != x["C"]:
         raise Refused(
             f"the kernel takes {w['I']} channels in {groups} groups, the data has {x['C']}",
             "the second extent of the kernel is C // groups",
         )
     top, left, bottom, right = attrs["padding"]
-    height = window_extent(x["H"] + top + bottom, w["H"], attrs["strides"][0], attrs["dilation"][0])
-    width = window_extent(x["W"] + left + right, w["W"], attrs["strides"][1], attrs["dilation"][1])
+    tall, wide = add(x["H"], top + bottom), add(x["W"], left + right)
+    height = window_extent(tall, w["H"], attrs["strides"][0], attrs["dilation"][0])
+    width = window_extent(wide, w["W"], attrs["strides"][1], attrs["dilation"][1])
     return {"N": x["N"], "C": w["O"], "H": height, "W": width}
+
+
+def _both_divide(groups: int, *extents: Dim) -> bool:
+    return all(divides(groups, extent) for extent in extents)
 
 
 def _layouts(attrs: Attrs) -> tuple[Any, Any]:
@@ -181,9 +192,9 @@ def _float(dtype: Any) -> Any:
     return dtype
 
 
-def _same(dy: TensorType, shape: tuple[int, ...]) -> None:
+def _same(dy: TensorType, shape: Shape) -> None:
     if dy.shape != shape:
-        raise Refused(f"the gradient is {list(dy.shape)}, the output {list(shape)}")
+        raise Refused(f"the gradient is {shown(dy.shape)}, the output {shown(shape)}")
 
 
 def _plain(array: Any, layout: str, letters: str) -> Any:
@@ -240,8 +251,8 @@ def _conv_weight(node: Node, x: Any, dy: Any) -> Any:
 
 
 def _extents(shape: Sequence[int], layout: str, letters: str) -> tuple[int, ...]:
-    extents: Mapping[str, int] = math_shape(shape, parse_layout(layout))
-    return tuple([extents[letter] for letter in letters])
+    extents = math_shape(shape, parse_layout(layout))
+    return tuple([at(extents[letter], {}) for letter in letters])
 
 
 for _name, _infer, _evaluate, _more in (

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from loopnest.errors import kind_of
+from loopnest.graph.dimensions import DimLike, ShapeLike, dim_of
 from loopnest.graph.graph_error import GraphError, Refused
-from loopnest.graph.leaves import dtype_of, shape_of
+from loopnest.graph.leaves import const, dtype_of, shape_of
 from loopnest.graph.node import Attrs, Node, TensorType, Type
 from loopnest.graph.operators.node_operands import is_number
 from loopnest.graph.registry import Pattern, call, call_text, register_op, short, takes_arguments
@@ -16,11 +15,11 @@ from loopnest.scalar.dtypes import DType, float32, int64
 
 
 @takes_arguments
-def full(shape: Sequence[int] | int, value: float, dtype: DType | str | type | None = None) -> Node:
+def full(shape: ShapeLike, value: float, dtype: DType | str | type | None = None) -> Node:
     """Return a tensor of one number; without `dtype` bool, int32 or float32, as the number is.
 
     Raises:
-        GraphError: a shape that is not static, or no number.
+        GraphError: a shape that is none, or no number.
     """
     subject = call_text("full", (shape, value))
     if not is_number(value):
@@ -33,13 +32,13 @@ def full(shape: Sequence[int] | int, value: float, dtype: DType | str | type | N
 
 
 @takes_arguments
-def zeros(shape: Sequence[int] | int, dtype: DType | str | type = float32) -> Node:
+def zeros(shape: ShapeLike, dtype: DType | str | type = float32) -> Node:
     """Return a tensor of zeros."""
     return full(shape, 0, dtype)
 
 
 @takes_arguments
-def ones(shape: Sequence[int] | int, dtype: DType | str | type = float32) -> Node:
+def ones(shape: ShapeLike, dtype: DType | str | type = float32) -> Node:
     """Return a tensor of ones."""
     return full(shape, 1, dtype)
 
@@ -63,7 +62,7 @@ def full_like(node: Node, value: float) -> Node:
 
 
 @takes_arguments
-def iota(length: int, start: int = 0, step: int = 1, dtype: DType | str | type = int64) -> Node:
+def iota(length: DimLike, start: int = 0, step: int = 1, dtype: DType | str | type = int64) -> Node:
     """Return [start, start + step, …] of `length` elements.
 
     Raises:
@@ -73,15 +72,38 @@ def iota(length: int, start: int = 0, step: int = 1, dtype: DType | str | type =
     for value in (start, step):
         if isinstance(value, bool) or not isinstance(value, int):
             raise GraphError(subject, f"{short(value)} is no integer")
-    (extent,) = shape_of(length, subject)
+    (extent,) = shape_of((length,), subject)
     attrs = {"length": extent, "start": start, "step": step, "dtype": dtype_of(dtype, subject)}
     return call("iota", (), attrs)
+
+
+@takes_arguments
+def size(value: DimLike, dtype: DType | str | type = float32) -> Node:
+    """Return a size as a scalar, to compute with: a const where it is static.
+
+    >>> size("N * 2", "int64"), size(3)
+    (<size: int64[]>, <3.0: float32[]>)
+
+    Raises:
+        GraphError: no size, or an unknown dtype.
+    """
+    subject = call_text("size", (value,))
+    extent, found = dim_of(value, subject), dtype_of(dtype, subject)
+    if isinstance(extent, int):
+        return const(extent, found)
+    return call("size", (), {"value": extent, "dtype": found})
 
 
 def _infer_full(types: tuple[Type, ...], attrs: Attrs) -> Type:
     if not is_number(attrs["value"]):
         raise Refused(f"the value {short(attrs['value'])} is no number")
     return TensorType(attrs["shape"], attrs["dtype"])
+
+
+def _infer_size(types: tuple[Type, ...], attrs: Attrs) -> Type:
+    if attrs["dtype"].is_bool:
+        raise Refused("a size is no bool", "use an integer or a float type")
+    return TensorType((), attrs["dtype"])
 
 
 def _iota(node: Node) -> object:
@@ -92,9 +114,17 @@ def _iota(node: Node) -> object:
 register_op(
     "full",
     infer=_infer_full,
-    evaluate=lambda node: np.full(node.shape, node.attrs["value"], node.dtype.numpy),
+    evaluate=lambda node: np.full(node.static_shape, node.attrs["value"], node.dtype.numpy),
     arity=0,
     params=("shape", "value", "dtype"),
+    pattern=Pattern.ELEMWISE,
+)
+register_op(
+    "size",
+    infer=_infer_size,
+    evaluate=lambda node: np.asarray(node.attrs["value"], node.dtype.numpy),
+    arity=0,
+    params=("value", "dtype"),
     pattern=Pattern.ELEMWISE,
 )
 register_op(

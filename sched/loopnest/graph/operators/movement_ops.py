@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from loopnest.graph.dimensions import (
+    Dim,
+    ShapeLike,
+    divides,
+    floordiv,
+    product,
+    shown,
+    total,
+)
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.leaves import shape_of
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
@@ -15,10 +23,11 @@ from loopnest.graph.operators.node_operands import meet, one_type, require_node,
 from loopnest.graph.operators.reduction_ops import Axes, normalized_axes
 from loopnest.graph.registry import Pattern, call, call_text, register_op, takes_arguments
 from loopnest.scalar.dtypes import KEEPING
+from loopnest.scalar.expr import Expr
 
 
 @takes_arguments
-def broadcast_to(x: Operand, shape: Sequence[int] | int) -> Node:
+def broadcast_to(x: Operand, shape: ShapeLike) -> Node:
     """Return x repeated to `shape`, as NumPy broadcasts; x itself if it has that shape.
 
     Raises:
@@ -78,20 +87,21 @@ def transpose(x: Operand, axes: Sequence[int] | None = None) -> Node:
 
 
 @takes_arguments
-def reshape(x: Operand, shape: Sequence[int] | int) -> Node:
+def reshape(x: Operand, shape: ShapeLike) -> Node:
     """Return the elements of x, in row-major order, in another shape; one extent may be -1.
 
     Raises:
         GraphError: the numbers of elements differ.
     """
     node = require_node("reshape", x)
-    given = (shape,) if isinstance(shape, int) else tuple(shape)
+    given = (shape,) if isinstance(shape, (int, str, Expr)) else tuple(shape)
     subject = call_text("reshape", (node, shape))
     if sum(1 for e in given if e == -1) == 1:
-        known = math.prod([e for e in given if e != -1])
-        if not known or node.tensor_type.size % known:
+        elements = node.tensor_type.size
+        known = product(shape_of([e for e in given if e != -1], subject))
+        if not divides(known, elements):
             raise GraphError(subject, "the -1 has no value", "elements must divide evenly")
-        given = tuple([node.tensor_type.size // known if e == -1 else e for e in given])
+        given = tuple([floordiv(elements, known) if e == -1 else e for e in given])
     return call("reshape", (node,), {"shape": shape_of(given, subject)})
 
 
@@ -126,13 +136,15 @@ def _infer_broadcast(types: tuple[Type, ...], attrs: Attrs) -> Type:
     lead = len(shape) - len(x.shape)
     pairs = zip(x.shape, shape[max(lead, 0) :], strict=False)
     if lead < 0 or any(own not in (1, wanted) for own, wanted in pairs):
-        raise Refused(f"{list(x.shape)} does not broadcast to {list(shape)}", "extents of 1 repeat")
+        raise Refused(
+            f"{shown(x.shape)} does not broadcast to {shown(shape)}", "extents of 1 repeat"
+        )
     return TensorType(shape, x.dtype)
 
 
 def _infer_expand(types: tuple[Type, ...], attrs: Attrs) -> Type:
     (x,) = tensors(types)
-    shape = list(x.shape)
+    shape: list[Dim] = list(x.shape)
     for place in attrs["axis"]:
         if not 0 <= place <= len(shape):
             raise Refused(f"axis {place} is out of range")
@@ -163,7 +175,7 @@ def _infer_reshape(types: tuple[Type, ...], attrs: Attrs) -> Type:
     (x,) = tensors(types)
     found = TensorType(attrs["shape"], x.dtype)
     if found.size != x.size:
-        raise Refused(f"{list(found.shape)} has {found.size} elements, the operand {x.size}")
+        raise Refused(f"{shown(found.shape)} has {found.size} elements, the operand {x.size}")
     return found
 
 
@@ -186,8 +198,8 @@ def _infer_concatenate(types: tuple[Type, ...], attrs: Attrs) -> Type:
         same = part.shape[:axis] + part.shape[axis + 1 :]
         if len(part.shape) <= axis or same != first.shape[:axis] + first.shape[axis + 1 :]:
             raise Refused(f"{part} does not fit {first}", f"extents agree but along axis {axis}")
-    total = sum(part.shape[axis] for part in parts)
-    return TensorType((*first.shape[:axis], total, *first.shape[axis + 1 :]), dtype)
+    whole = total(part.shape[axis] for part in parts)
+    return TensorType((*first.shape[:axis], whole, *first.shape[axis + 1 :]), dtype)
 
 
 def _register(
@@ -199,7 +211,7 @@ def _register(
 _register(
     "broadcast_to",
     _infer_broadcast,
-    lambda node, x: np.broadcast_to(x, node.shape),
+    lambda node, x: np.broadcast_to(x, node.static_shape),
     ("shape",),
     Pattern.BROADCAST,
     1,
@@ -215,7 +227,7 @@ _register(
 _register(
     "squeeze",
     _infer_squeeze,
-    lambda node, x: np.reshape(x, node.shape),
+    lambda node, x: np.reshape(x, node.static_shape),
     ("axis",),
     Pattern.INJECTIVE,
     1,
@@ -231,7 +243,7 @@ _register(
 _register(
     "reshape",
     _infer_reshape,
-    lambda node, x: np.reshape(x, node.shape),
+    lambda node, x: np.reshape(x, node.static_shape),
     ("shape",),
     Pattern.INJECTIVE,
     1,

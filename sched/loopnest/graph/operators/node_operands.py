@@ -16,6 +16,7 @@ from typing import TypeGuard
 
 import numpy as np
 
+from loopnest.graph.dimensions import Shape, broadcast, shown
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.leaves import const
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
@@ -167,19 +168,17 @@ def tensors(types: Sequence[Type]) -> list[TensorType]:
     return found
 
 
-def broadcast_shapes(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the shape that NumPy broadcasts `shapes` to.
+def broadcast_shapes(shapes: Sequence[Shape]) -> Shape:
+    """Return the shape that `shapes` broadcast to, as NumPy's do.
 
     Raises:
         Refused: they do not fit together.
     """
-    try:
-        return np.broadcast_shapes(*shapes)
-    except ValueError:
-        listed = " and ".join(str(list(s)) for s in shapes)
-        raise Refused(
-            f"the shapes {listed} do not broadcast together", "equal extents or 1 fit"
-        ) from None
+    found = broadcast(shapes)
+    if found is None:
+        listed = " and ".join(map(shown, shapes))
+        raise Refused(f"the shapes {listed} do not broadcast together", "equal extents or 1 fit")
+    return found
 
 
 def one_type(types: Sequence[TensorType]) -> DType:

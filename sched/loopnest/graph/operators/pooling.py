@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from loopnest.graph.data_layout import math_shape, parse_layout, shape_in, transform
+from loopnest.graph.dimensions import DimLike, Shape, add, at, shown
 from loopnest.graph.graph_error import Refused
+from loopnest.graph.leaves import shape_of
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
 from loopnest.graph.operators.convolution import around, pair
 from loopnest.graph.operators.node_operands import meet, one_type, tensors
@@ -91,10 +93,10 @@ def max_pool2d_gather(x: Operand, values: Operand, **attrs: object) -> Node:
 
 
 @takes_arguments
-def avg_pool2d_backward(dy: Operand, shape: Sequence[int], **attrs: object) -> Node:
+def avg_pool2d_backward(dy: Operand, shape: Sequence[DimLike], **attrs: object) -> Node:
     """Return the gradient of x, of `shape`, for dy of an average's output."""
     op = "avg_pool2d_backward"
-    return call(op, meet(op, (dy,), FLOAT), {"shape": tuple(shape), **attrs})
+    return call(op, meet(op, (dy,), FLOAT), {"shape": shape_of(shape, op), **attrs})
 
 
 def _attrs(
@@ -110,7 +112,7 @@ def _attrs(
     }
 
 
-def _pooled(shape: tuple[int, ...], attrs: Attrs) -> tuple[int, ...]:
+def _pooled(shape: Shape, attrs: Attrs) -> Shape:
     """Return the shape of a pool's output.
 
     Raises:
@@ -124,7 +126,7 @@ def _pooled(shape: tuple[int, ...], attrs: Attrs) -> tuple[int, ...]:
     for letter, size, before, after in (("H", 0, top, bottom), ("W", 1, left, right)):
         if max(before, after) >= attrs["pool"][size]:
             raise Refused(f"padding {attrs['padding']} of windows {attrs['pool']}", "pad less")
-        padded = extents[letter] + before + after
+        padded = add(extents[letter], before + after)
         extents[letter] = window_extent(padded, attrs["pool"][size], attrs["strides"][size], 1)
     return shape_in(extents, layout)
 
@@ -145,7 +147,8 @@ def _infer_spread(types: tuple[Type, ...], attrs: Attrs) -> Type:
     x, dy = tensors(types)
     one_type((x, dy))
     if dy.shape != _pooled(x.shape, attrs):
-        raise Refused(f"the gradient is {list(dy.shape)}, the output {_pooled(x.shape, attrs)}")
+        found = shown(_pooled(x.shape, attrs))
+        raise Refused(f"the gradient is {shown(dy.shape)}, the output {found}")
     return x
 
 
@@ -153,14 +156,14 @@ def _infer_gather(types: tuple[Type, ...], attrs: Attrs) -> Type:
     x, values = tensors(types)
     one_type((x, values))
     if values.shape != x.shape:
-        raise Refused(f"the values are {list(values.shape)}, x is {list(x.shape)}")
+        raise Refused(f"the values are {shown(values.shape)}, x is {shown(x.shape)}")
     return TensorType(_pooled(x.shape, attrs), x.dtype)
 
 
 def _infer_average_back(types: tuple[Type, ...], attrs: Attrs) -> Type:
     (dy,) = tensors(types)
     if dy.shape != _pooled(attrs["shape"], attrs):
-        raise Refused(f"the gradient is {list(dy.shape)}, the output differs")
+        raise Refused(f"the gradient is {shown(dy.shape)}, the output differs")
     return TensorType(attrs["shape"], dy.dtype)
 
 
@@ -237,7 +240,7 @@ def _average(node: Node, x: Any) -> Any:
 
 def _average_back(node: Node, dy: Any) -> Any:
     extents = math_shape(node.attrs["shape"], parse_layout(node.attrs["data_layout"]))
-    size = (extents["H"], extents["W"])
+    size = (at(extents["H"], {}), at(extents["W"], {}))
     share = (dy / _counts(size, node.attrs, dy.dtype))[:, :, None]
     kh, kw = node.attrs["pool"]
     return _scatter(np.repeat(share, kh * kw, axis=2), size, node.attrs)

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from loopnest.errors import kind_of
+from loopnest.graph.dimensions import Shape
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
 from loopnest.graph.operators.node_operands import require_node, tensors
@@ -130,7 +131,7 @@ def _reduce(op: str, x: object, axis: Axes, keepdims: bool, **attrs: object) -> 
     return call(op, (node,), {"axis": axes, "keepdims": bool(keepdims), **attrs})
 
 
-def reduced_shape(shape: tuple[int, ...], axes: Sequence[int], keepdims: bool) -> tuple[int, ...]:
+def reduced_shape(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
     """Return a shape without `axes`, or with extents of 1 there.
 
     Raises:

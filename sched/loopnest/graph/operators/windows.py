@@ -7,19 +7,21 @@ from typing import Any
 
 import numpy as np
 
+from loopnest.graph.dimensions import Dim, add, ceildiv, mul, never_at_most, sub
 from loopnest.graph.graph_error import Refused
 
 
-def window_extent(padded: int, size: int, stride: int, dilation: int) -> int:
+def window_extent(padded: Dim, size: Dim, stride: int, dilation: int) -> Dim:
     """Return how many windows fit into an extent.
 
     Raises:
-        Refused: none does.
+        Refused: none does, whatever the sizes are.
     """
-    span = dilation * (size - 1) + 1
-    if size < 1 or padded < span:
-        raise Refused(f"a window of {span} does not fit the padded extent {padded}")
-    return (padded - span) // stride + 1
+    before = mul(sub(size, 1), dilation)
+    starts = sub(padded, before)
+    if never_at_most(1, size) or never_at_most(1, starts):
+        raise Refused(f"a window of {add(before, 1)} does not fit the padded extent {padded}")
+    return ceildiv(starts, stride)
 
 
 def columns(

@@ -21,13 +21,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+from loopnest.graph.dimensions import Shape
 from loopnest.graph.node import Node
 from loopnest.graph.passes.context import PassContext
 from loopnest.graph.passes.decorators import register_pass
 from loopnest.graph.passes.index_map import (
     MOVEMENTS,
     Chain,
-    Shape,
     core,
     followed_places,
     map_of,

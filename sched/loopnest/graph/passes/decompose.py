@@ -6,13 +6,13 @@ other ops. 16-bit floats are widened first and rounded once at the end, as the o
 
 from __future__ import annotations
 
-import math
-
 from loopnest.graph.data_layout import math_shape, parse_layout, shape_in
+from loopnest.graph.dimensions import product
 from loopnest.graph.node import Node
 from loopnest.graph.operators import movement_ops as m
 from loopnest.graph.operators import pointwise_ops as p
 from loopnest.graph.operators import reduction_ops as r
+from loopnest.graph.operators.creation import size
 from loopnest.graph.passes.context import PassContext
 from loopnest.graph.passes.decorators import register_pass
 from loopnest.graph.passes.info import PassInfo
@@ -77,10 +77,14 @@ def _variance(node: Node) -> Node:
     (x,) = node.inputs
     axes, keepdims = node.attrs["axis"], node.attrs["keepdims"]
     wide = p.cast(x, x.dtype.compute if x.dtype.is_float else float64)
-    count = math.prod([x.shape[axis] for axis in axes])
+    count = product([x.shape[axis] for axis in axes])
     center = p.sub(wide, r.mean(wide, axes, keepdims=True))
     total = r.sum(p.mul(center, center), axes, keepdims=keepdims)
-    return p.cast(p.div(total, float(max(count - node.attrs["correction"], 0))), node.dtype)
+    correction = node.attrs["correction"]
+    if isinstance(count, int):
+        return p.cast(p.div(total, float(max(count - correction, 0))), node.dtype)
+    left = p.maximum(p.sub(size(count, wide.dtype), correction), 0)
+    return p.cast(p.div(total, left), node.dtype)
 
 
 @register_attr("layout_transform", "decompose")

@@ -31,6 +31,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from loopnest.graph.cost import flops, traffic
+from loopnest.graph.dimensions import typical
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import LEAVES, Node, describe
 from loopnest.graph.passes.context import PassContext
@@ -188,7 +189,8 @@ class _References:
         """Return the cost of one node."""
         found = self.costs.get(node)
         if found is None:
-            work = flops(node) + self.settings.bytes_weight * traffic(node)
+            moved = self.settings.bytes_weight * typical(traffic(node))
+            work = typical(flops(node)) + moved
             found = self.costs[node] = 0.0 if node.op in LEAVES else work
         return found
 

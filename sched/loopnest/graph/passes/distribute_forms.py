@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import numpy as np
-
+from loopnest.graph.dimensions import broadcast, typical
 from loopnest.graph.node import Node
 from loopnest.graph.registry import call
 from loopnest.graph.structural import attribute_key
@@ -95,11 +94,7 @@ def fits(product: str, a: Node, b: Node) -> bool:
     """Whether two operands of products can be added before the product is formed."""
     if product == "conv2d":
         return a.shape == b.shape  # windows of one size
-    try:
-        np.broadcast_shapes(a.shape, b.shape)
-    except ValueError:
-        return False
-    return True
+    return broadcast((a.shape, b.shape)) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +281,7 @@ class FreeSums:
         """Return the product of a term's factors, small ones first."""
         if term.node is not None:
             return term.node
-        first, *others = sorted(term.factors, key=lambda f: f.tensor_type.size)
+        first, *others = sorted(term.factors, key=lambda f: typical(f.tensor_type.size))
         for factor in others:
             first = self._shop.make("mul", (first, factor))
         return first

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from loopnest.graph.dimensions import at
 from loopnest.graph.leaves import const, make_tuple
 from loopnest.graph.node import LEAVES, Node, TensorType, Type
 from loopnest.graph.node_values import Value, compute
@@ -18,6 +19,7 @@ from loopnest.graph.passes.options import register_option
 from loopnest.graph.passes.purity import has_state, is_pure
 from loopnest.graph.program import Graph
 from loopnest.graph.rewriting import ExprMutator
+from loopnest.graph.size_binding import node_sizes
 
 Known: TypeAlias = "dict[Node, Value]"
 _LIMIT = "FoldConstant.max_bytes"
@@ -57,7 +59,8 @@ class _Folder(ExprMutator):
         if not node.inputs:
             return node  # full, iota: known when somebody reads it
         operands = [self._value(x) for x in node.inputs]
-        if any(value is None for value in operands) or not self._fits(node):
+        known = _is_static(node) and all(value is not None for value in operands)
+        if not known or not self._fits(node):
             return node
         return self._folded(node, [value for value in operands if value is not None])
 
@@ -70,7 +73,8 @@ class _Folder(ExprMutator):
         if node.op == "const":
             return node.value
         creates = not node.inputs and node.op not in LEAVES and is_pure(node)
-        if creates and node not in self._known and _bytes(node.type) <= self._limit:
+        fits = creates and _is_static(node) and _bytes(node.type) <= self._limit
+        if fits and node not in self._known:
             self._known[node] = compute(node, [])
         return self._known.get(node)
 
@@ -100,9 +104,15 @@ def _computed(node: Node, operands: list[Any]) -> Value:
         return compute(node, operands)
 
 
+def _is_static(node: Node) -> bool:
+    """Whether the value of a node depends on no size that is known later."""
+    return next(node_sizes(node), None) is None
+
+
 def _bytes(kind: Type) -> int:
+    """Return the bytes of a type without sizes."""
     if isinstance(kind, TensorType):
-        return kind.size * kind.dtype.size
+        return at(kind.size, {}) * kind.dtype.size
     return sum(_bytes(part) for part in kind.fields)
 
 

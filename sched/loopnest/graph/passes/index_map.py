@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from loopnest.graph.dimensions import Dim, Shape, add, mul, sub
 from loopnest.graph.node import Node
 
-Shape: TypeAlias = tuple[int, ...]
 MOVEMENTS = frozenset(
     {"transpose", "flip", "slice", "squeeze", "expand_dims", "broadcast_to", "reshape"}
 )
@@ -32,7 +32,7 @@ class Axis:
     `out` is None for one fixed place.
     """
 
-    start: int = 0
+    start: Dim = 0
     step: int = 0
     out: int | None = None
 
@@ -165,7 +165,8 @@ def _is_reshape(step: Step) -> bool:
 
 
 def _through(inner: Axis, outer: Axis) -> Axis:
-    return Axis(inner.start + inner.step * outer.start, inner.step * outer.step, outer.out)
+    start = add(inner.start, mul(outer.start, inner.step))
+    return Axis(start, inner.step * outer.step, outer.out)
 
 
 def map_of(node: Node) -> Step:
@@ -180,7 +181,9 @@ def map_of(node: Node) -> Step:
         return affine(source, shape, [Axis(0, 1, places[i]) for i in range(len(source))])
     if node.op == "flip":
         turned = attrs["axis"]
-        parts = [(e - 1, -1) if i in turned else (0, 1) for i, e in enumerate(source)]
+        parts: list[tuple[Dim, int]] = [
+            (sub(e, 1), -1) if i in turned else (0, 1) for i, e in enumerate(source)
+        ]
     else:
         parts = list(zip(attrs["starts"], attrs["steps"], strict=True))
     return affine(source, shape, [Axis(*part, i) for i, part in enumerate(parts)])

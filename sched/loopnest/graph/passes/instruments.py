@@ -12,14 +12,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from loopnest.graph.dimensions import at
 from loopnest.graph.graph_error import GraphError
-from loopnest.graph.node import describe
+from loopnest.graph.node import Node, describe
 from loopnest.graph.node_values import evaluate
 from loopnest.graph.passes.context import PassInstrument
 from loopnest.graph.passes.info import PassInfo
 from loopnest.graph.passes.module import Unit, graphs_of
 from loopnest.graph.program import Graph
 from loopnest.graph.registry import short
+from loopnest.graph.size_binding import graph_sizes
 from loopnest.graph.wellformed import check
 
 Feeds: TypeAlias = Callable[[Graph, np.random.Generator], Mapping[str, object]]
@@ -206,10 +208,15 @@ def _difference(wanted: Any, found: Any, tolerance: float | None) -> str:
 
 
 def random_feeds(graph: Graph, random: np.random.Generator) -> dict[str, object]:
-    """Return random inputs: floats in [-1, 1], integers and bools 0 or 1."""
+    """Return random inputs: floats in [-1, 1], integers and bools 0 or 1; sizes are 3, 4, 5…"""
+    sizes = {name: number for number, name in enumerate(graph_sizes(graph), 3)}
     return {
-        x.name: (
-            random.uniform(-1, 1, x.shape) if x.dtype.is_float else random.integers(0, 2, x.shape)
-        ).astype(x.dtype.numpy)
+        x.name: _random_array(tuple([at(extent, sizes) for extent in x.shape]), x, random)
         for x in graph.inputs
     }
+
+
+def _random_array(shape: tuple[int, ...], x: Node, random: np.random.Generator) -> Any:
+    floats = x.dtype.is_float
+    found = random.uniform(-1, 1, shape) if floats else random.integers(0, 2, shape)
+    return found.astype(x.dtype.numpy)

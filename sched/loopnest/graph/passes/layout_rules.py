@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from loopnest.errors import kind_of
 from loopnest.graph.data_layout import DataLayout, parse_layout
+from loopnest.graph.dimensions import Dim
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import Attrs, Node, TensorType, Type
 from loopnest.graph.passes.compile_target import Target
@@ -130,7 +131,7 @@ def hook_of(op: str) -> Hook | None:
     return next((e.hook for e in _HOOKS.get(op, ()) if e.target in names), None)
 
 
-class LaidOut(tuple[int, ...]):
+class LaidOut(tuple[Dim, ...]):
     """A shape that knows its layout, so that it fits any layout of the same extents.
 
     `layout.math_shape` reads it in its own layout. It is the shape of stand-ins alone.

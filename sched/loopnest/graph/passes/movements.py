@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from loopnest.graph import operators
+from loopnest.graph.dimensions import Dim, add, last_place, mul
 from loopnest.graph.node import Node
 from loopnest.graph.passes.identities import EXACT, rule
 from loopnest.graph.registry import call
@@ -22,7 +23,7 @@ def _transpose(node: Node) -> Node | None:
 @rule(EXACT, "flip")
 def _flip(node: Node) -> Node | None:
     (x,) = node.inputs
-    axes = {axis for axis in node.attrs["axis"] if x.shape[axis] > 1}
+    axes = {axis for axis in node.attrs["axis"] if x.shape[axis] not in (0, 1)}
     if x.op == "flip":
         axes ^= set(x.attrs["axis"])
         x = x.inputs[0]
@@ -66,15 +67,15 @@ def _slice(node: Node) -> Node | None:
     if x.op != "slice":
         return None
     inner = list(zip(x.attrs["starts"], x.attrs["steps"], strict=True))
-    first = [a + b * start for start, (a, b) in zip(starts, inner, strict=True)]
+    first = [add(a, mul(b, start)) for start, (a, b) in zip(starts, inner, strict=True)]
     step = [own * b for own, (_, b) in zip(steps, inner, strict=True)]
     return operators.slice(x.inputs[0], first, _stops(first, step, node), step)
 
 
-def _stops(starts: list[int], steps: list[int], node: Node) -> list[int]:
+def _stops(starts: list[Dim], steps: list[int], node: Node) -> list[Dim]:
     """Return the least stops that give the shape of a node."""
     parts = zip(starts, steps, node.shape, strict=True)
-    return [start + step * (count - 1) + 1 if count else start for start, step, count in parts]
+    return [last_place(*part) for part in parts]
 
 
 @rule(EXACT, "pad", "unslice", "concatenate")
@@ -82,7 +83,7 @@ def _nothing_added(node: Node) -> Node | None:
     x = node.inputs[0]
     whole = node.shape == x.shape
     if node.op == "concatenate":
-        parts = [part for part in node.inputs if part.shape[node.attrs["axis"]]]
+        parts = [part for part in node.inputs if part.shape[node.attrs["axis"]] != 0]
         if len(parts) == len(node.inputs) and len(parts) > 1:
             return None
         return call("concatenate", parts, node.attrs) if len(parts) > 1 else (parts or [x])[0]

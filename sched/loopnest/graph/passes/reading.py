@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
+from loopnest.graph.dimensions import Dim, Shape, add, mul, sub
 from loopnest.graph.node import Node
-from loopnest.graph.passes.index_map import Affine, Axis, Chain, Shape
+from loopnest.graph.passes.index_map import Affine, Axis, Chain
 from loopnest.graph.registry import call
 from loopnest.graph.structural import node_key
 
@@ -120,16 +121,16 @@ class Builder:
         return self.call("expand_dims", (found,), {"axis": added}) if added else found
 
 
-def _places(axis: Axis, shape: Shape) -> tuple[int, int, int]:
+def _places(axis: Axis, shape: Shape) -> tuple[Dim, Dim, int]:
     """Return start, stop and step (forwards) of what an axis of the source is read at."""
     if axis.out is None:
-        return axis.start, axis.start + 1, 1
+        return axis.start, add(axis.start, 1), 1
     count = shape[axis.out]
-    if not count:
+    if count == 0:
         return 0, 0, 1
-    last = axis.start + axis.step * (count - 1)
-    low, high = sorted((axis.start, last))
-    return low, high + 1, abs(axis.step)
+    last = add(axis.start, mul(sub(count, 1), axis.step))
+    low, high = (axis.start, last) if axis.step > 0 else (last, axis.start)
+    return low, add(high, 1), abs(axis.step)
 
 
 def dropped(shape: Shape, places: Sequence[int]) -> Shape:
