@@ -234,7 +234,9 @@ class SizedRun:
         if self._target != "c" or made is None or step.copies or threads_are_lost():
             return None
         plan, executable = self._runners[step.node].launch_at(self._sizes)
-        if plan.is_empty or plan.workspace or not isinstance(executable, CompiledC):
+        if plan.is_empty or plan.workspace or plan.program.ranges:
+            return None  # what a launch does beyond calling the function
+        if not isinstance(executable, CompiledC):
             return None
         if executable.threads is not None or len(plan.sizes) > MOST_SIZES:
             return None
