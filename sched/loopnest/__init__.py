@@ -102,6 +102,7 @@ from loopnest.tensor.ops.pointwise import (
 )
 from loopnest.tensor.ops.random_numbers import dropout, random_bits, random_uniform
 from loopnest.tensor.ops.reductions import all, any, max, mean, min, prod, sum, var, welford
+from loopnest.tensor.ops.reshapes import flatten, reshape
 from loopnest.tensor.ops.scans import cummax, cumprod, cumsum, scan
 from loopnest.tensor.ops.slices import flip, roll, slice
 from loopnest.tensor.ops.sliding_windows import avg_pool, max_pool, unfold
@@ -211,6 +212,7 @@ __all__ = [
     "exp",
     "exp2",
     "expand",
+    "flatten",
     "flip",
     "float8_e4m3fn",
     "float8_e5m2",
@@ -270,6 +272,7 @@ __all__ = [
     "relu",
     "replay_casp",
     "replay_pasc",
+    "reshape",
     "roll",
     "root_map",
     "round",

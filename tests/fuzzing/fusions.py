@@ -47,6 +47,7 @@ _FLAVOURS = {
     "diamonds": ("_binary",),
     "windows": ("_part", "_border", "_turn", "_join", "_window"),
     "gathers": ("_gather",),
+    "shapes": ("_reshape", "_reshape", "_broadcast", "_permute"),
 }
 """What some fusions have more of."""
 
@@ -154,7 +155,7 @@ class FusionWriter:
             self._expand: 4, self._source: 3, self._matmul: 4, self._cast: 4, self._softmax: 3,
             self._welford: 3, self._logic: 3, self._layer: 2, self._arg: 3, self._own_reducer: 3,
             self._part: 3, self._border: 3, self._turn: 2, self._join: 3, self._window: 4,
-            self._scan: 4, self._gather: 3,
+            self._scan: 4, self._gather: 3, self._reshape: 4,
         }  # fmt: skip
         for make in _FLAVOURS[self.flavour]:
             kinds[getattr(self, make)] *= 5
@@ -386,6 +387,46 @@ class FusionWriter:
         at = self.count
         self._define(f"{name} - ln.mean({name}, -1, keepdims=True)")
         self._define(f"t{at} * ln.rsqrt(ln.var({name}, -1, keepdims=True) + 1e-3)")
+
+    def _reshape(self) -> None:
+        """Give a tensor another shape: axes as one, an axis in parts, the shape of another one."""
+        name = self._pick()
+        if name is None:
+            return
+        rng, own = self.rng, self.session.tensor(name)
+        rank = len(own.shape)
+        shape = [f"{name}.shape[{n}]" for n in range(rank)]
+        algebra = self.session.fusion.algebra
+        whole = algebra.product(own.sizes)
+        fits = self._tensors(
+            lambda t: t.sizes != own.sizes and algebra.equal(algebra.product(t.sizes), whole)
+        )
+        kinds = ["part"] * 3 + ["flatten"] * 3 * (rank > 1) + ["turn"] * (rank > 1)
+        kind = rng.choice([*kinds, *["like"] * 3 * bool(fits)])
+        if kind == "flatten":
+            first = rng.randrange(rank - 1)
+            self._define(f"ln.flatten({name}, {first}, {rng.randrange(first + 1, rank)})")
+            return
+        if kind == "like":
+            self._define(f"ln.reshape({name}, {rng.choice(fits)}.shape)")
+            return
+        if kind == "turn":
+            rng.shuffle(shape)
+        elif rank and rank < 4:
+            place = rng.randrange(rank)
+            size = own.shape[place]
+            parts = [2, 2, 3, 4]
+            if isinstance(size, int):
+                parts = [n for n in range(1, 17) if size % n == 0]
+            factor = rng.choice(parts)
+            if str(size) in self.dims:
+                self.session.define(f'f.assume("{size} % {factor} == 0")')
+            pair = [str(factor), "-1" if size != 0 else "0"]
+            rng.shuffle(pair)
+            shape[place : place + 1] = pair
+        if rng.random() < 0.2 and len(shape) < 4:
+            shape.insert(rng.randint(0, len(shape)), "1")
+        self._define(f"ln.reshape({name}, ({''.join([f'{part}, ' for part in shape])}))")
 
     # Other indices
 

@@ -142,9 +142,9 @@ _INTEGER: Mapping[str, Callable[..., int]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
-    "floordiv": lambda a, b: a // b,
-    "mod": lambda a, b: a % b,
-    "ceildiv": lambda a, b: -(-a // b),
+    "floordiv": lambda a, b: a // b if b else 0,  # by zero as in kernels
+    "mod": lambda a, b: a % b if b else 0,
+    "ceildiv": lambda a, b: -(-a // b) if b else 0,
     "min": min,
     "max": max,
     "neg": lambda a: -a,

@@ -211,6 +211,24 @@ class Facts:
                 self._divisible.setdefault(left, []).append(factor)
 
 
+def size_expression(text: str, symbols: Callable[[str], bool], call: str) -> Expr:
+    """Return the size that `text` writes, over integers and size symbols, as in ``"N * K"``.
+
+    Raises:
+        DefinitionError: it cannot be read, or names an unknown symbol.
+    """
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+        return _AssumptionParser(text, symbols).term(tree)
+    except (SyntaxError, ValueError, TypeError):
+        raise DefinitionError(call, f"the size {text!r} cannot be read", _SIZES) from None
+    except DefinitionError as refused:
+        raise DefinitionError(call, f"of the size {text!r}, {refused.reason}", _SIZES) from None
+
+
+_SIZES = "write integers and size symbols with + - * // %, such as 'N * K'"
+
+
 class _AssumptionParser:
     """Read one comparison of sizes by Python's own grammar; other syntax is refused."""
 

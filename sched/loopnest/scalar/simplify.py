@@ -446,6 +446,8 @@ class Simplifier:
             return True
         if self.facts.states_divisible(value, divisor):
             return True
+        if isinstance(divisor, Op) and divisor.op == "floordiv" and divisor.args[0] is value:
+            return self.divides(divisor.args[1], value)  # what divides has a whole quotient
         base = self.poly(divisor)
         if len(base) != 1:
             return False

@@ -59,7 +59,9 @@ class RootClass:
         }
         self.forward: RootClass | None = None
         self._concrete = axis
-        self.derived: IterDomain | None = axis if axis.definition is not None else None
+        definition = tensor.definition
+        folds = definition is not None and definition.reducer is not None
+        self.derived = axis if folds and axis.definition is not None else None
         """A member that a factored reduction made from others, if there is one."""
 
     def find(self) -> RootClass:

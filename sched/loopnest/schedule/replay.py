@@ -30,7 +30,8 @@ class Match:
 
     `image` maps source axes to target axes; `absent` holds source axes that the target lacks;
     `exact` holds the source axes whose image stands for the same points (no merge was carried).
-    `name` is the tensor that refusals speak of. Axes in `opaque` the target neither lacks nor has.
+    `name` is the tensor that refusals speak of; `reshapes` whether it is a reshape. Axes in
+    `opaque` the target neither lacks nor has.
     """
 
     def __init__(
@@ -42,9 +43,11 @@ class Match:
         wanted: set[IterDomain] | None = None,
         name: str = "",
         opaque: Collection[IterDomain] = (),
+        *,
+        reshapes: bool = False,
     ) -> None:
         self.source, self.target = source, target
-        self.wanted, self.name = wanted, name
+        self.wanted, self.name, self.reshapes = wanted, name, reshapes
         self.image: dict[IterDomain, IterDomain] = {}
         self.absent: set[IterDomain] = set()
         self.exact: set[IterDomain] = set()
@@ -172,6 +175,13 @@ class Match:
             return
         self.dropped.add(step)
         for output in step.outputs:
+            if output in self.target.rfactor and self.reshapes:
+                raise PrimitiveRefused(
+                    f"the loops cannot cross the reshape {self.name}: its {step.describe()} would "
+                    "have to give way",
+                    f"take loops over axes that {self.name} does not reshape, or split and merge "
+                    "them as it does",
+                )
             if output in self.target.rfactor:
                 raise PrimitiveRefused(
                     f"the rfactor domain of {self.name} was made by a {step.describe()} that would "
@@ -219,7 +229,9 @@ def _replay(
     opaque: Collection[IterDomain] = (),
 ) -> tuple[TensorDomain, int]:
     wanted = ancestors(source.leaf[:pos], source)
-    match = Match(source, target, seed, start, wanted, tensor.name, opaque)
+    definition = tensor.definition
+    reshapes = definition is not None and definition.reducer is None
+    match = Match(source, target, seed, start, wanted, tensor.name, opaque, reshapes=reshapes)
     return _assemble(match.follow(tensor.fusion.algebra), pos)
 
 

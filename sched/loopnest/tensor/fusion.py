@@ -203,6 +203,22 @@ class Fusion:
         self._scalars[name] = param
         return ScalarOperand(param, self)
 
+    def symbol(self, name: str) -> Symbol:
+        """Return the size symbol `name`; declare it where no shape has named it yet.
+
+        An assumption may name it from here on. A size that no input's shape has is a keyword
+        argument of each launch.
+
+        Raises:
+            DefinitionError: no identifier, or the name of an argument.
+        """
+        call = f"symbol({name!r})"
+        if not isinstance(name, str):
+            raise DefinitionError(call, "the name is no string")
+        found = self.size(call, name)
+        assert isinstance(found, Symbol)
+        return found
+
     def output(
         self, tensor: TensorView, name: str | None = None, inplace: TensorView | None = None
     ) -> TensorView:

@@ -6,7 +6,7 @@ tensors share are looked up by their class (rule 26: the index of a broadcast ax
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from loopnest.lowering.loops.loop_plan import LoopPlan
 from loopnest.lowering.loops.promotion import before_growth
@@ -67,6 +67,33 @@ class Environment:
                     self._by_class.setdefault(found.find(), value)
         return self._by_class
 
+    def of_class(self, group: RootClass) -> Expr | None:
+        """Return the index of an axis of the math, None where the loops do not tell it.
+
+        That of an axis which a reshape makes follows from those that it is made of.
+        """
+        value = self.by_class().get(group)
+        if value is None:
+            node = self.plan.promoter.reshaped(group)
+            value = None if node is None else self._made(node)
+            if value is not None:
+                self.by_class()[group] = value
+        return value
+
+    def _made(self, node: IterDomain) -> Expr | None:
+        """Return the index of what a reshape makes, from those of what it makes it of."""
+        if node in self.known or node.definition is None:
+            return self.known.get(node)
+        inputs: list[Expr] = []
+        for axis in node.definition.inputs:
+            group = self.plan.forest.class_of.get(axis)
+            value = self._made(axis) if group is None else self.of_class(group.find())
+            if value is None:
+                return None
+            inputs.append(value)
+        values = node.definition.forward(inputs, self.plan.algebra)
+        return values[node.definition.outputs.index(node)]
+
     def index(self, axis: IterDomain) -> Expr | None:
         """Return the index of a root or logical axis of the tensor; None where it has none.
 
@@ -79,7 +106,7 @@ class Environment:
             return value
         found = self.plan.forest.class_of.get(axis)
         if found is not None:
-            value = self.by_class().get(found.find())
+            value = self.of_class(found.find())
         if value is None:
             value = self.known.get(axis)
         return self.part(axis) if value is None else value
@@ -116,7 +143,7 @@ class Environment:
         same = {a for a in self.known if a in class_of and class_of[a].find() in classes}
         level = same | {self.promotion.image.get(axis, axis) for axis in axes}
         parts = [before_growth(axis) for axis in level]
-        inputs = (a for step in transforms_between((), parts) for a in step.inputs)
+        inputs = (a for axis in parts for a in _taken_apart(axis))
         return frozenset(inputs) - same  # a loop over a merge has the axis itself behind it too
 
     def index_as_part(self, axis: IterDomain) -> Expr | None:
@@ -136,3 +163,18 @@ class Environment:
         if node is None or node.definition is None or len(node.definition.outputs) < 2:
             return None
         return self.known.get(node)
+
+
+def _taken_apart(axis: IterDomain) -> Iterator[IterDomain]:
+    """Yield the axes that `axis` was made from by a step with other outputs too.
+
+    An element along a merge, in contrast, is one along each of its inputs.
+    """
+    step = axis.definition
+    if step is None:
+        return
+    if len(step.outputs) > 1:
+        yield from (a for s in transforms_between((), (axis,)) for a in s.inputs)
+    else:
+        for source in step.inputs:
+            yield from _taken_apart(source)

@@ -578,6 +578,8 @@ class _LocalReader:
             value = self.base[node]
         elif node in self.env.known:
             value = self.env.known[node]
+        elif (same := self._by_class(node)) is not None:
+            value = same
         elif node.definition is not None:
             step = node.definition
             values = step.forward([self._forward(a) for a in step.inputs], self.indexer.algebra)
@@ -588,17 +590,19 @@ class _LocalReader:
         self.found[node] = value
         return value
 
-    def _root(self, node: IterDomain) -> Expr:
+    def _by_class(self, node: IterDomain) -> Expr | None:
+        """Return the index of an axis of the math that `node` is, as far as the reader has it."""
         class_of = self.indexer.plan.forest.class_of
         group = class_of.get(node)
-        if group is not None:
-            for axis, value in self.base.items():
-                other = class_of.get(axis)
-                if other is not None and other.find() is group.find() and not axis.is_broadcast:
-                    return value
-            known = self.env.by_class().get(group.find())
-            if known is not None:
-                return known
+        if group is None:
+            return None
+        for axis, value in self.base.items():
+            other = class_of.get(axis)
+            if other is not None and other.find() is group.find() and not axis.is_broadcast:
+                return value
+        return self.env.of_class(group.find())
+
+    def _root(self, node: IterDomain) -> Expr:
         if node in self.base:
             return self.base[node]
         promoter = self.indexer.plan.promoter

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 
 from loopnest.lowering.loops.loop_plan import LoopPlan
 from loopnest.lowering.loops.phase_nest import Compute, Nest
-from loopnest.lowering.loops.promotion import roots_of
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ZERO, Expr, LaunchIndex, Op
@@ -113,7 +112,7 @@ def _within(
     node, held = nest.plan.promotions[unit].leaf[position], promoter.held(unit)
     if promoter.concrete_keys(node).isdisjoint(held):
         return
-    for root in roots_of(node):
+    for root in promoter.parts_of(node, held):
         value = known.get(root)
         if value is None or value is ZERO or root.is_broadcast:
             continue

@@ -17,7 +17,7 @@ from loopnest.errors import LoweringError
 from loopnest.lowering.indexing.axis_indices import Environment
 from loopnest.lowering.indexing.indexer import Indexer, Reading
 from loopnest.lowering.loops.loop_plan import LoopPlan, LoopSpec, is_reduced, is_trivial
-from loopnest.lowering.loops.promotion import AtLeastOne, roots_of
+from loopnest.lowering.loops.promotion import AtLeastOne, axes_behind
 from loopnest.lowering.reductions.grid_reduction import result_loops
 from loopnest.scalar.access_bounds import AccessBounds, without_remainders
 from loopnest.scalar.enums import Memory, ParallelType
@@ -168,7 +168,7 @@ class _ReadCheck:
             if group not in self.path or spec.parallel.is_thread or is_trivial(spec):
                 continue
             node = self._node(group)
-            causes = [cause for root, cause in alone.items() if root in roots_of(node)]
+            causes = [cause for root, cause in alone.items() if root in axes_behind(node)]
             if causes and not _grows(node, alone):
                 return spec, causes[0]
         return None
@@ -191,7 +191,7 @@ class _ReadCheck:
             spec = self.plan.spec(axis)
             if not spec.parallel.is_thread or promoter.concrete_keys(node).isdisjoint(held):
                 continue
-            for root in roots_of(node):
+            for root in promoter.parts_of(node, held):
                 if not root.is_broadcast and promoter.keys(root).isdisjoint(held):
                     found.setdefault(root, spec)
         return found
@@ -308,4 +308,4 @@ def _grows(node: IterDomain, axes: Container[IterDomain]) -> bool:
 
 def _is_free_of(node: IterDomain, axes: Container[IterDomain]) -> bool:
     """Whether `node` was made from none of some axes."""
-    return not any(root in axes for root in roots_of(node))
+    return not any(axis in axes for axis in axes_behind(node))

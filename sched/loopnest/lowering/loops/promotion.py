@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from loopnest.errors import LoweringError
+from loopnest.lowering.loops.reshaped_axes import ReshapedAxes, RootKey
 from loopnest.scalar.expr import ONE, Expr
 from loopnest.scalar.simplify import Simplifier
 from loopnest.schedule.loop_forest import LoopForest
@@ -33,7 +33,6 @@ from loopnest.tensor.domain import (
 )
 from loopnest.tensor.tensor_view import TensorView
 
-RootKey: TypeAlias = "RootClass | IterDomain"
 _NOWHERE = TensorDomain((), (), ())
 
 
@@ -95,11 +94,14 @@ class Promoter:
         self._canonical: dict[IterDomain, IterDomain] = {}
         self._roots: dict[RootClass, IterDomain] = {}
         self._made: dict[tuple[Hashable, tuple[IterDomain, ...]], tuple[IterDomain, ...]] = {}
+        self._reshaped = ReshapedAxes()
         self._owner: dict[IterDomain, TensorView] = {}
 
     def run(self) -> None:
         """Fill `node_of` and `promotions`."""
         groups: dict[LoopGroup, None] = {}
+        for unit in self.forest.units:
+            self._note_reshape(unit)
         for unit in self.forest.units:
             for twin in unit.siblings:
                 for axis in twin.domain.leaf:
@@ -111,6 +113,33 @@ class Promoter:
         for unit in self.forest.units:
             for twin in unit.siblings:
                 self.promotions[twin] = self._promotion(twin)
+
+    def _note_reshape(self, unit: TensorView) -> None:
+        """Take the axes that a reshape makes as axes of the math, related to those it made them of.
+
+        Units come producers first, so that the inputs of a step are known when its outputs are.
+        """
+        definition, domain = unit.definition, unit.domain
+        if domain.rfactor is domain.root or definition is None or definition.reducer is not None:
+            return
+        for step in transforms_between(domain.root, domain.rfactor):
+            inputs = tuple([self.canonical(axis) for axis in step.inputs])
+            made = self._made.get((step.key, inputs))
+            if made is None:
+                made = self._made[step.key, inputs] = tuple([self._known(a) for a in step.outputs])
+            for axis, node in zip(step.outputs, made, strict=True):
+                self._canonical[axis] = node
+                group = self.forest.class_of.get(axis)
+                if group is not None:
+                    self._roots.setdefault(group.find(), node)
+                if axis in domain.rfactor:
+                    self._reshaped.axes.add(node)
+            self._reshaped.steps.append((step.inputs, step.outputs))
+
+    def _known(self, axis: IterDomain) -> IterDomain:
+        """Return what stands for the class of `axis` already, else the axis itself."""
+        group = self.forest.class_of.get(axis)
+        return axis if group is None else self._roots.get(group.find(), axis)
 
     # Which axes of the math an axis runs over
 
@@ -127,6 +156,9 @@ class Promoter:
     def _find_keys(self, axis: IterDomain) -> frozenset[RootKey]:
         group = self.forest.class_of.get(axis)
         derived = axis if axis.definition is not None else None
+        made = self._reshaped_node(axis, group)
+        if made is not None:
+            return frozenset([made])
         if group is not None:
             group = group.find()
             derived = group.derived or derived
@@ -135,24 +167,53 @@ class Promoter:
             return frozenset().union(*(self.keys(a) for a in derived.definition.inputs))
         return frozenset([axis if group is None else group])
 
+    def _reshaped_node(self, axis: IterDomain, group: RootClass | None) -> IterDomain | None:
+        """Return the axis of a reshaped tensor that `axis` is, or None."""
+        if not self._reshaped.axes:
+            return None
+        if group is not None:
+            return self.reshaped(group.find())
+        node = None if axis.definition is None else self.canonical(axis)
+        return node if node in self._reshaped.axes else None
+
+    def reshaped(self, group: RootClass) -> IterDomain | None:
+        """Return the axis of a reshaped tensor that a class of axes is, or None."""
+        node = self._roots.get(group)
+        return node if node in self._reshaped.axes else None
+
     def _cover(self, axis: IterDomain) -> frozenset[RootKey]:
-        """Return the keys of the roots of `axis` that are not broadcast in its own tensor."""
+        """Return the keys of what `axis` was made from and is not broadcast in its own tensor."""
         found = self._covers.get(axis)
         if found is None:
-            roots = (a for a in ancestors((axis,), _NOWHERE) if a.definition is None)
-            own = (self.keys(r) for r in roots if not r.is_broadcast)
-            found = self._covers[axis] = frozenset().union(*own)
+            found = self._covers[axis] = self._closed(self._own_keys(axis))
         return found
+
+    def _own_keys(self, axis: IterDomain) -> frozenset[RootKey]:
+        if axis.is_broadcast:
+            return frozenset()
+        if axis.definition is None:
+            return self.keys(axis)
+        made = self._reshaped_node(axis, None)
+        if made is not None:
+            return frozenset([made])
+        return frozenset().union(*map(self._own_keys, axis.definition.inputs))
 
     def concrete_keys(self, axis: IterDomain) -> frozenset[RootKey]:
         """Return what `axis` covers once its broadcast roots are made concrete."""
-        return frozenset(key for key in self.keys(axis) if not _concrete(key).is_broadcast)
+        return self._closed(
+            frozenset(key for key in self.keys(axis) if not _concrete(key).is_broadcast)
+        )
+
+    def _closed(self, keys: frozenset[RootKey]) -> frozenset[RootKey]:
+        """Return `keys` and all that reshapes make of just these, and that made them."""
+        return self._reshaped.closed(keys, self.keys) if self._reshaped.steps else keys
 
     def _promoted_axis(self, group: LoopGroup) -> IterDomain:
         first = group.axes[0]
         if len(group.axes) == 1:
             return first
-        whole: frozenset[RootKey] = frozenset().union(*(self._cover(a) for a in group.axes))
+        parts = [self._cover(axis) for axis in group.axes]
+        whole = self._closed(frozenset().union(*parts))
         for axis in group.axes:
             if self._cover(axis) == whole:
                 return axis
@@ -168,9 +229,18 @@ class Promoter:
         node = self._on_concrete_roots(best)
         if missing:
             self._require_merges_only(group, best, missing)
+            missing = self._least(group, whole - missing)
         for root in sorted(map(_concrete, missing), key=lambda axis: str(axis.size)):
             node = Merge(node, root, self.algebra).outputs[0]
         return node
+
+    def _least(self, group: LoopGroup, held: frozenset[RootKey]) -> frozenset[RootKey]:
+        """Return keys of members that give, with those in `held`, all that a loop runs over."""
+        result: frozenset[RootKey] = frozenset()
+        for axis in group.axes:
+            more = self._own_keys(axis) - held
+            result, held = result | more, self._closed(held | more)
+        return result
 
     def _on_concrete_roots(self, axis: IterDomain) -> IterDomain:
         domain = self._owner[axis].domain
@@ -201,9 +271,9 @@ class Promoter:
 
     # A loop over an axis that one of its tensors lacks must run for it even where the axis is empty
 
-    def _lacked(self) -> dict[LoopGroup, frozenset[RootKey]]:
+    def _lacked(self) -> dict[LoopGroup, list[tuple[TensorView, frozenset[RootKey]]]]:
         """Return, for each loop, what it runs over that a tensor needed outside of it lacks."""
-        result: dict[LoopGroup, frozenset[RootKey]] = {}
+        result: dict[LoopGroup, list[tuple[TensorView, frozenset[RootKey]]]] = {}
         for unit in self.forest.units:
             path = self.forest.path(unit)
             seen = any(twin.is_output for twin in unit.siblings)
@@ -216,13 +286,13 @@ class Promoter:
                     if not self.algebra.proves_positive(_concrete(key).size)
                 )
                 if keys:
-                    result[group] = result.get(group, frozenset()) | keys
+                    result.setdefault(group, []).append((unit, keys))
         return result
 
     def held(self, unit: TensorView) -> frozenset[RootKey]:
         """Return the axes of the math that `unit` has points along; a broadcast axis is none."""
         own = (self.keys(axis) for axis in unit.domain.root if not axis.is_broadcast)
-        return frozenset().union(*own)
+        return self._closed(frozenset().union(*own))
 
     def canonical(self, node: IterDomain) -> IterDomain:
         """Return the one axis that stands for all axes made alike from the same axes of the math.
@@ -237,7 +307,7 @@ class Promoter:
 
     def _find_canonical(self, node: IterDomain) -> IterDomain:
         step = node.definition
-        if step is None:
+        if step is None or node in self._reshaped.axes:
             group = self.forest.class_of.get(node)
             if group is None or node.is_broadcast:
                 return node
@@ -265,29 +335,55 @@ class Promoter:
         the outputs of one split must stay the outputs of one split.
         """
         short: set[IterDomain] = set()
-        for group, lacked in self._lacked().items():
-            for root in roots_of(self.canonical(self.node_of[group])):
-                if not root.is_broadcast and not self.keys(root).isdisjoint(lacked):
-                    short.add(root)
+        for group, found in self._lacked().items():
+            for unit, lacked in found:
+                for root in self.parts_of(self.canonical(self.node_of[group]), self.held(unit)):
+                    if not root.is_broadcast and not self.keys(root).isdisjoint(lacked):
+                        short.add(root)
         image: dict[IterDomain, IterDomain] = {}
         for group in groups if short else ():
             node = self.canonical(self.node_of[group])
-            if not short.isdisjoint(roots_of(node)):
+            if not short.isdisjoint(axes_behind(node)):
                 self.node_of[group] = self._never_empty(node, short, image)
 
     def _never_empty(
         self, node: IterDomain, short: set[IterDomain], image: dict[IterDomain, IterDomain]
     ) -> IterDomain:
-        """Return `node` made from roots of which those in `short` have at least one point."""
-        for root in roots_of(node):
-            if root not in image:
-                grown = AtLeastOne(root, self.algebra).outputs[0] if root in short else root
-                image[root] = grown
-        for step in transforms_between((), (node,)):
-            if step.outputs[0] not in image:
-                copy = step.replay([image[a] for a in step.inputs], self.algebra)
+        """Return `node` made from axes of which those in `short` have at least one point."""
+        found = image.get(node)
+        if found is None:
+            above = [axis for axis in axes_behind(node) if axis is not node]
+            grown = not short.isdisjoint(above)
+            if node in short and grown:  # a part of it must run, and all of it for another tensor
+                short.update(axis for axis in above if axis.definition is None)
+            if grown:
+                step = node.definition
+                assert step is not None
+                copy = step.replay(
+                    [self._never_empty(a, short, image) for a in step.inputs], self.algebra
+                )
                 image.update(zip(step.outputs, copy.outputs, strict=True))
-        return image[node]
+            else:
+                own = node in short
+                image[node] = AtLeastOne(node, self.algebra).outputs[0] if own else node
+            found = image[node]
+        return found
+
+    def parts_of(self, node: IterDomain, held: frozenset[RootKey]) -> list[IterDomain]:
+        """Return the axes of the math that `node` was made from, each held as a whole or lacked.
+
+        Where a reshape lies behind `node`, they are those of the shape in which a tensor that has
+        the axes `held` has some of them, and lacks the others.
+        """
+        stop = set(self._reshaped.axes)
+        while True:
+            behind = axes_behind(node, stop)
+            parts = [axis for axis in behind if axis.definition is None or axis in stop]
+            passed = stop.intersection(parts)
+            keys: frozenset[RootKey] = frozenset().union(*map(self.keys, parts))
+            if not passed or held & self._closed(keys) <= self._closed(held & keys):
+                return parts
+            stop -= passed
 
     # Each tensor's place
 
@@ -366,10 +462,10 @@ def before_growth(node: IterDomain) -> IterDomain:
     return step.inputs[0] if isinstance(step, AtLeastOne) else node
 
 
-def roots_of(node: IterDomain) -> list[IterDomain]:
-    """Return the axes that `node` was made from in the last resort."""
-    inner = (axis for step in transforms_between((), (node,)) for axis in step.inputs)
-    return [axis for axis in dict.fromkeys((node, *inner)) if axis.definition is None]
+def axes_behind(node: IterDomain, stop: Iterable[IterDomain] = ()) -> list[IterDomain]:
+    """Return `node` and the axes that it was made from, those in `stop` the last."""
+    inner = (axis for step in transforms_between(stop, (node,)) for axis in step.inputs)
+    return list(dict.fromkeys((node, *inner)))
 
 
 def _concrete(key: RootKey) -> IterDomain:

@@ -1,0 +1,187 @@
+"""Reshaped tensors beside others in one loop: indices, broadcasts, empty axes, threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import loopnest as ln
+
+PT = ln.ParallelType
+RNG = np.random.default_rng(0)
+
+
+def check(f: ln.Fusion, *arrays: np.ndarray, all_sizes: bool = True) -> ln.Kernel:
+    """Return the kernel of `f`, which is proved and gives what the math does."""
+    kernel = ln.lower(f)
+    expected = ln.evaluate(f, *arrays)
+    found = ln.compile(kernel, target="interpret")(*arrays)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    report = ln.verify(kernel)
+    assert report.ok
+    assert report.all_sizes == all_sizes
+    return kernel
+
+
+def test_the_index_goes_back_through_the_shape() -> None:
+    with ln.Fusion("heads") as f:
+        x = f.input("x", ("N", 12), ln.float32)
+        t = ln.exp(x)
+        y = f.output(ln.permute(ln.reshape(t, ("N", 3, 4)), (1, 0, 2)) + 1.0, "y")
+    t.compute_at(y, -1)
+    f.inline_most()
+    kernel = check(f, RNG.standard_normal((2, 12)).astype(np.float32))
+    assert str(kernel).splitlines()[2:] == [
+        "for i0 in 3:",
+        "  for i1 in N:",
+        "    for i2 in 4:",
+        "      T1: float32[1] local",
+        "      T2: float32[1] local",
+        "      T3: float32[1] local",
+        "      T1[0] = exp(x[i1, i0 * 4 + i2])",
+        "      T2[0] = T1[0]",
+        "      T3[0] = T2[0]",
+        "      y[i0, i1, i2] = T3[0] + 1.0",
+    ]
+
+
+def flat(y: ln.TensorView, *tensors: ln.TensorView) -> None:
+    """One loop over all axes, by 4."""
+    while y.ndim > 1:
+        y.merge(0)
+    y.split(0, 4)
+    for tensor in tensors:
+        tensor.compute_at(y, -1)
+
+
+def blocks(y: ln.TensorView, *tensors: ln.TensorView) -> None:
+    """Blocks of the two innermost axes as one, tensors in the memory of a block."""
+    if y.ndim > 1:
+        y.merge(y.ndim - 2)
+    y.split(y.ndim - 1, 4)
+    for tensor in tensors:
+        tensor.compute_at(y, y.ndim - 1)
+        tensor.memory = ln.SHARED
+    ln.parallelize_like(y.parallelize({y.ndim - 2: PT.grid_x, y.ndim - 1: PT.block_x}))
+
+
+def inner_first(y: ln.TensorView, *tensors: ln.TensorView) -> None:
+    y.reorder({-1: 0})
+    for tensor in tensors:
+        tensor.compute_at(y, 1)
+
+
+BIASED = [
+    ((24,), (4, 6), 6),
+    (("N", 24), ("N", 4, 6), 6),
+    ((6, 4), (4, 6), 6),
+    ((4, 6), (8, 3), 3),
+    ((4, "N"), ("4 * N",), None),
+]
+
+
+@pytest.mark.parametrize("schedule", [flat, blocks, inner_first])
+@pytest.mark.parametrize(("old", "new", "width"), BIASED)
+def test_a_bias_along_the_new_shape_shares_merged_loops(
+    schedule: Callable[..., None],
+    old: tuple[int | str, ...],
+    new: tuple[int | str, ...],
+    width: int | None,
+) -> None:
+    """The bias lacks what the reshape made of an axis, not the axis: it is computed again."""
+    with ln.Fusion("biased") as f:
+        t = -f.input("x", old, ln.float32)
+        r = ln.reshape(t, new)
+        arrays = [RNG.standard_normal([2 if n == "N" else n for n in old]).astype(np.float32)]
+        if width is None:
+            bias = r
+        else:
+            bias = -f.input("b", (width,), ln.float32)
+            arrays.append(RNG.standard_normal(width).astype(np.float32))
+        y = f.output(r + bias, "y")
+    schedule(y, t, *([bias] if width else []))
+    check(f, *arrays, all_sizes=new != ("4 * N",))
+
+
+def test_a_bias_along_the_old_shape_shares_the_loops_of_the_new_one() -> None:
+    """w lacks N, of which the shape has N * 5 together."""
+    with ln.Fusion("biased") as f:
+        x, w = f.input("x", ("N", 5), ln.float32), f.input("w", (5,), ln.float32)
+        doubled = w * 2.0
+        t = x + doubled
+        y = f.output(ln.reshape(t, ("5 * N",)) + 1.0, "y")
+    y.split(0, 4)
+    t.compute_at(y, -1)
+    doubled.compute_at(t, -1)
+    assert doubled.compute_at_pos == 2
+    arrays = (RNG.standard_normal((3, 5)).astype(np.float32), np.arange(5, dtype=np.float32))
+    check(f, *arrays)
+
+
+@pytest.mark.parametrize("size", [0, 1, 3])
+def test_what_lacks_an_empty_axis_is_computed_all_the_same(size: int) -> None:
+    """s is an output too: the loop over N * 5, of which it lacks N, runs 5 times where N is 0."""
+    with ln.Fusion("kept") as f:
+        x, w = f.input("x", ("N", 5), ln.float32), f.input("w", (5,), ln.float32)
+        s = f.output(w * 2.0, "s")
+        y = f.output(ln.reshape(x + s, ("5 * N",)) + 1.0, "y")
+    s.compute_at(y, 1)
+    assert s.compute_at_pos == 1
+    arrays = (np.ones((size, 5), np.float32), np.arange(5, dtype=np.float32))
+    for found, expected in zip(
+        ln.compile(f, target="interpret")(*arrays), ln.evaluate(f, *arrays), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+    assert ln.verify(ln.lower(f)).ok
+
+
+@pytest.mark.parametrize("size", [0, 1, 3])
+def test_what_lacks_an_empty_part_is_computed_all_the_same(size: int) -> None:
+    """As above, where the shape splits: s lacks the outer part, and has the inner one."""
+    with ln.Fusion("kept") as f:
+        x, w = f.input("x", ("N",), ln.float32), f.input("w", (5,), ln.float32)
+        f.assume("N % 5 == 0")
+        s = f.output(w * 2.0, "s")
+        y = f.output(ln.reshape(-x, (-1, 5)) + s, "y")
+    y.merge(0)
+    f.tensors[3].compute_at(y, 1)
+    s.compute_at(y, 1)
+    arrays = (np.ones(5 * size, np.float32), np.arange(5, dtype=np.float32))
+    for found, expected in zip(
+        ln.compile(f, target="interpret")(*arrays), ln.evaluate(f, *arrays), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
+    assert ln.verify(ln.lower(f)).ok
+
+
+def test_two_reshapes_of_one_tensor_are_one_axis_of_the_math() -> None:
+    with ln.Fusion("twice") as f:
+        t = -f.input("x", ("N", 12), ln.float32)
+        a, b = ln.reshape(t, ("N", 3, 4)), ln.reshape(t, ("N", 3, 4))
+        y = f.output(a * b, "y")
+    flat(y, t)
+    assert t.compute_at_pos == 2
+    check(f, RNG.standard_normal((2, 12)).astype(np.float32))
+
+
+def test_symbolic_products_are_proved_at_sizes() -> None:
+    """N * K points of one loop are no affine relation: the report names the sizes."""
+    with ln.Fusion("k") as f:
+        t = -f.input("x", ("N", "K"), ln.float32)
+        y = f.output(ln.reshape(t, ("N * K",)) + 1.0, "y")
+    flat(y, t)
+    check(f, RNG.standard_normal((2, 3)).astype(np.float32), all_sizes=False)
+
+
+def test_cuda_text_and_full_text_hold_the_shape() -> None:
+    with ln.Fusion("k") as f:
+        t = -f.input("x", ("N", 12), ln.float32)
+        y = f.output(ln.reshape(t, ("N", 3, 4)) + 1.0, "y")
+    t.compute_at(y, -1)
+    y.parallelize({0: PT.grid_x, 2: PT.block_x})
+    kernel = ln.lower(f)
+    assert "x[grid_x * 12 + i1 * 4 + block_x]" in kernel.cuda()
+    again = ln.Kernel.parse(kernel.text(full=True))
+    assert ln.verify(again).all_sizes
