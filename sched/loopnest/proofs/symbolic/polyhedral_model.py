@@ -85,6 +85,7 @@ class PolyhedralModel:
         self.env = self.spaces.env
         self.numbers = count()
         self._read_texts: dict[str, Any] = {}
+        self._relations: dict[tuple[str, str, str, str], Any] = {}
         self.depth = max([len(s.time) for s in model.sites], default=0)
         self.notes: list[Finding] = []
         self.tags: dict[Buffer, str] = {b: f"B{n}" for n, b in enumerate(model.buffers())}
@@ -166,12 +167,30 @@ class PolyhedralModel:
         Nothing else is known of it, of sizes neither.
         """
         head = ", ".join([*sorted(self.algebra.symbols), *self.algebra.products.values()])
-        inner = f"{domain} -> {target}" if target else domain
         rest = f" : {' and '.join([f'({c})' for c in conditions])}" if conditions else ""
-        text = f"[{head}] -> {{ {inner}{rest} }}"
+        key = (head, domain, target, rest)
+        found = self._relations.get(key)
+        if found is None:
+            found = self._relations[key] = self._named(*key)
+        return found
+
+    def _named(self, head: str, domain: str, target: str, rest: str) -> Any:
+        """Return the same from its texts, which are read once for tuples of any names."""
+        dim = self.isl.dim_type
+        first, _, variables = domain.partition("[")
+        if not target:
+            found = self._read(self.isl.Set, f"[{head}] -> {{ [{variables}{rest} }}")
+            return found.set_tuple_name(first) if first else found
+        second, _, others = target.partition("[")
+        text = f"[{head}] -> {{ [{variables} -> [{others}{rest} }}"
+        found = self._read(self.isl.Map, text)
+        if first:
+            found = found.set_tuple_name(dim.in_, first)
+        return found.set_tuple_name(dim.out, second) if second else found
+
+    def _read(self, kind: Any, text: str) -> Any:
         found = self._read_texts.get(text)
         if found is None:
-            kind = self.isl.Map if target else self.isl.Set
             found = self._read_texts[text] = kind.read_from_str(self.ctx, text)
         return found
 
