@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -85,6 +85,7 @@ class PolyhedralModel:
         self.env = self.spaces.env
         self.numbers = count()
         self._read_texts: dict[str, Any] = {}
+        self._shown: dict[str, list[tuple[Any, Any]]] = {}
         self._relations: dict[tuple[str, str, str, str], Any] = {}
         self.depth = max([len(s.time) for s in model.sites], default=0)
         self.notes: list[Finding] = []
@@ -210,6 +211,18 @@ class PolyhedralModel:
     def among(self, at: Instances, extra: Sequence[str]) -> Any:
         """Return the set of points of which some conditions hold."""
         return self.relation(at.tuple, "", extra).intersect(self.domain(at))
+
+    def require_once(self, show: Callable[[Any, Any], None], *maps: Any) -> None:
+        """Show a fact of two maps from points, unless it was shown of the same from other points.
+
+        The components of a reduction pose the same questions, of tuples of other names.
+        """
+        dim = self.isl.dim_type.in_
+        first, second = [found.set_tuple_name(dim, "P") for found in maps]
+        shown = self._shown.setdefault(show.__name__, [])
+        if not any(first.plain_is_equal(a) and second.plain_is_equal(b) for a, b in shown):
+            show(first, second)
+            shown.append((first, second))
 
     def require_empty(self, found: Any, what: str) -> None:
         """Raise NotProved where a set of counterexamples has a point."""
