@@ -177,12 +177,9 @@ def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
     """Give rows to blocks, whose threads fold them together; columns to threads.
 
     Where neighbours in memory are kept, a warp has 32 of them, and the other threads of its block
-    share their columns. Where there is nothing to fold, one thread writes what is kept.
+    share their columns.
     """
     space = with_copies(fusion, keep_inputs=True)
-    if space.elements(space.all) == 0:
-        fusion.inline_most()
-        return
     groups, kept, folded = _groups(space)
     by_rows = _folds_neighbours(space)
     for tensor in space.definitions:

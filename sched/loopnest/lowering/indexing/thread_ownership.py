@@ -38,8 +38,10 @@ def check_readers(indexer: Indexer) -> None:
         return
     bounds = LaunchBounds(plan.launch, plan.algebra)
     for reading in indexer.readings:
-        if any(index.extent is ZERO for index in reading.loops):
-            continue  # nothing is read
+        sizes = [index.extent for index in reading.loops]
+        sizes += [axis.size for axis in reading.env.tensor.domain.root]
+        if any(size is ZERO for size in sizes):
+            continue  # nothing is read: by no iteration, or for no element
         check = _ReadCheck(indexer, bounds, reading)
         if reading.producer.memory is Memory.GLOBAL:
             early = check.early()
