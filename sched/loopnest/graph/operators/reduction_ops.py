@@ -194,7 +194,7 @@ def _extreme(function: Callable[..., Any], least: bool) -> Callable[..., Any]:
 
 def _folded(function: Callable[..., Any], wide: bool = False) -> Callable[..., Any]:
     def evaluate(node: Node, x: Any) -> Any:
-        if wide and x.dtype.kind in "bi":
+        if wide and x.dtype.kind in "biu":
             x = x.astype(np.int64)
         return function(x, axis=node.attrs["axis"], keepdims=node.attrs["keepdims"])
 
@@ -203,14 +203,14 @@ def _folded(function: Callable[..., Any], wide: bool = False) -> Callable[..., A
 
 def _mean(node: Node, x: Any) -> Any:
     axes, keepdims = node.attrs["axis"], node.attrs["keepdims"]
-    exact = x.astype(np.float64) if x.dtype.kind in "bi" else x
+    exact = x.astype(np.float64) if x.dtype.kind in "biu" else x
     count = math.prod([x.shape[axis] for axis in axes])
     return np.sum(exact, axis=axes, keepdims=keepdims) / exact.dtype.type(count)
 
 
 def _var(node: Node, x: Any) -> Any:
     axes, keepdims = node.attrs["axis"], node.attrs["keepdims"]
-    exact = x.astype(np.float64) if x.dtype.kind in "bi" else x
+    exact = x.astype(np.float64) if x.dtype.kind in "biu" else x
     count = math.prod([x.shape[axis] for axis in axes])
     center = np.sum(exact, axis=axes, keepdims=True) / exact.dtype.type(count)
     divisor = count - node.attrs["correction"]
