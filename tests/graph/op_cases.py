@@ -3,85 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 import loopnest as ln
 import loopnest.graph as G
-
-
-@dataclass(frozen=True)
-class Case:
-    """A call of an op: `arrays` makes its operands from a random generator."""
-
-    op: str
-    build: Callable
-    expected: Callable
-    arrays: Callable
-    label: str = ""
-
-    def __repr__(self) -> str:
-        return f"{self.op}{'-' if self.label else ''}{self.label}"
-
-    def operands(self, seed: int = 0) -> list[np.ndarray]:
-        return [np.asarray(array) for array in self.arrays(np.random.default_rng(seed))]
-
-    def graph(self, arrays: list[np.ndarray]) -> G.Graph:
-        nodes = [G.var(f"x{i}", a.shape, a.dtype.name) for i, a in enumerate(arrays)]
-        return G.Graph(nodes, [self.build(*nodes)])
-
-
-SIZE = {"value": 3, "dtype": ln.float32}
-
-
-def normal(*shapes):
-    return lambda r: [r.normal(size=shape) for shape in shapes]
-
-
-def positive(*shapes):
-    return lambda r: [r.uniform(0.5, 2, size=shape) for shape in shapes]
-
-
-def apart(*shapes):
-    """Values of which no two are near each other, nor near 0: for kinks."""
-
-    def make(r):
-        count = sum(math.prod(shape) for shape in shapes)
-        values = r.permutation(np.arange(count) - count / 2 + 0.25) * 0.37
-        parts = np.split(values, np.cumsum([math.prod(shape) for shape in shapes])[:-1])
-        return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
-
-    return make
-
-
-def between(r):
-    """a and b with a / b far from integers."""
-    b = r.uniform(1, 2, (4,)) * r.choice([-1, 1], 4)
-    return [b * (r.integers(-3, 4, (3, 4)) + r.uniform(0.2, 0.8, (3, 4))), b]
-
-
-def integers(*shapes, low=-5, high=6, dtype="int64"):
-    return lambda r: [r.integers(low, high, shape).astype(dtype) for shape in shapes]
-
-
-def quotient(a, b):
-    """Return NumPy's a // b of integers; by 0 it is 0."""
-    with np.errstate(divide="ignore"):
-        return np.floor_divide(a, b)
-
-
-def bools(*shapes):
-    return lambda r: [r.integers(0, 2, shape).astype(bool) for shape in shapes]
-
-
-def both(*makers):
-    return lambda r: [array for maker in makers for array in maker(r)]
-
-
-def case(op, arrays, expected, build=None, label=""):
-    return Case(op, build or getattr(G, op), expected, arrays, label)
+from graph.case_makers import (
+    apart,
+    between,
+    bools,
+    both,
+    case,
+    integers,
+    normal,
+    positive,
+    quotient,
+    transposed,
+)
 
 
 def erf(x):
@@ -112,20 +50,6 @@ def conv(x, w, stride=(1, 1), pad=(0, 0, 0, 0), dilation=(1, 1), groups=1):
     return y
 
 
-def transposed(linear, shape):
-    """Return dx of sum(dy * linear(x)) for a linear function of x, element by element."""
-
-    def pull(dy):
-        dx = np.zeros(shape)
-        for at in np.ndindex(*shape):
-            unit = np.zeros(shape)
-            unit[at] = 1
-            dx[at] = np.sum(dy * linear(unit))
-        return dx
-
-    return pull
-
-
 def pool(x, size, stride, pad, fold):
     """Pooling by a loop over windows; the padding is NaN, which `fold` ignores."""
     widths = ((0, 0), (0, 0), (pad, pad), (pad, pad))
@@ -147,6 +71,34 @@ def places(x, size, stride):
         a, b = np.unravel_index(np.argmax(window), window.shape)
         found[n, c, p, q] = (n, c, p * stride + a, q * stride + b)
     return found
+
+
+def place_numbers(x, largest):
+    """Return, for each window of POOL, which of its elements is the first largest."""
+    found = np.zeros(largest.shape, np.int32)
+    for (n, c, p, q), (_, _, i, j) in places(x, 2, 1).items():
+        found[n, c, p, q] = (i - p) * 2 + j - q
+    return found
+
+
+def by_number(numbers, at):
+    return at[0], at[1], at[2] + numbers[at] // 2, at[3] + numbers[at] % 2
+
+
+def spread_by_number(numbers, dy):
+    dx = np.zeros((1, 2, 4, 3))
+    for at in np.ndindex(*dy.shape):
+        dx[by_number(numbers, at)] += dy[at]
+    return dx
+
+
+def picked_by_number(numbers, values):
+    return np.array([values[by_number(numbers, at)] for at in np.ndindex(*numbers.shape)]).reshape(
+        numbers.shape
+    )
+
+
+NUMBERS = integers((1, 2, 3, 2), low=0, high=4, dtype="int32")
 
 
 def spread(x, dy):
@@ -180,6 +132,7 @@ def unblocked(x):
     return x.transpose(0, 1, 4, 2, 3).reshape(n, c * factor, h, w)
 
 
+SIZE = {"value": 3, "dtype": ln.float32}
 SQUARE = normal((3, 4))
 PAIR = normal((3, 4), (4,))
 IMAGE, KERNEL = (2, 4, 5, 6), (6, 4, 3, 2)
@@ -444,6 +397,27 @@ NETWORKS = [
         both(apart((1, 2, 4, 3)), normal((1, 2, 4, 3))),
         gathered,
         lambda x, v: G.max_pool2d_gather(x, v, **POOL),
+    ),
+    case(
+        "max_pool2d_places",
+        lambda r: [
+            x := r.permutation(np.arange(24.0)).reshape(1, 2, 4, 3),
+            pool(x, 2, 1, 0, np.max),
+        ],
+        place_numbers,
+        lambda x, largest: G.call("max_pool2d_places", (x, largest), POOL),
+    ),
+    case(
+        "max_pool2d_spread",
+        both(NUMBERS, normal((1, 2, 3, 2))),
+        spread_by_number,
+        lambda n, dy: G.call("max_pool2d_spread", (n, dy), {"shape": (1, 2, 4, 3), **POOL}),
+    ),
+    case(
+        "max_pool2d_pick",
+        both(NUMBERS, normal((1, 2, 4, 3))),
+        picked_by_number,
+        lambda n, v: G.call("max_pool2d_pick", (n, v), POOL),
     ),
     case("avg_pool2d", normal((2, 2, 5, 5)), average, lambda x: G.avg_pool2d(x, 3, 2, 1)),
     case(

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 
 import loopnest.graph as G
 from graph import published
-from graph.op_cases import CASES, COMPOSITES, Case
+from graph.case_makers import Case
+from graph.op_cases import CASES, COMPOSITES
 from graph.random_graphs import samples
 from loopnest.graph.gradients import NotDifferentiable
 

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import loopnest.graph as G
-from graph.op_cases import CASES, COMPOSITES, Case
+from graph.case_makers import Case
+from graph.op_cases import CASES, COMPOSITES
 from loopnest.scalar import dtypes
 
 

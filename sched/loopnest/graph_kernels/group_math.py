@@ -12,7 +12,7 @@ from loopnest.graph.node import Node, TupleType, describe
 from loopnest.graph.passes.decompose import decomposed
 from loopnest.graph.program import Graph
 from loopnest.graph.rewriting import rewrite
-from loopnest.graph_kernels import op_windows  # noqa: F401 - registers ``lower`` of its ops
+from loopnest.graph_kernels import op_pools, op_windows  # noqa: F401 - register ``lower``
 from loopnest.graph_kernels.op_math import MathOperand, lower_of
 
 Inplace: TypeAlias = "tuple[tuple[int, int], ...]"

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import loopnest as ln
+from loopnest.graph.dimensions import Dim
 from loopnest.graph.node import Node, describe
 from loopnest.graph.registry import get_attr, register_attr
+from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import cast
 from loopnest.scalar.op_table import FUNCTIONS
 from loopnest.tensor.fusion import current_fusion
@@ -107,10 +109,18 @@ def _iota(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
 
 
 def _size(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    operand = size_operand(node.attrs["value"], node.dtype.compute, node)
+    return ln.full((), operand, node.dtype)
+
+
+def size_operand(extent: Dim, dtype: DType, node: Node) -> ScalarOperand | int:
+    """Return an extent as an operand of math: an int where it is static."""
+    if isinstance(extent, int):
+        return extent
     fusion = current_fusion()
     assert fusion is not None
-    (extent,) = sizes_of(fusion, describe(node), (node.attrs["value"],))
-    return ln.full((), ScalarOperand(cast(extent, node.dtype.compute), fusion), node.dtype)
+    (size,) = sizes_of(fusion, describe(node), (extent,))
+    return ScalarOperand(cast(size, dtype), fusion)
 
 
 for _name in FUNCTIONS:

@@ -36,12 +36,12 @@ def _unslice(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
     rows = zip(node.shape, x.shape, node.attrs["starts"], node.attrs["steps"], strict=True)
     for whole, own, start, step in rows:
         after = sub(sub(whole, start), add(mul(sub(own, 1), step), 1))
-        widths.append((_width(start, node), _width(after, node)))
+        widths.append((static_width(start, node), static_width(after, node)))
         between.append(step - 1)
     return ln.pad(as_tensor(operands[0], node), widths, 0, between)
 
 
-def _width(found: Dim, node: Node) -> int:
+def static_width(found: Dim, node: Node) -> int:
     """Return the width of a border.
 
     Raises:
@@ -67,7 +67,7 @@ def _place(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
 # Convolutions, as one contraction of windows
 
 
-def _check_plain(node: Node) -> None:
+def check_plain(node: Node) -> None:
     """Check that a node has the layouts that the core knows.
 
     Raises:
@@ -80,7 +80,7 @@ def _check_plain(node: Node) -> None:
 
 @register_attr("conv2d", "lower")
 def _conv(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
-    _check_plain(node)
+    check_plain(node)
     x, w = [as_tensor(operand, node) for operand in operands]
     attrs = node.attrs
     top, left, bottom, right = attrs["padding"]
@@ -91,7 +91,7 @@ def _conv(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
 @register_attr("conv2d_backward_data", "lower")
 def _conv_data(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
     """Return dy spread by the strides, correlated with the reversed kernel."""
-    _check_plain(node)
+    check_plain(node)
     _check_one_group(node)
     dy, w = [as_tensor(operand, node) for operand in operands]
     attrs = node.attrs
@@ -102,7 +102,7 @@ def _conv_data(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
         spread = add(mul(sub(node.inputs[0].shape[2 + place], 1), stride), 1)
         before = sub(span, attrs["padding"][place])
         after = sub(sub(add(node.shape[2 + place], span), before), spread)
-        widths.append((_width(before, node), _width(after, node)))
+        widths.append((static_width(before, node), static_width(after, node)))
     between = (0, 0, *[stride - 1 for stride in attrs["strides"]])
     spread_dy = ln.pad(dy, widths, 0, between)
     reversed_w = ln.permute(ln.flip(w, (2, 3)), (1, 0, 2, 3))
@@ -112,7 +112,7 @@ def _conv_data(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
 @register_attr("conv2d_backward_weight", "lower")
 def _conv_weight(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
     """Return x correlated with dy over the batch: strides and dilation change places."""
-    _check_plain(node)
+    check_plain(node)
     _check_one_group(node)
     x, dy = [as_tensor(operand, node) for operand in operands]
     attrs = node.attrs
@@ -122,7 +122,7 @@ def _conv_weight(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView
         before = attrs["padding"][place]
         reach = mul(sub(node.shape[2 + place], 1), attrs["dilation"][place])
         needed = add(add(reach, mul(sub(out, 1), attrs["strides"][place])), 1)
-        widths.append((before, _width(sub(sub(needed, own), before), node)))
+        widths.append((before, static_width(sub(sub(needed, own), before), node)))
     padded = ln.permute(ln.pad(x, widths), (1, 0, 2, 3))
     found = ln.conv(padded, ln.permute(dy, (1, 0, 2, 3)), attrs["dilation"], 0, attrs["strides"])
     return ln.permute(found, (1, 0, 2, 3))
@@ -132,31 +132,3 @@ def _check_one_group(node: Node) -> None:
     if node.attrs["groups"] != 1:
         found = f"it has {node.attrs['groups']} groups of channels"
         raise NotSupported(describe(node), found)
-
-
-# Pooling
-
-
-def _pairs(node: Node) -> tuple[tuple[int, int], tuple[int, int]]:
-    top, left, bottom, right = node.attrs["padding"]
-    return (top, bottom), (left, right)
-
-
-@register_attr("max_pool2d", "lower")
-def _max_pool(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
-    _check_plain(node)
-    attrs = node.attrs
-    return ln.max_pool(as_tensor(operands[0], node), attrs["pool"], attrs["strides"], _pairs(node))
-
-
-@register_attr("avg_pool2d", "lower")
-def _avg_pool(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
-    """Return the mean of each window; where the padding does not count, over that of ones."""
-    _check_plain(node)
-    attrs = node.attrs
-    x = as_tensor(operands[0], node)
-    found = ln.avg_pool(x, attrs["pool"], attrs["strides"], _pairs(node))
-    if attrs["count_include_pad"] or not any(attrs["padding"]):
-        return found
-    ones = ln.full(node.inputs[0].shape, 1, node.dtype)
-    return found / ln.avg_pool(ones, attrs["pool"], attrs["strides"], _pairs(node))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from loopnest.graph.gradients.gradient_rules import not_differentiable
 from loopnest.graph.node import Attrs, Node
 from loopnest.graph.operators import convolution, pooling
 from loopnest.graph.operators import pointwise_ops as p
@@ -50,6 +51,21 @@ def _max_pool_backward(node: Node, dy: Node) -> tuple[None, Node]:
 @register_attr("max_pool2d_gather", "gradient")
 def _max_pool_gather(node: Node, dy: Node) -> tuple[None, Node]:
     return None, pooling.max_pool2d_backward(node.inputs[0], dy, **node.attrs)
+
+
+not_differentiable(("max_pool2d_places",), "its value is an integer")
+
+
+@register_attr("max_pool2d_spread", "gradient")
+def _max_pool_spread(node: Node, dy: Node) -> tuple[None, Node]:
+    attrs = {key: value for key, value in node.attrs.items() if key != "shape"}
+    return None, call("max_pool2d_pick", (node.inputs[0], dy), attrs)
+
+
+@register_attr("max_pool2d_pick", "gradient")
+def _max_pool_pick(node: Node, dy: Node) -> tuple[None, Node]:
+    places, values = node.inputs
+    return None, call("max_pool2d_spread", (places, dy), {"shape": values.shape, **node.attrs})
 
 
 @register_attr("avg_pool2d", "gradient")

@@ -2,7 +2,9 @@
 
 Each op has a partner: `max_pool2d_backward` spreads values to where the largest elements of x are
 (the first of several), `max_pool2d_gather` collects values from there; `avg_pool2d_backward` is
-`avg_pool2d` transposed.
+`avg_pool2d` transposed. A kernel looks for these places first: ``max_pool2d_places`` numbers, from
+x and the largest elements, where in its window each is; ``max_pool2d_spread`` and
+``max_pool2d_pick`` go by that.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from loopnest.graph.operators.convolution import around, pair
 from loopnest.graph.operators.node_operands import meet, one_type, tensors
 from loopnest.graph.operators.windows import columns, scatter, window_extent
 from loopnest.graph.registry import REQUIRED, Pattern, call, call_text, register_op, takes_arguments
-from loopnest.scalar.dtypes import FLOAT, KEEPING
+from loopnest.scalar.dtypes import FLOAT, KEEPING, int32
 
 _POOL = {"pool": REQUIRED, "strides": REQUIRED, "padding": (0, 0, 0, 0), "data_layout": "NCHW"}
 _AVERAGE = {**_POOL, "count_include_pad": False}
@@ -160,6 +162,25 @@ def _infer_gather(types: tuple[Type, ...], attrs: Attrs) -> Type:
     return TensorType(_pooled(x.shape, attrs), x.dtype)
 
 
+def _infer_places(types: tuple[Type, ...], attrs: Attrs) -> Type:
+    x, largest = tensors(types)
+    one_type((x, largest))
+    pooled = _pooled(x.shape, attrs)
+    if largest.shape != pooled:
+        raise Refused(f"the largest elements are {largest}", f"windows: {shown(pooled)}")
+    return TensorType(pooled, int32)
+
+
+def _infer_by_places(types: tuple[Type, ...], attrs: Attrs) -> Type:
+    places, values = tensors(types)
+    if places.dtype is not int32:
+        raise Refused(f"the places are {places.dtype}", "max_pool2d_places gives int32")
+    pooled = _pooled(attrs.get("shape", values.shape), attrs)
+    if places.shape != pooled or ("shape" in attrs and values.shape != pooled):
+        raise Refused(f"the places are {places}, the values {values}", f"windows: {shown(pooled)}")
+    return TensorType(attrs.get("shape", pooled), values.dtype)
+
+
 def _infer_average_back(types: tuple[Type, ...], attrs: Attrs) -> Type:
     (dy,) = tensors(types)
     if dy.shape != _pooled(attrs["shape"], attrs):
@@ -206,18 +227,37 @@ def _max(node: Node, x: Any) -> Any:
     return np.max(_windows(x, node.attrs, _least(x.dtype)), axis=2)
 
 
+def _max_places(node: Node, x: Any, largest: Any) -> Any:
+    return _places(x, node.attrs)[:, :, 0]
+
+
 def _max_back(node: Node, x: Any, dy: Any) -> Any:
-    places = _places(x, node.attrs)
+    return _spread(_places(x, node.attrs), dy, x.shape[2:], node.attrs)
+
+
+def _max_spread(node: Node, places: Any, dy: Any) -> Any:
+    extents = math_shape(node.attrs["shape"], parse_layout(node.attrs["data_layout"]))
+    return _spread(places[:, :, None], dy, (at(extents["H"], {}), at(extents["W"], {})), node.attrs)
+
+
+def _spread(places: Any, dy: Any, size: Sequence[int], attrs: Attrs) -> Any:
     n, c, _, oh, ow = places.shape
-    kh, kw = node.attrs["pool"]
+    kh, kw = attrs["pool"]
     spread = np.zeros((n, c, kh * kw, oh, ow), dy.dtype)
     np.put_along_axis(spread, places, dy[:, :, None], axis=2)
-    return _scatter(spread, x.shape[2:], node.attrs)
+    return _scatter(spread, size, attrs)
 
 
 def _max_gather(node: Node, x: Any, values: Any) -> Any:
-    found = np.take_along_axis(_windows(values, node.attrs, 0), _places(x, node.attrs), axis=2)
-    return found[:, :, 0]
+    return _picked(_places(x, node.attrs), values, node.attrs)
+
+
+def _max_pick(node: Node, places: Any, values: Any) -> Any:
+    return _picked(places[:, :, None], values, node.attrs)
+
+
+def _picked(places: Any, values: Any, attrs: Attrs) -> Any:
+    return np.take_along_axis(_windows(values, attrs, 0), places, axis=2)[:, :, 0]
 
 
 def _scatter(found: Any, size: Sequence[int], attrs: Attrs) -> Any:
@@ -253,7 +293,7 @@ def _register(name: str, infer: Any, evaluate: Any, arity: int, params: dict[str
         evaluate=_in_nchw(evaluate),
         arity=arity,
         params=params,
-        pattern=Pattern.OPAQUE if "backward" in name or "gather" in name else _ANCHOR,
+        pattern=_ANCHOR if name in ("max_pool2d", "avg_pool2d") else Pattern.OPAQUE,
     )
 
 
@@ -261,6 +301,9 @@ _ANCHOR = Pattern.OUT_ELEMWISE_FUSABLE
 _register("max_pool2d", _infer, _max, 1, _POOL)
 _register("max_pool2d_backward", _infer_spread, _max_back, 2, _POOL)
 _register("max_pool2d_gather", _infer_gather, _max_gather, 2, _POOL)
+_register("max_pool2d_places", _infer_places, _max_places, 2, _POOL)
+_register("max_pool2d_spread", _infer_by_places, _max_spread, 2, {"shape": REQUIRED, **_POOL})
+_register("max_pool2d_pick", _infer_by_places, _max_pick, 2, _POOL)
 _register("avg_pool2d", _infer_average, _average, 1, _AVERAGE)
 _register(
     "avg_pool2d_backward", _infer_average_back, _average_back, 1, {"shape": REQUIRED, **_AVERAGE}

@@ -121,6 +121,17 @@ def _in_plain_layout(node: Node) -> Node:
     return _layout_of(found, "NCHW", layouts[0])
 
 
+@register_attr(["max_pool2d_backward", "max_pool2d_gather"], "decompose")
+def _by_places(node: Node) -> Node:
+    """Return what spreads or picks by the places of the largest elements, found first."""
+    x, values = node.inputs
+    largest = call("max_pool2d", (x,), node.attrs)
+    places = call("max_pool2d_places", (x, largest), node.attrs)
+    if node.op == "max_pool2d_gather":
+        return call("max_pool2d_pick", (places, values), node.attrs)
+    return call("max_pool2d_spread", (places, values), {"shape": x.shape, **node.attrs})
+
+
 @register_attr("reshape", "decompose")
 def _reshape(node: Node) -> Node:
     """Return a reshape that keeps the extents other than 1 without one."""

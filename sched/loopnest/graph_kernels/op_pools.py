@@ -1,0 +1,135 @@
+"""The attribute ``lower`` of pooling over H and W, and of the ops that its gradients are made of.
+
+What is spread back is read in windows too: along an axis, element x of the operand of a pool lies
+at place k of window o where ``x + before = o * stride + k``. With ``stride - 1`` zeros between the
+windows' values and a border, those windows are neighbours, in reversed order.
+"""
+
+from __future__ import annotations
+
+import loopnest as ln
+from loopnest.graph.dimensions import Dim, add, mul, sub
+from loopnest.graph.node import Node
+from loopnest.graph.registry import register_attr
+from loopnest.graph_kernels.op_math import MathOperand, as_tensor, size_operand
+from loopnest.graph_kernels.op_windows import check_plain, static_width
+
+_NOWHERE = 1 << 30
+"""Behind the places of all elements of a window."""
+
+
+def _pairs(node: Node) -> tuple[tuple[int, int], tuple[int, int]]:
+    top, left, bottom, right = node.attrs["padding"]
+    return (top, bottom), (left, right)
+
+
+@register_attr("max_pool2d", "lower")
+def _max_pool(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    check_plain(node)
+    attrs = node.attrs
+    return ln.max_pool(as_tensor(operands[0], node), attrs["pool"], attrs["strides"], _pairs(node))
+
+
+@register_attr("avg_pool2d", "lower")
+def _avg_pool(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    """Return the mean of each window; where the padding does not count, over what lies inside."""
+    check_plain(node)
+    attrs = node.attrs
+    x = as_tensor(operands[0], node)
+    found = ln.avg_pool(x, attrs["pool"], attrs["strides"], _pairs(node))
+    if attrs["count_include_pad"] or not any(attrs["padding"]):
+        return found
+    whole = attrs["pool"][0] * attrs["pool"][1]
+    return found * (float(whole) / _inside(node, node.inputs[0].shape[2:], node.shape[2:]))
+
+
+def _inside(node: Node, extents: tuple[Dim, ...], counts: tuple[Dim, ...]) -> ln.TensorView:
+    """Return for each window how many of its elements lie inside: [OH, OW], floats."""
+    found = []
+    for axis, (extent, count) in enumerate(zip(extents, counts, strict=True)):
+        size, stride = node.attrs["pool"][axis], node.attrs["strides"][axis]
+        start = ln.iota(count, dtype=ln.int64) * stride - node.attrs["padding"][axis]
+        stop = ln.minimum(start + size, size_operand(extent, ln.int64, node))
+        found.append(ln.cast(stop - ln.maximum(start, 0), node.dtype.compute))
+    return ln.broadcast(found[0], [False, True]) * found[1]
+
+
+def _windows(x: ln.TensorView, node: Node, fill: float) -> ln.TensorView:
+    """Return the windows of a padded operand: [N, C, OH, OW, KH, KW]."""
+    attrs = node.attrs
+    padded = ln.pad(x, ((0, 0), (0, 0), *_pairs(node)), fill)
+    for axis in (0, 1):
+        padded = ln.unfold(padded, 2 + axis, attrs["pool"][axis], attrs["strides"][axis])
+    return padded
+
+
+@register_attr("max_pool2d_places", "lower")
+def _max_places(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    check_plain(node)
+    x, largest = [as_tensor(operand, node) for operand in operands]
+    windows = _windows(x, node, 0)
+    chosen = ln.eq(windows, ln.broadcast(largest, [False] * 4 + [True] * 2))
+    if x.dtype.is_float:
+        chosen = ln.logical_or(chosen, ln.isnan(windows))
+    if any(node.attrs["padding"]):
+        inside = ln.full(node.inputs[0].shape, True, ln.bool)
+        chosen = ln.logical_and(chosen, _windows(inside, node, 0))
+    return ln.min(ln.where(chosen, _numbers(node), _NOWHERE), axis=(4, 5))
+
+
+def _numbers(node: Node, reverse: bool = False) -> ln.TensorView:
+    """Return the place of each element of a window, in row-major order: [KH, KW]."""
+    height, width = node.attrs["pool"]
+    rows, columns = ln.iota(height, dtype=ln.int32), ln.iota(width, dtype=ln.int32)
+    if reverse:
+        rows, columns = height - 1 - rows, width - 1 - columns
+    return ln.broadcast(rows * width, [False, True]) + columns
+
+
+@register_attr("max_pool2d_pick", "lower")
+def _max_pick(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    check_plain(node)
+    places, values = [as_tensor(operand, node) for operand in operands]
+    at_window = ln.broadcast(places, [False] * 4 + [True] * 2)
+    chosen = ln.eq(at_window, _numbers(node))
+    return ln.sum(ln.where(chosen, _windows(values, node, 0), 0), axis=(4, 5))
+
+
+@register_attr("max_pool2d_spread", "lower")
+def _max_spread(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    """Return the sum of the values of those windows whose largest element each element is."""
+    check_plain(node)
+    places, dy = [as_tensor(operand, node) for operand in operands]
+    chosen = ln.eq(_around(places, node, -1), _numbers(node, reverse=True))
+    return ln.sum(ln.where(chosen, _around(dy, node, 0), 0), axis=(4, 5))
+
+
+@register_attr("avg_pool2d_backward", "lower")
+def _avg_back(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    check_plain(node)
+    dy, attrs = as_tensor(operands[0], node), node.attrs
+    if attrs["count_include_pad"] or not any(attrs["padding"]):
+        share = dy * (1.0 / (attrs["pool"][0] * attrs["pool"][1]))
+    else:
+        share = dy / _inside(node, node.shape[2:], node.inputs[0].shape[2:])
+    return ln.sum(_around(share, node, 0), axis=(4, 5))
+
+
+def _around(values: ln.TensorView, node: Node, fill: int) -> ln.TensorView:
+    """Return for each element the values of the windows that it may lie in: [N, C, H, W, KH, KW].
+
+    The last window that it lies in, in which it is the first element, comes last.
+    """
+    attrs, counts = node.attrs, node.inputs[0].shape
+    widths: list[tuple[int, int]] = [(0, 0), (0, 0)]
+    for axis in (0, 1):
+        size, stride = attrs["pool"][axis], attrs["strides"][axis]
+        before = size - 1 - attrs["padding"][axis]
+        own = add(mul(sub(counts[2 + axis], 1), stride), 1)
+        after = sub(add(node.shape[2 + axis], size - 1), add(own, before))
+        widths.append((before, static_width(after, node)))
+    between = (0, 0, *[stride - 1 for stride in attrs["strides"]])
+    found = ln.pad(values, widths, fill, between)
+    for axis in (0, 1):
+        found = ln.unfold(found, 2 + axis, attrs["pool"][axis])
+    return found
