@@ -28,6 +28,7 @@ from kernels.softmax import softmax
 from kernels.transpose import transpose
 from loopnest.facade import Kernel
 from loopnest.kir.lowered import Lowered
+from loopnest.scalar import pickling
 
 KERNELS = (
     *(adam, batchnorm, bias_gelu, column_sum, cross_entropy, gemm, grid_sum),
@@ -155,8 +156,10 @@ def example() -> str:
     return re.sub(r'file="[^"]*" line=\d+', 'file="user.py" line=3', ln.lower(f).text(full=True))
 
 
-EXAMPLE = """\
-# loopnest program 7
+FIRST = f"# loopnest program {pickling.SCHEMA}"
+
+EXAMPLE = f"""\
+{FIRST}
 x = Buffer tensor="x" memory=global dtype=float32 shape=[N] strides=[1] size=N kind="input"
 y = Buffer tensor="y" memory=global dtype=float32 shape=[N] strides=[1] size=N kind="output"
 N = Symbol
@@ -187,9 +190,8 @@ def test_example_of_the_format() -> None:
 
 DAMAGES = {
     "another version": (
-        ("# loopnest program 7", "# loopnest program 9"),
-        "line 1: it is '# loopnest program 9'; "
-        "expected '# loopnest program 7', as this version writes it",
+        (FIRST, "# loopnest program 99"),
+        f"line 1: it is '# loopnest program 99'; expected '{FIRST}', as this version writes it",
     ),
     "cut off": (
         ("# end", ""),
@@ -211,7 +213,7 @@ DAMAGES = {
     "an unknown field": (
         ('name="twice"', 'nome="twice"'),
         "line 13: 'nome' stands here; expected one of the fields "
-        "name, params, body, launch, outputs, conditions, requires, about",
+        "name, params, body, launch, outputs, conditions, requires, about, ranges, counts",
     ),
     "an operand too few": (
         ("x[i0] * 2.0", "max(x[i0])"),

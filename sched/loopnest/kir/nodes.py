@@ -305,6 +305,8 @@ class Program:
         about: what messages say of tensors that not every target has a place for, by name: their
             math and their axes.
         ranges: what is declared of the elements of inputs, and checked at each launch.
+        counts: tensors that count elements, by name, each with the most that it counts; a target
+            may count in the width of indices.
     """
 
     name: str
@@ -316,6 +318,7 @@ class Program:
     requires: tuple[tuple[str, Expr], ...] = ()
     about: tuple[tuple[str, str], ...] = ()
     ranges: tuple[DataRange, ...] = ()
+    counts: tuple[tuple[str, Expr], ...] = ()
 
     def __copy__(self) -> Program:
         return self

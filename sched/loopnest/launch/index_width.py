@@ -37,6 +37,7 @@ class IndexWidth:
         roots += [e for b in self.buffers for e in (b.size, *b.strides)]
         self.inside = _inside(nodes)
         roots += self.inside.values()
+        roots += [most for _, most in program.counts]
         self.order: dict[Expr, None] = {}
         for root in roots:
             self._add(root)

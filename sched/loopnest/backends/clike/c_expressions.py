@@ -94,6 +94,8 @@ class CFormat(TextFormat):
         """Buffers of one element that are plain variables."""
         self.launch: dict[ParallelType, str] = {}
         """The variable of each launch dimension in use."""
+        self.quotients: frozenset[Expr] = frozenset()
+        """Divisions of integers in floats, by ones >= 1: they need no care for odd operands."""
         self._texts: dict[Expr, Text] = {}
         self._renamed: dict[Expr, Text] = {}
         self._signs: dict[Expr, bool] = {}
@@ -360,6 +362,8 @@ def _arithmetic(form: CFormat, node: Op) -> Text:
 def _division(form: CFormat, node: Op) -> Text:
     if not node.dtype.is_float:
         raise InternalError(str(node), f"true division of {node.dtype}")
+    if node in form.quotients and ("quotient", node.dtype.name) in form.dialect.functions:
+        return form.call("quotient", node.dtype, *node.args)
     return _infix(form, node)
 
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from loopnest.backends.clike.c_expressions import UNARY, CFormat, Dialect
 from loopnest.backends.clike.float_functions import C
 from loopnest.backends.clike.identifiers import symbol
+from loopnest.backends.clike.narrow_counts import narrow_counts
 from loopnest.backends.clike.statements import (
     StatementPrinter,
     Variable,
@@ -61,6 +62,8 @@ def print_c(program: Program, index_bits: int = 64, prelude: bool = True) -> str
     Raises:
         InternalError: threads meet where not all of them come.
     """
+    if index_bits == 32:
+        program, _ = narrow_counts(program)
     text = _CPrinter(program, index_bits).text()
     return c_prelude(index_bits) + text if prelude else text
 

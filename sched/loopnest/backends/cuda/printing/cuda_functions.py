@@ -45,6 +45,24 @@ _TU = "template <class T, class U>\n"
 _HELPERS: Mapping[str, tuple[str, str]] = {
     # An index of the launch or a size: as its sign is known, a division by 2^n is one shift.
     "ln_index": ("", "idx_t ln_index(idx_t i) { __builtin_assume(i >= 0); return i; }"),
+    # The IEEE quotient of operands that are whole numbers, b >= 1: the steps of the compiler's own
+    # division, without its test for operands and results near the ends of the range.
+    "ln_quotient": (
+        "",
+        """float ln_quotient(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
+#else
+  float r = 1.0f / b;
+#endif
+  r = fmaf(r, fmaf(-b, r, 1.0f), r);
+  if (a == 1.0f) return r;
+  float q = a * r;
+  q = fmaf(r, fmaf(-b, q, a), q);
+  return fmaf(r, fmaf(-b, q, a), q);
+}""",
+    ),
     "ln_min": (_T, "T ln_min(T a, T b) { return a < b ? a : b; }"),
     "ln_max": (_T, "T ln_max(T a, T b) { return a > b ? a : b; }"),
     "ln_abs": (_T, "T ln_abs(T a) { return a < 0 ? (T)(0ULL - (unsigned long long)a) : a; }"),
@@ -167,6 +185,7 @@ _HELPERS: Mapping[str, tuple[str, str]] = {
 
 def _functions() -> dict[tuple[str, str], str]:
     functions = {
+        ("quotient", "float32"): "ln_quotient",
         ("floordiv", "index"): "ln_index_div<idx_t>",
         ("mod", "index"): "ln_index_mod<idx_t>",
     }

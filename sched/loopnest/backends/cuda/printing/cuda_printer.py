@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from loopnest.backends.clike.c_expressions import SUM
 from loopnest.backends.clike.identifiers import symbol
+from loopnest.backends.clike.narrow_counts import narrow_counts
 from loopnest.backends.clike.sink_allocations import settle_allocations
 from loopnest.backends.clike.statements import (
     StatementPrinter,
@@ -88,7 +89,12 @@ def print_cuda(program: Program, index_bits: int = 32, min_blocks: int | None = 
     Raises:
         LoweringError: a LOCAL buffer has a symbolic size, so it cannot live in registers.
     """
-    return _CudaPrinter(program, index_bits, min_blocks).text()
+    quotients: frozenset[Expr] = frozenset()
+    if index_bits == 32:
+        program, quotients = narrow_counts(program)
+    printer = _CudaPrinter(program, index_bits, min_blocks)
+    printer.format.quotients = quotients
+    return printer.text()
 
 
 class _CudaPrinter(StatementPrinter):
