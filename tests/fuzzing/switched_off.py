@@ -32,7 +32,8 @@ def switched_off() -> Iterator[None]:
 def verdict_without(fusion: ln.Fusion) -> str:
     """Return what a proof says of the kernel that a refused fusion would have.
 
-    One of "proved", "refuted" and "unknown", or "no kernel" where another pass fails.
+    One of "proved" (for all sizes), "proved at sizes", "refuted" and "unknown", or "no kernel"
+    where another pass fails.
     """
     try:
         with switched_off():
@@ -42,4 +43,6 @@ def verdict_without(fusion: ln.Fusion) -> str:
         return "no kernel"
     if report.status == "refuted":
         return "refuted"
-    return "proved" if report.ok else "unknown"
+    if not report.ok:
+        return "unknown"
+    return "proved" if report.all_sizes else "proved at sizes"

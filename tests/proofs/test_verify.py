@@ -7,9 +7,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import loopnest as ln
+from fuzzing.switched_off import switched_off
 from loopnest import kir
 from loopnest.errors import VerifyError
 from loopnest.facade import Kernel, compile, lower
@@ -478,3 +480,22 @@ def is_dead(k: Kernel, mutant: Mutant) -> bool:
     assert isinstance(mutant.node, kir.Store)
     name = mutant.node.tensor
     return name in variance and name not in read and name not in math_of(k).outputs
+
+
+def test_a_launch_along_which_there_is_no_thread() -> None:
+    """Statements outside of the empty loop run in one block of 16 threads, and read their own."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", (0, 8), ln.float32)
+        z = f.input("z", (16,), ln.float32)
+        y = f.output(x * 2.0, "y")
+        t = z + 1.0
+        w = f.output(t * 2.0, "w")
+    y.axis(0).parallelize(ln.ParallelType.block_y)
+    t.axis(0).parallelize(ln.ParallelType.block_x)
+    with switched_off():
+        assert ln.verify(ln.lower(f)).status == "refuted"
+    t.memory = ln.SHARED
+    assert str(ln.verify(ln.lower(f))) == "proved for all sizes"
+    found = ln.compile(f, target="interpret")(np.zeros((0, 8), np.float32), np.ones(16, np.float32))
+    assert np.array_equal(found[1], np.full(16, 4.0))
+    assert w.is_output

@@ -19,7 +19,7 @@ from loopnest.proofs.size_choice import fulfils, never_launched
 from loopnest.proofs.symbolic import NotProved, prove
 from loopnest.proofs.template_matching import Mismatch
 from loopnest.proofs.witness import Witness
-from loopnest.scalar.expr import Symbol
+from loopnest.scalar.expr import ONE, ZERO, Expr, Symbol
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.recursion import deep
 from loopnest.tensor.math_snapshot import MathSnapshot
@@ -104,6 +104,8 @@ def verify_program(
     """Prove that one program computes `math`; see `verify`."""
     given = dict(sizes or {})
     _check_sizes(program, given)
+    # Along a dimension without threads a launch runs once what stands outside of its loops.
+    program = replace(program, launch=tuple([(d, _some(e)) for d, e in program.launch]))
     model = Model(program)
     faults = _unlike_the_math(model, math, given)
     if faults:
@@ -115,6 +117,10 @@ def verify_program(
             refuted = _other_values(model, math, given)
         return Report("refuted" if refuted else "unknown", tuple(refuted or problems))
     return _decided(model, math, works, exchanges, given)
+
+
+def _some(extent: Expr) -> Expr:
+    return ONE if extent is ZERO else extent
 
 
 def _decided(
