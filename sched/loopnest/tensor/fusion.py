@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from loopnest.errors import DefinitionError
 from loopnest.scalar.data_ranges import DataRange
-from loopnest.scalar.dtypes import DType, listed
+from loopnest.scalar.dtypes import DType, int64, listed
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import Expr, ScalarParam, Symbol, integer, walk, whole
+from loopnest.scalar.expr import Expr, ScalarParam, Symbol, cast, integer, walk, whole
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.origin import Origin, caller
 from loopnest.scalar.simplify import Simplifier
@@ -218,6 +218,26 @@ class Fusion:
         found = self.size(call, name)
         assert isinstance(found, Symbol)
         return found
+
+    def extent(self, extent: int | str) -> ScalarOperand:
+        """Return an extent as an int64 scalar, to compare indices with, as in a mask.
+
+        >>> import loopnest as ln
+        >>> with ln.Fusion("k") as f:
+        ...     x = f.input("x", ("N",), ln.float32)
+        ...     y = f.output(ln.iota(4) < f.extent("N"), "y")
+        >>> f.print_math().splitlines()[-1]
+        '  y: bool[4] = T1 < int64(N)'
+
+        Args:
+            extent: the name of a size symbol, an int, or an extent of a tensor.
+
+        Raises:
+            DefinitionError: it is none of these.
+        """
+        from loopnest.tensor.ops.operands import ScalarOperand
+
+        return ScalarOperand(cast(self.size(f"extent({extent!r})", extent), int64), self)
 
     def output(
         self, tensor: TensorView, name: str | None = None, inplace: TensorView | None = None
