@@ -91,6 +91,15 @@ def _taps(node: Node, kernel: Shape) -> Dim:
     return product([extents[letter] for letter in "IHW"])
 
 
+def _conv_of_any_rank(node: Node) -> Dim:
+    """Return 2 operations for each element of the windowed tensor's partner and kernel element."""
+    x, w = node.inputs
+    out, kernel = (node, w) if node.op == "conv" else (x, w)
+    if node.op == "conv_weight":
+        out, kernel = w, node
+    return product((2, out.tensor_type.size, *kernel.shape[1:]))
+
+
 def _pool(node: Node) -> Dim:
     return product((*node.attrs["pool"], node.tensor_type.size))
 
@@ -110,6 +119,8 @@ register_attr(_FREE, "flops", _times(0))
 register_attr("matmul", "flops", _matmul)
 register_attr(["conv2d", "conv2d_backward_data"], "flops", _conv)
 register_attr("conv2d_backward_weight", "flops", _conv_weight)
+register_attr(["conv", "conv_transposed", "conv_weight"], "flops", _conv_of_any_rank)
+register_attr(["cumsum", "cumprod"], "flops", _times(1))
 register_attr(["max_pool2d", "avg_pool2d"], "flops", _pool)
 register_attr("variance", "flops", _statistics)
 register_attr(["softmax", "log_softmax"], "flops", _softmax)

@@ -25,8 +25,10 @@ from loopnest.graph_kernels.group_math import group_math
 from loopnest.graph_kernels.op_math import lower_of
 from loopnest.schedulers import Processor, scheduler_of
 
-FREE = frozenset({"broadcast_to", "expand_dims", "full", "iota", "size", "squeeze", "transpose"})
-"""Ops that every group computes for itself: they move, or read nothing."""
+FREE = frozenset(
+    ("broadcast_to", "expand_dims", "full", "iota", "size", "squeeze", "transpose", "unfold")
+)
+"""Ops that every group computes for itself: they move or repeat, or read nothing."""
 
 VIEWS = frozenset({"expand_dims", "reshape", "squeeze"})
 """Ops whose value is their operand's memory under another shape."""

@@ -123,6 +123,14 @@ def size_operand(extent: Dim, dtype: DType, node: Node) -> ScalarOperand | int:
     return ScalarOperand(cast(size, dtype), fusion)
 
 
+@register_attr(["cumsum", "cumprod"], "lower")
+def _scan(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    function = ln.cumsum if node.op == "cumsum" else ln.cumprod
+    attrs = node.attrs
+    tensor = as_tensor(operands[0], node)
+    return function(tensor, attrs["axis"], attrs["exclusive"], attrs["reverse"])
+
+
 for _name in FUNCTIONS:
     register_attr(_name, "lower", _function(_name))
 for _name in ("sum", "prod", "max", "min", "any", "all", "mean"):

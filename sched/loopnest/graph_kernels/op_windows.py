@@ -132,3 +132,61 @@ def _check_one_group(node: Node) -> None:
     if node.attrs["groups"] != 1:
         found = f"it has {node.attrs['groups']} groups of channels"
         raise NotSupported(describe(node), found)
+
+
+# Convolutions of any rank
+
+
+@register_attr("conv", "lower")
+def _conv_of_any_rank(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    x, w = [as_tensor(operand, node) for operand in operands]
+    attrs = node.attrs
+    return ln.conv(x, w, attrs["strides"], attrs["padding"], attrs["dilation"], attrs["groups"])
+
+
+@register_attr("conv_transposed", "lower")
+def _conv_transposed(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    """Return the core's; zeros behind x make what lies behind its windows."""
+    x, w = [as_tensor(operand, node) for operand in operands]
+    attrs = node.attrs
+    pairs: list[tuple[int, int]] = []
+    behind: list[tuple[int, int]] = [(0, 0), (0, 0)]
+    for axis, extent in enumerate(attrs["space"]):
+        own, size = node.inputs[0].shape[2 + axis], node.inputs[1].shape[2 + axis]
+        stride = attrs["strides"][axis]
+        reach = mul(sub(size, 1), attrs["dilation"][axis])
+        end = add(add(mul(sub(own, 1), stride), reach), 1)
+        left = static_width(sub(sub(end, attrs["padding"][axis]), extent), node)
+        more = -(min(left, 0) // stride)
+        behind.append((0, more))
+        pairs.append((attrs["padding"][axis], left + more * stride))
+    if any(after for _, after in behind):
+        x = ln.pad(x, behind)
+    steps, apart, groups = attrs["strides"], attrs["dilation"], attrs["groups"]
+    return ln.conv(x, w, steps, pairs, apart, groups, transposed=True)
+
+
+@register_attr("conv_weight", "lower")
+def _conv_weight_of_any_rank(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    """Return x correlated with dy over the batch: strides and dilation change places."""
+    _check_one_group(node)
+    x, dy = [as_tensor(operand, node) for operand in operands]
+    attrs = node.attrs
+    widths: list[tuple[int, int]] = [(0, 0), (0, 0)]
+    for axis, size in enumerate(attrs["kernel"]):
+        own, out = node.inputs[0].shape[2 + axis], node.inputs[1].shape[2 + axis]
+        before = attrs["padding"][axis][0]
+        reach = (size - 1) * attrs["dilation"][axis] + 1
+        needed = add(mul(sub(out, 1), attrs["strides"][axis]), reach)
+        widths.append((before, static_width(sub(sub(needed, own), before), node)))
+    swap = (1, 0, *range(2, node.ndim))
+    padded = ln.permute(ln.pad(x, widths), swap)
+    found = ln.conv(padded, ln.permute(dy, swap), attrs["dilation"], 0, attrs["strides"])
+    return ln.permute(found, swap)
+
+
+@register_attr("unfold", "lower")
+def _unfold(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    attrs = node.attrs
+    x = as_tensor(operands[0], node)
+    return ln.unfold(x, attrs["axis"], attrs["size"], attrs["stride"], attrs["dilation"])

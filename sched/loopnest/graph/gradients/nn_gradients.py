@@ -1,10 +1,11 @@
-"""Gradients of convolutions, pools and softmax: each op's is made of its partners."""
+"""Gradients of convolutions, windows, pools, scans and softmax."""
 
 from __future__ import annotations
 
 from loopnest.graph.gradients.gradient_rules import not_differentiable
 from loopnest.graph.node import Attrs, Node
-from loopnest.graph.operators import convolution, pooling
+from loopnest.graph.operators import convolution, creation, pooling, slicing, spatial_ops
+from loopnest.graph.operators import movement_ops as m
 from loopnest.graph.operators import pointwise_ops as p
 from loopnest.graph.operators.reduction_ops import sum
 from loopnest.graph.registry import call, register_attr
@@ -36,6 +37,108 @@ def _conv_weight(node: Node, dy: Node) -> tuple[Node, Node]:
     attrs = _conv_attrs(node)
     data = convolution.conv2d_backward_data(above, dy, x.shape, **attrs)
     return data, call("conv2d", (x, dy), attrs)
+
+
+def _around(node: Node) -> dict[str, object]:
+    attrs = node.attrs
+    found = {"stride": attrs["strides"], "padding": attrs["padding"]}
+    return {**found, "dilation": attrs["dilation"], "groups": attrs["groups"]}
+
+
+@register_attr("conv", "gradient")
+def _conv_of_any_rank(node: Node, dy: Node) -> tuple[Node, Node]:
+    x, w = node.inputs
+    lows = [low for low, _ in node.attrs["padding"]]
+    around = {**_around(node), "padding": lows}
+    dx = spatial_ops.conv_transposed(dy, w, x.shape[2:], **around)  # type: ignore[arg-type]
+    dw = spatial_ops.conv_weight(x, dy, w.shape[2:], **_around(node))  # type: ignore[arg-type]
+    return dx, dw
+
+
+@register_attr("conv_transposed", "gradient")
+def _conv_transposed(node: Node, dy: Node) -> tuple[Node, Node]:
+    x, w = node.inputs
+    around = {**_around(node), "padding": _padding_of(node)}
+    stops = [*dy.shape[:2], *_ends(node)]
+    dy = slicing.slice(dy, [0] * dy.ndim, stops)
+    dw = spatial_ops.conv_weight(dy, x, w.shape[2:], **around)  # type: ignore[arg-type]
+    return spatial_ops.conv(dy, w, **around), dw  # type: ignore[arg-type]
+
+
+def _ends(node: Node) -> list[int]:
+    """Return where the last windows of a transposed convolution end in its result."""
+    x, w = node.inputs
+    attrs = node.attrs
+    steps = zip(attrs["strides"], attrs["dilation"], strict=True)
+    rows = zip(x.static_shape[2:], w.static_shape[2:], steps, strict=True)
+    ends = [(n - 1) * s + (k - 1) * d + 1 for n, k, (s, d) in rows]
+    return [max(end - low, 0) for end, low in zip(ends, attrs["padding"], strict=True)]
+
+
+def _padding_of(node: Node) -> list[tuple[int, int]]:
+    """Return the padding of the convolution that a transposed one is the gradient of."""
+    attrs = node.attrs
+    rows = zip(attrs["padding"], _ends(node), attrs["space"], strict=True)
+    return [(low, max(end - extent, 0)) for low, end, extent in rows]
+
+
+@register_attr("conv_weight", "gradient")
+def _conv_weight_of_any_rank(node: Node, dw: Node) -> tuple[Node, Node]:
+    x, above = node.inputs
+    lows = [low for low, _ in node.attrs["padding"]]
+    around = {**_around(node), "padding": lows}
+    dx = spatial_ops.conv_transposed(above, dw, x.shape[2:], **around)  # type: ignore[arg-type]
+    return dx, spatial_ops.conv(x, dw, **_around(node))  # type: ignore[arg-type]
+
+
+@register_attr("unfold", "gradient")
+def _unfold(node: Node, dy: Node) -> tuple[Node]:
+    """Return dy with each place of the windows put back, all added."""
+    (x,) = node.inputs
+    attrs, axis = node.attrs, node.attrs["axis"]
+    steps = [1] * x.ndim
+    steps[axis] = attrs["stride"]
+    parts = []
+    for place in range(attrs["size"]):
+        starts = [0] * x.ndim
+        starts[axis] = place * attrs["dilation"]
+        parts.append(slicing.unslice(dy[..., place], x.shape, starts, steps))
+    total = parts[0]
+    for part in parts[1:]:
+        total = p.add(total, part)
+    return (total,)
+
+
+@register_attr("cumsum", "gradient")
+def _cumsum(node: Node, dy: Node) -> tuple[Node]:
+    return (call("cumsum", (dy,), {**node.attrs, "reverse": not node.attrs["reverse"]}),)
+
+
+@register_attr("cumprod", "gradient")
+def _cumprod(node: Node, dy: Node) -> tuple[Node]:
+    """Return, for each factor, the products that it is part of, without it.
+
+    They are made anew for each factor, since a quotient of products would be 0 / 0 beside a 0.
+    """
+    (x,) = node.inputs
+    axis, last = node.attrs["axis"], node.ndim - 1
+    order = [*[i for i in range(node.ndim) if i != axis], axis]
+    back = [order.index(i) for i in range(node.ndim)]
+    turned = [m.transpose(m.flip(t, axis) if node.attrs["reverse"] else t, order) for t in (x, dy)]
+    factors, above = turned
+    count = factors.shape[last]
+    if node.attrs["exclusive"]:
+        widths = [*[(0, 0)] * last, (0, 1)]
+        above = slicing.pad(above[..., 1:], widths)
+    places = creation.iota(count)
+    later = p.gt(places[None, :], places[:, None])
+    own = m.expand_dims(factors, last)
+    between = call("cumprod", (p.where(later, own, 1.0),), {"axis": last + 1})
+    reached = p.where(p.ge(places[None, :], places[:, None]), between, 0.0)
+    total = sum(p.mul(reached, m.expand_dims(above, last)), last + 1)
+    before = call("cumprod", (factors,), {"axis": last, "exclusive": True})
+    found = m.transpose(p.mul(before, total), back)
+    return (m.flip(found, axis) if node.attrs["reverse"] else found,)
 
 
 @register_attr("max_pool2d", "gradient")

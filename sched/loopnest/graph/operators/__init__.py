@@ -109,7 +109,9 @@ from loopnest.graph.operators.reduction_ops import (
     sum,
     variance,
 )
+from loopnest.graph.operators.scan_ops import cumprod, cumsum
 from loopnest.graph.operators.slicing import index, pad, slice, unslice
+from loopnest.graph.operators.spatial_ops import conv, conv_transposed, conv_weight, unfold
 
 __all__ = [
     "abs",
@@ -129,11 +131,16 @@ __all__ = [
     "ceil",
     "clamp",
     "concatenate",
+    "conv",
     "conv2d",
     "conv2d_backward_data",
     "conv2d_backward_weight",
+    "conv_transposed",
+    "conv_weight",
     "cos",
     "cross_entropy",
+    "cumprod",
+    "cumsum",
     "div",
     "eq",
     "erf",
@@ -203,6 +210,7 @@ __all__ = [
     "tanh",
     "transpose",
     "trunc",
+    "unfold",
     "unslice",
     "variance",
     "where",

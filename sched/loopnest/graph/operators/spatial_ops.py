@@ -1,0 +1,347 @@
+"""Convolution over any number of axes, its two transposes, and windows as an axis of their own.
+
+The layouts are [N, C, *space] and [O, C // groups, *kernel] (`conv2d` knows others). The three
+convolutions are the three faces of one trilinear form, so that their gradients are each other.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from loopnest.graph.dimensions import Dim, Shape, add, divides, floordiv, mul
+from loopnest.graph.graph_error import GraphError, Refused
+from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
+from loopnest.graph.operators.node_operands import applied, meet, one_type, require_node, tensors
+from loopnest.graph.operators.windows import window_extent
+from loopnest.graph.registry import (
+    REQUIRED,
+    Pattern,
+    call,
+    call_text,
+    register_op,
+    short,
+    takes_arguments,
+)
+from loopnest.scalar.dtypes import FLOAT
+
+Pair: TypeAlias = tuple[int, int]
+Padding: TypeAlias = int | Sequence[int | Pair]
+
+
+@takes_arguments
+def conv(
+    x: Operand,
+    w: Operand,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Node:
+    """Return the convolution (cross-correlation) of x with w, over all axes from the third on.
+
+    Args:
+        x: [N, C, *space].
+        w: [O, C // groups, *kernel].
+        stride: from one window to the next: an int, or one a spatial axis.
+        padding: zeros around: an int, or an int or a pair of ints a spatial axis.
+        dilation: distances of the kernel's elements, as `stride`.
+        groups: input channels fall in so many groups, each with its own output channels.
+
+    Raises:
+        GraphError: shapes or attributes that do not fit.
+    """
+    subject = call_text("conv", (x, w), {"stride": stride, "padding": padding})
+    rank = _rank(x, subject)
+    attrs = {
+        "strides": _each(stride, rank, subject),
+        "padding": _pairs(padding, rank, subject),
+        "dilation": _each(dilation, rank, subject),
+        "groups": groups,
+    }
+    return applied("conv", (x, w), FLOAT, lambda nodes: call("conv", nodes, attrs))
+
+
+@takes_arguments
+def conv_transposed(
+    x: Operand,
+    w: Operand,
+    space: Sequence[int],
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Node:
+    """Return the map of the gradient of `conv`: each element of x spread out by the kernel.
+
+    Args:
+        x: [N, C, *space].
+        w: [C, O // groups, *kernel].
+        space: the spatial extents of the result; what the windows do not reach is 0.
+        stride: as of the convolution that it is the gradient of.
+        padding: how many elements are left out in front of each spatial axis.
+        dilation: distances of the kernel's elements.
+        groups: the channels fall in so many groups.
+
+    Raises:
+        GraphError: shapes or attributes that do not fit.
+    """
+    subject = call_text("conv_transposed", (x, w), {"space": space, "stride": stride})
+    rank = _rank(x, subject)
+    attrs = {
+        "space": tuple(space),
+        "strides": _each(stride, rank, subject),
+        "padding": _each(padding, rank, subject, least=0),
+        "dilation": _each(dilation, rank, subject),
+        "groups": groups,
+    }
+    op = "conv_transposed"
+    return applied(op, (x, w), FLOAT, lambda nodes: call(op, nodes, attrs))
+
+
+@takes_arguments
+def conv_weight(
+    x: Operand,
+    dy: Operand,
+    kernel: Sequence[int],
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Node:
+    """Return the gradient of the kernel of `conv`, of spatial extents `kernel`, for dy of y.
+
+    Raises:
+        GraphError: shapes or attributes that do not fit.
+    """
+    subject = call_text("conv_weight", (x, dy), {"kernel": kernel, "stride": stride})
+    rank = _rank(x, subject)
+    attrs = {
+        "kernel": tuple(kernel),
+        "strides": _each(stride, rank, subject),
+        "padding": _pairs(padding, rank, subject),
+        "dilation": _each(dilation, rank, subject),
+        "groups": groups,
+    }
+    return call("conv_weight", meet("conv_weight", (x, dy), FLOAT), attrs)
+
+
+@takes_arguments
+def unfold(x: Operand, axis: int, size: int, stride: int = 1, dilation: int = 1) -> Node:
+    """Return the windows of `size` elements along an axis: the axis counts them, a new last one
+    has their elements.
+
+    >>> from loopnest.graph import var
+    >>> unfold(var("x", (2, 10)), 1, 3, stride=2).shape
+    (2, 4, 3)
+
+    Args:
+        x: the operand.
+        axis: the axis, negative from the end.
+        size: elements of a window.
+        stride: from one window to the next.
+        dilation: from one element of a window to the next.
+
+    Raises:
+        GraphError: an axis out of range, or a window that does not fit.
+    """  # noqa: D205 - a sentence of two lines
+    node = require_node("unfold", x)
+    if not isinstance(axis, int) or not -node.ndim <= axis < node.ndim:
+        subject = call_text("unfold", (node,), {"axis": axis})
+        raise GraphError(subject, "the axis is out of range", f"it has {node.ndim} axes")
+    attrs = {"axis": axis % node.ndim, "size": size, "stride": stride, "dilation": dilation}
+    return call("unfold", (node,), attrs)
+
+
+def _rank(x: object, subject: str) -> int:
+    rank = x.ndim - 2 if isinstance(x, Node) else 0
+    if rank < 1:
+        raise GraphError(subject, "there is no spatial axis", "x is [N, C, *space]")
+    return rank
+
+
+def _each(value: object, rank: int, subject: str, least: int = 1) -> tuple[int, ...]:
+    """Return one int for each spatial axis.
+
+    Raises:
+        GraphError: another number of them, or one below `least`.
+    """
+    found = (value,) * rank if isinstance(value, int) else tuple(value)  # type: ignore[arg-type]
+    if len(found) != rank or any(not isinstance(e, int) or e < least for e in found):
+        hint = f"one integer >= {least}, or one for each of {rank} spatial axes"
+        raise GraphError(subject, f"{short(value)} does not fit", hint)
+    return found
+
+
+def _pairs(value: object, rank: int, subject: str) -> tuple[Pair, ...]:
+    """Return (before, after) for each spatial axis.
+
+    Raises:
+        GraphError: no such widths.
+    """
+    given = (value,) * rank if isinstance(value, int) else tuple(value)  # type: ignore[arg-type]
+    pairs = [(e, e) if isinstance(e, int) else tuple(e) for e in given]
+    good = all(len(p) == 2 and all(isinstance(e, int) and e >= 0 for e in p) for p in pairs)
+    if len(pairs) != rank or not good:
+        hint = f"an integer >= 0, or one or a pair for each of {rank} spatial axes"
+        raise GraphError(subject, f"padding={short(value)}", hint)
+    return tuple([(p[0], p[1]) for p in pairs])
+
+
+# Types
+
+
+def _counts(space: Shape, kernel: Shape, attrs: Attrs) -> Shape:
+    """Return how many windows there are along each spatial axis."""
+    rows = zip(space, kernel, attrs["strides"], attrs["padding"], attrs["dilation"], strict=True)
+    return tuple([window_extent(add(n, sum(pair)), k, s, d) for n, k, s, pair, d in rows])
+
+
+def _check_groups(groups: object, first: Dim, second: Dim) -> None:
+    good = isinstance(groups, int) and groups >= 1
+    if not good or not divides(groups, first) or not divides(groups, second):  # type: ignore[arg-type]
+        raise Refused(f"{groups} groups of {first} channels to {second}", "groups divide both")
+
+
+def _operands(types: tuple[Type, ...]) -> tuple[TensorType, TensorType]:
+    a, b = tensors(types)
+    if len(a.shape) != len(b.shape) or len(a.shape) < 3:
+        raise Refused(f"the operands are {a} and {b}", "they have one rank >= 3")
+    if not one_type((a, b)).is_float:
+        raise Refused(f"it does not take {a.dtype}", "cast the operands")
+    return a, b
+
+
+def _infer_conv(types: tuple[Type, ...], attrs: Attrs) -> Type:
+    x, w = _operands(types)
+    _check_groups(attrs["groups"], x.shape[1], w.shape[0])
+    if mul(w.shape[1], attrs["groups"]) != x.shape[1]:
+        found = f"the kernel takes {w.shape[1]} channels in {attrs['groups']} groups"
+        raise Refused(found, f"the data has {x.shape[1]}")
+    space = _counts(x.shape[2:], w.shape[2:], attrs)
+    return TensorType((x.shape[0], w.shape[0], *space), x.dtype)
+
+
+def _infer_transposed(types: tuple[Type, ...], attrs: Attrs) -> Type:
+    x, w = _operands(types)
+    channels = mul(w.shape[1], attrs["groups"])
+    _check_groups(attrs["groups"], x.shape[1], channels)
+    if w.shape[0] != x.shape[1]:
+        raise Refused(f"the kernel takes {w.shape[0]} channels, the data has {x.shape[1]}")
+    if len(attrs["space"]) != len(x.shape) - 2 or any(e < 0 for e in attrs["space"]):
+        raise Refused(f"space={attrs['space']}", "an extent for each spatial axis")
+    return TensorType((x.shape[0], channels, *attrs["space"]), x.dtype)
+
+
+def _infer_weight(types: tuple[Type, ...], attrs: Attrs) -> Type:
+    x, dy = _operands(types)
+    _check_groups(attrs["groups"], x.shape[1], dy.shape[1])
+    space = _counts(x.shape[2:], attrs["kernel"], attrs)
+    if dy.shape != (x.shape[0], dy.shape[1], *space):
+        raise Refused(f"the gradient is {list(dy.shape)}, the windows are {list(space)}")
+    shape = (dy.shape[1], floordiv(x.shape[1], attrs["groups"]), *attrs["kernel"])
+    return TensorType(shape, x.dtype)
+
+
+def _infer_unfold(types: tuple[Type, ...], attrs: Attrs) -> Type:
+    (x,) = tensors(types)
+    axis, size = attrs["axis"], attrs["size"]
+    if attrs["stride"] < 1 or attrs["dilation"] < 1 or not 0 <= axis < len(x.shape):
+        raise Refused("an axis that it lacks, or a stride or dilation below 1")
+    count = window_extent(x.shape[axis], size, attrs["stride"], attrs["dilation"])
+    return TensorType((*x.shape[:axis], count, *x.shape[axis + 1 :], size), x.dtype)
+
+
+# Values
+
+
+def _windows(x: Any, kernel: Sequence[int], attrs: Attrs) -> Any:
+    """Return the windows of x as [N, groups, C // groups * kernel, windows]."""
+    rank, groups = len(kernel), attrs["groups"]
+    x = np.pad(x, ((0, 0), (0, 0), *attrs["padding"]))
+    spans = [d * (k - 1) + 1 for k, d in zip(kernel, attrs["dilation"], strict=True)]
+    view = np.lib.stride_tricks.sliding_window_view(x, spans, axis=tuple(range(2, 2 + rank)))
+    every = [builtins.slice(None, None, s) for s in (1, 1, *attrs["strides"], *attrs["dilation"])]
+    view = view[tuple(every)]
+    order = (0, 1, *range(2 + rank, 2 + 2 * rank), *range(2, 2 + rank))
+    n, c = x.shape[:2]
+    return view.transpose(order).reshape(n, groups, c // groups * math.prod(kernel), -1)
+
+
+def _conv(node: Node, x: Any, w: Any) -> Any:
+    groups = node.attrs["groups"]
+    found = np.matmul(_grouped(w, groups), _windows(x, w.shape[2:], node.attrs))
+    return found.reshape(node.shape)
+
+
+def _grouped(w: Any, groups: int) -> Any:
+    return w.reshape(groups, w.shape[0] // groups, math.prod(w.shape[1:]))
+
+
+def _transposed(node: Node, x: Any, w: Any) -> Any:
+    attrs, rank = node.attrs, x.ndim - 2
+    n, groups, kernel = x.shape[0], attrs["groups"], w.shape[2:]
+    flat = x.reshape(n, groups, x.shape[1] // groups, math.prod(x.shape[2:]))
+    found = np.matmul(np.swapaxes(_grouped(w, groups), 1, 2), flat)
+    found = found.reshape(n, node.shape[1], *kernel, *x.shape[2:])
+    rows = zip(x.shape[2:], kernel, attrs["strides"], attrs["dilation"], strict=True)
+    ends = [max((e - 1) * s, 0) + (k - 1) * d + 1 for e, k, s, d in rows]
+    low = attrs["padding"]
+    sizes = [max(end, p + e) for end, p, e in zip(ends, low, attrs["space"], strict=True)]
+    result = np.zeros((*node.shape[:2], *sizes), x.dtype)
+    for place in np.ndindex(*kernel):
+        into = [builtins.slice(None), builtins.slice(None)]
+        for axis in range(rank):
+            first = place[axis] * attrs["dilation"][axis]
+            stop = first + attrs["strides"][axis] * x.shape[2 + axis]
+            into.append(builtins.slice(first, stop, attrs["strides"][axis]))
+        taken: Any = (..., *place, *[builtins.slice(None)] * rank)
+        result[tuple(into)] += found[taken]
+    rows_kept = zip(low, attrs["space"], strict=True)
+    part: Any = (..., *[builtins.slice(p, p + e) for p, e in rows_kept])
+    return result[part]
+
+
+def _weight(node: Node, x: Any, dy: Any) -> Any:
+    groups = node.attrs["groups"]
+    found = _windows(x, node.attrs["kernel"], node.attrs)
+    rows = dy.reshape(dy.shape[0], groups, dy.shape[1] // groups, math.prod(dy.shape[2:]))
+    return np.sum(np.matmul(rows, np.swapaxes(found, 2, 3)), axis=0).reshape(node.shape)
+
+
+def _unfold(node: Node, x: Any) -> Any:
+    attrs = node.attrs
+    span = attrs["dilation"] * (attrs["size"] - 1) + 1
+    view = np.lib.stride_tricks.sliding_window_view(x, span, axis=attrs["axis"])
+    every = [builtins.slice(None)] * view.ndim
+    every[attrs["axis"]] = builtins.slice(None, None, attrs["stride"])
+    every[-1] = builtins.slice(None, None, attrs["dilation"])
+    return view[tuple(every)]
+
+
+_AROUND = {"strides": REQUIRED, "padding": REQUIRED, "dilation": REQUIRED, "groups": 1}
+for _name, _infer, _evaluate, _more in (
+    ("conv", _infer_conv, _conv, {}),
+    ("conv_transposed", _infer_transposed, _transposed, {"space": REQUIRED}),
+    ("conv_weight", _infer_weight, _weight, {"kernel": REQUIRED}),
+):
+    register_op(
+        _name,
+        infer=_infer,
+        evaluate=_evaluate,
+        arity=2,
+        params={**_more, **_AROUND},
+        pattern=Pattern.OUT_ELEMWISE_FUSABLE,
+    )
+register_op(
+    "unfold",
+    infer=_infer_unfold,
+    evaluate=_unfold,
+    arity=1,
+    params={"axis": REQUIRED, "size": REQUIRED, "stride": 1, "dilation": 1},
+    pattern=Pattern.INJECTIVE,
+)
