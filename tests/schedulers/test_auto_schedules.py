@@ -71,6 +71,14 @@ POINTWISE = {
     "with its transpose": (lambda x: x + ln.permute(x, (1, 0)), lambda n, d: [(n, n)]),
     "scalar": (lambda x: ln.exp(x), lambda n, d: [()]),
     "expand": (lambda x: ln.expand(x, (4, *x.shape)), lambda n, d: [(n, d)]),
+    "part of a transpose": (
+        lambda x: ln.permute(x * 2.0, (2, 0, 1))[1:2] + 1.0,
+        lambda n, d: [(n, d, 3)],
+    ),
+    "border of a part": (
+        lambda x: ln.pad(ln.exp(x)[1:], ((1, 0), (0, 1))),
+        lambda n, d: [(n + 1, d)],
+    ),
     "channels": (lambda x, c: x * ln.broadcast(c, (False, True)), lambda n, d: [(2, n, d), (n,)]),
 }
 FOLDS = {
@@ -120,6 +128,15 @@ WINDOWS = {
         lambda n, d: [(2, n, d, 5)],
     ),
 }
+SCANS = {
+    "rows": (lambda x: ln.cumsum(x * 0.01, 1) + 1.0, lambda n, d: [(n, d)]),
+    "columns": (lambda x: ln.cumprod(x, 0), lambda n, d: [(n, d)]),
+    "middle": (lambda x: ln.cumsum(x, 1, exclusive=True), lambda n, d: [(3, n, d)]),
+    "from the end": (lambda x: ln.cumsum(x, 1, reverse=True), lambda n, d: [(n, d)]),
+    "columns from the end": (lambda x: ln.cumsum(x, 0, reverse=True), lambda n, d: [(n, d)]),
+    "alone": (lambda x: ln.cummax(x, 0), lambda n, d: [(n,)]),
+    "with its sums": (lambda x: (ln.cumsum(x, 1), ln.cumsum(x, 1) * x), lambda n, d: [(n, d)]),
+}
 CASES = {
     f"{kind}: {name}": (kind, *case)
     for kind, cases in (
@@ -127,6 +144,7 @@ CASES = {
         ("fold", FOLDS),
         ("contraction", CONTRACTIONS),
         ("window", WINDOWS),
+        ("scan", SCANS),
     )
     for name, case in cases.items()
 }
@@ -180,6 +198,8 @@ SYMBOLIC = {
     "columns": (FOLDS["columns"][0], [("N", "D")]),
     "layer norm": (norm(1), [("N", "D"), ("D",)]),
     "matmul": (ln.matmul, [("M", "K"), ("K", "N")]),
+    "scan": (SCANS["rows"][0], [("N", "D")]),
+    "scan of columns": (SCANS["columns"][0], [("N", "D")]),
 }
 
 
@@ -212,6 +232,8 @@ def test_extents_may_be_symbols(name):
         ("contraction: dense", 1000, 300, "contraction"),
         ("fold: matrix and vector", 1000, 300, "fold"),
         ("contraction: with itself", 1000, 300, "contraction"),
+        ("pointwise: part of a transpose", 1000, 300, "pointwise"),
+        ("scan: from the end", 1000, 300, "scan"),
     ],
 )
 def test_the_class_follows_from_the_axes(name, n, d, expected):
@@ -241,7 +263,7 @@ def test_what_no_single_nest_computes_is_refused(name):
         auto_schedule(f)
     assert str(error.value) == (
         "auto_schedule(case, 'c'): no scheduler accepts it; "
-        "there are: pointwise, fold_alone, fold, contraction, window"
+        "there are: pointwise, fold_alone, fold, contraction, window, scan"
     )
     assert not f.trace
 
@@ -281,8 +303,8 @@ def test_wrong_calls_are_sentences():
         (
             lambda: unregister_scheduler("none", "c"),
             "unregister_scheduler('none', 'c'): there is no such scheduler; there are: "
-            "pointwise (c), fold_alone (c), fold (c), contraction (c), window (c), "
-            "pointwise (cuda), fold (cuda), contraction (cuda)",
+            "pointwise (c), fold_alone (c), fold (c), contraction (c), window (c), scan (c), "
+            "pointwise (cuda), fold (cuda), contraction (cuda), scan (cuda)",
         ),
     ):
         with pytest.raises(ln.ScheduleError) as error:

@@ -164,25 +164,29 @@ def has_border(tensor: ln.TensorView) -> bool:
     return isinstance(value.args[1], Arg) and isinstance(value.args[2], Const)
 
 
-def iteration_space(fusion: ln.Fusion) -> IterationSpace | None:
+def iteration_space(fusion: ln.Fusion, in_order: bool = False) -> IterationSpace | None:
     """Return the iteration space of an unscheduled fusion.
+
+    Args:
+        fusion: the fusion.
+        in_order: whether the caller's loops keep the order of scans and of such reducers.
 
     None where there is no single one: two extents meet in one dimension (a tensor is repeated to
     both), or one dimension is two axes of a computed tensor (it meets its own transpose). An input
-    may be read in two ways; `joined` tells whether it is. None too where loops must keep an order:
-    in a scan, or a fold by a reducer that need not commute.
+    may be read in two ways; `joined` tells whether it is. None too where loops must keep an order,
+    unless `in_order`: in a scan, or a fold by a reducer that need not commute.
     """
-    for known, version, space in _LAST[:1]:
-        if known is fusion and version == fusion.version:
+    for known, version, ordered, space in _LAST[:1]:
+        if known is fusion and version == fusion.version and ordered == in_order:
             return space
     found = None
-    if not any(map(_keeps_order, fusion.tensors)):
+    if in_order or not any(map(_keeps_order, fusion.tensors)):
         found = _Numbers(fusion, joined=True).space() or _Numbers(fusion, joined=False).space()
-    _LAST[:] = [(fusion, fusion.version, found)]
+    _LAST[:] = [(fusion, fusion.version, in_order, found)]
     return found
 
 
-_LAST: list[tuple[ln.Fusion, int, IterationSpace | None]] = []
+_LAST: list[tuple[ln.Fusion, int, bool, IterationSpace | None]] = []
 """The last answer, of a fusion at a version of its tensors: several schedulers ask in turn."""
 
 

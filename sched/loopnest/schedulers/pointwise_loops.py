@@ -8,7 +8,7 @@ for chunk in ...:   # a core, or a block of threads
 from __future__ import annotations
 
 import loopnest as ln
-from loopnest.schedulers.iteration_space import iteration_space, reductions
+from loopnest.schedulers.iteration_space import IterationSpace, iteration_space, reductions
 from loopnest.schedulers.loop_shapes import (
     LabelledAxes,
     coalesced,
@@ -19,13 +19,31 @@ from loopnest.schedulers.processor_facts import Processor
 
 
 def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
-    """Whether nothing folds, and all outputs have the same dimensions."""
+    """Whether nothing folds, and all outputs have the same dimensions.
+
+    What is read in parts or windows may have dimensions of its own: it is computed where it is
+    read.
+    """
     space = iteration_space(fusion)
     if space is None or reductions(fusion):
         return False
     if len(fusion.outputs) > 1 and not space.joined:
         return False
-    return all(frozenset(access.order) == space.all for access in space.writes)
+    kept = _kept(space)
+    if any(frozenset(access.order) != kept for access in space.writes):
+        return False
+    return kept == space.all or any(space.all_of(t) <= kept for t in space.definitions)
+
+
+def _kept(space: IterationSpace) -> frozenset[int]:
+    """Return the dimensions of the first output."""
+    return frozenset(space.writes[0].order)
+
+
+def _shared(space: IterationSpace) -> list[ln.TensorView]:
+    """Return the tensors that share loops: those of no other dimensions than the outputs."""
+    kept = _kept(space)
+    return [tensor for tensor in space.definitions if space.all_of(tensor) <= kept]
 
 
 def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
@@ -36,10 +54,10 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     may be short: `unswitch` tests once whether it is.
     """
     space = with_copies(fusion, keep_inputs=False)
-    groups = [(str(n), dims) for n, dims in enumerate(coalesced(space, space.all))]
+    groups = [(str(n), dims) for n, dims in enumerate(coalesced(space, _kept(space)))]
     outer = [label for label, _ in groups[:-1]]
-    large = is_at_least(space.elements(space.all), processor.small)
-    for tensor in space.definitions:
+    large = is_at_least(space.elements(_kept(space)), processor.small)
+    for tensor in _shared(space):
         axes = LabelledAxes(tensor, space.axes[tensor], groups)
         axes.merge(outer, "chunks")
         if len(groups) == 1 and large:
@@ -53,8 +71,8 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
 def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
     """Give each thread one element: neighbouring threads have neighbouring elements."""
     space = with_copies(fusion, keep_inputs=True)
-    groups = [(str(n), dims) for n, dims in enumerate(coalesced(space, space.all))]
-    for tensor in space.definitions:
+    groups = [(str(n), dims) for n, dims in enumerate(coalesced(space, _kept(space)))]
+    for tensor in _shared(space):
         axes = LabelledAxes(tensor, space.axes[tensor], groups)
         axes.merge([label for label, _ in groups], "all")
         axes.split("all", processor.threads, "block", "thread")

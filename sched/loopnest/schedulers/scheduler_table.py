@@ -19,6 +19,7 @@ from loopnest.schedulers import (
     contraction_loops,
     fold_loops,
     pointwise_loops,
+    scan_loops,
     window_loops,
 )
 from loopnest.schedulers.processor_facts import Processor
@@ -56,9 +57,11 @@ _SCHEDULERS: list[Scheduler] = [
     Scheduler("fold", "c", fold_loops.accepts, fold_loops.for_cores),
     Scheduler("contraction", "c", contraction_loops.accepts, contraction_loops.for_cores),
     Scheduler("window", "c", window_loops.accepts, window_loops.for_cores),
+    Scheduler("scan", "c", scan_loops.accepts, scan_loops.for_cores),
     Scheduler("pointwise", "cuda", pointwise_loops.accepts, pointwise_loops.for_threads),
     Scheduler("fold", "cuda", fold_loops.accepts, fold_loops.for_threads),
     Scheduler("contraction", "cuda", contraction_loops.accepts, contraction_loops.for_threads),
+    Scheduler("scan", "cuda", scan_loops.accepts, scan_loops.for_threads),
 ]
 _ANSWERS: OrderedDict[_Key, Scheduler | None] = OrderedDict()
 _LOCK = Lock()

@@ -1,0 +1,92 @@
+"""Schedules of scans: each row along one axis by itself, from one end to the other.
+
+for row in ...:      # a core, or a thread
+  for element in row: what is folded so far, and what follows it
+"""
+
+from __future__ import annotations
+
+import loopnest as ln
+from loopnest.schedulers.iteration_space import IterationSpace, iteration_space, reductions
+from loopnest.schedulers.loop_shapes import LabelledAxes, in_memory_order, is_at_least
+from loopnest.schedulers.processor_facts import Processor
+
+BLOCK = 32
+"""Threads of a block, each with a row."""
+
+
+def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
+    """Whether nothing but scans along one dimension folds, and all outputs have all dimensions.
+
+    What reads a scan from its end has another dimension in the place of the scan's.
+    """
+    space = iteration_space(fusion, in_order=True)
+    if space is None or reductions(fusion) or not space.joined:
+        return False
+    scanned = _scanned(space)
+    if scanned is None:
+        return False
+    rows, along = scanned
+    return all(
+        rows <= frozenset(access.order) and len(frozenset(access.order) & along) == 1
+        for access in space.writes
+    )
+
+
+def _scanned(space: IterationSpace) -> tuple[frozenset[int], frozenset[int]] | None:
+    """Return the dimensions of rows, and those that go along them; None without a scan."""
+    rows: set[frozenset[int]] = set()
+    for tensor in space.axes:
+        definition = tensor.definition
+        if definition is not None and definition.scan is not None:
+            along = space.axes[tensor][definition.scan.axis]
+            if along is None:
+                return None
+            rows.add(space.all_of(tensor) - {along})
+    if len(rows) != 1:
+        return None
+    (found,) = rows
+    return found, space.all - found
+
+
+def _shaped(fusion: ln.Fusion, processor: Processor, columns: int) -> None:
+    """Make all axes [rows, along], or [rows, along, columns] where rows lie side by side."""
+    for tensor in fusion.outputs:
+        if tensor.consumers:
+            tensor.cache_fork()
+    space = iteration_space(fusion, in_order=True)
+    assert space is not None
+    scanned = _scanned(space)
+    assert scanned is not None
+    kept, along = scanned
+    order = in_memory_order(space, space.all)
+    first = min([order.index(d) for d in along])
+    outer = [d for d in order[:first] if d in kept]
+    inner = [d for d in order[first:] if d in kept]
+    groups = [("outer", outer), ("along", [d for d in order if d in along]), ("inner", inner)]
+    large = is_at_least(space.elements(space.all), processor.small)
+    for tensor in space.definitions:
+        axes = LabelledAxes(tensor, space.axes[tensor], groups)
+        if inner and columns > 1:
+            axes.split("inner", columns, "blocks", "columns")
+            axes.merge(["outer", "blocks"], "rows")
+        else:
+            axes.merge(["outer", "inner"], "rows")
+        axes.order(["rows", "along", "columns"])
+        if columns > 1 and large:
+            axes.parallelize({"rows": ln.ParallelType.cpu_parallel})
+        if columns == 1:
+            axes.split("rows", BLOCK, "blocks", "threads")
+            axes.parallelize({"blocks": ln.ParallelType.grid_x, "threads": ln.ParallelType.block_x})
+
+
+def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
+    """Give rows to the cores; rows that lie side by side go together, a vector at a time."""
+    _shaped(fusion, processor, processor.columns)
+    fusion.inline_most()
+
+
+def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
+    """Give each thread a row."""
+    _shaped(fusion, processor, 1)
+    fusion.inline_most()
