@@ -102,13 +102,23 @@ def compile_graph(
         found = f"library is {kind_of(library)}"
         raise GraphError(f"compile({g.name})", found, "pass True or False")
     chosen = current_target() if target == "auto" else target
-    graph, found_kernels = _with_kernels(g, chosen, library)
+    graph, found_kernels = with_kernels(g, chosen, library, fallback=library)
     runners = compiled(found_kernels, chosen, options)
     return CompiledGraph(g, chosen, graph, found_kernels, runners, library)
 
 
-def _with_kernels(g: Graph, target: str, library: bool) -> tuple[Graph, Generated]:
-    """Return a graph of calls, and their kernels; a group that has none is taken apart."""
+def with_kernels(g: Graph, target: str, library: bool, fallback: bool) -> tuple[Graph, Generated]:
+    """Return a graph of calls, and their kernels; a group that has none is taken apart.
+
+    Args:
+        g: the graph.
+        target: "c", "interpret" or "cuda".
+        library: whether products of matrices are left to a library.
+        fallback: whether ops may stay without a kernel.
+
+    Raises:
+        GraphError: an op has no kernel, and `fallback` is False.
+    """
     own = g.attrs.get("generated")
     if "rtc" in g.attrs and isinstance(own, Generated) and not _assigns_inside(g):
         return g, own
@@ -116,14 +126,14 @@ def _with_kernels(g: Graph, target: str, library: bool) -> tuple[Graph, Generate
     simple = values_for_assignments(simple)
     limits = GroupLimits(schedule_target(target), library)
     single: frozenset[Node] = frozenset()
-    if not library:
+    if not fallback:
         _check_lowered(simple)
     while True:
         grouping = grouped(simple, limits, single)
         found = generated(grouping.graph, target)
         apart = [x for call in found.refused for x in grouping.members[call]]
         if single.issuperset(apart):
-            if found.refused and not library:
+            if found.refused and not fallback:
                 raise _without_kernel(g, *next(iter(found.refused.items())))
             return grouping.graph, found
         single = single.union(apart)
@@ -191,7 +201,7 @@ class CompiledGraph:
         self.state: Mapping[str, Array] = MappingProxyType(states)
         """The value of each variable, by name: the arrays themselves, which calls overwrite."""
         plan = plan_steps(calls, found, library, len(graph.outputs))
-        self.kernels = tuple([_launch(step) for step in plan.steps])
+        self.kernels = tuple([launch_of(step) for step in plan.steps])
         """Each launch, in order."""
         if not self._names:
             self._run_at(())
@@ -309,7 +319,8 @@ class CompiledGraph:
         return run
 
 
-def _launch(step: PlannedStep) -> GraphLaunch:
+def launch_of(step: PlannedStep) -> GraphLaunch:
+    """Return what is listed of a step."""
     node = step.node
     nodes = body_of(node).nodes if node.op == "fused" else (node,)
     ops = tuple([x.op for x in nodes if x.op not in LEAVES])

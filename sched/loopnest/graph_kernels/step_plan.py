@@ -16,6 +16,7 @@ from typing import TypeAlias
 from loopnest.graph.dimensions import Dim, Shape, at
 from loopnest.graph.node import Node, TensorType, TupleType, Type
 from loopnest.graph.program import Graph
+from loopnest.graph.registry import get_attr
 from loopnest.graph.size_binding import graph_sizes
 from loopnest.graph_kernels.code_gen import Generated, GroupKernel
 from loopnest.graph_kernels.kernel_groups import VIEWS, is_library
@@ -34,7 +35,8 @@ class Storage:
     """A piece of memory.
 
     Args:
-        kind: "input", "const", "state", "output" (new in each call) or "arena".
+        kind: "input", "const", "state", "output" (new in each call), "arena", or "made": by a step
+            whose op makes its own memory (attribute ``makes_memory``).
         node: the var, const or variable that it is of; None for what a step computes.
         elements: their number.
         dtype: their type.
@@ -203,7 +205,8 @@ class _StepPlanner:
         return value
 
     def _computed(self, node: Node) -> PlaceTree:
-        tree = self._results(node.type)
+        own = bool(get_attr(node, "makes_memory", False))
+        tree = self._results(node.type, "made" if own else "arena")
         made = self.found.kernels.get(node)
         kind = "fallback" if made is None else "kernel"
         if made is None and self.library and is_library(node):
@@ -217,10 +220,10 @@ class _StepPlanner:
     def _reason(self, node: Node) -> str:
         return self.found.refused.get(node, f"op {node.op} has no attribute 'lower'")
 
-    def _results(self, kind: Type) -> PlaceTree:
+    def _results(self, kind: Type, memory: str) -> PlaceTree:
         if isinstance(kind, TupleType):
-            return tuple([self._results(part) for part in kind.fields])
-        return self._new("arena", None, kind)
+            return tuple([self._results(part, memory) for part in kind.fields])
+        return self._new(memory, None, kind)
 
     # Order
 

@@ -1,0 +1,331 @@
+"""A graph of ATen operators, as AOTAutograd hands it over, as a graph of loopnest's.
+
+Shapes are static: where torch's are symbolic, each set of sizes gets a graph of its own. What no
+rule translates is a node ``torch_call``, so that every graph becomes one.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+import loopnest.graph as G
+from loopnest.errors import LoopnestError
+from loopnest.graph.node import Node, TupleType
+from loopnest.torch import (  # noqa: F401 - registers the rules
+    aten_movement,
+    aten_pointwise,
+    aten_reductions,
+    aten_windows,
+)
+from loopnest.torch.aten_table import RULES, Call, NotTranslated
+from loopnest.torch.torch_calls import OperandPlace, torch_node, type_of_tensor
+
+_log = logging.getLogger("loopnest")
+_told: set[str] = set()
+
+FxNode: TypeAlias = "Any"
+LIBRARY = frozenset({"mm", "bmm", "addmm", "convolution", "convolution_backward", "mv"})
+"""What torch's own libraries compute where `library` is True."""
+
+
+VIEWS = frozenset(
+    (
+        *("alias", "detach", "expand", "permute", "reshape", "squeeze", "t", "transpose"),
+        *("unsqueeze", "view", "_unsafe_view"),
+    )
+)
+"""Operators whose value is their operand's memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class AtenOutput:
+    """A value that a program returns.
+
+    Args:
+        number: of the graph's output.
+        axes: the order of its axes; None where they stay.
+        strides: those that torch expects.
+    """
+
+    number: int
+    axes: tuple[int, ...] | None
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AtenGraph:
+    """A graph that was translated.
+
+    Args:
+        graph: its inputs are the placeholders that are tensors, then captured tensors.
+        inputs: for each of its inputs the number of the placeholder, or the tensor captured.
+        outputs: for each value that the program returns which output it is; a number or None as
+            a tuple of one.
+        aliases: the outputs of the graph that may be memory of an input.
+        in_torch: the operators that run in torch, by name, and why.
+    """
+
+    graph: G.Graph
+    inputs: tuple[Any, ...]
+    outputs: tuple[AtenOutput | tuple[Any], ...]
+    aliases: frozenset[int]
+    in_torch: Mapping[str, str]
+
+
+def translated(module: Any, values: Sequence[Any], library: bool) -> AtenGraph:
+    """Return the graph of a module of ATen operators.
+
+    Args:
+        module: a ``torch.fx.GraphModule`` whose nodes know their fake tensors of static shapes.
+        values: for each placeholder its value: a (fake) tensor, or a number.
+        library: whether products of matrices and convolutions are left to torch.
+
+    Raises:
+        NotTranslated: a tensor has a type that loopnest does not know.
+    """
+    return _Translation(module, values, library).result()
+
+
+class _Translation:
+    def __init__(self, module: Any, values: Sequence[Any], library: bool) -> None:
+        self.module, self.library = module, library
+        self.values = list(values)
+        self.known: dict[FxNode, Any] = {}
+        self.fakes: dict[FxNode, Any] = {}
+        self.vars: list[Node] = []
+        self.sources: list[Any] = []
+        self.in_torch: dict[str, str] = {}
+
+    def result(self) -> AtenGraph:
+        returned: Any = ()
+        place = 0
+        for node in self.module.graph.nodes:
+            if node.op == "placeholder":
+                self._placeholder(node, self.values[place], place)
+                place += 1
+            elif node.op == "get_attr":
+                self._captured(node)
+            elif node.op == "output":
+                returned = node.args[0]
+            else:
+                self.known[node] = self._call(node)
+        return self._returned(returned)
+
+    # Leaves
+
+    def _placeholder(self, node: FxNode, value: Any, place: int) -> None:
+        self.fakes[node] = value
+        if not isinstance(value, torch.Tensor):
+            self.known[node] = value
+            return
+        self.known[node] = self._var(value, place)
+
+    def _var(self, tensor: Any, source: Any) -> Node:
+        kind = type_of_tensor(tensor)
+        if kind is None:
+            raise NotTranslated(f"an input is {tensor.dtype}")
+        found = G.var(f"x{len(self.vars)}", kind.shape, kind.dtype)
+        self.vars.append(found)
+        self.sources.append(source)
+        return found
+
+    def _captured(self, node: FxNode) -> None:
+        """Take a tensor of the module: a number as a constant, another as an input."""
+        value = self.module
+        for part in node.target.split("."):
+            value = getattr(value, part)
+        self.fakes[node] = value
+        if not isinstance(value, torch.Tensor):
+            self.known[node] = value
+        elif not value.dim() and value.device.type == "cpu" and type_of_tensor(value):
+            kind = type_of_tensor(value)
+            assert kind is not None
+            self.known[node] = G.const(value.item(), kind.dtype)
+        else:
+            self.known[node] = self._var(value, value)
+
+    # Calls
+
+    def _call(self, node: FxNode) -> Any:
+        self.fakes[node] = node.meta.get("val")
+        target = node.target
+        if target is operator.getitem:
+            return self._argument(node.args[0])[node.args[1]]
+        if isinstance(target, torch._ops.HigherOrderOperator):
+            raise NotTranslated(f"{target} is no operator of tensors alone")
+        if not isinstance(target, torch._ops.OpOverload):
+            return self._number(node)
+        if not _has_tensors(node.meta.get("val")):
+            return self._number(node)
+        rule = RULES.get(target)
+        reason = "it has no rule"
+        if self.library and target.overloadpacket.__name__ in LIBRARY:
+            return self._in_torch(node)
+        if rule is not None:
+            try:
+                found = rule(self._arguments(node))
+                self._check(node, found)
+                return found
+            except NotTranslated as missing:
+                reason = str(missing)
+            except LoopnestError as error:
+                reason = str(error)
+        self._tell(node, reason)
+        return self._in_torch(node)
+
+    def _number(self, node: FxNode) -> Any:
+        """Compute a number that torch computes beside the tensors: a size, a product of sizes."""
+        args = [self._argument(x) for x in node.args]
+        kwargs = {key: self._argument(x) for key, x in node.kwargs.items()}
+        if any(isinstance(x, Node) for x in (*args, *kwargs.values())):
+            args = [self._fake(x) for x in node.args]
+            kwargs = {key: self._fake(x) for key, x in node.kwargs.items()}
+        found = node.target(*args, **kwargs)
+        return int(found) if isinstance(found, torch.SymInt) else found
+
+    def _arguments(self, node: FxNode) -> Call:
+        """Return a call with its arguments by position, defaults filled in up to the last given."""
+        schema = node.target._schema.arguments
+        args, fakes = [], []
+        given = len(node.args)
+        named = [n for n, a in enumerate(schema) if a.name in node.kwargs]
+        for number, argument in enumerate(schema[: max([given, *[n + 1 for n in named]])]):
+            if number < given:
+                value = node.args[number]
+            elif argument.name in node.kwargs:
+                value = node.kwargs[argument.name]
+            else:
+                value = argument.default_value
+            args.append(self._argument(value))
+            fakes.append(self._fake(value))
+        keywords = {a.name: value for a, value in zip(schema, args, strict=False) if a.kwarg_only}
+        count = len(args) - len(keywords)
+        return Call(tuple(args[:count]), tuple(fakes[:count]), keywords, node.meta["val"])
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            return self.known[value]
+        if isinstance(value, (tuple, list)):
+            return [self._argument(item) for item in value]
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            raise NotTranslated("a size that is not known")
+        return value
+
+    def _fake(self, value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            own = self.known[value]
+            return own if isinstance(own, (int, float)) else self.fakes[value]
+        if isinstance(value, (tuple, list)):
+            return [self._fake(item) for item in value]
+        return value
+
+    @staticmethod
+    def _check(node: FxNode, found: Any) -> None:
+        """Check that a rule made what torch says: a rule that does not is not used."""
+        whole = node.meta["val"]
+        values = whole if isinstance(whole, (tuple, list)) else (whole,)
+        nodes = found if isinstance(found, tuple) else (found,)
+        for value, own in zip(values, nodes, strict=True):
+            if own is None or not isinstance(value, torch.Tensor):
+                continue
+            if own.tensor_type != type_of_tensor(value):
+                raise NotTranslated(f"its rule makes {own.type}, torch {type_of_tensor(value)}")
+
+    # Torch's own
+
+    def _tell(self, node: FxNode, reason: str) -> None:
+        name = str(node.target)
+        self.in_torch.setdefault(name, reason)
+        if name not in _told:
+            _told.add(name)
+            _log.info("torch computes %s: %s", name, reason)
+
+    def _in_torch(self, node: FxNode) -> Any:
+        """Return a node that calls torch, or its values."""
+        operands: list[Node] = []
+        args = tuple([self._place(x, operands) for x in node.args])
+        kwargs = {key: self._place(x, operands) for key, x in node.kwargs.items()}
+        value = node.meta["val"]
+        if isinstance(value, torch.Tensor):
+            kind = type_of_tensor(value)
+            if kind is None:
+                raise NotTranslated(f"{node.target} returns {value.dtype}")
+            return torch_node(node.target, operands, args, kwargs, kind)
+        kept = [x for x in value if isinstance(x, torch.Tensor)]
+        kinds = [type_of_tensor(x) for x in kept]
+        if None in kinds:
+            raise NotTranslated(f"{node.target} returns types that loopnest does not know")
+        fields = TupleType(tuple([kind for kind in kinds if kind is not None]))
+        whole = torch_node(node.target, operands, args, kwargs, fields)
+        numbers = iter(range(len(kept)))
+        return [whole[next(numbers)] if isinstance(x, torch.Tensor) else None for x in value]
+
+    def _place(self, value: Any, operands: list[Node]) -> Any:
+        """Return an argument as `torch_node` takes it, tensors by number."""
+        if isinstance(value, torch.fx.Node):
+            return self._place_of(self.known[value], operands)
+        if isinstance(value, (tuple, list)):
+            return tuple([self._place(item, operands) for item in value])
+        return value
+
+    def _place_of(self, own: Any, operands: list[Node]) -> Any:
+        if isinstance(own, Node):
+            operands.append(own)
+            return OperandPlace(len(operands) - 1)
+        if isinstance(own, (tuple, list)):
+            return tuple([self._place_of(item, operands) for item in own])
+        return own
+
+    # Results
+
+    def _returned(self, returned: Any) -> AtenGraph:
+        ends: dict[tuple[Node, bool], int] = {}
+        outputs: list[AtenOutput | tuple[Any]] = []
+        items = returned if isinstance(returned, (tuple, list)) else [returned]
+        for item in items:
+            own = self._argument(item)
+            if not isinstance(own, Node):
+                outputs.append((own,))
+                continue
+            own, axes = _untransposed(own)
+            number = ends.setdefault((own, _is_view(item)), len(ends))
+            outputs.append(AtenOutput(number, axes, _strides(self.fakes.get(item))))
+        graph = G.Graph(self.vars, [node for node, _ in ends], "aten")
+        aliases = frozenset([number for (_, is_view), number in ends.items() if is_view])
+        sources, told = tuple(self.sources), dict(self.in_torch)
+        return AtenGraph(graph, sources, tuple(outputs), aliases, told)
+
+
+def _untransposed(node: Node) -> tuple[Node, tuple[int, ...] | None]:
+    """Return what a node is the transpose of, and the order of the axes."""
+    if node.op != "transpose":
+        return node, None
+    return node.inputs[0], node.attrs["axes"]
+
+
+def _is_view(item: FxNode) -> bool:
+    """Whether torch returns memory of an input for a value."""
+    while item.op == "call_function" and _packet(item) in VIEWS:
+        item = item.args[0]
+    return bool(item.op == "placeholder")
+
+
+def _packet(item: FxNode) -> str:
+    return str(getattr(getattr(item.target, "overloadpacket", None), "__name__", ""))
+
+
+def _strides(fake: Any) -> tuple[int, ...]:
+    if not isinstance(fake, torch.Tensor):
+        return ()
+    return tuple([int(step) for step in fake.stride()])
+
+
+def _has_tensors(value: Any) -> bool:
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return any(isinstance(x, torch.Tensor) for x in values)

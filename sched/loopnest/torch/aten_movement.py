@@ -1,0 +1,183 @@
+"""Rules of ATen's operators that move elements: shapes, parts, joins."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import loopnest.graph as G
+from loopnest.graph.node import Node
+from loopnest.torch.aten_table import Call, NotTranslated, as_node, axes_of, translates
+
+_FAR = 1 << 62
+
+
+@translates("view.default", "reshape.default", "_unsafe_view.default", "view_copy.default")
+def _view(call: Call) -> Node:
+    return G.reshape(call[0], call.shape)
+
+
+@translates("expand.default", "expand_copy.default")
+def _expand(call: Call) -> Node:
+    return G.broadcast_to(call[0], call.shape)
+
+
+@translates("permute.default", "permute_copy.default")
+def _permute(call: Call) -> Node:
+    return _ordered(call[0], call[1])
+
+
+def _ordered(x: Node, order: Sequence[int]) -> Node:
+    places = [int(a) % x.ndim for a in order]
+    if x.op == "transpose":
+        places = [x.attrs["axes"][place] for place in places]
+        (x,) = x.inputs
+    return x if places == sorted(places) else G.transpose(x, places)
+
+
+@translates("t.default")
+def _t(call: Call) -> Node:
+    return call[0] if call[0].ndim < 2 else _ordered(call[0], (1, 0))
+
+
+@translates("transpose.int")
+def _swap(call: Call) -> Node:
+    order = list(range(call[0].ndim))
+    if order:
+        a, b = call[1], call[2]
+        order[a], order[b] = order[b], order[a]
+    return _ordered(call[0], order)
+
+
+@translates("unsqueeze.default", "squeeze.dim", "squeeze.dims", "squeeze.default")
+def _ones_moved(call: Call) -> Node:
+    return G.reshape(call[0], call.shape)
+
+
+@translates("select.int", "select_copy.int")
+def _select(call: Call) -> Node:
+    x, axis, place = call[0], call[1] % call[0].ndim, call[2]
+    place %= x.shape[axis]
+    return G.squeeze(_part(x, axis, place, place + 1, 1), axis)
+
+
+@translates("slice.Tensor", "slice_copy.Tensor")
+def _slice(call: Call) -> Node:
+    given = [*call.args[1:], *(0, None, None, 1)[len(call.args) - 1 :]]
+    axis, start, stop, step = given
+    return _part(call[0], axis % call[0].ndim, start or 0, _FAR if stop is None else stop, step)
+
+
+def _part(x: Node, axis: int, start: int, stop: int, step: int) -> Node:
+    starts, stops, steps = [0] * x.ndim, list(x.static_shape), [1] * x.ndim
+    starts[axis], stops[axis], steps[axis] = start, min(stop, x.static_shape[axis]), step
+    return G.slice(x, starts, stops, steps)
+
+
+@translates("as_strided.default")
+def _as_strided(call: Call) -> Node:
+    """Return another shape of a contiguous tensor, whole; other strides are torch's."""
+    whole = call.first.numel() == call.fakes[0].numel()
+    if not whole or not call.first.is_contiguous() or not call.fakes[0].is_contiguous():
+        raise NotTranslated("of parts, or in another order")
+    return G.reshape(call[0], call.shape)
+
+
+@translates("split_with_sizes.default", "split_with_sizes_copy.default")
+def _split_sizes(call: Call) -> tuple[Node, ...]:
+    return _split(call[0], call[1], call[2] if len(call.args) > 2 else 0)
+
+
+@translates("split.Tensor")
+def _split_even(call: Call) -> tuple[Node, ...]:
+    axis = (call[2] if len(call.args) > 2 else 0) % call[0].ndim
+    sizes = [int(x.shape[axis]) for x in call.result]
+    return _split(call[0], sizes, axis)
+
+
+def _split(x: Node, sizes: Sequence[int], axis: int) -> tuple[Node, ...]:
+    parts, start = [], 0
+    for size in sizes:
+        parts.append(_part(x, axis % x.ndim, start, start + size, 1))
+        start += size
+    return tuple(parts)
+
+
+@translates("cat.default")
+def _cat(call: Call) -> Node:
+    dtype = call.dtype
+    axis = call[1] if len(call.args) > 1 else 0
+    parts = [as_node(x, dtype) for x in call[0] if x.shape != (0,) or len(call.shape) == 1]
+    return parts[0] if len(parts) == 1 else G.concatenate(parts, axis)
+
+
+@translates("stack.default")
+def _stack(call: Call) -> Node:
+    axis = (call[1] if len(call.args) > 1 else 0) % len(call.shape)
+    return G.concatenate([G.expand_dims(as_node(x, call.dtype), axis) for x in call[0]], axis)
+
+
+@translates("flip.default")
+def _flip(call: Call) -> Node:
+    return G.flip(call[0], axes_of(call[1], call[0].ndim)) if call[1] else call[0]
+
+
+@translates("constant_pad_nd.default")
+def _pad(call: Call) -> Node:
+    x, widths = call[0], call[1]
+    value = call[2] if len(call.args) > 2 else 0
+    pairs = [(0, 0)] * x.ndim
+    for number in range(len(widths) // 2):
+        pairs[x.ndim - 1 - number] = (widths[2 * number], widths[2 * number + 1])
+    starts = [max(-before, 0) for before, _ in pairs]
+    stops = [e - max(-after, 0) for e, (_, after) in zip(x.shape, pairs, strict=True)]
+    if any(low < 0 or high < 0 for low, high in pairs):
+        x = G.slice(x, starts, stops)
+    outer = [(max(before, 0), max(after, 0)) for before, after in pairs]
+    return G.pad(x, outer, value) if any(map(any, outer)) else x
+
+
+@translates("repeat.default")
+def _repeat(call: Call) -> Node:
+    """Return x repeated: an axis of repetitions in front of each axis, and a reshape."""
+    counts = [int(n) for n in call[1]]
+    x = G.reshape(call[0], (1,) * (len(counts) - call[0].ndim) + call[0].shape)
+    if 0 in counts:
+        raise NotTranslated("no repetition")
+    shape = x.shape
+    spread = G.reshape(x, [e for extent in shape for e in (1, extent)])
+    wide = [e for n, extent in zip(counts, shape, strict=True) for e in (n, extent)]
+    return G.reshape(G.broadcast_to(spread, wide), call.shape)
+
+
+@translates("select_scatter.default")
+def _select_scatter(call: Call) -> Node:
+    x, part = call[0], call[1]
+    axis = call[2] % x.ndim
+    place = call[3] % x.shape[axis]
+    return _put(x, G.expand_dims(part, axis), axis, place, 1)
+
+
+@translates("slice_scatter.default")
+def _slice_scatter(call: Call) -> Node:
+    x = call[0]
+    given = [*call.args[2:], *(0, None, None, 1)[len(call.args) - 2 :]]
+    axis, start, stop, step = given[0] % x.ndim, given[1] or 0, given[2], given[3]
+    start = min(start + x.shape[axis] * (start < 0), x.shape[axis])
+    if stop is not None and stop < 0:
+        raise NotTranslated("a negative stop")
+    return _put(x, call[1], axis, start, step)
+
+
+def _put(x: Node, part: Node, axis: int, start: int, step: int) -> Node:
+    """Return x with a part of it along one axis replaced."""
+    starts, steps = [0] * x.ndim, [1] * x.ndim
+    starts[axis], steps[axis] = start, step
+    value = G.unslice(as_node(part, x.dtype), x.shape, starts, steps)
+    extent = part.static_shape[axis]
+    places = G.iota(x.shape[axis], 0, 1)
+    inside = G.logical_and(G.ge(places, start), G.lt(places, start + step * extent))
+    if step > 1:
+        inside = G.logical_and(inside, G.eq(G.mod(G.sub(places, start), step), 0))
+    shape = [1] * x.ndim
+    shape[axis] = x.static_shape[axis]
+    return G.where(G.reshape(inside, shape), value, x)

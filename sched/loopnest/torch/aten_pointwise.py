@@ -1,0 +1,382 @@
+"""Rules of ATen's pointwise operators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import loopnest.graph as G
+from loopnest.graph.node import Node
+from loopnest.scalar.dtypes import DType, bool_, float32, int64
+from loopnest.torch.aten_table import (
+    RULES,
+    Call,
+    NotTranslated,
+    as_node,
+    own_dtype,
+    translates,
+)
+
+_SAME: dict[str, Callable[..., Node]] = {
+    "add": G.add,
+    "sub": G.sub,
+    "mul": G.mul,
+    "div": G.div,
+    "pow": G.pow,
+    "remainder": G.mod,
+    "maximum": G.maximum,
+    "minimum": G.minimum,
+    "bitwise_and": G.bitand,
+    "bitwise_or": G.bitor,
+    "bitwise_xor": G.bitxor,
+}
+_ONE: dict[str, Callable[..., Node]] = {
+    "neg": G.neg,
+    "abs": G.abs,
+    "exp": G.exp,
+    "exp2": G.exp2,
+    "log": G.log,
+    "log2": G.log2,
+    "log1p": G.log1p,
+    "sqrt": G.sqrt,
+    "rsqrt": G.rsqrt,
+    "reciprocal": G.reciprocal,
+    "sin": G.sin,
+    "cos": G.cos,
+    "tan": G.tan,
+    "tanh": G.tanh,
+    "sigmoid": G.sigmoid,
+    "erf": G.erf,
+    "relu": G.relu,
+    "silu": G.silu,
+    "floor": G.floor,
+    "ceil": G.ceil,
+    "round": G.round,
+    "trunc": G.trunc,
+}
+_COMPARISONS: dict[str, Callable[..., Node]] = {
+    "eq": G.eq,
+    "ne": G.ne,
+    "lt": G.lt,
+    "le": G.le,
+    "gt": G.gt,
+    "ge": G.ge,
+}
+_LOGICAL: dict[str, Callable[..., Node]] = {
+    "logical_and": G.logical_and,
+    "logical_or": G.logical_or,
+}
+
+
+def _binary(function: Callable[..., Node]) -> Callable[[Call], Node]:
+    """Return the rule of a function of two operands, computed in the type of the result."""
+
+    def rule(call: Call) -> Node:
+        dtype = call.dtype
+        if dtype.is_bool and function not in (G.bitand, G.bitor, G.bitxor):
+            return _of_bools(function, call)
+        return function(as_node(call[0], dtype), as_node(call[1], dtype))
+
+    return rule
+
+
+def _of_bools(function: Callable[..., Node], call: Call) -> Node:
+    found = {G.add: G.logical_or, G.mul: G.logical_and}.get(function, function)
+    if found is function and function not in (G.maximum, G.minimum):
+        raise NotTranslated("of bools")
+    found = {G.maximum: G.logical_or, G.minimum: G.logical_and}.get(function, found)
+    return found(as_node(call[0], bool_), as_node(call[1], bool_))
+
+
+def _scaled(function: Callable[..., Node]) -> Callable[[Call], Node]:
+    """Return the rule of add and sub, whose second operand has a factor alpha."""
+
+    def rule(call: Call) -> Node:
+        alpha = _alpha(call)
+        if alpha == 1:
+            return _binary(function)(call)
+        dtype = call.dtype
+        wide = dtype.compute
+        second = G.mul(as_node(call[1], wide), as_node(alpha, wide))
+        return as_node(function(as_node(call[0], wide), second), dtype)
+
+    return rule
+
+
+def _alpha(call: Call) -> Any:
+    return call.keywords.get("alpha", call[2] if len(call.args) > 2 else 1)
+
+
+def _unary(function: Callable[..., Node]) -> Callable[[Call], Node]:
+    def rule(call: Call) -> Node:
+        return function(as_node(call[0], call.dtype))
+
+    return rule
+
+
+def _compared(function: Callable[..., Node]) -> Callable[[Call], Node]:
+    def rule(call: Call) -> Node:
+        common = torch.result_type(call.fakes[0], call.fakes[1])
+        dtype = own_dtype(torch.empty(0, dtype=common, device="meta"))
+        return function(as_node(call[0], dtype), as_node(call[1], dtype))
+
+    return rule
+
+
+def _truth(value: Node) -> Node:
+    return as_node(value, bool_)
+
+
+def _of_truths(function: Callable[..., Node]) -> Callable[[Call], Node]:
+    return lambda call: function(_truth(call[0]), _truth(call[1]))
+
+
+for _name, _binary_function in _SAME.items():
+    _rule = _scaled if _name in ("add", "sub") else _binary
+    _names = f"{_name}.Tensor", f"{_name}.Scalar", f"{_name}.default"
+    translates(*_names)(_rule(_binary_function))
+translates("pow.Tensor_Tensor", "pow.Scalar")(_binary(G.pow))
+for _name, _function in _ONE.items():
+    translates(f"{_name}.default")(_unary(_function))
+for _name, _function in _COMPARISONS.items():
+    translates(f"{_name}.Tensor", f"{_name}.Scalar")(_compared(_function))
+for _name, _function in _LOGICAL.items():
+    translates(_name)(_of_truths(_function))
+
+
+@translates("rsub.Tensor", "rsub.Scalar")
+def _rsub(call: Call) -> Node:
+    if _alpha(call) != 1:
+        raise NotTranslated("with a factor")
+    return G.sub(as_node(call[1], call.dtype), as_node(call[0], call.dtype))
+
+
+@translates("pow.Tensor_Scalar")
+def _power(call: Call) -> Node:
+    """Return products for small whole exponents, which pow of two floats is slow for."""
+    dtype, exponent = call.dtype, call[1]
+    wide = dtype.compute
+    x = as_node(call[0], wide)
+    if exponent in (2, 3, 4) and wide.is_float:
+        square = G.mul(x, x)
+        power = {2: square, 3: G.mul(square, x), 4: G.mul(square, square)}[exponent]
+        return as_node(power, dtype)
+    if exponent == 0.5 and wide.is_float:
+        return as_node(G.sqrt(x), dtype)
+    return as_node(G.pow(x, as_node(exponent, wide)), dtype)
+
+
+@translates("div.Tensor_mode", "div.Scalar_mode")
+def _rounded_quotient(call: Call) -> Node:
+    mode = call.keywords.get("rounding_mode")
+    dtype = call.dtype
+    a, b = as_node(call[0], dtype), as_node(call[1], dtype)
+    if mode is None:
+        return G.div(a, b)
+    if not dtype.is_float:
+        if mode == "floor":
+            return G.floordiv(a, b)
+        raise NotTranslated("a truncated quotient of integers")
+    if mode == "trunc":
+        return G.trunc(G.div(a, b))
+    whole = G.round(G.div(G.sub(a, G.mod(a, b)), b))
+    return G.where(G.eq(b, as_node(0, dtype)), G.div(a, b), whole)
+
+
+@translates("logical_not.default")
+def _not(call: Call) -> Node:
+    return G.logical_not(_truth(call[0]))
+
+
+@translates("bitwise_not.default")
+def _invert(call: Call) -> Node:
+    return G.logical_not(call[0]) if call.dtype.is_bool else G.invert(call[0])
+
+
+@translates("isnan.default")
+def _isnan(call: Call) -> Node:
+    if not call[0].dtype.is_float:
+        return G.full(call.shape, False, bool_)
+    return G.isnan(call[0])
+
+
+@translates("isinf.default")
+def _isinf(call: Call) -> Node:
+    if not call[0].dtype.is_float:
+        return G.full(call.shape, False, bool_)
+    return G.eq(G.abs(call[0]), as_node(math.inf, call[0].dtype))
+
+
+@translates("sign.default", "sgn.default")
+def _sign(call: Call) -> Node:
+    x = call[0]
+    if x.dtype.is_bool:
+        return _node(x)
+    zero = as_node(0, x.dtype)
+    positive = G.where(G.gt(x, zero), as_node(1, x.dtype), zero)
+    found = G.where(G.lt(x, zero), as_node(-1, x.dtype), positive)
+    return G.where(G.isnan(x), as_node(0, x.dtype), found) if x.dtype.is_float else found
+
+
+def _node(value: Any) -> Node:
+    found: Node = value
+    return found
+
+
+@translates("square.default")
+def _square(call: Call) -> Node:
+    return G.mul(call[0], call[0])
+
+
+@translates("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
+def _where(call: Call) -> Node:
+    dtype = call.dtype
+    found = G.where(_truth(call[0]), as_node(call[1], dtype), as_node(call[2], dtype))
+    return G.broadcast_to(found, call.shape)
+
+
+@translates("clamp.default", "clamp.Tensor", "hardtanh.default")
+def _clamp(call: Call) -> Node:
+    dtype = call.dtype
+    found = as_node(call[0], dtype)
+    low = call[1] if len(call.args) > 1 else None
+    high = call[2] if len(call.args) > 2 else None
+    if low is not None:
+        found = G.maximum(found, as_node(low, dtype))
+    return found if high is None else G.minimum(found, as_node(high, dtype))
+
+
+@translates("clamp_min.default", "clamp_min.Tensor")
+def _clamp_min(call: Call) -> Node:
+    return G.maximum(as_node(call[0], call.dtype), as_node(call[1], call.dtype))
+
+
+@translates("clamp_max.default", "clamp_max.Tensor")
+def _clamp_max(call: Call) -> Node:
+    return G.minimum(as_node(call[0], call.dtype), as_node(call[1], call.dtype))
+
+
+@translates("gelu.default")
+def _gelu(call: Call) -> Node:
+    return G.gelu(call[0], call.keywords.get("approximate", "none"))
+
+
+@translates("expm1.default")
+def _expm1(call: Call) -> Node:
+    """Return exp(x) - 1, exact near 0 too: (u - 1) x / log(u) for u = exp(x).
+
+    Source: Kahan's method, in Higham, "Accuracy and Stability of Numerical Algorithms", 1.14.1.
+    """
+    dtype = call.dtype
+    wide = dtype.compute
+    x = as_node(call[0], wide)
+    one = as_node(1, wide)
+    u = G.exp(x)
+    less = G.sub(u, one)
+    near = G.div(G.mul(less, x), G.log(u))
+    extreme = G.logical_or(G.eq(less, as_node(-1, wide)), G.eq(u, as_node(math.inf, wide)))
+    found = G.where(G.eq(u, one), x, G.where(extreme, less, near))
+    return as_node(found, dtype)
+
+
+@translates("leaky_relu.default")
+def _leaky_relu(call: Call) -> Node:
+    x = call[0]
+    slope = call[1] if len(call.args) > 1 else 0.01
+    return G.where(G.gt(x, as_node(0, x.dtype)), x, G.mul(x, as_node(slope, x.dtype)))
+
+
+@translates("_to_copy.default")
+def _cast(call: Call) -> Node:
+    return as_node(call[0], call.dtype)
+
+
+@translates("clone.default", "alias.default", "detach.default", "lift_fresh_copy.default")
+def _identity(call: Call) -> Node:
+    return _node(call[0])
+
+
+if hasattr(torch.ops, "prims"):
+    RULES[torch.ops.prims.convert_element_type.default] = _cast
+
+
+@translates("scalar_tensor.default")
+def _scalar_tensor(call: Call) -> Node:
+    return as_node(call[0], call.dtype)
+
+
+@translates("full.default", "full_like.default")
+def _full(call: Call) -> Node:
+    return _filled(call, call[1])
+
+
+@translates("zeros.default", "zeros_like.default", "new_zeros.default", "empty.memory_format",
+            "empty_like.default", "new_empty.default")  # fmt: skip
+def _zeros(call: Call) -> Node:
+    return _filled(call, 0)
+
+
+@translates("ones.default", "ones_like.default", "new_ones.default")
+def _ones(call: Call) -> Node:
+    return _filled(call, 1)
+
+
+@translates("new_full.default")
+def _new_full(call: Call) -> Node:
+    return _filled(call, call[2])
+
+
+def _filled(call: Call, value: Any) -> Node:
+    if isinstance(value, Node):
+        return G.broadcast_to(as_node(value, call.dtype), call.shape)
+    return G.full(call.shape, value, call.dtype)
+
+
+@translates("fill.Scalar", "fill.Tensor")
+def _fill(call: Call) -> Node:
+    return _filled(call, call[1])
+
+
+@translates("arange.start_step", "arange.default", "arange.start")
+def _arange(call: Call) -> Node:
+    start, step = _range(call)
+    (length,) = call.shape
+    whole = isinstance(start, int) and isinstance(step, int)
+    dtype = call.dtype
+    if whole and dtype.is_integer:
+        return G.iota(length, start, step, dtype)
+    wide: DType = dtype if dtype.size >= 4 else float32
+    places = G.cast(G.iota(length, 0, 1, int64), wide)
+    found = G.add(G.mul(places, as_node(step, wide)), as_node(start, wide))
+    return as_node(found, dtype)
+
+
+def _range(call: Call) -> tuple[Any, Any]:
+    numbers = [x for x in call.args if isinstance(x, (int, float)) and not isinstance(x, bool)]
+    if len(numbers) < 2:
+        return 0, 1
+    return numbers[0], numbers[2] if len(numbers) > 2 else 1
+
+
+@translates("addcmul.default")
+def _addcmul(call: Call) -> Node:
+    dtype = call.dtype
+    wide = dtype.compute
+    product = G.mul(as_node(call[1], wide), as_node(call[2], wide))
+    return as_node(G.add(as_node(call[0], wide), _times(product, call, wide)), dtype)
+
+
+@translates("addcdiv.default")
+def _addcdiv(call: Call) -> Node:
+    dtype = call.dtype
+    wide = dtype.compute
+    quotient = G.div(_times(as_node(call[1], wide), call, wide), as_node(call[2], wide))
+    return as_node(G.add(as_node(call[0], wide), quotient), dtype)
+
+
+def _times(x: Node, call: Call, wide: DType) -> Node:
+    value = call.keywords.get("value", 1)
+    return x if value == 1 else G.mul(as_node(value, wide), x)

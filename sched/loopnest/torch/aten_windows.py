@@ -1,0 +1,247 @@
+"""Rules of ATen's convolutions and pools, and of what their gradients are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import loopnest.graph as G
+from loopnest.graph.node import Node
+from loopnest.scalar.dtypes import int64
+from loopnest.torch.aten_table import Call, NotTranslated, as_node, translates
+
+
+def _each(value: Any, rank: int, default: Sequence[int] = ()) -> tuple[int, ...]:
+    """Return one int a spatial axis; torch repeats a single one, and an empty list is a default."""
+    given = [value] if isinstance(value, int) else [int(e) for e in value]
+    if not given:
+        return tuple(default)
+    return tuple(given * rank if len(given) == 1 else given)
+
+
+# Convolutions
+
+
+@translates("convolution.default")
+def _convolution(call: Call) -> Node:
+    x, w, bias, *around = call.args
+    rank = w.ndim - 2
+    batched = x if x.ndim == w.ndim else G.expand_dims(x, 0)
+    strides, padding, dilation = [_each(value, rank) for value in around[:3]]
+    transposed, groups = around[3], around[5]
+    if transposed:
+        space = call.shape[-rank:]
+        found = G.conv_transposed(batched, w, space, strides, padding, dilation, groups)
+    else:
+        found = G.conv(batched, w, strides, padding, dilation, groups)
+    if bias is not None:
+        found = G.add(found, G.reshape(bias, (1, bias.shape[0], *[1] * rank)))
+    return found if x.ndim == w.ndim else G.squeeze(found, 0)
+
+
+@translates("convolution_backward.default")
+def _convolution_backward(call: Call) -> tuple[Node | None, ...]:
+    dy, x, w, _, *around = call.args
+    rank = w.ndim - 2
+    if x.ndim != w.ndim:
+        raise NotTranslated("without a batch")
+    strides, padding, dilation = [_each(value, rank) for value in around[:3]]
+    transposed, groups, (of_x, of_w, of_bias) = around[3], around[5], around[6]
+    if groups > 1 and of_w:
+        raise NotTranslated("the kernel of several groups")
+    dx = dw = db = None
+    if transposed:
+        if of_x:
+            dx = G.conv(dy, w, strides, padding, dilation, groups)
+        if of_w:
+            dw = G.conv_weight(dy, x, w.shape[2:], strides, padding, dilation, groups)
+    else:
+        if of_x:
+            space = x.shape[2:]
+            dx = G.conv_transposed(dy, w, space, strides, padding, dilation, groups)
+        if of_w:
+            dw = G.conv_weight(x, dy, w.shape[2:], strides, padding, dilation, groups)
+    if of_bias:
+        db = G.sum(dy, [0, *range(2, dy.ndim)])
+    return dx, dw, db
+
+
+# Pools
+
+
+class _Pool:
+    """The windows of a pool: sizes, strides, padding and dilation, one a spatial axis.
+
+    Args:
+        call: a call whose argument `first` is the size, then stride and padding.
+        dilated: whether the dilation follows.
+        out: the spatial extents of the pool's result.
+    """
+
+    def __init__(self, call: Call, first: int, dilated: bool, out: Sequence[int]) -> None:
+        given = [*call.args[first:], *[None] * 4]
+        rank = self.rank = len(out)
+        self.size = _each(given[0], rank)
+        self.stride = _each([] if given[1] is None else given[1], rank, self.size)
+        self.padding = _each(0 if given[2] is None else given[2], rank)
+        dilation = given[3] if dilated and given[3] is not None else 1
+        self.dilation = _each(dilation, rank)
+        self.out = tuple(out)
+
+    def reach(self, axis: int) -> int:
+        """Return how far the last element of a window is from its first."""
+        return (self.size[axis] - 1) * self.dilation[axis]
+
+    def windows(self, x: Node, fill: float) -> Node:
+        """Return [*, *out, *size]: the windows of x, `fill` around it."""
+        lead = x.ndim - self.rank
+        widths = [(0, 0)] * lead
+        for axis in range(self.rank):
+            end = (self.out[axis] - 1) * self.stride[axis] + self.reach(axis) + 1
+            behind = end - x.static_shape[lead + axis] - self.padding[axis]
+            widths.append((self.padding[axis], max(behind, 0)))
+        if any(map(any, widths)):
+            x = G.pad(x, widths, fill)
+        for axis in range(self.rank):
+            size, stride = self.size[axis], self.stride[axis]
+            x = G.unfold(x, lead + axis, size, stride, self.dilation[axis])
+        return x
+
+    def covering(self, dy: Node, space: Sequence[int]) -> Node:
+        """Return [*, *space, *size]: what stands in the windows over each element, else 0."""
+        lead = dy.ndim - self.rank
+        shape, starts, steps = [*dy.shape[:lead]], [0] * lead, [1] * lead
+        for axis, extent in enumerate(space):
+            reach = self.reach(axis)
+            if self.padding[axis] > reach:
+                raise NotTranslated("more padding than a window is long")
+            shape.append(extent + reach)
+            starts.append(reach - self.padding[axis])
+            steps.append(self.stride[axis])
+        spread = G.unslice(dy, shape, starts, steps)
+        for axis in range(self.rank):
+            spread = G.unfold(spread, lead + axis, self.size[axis], 1, self.dilation[axis])
+        return spread
+
+    def last(self, windows: Node) -> list[int]:
+        """Return the axes of the elements of windows."""
+        return list(range(windows.ndim - self.rank, windows.ndim))
+
+
+def _places(space: Sequence[int], first: int = 0) -> Node:
+    """Return each element's flat place in space, from `first` on."""
+    return G.reshape(G.iota(math.prod(space), first, 1, int64), tuple(space))
+
+
+def _max_rule(rank: int) -> Any:
+    def rule(call: Call) -> tuple[Node, Node]:
+        x = call[0]
+        pool = _Pool(call, 1, True, call.shape[-rank:])
+        if not x.dtype.is_float:
+            raise NotTranslated("of integers")
+        windows = pool.windows(x, -math.inf)
+        largest = G.max(windows, pool.last(windows))
+        return largest, _first_places(call, pool, windows, largest, x.shape[-rank:])
+
+    return rule
+
+
+def _first_places(
+    call: Call, pool: _Pool, windows: Node, largest: Node, space: Sequence[int]
+) -> Node:
+    """Return the first place of the largest element of each window (a NaN is the largest)."""
+    none = math.prod(space)
+    own = pool.windows(_places(space), none)
+    whole = G.reshape(largest, (*largest.shape, *[1] * pool.rank))
+    found = G.logical_or(G.eq(windows, whole), G.isnan(windows))
+    return G.min(G.where(found, own, G.const(none, int64)), pool.last(windows))
+
+
+def _max_backward_rule(rank: int) -> Any:
+    def rule(call: Call) -> Node:
+        dy, x, places = call[0], call[1], call.args[-1]
+        pool = _Pool(call, 2, True, dy.shape[-rank:])
+        space = x.shape[-rank:]
+        spread = pool.covering(dy, space)
+        chosen = pool.covering(G.add(places, G.const(1, int64)), space)
+        own = G.reshape(_places(space, 1), (*space, *[1] * rank))
+        taken = G.where(G.eq(chosen, own), spread, as_node(0, dy.dtype))
+        return G.sum(taken, pool.last(spread))
+
+    return rule
+
+
+def _average_rule(rank: int) -> Any:
+    def rule(call: Call) -> Node:
+        x = call[0]
+        pool = _Pool(call, 1, False, call.shape[-rank:])
+        wide = as_node(x, call.dtype.compute)
+        windows = pool.windows(wide, 0)
+        total = G.sum(windows, pool.last(windows))
+        return as_node(_divided(total, pool, x.shape[-rank:], call, 4), call.dtype)
+
+    return rule
+
+
+def _average_backward_rule(rank: int) -> Any:
+    def rule(call: Call) -> Node:
+        dy, x = call[0], call[1]
+        pool = _Pool(call, 2, False, dy.shape[-rank:])
+        wide = as_node(dy, call.dtype.compute)
+        spread = pool.covering(_divided(wide, pool, x.shape[-rank:], call, 5), x.shape[-rank:])
+        return as_node(G.sum(spread, pool.last(spread)), call.dtype)
+
+    return rule
+
+
+def _divided(total: Node, pool: _Pool, space: Sequence[int], call: Call, first: int) -> Node:
+    """Divide sums over windows by their numbers of elements, as the arguments from `first` say."""
+    given = [*call.args[first:], *[None] * 3]
+    override = given[2]
+    if override is not None:
+        return G.div(total, as_node(override, total.dtype))
+    counted = given[1] is None or bool(given[1])
+    rows = [_lengths(pool, axis, extent, counted) for axis, extent in enumerate(space)]
+    if all(len(set(row)) == 1 for row in rows):
+        return G.div(total, as_node(math.prod([row[0] for row in rows]), total.dtype))
+    counts = np.ones((), np.float64)
+    for row in rows:
+        counts = np.multiply.outer(counts, row)
+    return G.div(total, G.const(counts, total.dtype))
+
+
+def _lengths(pool: _Pool, axis: int, extent: int, counted: bool) -> list[int]:
+    """Return how many elements each window has along an axis, with the padding or without."""
+    low = -pool.padding[axis] if counted else 0
+    high = extent + (pool.padding[axis] if counted else 0)
+    found = []
+    for place in range(pool.out[axis]):
+        start = place * pool.stride[axis] - pool.padding[axis]
+        found.append(min(start + pool.size[axis], high) - max(start, low))
+    return found
+
+
+for _number in (1, 2, 3):
+    translates(f"max_pool{_number}d_with_indices.default")(_max_rule(_number))
+    translates(f"max_pool{_number}d_with_indices_backward.default")(_max_backward_rule(_number))
+    translates(f"avg_pool{_number}d.default")(_average_rule(_number))
+    translates(f"avg_pool{_number}d_backward.default")(_average_backward_rule(_number))
+
+
+@translates("_adaptive_avg_pool2d.default", "_adaptive_avg_pool3d.default")
+def _adaptive(call: Call) -> Node:
+    """Return means of equal parts; where the parts differ, torch computes them."""
+    x, sizes = call[0], call[1]
+    rank = len(sizes)
+    space = x.shape[-rank:]
+    if any(e % n for e, n in zip(space, sizes, strict=True)):
+        raise NotTranslated("of parts that differ")
+    shape = [*x.shape[:-rank]]
+    for extent, count in zip(space, sizes, strict=True):
+        shape += [count, extent // count]
+    lead = x.ndim - rank
+    parts = G.reshape(x, shape)
+    return G.mean(parts, [lead + 2 * axis + 1 for axis in range(rank)])

@@ -1,0 +1,93 @@
+"""The graph ops ``torch_call`` and ``torch_random``: a function of torch as a node of its own.
+
+What loopnest has no kernel for runs in torch, on the tensors of the step. ``torch_random`` is one
+that draws numbers, which no pass merges or moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from loopnest.graph.node import Attrs, Node, TensorType, TupleType, Type
+from loopnest.graph.registry import Pattern, call, register_attr, register_op
+from loopnest.torch.tensor_arrays import Tensor, array_of, dtype_of_torch, tensor_of
+
+
+@dataclass(frozen=True, slots=True)
+class OperandPlace:
+    """In the arguments of a call: operand number `number` of the node."""
+
+    number: int
+
+
+def torch_node(
+    function: Any, operands: Sequence[Node], args: tuple[Any, ...], kwargs: Any, kind: Type
+) -> Node:
+    """Return a node that calls a function of torch.
+
+    Args:
+        function: an operator of ``torch.ops``.
+        operands: the tensors that it takes.
+        args: its arguments, with an `OperandPlace` for each operand.
+        kwargs: its keywords, likewise.
+        kind: what it returns.
+    """
+    tags = getattr(function, "tags", ())
+    draws = torch.Tag.nondeterministic_seeded in tags
+    attrs = {
+        "function": function,
+        "args": args,
+        "kwargs": tuple(sorted(kwargs.items())),
+        "result": kind,
+    }
+    return call("torch_random" if draws else "torch_call", operands, attrs)
+
+
+def run_in_torch(node: Node, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Call the function of a node on tensors; return its values."""
+    attrs = node.attrs
+    args = _filled(attrs["args"], tensors)
+    kwargs = {key: _filled(value, tensors) for key, value in attrs["kwargs"]}
+    found = attrs["function"](*args, **kwargs)
+    return [*found] if isinstance(found, (tuple, list)) else [found]
+
+
+def _filled(value: Any, tensors: Sequence[Tensor]) -> Any:
+    if isinstance(value, OperandPlace):
+        return tensors[value.number]
+    if isinstance(value, tuple):
+        return [_filled(item, tensors) for item in value]
+    return value
+
+
+def _infer(types: tuple[Type, ...], attrs: Attrs) -> Type:
+    found: Type = attrs["result"]
+    return found
+
+
+def _evaluate(node: Node, *arrays: Any) -> Any:
+    found = run_in_torch(node, [tensor_of(array.copy()) for array in arrays])
+    values = tuple([array_of(x.contiguous()) for x in found])
+    return values if isinstance(node.type, TupleType) else values[0]
+
+
+def type_of_tensor(tensor: Tensor) -> TensorType | None:
+    """Return the type of a tensor; None where loopnest has no such element type."""
+    dtype = dtype_of_torch(tensor.dtype)
+    return None if dtype is None else TensorType(tuple([int(e) for e in tensor.shape]), dtype)
+
+
+for _name in ("torch_call", "torch_random"):
+    register_op(
+        _name,
+        infer=_infer,
+        evaluate=_evaluate,
+        params=("function", "args", "kwargs", "result"),
+        pattern=Pattern.OPAQUE,
+    )
+    register_attr(_name, "makes_memory", True)
+register_attr("torch_random", "pure", False)

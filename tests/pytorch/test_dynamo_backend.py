@@ -1,0 +1,322 @@
+"""`torch.compile(backend="loopnest")`: models forward and backward, against torch itself."""
+
+import logging
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+import loopnest as ln  # noqa: E402 - torch is asked for first
+from loopnest.torch import loopnest_backend, recording  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of several versions
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+def compiled(model, **options):
+    return torch.compile(model, backend=loopnest_backend, options=options)
+
+
+def close(found, expected, factor=1.0):
+    torch.testing.assert_close(found, expected, rtol=2e-5 * factor, atol=2e-5 * factor)
+
+
+def gradients(model, call, *inputs):
+    """Return the value of a call, and all gradients of its sum of squares."""
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    model.zero_grad()
+    found = call(*leaves)
+    (found * found).sum().backward()
+    return found.detach(), [x.grad for x in leaves], [p.grad.clone() for p in model.parameters()]
+
+
+class Block(nn.Module):
+    """A transformer layer without dropout."""
+
+    def __init__(self, width=16, heads=2):
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.norm = nn.LayerNorm(width)
+        self.wide, self.narrow = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x):
+        n, t, c = x.shape
+        parts = self.qkv(x).view(n, t, 3, self.heads, c // self.heads).permute(2, 0, 3, 1, 4)
+        q, k, v = parts[0], parts[1], parts[2]
+        scores = (q @ k.transpose(-2, -1)).softmax(-1)
+        x = self.norm(x + (scores @ v).transpose(1, 2).reshape(n, t, c))
+        return x + self.narrow(nn.functional.gelu(self.wide(x)))
+
+
+def convolutions():
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.ConvTranspose2d(4, 2, 3, stride=2, output_padding=1),
+        nn.AvgPool2d(2, 1, 1, count_include_pad=False),
+        nn.Flatten(),
+        nn.Linear(162, 5),
+        nn.LogSoftmax(-1),
+    )
+
+
+MODELS = {
+    "mlp": (lambda: nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)), (3, 8)),
+    "block": (Block, (2, 5, 16)),
+    "convolutions": (convolutions, (2, 3, 6, 6)),
+    "norms": (
+        lambda: nn.Sequential(nn.GroupNorm(2, 4), nn.ELU(), nn.InstanceNorm1d(4), nn.Softplus()),
+        (2, 4, 9),
+    ),
+}
+
+
+@pytest.mark.parametrize("library", [True, False])
+@pytest.mark.parametrize("name", MODELS)
+def test_forward_and_backward(name, library):
+    make, shape = MODELS[name]
+    model = make()
+    x = torch.randn(shape)
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    expected = gradients(model, model, x)
+    after = {k: v.clone() for k, v in model.state_dict().items()}
+    model.load_state_dict(state)
+    found = gradients(model, compiled(model, library=library), x)
+    close(found, expected, 10)
+    for key, value in model.state_dict().items():  # running statistics too
+        close(value, after[key])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_everything_is_generated(name):
+    make, shape = MODELS[name]
+    with recording() as programs:
+        gradients(model := make(), compiled(model, library=False), torch.randn(shape))
+    assert len(programs) == 2
+    assert [p.in_torch for p in programs] == [{}, {}]
+    assert not [x for p in programs for x in p.kernels if x.fallback or x.library]
+
+
+def test_kernels_are_proved():
+    model = nn.Sequential(nn.Conv1d(2, 3, 3), nn.MaxPool1d(2), nn.Softmax(-1))
+    with recording() as programs:
+        gradients(model, compiled(model, library=False), torch.randn(2, 2, 11))
+    kernels = [x.kernel for p in programs for x in p.kernels]
+    assert [ln.verify(k).status for k in kernels] == ["proved"] * len(kernels)
+
+
+def test_a_step_of_an_optimiser():
+    """Parameters change in place, inside a compiled step."""
+    models = [nn.Linear(4, 3) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    steps = []
+    for model in models:
+        adam = torch.optim.Adam(model.parameters(), 0.1)
+
+        def step(x, model=model, adam=adam):
+            adam.zero_grad()
+            loss = (model(x) ** 2).mean()
+            loss.backward()
+            adam.step()
+            return loss
+
+        steps.append(step)
+    x = torch.randn(5, 4)
+    fast = compiled(models[0])
+    adam = torch.optim.Adam(models[0].parameters(), 0.1)
+    update = compiled(adam.step)
+    for _ in range(3):
+        adam.zero_grad()
+        loss = (fast(x) ** 2).mean()
+        loss.backward()
+        update()
+        close(loss, steps[1](x))
+    close(dict(models[0].state_dict()), dict(models[1].state_dict()), 10)
+
+
+def test_batches_of_other_sizes():
+    model = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Softmax(0))
+    fast = compiled(model)
+    for count in (3, 5, 1, 8, 3):
+        x = torch.randn(count, 6)
+        close(gradients(model, fast, x), gradients(model, model, x))
+
+
+def mutating(x, y):
+    x.add_(y)
+    y[1:] *= 2
+    return x.sum() + y[0].sum()
+
+
+def test_arguments_that_the_program_changes():
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    a, b = x.clone(), y.clone()
+    close(compiled(mutating)(a, b), mutating(x, y))
+    close((a, b), (x, y))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x.t(), x[1:].clone(), x.view(-1)),
+        lambda x: (x.clone(), x + 1, (x + 1).t()),
+        lambda x: (x, x),
+        lambda x: x.permute(1, 0).contiguous() * 2,
+    ],
+)
+def test_views_and_copies(function):
+    """What torch returns as a view of an argument is one, and what it copies is none."""
+    x = torch.randn(3, 4)
+    expected, found = function(x), compiled(function)(x)
+    close(found, expected)
+    pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
+    for a, b in pairs:
+        assert a.stride() == b.stride()
+        same = b.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+        assert (a.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()) == same
+
+
+@pytest.mark.parametrize("given", [(4, 3), (3, 8), (0, 4), (3, 0)])
+def test_strided_and_empty_arguments(given):
+    rows, columns = given
+    x = torch.randn(columns, rows).t()[:, ::2]
+    model = lambda x: (x * 2 + 1).sum(0)  # noqa: E731
+    close(compiled(model)(x), model(x))
+
+
+def test_an_operator_without_a_rule_runs_in_torch_and_is_named_once(caplog):
+    def model(x):
+        return torch.sort(x.exp() + torch.eye(3)).values * 2
+
+    from loopnest.torch import aten_graph
+
+    aten_graph._told.clear()
+    x = torch.randn(3, 3)
+    with caplog.at_level(logging.INFO, "loopnest"), recording() as programs:
+        fast = compiled(model)
+        close(fast(x), model(x), 10)
+        torch._dynamo.reset()
+        close(compiled(model)(x), model(x), 10)
+    told = [r.message for r in caplog.records if r.message.startswith("torch computes")]
+    assert told == ["torch computes aten.sort.default: it has no rule"]
+    assert [set(p.in_torch) for p in programs] == [{"aten.sort.default"}] * 2
+
+
+def test_random_numbers_are_those_of_torch():
+    model = nn.Dropout(0.5)
+    x = torch.randn(50)
+    expected = torch.compile(model, backend="aot_eager")
+    torch.manual_seed(3)
+    wanted = expected(x)
+    torch.manual_seed(3)
+    close(compiled(model)(x), wanted)
+
+
+def test_autocast():
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+    x = torch.randn(3, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = model(x)
+        found = compiled(model, library=False)(x)
+    assert found.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+
+
+def test_no_gradient():
+    model = nn.Linear(3, 2)
+    with torch.no_grad():
+        found = compiled(model)(torch.ones(1, 3))
+    assert not found.requires_grad
+
+
+def test_types_that_loopnest_does_not_have():
+    """The whole graph runs in torch."""
+    x = torch.randn(4, dtype=torch.complex64)
+    close(compiled(lambda x: (x * 2).abs())(x), (x * 2).abs())
+
+
+TYPES = ["bool", "int8", "uint8", "int16", "int32", "int64", "float16", "bfloat16", "float64"]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_types(dtype):
+    own = getattr(torch, dtype)
+    x = (torch.randn(4, 5) * 3).to(own)
+
+    def model(x):
+        return x + x, x * 2, x > 1, x.sum(1), x.to(torch.float32) / 3, x.amax(0), -x.float()
+
+    torch.testing.assert_close(compiled(model)(x), model(x))
+
+
+POINTWISE = """
+abs ceil clamp(-0.5,0.5) cos elu(0.7) erf exp expm1 floor gelu hardsigmoid hardtanh
+leaky_relu(0.2) log1p_abs log_sigmoid mish neg pow(3) reciprocal relu round rsqrt_abs
+selu sigmoid sign silu sin softplus softsign sqrt_abs square tanh trunc remainder(0.7)
+floor_divide(0.3)
+"""
+
+
+@pytest.mark.parametrize("text", POINTWISE.split())
+def test_pointwise(text):
+    name, _, rest = text.partition("(")
+    args = [float(x) for x in rest.rstrip(")").split(",")] if rest else []
+    name, own = name.removesuffix("_abs").replace("log_sigmoid", "logsigmoid"), "_abs" in name
+    function = getattr(torch, name, None) or getattr(nn.functional, name)
+    infinite = [] if name == "gelu" else [torch.inf, -torch.inf]  # torch's own is nan at inf
+    x = torch.cat([torch.randn(40) * 3, torch.tensor([0.0, -0.0, torch.nan, *infinite])])
+
+    def model(x):
+        return function(x.abs() if own else x, *args)
+
+    with recording() as programs:
+        found = compiled(model)(x)
+    torch.testing.assert_close(found, model(x), equal_nan=True, rtol=1e-5, atol=1e-6)
+    assert programs[0].in_torch == {}
+
+
+def test_options_that_there_are_not():
+    with pytest.raises(Exception, match=re.escape("there is no option 'fast'; there are: library")):
+        compiled(lambda x: x + 1, fast=True)(torch.ones(2))
+
+
+def test_the_backend_is_found_by_its_name(tmp_path):
+    """An installed package is found by its entry point, without an import."""
+    text = (ROOT / "pyproject.toml").read_text()
+    found = re.search(r'\[project.entry-points.torch_dynamo_backends\]\n(loopnest) = "(.*)"', text)
+    info = tmp_path / "loopnest_backend-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: loopnest-backend\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[torch_dynamo_backends]\n{found[1]} = {found[2]}\n")
+    path = os.pathsep.join([str(tmp_path), str(ROOT / "sched")])
+    code = (
+        "import torch\n"
+        "f = torch.compile(lambda x: x.relu() * 2, backend='loopnest')\n"
+        "assert f(torch.tensor([-1.0, 2.0])).tolist() == [0.0, 4.0]\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_loopnest_does_not_import_torch():
+    code = "import loopnest, loopnest.graph, sys; assert 'torch' not in sys.modules"
+    path = {**os.environ, "PYTHONPATH": str(ROOT / "sched")}
+    assert subprocess.run([sys.executable, "-c", code], env=path).returncode == 0

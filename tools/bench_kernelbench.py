@@ -1,0 +1,419 @@
+"""Run the problems of KernelBench through ``torch.compile(backend="loopnest")``.
+
+    tools/run python tools/bench_kernelbench.py FOLDER
+
+FOLDER              of a KernelBench checkout: it holds level1/1_….py (or KernelBench/level1)
+--level 1           which problems
+--only 19,33        problems by number
+--elements 1048576  with a load.py beside the problems: tensors of at most so many elements
+--flops 1e9         and so many operations a call
+--limit 300         seconds a problem may take, in a process of its own
+--state FILE        what is known so far; a run goes on where the last one ended
+--again             forget what is known of the problems that are run
+--no-times          do not measure
+--inductor          time torch's own compiler too
+--proofs            prove each generated kernel
+--write             write the table to tools/results
+
+A problem is right where the result lies within 1e-4 of torch's in float64, relative and absolute.
+It is generated where every launch is a kernel of loopnest: neither torch nor a library computes
+anything. Each problem runs in a process of its own, which may fail or hang.
+
+Source: Ouyang et al., "KernelBench: Can LLMs Write Efficient GPU Kernels?", 2025
+(github.com/ScalingIntelligence/KernelBench).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import multiprocessing
+import os
+import platform
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+HERE = Path(__file__).resolve().parent
+TOLERANCE = 1e-4
+LIMITS = "problems that no kernel computes alone, wrong ones, and those below half of eager's speed"
+
+
+@click.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--level", default=1, help="Which problems.")
+@click.option("--only", default="", help="Numbers of problems, separated by commas.")
+@click.option("--elements", default=1 << 20, help="Elements of the largest tensor.")
+@click.option("--flops", default=1e9, help="Operations of a call.")
+@click.option("--limit", default=300.0, help="Seconds a problem.")
+@click.option("--state", type=click.Path(path_type=Path), default=None, help="What is known.")
+@click.option("--again", is_flag=True, help="Run what is known again.")
+@click.option("--times/--no-times", default=True, help="Measure.")
+@click.option("--inductor", is_flag=True, help="Time torch's own compiler too.")
+@click.option("--proofs", is_flag=True, help="Prove each generated kernel.")
+@click.option("--write", is_flag=True, help="Write the table to tools/results.")
+def main(
+    folder: Path, level: int, only: str, elements: int, flops: float, limit: float,
+    state: Path | None, again: bool, times: bool, inductor: bool, proofs: bool, write: bool,
+) -> None:  # fmt: skip
+    """Run problems, each in a process of its own, and print what became of them."""
+    kept = state or HERE.parent / "build" / f"kernelbench-level{level}.json"
+    known = json.loads(kept.read_text()) if kept.exists() else {}
+    problems = problems_of(folder, level)
+    if only:
+        wanted = {int(n) for n in only.split(",")}
+        problems = [p for p in problems if number_of(p) in wanted]
+    pending = [p for p in problems if again or p.stem not in known]
+    asked = Asked(elements, flops, times, inductor, proofs)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
+        task = progress.add_task("problems", total=len(pending))
+        for problem in pending:
+            progress.update(task, description=problem.stem[:40])
+            known[problem.stem] = judged(folder, problem, asked, limit)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.write_text(json.dumps(known, indent=1))
+            progress.advance(task)
+    rows = [known[p.stem] for p in problems if p.stem in known]
+    Console().print(table_of(rows))
+    Console().print(summary_of(rows))
+    if write:
+        path = HERE / "results" / f"kernelbench_level{level}_{date.today()}.md"
+        path.write_text(page_of(rows, level, elements, flops))
+        Console().print(f"written to {path.relative_to(HERE.parent)}")
+
+
+def problems_of(folder: Path, level: int) -> list[Path]:
+    """Return the files of the problems of a level, by number."""
+    for place in (folder / f"level{level}", folder / "KernelBench" / f"level{level}"):
+        if place.is_dir():
+            return sorted(place.glob("[0-9]*.py"), key=number_of)
+    raise click.UsageError(f"{folder} holds no level{level}")
+
+
+def number_of(path: Path) -> int:
+    return int(path.name.split("_")[0])
+
+
+def judged(folder: Path, problem: Path, asked: Asked, limit: float) -> dict[str, Any]:
+    """Return what a process of its own finds out about a problem, even if it fails or hangs."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch._dynamo", "loopnest.torch", "loopnest.proofs"])
+    with tempfile.TemporaryDirectory() as scratch:
+        answer = Path(scratch) / "answer.json"
+        process = context.Process(target=_run_one, args=(folder, problem, answer, asked))
+        process.start()
+        process.join(limit)
+        error = ""
+        if process.is_alive():
+            process.kill()
+            process.join()
+            error = f"it took more than {limit:.0f} s"
+        found: dict[str, Any] = json.loads(answer.read_text()) if answer.exists() else {}
+        if process.exitcode and not error:
+            error = found.pop("raised", f"it ended with {process.exitcode}")
+    found["problem"] = problem.stem
+    if error:
+        found["error"] = error
+    return found
+
+
+def _run_one(folder: Path, path: Path, answer: Path, asked: Asked) -> None:
+    """Run a problem in this process."""
+    try:
+        Problem(folder, path, answer, asked).run(asked)
+    except Exception as error:  # whatever it is, it is the answer
+        text = " ".join(str(error).split())[:300]
+        found = json.loads(answer.read_text()) if answer.exists() else {}
+        answer.write_text(json.dumps({**found, "raised": f"{type(error).__name__}: {text}"}))
+        sys.exit(1)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to find out about each problem, at which size."""
+
+    elements: int
+    flops: float
+    times: bool
+    inductor: bool
+    proofs: bool
+
+
+class Problem:
+    """A problem, run in this process; what is found out is written as soon as it is known."""
+
+    def __init__(self, folder: Path, path: Path, answer: Path, asked: Asked) -> None:
+        self.answer = answer
+        self.found: dict[str, object] = {"problem": path.stem}
+        self.model, self.inputs = _loaded(folder, path, asked)
+
+    def tell(self, **found: object) -> None:
+        self.found.update(found)
+        self.answer.write_text(json.dumps(self.found))
+
+    def run(self, asked: Asked) -> None:
+        import torch
+
+        warnings.filterwarnings("ignore")
+        with torch.no_grad():
+            exact = self._exact()
+            self._generated(exact)
+            if asked.times:
+                self.tell(eager_ms=_milliseconds(lambda: self.model(*self.inputs)))
+                self.tell(generated_ms=_milliseconds(lambda: self.compiled(*self.inputs)))
+            torch._dynamo.reset()
+            library = torch.compile(self.model, backend=_backend(), options={"library": True})
+            self.tell(library_error=_error(library(*self.inputs), exact))
+            if asked.times:
+                self.tell(library_ms=_milliseconds(lambda: library(*self.inputs)))
+            if asked.inductor:
+                self._inductor()
+        if asked.proofs:
+            self._proofs()
+
+    def _exact(self) -> Any:
+        import copy
+
+        import torch
+
+        def wide(x: Any) -> Any:
+            floats = isinstance(x, torch.Tensor) and x.is_floating_point()
+            return x.double() if floats else x
+
+        try:
+            return copy.deepcopy(self.model).double()(*map(wide, self.inputs))
+        except RuntimeError:
+            return self.model(*self.inputs)
+
+    def _generated(self, exact: Any) -> None:
+        import torch
+
+        from loopnest.torch import recording
+
+        start = time.perf_counter()
+        with recording() as programs:
+            compiled = torch.compile(self.model, backend=_backend(), options={"library": False})
+            found = compiled(*self.inputs)
+        seconds = time.perf_counter() - start
+        self.programs, self.compiled = programs, compiled
+        launches = [launch for program in programs for launch in program.kernels]
+        others = {f"{x}: {why}" for p in programs for x, why in p.in_torch.items()}
+        others |= {f"{', '.join(x.ops)}: {x.fallback}" for x in launches if x.fallback}
+        if not programs:
+            others.add("torch: the whole graph")
+        self.tell(
+            first_call_s=seconds,
+            error_of_generated=_error(found, exact),
+            launches=len(launches),
+            schedules=sorted({x.schedule for x in launches if x.schedule}),
+            not_generated=sorted(others),
+        )
+
+    def _inductor(self) -> None:
+        import torch
+
+        torch._dynamo.reset()
+        try:
+            torch.compile(self.model)(*self.inputs)
+        except Exception as error:  # it is another compiler's: what it says is not judged
+            self.tell(inductor_ms=None, inductor_error=str(error)[:200])
+            return
+        compiled = torch.compile(self.model)
+        self.tell(inductor_ms=_milliseconds(lambda: compiled(*self.inputs)))
+
+    def _proofs(self) -> None:
+        import loopnest as ln
+
+        kernels = {x.kernel: 0 for p in self.programs for x in p.kernels if x.kernel is not None}
+        proved = 0
+        for number, kernel in enumerate(kernels, 1):
+            report = ln.verify(kernel)
+            proved += report.ok
+            self.tell(kernels=len(kernels), judged=number, proved=proved)
+
+
+def _backend() -> Callable[..., Any]:
+    from loopnest.torch import loopnest_backend
+
+    return loopnest_backend
+
+
+def _loaded(folder: Path, path: Path, asked: Asked) -> tuple[Any, list[Any]]:
+    """Return a model in evaluation mode and its inputs; a folder may say how to load them."""
+    import torch
+
+    warnings.filterwarnings("ignore")
+    loader = folder / "load.py"
+    if loader.exists():
+        found = _module(loader).load(path, elements=asked.elements, flops=asked.flops)
+        return found[0], found[1]
+    torch.manual_seed(0)
+    problem = _module(path)
+    return problem.Model(*problem.get_init_inputs()).eval(), problem.get_inputs()
+
+
+def _module(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location(f"problem_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _error(found: Any, exact: Any) -> float:
+    """Return the largest error in units of what is allowed: 1 and below are right."""
+    import torch
+
+    if isinstance(exact, (tuple, list)):
+        return max(_error(a, b) for a, b in zip(found, exact, strict=True))
+    if found.shape != exact.shape:
+        return math.inf
+    if not found.numel():
+        return 0.0
+    a, b = found.double(), exact.double()
+    same = (a == b) | (a.isnan() & b.isnan())
+    allowed = TOLERANCE + TOLERANCE * b.abs()
+    parts = torch.where(same, torch.zeros_like(a), (a - b).abs() / allowed)
+    return float(parts.nan_to_num(math.inf, math.inf).max())
+
+
+def _milliseconds(call: Callable[[], object], budget: float = 1.0) -> float:
+    """Return the fastest of calls that together take about `budget` seconds, at least three."""
+    call()
+    times: list[float] = []
+    end = time.perf_counter() + budget
+    while len(times) < 3 or (time.perf_counter() < end and len(times) < 200):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return min(times) * 1e3
+
+
+# The table
+
+
+def is_right(row: Mapping[str, Any]) -> bool:
+    return row.get("error_of_generated", math.inf) <= 1
+
+
+def is_generated(row: Mapping[str, Any]) -> bool:
+    return is_right(row) and not row["not_generated"] and row["launches"] > 0
+
+
+def cells(row: Mapping[str, Any]) -> list[str]:
+    def shown(key: str) -> str:
+        value = row.get(key)
+        return "" if value is None else f"{value:.2f}"
+
+    right = "right" if is_right(row) else "WRONG" if "error_of_generated" in row else "failed"
+    generated = "yes" if is_generated(row) else "no" if "not_generated" in row else ""
+    proved = f"{row['proved']}/{row['kernels']}" if "proved" in row else ""
+    times = [shown(f"{key}_ms") for key in ("eager", "inductor", "library", "generated")]
+    name = str(row["problem"])
+    return [
+        name.split("_")[0],
+        name.split("_", 1)[1].strip("_").replace("_", " ")[:48],
+        right,
+        generated,
+        proved,
+        ", ".join(row.get("schedules", [])),
+        shown("first_call_s"),
+        *times,
+    ]
+
+
+HEADINGS = (
+    *("", "problem", "result", "generated", "proved", "schedules", "first call, s"),
+    *("eager, ms", "inductor, ms", "library, ms", "generated, ms"),
+)
+
+
+def table_of(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(*HEADINGS)
+    for row in rows:
+        table.add_row(*cells(row))
+    return table
+
+
+def summary_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    right, generated = sum(map(is_right, rows)), sum(map(is_generated, rows))
+    proofs = [r for r in rows if "proved" in r and is_generated(r)]
+    proved = sum(r["proved"] == r["kernels"] for r in proofs)
+    lines = [f"{len(rows)} problems: {right} right, {generated} right and generated"]
+    if proofs:
+        lines.append(f"every kernel proved: {proved} of the generated ones")
+    for key, name in (("library", "with library=True"), ("generated", "with library=False")):
+        ratios = [r["eager_ms"] / r[f"{key}_ms"] for r in rows if r.get(f"{key}_ms")]
+        if ratios:
+            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+            lines.append(f"speed over eager, {name}: {mean:.2f} (geometric mean)")
+    ratios = [r["inductor_ms"] / r["library_ms"] for r in rows if r.get("inductor_ms")]
+    if ratios:
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        lines.append(f"speed over inductor, with library=True: {mean:.2f} (geometric mean)")
+    return "\n".join(lines)
+
+
+def remarks_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a line for each problem that falls short, with its reason."""
+    lines = []
+    for row in rows:
+        reasons = [row["error"]] if "error" in row else []
+        reasons += row.get("not_generated", [])
+        if "error_of_generated" in row and not is_right(row):
+            reasons.append(f"{row['error_of_generated']:.3g} times the error allowed")
+        if row.get("library_ms", 0) > 2 * row.get("eager_ms", math.inf):
+            ratio = row["eager_ms"] / row["library_ms"]
+            reasons.append(f"with library=True {ratio:.2f} of eager's speed")
+        if reasons:
+            lines.append(f"{row['problem'].split('_')[0]}. {'; '.join(reasons)}")
+    return lines
+
+
+def page_of(rows: Sequence[Mapping[str, Any]], level: int, elements: int, flops: float) -> str:
+    import torch
+
+    head = "| " + " | ".join(HEADINGS) + " |"
+    lines = [
+        f'# KernelBench, level {level}, by `torch.compile(backend="loopnest")`',
+        "",
+        f"{date.today()}, {machine()}, torch {torch.__version__}; sizes reduced to {elements} "
+        f"elements and {flops:.0e} operations. `python tools/bench_kernelbench.py FOLDER --write`.",
+        "",
+        *[f"- {line}" for line in summary_of(rows).splitlines()],
+        "",
+        head,
+        "| " + " | ".join(["---"] * len(HEADINGS)) + " |",
+        *["| " + " | ".join(cells(row)) + " |" for row in rows],
+        "",
+        f"## {LIMITS.capitalize()}",
+        "",
+        *[f"- {line}" for line in remarks_of(rows)],
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def machine() -> str:
+    """Return the name of the processor and the number of its cores."""
+    info = Path("/proc/cpuinfo")
+    text = info.read_text() if info.exists() else ""
+    names = [x.split(":")[1].strip() for x in text.splitlines() if x.startswith("model name")]
+    return f"{names[0] if names else platform.processor()}, {os.cpu_count()} cores"
+
+
+if __name__ == "__main__":
+    main()
