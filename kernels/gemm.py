@@ -147,14 +147,17 @@ def gpu_registers(f, threads=16, tile=4):
 
 
 @gemm.schedule("cpu")
-def cpu(f, rows=8, parts=2, lanes=16):
-    """A core owns `parts * lanes` columns of c and goes down them `rows` rows at a time.
+def cpu(f, rows=None, parts=2, lanes=None):
+    """A core owns `parts` vectors of `lanes` columns of c and goes down them `rows` rows at a time.
 
-    8 x 2 vectors of 16 sums fill 16 of the 32 vector registers of AVX-512; for the 16 registers of
-    AVX2 use 6 x 2 vectors of 8. The columns of b that a core needs are packed into a buffer of its
-    own first, [K, columns] without gaps: it lies in the second-level cache and is read from front
-    to back once for each tile.
+    The sums of a tile stay in vector registers: 8 x 2 of the 32 of AVX-512, 6 x 2 of the 16 of
+    AVX2, as `ln.machine()` finds them. The columns of b that a core needs are packed into a buffer
+    of its own first, [K, columns] without gaps: it lies in the second-level cache and is read from
+    front to back once for each tile.
     """
+    machine = ln.machine()
+    rows = rows or (8 if machine.vector_registers >= 32 else 6)
+    lanes = lanes or machine.lanes(4)
     c = f["c"]
     (product,) = c.producers
     left, right = product.producers
@@ -163,12 +166,12 @@ def cpu(f, rows=8, parts=2, lanes=16):
     c.split(1, lanes)
     c.split(1, parts)
     c.split(0, rows)
-    c.reorder({2: 0})  # [N / 32, M / 8, 8, 2, 16]
+    c.reorder({2: 0})  # [N / columns, M / rows, rows, parts, lanes]
     c.parallelize({0: ln.ParallelType.cpu_parallel, 2: ln.ParallelType.unroll})
     right.compute_at(c, 1)
     right.reorder({-1: 1})
     total.compute_at(c, 2)
-    total.reorder({-1: 2})  # [N / 32, M / 8, K, 8, 2, 16]
+    total.reorder({-1: 2})  # [..., K, rows, parts, lanes]
     total.parallelize(
         {
             2: ln.ParallelType.unswitch,

@@ -111,6 +111,7 @@ from loopnest.tensor.tensor_view import TensorView
 
 if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     from loopnest import kir
+    from loopnest.backends.cpu.machine_probe import machine
     from loopnest.backends.interpret.diagnosis import diagnose
     from loopnest.devtools.cli import main
     from loopnest.devtools.kernel_def import KernelDef, kernel
@@ -140,6 +141,7 @@ _LAZY = {
     "kernel": "loopnest.devtools.kernel_def",
     "kir": "loopnest.kir",
     "lower": "loopnest.facade",
+    "machine": "loopnest.backends.cpu.machine_probe",
     "main": "loopnest.devtools.cli",
     "parallelize_like": "loopnest.schedule.propagation",
     "propagate": "loopnest.schedule.propagation",
@@ -247,6 +249,7 @@ __all__ = [
     "lower",
     "lshift",
     "lt",
+    "machine",
     "main",
     "matmul",
     "max",

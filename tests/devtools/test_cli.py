@@ -324,6 +324,7 @@ def test_no_command_is_shown_that_does_not_exist():
         "run",
         "bench",
         "check",
+        "machine",
     ]
 
 

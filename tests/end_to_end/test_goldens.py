@@ -7,6 +7,7 @@ import pytest
 import loopnest as ln
 from kernels.adam import adam
 from kernels.argmax import argmax
+from kernels.attention import attention, attention_causal, attention_two_pass
 from kernels.batchnorm import batchnorm
 from kernels.bias_gelu import bias_gelu
 from kernels.column_sum import column_sum
@@ -23,8 +24,9 @@ from kernels.softmax import softmax
 from kernels.transpose import transpose
 
 KERNELS = (
-    adam, argmax, batchnorm, bias_gelu, column_sum, cross_entropy, cumsum, dropout, gemm,
-    grid_sum, int8_gemm, layernorm, lstm_cell, row_sum, softmax, transpose,
+    adam, argmax, attention, attention_causal, attention_two_pass, batchnorm, bias_gelu,
+    column_sum, cross_entropy, cumsum, dropout, gemm, grid_sum, int8_gemm, layernorm,
+    lstm_cell, row_sum, softmax, transpose,
 )  # fmt: skip
 CASES = [
     pytest.param(kernel, name, id=kernel.label(name))

@@ -9,6 +9,12 @@ import pytest
 
 import loopnest as ln
 from helpers.schedule_run import PT
+from kernels.attention import attention as attention_kernel
+from kernels.attention import attention_causal, attention_two_pass
+from loopnest.kir import Allocate, Loop, Program, Store, walk
+from loopnest.scalar.expr import Const, Op, Symbol, substitute
+from loopnest.scalar.expr import walk as nodes
+from loopnest.scalar.simplify import Simplifier
 
 INF = float("inf")
 
@@ -65,3 +71,62 @@ def test_attention_over_tiles(scheduled: bool) -> None:
     for target in ("interpret", "c"):
         found = ln.compile(k, target=target)(scores, values)
         assert (abs(found - wanted) <= bound).all()
+
+
+def exponentials(program: Program, sizes: dict[str, int]) -> int:
+    """Return how many exponentials a launch takes, those at holes of its loops among them."""
+    algebra, total = Simplifier(), 0
+    known: dict[Any, Any] = {
+        Symbol(name): Const(n, Symbol(name).dtype) for name, n in sizes.items()
+    }
+    for node, around in walk(program.body):
+        if isinstance(node, Store):
+            times = sum(isinstance(n, Op) and n.op == "exp" for n in nodes(node.value))
+            for loop in around:
+                if isinstance(loop, Loop):
+                    size = algebra.simplify(substitute(loop.var.extent, known))
+                    assert isinstance(size, Const)
+                    times *= int(size.value)
+            total += times
+    return total
+
+
+@pytest.mark.parametrize("schedule", ["gpu", "cpu"])
+@pytest.mark.parametrize("kernel", [attention_kernel, attention_causal], ids=lambda k: k.name)
+def test_one_exponential_a_row_and_key(kernel: Any, schedule: str) -> None:
+    """Two more a row and tile; and no memory grows with the keys."""
+    k = kernel.lower(schedule)
+    heads, rows, keys = 3, 256, 640
+    tiles = keys // 64
+    found = exponentials(k.program, {"H": heads, "M": rows, "S": keys})
+    assert found == heads * rows * (keys + 2 * tiles)
+    for node, _ in walk(k.program.body):
+        if isinstance(node, Allocate):
+            assert isinstance(node.storage.size, Const)
+
+
+@pytest.mark.parametrize("dtype", [ln.float16, ln.bfloat16, ln.float32], ids=str)
+@pytest.mark.parametrize(
+    "kernel", [attention_kernel, attention_causal, attention_two_pass], ids=lambda k: k.name
+)
+def test_kernels(kernel: Any, dtype: ln.DType) -> None:
+    """Proved for all sizes, and within the bound; rows and keys that fill no tile."""
+    rng = np.random.default_rng(0)
+    given = [rng.normal(size=(2, n, 64)).astype(dtype.numpy) for n in (37, 70, 70)]
+    for schedule in kernel.schedules:
+        k = kernel.lower(schedule, dtype=dtype)
+        assert ln.verify(k).all_sizes
+        f = kernel.fusion(schedule, dtype=dtype)
+        wanted, bound = ln.evaluate(f, *given, exact=True), ln.error_bound(f, *given)
+        found = np.asarray(ln.compile(k, target="c")(*given)).astype(np.float64)
+        assert (abs(found - wanted) <= bound).all()
+        reference = kernel.reference(*[a.astype(np.float64) for a in given])
+        assert abs(found - reference).max() < 2e-2
+
+
+def test_spill_free() -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    for kernel in (attention_kernel, attention_causal, attention_two_pass):
+        for arch in ("sm_80", "sm_90"):
+            used = kernel.lower("gpu").resources(arch)
+            assert (used.spill_store_bytes, used.stack_bytes) == (0, 0)

@@ -139,3 +139,49 @@ def test_max_pool_of_integers_and_nan() -> None:
     assert_equal(ln.evaluate(define(lambda t: ln.max_pool(t, 2, 1, 1), x), x), [[[-5, -5, -6, -6]]])
     y = np.array([[[1.0, np.nan, 2.0]]], np.float32)
     assert_equal(ln.evaluate(define(lambda t: ln.max_pool(t, 2, 1), y), y), [[[np.nan, np.nan]]])
+
+
+@pytest.mark.parametrize("n", [1, 3, 4, 6, 9])
+@pytest.mark.parametrize(
+    ("size", "stride", "dilation", "padding"),
+    [(4, 4, 1, (0, 3)), (3, 2, 1, 1), (3, 1, 2, (4, 0)), (2, 3, 1, (0, 2))],
+)
+def test_windows_that_reach_beyond(
+    n: int, size: int, stride: int, dilation: int, padding: int | tuple[int, int]
+) -> None:
+    """`unfold` with a padding is `unfold` of a padded tensor."""
+    low, high = (padding, padding) if isinstance(padding, int) else padding
+    if n + low + high < dilation * (size - 1) + 1:
+        return
+    with ln.Fusion("beyond") as f:
+        x = f.input("x", ("N",), ln.float32)
+        f.output(ln.unfold(x, 0, size, stride, dilation, padding, 7.0), "y")
+        f.output(ln.unfold(ln.pad(x, ((low, high),), value=7.0), 0, size, stride, dilation), "z")
+    given = np.arange(n, dtype=np.float32)
+    k = ln.lower(f)
+    assert ln.verify(k).all_sizes
+    for found in (ln.evaluate(f, given), ln.compile(k, target="interpret")(given)):
+        assert isinstance(found, tuple)
+        assert np.array_equal(found[0], found[1])
+
+
+def test_padding_that_is_none() -> None:
+    with ln.Fusion("beyond") as f:
+        x = f.input("x", ("N",), ln.float32)
+        with pytest.raises(ln.DefinitionError, match="padding is "):
+            ln.unfold(x, 0, 2, padding=(-1, 0))
+        with pytest.raises(ln.DefinitionError, match="the value 'a' is no number"):
+            ln.unfold(x, 0, 2, padding=1, value="a")  # type: ignore[arg-type]
+    assert not [t for t in f.tensors if t.definition is not None]
+
+
+def test_an_extent_as_a_scalar() -> None:
+    with ln.Fusion("mask") as f:
+        x = f.input("x", ("N",), ln.float32)
+        f.output(ln.where(ln.iota(x.sizes[0]) + 2 < f.extent("N"), x, 0.0), "y")
+        with pytest.raises(ln.DefinitionError, match=r"extent\(-1\): -1 is no extent"):
+            f.extent(-1)
+    k = ln.lower(f)
+    assert ln.verify(k).all_sizes
+    found = ln.compile(k, target="c")(np.ones(5, np.float32))
+    assert np.array_equal(found, [1, 1, 1, 0, 0])

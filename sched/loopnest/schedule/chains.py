@@ -9,6 +9,7 @@ consumer).
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TypeAlias
 
@@ -38,6 +39,17 @@ def consumers_of(tensor: TensorView) -> tuple[TensorView, ...]:
 def descendants(tensor: TensorView) -> set[TensorView]:
     """Return every tensor that depends on `tensor`, itself and siblings included."""
     return _closure(tensor.siblings, lambda t: (*t.siblings, *t.consumers))
+
+
+def leads_to(tensor: TensorView, target: TensorView) -> bool:
+    """Whether `target` depends on `tensor`, or is it; only what lies between is looked at."""
+    ranks = tensor.fusion.order.ranks
+    last = max(ranks[twin] for twin in target.siblings)
+
+    def step(t: TensorView) -> tuple[TensorView, ...]:
+        return tuple([other for other in (*t.siblings, *t.consumers) if ranks[other] <= last])
+
+    return target in _closure(tensor.siblings, step)
 
 
 def ancestors(tensor: TensorView) -> set[TensorView]:
@@ -145,21 +157,41 @@ def common_consumers(tensor: TensorView) -> tuple[TensorView, ...]:
     Source: nvFuser's design note of computeAt ("common consumer").
     """
     _require_tensors("common_consumers", tensor)
-    live = tensor.fusion.live()
-    reached = descendants(tensor) & live
-    units: dict[TensorView, None] = {}
-    for other in tensor.fusion.topological():
-        if other in reached and other is other.siblings[0]:
-            units[other] = None
+    return tuple([unit for unit, common in _live_users(tensor) if common])
+
+
+def users_up_to(tensor: TensorView, target: TensorView) -> set[TensorView]:
+    """Return the live tensors on the use chains, up to the first common consumer after `target`.
+
+    Or `target` itself, where that is one; all of them where there is none. They include `tensor`.
+    """
+    rank = tensor.fusion.order.ranks
+    found: set[TensorView] = set()
+    for unit, common in _live_users(tensor):
+        found.update(unit.siblings)
+        if common and rank[unit] >= rank[target.siblings[0]]:
+            break
+    return found
+
+
+def _live_users(tensor: TensorView) -> Iterator[tuple[TensorView, bool]]:
+    """Yield the first output of each live definition that depends on `tensor`, in program order.
+
+    And whether it is on every use chain; that of `tensor` itself comes first.
+    """
+    live, rank = tensor.fusion.live(), tensor.fusion.order.ranks
     head = tensor.siblings[0]
-    pending: set[TensorView] = {head}
-    result: list[TensorView] = []
+    if head not in live:
+        return
+    waiting = [(rank[head], head)]
+    seen = {head}
     ended = False
-    for unit in units:
-        only = pending == {unit}
-        pending.discard(unit)
-        if only and not ended and unit is not head:
-            result.append(unit)
-        pending.update(c.siblings[0] for c in consumers_of(unit) if c in live)
+    while waiting:
+        _, unit = heapq.heappop(waiting)
+        yield unit, not waiting and not ended and unit is not head
+        for consumer in consumers_of(unit):
+            first = consumer.siblings[0]
+            if consumer in live and first not in seen:
+                seen.add(first)
+                heapq.heappush(waiting, (rank[first], first))
         ended = ended or any(t.is_output and live.isdisjoint(t.consumers) for t in unit.siblings)
-    return tuple(result)

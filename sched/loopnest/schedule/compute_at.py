@@ -65,7 +65,7 @@ def compute_at(
     require_flag("recompute", recompute)
     if target is producer or target in producer.siblings:
         raise PrimitiveRefused("a tensor cannot be computed at itself", "name one of its consumers")
-    if target not in chains.descendants(producer):
+    if not chains.leads_to(producer, target):
         raise PrimitiveRefused(
             f"{target.name} does not depend on {producer.name}",
             "compute_at takes a tensor that is computed from the producer",
@@ -104,12 +104,9 @@ def _users(tensor: TensorView, target: TensorView) -> tuple[TensorView, ...]:
 
 def selection(producer: TensorView, target: TensorView) -> set[TensorView]:
     """Return the tensors that one pass schedules: up to the first common consumer, or all."""
-    reached = chains.descendants(producer) & producer.fusion.live()
-    at_or_after = chains.descendants(target)
-    for common in chains.common_consumers(producer):
-        if common in at_or_after:
-            return reached & chains.ancestors(common)
-    return reached
+    if target in producer.fusion.live():
+        return chains.users_up_to(producer, target)
+    return chains.descendants(producer) & producer.fusion.live()
 
 
 def _place(producer: TensorView, target: TensorView, pos: int) -> None:
@@ -206,11 +203,19 @@ def joins_plainly(tensor: TensorView, pos: int) -> bool:
     places = shared_positions(tensor, consumer)
     if tensor.compute_at_pos or pos > len(places) or not _same_axes(tensor, consumer):
         return False
-    if not tensor.produced_at_pos and not any(t.compute_at_pos for t in chains.ancestors(tensor)):
+    if not tensor.produced_at_pos and not _has_placed_ancestor(tensor):
         return True
     alone = not consumer.frozen and len(consumer.siblings) == 1
     others = [p for p in consumer.producers if p is not tensor and not p.is_input]
     return alone and not others and places[:pos] == tuple(range(pos))
+
+
+def _has_placed_ancestor(tensor: TensorView) -> bool:
+    """Whether the tensor, or one that it depends on, shares a loop with its consumers."""
+    order = tensor.fusion.order
+    if order.ranks[tensor] < order.first_placed:
+        return False
+    return any(t.compute_at_pos for t in chains.ancestors(tensor))
 
 
 def _same_axes(tensor: TensorView, consumer: TensorView) -> bool:

@@ -267,7 +267,8 @@ class LoopForest:
         Ordering(self, overwrites=False).run()
 
     def _check_scan(self, unit: TensorView) -> None:
-        path, own = self.path(unit), {self.find(axis) for axis in unit.domain.leaf}
+        path = self.path(unit)
+        own = {self.find(axis) for axis in unit.domain.leaf if axis.size is not ONE}
         first = min([path.index(self.find(axis)) for axis in folded_axes(unit)])
         for group in path[first:]:
             if group not in own and any(axis.size is not ONE for axis in group.axes):

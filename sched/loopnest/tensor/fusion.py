@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
@@ -11,14 +10,15 @@ from typing import TYPE_CHECKING
 
 from loopnest.errors import DefinitionError
 from loopnest.scalar.data_ranges import DataRange
-from loopnest.scalar.dtypes import DType, listed
+from loopnest.scalar.dtypes import DType, int64, listed
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import Expr, ScalarParam, Symbol, integer, walk, whole
+from loopnest.scalar.expr import Expr, ScalarParam, Symbol, cast, integer, walk, whole
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.origin import Origin, caller
 from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.buffer_layout import PLAIN
 from loopnest.tensor.domain import IterDomain, TensorDomain, connected
+from loopnest.tensor.tensor_order import TensorOrder
 from loopnest.tensor.tensor_view import TensorView, root_axis
 
 if TYPE_CHECKING:
@@ -92,10 +92,9 @@ class Fusion:
         """What each call of the trace, and each assumption, means to achieve."""
         self.version = 0
         """Grows with every change of the graph of tensors; keys caches of its traversals."""
-        self._topology: tuple[int, tuple[TensorView, ...]] | None = None
         self.matches: dict[tuple[TensorDomain, TensorDomain], object] = {}
         """Correspondences of the axes of direct neighbours (see `schedule.replay`)."""
-        self._live: tuple[int, frozenset[TensorView]] | None = None
+        self._order: TensorOrder | None = None
 
     def __reduce__(self) -> tuple[Callable[..., Fusion], tuple[object, bytes]]:
         """Pickle a table of the tensors and their axes; so is it copied."""
@@ -109,7 +108,7 @@ class Fusion:
     def __getstate__(self) -> dict[str, object]:
         """Return what is kept: no running calls, and no caches."""
         calls: dict[str, object] = {"_tokens": [], "_journal": None, "_depth": 0, "calling": None}
-        caches: dict[str, object] = {"_topology": None, "_live": None, "matches": {}}
+        caches: dict[str, object] = {"_order": None, "matches": {}}
         return {**self.__dict__, **calls, **caches}
 
     def __enter__(self) -> Fusion:
@@ -218,6 +217,26 @@ class Fusion:
         found = self.size(call, name)
         assert isinstance(found, Symbol)
         return found
+
+    def extent(self, extent: int | str) -> ScalarOperand:
+        """Return an extent as an int64 scalar, to compare indices with, as in a mask.
+
+        >>> import loopnest as ln
+        >>> with ln.Fusion("k") as f:
+        ...     x = f.input("x", ("N",), ln.float32)
+        ...     y = f.output(ln.iota(4) < f.extent("N"), "y")
+        >>> f.print_math().splitlines()[-1]
+        '  y: bool[4] = T1 < int64(N)'
+
+        Args:
+            extent: the name of a size symbol, an int, or an extent of a tensor.
+
+        Raises:
+            DefinitionError: it is none of these.
+        """
+        from loopnest.tensor.ops.operands import ScalarOperand
+
+        return ScalarOperand(cast(self.size(f"extent({extent!r})", extent), int64), self)
 
     def output(
         self, tensor: TensorView, name: str | None = None, inplace: TensorView | None = None
@@ -430,6 +449,8 @@ class Fusion:
         if self._journal is not None:
             self._journal.append((target, attribute, getattr(target, attribute, _MISSING)))
         setattr(target, attribute, value)
+        if attribute == "_compute_at_pos" and value and isinstance(target, TensorView):
+            self.order.note_placed(target)
 
     def begin(self) -> int:
         """Start or nest a transaction; return the mark to roll back to."""
@@ -441,6 +462,8 @@ class Fusion:
     def rollback(self, mark: int) -> None:
         """Undo every change since `mark`."""
         assert self._journal is not None
+        if len(self._journal) == mark:
+            return
         while len(self._journal) > mark:
             target, attribute, old = self._journal.pop()
             setattr(target, attribute, old)
@@ -458,28 +481,23 @@ class Fusion:
 
     # The graph of tensors
 
+    @property
+    def order(self) -> TensorOrder:
+        """The order of tensors, of the graph as it is."""
+        if self._order is None or self._order.version != self.version:
+            self._order = TensorOrder(self.version, self._tensors, self._outputs)
+        return self._order
+
     def topological(self) -> tuple[TensorView, ...]:
         """Return all tensors, producers before consumers, else in order of creation."""
-        if self._topology is None or self._topology[0] != self.version:
-            self._topology = (self.version, _topological(self._tensors))
-        return self._topology[1]
+        return self.order.topological
 
     def live(self) -> frozenset[TensorView]:
         """Return the tensors that an output depends on, with siblings; all where none is declared.
 
         Only these are lowered, and only their use chains count.
         """
-        if self._live is None or self._live[0] != self.version:
-            found = set(self._outputs if self._outputs else self._tensors)
-            stack = list(found)
-            while stack:
-                tensor = stack.pop()
-                for other in (*tensor.siblings, *tensor.producers):
-                    if other not in found:
-                        found.add(other)
-                        stack.append(other)
-            self._live = (self.version, frozenset(found))
-        return self._live[1]
+        return self.order.live
 
 
 def _loaded(_: object, table: bytes) -> Fusion:
@@ -488,23 +506,3 @@ def _loaded(_: object, table: bytes) -> Fusion:
     fusion = load_table(table)
     assert isinstance(fusion, Fusion)
     return fusion
-
-
-def _topological(tensors: Iterable[TensorView]) -> tuple[TensorView, ...]:
-    """Sort definitions, the outputs of one together, by the first of their outputs' numbers."""
-    unit_of: dict[TensorView, tuple[TensorView, ...]] = {t: t.siblings for t in tensors}
-    rank = {unit: min(t.number for t in unit) for unit in unit_of.values()}
-    waiting = {
-        unit: len({unit_of[p] for t in unit for p in t.producers}) for unit in unit_of.values()
-    }
-    ready = [(rank[unit], unit) for unit, count in waiting.items() if not count]
-    heapq.heapify(ready)
-    order: list[TensorView] = []
-    while ready:
-        _, unit = heapq.heappop(ready)
-        order.extend(unit)
-        for user in dict.fromkeys(unit_of[c] for t in unit for c in t._consumers):
-            waiting[user] -= 1
-            if not waiting[user]:
-                heapq.heappush(ready, (rank[user], user))
-    return tuple(order)

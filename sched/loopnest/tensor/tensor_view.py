@@ -225,11 +225,15 @@ class TensorView(Operators["Operand", "TensorView"]):
         old = self.producers
         self.fusion.change(self, "definition", definition)
         for producer in dict.fromkeys((*old, *definition.producers)):
-            keep = [c for c in producer._consumers if c is not self]
+            keep = producer._consumers
+            if producer in old:
+                keep = tuple([c for c in keep if c is not self])
             if producer in definition.producers:
-                keep.append(self)
-                keep.sort(key=lambda tensor: tensor.number)
-            self.fusion.change(producer, "_consumers", tuple(keep))
+                place = len(keep)
+                while place and keep[place - 1].number > self.number:
+                    place -= 1
+                keep = (*keep[:place], self, *keep[place:])
+            self.fusion.change(producer, "_consumers", keep)
         self.fusion.version += 1
 
     # Scheduling: each forwards to the module that owns it

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import loopnest as ln
-from loopnest.backends.interpret import interpret, machine
+from loopnest.backends.interpret import abstract_machine, interpret
 from loopnest.kir import parse as parse_nest
 
 F = np.float32
@@ -135,7 +135,7 @@ def test_allocate_makes_elements_undefined_again():
         T1[0] = x[i0]
       y[i0] = T1[0]
     """
-    for lanes in (1, machine.LANES):
+    for lanes in (1, abstract_machine.LANES):
         assert fault_with(lanes, text, x=np.zeros(4, F), y=np.zeros(4, F)) == (
             "again, nest line 7 'y[i0] = T1[0]': y reads T1[0] of buffer T1 (tensor T1), which was "
             "never stored; block (0, 0, 0), thread (0, 0, 0), i0=1"
@@ -144,7 +144,7 @@ def test_allocate_makes_elements_undefined_again():
 
 def fault_with(lanes, text, **arrays):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine, "LANES", lanes)
+        patch.setattr(abstract_machine, "LANES", lanes)
         return fault(text, **arrays)
 
 

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from loopnest.backends.interpret import interpret, machine
+from loopnest.backends.interpret import abstract_machine, interpret
 from loopnest.backends.interpret.concrete_program import ConcreteProgram
 from loopnest.backends.interpret.loop_dependence import LoopAnalysis
 from loopnest.kir import parse as parse_nest
@@ -17,7 +17,7 @@ F = np.float32
 
 def in_order(program, sizes, arrays):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machine, "LANES", 1)
+        patch.setattr(abstract_machine, "LANES", 1)
         interpret(program, arrays, sizes, {})
 
 
@@ -47,7 +47,7 @@ def test_accumulation_keeps_the_order_of_the_program(body, lanes, monkeypatch):
     x = np.random.default_rng(1).random((13, 37), F) + F(0.5)
     expected, found = np.zeros(2, F), np.zeros(2, F)
     in_order(program, {"N": 13, "D": 37}, {"x": x, "y": expected})
-    monkeypatch.setattr(machine, "LANES", lanes)
+    monkeypatch.setattr(abstract_machine, "LANES", lanes)
     interpret(program, {"x": x, "y": found}, {"N": 13, "D": 37}, {})
     np.testing.assert_array_equal(found, expected)
 
@@ -160,7 +160,7 @@ def test_random_nests_give_the_same_side_by_side(start, monkeypatch):
         found = []
         for lanes in (1, 16384, 64, 12):
             y, z = np.zeros(64, F), np.zeros((8, 8), F)
-            monkeypatch.setattr(machine, "LANES", lanes)
+            monkeypatch.setattr(abstract_machine, "LANES", lanes)
             interpret(program, {"x": x, "y": y, "z": z}, {}, {})
             found.append((y.tobytes(), z.tobytes()))
         assert found.count(found[0]) == len(found), f"RandomNest({seed}):\n{nest}"
@@ -187,7 +187,7 @@ def test_fold_within_a_loop_whose_own_nested_loops_limit_it(monkeypatch):
     found = []
     for lanes in (1, 64):
         y, z = np.zeros(4, F), np.zeros(8, F)
-        monkeypatch.setattr(machine, "LANES", lanes)
+        monkeypatch.setattr(abstract_machine, "LANES", lanes)
         interpret(program, {"x": x, "y": y, "z": z}, {}, {})
         found.append((y.tobytes(), z.tobytes()))
     assert found[0] == found[1]
@@ -204,7 +204,7 @@ def test_large_local_buffers_limit_how_many_blocks_run_together():
     """
     setting = ConcreteProgram(parse_nest(text), {"N": 10, "D": 4})
     of_three_lanes = 3 * 4 * (4 + 1)  # bytes of the elements, and of their shadow
-    launches = setting.launches(setting.constants({}), machine.LANES, of_three_lanes)
+    launches = setting.launches(setting.constants({}), abstract_machine.LANES, of_three_lanes)
     assert [launch.frame.lanes for launch in launches] == [3, 3, 3, 1]
 
 

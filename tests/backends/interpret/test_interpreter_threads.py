@@ -9,7 +9,7 @@ import pytest
 
 import loopnest as ln
 from helpers.thread_nests import GRID_STEP, GRID_SUM, IN_WARPS, NEIGHBOURS, TWO_USES, block_sum
-from loopnest.backends.interpret import concrete_program, interpret, machine
+from loopnest.backends.interpret import abstract_machine, concrete_program, interpret
 from loopnest.kir import parse as parse_nest
 
 F = np.float32
@@ -68,7 +68,7 @@ def test_buffers_in_one_space(order):
 @pytest.mark.parametrize("lanes", [1 << 14, 96, 1])
 @pytest.mark.parametrize("blocks", [1, 2, 7])
 def test_the_last_block_sums(blocks, lanes, order, monkeypatch):
-    monkeypatch.setattr(machine, "LANES", lanes)
+    monkeypatch.setattr(abstract_machine, "LANES", lanes)
     x, y = numbers(blocks, 48), np.zeros(1, F)
     run(GRID_SUM, {"B": blocks}, order, x=x, y=y)
     assert y[0] == x.sum()
@@ -133,7 +133,7 @@ def test_no_block_is_the_last_one_everywhere():
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_grid_barrier(order, monkeypatch):
-    monkeypatch.setattr(machine, "LANES", 16)
+    monkeypatch.setattr(abstract_machine, "LANES", 16)
     x, y = numbers(5, 8), np.zeros((5, 8), F)
     run(GRID_STEP, {"B": 5}, order, x=x, y=y)
     np.testing.assert_array_equal(y, x[::-1, ::-1])

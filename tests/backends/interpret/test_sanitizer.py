@@ -18,7 +18,7 @@ from helpers.thread_nests import (
     tiled_gemm,
     without,
 )
-from loopnest.backends.interpret import Interpreter, interpret, machine, race_detector
+from loopnest.backends.interpret import Interpreter, abstract_machine, interpret, race_detector
 from loopnest.kir import parse as parse_nest
 from loopnest.scalar import dtypes
 from loopnest.scalar.expr import Op, Symbol, integer
@@ -128,7 +128,7 @@ def test_elements_of_other_widths_share_bytes(dtype):
 
 @pytest.mark.parametrize("lanes", [1 << 14, 1])
 def test_blocks_race_wherever_they_run(lanes, monkeypatch):
-    monkeypatch.setattr(machine, "LANES", lanes)
+    monkeypatch.setattr(abstract_machine, "LANES", lanes)
     text = GRID_SUM.replace("let last = arrive(count[0], B)", "let last = i0 == B - 1")
     run(text, {"B": 1})
     assert (
@@ -264,7 +264,7 @@ def test_loads_race_with_stores(lines, words):
 )  # fmt: skip
 @pytest.mark.parametrize("lanes", [1 << 14, 1])
 def test_what_is_ordered_does_not_race(lines, lanes, monkeypatch):
-    monkeypatch.setattr(machine, "LANES", lanes)
+    monkeypatch.setattr(abstract_machine, "LANES", lanes)
     run(body_of(*lines))
 
 
@@ -356,7 +356,7 @@ DIVIDES = Op(
 
 @pytest.mark.parametrize("lanes", [1 << 14, 1])
 def test_a_misaligned_vector(lanes, monkeypatch):
-    monkeypatch.setattr(machine, "LANES", lanes)
+    monkeypatch.setattr(abstract_machine, "LANES", lanes)
     program = parse_nest(VECTOR, conditions=(("D % 4 == 0", DIVIDES),))
     for d in (4, 8, 64):
         sizes = {"N": 3, "D": d}

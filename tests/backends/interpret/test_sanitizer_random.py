@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import loopnest as ln
-from loopnest.backends.interpret import interpret, machine
+from loopnest.backends.interpret import abstract_machine, interpret
 from loopnest.kir import parse as parse_nest
 
 F = np.float32
@@ -222,7 +222,7 @@ def test_random_programs_race_as_vector_clocks_say(start, monkeypatch):
         program = parse_nest(text)
         verdicts.append(happens(program))
         for lanes in (1 << 14, THREADS):
-            monkeypatch.setattr(machine, "LANES", lanes)
+            monkeypatch.setattr(abstract_machine, "LANES", lanes)
             found = outcome(program)
             assert isinstance(found, str) == verdicts[-1], f"{seed}, {lanes} lanes: {found}{text}"
     assert 5 < sum(verdicts) < 35

@@ -139,7 +139,12 @@ def obstacle() -> str | None:
 
 
 def compile_c(
-    source: str, *, optimize: int = 3, openmp: bool = True, fast_math: bool = False
+    source: str,
+    *,
+    optimize: int = 3,
+    openmp: bool = True,
+    fast_math: bool = False,
+    flags: tuple[str, ...] = (),
 ) -> Library:
     """Compile C source that may include `HEADER`, and load it; or take it from memory or disk.
 
@@ -152,12 +157,13 @@ def compile_c(
         openmp: build ``#pragma omp parallel`` too, not the SIMD pragmas alone. Where the compiler
             cannot, the build is serial, and that is logged once.
         fast_math: allow reciprocals for divisions and forget the sign of zero.
+        flags: more of them; a compiler that does not know them all gets none.
 
     Raises:
         CompileError: no compiler; one that does not work; it refuses the source.
     """
     compiler = _required()
-    flags = _flags(compiler, optimize, openmp, fast_math)
+    flags = (*_flags(compiler, optimize, openmp, fast_math), *_known(compiler, flags))
     header = _header()
     key = digest(_version(), str(compiler), shlex.join(flags), cpu_model(), header, source)
     build = partial(_build, compiler, flags, source)
@@ -322,6 +328,18 @@ def _flags(compiler: Compiler, optimize: int, openmp: bool, fast_math: bool) -> 
     compact = () if optimize >= 2 else ("-DLOOPNEST_COMPACT",)
     fast = _FAST_MATH if fast_math else ()
     return (*_FLAGS, f"-O{optimize}", *features.native, *threads, *compact, *fast)
+
+
+@cache
+def _known(compiler: Compiler, flags: tuple[str, ...]) -> tuple[str, ...]:
+    """Return `flags` where the compiler takes them, else none."""
+    if not flags:
+        return ()
+    try:
+        _probe(compiler, flags)
+    except CompileError:
+        return ()
+    return flags
 
 
 @cache

@@ -90,10 +90,12 @@ class CompiledC:
         from loopnest.backends.clike.identifiers import symbol
         from loopnest.backends.cpu.c_compiler import compile_c
         from loopnest.backends.cpu.c_printer import print_c
+        from loopnest.backends.cpu.machine_probe import machine, vector_flags
 
         source = print_c(self.program, index_bits=bits)
         optimize = _bounded(self.optimize, [self.program])
-        library = compile_c(source, optimize=optimize, fast_math=self.fast_math)
+        flags = vector_flags(machine())
+        library = compile_c(source, optimize=optimize, fast_math=self.fast_math, flags=flags)
         self._openmp = runtime_of(library)
         return library.function(symbol(self.program.name), argtypes(self.program), ctypes.c_int)
 
@@ -161,11 +163,13 @@ def build_together(programs: Sequence[kir.Program], optimize: int) -> list[Compi
     from loopnest.backends.clike.identifiers import symbol
     from loopnest.backends.cpu.c_compiler import compile_c
     from loopnest.backends.cpu.c_printer import c_prelude, print_c
+    from loopnest.backends.cpu.machine_probe import machine, vector_flags
 
     renamed = [replace(p, name=f"{p.name}_{number}") for number, p in enumerate(programs)]
     texts = [print_c(p, index_bits=32, prelude=False) for p in renamed]
     source = "\n".join([c_prelude(32), *texts])
-    library = compile_c(source, optimize=_bounded(optimize, renamed))
+    flags = vector_flags(machine())
+    library = compile_c(source, optimize=_bounded(optimize, renamed), flags=flags)
     openmp = runtime_of(library)
     result = []
     for program, own in zip(programs, renamed, strict=True):

@@ -75,12 +75,12 @@ def lane_vectors(loop: Loop, finder: VectorFinder) -> LaneVectors | None:
     if dtype not in NAMES or lanes * dtype.size not in WIDTHS:
         return None
     found = LaneVectors(dtype, lanes)
-    reader = _Reader(loop, finder, found)
+    reader = _LaneReader(loop, finder, found)
     reader.learn_what_varies()
     return found if reader.reads(loop.body) else None
 
 
-class _Reader:
+class _LaneReader:
     """Reads the statements of one loop; stops at what has no vector form."""
 
     def __init__(self, loop: Loop, finder: VectorFinder, found: LaneVectors) -> None:

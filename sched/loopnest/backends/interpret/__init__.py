@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from loopnest.backends.interpret.abstract_machine import Machine
 from loopnest.backends.interpret.concrete_program import ConcreteProgram
 from loopnest.backends.interpret.loop_dependence import Expansions
-from loopnest.backends.interpret.machine import Machine
 from loopnest.backends.interpret.native_math import Array
 from loopnest.backends.interpret.random_order import OrderedMachine
 from loopnest.kir import Program

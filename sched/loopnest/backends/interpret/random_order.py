@@ -17,12 +17,12 @@ from typing import assert_never
 import numpy as np
 
 from loopnest import kir
-from loopnest.backends.interpret import machine
+from loopnest.backends.interpret import abstract_machine
+from loopnest.backends.interpret.abstract_machine import Machine
 from loopnest.backends.interpret.concrete_program import LaunchedBlocks
 from loopnest.backends.interpret.frame import Frame
 from loopnest.backends.interpret.frame_subset import FrameSubset, News, join
 from loopnest.backends.interpret.loop_dependence import Expansions
-from loopnest.backends.interpret.machine import Machine
 from loopnest.backends.interpret.native_math import Array
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar.enums import Memory
@@ -59,7 +59,8 @@ class OrderedMachine(Machine):
         self._put_off: list[Item] = []
 
     def launches(self) -> Iterator[LaunchedBlocks]:
-        return self.setting.launches(self.constants, machine.LANES, machine.BYTES, self.random)
+        lanes, size = abstract_machine.LANES, abstract_machine.BYTES
+        return self.setting.launches(self.constants, lanes, size, self.random)
 
     def arrivals(self, lanes: Array) -> Array:
         return self.random.permutation(lanes)

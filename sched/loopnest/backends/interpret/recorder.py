@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from loopnest import kir
+from loopnest.backends.interpret.abstract_machine import Machine
 from loopnest.backends.interpret.frame import Frame
 from loopnest.backends.interpret.loop_dependence import Expansions
-from loopnest.backends.interpret.machine import Machine
 from loopnest.backends.interpret.native_math import Array
 from loopnest.scalar.expr import Expr, Load
 

@@ -1,4 +1,4 @@
-"""The command line: ``loopnest list|dump|run|bench|check``, and the same as a kernel file's own.
+"""The command line: ``loopnest list|dump|run|bench|check|machine``, and that of a kernel file.
 
 `main` serves both: run by a kernel file (``if __name__ == "__main__": ln.main()``) it works on the
 kernels of that file. A mistake of the user's ends in one sentence, or in the part of the traceback
@@ -28,6 +28,7 @@ from loopnest.devtools.cli.kernel_commands import (
     stage_option,
     stages,
 )
+from loopnest.devtools.cli.machine_command import show_machine
 from loopnest.devtools.cli_spec import CliError, Source, sentence_of
 from loopnest.devtools.kernel_def import kernels_of
 from loopnest.errors import LoopnestError
@@ -153,6 +154,8 @@ def _examples(prog: str, script: bool) -> str:
         (f"dump{file} --diff barriers", "what a pass changed"),
         (f"check{file}", "prove it, run it with every access checked"),
     ]
+    if not script:
+        lines.append(("machine", 'what the processor can do, as "cpu" schedules see it'))
     return _listed(prog, lines)
 
 
@@ -208,6 +211,8 @@ def command_line(script: bool, prog: str) -> click.Group:
     add("run", run, "target", "seed", *common)
     add("bench", bench, "target", "seed", *common)
     group.add_command(_check_command(script, prog))
+    if not script:
+        group.add_command(show_machine)
     return group
 
 

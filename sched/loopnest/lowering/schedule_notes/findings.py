@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loopnest.kir.lowered import Note
+from loopnest.lowering.loops.needed_components import is_needed
 from loopnest.lowering.schedule_notes.axis_witnesses import AXIS_CHECKS
 from loopnest.lowering.schedule_notes.buffer_witnesses import BUFFER_CHECKS
 from loopnest.lowering.schedule_notes.lowered_schedule import (
@@ -38,6 +39,8 @@ def findings(lowering: Lowering) -> Iterator[tuple[Intent, Finding]]:
             yield intent, "a later call set it again"
         elif intent.tensor is not None and not _is_computed(lowering, intent.tensor):
             yield intent, _dead(lowering, intent)
+        elif intent.tensor is not None and not is_needed(lowering.plan, intent.tensor):
+            yield intent, "its definition is computed, but nobody reads this component of it"
         else:
             yield intent, CHECKS[intent.kind](lowering, intent)
 

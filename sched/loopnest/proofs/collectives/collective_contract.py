@@ -41,7 +41,7 @@ from loopnest.scalar.expr import (
 MOST_SIZE = 1 << 15
 """Sizes are tried up to this one, where the extents of a block follow from it."""
 
-MOST_LANES = 1 << 13
+MOST_LANES = 1 << 14
 """Threads that are run together."""
 
 

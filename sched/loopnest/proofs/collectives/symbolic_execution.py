@@ -13,7 +13,7 @@ The reducer is associative and commutative (but for rounding) and its identity n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -44,12 +44,31 @@ class _Space:
     """A buffer: elements of each block (SHARED), or of each thread (LOCAL).
 
     All that is known to be held is of one component; `other` says which elements hold another one.
+    A register is one element of each thread: what it holds is exchanged as a whole, never written
+    in place, so that loads need no copy.
     """
 
     room: int
     owner: Array
     held: Value
     other: Flags
+    register: bool
+
+    def set(self, value: Value, mask: Flags | None) -> None:
+        """Let a register hold `value`, in the threads of `mask` where there is one."""
+        held, component = self.held, self.held.component
+        if component is None:
+            component = value.component
+        elif value.component not in (None, component):
+            component = value.component
+            self.other = self.other | held.known
+            held = replace(held, known=np.zeros_like(held.known))
+        if mask is None:
+            self.other = np.zeros_like(self.other)
+            self.held = replace(value, component=component)
+            return
+        self.other = self.other & ~mask
+        self.held = value.chosen(mask, held, component)
 
 
 def check(node: kir.Collective, block: Shape, numbers: Mapping[Expr, int]) -> str | None:
@@ -246,7 +265,8 @@ class _SymbolicRun:
             raise Undecidable(f"{buffer.name} is too large to be followed")
         nobody, never = np.full(size, -1, np.int64), np.zeros(size, np.bool_)
         nothing = Value(self.kind.empty(size, self.count), never, nobody, None)
-        self.memory[buffer] = _Space(room, owner, nothing, np.zeros(size, np.bool_))
+        other = np.zeros(size, np.bool_)
+        self.memory[buffer] = _Space(room, owner, nothing, other, private and room == 1)
         self.loaded.clear()
 
     def store(self, node: kir.Store, mask: Flags) -> None:
@@ -256,7 +276,13 @@ class _SymbolicRun:
             raise Wrong(f"it stores to {node.storage.name}, which it does not make")
         everyone = bool(mask.all())
         rows = slice(None) if everyone else np.flatnonzero(mask)
-        place = self.place(node.storage, node.index, node.flat, mask)[rows]
+        place = self.place(node.storage, node.index, node.flat, mask)
+        if space.register:
+            self.kill(node.storage, rows)
+            self.loaded.clear()
+            space.set(value, None if everyone else mask)
+            return
+        place = place[rows]
         self.single(place, node.storage)
         component = space.held.component
         if component is None:
@@ -286,8 +312,9 @@ class _SymbolicRun:
             if other is not buffer and (other.alias_of or other.name) == name:
                 gone = np.zeros(int(space.owner.max(initial=0)) + 1, np.bool_)
                 gone[space.owner[rows]] = True
-                space.held.known[np.repeat(gone, space.room)] = False
-                space.other[np.repeat(gone, space.room)] = False
+                kept = np.repeat(~gone, space.room)
+                space.held = replace(space.held, known=space.held.known & kept)
+                space.other = space.other & kept
 
     def single(self, place: Array, buffer: Buffer) -> None:
         """Check that no two threads store one element."""
@@ -311,6 +338,8 @@ class _SymbolicRun:
             if np.any(outside):
                 self.refuse(outside & mask, f"{node} is out of bounds of {buffer.name} in")
             result = result + (value if flat else value * self.number(strides[n]))
+        if space.register:  # in bounds of one element
+            return space.owner
         result = result + space.owner * space.room
         return result if mask.all() else np.where(mask, result, 0)
 
@@ -381,9 +410,12 @@ class _SymbolicRun:
             return known[1]
         place = self.place(node.buffer, node.args, node.flat, mask)
         space = self.memory[node.buffer]
-        if (space.other[place] & mask).any():
+        if ((space.other if space.register else space.other[place]) & mask).any():
             raise Undecidable(f"{node.buffer.name} holds two components")
-        found = space.held.take(place, mask)
+        if space.register:
+            found = replace(space.held, known=space.held.known & mask)
+        else:
+            found = space.held.take(place, mask)
         self.refuse(
             mask & ~found.known, f"nothing was stored to the element of {node.buffer.name} read by"
         )
@@ -419,14 +451,7 @@ class _SymbolicRun:
         component = a.component if a.component is not None else b.component
         if b.component not in (None, component):
             raise Undecidable("two components in one value")
-        held = a.held.choose(holds, b.held)  # type: ignore[arg-type]
-        literal: Array | None = None
-        if a.literal is not None or b.literal is not None:
-            none = np.full(self.count, -1, np.int64)
-            sides = [none if v.literal is None else v.literal for v in (a, b)]
-            literal = np.where(holds, *sides)
-        known = np.where(holds, a.known, b.known)
-        return Value(held, known, np.where(holds, a.which, b.which), component, literal)
+        return a.chosen(holds, b, component)
 
     def folded(self, component: int, bound: Sequence[tuple[Arg, Expr]], mask: Flags) -> Value:
         """Return the combination of two partial results, given by some of their components."""

@@ -50,6 +50,17 @@ class Value:
         literal = None if self.literal is None else self.literal[place]
         return Value(self.held.take(place), known, self.which[place], self.component, literal)
 
+    def chosen(self, holds: Flags, other: Value, component: int | None) -> Value:
+        """Return this value in the threads where it holds, and `other` elsewhere."""
+        literal: Array | None = None
+        if self.literal is not None or other.literal is not None:
+            none = np.full(holds.size, -1, np.int64)
+            sides = [none if v.literal is None else v.literal for v in (self, other)]
+            literal = np.where(holds, *sides)
+        held = self.held.choose(holds, other.held)  # type: ignore[arg-type]
+        known = np.where(holds, self.known, other.known)
+        return Value(held, known, np.where(holds, self.which, other.which), component, literal)
+
 
 class Blocks:
     """The threads of one or several blocks of different shapes.

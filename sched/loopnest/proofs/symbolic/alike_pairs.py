@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import combinations_with_replacement
 
-from loopnest.proofs.program_model import Access, Model, Site
+from loopnest.proofs.program_model import Access, Model
+from loopnest.proofs.symbolic.barrier_order import stretches
 from loopnest.scalar.expr import Const, Expr
 
 
@@ -20,11 +21,7 @@ class AlikePairs:
     """Tells pairs of accesses of a program apart."""
 
     def __init__(self, model: Model) -> None:
-        self._stretch: dict[Site, int] = {}
-        syncs, passed = set(model.syncs), 0
-        for site in model.sites:
-            passed += site in syncs
-            self._stretch[site] = passed
+        self._stretch = stretches(model)
 
     def different(self, accesses: Sequence[Access]) -> Iterator[tuple[Access, Access]]:
         """Yield the pairs, one of which writes, that may use one element: one of those alike."""

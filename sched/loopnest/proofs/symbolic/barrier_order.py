@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from loopnest import kir
-from loopnest.proofs.program_model import Site
+from loopnest.proofs.program_model import Model, Site
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
 from loopnest.proofs.symbolic.statement_instances import Instances, NotProved
 from loopnest.scalar.enums import BLOCK_DIMENSIONS, WARP, Memory
@@ -30,6 +30,8 @@ class Order:
         self.setting = setting
         self.syncs = list(syncs)
         self._epochs: dict[tuple[str, Site], Any] = {}
+        self._alike: dict[object, Any] = {}
+        self._stretches = stretches(setting.model)
 
     def has(self, scope: str) -> bool:
         """Whether there are barriers of a scope (arrivals are barriers of the block)."""
@@ -140,8 +142,19 @@ class Order:
         setting = self.setting
         key = (" ".join(scopes), site)
         found = self._epochs.get(key)
-        if found is not None:
-            return found
+        if found is None:
+            # What is not parted by a barrier has one epoch, in the loops around it.
+            around = (site.loops, site.guards, site.time[:-1], self._stretches[site])
+            alike = (key[0], around, *at.variables, *at.conditions)
+            found = self._alike.get(alike)
+            if found is None:
+                found = self._alike[alike] = self._last_barrier(at, scopes)
+            found = found.set_tuple_name(setting.isl.dim_type.in_, at.name)
+            self._epochs[key] = found
+        return found
+
+    def _last_barrier(self, at: Instances, scopes: tuple[str, ...]) -> Any:
+        setting = self.setting
         width = setting.times
         start = ", ".join(["-1"] + ["0"] * (width - 1))
         whole = setting.over(at, f"T[{start}]", untied=True)
@@ -157,8 +170,18 @@ class Order:
             mine = setting.over(at, f"T[{', '.join(at.time)}]", untied=True)
             before = pairs.apply_range(times).intersect(mine.lex_gt_map(_identity(times)))
             whole = whole.union(before)
-        result = self._epochs[key] = whole.lexmax()
-        return result
+        return whole.lexmax()
+
+
+def stretches(model: Model) -> dict[Site, int]:
+    """Return the stretch of text of each site; synchronisations part them, each one by itself."""
+    syncs, passed = set(model.syncs), 0
+    result: dict[Site, int] = {}
+    for site in model.sites:
+        passed += site in syncs
+        result[site] = passed
+        passed += site in syncs
+    return result
 
 
 def _identity(times: Any) -> Any:

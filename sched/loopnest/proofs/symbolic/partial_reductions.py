@@ -94,6 +94,8 @@ class PartialReductions:
 
     def _disjoint(self, at: Instances, parts: Sequence[Any], tensor: MathTensor) -> Any:
         names = ", ".join(self.tilings.names(tensor))
+        if len(parts) == 1:
+            return parts[0].coalesce()
         whole = self.setting.relation(at.tuple, f"C[{names}]", ["1 = 0"])
         for part in parts:
             if not whole.intersect(part).is_empty():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -85,6 +85,8 @@ class PolyhedralModel:
         self.env = self.spaces.env
         self.numbers = count()
         self._read_texts: dict[str, Any] = {}
+        self._shown: dict[str, list[tuple[Any, Any]]] = {}
+        self._relations: dict[tuple[str, str, str, str], Any] = {}
         self.depth = max([len(s.time) for s in model.sites], default=0)
         self.notes: list[Finding] = []
         self.tags: dict[Buffer, str] = {b: f"B{n}" for n, b in enumerate(model.buffers())}
@@ -166,12 +168,30 @@ class PolyhedralModel:
         Nothing else is known of it, of sizes neither.
         """
         head = ", ".join([*sorted(self.algebra.symbols), *self.algebra.products.values()])
-        inner = f"{domain} -> {target}" if target else domain
         rest = f" : {' and '.join([f'({c})' for c in conditions])}" if conditions else ""
-        text = f"[{head}] -> {{ {inner}{rest} }}"
+        key = (head, domain, target, rest)
+        found = self._relations.get(key)
+        if found is None:
+            found = self._relations[key] = self._named(*key)
+        return found
+
+    def _named(self, head: str, domain: str, target: str, rest: str) -> Any:
+        """Return the same from its texts, which are read once for tuples of any names."""
+        dim = self.isl.dim_type
+        first, _, variables = domain.partition("[")
+        if not target:
+            found = self._read(self.isl.Set, f"[{head}] -> {{ [{variables}{rest} }}")
+            return found.set_tuple_name(first) if first else found
+        second, _, others = target.partition("[")
+        text = f"[{head}] -> {{ [{variables} -> [{others}{rest} }}"
+        found = self._read(self.isl.Map, text)
+        if first:
+            found = found.set_tuple_name(dim.in_, first)
+        return found.set_tuple_name(dim.out, second) if second else found
+
+    def _read(self, kind: Any, text: str) -> Any:
         found = self._read_texts.get(text)
         if found is None:
-            kind = self.isl.Map if target else self.isl.Set
             found = self._read_texts[text] = kind.read_from_str(self.ctx, text)
         return found
 
@@ -191,6 +211,18 @@ class PolyhedralModel:
     def among(self, at: Instances, extra: Sequence[str]) -> Any:
         """Return the set of points of which some conditions hold."""
         return self.relation(at.tuple, "", extra).intersect(self.domain(at))
+
+    def require_once(self, show: Callable[[Any, Any], None], *maps: Any) -> None:
+        """Show a fact of two maps from points, unless it was shown of the same from other points.
+
+        The components of a reduction pose the same questions, of tuples of other names.
+        """
+        dim = self.isl.dim_type.in_
+        first, second = [found.set_tuple_name(dim, "P") for found in maps]
+        shown = self._shown.setdefault(show.__name__, [])
+        if not any(first.plain_is_equal(a) and second.plain_is_equal(b) for a, b in shown):
+            show(first, second)
+            shown.append((first, second))
 
     def require_empty(self, found: Any, what: str) -> None:
         """Raise NotProved where a set of counterexamples has a point."""

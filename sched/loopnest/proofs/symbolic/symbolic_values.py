@@ -123,10 +123,13 @@ class Values:
         self, at: Instances, held: Any, tensor: MathTensor, element: Sequence[Poly]
     ) -> None:
         """Show that the elements held are just those that `element` of `tensor` folds."""
-        wanted = self._wanted(at, tensor, element)
-        if not held.is_equal(wanted):
-            wrong = held.subtract(wanted).union(wanted.subtract(held))
-            self.setting.require_empty(wrong, f"the domain of {tensor.name}")
+
+        def covers(held: Any, wanted: Any) -> None:
+            if not held.is_equal(wanted):
+                wrong = held.subtract(wanted).union(wanted.subtract(held))
+                self.setting.require_empty(wrong, f"the domain of {tensor.name}")
+
+        self.setting.require_once(covers, held, self._wanted(at, tensor, element))
 
     def _wanted(self, at: Instances, tensor: MathTensor, element: Sequence[Poly]) -> Any:
         """Return the map from reads to the root coordinates that they must have folded."""
@@ -206,8 +209,12 @@ class Values:
             raise NotProved("a merge of nothing")
         at = self.setting.sites[work.site]
         wanted = self._wanted(at, work.tensor, self.setting.polys(work.element))
-        wrong = self.parts.part(work, need).subtract(wanted)
-        self.setting.require_empty(wrong, f"what a merge into {work.tensor.name} claims")
+
+        def claims(part: Any, wanted: Any) -> None:
+            what = f"what a merge into {work.tensor.name} claims"
+            self.setting.require_empty(part.subtract(wanted), what)
+
+        self.setting.require_once(claims, self.parts.part(work, need), wanted)
 
     # Outputs
 

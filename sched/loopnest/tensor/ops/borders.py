@@ -58,7 +58,7 @@ def pad(
     old, rank = axes_of(tv), len(tv.domain.logical)
     pairs = _pairs(call, tv, widths)
     between = listed_ints(call, "interior", interior, rank, least=0)
-    fill = _fill(call, tv, value)
+    fill = border_value(call, tv, value)
     demands = Demands(tv.fusion.algebra)
     axes: list[Axis] = []
     indices: list[Expr] = []
@@ -73,7 +73,7 @@ def pad(
         except OperandRefused as refused:
             raise DefinitionError(call, refused.reason, refused.hint) from None
         axes.append(axis_of(size))
-        index, tests = _border(tv, old[place][0], along(place, axes[-1]), pair, extra)
+        index, tests = border(tv, old[place][0], along(place, axes[-1]), pair, extra)
         indices.append(index)
         inside += tests
     tv.fusion.require(*demands.conditions)
@@ -96,7 +96,7 @@ def _pairs(call: str, tv: TensorView, widths: object) -> list[Pair]:
     return pairs
 
 
-def _fill(call: str, tv: TensorView, value: object) -> Expr:
+def border_value(call: str, tv: TensorView, value: object) -> Expr:
     """Return the value of a border, in the type of `tv`."""
     if isinstance(value, ScalarOperand) and value.fusion is tv.fusion:
         return cast(value.expr, tv.dtype)
@@ -125,8 +125,8 @@ def _extent(tv: TensorView, demands: Demands, place: int, pair: Pair, extra: int
     return result
 
 
-def _border(
-    tv: TensorView, size: Expr, own: Expr, pair: Pair, extra: int
+def border(
+    tv: TensorView, size: Expr, own: Expr, pair: Pair, extra: int = 0
 ) -> tuple[Expr, list[Expr]]:
     """Return the index at which a padded axis reads its producer, and where it does."""
     algebra = tv.fusion.algebra

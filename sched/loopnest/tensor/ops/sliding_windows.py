@@ -9,10 +9,24 @@ from loopnest.errors import DefinitionError
 from loopnest.scalar.arguments import as_int
 from loopnest.scalar.expr import ONE, Expr, integer
 from loopnest.tensor.ops import reducers
-from loopnest.tensor.ops.borders import Pair, pad
+from loopnest.tensor.ops.borders import Pair, border, border_value, pad
 from loopnest.tensor.ops.construction import axes_of, position
-from loopnest.tensor.ops.index_maps import Demands, along, axis_of, listed_ints, static, view
-from loopnest.tensor.ops.operands import OperandRefused, call_text, require_tensor, show
+from loopnest.tensor.ops.index_maps import (
+    Demands,
+    along,
+    axis_of,
+    bordered,
+    listed_ints,
+    static,
+    view,
+)
+from loopnest.tensor.ops.operands import (
+    OperandRefused,
+    Scalar,
+    call_text,
+    require_tensor,
+    show,
+)
 from loopnest.tensor.ops.reductions import max, mean
 from loopnest.tensor.tensor_view import TensorView
 
@@ -25,13 +39,14 @@ class Window:
     stride: int
     dilation: int
 
-    def count(self, tensor: TensorView, demands: Demands, axis: int) -> Expr:
-        """Return how many windows fit into an axis.
+    def count(self, tensor: TensorView, demands: Demands, axis: int, around: Pair = (0, 0)) -> Expr:
+        """Return how many windows fit into an axis with so many elements before and after it.
 
         Raises:
             OperandRefused: fewer than none.
         """
-        algebra, extent = demands.algebra, tensor.sizes[axis]
+        algebra = demands.algebra
+        extent = algebra.add(tensor.sizes[axis], integer(sum(around)))
         reach = algebra.mul(algebra.sub(self.size, ONE), integer(self.dilation))
         starts = algebra.sub(extent, reach)
         demands.at_most(
@@ -50,7 +65,15 @@ class Window:
         )
 
 
-def unfold(tv: TensorView, axis: int, size: int, stride: int = 1, dilation: int = 1) -> TensorView:
+def unfold(
+    tv: TensorView,
+    axis: int,
+    size: int,
+    stride: int = 1,
+    dilation: int = 1,
+    padding: int | Pair = 0,
+    value: Scalar = 0,
+) -> TensorView:
     """Return the windows of `tv` along `axis`, each along a new last axis.
 
     >>> import numpy as np
@@ -70,10 +93,14 @@ def unfold(tv: TensorView, axis: int, size: int, stride: int = 1, dilation: int 
         size: how many elements a window has.
         stride: from one window to the next.
         dilation: from one element of a window to the next.
+        padding: how many elements stand before and after those of the axis, for windows that reach
+            beyond it: an int or a pair. ``stride=size, padding=(0, size - 1)`` makes tiles, of
+            which the last one may be a part. No padded tensor is made.
+        value: what stands there: a Python number or a scalar of the fusion.
 
     Raises:
         DefinitionError: no TensorView, an axis out of range, a size, stride or dilation that is no
-            int >= 1, or an axis shorter than a window.
+            int >= 1, a padding that is none, or an axis shorter than a window.
 
     Source: torch.Tensor.unfold, with a dilation.
     """
@@ -82,22 +109,27 @@ def unfold(tv: TensorView, axis: int, size: int, stride: int = 1, dilation: int 
         "unfold", (tv, axis, size), f"stride={show(stride)}, dilation={show(dilation)}"
     )
     given = [("size", size), ("stride", stride), ("dilation", dilation)]
-    length, by, apart = [listed_ints(call, what, value, 1, least=1)[0] for what, value in given]
+    length, by, apart = [listed_ints(call, what, found, 1, least=1)[0] for what, found in given]
+    (around,) = paddings(call, [padding], 1)
+    fill = border_value(call, tv, value)
     try:
         place = position(tv, axis)
         demands = Demands(tv.fusion.algebra)
         window = Window(integer(length), by, apart)
         axes = axes_of(tv)
-        axes[place] = axis_of(window.count(tv, demands, place))
+        extent = axes[place][0]
+        axes[place] = axis_of(window.count(tv, demands, place, around))
     except OperandRefused as refused:
         raise DefinitionError(call, refused.reason, refused.hint) from None
     axes.append(axis_of(window.size))
     indices = [along(n, found) for n, found in enumerate(axes)]
     inner = indices.pop()
-    indices[place] = window.index(demands, indices[place], inner)
+    index = window.index(demands, indices[place], inner)
+    indices[place], inside = border(tv, extent, index, around)
     tv.fusion.require(*demands.conditions)
     note = f"axis={place}, size={length}, stride={by}, dilation={apart}"
-    return view("unfold", tv, indices, axes, note)
+    note += f", padding={around}, value={fill}" if any(around) else ""
+    return bordered("unfold", tv, indices, inside, fill, axes, note)
 
 
 def max_pool(

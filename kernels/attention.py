@@ -1,0 +1,276 @@
+"""Attention, forward: y = softmax(q k^T / sqrt(D)) v, for each head, in three forms.
+
+`attention` goes over the keys once, in tiles of 64. A tile gives partial results for each row: the
+largest score, the sum of the exponentials, and their product with the values, a contraction like
+any other. `ln.reduce` folds these over the tiles by the reducer `online_softmax`: what is held so
+far is rescaled wherever a larger score turns up. So an exponential is taken once a row and key (and
+two a row and tile), and no memory grows with the number of keys.
+
+`attention_causal` is the same, but row m sees the keys up to m alone. `attention_two_pass` is the
+softmax as it is written: the scores of a row are kept, or computed twice.
+
+    python kernels/attention.py                      # show it, run it, compare it
+    python kernels/attention.py dump --stage cuda
+"""
+
+import numpy as np
+
+import loopnest as ln
+
+LEAST = -1e30
+"""The score of a key that does not count: below all others, and no infinity."""
+
+
+def attention_numpy(q, k, v, causal=False):
+    scores = q @ k.transpose(0, 2, 1) / np.sqrt(q.shape[-1])
+    if causal:
+        rows, keys = scores.shape[1:]
+        scores = np.where(np.arange(keys) <= np.arange(rows)[:, None], scores, LEAST)
+    weights = np.exp(scores - scores.max(axis=2, keepdims=True, initial=LEAST))
+    return weights @ v / weights.sum(axis=2, keepdims=True)
+
+
+def causal_numpy(q, k, v):
+    return attention_numpy(q, k, v, causal=True)
+
+
+def rescaled(a, b):
+    """Combine (largest score, sum of exponentials, their product with the values)."""
+    most = ln.maximum(a[0], b[0])
+    one, other = ln.exp(a[0] - most), ln.exp(b[0] - most)
+    return most, a[1] * one + b[1] * other, a[2] * one + b[2] * other
+
+
+ONLINE_SOFTMAX = ln.Reducer((float("-inf"), 0.0, 0.0), rescaled, "online_softmax")
+
+
+def inputs(f, dtype, width):
+    """Declare q, k and v; a row of each has `width` elements."""
+    return [f.input(n, ("H", rows, width), dtype) for n, rows in zip("qkv", "MSS", strict=True)]
+
+
+def in_tiles(tensor, tile):
+    """Return `tensor` with T tiles in place of axis 1, and the elements of a tile as a last axis.
+
+    The last tile may reach beyond the end, where 0 stands.
+    """
+    return ln.unfold(tensor, 1, tile, stride=tile, padding=(0, tile - 1))
+
+
+def over_tiles(f, dtype, width, tile, causal):
+    """Declare attention by one reduction over tiles of keys."""
+    q, k, v = inputs(f, dtype, width)
+    keys = in_tiles(k, tile).named("keys")  # [H, T, D, tile]
+    values = ln.permute(in_tiles(v, tile), (0, 1, 3, 2)).named("values")  # [H, T, tile, W]
+    rows = ln.broadcast(q, (False, True, False, False))
+    scores = ln.matmul(rows, keys, dtype=dtype.compute).named("scores")  # [H, T, M, tile]
+
+    first = ln.iota(keys.sizes[1], step=tile, dtype=ln.int32)
+    number = ln.broadcast(first, (False, True, True)) + ln.iota(tile, dtype=ln.int32)
+    count = ln.cast(f.extent("S"), ln.int32)
+    seen = ln.minimum(ln.iota("M", start=1, dtype=ln.int32), count) if causal else None
+    counts = number < (count if seen is None else ln.broadcast(seen, (False, True)))
+    scaled = ln.where(counts, scores * width**-0.5, LEAST).named("scaled")
+    largest = ln.max(scaled, axis=3, keepdims=True)
+    weights = ln.exp(scaled - largest).named("weights")
+    total = ln.sum(weights, axis=3, keepdims=True)
+    product = ln.matmul(weights, values, dtype=dtype.compute).named("product")  # [H, T, M, W]
+    largest.reduction.named("largest")
+    total.reduction.named("total")
+    _, sums, sized = ln.reduce(ONLINE_SOFTMAX, (largest, total, product), axis=1)
+    y = sized.named("sized") / sums.named("sums")
+    f.output(y if dtype is dtype.compute else ln.cast(y, dtype), "y")
+
+
+@ln.kernel(sizes={"H": 16, "M": 1024, "S": 1024}, reference=attention_numpy)
+def attention(f, dtype=ln.float32, width=64, tile=64):
+    over_tiles(f, dtype, width, tile, causal=False)
+
+
+@ln.kernel(sizes={"H": 16, "M": 1024, "S": 1024}, reference=causal_numpy)
+def attention_causal(f, dtype=ln.float32, width=64, tile=64):
+    over_tiles(f, dtype, width, tile, causal=True)
+
+
+@ln.kernel(sizes={"H": 16, "M": 1024, "S": 1024}, reference=attention_numpy)
+def attention_two_pass(f, dtype=ln.float32, width=64):
+    q, k, v = inputs(f, dtype, width)
+    scores = ln.matmul(q, ln.permute(k, (0, 2, 1)), dtype=dtype.compute).named("scores")
+    scaled = (scores * width**-0.5).named("scaled")
+    largest = ln.max(scaled, axis=2, keepdims=True)
+    weights = ln.exp(scaled - largest).named("weights")
+    total = ln.sum(weights, axis=2, keepdims=True)
+    product = ln.matmul(weights, v, dtype=dtype.compute).named("product")
+    largest.reduction.named("largest")
+    total.reduction.named("total")
+    y = product / total
+    f.output(y if dtype is dtype.compute else ln.cast(y, dtype), "y")
+
+
+def by_tiles(f, rows, some):
+    """Give a block `rows` rows of a head, and let it go through the tiles of keys.
+
+    `sized` and `sums` get the axes [M / rows, H, T, rows / some, some, ...]. All else is computed
+    in their loop over T, for `some` rows at a time; the exponentials of a tile are kept.
+    """
+    y, sized, sums = f["y"], f["sized"], f["sums"]
+    y.split(1, rows)
+    y.reorder({1: 0, 0: 1})  # [M / rows, H, rows, W]
+    for result in (sized, sums):
+        result.compute_at(y, 2)
+        result.reorder({3: 2, 2: 3})
+        result.split(3, some)
+    for name in ("product", "weights", "largest", "scaled", "scores"):
+        f[name].compute_at(sized, 4)
+    for name in ("keys", "values"):
+        f[name].compute_at(sized, 3)
+    f["total"].compute_at(sums, 4)
+
+
+KEPT = (
+    *("keys", "values", "scores", "scaled", "largest"),
+    *("weights", "product", "total", "sized", "sums"),
+)
+"""What a block keeps of a tile; all else is computed where one of these needs it."""
+
+
+def inline_rest(f, *partials):
+    """Compute what else there is where it is needed, a vector at a time."""
+    kept = [*partials, *(f[name] for name in KEPT)]
+    for tensor in (*kept, f["y"]):
+        inline_producers(tensor, (*kept, *f.inputs))
+
+
+def inline_producers(consumer, kept):
+    """Compute what `consumer` reads, but for `kept`, where it is read, a vector at a time."""
+    innermost = consumer.axis(-1).parallel
+    lanes = innermost in (ln.ParallelType.vectorize, ln.ParallelType.unroll)
+    wide = lanes and not consumer.axis(-1).is_reduction
+    for tensor in consumer.producers:
+        one_a_row = tensor.compute_at_pos >= 4 and tensor.axis(-1).is_broadcast
+        if tensor in kept or one_a_row:
+            continue
+        tensor.compute_at(consumer, consumer.ndim - wide)
+        if wide and tensor.ndim == consumer.ndim and not tensor.axis(-1).is_broadcast:
+            loads = any(source.memory is ln.SHARED for source in tensor.producers)
+            tensor.axis(-1).parallelize(ln.ParallelType.vectorize if loads else innermost)
+        inline_producers(tensor, kept)
+
+
+def in_vectors(f, lanes, partials=(), inner=ln.ParallelType.vectorize):
+    """Split what a block keeps to vectors, and sum outside of rows and columns."""
+    unroll = ln.ParallelType.unroll
+    for name in ("scores", "product"):
+        f[name].reorder({-1: 4})
+    for name in ("scores", "scaled", "weights", "product", "sized", "y"):
+        f[name].split(-1, lanes)
+        own = ln.ParallelType.vectorize if name == "y" else inner
+        f[name].parallelize({-2: unroll, -1: own})
+    inline_rest(f, *partials)
+
+
+@attention.schedule("gpu")
+@attention_causal.schedule("gpu")
+def gpu(f, rows=64, lanes=4):
+    """A thread owns a row, a block `rows` of a head; all threads read the same keys and values.
+
+    These lie in shared memory, a tile at a time, as do the queries and the exponentials of a row,
+    whose columns a thread goes through in a loop; sums and scores stay in registers.
+    """
+    block, unroll = ln.ParallelType.block_x, ln.ParallelType.unroll
+    queries = f["q"].cache_after()
+    by_tiles(f, rows, 1)
+    queries.compute_at(f["sized"], 2)
+    for held, pad in ((queries, 1), (f["keys"], lanes), (f["values"], 0)):
+        held.memory = ln.SHARED
+        held.set_allocation(pad={3: pad})
+        if held is f["keys"]:
+            held.reorder({2: 3, 3: 2})  # neighbours in memory are elements of one key
+        held.split(3, rows)
+        held.axis(4).parallelize(block)
+    f["weights"].memory = ln.SHARED
+    f["weights"].set_allocation(pad={5: 1})
+    y = f["y"]
+    y.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.grid_y, 2: block})
+    for name in ("scores", "scaled", "largest", "weights", "product", "total", "sized", "sums"):
+        f[name].axis(3).parallelize(block)
+    for name in ("largest", "total"):
+        f[name].axis(-1).parallelize(unroll)
+    in_vectors(f, lanes, [queries], unroll)
+
+
+@attention.schedule("cpu")
+@attention_causal.schedule("cpu")
+def cpu(f, rows=128, some=4, lanes=16):
+    """A core owns `rows` rows of a head and goes over the keys in tiles.
+
+    The keys of a tile are copied with neighbours next to each other, so that the scores of `some`
+    rows with a tile fill vector registers; the product with the values is made alike. Largest score
+    and sum of a row are folded `lanes` side by side first.
+    """
+    vector = ln.ParallelType.vectorize
+    partials = []
+    for name in ("largest", "total"):
+        f[name].split(-1, lanes)
+        partials.append(f[name].rfactor(-2))
+    by_tiles(f, rows, some)
+    for partial, result in zip(partials, ("sized", "sums"), strict=True):
+        partial.compute_at(f[result], 4)
+        partial.axis(-1).parallelize(vector)
+    f["y"].parallelize({0: ln.ParallelType.cpu_parallel})
+    for name in ("keys", "values"):
+        f[name].split(-1, lanes)
+        f[name].axis(-1).parallelize(vector)
+    for name in ("scores", "product"):
+        f[name].axis(4).parallelize(ln.ParallelType.unroll)
+    in_vectors(f, lanes, partials)
+
+
+@attention_two_pass.schedule("gpu")
+def gpu_two_pass(f, threads=64):
+    """A block owns a row and keeps its scores in shared memory: for few rows and many keys.
+
+    A thread takes a key, then a column of the result.
+    """
+    y, block = f["y"], ln.ParallelType.block_x
+    y.parallelize({0: ln.ParallelType.grid_y, 1: ln.ParallelType.grid_x, 2: block})
+    for name in ("product", "total", "weights", "largest", "scaled"):
+        f[name].compute_at(y, 2)
+    for name in ("scaled", "weights", "largest", "total"):
+        f[name].split(2, threads)
+        f[name].axis(3).parallelize(block)
+    for name in ("scaled", "weights"):
+        f[name].memory = ln.SHARED
+    f["scores"].compute_at(f["scaled"], -1)
+    rows = [f[name] for name in ("scaled", "largest", "weights", "total", "product", "scores")]
+    for tensor in (*rows, y):
+        inline_producers(tensor, (*rows, *f.inputs))
+    f.inline_most()
+
+
+@attention_two_pass.schedule("cpu")
+def cpu_two_pass(f, rows=4, lanes=16):
+    """A core keeps the scores of `rows` rows in its cache; the products go in vectors."""
+    y, vector = f["y"], ln.ParallelType.vectorize
+    f["scores"].split(-1, lanes)
+    terms = f["scores"].rfactor(-2)
+    y.split(1, rows)
+    y.reorder({1: 0, 0: 1})  # [M / rows, H, rows, W]
+    y.parallelize({0: ln.ParallelType.cpu_parallel})
+    for name in ("product", "total", "weights", "largest", "scaled"):
+        f[name].compute_at(y, 2)
+    f["product"].reorder({-1: 2})  # [M / rows, H, S, rows, W]
+    for tensor in (f["product"], y):
+        tensor.split(-1, lanes)
+        tensor.axis(-1).parallelize(vector)
+    f["product"].parallelize({3: ln.ParallelType.unroll, 4: ln.ParallelType.unroll})
+    f["scores"].compute_at(f["scaled"], -1)
+    terms.compute_at(f["scores"], f["scores"].ndim - 1)
+    terms.axis(-1).parallelize(vector)
+    inline_producers(f["product"], (f["weights"], *f.inputs))
+    inline_producers(terms, f.inputs)
+    f.inline_most()
+
+
+if __name__ == "__main__":
+    ln.main()
