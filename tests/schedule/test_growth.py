@@ -66,9 +66,18 @@ def from_the_input(count: int) -> Callable[[], object]:
     return run
 
 
+def inlined(count: int) -> Callable[[], object]:
+    with ln.Fusion("norms") as f:
+        x = f.input("x", (64, 128), ln.float32)
+        for number in range(count // 4):
+            x = x * (0.5 + number) - ln.sum(x, axis=1, keepdims=True)
+        f.output(x, "y")
+    return f.inline_most
+
+
 @pytest.mark.parametrize(
-    "make", [lambda n: lambda: fan_out(n), from_the_output, from_the_input],
-    ids=["definition", "from the output", "from the input"],
+    "make", [lambda n: lambda: fan_out(n), from_the_output, from_the_input, inlined],
+    ids=["definition", "from the output", "from the input", "inlined"],
 )  # fmt: skip
 def test_work_grows_with_the_tensors(make: Callable[[int], Callable[[], object]]) -> None:
     make(3)()

@@ -179,6 +179,8 @@ class _Sweep:
         limit = structural_limit(unit, _BEST_EFFORT)
         for pos in range(limit, unit.compute_at_pos, -1):
             plain = forest.joins_plainly(unit, pos, rank)
+            if plain is None and forest.parts_a_fold(unit, pos):
+                continue
             if plain or (plain is None and not _conflict(self.fusion, unit, pos)):
                 set_position(unit, pos)
                 return

@@ -12,6 +12,7 @@ Source: rule 33 (groups stay a DAG) is nvFuser's expr_sort; rules 18 and 19 its 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import permutations
 
 from loopnest.scalar.expr import ONE
 from loopnest.schedule.expression_order import LoopBody, Ordering
@@ -22,6 +23,9 @@ from loopnest.schedule.root_maps import pairs
 from loopnest.tensor.domain import IterDomain, ancestors
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.tensor_view import TensorView
+
+_FEW = 16
+"""So many tensors of a loop are looked at for one that is computed by it."""
 
 
 class LoopForest:
@@ -81,6 +85,31 @@ class LoopForest:
             if len(groups) > 1 or (place >= start and groups.pop().earliest < rank):
                 return None
         return True if self._roots_agree(unit, consumers, pos) else None
+
+    def parts_a_fold(self, unit: TensorView, pos: int) -> bool:
+        """Whether placing `unit` at `pos` makes one loop of two that surely cannot be one.
+
+        One of them computes a tensor that is read in the other: a sum, say, and what is divided by
+        it. A look at the loops that the placed consumers of `unit` have; where it is false, there
+        may be another conflict.
+        """
+        reads = [(t, c) for t in unit.siblings for c in t.consumers if c in self.position]
+        for place in range(unit.compute_at_pos, pos):
+            groups = {self.find(self._consumer_axis(t, c, place)): None for t, c in reads}
+            if any(self._computes_what_is_read_in(a, b) for a, b in permutations(groups, 2)):
+                return True
+        return False
+
+    def _computes_what_is_read_in(self, group: LoopGroup, other: LoopGroup) -> bool:
+        for axis in group.axes[:_FEW]:
+            tensor = axis.owner
+            if not isinstance(tensor, TensorView) or tensor not in self.position:
+                continue
+            if axis in tensor.domain.leaf[self.position[tensor] :] and any(
+                other in self.path(c) for c in tensor.consumers if c in self.position
+            ):
+                return True
+        return False
 
     def earliest(self) -> dict[IterDomain, int]:
         """Return for each leaf axis the place in program order of the first sharer of its loop."""
