@@ -342,7 +342,7 @@ FIELDS = {
     kir.Shuffle: "var value mode offset origin",
     kir.Arrive: "var counter index count origin",
     kir.Collective: "name results args dims identity combine body origin",
-    kir.Param: "name kind dtype buffer shape",
+    kir.Param: "name kind dtype buffer shape strides",
     kir.Output: "name buffer shape inplace",
     kir.Program: "name params body launch outputs conditions requires about ranges counts",
     lowered.TensorInfo: "name dtype shape memory buffer compute_at_pos leaf",
@@ -353,7 +353,7 @@ FIELDS = {
     math_snapshot.MathAxis: "extent kind",
     math_snapshot.MathRead: "producer indices",
     math_snapshot.MathDefinition: "op reads outputs component values reducer updates scan",
-    math_snapshot.MathTensor: "name dtype root logical places definition role inplace domain",
+    math_snapshot.MathTensor: "name dtype root logical places definition role inplace strides domain",
     math_snapshot.MathSnapshot: "name tensors scalars symbols conditions outputs ranges",
 }
 
@@ -365,13 +365,16 @@ def test_other_fields_are_another_schema() -> None:
     assert ln.IterDomain.__slots__ == (
         "definition", "kind", "origin", "owner", "parallel", "pinned", "size",
     )  # fmt: skip
-    assert (domain.Split.__slots__, domain.Merge.__slots__) == (("factor", "inner"), ())
+    assert (domain.Split.__slots__, domain.Merge.__slots__) == (
+        ("factor", "inner", "rest", "whole"),
+        ("product", "whole"),
+    )
     layouts = (layout_transforms.Padding.__slots__, layout_transforms.XorSwizzle.__slots__)
     assert layouts == (("count",), ())
     assert set(ln.TensorView.__slots__) == {
         "__weakref__", "_compute_at_pos", "_consumers", "_memory", "_name", "_produced_at_pos",
         "clones", "definition", "domain", "dtype", "fusion", "layout", "number", "origin",
-        "placed", "reduction",
+        "placed", "reduction", "strides",
     }  # fmt: skip
     assert set(vars(ln.Fusion("f"))) == {
         "_depth", "_inplace", "_inputs", "_journal", "_names", "_numbers", "_order", "_outputs",

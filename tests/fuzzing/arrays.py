@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import loopnest as ln
+from loopnest.launch.strided_arrays import arranged
 from loopnest.scalar.arguments import size_value
 from loopnest.scalar.dtypes import DType
 
@@ -36,6 +37,8 @@ def make_arrays(
             arrays.append(rng.integers(low, high, shape).astype(tensor.dtype.numpy))
         else:
             arrays.append(_array(rng, shape, tensor.dtype, seed))
+        if tensor.strides is not None:
+            arrays[-1] = arranged(arrays[-1], [size_value(s, sizes) for s in tensor.strides])
     keywords: dict[str, Any] = {}
     for scalar in fusion.scalars:
         keywords[scalar.name] = _scalar(rng, scalar.dtype)

@@ -111,7 +111,12 @@ class FusionWriter:
                 shape[rng.randrange(len(shape))] = 1
             shape = shape[rng.choice([0, 0, 1]) :]
         text = "(" + "".join(f"{s!r}, " for s in shape).rstrip() + ")"
-        self._line(f"x{number}", f'f.input("x{number}", {text}, ln.{rng.choice(_DTYPES)})')
+        strides = ""
+        if shape and rng.random() < 0.08:
+            steps = [rng.choice([repr(f"S{n}"), "1", "0", "None"]) for n in range(len(shape))]
+            strides = f", strides=[{', '.join(steps)}]"
+        dtype = rng.choice(_DTYPES)
+        self._line(f"x{number}", f'f.input("x{number}", {text}, ln.{dtype}{strides})')
 
     def _assume(self) -> None:
         name = self.rng.choice(self.session.fusion.symbols).name

@@ -24,6 +24,7 @@ from loopnest.backends.cpu.c_compiler import find_compiler
 from loopnest.facade import Kernel
 from loopnest.facade import compile as compile_kernel
 from loopnest.facade import lower as lower_fusion
+from loopnest.launch.strided_arrays import copied
 from loopnest.numerics.compare import compare as compare_elements
 from loopnest.numerics.error_bounds import enclosures
 from loopnest.numerics.float64_math import stored
@@ -52,7 +53,7 @@ class Expected:
 
     def copies(self) -> list[Array]:
         """Return the inputs to pass: an output in place overwrites its own."""
-        return [a.copy() for a in self.arrays]
+        return [copied(a) for a in self.arrays]
 
 
 def expect(fusion: ln.Fusion, sizes: Mapping[str, int], data: int = 0) -> Expected:

@@ -98,6 +98,9 @@ class FakeGpu:
         count = int(np.prod(shape, dtype=int)) * param.dtype.size
         if count == 0:
             return np.empty(shape, param.dtype.numpy)
+        if param.strides is not None:
+            count = int(_value(param.buffer.size, sizes)) * param.dtype.size
+            return self.at(address, count).view(param.dtype.numpy)
         return self.at(address, count).view(param.dtype.numpy).reshape(shape)
 
     # Memory

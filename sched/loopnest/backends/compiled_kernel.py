@@ -20,6 +20,7 @@ from loopnest.backends.interpret import interpret_target
 from loopnest.errors import LaunchError
 from loopnest.launch.launch_plan import LaunchPlan, Planner, identity
 from loopnest.launch.outputs import Outputs
+from loopnest.launch.strided_arrays import element_strides, span
 from loopnest.launch.target_interface import Array, Executable
 from loopnest.launch.timing import BenchResult, measure
 from loopnest.scalar.arguments import ArraySpec, bind, check_conditions, scalar_value
@@ -78,7 +79,8 @@ class CompiledKernel(Generic[K]):
         self._program = program
         self._subject = f"{program.name}(...)"
         inputs = [p for p in program.params if p.kind == "input"]
-        self._inputs = [ArraySpec(p.name, p.dtype, p.shape) for p in inputs]
+        self._inputs = [ArraySpec(p.name, p.dtype, p.shape, p.strides) for p in inputs]
+        self._strided = [n for n, p in enumerate(inputs) if p.strides is not None]
         scalars = [p for p in program.params if p.kind == "scalar"]
         self._scalars = [ScalarParam(p.name, p.dtype) for p in scalars]
         self._symbols = [Symbol(p.name) for p in program.params if p.kind == "size"]
@@ -129,7 +131,7 @@ class CompiledKernel(Generic[K]):
         """Run the kernel once on arrays of the host."""
         plan, values = self._bound(arrays, scalars)
         inputs = list(map(self._contiguous, range(len(arrays)), arrays))
-        self._check_data(inputs, plan)
+        self._check_data(arrays if self._strided else inputs, plan)
         results = self._outputs.take(out, inputs, plan)
         self._run(inputs, results, values, plan)
         self._outputs.give_back(results, arrays)
@@ -145,7 +147,7 @@ class CompiledKernel(Generic[K]):
         """
         plan, values = self._bound(arrays, scalars)
         inputs = [self._contiguous(i, a) for i, a in enumerate(arrays)]
-        self._check_data(inputs, plan)
+        self._check_data(arrays if self._strided else inputs, plan)
         inputs = [
             a.copy() if spec.name in self._outputs.overwritten else a
             for spec, a in zip(self._inputs, inputs, strict=True)
@@ -196,7 +198,8 @@ class CompiledKernel(Generic[K]):
 
     def _key(self, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> object:
         """Return what a plan depends on, and what shows that its arguments were checked."""
-        key = [(a.shape, a.dtype) for a in arrays]
+        key: list[object] = [(a.shape, a.dtype) for a in arrays]
+        key += [arrays[n].strides for n in self._strided]
         if not keywords:
             return tuple(key)
         sizes = [keywords.get(s.name) for s in self._symbols]
@@ -205,7 +208,7 @@ class CompiledKernel(Generic[K]):
     def _plan(self, key: object, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> LaunchPlan:
         bound = bind(
             self._inputs, self._scalars, self._symbols, self._program.conditions, arrays, keywords,
-            self._subject,
+            self._subject, self._strides_of,
         )  # fmt: skip
         plan = self._planner.plan(bound.sizes, self._subject)
         if plan.program is not self._program:
@@ -230,7 +233,13 @@ class CompiledKernel(Generic[K]):
             used = {r.name: fetched(named[r.name]) for r in ranges}
             check_data(ranges, used, plan.sizes, self._subject)
 
+    def _strides_of(self, array: Any) -> tuple[int, ...]:
+        """Return the strides of an array in elements."""
+        return element_strides(array, self._subject)
+
     def _contiguous(self, position: int, array: Any) -> Array:
+        if self._inputs[position].strides is not None:
+            return span(np.asarray(array))
         if type(array) is np.ndarray and array.flags.c_contiguous and array.flags.aligned:
             return array
         name = self._inputs[position].name

@@ -104,7 +104,12 @@ def make_arguments(
     for number, tensor in enumerate(fusion.inputs):
         shape = tuple([size_value(size, known) for size in tensor.sizes])
         draw = np.random.default_rng([seed, number])
-        arrays.append(_made(draw, shape, tensor.dtype, chosen.get(tensor.name)))
+        made = _made(draw, shape, tensor.dtype, chosen.get(tensor.name))
+        if tensor.strides is not None:
+            from loopnest.launch.strided_arrays import arranged
+
+            made = arranged(made, [size_value(stride, known) for stride in tensor.strides])
+        arrays.append(made)
     scalars = {}
     for number, scalar in enumerate(fusion.scalars):
         draw = np.random.default_rng([seed, len(names) + number])

@@ -151,13 +151,26 @@ class NestParser:
 
     def param(self, text: str) -> kir.Param:
         """Read an input or a scalar."""
+        text, _, steps = text.partition(" strides")
         name, dtype, shape = _match(
             r"(\w+): (\w+)(\[.*\])?", text, "parameters as name: type[shape]"
         )
         if not shape:
             self.scope.names[name] = ScalarParam(name, _dtype(dtype))
             return kir.Param(name, "scalar", _dtype(dtype))
-        return self.array(name, "input", dtype, shape)
+        made = self.array(name, "input", dtype, shape)
+        return self.strided(made, self.shape(steps)) if steps else made
+
+    def strided(self, param: kir.Param, strides: tuple[Expr, ...]) -> kir.Param:
+        """Return a parameter whose array has other strides."""
+        assert param.buffer is not None
+        size: Expr = integer(1)
+        for extent, stride in zip(param.shape, strides, strict=True):
+            reach = _index("mul", _index("sub", extent, integer(1)), stride)
+            size = _index("add", size, reach)
+        buffer = replace(param.buffer, strides=strides, size=size)
+        self.scope.buffers[param.name] = buffer
+        return replace(param, buffer=buffer, strides=strides)
 
     def array(self, name: str, kind: str, dtype: str, shape: str) -> kir.Param:
         """Make the parameter of an array."""

@@ -127,4 +127,5 @@ def _signature(program: Program) -> str:
 def _param(param: Param) -> str:
     if param.buffer is None:
         return f"{param.name}: {param.dtype.name}"
-    return f"{param.name}: {param.dtype.name}[{_list(param.shape)}]"
+    strides = "" if param.strides is None else f" strides({_list(param.strides)})"
+    return f"{param.name}: {param.dtype.name}[{_list(param.shape)}]{strides}"

@@ -254,6 +254,7 @@ class Param:
         dtype: of the elements, of the scalar, or `index` for a size.
         buffer: the array, for inputs, outputs and workspace.
         shape: the logical shape of the array (its buffer has one dimension where this is `()`).
+        strides: of an input that need not be C-contiguous, in elements; None of other arrays.
     """
 
     name: str
@@ -261,6 +262,7 @@ class Param:
     dtype: DType
     buffer: Buffer | None = None
     shape: tuple[Expr, ...] = ()
+    strides: tuple[Expr, ...] | None = None
 
     @property
     def c_type(self) -> str:

@@ -358,7 +358,7 @@ def _about(tensor: TensorView) -> str:
 
 
 def _array(tensor: TensorView, buffer: Buffer, kind: str) -> Param:
-    return Param(buffer.name, kind, buffer.dtype, buffer, tensor.sizes)
+    return Param(buffer.name, kind, buffer.dtype, buffer, tensor.sizes, tensor.strides)
 
 
 def _infos(fusion: Fusion, storage: dict[TensorView, TensorStorage]) -> tuple[TensorInfo, ...]:

@@ -139,7 +139,7 @@ class Oracle(ABC, Generic[V]):
         subject: str = "evaluate",
         places: Places | None = None,
     ) -> None:
-        specs = [ArraySpec(tensor.name, tensor.dtype, tensor.sizes) for tensor in fusion.inputs]
+        specs = [ArraySpec(t.name, t.dtype, t.sizes, t.strides) for t in fusion.inputs]
         bound = bind(
             specs, fusion.scalars, fusion.symbols, fusion.facts.conditions, arrays, keywords,
             f"{subject}({fusion.name})",

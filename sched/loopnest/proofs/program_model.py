@@ -307,6 +307,12 @@ def is_private(buffer: Buffer) -> bool:
     return buffer.memory is Memory.LOCAL
 
 
+def strided(program: kir.Program) -> set[Buffer]:
+    """Return the arrays of the caller that were declared with strides."""
+    params = [p for p in program.params if p.kind == "input" and p.strides is not None]
+    return {p.buffer for p in params if p.buffer is not None}
+
+
 def is_callers(buffer: Buffer) -> bool:
     """Whether it is an array of the caller: the place of each element is given, as in an output.
 

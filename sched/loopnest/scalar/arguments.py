@@ -32,11 +32,12 @@ class Array(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """An array that a kernel takes: its name, element type and extents."""
+    """An array that a kernel takes: its name, element type, extents, and strides if declared."""
 
     name: str
     dtype: DType
     shape: tuple[Expr, ...]
+    strides: tuple[Expr, ...] | None = None
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join([str(size) for size in self.shape])}]"
@@ -58,6 +59,7 @@ def bind(
     arrays: Sequence[object],
     keywords: Mapping[str, object],
     subject: str,
+    strides_of: Callable[[object], tuple[int, ...]] | None = None,
 ) -> Bound:
     """Return the sizes and scalars that `arrays` and `keywords` give, all checked.
 
@@ -70,6 +72,8 @@ def bind(
         arrays: the arrays given.
         keywords: the keyword arguments given.
         subject: the call, for errors: ``softmax(...)``.
+        strides_of: tells the strides of an array in elements; None where they do not matter, and
+            each array is taken for C-contiguous.
 
     Returns:
         Every symbol's size, and every scalar rounded to its type.
@@ -84,9 +88,19 @@ def bind(
     for spec, array in zip(inputs, arrays, strict=True):
         shape = _checked_shape(spec, array, subject)
         _bind_symbols(spec, shape, sizes, source, subject)
+    strided = [(s, a) for s, a in zip(inputs, arrays, strict=True) if s.strides is not None]
+    plain: dict[str, int] = {}
+    for spec, array in strided:
+        _bind_strides(spec, array, sizes, source, subject, strides_of, plain)
+    for name, value in plain.items():
+        if name not in keywords:
+            sizes.setdefault(name, value)
     _bind_keyword_sizes(symbols, keywords, sizes, source, subject)
     for spec, array in zip(inputs, arrays, strict=True):
         _check_extents(spec, array, sizes, subject)
+    if strides_of is not None:
+        for spec, array in strided:
+            _check_strides(spec, array, strides_of(array), sizes, subject)
     values = _bind_scalars(scalars, symbols, keywords, subject)
     check_conditions(conditions, sizes, subject)
     return Bound(sizes, values)
@@ -143,7 +157,7 @@ _INTEGER: Mapping[str, Callable[..., int]] = {
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
     "floordiv": lambda a, b: a // b if b else 0,  # by zero as in kernels
-    "mod": lambda a, b: a % b if b else 0,
+    "mod": lambda a, b: a % b,  # raises: no size is known to be a multiple of 0
     "ceildiv": lambda a, b: -(-a // b) if b else 0,
     "min": min,
     "max": max,
@@ -204,6 +218,61 @@ def _bind_symbols(
         if known != found:
             raise _disagreement(size.name, known, source[size.name], int(found), place, subject)
         source.setdefault(size.name, place)
+
+
+def _bind_strides(
+    spec: ArraySpec,
+    array: object,
+    sizes: dict[str, int],
+    source: dict[str, str],
+    subject: str,
+    strides_of: Callable[[object], tuple[int, ...]] | None,
+    plain: dict[str, int],
+) -> None:
+    """Take the size symbols that are strides.
+
+    Where an axis does not tell its stride, that of C order is noted in `plain`.
+    """
+    assert isinstance(array, Array)
+    assert spec.strides is not None
+    shape = tuple(array.shape)
+    found = shape if strides_of is None else strides_of(array)
+    empty = 0 in shape
+    for axis, (stride, extent) in enumerate(zip(spec.strides, shape, strict=True)):
+        if not isinstance(stride, Symbol):
+            continue
+        place = f"stride {axis} of {spec.name}"
+        if empty or extent == 1 or strides_of is None:
+            plain.setdefault(stride.name, math.prod(shape[axis + 1 :]))
+            continue
+        known = sizes.setdefault(stride.name, found[axis])
+        if known != found[axis]:
+            first = source[stride.name]
+            raise _disagreement(stride.name, known, first, found[axis], place, subject)
+        source.setdefault(stride.name, place)
+
+
+def _check_strides(
+    spec: ArraySpec,
+    array: object,
+    strides: tuple[int, ...],
+    sizes: Mapping[str, int],
+    subject: str,
+) -> None:
+    assert isinstance(array, Array)
+    assert spec.strides is not None
+    wanted = tuple([size_value(stride, sizes) for stride in spec.strides])
+    if 0 in array.shape:
+        return
+    for extent, stride, expected in zip(array.shape, strides, wanted, strict=True):
+        if extent > 1 and (stride != expected or stride < 0):
+            shown = ", ".join([str(step) for step in spec.strides])
+            raise LaunchError(
+                subject,
+                f"{spec.name} has the strides {strides} in elements",
+                f"its strides are declared as ({shown}), none of them negative; copy it, or "
+                "declare others",
+            )
 
 
 def _disagreement(

@@ -172,10 +172,11 @@ class Transform(ABC):
 class Split(Transform):
     """One axis to outer and inner; the inner has extent `factor`, or the outer (`inner=False`).
 
-    A broadcast axis gives broadcast axes of extent 1, whatever the factor.
+    A broadcast axis gives broadcast axes of extent 1, whatever the factor. `rest` is how the extent
+    that is not the factor is written where the axis has the extent `whole`: a reshape knows it.
     """
 
-    __slots__ = ("factor", "inner")
+    __slots__ = ("factor", "inner", "rest", "whole")
 
     def __init__(
         self,
@@ -185,9 +186,12 @@ class Split(Transform):
         *,
         inner: bool = True,
         kinds: tuple[IterKind, IterKind] | None = None,
+        whole: Expr | None = None,
+        rest: Expr | None = None,
     ) -> None:
-        self.factor, self.inner = factor, inner
-        rest = algebra.ceildiv(axis.size, factor)
+        self.factor, self.inner, self.whole, self.rest = factor, inner, whole, rest
+        if rest is None or axis.size is not whole:
+            rest = algebra.ceildiv(axis.size, factor)
         outer, within = (rest, factor) if inner else (factor, rest)
         if axis.is_broadcast:
             outer = within = ONE
@@ -199,7 +203,8 @@ class Split(Transform):
         return ("split", self.factor, self.inner)
 
     def replay(self, inputs: Sequence[IterDomain], algebra: Simplifier) -> Split:
-        return Split(inputs[0], self.factor, algebra, inner=self.inner)
+        axis, whole, rest = inputs[0], self.whole, self.rest
+        return Split(axis, self.factor, algebra, inner=self.inner, whole=whole, rest=rest)
 
     def inner_extent(self, algebra: Simplifier) -> Expr:
         """Return the stride of the outer axis (also on broadcast axes, whose extents are 1)."""
@@ -229,9 +234,12 @@ class Split(Transform):
 
 
 class Merge(Transform):
-    """Two axes to one, the second running fastest."""
+    """Two axes to one, the second running fastest.
 
-    __slots__ = ()
+    `whole` is how the extent is written where it is `product`: a reshape knows it.
+    """
+
+    __slots__ = ("product", "whole")
 
     def __init__(
         self,
@@ -240,8 +248,13 @@ class Merge(Transform):
         algebra: Simplifier,
         *,
         kind: IterKind | None = None,
+        product: Expr | None = None,
+        whole: Expr | None = None,
     ) -> None:
+        self.product, self.whole = product, whole
         size = algebra.mul(outer.size, inner.size)
+        if whole is not None and size is product:
+            size = whole
         merged = inner.kind if outer.is_broadcast else outer.kind
         self._bind([outer, inner], [IterDomain(size, kind or merged)])
 
@@ -250,7 +263,7 @@ class Merge(Transform):
         return ("merge",)
 
     def replay(self, inputs: Sequence[IterDomain], algebra: Simplifier) -> Merge:
-        return Merge(inputs[0], inputs[1], algebra)
+        return Merge(inputs[0], inputs[1], algebra, product=self.product, whole=self.whole)
 
     def accepts(self, inputs: Sequence[IterDomain]) -> bool:
         return len({axis.kind for axis in inputs if not axis.is_broadcast}) < 2

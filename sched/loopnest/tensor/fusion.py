@@ -18,6 +18,7 @@ from loopnest.scalar.origin import Origin, caller
 from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.buffer_layout import PLAIN
 from loopnest.tensor.domain import IterDomain, TensorDomain, connected
+from loopnest.tensor.input_strides import declared_strides
 from loopnest.tensor.tensor_order import TensorOrder
 from loopnest.tensor.tensor_view import TensorView, root_axis
 
@@ -163,7 +164,13 @@ class Fusion:
         """Output -> the input whose memory it takes."""
         return self._inplace
 
-    def input(self, name: str, shape: Sequence[int | str | Expr], dtype: DType) -> TensorView:
+    def input(
+        self,
+        name: str,
+        shape: Sequence[int | str | Expr],
+        dtype: DType,
+        strides: Sequence[int | str | None] | None = None,
+    ) -> TensorView:
         """Declare an input array.
 
         Args:
@@ -172,15 +179,22 @@ class Fusion:
                 or a size expression, such as the extent of another tensor. A static 1 is a
                 broadcast axis; a symbol never is.
             dtype: the element type.
+            strides: from one element to the next, in elements, an axis: an int (0 where all are
+                the same element), a size symbol (any stride, of each launch's array), or None
+                where the axis is contiguous with those behind it. By default the array is
+                C-contiguous; others are copied first. An array whose strides were declared is
+                read where it lies.
 
         Raises:
-            DefinitionError: a bad name, extent or type.
+            DefinitionError: a bad name, extent, stride or type.
         """
         call = f"input({name!r}, {shape!r})"
         self._check_dtype(call, dtype)
         self._check_name(call, name)
         sizes = [self.size(call, extent) for extent in self._as_shape(call, shape)]
+        steps = None if strides is None else declared_strides(self, call, strides, sizes)
         tensor = TensorView(self, TensorDomain.of_root([root_axis(s) for s in sizes]), dtype)
+        tensor.strides = steps
         self._claim(name, tensor)
         tensor._name, tensor._memory = name, Memory.GLOBAL
         self._inputs = (*self._inputs, tensor)
@@ -426,6 +440,10 @@ class Fusion:
                 call,
                 f"{tensor.name} is {tensor.signature} but {target.name} is {target.signature}",
                 "an output takes the memory of an input of the same shape and type",
+            )
+        if target.strides is not None:
+            raise DefinitionError(
+                call, f"{target.name} has strides of its own", "an output is C-contiguous"
             )
 
     def _claim(self, name: str, owner: object) -> None:

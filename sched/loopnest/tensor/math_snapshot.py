@@ -118,6 +118,7 @@ class MathTensor:
         definition: None for an input.
         role: "input", "output" or "".
         inplace: the input whose memory an output takes, else "".
+        strides: of an input that was declared with strides, in elements.
         domain: the axes of the tensor, from which `thaw` makes it again.
     """
 
@@ -129,6 +130,7 @@ class MathTensor:
     definition: MathDefinition | None
     role: str = ""
     inplace: str = ""
+    strides: tuple[Expr, ...] | None = None
     domain: TensorDomain | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -224,8 +226,19 @@ AXES: Mapping[str, MemberKind] = {
             word=kind.__name__.lower(),
         )
         for kind, own in (
-            (Split, {"factor": Field(Expr), "inner": Field(bool)}),
-            (Merge, {}),
+            (
+                Split,
+                {
+                    "factor": Field(Expr),
+                    "inner": Field(bool),
+                    "whole": Field(Expr | None, None),
+                    "rest": Field(Expr | None, None),
+                },
+            ),
+            (
+                Merge,
+                {"product": Field(Expr | None, None), "whole": Field(Expr | None, None)},
+            ),
         )
     },
     "TensorDomain": MemberKind(
@@ -253,6 +266,7 @@ def capture(fusion: Fusion) -> Callable[[], MathSnapshot]:
             t.definition,
             "output" if t in outputs else "input" if t.definition is None else "",
             fusion.inplace[t].name if t in fusion.inplace else "",
+            t.strides,
         )
         for t in fusion.tensors
     ]
@@ -281,6 +295,7 @@ def _tensor(
     definition: Definition | None,
     role: str,
     inplace: str,
+    strides: tuple[Expr, ...] | None,
     names: dict[TensorView, str],
 ) -> MathTensor:
     return MathTensor(
@@ -292,6 +307,7 @@ def _tensor(
         None if definition is None else _definition(name, definition, names),
         role,
         inplace,
+        strides,
         domain,
     )
 
@@ -356,6 +372,7 @@ def thaw(math: MathSnapshot) -> Fusion:
         assert tensor.domain is not None
         made[tensor.name] = TensorView(fusion, _unscheduled(tensor.domain), tensor.dtype)
         made[tensor.name]._name = tensor.name
+        made[tensor.name].strides = tensor.strides
     done: dict[tuple[str, ...], Definition] = {}
     for tensor in math.tensors:
         found = tensor.definition

@@ -36,7 +36,7 @@ class TensorView(Operators["Operand", "TensorView"]):
     __slots__ = (
         "__weakref__", "_compute_at_pos", "_consumers", "_memory", "_name", "_produced_at_pos",
         "clones", "definition", "domain", "dtype", "fusion", "layout", "number", "origin", "placed",
-        "reduction",
+        "reduction", "strides",
     )  # fmt: skip
 
     def __init__(self, fusion: Fusion, domain: TensorDomain, dtype: DType) -> None:
@@ -52,6 +52,8 @@ class TensorView(Operators["Operand", "TensorView"]):
         self.clones: tuple[TensorView, ...] = ()
         self.reduction: TensorView | None = None
         """Of a keepdims reduction's result: the reduced TensorView below the broadcast."""
+        self.strides: tuple[Expr, ...] | None = None
+        """Of an input that was declared with strides: from one element to the next, an axis."""
         self.origin = fusion.calling or caller()
         """Where the tensor was made."""
         self.placed: Origin | None = None

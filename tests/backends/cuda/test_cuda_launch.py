@@ -516,3 +516,19 @@ def test_the_64_bit_build_is_made_when_it_is_needed(gpu, monkeypatch):
 
 def test_devices():
     assert (H100.arch, A100.arch) == ("sm_90", "sm_80")
+
+
+def test_a_gpu_array_of_declared_strides_is_read_where_it_lies(gpu):
+    with ln.Fusion("turned") as f:
+        x = f.input("x", ("N", "D"), ln.float32, strides=("S", "R"))
+        f.output(x * 2.0, "y")
+    fn = compile(f, target="cuda")
+    x = np.arange(24, dtype=F).reshape(4, 6)
+    turned = gpu.array(x)
+    described = turned.__cuda_array_interface__
+    described["shape"], described["strides"] = (6, 2), (4, 48)
+    np.testing.assert_array_equal(fn(turned).numpy(), x.T[:, ::2] * 2)
+    np.testing.assert_array_equal(fn(x.T[1::2]), x.T[1::2] * 2)
+    described["strides"] = (-4, 48)
+    with pytest.raises(ln.LaunchError, match=r"x has the strides \(-1, 12\) in elements"):
+        fn(turned)

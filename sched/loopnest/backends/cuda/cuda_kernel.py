@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -135,7 +136,7 @@ class CudaKernel(CompiledKernel[K]):
         stream: Stream,
     ) -> list[Any]:
         inputs = list(map(self._contiguous, range(len(arrays)), arrays))
-        self._check_data(inputs, plan)
+        self._check_data(arrays if self._strided else inputs, plan)
         results = self._outputs.take(out, inputs, plan)
         if plan.is_empty:
             self._run(inputs, results, values, plan)
@@ -146,6 +147,13 @@ class CudaKernel(CompiledKernel[K]):
         return results
 
     # Arrays of the GPU
+
+    def _strides_of(self, array: Any) -> tuple[int, ...]:
+        if not isinstance(array, DeviceView):
+            return super()._strides_of(array)
+        shape = array.shape
+        plain = tuple([math.prod(shape[n + 1 :]) for n in range(len(shape))])
+        return plain if array.strides is None else array.strides
 
     def _on_device(
         self,
@@ -174,7 +182,7 @@ class CudaKernel(CompiledKernel[K]):
                 hint = "pass an array of the GPU"
                 self._outputs.refuse_copy(name, "no array of the GPU, as others are", hint)
                 array = uploaded(self._contiguous(number, array), self.driver, stream)
-            elif array.strides is not None:
+            elif array.strides is not None and self._inputs[number].strides is None:
                 self._outputs.refuse_copy(name, "not C-contiguous", "pass a C-contiguous array")
                 self._warn_of_copy(name)
                 array = gathered(array, self.driver, stream)

@@ -148,7 +148,7 @@ def _recorder(
     from loopnest.backends.interpret.recorder import Recorder
     from loopnest.scalar.arguments import ArraySpec, bind
 
-    specs = [ArraySpec(t.name, t.dtype, t.sizes) for t in fusion.inputs]
+    specs = [ArraySpec(t.name, t.dtype, t.sizes, t.strides) for t in fusion.inputs]
     bound = bind(
         specs, fusion.scalars, fusion.symbols, program.conditions, arrays, keywords,
         f"diagnose({program.name})",

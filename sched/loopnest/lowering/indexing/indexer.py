@@ -35,6 +35,7 @@ from loopnest.scalar import dtypes
 from loopnest.scalar.conditions import decided
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import (
+    ONE,
     TRUE,
     ZERO,
     Arg,
@@ -46,6 +47,7 @@ from loopnest.scalar.expr import (
     Load,
     Local,
     Op,
+    Symbol,
     substitute,
     walk,
 )
@@ -343,6 +345,9 @@ class Indexer:
             axis: ZERO if axis.is_broadcast else self._at(template, env, data)
             for axis, template in zip(producer.domain.logical, read.indices, strict=True)
         }
+        if producer.strides is not None:
+            self._require_strides(storage.buffer, env)
+            return Load(storage.buffer, tuple(index.values()))
         if producer.is_input:
             return Load(storage.buffer, *self._index(storage.buffer, list(index.values())))
         reader = _LocalReader(self, producer, env, index)
@@ -356,6 +361,16 @@ class Indexer:
         else:
             return Load(storage.buffer, places or (ZERO,))
         return Load(storage.buffer, *self._index(storage.buffer, where))
+
+    def _require_strides(self, buffer: Buffer, env: Environment) -> None:
+        """Take a symbolic stride to be a multiple of the vector of loads along another axis."""
+        lanes = self.lanes.intersection(env.known.values())
+        if not self.whole_vectors or ONE not in buffer.strides:
+            return
+        for lane in lanes:
+            for stride in buffer.strides:
+                if isinstance(stride, Symbol) and isinstance(lane, Index):
+                    self.require(stride, lane.extent)
 
     def _at(self, template: Expr, env: Environment, data: Mapping[Expr, Expr]) -> Expr:
         """Return an index of a read at the element at hand; `data` is what other reads find."""
@@ -517,10 +532,14 @@ class Indexer:
             )
         if not self.whole_vectors:
             return value
-        rest = Op("mod", (size, lane.extent), dtypes.index)
-        test = Op("eq", (rest, ZERO), dtypes.bool_)
-        self.requires.setdefault(str(test), (size, lane.extent, test))
+        self.require(size, lane.extent)
         return self.algebra.sub(value, lane)
+
+    def require(self, size: Expr, width: Expr) -> None:
+        """Let the program with vectors run only where `width` divides `size`."""
+        rest = Op("mod", (size, width), dtypes.index)
+        test = Op("eq", (rest, ZERO), dtypes.bool_)
+        self.requires.setdefault(str(test), (size, width, test))
 
     def _one_writer(self, compute: Compute, memory: Memory) -> tuple[PredicateTerm, ...]:
         """Return the tests that let one thread write a tensor without these dimensions.

@@ -95,12 +95,25 @@ def _storage(
 def _global(plan: LoopPlan, tensor: TensorView, kind: str, name: str) -> TensorStorage:
     shape = tuple([plan.algebra.simplify(size) for size in tensor.sizes]) or (ONE,)
     buffer = _buffer(plan, name, tensor, Memory.GLOBAL, tensor.dtype, shape, kind)
+    if tensor.strides:
+        buffer = _strided(plan, buffer, tensor.strides)
     if tensor.domain.allocation is None:
         return TensorStorage(buffer, (), None, buffer, ())
     stored = in_global(plan, tensor)
     buffer = _laid_out(plan, tensor, buffer, stored)
     axes = stored.axes if stored.places is None else None
     return TensorStorage(buffer, (), None, buffer, (), axes)
+
+
+def _strided(plan: LoopPlan, buffer: Buffer, strides: tuple[Expr, ...]) -> Buffer:
+    """Return `buffer` with other strides: it reaches to the last element."""
+    algebra = plan.algebra
+    steps = tuple([algebra.simplify(stride) for stride in strides])
+    reach = [
+        algebra.mul(algebra.sub(extent, ONE), stride)
+        for extent, stride in zip(buffer.shape, steps, strict=True)
+    ]
+    return replace(buffer, strides=steps, size=algebra.add(algebra.sum(reach), ONE))
 
 
 def _laid_out(plan: LoopPlan, tensor: TensorView, buffer: Buffer, stored: StoredAxes) -> Buffer:

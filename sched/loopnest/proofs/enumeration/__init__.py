@@ -22,7 +22,7 @@ from loopnest.proofs.enumeration.enumerated_races import EnumeratedRaces
 from loopnest.proofs.enumeration.value_provenance import ValueProvenance
 from loopnest.proofs.obligations import CollectiveMath, Work
 from loopnest.proofs.point_arrays import Enumeration, Points, number
-from loopnest.proofs.program_model import Access, Model, is_callers
+from loopnest.proofs.program_model import Access, Model, is_callers, strided
 from loopnest.proofs.report import Finding
 from loopnest.proofs.template_matching import Agreement
 from loopnest.proofs.witness import Witness
@@ -82,8 +82,10 @@ class EnumeratedFacts:
     # Layouts and bounds
 
     def _layouts(self) -> Iterator[Finding]:
+        given = strided(self.model.program)
         for buffer in self.model.buffers():
-            yield from self._layout(buffer)
+            if buffer not in given:  # the caller's, of which elements may lie in one place
+                yield from self._layout(buffer)
         for param in self.model.program.params:
             if param.buffer is None or param.kind not in ("input", "output"):
                 continue
@@ -105,6 +107,10 @@ class EnumeratedFacts:
                 return
         size = math.prod(logical)
         steps = [math.prod(logical[n + 1 :]) for n in range(len(logical))] or [1]
+        if tensor.strides is not None:
+            steps = [number(stride, self.sizes) for stride in tensor.strides]
+            reach = zip(logical, steps, strict=True)
+            size = 1 + sum([(e - 1) * s for e, s in reach]) if size else 0
         strides = list(self.table.strides[buffer])
         if size and (steps != strides or self.table.sizes_of[buffer] != size):
             message = (

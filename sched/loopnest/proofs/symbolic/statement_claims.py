@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from loopnest.kir.buffers import Buffer
 from loopnest.proofs.obligations import Work
-from loopnest.proofs.program_model import Access, is_callers, is_private, terms
-from loopnest.proofs.quasi_affine import NotAffine, Poly, constant, times
+from loopnest.proofs.program_model import Access, is_callers, is_private, strided, terms
+from loopnest.proofs.quasi_affine import NotAffine, Poly, constant, plus, times
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
 from loopnest.proofs.symbolic.statement_instances import NOWHERE, Instances, NotProved, about
 from loopnest.proofs.template_matching import Agreement, Combined
@@ -27,8 +27,10 @@ class StatementClaims:
 
     def prove(self) -> None:
         """Prove layouts, bounds and claims of the whole program."""
+        given = strided(self.setting.model.program)
         for buffer in self.setting.model.buffers():
-            self._layout(buffer)
+            if buffer not in given:  # the caller's, of which elements may lie in one place
+                self._layout(buffer)
         self._parameters()
         for access in self.setting.model.accesses:
             with about(access.site):
@@ -88,6 +90,11 @@ class StatementClaims:
                 steps.insert(0, step)
                 step = times(step, extent)
             buffer = param.buffer
+            if tensor.strides is not None:
+                steps = [poly(stride, {}) for stride in tensor.strides]
+                step = constant(1)
+                for extent, stride in zip(shape, steps, strict=True):
+                    step = plus(step, times(plus(extent, constant(-1)), stride))
             found = [[poly(e, {}) for e in part] for part in (buffer.shape, buffer.strides)]
             if found != [shape, steps] or poly(buffer.size, {}) != step:
                 raise NotProved(f"the layout of {param.name}")

@@ -220,20 +220,27 @@ class Reshaping:
         by_inner = not _has_quotient(inner) or _has_quotient(outer)
         factor = inner if by_inner else outer
         if not self.algebra.divides(factor, axis.size):
-            rest = Op("mod", (axis.size, factor), dtypes.index)
-            self.conditions.append(Op("eq", (rest, ZERO), dtypes.bool_))
-        first, second = Split(axis, factor, self.algebra, inner=by_inner).outputs
-        first.size = outer
+            left = Op("mod", (axis.size, factor), dtypes.index)
+            self.conditions.append(Op("eq", (left, ZERO), dtypes.bool_))
+        rest = outer if by_inner else inner
+        step = Split(axis, factor, self.algebra, inner=by_inner, whole=axis.size, rest=rest)
+        first, second = step.outputs
         return first, second
 
     def _named(self, axis: IterDomain, size: Expr) -> IterDomain:
         """Return `axis` with its extent as the shape writes it."""
-        if axis.definition is not None:
+        step = axis.definition
+        if isinstance(step, Merge):
+            step.product, step.whole, axis.size = axis.size, size, size
+        elif step is not None:
+            assert isinstance(step, Split)
+            step.whole = step.inputs[0].size
             axis.size = size
+            if axis is step.outputs[0 if step.inner else 1]:
+                step.rest = size
         elif axis.size is not size:  # an axis of the operand, of an extent that is assumed equal
             outer, within = self._split(axis, ONE, size)
-            axis = Merge(outer, within, self.algebra).outputs[0]
-            axis.size = size
+            axis = self._named(Merge(outer, within, self.algebra).outputs[0], size)
         return axis
 
 

@@ -215,9 +215,17 @@ class DeviceView:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def overlaps(self, other: DeviceView) -> bool:
-        """Whether two arrays in C order share memory."""
+        """Whether the memory that one array spans meets that of the other."""
         a, b = self.address, other.address
-        return a < b + other.nbytes and b < a + self.nbytes
+        return a < b + other.reach and b < a + self.reach
+
+    @property
+    def reach(self) -> int:
+        """The bytes from its first element to the end of its last."""
+        if self.strides is None or not self.nbytes:
+            return self.nbytes
+        steps = zip(self.shape, self.strides, strict=True)
+        return (1 + sum([(extent - 1) * step for extent, step in steps])) * self.dtype.itemsize
 
 
 def view(array: Any, name: str, driver: Driver, stream: Stream, subject: str) -> DeviceView | None:
