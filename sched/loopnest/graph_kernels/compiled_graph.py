@@ -35,6 +35,7 @@ from loopnest.graph_kernels.code_gen import (
     generated,
     schedule_target,
 )
+from loopnest.graph_kernels.kept_groups import groups_key, keep_groups, read_groups
 from loopnest.graph_kernels.kernel_fusion import grouped, inlined, values_for_assignments
 from loopnest.graph_kernels.kernel_groups import VIEWS, GroupLimits
 from loopnest.graph_kernels.op_math import lower_of
@@ -128,6 +129,11 @@ def with_kernels(g: Graph, target: str, library: bool, fallback: bool) -> tuple[
     single: frozenset[Node] = frozenset()
     if not fallback:
         _check_lowered(simple)
+    key = groups_key(simple, limits)
+    kept = read_groups(key)
+    if kept is not None:
+        graph = grouped(simple, limits, known=kept.groups).graph
+        return graph, kept.generated(graph)
     while True:
         grouping = grouped(simple, limits, single)
         found = generated(grouping.graph, target)
@@ -135,6 +141,7 @@ def with_kernels(g: Graph, target: str, library: bool, fallback: bool) -> tuple[
         if single.issuperset(apart):
             if found.refused and not fallback:
                 raise _without_kernel(g, *next(iter(found.refused.items())))
+            keep_groups(key, simple, grouping.groups, grouping.graph, found)
             return grouping.graph, found
         single = single.union(apart)
 

@@ -73,9 +73,15 @@ class Grouping:
 
     graph: Graph
     members: Mapping[Node, Sequence[Node]]
+    groups: Sequence[Sequence[Node]]
 
 
-def grouped(graph: Graph, limits: GroupLimits, single: frozenset[Node] = frozenset()) -> Grouping:
+def grouped(
+    graph: Graph,
+    limits: GroupLimits,
+    single: frozenset[Node] = frozenset(),
+    known: Sequence[Sequence[int]] | None = None,
+) -> Grouping:
     """Return a graph with each group as a call of a function.
 
     Groups of equal structure call one body, so that it is compiled once.
@@ -84,8 +90,9 @@ def grouped(graph: Graph, limits: GroupLimits, single: frozenset[Node] = frozens
         graph: decomposed, without calls of functions.
         limits: what groups are made for.
         single: ops that stay alone.
+        known: the groups, by the numbers of their nodes, where they are known already.
     """
-    groups = KernelGroups(graph, limits, single)
+    groups = KernelGroups(graph, limits, single, known)
     bodies = _SharedBodies()
     done: dict[Node, Node] = {}
     computed: dict[Node, Sequence[Node]] = {}
@@ -110,7 +117,7 @@ def grouped(graph: Graph, limits: GroupLimits, single: frozenset[Node] = frozens
             for number, output in enumerate(outputs):
                 done[output] = call if len(outputs) == 1 else call[number]
     result = graph.changed(graph.inputs, [done[x] for x in graph.outputs])
-    return Grouping(result, computed)
+    return Grouping(result, computed, groups.groups)
 
 
 def _is_view(node: Node, graph: Graph, groups: KernelGroups) -> bool:

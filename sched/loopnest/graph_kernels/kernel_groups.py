@@ -116,12 +116,27 @@ class KernelGroups:
         graph: decomposed, without calls of functions.
         limits: what groups are made for.
         single: members that stay alone.
+        known: the groups, by the numbers of their nodes, where they are known already.
     """
 
-    def __init__(self, graph: Graph, limits: GroupLimits, single: frozenset[Node]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        limits: GroupLimits,
+        single: frozenset[Node],
+        known: Sequence[Sequence[int]] | None = None,
+    ) -> None:
         self.graph, self.limits, self.single = graph, limits, single
         self.group: dict[Node, list[Node]] = {}
         self._refused: set[tuple[int, int, int, int]] = set()
+        for numbers in known or ():
+            members = [graph.nodes[number] for number in numbers]
+            self.group.update(dict.fromkeys(members, members))
+        if known is None:
+            self._find()
+
+    def _find(self) -> None:
+        graph, limits = self.graph, self.limits
         for node in graph.nodes:
             if is_member(node, limits):
                 self.group[node] = [node]
@@ -130,6 +145,11 @@ class KernelGroups:
             for source in sources:
                 self._join(self.group[source], self.group[node])
         self._join_siblings()
+
+    @property
+    def groups(self) -> list[list[Node]]:
+        """The groups, in the order of their first nodes."""
+        return list({id(members): members for members in self.group.values()}.values())
 
     def members_of(self, node: Node) -> list[Node]:
         """Return the group of a member, in topological order."""

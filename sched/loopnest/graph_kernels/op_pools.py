@@ -40,7 +40,8 @@ def _avg_pool(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
     if attrs["count_include_pad"] or not any(attrs["padding"]):
         return found
     whole = attrs["pool"][0] * attrs["pool"][1]
-    return found * (float(whole) / _inside(node, node.inputs[0].shape[2:], node.shape[2:]))
+    inside = _inside(node, node.inputs[0].shape[2:], node.shape[2:])
+    return ln.mul(found, ln.div(float(whole), inside))
 
 
 def _inside(node: Node, extents: tuple[Dim, ...], counts: tuple[Dim, ...]) -> ln.TensorView:
@@ -51,7 +52,7 @@ def _inside(node: Node, extents: tuple[Dim, ...], counts: tuple[Dim, ...]) -> ln
         start = ln.iota(count, dtype=ln.int64) * stride - node.attrs["padding"][axis]
         stop = ln.minimum(start + size, size_operand(extent, ln.int64, node))
         found.append(ln.cast(stop - ln.maximum(start, 0), node.dtype.compute))
-    return ln.broadcast(found[0], [False, True]) * found[1]
+    return ln.mul(ln.broadcast(found[0], [False, True]), found[1])
 
 
 def _windows(x: ln.TensorView, node: Node, fill: float) -> ln.TensorView:

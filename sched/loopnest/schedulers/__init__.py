@@ -10,6 +10,7 @@ from loopnest.schedulers.processor_facts import Processor
 from loopnest.schedulers.scheduler_table import (
     Scheduler,
     auto_schedule,
+    has_only_own_schedulers,
     register_scheduler,
     scheduler_of,
     schedulers,
@@ -20,6 +21,7 @@ __all__ = [
     "Processor",
     "Scheduler",
     "auto_schedule",
+    "has_only_own_schedulers",
     "register_scheduler",
     "scheduler_of",
     "schedulers",

@@ -63,6 +63,7 @@ _SCHEDULERS: list[Scheduler] = [
     Scheduler("contraction", "cuda", contraction_loops.accepts, contraction_loops.for_threads),
     Scheduler("scan", "cuda", scan_loops.accepts, scan_loops.for_threads),
 ]
+_OWN = tuple(_SCHEDULERS)
 _ANSWERS: OrderedDict[_Key, Scheduler | None] = OrderedDict()
 _LOCK = Lock()
 
@@ -111,6 +112,11 @@ def unregister_scheduler(name: str, target: str) -> None:
     with _LOCK:
         _SCHEDULERS.remove(found[0])
         _ANSWERS.clear()
+
+
+def has_only_own_schedulers() -> bool:
+    """Whether the schedulers are those of this package: none of a user's, none forgotten."""
+    return tuple(_SCHEDULERS) == _OWN
 
 
 def scheduler_of(
