@@ -46,8 +46,9 @@ _FLAVOURS = {
     "reductions": ("_reduce", "_welford", "_softmax", "_arg", "_own_reducer", "_scan"),
     "diamonds": ("_binary",),
     "windows": ("_part", "_border", "_turn", "_join", "_window"),
-    "gathers": ("_gather",),
+    "gathers": ("_gather", "_scatter"),
     "shapes": ("_reshape", "_reshape", "_broadcast", "_permute"),
+    "triangles": ("_triangle",),
 }
 """What some fusions have more of."""
 
@@ -160,7 +161,7 @@ class FusionWriter:
             self._expand: 4, self._source: 3, self._matmul: 4, self._cast: 4, self._softmax: 3,
             self._welford: 3, self._logic: 3, self._layer: 2, self._arg: 3, self._own_reducer: 3,
             self._part: 3, self._border: 3, self._turn: 2, self._join: 3, self._window: 4,
-            self._scan: 4, self._gather: 3, self._reshape: 4,
+            self._scan: 4, self._gather: 3, self._scatter: 2, self._triangle: 3, self._reshape: 4,
         }  # fmt: skip
         for make in _FLAVOURS[self.flavour]:
             kinds[getattr(self, make)] *= 5
@@ -542,6 +543,62 @@ class FusionWriter:
             self.session.define(f'f.assume("{extent} >= 1")')
         self.session.define(f"f.assume_range({indices}, 0, {extent!r})")
         self._define(f"ln.{'gather' if alike else 'take'}({name}, {indices}, {axis})")
+
+    def _scatter(self) -> None:
+        """Add updates where indices say; some of them lie outside."""
+        rng = self.rng
+        name = self._pick(lambda t: 0 < len(t.shape) < 4 and not t.dtype.is_bool)
+        if name is None:
+            return
+        own = self.session.tensor(name)
+        shape = [s if isinstance(s, int) else str(s) for s in own.shape]
+        axis = rng.randrange(len(shape))
+        updates, indices, count = f"u{self.count}", f"g{self.count}", rng.choice(self.dims)
+        changed = [*shape[:axis], count, *shape[axis + 1 :]]
+        if not all(isinstance(s, int) or s.isidentifier() for s in changed):
+            return
+        alike = rng.random() < 0.5
+        for variable, extents, kind in (
+            (updates, changed, own.dtype.name),
+            (indices, changed if alike else [count], rng.choice(["int32", "int64"])),
+        ):
+            text = "(" + "".join(f"{s!r}, " for s in extents).rstrip() + ")"
+            if not self._line(variable, f'f.input("{variable}", {text}, ln.{kind})'):
+                return
+        if alike:
+            self._define(f"ln.scatter_add({name}, {indices}, {updates}, {axis})")
+        else:
+            self._define(f"ln.index_add({name}, {axis}, {indices}, {updates})")
+
+    # Masks of coordinates
+
+    def _triangle(self) -> None:
+        """Reduce what a mask of coordinates leaves: a triangle, a band, a diagonal."""
+        rng = self.rng
+        name = self._pick(lambda t: 1 < len(t.shape) < 4 and t.dtype.is_float)
+        if name is None:
+            return
+        shape = [s if isinstance(s, int) else str(s) for s in self.session.tensor(name).shape]
+        if not all(isinstance(s, int) or s.isidentifier() for s in shape):
+            return
+        a, b = rng.sample(range(len(shape)), 2)
+        sides = []
+        for place in (a, b):
+            mask = tuple(n != place for n in range(len(shape)))
+            sides.append(f"ln.broadcast(ln.iota({shape[place]!r}), {mask})")
+        offset = rng.choice(["", "", " + 1", " - 2", " + 9"])
+        test = (
+            f"ln.{rng.choice(['le', 'lt', 'ge', 'gt', 'eq', 'ne'])}({sides[0]}, {sides[1]}{offset})"
+        )
+        if rng.random() < 0.3:
+            test = f"ln.logical_and({test}, ln.gt({sides[0]} + 3, {sides[1]}))"
+        op, identity = rng.choice(
+            [("sum", "0.0"), ("max", 'float("-inf")'), ("min", 'float("inf")'), ("prod", "1.0"),
+             ("sum", "1.0")]
+        )  # fmt: skip
+        if self._define(f"ln.where({test}, {name}, {identity})"):
+            axes = rng.choice([a, b, b, (a, b)])
+            self._define(f"ln.{op}(t{self.count - 1}, {axes})")
 
     # Outputs
 

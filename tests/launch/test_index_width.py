@@ -82,12 +82,15 @@ def test_a_division_by_a_size_that_may_be_zero():
     assert IndexWidth(program).fits({"N": 3, "D": 0}, INT32)
 
 
-def test_an_index_read_from_memory_needs_its_own_width():
+def test_an_index_read_from_memory_lies_inside_unless_it_is_clamped():
     text = """
     kernel k(x: {dtype}[N]) -> (y: float32[N])
     for i0 in N:
-      y[index(x[i0])] = 1.0
+      y[{index}] = 1.0
     """
-    narrow, wide = (parse_nest(text.format(dtype=d)) for d in ("int32", "int64"))
+    plain = parse_nest(text.format(dtype="int64", index="index(x[i0])"))
+    assert IndexWidth(plain).fits({"N": 3}, INT32)
+    clamped = "max(min(index(x[i0]), 2), 0)"
+    narrow, wide = (parse_nest(text.format(dtype=d, index=clamped)) for d in ("int32", "int64"))
     assert IndexWidth(narrow).fits({"N": 3}, INT32)
     assert not IndexWidth(wide).fits({"N": 3}, INT32)

@@ -2,6 +2,7 @@
 
 from loopnest.kir.nest_parser import parse
 from loopnest.kir.nodes import (
+    BOUND,
     WHOLE_ELEMENTS,
     Allocate,
     Arrive,
@@ -28,6 +29,7 @@ from loopnest.kir.nodes import (
 )
 
 __all__ = [
+    "BOUND",
     "WHOLE_ELEMENTS",
     "Allocate",
     "Arrive",

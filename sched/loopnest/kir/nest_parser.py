@@ -16,12 +16,14 @@ from loopnest.errors import LoopnestError
 from loopnest.kir import nodes as kir
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.nest_text import HEADER
+from loopnest.kir.nodes import BOUND
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
 from loopnest.scalar.expr import (
     FALSE,
     TRUE,
+    ZERO,
     Const,
     Expr,
     Index,
@@ -31,6 +33,7 @@ from loopnest.scalar.expr import (
     Op,
     ScalarParam,
     Symbol,
+    all_of,
     cast,
     integer,
     two_sides,
@@ -329,8 +332,10 @@ class NestParser:
 
     def loop(self, line: str, indent: int) -> kir.Stmt:
         """Read a loop with its body."""
-        name, extent, mark = _match(
-            r"for (\w+) in (.*):(?:\s+# (\w+))?", line, "for index in extent:  # parallel"
+        name, span, extent, mark = _match(
+            r"for (\w+) in (?:(.*\.\..*) of )?(.*):(?:\s+# (\w+))?",
+            line,
+            "for index in extent:  # parallel",
         )
         parallel = ParallelType(mark or "serial")
         self.scope.names[name] = var = Index(name, self.expr(extent))
@@ -339,7 +344,14 @@ class NestParser:
             self.launch[parallel] = (
                 var.extent if known in (None, var.extent) else _index("max", known, var.extent)
             )
-        return kir.Loop(var, parallel, name, self.body(indent + 2))
+        body = self.body(indent + 2)
+        if span:
+            start, stop = [self.expr(part) for part in span.split("..")]
+            tests = [Op("lt", (var, stop), dtypes.bool_)]
+            if start is not ZERO:
+                tests.insert(0, Op("le", (start, var), dtypes.bool_))
+            body = (kir.If(all_of(tests), body, (), BOUND),)
+        return kir.Loop(var, parallel, name, body)
 
     # Expressions
 

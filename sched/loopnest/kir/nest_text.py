@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from loopnest.kir.buffers import Buffer
+from loopnest.kir.loop_bounds import loop_bounds
 from loopnest.kir.nodes import (
     Allocate,
     Arrive,
@@ -27,6 +28,7 @@ from loopnest.kir.nodes import (
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import Expr
 from loopnest.scalar.recursion import deep
+from loopnest.scalar.simplify import Simplifier
 
 HEADER = "# loopnest nest 1"
 
@@ -46,6 +48,7 @@ class _Nest:
     def __init__(self, program: Program) -> None:
         self.lines = [HEADER, _signature(program)]
         self.places: dict[Stmt, int] = {}
+        self.algebra = Simplifier()
         for param in program.params:
             if param.kind == "workspace" and param.buffer is not None:
                 self.lines.append(_allocation(param.buffer))
@@ -67,8 +70,13 @@ class _Nest:
             case Loop():
                 serial = node.parallel is ParallelType.serial
                 mark = "" if serial else f"  # {node.parallel.value}"
-                self.lines.append(f"{pad}for {node.index} in {node.var.extent}:{mark}")
-                self._nested(node.body, pad)
+                bounds = loop_bounds(node, self.algebra)
+                span, body = f"{node.var.extent}", node.body
+                if bounds is not None:
+                    self.places.setdefault(bounds.guard, len(self.lines) + 1)
+                    span, body = f"{bounds.start}..{bounds.stop} of {span}", bounds.body
+                self.lines.append(f"{pad}for {node.index} in {span}:{mark}")
+                self._nested(body, pad)
             case If():
                 self.lines.append(f"{pad}if {node.condition}:")
                 self._nested(node.body, pad)

@@ -94,6 +94,10 @@ class Loop:
         return int(size.value) if isinstance(size, Const) else size
 
 
+BOUND = "bounds the loop"
+"""The reason of an `If` that is the whole body of a loop: targets print it as the loop's bounds."""
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class If:
     """``if condition: body else: orelse``; `reason` says why the test is needed."""

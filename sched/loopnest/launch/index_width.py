@@ -14,7 +14,7 @@ from loopnest import kir
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar.arguments import size_value
 from loopnest.scalar.dtypes import uint32
-from loopnest.scalar.expr import Const, Expr, Index, LaunchIndex, Load, Local, Op, Symbol, walk
+from loopnest.scalar.expr import Const, Expr, Index, LaunchIndex, Local, Op, Symbol, walk
 
 Interval: TypeAlias = tuple[int, int]
 
@@ -36,7 +36,6 @@ class IndexWidth:
         roots += [size for _, size in program.launch]
         roots += [e for b in self.buffers for e in (b.size, *b.strides)]
         self.inside = _inside(nodes)
-        roots += self.inside.values()
         roots += [most for _, most in program.counts]
         self.order: dict[Expr, None] = {}
         for root in roots:
@@ -63,8 +62,7 @@ class IndexWidth:
     def intervals(self, sizes: Mapping[str, int]) -> dict[Expr, Interval]:
         """Return the least and the largest value of each index expression."""
         found: dict[Expr, Interval] = {}
-        later = [node for node in self.order if node in self.inside]
-        for node in (*[n for n in self.order if n not in self.inside], *later):
+        for node in self.order:
             found[node] = self._interval(node, sizes, found)
         return found
 
@@ -72,7 +70,7 @@ class IndexWidth:
         self, node: Expr, sizes: Mapping[str, int], found: Mapping[Expr, Interval]
     ) -> Interval:
         if node in self.inside:
-            return 0, max(found[self.inside[node]][1] - 1, 0)
+            return 0, max([size_value(b.size, sizes) for b in self.buffers], default=0)
         match node:
             case Const():
                 return int(node.value), int(node.value)
@@ -142,25 +140,21 @@ def _index_roots(node: kir.Stmt) -> list[Expr]:
     return [n for e in kir.expressions(node) for n in walk(e) if n.dtype.kind == "x"]
 
 
-def _inside(nodes: Sequence[kir.Stmt]) -> dict[Expr, Expr]:
-    """Return indices that are data, with the extent of the axis that they lie inside of.
+_FREE = ("min", "max", "mod", "eq", "ne", "lt", "le", "gt", "ge")
+"""What may be asked of an index that is data, whatever it is."""
 
-    Only those that nothing is computed from: such an access outside of its axis has no meaning.
-    """
-    found: dict[Expr, Expr] = {}
-    used: set[Expr] = set()
+
+def _inside(nodes: Sequence[kir.Stmt]) -> set[Expr]:
+    """Return indices that are data and must lie inside of an axis: such as are not clamped."""
+    found: set[Expr] = set()
+    free: set[Expr] = set()
     for node in nodes:
-        accesses = [(n.buffer, n.args, n.flat) for e in kir.expressions(node) for n in walk(e)
-                    if isinstance(n, Load)]  # fmt: skip
-        if isinstance(node, kir.Store):
-            accesses.append((node.storage, node.index, node.flat))
-        for buffer, index, flat in accesses:
-            for value, extent in zip(index, (buffer.size,) if flat else buffer.shape, strict=True):
-                if isinstance(value, Op) and value.op == "cast":
-                    found.setdefault(value, extent)
-        parts = [n for e in kir.expressions(node) for n in walk(e) if isinstance(n, Op)]
-        used.update(arg for part in parts for arg in part.args)
-    return {value: extent for value, extent in found.items() if value not in used}
+        for part in [n for e in kir.expressions(node) for n in walk(e) if isinstance(n, Op)]:
+            if part.op == "cast" and part.dtype.kind == "x":
+                found.add(part)
+            if part.op in _FREE:
+                free.update(part.args)
+    return found - free
 
 
 def _vector_tests(program: kir.Program) -> list[Expr] | None:

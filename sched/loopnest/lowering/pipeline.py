@@ -27,6 +27,7 @@ from loopnest.lowering.indexing.unswitch import unswitch
 from loopnest.lowering.loops.loop_plan import LoopPlan, group_loops
 from loopnest.lowering.loops.phase_nest import build_nest
 from loopnest.lowering.loops.renumber import renumber
+from loopnest.lowering.loops.tightening import tighten
 from loopnest.lowering.memory.aliasing import share_space
 from loopnest.lowering.memory.allocation import TensorStorage, allocate
 from loopnest.lowering.memory.circular_buffers import circulate
@@ -120,6 +121,10 @@ def _predicates(state: State) -> None:
 
 def _in_place(state: State) -> None:
     check_inplace(state.program, state.plan)
+
+
+def _tighten(state: State) -> None:
+    state.program = tighten(state.program, state.plan.algebra, state.indexer.idle)
 
 
 def _unswitch(state: State) -> None:
@@ -219,6 +224,10 @@ PASSES = (
          "nothing; refuses an output that would overwrite what is still read",
          "the order of reads and stores is final",
          _in_place, _whole),
+    LoweringPass("tighten", "loops.tightening",
+         "loops that run only where something in them counts",
+         "tests are placed, and bodies stand once",
+         _tighten, _whole),
     LoweringPass("unswitch", "indexing.unswitch",
          "bodies without tests where one test decides them all",
          "it lifts placed tests, and doubles bodies",

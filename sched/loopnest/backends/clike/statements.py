@@ -25,9 +25,11 @@ from loopnest.kir import (
     walk,
 )
 from loopnest.kir.buffers import Buffer
+from loopnest.kir.loop_bounds import loop_bounds
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import ONE, Const, Expr, Local
+from loopnest.scalar.expr import ONE, ZERO, Const, Expr, Local
 from loopnest.scalar.facts import Facts
+from loopnest.scalar.simplify import Simplifier
 
 
 def comment(text: str) -> str:
@@ -68,6 +70,7 @@ class StatementPrinter(ABC):
         self.names = Names()
         tests = [test for _, test in (*program.conditions, *program.requires)]
         self.facts = Facts.of(tests)
+        self.algebra = Simplifier(self.facts)
         self.format = CFormat(dialect, self.names, facts=self.facts)
         self.lines: list[str] = []
         self.pad = ""
@@ -264,9 +267,15 @@ class StatementPrinter(ABC):
         for pragma in pragmas:
             self.emit(pragma)
         index = self.format.format(node.var)
-        bound = self.format.format(self.bound(node), SUM)
-        header = f"for (idx_t {index} = 0; {index} < {bound}; {self.step(node)}) {{"
-        self.block(header + self.remark(node), node.body)
+        bounds = loop_bounds(node, self.algebra)
+        first: Expr = ZERO
+        size, body = self.bound(node), node.body
+        if bounds is not None:
+            first, body = bounds.start, bounds.body
+            size = self.algebra.min(bounds.stop, size)
+        start, bound = self.format.format(first), self.format.format(size, SUM)
+        header = f"for (idx_t {index} = {start}; {index} < {bound}; {self.step(node)}) {{"
+        self.block(header + self.remark(node), body)
 
     def step(self, node: Loop) -> str:
         """Return how an ordinary loop goes on."""

@@ -13,7 +13,7 @@ broadcasts, the index map does not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -21,12 +21,14 @@ from loopnest.errors import InternalError, LoweringError
 from loopnest.kir import WHOLE_ELEMENTS, Let, Store
 from loopnest.kir.buffers import Buffer
 from loopnest.lowering.indexing.axis_indices import Environment
+from loopnest.lowering.indexing.idle_points import live_terms
 from loopnest.lowering.indexing.redundant_writes import first_points
 from loopnest.lowering.loops.guarded_tree import Guarded, PredicateTerm, TreeItem
 from loopnest.lowering.loops.loop_plan import is_trivial
 from loopnest.lowering.loops.needed_components import is_needed
 from loopnest.lowering.loops.phase_nest import Compute, Nest
 from loopnest.lowering.loops.promotion import Promotion
+from loopnest.lowering.loops.tightening import is_bounded
 from loopnest.lowering.memory.allocation import TensorStorage
 from loopnest.lowering.reductions.block_reduction import BlockReduction, FreshNames, Values
 from loopnest.lowering.reductions.cooperative_phases import CooperativePhases, looped
@@ -48,6 +50,7 @@ from loopnest.scalar.expr import (
     Local,
     Op,
     Symbol,
+    free_indices,
     substitute,
     walk,
 )
@@ -112,6 +115,8 @@ class Indexer:
         self.storage = storage
         self._matches: dict[tuple[TensorView, TensorView], Match] = {}
         self.readings: list[Reading] = []
+        self.idle: set[Expr] = set()
+        """Conditions outside of which updates take nothing in."""
         self._unguarded: list[Reading] = []
 
     def statements(self, compute: Compute) -> tuple[TreeItem, ...]:
@@ -428,12 +433,50 @@ class Indexer:
             last = compute.phase == "finish" or not self.plan.crossed[compute.unit]
             terms = {t.condition: t for t in self.flags(compute.unit, own=last)}
             terms |= holes
+        if compute.phase == "update":
+            for condition in self._live(compute, env):
+                reason = f"{compute.unit.name} takes nothing in elsewhere"
+                terms[condition] = PredicateTerm(condition, reason)
+                self.idle.add(condition)
         for condition in first_points(self.nest, compute, env.known, memory):
             terms[condition] = PredicateTerm(condition, f"{compute.unit.name}: once is enough")
         if once or memory is not Memory.LOCAL:
             for term in self._one_writer(compute, Memory.GLOBAL if once else memory):
                 terms[term.condition] = term
         return tuple(terms.values())
+
+    def _live(self, compute: Compute, env: Environment) -> Iterator[Expr]:
+        """Yield the conditions of an update outside of which it adds the identity.
+
+        Only those that spare iterations of a loop.
+        """
+        definition, root = compute.unit.definition, env.tensor.domain.root
+        assert definition is not None
+        for term in live_terms(definition):
+            if any(isinstance(node, Arg) for node in walk(term)):
+                continue
+            known: dict[Expr, Expr] = {
+                c: self._need(env, root[c.number]) for c in coordinates(term)
+            }
+            condition = decided(substitute(term, known), self.algebra)
+            if isinstance(condition, Op) and self._spares(compute, condition):
+                yield condition
+
+    def _spares(self, compute: Compute, condition: Expr) -> bool:
+        """Whether a condition bounds a loop around a phase, or stands outside of one."""
+        used = free_indices(condition)
+        specs = [self.nest.spec_of[var] for var in compute.loops]
+        if any(s.parallel is ParallelType.vectorize
+               for var, s in zip(compute.loops, specs, strict=True) if var in used):  # fmt: skip
+            return False
+        # At its best thread a condition may stand outside of all loops over threads.
+        serial = [n for n, (var, s) in enumerate(zip(compute.loops, specs, strict=True))
+                  if var in used and not s.parallel.is_thread]  # fmt: skip
+        last = max(serial, default=-1)
+        return any(
+            is_bounded(spec.parallel, spec.extent) and (var in used or n > last)
+            for n, (var, spec) in enumerate(zip(compute.loops, specs, strict=True))
+        )
 
     def _holes(self, compute: Compute, env: Environment) -> dict[Expr, PredicateTerm]:
         """Return the tests that keep a phase to the elements that there are.

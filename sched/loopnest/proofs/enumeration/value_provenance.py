@@ -21,10 +21,11 @@ from loopnest.proofs.data_indices import Need
 from loopnest.proofs.enumeration.access_instances import OUTSIDE, AccessInstances, InstanceTable
 from loopnest.proofs.enumeration.enumerated_padding import EnumeratedPadding
 from loopnest.proofs.enumeration.fold_orders import FoldOrder
+from loopnest.proofs.live_points import LivePoints
 from loopnest.proofs.obligations import CollectiveMath, Work
 from loopnest.proofs.point_arrays import Array, Flags, Undecidable, number
 from loopnest.proofs.program_model import Access, Site
-from loopnest.proofs.rfactor_numbering import logical_numbers
+from loopnest.proofs.rfactor_numbering import logical_numbers, root_points
 from loopnest.proofs.template_matching import Combined, Operand
 from loopnest.tensor.definition import Scan
 from loopnest.tensor.math_snapshot import MathAxis, MathSnapshot, MathTensor
@@ -162,6 +163,7 @@ class ValueProvenance:
         self._domains: dict[tuple[str, ...], tuple[Sums, dict[str, Held]]] = {}
         self._results: dict[str, tuple[Array, Sums]] = {}
         self.outside = EnumeratedPadding(self)
+        self.live = LivePoints(math_)
 
     def shape(self, axes: Sequence[MathAxis]) -> tuple[int, ...]:
         """Return extents as numbers."""
@@ -193,6 +195,9 @@ class ValueProvenance:
             numbers, results = self.results(tensor)
             total = results.size
             sums = np.zeros(total, np.uint64)
+            live = self._live(tensor)
+            if live is not None:
+                numbers, draw = numbers[live], draw[live]
             if total:
                 np.add.at(sums, numbers, draw)
             count = np.bincount(numbers, minlength=total)
@@ -200,6 +205,14 @@ class ValueProvenance:
             valid, order = np.ones(total, np.bool_), FoldOrder.nothing(total)
             done[tensor.name] = Held(count, sums, valid, whose, order)
         return done[tensor.name]
+
+    def _live(self, tensor: MathTensor) -> Flags | None:
+        """Return which elements of a root domain count; None where all do."""
+        conditions = tuple([(c, True) for c in self.live.conditions(tensor)])
+        if not conditions:
+            return None
+        points = root_points(self.shape(tensor.root))
+        return points.where(conditions, {}, self.table.sizes)
 
     def _so_far(self, tensor: MathTensor, scan: Scan, draw: Sums) -> Held:
         """Return what each element of a scan folds: all up to it, or before it."""
@@ -363,11 +376,16 @@ class ValueProvenance:
             root = self.table.linear(points, work.store.coordinate, self.shape(work.tensor.root))
             draw = self.weights(work.tensor)
             inside = (root >= 0) & (draw.size > 0)
+            idle = np.zeros(root.size, np.bool_)
+            live = self._live(work.tensor)
+            if live is not None:
+                idle[inside] = ~live[root[inside]]
+                inside &= ~idle
             sums, results = np.zeros(root.size, np.uint64), np.zeros(root.size, np.uint64)
             sums[inside] = draw[root[inside]]
             numbers, whose = self.results(work.tensor)
             results[inside] = whose[numbers[root[inside]]]
-            valid = inside | self.outside.neutral(work)
+            valid = inside | idle | self.outside.neutral(work)
             order = FoldOrder.single(root, inside)
             return Held(inside.astype(np.int64), sums, valid, results, order)
         return nothing(points.count)

@@ -56,7 +56,7 @@ def take(tv: TensorView, indices: TensorView, axis: int, mode: str = "raise") ->
     Source: numpy.take.
     """
     call = call_text("take", (tv, indices, axis), "" if mode == "raise" else f"mode={mode!r}")
-    place = _checked("take", call, tv, indices, axis)
+    place = checked_indices("take", call, tv, indices, axis)
     if mode not in _MODES:
         raise DefinitionError(call, f"there is no mode {show(mode)}", 'use "raise", "clip", "wrap"')
     own, picked = axes_of(tv), axes_of(indices)
@@ -98,28 +98,20 @@ def gather(tv: TensorView, indices: TensorView, axis: int) -> TensorView:
     Source: torch.gather.
     """
     call = call_text("gather", (tv, indices, axis))
-    place = _checked("gather", call, tv, indices, axis)
-    own, axes = axes_of(tv), axes_of(indices)
-    _same_rank(call, tv, indices)
-    demands = Demands(tv.fusion.algebra)
-    try:
-        for number, (mine, other) in enumerate(zip(own, axes, strict=True)):
-            if number != place:
-                reason = f"along axis {number} {indices.name} has {other[0]}, {tv.name} {mine[0]}"
-                demands.at_most(other[0], mine[0], reason, "the indices are no larger there")
-    except OperandRefused as refused:
-        raise DefinitionError(call, refused.reason, refused.hint) from None
+    place = checked_indices("gather", call, tv, indices, axis)
+    axes = axes_of(indices)
+    same_rank(call, tv, indices)
+    fitting(call, tv, indices, place)
     coordinates = [along(n, found) for n, found in enumerate(axes)]
     where = replaced(coordinates, place, _index(call, tv, place, indices, "raise"))
-    tv.fusion.require(*demands.conditions)
     return _gathered("gather", tv, where, indices, coordinates, axes, f"axis={place}")
 
 
-def _checked(name: str, call: str, tv: object, indices: object, axis: object) -> int:
-    """Return the axis of a call, from 0 on.
+def checked_indices(name: str, call: str, tv: object, indices: object, axis: object) -> int:
+    """Return the axis of a call that has indices, from 0 on.
 
     Raises:
-        DefinitionError: what `take` refuses.
+        DefinitionError: no tensors, indices of another type, or an axis out of range.
     """
     tensor = require_tensor(name, tv, indices, axis)
     fusion_of(name, (tensor, indices))
@@ -134,10 +126,32 @@ def _checked(name: str, call: str, tv: object, indices: object, axis: object) ->
         raise DefinitionError(call, refused.reason, refused.hint) from None
 
 
-def _same_rank(call: str, tv: TensorView, indices: TensorView) -> None:
+def same_rank(call: str, tv: TensorView, indices: TensorView) -> None:
+    """Refuse indices of another rank than the tensor.
+
+    Raises:
+        DefinitionError: they are.
+    """
     if len(tv.domain.logical) != len(indices.domain.logical):
         found = f"{tv.name} is {tv.signature}, {indices.name} is {indices.signature}"
         raise DefinitionError(call, found, "both have one rank")
+
+
+def fitting(call: str, tv: TensorView, indices: TensorView, place: int) -> None:
+    """Ask that indices are no larger than the tensor along all axes but one.
+
+    Raises:
+        DefinitionError: they are at any sizes.
+    """
+    demands = Demands(tv.fusion.algebra)
+    try:
+        for number, (mine, other) in enumerate(zip(tv.sizes, indices.sizes, strict=True)):
+            if number != place:
+                reason = f"along axis {number} {indices.name} has {other}, {tv.name} {mine}"
+                demands.at_most(other, mine, reason, "the indices are no larger there")
+    except OperandRefused as refused:
+        raise DefinitionError(call, refused.reason, refused.hint) from None
+    tv.fusion.require(*demands.conditions)
 
 
 def _index(call: str, tv: TensorView, place: int, indices: TensorView, mode: str) -> Expr:

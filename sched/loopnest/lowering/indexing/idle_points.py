@@ -1,0 +1,182 @@
+"""The points at which a reduction takes something in; at all others an element is the identity.
+
+An element ``where(j <= i, x, 0)`` adds nothing to a sum where j > i, so that its update need not
+run there. That is read off the definition, and of the pointwise definitions of what it reads: a
+mask is made of `iota`s, which are indices. Only what is the identity as it is written counts: 0 * x
+is not 0 where x is infinite. A reduction whose order counts is left as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loopnest.numerics.float64_math import fold
+from loopnest.scalar import dtypes
+from loopnest.scalar.expr import (
+    ZERO,
+    Arg,
+    Const,
+    Coordinate,
+    Expr,
+    Op,
+    cast,
+    integer,
+    substitute,
+    walk,
+)
+from loopnest.tensor.definition import Definition, Read
+
+_SWAPPED = {"gt": "lt", "ge": "le"}
+_NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
+_FARTHEST = 1 << 31
+"""Larger than any number that is added to an index as int64, so that no sum wraps."""
+
+
+def live_terms(definition: Definition) -> tuple[Expr, ...]:
+    """Return what holds wherever an element of a reduction is not the identity.
+
+    Comparisons ``lt``, ``le`` and ``eq`` of indices, over the coordinates of the root; in one with
+    an index that is data stands the `Arg` of the read that finds it.
+    """
+    reducer = definition.reducer
+    if reducer is None or reducer.ordered or definition.scan is not None:
+        return ()
+    found: dict[Expr, None] | None = None
+    for value, identity in zip(definition.values, reducer.identity, strict=True):
+        mine = _live(value, identity, definition.reads, outermost=True)
+        found = dict.fromkeys(t for t in mine if found is None or t in found)
+    return tuple(found or ())
+
+
+def _live(
+    value: Expr, identity: Const, reads: Sequence[Read], *, outermost: bool
+) -> tuple[Expr, ...]:
+    """Return what holds wherever a template is not `identity`."""
+    match value:
+        case Op(op="where"):
+            condition, yes, no = value.args
+            if no is identity:
+                rest = _live(yes, identity, reads, outermost=outermost)
+                return (*_terms(condition, reads, True, outermost), *rest)
+            if yes is identity:
+                rest = _live(no, identity, reads, outermost=outermost)
+                return (*_terms(condition, reads, False, outermost), *rest)
+        case Op(op="cast"):
+            (inner,) = value.args
+            source = _converted_to(identity, inner.dtype)
+            return () if source is None else _live(inner, source, reads, outermost=outermost)
+        case Arg():
+            found = _pointwise(reads[value.number])
+            if found is None:
+                return ()
+            template = found.values[0]
+            source = _converted_to(identity, template.dtype)
+            if source is None:
+                return ()
+            return _moved(
+                _live(template, source, found.reads, outermost=False), reads[value.number]
+            )
+    return ()
+
+
+def _converted_to(identity: Const, dtype: dtypes.DType) -> Const | None:
+    """Return the literal of `dtype` that `identity` is when it is converted, None for none."""
+    if dtype is identity.dtype:
+        return identity
+    if not (dtype.is_float and identity.dtype.is_float):
+        return None
+    found = fold(cast(Const(identity.value, dtype.compute), dtype))
+    if not isinstance(found, Const) or found.dtype is not dtype:
+        return None
+    return found if fold(cast(found, identity.dtype)) is identity else None
+
+
+def _pointwise(read: Read) -> Definition | None:
+    """Return the definition of what is read, if it is one of single elements."""
+    definition, domain = read.producer.definition, read.producer.domain
+    if definition is None or definition.reducer is not None or read.data:
+        return None
+    return definition if domain.rfactor == domain.root else None
+
+
+def _moved(terms: Sequence[Expr], read: Read) -> tuple[Expr, ...]:
+    """Return conditions on a producer's coordinates as ones on its reader's."""
+    places: dict[Expr, Expr] = {
+        Coordinate(n): ZERO if axis.is_broadcast else index
+        for n, (axis, index) in enumerate(
+            zip(read.producer.domain.logical, read.indices, strict=True)
+        )
+    }
+    return tuple([substitute(term, places) for term in terms])
+
+
+def _terms(
+    condition: Expr, reads: Sequence[Read], wanted: bool, outermost: bool
+) -> tuple[Expr, ...]:
+    """Return comparisons that hold wherever a condition is `wanted`; those that are known."""
+    match condition:
+        case Arg():
+            found = _pointwise(reads[condition.number])
+            if found is None:
+                return ()
+            inner = _terms(found.values[0], found.reads, wanted, False)
+            return _moved(inner, reads[condition.number])
+        case Op(op="not"):
+            return _terms(condition.args[0], reads, not wanted, outermost)
+        case Op(op="and" | "or") if wanted == (condition.op == "and"):
+            return tuple([
+                t for arg in condition.args for t in _terms(arg, reads, wanted, outermost)
+            ])  # fmt: skip
+        case Op(op="lt" | "le" | "gt" | "ge" | "eq"):
+            return _comparison(condition, reads, wanted, outermost)
+    return ()
+
+
+def _comparison(
+    condition: Op, reads: Sequence[Read], wanted: bool, outermost: bool
+) -> tuple[Expr, ...]:
+    op, sides = condition.op, [_index(arg, reads, outermost) for arg in condition.args]
+    a, b = sides
+    if a is None or b is None or (op == "eq" and not wanted):
+        return ()
+    op = op if wanted else _NEGATED[op]
+    if op in _SWAPPED:
+        op, a, b = _SWAPPED[op], b, a
+    return (Op(op, (a, b), dtypes.bool_),)
+
+
+def _index(value: Expr, reads: Sequence[Read], outermost: bool) -> Expr | None:
+    """Return an int64 or an index as an expression of coordinates and sizes, None for others."""
+    match value:
+        case Const() if value.dtype.is_integer or value.dtype.kind == "x":
+            return integer(int(value.value)) if abs(value.value) < _FARTHEST else None
+        case _ if value.dtype is dtypes.index and not _is_of_data(value):
+            return value
+        case Op(op="cast") if value.dtype in (dtypes.int64, dtypes.index):
+            return _converted(value.args[0], reads, outermost)
+        case Op(op="add" | "sub" | "neg") if value.dtype in (dtypes.int64, dtypes.index):
+            found = [_index(arg, reads, outermost) for arg in value.args]
+            args = [arg for arg in found if arg is not None]
+            return Op(value.op, tuple(args), dtypes.index) if len(args) == len(found) else None
+        case Arg() if value.dtype is dtypes.int64:
+            definition = _pointwise(reads[value.number])
+            if definition is None:
+                return None
+            inner = _index(definition.values[0], definition.reads, False)
+            return None if inner is None else _moved((inner,), reads[value.number])[0]
+    return None
+
+
+def _is_of_data(value: Expr) -> bool:
+    return any(isinstance(node, Arg) for node in walk(value))
+
+
+def _converted(value: Expr, reads: Sequence[Read], outermost: bool) -> Expr | None:
+    """Return what an index or an int64 is converted from."""
+    if value.dtype is dtypes.index or value.dtype is dtypes.int64:
+        found = _index(value, reads, outermost)
+        if found is not None:
+            return found
+    if outermost and isinstance(value, Arg) and value.dtype in (dtypes.int32, dtypes.int64):
+        return cast(value, dtypes.index)
+    return None

@@ -1,0 +1,267 @@
+"""Pass "tighten": loops run only where something in them has an effect that counts.
+
+Requires placed predicates. Where all that a loop's body leaves behind (stores to buffers that are
+not made in it) is done under a condition of its index, the body stands under that condition, which
+targets print as the bounds of the loop; so do loops around it, under what the condition comes to at
+the best index of the inner loops. The conditions are those of updates that take nothing in
+elsewhere (`indexing.idle_points`). Ensures that every store that counts is made as before.
+
+A loop in which threads meet must run alike in all of them: there a condition is taken at the best
+thread of the block. And barriers in it may order what stands around it: it keeps at least one
+iteration, or nothing around it needs them. The pass comes after predicates, whose tests it moves
+outwards, and before unswitch, which doubles bodies.
+
+Before: ``for i1 in N: { T2 = x[i0, i1]; if i1 <= i0: y += T2 }``; after::
+
+    for i1 in 0..i0 + 1 of N: { T2 = x[i0, i1]; y += T2 }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from loopnest.kir import (
+    BOUND,
+    Allocate,
+    Arrive,
+    Barrier,
+    Collective,
+    If,
+    Loop,
+    Program,
+    Stmt,
+    Store,
+    bodies,
+    expressions,
+    holds_sync,
+    walk,
+    with_bodies,
+)
+from loopnest.kir.buffers import Buffer
+from loopnest.kir.loop_bounds import gaps, slope
+from loopnest.scalar.conditions import normal_le
+from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.expr import (
+    FALSE,
+    ONE,
+    TRUE,
+    ZERO,
+    Const,
+    Expr,
+    Index,
+    LaunchIndex,
+    all_of,
+    integer,
+    loads,
+    substitute,
+    terms_of,
+)
+from loopnest.scalar.expr import walk as nodes_of
+from loopnest.scalar.simplify import Simplifier
+
+MOST_SHORT = 8
+"""A loop of so many iterations keeps them all: compilers write it out."""
+
+_Effects = Mapping[Buffer, frozenset[Expr]]
+"""What a statement leaves behind: buffers, with conditions under which alone they are stored."""
+
+
+def is_bounded(parallel: ParallelType, extent: Expr) -> bool:
+    """Whether a loop may have bounds of its own."""
+    short = isinstance(extent, Const) and extent.value <= MOST_SHORT
+    return parallel in (ParallelType.serial, ParallelType.unswitch) and not short
+
+
+def tighten(program: Program, algebra: Simplifier, idle: Collection[Expr]) -> Program:
+    """Return `program` with the loops tightened by conditions in `idle`."""
+    if not idle:
+        return program
+    found = _Tightening(program, algebra, idle)
+    return program.with_body(found.body(program.body, frozenset()))
+
+
+class _Tightening:
+    def __init__(self, program: Program, algebra: Simplifier, idle: Collection[Expr]) -> None:
+        self.program, self.algebra, self.idle = program, algebra, idle
+        self.written = {n.storage for n, _ in walk(program.body) if isinstance(n, Store)}
+        self._effects: dict[Stmt, _Effects] = {}
+        self.threads: dict[Expr, Expr] = {
+            LaunchIndex(d): e for d, e in program.launch if d.is_block
+        }
+        for node, _ in walk(program.body):
+            if isinstance(node, Loop) and node.parallel.is_block:
+                self.threads[node.var] = node.var.extent
+
+    # What statements leave behind
+
+    def effects(self, node: Stmt) -> _Effects:
+        """Return what a statement leaves behind."""
+        found = self._effects.get(node)
+        if found is None:
+            found = self._effects[node] = self._of(node)
+        return found
+
+    def _of(self, node: Stmt) -> _Effects:
+        match node:
+            case Store():
+                return {node.storage: frozenset()}
+            case Arrive():
+                return {node.counter: frozenset()}
+            case If():
+                mine = frozenset(t for t in terms_of(node.condition) if t in self.idle)
+                inner = {b: g | mine for b, g in self.left(node.body).items()}
+                return _joined([inner, self.left(node.orelse)])
+            case Loop():
+                inner = dict(self.left(node.body))
+                return {b: self.weakened(g, node.var, node.var.extent) for b, g in inner.items()}
+            case Collective():
+                return self.left(node.body)
+            case _:
+                return {}
+
+    def left(self, body: tuple[Stmt, ...]) -> _Effects:
+        """Return what a body leaves behind, but for buffers that it makes."""
+        made = {node.storage for node in body if isinstance(node, Allocate)}
+        found = _joined([self.effects(node) for node in body])
+        return {b: g for b, g in found.items() if b not in made}
+
+    # Conditions
+
+    def weakened(self, terms: Iterable[Expr], var: Expr, extent: Expr) -> frozenset[Expr]:
+        """Return what conditions come to at the best number of an index, as far as that is known.
+
+        Args:
+            terms: the conditions.
+            var: an index of a loop or thread.
+            extent: it is below that, and at least 0.
+        """
+        result: dict[Expr, None] = {}
+        for term in terms:
+            if not _uses(term, var):
+                result[term] = None
+                continue
+            for gap in gaps(term, self.algebra):
+                best = self._at_best(gap, var, extent)
+                if best is None or self.algebra.proves_le(ZERO, best):
+                    continue
+                condition = normal_le(ZERO, best, self.algebra)
+                if condition not in (TRUE, FALSE):
+                    result[condition] = None
+        return frozenset(result)
+
+    def _at_best(self, gap: Expr, var: Expr, extent: Expr) -> Expr | None:
+        """Return the largest value of `gap` over an index; None where that is not known."""
+        count = slope(gap, var, self.algebra)
+        if count is None:
+            return None
+        rest = self.algebra.simplify(substitute(gap, {var: ZERO}))
+        if count <= 0:
+            return rest
+        top = self.algebra.mul(integer(count), self.algebra.sub(extent, ONE))
+        return self.algebra.add(rest, top)
+
+    # Rewriting, from the outside
+
+    def body(self, body: tuple[Stmt, ...], known: frozenset[Expr]) -> tuple[Stmt, ...]:
+        """Return statements with their loops tightened; the conditions `known` hold here."""
+        return tuple([made for node in body for made in self.statement(node, known)])
+
+    def statement(self, node: Stmt, known: frozenset[Expr]) -> tuple[Stmt, ...]:
+        match node:
+            case If():
+                mine = terms_of(node.condition)
+                rest = [t for t in mine if t not in known]
+                inner = self.body(node.body, known | frozenset(mine))
+                if not rest and not node.orelse:
+                    return inner
+                orelse = self.body(node.orelse, known)
+                return (If(all_of(rest or mine), inner, orelse, node.reason, node.origin),)
+            case Loop():
+                return (self.loop(node, known),)
+            case _:
+                inside = tuple([self.body(part, known) for part in bodies(node)])
+                return (with_bodies(node, inside) if inside else node,)
+
+    def loop(self, node: Loop, known: frozenset[Expr]) -> Stmt:
+        """Return a loop with the conditions of its effects around it and its body."""
+        left = self.left(node.body)
+        common = frozenset[Expr].intersection(*left.values()) if left else frozenset[Expr]()
+        terms = [t for t in self._uniform(node, common) if t not in known]
+        inside = [t for t in terms if _uses(t, node.var) and self._bounds(t, node)]
+        around = [t for t in terms if not _uses(t, node.var)]
+        if not is_bounded(node.parallel, node.var.extent):
+            inside = []
+        if node.parallel.is_thread or node.parallel is ParallelType.vectorize:
+            around = []
+        if _meets(node) and not self._is_alone(node):
+            around = []
+            inside = [t for t in inside if self._holds_at_first(t, node.var)]
+        now = known | frozenset(inside) | frozenset(around)
+        body = self.body(node.body, now)
+        if inside:
+            origin = next((s.origin for s in body if isinstance(s, Loop)), None)
+            body = (If(all_of(inside), body, (), BOUND, origin),)
+        made: Stmt = Loop(node.var, node.parallel, node.axis, body, node.origin)
+        if around:
+            made = If(all_of(around), (made,), (), "elsewhere nothing is taken in", node.origin)
+        return made
+
+    def _bounds(self, term: Expr, node: Loop) -> bool:
+        """Whether a condition sets bounds to a loop's index, the same in all iterations."""
+        found = gaps(term, self.algebra)
+        if not found or not all(slope(gap, node.var, self.algebra) for gap in found):
+            return False
+        stored = {n.storage for n, _ in walk(node.body) if isinstance(n, (Store, Allocate))}
+        return stored.isdisjoint(load.buffer for load in loads(term))
+
+    def _uniform(self, node: Loop, terms: Iterable[Expr]) -> list[Expr]:
+        """Return conditions of a loop, at the best thread where threads meet in it."""
+        found = frozenset(terms)
+        if not _meets(node):
+            return sorted(found, key=str)
+        if any(_of_blocks(n) for n, _ in walk(node.body)):
+            return []
+        for number, extent in self.threads.items():
+            found = self.weakened(found, number, extent)
+        plain = [t for t in found if not loads(t)]
+        return sorted(plain, key=str)
+
+    def _holds_at_first(self, term: Expr, var: Index) -> bool:
+        """Whether a condition always holds in the first iteration of a loop."""
+        first = [
+            self.algebra.simplify(substitute(g, {var: ZERO})) for g in gaps(term, self.algebra)
+        ]
+        return all(self.algebra.proves_le(ZERO, gap) for gap in first)
+
+    def _is_alone(self, node: Loop) -> bool:
+        """Whether nothing outside of a loop needs the barriers in it: none reads what is shared."""
+        inner = {n for n, _ in walk(node.body)}
+        for other, _ in walk(self.program.body):
+            if other in inner:
+                continue
+            for load in [x for e in expressions(other) for x in loads(e)]:
+                if load.buffer.memory is not Memory.LOCAL and load.buffer in self.written:
+                    return False
+        return True
+
+
+def _joined(parts: Iterable[_Effects]) -> dict[Buffer, frozenset[Expr]]:
+    result: dict[Buffer, frozenset[Expr]] = {}
+    for part in parts:
+        for buffer, terms in part.items():
+            result[buffer] = result[buffer] & terms if buffer in result else terms
+    return result
+
+
+def _uses(value: Expr, var: Expr) -> bool:
+    return any(node is var for node in nodes_of(value))
+
+
+def _of_blocks(node: Stmt) -> bool:
+    """Whether blocks meet at a statement."""
+    return isinstance(node, Arrive) or (isinstance(node, Barrier) and node.scope == "grid")
+
+
+def _meets(node: Loop) -> bool:
+    """Whether threads meet in a loop."""
+    return holds_sync(node.body)

@@ -1,0 +1,174 @@
+"""The elements of a reduction that count: those that the math does not say are the identity.
+
+A nest may fold an element or leave it out where the math, written out in coordinates, has the
+identity there. Pointwise definitions are put into what reads them, so that a mask made of `iota`s
+becomes a comparison of coordinates; then each ``where`` around the value whose other side is the
+identity is a condition of the elements that count.
+"""
+
+from __future__ import annotations
+
+from loopnest.numerics.float64_math import fold
+from loopnest.proofs.template_matching import reducer_of
+from loopnest.scalar import dtypes
+from loopnest.scalar.enums import IterKind
+from loopnest.scalar.expr import (
+    ZERO,
+    Arg,
+    Const,
+    Expr,
+    Load,
+    Op,
+    cast,
+    integer,
+    substitute,
+    walk,
+)
+from loopnest.scalar.templates import at
+from loopnest.tensor.definition import data_of
+from loopnest.tensor.math_snapshot import MathDefinition, MathSnapshot, MathTensor
+
+_LARGEST = 400
+"""How many nodes a value may have when it is written out."""
+
+_OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
+_INT64_SAFE = 1 << 31
+
+
+class LivePoints:
+    """The conditions of the elements that count, of each reduction."""
+
+    def __init__(self, math: MathSnapshot) -> None:
+        self.math = math
+        self._known: dict[str, tuple[Expr, ...]] = {}
+
+    def conditions(self, tensor: MathTensor) -> tuple[Expr, ...]:
+        """Return comparisons of indices outside of which an element of `tensor` is the identity.
+
+        They are of the root's coordinates, and of `Arg`s of the definition, where its indices are
+        data.
+        """
+        found = self._known.get(tensor.name)
+        if found is None:
+            found = self._known[tensor.name] = tuple(self._of(tensor))
+        return found
+
+    def _of(self, tensor: MathTensor) -> list[Expr]:
+        definition = tensor.definition
+        if definition is None or definition.reducer is None or definition.scan is not None:
+            return []
+        reducer = reducer_of(tensor)
+        if reducer.ordered:
+            return []
+        common: list[Expr] | None = None
+        for value, identity in zip(definition.values, reducer.identity, strict=True):
+            mine = _peeled(self._written_out(value, definition, True), identity)
+            common = mine if common is None else [c for c in common if c in mine]
+        return [c for c in common or [] if not any(isinstance(n, Arg) for n in walk(c))]
+
+    def _written_out(self, value: Expr, definition: MathDefinition, outermost: bool) -> Expr:
+        """Return a template with the pointwise definitions of what it reads put in.
+
+        Other operands stay the `Arg`s that they are; of inner definitions they become unknown.
+        """
+        mapping: dict[Expr, Expr] = {}
+        for arg in [n for n in walk(value) if isinstance(n, Arg)]:
+            if arg.number >= len(definition.reads):
+                continue
+            inner = self._inlined(arg, definition)
+            if inner is not None:
+                mapping[arg] = inner
+            elif not outermost:
+                mapping[arg] = Arg(-1, arg.dtype)
+        found = substitute(value, mapping)
+        size = sum(1 for _ in walk(found))
+        return found if size <= _LARGEST else value
+
+    def _inlined(self, arg: Arg, definition: MathDefinition) -> Expr | None:
+        read = definition.reads[arg.number]
+        producer = self.math.tensor(read.producer)
+        if producer is None or producer.definition is None or data_of(read.indices):
+            return None
+        own = producer.definition
+        if own.reducer is not None or producer.is_factored:
+            return None
+        index = [
+            ZERO if axis.kind is IterKind.BROADCAST else place
+            for axis, place in zip(producer.logical, read.indices, strict=True)
+        ]
+        value = self._written_out(own.values[own.component], own, False)
+        return cast(at(value, index), producer.dtype)
+
+
+def _peeled(value: Expr, identity: Const) -> list[Expr]:
+    """Return the conditions of each ``where`` around a value whose other side is the identity."""
+    found: list[Expr] = []
+    while isinstance(value, Op):
+        if value.op == "cast":
+            source = _before(identity, value.args[0].dtype)
+            if source is None:
+                break
+            value, identity = value.args[0], source
+        elif value.op == "where" and fold(value.args[2]) is identity:
+            found += _conjuncts(value.args[0], True)
+            value = value.args[1]
+        elif value.op == "where" and fold(value.args[1]) is identity:
+            found += _conjuncts(value.args[0], False)
+            value = value.args[2]
+        else:
+            break
+    return found
+
+
+def _before(identity: Const, dtype: dtypes.DType) -> Const | None:
+    """Return the literal that a conversion of a value of `dtype` makes the identity of."""
+    if dtype is identity.dtype:
+        return identity
+    if not (dtype.is_float and identity.dtype.is_float):
+        return None
+    made = fold(cast(Const(identity.value, dtype.compute), dtype))
+    same = isinstance(made, Const) and fold(cast(made, identity.dtype)) is identity
+    return made if same and isinstance(made, Const) else None
+
+
+def _conjuncts(condition: Expr, wanted: bool) -> list[Expr]:
+    """Return what must hold for a condition to be `wanted`, as far as it is one of indices."""
+    if not isinstance(condition, Op):
+        return []
+    if condition.op == "not":
+        return _conjuncts(condition.args[0], not wanted)
+    if condition.op in ("and", "or"):
+        if wanted != (condition.op == "and"):
+            return []
+        return [c for arg in condition.args for c in _conjuncts(arg, wanted)]
+    if condition.op not in _OPPOSITE:
+        return []
+    sides = [_as_index(arg) for arg in condition.args]
+    if any(side is None for side in sides):
+        return []
+    op = condition.op if wanted else _OPPOSITE[condition.op]
+    return [Op(op, tuple([s for s in sides if s is not None]), dtypes.bool_)]
+
+
+def _as_index(value: Expr) -> Expr | None:
+    """Return an int64 or an index as an index expression that isl may have; None for others.
+
+    No sum of an index and such numbers wraps in 64 bits.
+    """
+    if isinstance(value, Const) and value.dtype.kind in "ix":
+        return integer(int(value.value)) if abs(value.value) < _INT64_SAFE else None
+    if value.dtype is dtypes.index and not any(isinstance(n, (Arg, Load)) for n in walk(value)):
+        return value
+    if not isinstance(value, Op) or value.dtype not in (dtypes.int64, dtypes.index):
+        return None
+    if value.op == "cast":
+        (inner,) = value.args
+        data = isinstance(inner, Arg) and inner.number >= 0
+        if data and inner.dtype in (dtypes.int32, dtypes.int64):
+            return cast(inner, dtypes.index)
+        return _as_index(inner) if inner.dtype in (dtypes.int64, dtypes.index) else None
+    if value.op in ("add", "sub", "neg"):
+        args = [_as_index(arg) for arg in value.args]
+        if not any(arg is None for arg in args):
+            return Op(value.op, tuple([a for a in args if a is not None]), dtypes.index)
+    return None

@@ -1,0 +1,180 @@
+"""Sums into elements that data choose: scatter_add, index_add.
+
+What is added to an element is a sum over all updates, each where its index is that element's and 0
+elsewhere: a reduction like any other, whose order is free and which every schedule gives the same
+way. No index is written to, so that no two threads meet at one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loopnest.errors import DefinitionError
+from loopnest.scalar import dtypes
+from loopnest.scalar.conditions import le
+from loopnest.scalar.enums import IterKind
+from loopnest.scalar.expr import TRUE, Arg, Const, Coordinate, Expr, Op, all_of, cast
+from loopnest.tensor.definition import Definition, Read
+from loopnest.tensor.ops import pointwise, reducers
+from loopnest.tensor.ops.construction import Axis, axes_of, fresh_domain
+from loopnest.tensor.ops.gathers import checked_indices, fitting, same_rank
+from loopnest.tensor.ops.index_maps import along, compared
+from loopnest.tensor.ops.operands import call_text, fusion_of, kind_text
+from loopnest.tensor.tensor_view import TensorView
+
+
+def scatter_add(
+    tv: TensorView, indices: TensorView, updates: TensorView, axis: int, deterministic: bool = True
+) -> TensorView:
+    """Return `tv` with each element of `updates` added where `indices` say along `axis`.
+
+    ``scatter_add(x, i, u, 0)`` is x with ``u[r, c]`` added at ``(i[r, c], c)``, for all (r, c).
+
+    Args:
+        tv: the operand.
+        indices: int32 or int64, of the rank of `tv` and no larger along the other axes. What has
+            an index outside of `axis` is added nowhere.
+        updates: of the shape of `indices` and the type of `tv`.
+        axis: of all of them.
+        deterministic: whether a schedule gives the same bits each time; it always does.
+
+    Raises:
+        DefinitionError: no TensorViews, types or shapes that do not fit, or an axis out of range.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", (3,), ln.float32)
+    ...     i = f.input("i", ("K",), ln.int32)
+    ...     u = f.input("u", ("K",), ln.float32)
+    ...     y = f.output(ln.scatter_add(x, i, u, 0), "y")
+    >>> x, u = np.zeros(3, np.float32), np.array([1, 2, 4, 8], np.float32)
+    >>> print(ln.evaluate(f, x, np.array([2, 0, 2, 2], np.int32), u))
+    [ 2.  0. 13.]
+
+    Source: torch.Tensor.scatter_add.
+    """
+    call = call_text("scatter_add", (tv, indices, updates, axis))
+    place = checked_indices("scatter_add", call, tv, indices, axis)
+    _check_updates(call, tv, updates, deterministic)
+    same_rank(call, tv, indices)
+    if updates.sizes != indices.sizes:
+        found = f"{updates.name} is {updates.signature}, {indices.name} is {indices.signature}"
+        raise DefinitionError(call, found, "the indices have the shape of the updates")
+    fitting(call, tv, indices, place)
+    axes = axes_of(tv)
+    folded = axes_of(indices)[place][0]
+    where = [along(n, axis) for n, axis in enumerate(axes_of(indices))]
+    where[place] = Coordinate(len(axes))
+    return _scattered("scatter_add", tv, indices, updates, place, folded, (where, where))
+
+
+def index_add(
+    tv: TensorView, axis: int, indices: TensorView, updates: TensorView, deterministic: bool = True
+) -> TensorView:
+    """Return `tv` with each slice of `updates` along `axis` added to that which `indices` name.
+
+    ``index_add(w, 0, i, u)`` is w with the row ``u[k]`` added to its row ``i[k]``, for all k: the
+    gradient of ``take(w, i, 0)``.
+
+    Args:
+        tv: the operand.
+        axis: of `tv` and `updates`.
+        indices: int32 or int64, of one axis. What has an index outside of `axis` is added nowhere.
+        updates: of the type of `tv`, and of its shape but for `axis`, which is that of `indices`.
+        deterministic: whether a schedule gives the same bits each time; it always does.
+
+    Raises:
+        DefinitionError: no TensorViews, types or shapes that do not fit, or an axis out of range.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     g = f.input("g", ("K", 2), ln.float32)
+    ...     i = f.input("i", ("K",), ln.int64)
+    ...     w = f.output(ln.index_add(ln.full((3, 2), 0.0), 0, i, g), "w")
+    >>> print(ln.evaluate(f, np.array([[1, 2], [3, 4], [5, 6]], np.float32), np.array([2, 0, 2])))
+    [[3. 4.]
+     [0. 0.]
+     [6. 8.]]
+
+    Source: torch.Tensor.index_add.
+    """
+    call = call_text("index_add", (tv, axis, indices, updates))
+    place = checked_indices("index_add", call, tv, indices, axis)
+    _check_updates(call, tv, updates, deterministic)
+    sizes = list(tv.sizes)
+    found = f"{updates.name} is {updates.signature}, {indices.name} is {indices.signature}"
+    if len(indices.sizes) != 1:
+        raise DefinitionError(call, f"{indices.name} is {indices.signature}", "use one axis")
+    sizes[place] = indices.sizes[0]
+    if list(updates.sizes) != sizes:
+        hint = f"the updates are [{', '.join(map(str, sizes))}], {tv.name} is {tv.signature}"
+        raise DefinitionError(call, found, hint)
+    last = Coordinate(len(sizes))
+    where = [along(n, axis) for n, axis in enumerate(axes_of(updates))]
+    where[place] = last
+    own = [last]
+    return _scattered("index_add", tv, indices, updates, place, sizes[place], (own, where))
+
+
+def _check_updates(call: str, tv: TensorView, updates: object, deterministic: object) -> None:
+    if not isinstance(updates, TensorView):
+        raise DefinitionError(call, f"the updates are {kind_text(updates)}", "use a TensorView")
+    fusion_of(call.partition("(")[0], (tv, updates))
+    if updates.dtype is not tv.dtype:
+        found = f"{updates.name} is {updates.dtype}, {tv.name} is {tv.dtype}"
+        raise DefinitionError(call, found, "both have one type; convert one by ln.cast")
+    if tv.dtype.is_bool:
+        raise DefinitionError(call, f"{tv.name} is bool", "use a type that can be added")
+    if not isinstance(deterministic, bool):
+        raise DefinitionError(call, f"deterministic is {deterministic!r}", "use True or False")
+
+
+def _scattered(
+    name: str,
+    tv: TensorView,
+    indices: TensorView,
+    updates: TensorView,
+    place: int,
+    folded: Expr,
+    where: tuple[Sequence[Expr], Sequence[Expr]],
+) -> TensorView:
+    """Return `tv` and the sum over the last axis of updates whose index is that of the element.
+
+    `where` says at which indices the indices and the updates are read.
+    """
+    fusion, real = tv.fusion, tv.dtype.compute
+    own = axes_of(tv)
+    axes: list[Axis] = [*own, (folded, IterKind.REDUCTION)]
+    chosen = compared("eq", cast(Arg(0, indices.dtype), dtypes.index), along(place, own[place]))
+    zero = Const(0, real)
+    value: Expr = Op("where", (chosen, cast(Arg(1, updates.dtype), real), zero), real)
+    inside = [
+        compared("lt", Coordinate(n), size)
+        for n, size in enumerate(updates.sizes)
+        if n != place and le(tv.sizes[n], size, fusion.algebra) is not TRUE
+    ]
+    if inside:
+        value = Op("where", (all_of(inside), value, zero), real)
+    result = TensorView(fusion, fresh_domain(axes), tv.dtype)
+    reads = (Read(indices, tuple(where[0])), Read(updates, tuple(where[1])))
+    reducer = reducers.SUM.of(real)
+    note = f"axis={place}"
+    result.define(Definition(name, (indices, updates), reads, (result,), (value,), reducer, note))
+    if _is_zero(tv):
+        return result
+    total = pointwise.add(tv, result)
+    assert isinstance(total, TensorView)
+    return total
+
+
+def _is_zero(tv: TensorView) -> bool:
+    """Whether all elements are 0: then the sum alone is the result."""
+    found = tv.definition
+    return (
+        found is not None
+        and not found.reads
+        and isinstance(found.values[0], Const)
+        and found.values[0].value == 0
+    )

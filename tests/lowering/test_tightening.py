@@ -1,0 +1,175 @@
+"""Loops that run only where a reduction takes something in: triangles, bands, tiles, windows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import loopnest as ln
+from loopnest.kir.nest_text import print_nest
+from loopnest.proofs.verifier import verify_program
+from mutation.mutants import mutants
+
+PT = ln.ParallelType
+
+
+def index(size: str, place: int, rank: int) -> ln.TensorView:
+    """Return the index along one axis of a tensor."""
+    return ln.broadcast(ln.iota(size), tuple(n != place for n in range(rank)))
+
+
+def causal(op: str = "sum", fill: float = 0.0) -> ln.Fusion:
+    with ln.Fusion("causal") as f:
+        x = f.input("x", ("N", "N"), ln.float32)
+        mask = ln.le(index("N", 1, 2), index("N", 0, 2))
+        f.output(getattr(ln, op)(ln.where(mask, x, fill), 1), "y")
+    return f
+
+
+def loops_of(kernel: Any) -> list[str]:
+    """Return the loops and tests of a nest."""
+    lines = [line.strip() for line in str(kernel).splitlines()]
+    return [line for line in lines if line.startswith(("for", "if"))]
+
+
+def judge(f: ln.Fusion, kernel: Any, *arrays: np.ndarray) -> None:
+    """Prove a kernel for all sizes, and compare what it gives to the oracle."""
+    report = ln.verify(kernel)
+    assert report.all_sizes, report
+    for target in ("interpret", "c"):
+        found = ln.compile(kernel, target=target)(*[a.copy() for a in arrays])
+        np.testing.assert_array_equal(found, ln.evaluate(f, *arrays))
+
+
+def some(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(-4, 5, shape).astype(np.float32)
+
+
+def test_a_triangle() -> None:
+    f = causal()
+    f.inline_most()
+    kernel = ln.lower(f)
+    assert loops_of(kernel) == ["for i0 in N:", "for i1 in 0..i0 + 1 of N:"]
+    assert "for (idx_t i1 = 0; i1 < i0 + 1; ++i1) {" in kernel.cuda()
+    assert print_nest(ln.kir.parse(str(kernel))) == str(kernel)
+    judge(f, kernel, some(7, 7))
+
+
+@pytest.mark.parametrize(("op", "fill"), [("max", -np.inf), ("min", np.inf), ("prod", 1.0)])
+def test_other_reducers_have_other_identities(op: str, fill: float) -> None:
+    f = causal(op, fill)
+    f.inline_most()
+    kernel = ln.lower(f)
+    assert "for i1 in 0..i0 + 1 of N:" in loops_of(kernel)
+    judge(f, kernel, some(6, 6))
+
+
+def test_what_is_no_identity_bounds_nothing() -> None:
+    f = causal("sum", 1.0)
+    f.inline_most()
+    assert loops_of(ln.lower(f)) == ["for i0 in N:", "for i1 in N:"]
+
+
+def test_a_product_with_a_mask_bounds_nothing() -> None:
+    """0 * x is not 0 where x is infinite."""
+    with ln.Fusion("masked") as f:
+        x = f.input("x", ("N", "N"), ln.float32)
+        mask = ln.le(index("N", 1, 2), index("N", 0, 2))
+        f.output(ln.sum(ln.where(mask, 1.0, 0.0) * x, 1), "y")
+    f.inline_most()
+    assert loops_of(ln.lower(f)) == ["for i0 in N:", "for i1 in N:"]
+
+
+def test_a_band() -> None:
+    with ln.Fusion("band") as f:
+        x = f.input("x", ("N", "N"), ln.float32)
+        i, j = index("N", 0, 2), index("N", 1, 2)
+        mask = ln.logical_and(ln.lt(j, i + 3), ln.ge(j + 2, i))
+        f.output(ln.sum(ln.where(mask, x, 0.0), 1), "y")
+    f.inline_most()
+    kernel = ln.lower(f)
+    assert loops_of(kernel)[1] == "for i1 in max(0, i0 - 2)..min(i0 + 3, N) of N:"
+    judge(f, kernel, some(9, 9))
+
+
+def test_tiles_are_left_out_whole() -> None:
+    f = causal()
+    y = f["y"]
+    y.split(1, 16)
+    y.split(0, 16)
+    for tensor in f.tensors:
+        if tensor is not y and not tensor.is_input:
+            tensor.compute_at(y, -1)
+    kernel = ln.lower(f)
+    loops = loops_of(kernel)
+    assert "for i2 in 0..i0 + 1 of ceildiv(N, 16):" in loops or any(
+        loop.startswith("for i2 in 0..min(") for loop in loops
+    )
+    judge(f, kernel, some(37, 37))
+
+
+def syrk() -> tuple[ln.Fusion, Any]:
+    """Return the lower half of ``a @ a.T``, in tiles through shared memory."""
+    with ln.Fusion("syrk") as f:
+        a = f.input("a", ("N", "K"), ln.float32)
+        rows, columns = ln.broadcast(a, (False, True, False)), ln.broadcast(a, (True, False, False))
+        lower = ln.le(index("N", 1, 3), index("N", 0, 3))
+        y = f.output(ln.sum(ln.where(lower, rows * columns, 0.0), 2), "y")
+    acc = y.cache_before()
+    tiles = [t.cache_after() for t in (rows, columns)]
+    y.split(0, 8)
+    y.split(2, 8)
+    y.reorder({1: 2, 2: 1})
+    acc.compute_at(y, 2)
+    acc.split(-1, 8)
+    acc.reorder({4: 2, 2: 3, 3: 4})
+    for tile in tiles:
+        tile.memory = ln.SHARED
+        tile.compute_at(acc, 3)
+    for tensor in f.tensors:
+        if not tensor.is_input and tensor.compute_at_pos == 0 and tensor is not y:
+            tensor.compute_at(acc, -1)
+    y.parallelize({0: PT.grid_y, 1: PT.grid_x, 2: PT.block_y, 3: PT.block_x})
+    acc.parallelize({3: PT.block_y, 4: PT.block_x})
+    for tile, place, dim in zip(tiles, (3, 4), (PT.block_y, PT.block_x), strict=True):
+        tile.parallelize({place: dim})
+    return f, ln.lower(f)
+
+
+def test_blocks_above_the_diagonal_do_nothing() -> None:
+    f, kernel = syrk()
+    text = str(kernel)
+    assert "barrier block" in text
+    assert "if i1 * 8 <= i0 * 8 + 7:\n      for i4 in ceildiv(K, 8):" in text
+    judge(f, kernel, some(19, 5))
+
+
+@pytest.mark.parametrize("bound", ["i1 * 8 + i6 <= i0 * 8 + i5", "i1 <= i0"])
+def test_narrower_bounds_are_not_proved(bound: str) -> None:
+    lowered = (_inlined(causal()) if bound == "i1 <= i0" else syrk()[1])._lowered
+    made = list(mutants(lowered.program, frozenset({"predicate"})))
+    (narrow,) = [m for m in made if m.text == f"narrow '{bound}'"]
+    assert verify_program(narrow.program, lowered.math()).status == "refuted"
+
+
+def _inlined(f: ln.Fusion) -> Any:
+    f.inline_most()
+    return ln.lower(f)
+
+
+def test_a_vectorized_axis_keeps_its_lanes() -> None:
+    with ln.Fusion("columns") as f:
+        x = f.input("x", ("N", 16), ln.float32)
+        mask = ln.le(index("N", 0, 2), ln.broadcast(ln.iota(16), (True, False)))
+        y = f.output(ln.sum(ln.where(mask, x, 0.0), 0), "y")
+    acc = y.cache_before()
+    y.split(0, 4)
+    acc.compute_at(y, 1)
+    y.parallelize({1: PT.vectorize})
+    acc.reorder({2: 1})
+    acc.parallelize({2: PT.vectorize})
+    kernel = ln.lower(f)
+    assert "of N" not in str(kernel)
+    judge(f, kernel, some(5, 16))

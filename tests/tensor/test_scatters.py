@@ -1,0 +1,125 @@
+"""scatter_add and index_add against NumPy: math, kernels, proofs, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import loopnest as ln
+from helpers.math_run import assert_equal, run
+
+RNG = np.random.default_rng(0)
+PT = ln.ParallelType
+
+
+def small(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    return RNG.integers(-8, 9, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, np.int8])
+@pytest.mark.parametrize(("axis", "shape"), [(0, (7, 4)), (1, (3, 6)), (1, (2, 6)), (0, (5, 2))])
+def test_scatter_add(axis: int, shape: tuple[int, ...], dtype: Any) -> None:
+    x, u = small(3, 4, dtype=dtype), small(*shape, dtype=dtype)
+    i = RNG.integers(0, x.shape[axis], shape)
+    expected = x.astype(np.float64 if x.dtype.kind == "f" else dtype)
+    for place in np.ndindex(*shape):
+        target = (*place[:axis], i[place], *place[axis + 1 :])
+        expected[target] += u[place]
+    found = run(lambda x, i, u: ln.scatter_add(x, i, u, axis), x, i, u)
+    assert_equal(found, expected.astype(dtype))
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_index_add(axis: int) -> None:
+    x = small(3, 5, 2)
+    i = RNG.integers(0, x.shape[axis], 4).astype(np.int32)
+    shape = list(x.shape)
+    shape[axis] = 4
+    u, expected = small(*shape), x.copy()
+    np.add.at(np.moveaxis(expected, axis, 0), i, np.moveaxis(u, axis, 0))
+    assert_equal(run(lambda x, i, u: ln.index_add(x, axis, i, u), x, i, u), expected)
+
+
+def test_what_lies_outside_is_added_nowhere() -> None:
+    x, u, i = np.zeros(3, np.float32), np.ones(4, np.float32), np.array([-1, 0, 3, 2])
+    assert_equal(run(lambda x, i, u: ln.scatter_add(x, i, u, 0), x, i, u), [1, 0, 1])
+
+
+def gradient() -> ln.Fusion:
+    with ln.Fusion("gradient") as f:
+        g, i = f.input("g", ("K", "D"), ln.float32), f.input("i", ("K",), ln.int32)
+        f.output(ln.index_add(ln.full(("V", "D"), 0.0), 0, i, g), "w")
+    return f
+
+
+def _elements(w: ln.TensorView) -> None:
+    w.split(1, 4)
+    w.parallelize({0: PT.grid_x, 2: PT.block_x})
+
+
+def _updates(w: ln.TensorView) -> None:
+    w.reorder({2: 0})
+
+
+def _private(w: ln.TensorView) -> None:
+    w.split(2, 3)
+    part = w.rfactor(3)
+    part.memory = ln.GLOBAL
+    part.reorder({2: 0})
+    part.parallelize({0: PT.cpu_parallel})
+
+
+@pytest.mark.parametrize("schedule", [_elements, _updates, _private])
+def test_kernels(schedule: Any) -> None:
+    f = gradient()
+    schedule(f["w"])
+    kernel = ln.lower(f)
+    report = ln.verify(kernel)
+    assert report.all_sizes
+    assert report.ranges == ()
+    g, i = small(7, 5), np.array([1, 0, 3, 3, 9, 1, 1], np.int32)
+    expected = np.zeros((4, 5), np.float32)
+    np.add.at(expected, i[i < 4], g[i < 4])
+    for target in ("interpret", "c"):
+        assert_equal(ln.compile(kernel, target=target)(g, i, V=4), expected)
+
+
+CASES = [
+    ("ln.scatter_add(x, i, x, 0)",
+     "scatter_add(x, i, x, 0): x is float32[V, 3], i is int32[K, 3]; the indices have the shape of "
+     "the updates"),
+    ("ln.scatter_add(x, u, u, 0)",
+     "scatter_add(x, u, u, 0): u is float32; indices are int32 or int64; convert them by ln.cast"),
+    ("ln.scatter_add(x, i, i, 0)",
+     "scatter_add(x, i, i, 0): i is int32, x is float32; both have one type; convert one by "
+     "ln.cast"),
+    ("ln.scatter_add(x, i, 3, 0)",
+     "scatter_add(x, i, 3, 0): the updates are of type int; use a TensorView"),
+    ("ln.scatter_add(x, i, u, 2)",
+     "scatter_add(x, i, u, 2): axis 2 is out of range; x has 2 axes, so use -2..1"),
+    ("ln.scatter_add(x, n, n, 0)", "scatter_add(x, n, n, 0): n is int32, x is float32; both have "
+     "one type; convert one by ln.cast"),
+    ("ln.index_add(x, 0, i, u)", "index_add(x, 0, i, u): i is int32[K, 3]; use one axis"),
+    ("ln.index_add(x, 0, n, x)",
+     "index_add(x, 0, n, x): x is float32[V, 3], n is int32[K]; the updates are [K, 3], x is "
+     "float32[V, 3]"),
+    ("ln.index_add(x, 0, n, u, deterministic=1)",
+     "index_add(x, 0, n, u): deterministic is 1; use True or False"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "said"), CASES)
+def test_what_is_refused(code: str, said: str) -> None:
+    with ln.Fusion("rows") as f:
+        names = {
+            "ln": ln, "f": f,
+            "x": f.input("x", ("V", 3), ln.float32), "i": f.input("i", ("K", 3), ln.int32),
+            "u": f.input("u", ("K", 3), ln.float32), "n": f.input("n", ("K",), ln.int32),
+        }  # fmt: skip
+        before = f.facts.conditions, len(f.tensors)
+        with pytest.raises(ln.DefinitionError) as caught:
+            eval(code, names)
+    assert str(caught.value) == said
+    assert (f.facts.conditions, len(f.tensors)) == before
