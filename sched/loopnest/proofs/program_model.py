@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TypeAlias, assert_never
 
 from loopnest import kir
@@ -124,6 +125,9 @@ class Model:
         self.params = {p.buffer for p in program.params if p.buffer is not None}
         self._accesses = {s: tuple(_accesses(s)) for s in self.sites}
         self.accesses = [a for found in self._accesses.values() for a in found]
+        self._accesses_to: dict[Buffer, list[tuple[int, Access]]] = {}
+        for place, access in enumerate(self.accesses):
+            self._accesses_to.setdefault(access.buffer, []).append((place, access))
         self.shared_space = _spaces(list(self.buffers()))
 
     def _visit(
@@ -202,6 +206,11 @@ class Model:
     def accesses_of(self, site: Site) -> tuple[Access, ...]:
         """Return every element that a site loads or stores."""
         return self._accesses[site]
+
+    def accesses_to(self, buffers: Sequence[Buffer]) -> list[Access]:
+        """Return the accesses to some buffers, in program order."""
+        found = [pair for b in buffers for pair in self._accesses_to.get(b, ())]
+        return [access for _, access in sorted(found, key=itemgetter(0))]
 
     def missing(self, access: Access) -> bool:
         """Whether the buffer of an access is not in scope."""

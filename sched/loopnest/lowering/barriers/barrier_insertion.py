@@ -61,6 +61,13 @@ class _Entry:
         more = both(self.passed, sure)
         return self if more == self.passed else replace(self, passed=more)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether barriers that are always reached part it from all that is beyond."""
+        scope = self.passed.get(NO_SIZES, Scope.NONE)
+        shared = self.access.buffer.memory is Memory.SHARED
+        return scope >= (Scope.block if shared else Scope.grid)
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Summary:
@@ -156,7 +163,7 @@ class _Placer:
                 sure = both(sure, always(need))
                 pending = [e.behind(always(need)) for e in pending]
             result.append(made)
-            head += [e.behind(sure) for e in part.head]
+            head += [e for e in [e.behind(sure) for e in part.head] if not e.is_over]
             sure = both(sure, part.sure)
             pending = [*self._past(item, pending, part.sure), *part.tail]
         return tuple(result), _Summary(head, pending, sure)
@@ -168,7 +175,7 @@ class _Placer:
                 if isinstance(node, Arrive):
                     more: dict[Expr, frozenset[ParallelType]] = {node.var: self.arrivals[node.var]}
                     passed = [replace(e, arrived={**e.arrived, **more}) for e in passed]
-        return [e for e in passed if e.passed.get(NO_SIZES) is not Scope.grid]
+        return [e for e in passed if not e.is_over]
 
     def item(self, item: TreeItem, common: frozenset[Index]) -> tuple[TreeItem, _Summary]:
         """Return one item with barriers inside, and what it does."""

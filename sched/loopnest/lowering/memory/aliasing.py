@@ -50,15 +50,16 @@ def share_space(tree: Tree) -> Tree:
             for buffer in _accessed(item):
                 if buffer in lives:
                     lives[buffer].accesses.append(path)
-    spaces: list[list[_Life]] = []
+    spaces: list[_Space] = []
     renamed: dict[Buffer, Buffer] = {}
     for life in lives.values():
-        space = next((s for s in spaces if _fits(life, s)), None)
+        space = next((s for s in spaces if s.fits(life)), None)
         if space is None:
-            spaces.append([life])
+            spaces.append(_Space(life))
         else:
-            space.append(life)
-            renamed[life.buffer] = replace(life.buffer, alias_of=space[0].buffer.name)
+            space.add(life)
+            first = space.lives[0].buffer
+            renamed[life.buffer] = replace(life.buffer, alias_of=first.name)
     return _renamed(tree, renamed) if renamed else tree
 
 
@@ -78,11 +79,48 @@ def _accessed(item: Guarded) -> Iterator[Buffer]:
             yield from (load.buffer for load in loads(value))
 
 
-def _fits(life: _Life, space: list[_Life]) -> bool:
-    if not all(_apart(life, other) for other in space):
-        return False
-    scratch = any(b.kind == "scratch" for b in (life.buffer, *(o.buffer for o in space)))
-    return not scratch or _bytes(life.buffer) >= _LEAST_SCRATCH
+class _Space:
+    """Buffers in one space, whose lives are apart.
+
+    All of them live in one body, at `depth`; there they are over at `last`.
+    """
+
+    def __init__(self, life: _Life) -> None:
+        self.lives = [life]
+        self.scratch = life.buffer.kind == "scratch"
+        self.depth = len(life.home) - 1
+        self.last = _last(life, self.depth)
+
+    def fits(self, life: _Life) -> bool:
+        """Whether a buffer may take this space too."""
+        if not self._is_over(life) and not all(_apart(life, other) for other in self.lives):
+            return False
+        scratch = self.scratch or life.buffer.kind == "scratch"
+        return not scratch or _bytes(life.buffer) >= _LEAST_SCRATCH
+
+    def _is_over(self, life: _Life) -> bool:
+        """Whether all is over, in the body that all live in, before `life` begins there."""
+        body = self.lives[0].home[: self.depth]
+        if life.home[: self.depth] != body or len(life.home) <= self.depth:
+            return False
+        return self.last < life.home[self.depth]
+
+    def add(self, life: _Life) -> None:
+        """Put a buffer there that fits."""
+        self.lives.append(life)
+        self.scratch = self.scratch or life.buffer.kind == "scratch"
+        depth, first = self.depth, self.lives[0].home
+        while life.home[:depth] != first[:depth] or len(life.home) <= depth:
+            depth -= 1
+        if depth < self.depth:
+            self.depth = depth
+            self.last = max([_last(other, depth) for other in self.lives])
+        self.last = max(self.last, _last(life, depth))
+
+
+def _last(life: _Life, depth: int) -> int:
+    """Return the last place at a depth where a buffer is made or accessed."""
+    return max([path[depth] for path in (life.home, *life.accesses)])
 
 
 def _bytes(buffer: Buffer) -> int:

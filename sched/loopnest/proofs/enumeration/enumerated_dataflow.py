@@ -72,7 +72,7 @@ class EnumeratedDataflow:
         buffer = mark.access.buffer
         model, span = self.table.model, self.space.span + 1
         others = model.aliases(buffer)
-        for access in (a for a in model.accesses if a.writes and a.buffer in others):
+        for access in (a for a in model.accesses_to(others) if a.writes):
             other = self.table.marks(access)
             if not other.points.count:
                 continue

@@ -65,7 +65,7 @@ class EnumeratedRaces:
                 continue
             group = [buffer, *self.model.aliases(buffer)]
             done.update(group)
-            accesses = [a for a in self.model.accesses if a.buffer in group]
+            accesses = self.model.accesses_to(group)
             if any(a.writes for a in accesses):
                 marks = [self.table.marks(a) for a in accesses]
                 yield from self._space(group, [m for m in marks if m.points.count])

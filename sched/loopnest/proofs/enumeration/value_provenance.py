@@ -154,6 +154,9 @@ class ValueProvenance:
         exchanges: Mapping[Site, CollectiveMath],
     ) -> None:
         self.table, self.math, self.works, self.exchanges = table, math_, works, exchanges
+        self._works_of: dict[Buffer, list[Work]] = {}
+        for work in works:
+            self._works_of.setdefault(work.store.storage, []).append(work)
         self.numbers = {t.name: n for n, t in enumerate(math_.tensors)}
         self._writes: dict[Buffer, Writes] = {}
         self._sources: dict[AccessInstances, Array] = {}
@@ -259,7 +262,7 @@ class ValueProvenance:
         return found
 
     def _sorted(self, buffer: Buffer) -> Writes:
-        works = [w for w in self.works if w.store.storage is buffer]
+        works = self._works_of.get(buffer, [])
         marks = [self.table.marks(w.write) for w in works]
         columns: dict[str, list[Array]] = {}
         for n, (work, mark) in enumerate(zip(works, marks, strict=True)):

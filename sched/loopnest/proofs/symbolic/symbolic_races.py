@@ -61,7 +61,7 @@ class SymbolicRaces:
 
     def _space(self, group: Sequence[Buffer]) -> None:
         model = self.setting.model
-        accesses = [a for a in model.accesses if a.buffer in group]
+        accesses = model.accesses_to(group)
         if not any(a.writes for a in accesses):
             return
         if not is_private(group[0]):
