@@ -1,11 +1,14 @@
 """Schedules of fusions that read windows: convolutions, pooling, and what borders they need.
 
 for image in ...:        # a core
-the image with its border
-for each result: a fold over its window
+  the image with its border
+  for a row of results, and a few channels:
+    for window: a tile of results in registers
 """
 
 from __future__ import annotations
+
+from typing import TypeAlias
 
 import loopnest as ln
 from loopnest.schedulers.iteration_space import (
@@ -17,6 +20,11 @@ from loopnest.schedulers.iteration_space import (
 )
 from loopnest.schedulers.loop_shapes import LabelledAxes, is_at_least
 from loopnest.schedulers.processor_facts import Processor
+
+ROWS = 8
+"""Results of a tile along an axis that the windows do not have, at most."""
+ENOUGH = 4
+"""So many steps of a loop keep the cores busy."""
 
 
 def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
@@ -46,7 +54,11 @@ def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
 
 
 def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
-    """Give the results along the outermost axis of several to the cores."""
+    """Give results along an outer axis to the cores; a tile of them stays in registers.
+
+    A tile has neighbours of the innermost axis, a vector, and a few along an axis that the windows
+    do not have (the channels of a convolution), so that what is read of a window is used again.
+    """
     for tensor in fusion.outputs:
         if tensor.consumers:
             tensor.cache_fork()
@@ -54,18 +66,89 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
             tensor.cache_before()
     space = iteration_space(fusion)
     assert space is not None
-    outer = _outer(space)
-    order = [d for d in space.writes[0].order if d != outer]
-    groups = [("outer", [] if outer is None else [outer])]
-    groups += [(str(d), [d]) for d in (*order, *sorted(space.all - {outer, *order}))]
-    large = is_at_least(space.elements(space.all_of(reductions(fusion)[0])), processor.small)
-    for tensor in space.definitions:
+    folds = reductions(fusion)
+    before = upstream(folds)
+    groups, tile = _tiles(space, processor)
+    large = is_at_least(space.elements(space.all_of(folds[0])), processor.small)
+    kept = [label for label, _ in groups]
+    order = [f"{label} tiles" if label in tile else label for label in kept]
+    order += [label for label in kept if label in tile]
+    results = [t for t in space.definitions if t not in before]
+    for tensor in results:
         axes = LabelledAxes(tensor, space.axes[tensor], groups)
+        for label, extent in tile.items():
+            axes.split(label, extent, f"{label} tiles", label)
+        axes.order(order)
         if large:
-            axes.parallelize({"outer": ln.ParallelType.cpu_parallel})
+            axes.parallelize({_parallel(space, groups, tile, order): ln.ParallelType.cpu_parallel})
+    target = fusion.outputs[-1]
+    for total in reversed(folds):
+        total.compute_at(target, target.ndim - len(tile))
+        _folds_first(total, len(tile))
+        feeding = upstream([total]) - {*folds, *fusion.inputs}
+        for tensor in [t for t in reversed(fusion.tensors) if t in feeding]:
+            if space.all_of(tensor) <= space.all_of(total):
+                tensor.compute_at(total, -1, recompute=True)
     fusion.inline_most()
 
 
-def _outer(space: IterationSpace) -> int | None:
-    """Return the first dimension of the results that has more than one element."""
-    return next(iter(space.writes[0].order), None)
+def _folds_first(total: ln.TensorView, inner: int) -> None:
+    """Let a fold go along its windows outside of the results of a tile."""
+    folded = [i for i, axis in enumerate(total.leaf_domain) if axis.is_reduction]
+    others = [i for i in range(total.ndim) if i not in folded]
+    total.reorder([*others[: len(others) - inner], *folded, *others[len(others) - inner :]])
+    if inner:
+        total.axis(-1).parallelize(ln.ParallelType.unroll)
+    if inner > 1:
+        total.axis(-2).parallelize(ln.ParallelType.unswitch)
+
+
+Groups: TypeAlias = "list[tuple[str, list[int]]]"
+
+
+def _tiles(space: IterationSpace, processor: Processor) -> tuple[Groups, dict[str, int]]:
+    """Return the dimensions of the results by label, and the extents of a tile."""
+    results = list(space.writes[0].order)
+    groups = [(str(d), [d]) for d in results]
+    if not results:
+        return groups, {}
+    columns = processor.tile[1]
+    windowed = [space.present[t] for t in space.definitions if _reads_parts(t)]
+    free = [d for d in results[:-1] if not any(d in dims for dims in windowed)]
+    tile: dict[str, int] = {}
+    if free:
+        tile[str(free[0])] = _divisor(space.elements(free[:1]), ROWS)
+    tile[str(results[-1])] = _divisor(space.elements(results[-1:]), columns)
+    return groups, tile
+
+
+def _reads_parts(tensor: ln.TensorView) -> bool:
+    """Whether a tensor reads another at other indices than its own."""
+    assert tensor.definition is not None
+    for read in tensor.definition.reads:
+        axes = [axis for axis in read.producer.rfactor_domain if not axis.is_reduction]
+        pairs = zip(axes, read.equal_axes(tensor.root_domain), strict=True)
+        if any(place is None and axis.extent != 1 for axis, place in pairs):
+            return True
+    return False
+
+
+def _divisor(extent: int | None, most: int) -> int:
+    """Return the extent of a part of an axis: a divisor up to `most`, so that no part is short.
+
+    Where all divisors are small it is `most`, and the last part is short.
+    """
+    if extent is None:
+        return most
+    if extent <= most:
+        return max(extent, 1)
+    return next((n for n in range(most, most // 2, -1) if extent % n == 0), most)
+
+
+def _parallel(space: IterationSpace, groups: Groups, tile: dict[str, int], order: list[str]) -> str:
+    """Return the label of the first loop that is long enough for several cores."""
+    for label, dims in groups[:-1]:
+        extent = space.elements(dims)
+        if extent is None or extent >= ENOUGH * tile.get(label, 1):
+            return f"{label} tiles" if label in tile else label
+    return order[0]
