@@ -11,6 +11,8 @@ FOLDER              of a KernelBench checkout: it holds level1/1_….py (or Kern
 --state FILE        what is known so far; a run goes on where the last one ended
 --again             forget what is known of the problems that are run
 --no-times          do not measure
+--threads 0         threads of all that is timed; 0 is one a core. With 1, the time is that of the
+                    processor, which other programs on the machine change little
 --inductor          time torch's own compiler too
 --proofs            prove each generated kernel
 --write             write the table to tools/results
@@ -61,12 +63,14 @@ LIMITS = "problems that no kernel computes alone, wrong ones, and those below ha
 @click.option("--state", type=click.Path(path_type=Path), default=None, help="What is known.")
 @click.option("--again", is_flag=True, help="Run what is known again.")
 @click.option("--times/--no-times", default=True, help="Measure.")
+@click.option("--threads", default=0, help="Threads of all that is timed; 0: one a core.")
 @click.option("--inductor", is_flag=True, help="Time torch's own compiler too.")
 @click.option("--proofs", is_flag=True, help="Prove each generated kernel.")
 @click.option("--write", is_flag=True, help="Write the table to tools/results.")
 def main(
     folder: Path, level: int, only: str, elements: int, flops: float, limit: float,
-    state: Path | None, again: bool, times: bool, inductor: bool, proofs: bool, write: bool,
+    state: Path | None, again: bool, times: bool, threads: int, inductor: bool, proofs: bool,
+    write: bool,
 ) -> None:  # fmt: skip
     """Run problems, each in a process of its own, and print what became of them."""
     kept = state or HERE.parent / "build" / f"kernelbench-level{level}.json"
@@ -76,7 +80,9 @@ def main(
         wanted = {int(n) for n in only.split(",")}
         problems = [p for p in problems if number_of(p) in wanted]
     pending = [p for p in problems if again or p.stem not in known]
-    asked = Asked(elements, flops, times, inductor, proofs)
+    asked = Asked(elements, flops, times, threads, inductor, proofs)
+    if threads:
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # what the problems' processes begin with
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
         task = progress.add_task("problems", total=len(pending))
@@ -91,7 +97,7 @@ def main(
     Console().print(summary_of(rows))
     if write:
         path = HERE / "results" / f"kernelbench_level{level}_{date.today()}.md"
-        path.write_text(page_of(rows, level, elements, flops))
+        path.write_text(page_of(rows, level, asked))
         Console().print(f"written to {path.relative_to(HERE.parent)}")
 
 
@@ -148,6 +154,7 @@ class Asked:
     elements: int
     flops: float
     times: bool
+    threads: int
     inductor: bool
     proofs: bool
 
@@ -156,7 +163,7 @@ class Problem:
     """A problem, run in this process; what is found out is written as soon as it is known."""
 
     def __init__(self, folder: Path, path: Path, answer: Path, asked: Asked) -> None:
-        self.answer = answer
+        self.answer, self.asked = answer, asked
         self.found: dict[str, object] = {"problem": path.stem}
         self.model, self.inputs = _loaded(folder, path, asked)
 
@@ -172,17 +179,29 @@ class Problem:
             exact = self._exact()
             self._generated(exact)
             if asked.times:
-                self.tell(eager_ms=_milliseconds(lambda: self.model(*self.inputs)))
-                self.tell(generated_ms=_milliseconds(lambda: self.compiled(*self.inputs)))
+                self.tell(eager_ms=self.fastest(lambda: self.model(*self.inputs)))
+                self.tell(generated_ms=self.fastest(lambda: self.compiled(*self.inputs)))
             torch._dynamo.reset()
             library = torch.compile(self.model, backend=_backend(), options={"library": True})
             self.tell(library_error=_error(library(*self.inputs), exact))
             if asked.times:
-                self.tell(library_ms=_milliseconds(lambda: library(*self.inputs)))
+                self.tell(library_ms=self.fastest(lambda: library(*self.inputs)))
             if asked.inductor:
                 self._inductor()
         if asked.proofs:
             self._proofs()
+
+    def fastest(self, call: Callable[[], object], budget: float = 1.0) -> float:
+        """Return the milliseconds of the fastest of calls that take about `budget` seconds."""
+        clock = time.thread_time if self.asked.threads == 1 else time.perf_counter
+        call()
+        times: list[float] = []
+        end = time.perf_counter() + budget
+        while len(times) < 3 or (time.perf_counter() < end and len(times) < 200):
+            start = clock()
+            call()
+            times.append(clock() - start)
+        return max(min(times), 1e-7) * 1e3
 
     def _exact(self) -> Any:
         import copy
@@ -232,7 +251,7 @@ class Problem:
             self.tell(inductor_ms=None, inductor_error=str(error)[:200])
             return
         compiled = torch.compile(self.model)
-        self.tell(inductor_ms=_milliseconds(lambda: compiled(*self.inputs)))
+        self.tell(inductor_ms=self.fastest(lambda: compiled(*self.inputs)))
 
     def _proofs(self) -> None:
         import loopnest as ln
@@ -289,18 +308,6 @@ def _error(found: Any, exact: Any) -> float:
     allowed = TOLERANCE + TOLERANCE * b.abs()
     parts = torch.where(same, torch.zeros_like(a), (a - b).abs() / allowed)
     return float(parts.nan_to_num(math.inf, math.inf).max())
-
-
-def _milliseconds(call: Callable[[], object], budget: float = 1.0) -> float:
-    """Return the fastest of calls that together take about `budget` seconds, at least three."""
-    call()
-    times: list[float] = []
-    end = time.perf_counter() + budget
-    while len(times) < 3 or (time.perf_counter() < end and len(times) < 200):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return min(times) * 1e3
 
 
 # The table
@@ -384,15 +391,19 @@ def remarks_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def page_of(rows: Sequence[Mapping[str, Any]], level: int, elements: int, flops: float) -> str:
+def page_of(rows: Sequence[Mapping[str, Any]], level: int, asked: Asked) -> str:
     import torch
 
+    clock = {0: "a thread a core", 1: "time of the processor, one thread"}.get(
+        asked.threads, f"{asked.threads} threads"
+    )
     head = "| " + " | ".join(HEADINGS) + " |"
     lines = [
         f'# KernelBench, level {level}, by `torch.compile(backend="loopnest")`',
         "",
-        f"{date.today()}, {machine()}, torch {torch.__version__}; sizes reduced to {elements} "
-        f"elements and {flops:.0e} operations. `python tools/bench_kernelbench.py FOLDER --write`.",
+        f"{date.today()}, {machine()}, torch {torch.__version__}; {clock}; sizes reduced to "
+        f"{asked.elements} elements and {asked.flops:.0e} operations. "
+        "`python tools/bench_kernelbench.py FOLDER --write`.",
         "",
         *[f"- {line}" for line in summary_of(rows).splitlines()],
         "",

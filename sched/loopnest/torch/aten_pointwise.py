@@ -266,20 +266,17 @@ def _gelu(call: Call) -> Node:
 
 @translates("expm1.default")
 def _expm1(call: Call) -> Node:
-    """Return exp(x) - 1, exact near 0 too: (u - 1) x / log(u) for u = exp(x).
+    """Return exp(x) - 1, exact near 0 too: 2 t / (1 - t) for t = tanh(x / 2), where x is not large.
 
-    Source: Kahan's method, in Higham, "Accuracy and Stability of Numerical Algorithms", 1.14.1.
+    Source: the addition theorem of tanh.
     """
     dtype = call.dtype
     wide = dtype.compute
     x = as_node(call[0], wide)
     one = as_node(1, wide)
-    u = G.exp(x)
-    less = G.sub(u, one)
-    near = G.div(G.mul(less, x), G.log(u))
-    extreme = G.logical_or(G.eq(less, as_node(-1, wide)), G.eq(u, as_node(math.inf, wide)))
-    found = G.where(G.eq(u, one), x, G.where(extreme, less, near))
-    return as_node(found, dtype)
+    t = G.tanh(G.mul(G.minimum(x, one), as_node(0.5, wide)))
+    near = G.div(G.add(t, t), G.sub(one, t))
+    return as_node(G.where(G.gt(x, one), G.sub(G.exp(x), one), near), dtype)
 
 
 @translates("leaky_relu.default")
