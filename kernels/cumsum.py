@@ -1,7 +1,8 @@
-"""The running sums of each row: y[n, d] = sum of x[n, 0..d].
+"""The running sums of each row, y[n, d] = sum of x[n, 0..d], and of one long array.
 
 A scan: each element is what the elements up to it fold to, so the loop along a row goes step by
-step and carries a sum. Rows go to threads, or to cores.
+step and carries a sum. Rows go to threads, or to cores; or `rfactor` cuts a row into segments that
+are scanned side by side, while the sums of what lies before them are scanned apart.
 
     python kernels/cumsum.py                         # show it, run it, compare it
     python kernels/cumsum.py dump --stage cuda
@@ -46,10 +47,100 @@ def gpu(f, rows=32, columns=32):
         held.set_allocation(pad={3: max(1, 4 // y.dtype.size)})
 
 
+def segments_of(y, place):
+    """Factor the leaf axis `place` out of the scan `y`.
+
+    Returns the scan of each segment, the totals of the segments, and what lies before each.
+    """
+    inside = y.rfactor(place)
+    before = y.producers[0]
+    return inside, before.producers[0], before
+
+
+@cumsum.schedule("gpu_block")
+def gpu_block(f, lanes=4, some=16):
+    """A block owns a row: a thread scans `lanes` neighbours, for rows up to 1024 * `lanes` long.
+
+    The totals of the threads are scanned in shared memory, `some` by a thread, and the totals of
+    these by one thread: for a row of 1024 elements 4, 16 and 16 steps in place of 1024.
+    """
+    x, y = f["x"], f["y"]
+    y.split(1, lanes)  # [N, D / 4, 4]
+    sums, totals, before = segments_of(y, 2)
+    before.split(1, some)
+    inside, several, far = segments_of(before, 2)
+    row = x.cache_after()
+    for tensor in (sums, totals, inside, several, far, before):
+        tensor.compute_at(y, 1)
+    row.compute_at(sums, 2)
+    before.merge(1)
+    block, vector = ln.ParallelType.block_x, ln.ParallelType.vectorize
+    y.parallelize({0: ln.ParallelType.grid_x})
+    for tensor in (y, sums, totals, inside, several, before):
+        tensor.axis(1).parallelize(block)
+    for tensor in (row, y):
+        tensor.axis(-1).parallelize(vector)
+    sums.axis(-1).parallelize(ln.ParallelType.unroll)
+    inside.axis(-1).parallelize(ln.ParallelType.unswitch)
+    for tensor in (totals, inside, several, far, before):
+        tensor.memory = ln.SHARED
+
+
 @cumsum.schedule("cpu")
 def cpu(f):
     """Rows go to the cores."""
     f["y"].parallelize({0: ln.ParallelType.cpu_parallel})
+
+
+def long_numpy(x):
+    return x.cumsum()
+
+
+@ln.kernel(sizes={"N": 1 << 20}, reference=long_numpy)
+def cumsum_long(f, dtype=ln.float32):
+    x = f.input("x", ("N",), dtype)
+    f.output(ln.cumsum(x, axis=0), "y")
+
+
+@cumsum_long.schedule("gpu")
+def gpu_long(f, threads=128, lanes=16):
+    """A block owns a part of the array, a thread `lanes` neighbours in registers.
+
+    One thread of a block scans the totals of all. Blocks write the sums of their parts, wait for
+    each other, and one thread scans these; so each element is read and written once. The grid must
+    be resident at once.
+    """
+    y = f["y"]
+    y.split(0, lanes)
+    y.split(0, threads)  # [N / 2048, 128, 16]
+    sums, totals, before = segments_of(y, 2)
+    before.split(0, threads)
+    inside, several, far = segments_of(before, 1)  # of a block, and of the grid
+    totals.split(0, threads)
+    grid, block = ln.ParallelType.grid_x, ln.ParallelType.block_x
+    for tensor in (y, sums, totals, before):
+        tensor.parallelize({0: grid, 1: block})
+    for tensor in (y, sums):
+        tensor.axis(2).parallelize(ln.ParallelType.unroll)
+    for tensor in (inside, several):
+        tensor.axis(0).parallelize(grid)
+    inside.axis(1).parallelize(ln.ParallelType.unswitch)
+    for tensor in (totals, inside):
+        tensor.memory = ln.SHARED
+    several.memory = far.memory = ln.GLOBAL
+
+
+@cumsum_long.schedule("cpu")
+def cpu_long(f, part=1 << 14):
+    """A core scans parts of the array side by side; one scans their sums."""
+    y = f["y"]
+    y.split(0, part)
+    sums, totals, before = segments_of(y, 1)
+    for tensor in (y, sums, totals):
+        tensor.axis(0).parallelize(ln.ParallelType.cpu_parallel)
+    for tensor in (y, sums):
+        tensor.axis(1).parallelize(ln.ParallelType.unswitch)
+    sums.memory = totals.memory = before.memory = ln.GLOBAL
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from kernels.batchnorm import batchnorm
 from kernels.bias_gelu import bias_gelu
 from kernels.column_sum import column_sum
 from kernels.cross_entropy import cross_entropy
-from kernels.cumsum import cumsum
+from kernels.cumsum import cumsum, cumsum_long
 from kernels.dropout import dropout
 from kernels.gemm import gemm
 from kernels.grid_sum import grid_sum
@@ -25,8 +25,8 @@ from kernels.transpose import transpose
 
 KERNELS = (
     adam, argmax, attention, attention_causal, attention_two_pass, batchnorm, bias_gelu,
-    column_sum, cross_entropy, cumsum, dropout, gemm, grid_sum, int8_gemm, layernorm,
-    lstm_cell, row_sum, softmax, transpose,
+    column_sum, cross_entropy, cumsum, cumsum_long, dropout, gemm, grid_sum, int8_gemm,
+    layernorm, lstm_cell, row_sum, softmax, transpose,
 )  # fmt: skip
 CASES = [
     pytest.param(kernel, name, id=kernel.label(name))

@@ -330,7 +330,7 @@ FIELDS = {
     domain.TensorDomain: "root rfactor leaf allocation",
     definition.Definition: "op operands reads outputs values reducer note scan producers",
     definition.Read: "producer indices",
-    definition.Scan: "axis exclusive",
+    definition.Scan: "axis exclusive segment",
     definition.TracedReducer: "name identity combination literals special ordered",
     buffer_layout.BufferLayout: "stages prefetch",
     kir.Loop: "var parallel axis body origin",
@@ -353,7 +353,8 @@ FIELDS = {
     math_snapshot.MathAxis: "extent kind",
     math_snapshot.MathRead: "producer indices",
     math_snapshot.MathDefinition: "op reads outputs component values reducer updates scan",
-    math_snapshot.MathTensor: "name dtype root logical places definition role inplace strides domain",
+    math_snapshot.MathTensor: "name dtype root logical places definition role inplace strides "
+    "domain",
     math_snapshot.MathSnapshot: "name tensors scalars symbols conditions outputs ranges",
 }
 

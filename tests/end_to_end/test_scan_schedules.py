@@ -170,15 +170,6 @@ def test_refused_loops(schedule: Callable[[ln.TensorView], object], message: str
     assert str(caught.value) == message
 
 
-def test_refused_rfactor() -> None:
-    f = rows()
-    before = state(f)
-    with pytest.raises(ln.ScheduleError) as caught:
-        f["y"].rfactor(1)
-    assert str(caught.value) == "y.rfactor(1): y is a scan; rfactor factors a reduction"
-    assert state(f) == before
-
-
 def repeated() -> ln.Fusion:
     with ln.Fusion("repeated") as f:
         x = f.input("x", ("N", "D"), ln.float32)

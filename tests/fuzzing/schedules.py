@@ -18,6 +18,7 @@ from random import Random
 import loopnest as ln
 from fuzzing.judge import require_order
 from fuzzing.program import Session
+from loopnest.schedule.fold_order import carries, folded_axes
 
 Report = Callable[[str, str], None]
 
@@ -524,10 +525,37 @@ class ScheduleWriter:
 
     def _factored(self, name: str) -> Iterator[str]:
         """Yield an rfactor, after a split where there is just one reduction axis."""
+        scans = [n for n in self.session.tensors if carries(self._of(n))]
+        if scans and self.rng.random() < 0.5:
+            yield from self._in_segments(self.rng.choice(scans))
+            return
         places = [n for n, a in enumerate(self._of(name).leaf_domain) if a.is_reduction]
         if len(places) == 1 and self.rng.random() < 0.9:
             yield f"{name}.split({places[0]}, {self._factor()})"
         yield self._rfactor(name)
+
+    def _in_segments(self, name: str) -> Iterator[str]:
+        """Yield an rfactor of a scan, and calls on the tensors that it makes."""
+        rng = self.rng
+        folded = folded_axes(self._of(name))
+        places = [n for n, axis in enumerate(self._of(name).leaf_domain) if axis in folded]
+        if places and rng.random() < 0.95:
+            yield f"{name}.split({places[-1]}, {self._factor()})"
+        made = self._new("s")
+        yield f"{made} = {name}.rfactor({places[-1] + 1 if places else 0})"
+        if made not in self.session.tensors:
+            return
+        totals, carried = self._new("s"), self._new("s")
+        yield f"{totals} = {made}.consumers[0]"
+        yield f"{carried} = {name}.producers[0]"
+        for other in (made, totals, carried):
+            if other in self.session.tensors:
+                if rng.random() < 0.4:
+                    yield f"{other}.memory = ln.{rng.choice(['SHARED', 'GLOBAL'])}"
+                if rng.random() < 0.5:
+                    yield from self._bind_apart(other)
+        if carried in self.session.tensors and rng.random() < 0.3:
+            yield from self._in_segments(carried)
 
     def _rfactor(self, name: str = "") -> str:
         name = name or self._reduction()

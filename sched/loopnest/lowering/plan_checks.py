@@ -19,7 +19,7 @@ from loopnest.lowering.loops.loop_plan import (
 from loopnest.lowering.memory.allocation import TensorStorage
 from loopnest.scalar.enums import MOST_ALONG, MOST_THREADS, Memory, ParallelType
 from loopnest.scalar.expr import Const
-from loopnest.schedule.fold_order import folded_axes, keeps_order
+from loopnest.schedule.fold_order import folded_axes, keeps_order, scans_in_order
 from loopnest.schedule.loop_groups import LoopGroup
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.tensor_view import TensorView
@@ -123,7 +123,7 @@ def _check_order(plan: LoopPlan, unit: TensorView) -> None:
 def _check_scan(plan: LoopPlan, unit: TensorView) -> None:
     """Refuse loops that do not go through a scan step by step, each element once."""
     definition, domain = unit.definition, unit.domain
-    if definition is None or definition.scan is None:
+    if definition is None or definition.scan is None or not folded_axes(unit):
         return
     path = plan.forest.path(unit)
     loops = sorted(folded_axes(unit), key=lambda axis: path.index(plan.forest.find(axis)))
@@ -136,7 +136,7 @@ def _check_scan(plan: LoopPlan, unit: TensorView) -> None:
                 "scan needs the one before",
                 "bind another axis",
             )
-    if not keeps_order(loops, domain, [domain.root[definition.scan.axis]]):
+    if not scans_in_order(unit, loops):
         shown = ", ".join([_named(unit, axis) for axis in loops])
         raise LoweringError(
             unit.name,

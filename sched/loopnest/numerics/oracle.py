@@ -580,7 +580,13 @@ class Oracle(ABC, Generic[V]):
     def _scanned(self, reducer: TracedReducer, scan: Scan, parts: Sequence[V]) -> list[V]:
         """Give each element what is folded so far along an axis."""
         last = [self.viewed(part, lambda a: np.moveaxis(a, scan.axis, -1)) for part in parts]
-        found = self.folded_so_far(reducer, last, exclusive=scan.exclusive)
+        if scan.segment is None:
+            found = self.folded_so_far(reducer, last, exclusive=scan.exclusive)
+        else:
+            cut = Segments(scan.segment)
+            apart = [self.viewed(part, cut.apart) for part in last]
+            found = self.folded_so_far(reducer, apart, exclusive=scan.exclusive)
+            found = [self.viewed(part, cut.joined) for part in found]
         return [self.viewed(part, lambda a: np.moveaxis(a, -1, scan.axis)) for part in found]
 
     def _reduced(
@@ -693,6 +699,30 @@ def scan_values(
         np.concatenate([np.broadcast_to(e, part[..., :1].shape), part[..., :-1]], axis=-1)
         for e, part in zip(neutral, now, strict=True)
     ]
+
+
+class Segments:
+    """The last axis of arrays as two: the segments of a scan, and the elements of one.
+
+    The last segment is filled up behind the end, where a scan comes last.
+    """
+
+    def __init__(self, length: int) -> None:
+        self.length, self.size = length, 0
+
+    def apart(self, values: Values) -> Values:
+        """Return `values`, an axis of `length` in place of the last one, and one in front of it."""
+        self.size = values.shape[-1]
+        missing = -self.size % self.length
+        if missing and self.size:
+            fill = np.broadcast_to(values[..., :1], (*values.shape[:-1], missing))
+            values = np.concatenate([values, fill], axis=-1)
+        return values.reshape(*values.shape[:-1], -(-self.size // self.length), self.length)
+
+    def joined(self, values: Values) -> Values:
+        """Return what `apart` made of an array as one axis again."""
+        whole = values.reshape(*values.shape[:-2], values.shape[-2] * values.shape[-1])
+        return whole[..., : self.size]
 
 
 def define_values(values: Values, dtype: DType) -> Values:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from loopnest.scalar.expr import ONE
+from loopnest.schedule.scan_segments import folded_by_segment, goes_by_segments
 from loopnest.tensor.domain import (
     IterDomain,
     Merge,
     Split,
     TensorDomain,
-    ancestors,
     transforms_between,
 )
 from loopnest.tensor.tensor_view import TensorView
@@ -56,8 +56,19 @@ def folded_axes(unit: TensorView) -> tuple[IterDomain, ...]:
     definition, domain = unit.definition, unit.domain
     if definition is None or definition.scan is None:
         return tuple([axis for axis in domain.leaf if axis.is_reduction])
-    along = domain.root[definition.scan.axis]
-    return tuple([axis for axis in domain.leaf if along in ancestors([axis], domain)])
+    scan = definition.scan
+    return folded_by_segment(domain.root[scan.axis], domain, scan.segment)
+
+
+def scans_in_order(unit: TensorView, loops: Sequence[IterDomain]) -> bool:
+    """Whether `loops`, outermost first, take the steps of a scan in order."""
+    definition, domain = unit.definition, unit.domain
+    assert definition is not None
+    assert definition.scan is not None
+    axis, segment = domain.root[definition.scan.axis], definition.scan.segment
+    if segment is None:
+        return keeps_order(loops, domain, [axis])
+    return goes_by_segments(axis, domain, segment, tuple(loops))
 
 
 def _several(axes: Iterable[IterDomain]) -> list[IterDomain]:

@@ -10,6 +10,7 @@ from loopnest.scalar.expr import Arg
 from loopnest.scalar.simplify import Simplifier
 from loopnest.schedule.cloning import carry_allocation, clone_domain, new_tensor
 from loopnest.schedule.fold_order import keeps_order
+from loopnest.schedule.scan_rfactor import factor_scan
 from loopnest.schedule.transaction import (
     PrimitiveRefused,
     axis_names,
@@ -27,12 +28,15 @@ def rfactor(tensor: TensorView, axes: int | Sequence[int]) -> TensorView:
     """Factor `axes` of a reduction out into a new producer.
 
     Before ``y [i0, r1: D / 4, r2: 4]``; ``p = y.rfactor(1)`` gives ``p [i0, r1: D / 4, i2: 4]``
-    and ``y [i0, r1: 4]``, which reduces p.
+    and ``y [i0, r1: 4]``, which reduces p. Of a scan, p scans each segment by itself; the totals of
+    the segments and their exclusive scan are made too, and y combines p with the latter: they are
+    ``y.producers``.
 
     Args:
-        tensor: a reduction.
+        tensor: a reduction or a scan.
         axes: reduction leaf axes that the new tensor reduces; at least one other must stay. All
-            outputs of a multi-output reduction are factored alike.
+            outputs of a multi-output reduction are factored alike. Of a scan, the innermost of the
+            axes that its axis was split to.
 
     Returns:
         The new producer (of a 16-bit tensor in float32: partial results are not rounded).
@@ -48,6 +52,9 @@ def rfactor(tensor: TensorView, axes: int | Sequence[int]) -> TensorView:
     definition = tensor.definition
     assert definition is not None
     assert definition.reducer is not None
+    if definition.scan is not None:
+        segments = factor_scan(tensor, places)
+        return segments[definition.outputs.index(tensor)]
     if definition.reducer.ordered:
         _require_order(tensor, definition.reducer, places)
     partials = tuple([_partial(twin, places) for twin in tensor.siblings])
@@ -72,8 +79,6 @@ def _places(tensor: TensorView, axes: int | Sequence[int]) -> tuple[int, ...]:
     names = axis_names(tensor.domain)
     if tensor.definition is None or tensor.definition.reducer is None:
         raise PrimitiveRefused(f"{tensor.name} is no reduction", "rfactor factors a reduction")
-    if tensor.definition.scan is not None:
-        raise PrimitiveRefused(f"{tensor.name} is a scan", "rfactor factors a reduction")
     if tensor.frozen:
         raise PrimitiveRefused(
             f"the leading {tensor.frozen} loops of {tensor.name} are shared already",
@@ -88,6 +93,8 @@ def _places(tensor: TensorView, axes: int | Sequence[int]) -> tuple[int, ...]:
             raise PrimitiveRefused(
                 f"axis {place} of {tensor.name} is named twice", "name each reduction axis once"
             )
+    if tensor.definition.scan is not None:
+        return tuple(places)  # `factor_scan` asks for more
     for place in places:
         if not tensor.domain.leaf[place].is_reduction:
             raise PrimitiveRefused(

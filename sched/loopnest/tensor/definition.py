@@ -136,10 +136,12 @@ class Scan:
     Args:
         axis: a root axis.
         exclusive: whether an element has what lies before it, without itself.
+        segment: after how many elements it starts anew; None where it goes on to the end.
     """
 
     axis: int
     exclusive: bool = False
+    segment: int | None = None
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -444,17 +444,19 @@ class TensorView(Operators["Operand", "TensorView"]):
         """Factor a reduction in two: a new tensor reduces some axes, this one the others.
 
         Before ``y [i0, r1, r2]``; after ``t = y.rfactor(1)``: ``t [i0, r1, i2]``, ``y [i0, r1]``,
-        and y reduces what t leaves. Of a definition with several outputs, all are factored.
+        and y reduces what t leaves. Of a definition with several outputs, all are factored. Of a
+        scan, t scans each segment by itself, and y combines it with a scan of their totals.
 
         Args:
-            axes: the reduction leaf axes that the new tensor reduces; one or several, not all.
+            axes: the reduction leaf axes that the new tensor reduces, one or several, not all; the
+                inner ones of those that the axis of a scan was split to.
 
         Returns:
             The new tensor, the producer of this one.
 
         Raises:
-            ScheduleError: no reduction; an axis that is none, is out of range or is named twice;
-                all of them; a frozen prefix.
+            ScheduleError: no reduction or scan; an axis that is none, is out of range or is named
+                twice; all of them; a frozen prefix.
 
         >>> import loopnest as ln
         >>> with ln.Fusion("k") as f:

@@ -222,8 +222,12 @@ class ValueProvenance:
         shape = self.shape(tensor.root)
 
         def added(values: Any) -> Any:
-            total = np.cumsum(values.reshape(shape), axis=scan.axis, dtype=values.dtype)
-            return (total - values.reshape(shape) if scan.exclusive else total).ravel()
+            own = values.reshape(shape)
+            total = np.cumsum(own, axis=scan.axis, dtype=values.dtype)
+            if scan.segment is not None and total.size:
+                start = np.arange(shape[scan.axis]) // scan.segment * scan.segment
+                total = total - np.take(total - own, start, axis=scan.axis)
+            return (total - own if scan.exclusive else total).ravel()
 
         count = added(np.ones(draw.size, np.int64))
         numbers, results = self.results(tensor)

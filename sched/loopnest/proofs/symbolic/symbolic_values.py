@@ -150,6 +150,10 @@ class Values:
                 sign = "="
                 if tensor.scan is not None and tensor.scan.axis == number:
                     sign = "<" if tensor.scan.exclusive else "<="
+                    length = tensor.scan.segment
+                    if length is not None:
+                        start, own = setting.text(p), setting.text(value)
+                        conditions.append(f"floor(({start})/{length}) = floor(({own})/{length})")
                 conditions.append(f"{setting.text(p)} {sign} {setting.text(value)}")
         return setting.over(at, f"C[{', '.join(names)}]", conditions)
 

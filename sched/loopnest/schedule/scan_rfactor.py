@@ -1,0 +1,214 @@
+"""rfactor of a scan: the scan of each segment, and a scan of what the segments fold to.
+
+Before ``y [i0, i1: D / 4, i2: 4]``, a scan along D; ``p = y.rfactor(2)`` gives p, which scans each
+four elements by themselves, so that its loop over D / 4 may be bound to threads; the totals
+``t [i0, D / 4]`` of the segments; ``c``, their exclusive scan; and y, which combines c and p.
+
+Source: Blelloch, "Prefix sums and their applications", 1990, section 1.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from loopnest.scalar.conditions import normal_le
+from loopnest.scalar.expr import ONE, Arg, Coordinate, Expr, Op, integer, substitute
+from loopnest.schedule.cloning import clone_domain, new_tensor
+from loopnest.schedule.scan_segments import folded_by_segment, steps_along
+from loopnest.schedule.transaction import PrimitiveRefused, axis_names
+from loopnest.tensor.definition import Definition, Read, Scan
+from loopnest.tensor.domain import IterDomain, Split, TensorDomain
+from loopnest.tensor.tensor_view import TensorView
+
+
+def factor_scan(tensor: TensorView, places: Sequence[int]) -> tuple[TensorView, ...]:
+    """Factor the leaf axes `places` of a scan out; return the scans of segments, one an output.
+
+    Raises:
+        PrimitiveRefused: they are not what is innermost of its axis.
+    """
+    definition = tensor.definition
+    assert definition is not None
+    assert definition.scan is not None
+    segment = _segment(tensor, definition.scan, places)
+    scan = Scan(definition.scan.axis, definition.scan.exclusive, segment)
+    partials = tuple([
+        new_tensor(t, clone_domain(t.domain, t.fusion.algebra)[0], t.dtype.compute)
+        for t in definition.outputs
+    ])  # fmt: skip
+    moved = Definition(
+        definition.op, definition.operands, definition.reads, partials, definition.values,
+        definition.reducer, f"{definition.note}, segment={segment}", scan,
+    )  # fmt: skip
+    for partial in partials:
+        partial.define(moved)
+    totals = _totals(definition, partials, scan)
+    carried = _carried(definition, totals, scan)
+    _final(definition, partials, carried, scan)
+    return partials
+
+
+def _segment(tensor: TensorView, scan: Scan, places: Sequence[int]) -> int:
+    """Return how many elements the axes `places` go through."""
+    domain = tensor.domain
+    named = [domain.leaf[place] for place in places]
+    steps = steps_along(domain.root[scan.axis], domain)
+    mine = folded_by_segment(domain.root[scan.axis], domain, scan.segment)
+    names = axis_names(domain)
+    for place, leaf in zip(places, named, strict=True):
+        if leaf not in mine:
+            raise PrimitiveRefused(
+                f"axis {place} is none that {tensor.name} goes along",
+                f"{tensor.name} has the leaf axes {names}; name what its scan axis was split to",
+            )
+    rest = [steps[leaf] for leaf in mine if leaf not in named]
+    known = [step for step in rest if step is not None]
+    inside = [steps[leaf] for leaf in named]
+    if not rest:
+        raise PrimitiveRefused(
+            f"all axes that {tensor.name} goes along are named, so that nothing is left to scan",
+            f"leave the outer one of {names}; split first",
+        )
+    segment = min(known, default=0)
+    whole = scan.segment is None or not scan.segment % max(segment, 1)
+    apart = [step for leaf, step in steps.items() if leaf not in mine and leaf.size is not ONE]
+    known += [step for step in apart if step is not None]
+    inner = all(step is not None and step < segment for step in inside)
+    several = len(known) == len(rest) + len(apart) and not any(s % segment for s in known)
+    if not (several and inner and whole):
+        raise PrimitiveRefused(
+            f"the named axes are not the innermost of those that {tensor.name} goes along",
+            f"split its axis by an int, and name the inner ones of {names}",
+        )
+    return segment
+
+
+def _segment_axes(tensor: TensorView, scan: Scan) -> TensorDomain:
+    """Return the domain of one element a segment."""
+    algebra = tensor.fusion.algebra
+    axes = [IterDomain(axis.size, axis.kind) for axis in tensor.domain.root]
+    assert scan.segment is not None
+    count = algebra.ceildiv(axes[scan.axis].size, integer(scan.segment))
+    axes[scan.axis] = IterDomain(count, axes[scan.axis].kind)
+    return TensorDomain.of_root(axes)
+
+
+def _totals(
+    definition: Definition, partials: Sequence[TensorView], scan: Scan
+) -> tuple[TensorView, ...]:
+    """Define what each segment folds to: its last element, if the axis does not end before."""
+    reducer, segment = definition.reducer, scan.segment
+    assert reducer is not None
+    assert segment is not None
+    one = partials[0]
+    algebra, size = one.fusion.algebra, one.domain.root[scan.axis].size
+    start = algebra.mul(Coordinate(scan.axis), integer(segment))
+    last = algebra.add(start, integer(segment - 1))
+    at: dict[Expr, Expr] = {Coordinate(scan.axis): last}
+    own = tuple([last if n == scan.axis else Coordinate(n) for n in range(len(one.domain.root))])
+    reads = [Read(partial, own) for partial in partials]
+    held: tuple[Expr, ...] = tuple([Arg(n, p.dtype) for n, p in enumerate(partials)])
+    if scan.exclusive:
+        moved: dict[Expr, Expr] = dict(at)
+        for number, read in enumerate(definition.reads):
+            moved[Arg(number, read.producer.dtype)] = Arg(len(reads), read.producer.dtype)
+            reads.append(
+                Read(
+                    read.producer,
+                    tuple([algebra.simplify(substitute(i, at)) for i in read.indices]),
+                )
+            )
+        element = tuple([substitute(value, moved) for value in definition.values])
+        held = reducer.combine(held, element)
+    inside = normal_le(algebra.add(last, integer(1)), size, algebra)
+    values = tuple(
+        [
+            Op("where", (inside, value, neutral), value.dtype)
+            for value, neutral in zip(held, reducer.identity, strict=True)
+        ]
+    )
+    return _defined(definition.op, partials, _segment_axes(one, scan), reads, values, "totals")
+
+
+def _carried(
+    definition: Definition, totals: Sequence[TensorView], scan: Scan
+) -> tuple[TensorView, ...]:
+    """Define what all segments in front of each fold to."""
+    one = totals[0]
+    own = definition.scan
+    assert own is not None
+    assert scan.segment is not None
+    segment = None if own.segment is None else own.segment // scan.segment
+    axes = tuple(range(len(one.domain.root)))
+    domains = [_in_segments(total, scan.axis, segment) for total in totals]
+    made = tuple([new_tensor(t, d, t.dtype) for t, d in zip(totals, domains, strict=True)])
+    note = f"axis={scan.axis}, exclusive=True" + (f", segment={segment}" if segment else "")
+    moved = Definition(
+        definition.op,
+        tuple(totals),
+        tuple([Read.along(total, axes) for total in totals]),
+        made,
+        tuple([Arg(n, total.dtype) for n, total in enumerate(totals)]),
+        definition.reducer,
+        note,
+        Scan(scan.axis, True, segment),
+    )
+    for tensor in made:
+        tensor.define(moved)
+    return made
+
+
+def _in_segments(like: TensorView, axis: int, segment: int | None) -> TensorDomain:
+    """Return the domain of a scan of `like`, whose loops go from segment to segment, and inside."""
+    root = [IterDomain(a.size, a.kind) for a in like.domain.root]
+    if segment is None:
+        return TensorDomain.of_root(root)
+    split = Split(root[axis], integer(segment), like.fusion.algebra)
+    leaf = (*root[:axis], *split.outputs, *root[axis + 1 :])
+    return TensorDomain(tuple(root), tuple(root), leaf)
+
+
+def _final(
+    definition: Definition,
+    partials: Sequence[TensorView],
+    carried: Sequence[TensorView],
+    scan: Scan,
+) -> None:
+    """Define the scan itself: what is in front of a segment combined with what it holds."""
+    one, reducer = partials[0], definition.reducer
+    assert reducer is not None
+    assert scan.segment is not None
+    algebra, rank = one.fusion.algebra, len(one.domain.root)
+    number = algebra.floordiv(Coordinate(scan.axis), integer(scan.segment))
+    outer = tuple([number if n == scan.axis else Coordinate(n) for n in range(rank)])
+    reads = [Read(t, outer) for t in carried]
+    reads += [Read.along(t, tuple(range(rank))) for t in partials]
+    args = [Arg(n, read.producer.dtype) for n, read in enumerate(reads)]
+    values = reducer.combine(tuple(args[: len(carried)]), tuple(args[len(carried) :]))
+    final = Definition(
+        definition.op, (*carried, *partials), tuple(reads), definition.outputs, values, None,
+        "final",
+    )  # fmt: skip
+    for twin in definition.outputs:
+        twin.define(final)
+
+
+def _defined(
+    op: str,
+    like: Sequence[TensorView],
+    domain: TensorDomain,
+    reads: Sequence[Read],
+    values: tuple[Expr, ...],
+    note: str,
+) -> tuple[TensorView, ...]:
+    """Define a pointwise tensor for each of `values`, in the types of `like`."""
+    shapes = [
+        domain if not n else TensorDomain.of_root([IterDomain(a.size, a.kind) for a in domain.root])
+        for n in range(len(like))
+    ]
+    made = tuple([new_tensor(t, d, t.dtype) for t, d in zip(like, shapes, strict=True)])
+    shown = tuple(dict.fromkeys([read.producer for read in reads]))
+    found = Definition(op, shown, tuple(reads), made, values, None, note)
+    for tensor in made:
+        tensor.define(found)
+    return made
