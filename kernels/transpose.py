@@ -69,22 +69,25 @@ def gpu_padded(f, tile=32, rows=8):
 
 
 @transpose.schedule("cpu")
-def cpu(f, rows=16, columns=128):
-    """Tiles of `rows` x `columns` elements of x pass through a local buffer.
+def cpu(f, side=16):
+    """Tiles of `side` x `side` elements are transposed in registers.
 
-    A tile is read in pieces of `columns` neighbours and written in pieces of `rows` neighbours: 16
-    floats are a cache line. Without the buffer one side would touch a line for each element, and
-    where rows lie a power of two apart all these lines compete for the same few places in the
-    cache. `unswitch` tests once a tile whether it is whole.
+    16 floats are a cache line: a tile is read in whole lines of x and written in whole lines of y,
+    past the caches where y is larger than the last of them. A core goes along rows of x, `side` of
+    them at once, so that it reads memory in order. `unswitch` tests once a tile whether it is
+    whole.
     """
     y = f["y"]
-    block = f["x"].cache_after()
-    y.split(1, rows)
-    y.split(0, columns)
-    y.reorder({1: 2})
-    y.parallelize({0: ln.ParallelType.cpu_parallel, 2: ln.ParallelType.unswitch})
-    block.compute_at(y, 2)
-    block.axis(2).parallelize(ln.ParallelType.unswitch)
+    y.split(1, side)
+    y.split(0, side)
+    y.reorder([2, 0, 1, 3])
+    y.parallelize(
+        {
+            0: ln.ParallelType.cpu_parallel,
+            2: ln.ParallelType.unswitch,
+            3: ln.ParallelType.vectorize,
+        }
+    )
 
 
 if __name__ == "__main__":

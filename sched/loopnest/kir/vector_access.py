@@ -210,6 +210,20 @@ class VectorFinder:
         """Whether `lanes` iterations access elements that follow each other."""
         return self._start(buffer, index, flat, lane, lanes) is not None
 
+    def step(self, buffer: Buffer, index: tuple[Expr, ...], flat: bool, var: Index) -> Expr | None:
+        """Return how many elements lie between the accesses of two iterations in a row.
+
+        None where that is not the same for all of them.
+        """
+        if buffer.swizzles:
+            return None
+        offset = self._offset(buffer, tuple([self._plain(i) for i in index]), flat)
+        first = self.algebra.simplify(substitute(offset, {var: ZERO}))
+        step = self.algebra.sub(self.algebra.simplify(substitute(offset, {var: ONE})), first)
+        moved = Op("add", (first, Op("mul", (var, step), dtypes.index)), dtypes.index)
+        same = not self.algebra.poly(Op("sub", (offset, moved), dtypes.index))
+        return step if same else None
+
     def _start(
         self, buffer: Buffer, index: tuple[Expr, ...], flat: bool, lane: Index, lanes: int
     ) -> Expr | None:
@@ -223,12 +237,18 @@ class VectorFinder:
         for swizzle in buffer.swizzles:
             if not self._moves_whole(swizzle, index, lane, lanes):
                 index = permuted(buffer, swizzle, index)
+        return self._before_lane(self._offset(buffer, index, flat), lane)
+
+    def _offset(self, buffer: Buffer, index: tuple[Expr, ...], flat: bool) -> Expr:
+        """Return the distance of an element from the first one, in elements."""
+        if flat:
+            return index[0]
         total: Expr = ZERO
         for place, stride in zip(index, buffer.strides, strict=True):
             if place is not ZERO:
                 term = place if stride is ONE else Op("mul", (place, stride), dtypes.index)
                 total = term if total is ZERO else Op("add", (total, term), dtypes.index)
-        return self._before_lane(total, lane)
+        return total
 
     def _plain(self, index: Expr) -> Expr:
         """Return an index without names."""

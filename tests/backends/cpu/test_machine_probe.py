@@ -84,7 +84,8 @@ def test_flags_of_the_compiler(monkeypatch):
     monkeypatch.setattr(machine_probe.platform, "machine", lambda: "x86_64")
     measured = replace(ANY, flops=1e9)
     assert vector_flags(replace(measured, vector_bytes=64))[0] == "-mprefer-vector-width=512"
-    assert vector_flags(replace(measured, vector_bytes=16)) == ("-DLN_VECTOR_BYTES=16",)
+    narrow = replace(measured, vector_bytes=16, caches=())
+    assert vector_flags(narrow) == ("-DLN_VECTOR_BYTES=16",)
     assert vector_flags(ANY) == ()
     monkeypatch.setattr(machine_probe.platform, "machine", lambda: "aarch64")
     assert vector_flags(measured) == ()

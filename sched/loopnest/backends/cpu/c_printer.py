@@ -36,12 +36,14 @@ from loopnest.backends.cpu.fission.loop_form import (
     stores_apart,
 )
 from loopnest.backends.cpu.fission.thread_loop_fission import has_threads_that_meet, thread_form
-from loopnest.backends.cpu.lane_vectors import LaneVectors, lane_vectors
+from loopnest.backends.cpu.lane_vectors import NAMES, LaneVectors, lane_vectors
 from loopnest.backends.cpu.scratch_memory import MemoryPlan
+from loopnest.backends.cpu.streaming_stores import streamed_outputs
+from loopnest.backends.cpu.transposed_tiles import TransposedTile, transposed_tile
 from loopnest.errors import InternalError
 from loopnest.kir import Arrive, Barrier, Loop, Program, Stmt, Store, walk
 from loopnest.kir.buffers import Buffer
-from loopnest.kir.vector_access import VectorFinder
+from loopnest.kir.vector_access import VectorFinder, first_lane
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import Expr, Local, Op, free_indices
@@ -97,6 +99,12 @@ class _CPrinter(StatementPrinter):
         self.works: list[str] = []
         self.in_work = False
         self.vectors: LaneVectors | None = None
+        self.streamed = streamed_outputs(program, self.loops.body)
+
+    @cached_property
+    def wide(self) -> CFormat:
+        """Writes sizes as they were passed, in 64 bits."""
+        return CFormat(_dialect(64), self.names, "size argument")
 
     @cached_property
     def finder(self) -> VectorFinder:
@@ -112,6 +120,10 @@ class _CPrinter(StatementPrinter):
             isinstance(n, Loop) and n.parallel is ParallelType.cpu_parallel
             for n, _ in walk(self.loops.body)
         )
+        for buffer in self.streamed:
+            count = f"LN_PAST_CACHES({self.wide.format(buffer.size)}, {self._element(buffer)})"
+            self.emit(f"const bool {self._past(buffer)} = {count};")
+            self._define(f"const bool {self._past(buffer)}", self._past(buffer))
         if self.memory.scratch or shared:
             self.emit(f"const int ln_threads = {'ln_max_threads()' if shared else '1'};")
         self._reserve_scratch()
@@ -119,6 +131,8 @@ class _CPrinter(StatementPrinter):
             self._call(self._work([], self.loops.body), ())
         else:
             self.statements(self.loops.body)
+            if not self.works:
+                self._fence(self.loops.body)
         for piece in self.memory.pieces:
             self.emit(f"__builtin_free({piece.memory});")
         self.emit("return LN_OK;")
@@ -127,14 +141,13 @@ class _CPrinter(StatementPrinter):
         return "\n".join([*self.works, head, "{", *self.lines, "}", ""])
 
     def _reserve_scratch(self) -> None:
-        wide = CFormat(_dialect(64), self.names, "size argument")
         pieces = self.memory.pieces
         for start, memory, total, copies, buffers in pieces:
             self.emit(f"size_t {total} = 0;")
             for buffer in buffers:
                 if free_indices(buffer.size):
                     raise InternalError(buffer.name, f"its size {buffer.size} changes in a loop")
-                arguments = f"{wide.format(buffer.size)}, sizeof({self._element(buffer)})"
+                arguments = f"{self.wide.format(buffer.size)}, sizeof({self._element(buffer)})"
                 place = self._place(buffer)
                 self.emit(f"const size_t {place} = ln_reserve(&{total}, {arguments});")
             self.emit(f"void *{memory};")
@@ -194,6 +207,7 @@ class _CPrinter(StatementPrinter):
         lines, pad = self.lines, self.pad
         self.lines, self.pad, self.in_work = [f"LN_WORK {name}({params})", "{"], "  ", True
         self._share(chain, body)
+        self._fence(body)
         self.works.append("\n".join([*self.lines, "}", ""]))
         self.lines, self.pad, self.in_work = lines, pad, False
         return _Work(name, [v.name for v in known], scratch)
@@ -264,7 +278,10 @@ class _CPrinter(StatementPrinter):
     # Loops
 
     def loop(self, node: Loop) -> None:
-        if node.var is self.loops.lane:
+        tile = transposed_tile(node, self.finder) if self._is_whole(node) else None
+        if tile is not None and self._is_whole(tile.inner):
+            self._transpose(node, tile)
+        elif node.var is self.loops.lane:
             self.vector_loop(node)
         else:
             super().loop(node)
@@ -290,7 +307,7 @@ class _CPrinter(StatementPrinter):
         nested = any(isinstance(n, Loop) for n, _ in walk(node.body))
         private = not any(b in self.memory.off_stack for b in allocations(node.body))
         apart = private and not nested and stores_apart(node, lanes=True)
-        whole = apart and node not in self.loops.limits
+        whole = apart and self._is_whole(node)
         vectors = lane_vectors(node, self.finder) if whole else None
         if vectors is None:
             self.plain_loop(node, ["#pragma omp simd"] if apart else ())
@@ -304,6 +321,28 @@ class _CPrinter(StatementPrinter):
             self.plain_loop(node, [f"#pragma GCC unroll {vectors.lanes}"])
         self.vectors = None
 
+    def _is_whole(self, node: Loop) -> bool:
+        return node not in self.loops.limits
+
+    def _transpose(self, node: Loop, tile: TransposedTile) -> None:
+        """Print the copy of a tile whose rows become columns, in registers."""
+        store, load = tile.store, tile.load
+        dtype = store.storage.dtype
+        to = self._at_zero(store.storage, store.index, store.flat, node, tile.inner)
+        source = self._at_zero(load.buffer, load.args, load.flat, node, tile.inner)
+        steps = [self.format.format(step) for step in (tile.to_step, tile.from_step)]
+        past = self._past(store.storage) if store.storage in self.streamed else "false"
+        name = f"ln_{NAMES[dtype]}x{tile.inner.extent}_transpose"
+        arguments = f"&{to}, {steps[0]}, &{source}, {steps[1]}, {past}"
+        self.emit(f"{name}({arguments});  // {comment(store.tensor)}")
+
+    def _at_zero(
+        self, buffer: Buffer, index: tuple[Expr, ...], flat: bool, outer: Loop, inner: Loop
+    ) -> str:
+        """Return the element that the first iterations of two loops access."""
+        first = first_lane(outer, first_lane(inner, index))
+        return self.format.element(buffer, first, flat=flat)
+
     # A loop that is printed with vector types
 
     def step(self, node: Loop) -> str:
@@ -315,6 +354,24 @@ class _CPrinter(StatementPrinter):
         if self.vectors is not None and variable in self.vectors.varying:
             return self.vectors.type_name
         return super().type_of(variable)
+
+    def store(self, node: Store, declare: str = "") -> None:
+        vectors = self.vectors
+        if vectors is None or node.storage not in self.streamed or not vectors.is_line:
+            super().store(node, declare)
+            return
+        place = self.format.element(node.storage, node.index, flat=node.flat)
+        arguments = f"&{place}, {self.stored_value(node)}, {self._past(node.storage)}"
+        self.emit(f"{vectors.type_name}_stream({arguments});  // {comment(node.tensor)}")
+
+    def _past(self, buffer: Buffer) -> str:
+        return "ln_past_" + self._name(buffer)
+
+    def _fence(self, body: tuple[Stmt, ...]) -> None:
+        """Let other threads see what `body` has streamed."""
+        past = [b for b in self.streamed if any(_stores(node, b) for node, _ in walk(body))]
+        if past:
+            self.emit(f"if ({' || '.join([self._past(b) for b in past])}) LN_FENCE();")
 
     def stored_place(self, node: Store) -> str:
         place = super().stored_place(node)
@@ -367,6 +424,10 @@ class _Work(NamedTuple):
     name: str
     arguments: list[str]
     scratch: list[Buffer]
+
+
+def _stores(node: Stmt, buffer: Buffer) -> bool:
+    return isinstance(node, Store) and node.storage is buffer
 
 
 def _changed_by_others(body: tuple[Stmt, ...]) -> frozenset[Buffer]:

@@ -55,6 +55,11 @@ class LaneVectors:
     spread: set[Store] = field(default_factory=set)
 
     @property
+    def is_line(self) -> bool:
+        """Whether the lanes fill a cache line."""
+        return self.lanes * self.dtype.size == WIDTHS[-1]
+
+    @property
     def type_name(self) -> str:
         """The vector type in the header: ``ln_f32x16``."""
         return f"ln_{NAMES[self.dtype]}x{self.lanes}"

@@ -46,6 +46,104 @@ LN_VECTOR_TYPE(ln_f64x8, double, 64);
 #define LN_LANES(type) ((idx_t)(sizeof(type) / sizeof((type){0}[0])))
 #define LN_ALL(type, value) ((value) - (type){0})
 
+/* Stores of whole cache lines past the caches, where a buffer is larger than the last of them. What
+ * was stored so is seen by other threads behind a fence. */
+#ifndef LN_LAST_CACHE
+#define LN_LAST_CACHE (32 << 20)
+#endif
+#define LN_PAST_CACHES(count, element) ((uint64_t)(count) * sizeof(element) > LN_LAST_CACHE)
+#if defined(__clang__)
+#define LN_NONTEMPORAL_F32(to, value) __builtin_nontemporal_store((value), (ln_f32x16 *)(to))
+#define LN_NONTEMPORAL_F64(to, value) __builtin_nontemporal_store((value), (ln_f64x8 *)(to))
+#elif LN_VECTOR_BYTES == 64 && defined(__AVX512F__)
+#define LN_NONTEMPORAL_F32(to, value) __builtin_ia32_movntps512((to), (value))
+#define LN_NONTEMPORAL_F64(to, value) __builtin_ia32_movntpd512((to), (value))
+#elif LN_VECTOR_BYTES == 32 && defined(__AVX__)
+#define LN_NONTEMPORAL_F32(to, value) __builtin_ia32_movntps256((to), (value))
+#define LN_NONTEMPORAL_F64(to, value) __builtin_ia32_movntpd256((to), (value))
+#elif LN_VECTOR_BYTES == 16 && defined(__SSE2__)
+#define LN_NONTEMPORAL_F32(to, value) __builtin_ia32_movntps((to), (value))
+#define LN_NONTEMPORAL_F64(to, value) __builtin_ia32_movntpd((to), (value))
+#else
+#define LN_NONTEMPORAL_F32(to, value) (*(ln_f32x16 *)(to) = (value))
+#define LN_NONTEMPORAL_F64(to, value) (*(ln_f64x8 *)(to) = (value))
+#endif
+#if defined(__SSE2__)
+#define LN_FENCE() __builtin_ia32_sfence()
+#else
+#define LN_FENCE() __atomic_thread_fence(__ATOMIC_RELEASE)
+#endif
+#define LN_STREAM_TYPE(name, element, store)                                           \
+  static inline __attribute__((unused, always_inline)) void name##_stream(             \
+      element *to, name value, bool past) {                                            \
+    if (past && (uintptr_t)to % sizeof(name) == 0) {                                   \
+      store(to, value);                                                                \
+    } else {                                                                           \
+      *(name *)to = value;                                                             \
+    }                                                                                  \
+  }
+LN_STREAM_TYPE(ln_f32x16, float, LN_NONTEMPORAL_F32)
+LN_STREAM_TYPE(ln_f64x8, double, LN_NONTEMPORAL_F64)
+
+/* A square tile as wide as a cache line: rows become columns, in registers. In stage h, rows r and
+ * r + h exchange blocks of h elements. Narrower registers take parts of a copy of the tile. */
+#if defined(__clang__)
+#define LN_EXCHANGE(a, b, first, second)                                               \
+  for (int e = 0; e < lanes; ++e) {                                                    \
+    both[e] = (a)[e];                                                                  \
+    both[lanes + e] = (b)[e];                                                          \
+  }                                                                                    \
+  for (int e = 0; e < lanes; ++e) {                                                    \
+    (a)[e] = both[(first)[e]];                                                         \
+    (b)[e] = both[(second)[e]];                                                        \
+  }
+#else
+#define LN_EXCHANGE(a, b, first, second)                                               \
+  const vector low = __builtin_shuffle((a), (b), (first));                             \
+  (b) = __builtin_shuffle((a), (b), (second));                                         \
+  (a) = low;
+#endif
+#define LN_TRANSPOSE_TYPE(name, element, integer)                                      \
+  static inline __attribute__((unused, always_inline)) void name##_transpose(          \
+      element *to, int64_t to_step, const element *from, int64_t from_step, bool past) { \
+    typedef name vector;                                                               \
+    typedef integer places __attribute__((vector_size(sizeof(vector))));               \
+    enum { lanes = sizeof(vector) / sizeof(element), side = 64 / sizeof(element) };    \
+    element tile[side * side] __attribute__((aligned(64)));                            \
+    if (lanes < side) { /* parts of lines far apart would come from memory again */    \
+      for (int r = 0; r < side; ++r)                                                   \
+        for (int e = 0; e < side; ++e) tile[r * side + e] = from[r * from_step + e];   \
+      from = tile;                                                                     \
+      from_step = side;                                                                \
+    }                                                                                  \
+    element both[2 * lanes] __attribute__((unused));                                   \
+    for (int j = 0; j < side; j += lanes) {                                            \
+      for (int i = 0; i < side; i += lanes) {                                          \
+        vector a[lanes];                                                               \
+        _Pragma("GCC unroll 16") for (int r = 0; r < lanes; ++r) {                     \
+          a[r] = *(const vector *)(from + (i + r) * from_step + j);                    \
+        }                                                                              \
+        _Pragma("GCC unroll 4") for (int h = 1; h < lanes; h *= 2) {                   \
+          _Pragma("GCC unroll 16") for (int r = 0; r < lanes; ++r) {                   \
+            if (!(r & h)) {                                                            \
+              places first, second;                                                    \
+              _Pragma("GCC unroll 16") for (int e = 0; e < lanes; ++e) {               \
+                first[e] = e & h ? lanes + (e ^ h) : e;                                \
+                second[e] = e & h ? lanes + e : e | h;                                 \
+              }                                                                        \
+              LN_EXCHANGE(a[r], a[r | h], first, second)                               \
+            }                                                                          \
+          }                                                                            \
+        }                                                                              \
+        _Pragma("GCC unroll 16") for (int r = 0; r < lanes; ++r) {                     \
+          name##_stream(to + (j + r) * to_step + i, a[r], past);                     \
+        }                                                                              \
+      }                                                                                \
+    }                                                                                  \
+  }
+LN_TRANSPOSE_TYPE(ln_f32x16, float, int32_t)
+LN_TRANSPOSE_TYPE(ln_f64x8, double, int64_t)
+
 /* The work of one thread. A function of its own, so that its pointers stay `restrict`: the body of
  * a parallel region would reach them through memory, and loops would be compiled for aliases. */
 #define LN_WORK static __attribute__((noinline)) void

@@ -147,7 +147,7 @@ def machine() -> MachineFacts:
     asked = os.environ.get(VARIABLE, "").strip()
     if asked not in ("", "any"):
         raise LoopnestError(f"{VARIABLE}={asked}", "names no machine", "set it to any, or unset it")
-    return ANY if asked else _known_machine()
+    return ANY if asked else _known_machine(find_compiler())
 
 
 def forget_machine() -> None:
@@ -158,8 +158,7 @@ def forget_machine() -> None:
 
 
 @cache
-def _known_machine() -> MachineFacts:
-    compiler = find_compiler()
+def _known_machine(compiler: Compiler | None) -> MachineFacts:
     if compiler is None:
         return _unmeasured()
     entries, key = DiskCache("machine", ".json"), _key(compiler)
@@ -182,13 +181,14 @@ def vector_flags(machine: MachineFacts) -> tuple[str, ...]:
     64 are twice as fast.
 
     >>> vector_flags(MachineFacts(vector_bytes=64, flops=1e11))
-    ('-mprefer-vector-width=512', '-DLN_VECTOR_BYTES=64')
+    ('-mprefer-vector-width=512', '-DLN_VECTOR_BYTES=64', '-DLN_LAST_CACHE=8388608')
     """
     if not machine.flops or platform.machine() not in ("x86_64", "AMD64"):
         return ()
     bits = 8 * machine.vector_bytes
     preferred = (f"-mprefer-vector-width={bits}",) if bits >= 256 else ()
-    return (*preferred, f"-DLN_VECTOR_BYTES={machine.vector_bytes}")
+    cache = (f"-DLN_LAST_CACHE={machine.caches[-1]}",) if machine.caches else ()
+    return (*preferred, f"-DLN_VECTOR_BYTES={machine.vector_bytes}", *cache)
 
 
 def _measured() -> MachineFacts:
