@@ -316,6 +316,17 @@ STRUCTURE = [
     ),
     case("full", lambda r: [], lambda: np.full((2, 3), 1.5), lambda: G.full((2, 3), 1.5)),
     case("iota", lambda r: [], lambda: np.array([3, 1, -1]), lambda: G.iota(3, 3, -2)),
+    case(
+        "take",
+        both(normal((2, 4, 3)), integers((3, 2), low=0, high=4)),
+        lambda x, i: np.take(x, i, 1),
+        lambda x, i: G.take(x, i, 1),
+    ),
+    case(
+        "index_add",
+        both(normal((4, 3)), integers((5,), low=0, high=4, dtype="int32"), normal((5, 3))),
+        lambda x, i, u: x + (i == np.arange(4)[:, None]) @ u,
+    ),
     case("size", lambda r: [], lambda: np.float32(3), lambda: G.call("size", (), SIZE)),
     case("const", lambda r: [], lambda: np.ones(2), lambda: G.const(np.ones(2))),
     case("var", SQUARE, lambda x: x, lambda x: x),

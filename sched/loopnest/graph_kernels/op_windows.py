@@ -64,6 +64,31 @@ def _place(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
     return function(as_tensor(operands[0], node), axis, node.attrs["keepdims"])
 
 
+@register_attr("take", "lower")
+def _take(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    x, indices = as_tensor(operands[0], node), _indices(operands[1], node)
+    return ln.take(x, indices, node.attrs["axis"])
+
+
+@register_attr("index_add", "lower")
+def _index_add(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    x, indices = as_tensor(operands[0], node), _indices(operands[1], node)
+    return ln.index_add(x, node.attrs["axis"], indices, as_tensor(operands[2], node))
+
+
+def _indices(operand: MathOperand, node: Node) -> ln.TensorView:
+    """Return indices, of which every launch checks that they lie inside.
+
+    Raises:
+        NotSupported: the kernel computes them itself, so that nothing can be checked before.
+    """
+    if not isinstance(operand, ln.TensorView) or not operand.is_input:
+        raise NotSupported(describe(node), "its indices are no input of the kernel")
+    extent = node.inputs[0].shape[node.attrs["axis"]]
+    operand.fusion.assume_range(operand, 0, extent)
+    return operand
+
+
 # Convolutions, as one contraction of windows
 
 

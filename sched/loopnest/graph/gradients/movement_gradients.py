@@ -5,8 +5,8 @@ from __future__ import annotations
 from loopnest.graph.dimensions import Dim, add, last_place
 from loopnest.graph.gradients.gradient_rules import Contribution, fit
 from loopnest.graph.node import Node, TupleType
+from loopnest.graph.operators import creation, indexing_ops, nn_ops, slicing
 from loopnest.graph.operators import movement_ops as s
-from loopnest.graph.operators import nn_ops, slicing
 from loopnest.graph.registry import register_attr
 
 
@@ -84,6 +84,21 @@ def _layout(node: Node, dy: Node) -> tuple[Node]:
 @register_attr(("var", "const", "variable", "full", "iota", "size"), "gradient")
 def _leaf(node: Node, dy: Node) -> tuple[()]:
     return ()
+
+
+@register_attr("take", "gradient")
+def _take(node: Node, dy: Node) -> tuple[Node, None]:
+    """Add each slice to where it was taken from, all axes of the indices as one."""
+    x, indices = node.inputs
+    axis = node.attrs["axis"]
+    flat = s.reshape(indices, -1)
+    slices = s.reshape(dy, (*x.shape[:axis], *flat.shape, *x.shape[axis + 1 :]))
+    return indexing_ops.index_add(creation.zeros_like(x), flat, slices, axis), None
+
+
+@register_attr("index_add", "gradient")
+def _index_add(node: Node, dy: Node) -> tuple[Node, None, Node]:
+    return dy, None, indexing_ops.take(dy, node.inputs[1], node.attrs["axis"])
 
 
 @register_attr(("tuple", "group"), "gradient")

@@ -18,6 +18,7 @@ from loopnest.graph.operators.creation import (
     zeros,
     zeros_like,
 )
+from loopnest.graph.operators.indexing_ops import index_add, take
 from loopnest.graph.operators.matmul_op import matmul
 from loopnest.graph.operators.movement_ops import (
     broadcast_to,
@@ -157,6 +158,7 @@ __all__ = [
     "gelu",
     "gt",
     "index",
+    "index_add",
     "invert",
     "iota",
     "isnan",
@@ -206,6 +208,7 @@ __all__ = [
     "squeeze",
     "sub",
     "sum",
+    "take",
     "tan",
     "tanh",
     "transpose",
