@@ -122,3 +122,33 @@ def test_a_size_by_name():
     np.testing.assert_array_equal(fn(N=3), [0, 0.5, 1])
     with pytest.raises(ln.LaunchError, match="the size N is the extent of no input"):
         fn()
+
+
+# Places that are data
+
+
+def embedding():
+    table, tokens = G.var("table", (9, 5)), G.var("tokens", ("N", 3), "int32")
+    loss = G.sum(G.tanh(G.take(table, tokens)) * 0.5)
+    return G.Graph([table, tokens], [loss, *G.gradient(loss, [table])])
+
+
+def test_an_embedding_and_its_gradient_are_kernels():
+    fn = G.compile(embedding(), target="c", library=False, optimize=0)
+    random = np.random.default_rng(0)
+    for n in (1, 6):
+        arrays = [
+            random.normal(size=(9, 5)).astype(np.float32),
+            random.integers(0, 9, (n, 3)).astype(np.int32),
+        ]
+        assert_alike(fn(*arrays), G.evaluate(embedding(), feeds(embedding(), arrays)))
+
+
+def test_indices_are_checked_before_a_kernel_reads():
+    table, tokens = G.var("table", (9, 5)), G.var("tokens", ("N",), "int32")
+    graph = G.Graph([table, tokens], [G.take(table, tokens)])
+    arrays = [np.zeros((9, 5), np.float32), np.array([3, 9], np.int32)]
+    with pytest.raises(ln.LaunchError, match="9"):
+        G.compile(graph, target="c", optimize=0)(*arrays)
+    with pytest.raises(G.GraphError, match="index 9 is outside of an axis of 9"):
+        G.evaluate(graph, feeds(graph, arrays))

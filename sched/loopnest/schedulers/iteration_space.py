@@ -190,6 +190,11 @@ _LAST: list[tuple[ln.Fusion, int, bool, IterationSpace | None]] = []
 """The last answer, of a fusion at a version of its tensors: several schedulers ask in turn."""
 
 
+def _of(tensor: ln.TensorView) -> tuple[ln.TensorView, ...]:
+    """Return the tensors that are computed together with a tensor."""
+    return (tensor,) if tensor.definition is None else tensor.definition.outputs
+
+
 def _keeps_order(tensor: ln.TensorView) -> bool:
     definition = tensor.definition
     if definition is None or definition.reducer is None:
@@ -210,15 +215,17 @@ class _Numbers:
 
     def __init__(self, fusion: ln.Fusion, joined: bool) -> None:
         self.fusion, self.joined = fusion, joined
+        live = upstream(fusion.outputs)  # what nothing reads has no dimensions of its own
+        self.tensors = [t for t in fusion.tensors if t.is_input or not live.isdisjoint(_of(t))]
         self.first: dict[ln.TensorView, int] = {}
         self.parent: list[int] = []
         self.domain: list[ln.IterDomain] = []
-        for tensor in fusion.tensors:
+        for tensor in self.tensors:
             self.first[tensor] = len(self.parent)
             for axis in tensor.root_domain:
                 self.parent.append(len(self.parent))
                 self.domain.append(axis)
-        for tensor in fusion.tensors:
+        for tensor in self.tensors:
             for producer, places in _reads(tensor):
                 if joined or not producer.is_input:
                     self._relate(producer, places, tensor)
@@ -251,7 +258,7 @@ class _Numbers:
         axes: dict[ln.TensorView, Places] = {}
         present: dict[ln.TensorView, frozenset[int]] = {}
         reads: list[MemoryAccess] = []
-        for tensor in self.fusion.tensors:
+        for tensor in self.tensors:
             if tensor.is_input:
                 continue
             axes[tensor] = self._places(tensor)

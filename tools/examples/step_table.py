@@ -1,0 +1,72 @@
+"""A table of what a step of training computes: op by op, and as kernels; for the examples here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+import loopnest.graph as G
+from loopnest.graph.cost import traffic
+from loopnest.graph.dimensions import at
+from loopnest.graph.node import LEAVES
+
+
+def fastest(run: Callable[[], object], steps: int) -> float:
+    """Return the milliseconds of the fastest of some calls."""
+    spent = []
+    for _ in range(steps):
+        start = time.perf_counter()
+        run()
+        spent.append(time.perf_counter() - start)
+    return 1e3 * min(spent)
+
+
+class StepTable:
+    """Rows of launches, bytes and milliseconds of one graph.
+
+    Args:
+        graph: a step.
+        arrays: its inputs.
+        steps: timed calls, of which the fastest counts.
+        sizes: of the graph in these arrays.
+    """
+
+    def __init__(
+        self,
+        graph: G.Graph,
+        arrays: Sequence[np.ndarray[Any, Any]],
+        steps: int,
+        sizes: Mapping[str, int] | None = None,
+    ) -> None:
+        self.graph, self.arrays, self.steps = graph, arrays, steps
+        self.sizes = dict(sizes or {})
+        columns = ("launches", "kernels", "library", "fallbacks", "MB moved", "ms a step")
+        self.table = Table(graph.name, *columns, title="a step of training")
+
+    def add_ops(self) -> None:
+        """Add the step op by op, as NumPy evaluates it."""
+        nodes = G.Decompose()(self.graph).nodes
+        single = [n for n in nodes if n.op not in LEAVES and not n.is_tuple]
+        feeds = {x.name: a for x, a in zip(self.graph.inputs, self.arrays, strict=True)}
+        state: dict[str, np.ndarray[Any, Any]] = {}
+        spent = fastest(lambda: G.evaluate(self.graph, feeds, state), 1)
+        moved = sum(at(traffic(node), self.sizes) for node in single)
+        self._add("op by op, NumPy", len(single), 0, 0, len(single), moved, spent)
+
+    def add_compiled(self, name: str, fn: Any) -> None:
+        """Add the step as a compiled graph runs it."""
+        kernels = fn.kernels
+        made = {id(launch.kernel) for launch in kernels if launch.kernel is not None}
+        moved = sum(at(launch.bytes, self.sizes) for launch in kernels)
+        spent = fastest(lambda: fn(*self.arrays), self.steps)
+        library = sum(launch.library for launch in kernels)
+        fallbacks = sum(bool(launch.fallback) for launch in kernels)
+        self._add(name, len(kernels), len(made), library, fallbacks, moved, spent)
+
+    def _add(self, name: str, *numbers: float) -> None:
+        *counts, moved, spent = numbers
+        self.table.add_row(name, *[str(n) for n in counts], f"{moved / 1e6:.1f}", f"{spent:.1f}")
