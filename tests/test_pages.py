@@ -37,6 +37,9 @@ def shown(path: Path) -> str:
 def test_the_code_of_a_page(
     page: Path, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if page.stem == "pytorch":
+        pytest.importorskip("torch")
+        import loopnest.torch  # noqa: F401 - registers the backend, where it is not installed
     monkeypatch.chdir(tmp_path)  # pages write files
     Page(page, update=bool(request.config.getoption("--update-goldens"))).run()
 

@@ -9,7 +9,12 @@ on tensors (`tensor_arrays`).
 Needs PyTorch: ``pip install loopnest[torch]``. `import loopnest` does not import torch.
 """
 
+import torch._dynamo
+
 from loopnest.torch.custom_op import op
 from loopnest.torch.dynamo_backend import CompiledProgram, loopnest_backend, recording
 
 __all__ = ["CompiledProgram", "loopnest_backend", "op", "recording"]
+
+# An installed package is found by its entry point; here it is known without being installed.
+torch._dynamo.register_backend(loopnest_backend, name="loopnest")
