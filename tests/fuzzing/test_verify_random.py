@@ -17,11 +17,11 @@ from loopnest.facade import lower
 from loopnest.proofs import verify
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", range(4))
 def test_random_schedules_are_proved(block: int) -> None:
-    """Only where a loop must be tried at sizes of too many points may one in twenty be unknown."""
+    """Only where a loop must be tried at sizes of too many points may one in fifty be unknown."""
     unknown: list[int] = []
-    for seed in range(20 * block, 20 * block + 20):
+    for seed in range(50 * block, 50 * block + 50):
         rng = random.Random(seed)
         session = Session(f"c{seed}")
         try:
@@ -34,7 +34,7 @@ def test_random_schedules_are_proved(block: int) -> None:
             continue  # no kernel: what others test
         report = verify(kernel)
         text = "\n".join([*session.math, *session.schedule, str(kernel), str(report)])
-        if any("there are too many points" in found.message for found in report.findings):
+        if any("times, there are too many points" in f.message for f in report.findings):
             unknown.append(seed)
             assert report.status == "unknown", text
         else:

@@ -158,13 +158,19 @@ def check_schedule(
 
 @dataclass(slots=True)
 class _Check:
-    """The check of one schedule; `done` is what is known so far."""
+    """The check of one schedule.
+
+    Attributes:
+        done: what is known so far.
+        wanted: what results must be, for the arguments of this id.
+    """
 
     kernel: KernelDef
     params: Mapping[str, Any]
     values: Mapping[str, float]
     tell: Tell
     done: Checked
+    wanted: dict[int, dict[str, Wanted]] = field(default_factory=dict)
 
     def run(self) -> None:
         """Prove; run at small sizes on the interpreter; then in C where nothing speaks against it.
@@ -281,7 +287,10 @@ class _Check:
     def _compare(
         self, fusion: Fusion, function: CompiledKernel[Kernel], arguments: Arguments
     ) -> None:
-        wanted = references(self.kernel, fusion, arguments, self.params)
+        wanted = self.wanted.get(id(arguments))
+        if wanted is None:
+            wanted = references(self.kernel, fusion, arguments, self.params)
+            self.wanted[id(arguments)] = wanted
         out = poisoned(fusion, arguments.sizes)
         actual = function(*arguments.fresh(), out=out, **arguments.keywords(fusion))
         runs = tuple([
@@ -296,9 +305,10 @@ def ready(kernel: Kernel, target: str) -> CompiledKernel[Kernel]:
     """Return a kernel ready to run, without the proof first that LOOPNEST_VERIFY=1 asks for."""
     from loopnest.facade import compile
 
+    quick = {"optimize": 1} if target == "c" else {}  # a few small sizes: most time is gcc's
     before = os.environ.pop("LOOPNEST_VERIFY", None)
     try:
-        return compile(kernel, target=target)
+        return compile(kernel, target=target, **quick)
     finally:
         if before is not None:
             os.environ["LOOPNEST_VERIFY"] = before
