@@ -10,10 +10,12 @@ from kernels.argmax import argmax
 from kernels.attention import attention, attention_causal, attention_two_pass
 from kernels.batchnorm import batchnorm
 from kernels.bias_gelu import bias_gelu
+from kernels.bilinear import bilinear
 from kernels.column_sum import column_sum
 from kernels.cross_entropy import cross_entropy
 from kernels.cumsum import cumsum, cumsum_long
 from kernels.dropout import dropout
+from kernels.embedding import embedding, embedding_grad
 from kernels.gemm import gemm
 from kernels.grid_sum import grid_sum
 from kernels.int8_gemm import int8_gemm
@@ -21,12 +23,14 @@ from kernels.layernorm import layernorm
 from kernels.lstm_cell import lstm_cell
 from kernels.row_sum import row_sum
 from kernels.softmax import softmax
+from kernels.spmv import spmv
 from kernels.transpose import transpose
 
 KERNELS = (
     adam, argmax, attention, attention_causal, attention_two_pass, batchnorm, bias_gelu,
-    column_sum, cross_entropy, cumsum, cumsum_long, dropout, gemm, grid_sum, int8_gemm,
-    layernorm, lstm_cell, row_sum, softmax, transpose,
+    bilinear, column_sum, cross_entropy, cumsum, cumsum_long, dropout, embedding,
+    embedding_grad, gemm, grid_sum, int8_gemm, layernorm, lstm_cell, row_sum, softmax, spmv,
+    transpose,
 )  # fmt: skip
 CASES = [
     pytest.param(kernel, name, id=kernel.label(name))

@@ -341,5 +341,5 @@ def _index_parts(node: Expr) -> Iterator[Expr]:
     if node.dtype.is_bool and node.args:
         for arg in node.args:
             yield from _index_parts(arg)
-    elif not isinstance(node, Local):
+    elif not isinstance(node, Local) and not reads_memory(node):
         yield node

@@ -64,7 +64,11 @@ class LivePoints:
         for value, identity in zip(definition.values, reducer.identity, strict=True):
             mine = _peeled(self._written_out(value, definition, True), identity)
             common = mine if common is None else [c for c in common if c in mine]
-        return [c for c in common or [] if not any(isinstance(n, Arg) for n in walk(c))]
+        return common or []
+
+    def data(self, tensor: MathTensor) -> tuple[Arg, ...]:
+        """Return what the conditions of a tensor are computed from that is data, each once."""
+        return data_of(self.conditions(tensor))
 
     def _written_out(self, value: Expr, definition: MathDefinition, outermost: bool) -> Expr:
         """Return a template with the pointwise definitions of what it reads put in.

@@ -13,23 +13,17 @@ from collections.abc import Sequence
 from loopnest.numerics.float64_math import fold
 from loopnest.scalar import dtypes
 from loopnest.scalar.expr import (
-    ZERO,
     Arg,
     Const,
-    Coordinate,
     Expr,
     Op,
     cast,
-    integer,
-    substitute,
-    walk,
 )
 from loopnest.tensor.definition import Definition, Read
+from loopnest.tensor.index_forms import index_form, moved, pointwise
 
 _SWAPPED = {"gt": "lt", "ge": "le"}
 _NEGATED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
-_FARTHEST = 1 << 31
-"""Larger than any number that is added to an index as int64, so that no sum wraps."""
 
 
 def live_terms(definition: Definition) -> tuple[Expr, ...]:
@@ -66,16 +60,14 @@ def _live(
             source = _converted_to(identity, inner.dtype)
             return () if source is None else _live(inner, source, reads, outermost=outermost)
         case Arg():
-            found = _pointwise(reads[value.number])
+            found = pointwise(reads[value.number])
             if found is None:
                 return ()
             template = found.values[0]
             source = _converted_to(identity, template.dtype)
             if source is None:
                 return ()
-            return _moved(
-                _live(template, source, found.reads, outermost=False), reads[value.number]
-            )
+            return moved(_live(template, source, found.reads, outermost=False), reads[value.number])
     return ()
 
 
@@ -91,36 +83,17 @@ def _converted_to(identity: Const, dtype: dtypes.DType) -> Const | None:
     return found if fold(cast(found, identity.dtype)) is identity else None
 
 
-def _pointwise(read: Read) -> Definition | None:
-    """Return the definition of what is read, if it is one of single elements."""
-    definition, domain = read.producer.definition, read.producer.domain
-    if definition is None or definition.reducer is not None or read.data:
-        return None
-    return definition if domain.rfactor == domain.root else None
-
-
-def _moved(terms: Sequence[Expr], read: Read) -> tuple[Expr, ...]:
-    """Return conditions on a producer's coordinates as ones on its reader's."""
-    places: dict[Expr, Expr] = {
-        Coordinate(n): ZERO if axis.is_broadcast else index
-        for n, (axis, index) in enumerate(
-            zip(read.producer.domain.logical, read.indices, strict=True)
-        )
-    }
-    return tuple([substitute(term, places) for term in terms])
-
-
 def _terms(
     condition: Expr, reads: Sequence[Read], wanted: bool, outermost: bool
 ) -> tuple[Expr, ...]:
     """Return comparisons that hold wherever a condition is `wanted`; those that are known."""
     match condition:
         case Arg():
-            found = _pointwise(reads[condition.number])
+            found = pointwise(reads[condition.number])
             if found is None:
                 return ()
             inner = _terms(found.values[0], found.reads, wanted, False)
-            return _moved(inner, reads[condition.number])
+            return moved(inner, reads[condition.number])
         case Op(op="not"):
             return _terms(condition.args[0], reads, not wanted, outermost)
         case Op(op="and" | "or") if wanted == (condition.op == "and"):
@@ -146,37 +119,10 @@ def _comparison(
 
 
 def _index(value: Expr, reads: Sequence[Read], outermost: bool) -> Expr | None:
-    """Return an int64 or an index as an expression of coordinates and sizes, None for others."""
-    match value:
-        case Const() if value.dtype.is_integer or value.dtype.kind == "x":
-            return integer(int(value.value)) if abs(value.value) < _FARTHEST else None
-        case _ if value.dtype is dtypes.index and not _is_of_data(value):
-            return value
-        case Op(op="cast") if value.dtype in (dtypes.int64, dtypes.index):
-            return _converted(value.args[0], reads, outermost)
-        case Op(op="add" | "sub" | "neg") if value.dtype in (dtypes.int64, dtypes.index):
-            found = [_index(arg, reads, outermost) for arg in value.args]
-            args = [arg for arg in found if arg is not None]
-            return Op(value.op, tuple(args), dtypes.index) if len(args) == len(found) else None
-        case Arg() if value.dtype is dtypes.int64:
-            definition = _pointwise(reads[value.number])
-            if definition is None:
-                return None
-            inner = _index(definition.values[0], definition.reads, False)
-            return None if inner is None else _moved((inner,), reads[value.number])[0]
-    return None
-
-
-def _is_of_data(value: Expr) -> bool:
-    return any(isinstance(node, Arg) for node in walk(value))
-
-
-def _converted(value: Expr, reads: Sequence[Read], outermost: bool) -> Expr | None:
-    """Return what an index or an int64 is converted from."""
-    if value.dtype is dtypes.index or value.dtype is dtypes.int64:
-        found = _index(value, reads, outermost)
-        if found is not None:
-            return found
-    if outermost and isinstance(value, Arg) and value.dtype in (dtypes.int32, dtypes.int64):
-        return cast(value, dtypes.index)
-    return None
+    """Return an index as an expression of coordinates, sizes, and data of the definition itself."""
+    found = index_form(value, reads)
+    if found is None and outermost and isinstance(value, Op) and value.op == "cast":
+        (inner,) = value.args
+        if isinstance(inner, Arg) and inner.dtype in (dtypes.int32, dtypes.int64):
+            return cast(inner, dtypes.index)
+    return found

@@ -20,6 +20,7 @@ from itertools import groupby
 from loopnest.errors import InternalError, LoweringError
 from loopnest.kir import WHOLE_ELEMENTS, Let, Store
 from loopnest.kir.buffers import Buffer
+from loopnest.kir.loop_bounds import gaps, slope
 from loopnest.lowering.indexing.axis_indices import Environment
 from loopnest.lowering.indexing.idle_points import live_terms
 from loopnest.lowering.indexing.redundant_writes import first_points
@@ -51,6 +52,7 @@ from loopnest.scalar.expr import (
     Op,
     Symbol,
     free_indices,
+    loads,
     substitute,
     walk,
 )
@@ -453,18 +455,34 @@ class Indexer:
         definition, root = compute.unit.definition, env.tensor.domain.root
         assert definition is not None
         for term in live_terms(definition):
-            if any(isinstance(node, Arg) for node in walk(term)):
-                continue
             known: dict[Expr, Expr] = {
                 c: self._need(env, root[c.number]) for c in coordinates(term)
             }
+            data = [n for n in walk(term) if isinstance(n, Arg)]
+            if data:
+                known.update(self._data(definition, env, data))
             condition = decided(substitute(term, known), self.algebra)
             if isinstance(condition, Op) and self._spares(compute, condition):
                 yield condition
 
+    def _data(
+        self, definition: Definition, env: Environment, data: Sequence[Arg]
+    ) -> dict[Expr, Expr]:
+        """Return what some reads of a definition find, which an update reads anyway."""
+        before = len(self._unguarded)
+        found = self._reads(definition, env)
+        del self._unguarded[before:]
+        return {arg: found[arg.number] for arg in data}
+
     def _spares(self, compute: Compute, condition: Expr) -> bool:
         """Whether a condition bounds a loop around a phase, or stands outside of one."""
         used = free_indices(condition)
+        if loads(condition):  # one of data bounds a loop over the index that it is compared to
+            found = gaps(condition, self.algebra)
+            inner = frozenset(v for v in used if all(slope(g, v, self.algebra) for g in found))
+            places = {var: n for n, var in enumerate(compute.loops)}
+            known = max([places.get(v, 0) for v in used - inner], default=-1)
+            used = frozenset(v for v in inner if places.get(v, -1) > known)
         specs = [self.nest.spec_of[var] for var in compute.loops]
         if any(s.parallel is ParallelType.vectorize
                for var, s in zip(compute.loops, specs, strict=True) if var in used):  # fmt: skip
@@ -474,7 +492,8 @@ class Indexer:
                   if var in used and not s.parallel.is_thread]  # fmt: skip
         last = max(serial, default=-1)
         return any(
-            is_bounded(spec.parallel, spec.extent) and (var in used or n > last)
+            is_bounded(spec.parallel, spec.extent)
+            and (var in used or (n > last and not loads(condition)))
             for n, (var, spec) in enumerate(zip(compute.loops, specs, strict=True))
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loopnest.kir import If, Loop, Stmt, bodies
+from loopnest.kir import BOUND, If, Loop, Stmt, bodies
 from loopnest.kir.lowered import Note
 from loopnest.lowering.schedule_notes.lowered_schedule import (
     UNSWITCHED,
@@ -79,7 +79,7 @@ def _guards(lowering: Lowering) -> Iterator[Note]:
         for node in loop.body:
             if not isinstance(node, If) or loop.var not in free_indices(node.condition):
                 continue
-            if node.reason.endswith(_FAR_AHEAD):
+            if node.reason == BOUND or node.reason.endswith(_FAR_AHEAD):
                 continue
             yield Note(
                 loop.axis,

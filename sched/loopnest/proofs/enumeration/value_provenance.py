@@ -27,7 +27,7 @@ from loopnest.proofs.point_arrays import Array, Flags, Undecidable, number
 from loopnest.proofs.program_model import Access, Site
 from loopnest.proofs.rfactor_numbering import logical_numbers, root_points
 from loopnest.proofs.template_matching import Combined, Operand
-from loopnest.tensor.definition import Scan
+from loopnest.tensor.definition import Scan, data_of
 from loopnest.tensor.math_snapshot import MathAxis, MathSnapshot, MathTensor
 
 Sums: TypeAlias = "npt.NDArray[np.uint64]"
@@ -211,7 +211,7 @@ class ValueProvenance:
 
     def _live(self, tensor: MathTensor) -> Flags | None:
         """Return which elements of a root domain count; None where all do."""
-        conditions = tuple([(c, True) for c in self.live.conditions(tensor)])
+        conditions = tuple([(c, True) for c in self.live.conditions(tensor) if not data_of((c,))])
         if not conditions:
             return None
         points = root_points(self.shape(tensor.root))

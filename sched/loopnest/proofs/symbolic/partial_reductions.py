@@ -18,7 +18,6 @@ from typing import Any
 
 from loopnest.kir.buffers import Buffer
 from loopnest.proofs.data_indices import Need
-from loopnest.proofs.live_points import LivePoints
 from loopnest.proofs.obligations import CollectiveMath, Work
 from loopnest.proofs.program_model import Access, Site, data_values
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
@@ -27,6 +26,7 @@ from loopnest.proofs.symbolic.symbolic_dataflow import SymbolicDataflow, Writes
 from loopnest.proofs.symbolic.symbolic_padding import SymbolicPadding
 from loopnest.proofs.symbolic.tilings import Tilings
 from loopnest.proofs.template_matching import Combined, Operand
+from loopnest.scalar.expr import Expr, substitute
 from loopnest.scalar.templates import at
 from loopnest.tensor.math_snapshot import MathTensor
 
@@ -48,7 +48,6 @@ class PartialReductions:
         self._exchanges: dict[Site, tuple[Instances, list[Any]]] = {}
         self._open: set[object] = set()
         self.tilings = Tilings(setting)
-        self.live = LivePoints(setting.math)
 
     def reading(self, access: Access) -> Instances:
         """Return the points of a read, at the time of its moment."""
@@ -172,8 +171,12 @@ class PartialReductions:
             places = [setting.text(p) for p in setting.polys(work.store.coordinate)]
             places += self.tilings.tile(work)
             within = self.outside.folded(work)
-            for condition in self.live.conditions(work.tensor):
-                within += setting.guards(((at(condition, work.store.coordinate), True),))
+            chosen = setting.chosen[work.site]
+            places += [setting.text(setting.algebra.poly(x, setting.env)) for x in chosen.values()]
+            data: dict[Expr, Expr] = dict(chosen.items())
+            for condition in setting.live.conditions(work.tensor):
+                here = substitute(at(condition, work.store.coordinate), data)
+                within += setting.guards(((here, True),))
             adds = setting.over(again, f"C[{', '.join(places)}]", within)
         if not chained.reverse().range_product(self.isl.UnionMap.from_map(adds)).is_injective():
             raise NotProved("an element is accumulated twice")

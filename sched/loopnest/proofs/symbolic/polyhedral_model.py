@@ -12,6 +12,7 @@ from loopnest import kir
 from loopnest.kir.buffers import Buffer
 from loopnest.proofs.data_indices import Trusted
 from loopnest.proofs.isl_spaces import Spaces
+from loopnest.proofs.live_points import LivePoints
 from loopnest.proofs.obligations import CollectiveMath, Work
 from loopnest.proofs.program_model import (
     Access,
@@ -41,7 +42,7 @@ from loopnest.scalar.enums import (
     MOST_THREADS,
     ParallelType,
 )
-from loopnest.scalar.expr import Const, Expr, LaunchIndex, Load, Local, Op
+from loopnest.scalar.expr import Arg, Const, Expr, LaunchIndex, Load, Local, Op, loads
 from loopnest.tensor.math_snapshot import MathSnapshot
 
 MAX_OPERATIONS = 10_000_000
@@ -97,14 +98,15 @@ class PolyhedralModel:
             self._arrival(flag, site)
         self.assumed = self._assumptions()
         self.strides = self._flat_strides()
-        self.sites: dict[Site, Instances] = {s: self.instances(s) for s in model.sites}
         self._by_data: dict[tuple[object, ...], Instances] = {}
         self._trusted: dict[Site, tuple[Trusted, ...]] = {w.site: w.trusted for w in works}
         self._data: dict[Load, str] = {}
-        for access in model.accesses:
-            for load in data_values(access.index):
-                name = self._data.setdefault(load, f"d_{len(self._data)}")
-                self.env[load] = variable(name)
+        self.live = LivePoints(math_)
+        self.chosen = {w.site: self.chosen_by(w) for w in works}
+        for load in self._loads():
+            name = self._data.setdefault(load, f"d_{len(self._data)}")
+            self.env[load] = variable(name)
+        self.sites: dict[Site, Instances] = {s: self.instances(s) for s in model.sites}
 
     def _assumptions(self) -> str:
         program = self.model.program
@@ -252,6 +254,7 @@ class PolyhedralModel:
     def _instances(self, site: Site, name: str, moment: Site) -> Instances:
         spaces, algebra = self.spaces, self.algebra
         variables = spaces.variables(site)
+        chosen = [self._data[load] for load in self.chosen.get(site, {}).values()]
         ties = [text for v in variables for text in spaces.derived.get(v, {}).values()]
         conditions = [text for v in variables for text in self._range(v)] + ties
         for group in spaces.groups:
@@ -263,17 +266,51 @@ class PolyhedralModel:
         conditions += self.guards(site.guards)
         self.require_present(conditions, variables)
         mark = name or f"S{next(self.numbers)}"
-        return Instances(mark, variables, conditions, self.time(moment), ties)
+        return Instances(mark, [*variables, *chosen], conditions, self.time(moment), ties)
+
+    # Data
+
+    def _loads(self) -> Iterator[Load]:
+        """Yield the loads that have a variable: in indices, and that choose what is folded."""
+        for access in self.model.accesses:
+            yield from data_values(access.index)
+        for found in self.chosen.values():
+            yield from found.values()
+
+    def chosen_by(self, work: Work) -> dict[Arg, Load]:
+        """Return the loads by which data choose what an update folds, by the math's `Arg`s.
+
+        Only what is known to be the math's data may stand in a test around it: that an update
+        happens for some value of other data does not say that it does for the one at hand.
+
+        Raises:
+            NotProved: such data is no load of an input, or a test around a store is of others.
+        """
+        wanted = self.live.data(work.tensor) if work.kind == "update" else ()
+        found: dict[Arg, Load] = {}
+        for arg in wanted:
+            assert work.tensor.definition is not None
+            name = work.tensor.definition.reads[arg.number].producer
+            operands = [n.operand for n in work.needs if n.tensor.name == name]
+            plain = [o for o in operands if isinstance(o, Access) and o.buffer.kind == "input"]
+            written = any(a.writes for a in self.model.accesses if a.buffer.tensor == name)
+            if len(operands) != 1 or len(plain) != 1 or plain[0].flat or written:
+                raise NotProved(f"the data that choose what {work.tensor.name} folds")
+            found[arg] = Load(plain[0].buffer, plain[0].index)
+        tests = [load for condition, _ in work.site.guards for load in loads(condition)]
+        if not set(tests) <= set(found.values()):
+            raise NotProved(f"a test of data around {work.tensor.name}")
+        return found
 
     def points(self, access: Access) -> Instances:
         """Return the points of an access.
 
         Where its index depends on data, there is one for each value that this may have.
         """
-        loads = data_values(access.index)
-        if not loads:
+        found = data_values(access.index)
+        if not found:
             return self.sites[access.site]
-        key = (access.site, *loads)
+        key = (access.site, *found)
         if key not in self._by_data:
             name = f"D{next(self.numbers)}"
             self._by_data[key] = self.with_data(self.sites[access.site], access, name)
@@ -281,14 +318,14 @@ class PolyhedralModel:
 
     def with_data(self, at: Instances, access: Access, name: str) -> Instances:
         """Return points with a variable for each value that the index of an access depends on."""
-        loads = data_values(access.index)
+        found = data_values(access.index)
         conditions = list(at.conditions)
         for trusted in self._trusted.get(access.site, ()):
-            if set(trusted.loads) <= set(loads):
+            if set(trusted.loads) <= set(found):
                 (text,) = self.guards(((trusted.condition, True),))
                 where = self.guards(trusted.guards)
                 conditions.append(f"(not ({' and '.join(where)}) or {text})" if where else text)
-        names = [self._data[load] for load in loads]
+        names = [n for n in [self._data[load] for load in found] if n not in at.variables]
         return Instances(name, [*at.variables, *names], conditions, at.time, at.ties)
 
     def _range(self, v: str) -> list[str]:

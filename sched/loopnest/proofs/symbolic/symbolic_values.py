@@ -141,7 +141,9 @@ class Values:
         conditions = self.parts.tilings.conditions(tensor, extents)
         for name, extent in zip(roots, extents, strict=True):
             conditions.append(f"0 <= {name} < {setting.text(extent)}")
-        for condition in self.parts.live.conditions(tensor):
+        for n, arg in enumerate(setting.live.data(tensor)):
+            env[arg] = variable(f"g{n}")
+        for condition in setting.live.conditions(tensor):
             conditions.append(setting.algebra.condition(condition, env, str))
         logical = zip(tensor.places, tensor.logical, element, strict=True)
         for number, (place, axis, value) in enumerate(logical):

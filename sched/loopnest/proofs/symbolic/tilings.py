@@ -105,7 +105,8 @@ class Tilings:
         """Return the names of all dimensions of an element."""
         found = self._of_tensors.get(tensor, [])
         roots = [f"c{n}" for n in range(len(tensor.root))]
-        return [*roots, *[name for tiling in found for name in _names(tiling).values()]]
+        data = [f"g{n}" for n, _ in enumerate(self.setting.live.data(tensor))]
+        return [*roots, *[name for tiling in found for name in _names(tiling).values()], *data]
 
     def conditions(self, tensor: MathTensor, extents: Sequence[Poly]) -> list[str]:
         """Return which tiles an element may have; `extents` are those of the root domain.

@@ -13,10 +13,12 @@ from loopnest.errors import DefinitionError
 from loopnest.scalar import dtypes
 from loopnest.scalar.data_ranges import DataRange
 from loopnest.scalar.expr import ONE, ZERO, Arg, Const, Expr, cast
+from loopnest.scalar.templates import at
 from loopnest.tensor.definition import Read
 from loopnest.tensor.fusion import Fusion
+from loopnest.tensor.index_forms import index_form
 from loopnest.tensor.ops.construction import Axis, axes_of, define, position
-from loopnest.tensor.ops.index_maps import Demands, along, replaced
+from loopnest.tensor.ops.index_maps import Demands, along, replaced, view
 from loopnest.tensor.ops.operands import OperandRefused, call_text, fusion_of, require_tensor, show
 from loopnest.tensor.tensor_view import TensorView
 
@@ -64,9 +66,27 @@ def take(tv: TensorView, indices: TensorView, axis: int, mode: str = "raise") ->
     inner = list(range(place, place + len(picked)))
     rest = [n for n in range(len(axes)) if n not in inner]
     where = [along(n, axes[n]) for n in rest]
-    where.insert(place, _index(call, tv, place, indices, mode))
+    read = Read(indices, tuple([along(n, axes[n]) for n in inner]))
+    own_index = index_form(Arg(0, indices.dtype), (read,)) if mode == "clip" else None
+    where.insert(place, _index(call, tv, place, indices, mode, own_index))
     note = f"axis={place}" + ("" if mode == "raise" else f", mode={mode!r}")
-    return _gathered("take", tv, where, indices, [along(n, axes[n]) for n in inner], axes, note)
+    if own_index is not None:  # computed of coordinates: no data
+        source, places = _taken_from(tv, where)
+        return view("take", source, places, axes, note)
+    return _gathered("take", tv, where, indices, read.indices, axes, note)
+
+
+def _taken_from(tv: TensorView, where: Sequence[Expr]) -> tuple[TensorView, tuple[Expr, ...]]:
+    """Return a tensor, and where in it the elements of `tv` at `where` stand.
+
+    Of what was taken at indices that are no data, that is what it was taken from.
+    """
+    found = tv.definition
+    plain = found is not None and found.op == "take" and len(found.reads) == 1
+    if found is None or not plain or tv.domain.leaf != tv.domain.logical:
+        return tv, tuple(where)
+    (read,) = found.reads
+    return read.producer, tuple([at(index, where) for index in read.indices])
 
 
 def gather(tv: TensorView, indices: TensorView, axis: int) -> TensorView:
@@ -154,8 +174,15 @@ def fitting(call: str, tv: TensorView, indices: TensorView, place: int) -> None:
     tv.fusion.require(*demands.conditions)
 
 
-def _index(call: str, tv: TensorView, place: int, indices: TensorView, mode: str) -> Expr:
-    """Return the index along axis `place`, which the second read finds."""
+def _index(
+    call: str,
+    tv: TensorView,
+    place: int,
+    indices: TensorView,
+    mode: str,
+    own: Expr | None = None,
+) -> Expr:
+    """Return the index along axis `place`, which the second read finds; or else `own`, clamped."""
     algebra, size = tv.fusion.algebra, tv.sizes[place]
     found = cast(Arg(1, indices.dtype), dtypes.index)
     if mode == "raise":
@@ -168,6 +195,8 @@ def _index(call: str, tv: TensorView, place: int, indices: TensorView, mode: str
     tv.fusion.require(*demands.conditions)
     if mode == "wrap":
         return algebra.mod(found, size)
+    if own is not None:
+        found = own
     return algebra.min(algebra.max(found, ZERO), algebra.sub(size, ONE))
 
 

@@ -1,0 +1,79 @@
+"""Rows of a table: y[k] = table[token[k]], and the gradient of the table.
+
+A gather: which row is read is data. That all tokens are rows of the table is declared, so that each
+launch checks it, and `verify` proves the kernel under it. The gradient adds row k of `g` to row
+token[k] of the result: a sum over the tokens whose loop over rows runs over one row alone, that of
+the token. No two threads add to one element, so that the order of the sum is the same each time.
+
+    python kernels/embedding.py                      # show them, run them, compare them
+    python kernels/embedding.py:embedding dump --stage cuda
+"""
+
+import numpy as np
+
+import loopnest as ln
+
+
+def embedding_numpy(table, token):
+    return table[token]
+
+
+@ln.kernel(sizes={"V": 32000, "D": 768, "K": 4096}, reference=embedding_numpy)
+def embedding(f, dtype=ln.float32):
+    table = f.input("table", ("V", "D"), dtype)
+    token = f.input("token", ("K",), ln.int32)
+    f.assume_range(token, 0, "V")
+    f.output(ln.take(table, token, axis=0), "y")
+
+
+@embedding.schedule("gpu")
+def gpu(f, threads=128, lanes=None):
+    """A block copies a row, each thread vectors of it."""
+    y = f["y"]
+    y.split(1, lanes or 16 // y.dtype.size)
+    y.split(1, threads)
+    y.parallelize({0: ln.ParallelType.grid_x, 2: ln.ParallelType.block_x})
+    y.parallelize({3: ln.ParallelType.vectorize})
+
+
+@embedding.schedule("cpu")
+def cpu(f):
+    """Rows go to the cores, each from one end to the other."""
+    f["y"].parallelize({0: ln.ParallelType.cpu_parallel})
+
+
+def embedding_grad_numpy(g, token, V):
+    result = np.zeros((V, g.shape[1]), np.float64)
+    np.add.at(result, token, g)
+    return result
+
+
+@ln.kernel(sizes={"V": 512, "D": 128, "K": 1024}, reference=embedding_grad_numpy)
+def embedding_grad(f, dtype=ln.float32):
+    g = f.input("g", ("K", "D"), dtype)
+    token = f.input("token", ("K",), ln.int32)
+    zeros = ln.full(("V", "D"), 0.0, dtype=dtype)
+    f.assume_range(token, 0, "V")
+    f.output(ln.index_add(zeros, 0, token, g), "table")
+
+
+@embedding_grad.schedule("gpu")
+def grad_gpu(f, threads=32):
+    """A thread owns a column, and walks through the tokens: of each it adds to one row."""
+    table = f["table"]
+    table.split(1, threads)
+    table.reorder({1: 0, 2: 1, 3: 2})  # [D / threads, threads, K, V]
+    table.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_x})
+
+
+@embedding_grad.schedule("cpu")
+def grad_cpu(f, columns=64):
+    """A core owns some columns, and walks through the tokens."""
+    table = f["table"]
+    table.split(1, columns)
+    table.reorder({1: 0, 3: 1})  # [D / columns, K, V, columns]
+    table.parallelize({0: ln.ParallelType.cpu_parallel})
+
+
+if __name__ == "__main__":
+    ln.main()
