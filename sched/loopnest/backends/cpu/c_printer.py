@@ -21,7 +21,6 @@ from loopnest.backends.clike.float_functions import C
 from loopnest.backends.clike.identifiers import symbol
 from loopnest.backends.clike.narrow_counts import narrow_counts
 from loopnest.backends.clike.statements import (
-    StatementPrinter,
     Variable,
     comment,
     mark,
@@ -36,14 +35,12 @@ from loopnest.backends.cpu.fission.loop_form import (
     stores_apart,
 )
 from loopnest.backends.cpu.fission.thread_loop_fission import has_threads_that_meet, thread_form
-from loopnest.backends.cpu.lane_vectors import NAMES, LaneVectors, lane_vectors
 from loopnest.backends.cpu.scratch_memory import MemoryPlan
 from loopnest.backends.cpu.streaming_stores import streamed_outputs
-from loopnest.backends.cpu.transposed_tiles import TransposedTile, transposed_tile
+from loopnest.backends.cpu.vector_printer import VectorPrinter
 from loopnest.errors import InternalError
 from loopnest.kir import Arrive, Barrier, Loop, Program, Stmt, Store, walk
 from loopnest.kir.buffers import Buffer
-from loopnest.kir.vector_access import VectorFinder, first_lane
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import Expr, Local, Op, free_indices
@@ -81,7 +78,7 @@ def c_prelude(index_bits: int = 64) -> str:
     return "".join([*headers, f"typedef int{index_bits}_t idx_t;\n\n"])
 
 
-class _CPrinter(StatementPrinter):
+class _CPrinter(VectorPrinter):
     target = "c"
 
     def __init__(self, program: Program, index_bits: int) -> None:
@@ -98,18 +95,12 @@ class _CPrinter(StatementPrinter):
         self.scope: list[Variable] = []  # what enclosing statements of the entry define
         self.works: list[str] = []
         self.in_work = False
-        self.vectors: LaneVectors | None = None
         self.streamed = streamed_outputs(program, self.loops.body)
 
     @cached_property
     def wide(self) -> CFormat:
         """Writes sizes as they were passed, in 64 bits."""
         return CFormat(_dialect(64), self.names, "size argument")
-
-    @cached_property
-    def finder(self) -> VectorFinder:
-        """Finds the neighbouring elements of vectorized loops."""
-        return VectorFinder(self.program)
 
     # The function that is called
 
@@ -122,8 +113,8 @@ class _CPrinter(StatementPrinter):
         )
         for buffer in self.streamed:
             count = f"LN_PAST_CACHES({self.wide.format(buffer.size)}, {self._element(buffer)})"
-            self.emit(f"const bool {self._past(buffer)} = {count};")
-            self._define(f"const bool {self._past(buffer)}", self._past(buffer))
+            self.emit(f"const bool {self.past(buffer)} = {count};")
+            self._define(f"const bool {self.past(buffer)}", self.past(buffer))
         if self.memory.scratch or shared:
             self.emit(f"const int ln_threads = {'ln_max_threads()' if shared else '1'};")
         self._reserve_scratch()
@@ -132,7 +123,7 @@ class _CPrinter(StatementPrinter):
         else:
             self.statements(self.loops.body)
             if not self.works:
-                self._fence(self.loops.body)
+                self.fence(self.loops.body)
         for piece in self.memory.pieces:
             self.emit(f"__builtin_free({piece.memory});")
         self.emit("return LN_OK;")
@@ -202,12 +193,12 @@ class _CPrinter(StatementPrinter):
         scratch = self.memory.scratch_of(allocations(body))
         name = f"ln_work_{self.symbol}_{len(self.works) + 1}"
         share = ["const int64_t ln_from", "const int64_t ln_to"] if chain else []
-        own = [f"{self._element(b)} *restrict {self._name(b)}" for b in scratch]
+        own = [f"{self._element(b)} *restrict {self.buffer_name(b)}" for b in scratch]
         params = _lines([*share, *(v.declaration for v in known), *own])
         lines, pad = self.lines, self.pad
         self.lines, self.pad, self.in_work = [f"LN_WORK {name}({params})", "{"], "  ", True
         self._share(chain, body)
-        self._fence(body)
+        self.fence(body)
         self.works.append("\n".join([*self.lines, "}", ""]))
         self.lines, self.pad, self.in_work = lines, pad, False
         return _Work(name, [v.name for v in known], scratch)
@@ -233,9 +224,6 @@ class _CPrinter(StatementPrinter):
         self.statements(body)
         self.pad = self.pad[2:]
         self.emit("}")
-
-    def _name(self, buffer: Buffer) -> str:
-        return self.names.of("buffer", buffer.name)
 
     # Scopes: what a parallel loop within serial ones must be passed
 
@@ -278,13 +266,15 @@ class _CPrinter(StatementPrinter):
     # Loops
 
     def loop(self, node: Loop) -> None:
-        tile = transposed_tile(node, self.finder) if self._is_whole(node) else None
-        if tile is not None and self._is_whole(tile.inner):
-            self._transpose(node, tile)
-        elif node.var is self.loops.lane:
+        if self.is_whole(node) and self.print_transposed(node):
+            return
+        if node.var is self.loops.lane:
             self.vector_loop(node)
         else:
             super().loop(node)
+
+    def is_whole(self, node: Loop) -> bool:
+        return node not in self.loops.limits
 
     def bound(self, node: Loop) -> Expr:
         size = node.var.extent
@@ -307,88 +297,13 @@ class _CPrinter(StatementPrinter):
         nested = any(isinstance(n, Loop) for n, _ in walk(node.body))
         private = not any(b in self.memory.off_stack for b in allocations(node.body))
         apart = private and not nested and stores_apart(node, lanes=True)
-        whole = apart and self._is_whole(node)
-        vectors = lane_vectors(node, self.finder) if whole else None
-        if vectors is None:
+        if not (apart and self.is_whole(node) and self.print_vectors(node)):
             self.plain_loop(node, ["#pragma omp simd"] if apart else ())
-            return
-        places: dict[Expr, str] = {
-            load: f"LN_VEC({vectors.type_name}, {self.format.load(load)})"
-            for load in vectors.places
-        }
-        self.vectors = vectors  # no loop stands in this one
-        with self.format.renamed(places):
-            self.plain_loop(node, [f"#pragma GCC unroll {vectors.lanes}"])
-        self.vectors = None
-
-    def _is_whole(self, node: Loop) -> bool:
-        return node not in self.loops.limits
-
-    def _transpose(self, node: Loop, tile: TransposedTile) -> None:
-        """Print the copy of a tile whose rows become columns, in registers."""
-        store, load = tile.store, tile.load
-        dtype = store.storage.dtype
-        to = self._at_zero(store.storage, store.index, store.flat, node, tile.inner)
-        source = self._at_zero(load.buffer, load.args, load.flat, node, tile.inner)
-        steps = [self.format.format(step) for step in (tile.to_step, tile.from_step)]
-        past = self._past(store.storage) if store.storage in self.streamed else "false"
-        name = f"ln_{NAMES[dtype]}x{tile.inner.extent}_transpose"
-        arguments = f"&{to}, {steps[0]}, &{source}, {steps[1]}, {past}"
-        self.emit(f"{name}({arguments});  // {comment(store.tensor)}")
-
-    def _at_zero(
-        self, buffer: Buffer, index: tuple[Expr, ...], flat: bool, outer: Loop, inner: Loop
-    ) -> str:
-        """Return the element that the first iterations of two loops access."""
-        first = first_lane(outer, first_lane(inner, index))
-        return self.format.element(buffer, first, flat=flat)
-
-    # A loop that is printed with vector types
-
-    def step(self, node: Loop) -> str:
-        if self.vectors is None:
-            return super().step(node)
-        return f"{self.format.format(node.var)} += LN_LANES({self.vectors.type_name})"
-
-    def type_of(self, variable: Buffer | Local) -> str:
-        if self.vectors is not None and variable in self.vectors.varying:
-            return self.vectors.type_name
-        return super().type_of(variable)
-
-    def store(self, node: Store, declare: str = "") -> None:
-        vectors = self.vectors
-        if vectors is None or node.storage not in self.streamed or not vectors.is_line:
-            super().store(node, declare)
-            return
-        place = self.format.element(node.storage, node.index, flat=node.flat)
-        arguments = f"&{place}, {self.stored_value(node)}, {self._past(node.storage)}"
-        self.emit(f"{vectors.type_name}_stream({arguments});  // {comment(node.tensor)}")
-
-    def _past(self, buffer: Buffer) -> str:
-        return "ln_past_" + self._name(buffer)
-
-    def _fence(self, body: tuple[Stmt, ...]) -> None:
-        """Let other threads see what `body` has streamed."""
-        past = [b for b in self.streamed if any(_stores(node, b) for node, _ in walk(body))]
-        if past:
-            self.emit(f"if ({' || '.join([self._past(b) for b in past])}) LN_FENCE();")
-
-    def stored_place(self, node: Store) -> str:
-        place = super().stored_place(node)
-        if self.vectors is None or self.is_scalar(node.storage):
-            return place
-        return f"LN_VEC({self.vectors.type_name}, {place})"
-
-    def stored_value(self, node: Store) -> str:
-        value = super().stored_value(node)
-        if self.vectors is None or node not in self.vectors.spread:
-            return value
-        return f"LN_ALL({self.vectors.type_name}, {value})"
 
     # Memory
 
     def allocate(self, buffer: Buffer) -> None:
-        name = self._name(buffer)
+        name = self.buffer_name(buffer)
         if buffer in self.memory.off_stack:
             self.emit(f"// {comment(f'{buffer.name}: {buffer.size}')} elements of scratch memory")
             if not self.in_work:
@@ -424,10 +339,6 @@ class _Work(NamedTuple):
     name: str
     arguments: list[str]
     scratch: list[Buffer]
-
-
-def _stores(node: Stmt, buffer: Buffer) -> bool:
-    return isinstance(node, Store) and node.storage is buffer
 
 
 def _changed_by_others(body: tuple[Stmt, ...]) -> frozenset[Buffer]:

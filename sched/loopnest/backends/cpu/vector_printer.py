@@ -1,0 +1,127 @@
+"""Statements of C that work on vectors: lanes, whole cache lines, tiles that are transposed."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import cached_property
+
+from loopnest.backends.clike.statements import StatementPrinter, comment
+from loopnest.backends.cpu.lane_vectors import NAMES, LaneVectors, lane_vectors
+from loopnest.backends.cpu.transposed_tiles import TransposedTile, transposed_tile
+from loopnest.kir import Loop, Stmt, Store, walk
+from loopnest.kir.buffers import Buffer
+from loopnest.kir.vector_access import VectorFinder, first_lane
+from loopnest.scalar.expr import Expr, Local
+
+
+class VectorPrinter(StatementPrinter):
+    """Prints the loops that have a form with vector types; a subclass prints all else."""
+
+    vectors: LaneVectors | None = None
+    """What differs by lane in the loop that is being printed with vector types."""
+    streamed: tuple[Buffer, ...] = ()
+    """The outputs that may be stored past the caches."""
+
+    @cached_property
+    def finder(self) -> VectorFinder:
+        """Finds the neighbouring elements of vectorized loops."""
+        return VectorFinder(self.program)
+
+    @abstractmethod
+    def is_whole(self, node: Loop) -> bool:
+        """Whether a loop runs all its iterations."""
+
+    def buffer_name(self, buffer: Buffer) -> str:
+        """Return the identifier of a buffer."""
+        return self.names.of("buffer", buffer.name)
+
+    # Loops
+
+    def print_vectors(self, node: Loop) -> bool:
+        """Print a loop over lanes with vector types; return whether it has such a form."""
+        vectors = lane_vectors(node, self.finder)
+        if vectors is None:
+            return False
+        places: dict[Expr, str] = {
+            load: f"LN_VEC({vectors.type_name}, {self.format.load(load)})"
+            for load in vectors.places
+        }
+        self.vectors = vectors  # no loop stands in this one
+        with self.format.renamed(places):
+            self.plain_loop(node, [f"#pragma GCC unroll {vectors.lanes}"])
+        self.vectors = None
+        return True
+
+    def print_transposed(self, node: Loop) -> bool:
+        """Print a copy whose rows become columns, in registers; return whether it is one."""
+        tile = transposed_tile(node, self.finder)
+        if tile is None or not self.is_whole(tile.inner):
+            return False
+        self._transpose(node, tile)
+        return True
+
+    def _transpose(self, node: Loop, tile: TransposedTile) -> None:
+        """Print the copy of a tile whose rows become columns, in registers."""
+        store, load = tile.store, tile.load
+        dtype = store.storage.dtype
+        to = self._at_zero(store.storage, store.index, store.flat, node, tile.inner)
+        source = self._at_zero(load.buffer, load.args, load.flat, node, tile.inner)
+        steps = [self.format.format(step) for step in (tile.to_step, tile.from_step)]
+        past = self.past(store.storage) if store.storage in self.streamed else "false"
+        name = f"ln_{NAMES[dtype]}x{tile.inner.extent}_transpose"
+        arguments = f"&{to}, {steps[0]}, &{source}, {steps[1]}, {past}"
+        self.emit(f"{name}({arguments});  // {comment(store.tensor)}")
+
+    def _at_zero(
+        self, buffer: Buffer, index: tuple[Expr, ...], flat: bool, outer: Loop, inner: Loop
+    ) -> str:
+        """Return the element that the first iterations of two loops access."""
+        first = first_lane(outer, first_lane(inner, index))
+        return self.format.element(buffer, first, flat=flat)
+
+    # A loop that is printed with vector types
+
+    def step(self, node: Loop) -> str:
+        if self.vectors is None:
+            return super().step(node)
+        return f"{self.format.format(node.var)} += LN_LANES({self.vectors.type_name})"
+
+    def type_of(self, variable: Buffer | Local) -> str:
+        if self.vectors is not None and variable in self.vectors.varying:
+            return self.vectors.type_name
+        return super().type_of(variable)
+
+    def store(self, node: Store, declare: str = "") -> None:
+        vectors = self.vectors
+        if vectors is None or node.storage not in self.streamed or not vectors.is_line:
+            super().store(node, declare)
+            return
+        place = self.format.element(node.storage, node.index, flat=node.flat)
+        arguments = f"&{place}, {self.stored_value(node)}, {self.past(node.storage)}"
+        self.emit(f"{vectors.type_name}_stream({arguments});  // {comment(node.tensor)}")
+
+    def past(self, buffer: Buffer) -> str:
+        """Return the name of whether stores into an output go past the caches."""
+        return "ln_past_" + self.buffer_name(buffer)
+
+    def fence(self, body: tuple[Stmt, ...]) -> None:
+        """Let other threads see what `body` has streamed."""
+        past = [b for b in self.streamed if any(_stores(node, b) for node, _ in walk(body))]
+        if past:
+            self.emit(f"if ({' || '.join([self.past(b) for b in past])}) LN_FENCE();")
+
+    def stored_place(self, node: Store) -> str:
+        place = super().stored_place(node)
+        if self.vectors is None or self.is_scalar(node.storage):
+            return place
+        return f"LN_VEC({self.vectors.type_name}, {place})"
+
+    def stored_value(self, node: Store) -> str:
+        value = super().stored_value(node)
+        if self.vectors is None or node not in self.vectors.spread:
+            return value
+        return f"LN_ALL({self.vectors.type_name}, {value})"
+
+
+def _stores(node: Stmt, buffer: Buffer) -> bool:
+    return isinstance(node, Store) and node.storage is buffer
