@@ -97,7 +97,8 @@ int row_sum(
   const int ln_threads = ln_max_threads();
   {
     const int64_t ln_count = (int64_t)((N + 3) / 4);  // grid_x
-    #pragma omp parallel num_threads(ln_team(ln_threads, ln_count))
+    const int64_t ln_stores = (size_N + 3) / 4 * (4 * (1 + (size_D + 1)));
+    #pragma omp parallel num_threads(ln_team(ln_threads, ln_count, ln_stores))
       ln_work_row_sum_1(ln_share(ln_count, 0), ln_share(ln_count, 1), x, y, N, D);
   }
   return LN_OK;

@@ -38,6 +38,7 @@ from loopnest.backends.cpu.fission.thread_loop_fission import has_threads_that_m
 from loopnest.backends.cpu.scratch_memory import MemoryPlan
 from loopnest.backends.cpu.streaming_stores import streamed_outputs
 from loopnest.backends.cpu.vector_printer import VectorPrinter
+from loopnest.backends.cpu.work_estimate import stores_of
 from loopnest.errors import InternalError
 from loopnest.kir import Arrive, Barrier, Loop, Program, Stmt, Store, walk
 from loopnest.kir.buffers import Buffer
@@ -171,7 +172,10 @@ class _CPrinter(VectorPrinter):
         self.emit("{")
         outer, self.pad = self.pad, self.pad + "  "
         self.emit(f"const int64_t ln_count = {count};{self.remark(node)}")
-        self.emit("#pragma omp parallel num_threads(ln_team(ln_threads, ln_count))")
+        stores = stores_of(chain, chain[-1].body)
+        amount = "INT64_MAX" if stores is None else self.wide.format(stores)
+        self.emit(f"const int64_t ln_stores = {amount};")
+        self.emit("#pragma omp parallel num_threads(ln_team(ln_threads, ln_count, ln_stores))")
         self._call(work, ("ln_share(ln_count, 0)", "ln_share(ln_count, 1)"))
         self.pad = outer
         self.emit("}")

@@ -165,9 +165,15 @@ static inline __attribute__((unused)) int ln_thread(void) {
 #endif
 }
 
-/* The size of a team that has `count` iterations to share. */
-static inline __attribute__((unused)) int ln_team(int threads, int64_t count) {
-  return count >= threads ? threads : count < 1 ? 1 : (int)count;
+/* The size of a team that has `count` iterations to share, in which it stores `stores` values: so
+ * few that they are done before a second thread is awake are not worth one. */
+#ifndef LN_STORES_A_THREAD
+#define LN_STORES_A_THREAD (1 << 14)
+#endif
+static inline __attribute__((unused)) int ln_team(int threads, int64_t count, int64_t stores) {
+  const int64_t paying = 1 + stores / LN_STORES_A_THREAD;
+  const int64_t most = count < paying ? count : paying;
+  return most >= threads ? threads : most < 1 ? 1 : (int)most;
 }
 
 /* Where the share of the calling thread starts (end 0) and stops (end 1). */
