@@ -40,6 +40,7 @@ from loopnest.scalar.enums import IterKind, Memory, ParallelType, Swizzle
 from loopnest.tensor.domain import IterDomain, TensorDomain
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.ops.borders import pad
+from loopnest.tensor.ops.composed_reductions import logsumexp, topk
 from loopnest.tensor.ops.conversions import cast
 from loopnest.tensor.ops.convolutions import conv
 from loopnest.tensor.ops.data_movement import broadcast, expand, full, iota, permute, squeeze
@@ -248,6 +249,7 @@ __all__ = [
     "logical_and",
     "logical_not",
     "logical_or",
+    "logsumexp",
     "lower",
     "lshift",
     "lt",
@@ -297,6 +299,7 @@ __all__ = [
     "take",
     "tan",
     "tanh",
+    "topk",
     "trunc",
     "uint8",
     "uint32",

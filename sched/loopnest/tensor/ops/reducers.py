@@ -106,19 +106,29 @@ def _first_extremum(beyond: str, extreme: str) -> Combine:
 
     def combine(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> tuple[Expr, ...]:
         (value_a, index_a), (value_b, index_b) = a, b
-        farther: Expr = _test(beyond, value_b, value_a)
-        same: Expr = _test("eq", value_b, value_a)
-        if value_a.dtype.is_float:
-            nan_a, nan_b = [Op("isnan", (value,), bool_) for value in (value_a, value_b)]
-            farther = _test("or", farther, _test("and", nan_b, Op("not", (nan_a,), bool_)))
-            same = _test("or", same, _test("and", nan_a, nan_b))
-        taken = _test("or", farther, _test("and", same, _test("lt", index_b, index_a)))
+        taken = comes_first(beyond, (value_b, index_b), (value_a, index_a))
         return (
             Op(extreme, (value_a, value_b), value_a.dtype),
             Op("where", (taken, index_b, index_a), index_a.dtype),
         )
 
     return combine
+
+
+def comes_first(beyond: str, b: tuple[Expr, Expr], a: tuple[Expr, Expr]) -> Expr:
+    """Return whether the pair (element, index) `b` comes before `a`.
+
+    It does where its element lies beyond the other ("gt" or "lt"; a NaN lies beyond all others),
+    or is equal and has the lower index.
+    """
+    (value_a, index_a), (value_b, index_b) = a, b
+    farther: Expr = _test(beyond, value_b, value_a)
+    same: Expr = _test("eq", value_b, value_a)
+    if value_a.dtype.is_float:
+        nan_a, nan_b = [Op("isnan", (value,), bool_) for value in (value_a, value_b)]
+        farther = _test("or", farther, _test("and", nan_b, Op("not", (nan_a,), bool_)))
+        same = _test("or", same, _test("and", nan_a, nan_b))
+    return _test("or", farther, _test("and", same, _test("lt", index_b, index_a)))
 
 
 def _test(op: str, a: Expr, b: Expr) -> Expr:

@@ -19,6 +19,7 @@ from loopnest.tensor.definition import AxisMap, TracedReducer
 from loopnest.tensor.ops import reducers
 from loopnest.tensor.ops.construction import (
     Axis,
+    axes_of,
     common_axes,
     define_tuple,
     extended,
@@ -242,17 +243,28 @@ def _arg(
         call = call_text(name, (tv,), f"axis={show(axis)}")
         raise DefinitionError(call, "several axes are named", "name one, or None for all")
     _require_elements(tv, axes)
-    number = _number(tv, axes)
+    number = element_number(tv, axes)
     kind = tv.dtype.compute
     kind = int32 if kind.is_bool else kind
     values = (cast(Arg(0, tv.dtype), kind), number)
-    old = [(a.size, a.kind) for a in tv.domain.logical]
-    types = (kind if tv.dtype.is_bool else tv.dtype, int64)
-    made = _folded(name, (tv,), [tv], old, axes, types, values, family.of(kind, int64))
-    return keep_axes(made[1], len(old), axes) if keepdims else made[1]
+    types = [kind if tv.dtype.is_bool else tv.dtype, int64]
+    made = folded(name, tv, axes, types, values, family.of(kind, int64))
+    return keep_axes(made[1], len(tv.domain.logical), axes) if keepdims else made[1]
 
 
-def _number(tv: TensorView, axes: Sequence[int]) -> Expr:
+def folded(
+    op: str,
+    tv: TensorView,
+    axes: tuple[int, ...],
+    types: Sequence[DType],
+    values: tuple[Expr, ...],
+    reducer: TracedReducer,
+) -> tuple[TensorView, ...]:
+    """Define a reduction of `values` of one tensor, or a copy over broadcast axes."""
+    return _folded(op, (tv,), [tv], axes_of(tv), axes, types, values, reducer)
+
+
+def element_number(tv: TensorView, axes: Sequence[int]) -> Expr:
     """Return the number of an element among those along `axes`, in C order."""
     result: Expr | None = None
     for place in axes:
