@@ -123,8 +123,8 @@ if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     from loopnest.proofs import verify
     from loopnest.schedule.chains import common_consumers, dependency_chains, use_chains
     from loopnest.schedule.inlining import inline_most
+    from loopnest.schedule.neighbour_replay import replay_casp, replay_pasc
     from loopnest.schedule.propagation import parallelize_like, propagate
-    from loopnest.schedule.replay import replay_casp, replay_pasc
     from loopnest.schedule.root_maps import root_map
 
 LOCAL, SHARED, GLOBAL = Memory.LOCAL, Memory.SHARED, Memory.GLOBAL
@@ -147,8 +147,8 @@ _LAZY = {
     "main": "loopnest.devtools.cli",
     "parallelize_like": "loopnest.schedule.propagation",
     "propagate": "loopnest.schedule.propagation",
-    "replay_casp": "loopnest.schedule.replay",
-    "replay_pasc": "loopnest.schedule.replay",
+    "replay_casp": "loopnest.schedule.neighbour_replay",
+    "replay_pasc": "loopnest.schedule.neighbour_replay",
     "root_map": "loopnest.schedule.root_maps",
     "use_chains": "loopnest.schedule.chains",
     "verify": "loopnest.proofs",

@@ -22,6 +22,7 @@ from loopnest.scalar.expr import Const
 from loopnest.schedule.fold_order import folded_axes, keeps_order, scans_in_order
 from loopnest.schedule.loop_groups import LoopGroup
 from loopnest.tensor.domain import IterDomain
+from loopnest.tensor.overlapping_tiles import is_tile_loop, overlaps
 from loopnest.tensor.tensor_view import TensorView
 
 _MAX_VECTOR_BYTES = 64
@@ -43,6 +44,7 @@ def check_plan(plan: LoopPlan, storage: dict[TensorView, TensorStorage]) -> None
             _check_vectors(plan, tensor)
             check_races(plan, tensor, storage[tensor])
             _check_thread_loops(plan, tensor)
+            _check_tiles(plan, tensor)
 
 
 def _check_launch(plan: LoopPlan) -> None:
@@ -146,7 +148,7 @@ def _check_scan(plan: LoopPlan, unit: TensorView) -> None:
     own = {plan.forest.find(axis) for axis in domain.leaf}
     inside = path[path.index(plan.forest.find(loops[0])) :]
     other = [g for g in inside if g not in own and not is_trivial(plan.specs[g])]
-    if other or plan.promotions[unit].image:
+    if other or plan.promotions[unit].repeats:
         named = plan.specs[other[0]].axis if other else plan.spec(loops[0]).axis
         raise LoweringError(
             unit.name,
@@ -188,7 +190,7 @@ def check_races(plan: LoopPlan, tensor: TensorView, storage: TensorStorage) -> N
     path = plan.forest.path(tensor.siblings[0])
     local = storage.accumulator.memory is Memory.LOCAL
     start = plan.forest.shared_depth(tensor.siblings[0]) if local else 0
-    repeated = bool(plan.promotions[tensor].image) and not local
+    repeated = plan.promotions[tensor].repeats and not local
     for group in path[start:]:
         spec = plan.specs[group]
         apart = spec.parallel is ParallelType.cpu_parallel
@@ -215,6 +217,30 @@ def _runs_again(plan: LoopPlan, tensor: TensorView, group: LoopGroup) -> bool:
         plan.forest.find(axis) is not group for axis in tensor.domain.leaf
     )
     return group in plan.forest.path(tensor.siblings[0]) and not first
+
+
+def _check_tiles(plan: LoopPlan, tensor: TensorView) -> None:
+    """Refuse tiles in a loop whose index is none of the axis that they move with.
+
+    Raises:
+        LoweringError: the loop was merged, for another tensor, with an axis that a reader lacks.
+    """
+    promoter = plan.promoter
+    for step in overlaps(tensor.domain.history):
+        for axis in [step.outer[n] for n in step.used()]:
+            group = plan.forest.find(axis)
+            run = promoter.concrete_keys(promoter.node_of[group])
+            for consumer in [c for twin in tensor.siblings for c in twin.consumers]:
+                for other in consumer.domain.leaf if consumer in plan.forest.position else ():
+                    if plan.forest.find(other) is not group or is_tile_loop(other):
+                        continue
+                    if promoter.covered(other) != run:
+                        raise LoweringError(
+                            tensor.name,
+                            f"the loop {plan.spec(axis).axis} runs over more than the axis of "
+                            f"{consumer.name}, whose windows tell where its tiles begin",
+                            f"compute it outside of that loop, or {consumer.name} apart",
+                        )
 
 
 def _check_thread_loops(plan: LoopPlan, tensor: TensorView) -> None:

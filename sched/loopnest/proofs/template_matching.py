@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from loopnest import kir
 from loopnest.proofs.program_model import Access, Guards, Site, guarded, is_decidable
+from loopnest.scalar.conditions import decided
 from loopnest.scalar.expr import (
     FALSE,
     TRUE,
@@ -28,9 +29,13 @@ from loopnest.scalar.expr import (
     Symbol,
     walk,
 )
+from loopnest.scalar.simplify import Simplifier
 from loopnest.scalar.templates import at
 from loopnest.tensor.definition import TracedReducer
 from loopnest.tensor.math_snapshot import MathSnapshot, MathTensor
+
+_ALGEBRA = Simplifier()
+"""Knows what holds at all sizes."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -337,6 +342,9 @@ class _Matcher:
             inner = [guarded(value, n, guards) for n in (1, 2)]
             ways.append((found, list(zip((yes, no), sides, inner, strict=True))))
         ways += [(TRUE, [(yes, value, guards)]), (FALSE, [(no, value, guards)])]
+        if len(ways) > 2 and (decision := decided(wanted, _ALGEBRA)) in (TRUE, FALSE):
+            # Of operands that are alike several ways fit: what is decided is tried first.
+            ways.sort(key=lambda way: way[0] is not decision)
         refused: Mismatch | None = None
         for found, pairs in ways:
             before = self._mark()

@@ -118,7 +118,7 @@ def _require_unfrozen(tensor: TensorView) -> None:
 
 def _take_loops(copy: TensorView, source: TensorView) -> None:
     """Give the consumer `copy` the loops of its producer `source`, parallel types included."""
-    domain, _ = consumer_as_producer(copy, source, source.domain, source.ndim)
+    domain = consumer_as_producer(copy, source, source.domain, source.ndim).domain
     copy.bind(domain)
     places = [axis for axis in source.domain.leaf if not axis.is_reduction]
     if len(places) == copy.ndim:

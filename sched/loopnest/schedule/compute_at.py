@@ -28,6 +28,7 @@ from loopnest.schedule.transaction import (
     require_tensor,
 )
 from loopnest.tensor.domain import TensorDomain
+from loopnest.tensor.overlapping_tiles import overlaps, same_loops
 from loopnest.tensor.tensor_view import TensorView
 
 
@@ -125,11 +126,13 @@ def _propagate(producer: TensorView, target: TensorView, pos: int) -> bool:
     """Replay and position the selected tensors; return whether any position rose."""
     selected = selection(producer, target)
     selected |= set(target.siblings)
-    replayed = max_info_replay(target, pos, selected)
+    replayed = max_info_replay(target, pos, selected, windows=True)
     risen: list[tuple[TensorView, int]] = []
     for tensor, (domain, _) in replayed.items():
         if tensor is not target:
             rebind_unfrozen(tensor, domain)
+    for tensor in replayed:
+        require_aligned(tensor)
     for tensor, (_, aligned) in replayed.items():
         wanted = _wanted(tensor, aligned, selected)
         if wanted > tensor.compute_at_pos:
@@ -149,7 +152,7 @@ def rebind_unfrozen(tensor: TensorView, domain: TensorDomain) -> None:
         Refusal: its frozen prefix would change.
     """
     frozen = tensor.frozen
-    if domain.leaf[:frozen] != tensor.domain.leaf[:frozen]:
+    if not same_loops(domain.leaf[:frozen], tensor.domain.leaf[:frozen]):
         raise PrimitiveRefused(
             f"it would change the leading {frozen} loops of {tensor.name}, which are shared "
             f"already (compute_at_pos {tensor.compute_at_pos}, "
@@ -158,6 +161,24 @@ def rebind_unfrozen(tensor: TensorView, domain: TensorDomain) -> None:
         )
     if domain is not tensor.domain:
         tensor.bind(domain)
+
+
+def require_aligned(tensor: TensorView) -> None:
+    """Refuse new tiles of a tensor that what is computed inside of it does not fit.
+
+    Raises:
+        Refusal: a producer that shares its loops needs the ones of before.
+    """
+    if not overlaps(tensor.domain.history):
+        return
+    for producer in tensor.producers:
+        placed = producer.compute_at_pos
+        if placed > len(shared_positions(producer, tensor)):
+            raise PrimitiveRefused(
+                f"{producer.name} is computed inside of {tensor.name} already, in loops that would "
+                "be others then",
+                f"place {tensor.name} first, then {producer.name}",
+            )
 
 
 def _wanted(tensor: TensorView, aligned: int, selected: set[TensorView]) -> int:

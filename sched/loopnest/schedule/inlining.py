@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from loopnest.errors import ScheduleError
-from loopnest.scalar.enums import ParallelType
-from loopnest.schedule.compute_at import joins_plainly, set_position
+from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.expr import ONE
+from loopnest.schedule.compute_at import (
+    joins_plainly,
+    rebind_unfrozen,
+    require_aligned,
+    set_position,
+)
 from loopnest.schedule.loop_forest import LoopForest
 from loopnest.schedule.loop_groups import Conflict
-from loopnest.schedule.replay import shared_positions
+from loopnest.schedule.overlap import readers, tiles_at
+from loopnest.schedule.replay import mirror, shared_positions
 from loopnest.schedule.transaction import (
     PrimitiveRefused,
     leading_position,
@@ -17,6 +24,7 @@ from loopnest.schedule.transaction import (
     primitive,
     require_computed,
 )
+from loopnest.tensor.domain import TensorDomain
 from loopnest.tensor.fusion import Fusion, current_fusion
 from loopnest.tensor.tensor_view import TensorView
 
@@ -69,7 +77,7 @@ def _conflict(fusion: Fusion, head: TensorView, pos: int) -> str:
 
 @primitive
 def inline_at(tensor: TensorView, pos: int) -> TensorView:
-    """Share the leading `pos` loops of `tensor` with its consumers, replaying nothing.
+    """Share the leading `pos` loops of `tensor` with its consumers; see `TensorView.inline_at`.
 
     Raises:
         ScheduleError: an input, a position out of range, or beyond the largest legal one.
@@ -80,6 +88,8 @@ def inline_at(tensor: TensorView, pos: int) -> TensorView:
     place = leading_position(tensor, pos)
     if place <= tensor.compute_at_pos:
         return tensor
+    if place > structural_limit(tensor, _STRICT):
+        place = _tile(tensor, place)
     largest = largest_position(tensor, _STRICT)
     if largest < place <= structural_limit(tensor, _STRICT):
         conflict = _conflict(tensor.fusion, tensor.siblings[0], place)
@@ -93,6 +103,37 @@ def inline_at(tensor: TensorView, pos: int) -> TensorView:
         )
     set_position(tensor, place)
     return tensor
+
+
+def _tile(tensor: TensorView, place: int) -> int:
+    """Give a tensor that is read in windows the tiles that `place` shared loops need.
+
+    All of its axes mean all loops of its consumers. Returns how many loops it is to share:
+    `place`, where no window is crossed.
+    """
+    whole = place == tensor.ndim
+    found = tiles_at(tensor, None if whole else place)
+    if found is None or _passes_barred(tensor, len(found.loops), _STRICT):
+        return place
+    _bind_tiles(tensor, found.domain)
+    return len(found.loops) if whole else place
+
+
+def _bind_tiles(tensor: TensorView, domain: TensorDomain) -> None:
+    """Give a tensor and its siblings a replayed domain."""
+    head = tensor.siblings[0]
+    if domain is not head.domain:
+        rebind_unfrozen(head, domain)
+        for twin in head.siblings[1:]:
+            rebind_unfrozen(twin, mirror(domain, twin))
+        for twin in head.siblings:
+            require_aligned(twin)
+
+
+def _passes_barred(tensor: TensorView, count: int, barred: frozenset[ParallelType]) -> bool:
+    """Whether one of the leading loops of the consumers is one that nothing is inlined past."""
+    leading = [a for _, c in readers(tensor) for a in c.domain.leaf[:count]]
+    return any(axis.pinned or axis.parallel in barred for axis in leading)
 
 
 def _refuse_barred(tensor: TensorView, place: int, largest: int) -> None:
@@ -175,8 +216,36 @@ class _Sweep:
                 self._raise(unit, forest, rank)
             forest.place(unit, unit.compute_at_pos)
 
+    def _inlines_element(self, unit: TensorView, forest: LoopForest, rank: int) -> bool:
+        """Compute a LOCAL tensor anew for each element that windows read, where that is legal.
+
+        A reduction is not, nor what a consumer reads several elements of at once.
+        """
+        folds = unit.definition is not None and unit.definition.reducer is not None
+        barred = any(t.memory is not Memory.LOCAL or t.is_output for t in unit.siblings)
+        if folds or barred or unit.frozen:
+            return False
+        found = tiles_at(unit, None)
+        if found is None or _passes_barred(unit, len(found.loops), _BEST_EFFORT):
+            return False
+        if any(axis.size is not ONE for axis in found.domain.leaf[len(found.loops) :]):
+            return False
+        mark = self.fusion.begin()
+        try:
+            _bind_tiles(unit, found.domain)
+            pos = len(found.loops)
+            if structural_limit(unit, _BEST_EFFORT) < pos or _conflict(self.fusion, unit, pos):
+                self.fusion.rollback(mark)
+                return False
+            set_position(unit, pos)
+        finally:
+            self.fusion.end()
+        return True
+
     def _raise(self, unit: TensorView, forest: LoopForest, rank: int) -> None:
         limit = structural_limit(unit, _BEST_EFFORT)
+        if self._inlines_element(unit, forest, rank):
+            return
         for pos in range(limit, unit.compute_at_pos, -1):
             plain = forest.joins_plainly(unit, pos, rank)
             if plain is None and forest.parts_a_fold(unit, pos):

@@ -22,6 +22,7 @@ from loopnest.schedule.replay import shared_positions
 from loopnest.schedule.root_maps import pairs
 from loopnest.tensor.domain import IterDomain, ancestors
 from loopnest.tensor.fusion import Fusion
+from loopnest.tensor.overlapping_tiles import is_tile_loop
 from loopnest.tensor.tensor_view import TensorView
 
 _FEW = 16
@@ -56,6 +57,7 @@ class LoopForest:
         # Consumers first: a producer joins the loops that its consumers have.
         for unit in reversed(self.units):
             self.place(unit, override.get(unit, unit.compute_at_pos))
+        self._unite_around_tiles()
 
     @staticmethod
     def units_of(fusion: Fusion) -> tuple[TensorView, ...]:
@@ -237,6 +239,63 @@ class LoopForest:
         for mine, theirs in levels:
             for a, b in zip(mine, theirs, strict=True):
                 self._unite_class(unit, a, twin, b)
+
+    def _unite_around_tiles(self) -> None:
+        """Take the axes of the tensors whose windows share a loop as one.
+
+        No axis of what they read joins them: that is computed in tiles.
+
+        Raises:
+            Conflict: their loops are made in different ways, or of different extents.
+        """
+        tiled = [
+            unit.domain.leaf[place]
+            for unit in self.units
+            for place in range(self.position[unit])
+            if is_tile_loop(unit.domain.leaf[place])
+        ]
+        if not tiled:
+            return
+        owner = {a: t for unit in self.units for t in unit.siblings for a in t.domain.leaf}
+        for group in dict.fromkeys([self.find(axis) for axis in tiled]):
+            found = [a for a in group.axes if not is_tile_loop(a) and not a.is_broadcast]
+            for axis in found[1:]:
+                self._unite_behind(owner[found[0]], found[0], owner[axis], axis)
+
+    def _unite_behind(
+        self, one: TensorView, mine: IterDomain, other: TensorView, theirs: IterDomain
+    ) -> None:
+        """Unite the root axes that two axes in one loop were made from."""
+        a, b = mine.definition, theirs.definition
+        top = mine in one.domain.root or theirs in other.domain.root
+        if top or a is None or b is None or is_tile_loop(mine):
+            if mine in one.domain.root and theirs in other.domain.root:
+                self._unite_class(one, mine, other, theirs)
+            elif not self._made_alike(one, mine, other, theirs):
+                raise self._of_windows(one, other)
+        elif a.key != b.key or len(a.inputs) != len(b.inputs):
+            if not self._made_alike(one, mine, other, theirs):
+                raise self._of_windows(one, other)
+        else:
+            for x, y in zip(a.inputs, b.inputs, strict=True):
+                self._unite_behind(one, x, other, y)
+
+    def _made_alike(
+        self, one: TensorView, mine: IterDomain, other: TensorView, theirs: IterDomain
+    ) -> bool:
+        """Whether two axes follow from the same classes already (one merged with more)."""
+        above = [
+            {self._class(t, a) for a in ancestors((axis,), t.domain) if a in t.domain.root}
+            for t, axis in ((one, mine), (other, theirs))
+        ]
+        return not above[0].isdisjoint(above[1])
+
+    @staticmethod
+    def _of_windows(one: TensorView, other: TensorView) -> Conflict:
+        return Conflict(
+            f"{one.name} and {other.name} would share a loop for the windows that they read, but "
+            "it is made in different ways"
+        )
 
     def _class(self, tensor: TensorView, axis: IterDomain) -> RootClass:
         found = self.class_of.get(axis)

@@ -14,57 +14,115 @@ import heapq
 from collections.abc import Collection, Iterator, Mapping
 from typing import TypeAlias
 
+from loopnest.schedule.overlap import SharedLoops, WindowReplay, crosses, readers, whole_loops
 from loopnest.schedule.replay import consumer_as_producer, mirror, producer_as_consumer
 from loopnest.schedule.root_maps import pairs
 from loopnest.tensor.domain import IterDomain, TensorDomain, ancestors
+from loopnest.tensor.overlapping_tiles import overlaps
 from loopnest.tensor.tensor_view import TensorView
 
 Kept: TypeAlias = frozenset[tuple[IterDomain, IterDomain]]
 """(an axis of the reference's root, the axis of the tensor at hand that stands for it)."""
 
+_Entry: TypeAlias = "tuple[int, int, int, TensorView, TensorView | None, Kept]"
+"""(inputs passed, how little is kept, a number, tensor, the one that it is reached from, kept)."""
+
 Replayed: TypeAlias = dict[TensorView, tuple[TensorDomain, int]]
 
 
-def max_info_replay(reference: TensorView, pos: int, selected: Collection[TensorView]) -> Replayed:
+def max_info_replay(
+    reference: TensorView, pos: int, selected: Collection[TensorView], *, windows: bool = False
+) -> Replayed:
     """Return the domain and aligned position of each selected tensor reached from `reference`.
 
     Tensors come in the order in which they are reached; nothing is changed. A selected input is
     passed through, but not where another way leads to the same tensor: an input shares no loop.
+    With `windows` a tensor that is read in windows gets the tiles that these need (see `overlap`).
     """
-    needed = ancestors(reference.domain.leaf[:pos], reference.domain)
-    start: Kept = frozenset((axis, axis) for axis in reference.domain.root if axis in needed)
-    result: Replayed = {}
-    queue: list[tuple[int, int, int, TensorView, TensorView | None, Kept]] = []
-    heapq.heappush(queue, (0, -len(start), 0, reference, None, start))
-    count = 0
-    while queue:
-        inputs, _, _, tensor, origin, kept = heapq.heappop(queue)
-        if tensor in result:
-            continue
-        result[tensor] = (tensor.domain, pos) if origin is None else _step(origin, tensor, result)
+    return _Replay(reference, pos, selected, windows).run()
+
+
+class _Replay:
+    """One replay of many tensors; `windows` says whether windows are crossed."""
+
+    def __init__(
+        self, reference: TensorView, pos: int, selected: Collection[TensorView], windows: bool
+    ) -> None:
+        self.reference, self.selected, self.windows = reference, selected, windows
+        needed = ancestors(reference.domain.leaf[:pos], reference.domain)
+        start: Kept = frozenset((axis, axis) for axis in reference.domain.root if axis in needed)
+        self.done: dict[TensorView, SharedLoops] = {}
+        self.queue: list[_Entry] = [(0, -len(start), 0, reference, None, start)]
+        self.waiting: dict[TensorView, _Entry] = {}
+        self.start = whole_loops(reference.domain, range(pos))
+
+    def run(self) -> Replayed:
+        """Reach all tensors."""
+        count = 0
+        while self.queue or self.waiting:
+            forced = not self.queue
+            entry = self._last_waiting() if forced else heapq.heappop(self.queue)
+            inputs, _, _, tensor, origin, kept = entry
+            if tensor in self.done:
+                continue
+            if not forced and self._waits(tensor, origin):
+                self.waiting.setdefault(tensor, entry)
+                continue
+            self._reach(tensor, origin)
+            for near, neighbour, left in _neighbours(tensor, kept, self.selected, self.done):
+                count += 1
+                passed = inputs + neighbour.is_input
+                heapq.heappush(self.queue, (passed, -len(left), count, neighbour, near, left))
+            for other in [t for t in self.waiting if not self._waits(t, None)]:
+                heapq.heappush(self.queue, self.waiting.pop(other))
+        return {t: (found.domain, len(found.loops)) for t, found in self.done.items()}
+
+    def _waits(self, tensor: TensorView, origin: TensorView | None) -> bool:
+        """Whether a tensor that is read in windows waits for other consumers than `origin`."""
+        if not self.windows or (origin is not None and tensor not in origin.producers):
+            return False
+        found = [c for _, c in readers(tensor) if c in self.selected]
+        if all(c in self.done for c in found):
+            return False
+        return crosses(tensor, found) or any(
+            overlaps(self.done[c].domain.history) for c in found if c in self.done
+        )
+
+    def _last_waiting(self) -> _Entry:
+        """Take the waiting tensor that is computed last: none of its consumers comes any more."""
+        order = {t: n for n, t in enumerate(self.reference.fusion.topological())}
+        return self.waiting.pop(max(self.waiting, key=lambda t: order[t]))
+
+    def _reach(self, tensor: TensorView, origin: TensorView | None) -> None:
+        found = self.start if origin is None else self._step(origin, tensor)
+        self.done[tensor] = found
         for twin in tensor.siblings:
-            if twin not in result:
-                domain, aligned = result[tensor]
-                twin_domain = twin.domain
-                if domain is not tensor.domain:
-                    twin_domain = mirror(domain, twin)
-                result[twin] = (twin_domain, aligned)
-        for near, neighbour, left in _neighbours(tensor, kept, selected, result):
-            count += 1
-            passed = inputs + neighbour.is_input
-            heapq.heappush(queue, (passed, -len(left), count, neighbour, near, left))
-    return result
+            if twin not in self.done:
+                domain = twin.domain
+                if found.domain is not tensor.domain:
+                    domain = mirror(found.domain, twin)
+                self.done[twin] = SharedLoops(domain, found.loops, found.exact)
 
-
-def _step(origin: TensorView, tensor: TensorView, done: Replayed) -> tuple[TensorDomain, int]:
-    domain, pos = done[origin]
-    if tensor in origin.producers:
-        return producer_as_consumer(tensor, origin, domain, pos)
-    return consumer_as_producer(tensor, origin, domain, pos)
+    def _step(self, origin: TensorView, tensor: TensorView) -> SharedLoops:
+        source = self.done[origin]
+        pos = len(source.loops)
+        if tensor not in origin.producers:
+            made = consumer_as_producer(tensor, origin, source.domain, pos)
+        else:
+            if self.windows:
+                known = {c: self.done[c] for _, c in readers(tensor) if c in self.done}
+                across = WindowReplay(tensor, known).run()
+                if across is not None:
+                    return across
+            made = producer_as_consumer(tensor, origin, source.domain, pos)
+        loops = tuple([source.loops[place] for place in made.places])
+        exact = whole_loops(made.domain, loops).exact & source.exact
+        kept = {source.loops[place] for place in made.exact}
+        return SharedLoops(made.domain, loops, exact & kept)
 
 
 def _neighbours(
-    tensor: TensorView, kept: Kept, selected: Collection[TensorView], done: Replayed
+    tensor: TensorView, kept: Kept, selected: Collection[TensorView], done: Collection[TensorView]
 ) -> Iterator[tuple[TensorView, TensorView, Kept]]:
     """Yield (sibling that is adjacent, neighbour to go to, what the step to it keeps)."""
     for twin in tensor.siblings:

@@ -153,9 +153,9 @@ def _corresponding(ref: TensorView) -> dict[TensorView, dict[IterDomain, IterDom
                 continue
             domains[other] = other.domain
             if other.is_input:
-                domains[other], _ = producer_as_consumer(
+                domains[other] = producer_as_consumer(
                     other, tensor, domains[tensor], tensor.ndim
-                )
+                ).domain
             step = _step(tensor, other, domains[tensor], domains[other])
             found[other] = {a: step[b] for a, b in found[tensor].items() if b in step}
             (far if other.is_input else near).append(other)

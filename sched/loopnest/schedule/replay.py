@@ -17,12 +17,31 @@ torch/csrc/jit/codegen/cuda/transform_replay.cpp), whose order of the replayed d
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
+from loopnest.scalar.expr import Index
 from loopnest.scalar.simplify import Simplifier
+from loopnest.schedule.read_footprints import GivenLoops, holds, hull, spans
 from loopnest.schedule.root_maps import pairs, windowed
-from loopnest.schedule.transaction import PrimitiveRefused, leading_position
+from loopnest.schedule.transaction import PrimitiveRefused
 from loopnest.tensor.domain import IterDomain, TensorDomain, Transform, ancestors
+from loopnest.tensor.overlapping_tiles import Overlap, overlaps
 from loopnest.tensor.tensor_view import TensorView
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class LeadingReplay:
+    """A domain that was replayed as a neighbour's.
+
+    Args:
+        domain: with the neighbour's axes in front.
+        places: which leading axes of the neighbour those are.
+        exact: the places of those that stand for the same points: no merge was carried.
+    """
+
+    domain: TensorDomain
+    places: tuple[int, ...]
+    exact: frozenset[int]
 
 
 class Match:
@@ -31,7 +50,8 @@ class Match:
     `image` maps source axes to target axes; `absent` holds source axes that the target lacks;
     `exact` holds the source axes whose image stands for the same points (no merge was carried).
     `name` is the tensor that refusals speak of; `reshapes` whether it is a reshape. Axes in
-    `opaque` the target neither lacks nor has.
+    `opaque` the target neither lacks nor has. Without `tiles` steps to tiles with halo are not
+    replayed: what those need, their producers have.
     """
 
     def __init__(
@@ -45,8 +65,9 @@ class Match:
         opaque: Collection[IterDomain] = (),
         *,
         reshapes: bool = False,
+        tiles: bool = True,
     ) -> None:
-        self.source, self.target = source, target
+        self.source, self.target, self.tiles = source, target, tiles
         self.wanted, self.name, self.reshapes = wanted, name, reshapes
         self.image: dict[IterDomain, IterDomain] = {}
         self.absent: set[IterDomain] = set()
@@ -69,7 +90,7 @@ class Match:
         begin = {*self.target.root, *self.target.rfactor}
         absent = {axis for axis in begin if axis not in mapped and axis.is_broadcast}
         for step in self.target.history:
-            if all(axis in absent for axis in step.inputs):
+            if step.inputs and all(axis in absent for axis in step.inputs):
                 absent.update(step.outputs)
         return absent
 
@@ -113,11 +134,32 @@ class Match:
             self._positions = tuple(self._walk_leaves())
         return self._positions
 
-    def _walk_leaves(self) -> Iterator[int]:
+    def take(self, loops: Mapping[IterDomain, IterDomain]) -> None:
+        """Extend the image by loops of the target that the source's tiles follow from."""
+        self.image.update(loops)
+        self._positions = None
+
+    def walk_tiles(self, loops: Collection[IterDomain]) -> dict[IterDomain, IterDomain]:
+        """Return the leaves of the target that stand where those of the source in `loops` do."""
+        found: dict[IterDomain, IterDomain] = {}
+        list(self._walk_leaves(loops, found))
+        return found
+
+    def _walk_leaves(
+        self,
+        loops: Collection[IterDomain] = (),
+        found: dict[IterDomain, IterDomain] | None = None,
+    ) -> Iterator[int]:
         leaf, lacked = self.target.leaf, self._target_absent
         place = 0
         for axis in self.source.leaf:
             image = self.image.get(axis)
+            if image is None and axis in loops and found is not None:
+                while place < len(leaf) and leaf[place] in lacked:
+                    place += 1
+                if place == len(leaf):
+                    return
+                found[axis] = image = leaf[place]
             if image is None or axis.is_reduction:
                 return
             image = self.settle(image)
@@ -145,7 +187,7 @@ class Match:
             and own.inputs == tuple(images)
         )
         if not same:
-            if algebra is None:
+            if algebra is None or (isinstance(step, Overlap) and not self.tiles):
                 return
             if not step.accepts(images):
                 raise PrimitiveRefused(
@@ -191,19 +233,37 @@ class Match:
             self.drop_use(output)
 
 
-def _assemble(match: Match, pos: int) -> tuple[TensorDomain, int]:
-    """Return the target with the source's `pos` leading axes in front (order: rule 3)."""
-    source, target = match.source, match.target
-    prefix: list[IterDomain] = []
-    for axis in source.leaf[:pos]:
+def leading_images(match: Match, pos: int) -> dict[IterDomain, int]:
+    """Return the target's axes for the source's `pos` leading ones, and the places of these."""
+    prefix: dict[IterDomain, int] = {}
+    for place, axis in enumerate(match.source.leaf[:pos]):
         image = match.image.get(axis)
         if image is not None:
             image = match.settle(image)
             match.drop_use(image)
-            if image not in prefix:
-                prefix.append(image)
+            prefix.setdefault(image, place)
+    return prefix
+
+
+def exact_places(match: Match, prefix: Mapping[IterDomain, int]) -> frozenset[int]:
+    """Return the places of the source's axes that the target has as they are: none was carried."""
+    leaf = match.source.leaf
+    return frozenset(
+        place
+        for axis, place in prefix.items()
+        if leaf[place] in match.exact and match.image[leaf[place]] is axis
+    )
+
+
+def assemble(match: Match, pos: int, prefix: Collection[IterDomain]) -> TensorDomain:
+    """Return the target with `prefix` in front (order: rule 3).
+
+    What the source has behind `pos` comes next; beside a tile, what was made of an axis stands
+    where that stood.
+    """
+    source, target = match.source, match.target
     if not match.added and not match.dropped and target.leaf[: len(prefix)] == tuple(prefix):
-        return target, len(prefix)  # in place already: what lies behind keeps its order
+        return target  # in place already: what lies behind keeps its order
     live = [step for step in target.history if step not in match.dropped] + match.added
     nodes = dict.fromkeys(target.root)
     nodes.update(dict.fromkeys(axis for step in live for axis in step.outputs))
@@ -212,11 +272,32 @@ def _assemble(match: Match, pos: int) -> tuple[TensorDomain, int]:
             nodes.pop(axis, None)
     order = dict.fromkeys(prefix)
     others = (match.image[axis] for axis in source.leaf[pos:] if axis in match.image)
-    for axis in (*others, *target.leaf, *nodes):
+    behind = _in_place(target, nodes) if overlaps(live) else (*others, *target.leaf)
+    for axis in (*behind, *nodes):
         if axis in nodes:
             order.setdefault(axis)
     leaf = tuple(order)
-    return (target if leaf == target.leaf else target.with_leaf(leaf)), len(prefix)
+    return target if leaf == target.leaf else target.with_leaf(leaf)
+
+
+def _in_place(target: TensorDomain, nodes: Iterable[IterDomain]) -> Iterator[IterDomain]:
+    """Yield the leaves of `target`, for those that gave way what was made of the same axes."""
+    made = {axis: ancestors((axis,), target) & {*target.root, *target.rfactor} for axis in nodes}
+    for axis in target.leaf:
+        if axis in made:
+            yield axis
+        else:
+            above = ancestors((axis,), target)
+            yield from (node for node, sources in made.items() if not above.isdisjoint(sources))
+
+
+def needed(domain: TensorDomain, pos: int) -> set[IterDomain]:
+    """Return the axes that the leading `pos` loops follow from, those of their tiles included."""
+    found = ancestors(domain.leaf[:pos], domain)
+    for step in reversed(overlaps(domain.history)):
+        if not found.isdisjoint(step.outputs):
+            found.update(*(ancestors((axis,), domain) for axis in step.inputs))
+    return found
 
 
 def _replay(
@@ -227,133 +308,48 @@ def _replay(
     pos: int,
     tensor: TensorView,
     opaque: Collection[IterDomain] = (),
-) -> tuple[TensorDomain, int]:
-    wanted = ancestors(source.leaf[:pos], source)
+    *,
+    tiles: bool = True,
+) -> LeadingReplay:
+    wanted = needed(source, pos)
     definition = tensor.definition
     reshapes = definition is not None and definition.reducer is None
-    match = Match(source, target, seed, start, wanted, tensor.name, opaque, reshapes=reshapes)
-    return _assemble(match.follow(tensor.fusion.algebra), pos)
+    match = Match(
+        source, target, seed, start, wanted, tensor.name, opaque, reshapes=reshapes, tiles=tiles
+    )
+    prefix = leading_images(match.follow(tensor.fusion.algebra), pos)
+    return LeadingReplay(
+        assemble(match, pos, prefix), tuple(prefix.values()), exact_places(match, prefix)
+    )
 
 
 def producer_as_consumer(
     producer: TensorView, consumer: TensorView, domain: TensorDomain, pos: int
-) -> tuple[TensorDomain, int]:
-    """Return `producer`'s domain replayed as `domain`, that of its direct consumer, left of pos."""
+) -> LeadingReplay:
+    """Return `producer`'s domain replayed as `domain`, that of its direct consumer, left of pos.
+
+    Windows are not crossed: `schedule.overlap` does that.
+    """
     seed = {c: p for p, c in pairs(producer, consumer)}
     return _replay(domain, producer.domain, seed, domain.root, pos, producer)
 
 
 def consumer_as_producer(
     consumer: TensorView, producer: TensorView, domain: TensorDomain, pos: int
-) -> tuple[TensorDomain, int]:
+) -> LeadingReplay:
     """Return `consumer`'s domain replayed as `domain`, that of its direct producer, left of pos."""
     seed = dict(pairs(producer, consumer))
     opaque = windowed(producer, consumer)
-    return _replay(domain, consumer.domain, seed, domain.rfactor, pos, consumer, opaque)
-
-
-def replay_pasc(producer: TensorView, consumer: TensorView, pos: int) -> tuple[TensorDomain, int]:
-    """Return what `producer` becomes when it is replayed as its direct consumer.
-
-    With ``T2 [i0: ceildiv(I, 4), i1: 4, i2: J]`` and ``T1 [i0: I, i1: J]``, ``replay_pasc(T1, T2,
-    1)`` gives ``[ceildiv(I, 4), 4, J]`` and 1. It changes nothing: the axes that it makes belong
-    to no tensor.
-
-    Args:
-        producer: a tensor that `consumer` reads.
-        consumer: has the loops that are wanted.
-        pos: how many of the consumer's leading leaf axes; negative: ``pos += ndim + 1``.
-
-    Returns:
-        The producer's domain with these axes in front, and how many of its leading axes they are.
-
-    Raises:
-        ScheduleError: no direct neighbours, a position out of range, or a producer whose rfactor
-            domain would change.
-
-    Source: nvFuser's design note on computeAt, replayPasC.
-
-    >>> import loopnest as ln
-    >>> with ln.Fusion("k") as f:
-    ...     t = f.input("x", ("I", "J"), ln.float32) * 2.0
-    ...     y = f.output(t + 1.0, "y")
-    >>> y.split(0, 4)
-    <TensorView y float32 global [i0: ceildiv(I, 4), i1: 4, i2: J] compute_at=0 produced_at=0>
-    >>> domain, pos = ln.replay_pasc(t, y, 1)
-    >>> [str(axis.extent) for axis in domain.leaf], pos
-    (['ceildiv(I, 4)', '4', 'J'], 1)
-    """
-    call = _call_text("replay_pasc", producer, consumer, pos)
-    try:
-        _require_neighbours(producer, consumer)
-        place = leading_position(consumer, pos)
-        return producer_as_consumer(producer, consumer, consumer.domain, place)
-    except PrimitiveRefused as refusal:
-        raise refusal.error(call) from None
-
-
-def replay_casp(consumer: TensorView, producer: TensorView, pos: int) -> tuple[TensorDomain, int]:
-    """Return what `consumer` becomes when it is replayed as its direct producer.
-
-    With ``T1 [i0: I, r1: R, i2: K]`` and ``T2 [i0: I, i1: K]``, ``replay_casp(T2, T1, 2)`` gives
-    ``[I, K]`` and 1: the consumer does not see reductions. It changes nothing: the axes that it
-    makes belong to no tensor.
-
-    Args:
-        consumer: a tensor that reads `producer`.
-        producer: has the loops that are wanted.
-        pos: how many of the producer's leading leaf axes; negative: ``pos += ndim + 1``.
-
-    Returns:
-        The consumer's domain with these axes in front, and how many of its leading axes they are.
-
-    Raises:
-        ScheduleError: no direct neighbours, a position out of range, or a consumer whose rfactor
-            domain would change.
-
-    Source: nvFuser's design note on computeAt, replayCasP.
-
-    >>> import loopnest as ln
-    >>> with ln.Fusion("k") as f:
-    ...     t = f.input("x", ("I", "J"), ln.float32) * 2.0
-    ...     y = f.output(t + 1.0, "y")
-    >>> t.split(0, 4)
-    <TensorView T1 float32 local [i0: ceildiv(I, 4), i1: 4, i2: J] compute_at=0 produced_at=0>
-    >>> domain, pos = ln.replay_casp(y, t, 1)
-    >>> [str(axis.extent) for axis in domain.leaf], pos
-    (['ceildiv(I, 4)', '4', 'J'], 1)
-    """
-    call = _call_text("replay_casp", consumer, producer, pos)
-    try:
-        _require_neighbours(producer, consumer)
-        place = leading_position(producer, pos)
-        return consumer_as_producer(consumer, producer, producer.domain, place)
-    except PrimitiveRefused as refusal:
-        raise refusal.error(call) from None
-
-
-def _call_text(name: str, first: object, second: object, pos: object) -> str:
-    shown = [t.name if isinstance(t, TensorView) else repr(t) for t in (first, second)]
-    return f"{name}({shown[0]}, {shown[1]}, {pos!r})"
-
-
-def _require_neighbours(producer: object, consumer: object) -> None:
-    if not isinstance(producer, TensorView):
-        raise PrimitiveRefused(f"{producer!r} is no TensorView", "give two TensorViews")
-    if not isinstance(consumer, TensorView):
-        raise PrimitiveRefused(f"{consumer!r} is no TensorView", "give two TensorViews")
-    if producer not in consumer.producers:
-        raise PrimitiveRefused(
-            f"{consumer.name} does not read {producer.name}",
-            "give a producer and one of its direct consumers",
-        )
+    return _replay(
+        domain, consumer.domain, seed, domain.rfactor, pos, consumer, opaque, tiles=False
+    )
 
 
 def mirror(domain: TensorDomain, sibling: TensorView) -> TensorDomain:
     """Return the domain of `sibling` (another output of one definition) with `domain`'s loops."""
     target = sibling.domain
     seed = dict(zip(domain.rfactor, target.rfactor, strict=True))
-    replayed, _ = _replay(domain, target, seed, domain.rfactor, len(domain.leaf), sibling)
+    replayed = _replay(domain, target, seed, domain.rfactor, len(domain.leaf), sibling).domain
     for axis, twin in zip(domain.leaf, replayed.leaf, strict=True):
         twin.parallel, twin.pinned = axis.parallel, axis.pinned
     return replayed
@@ -373,8 +369,41 @@ def match_leaves(producer: TensorView, consumer: TensorView) -> Match:
             producer.domain, consumer.domain, seed, producer.domain.rfactor,
             opaque=windowed(producer, consumer),
         ).follow(None)  # fmt: skip
+        if overlaps(producer.domain.history):
+            found.take(_tile_loops(found, producer, consumer))
         known[key] = found
     return found
+
+
+def _tile_loops(
+    match: Match, producer: TensorView, consumer: TensorView
+) -> dict[IterDomain, IterDomain]:
+    """Return which loops of the consumer are those that tiles of the producer follow from.
+
+    They are those in the same places under which all that the consumer reads lies in the tile.
+    """
+    steps = [s for s in overlaps(producer.domain.history) if match.image.keys().isdisjoint(s.outer)]
+    loops = match.walk_tiles([axis for step in steps for axis in step.outer])
+    algebra = producer.fusion.algebra
+    result: dict[IterDomain, IterDomain] = {}
+    for step in steps:
+        if not all(axis in loops for axis in step.outer):
+            continue
+        images = [loops[axis] for axis in step.outer]
+        indices = [Index("l", axis.size) for axis in images]
+        used = step.used()
+        if not all(algebra.equal(step.outer[n].size, images[n].size) for n in used):
+            continue
+        given = GivenLoops(
+            consumer.domain,
+            {axis: i for n, (axis, i) in enumerate(zip(images, indices, strict=True)) if n in used},
+            algebra,
+        )
+        found = dict(zip(producer.domain.logical, spans(producer, consumer, given), strict=True))
+        read = {axis: hull(axis, found[axis], algebra) for axis in step.inputs}
+        if holds(step, read, indices, algebra):
+            result.update(zip(step.outer, images, strict=True))
+    return result
 
 
 def shared_positions(producer: TensorView, consumer: TensorView) -> tuple[int, ...]:

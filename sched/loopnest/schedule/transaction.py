@@ -23,6 +23,7 @@ from loopnest.tensor.buffer_layout import BufferLayout
 from loopnest.tensor.domain import IterDomain, TensorDomain
 from loopnest.tensor.fusion import Fusion, Intent
 from loopnest.tensor.layout_transforms import paddings_of, stored_axes, swizzles_of
+from loopnest.tensor.overlapping_tiles import same_loops
 from loopnest.tensor.tensor_view import TensorView
 
 P = ParamSpec("P")
@@ -199,7 +200,7 @@ def _check_frozen(fusion: Fusion, mark: int) -> None:
             old_fields.get("_produced_at_pos", tensor.produced_at_pos),
         ]
         frozen = max(p for p in positions if isinstance(p, int))
-        if domain.leaf[:frozen] != tensor.domain.leaf[:frozen]:
+        if not same_loops(domain.leaf[:frozen], tensor.domain.leaf[:frozen]):
             raise frozen_refusal(tensor, domain, frozen)
 
 

@@ -160,6 +160,21 @@ class Transform(ABC):
         """Return whether the step may be replayed on these axes, by their kinds."""
         return True
 
+    def undershoots(self, algebra: Simplifier) -> tuple[IterDomain, ...]:
+        """Return the inputs whose index may be negative: it needs a test on this side too."""
+        return ()
+
+    def given(self) -> tuple[IterDomain, ...]:
+        """Return the outputs that are loops of others, whose indices no input tells.
+
+        `forward` is given them behind the inputs.
+        """
+        return ()
+
+    def sources(self, output: IterDomain) -> tuple[IterDomain, ...]:
+        """Return the inputs that an output runs over: none for one that is a loop of others."""
+        return self.inputs
+
     def carries(self, present: Sequence[bool]) -> dict[int, int]:
         """Return input -> output position for inputs that pass through, others being absent.
 
@@ -382,7 +397,7 @@ def connected(axes: Iterable[IterDomain]) -> list[IterDomain]:
 
 
 def ancestors(axes: Iterable[IterDomain], within: TensorDomain) -> set[IterDomain]:
-    """Return `axes` and every axis of `within` that they were made from."""
+    """Return `axes` and every axis of `within` that they run over parts of."""
     stop = set(within.root)
     found: set[IterDomain] = set()
     stack = list(axes)
@@ -392,7 +407,7 @@ def ancestors(axes: Iterable[IterDomain], within: TensorDomain) -> set[IterDomai
             continue
         found.add(axis)
         if axis.definition is not None and axis not in stop:
-            stack.extend(axis.definition.inputs)
+            stack.extend(axis.definition.sources(axis))
     return found
 
 

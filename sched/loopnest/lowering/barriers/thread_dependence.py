@@ -399,8 +399,8 @@ def _share(a: Buffer, b: Buffer) -> bool:
 def _owns(store: BufferAccess, other: BufferAccess) -> bool:
     """Whether the thread of `other` would store the element too, had it the numbers it lacks.
 
-    A store that some threads leave to others (``i % M == 0``) does not belong to all who compute
-    its index.
+    A store that some threads leave to others (``i % M == 0``, ``i < 8 or last``) does not belong to
+    all who compute its index.
     """
     if not store.injective:
         return True
@@ -408,5 +408,5 @@ def _owns(store: BufferAccess, other: BufferAccess) -> bool:
     return all(
         c in other.conditions
         for c in store.conditions
-        if isinstance(c, Op) and c.op == "eq" and not moving.isdisjoint(walk(c))
+        if isinstance(c, Op) and c.op in ("eq", "or") and not moving.isdisjoint(walk(c))
     )

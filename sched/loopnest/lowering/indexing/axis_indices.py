@@ -34,6 +34,7 @@ class Environment:
         self._by_class: dict[RootClass, Expr] | None = None
         self._allocated: dict[IterDomain, Expr] = {}
         algebra = plan.algebra
+        self.known.update(self._around_tiles())
         for step in reversed(self.promotion.steps):
             outputs = [self.known.get(axis) for axis in step.outputs]
             if any(value is None for value in outputs):
@@ -41,6 +42,21 @@ class Environment:
             values = step.backward([v for v in outputs if v is not None], algebra)
             for axis, value in zip(step.inputs, values, strict=True):
                 self.known.setdefault(axis, value)
+
+    def _around_tiles(self) -> dict[IterDomain, Expr]:
+        """Return the indices of loops that tiles follow from: those of the tensor's own loops."""
+        steps = dict.fromkeys([*self.promotion.steps, *self.tensor.domain.history])
+        found = [axis for step in steps for axis in step.given()]
+        if not found:
+            return {}
+        find, loop_of = self.plan.forest.find, self.plan.promoter.loop_of
+        index_of = {
+            find(axis): index
+            for axis, index in zip(self.tensor.domain.leaf, self._indices, strict=True)
+            if index is not None
+        }
+        loops = {axis: find(loop_of.get(axis, axis)) for axis in found}
+        return {axis: index_of[loop] for axis, loop in loops.items() if loop in index_of}
 
     def element(self) -> tuple[Expr, ...]:
         """Return the element of the logical domain at hand."""
@@ -126,6 +142,7 @@ class Environment:
         if axis in self.tensor.domain.logical or step is None:
             return self.index(axis)
         inputs = [self.allocated(source) for source in step.inputs]
+        inputs += [self.known.get(loop) for loop in step.given()]
         given = [value for value in inputs if value is not None]
         if len(given) < len(inputs):
             return None

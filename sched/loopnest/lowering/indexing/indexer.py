@@ -24,18 +24,19 @@ from loopnest.kir.loop_bounds import gaps, slope
 from loopnest.lowering.indexing.axis_indices import Environment
 from loopnest.lowering.indexing.idle_points import live_terms
 from loopnest.lowering.indexing.redundant_writes import first_points
+from loopnest.lowering.indexing.tile_owners import owners
 from loopnest.lowering.loops.guarded_tree import Guarded, PredicateTerm, TreeItem
 from loopnest.lowering.loops.loop_plan import is_trivial
 from loopnest.lowering.loops.needed_components import is_needed
 from loopnest.lowering.loops.phase_nest import Compute, Nest
-from loopnest.lowering.loops.promotion import Promotion
+from loopnest.lowering.loops.promotion import Promotion, axes_behind
 from loopnest.lowering.loops.tightening import is_bounded
 from loopnest.lowering.memory.allocation import TensorStorage
 from loopnest.lowering.reductions.block_reduction import BlockReduction, FreshNames, Values
 from loopnest.lowering.reductions.cooperative_phases import CooperativePhases, looped
 from loopnest.lowering.reductions.grid_reduction import GridReduction, result_loops
 from loopnest.scalar import dtypes
-from loopnest.scalar.conditions import decided
+from loopnest.scalar.conditions import decided, normal_le
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import (
     ONE,
@@ -52,6 +53,7 @@ from loopnest.scalar.expr import (
     Op,
     Symbol,
     free_indices,
+    integer,
     loads,
     substitute,
     walk,
@@ -61,6 +63,7 @@ from loopnest.schedule.fold_order import carries
 from loopnest.schedule.replay import Match, match_leaves
 from loopnest.tensor.definition import Definition, Read
 from loopnest.tensor.domain import IterDomain
+from loopnest.tensor.overlapping_tiles import is_tile_loop
 from loopnest.tensor.tensor_view import TensorView
 
 
@@ -442,6 +445,9 @@ class Indexer:
                 self.idle.add(condition)
         for condition in first_points(self.nest, compute, env.known, memory):
             terms[condition] = PredicateTerm(condition, f"{compute.unit.name}: once is enough")
+        stored = is_global and any(t.memory is memory for t in compute.unit.siblings)
+        for condition in owners(self.plan, env) if stored else ():
+            terms[condition] = PredicateTerm(condition, f"{compute.unit.name}: one tile stores it")
         if once or memory is not Memory.LOCAL:
             for term in self._one_writer(compute, Memory.GLOBAL if once else memory):
                 terms[term.condition] = term
@@ -514,6 +520,9 @@ class Indexer:
                     continue
                 if not self._follows(env, axis, above):
                     self._hole(env, axis, step.describe(), terms)
+            for axis in step.undershoots(self.algebra):
+                if axis in env.known and self._concerns(axis, compute.unit):
+                    self._before(env, axis, terms)
         for axis in domain.logical if whole else dict.fromkeys((*domain.root, *domain.logical)):
             value = env.part(axis) if whole else env.index_as_part(axis)
             if value is not None:
@@ -521,11 +530,14 @@ class Indexer:
         return terms
 
     def _concerns(self, axis: IterDomain, unit: TensorView) -> bool:
-        """Whether `unit` has any of the axes of the math that `axis` was made from."""
-        if not self.plan.promotions[unit].image:
+        """Whether `unit` has any of the axes of the math that `axis` was made from.
+
+        Or is computed in tiles, of which there are no more than its loops have points.
+        """
+        image, promoter = self.plan.promotions[unit].image, self.plan.promoter
+        if not image or not promoter.keys(axis).isdisjoint(promoter.held(unit)):
             return True
-        promoter = self.plan.promoter
-        return not promoter.keys(axis).isdisjoint(promoter.held(unit))
+        return any(axis in axes_behind(node) for own, node in image.items() if is_tile_loop(own))
 
     def _follows(self, env: Environment, axis: IterDomain, above: frozenset[IterDomain]) -> bool:
         """Whether the test of what `axis` was made from keeps `axis` within bounds too.
@@ -545,6 +557,14 @@ class Indexer:
         value = env.known.get(axis)
         if value is not None:
             self._beyond(env, axis, value, how, terms)
+
+    def _before(self, env: Environment, axis: IterDomain, terms: dict[Expr, PredicateTerm]) -> None:
+        """Add the test that an index, of which loops may make a negative one, is none."""
+        condition = self.algebra.lt(integer(-1), env.known[axis])
+        if condition is not TRUE:
+            condition = normal_le(ZERO, env.known[axis], self.algebra)
+            reason = f"{env.tensor.name}: a tile with halo begins in front of the first element"
+            terms[condition] = PredicateTerm(condition, reason)
 
     def _beyond(
         self,
@@ -663,13 +683,21 @@ class _LocalReader:
             value = same
         elif node.definition is not None:
             step = node.definition
-            values = step.forward([self._forward(a) for a in step.inputs], self.indexer.algebra)
+            inputs = [self._forward(a) for a in step.inputs]
+            inputs += [self._loop(a) for a in step.given()]
+            values = step.forward(inputs, self.indexer.algebra)
             self.found.update(zip(step.outputs, values, strict=True))
             return self.found[node]
         else:
             value = self._root(node)
         self.found[node] = value
         return value
+
+    def _loop(self, axis: IterDomain) -> Expr:
+        """Return the index of a loop around a tile, which the producer shares with its readers."""
+        plan = self.indexer.plan
+        group = plan.forest.find(plan.promoter.loop_of.get(axis, axis))
+        return self.indexer.nest.index_of[group]
 
     def _by_class(self, node: IterDomain) -> Expr | None:
         """Return the index of an axis of the math that `node` is, as far as the reader has it."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from loopnest.lowering.loops.loop_plan import LoopPlan
+from loopnest.lowering.loops.loop_plan import LoopPlan, is_trivial
 from loopnest.lowering.loops.phase_nest import Compute, Nest
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory, ParallelType
@@ -37,12 +37,14 @@ def first_points(
     if len(path) == len(leaf) and not plan.promotions[unit].image:
         return
     held = plan.promoter.held(unit)
+    tiled = {plan.forest.find(axis) for step in unit.domain.history for axis in step.given()}
     place = next((n for n, axis in enumerate(leaf) if axis.is_reduction), len(leaf))
     start = path.index(plan.forest.find(leaf[place])) if place < len(leaf) else len(path)
     around = path if compute.phase in ("update", "define") else path[:start]
     for depth, group in enumerate(around):
         index = nest.index_of[group]
-        if index is ZERO or not _matters(nest.plan.specs[group].parallel, memory, depth >= start):
+        parallel = nest.plan.specs[group].parallel
+        if group in tiled or index is ZERO or not _matters(parallel, memory, depth >= start):
             continue
         keys = plan.promoter.concrete_keys(plan.promoter.node_of[group])
         if keys and keys.isdisjoint(held):
@@ -58,8 +60,14 @@ def first_points(
 
 
 def is_repeated(plan: LoopPlan, unit: TensorView) -> bool:
-    """Whether loops of one thread store elements again: those merged with axes `unit` lacks."""
+    """Whether loops of one thread store elements again.
+
+    Those merged with axes `unit` lacks do, and those around tiles of it that overlap.
+    """
     held = plan.promoter.held(unit)
+    around = [plan.spec(axis) for step in unit.domain.history for axis in step.given()]
+    if any(not spec.parallel.is_thread and not is_trivial(spec) for spec in around):
+        return True
     for axis, node in zip(unit.domain.leaf, plan.promotions[unit].leaf, strict=True):
         if plan.spec(axis).parallel.is_thread or axis.is_reduction:
             continue

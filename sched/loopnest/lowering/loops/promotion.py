@@ -31,6 +31,7 @@ from loopnest.tensor.domain import (
     ancestors,
     transforms_between,
 )
+from loopnest.tensor.overlapping_tiles import is_tile_loop
 from loopnest.tensor.tensor_view import TensorView
 
 _NOWHERE = TensorDomain((), (), ())
@@ -48,6 +49,11 @@ class Promotion:
     leaf: tuple[IterDomain, ...]
     image: dict[IterDomain, IterDomain] = field(default_factory=dict)
     steps: tuple[Transform, ...] = ()
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a loop has points that are none of the tensor's; a loop around tiles has not."""
+        return any(not is_tile_loop(axis) for axis in self.image)
 
 
 class AtLeastOne(Transform):
@@ -96,6 +102,8 @@ class Promoter:
         self._made: dict[tuple[Hashable, tuple[IterDomain, ...]], tuple[IterDomain, ...]] = {}
         self._reshaped = ReshapedAxes()
         self._owner: dict[IterDomain, TensorView] = {}
+        self.loop_of: dict[IterDomain, IterDomain] = {}
+        """For loops around a tile whose transform was made anew, the leaf axes that they are."""
 
     def run(self) -> None:
         """Fill `node_of` and `promotions`."""
@@ -164,7 +172,7 @@ class Promoter:
             derived = group.derived or derived
         if derived is not None:
             assert derived.definition is not None
-            return frozenset().union(*(self.keys(a) for a in derived.definition.inputs))
+            return frozenset().union(*(self.keys(a) for a in derived.definition.sources(derived)))
         return frozenset([axis if group is None else group])
 
     def _reshaped_node(self, axis: IterDomain, group: RootClass | None) -> IterDomain | None:
@@ -188,6 +196,10 @@ class Promoter:
             found = self._covers[axis] = self._closed(self._own_keys(axis))
         return found
 
+    def covered(self, axis: IterDomain) -> frozenset[RootKey]:
+        """Return which axes of the math a tensor's own axis runs over."""
+        return self._cover(axis)
+
     def _own_keys(self, axis: IterDomain) -> frozenset[RootKey]:
         if axis.is_broadcast:
             return frozenset()
@@ -196,7 +208,7 @@ class Promoter:
         made = self._reshaped_node(axis, None)
         if made is not None:
             return frozenset([made])
-        return frozenset().union(*map(self._own_keys, axis.definition.inputs))
+        return frozenset().union(*map(self._own_keys, axis.definition.sources(axis)))
 
     def concrete_keys(self, axis: IterDomain) -> frozenset[RootKey]:
         """Return what `axis` covers once its broadcast roots are made concrete."""
@@ -249,7 +261,7 @@ class Promoter:
             found = self.forest.class_of.get(root)
             image[root] = root if found is None else found.find().concrete()
         for step in domain.history:
-            copy = step.replay([image[a] for a in step.inputs], self.algebra)
+            copy = self._again(step, [image[a] for a in step.inputs])
             image.update(zip(step.outputs, copy.outputs, strict=True))
         return image[axis]
 
@@ -324,7 +336,7 @@ class Promoter:
         made = self._made.get((step.key, inputs))
         if made is None:
             same = inputs == step.inputs
-            made = step.outputs if same else step.replay(inputs, self.algebra).outputs
+            made = step.outputs if same else self._again(step, inputs).outputs
             self._made[step.key, inputs] = made
         return made[step.outputs.index(node)]
 
@@ -359,9 +371,7 @@ class Promoter:
             if grown:
                 step = node.definition
                 assert step is not None
-                copy = step.replay(
-                    [self._never_empty(a, short, image) for a in step.inputs], self.algebra
-                )
+                copy = self._again(step, [self._never_empty(a, short, image) for a in step.inputs])
                 image.update(zip(step.outputs, copy.outputs, strict=True))
             else:
                 own = node in short
@@ -384,6 +394,13 @@ class Promoter:
             if not passed or held & self._closed(keys) <= self._closed(held & keys):
                 return parts
             stop -= passed
+
+    def _again(self, step: Transform, inputs: Sequence[IterDomain]) -> Transform:
+        """Return a step on other axes; the loops that it is given stay those of before."""
+        copy = step.replay(inputs, self.algebra)
+        for mine, theirs in zip(copy.given(), step.given(), strict=True):
+            self.loop_of[mine] = self.loop_of.get(theirs, theirs)
+        return copy
 
     # Each tensor's place
 
@@ -423,7 +440,7 @@ class Promoter:
             self._match_upwards(step, domain, image)
         for step in domain.history:
             if any(axis in image for axis in step.inputs) and step.outputs[0] not in image:
-                copy = step.replay([image.get(a, a) for a in step.inputs], self.algebra)
+                copy = self._again(step, [image.get(a, a) for a in step.inputs])
                 image.update(zip(step.outputs, copy.outputs, strict=True))
         return image
 
