@@ -45,7 +45,7 @@ _FLAVOURS = {
     "broadcasts": ("_binary", "_broadcast", "_expand", "_permute"),
     "reductions": ("_reduce", "_welford", "_softmax", "_arg", "_own_reducer", "_scan"),
     "diamonds": ("_binary",),
-    "windows": ("_part", "_border", "_turn", "_join", "_window"),
+    "windows": ("_part", "_border", "_turn", "_join", "_window", "_stencil"),
     "gathers": ("_gather", "_scatter"),
     "shapes": ("_reshape", "_reshape", "_broadcast", "_permute"),
     "triangles": ("_triangle",),
@@ -162,6 +162,7 @@ class FusionWriter:
             self._welford: 3, self._logic: 3, self._layer: 2, self._arg: 3, self._own_reducer: 3,
             self._part: 3, self._border: 3, self._turn: 2, self._join: 3, self._window: 4,
             self._scan: 4, self._gather: 3, self._scatter: 2, self._triangle: 3, self._reshape: 4,
+            self._stencil: 3,
         }  # fmt: skip
         for make in _FLAVOURS[self.flavour]:
             kinds[getattr(self, make)] *= 5
@@ -471,6 +472,18 @@ class FusionWriter:
         between = [rng.choice([0, 0, 0, 0, 1, 2]) for _ in range(rank)]
         extra = f", interior={tuple(between)}" if rng.random() < 0.2 else ""
         self._define(f"ln.pad({name}, {widths}, {rng.choice(['0', '1', '0', '-1'])}{extra})")
+
+    def _stencil(self) -> None:
+        """Define neighbours along an axis, joined; sometimes of what such a one gave."""
+        rng = self.rng
+        name = self._pick(lambda t: len(t.shape) > 0)
+        for _ in range(rng.choice([1, 1, 2]) if name is not None else 0):
+            axis = rng.randrange(len(self.session.tensor(name).shape))
+            before = ":, " * axis
+            a, b = rng.choice([("1:", ":-1"), ("2:", ":-2"), ("1:-1", "2:"), ("::-1", ":")])
+            if not self._define(f"{name}[{before}{a}] {rng.choice('+-*')} {name}[{before}{b}]"):
+                return
+            name = f"t{self.count - 1}"
 
     def _turn(self) -> None:
         name = self._pick(lambda t: len(t.shape) > 0)

@@ -7,7 +7,8 @@ all tensors the tiled loops of one and binds these to grid, block and lanes; "bl
 cross threads: shared memory, and reductions over the threads of a block and over blocks; "copies"
 gives reductions tiles of what they read; "stages" factors one reduction again and again, each stage
 in a memory of its own; "lanes" has vectors inside of unswitch and unroll loops; "joint" lets the
-threads of a block, and blocks, reduce several values of a thread together.
+threads of a block, and blocks, reduce several values of a thread together; "halo" gives what is
+read in windows tiles of its readers' loops.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Report = Callable[[str, str], None]
 
 _STYLES = ["free", "free", "tile", "tile", "place", "place", "reduce"]
 _STYLES += ["threads"] * 3 + ["blocks"] * 4 + ["copies"] * 2 + ["stages"] * 3 + ["lanes"] * 2
-_STYLES += ["joint"] * 2
+_STYLES += ["joint"] * 2 + ["halo"] * 3
 _FACTORS = ["1", "2", "2", "3", "4", "4", "5", "7", "8", "16"]
 _BAD_FACTORS = ["0", "-1", '"Q"', "2.5", "True", "None"]
 _THREADS = ["grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"]
@@ -56,6 +57,7 @@ class ScheduleWriter:
             "free": self._free, "tile": self._tile, "place": self._place, "reduce": self._reduce,
             "threads": self._threads, "blocks": self._blocks, "copies": self._copies,
             "stages": self._stages, "lanes": self._lanes, "joint": self._joint,
+            "halo": self._halo,
         }[self.style]  # fmt: skip
         for line in calls():
             self._attempt(line)
@@ -438,6 +440,39 @@ class ScheduleWriter:
         if symbols and rng.random() < (0.2 if self.style == "stages" else 0.1):
             return f'"{rng.choice(symbols)}"'
         return rng.choice(_FACTORS)
+
+    def _halo(self) -> Iterator[str]:
+        """Yield calls that place what is read in windows, tile by tile, in memory of any kind."""
+        rng = self.rng
+        ref = self._output()
+        for _ in range(rng.randint(1, 4)):
+            yield self._transform(ref)
+        read = [n for n in self.session.tensors if self._is_plain(n) and self._is_windowed(n)]
+        for name in rng.sample(read, min(len(read), rng.randint(1, 3))):
+            if rng.random() < 0.6:
+                yield f"{name}.memory = ln.{rng.choice(_MEMORIES)}"
+            below = self._below(name)
+            target = ref if ref in below and rng.random() < 0.7 else rng.choice(below or [ref])
+            extra = ", recompute=True" if rng.random() < 0.1 else ""
+            yield f"{name}.compute_at({target}, {self._position(target)}{extra})"
+            if rng.random() < 0.4:
+                yield self._transform(name)
+        if rng.random() < 0.7:
+            yield self._most()
+        if rng.random() < 0.6:
+            yield from self._bind(ref)
+            if rng.random() < 0.5:
+                yield f"ln.parallelize_like({ref})"
+        for name in read:
+            if rng.random() < 0.4:
+                yield from self._bind_apart(name)
+            elif rng.random() < 0.2:
+                yield self._layout(name)
+
+    def _is_windowed(self, name: str) -> bool:
+        """Whether a tensor is read at other indices than its own."""
+        tensor = self._of(name)
+        return any(len(ln.root_map(tensor, c)) < len(tensor.shape) for c in tensor.consumers)
 
     # Calls
 

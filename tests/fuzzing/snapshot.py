@@ -10,6 +10,7 @@ from typing import Any
 
 import loopnest as ln
 from fuzzing.failures import Failure
+from loopnest.tensor.overlapping_tiles import same_loops
 
 State = dict[str, Any]
 
@@ -44,7 +45,7 @@ class Snapshot:
     def require_frozen(self, line: str) -> None:
         """Raise `Failure` where a frozen axis moved, or a position fell (rules 7 and 9)."""
         for tensor, (leaf, positions) in self.frozen.items():
-            if tensor.leaf_domain[: len(leaf)] != leaf:
+            if not same_loops(leaf, tensor.leaf_domain[: len(leaf)]):
                 raise Failure("frozen", f"{tensor.name}: a frozen axis moved; now {tensor}", line)
             fell = [a for a, b in zip(positions, _positions(tensor), strict=True) if b < a]
             if fell:

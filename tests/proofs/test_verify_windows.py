@@ -41,6 +41,11 @@ def smoothed(f: ln.Fusion) -> ln.TensorView:
 
 
 SAME = {
+    turned: [  # where there is a result there is an element that it reads, and the reverse
+        f"{kind}{test}{rest}"
+        for test in ("'i1 * 4 + i2 < ceildiv(N, 2)'", "'i1 * 8 + i2 * 2 + 1 <= N'")
+        for kind, rest in [("drop ", ""), ("weaken ", ""), ("", " without i1"), ("", " without i2")]
+    ],
     smoothed: [  # what is outside of the padded axis too is none that a window reads
         "drop 'i2 * 2 + i4 < N + 2'",
         "weaken 'i2 * 2 + i4 < N + 2'",
