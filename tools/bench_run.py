@@ -1,4 +1,7 @@
-"""Measure the "cpu" schedules on target "c", beside NumPy, torch and Apache TVM.
+"""Measure the "cpu" schedules on target "c", beside NumPy, torch, its inductor and Apache TVM.
+
+Before each kernel the FMA peak and the copy bandwidth of the machine are measured in the same
+process: the share of this limit that a kernel reaches does not change with the machine's mood.
 
 Run it as `tools/run python tools/bench_run.py --help`.
 """
@@ -34,9 +37,9 @@ SHAPES: Mapping[str, Sequence[tuple[int, ...]]] = {
 """Each kernel and the shapes of its inputs, all float32."""
 
 TARGETS = {"bias_gelu": 2.0, "softmax": 2.0, "layernorm": 2.0, "transpose": 2.0, "gemm": 3.0}
-"""At most: our time / that of the better of TVM and torch."""
+"""At most: our time / that of the best of TVM, torch and inductor."""
 
-JUDGES = ("TVM", "torch")
+JUDGES = ("TVM", "torch", "inductor")
 BURST = 4
 """Calls of one candidate before the next has its turn; the first of them does not count."""
 
@@ -146,6 +149,27 @@ class Torch:
     def gemm(self, a: Any, b: Any) -> tuple[Any, Call]:
         c = self.torch.empty(a.shape[0], b.shape[1])
         return c, lambda: self.torch.mm(a, b, out=c)
+
+
+class Inductor(Torch):
+    """torch.compile's default backend, C++ for this CPU; results are allocated by each call."""
+
+    label = "inductor"
+
+    def prepare(self, kernel: str, arrays: Sequence[Any]) -> tuple[Call, Callable[[], Any]]:
+        functional = self.torch.nn.functional
+        math: Mapping[str, Callable[..., Any]] = {
+            "bias_gelu": lambda x, bias: functional.gelu(x + bias),
+            "softmax": lambda x: functional.softmax(x, 1),
+            "layernorm": lambda x, gamma, beta: functional.layer_norm(
+                x, x.shape[1:], gamma, beta, 1e-5
+            ),
+            "transpose": lambda x: x.t().contiguous(),
+            "gemm": lambda a, b: a @ b,
+        }
+        compiled = self.torch.compile(math[kernel])
+        tensors = [self.torch.from_numpy(a) for a in arrays]
+        return lambda: compiled(*tensors), lambda: compiled(*tensors).numpy()
 
 
 class Tvm:
@@ -288,11 +312,15 @@ class Tvm:
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds of calls of one candidate: wall time, and CPU time by thread."""
+    """Milliseconds of calls of one candidate: wall time, and CPU time by thread.
+
+    `turns` has the best wall time of each turn; candidates that were timed together have as many.
+    """
 
     best: float
     median: float
     cpu: float
+    turns: tuple[float, ...]
 
 
 def measure(candidates: Mapping[str, Call], rounds: int, threads: int) -> dict[str, Timing]:
@@ -309,9 +337,32 @@ def measure(candidates: Mapping[str, Call], rounds: int, threads: int) -> dict[s
                 wall[name].append(1e3 * (perf_counter() - start))
                 cpu[name].append(1e3 * (process_time() - busy) / threads)
     return {
-        name: Timing(min(times), sorted(times)[len(times) // 2], min(cpu[name]))
+        name: Timing(
+            min(times),
+            sorted(times)[len(times) // 2],
+            min(cpu[name]),
+            tuple([min(times[i : i + BURST - 1]) for i in range(0, len(times), BURST - 1)]),
+        )
         for name, times in wall.items()
     }
+
+
+def ratio(ours: Timing, theirs: Timing) -> tuple[float, float, float]:
+    """Return the median of our time / theirs over the turns, and the quartiles around it."""
+    found = sorted([a / b for a, b in zip(ours.turns, theirs.turns, strict=True)])
+    last = len(found) - 1
+    return found[last // 2], found[last // 4], found[(3 * last + 2) // 4]
+
+
+def limit_of(name: str, moved: int, shapes: Sequence[tuple[int, ...]], threads: int) -> float:
+    """Return the milliseconds that the machine takes at the least: for its bytes, for its FMAs."""
+    from loopnest.backends.cpu.machine_probe import measure_machine
+
+    now = measure_machine()
+    operations = 2 * shapes[0][0] * shapes[0][1] * shapes[1][1] if name == "gemm" else 0
+    seconds = [moved / now.bandwidth] if now.bandwidth else []
+    seconds += [operations / (now.flops * min(threads, now.cores))] if now.flops else []
+    return 1e3 * max(seconds, default=0.0)
 
 
 def our_call(name: str, arrays: Sequence[Any], threads: int) -> tuple[Call, Any]:
@@ -350,16 +401,21 @@ def bench_kernel(
             errors[peer.label] = f"its result differs by {difference:.3g}"
             continue
         candidates[peer.label] = theirs
+    moved = sum(a.nbytes for a in arrays) + result.nbytes
+    limit = limit_of(name, moved, SHAPES[name], threads)
     times = measure(candidates, rounds, threads)
     chosen = {label: t.cpu if use_cpu else t.best for label, t in times.items()}
     ours = chosen["loopnest"]
     judged = [chosen[label] for label in JUDGES if label in chosen]
-    moved = sum(a.nbytes for a in arrays) + result.nbytes
+    ratios = {n: ratio(times["loopnest"], t) for n, t in times.items() if n != "loopnest"}
     return {
         "shape": [list(shape) for shape in SHAPES[name]],
         "ms": {label: vars(timing) for label, timing in times.items()},
         "gbps": moved / ours / 1e6,
+        "limit": limit,
+        "share": limit / ours,
         "ratio": {label: ours / value for label, value in chosen.items() if label != "loopnest"},
+        "turns": {label: list(found) for label, found in ratios.items()},
         "judged": ours / min(judged) if judged else None,
         "errors": errors,
     }
@@ -369,7 +425,7 @@ def find_peers(wanted: bool, threads: int) -> tuple[list[Peer], list[str]]:
     """Return the peers that are installed, and a line for each package: its version, or why not."""
     peers: list[Peer] = []
     notes = [f"Python {platform.python_version()}, {platform.machine()}, {threads} threads"]
-    kinds: tuple[type[Tvm] | type[Torch] | type[NumPy], ...] = (Tvm, Torch, NumPy)
+    kinds: tuple[type[Tvm] | type[Torch] | type[NumPy], ...] = (Tvm, Torch, Inductor, NumPy)
     for kind in kinds if wanted else ():
         try:
             peers.append(kind(threads))
@@ -387,14 +443,21 @@ def show(console: Console, results: Mapping[str, Mapping[str, Any]], labels: Seq
     table = Table(title='"cpu" schedules on target "c": ms, and our time / theirs')
     table.add_column("kernel", no_wrap=True)
     table.add_column("shape", no_wrap=True)
-    columns = ("loopnest", "GB/s", *labels, *(f"/ {label}" for label in labels), "/ better")
+    columns = (
+        "loopnest",
+        "GB/s",
+        "of limit",
+        *labels,
+        *(f"/ {label}" for label in labels),
+        "/ better",
+    )
     for column in (*columns, "at most"):
         table.add_column(column, justify="right")
     for name, found in results.items():
         shape = " ".join("x".join(map(str, s)) for s in found["shape"])
-        cells = [_ms(found, "loopnest"), f"{found['gbps']:.1f}"]
+        cells = [_ms(found, "loopnest"), f"{found['gbps']:.1f}", f"{found['share']:.0%}"]
         cells += [_ms(found, label) for label in labels]
-        cells += [f"{found['ratio'][n]:.2f}" if n in found["ratio"] else "" for n in labels]
+        cells += [_spread(found["turns"][n]) if n in found["turns"] else "" for n in labels]
         judged = found["judged"]
         met = judged is None or judged <= TARGETS[name]
         text = "" if judged is None else f"{judged:.2f}"
@@ -404,6 +467,11 @@ def show(console: Console, results: Mapping[str, Mapping[str, Any]], labels: Seq
     for name, found in results.items():
         for label, problem in found["errors"].items():
             console.print(f"{name} by {label}: {problem}", style="red", markup=False)
+
+
+def _spread(found: Sequence[float]) -> str:
+    median, low, high = found
+    return f"{median:.2f} ({low:.2f}-{high:.2f})"
 
 
 def _ms(found: Mapping[str, Any], label: str) -> str:
@@ -439,6 +507,10 @@ def main(
 ) -> None:
     """Run the "cpu" schedules of five kernels on target "c", beside NumPy, torch and TVM.
 
+    "of limit" is the share of what the machine could do at that moment: the time of a copy of as
+    many bytes by streaming stores, or of as many FMAs, whichever is longer, over our best time. A
+    ratio is the median over the turns, with the quartiles.
+
     Without torch and TVM it measures what is there. They are the extra "peers"; an environment of
     their own does as well as .venv:
 
@@ -467,7 +539,7 @@ def main(
         return
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 140
+        console.width = 200
     show(console, results, [peer.label for peer in found])
     console.print("; ".join(notes), markup=False)
 

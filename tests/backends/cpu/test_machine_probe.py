@@ -37,7 +37,7 @@ def test_a_machine_is_measured_once_and_kept(at_hand, monkeypatch):
     assert MachineFacts(**{**json.loads(entry.read_text()), "caches": found.caches}) == found
 
     machine_probe._known_machine.cache_clear()
-    monkeypatch.setattr(machine_probe, "_measured", lambda: pytest.fail("measured again"))
+    monkeypatch.setattr(machine_probe, "measure_machine", lambda: pytest.fail("measured again"))
     assert machine() == found
 
 
@@ -45,7 +45,7 @@ def test_a_machine_is_measured_once_and_kept(at_hand, monkeypatch):
 def test_what_is_kept_can_be_forgotten_and_damaged(at_hand, monkeypatch):
     facts = [replace(ANY, name=name, flops=1.0) for name in ("first", "second", "third")]
     turns = iter(facts)
-    monkeypatch.setattr(machine_probe, "_measured", lambda: next(turns))
+    monkeypatch.setattr(machine_probe, "measure_machine", lambda: next(turns))
     assert machine().name == "first"
     forget_machine()
     assert machine().name == "second"
@@ -75,7 +75,7 @@ def test_wider_vectors_count_where_they_are_faster(monkeypatch):
         ({16: 1e9, 32: 0.0, 64: 0.0}, 16),  # there are none
     ):
         monkeypatch.setattr(machine_probe, "_rates", lambda _, rates=rates: rates)
-        found = machine_probe._measured()
+        found = machine_probe.measure_machine()
         assert found.vector_bytes == wanted
         assert found.flops == rates[wanted]
 

@@ -165,7 +165,7 @@ def _known_machine(compiler: Compiler | None) -> MachineFacts:
     with entries.lock(key):
         found = _read(entries.get(key))
         if found is None:
-            found = _measured()
+            found = measure_machine()
             entries.put(key, json.dumps(asdict(found)).encode())
     return found
 
@@ -191,7 +191,11 @@ def vector_flags(machine: MachineFacts) -> tuple[str, ...]:
     return (*preferred, f"-DLN_VECTOR_BYTES={machine.vector_bytes}", *cache)
 
 
-def _measured() -> MachineFacts:
+def measure_machine() -> MachineFacts:
+    """Return the facts of this moment, measured now and not kept: what a benchmark is held against.
+
+    Without a C compiler that works the rates are 0.
+    """
     known = _unmeasured()
     try:
         library = compile_c(_SOURCE)
