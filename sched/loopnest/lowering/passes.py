@@ -7,6 +7,7 @@ them (`Kernel.stages`, ``loopnest dump --stage``, the table in ARCHITECTURE.md) 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol, TypeAlias
@@ -65,6 +66,14 @@ class State:
         self.facts = facts
         self.whole_vectors = whole_vectors
         self.texts: list[tuple[str, Text]] = []
+
+    def fork(self, *, whole_vectors: bool) -> State:
+        """Return a state that goes on from here by itself; what the passes made is shared."""
+        found = copy(self)
+        found.whole_vectors = whole_vectors
+        found.names, found.texts = self.names.copied(), list(self.texts)
+        found.storage, found.meetings = dict(self.storage), dict(self.meetings)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,6 @@ from loopnest.lowering.watchers import chosen_watchers
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Const, Expr
-from loopnest.scalar.facts import Facts
 from loopnest.scalar.recursion import deep
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.fusion import Fusion
@@ -239,7 +238,10 @@ PASSES = (
 )  # fmt: skip
 """The pipeline, in order."""
 
-_INDEXED = [step.name for step in PASSES].index("indexing") + 1
+_PLANNED = [step.name for step in PASSES].index("indexing")
+"""As many passes do not ask whether vectors may require anything."""
+
+_INDEXED = _PLANNED + 1
 """After as many passes it is known what vectors require."""
 
 
@@ -256,29 +258,26 @@ def lower(fusion: Fusion) -> Lowered:
     """
     watchers = chosen_watchers()
     with paused():
-        first = _indexed(fusion, fusion.facts, watchers, whole_vectors=True)
+        planned = State(fusion, fusion.facts, whole_vectors=True)
+        perform(PASSES[:_PLANNED], planned, watchers)
+        first = planned.fork(whole_vectors=True)
+        perform(PASSES[_PLANNED:_INDEXED], first, watchers)
         if not first.indexer.requires:
             return _lowered(first, watchers)
         facts = fusion.facts
         for size, width, _ in first.indexer.requires.values():
             facts = facts.with_divisor(size, width)
-        second = _indexed(fusion, facts, watchers, whole_vectors=True)
+        second = State(fusion, facts, whole_vectors=True)
+        perform(PASSES[:_INDEXED], second, watchers)
         # What is known may give sizes another form, and that other requirements.
         requires = {**first.indexer.requires, **second.indexer.requires}
         tests = [(text, test) for text, (_, _, test) in requires.items()]
         second.frame = replace(second.frame, requires=tuple(tests))
         whole = _lowered(second, watchers)
-        lanes = _lowered(_indexed(fusion, fusion.facts, watchers, whole_vectors=False), watchers)
+        third = planned.fork(whole_vectors=False)
+        perform(PASSES[_PLANNED:_INDEXED], third, watchers)
+        lanes = _lowered(third, watchers)
         return replace(whole, scalar=lambda: replace(lanes, notes=None))
-
-
-def _indexed(
-    fusion: Fusion, facts: Facts, watchers: Sequence[Watcher], *, whole_vectors: bool
-) -> State:
-    """Return the state after indexing."""
-    state = State(fusion, facts, whole_vectors=whole_vectors)
-    perform(PASSES[:_INDEXED], state, watchers)
-    return state
 
 
 def _lowered(state: State, watchers: Sequence[Watcher]) -> Lowered:

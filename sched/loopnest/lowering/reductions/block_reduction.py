@@ -56,15 +56,25 @@ class FreshNames:
 
     def __init__(self, taken: set[str]) -> None:
         self.taken = taken
-        self._numbers = count()
+        self._made = 0
+
+    def copied(self) -> FreshNames:
+        """Return the same names not taken yet, to be given away by themselves."""
+        found = FreshNames(set(self.taken))
+        found._made = self._made
+        return found
 
     def local(self, value: Expr) -> Local:
         """Return a new name for a value of that type."""
-        return Local(f"v{next(self._numbers)}", value.dtype)
+        return Local(f"v{self._next()}", value.dtype)
 
     def index(self, extent: Expr) -> Index:
         """Return a new loop index."""
-        return Index(f"w{next(self._numbers)}", extent)
+        return Index(f"w{self._next()}", extent)
+
+    def _next(self) -> int:
+        self._made += 1
+        return self._made - 1
 
     def buffer(self, stem: str) -> str:
         """Return a new name of a buffer."""
