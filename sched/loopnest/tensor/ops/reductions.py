@@ -29,6 +29,7 @@ from loopnest.tensor.ops.construction import (
 )
 from loopnest.tensor.ops.operands import call_text, is_number, show
 from loopnest.tensor.ops.reducers import Family
+from loopnest.tensor.ops.reduction_docs import documented
 from loopnest.tensor.tensor_view import TensorView
 
 _Axes = int | Sequence[int] | None
@@ -39,196 +40,63 @@ _MEAN = {**WIDE, int64: float64}
 """What the mean of integers is summed in: exactly, and in what cannot overflow."""
 
 
+@documented
 def sum(
     tv: TensorView, axis: _Axes = None, keepdims: bool = False, dtype: DType | None = None
 ) -> TensorView:
-    """Return the sum over `axis`; of bools and integers in int64, unless `dtype` says in what.
-
-    Raises:
-        DefinitionError: no TensorView, axes that it does not have, or no type to add in.
-
-    Args:
-        tv: the operand, of any shape.
-        axis: an axis, several, or None for all; negative from the end.
-        keepdims: whether broadcast axes of extent 1 stand in place of the reduced ones.
-        dtype: what elements are converted to, the type of the fold and of the result; a 16-bit type
-            is folded in float32 and rounded once.
-
-    Returns:
-        A tensor without the reduced axes; with `keepdims` a broadcast, whose `.reduction` it is.
-
-    >>> import numpy as np
-    >>> import loopnest as ln
-    >>> with ln.Fusion("k") as f:
-    ...     x = f.input("x", ("N", "D"), ln.float32)
-    ...     y = f.output(ln.sum(x, axis=1), "y")
-    >>> print(ln.evaluate(f, np.array([[1, 2, 3], [4, 5, 6]], np.float32)))
-    [ 6. 15.]
-
-    Source: numpy.sum.
-    """
+    """Return the sum over `axis`; of bools and integers in int64, unless `dtype` says in what."""
     axes, chosen = _chosen("sum", tv, axis, keepdims, dtype)
     wide = chosen or WIDE.get(tv.dtype, tv.dtype)
     return fold("sum", tv, axes, keepdims, reducers.SUM, wide, wide.compute, _said(dtype))
 
 
+@documented
 def prod(
     tv: TensorView, axis: _Axes = None, keepdims: bool = False, dtype: DType | None = None
 ) -> TensorView:
-    """Return the product over `axis`; of bools and integers in int64, unless `dtype` says in what.
-
-    Raises:
-        DefinitionError: no TensorView, axes that it does not have, or no type to multiply in.
-
-    Args:
-        tv: the operand, of any shape.
-        axis: an axis, several, or None for all; negative from the end.
-        keepdims: whether broadcast axes of extent 1 stand in place of the reduced ones.
-        dtype: what elements are converted to, the type of the fold and of the result; a 16-bit type
-            is folded in float32 and rounded once.
-
-    Returns:
-        A tensor without the reduced axes; with `keepdims` a broadcast, whose `.reduction` it is.
-
-    >>> import numpy as np
-    >>> import loopnest as ln
-    >>> with ln.Fusion("k") as f:
-    ...     x = f.input("x", ("N", "D"), ln.float32)
-    ...     y = f.output(ln.prod(x, axis=1), "y")
-    >>> print(ln.evaluate(f, np.array([[1, 2, 3], [4, 5, 6]], np.float32)))
-    [  6. 120.]
-
-    Source: numpy.prod.
-    """
+    """Return the product over `axis`; of bools and integers in int64, unless `dtype` says what."""
     axes, chosen = _chosen("prod", tv, axis, keepdims, dtype)
     wide = chosen or WIDE.get(tv.dtype, tv.dtype)
     return fold("prod", tv, axes, keepdims, reducers.PROD, wide, wide.compute, _said(dtype))
 
 
+@documented
 def max(
     tv: TensorView, axis: _Axes = None, keepdims: bool = False, dtype: DType | None = None
 ) -> TensorView:
-    """Return the largest element over `axis`; NaN if one is, -inf or the least int for none.
-
-    Raises:
-        DefinitionError: no TensorView, axes that it does not have, or no element type.
-
-    Args:
-        tv: the operand, of any shape.
-        axis: an axis, several, or None for all; negative from the end.
-        keepdims: whether broadcast axes of extent 1 stand in place of the reduced ones.
-        dtype: what elements are converted to, the type of the fold and of the result; a 16-bit type
-            is folded in float32 and rounded once.
-
-    Returns:
-        A tensor without the reduced axes; with `keepdims` a broadcast, whose `.reduction` it is.
-
-    >>> import numpy as np
-    >>> import loopnest as ln
-    >>> with ln.Fusion("k") as f:
-    ...     x = f.input("x", ("N", "D"), ln.float32)
-    ...     y = f.output(ln.max(x, axis=1), "y")
-    >>> print(ln.evaluate(f, np.array([[1, 2, 3], [4, 5, 6]], np.float32)))
-    [3. 6.]
-
-    Source: numpy.max, with an identity for no element.
-    """
+    """Return the largest element over `axis`; NaN if one is, -inf or the least int for none."""
     axes, chosen = _chosen("max", tv, axis, keepdims, dtype, bools=True)
     kind = chosen or tv.dtype
     family = reducers.ANY if kind.is_bool else reducers.MAX
     return fold("max", tv, axes, keepdims, family, kind, kind.compute, _said(dtype))
 
 
+@documented
 def min(
     tv: TensorView, axis: _Axes = None, keepdims: bool = False, dtype: DType | None = None
 ) -> TensorView:
-    """Return the least element over `axis`; NaN if one is, inf or the greatest int for none.
-
-    Raises:
-        DefinitionError: no TensorView, axes that it does not have, or no element type.
-
-    Args:
-        tv: the operand, of any shape.
-        axis: an axis, several, or None for all; negative from the end.
-        keepdims: whether broadcast axes of extent 1 stand in place of the reduced ones.
-        dtype: what elements are converted to, the type of the fold and of the result; a 16-bit type
-            is folded in float32 and rounded once.
-
-    Returns:
-        A tensor without the reduced axes; with `keepdims` a broadcast, whose `.reduction` it is.
-
-    >>> import numpy as np
-    >>> import loopnest as ln
-    >>> with ln.Fusion("k") as f:
-    ...     x = f.input("x", ("N", "D"), ln.float32)
-    ...     y = f.output(ln.min(x, axis=0), "y")
-    >>> print(ln.evaluate(f, np.array([[1, 2, 3], [4, 5, 6]], np.float32)))
-    [1. 2. 3.]
-
-    Source: numpy.min, with an identity for no element.
-    """
+    """Return the least element over `axis`; NaN if one is, inf or the greatest int for none."""
     axes, chosen = _chosen("min", tv, axis, keepdims, dtype, bools=True)
     kind = chosen or tv.dtype
     family = reducers.ALL if kind.is_bool else reducers.MIN
     return fold("min", tv, axes, keepdims, family, kind, kind.compute, _said(dtype))
 
 
+@documented
 def any(tv: TensorView, axis: _Axes = None, keepdims: bool = False) -> TensorView:
-    """Return whether an element over `axis` is not 0.
-
-    Raises:
-        DefinitionError: no TensorView, or axes that it does not have.
-
-    Args:
-        tv: the operand, of any shape.
-        axis: an axis, several, or None for all; negative from the end.
-        keepdims: whether broadcast axes of extent 1 stand in place of the reduced ones.
-
-    Returns:
-        A tensor without the reduced axes; with `keepdims` a broadcast, whose `.reduction` it is.
-
-    >>> import numpy as np
-    >>> import loopnest as ln
-    >>> with ln.Fusion("k") as f:
-    ...     x = f.input("x", ("N", "D"), ln.float32)
-    ...     y = f.output(ln.any(x > 5.0, axis=1), "y")
-    >>> print(ln.evaluate(f, np.array([[1, 2, 3], [4, 5, 6]], np.float32)))
-    [False  True]
-
-    Source: numpy.any.
-    """
+    """Return whether an element over `axis` is not 0."""
     axes = checked_axes("any", tv, axis, keepdims)
     return fold("any", tv, axes, keepdims, reducers.ANY, bool_, bool_)
 
 
+@documented
 def all(tv: TensorView, axis: _Axes = None, keepdims: bool = False) -> TensorView:
-    """Return whether no element over `axis` is 0.
-
-    Raises:
-        DefinitionError: no TensorView, or axes that it does not have.
-
-    Args:
-        tv: the operand, of any shape.
-        axis: an axis, several, or None for all; negative from the end.
-        keepdims: whether broadcast axes of extent 1 stand in place of the reduced ones.
-
-    Returns:
-        A tensor without the reduced axes; with `keepdims` a broadcast, whose `.reduction` it is.
-
-    >>> import numpy as np
-    >>> import loopnest as ln
-    >>> with ln.Fusion("k") as f:
-    ...     x = f.input("x", ("N", "D"), ln.float32)
-    ...     y = f.output(ln.all(x > 3.0, axis=1), "y")
-    >>> print(ln.evaluate(f, np.array([[1, 2, 3], [4, 5, 6]], np.float32)))
-    [False  True]
-
-    Source: numpy.all.
-    """
+    """Return whether no element over `axis` is 0."""
     axes = checked_axes("all", tv, axis, keepdims)
     return fold("all", tv, axes, keepdims, reducers.ALL, bool_, bool_)
 
 
+@documented
 def mean(
     tv: TensorView, axis: _Axes = None, keepdims: bool = False, dtype: DType | None = None
 ) -> TensorView:
@@ -236,29 +104,6 @@ def mean(
 
     Integers give float32 (their sum is exact), unless `dtype` says what sum and mean are; a 16-bit
     sum is not rounded in between. `.reduction` is the sum.
-
-    Raises:
-        DefinitionError: no TensorView, axes that it does not have, or no float type.
-
-    Args:
-        tv: the operand, of any shape.
-        axis: an axis, several, or None for all; negative from the end.
-        keepdims: whether broadcast axes of extent 1 stand in place of the reduced ones.
-        dtype: what elements are converted to, the type of the fold and of the result; a 16-bit type
-            is folded in float32 and rounded once.
-
-    Returns:
-        A tensor without the reduced axes; with `keepdims` a broadcast, whose `.reduction` it is.
-
-    >>> import numpy as np
-    >>> import loopnest as ln
-    >>> with ln.Fusion("k") as f:
-    ...     x = f.input("x", ("N", "D"), ln.float32)
-    ...     y = f.output(ln.mean(x, axis=1), "y")
-    >>> print(ln.evaluate(f, np.array([[1, 2, 3], [4, 5, 6]], np.float32)))
-    [2. 5.]
-
-    Source: numpy.mean.
     """
     axes, chosen = _chosen("mean", tv, axis, keepdims, dtype, floats=True)
     wide = chosen.compute if chosen else _MEAN.get(tv.dtype, tv.dtype.compute)

@@ -20,86 +20,30 @@ from loopnest.tensor.ops.construction import Axis, axes_of, define_tuple, normal
 from loopnest.tensor.ops.operands import Operand, call_text, show
 from loopnest.tensor.ops.own_reducers import Reducer
 from loopnest.tensor.ops.reducers import Family
+from loopnest.tensor.ops.reduction_docs import documented
 from loopnest.tensor.ops.reductions import WIDE
 from loopnest.tensor.ops.slices import flip
 from loopnest.tensor.ops.tuple_reductions import folded_values
 from loopnest.tensor.tensor_view import TensorView
 
 
+@documented
 def cumsum(tv: TensorView, axis: int, exclusive: bool = False, reverse: bool = False) -> TensorView:
-    """Return the sums of all elements up to each along `axis`; types as `sum`.
-
-    Raises:
-        DefinitionError: no TensorView, no axis that it has, or flags that are no bools.
-
-    Args:
-        tv: the operand, of any shape.
-        axis: the axis to go along, negative from the end.
-        exclusive: whether an element has what lies before it, the first one the identity.
-        reverse: whether to go from the end.
-
-    >>> import numpy as np
-    >>> import loopnest as ln
-    >>> with ln.Fusion("k") as f:
-    ...     x = f.input("x", ("N",), ln.float32)
-    ...     y = f.output(ln.cumsum(x, 0), "y")
-    >>> print(ln.evaluate(f, np.array([1, 3, 2], np.float32)))
-    [1. 4. 6.]
-
-    Source: numpy.cumsum; Blelloch, "Prefix sums and their applications", 1990.
-    """
+    """Return the sums of all elements up to each along `axis`; types as `sum`."""
     return _of_family("cumsum", tv, axis, exclusive, reverse, reducers.SUM)
 
 
+@documented
 def cumprod(
     tv: TensorView, axis: int, exclusive: bool = False, reverse: bool = False
 ) -> TensorView:
-    """Return the products of all elements up to each along `axis`; types as `prod`.
-
-    Raises:
-        DefinitionError: no TensorView, no axis that it has, or flags that are no bools.
-
-    Args:
-        tv: the operand, of any shape.
-        axis: the axis to go along, negative from the end.
-        exclusive: whether an element has what lies before it, the first one the identity.
-        reverse: whether to go from the end.
-
-    >>> import numpy as np
-    >>> import loopnest as ln
-    >>> with ln.Fusion("k") as f:
-    ...     x = f.input("x", ("N",), ln.float32)
-    ...     y = f.output(ln.cumprod(x, 0), "y")
-    >>> print(ln.evaluate(f, np.array([1, 3, 2], np.float32)))
-    [1. 3. 6.]
-
-    Source: numpy.cumprod.
-    """
+    """Return the products of all elements up to each along `axis`; types as `prod`."""
     return _of_family("cumprod", tv, axis, exclusive, reverse, reducers.PROD)
 
 
+@documented
 def cummax(tv: TensorView, axis: int, exclusive: bool = False, reverse: bool = False) -> TensorView:
-    """Return the largest of all elements up to each along `axis`; from a NaN on it is NaN.
-
-    Raises:
-        DefinitionError: no TensorView, no axis that it has, or flags that are no bools.
-
-    Args:
-        tv: the operand, of any shape.
-        axis: the axis to go along, negative from the end.
-        exclusive: whether an element has what lies before it, the first one the identity.
-        reverse: whether to go from the end.
-
-    >>> import numpy as np
-    >>> import loopnest as ln
-    >>> with ln.Fusion("k") as f:
-    ...     x = f.input("x", ("N",), ln.float32)
-    ...     y = f.output(ln.cummax(x, 0), "y")
-    >>> print(ln.evaluate(f, np.array([1, 3, 2], np.float32)))
-    [1. 3. 3.]
-
-    Source: numpy.maximum.accumulate.
-    """
+    """Return the largest of all elements up to each along `axis`; from a NaN on it is NaN."""
     bools = isinstance(tv, TensorView) and tv.dtype.is_bool
     family = reducers.ANY if bools else reducers.MAX
     return _of_family("cummax", tv, axis, exclusive, reverse, family)

@@ -37,6 +37,7 @@ from loopnest.tensor.ops.operands import (
 )
 from loopnest.tensor.ops.own_reducers import Reducer
 from loopnest.tensor.ops.recurrences import Recurrences
+from loopnest.tensor.ops.reduction_docs import documented
 from loopnest.tensor.ops.reductions import checked_axes, keep_axes, squeezed
 from loopnest.tensor.tensor_view import TensorView
 
@@ -181,56 +182,22 @@ def folded_values(
     return FoldedValues(tuple(tensors), axes, types, elements, reducer.of_elements(elements))
 
 
+@documented
 def argmax(tv: TensorView, axis: int | None = None, keepdims: bool = False) -> TensorView:
     """Return the index of the largest element over `axis`, as int64: the first one of equals.
 
     The first NaN counts as the largest. With None it is the index into all elements in C order. A
     launch without elements along the axis is refused.
-
-    Raises:
-        DefinitionError: no TensorView, or an axis that it does not have.
-
-    Args:
-        tv: the operand, of any shape.
-        axis: an axis, negative from the end, or None for all.
-        keepdims: whether a broadcast axis stands in place of the reduced one.
-
-    >>> import numpy as np
-    >>> import loopnest as ln
-    >>> with ln.Fusion("k") as f:
-    ...     x = f.input("x", ("N", "D"), ln.float32)
-    ...     y = f.output(ln.argmax(x, axis=1), "y")
-    >>> print(ln.evaluate(f, np.array([[1, 5, 5], [3, 2, 4]], np.float32)))
-    [1 2]
-
-    Source: numpy.argmax.
     """
     return _arg("argmax", tv, axis, keepdims, reducers.ARGMAX)
 
 
+@documented
 def argmin(tv: TensorView, axis: int | None = None, keepdims: bool = False) -> TensorView:
     """Return the index of the least element over `axis`, as int64: the first one of equals.
 
     The first NaN counts as the least. With None it is the index into all elements in C order. A
     launch without elements along the axis is refused.
-
-    Raises:
-        DefinitionError: no TensorView, or an axis that it does not have.
-
-    Args:
-        tv: the operand, of any shape.
-        axis: an axis, negative from the end, or None for all.
-        keepdims: whether a broadcast axis stands in place of the reduced one.
-
-    >>> import numpy as np
-    >>> import loopnest as ln
-    >>> with ln.Fusion("k") as f:
-    ...     x = f.input("x", ("N", "D"), ln.float32)
-    ...     y = f.output(ln.argmin(x, axis=1), "y")
-    >>> print(ln.evaluate(f, np.array([[1, 5, 5], [3, 2, 4]], np.float32)))
-    [0 1]
-
-    Source: numpy.argmin.
     """
     return _arg("argmin", tv, axis, keepdims, reducers.ARGMIN)
 
