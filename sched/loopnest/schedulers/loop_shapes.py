@@ -48,7 +48,7 @@ def _connected(fusion: ln.Fusion) -> bool:
 
 def reference(fusion: ln.Fusion, space: IterationSpace) -> ln.TensorView | None:
     """Return a tensor that has every dimension, an output if one does; None where none does."""
-    tensors = [*fusion.outputs, *reversed(space.axes)]
+    tensors = [*fusion.outputs, *reversed(list(space.axes))]
     for tensor in tensors:
         if space.present[tensor] == space.all:
             return tensor

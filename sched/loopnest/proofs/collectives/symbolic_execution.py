@@ -40,7 +40,7 @@ MOST_WORDS = 1 << 23
 
 
 @dataclass(slots=True)
-class _Space:
+class _Room:
     """A buffer: elements of each block (SHARED), or of each thread (LOCAL).
 
     All that is known to be held is of one component; `other` says which elements hold another one.
@@ -110,7 +110,7 @@ class _SymbolicRun:
         self.count = blocks.count
         self.names: dict[Local, Any] = {}
         self.indices: dict[Index, int] = {}
-        self.memory: dict[Buffer, _Space] = {}
+        self.memory: dict[Buffer, _Room] = {}
         self.literals: list[Const] = []
         self.steps = 0
         self.loaded: dict[tuple[Load, int], tuple[Flags, Value]] = {}
@@ -266,7 +266,7 @@ class _SymbolicRun:
         nobody, never = np.full(size, -1, np.int64), np.zeros(size, np.bool_)
         nothing = Value(self.kind.empty(size, self.count), never, nobody, None)
         other = np.zeros(size, np.bool_)
-        self.memory[buffer] = _Space(room, owner, nothing, other, private and room == 1)
+        self.memory[buffer] = _Room(room, owner, nothing, other, private and room == 1)
         self.loaded.clear()
 
     def store(self, node: kir.Store, mask: Flags) -> None:
