@@ -62,6 +62,20 @@ class Block(nn.Module):
         return x + self.narrow(nn.functional.gelu(self.wide(x)))
 
 
+class Language(nn.Module):
+    """Embedded words, and the loss of what comes next."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(7, 6, padding_idx=2)
+        self.ends = nn.Linear(6, 7)
+
+    def forward(self, x):
+        words = torch.tensor([[1, 2, 3], [6, 2, 0]])
+        logits = self.ends(self.words(words) * x)
+        return nn.functional.cross_entropy(logits.flatten(0, 1), words.flatten())
+
+
 def convolutions():
     return nn.Sequential(
         nn.Conv2d(3, 4, 3, padding=1),
@@ -80,6 +94,7 @@ MODELS = {
     "mlp": (lambda: nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)), (3, 8)),
     "block": (Block, (2, 5, 16)),
     "convolutions": (convolutions, (2, 3, 6, 6)),
+    "language": (Language, (3, 6)),
     "norms": (
         lambda: nn.Sequential(nn.GroupNorm(2, 4), nn.ELU(), nn.InstanceNorm1d(4), nn.Softplus()),
         (2, 4, 9),
@@ -236,6 +251,40 @@ def test_autocast():
         found = compiled(model, library=False)(x)
     assert found.dtype == expected.dtype == torch.bfloat16
     torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+
+
+def test_indices():
+    x, i = torch.randn(4, 5), torch.tensor([3, -1, 0])
+
+    def model(x, i):
+        return x[i], x[:, i.abs()], x.index_select(1, i.clamp(min=0))
+
+    with recording() as programs:
+        close(compiled(model)(x, i), model(x, i))
+    assert programs[0].in_torch == {}
+
+
+def test_windows_on_a_gpu_run_in_torch():
+    """Without a schedule for "cuda" a kernel would be evaluated on the host."""
+    from loopnest.torch.aten_graph import translated
+
+    found = {}
+
+    def keep(module, inputs):
+        found["module"] = module
+        return module.forward
+
+    from torch._dynamo.backends.common import aot_autograd
+
+    model = torch.compile(
+        lambda x: nn.functional.max_pool1d(x, 2).exp(), backend=aot_autograd(fw_compiler=keep)
+    )
+    model(torch.randn(1, 2, 6))
+    module = found["module"]
+    values = [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
+    assert not translated(module, values, True, "c").in_torch
+    told = translated(module, values, True, "cuda").in_torch
+    assert [*told.values()] == ['there is no schedule of windows for "cuda"']
 
 
 def test_no_gradient():

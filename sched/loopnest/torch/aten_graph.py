@@ -18,6 +18,7 @@ import loopnest.graph as G
 from loopnest.errors import LoopnestError
 from loopnest.graph.node import Node, TupleType
 from loopnest.torch import (  # noqa: F401 - registers the rules
+    aten_indexing,
     aten_movement,
     aten_pointwise,
     aten_reductions,
@@ -30,6 +31,8 @@ _log = logging.getLogger("loopnest")
 _told: set[str] = set()
 
 FxNode: TypeAlias = "Any"
+WINDOWS_OF = ("avg_pool", "convolution", "max_pool")
+"""How operators that read windows begin; schedules for "cuda" have none yet."""
 LIBRARY = frozenset({"mm", "bmm", "addmm", "convolution", "convolution_backward", "mv"})
 """What torch's own libraries compute where `library` is True."""
 
@@ -78,23 +81,24 @@ class AtenGraph:
     in_torch: Mapping[str, str]
 
 
-def translated(module: Any, values: Sequence[Any], library: bool) -> AtenGraph:
+def translated(module: Any, values: Sequence[Any], library: bool, target: str) -> AtenGraph:
     """Return the graph of a module of ATen operators.
 
     Args:
         module: a ``torch.fx.GraphModule`` whose nodes know their fake tensors of static shapes.
         values: for each placeholder its value: a (fake) tensor, or a number.
         library: whether products of matrices and convolutions are left to torch.
+        target: of the kernels.
 
     Raises:
         NotTranslated: a tensor has a type that loopnest does not know.
     """
-    return _Translation(module, values, library).result()
+    return _Translation(module, values, library, target).result()
 
 
 class _Translation:
-    def __init__(self, module: Any, values: Sequence[Any], library: bool) -> None:
-        self.module, self.library = module, library
+    def __init__(self, module: Any, values: Sequence[Any], library: bool, target: str) -> None:
+        self.module, self.library, self.target = module, library, target
         self.values = list(values)
         self.known: dict[FxNode, Any] = {}
         self.fakes: dict[FxNode, Any] = {}
@@ -165,8 +169,11 @@ class _Translation:
             return self._number(node)
         rule = RULES.get(target)
         reason = "it has no rule"
-        if self.library and target.overloadpacket.__name__ in LIBRARY:
+        name = target.overloadpacket.__name__
+        if self.library and name in LIBRARY:
             return self._in_torch(node)
+        if self.target == "cuda" and name.startswith(WINDOWS_OF):
+            rule, reason = None, 'there is no schedule of windows for "cuda"'
         if rule is not None:
             try:
                 found = rule(self._arguments(node))

@@ -47,7 +47,10 @@ _ALSO = (
     "tanh_backward",
     "threshold_backward",
 )
-_OWN = ("_to_copy", "addmm", "square", "stack", "native_dropout")
+_OWN = (
+    *("_to_copy", "addmm", "embedding_dense_backward", "index_select", "native_dropout"),
+    *("square", "stack"),
+)
 """Operators that have a rule of their own, or that are to draw the numbers that torch draws."""
 
 

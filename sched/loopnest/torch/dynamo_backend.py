@@ -130,7 +130,7 @@ class LazyProgram:
         target = self.options.get("target") or ("cuda" if device.type == "cuda" else "c")
         try:
             library = bool(self.options.get("library", True))
-            found = translated(self.module, values, library)
+            found = translated(self.module, values, library, target)
             program = CompiledProgram(found, target, device, self.options.get("compile", {}))
         except NotTranslated as missing:
             _log.info("torch computes a whole graph: %s", missing)
