@@ -326,3 +326,46 @@ def test_what_is_kept_for_no_element_may_be_anything() -> None:
     rows = np.arange(15, dtype=np.float32).reshape(3, 5)
     for target in ("interpret", "c"):
         np.testing.assert_array_equal(run(f, target, rows), rows.sum(0))
+
+
+def test_a_copy_that_is_laid_out_by_other_axes_than_its_loops() -> None:
+    """Each element is stored at one point of the loops, whose quotients index the buffer."""
+    f = product()
+    copy = f["a"].consumers[0]
+    copy.allocation_domain.reorder([0, 1, 3, 2])
+    copy.merge(-2)
+    copy.split(-1, 2)
+    copy.reorder({-1: -2})
+    assert sorted(filled(f).values()) == [0.0, 0.0]
+    assert all("K" not in t for _, tests in roles(f, "update") for t in tests)
+    rng = np.random.default_rng(3)
+    a, b = [rng.integers(-3, 4, shape).astype(np.float32) for shape in ((6, 9), (9, 11))]
+    for target in ("interpret", "c"):
+        np.testing.assert_array_equal(run(f, target, a, b), a @ b)
+    assert ln.verify(ln.lower(f)).ok
+
+
+def test_threads_that_reduce_together() -> None:
+    """Each folds a part of its own, which starts from the identity like any other."""
+    with ln.Fusion("columns") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        y = f.output(ln.sum(x, axis=0), "y")
+    copy, total = x.cache_after(), y.cache_before()
+    total.compute_at(y, 1)
+    for factor in (4, 2, 3):
+        total.split(1, factor)  # [D, N / 24, 3, 2, 4]
+    copy.compute_at(total, 4)
+    total.parallelize({2: PT.block_y, 3: PT.block_x})
+    ((_, tests),) = roles(f, "update")
+    assert tests == []
+    assert list(filled(f).values()) == [0.0]
+    value = np.arange(29 * 2, dtype=np.float32).reshape(29, 2)
+    np.testing.assert_array_equal(run(f, "interpret", value), value.sum(0))
+
+
+def test_tests_of_several_operands_go_with_the_one_in_the_loops() -> None:
+    """Each operand has one of them, so that none could be lifted around the loops over k."""
+    f = product(shared=False)
+    c = f["c"]
+    c.parallelize({2: PT.block_y, 3: PT.block_x})
+    assert [t for _, tests in roles(f, "update") for t in tests] == []

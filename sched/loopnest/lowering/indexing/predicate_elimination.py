@@ -26,11 +26,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from math import isfinite
 from typing import NamedTuple
 
 from loopnest.kir import Store, expressions
 from loopnest.kir.buffers import Buffer
+from loopnest.lowering.indexing.stored_places import solved_places
 from loopnest.lowering.loops.guarded_tree import Guarded, PredicateTerm, Tree, TreeItem
 from loopnest.lowering.loops.loop_plan import LoopPlan
 from loopnest.numerics.float64_math import fold
@@ -44,7 +46,6 @@ from loopnest.scalar.expr import (
     Load,
     Local,
     Op,
-    integer,
     loads,
     substitute,
     walk,
@@ -160,12 +161,15 @@ class _Fills:
 
         `settled` are earlier answers, which these go beyond.
         """
-        kept = frozenset(hole for hole in update.holes if not self._in_loops(hole))
-        dropped = [hole for hole in update.holes if hole not in kept]
-        if not dropped or not self._may_lead(update):
+        outer = frozenset(hole for hole in update.holes if not self._in_loops(hole))
+        if len(outer) == len(update.holes) or not self._may_lead(update):
             return {}
         identity = self.identity(update)
-        for value in dict.fromkeys([0, identity.value]):
+        # One test of the thread alone is lifted around the loops. Of several, each operand has a
+        # part, so that all would stand in the innermost loop: they go, where they can.
+        kinds = [frozenset[PredicateTerm](), outer] if len(outer) > 1 else [outer]
+        for kept, value in product(kinds, dict.fromkeys([0, identity.value])):
+            dropped = [hole for hole in update.holes if hole not in kept]
             found: dict[_Site, _Choice] | None = {update: _Choice(kept)}
             for load in update.sources:
                 found = self._total(load, update, kept, _Search(value, settled, found))
@@ -196,10 +200,8 @@ class _Fills:
         """Whether what an update adds outside of its tensor might be harmless."""
         buffer = update.store.storage
         start = self.starts.get(buffer)
-        unit = self.tensors[update.store.tensor].siblings[0]
         return (
             buffer.memory is Memory.LOCAL
-            and not self.plan.crossed[unit]
             and start is not None
             and self._covers(start, update)
             and _is_harmless(update)
@@ -246,8 +248,8 @@ class _Fills:
         self, site: _Site, load: Load, tests: Iterable[PredicateTerm]
     ) -> frozenset[PredicateTerm]:
         """Return the tests of the site of `load` that are among `tests` of its reader."""
-        points = dict(zip(site.store.index, load.args, strict=True))
-        points.pop(ZERO, None)
+        points = self._places(site.store, load.args)
+        assert points is not None  # `_covers` saw to it
         wanted = {self._normal(t.inside) for t in tests if t.inside is not None}
         found: set[PredicateTerm] = set()
         for own in site.holes:
@@ -274,20 +276,14 @@ class _Fills:
     def _covers(self, site: _Site, reader: _Site) -> bool:
         """Whether `site`, but for its tests of axes, stores all that `reader` can find there.
 
-        Its own loops are the axes of the buffer, one each; the threads that run `reader` run it.
+        At one point of its own loops it stores each element; the threads that run `reader` run it.
         """
         buffer = site.store.storage
         if buffer.memory is Memory.GLOBAL or site.store.flat:
             return False
-        places: set[Expr] = set()
-        for index, extent in _dimensions(buffer, site.store.index):
-            if index is ZERO and extent is integer(1):
-                continue
-            if not isinstance(index, Index) or index in places:
-                return False
-            if not self.algebra.equal(index.extent, extent):
-                return False
-            places.add(index)
+        places = self._places(site.store, site.store.index)
+        if places is None:
+            return False
         shared = buffer.memory is Memory.SHARED
         threads = _threads(reader)
         for loop in site.loops:
@@ -305,6 +301,12 @@ class _Fills:
             condition in reader.others or (shared and _is_one_thread(condition))
             for condition in site.others
         )
+
+    def _places(self, store: Store, element: tuple[Expr, ...]) -> dict[Expr, Expr] | None:
+        """Return the point of its loops at which a store writes an element, if that is one."""
+        shape = store.storage.shape
+        inner = shape[len(shape) - len(element) :]  # a circular buffer has no index of its stage
+        return solved_places(store.index, inner, element, self.algebra)
 
 
 class _Outside:
