@@ -4,7 +4,8 @@
 where each element is read before it is overwritten, by the same thread: here all three results
 share all their loops, and so each element of p, m and v is loaded, updated and stored at once.
 
-The bias corrections change from step to step, so they are run-time scalars.
+The bias corrections change from step to step, so they are run-time scalars. Elements of 16 bits are
+widened where they are loaded, and rounded once, where they are stored.
 """
 
 import numpy as np
@@ -26,27 +27,32 @@ def adam_numpy(p, g, m, v, correction1, correction2, lr, beta1, beta2, eps):
 )
 def adam(f, dtype=ln.float32, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8):
     p, g, m, v = [f.input(name, ("N",), dtype) for name in ("p", "g", "m", "v")]
-    correction1 = f.scalar("correction1", dtype)  # 1 / (1 - beta1 ** step)
-    correction2 = f.scalar("correction2", dtype)
+    correction1 = f.scalar("correction1", dtype.compute)  # 1 / (1 - beta1 ** step)
+    correction2 = f.scalar("correction2", dtype.compute)
+    held = (p, m, v)
+    if dtype is not dtype.compute:
+        p, g, m, v = [ln.cast(t, dtype.compute) for t in (p, g, m, v)]
     new_m = beta1 * m + (1 - beta1) * g
     new_v = beta2 * v + (1 - beta2) * g * g
     step = lr * (new_m * correction1) / (ln.sqrt(new_v * correction2) + eps)
-    f.output(p - step, "new_p", inplace=p)
-    f.output(new_m, "new_m", inplace=m)
-    f.output(new_v, "new_v", inplace=v)
+    for new, old in zip((p - step, new_m, new_v), held, strict=True):
+        result = new if dtype is dtype.compute else ln.cast(new, dtype)
+        f.output(result, f"new_{old.name}", inplace=old)
 
 
 @adam.schedule("gpu")
-def gpu(f, threads=256, lanes=4):
+def gpu(f, threads=256, lanes=None):
     """A thread updates `lanes` neighbours, by accesses of 16 bytes.
 
     The copies of the inputs are what is loaded as vectors. `new_m` and `new_v` are outputs, and
-    `new_p` reads them: `cache_fork` keeps them in registers, and makes the outputs copies.
+    `new_p` reads them: `cache_fork` keeps them in registers, and makes the outputs copies. Of 16
+    bits they are such copies already.
     """
     p = f["new_p"]
     copies = [f[name].cache_after() for name in ("p", "g", "m", "v")]
-    outputs = [f[name].cache_fork() for name in ("new_m", "new_v")]
-    p.split(0, lanes)
+    outputs = [f[name] for name in ("new_m", "new_v")]
+    outputs = [t.cache_fork() if t.consumers else t for t in outputs]
+    p.split(0, lanes or 16 // p.dtype.size)
     p.split(0, threads)
     p.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_x})
     ln.propagate(p)

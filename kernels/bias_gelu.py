@@ -2,6 +2,7 @@
 
 The whole kernel is pointwise, so its schedule is about two things only: every tensor in between
 lives in a register of the innermost loop (`inline_most`), and the loops of `y` fit the machine.
+Elements of 16 bits are widened where they are loaded, and rounded once.
 
     python kernels/bias_gelu.py                      # show it, run it, compare it
     python kernels/bias_gelu.py dump --stage cuda
@@ -25,12 +26,15 @@ def bias_gelu_numpy(x, bias):
 def bias_gelu(f, dtype=ln.float32):
     x = f.input("x", ("N", "D"), dtype)
     bias = f.input("bias", ("D",), dtype)
-    f.output(ln.gelu(x + bias), "y")
+    if dtype is not dtype.compute:
+        x, bias = [ln.cast(t, dtype.compute) for t in (x, bias)]
+    y = ln.gelu(x + bias)
+    f.output(y if dtype is dtype.compute else ln.cast(y, dtype), "y")
 
 
 @bias_gelu.schedule("gpu")
-def gpu(f, threads=128, lanes=4):
-    """A block takes `threads * lanes` neighbours of a row; a thread takes `lanes` of them.
+def gpu(f, threads=128, lanes=None):
+    """A block takes `threads * lanes` neighbours of a row; a thread takes `lanes`, of 16 bytes.
 
     [N, D] is split to [N, D / lanes / threads, threads, lanes]. `propagate` carries the splits to
     the tensors before `y`, so that `inline_most` finds loops that correspond; it stops at the
@@ -39,7 +43,7 @@ def gpu(f, threads=128, lanes=4):
     """
     y = f["y"]
     copies = [f[name].cache_after() for name in ("x", "bias")]
-    y.split(1, lanes)
+    y.split(1, lanes or 16 // y.dtype.size)
     y.split(1, threads)
     y.parallelize(
         {

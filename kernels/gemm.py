@@ -38,21 +38,27 @@ def tile_of_threads(tensor, rows, threads, lanes):
 
 
 @gemm.schedule("gpu")
-def gpu(f, threads=16, lanes=4, parts=2, depth=8, steps=2, stages=2, whole=False):
+def gpu(f, threads=16, lanes=None, parts=None, depth=None, steps=None, stages=2, whole=False):
     """A block of `threads` x `threads` threads; a thread owns `parts * lanes` rows and columns.
 
     A block owns a tile of c, 128 x 128, and goes through a and b in slices of `depth`. A slice goes
-    from global memory to registers (vectors of `lanes`), to shared memory, where `stages` of them
-    take turns, and to registers again: the rows and columns that a thread multiplies, for `steps`
-    values of k at once. The loads of the next slice are in flight while this one is multiplied; one
-    barrier a slice is enough. 8 x 8 sums use each number that is read from shared memory 8 times;
-    more steps would take the registers that a second block on the multiprocessor wants.
+    from global memory to registers (vectors of `lanes`, 16 bytes), to shared memory, where `stages`
+    of them take turns, and to registers again: the rows and columns that a thread multiplies. The
+    loads of the next slice are in flight while this one is multiplied; one barrier a slice is
+    enough. 8 x 8 sums use each number that is read from shared memory 8 times.
+
+    The slice of a is transposed in shared memory: its buffer is [depth, 128], so that a thread
+    reads its rows of a by 16 bytes, as it reads its columns of b. A swizzle moves the columns of
+    that buffer, for each vector of k others: a warp that stores rows of a then uses all banks.
 
     What lies outside of a and b is 0 in registers and shared memory, so that the sums need no
     tests: these stand at the loads from global memory and the stores to c alone. With `whole`,
     tiles are taken to divide all sizes (each launch checks it): no test remains.
     """
     c = f["c"]
+    lanes = lanes or 16 // c.dtype.size
+    parts = parts or 8 // lanes
+    depth, steps = depth or 2 * lanes, steps or lanes
     (product,) = c.producers
     total = c.cache_before()
     slices = []
@@ -82,11 +88,15 @@ def gpu(f, threads=16, lanes=4, parts=2, depth=8, steps=2, stages=2, whole=False
     for loaded, shared, _ in slices:
         shared.compute_at(total, 3)
         loaded.compute_at(shared, shared.compute_at_pos)
-    left, right = slices[0][2], slices[1][2]
+    (_, transposed, left), (_, _, right) = slices
+    layout = transposed.allocation_domain  # [M / 128, K / 8, 128, 8]
+    layout.split(3, lanes).split(2, 32 * lanes // depth)
+    layout.reorder([0, 1, 4, 5, 2, 3])  # [M / 128, K / 8, 2, 4, 8, 16]
+    if lanes > 1:
+        layout.swizzle(ln.Swizzle.XOR, 2, 4)
     product.compute_at(total, -1)
-    right.compute_at(total, 7)
-    left.compute_at(total, 6)
-    left.reorder({-3: -1})  # rows of a lie along k, rows of b along n: vectors do too
+    for fragment in (right, left):
+        fragment.compute_at(total, 7)
     for loaded, shared, fragment in slices:
         for tensor in (loaded, shared):
             if fragment is right:
@@ -95,17 +105,14 @@ def gpu(f, threads=16, lanes=4, parts=2, depth=8, steps=2, stages=2, whole=False
             tensor.merge(-3)
             tensor.split(-2, threads)
             tensor.split(-3, threads)  # [..., rounds, ty, tx, lanes]
-            tensor.parallelize(
-                {
-                    -3: ln.ParallelType.block_y,
-                    -2: ln.ParallelType.block_x,
-                    -1: ln.ParallelType.vectorize,
-                }
-            )
+            tensor.parallelize({-3: ln.ParallelType.block_y, -2: ln.ParallelType.block_x})
+            wide = ln.ParallelType.unroll if tensor is transposed else ln.ParallelType.vectorize
+            tensor.axis(-1).parallelize(wide)
         fragment.axis(-1).parallelize(ln.ParallelType.vectorize)
         shared.circular_buffer(stages)
     for axis in range(6, 11):
-        total.axis(axis).parallelize(ln.ParallelType.unroll)
+        if total.axis(axis).extent != 1:
+            total.axis(axis).parallelize(ln.ParallelType.unroll)
     c.axis(-1).parallelize(ln.ParallelType.vectorize)
     for tensor in product.producers:
         tensor.compute_at(product, -1)

@@ -31,28 +31,34 @@ def lstm_cell(f, dtype=ln.float32):
     c = f.input("c", ("B", "H"), dtype)
     weights = [f.input(f"w_{gate}", ("K", "H"), dtype) for gate in GATES]
     biases = [f.input(f"b_{gate}", ("H",), dtype) for gate in GATES]
-    sums = [ln.matmul(x, w).named(f"sum_{gate}") for gate, w in zip(GATES, weights, strict=True)]
+    wide = dtype.compute
+    pairs = zip(GATES, weights, strict=True)
+    sums = [ln.matmul(x, w, dtype=wide).named(f"sum_{gate}") for gate, w in pairs]
     i, forget, g, o = [total + bias for total, bias in zip(sums, biases, strict=True)]
     new_c = ln.sigmoid(forget) * c + ln.sigmoid(i) * ln.tanh(g)
-    f.output(new_c, "new_c")
-    f.output(ln.sigmoid(o) * ln.tanh(new_c), "new_h")
+    new_h = ln.sigmoid(o) * ln.tanh(new_c)
+    for new, name in ((new_c, "new_c"), (new_h, "new_h")):
+        f.output(new if dtype is wide else ln.cast(new, dtype), name)
 
 
 @lstm_cell.schedule("gpu")
-def gpu(f, threads=64, rows=4, lanes=4):
-    """A thread owns `rows` rows of one column of the cell, and the four sums of each.
+def gpu(f, threads=32, rows=16, parts=16, lanes=2):
+    """A thread owns `rows` rows of one column of the cell, and a part of the four sums of each.
 
     All four products share one loop over k. What makes them share it is the copy of `x`: all four
-    read it. It is read by vectors of `lanes` along k, the same in all threads of a block; each
-    weight is read once and used for `rows` rows. Outside of their tensors both are 0 in registers:
-    the sums need no tests.
+    read it. It is read by vectors of `lanes` along k, the same in all threads of a warp; each
+    weight is read once and used for `rows` rows. So few threads own all of the cell that the
+    `parts` warps of a block share k among them, and meet in shared memory. Outside of their tensors
+    `x` and the weights are 0 in registers: the sums need no tests.
     """
     h = f["new_h"]
     x = f["x"].cache_after()
-    f["new_c"].cache_fork()  # the state stays in registers; the output is a copy
+    state = f["new_c"]
+    if state.consumers:
+        state.cache_fork()  # the state stays in registers; the output is a copy
     h.split(1, threads)
     h.split(0, rows)
-    h.reorder({1: 3})  # [B / 4, H / 64, 64, 4]
+    h.reorder({1: 3})  # [B / 16, H / 32, 32, 16]
     h.parallelize(
         {
             0: ln.ParallelType.grid_y,
@@ -67,14 +73,22 @@ def gpu(f, threads=64, rows=4, lanes=4):
         (product,) = total.producers
         inputs, weights = product.producers
         total.split(-1, lanes)
-        total.reorder({-2: 3, -1: 4})  # [B / 4, H / 64, 64, K / 4, 4, 4]
-        total.parallelize({4: ln.ParallelType.unroll, 5: ln.ParallelType.unroll})
+        total.split(-2, parts)
+        total.reorder({-2: 3, -3: 4, -1: 5})  # [B / 16, H / 32, 32, 16, K / 2 / 16, 2, 16]
+        total.parallelize(
+            {
+                3: ln.ParallelType.block_y,
+                5: ln.ParallelType.unroll,
+                6: ln.ParallelType.unroll,
+            }
+        )
         product.compute_at(total, -1)
         inputs.compute_at(product, -1)
-        weights.compute_at(total, 5)
-        weights.axis(5).pin()
+        weights.compute_at(total, 6)
+        weights.axis(6).pin()
     x.split(2, lanes)
-    x.reorder({1: 2})  # [B / 4, K / 4, 4, 4]
+    x.split(2, parts)
+    x.reorder({3: 1, 2: 2, 1: 3})  # [B / 16, 16, K / 2 / 16, 16, 2]
     x.axis(-1).parallelize(ln.ParallelType.vectorize)
     ln.inline_most()
 
