@@ -18,11 +18,11 @@ from loopnest.scalar.simplify import Simplifier
 
 
 class _Digit(NamedTuple):
-    """A part of a loop index: ``var // low % count``, times `weight` in its dimension."""
+    """A part of a loop index: ``var // low % numbers``, times `weight` in its dimension."""
 
     var: Index
     low: int
-    count: int
+    numbers: int
     weight: int
 
 
@@ -48,7 +48,9 @@ def solved_places(
             return None
         for part in parts:
             upper = algebra.floordiv(at, integer(part.weight))
-            digits.setdefault(part.var, []).append((part, algebra.mod(upper, integer(part.count))))
+            digits.setdefault(part.var, []).append(
+                (part, algebra.mod(upper, integer(part.numbers)))
+            )
     for var, held in digits.items():
         whole = _whole(var, held, algebra)
         if var in found or whole is None:
@@ -59,12 +61,13 @@ def solved_places(
 
 def _whole(var: Index, held: list[tuple[_Digit, Expr]], algebra: Simplifier) -> Expr | None:
     """Return a loop index of its digits, None where they do not make it up."""
-    reach, value = 1, ZERO
+    reach = 1
+    value: Expr = ZERO
     for part, digit in sorted(held, key=lambda pair: pair[0].low):
         if part.low != reach:
             return None
         value = algebra.add(value, algebra.mul(digit, integer(part.low)))
-        reach *= part.count
+        reach *= part.numbers
     return value if algebra.equal(var.extent, integer(reach)) else None
 
 
@@ -82,7 +85,7 @@ def _parts(place: Expr, extent: Expr, algebra: Simplifier) -> list[_Digit] | Non
     for part in sorted(parts, key=lambda part: part.weight):
         if part.weight != reach:
             return None
-        reach *= part.count
+        reach *= part.numbers
     return parts if algebra.equal(extent, integer(reach)) else None
 
 
@@ -92,10 +95,10 @@ def _digit(atom: Expr, weight: int) -> _Digit | None:
             return _Digit(atom, 1, int(count), weight)
         case Op(op="mod", args=(inner, Const(value=count))):
             part = _digit(inner, weight)
-            if part is not None and part.count % count == 0:
-                return part._replace(count=int(count))
+            if part is not None and part.numbers % count == 0:
+                return part._replace(numbers=int(count))
         case Op(op="floordiv", args=(inner, Const(value=by))):
             part = _digit(inner, weight)
-            if part is not None and part.count % by == 0:
-                return part._replace(low=part.low * int(by), count=part.count // int(by))
+            if part is not None and part.numbers % by == 0:
+                return part._replace(low=part.low * int(by), numbers=part.numbers // int(by))
     return None
