@@ -119,7 +119,8 @@ def test_refused_threads(parallel: ln.ParallelType) -> None:
         ln.lower(f)
     assert str(caught.value) == (
         f"a: it is reduced over {parallel.value}, where partial results are combined in any "
-        "order, and affine need not commute; bind other axes, or say commutative=True of a "
+        "order, and affine need not commute; rfactor the inner part of the axis, whose outer "
+        "part is then free, or say commutative=True of a "
         "reducer that commutes"
     )
 
@@ -155,3 +156,44 @@ def test_what_commutes_is_free() -> None:
             ln.compile(k, target="c")(data), wanted, bounds, strict=True
         ):
             assert (abs(found - value) <= bound).all()
+
+
+def partial_results(grid: bool) -> ln.Fusion:
+    """A thread folds four neighbours, one of 8 threads what 8 threads left, in their order."""
+    with ln.Fusion("threads") as f:
+        x = f.input("x", ("D",) if grid else ("N", "D"), ln.float32)
+        y = f.output(ln.reduce(AFFINE, (0.5, x), axis=-1)[1], "y")
+    place = len(y.leaf_domain) - 1
+    y.split(place, 4).split(place, 8)
+    inner = y.rfactor(place + 2)
+    outer = y.rfactor(place + 1)
+
+    if grid:
+        inner.compute_at(outer, 1)
+        outer.parallelize({0: PT.grid_x})
+        inner.parallelize({1: PT.block_x})
+    else:
+        for tensor in (inner, outer):
+            tensor.compute_at(y, 1)
+        y.parallelize({0: PT.grid_x})
+        inner.parallelize({2: PT.block_x})
+        outer.parallelize({1: PT.block_x})
+    for tensor in inner.siblings:
+        tensor.memory = ln.SHARED
+    for tensor in outer.siblings:
+        tensor.memory = ln.GLOBAL if grid else ln.SHARED
+    return f
+
+
+@pytest.mark.parametrize("grid", [False, True], ids=["block", "grid"])
+def test_over_threads_by_contiguous_ranges(grid: bool) -> None:
+    """Threads and blocks fold neighbours, and what they leave is folded in order: proved."""
+    f = partial_results(grid)
+    k = ln.lower(f)
+    assert ln.verify(k).all_sizes
+    for size in (0, 1, 33, 70):
+        shape = (size,) if grid else (2, size)
+        x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+        wanted, bound = ln.evaluate(f, x, exact=True), ln.error_bound(f, x)
+        for target in ("interpret", "c"):
+            assert (abs(np.asarray(ln.compile(k, target=target)(x)) - wanted) <= bound).all()

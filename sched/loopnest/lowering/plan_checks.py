@@ -106,7 +106,8 @@ def _check_order(plan: LoopPlan, unit: TensorView) -> None:
             unit.name,
             f"it is reduced over {bound}, where partial results are combined in any order, and "
             f"{name} need not commute",
-            "bind other axes, or say commutative=True of a reducer that commutes",
+            "rfactor the inner part of the axis, whose outer part is then free, or say "
+            "commutative=True of a reducer that commutes",
         )
     path = plan.forest.path(unit)
     loops = sorted(
