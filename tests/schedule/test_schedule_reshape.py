@@ -139,3 +139,55 @@ def test_a_reduction_over_a_part_of_an_axis() -> None:
     assert groups.compute_at_pos == 5
     assert_computes(f, random(3, 8, 7))
     assert loops(f)
+
+
+def there_and_back() -> tuple[ln.Fusion, ln.TensorView, ln.TensorView, ln.TensorView]:
+    """Return a fusion with the rows of x centered in groups of 4 channels, and put back."""
+    with ln.Fusion("k") as f:
+        x, w = f.input("x", ("N", "C", "P"), ln.float32), f.input("w", ("C",), ln.float32)
+        f.assume("C % 4 == 0")
+        rows = ln.reshape(x, ("N", 4, -1))
+        total = ln.sum(rows, 2)
+        centered = rows - ln.broadcast(total, (False, False, True))
+        back = ln.reshape(centered, x.shape)
+        y = f.output(back * ln.broadcast(w, (False, True)), "y")
+    return f, total, centered, y
+
+
+def test_a_reshape_that_another_turns_back_keeps_the_loops() -> None:
+    """y is split into the groups again: they are those of the sum, which a reshape took away."""
+    f, total, centered, y = there_and_back()
+    y.split(1, 4, inner=False)
+    y.merge(2)
+    total.compute_at(y, 2)
+    ln.propagate(y)
+    f.inline_most()
+    assert leaf(total) == "i:N i:4 r:C // 4 * P"
+    assert leaf(centered) == "i:N i:4 i:C // 4 * P"
+    assert positions(total, centered) == (2, 3)
+    assert_computes(f, random(2, 8, 3), random(8))
+
+
+def test_what_is_split_further_goes_on_from_there() -> None:
+    f, total, centered, y = there_and_back()
+    y.split(1, 4, inner=False)
+    y.merge(2).split(2, 8)
+    centered.compute_at(y, 4)
+    total.compute_at(y, 2)
+    f.inline_most()
+    assert leaf(centered) == "i:N i:4 i:ceildiv(C // 4 * P, 8) i:8"
+    assert (total.compute_at_pos, centered.compute_at_pos) == (2, 4)
+    assert_computes(f, random(2, 8, 3), random(8))
+
+
+def test_a_flattened_tensor_and_its_source_share_loops_again() -> None:
+    """t is read in a flat shape and as it is: both ways, its loops are the same."""
+    with ln.Fusion("k") as f:
+        t = -f.input("x", ("N", 6), ln.float32)
+        flat = ln.reshape(t, ("N * 6",)) * 2.0
+        y = f.output(ln.reshape(flat, t.shape) + t, "y")
+    y.split(1, 2)
+    t.compute_at(y, 3)
+    f.inline_most()
+    assert (leaf(t), t.compute_at_pos, flat.compute_at_pos) == ("i:N i:3 i:2", 3, 3)
+    assert_computes(f, random(4, 6))

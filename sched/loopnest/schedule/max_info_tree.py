@@ -15,7 +15,12 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TypeAlias
 
 from loopnest.schedule.overlap import SharedLoops, WindowReplay, crosses, readers, whole_loops
-from loopnest.schedule.replay import consumer_as_producer, mirror, producer_as_consumer
+from loopnest.schedule.replay import (
+    consumer_as_producer,
+    mirror,
+    producer_as_consumer,
+    reshapes,
+)
 from loopnest.schedule.root_maps import pairs
 from loopnest.tensor.domain import IterDomain, TensorDomain, ancestors
 from loopnest.tensor.overlapping_tiles import overlaps
@@ -131,6 +136,9 @@ def _neighbours(
         for consumer in twin.consumers:
             if consumer in selected and consumer not in done:
                 forward = dict(pairs(twin, consumer))
+                if reshapes(consumer):  # what it takes apart cannot be replayed from here
+                    left = set(consumer.domain.rfactor)
+                    forward = {mine: theirs for mine, theirs in forward.items() if theirs in left}
                 yield twin, consumer, _through(down, forward)
         for producer in twin.producers:
             if producer in selected and producer not in done:

@@ -348,9 +348,10 @@ class WindowReplay:
         }
         wanted = ancestors(domain.leaf[:pos], domain)
         match = Match(
-            domain, self.tensor.domain, seed, domain.root, wanted, self.tensor.name, tiles=False
-        )
-        return match.follow(self.algebra), pos
+            domain, self.tensor.domain, seed, domain.root, self.algebra, wanted, self.tensor.name,
+            tiles=False,
+        )  # fmt: skip
+        return match.follow(replays=True), pos
 
     def _step(self, match: Match, found: _Tiles, old: Sequence[Overlap]) -> Overlap:
         """Return the transform to a tile: that of before where it is the same."""

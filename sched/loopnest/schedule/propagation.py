@@ -170,13 +170,14 @@ def _step(
         return dict(zip(source.leaf, target.leaf, strict=True))
     if near in tensor.producers:
         seed = {c: p for p, c in pairs(near, tensor)}
-        match = Match(source, target, seed, source.root).follow(None)
+        match = Match(source, target, seed, source.root, tensor.fusion.algebra).follow()
         return {a: match.settle(b) for a, b in match.image.items()}
     twin = next(t for t in tensor.siblings if near in t.consumers)
     seed = dict(pairs(twin, near))
     if twin is not tensor:
-        match = Match(twin.domain, target, seed, twin.domain.rfactor).follow(None)
+        algebra, start = tensor.fusion.algebra, twin.domain.rfactor
+        match = Match(twin.domain, target, seed, start, algebra).follow()
         to_twin = _step(tensor, twin, source, twin.domain)
         return {a: match.settle(match.image[b]) for a, b in to_twin.items() if b in match.image}
-    match = Match(source, target, seed, source.rfactor).follow(None)
+    match = Match(source, target, seed, source.rfactor, tensor.fusion.algebra).follow()
     return {a: match.settle(b) for a, b in match.image.items()}

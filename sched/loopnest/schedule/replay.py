@@ -24,7 +24,13 @@ from loopnest.scalar.simplify import Simplifier
 from loopnest.schedule.read_footprints import GivenLoops, holds, hull, spans
 from loopnest.schedule.root_maps import pairs, windowed
 from loopnest.schedule.transaction import PrimitiveRefused
-from loopnest.tensor.domain import IterDomain, TensorDomain, Transform, ancestors
+from loopnest.tensor.domain import (
+    IterDomain,
+    TensorDomain,
+    Transform,
+    ancestors,
+    same_axes,
+)
 from loopnest.tensor.overlapping_tiles import Overlap, overlaps
 from loopnest.tensor.tensor_view import TensorView
 
@@ -60,6 +66,7 @@ class Match:
         target: TensorDomain,
         seed: Mapping[IterDomain, IterDomain],
         start: Iterable[IterDomain],
+        algebra: Simplifier,
         wanted: set[IterDomain] | None = None,
         name: str = "",
         opaque: Collection[IterDomain] = (),
@@ -75,11 +82,14 @@ class Match:
         self.dropped: set[Transform] = set()
         self.added: list[Transform] = []
         self._positions: tuple[int, ...] | None = None
+        self.algebra = algebra
+        self.same = same_axes(source, algebra)
+        self._latest = {b: a for a, b in same_axes(target, algebra).items()}
         for axis in start:
             if wanted is not None and axis not in wanted:
                 continue
             if axis in seed:
-                self.image[axis] = seed[axis]
+                self.image[axis] = self._latest.get(seed[axis], seed[axis])
                 if axis.is_broadcast == seed[axis].is_broadcast:
                     self.exact.add(axis)
             elif axis not in opaque:
@@ -108,14 +118,16 @@ class Match:
                 return axis
             axis = step.outputs[carried]
 
-    def follow(self, algebra: Simplifier | None) -> Match:
+    def follow(self, *, replays: bool = False) -> Match:
         """Extend the image along the source's history.
 
-        With `algebra` the steps that the target lacks are replayed on it (and its own give way);
+        With `replays` the steps that the target lacks are replayed on it (and its own give way);
         without it, the correspondence ends there.
         """
         for step in self.source.history:
             if self.wanted is not None and self.wanted.isdisjoint(step.outputs):
+                continue
+            if self._again(step):
                 continue
             present = [axis in self.image for axis in step.inputs]
             if not all(axis in self.image or axis in self.absent for axis in step.inputs):
@@ -123,10 +135,26 @@ class Match:
             if not any(present):
                 self.absent.update(step.outputs)
             elif all(present):
-                self._both(step, algebra)
+                self._both(step, replays=replays)
             else:
                 self._carry(step, present)
         return self
+
+    def _again(self, step: Transform) -> bool:
+        """Take the outputs of a step for the earlier axes that they are, where these are known."""
+        handled = False
+        for axis in step.outputs:
+            earlier = self.same.get(axis)
+            if earlier in self.image:
+                assert earlier is not None
+                self.image[axis] = self.image[earlier]
+                if earlier in self.exact:
+                    self.exact.add(axis)
+                handled = True
+            elif earlier in self.absent:
+                self.absent.add(axis)
+                handled = True
+        return handled
 
     def shared_positions(self) -> tuple[int, ...]:
         """Return the places of leading target leaves; see the function of this name."""
@@ -176,7 +204,7 @@ class Match:
             self.image[step.outputs[output]] = self.image[step.inputs[position]]
         self.absent.update(axis for axis in step.outputs if axis not in self.image)
 
-    def _both(self, step: Transform, algebra: Simplifier | None) -> None:
+    def _both(self, step: Transform, *, replays: bool) -> None:
         direct = [self.image[axis] for axis in step.inputs]
         images = [self.settle(axis) for axis in direct]
         own = self.target.uses.get(images[0])
@@ -187,7 +215,7 @@ class Match:
             and own.inputs == tuple(images)
         )
         if not same:
-            if algebra is None or (isinstance(step, Overlap) and not self.tiles):
+            if not replays or (isinstance(step, Overlap) and not self.tiles):
                 return
             if not step.accepts(images):
                 raise PrimitiveRefused(
@@ -197,12 +225,12 @@ class Match:
                 )
             for axis in images:
                 self.drop_use(axis)
-            own = step.replay(images, algebra)
+            own = step.replay(images, self.algebra)
             self.added.append(own)
         assert own is not None
         exact = images == direct and all(axis in self.exact for axis in step.inputs)
         for axis, image in zip(step.outputs, own.outputs, strict=True):
-            self.image[axis] = image
+            self.image[axis] = self._latest.get(image, image)
             if exact:
                 self.exact.add(axis)
 
@@ -300,6 +328,33 @@ def needed(domain: TensorDomain, pos: int) -> set[IterDomain]:
     return found
 
 
+def reshapes(tensor: TensorView) -> bool:
+    """Whether a tensor is a reshape: splits and merges lead from its root to its rfactor domain."""
+    definition, domain = tensor.definition, tensor.domain
+    folds = definition is not None and definition.reducer is not None
+    return domain.rfactor is not domain.root and not folds
+
+
+def _wanted(
+    leaf: Iterable[IterDomain], source: TensorDomain, same: Mapping[IterDomain, IterDomain]
+) -> set[IterDomain]:
+    """Return `leaf` and the axes that it was made from, by way of the earlier ones of `same`."""
+    if not same:
+        return ancestors(leaf, source)
+    found: set[IterDomain] = set()
+    stop, stack = set(source.root), list(leaf)
+    while stack:
+        axis = stack.pop()
+        if axis in found:
+            continue
+        found.add(axis)
+        if axis in same:
+            stack.append(same[axis])
+        elif axis.definition is not None and axis not in stop:
+            stack.extend(axis.definition.inputs)
+    return found
+
+
 def _replay(
     source: TensorDomain,
     target: TensorDomain,
@@ -311,13 +366,14 @@ def _replay(
     *,
     tiles: bool = True,
 ) -> LeadingReplay:
-    wanted = needed(source, pos)
-    definition = tensor.definition
-    reshapes = definition is not None and definition.reducer is None
+    algebra = tensor.fusion.algebra
+    same = same_axes(source, algebra)
+    wanted = _wanted(source.leaf[:pos], source, same) if same else needed(source, pos)
     match = Match(
-        source, target, seed, start, wanted, tensor.name, opaque, reshapes=reshapes, tiles=tiles
-    )
-    prefix = leading_images(match.follow(tensor.fusion.algebra), pos)
+        source, target, seed, start, algebra, wanted, tensor.name, opaque,
+        reshapes=reshapes(tensor), tiles=tiles,
+    )  # fmt: skip
+    prefix = leading_images(match.follow(replays=True), pos)
     return LeadingReplay(
         assemble(match, pos, prefix), tuple(prefix.values()), exact_places(match, prefix)
     )
@@ -367,8 +423,8 @@ def match_leaves(producer: TensorView, consumer: TensorView) -> Match:
         seed = dict(pairs(producer, consumer))
         found = Match(
             producer.domain, consumer.domain, seed, producer.domain.rfactor,
-            opaque=windowed(producer, consumer),
-        ).follow(None)  # fmt: skip
+            producer.fusion.algebra, opaque=windowed(producer, consumer),
+        ).follow()  # fmt: skip
         if overlaps(producer.domain.history):
             found.take(_tile_loops(found, producer, consumer))
         known[key] = found

@@ -361,6 +361,42 @@ class TensorDomain:
         return f"[{inner}]"
 
 
+def undone(
+    step: Transform, inputs: Sequence[IterDomain], algebra: Simplifier
+) -> tuple[IterDomain, ...] | None:
+    """Return the axes that a step on `inputs` makes again, which another step took away; else None.
+
+    A split of a merge into extents of what was merged, and a merge of both parts of a split that
+    leaves nothing over: of a reshape that another one turns back.
+    """
+    if not inputs or any(axis.is_broadcast for axis in inputs):
+        return None
+    made = inputs[0].definition
+    if isinstance(step, Split) and isinstance(made, Merge):
+        width = algebra.simplify(step.inner_extent(algebra))
+        known = not any(axis.is_broadcast for axis in made.inputs)
+        if known and algebra.equal(algebra.simplify(made.inputs[1].size), width):
+            return made.inputs
+    if isinstance(step, Merge) and isinstance(made, Split) and made.outputs == tuple(inputs):
+        return None if made.overshoots(algebra) else made.inputs
+    return None
+
+
+def same_axes(domain: TensorDomain, algebra: Simplifier) -> dict[IterDomain, IterDomain]:
+    """Return for axes of a reshaped tensor the earlier one that runs over the same points."""
+    result: dict[IterDomain, IterDomain] = {}
+    if domain.rfactor is domain.root or any(axis.is_reduction for axis in domain.root):
+        return result
+    own = set(transforms_between(domain.root, domain.rfactor))
+    for step in domain.history:
+        inputs = [result.get(axis, axis) for axis in step.inputs]
+        ends = inputs and inputs[0].definition in own
+        found = undone(step, inputs, algebra) if ends else None
+        for axis, earlier in zip(step.outputs, found or (), strict=False):
+            result[axis] = result.get(earlier, earlier)
+    return result
+
+
 def transforms_between(
     start: Iterable[IterDomain], ends: Iterable[IterDomain]
 ) -> Iterator[Transform]:

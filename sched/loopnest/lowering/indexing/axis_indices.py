@@ -12,7 +12,7 @@ from loopnest.lowering.loops.loop_plan import LoopPlan
 from loopnest.lowering.loops.promotion import before_growth
 from loopnest.scalar.expr import ZERO, Expr
 from loopnest.schedule.loop_groups import RootClass
-from loopnest.tensor.domain import IterDomain, transforms_between
+from loopnest.tensor.domain import IterDomain, transforms_between, undone
 from loopnest.tensor.tensor_view import TensorView
 
 
@@ -32,9 +32,13 @@ class Environment:
             if index is not None
         }
         self._by_class: dict[RootClass, Expr] | None = None
+        self._by_node: dict[IterDomain, Expr] | None = None
         self._allocated: dict[IterDomain, Expr] = {}
         algebra = plan.algebra
         self.known.update(self._around_tiles())
+        same = self._same_axes() if plan.promoter.reshapes else {}
+        for axis, index in tuple(self.known.items()):
+            self.known.setdefault(same.get(axis, axis), index)
         for step in reversed(self.promotion.steps):
             outputs = [self.known.get(axis) for axis in step.outputs]
             if any(value is None for value in outputs):
@@ -42,6 +46,34 @@ class Environment:
             values = step.backward([v for v in outputs if v is not None], algebra)
             for axis, value in zip(step.inputs, values, strict=True):
                 self.known.setdefault(axis, value)
+                self.known.setdefault(same.get(axis, axis), self.known[axis])
+        if plan.promoter.reshapes and self.promotion.image:
+            self._complete()
+
+    def _complete(self) -> None:
+        """Find what the tensor's own steps tell of axes that others made, too."""
+        canonical, algebra = self.plan.promoter.canonical, self.plan.algebra
+        made = {canonical(axis): value for axis, value in self.known.items()}
+        for step in reversed(self.tensor.domain.history):
+            for axis in step.outputs:
+                value = made.get(canonical(axis))
+                if value is not None:
+                    self.known.setdefault(axis, value)
+            outputs = [self.known.get(axis) for axis in step.outputs]
+            if all(value is not None for value in outputs):
+                values = step.backward([v for v in outputs if v is not None], algebra)
+                for axis, value in zip(step.inputs, values, strict=True):
+                    self.known.setdefault(axis, value)
+
+    def _same_axes(self) -> dict[IterDomain, IterDomain]:
+        """Return for axes of the loops the earlier ones that run over the same points."""
+        result: dict[IterDomain, IterDomain] = {}
+        for step in self.promotion.steps:
+            inputs = [result.get(axis, axis) for axis in step.inputs]
+            found = undone(step, inputs, self.plan.algebra)
+            for axis, earlier in zip(step.outputs, found or (), strict=False):
+                result[axis] = result.get(earlier, earlier)
+        return result
 
     def _around_tiles(self) -> dict[IterDomain, Expr]:
         """Return the indices of loops that tiles follow from: those of the tensor's own loops."""
@@ -82,6 +114,17 @@ class Environment:
                 if found is not None and not axis.is_broadcast:
                     self._by_class.setdefault(found.find(), value)
         return self._by_class
+
+    def alike(self, axis: IterDomain) -> Expr | None:
+        """Return the index of an axis that a reshape lies behind, by what was made as it was."""
+        promoter = self.plan.promoter
+        if not promoter.reshapes:
+            return None
+        if self._by_node is None:
+            self._by_node = {}
+            for known, value in self.known.items():
+                self._by_node.setdefault(promoter.canonical(known), value)
+        return self._by_node.get(promoter.canonical(axis))
 
     def of_class(self, group: RootClass) -> Expr | None:
         """Return the index of an axis of the math, None where the loops do not tell it.
@@ -176,7 +219,7 @@ class Environment:
 
     def part(self, axis: IterDomain) -> Expr | None:
         """Return the index of what stands for an axis as a part of a split made anew, or None."""
-        node = self.promotion.image.get(axis)
+        node = None if axis.is_broadcast else self.promotion.image.get(axis)
         if node is None or node.definition is None or len(node.definition.outputs) < 2:
             return None
         return self.known.get(node)

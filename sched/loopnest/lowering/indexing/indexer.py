@@ -681,6 +681,8 @@ class _LocalReader:
             value = self.env.known[node]
         elif (same := self._by_class(node)) is not None:
             value = same
+        elif (alike := self.env.alike(node)) is not None:
+            value = alike
         elif node.definition is not None:
             step = node.definition
             inputs = [self._forward(a) for a in step.inputs]

@@ -18,7 +18,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from loopnest.errors import LoweringError
-from loopnest.lowering.loops.reshaped_axes import ReshapedAxes, RootKey
+from loopnest.lowering.loops.reshaped_axes import ReshapedAxes, RootKey, axes_behind
 from loopnest.scalar.expr import ONE, Expr
 from loopnest.scalar.simplify import Simplifier
 from loopnest.schedule.loop_forest import LoopForest
@@ -30,6 +30,7 @@ from loopnest.tensor.domain import (
     Transform,
     ancestors,
     transforms_between,
+    undone,
 )
 from loopnest.tensor.overlapping_tiles import is_tile_loop
 from loopnest.tensor.tensor_view import TensorView
@@ -132,7 +133,7 @@ class Promoter:
             return
         for step in transforms_between(domain.root, domain.rfactor):
             inputs = tuple([self.canonical(axis) for axis in step.inputs])
-            made = self._made.get((step.key, inputs))
+            made = self._made.get((step.key, inputs)) or self._undone(step, inputs)
             if made is None:
                 made = self._made[step.key, inputs] = tuple([self._known(a) for a in step.outputs])
             for axis, node in zip(step.outputs, made, strict=True):
@@ -140,9 +141,13 @@ class Promoter:
                 group = self.forest.class_of.get(axis)
                 if group is not None:
                     self._roots.setdefault(group.find(), node)
-                if axis in domain.rfactor:
-                    self._reshaped.axes.add(node)
+                self._reshaped.axes.add(node)
             self._reshaped.steps.append((step.inputs, step.outputs))
+
+    @property
+    def reshapes(self) -> bool:
+        """Whether any tensor is reshaped."""
+        return bool(self._reshaped.axes)
 
     def _known(self, axis: IterDomain) -> IterDomain:
         """Return what stands for the class of `axis` already, else the axis itself."""
@@ -203,11 +208,12 @@ class Promoter:
     def _own_keys(self, axis: IterDomain) -> frozenset[RootKey]:
         if axis.is_broadcast:
             return frozenset()
+        if self._reshaped.axes and axis.definition is not None:
+            axis = self.canonical(axis)
+            if axis in self._reshaped.axes:
+                return frozenset([axis])
         if axis.definition is None:
             return self.keys(axis)
-        made = self._reshaped_node(axis, None)
-        if made is not None:
-            return frozenset([made])
         return frozenset().union(*map(self._own_keys, axis.definition.sources(axis)))
 
     def concrete_keys(self, axis: IterDomain) -> frozenset[RootKey]:
@@ -328,6 +334,9 @@ class Promoter:
                 return self.canonical(derived)
             return self._roots.setdefault(group.find(), node)
         inputs = tuple([self.canonical(axis) for axis in step.inputs])
+        again = self._undone(step, inputs)
+        if again is not None:
+            return again[step.outputs.index(node)]
         present = [not axis.is_broadcast for axis in inputs]
         if not all(present):  # a merge with one point more leaves what it was
             for position, output in step.carries(present).items():
@@ -339,6 +348,17 @@ class Promoter:
             made = step.outputs if same else self._again(step, inputs).outputs
             self._made[step.key, inputs] = made
         return made[step.outputs.index(node)]
+
+    def _undone(
+        self, step: Transform, inputs: tuple[IterDomain, ...]
+    ) -> tuple[IterDomain, ...] | None:
+        """Return the canonical axes that a split makes again, after a reshape merged them.
+
+        A merge stays what it is: a tensor may lack a part of it.
+        """
+        again = len(step.outputs) > 1 and self._reshaped.axes
+        found = undone(step, inputs, self.algebra) if again else None
+        return None if found is None else tuple([self.canonical(axis) for axis in found])
 
     def _keep_running(self, groups: Iterable[LoopGroup]) -> None:
         """Make the loops that `_lacked` names run at least once.
@@ -455,11 +475,18 @@ class Promoter:
             found = node.definition
             if found is None or found.key != step.key or found.outputs[slot] is not node:
                 continue
+            if self.reshapes and not self._runs_over(found.inputs, step.inputs):
+                continue  # a reshape made this axis of another one
             for mine, theirs in zip(step.outputs, found.outputs, strict=True):
                 image.setdefault(mine, theirs)
             for mine, theirs in zip(step.inputs, found.inputs, strict=True):
                 image.setdefault(mine, theirs)
             return
+
+    def _runs_over(self, axes: Iterable[IterDomain], others: Iterable[IterDomain]) -> bool:
+        """Whether `axes` run over all that `others` do, pair by pair."""
+        pairs = zip(axes, others, strict=True)
+        return all(self.concrete_keys(b) <= self.concrete_keys(a) for a, b in pairs)
 
     def _narrow(self, node: IterDomain, keys: frozenset[RootKey]) -> IterDomain:
         """Pass down merges of which just one input has to do with `keys`."""
@@ -477,12 +504,6 @@ def before_growth(node: IterDomain) -> IterDomain:
     """Return the axis that was made to run at least once, where `node` is that."""
     step = node.definition
     return step.inputs[0] if isinstance(step, AtLeastOne) else node
-
-
-def axes_behind(node: IterDomain, stop: Iterable[IterDomain] = ()) -> list[IterDomain]:
-    """Return `node` and the axes that it was made from, those in `stop` the last."""
-    inner = (axis for step in transforms_between(stop, (node,)) for axis in step.inputs)
-    return list(dict.fromkeys((node, *inner)))
 
 
 def _concrete(key: RootKey) -> IterDomain:

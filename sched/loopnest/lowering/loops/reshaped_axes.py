@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from loopnest.schedule.loop_groups import RootClass
-from loopnest.tensor.domain import IterDomain
+from loopnest.tensor.domain import IterDomain, transforms_between
 
 RootKey: TypeAlias = "RootClass | IterDomain"
 """An axis of the math: a class of root axes, or an axis that is in none."""
@@ -39,3 +39,9 @@ class ReshapedAxes:
                         found = found.union(*sides)
             self._closed[keys] = found
         return found
+
+
+def axes_behind(node: IterDomain, stop: Iterable[IterDomain] = ()) -> list[IterDomain]:
+    """Return `node` and the axes that it was made from, those in `stop` the last."""
+    inner = (axis for step in transforms_between(stop, (node,)) for axis in step.inputs)
+    return list(dict.fromkeys((node, *inner)))
