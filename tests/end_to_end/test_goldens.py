@@ -18,9 +18,11 @@ from kernels.dropout import dropout
 from kernels.embedding import embedding, embedding_grad
 from kernels.gemm import gemm
 from kernels.grid_sum import grid_sum
+from kernels.group_norm import group_norm
 from kernels.int8_gemm import int8_gemm
 from kernels.layernorm import layernorm
 from kernels.lstm_cell import lstm_cell
+from kernels.rmsnorm import rmsnorm
 from kernels.row_sum import row_sum
 from kernels.softmax import softmax
 from kernels.spmv import spmv
@@ -29,8 +31,8 @@ from kernels.transpose import transpose
 KERNELS = (
     adam, argmax, attention, attention_causal, attention_two_pass, batchnorm, bias_gelu,
     bilinear, column_sum, cross_entropy, cumsum, cumsum_long, dropout, embedding,
-    embedding_grad, gemm, grid_sum, int8_gemm, layernorm, lstm_cell, row_sum, softmax, spmv,
-    transpose,
+    embedding_grad, gemm, grid_sum, group_norm, int8_gemm, layernorm, lstm_cell, rmsnorm, row_sum,
+    softmax, spmv, transpose,
 )  # fmt: skip
 CASES = [
     pytest.param(kernel, name, id=kernel.label(name))

@@ -29,7 +29,8 @@ from loopnest.lowering.loops.guarded_tree import Guarded, PredicateTerm, TreeIte
 from loopnest.lowering.loops.loop_plan import is_trivial
 from loopnest.lowering.loops.needed_components import is_needed
 from loopnest.lowering.loops.phase_nest import Compute, Nest
-from loopnest.lowering.loops.promotion import Promotion, axes_behind
+from loopnest.lowering.loops.promotion import Promotion
+from loopnest.lowering.loops.reshaped_axes import axes_behind
 from loopnest.lowering.loops.tightening import is_bounded
 from loopnest.lowering.memory.allocation import TensorStorage
 from loopnest.lowering.reductions.block_reduction import BlockReduction, FreshNames, Values
