@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import overload
 
 from loopnest.graph.graph_error import GraphError
@@ -18,16 +19,37 @@ from loopnest.graph.traverse import postorder
 
 @overload
 def explain_fusion(
-    graph: Graph, a: Node, b: Node, /, *, fuse_opt_level: int = ..., max_depth: int | None = ...
+    graph: Graph,
+    a: Node,
+    b: Node,
+    /,
+    *,
+    fuse_opt_level: int = ...,
+    max_depth: int | None = ...,
+    kernels: bool = ...,
+    library: bool = ...,
 ) -> str: ...
 @overload
 def explain_fusion(
-    a: Node, b: Node, /, *, fuse_opt_level: int = ..., max_depth: int | None = ...
+    a: Node,
+    b: Node,
+    /,
+    *,
+    fuse_opt_level: int = ...,
+    max_depth: int | None = ...,
+    kernels: bool = ...,
+    library: bool = ...,
 ) -> str: ...
 def explain_fusion(
-    *ends: Graph | Node, fuse_opt_level: int = 2, max_depth: int | None = None
+    *ends: Graph | Node,
+    fuse_opt_level: int = 2,
+    max_depth: int | None = None,
+    kernels: bool = False,
+    library: bool = False,
 ) -> str:
     """Return why `FuseOps` puts two ops of a graph into one group, or why it does not.
+
+    With `kernels` it says so of the groups of `KernelFusion`: the kernels that `G.compile` makes.
 
     ``explain_fusion(graph, a, b)``: what is fused depends on every reader of a value, thus on the
     graph. ``explain_fusion(a, b)`` is about the graph of all that the two reach, whose outputs
@@ -37,6 +59,8 @@ def explain_fusion(
         ends: the graph, before fusion, and two of its nodes.
         fuse_opt_level: as of `FuseOps`.
         max_depth: as of `FuseOps`.
+        kernels: whether the groups of `KernelFusion` are meant.
+        library: as of `KernelFusion`, whose groups are meant.
 
     Returns:
         A sentence that names nodes, pattern kinds and the phase.
@@ -53,6 +77,10 @@ post-dominator sum(exp(…)) by the rule for pointwise ops (edges are at most RE
 at most INJECTIVE)
     """
     graph, a, b = _unpacked(ends)
+    if kernels:
+        room = import_module("loopnest.graph_kernels.group_reasons")
+        reason: str = room.kernel_reason(graph, a, b, library)
+        return reason
     ctx = PassContext.current()
     given = FuseOps(fuse_opt_level, max_depth)  # checks them
     check_state(graph)

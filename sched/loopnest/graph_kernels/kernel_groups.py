@@ -196,14 +196,14 @@ class KernelGroups:
         if key in self._refused:
             return False
         both = sorted([*first, *second], key=index.__getitem__)
-        if self._makes_cycle(both) or not self._accepted(both):
+        if self.makes_cycle(both) or not self._accepted(both):
             self._refused.add(key)
             return False
         for node in both:
             self.group[node] = both
         return True
 
-    def _makes_cycle(self, members: Sequence[Node]) -> bool:
+    def makes_cycle(self, members: Sequence[Node]) -> bool:
         """Whether a path leaves the members and comes back: groups are computed whole."""
         inside = set(members)
         last = max(self.graph.index[x] for x in members)

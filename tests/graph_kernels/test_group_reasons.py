@@ -1,0 +1,67 @@
+"""`G.explain_fusion(kernels=True)`: why two ops share a kernel, or why they do not."""
+
+import pytest
+
+import loopnest.graph as G
+
+X, W, B = G.var("x", (32, 16)), G.var("w", (16, 8)), G.var("b", (8,))
+PRODUCT = X @ W
+SUM = PRODUCT + B
+TOTAL = G.sum(SUM, 1)
+ROWS = G.sum(G.exp(X), 1)
+BACK = G.exp(X) * G.argmax(G.softmax(X), 1, keepdims=True)
+OTHER = G.var("z", (5,)) * 2.0
+
+
+def reason(a, b, **options):
+    graph = G.Graph([X, W, B, OTHER.inputs[0]], [TOTAL, ROWS, BACK, OTHER])
+    with G.Target("llvm"):
+        return G.explain_fusion(graph, a, b, kernels=True, **options)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "options", "expected"),
+    [
+        (
+            PRODUCT,
+            SUM,
+            {},
+            "matmul(x, w) and add(matmul(…), b) share a kernel of 2 ops, by the scheduler "
+            "'contraction'",
+        ),
+        (
+            PRODUCT,
+            SUM,
+            {"library": True},
+            "matmul(x, w) is left to a library; library=False makes a kernel of it",
+        ),
+        (
+            SUM,
+            TOTAL,
+            {},
+            "add(matmul(…), b) and sum(add(…)) do not share a kernel: no scheduler of 'c' accepts "
+            "both together (asked: ",
+        ),
+        (
+            TOTAL,
+            OTHER,
+            {},
+            "sum(add(…)) and mul(z, 2.0) do not share a kernel: neither reads the other, and they "
+            "read nothing in common",
+        ),
+        (
+            ROWS,
+            X,
+            {},
+            "x is a var: kernels read it, and a scalar constant stands in their text",
+        ),
+        (
+            BACK.inputs[1].inputs[0].inputs[0],
+            ROWS,
+            {},
+            "softmax(x) is made of other ops: apply G.Decompose() to the graph first",
+        ),
+    ],
+)
+def test_reasons(a, b, options, expected):
+    assert reason(a, b, **options).startswith(expected)
