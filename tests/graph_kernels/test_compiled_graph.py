@@ -60,6 +60,22 @@ def test_halves_are_rounded_where_ops_are(dtype):
         assert np.all(difference <= step * np.maximum(np.abs(wanted.astype(float)), 0.1))
 
 
+@pytest.mark.parametrize(
+    ("channels", "groups", "stride", "padding", "kernels"),
+    [(4, 4, 1, 1, 2), (4, 4, 2, 1, 2), (6, 2, 2, 0, 1), (6, 3, 1, 2, 1)],
+)
+def test_gradients_of_grouped_convolutions(channels, groups, stride, padding, kernels):
+    x = G.var("x", (2, channels, 9, 8))
+    w = G.var("w", (channels, channels // groups, 3, 3))
+    y = G.conv2d(x, w, stride, padding, groups=groups)
+    dy = G.var("dy", y.shape)
+    graph = G.Graph([x, w, dy], G.gradient(y, [x, w], dy))
+    fn = G.compile(graph, target="interpret")
+    assert len([launch for launch in fn.kernels if launch.kernel]) == kernels
+    arrays = normal(graph)
+    assert_alike(fn(*arrays), G.evaluate(graph, feeds(graph, arrays)))
+
+
 # What shares a kernel
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import loopnest as ln
 from loopnest.errors import NotSupported
-from loopnest.graph.dimensions import Dim, add, mul, sub
+from loopnest.graph.dimensions import Dim, Shape, add, mul, sub
 from loopnest.graph.node import Node, describe
 from loopnest.graph.registry import register_attr
 from loopnest.graph_kernels.op_math import MathOperand, as_tensor
@@ -117,9 +119,10 @@ def _conv(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
 def _conv_data(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
     """Return dy spread by the strides, correlated with the reversed kernel."""
     check_plain(node)
-    _check_one_group(node)
     dy, w = [as_tensor(operand, node) for operand in operands]
     attrs = node.attrs
+    if attrs["groups"] > 1:
+        return _transposed(node, dy, w, node.shape[2:], attrs["padding"][:2])
     widths: list[tuple[int, int]] = [(0, 0), (0, 0)]
     for place in (0, 1):
         kernel, stride = node.inputs[1].shape[2 + place], attrs["strides"][place]
@@ -138,7 +141,6 @@ def _conv_data(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
 def _conv_weight(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
     """Return x correlated with dy over the batch: strides and dilation change places."""
     check_plain(node)
-    _check_one_group(node)
     x, dy = [as_tensor(operand, node) for operand in operands]
     attrs = node.attrs
     widths: list[tuple[int, int]] = [(0, 0), (0, 0)]
@@ -148,15 +150,46 @@ def _conv_weight(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView
         reach = mul(sub(node.shape[2 + place], 1), attrs["dilation"][place])
         needed = add(add(reach, mul(sub(out, 1), attrs["strides"][place])), 1)
         widths.append((before, static_width(sub(sub(needed, own), before), node)))
-    padded = ln.permute(ln.pad(x, widths), (1, 0, 2, 3))
-    found = ln.conv(padded, ln.permute(dy, (1, 0, 2, 3)), attrs["dilation"], 0, attrs["strides"])
-    return ln.permute(found, (1, 0, 2, 3))
+    return _over_batch(node, ln.pad(x, widths), dy)
 
 
-def _check_one_group(node: Node) -> None:
-    if node.attrs["groups"] != 1:
-        found = f"it has {node.attrs['groups']} groups of channels"
+def _over_batch(node: Node, x: ln.TensorView, dy: ln.TensorView) -> ln.TensorView:
+    """Return x [N, C, …] correlated with dy [N, O, …] over the batch: [O, C / groups, …].
+
+    The batch takes the place of channels; where each channel is a group, channels stay apart.
+
+    Raises:
+        NotSupported: groups of several channels.
+    """
+    attrs, groups = node.attrs, node.attrs["groups"]
+    if groups > 1:
+        return _by_channel(node, x, dy)
+    swap = (1, 0, *range(2, node.ndim))
+    found = ln.conv(
+        ln.permute(x, swap), ln.permute(dy, swap), attrs["dilation"], 0, attrs["strides"]
+    )
+    return ln.permute(found, swap)
+
+
+def _by_channel(node: Node, x: ln.TensorView, dy: ln.TensorView) -> ln.TensorView:
+    """Return the sum over the batch of windows of x times dy, a channel at a time.
+
+    Raises:
+        NotSupported: a group has several channels, of x or of dy.
+    """
+    attrs, (image, results) = node.attrs, node.inputs
+    if not image.shape[1] == results.shape[1] == attrs["groups"]:
+        found = f"it has {attrs['groups']} groups of several channels"
         raise NotSupported(describe(node), found)
+    rank = node.ndim - 2
+    for axis in range(rank):
+        size = static_width(results.shape[2 + axis], node)
+        step, apart = attrs["dilation"][axis], attrs["strides"][axis]
+        x = ln.unfold(x, 2 + axis, size, step, apart)
+    between = [False, False, *[True] * rank, *[False] * rank]
+    folded = (0, *range(2 + rank, 2 + 2 * rank))
+    total = ln.sum(ln.mul(x, ln.broadcast(dy, between)), folded)
+    return ln.broadcast(total, [False, True, *[False] * rank])
 
 
 # Convolutions of any rank
@@ -171,20 +204,26 @@ def _conv_of_any_rank(node: Node, operands: tuple[MathOperand, ...]) -> ln.Tenso
 
 @register_attr("conv_transposed", "lower")
 def _conv_transposed(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
-    """Return the core's; zeros behind x make what lies behind its windows."""
     x, w = [as_tensor(operand, node) for operand in operands]
+    return _transposed(node, x, w, node.attrs["space"], node.attrs["padding"])
+
+
+def _transposed(
+    node: Node, x: ln.TensorView, w: ln.TensorView, space: Shape, before: Sequence[int]
+) -> ln.TensorView:
+    """Return the core's; zeros behind x make what lies behind its windows."""
     attrs = node.attrs
     pairs: list[tuple[int, int]] = []
     behind: list[tuple[int, int]] = [(0, 0), (0, 0)]
-    for axis, extent in enumerate(attrs["space"]):
+    for axis, extent in enumerate(space):
         own, size = node.inputs[0].shape[2 + axis], node.inputs[1].shape[2 + axis]
         stride = attrs["strides"][axis]
         reach = mul(sub(size, 1), attrs["dilation"][axis])
         end = add(add(mul(sub(own, 1), stride), reach), 1)
-        left = static_width(sub(sub(end, attrs["padding"][axis]), extent), node)
+        left = static_width(sub(sub(end, before[axis]), extent), node)
         more = -(min(left, 0) // stride)
         behind.append((0, more))
-        pairs.append((attrs["padding"][axis], left + more * stride))
+        pairs.append((before[axis], left + more * stride))
     if any(after for _, after in behind):
         x = ln.pad(x, behind)
     steps, apart, groups = attrs["strides"], attrs["dilation"], attrs["groups"]
@@ -194,7 +233,6 @@ def _conv_transposed(node: Node, operands: tuple[MathOperand, ...]) -> ln.Tensor
 @register_attr("conv_weight", "lower")
 def _conv_weight_of_any_rank(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
     """Return x correlated with dy over the batch: strides and dilation change places."""
-    _check_one_group(node)
     x, dy = [as_tensor(operand, node) for operand in operands]
     attrs = node.attrs
     widths: list[tuple[int, int]] = [(0, 0), (0, 0)]
@@ -204,10 +242,7 @@ def _conv_weight_of_any_rank(node: Node, operands: tuple[MathOperand, ...]) -> l
         reach = (size - 1) * attrs["dilation"][axis] + 1
         needed = add(mul(sub(out, 1), attrs["strides"][axis]), reach)
         widths.append((before, static_width(sub(sub(needed, own), before), node)))
-    swap = (1, 0, *range(2, node.ndim))
-    padded = ln.permute(ln.pad(x, widths), swap)
-    found = ln.conv(padded, ln.permute(dy, swap), attrs["dilation"], 0, attrs["strides"])
-    return ln.permute(found, swap)
+    return _over_batch(node, ln.pad(x, widths), dy)
 
 
 @register_attr("unfold", "lower")

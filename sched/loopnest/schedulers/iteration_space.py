@@ -174,13 +174,15 @@ def iteration_space(fusion: ln.Fusion, in_order: bool = False) -> IterationSpace
     None where there is no single one: two extents meet in one dimension (a tensor is repeated to
     both), or one dimension is two axes of a computed tensor (it meets its own transpose). An input
     may be read in two ways; `joined` tells whether it is. None too where loops must keep an order,
-    unless `in_order`: in a scan, or a fold by a reducer that need not commute.
+    unless `in_order`: in a scan, or a fold by a reducer that need not commute; and where consumers
+    of a tensor see other axes than its own, as those of a reshape do.
     """
     for known, version, ordered, space in _LAST[:1]:
         if known is fusion and version == fusion.version and ordered == in_order:
             return space
     found = None
-    if in_order or not any(map(_keeps_order, fusion.tensors)):
+    reshaped = any(map(_is_reshaped, fusion.tensors))
+    if not reshaped and (in_order or not any(map(_keeps_order, fusion.tensors))):
         found = _Numbers(fusion, joined=True).space() or _Numbers(fusion, joined=False).space()
     _LAST[:] = [(fusion, fusion.version, in_order, found)]
     return found
@@ -193,6 +195,10 @@ _LAST: list[tuple[ln.Fusion, int, bool, IterationSpace | None]] = []
 def _of(tensor: ln.TensorView) -> tuple[ln.TensorView, ...]:
     """Return the tensors that are computed together with a tensor."""
     return (tensor,) if tensor.definition is None else tensor.definition.outputs
+
+
+def _is_reshaped(tensor: ln.TensorView) -> bool:
+    return [tensor.root_domain[n] for n in _seen_axes(tensor)] != [*tensor.domain.logical]
 
 
 def _keeps_order(tensor: ln.TensorView) -> bool:
