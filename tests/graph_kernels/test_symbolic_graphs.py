@@ -117,6 +117,12 @@ def test_a_node_that_does_not_fit_at_the_sizes_is_named():
     np.testing.assert_array_equal(fn(np.ones(3, np.float32)), [2])
 
 
+def test_a_size_has_the_name_of_a_parameter():
+    x = G.var("x", ("p0", "o0"))
+    fn = G.compile(G.Graph([x], [G.exp(x) + 1.0]), target="c", library=False, optimize=0)
+    np.testing.assert_array_equal(fn(np.zeros((2, 3), np.float32)), np.full((2, 3), 2.0))
+
+
 def test_a_size_by_name():
     fn = G.compile(G.Graph([], [G.cast(G.iota("N"), "float32") * 0.5]), target="c", optimize=0)
     np.testing.assert_array_equal(fn(N=3), [0, 0.5, 1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -12,11 +13,13 @@ from loopnest.graph.node import Node, TupleType, describe
 from loopnest.graph.passes.decompose import decomposed
 from loopnest.graph.program import Graph
 from loopnest.graph.rewriting import rewrite
+from loopnest.graph.size_binding import graph_sizes
 from loopnest.graph_kernels import op_pools, op_windows  # noqa: F401 - register ``lower``
 from loopnest.graph_kernels.op_math import MathOperand, lower_of
 
 Inplace: TypeAlias = "tuple[tuple[int, int], ...]"
 """Pairs of an output's number and that of the input whose memory it takes."""
+_PARAMETER = re.compile(r"[po]\d+")
 _Value: TypeAlias = "MathOperand | tuple[_Value, ...]"
 
 
@@ -43,11 +46,13 @@ def group_math(body: Graph, inplace: Inplace = ()) -> GroupMath:
     body = rewrite(body, decomposed)
     read = {x for node in body.nodes for x in node.inputs} | {*body.outputs}
     used = [number for number, x in enumerate(body.inputs) if x in read]
+    # A size may have the name of a parameter.
+    prefix = "_" if any(map(_PARAMETER.fullmatch, graph_sizes(body))) else ""
     with ln.Fusion(body.name) as fusion:
         values: dict[Node, _Value] = {}
         for number in used:
             x = body.inputs[number]
-            values[x] = fusion.input(f"p{number}", x.shape, x.dtype)
+            values[x] = fusion.input(f"{prefix}p{number}", x.shape, x.dtype)
         for node in body.nodes:
             if node not in values and node.op != "var":
                 values[node] = _value(node, [values[x] for x in node.inputs])
@@ -55,8 +60,8 @@ def group_math(body: Graph, inplace: Inplace = ()) -> GroupMath:
         leaves = [leaf for x in body.outputs for leaf in _leaves(values[x], x)]
         for number, tensor in enumerate(leaves):
             source = sources.get(number)
-            taken = None if source is None else fusion[f"p{source}"]
-            fusion.output(tensor, f"o{number}", inplace=taken)
+            taken = None if source is None else fusion[f"{prefix}p{source}"]
+            fusion.output(tensor, f"{prefix}o{number}", inplace=taken)
     return GroupMath(fusion, tuple(used))
 
 
