@@ -70,7 +70,7 @@ CORE = frozenset({
 
 KINDS = CORE | {
     "launch", "stride", "vector", "barrier", "shuffle", "arrival", "alias", "redirect", "clobber",
-    "type", "interface", "values", "constant", "operation",
+    "type", "interface", "values", "constant", "operation", "swizzle",
 }  # fmt: skip
 """All kinds.
 
@@ -94,6 +94,7 @@ arrival     another count or counter of an `Arrive`
 alias       let two shared buffers lie in one space
 redirect    store to another buffer
 clobber     store what a reduction starts from once more, when its value is being computed
+swizzle     two elements in one place, or a store that goes past the swizzle
 type        elements of another type in a buffer that is no parameter
 values      swap the values of two neighbouring stores
 interface   what a caller sees: parameters, their types and order, outputs, memory, assumptions
@@ -504,8 +505,31 @@ def _of_buffer(program: Program, buffer: Buffer, node: Stmt | None) -> Iterator[
             yield Mutant("stride", text, with_buffer(program, buffer, new), node)
 
 
+def _of_swizzles(program: Program, buffer: Buffer, node: Stmt) -> Iterator[Mutant]:
+    """Yield swizzles that move two elements to one place, and a store that goes past them."""
+    for number, (a, b) in enumerate(buffer.swizzles):
+        for pair in ((b, b), (a, a)):
+            swizzles = (*buffer.swizzles[:number], pair, *buffer.swizzles[number + 1 :])
+            new = replace(buffer, swizzles=swizzles)
+            text = f"{buffer.name} xor{pair} for xor{(a, b)}"
+            yield Mutant("swizzle", text, with_buffer(program, buffer, new), node)
+    for store, _ in statements(program.body) if buffer.swizzles else ():
+        if isinstance(store, Store) and store.storage is buffer and not store.flat:
+            terms = [
+                Op("mul", pair, dtypes.index)
+                for pair in zip(store.index, buffer.strides, strict=True)
+            ]
+            offset: Expr = terms[0]
+            for term in terms[1:]:
+                offset = Op("add", (offset, term), dtypes.index)
+            new_store = replace(store, index=(offset,), flat=True)
+            text = f"{buffer.name} stored past its swizzle"
+            yield Mutant("swizzle", text, replaced(program, store, new_store), store)
+
+
 def _of_allocation(program: Program, node: Allocate) -> Iterator[Mutant]:
     yield from _of_buffer(program, node.storage, node)
+    yield from _of_swizzles(program, node.storage, node)
     for dtype in _TYPES.get(node.storage.dtype.name, ()):
         text = f"{node.storage.name} of {dtype} instead of {node.storage.dtype}"
         yield Mutant("type", text, retyped(program, node.storage, dtype), node)

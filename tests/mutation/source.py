@@ -126,7 +126,12 @@ class _Writer:
     def _access(self, number: int) -> None:
         shape, strides, size = self.layouts[number]
         index = [f"a{n}" for n in range(len(shape))]
-        place = " + ".join([f"{a} * {s}" for a, s in zip(index, strides, strict=True)])
+        held = list(index)
+        for a, b in self.buffers[number].swizzles:
+            rows, columns = shape[a], shape[b]
+            moved = held[a] if rows <= columns else f"({held[a]} & {columns - 1})"
+            held[b] = f"({held[b]} ^ {moved})"
+        place = " + ".join([f"{a} * {s}" for a, s in zip(held, strides, strict=True)])
         inside = [f"0 <= {a} < {n}" for a, n in zip(index, shape, strict=True)]
         self._functions(number, "", index, place, [*inside, f"0 <= e < {size}"])
         self._functions(number, "f", ["a0"], "a0", [f"0 <= e < {size}"])
