@@ -173,3 +173,23 @@ def test_a_vectorized_axis_keeps_its_lanes() -> None:
     kernel = ln.lower(f)
     assert "of N" not in str(kernel)
     judge(f, kernel, some(5, 16))
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_a_fold_whose_order_counts(split: bool) -> None:
+    """The last element of each row, up to the diagonal, that is large."""
+    last = ln.Reducer((0.0, False), lambda a, b: (ln.where(b[1], b[0], a[0]), a[1] | b[1]), "last")
+    with ln.Fusion("last") as f:
+        x = f.input("x", ("N", "N"), ln.float32)
+        mask = ln.le(index("N", 1, 2), index("N", 0, 2))
+        large = ln.gt(x, 0.25)
+        values = ln.where(mask, ln.where(large, x, 0.0), 0.0), ln.where(mask, large, False)
+        y, _ = ln.reduce(last, values, 1)
+        f.output(y, "y")
+    if split:
+        y.split(1, 16)
+    for tensor in values:
+        tensor.compute_at(y, -1)
+    kernel = ln.lower(f)
+    assert " of " in str(kernel)
+    judge(f, kernel, some(21, 21))

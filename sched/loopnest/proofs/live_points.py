@@ -58,8 +58,6 @@ class LivePoints:
         if definition is None or definition.reducer is None or definition.scan is not None:
             return []
         reducer = reducer_of(tensor)
-        if reducer.ordered:
-            return []
         common: list[Expr] | None = None
         for value, identity in zip(definition.values, reducer.identity, strict=True):
             mine = _peeled(self._written_out(value, definition, True), identity)

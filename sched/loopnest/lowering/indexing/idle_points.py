@@ -3,7 +3,7 @@
 An element ``where(j <= i, x, 0)`` adds nothing to a sum where j > i, so that its update need not
 run there. That is read off the definition, and of the pointwise definitions of what it reads: a
 mask is made of `iota`s, which are indices. Only what is the identity as it is written counts: 0 * x
-is not 0 where x is infinite. A reduction whose order counts is left as it is.
+is not 0 where x is infinite.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def live_terms(definition: Definition) -> tuple[Expr, ...]:
     an index that is data stands the `Arg` of the read that finds it.
     """
     reducer = definition.reducer
-    if reducer is None or reducer.ordered or definition.scan is not None:
+    if reducer is None or definition.scan is not None:
         return ()
     found: dict[Expr, None] | None = None
     for value, identity in zip(definition.values, reducer.identity, strict=True):

@@ -24,7 +24,7 @@ from loopnest.tensor.tensor_view import TensorView
 
 
 def scatter_add(
-    tv: TensorView, indices: TensorView, updates: TensorView, axis: int, deterministic: bool = True
+    tv: TensorView, indices: TensorView, updates: TensorView, axis: int, deterministic: bool = False
 ) -> TensorView:
     """Return `tv` with each element of `updates` added where `indices` say along `axis`.
 
@@ -36,7 +36,8 @@ def scatter_add(
             an index outside of `axis` is added nowhere.
         updates: of the shape of `indices` and the type of `tv`.
         axis: of all of them.
-        deterministic: whether a schedule gives the same bits each time; it always does.
+        deterministic: asks for the same bits each time and on every target. Every schedule gives
+            them, since none adds by atomic operations; another schedule may have other bits.
 
     Raises:
         DefinitionError: no TensorViews, types or shapes that do not fit, or an axis out of range.
@@ -70,7 +71,7 @@ def scatter_add(
 
 
 def index_add(
-    tv: TensorView, axis: int, indices: TensorView, updates: TensorView, deterministic: bool = True
+    tv: TensorView, axis: int, indices: TensorView, updates: TensorView, deterministic: bool = False
 ) -> TensorView:
     """Return `tv` with each slice of `updates` along `axis` added to that which `indices` name.
 
@@ -82,7 +83,8 @@ def index_add(
         axis: of `tv` and `updates`.
         indices: int32 or int64, of one axis. What has an index outside of `axis` is added nowhere.
         updates: of the type of `tv`, and of its shape but for `axis`, which is that of `indices`.
-        deterministic: whether a schedule gives the same bits each time; it always does.
+        deterministic: asks for the same bits each time and on every target. Every schedule gives
+            them, since none adds by atomic operations; another schedule may have other bits.
 
     Raises:
         DefinitionError: no TensorViews, types or shapes that do not fit, or an axis out of range.
