@@ -32,11 +32,9 @@ class LoopBounds:
 
 def loop_bounds(loop: Loop, algebra: Simplifier) -> LoopBounds | None:
     """Return the bounds of a loop; None where it has none but its extent."""
-    match loop.body:
-        case (If(reason=reason, orelse=()) as guard,) if reason == BOUND:
-            pass
-        case _:
-            return None
+    guard = loop.body[0] if len(loop.body) == 1 else None
+    if not isinstance(guard, If) or guard.reason != BOUND or guard.orelse:
+        return None
     start: Expr = ZERO
     stop = loop.var.extent
     for term in terms_of(guard.condition):

@@ -19,6 +19,7 @@ Before: ``for i1 in N: { T2 = x[i0, i1]; if i1 <= i0: y += T2 }``; after::
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import assert_never
 
 from loopnest.kir import (
     BOUND,
@@ -27,8 +28,10 @@ from loopnest.kir import (
     Barrier,
     Collective,
     If,
+    Let,
     Loop,
     Program,
+    Shuffle,
     Stmt,
     Store,
     bodies,
@@ -116,8 +119,10 @@ class _Tightening:
                 return {b: self.weakened(g, node.var, node.var.extent) for b, g in inner.items()}
             case Collective():
                 return self.left(node.body)
-            case _:
+            case Allocate() | Let() | Barrier() | Shuffle():
                 return {}
+            case _:
+                assert_never(node)
 
     def left(self, body: tuple[Stmt, ...]) -> _Effects:
         """Return what a body leaves behind, but for buffers that it makes."""
@@ -167,20 +172,19 @@ class _Tightening:
         return tuple([made for node in body for made in self.statement(node, known)])
 
     def statement(self, node: Stmt, known: frozenset[Expr]) -> tuple[Stmt, ...]:
-        match node:
-            case If():
-                mine = terms_of(node.condition)
-                rest = [t for t in mine if t not in known]
-                inner = self.body(node.body, known | frozenset(mine))
-                if not rest and not node.orelse:
-                    return inner
-                orelse = self.body(node.orelse, known)
-                return (If(all_of(rest or mine), inner, orelse, node.reason, node.origin),)
-            case Loop():
-                return (self.loop(node, known),)
-            case _:
-                inside = tuple([self.body(part, known) for part in bodies(node)])
-                return (with_bodies(node, inside) if inside else node,)
+        """Return what takes the place of a statement."""
+        if isinstance(node, Loop):
+            return (self.loop(node, known),)
+        if not isinstance(node, If):
+            inside = tuple([self.body(part, known) for part in bodies(node)])
+            return (with_bodies(node, inside) if inside else node,)
+        mine = terms_of(node.condition)
+        rest = [t for t in mine if t not in known]
+        inner = self.body(node.body, known | frozenset(mine))
+        if not rest and not node.orelse:
+            return inner
+        orelse = self.body(node.orelse, known)
+        return (If(all_of(rest or mine), inner, orelse, node.reason, node.origin),)
 
     def loop(self, node: Loop, known: frozenset[Expr]) -> Stmt:
         """Return a loop with the conditions of its effects around it and its body."""
