@@ -23,6 +23,7 @@ from kernels.int8_gemm import int8_gemm
 from kernels.layernorm import layernorm
 from kernels.lstm_cell import lstm_cell
 from kernels.rmsnorm import rmsnorm
+from kernels.rope import rope
 from kernels.row_sum import row_sum
 from kernels.softmax import softmax
 from kernels.spmv import spmv
@@ -31,8 +32,8 @@ from kernels.transpose import transpose
 KERNELS = (
     adam, argmax, attention, attention_causal, attention_two_pass, batchnorm, bias_gelu,
     bilinear, column_sum, cross_entropy, cumsum, cumsum_long, dropout, embedding,
-    embedding_grad, gemm, grid_sum, group_norm, int8_gemm, layernorm, lstm_cell, rmsnorm, row_sum,
-    softmax, spmv, transpose,
+    embedding_grad, gemm, grid_sum, group_norm, int8_gemm, layernorm, lstm_cell, rmsnorm, rope,
+    row_sum, softmax, spmv, transpose,
 )  # fmt: skip
 CASES = [
     pytest.param(kernel, name, id=kernel.label(name))
