@@ -9,6 +9,8 @@ which stand in the table `aten_table`; what has no rule is a call of torch (`tor
 Needs PyTorch: ``pip install loopnest[torch]``. `import loopnest` does not import torch.
 """
 
+from importlib.metadata import entry_points
+
 import torch._dynamo
 
 from loopnest.torch.custom_op import op
@@ -16,5 +18,6 @@ from loopnest.torch.dynamo_backend import CompiledProgram, loopnest_backend, rec
 
 __all__ = ["CompiledProgram", "loopnest_backend", "op", "recording"]
 
-# An installed package is found by its entry point; here it is known without being installed.
-torch._dynamo.register_backend(loopnest_backend, name="loopnest")
+# An installed package has an entry point, by which torch registers it; a source tree has none.
+if not any(found.name == "loopnest" for found in entry_points(group="torch_dynamo_backends")):
+    torch._dynamo.register_backend(loopnest_backend, name="loopnest")

@@ -114,7 +114,7 @@ class LazyProgram:
         self._lock = Lock()
 
     def __call__(self, args: list[Any]) -> Any:
-        key = tuple([_key(x) for x in args])
+        key = tuple([_key(x) for x in args]) if self._symbolic else None
         run = self._known.get(key)
         if run is None:
             with self._lock:

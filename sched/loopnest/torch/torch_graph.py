@@ -23,6 +23,7 @@ from loopnest.graph_kernels.code_gen import compiled
 from loopnest.graph_kernels.compiled_graph import launch_of, with_kernels
 from loopnest.graph_kernels.launch_table import MOST_POINTERS, LaunchTable
 from loopnest.graph_kernels.step_plan import (
+    ALIGNMENT,
     PlaceTree,
     PlannedStep,
     Storage,
@@ -74,7 +75,12 @@ class TorchGraph:
             for number, storage in enumerate(plan.storages)
             if storage.kind == "const"
         }
-        self._arena: Tensor = None
+        self._outputs = [
+            (number, at(storage.elements, {}), torch_dtype(storage.dtype))
+            for number, storage in enumerate(plan.storages)
+            if storage.kind == "output"
+        ]
+        self._fixed: Memory | None = None
         self._actions = self._joined()
 
     def __repr__(self) -> str:
@@ -107,26 +113,28 @@ class TorchGraph:
 
     def _memory(self, tensors: Sequence[Tensor]) -> Memory:
         """Return the flat tensor of each storage for a call; None for what a step makes."""
-        memory: Memory = [None] * len(self._plan.storages)
+        if self._fixed is None:
+            self._fixed = self._attached()
+        memory = list(self._fixed)
+        if self.target == "cuda":  # each call has an arena of its own, by the order of its stream
+            self._fixed = None
         for node, tensor in zip(self.graph.inputs, tensors, strict=True):
             number = self._numbers.get(node.name)
             if number is not None:
                 memory[number] = self._given(tensor)
-        arena = self._arena
-        if arena is None:
-            arena = torch.empty(self._plan.arena + 64, dtype=torch.uint8, device=self.device)
-            arena = arena[-arena.data_ptr() % 64 :]
-            if self.target != "cuda":  # there each call has its own, by the order of its stream
-                self._arena = arena
+        for number, elements, dtype in self._outputs:
+            memory[number] = torch.empty(elements, dtype=dtype, device=self.device)
+        return memory
+
+    def _attached(self) -> Memory:
+        """Return the constants and the places in an arena."""
+        arena = torch.empty(self._plan.arena + ALIGNMENT, dtype=torch.uint8, device=self.device)
+        arena = arena[-arena.data_ptr() % ALIGNMENT :]
+        memory: Memory = [None] * len(self._plan.storages)
         for number, storage in enumerate(self._plan.storages):
-            dtype = torch_dtype(storage.dtype)
-            if storage.kind == "output":
-                memory[number] = torch.empty(
-                    at(storage.elements, {}), dtype=dtype, device=self.device
-                )
-            elif storage.kind == "arena" and storage.offset >= 0:
+            if storage.kind == "arena" and storage.offset >= 0:
                 piece = arena[storage.offset : storage.offset + storage.bytes]
-                memory[number] = piece.view(dtype)
+                memory[number] = piece.view(torch_dtype(storage.dtype))
         for number, constant in self._constants.items():
             memory[number] = constant
         return memory
