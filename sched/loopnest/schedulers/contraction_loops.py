@@ -72,7 +72,7 @@ def contraction(fusion: ln.Fusion, space: IterationSpace) -> Contraction | None:
     if not a or not b or not folded or not folded <= both or a | b | both != space.all:
         return None
     result = in_memory_order(space, space.kept)
-    if min(a, key=result.index) > min(b, key=result.index):
+    if min(map(result.index, a)) > min(map(result.index, b)):
         first, second, a, b = second, first, b, a
     named = {"batch": both - folded, "rows": a, "columns": b, "folded": folded}
     groups = tuple([(label, in_memory_order(space, dims)) for label, dims in named.items()])
@@ -91,9 +91,12 @@ def _source(operand: ln.TensorView, space: IterationSpace) -> frozenset[int]:
 
 
 def _shaped(
-    fusion: ln.Fusion, processor: Processor, tile: tuple[int, int]
+    fusion: ln.Fusion, tile: tuple[int, int], lanes: int = 0
 ) -> tuple[Contraction, ln.TensorView]:
-    """Make the axes of all results [outer columns, outer rows, rows of a tile, its columns]."""
+    """Make the axes of all results [outer columns, outer rows, rows of a tile, its columns].
+
+    With `lanes` the columns of a tile are two axes: [vectors, lanes].
+    """
     space = with_copies(fusion, keep_inputs=False)
     parts = contraction(fusion, space)
     assert parts is not None
@@ -102,9 +105,11 @@ def _shaped(
         if tensor not in before:
             axes = LabelledAxes(tensor, space.axes[tensor], parts.groups[:-1])
             axes.split("rows", tile[0], "tiles", "row")
-            axes.split("columns", tile[1], "bands", "column")
+            if lanes:
+                axes.split("columns", lanes, "columns", "lane")
+            axes.split("columns", tile[1] // max(lanes, 1), "bands", "column")
             axes.merge(["batch", "bands"], "bands")
-            axes.order(["bands", "tiles", "row", "column"])
+            axes.order(["bands", "tiles", "row", "column", "lane"])
     return parts, fusion.outputs[-1]
 
 
@@ -112,27 +117,49 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     """Give a core columns of the result; it goes down them a few rows at a time.
 
     The part of the right operand that it needs is copied first, without gaps, and lies in its
-    cache; a tile of `processor.tile` results stays in registers.
+    cache; a tile of `processor.tile` results stays in registers, as vectors. Lanes of the copy that
+    lie outside of the array hold 0, so that no lane is tested.
     """
-    parts, result = _shaped(fusion, processor, processor.tile)
-    result.axis(-4).parallelize(ln.ParallelType.cpu_parallel)
-    total, right = parts.total, parts.right
-    right.compute_at(result, result.ndim - 3)
-    right.reorder({result.ndim - 3: -1})  # neighbours along a row of the copy
-    total.compute_at(result, result.ndim - 2)
+    folded_type = reductions(fusion)[0].dtype
+    lanes = min(processor.vector_bytes // folded_type.size, processor.tile[1])
+    parts, result = _shaped(fusion, processor.tile, lanes)
+    result.axis(-5).parallelize(ln.ParallelType.cpu_parallel)
+    total, pairs, left, right = parts.total, parts.pairs, parts.left, parts.right
+    column = result.ndim - 4
+    right.compute_at(result, column)
+    right.reorder({column: -2, column + 1: -1})  # neighbours along a row of the copy
+    total.compute_at(result, result.ndim - 3)
     leaves = total.leaf_domain
     folded = [i for i, axis in enumerate(leaves) if axis.is_reduction]
     others = [i for i in range(len(leaves)) if i not in folded]
-    total.reorder([*others[:-2], *folded, *others[-2:]])  # [..., folded, 6, 32]
-    total.parallelize({-2: ln.ParallelType.unswitch, -1: ln.ParallelType.unroll})
-    parts.pairs.compute_at(total, -1)
-    parts.left.compute_at(parts.pairs, -1)
+    total.reorder([*others[:-3], *folded, *others[-3:]])  # [..., folded, rows, vectors, lanes]
+    total.parallelize(
+        {
+            len(others) - 3: ln.ParallelType.unswitch,
+            -3: ln.ParallelType.unroll,
+            -2: ln.ParallelType.unroll,
+        }
+    )
+    pairs.compute_at(total, total.ndim - 1)
+    left.compute_at(pairs, pairs.ndim - 1)
+    for operand in (left, right):
+        for tensor in _moved_for(operand):
+            tensor.compute_at(operand, -1)
     fusion.inline_most()
+
+
+def _moved_for(operand: ln.TensorView) -> list[ln.TensorView]:
+    """Return the tensors between an input and an operand, the last one first."""
+    found = []
+    while operand.producers and not operand.producers[0].is_input:
+        (operand,) = operand.producers
+        found.append(operand)
+    return found
 
 
 def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
     """Give a block 16 x 16 squares of 4 x 4 results; a thread keeps one in registers."""
-    parts, result = _shaped(fusion, processor, (4, 4))
+    parts, result = _shaped(fusion, (4, 4))
     first = result.ndim - 4
     result.split(first + 1, 16)
     result.split(first, 16)  # [bands / 16, 16, tiles / 16, 16, 4, 4]

@@ -35,6 +35,7 @@ from loopnest.backends.cpu.fission.loop_form import (
     stores_apart,
 )
 from loopnest.backends.cpu.fission.thread_loop_fission import has_threads_that_meet, thread_form
+from loopnest.backends.cpu.lane_vectors import is_short, reads_own_lane
 from loopnest.backends.cpu.scratch_memory import MemoryPlan
 from loopnest.backends.cpu.streaming_stores import streamed_outputs
 from loopnest.backends.cpu.vector_printer import VectorPrinter
@@ -272,6 +273,14 @@ class _CPrinter(VectorPrinter):
     def loop(self, node: Loop) -> None:
         if self.is_whole(node) and self.print_transposed(node):
             return
+        if (
+            is_short(node)
+            and self.is_whole(node)
+            and reads_own_lane(node)
+            and self._has_free_order(node)
+            and self.print_vectors(node)
+        ):
+            return
         if node.var is self.loops.lane:
             self.vector_loop(node)
         else:
@@ -298,11 +307,15 @@ class _CPrinter(VectorPrinter):
         self.plain_loop(node, [f"#pragma GCC unroll {count}"] if known else ())
 
     def vector_loop(self, node: Loop) -> None:
-        nested = any(isinstance(n, Loop) for n, _ in walk(node.body))
-        private = not any(b in self.memory.off_stack for b in allocations(node.body))
-        apart = private and not nested and stores_apart(node, lanes=True)
+        apart = self._has_free_order(node)
         if not (apart and self.is_whole(node) and self.print_vectors(node)):
             self.plain_loop(node, ["#pragma omp simd"] if apart else ())
+
+    def _has_free_order(self, node: Loop) -> bool:
+        """Whether the lanes of a loop may run side by side, if none reads what another stores."""
+        nested = any(isinstance(n, Loop) for n, _ in walk(node.body))
+        private = not any(b in self.memory.off_stack for b in allocations(node.body))
+        return private and not nested and stores_apart(node, lanes=True)
 
     # Memory
 

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from loopnest.kir import Allocate, If, Let, Loop, Stmt, Store, walk
+from loopnest.kir import Allocate, If, Let, Loop, Stmt, Store, expressions, walk
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.vector_access import VectorFinder
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
-from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import ONE, Expr, Load, Local, Op
+from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.expr import ONE, Expr, Load, Local, Op, loads
 from loopnest.scalar.expr import walk as nodes_of
 
 NAMES = {dtypes.float32: "f32", dtypes.float64: "f64"}
@@ -83,6 +83,27 @@ def lane_vectors(loop: Loop, finder: VectorFinder) -> LaneVectors | None:
     reader = _LaneReader(loop, finder, found)
     reader.learn_what_varies()
     return found if reader.reads(loop.body) else None
+
+
+def is_short(loop: Loop) -> bool:
+    """Whether an ordinary loop has as few iterations as a vector has elements."""
+    ordinary = loop.parallel in (ParallelType.serial, ParallelType.unroll)
+    lanes = loop.extent
+    return ordinary and isinstance(lanes, int) and any(lanes * d.size in WIDTHS for d in NAMES)
+
+
+def reads_own_lane(loop: Loop) -> bool:
+    """Whether each iteration reads, of what the loop stores, only what it stores itself.
+
+    Vectorized loops promise that; of an ordinary one it is seen where indices are the same.
+    """
+    stored: dict[Buffer, set[tuple[Expr, ...]]] = {}
+    nodes = [node for node, _ in walk(loop.body)]
+    for node in nodes:
+        if isinstance(node, Store):
+            stored.setdefault(node.storage, set()).add(node.index)
+    found = {load for node in nodes for e in expressions(node) for load in loads(e)}
+    return all(stored.get(load.buffer, {load.args}) == {load.args} for load in found)
 
 
 class _LaneReader:
