@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import loopnest as ln
+
 
 @dataclass(frozen=True, slots=True)
 class Processor:
@@ -26,3 +28,15 @@ class Processor:
     columns: int = 128
     tile: tuple[int, int] = (6, 32)
     threads: int = 128
+
+
+def this_processor() -> Processor:
+    """Return the facts of the machine at hand; those of no particular one where none are measured.
+
+    Two vectors of results by six rows fill 16 registers, by eight rows half of 32.
+    """
+    facts = ln.machine()
+    if not facts.flops:
+        return Processor()
+    rows = 8 if facts.vector_registers >= 32 else 6
+    return Processor(vector_bytes=facts.vector_bytes, tile=(rows, 2 * facts.lanes(4)))

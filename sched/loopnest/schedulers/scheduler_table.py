@@ -22,7 +22,7 @@ from loopnest.schedulers import (
     scan_loops,
     window_loops,
 )
-from loopnest.schedulers.processor_facts import Processor
+from loopnest.schedulers.processor_facts import Processor, this_processor
 
 TARGETS = ("c", "cuda")
 _KEPT = 4096
@@ -126,7 +126,7 @@ def scheduler_of(
 
     Answers are remembered by structure: what a fusion computes, and on which extents.
     """
-    facts = Processor() if processor is None else processor
+    facts = this_processor() if processor is None else processor
     key = (target, facts, structure(fusion))
     with _LOCK:
         if key in _ANSWERS:
@@ -166,7 +166,7 @@ def auto_schedule(
     if chosen is None:
         have = ", ".join([s.name for s in schedulers(target)])
         raise ScheduleError(subject, "no scheduler accepts it", f"there are: {have}")
-    chosen.schedule(fusion, Processor() if processor is None else processor)
+    chosen.schedule(fusion, this_processor() if processor is None else processor)
     return chosen
 
 
