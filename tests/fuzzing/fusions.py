@@ -35,8 +35,13 @@ _OWN_REDUCERS = (
     ('(1.0, 0.0), lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), "affine"', "(ln.sin({0}), 0.5)"),
     ('(0.0, False), lambda a, b: (ln.where(b[1], b[0], a[0]), a[1] | b[1]), "last"',
      "(ln.where({0} > 0.25, {0}, 0.0), {0} > 0.25)"),
+    ('(1.0, 0.0), lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), "affine"',
+     "(ln.sin(ln.max({0}, 0, keepdims=True)), {0})"),
+    ('(float("-inf"), 0.0), lambda a, b: (m := ln.maximum(a[0], b[0]), '
+     'a[1] * ln.exp(a[0] - m) + b[1] * ln.exp(b[0] - m)), "rescaled"',
+     "(ln.max({0}, -1, keepdims=True), {0})"),
 )  # fmt: skip
-"""Arguments of `ln.Reducer`, and values; one commutes, of the others the order counts."""
+"""Arguments of `ln.Reducer`, and values, some of them lacking an axis; some commute."""
 
 _SYMBOLS = "NMK"
 _STATIC = (1, 2, 3, 4, 5, 7, 8, 11, 13, 16)
