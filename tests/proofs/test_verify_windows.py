@@ -40,6 +40,16 @@ def smoothed(f: ln.Fusion) -> ln.TensorView:
     return ln.conv(x, w, stride=2, padding=1)
 
 
+def heads(f: ln.Fusion) -> ln.TensorView:
+    x, b = f.input("x", ("N", 10), ln.float32), f.input("b", (5,), ln.float32)
+    return ln.permute(ln.reshape(-x, ("N", 2, 5)) + b, (1, 0, 2))
+
+
+def strided(f: ln.Fusion) -> ln.TensorView:
+    x = f.input("x", ("N", 10), ln.float32, strides=(1, "S"))
+    return ln.reshape(ln.reshape(x, ("N", 5, 2)) * 2.0, ("N", 10))
+
+
 SAME = {
     turned: [  # where there is a result there is an element that it reads, and the reverse
         f"{kind}{test}{rest}"
@@ -60,7 +70,9 @@ SAME = {
 """Mutants that compute the same."""
 
 
-@pytest.mark.parametrize("math", [padded, spread, joined, turned, stencil, smoothed])
+@pytest.mark.parametrize(
+    "math", [padded, spread, joined, turned, stencil, smoothed, heads, strided]
+)
 def test_mutants_are_not_proved(math: Callable[[ln.Fusion], ln.TensorView]) -> None:
     with ln.Fusion("windows") as f:
         y = f.output(math(f), "y")
