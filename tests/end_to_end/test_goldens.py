@@ -11,7 +11,10 @@ from kernels.attention import attention, attention_causal, attention_two_pass
 from kernels.batchnorm import batchnorm
 from kernels.bias_gelu import bias_gelu
 from kernels.bilinear import bilinear
+from kernels.blur import blur
 from kernels.column_sum import column_sum
+from kernels.conv1d import conv1d
+from kernels.conv2d import conv2d
 from kernels.cross_entropy import cross_entropy
 from kernels.cumsum import cumsum, cumsum_long
 from kernels.dropout import dropout
@@ -20,8 +23,10 @@ from kernels.gemm import gemm
 from kernels.grid_sum import grid_sum
 from kernels.group_norm import group_norm
 from kernels.int8_gemm import int8_gemm
+from kernels.jacobi3d import jacobi3d
 from kernels.layernorm import layernorm
 from kernels.lstm_cell import lstm_cell
+from kernels.max_pool import max_pool
 from kernels.rmsnorm import rmsnorm
 from kernels.rope import rope
 from kernels.row_sum import row_sum
@@ -31,9 +36,9 @@ from kernels.transpose import transpose
 
 KERNELS = (
     adam, argmax, attention, attention_causal, attention_two_pass, batchnorm, bias_gelu,
-    bilinear, column_sum, cross_entropy, cumsum, cumsum_long, dropout, embedding,
-    embedding_grad, gemm, grid_sum, group_norm, int8_gemm, layernorm, lstm_cell, rmsnorm, rope,
-    row_sum, softmax, spmv, transpose,
+    bilinear, blur, column_sum, conv1d, conv2d, cross_entropy, cumsum, cumsum_long, dropout,
+    embedding, embedding_grad, gemm, grid_sum, group_norm, int8_gemm, jacobi3d, layernorm,
+    lstm_cell, max_pool, rmsnorm, rope, row_sum, softmax, spmv, transpose,
 )  # fmt: skip
 CASES = [
     pytest.param(kernel, name, id=kernel.label(name))

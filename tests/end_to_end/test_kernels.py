@@ -22,7 +22,9 @@ from loopnest.devtools.harness import expected, judge, make_arguments, oracle
 from loopnest.scalar.arguments import broken_condition
 
 DIVISIBLE = {"N": 256, "D": 512, "M": 192, "K": 16, "B": 12, "H": 128, "C": 64, "S": 32}
+DIVISIBLE |= {"I": 2, "O": 8, "P": 4, "T": 128, "X": 32, "Y": 16, "Z": 8}
 ODD = {"N": 37, "D": 41, "M": 67, "K": 19, "B": 7, "H": 35, "C": 21, "S": 45}
+ODD |= {"I": 3, "O": 9, "P": 5, "T": 45, "X": 35, "Y": 11, "Z": 9}
 DTYPES = (ln.float32, ln.float16)
 TARGETS = ("interpret", "c") if find_compiler() else ("interpret",)
 

@@ -87,3 +87,26 @@ def test_mutants_are_not_proved(math: Callable[[ln.Fusion], ln.TensorView]) -> N
     assert len(made) > 6
     alive = [mutant.text for mutant in made if verify_program(mutant.program, math_of).ok]
     assert alive == SAME.get(math, [])
+
+
+def test_mutants_of_tiles_are_not_proved() -> None:
+    """Halos and bases off by one, tests dropped: but for what computes the same."""
+    with ln.Fusion("tiles") as f:
+        t = f.input("x", ("N",), ln.float32) * 2.0
+        p = ln.pad(t, ((1, 1),))
+        y = f.output(p[2:] - p[1:-1] * p[:-2], "y")
+    y.split(0, 8)
+    t.compute_at(y, 1)
+    f.inline_most()
+    lowered = ln.lower(f)._lowered
+    assert lowered.math is not None
+    math_of = lowered.math()
+    made = list(mutants(lowered.program))
+    assert {"loop i1 -1", "loop i2 -1"} <= {m.text for m in made}
+    alive = {mutant.text for mutant in made if verify_program(mutant.program, math_of).ok}
+    beyond = "'i0 * 8 + i2 < N + 2'"
+    assert alive == {
+        "loop i0 +1",  # a tile more, of which nothing is stored
+        *(f"drop {beyond}", f"weaken {beyond}", f"{beyond} without i0", f"{beyond} without i2"),
+        "swap two neighbours",
+    }

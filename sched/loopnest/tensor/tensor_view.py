@@ -420,6 +420,9 @@ class TensorView(Operators["Operand", "TensorView"]):
     def inline_at(self, pos: int) -> TensorView:
         """Share the leading `pos` loops with the consumers, without any replay.
 
+        But for a tensor that is read in windows: it gets the tiles that these need in `pos` shared
+        loops, and with ``-1`` in all loops of its consumers: what is read there, computed anew.
+
         Args:
             pos: how many of this tensor's leading leaf axes; negative: ``pos += ndim + 1``.
 

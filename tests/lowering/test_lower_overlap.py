@@ -1,0 +1,164 @@
+"""Tiles with halo under schedules: memories, threads, tails; what is read and computed, counted."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import loopnest as ln
+from loopnest import kir
+from loopnest.kir import expressions
+from loopnest.scalar.expr import loads
+
+PT = ln.ParallelType
+X = np.random.default_rng(5).integers(0, 9, (38, 34)).astype(np.float32)
+
+
+def check(f: ln.Fusion, *arrays: np.ndarray, all_sizes: bool = True) -> ln.Kernel:
+    """Return the kernel of `f`, which is proved and gives what the math does."""
+    kernel = ln.lower(f)
+    expected = ln.evaluate(f, *arrays)
+    for target in ("interpret", "c"):
+        np.testing.assert_array_equal(ln.compile(kernel, target=target)(*arrays), expected)
+    report = ln.verify(kernel)
+    assert report.ok
+    assert report.all_sizes or not all_sizes
+    return kernel
+
+
+def rows(t: ln.TensorView) -> ln.TensorView:
+    return t[:, :-2] + t[:, 1:-1] + t[:, 2:]
+
+
+def columns(t: ln.TensorView) -> ln.TensorView:
+    return t[:-2] + t[1:-1] + t[2:]
+
+
+def happens(kernel: ln.Kernel, buffer: str, *, load: bool) -> int:
+    """Return how often elements of a buffer are loaded or stored; all extents are static."""
+    count = 0
+    for node, around in kernel.walk():
+        if isinstance(node, kir.Store):
+            times = math.prod(int(str(p.extent)) for p in around if isinstance(p, kir.Loop))
+            found = [x for value in expressions(node) for x in loads(value)]
+            count += times * sum(x.buffer.name == buffer for x in found) if load else 0
+            count += times * (node.buffer == buffer) if not load else 0
+    return count
+
+
+def tiled_blur(sizes: tuple[int | str, int | str]) -> tuple[ln.Fusion, ln.TensorView]:
+    """Return a two-stage blur whose image is copied to shared memory tile by tile."""
+    with ln.Fusion("blur") as f:
+        x = f.input("x", sizes, ln.float32)
+        y = f.output(columns(rows(x).named("mid")), "y")
+    image = x.cache_after().named("image")
+    y.split(1, 8).split(0, 4).reorder({1: 2})
+    y.parallelize({0: PT.grid_y, 1: PT.grid_x, 2: PT.block_y, 3: PT.block_x})
+    image.compute_at(y, 2)
+    f["mid"].compute_at(y, 2)
+    for tensor in (image, f["mid"]):
+        tensor.memory = ln.SHARED
+        tensor.parallelize({2: PT.block_y, 3: PT.block_x})
+    for near, tensor in ((f["mid"], y), (image, f["mid"])):
+        for part in near.consumers:
+            part.compute_at(tensor, -1)
+    f.inline_most()
+    return f, image
+
+
+def test_a_two_stage_blur_reads_the_tile_and_its_halo() -> None:
+    f, image = tiled_blur(("N", "M"))
+    kernel = check(f, X)
+    shapes = {b.name: [str(n) for n in b.shape] for b in kernel.buffers if b.memory is ln.SHARED}
+    assert shapes == {"image": ["6", "10"], "mid": ["6", "8"]}
+    assert "__shared__" in kernel.cuda()
+    assert image.compute_at_pos > 1
+    f, _ = tiled_blur((38, 34))
+    kernel = check(f, X)
+    tiles = 9 * 4
+    assert happens(kernel, "x", load=True) == tiles * (4 + 2) * (8 + 2)
+    assert happens(kernel, "mid", load=False) == tiles * (4 + 2) * 8
+
+
+def test_a_convolution_has_no_buffer_with_the_axes_of_its_windows() -> None:
+    with ln.Fusion("conv") as f:
+        x = f.input("x", (2, 4, 16, 16), ln.float32)
+        w = f.input("w", (8, 4, 3, 3), ln.float32)
+        y = f.output(ln.conv(x, w), "y")
+    tile = x.cache_after()
+    total = y.cache_before()
+    y.split(3, 7).split(2, 7).reorder({4: 3}).reorder({1: 3})  # [2, 2, 2, 8, 7, 7]
+    total.compute_at(y, 3)
+    tile.compute_at(y, 3)
+    tile.memory = ln.SHARED
+    f["w"].consumers[0].compute_at(total, -1)
+    f.inline_most()
+    weights = np.arange(8 * 4 * 9, dtype=np.float32).reshape(8, 4, 3, 3) % 5
+    kernel = check(f, np.tile(X[:16, :16], (2, 4, 1, 1)), weights)
+    held = {b.name: [int(str(n)) for n in b.shape] for b in kernel.buffers}
+    assert held[tile.name] == [4, 9, 9]
+    assert not any(shape[-2:] == [3, 3] for name, shape in held.items() if name != "w")
+    assert happens(kernel, "x", load=True) == 2 * 2 * 2 * 4 * 9 * 9
+
+
+MEMORIES: dict[str, Callable[[ln.TensorView], object]] = {
+    "local": lambda t: None,
+    "shared": lambda t: setattr(t, "memory", ln.SHARED),
+    "global": lambda t: setattr(t, "memory", ln.GLOBAL),
+}
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("outer", [PT.serial, PT.grid_x, PT.block_y, PT.cpu_parallel])
+def test_a_tile_in_each_memory_and_loop(memory: str, outer: ln.ParallelType) -> None:
+    """Negative steps, two apart: tiles are tested on both sides, and stored once at a time."""
+    with ln.Fusion("k") as f:
+        t = f.input("x", ("N",), ln.float32) * 2.0
+        both = (t[3:][::-2], t[:-3][::-2]) if outer is PT.serial else (t[1:], t[:-1])
+        y = f.output(both[0] - both[1], "y")
+    y.split(0, 8)
+    y.axis(0).parallelize(outer)
+    t.compute_at(y, 1)
+    MEMORIES[memory](t)
+    f.inline_most()
+    row = np.arange(38, dtype=np.float32)
+    if memory == "global" and outer is PT.cpu_parallel:
+        with pytest.raises(ln.LoweringError) as caught:
+            ln.lower(f)
+        assert str(caught.value) == (
+            "T1: the tiles of the cpu_parallel loop y.i0 overlap, and would store the same "
+            "elements of GLOBAL memory at once; set the memory of T1 to ln.SHARED or ln.LOCAL, or "
+            "compute it outside of that loop"
+        )
+        return
+    kernel = check(f, row)
+    if memory == "global" and outer is PT.grid_x:
+        assert "(i1 < 8 or i0 + 1 == ceildiv(N - 1, 8))" in str(kernel)
+        assert "barrier grid" in str(kernel)
+
+
+def test_a_tail_of_a_tile_is_not_read_beyond_it() -> None:
+    """18 rows in parts of 8: the third part has two, and what it reads has no more."""
+    with ln.Fusion("k") as f:
+        t = f.input("x", ("N", "M"), ln.float32) * 2.0
+        mid = rows(t)
+        y = f.output(columns(mid), "y")
+    y.split(0, 16)
+    t.compute_at(y, 1)
+    mid.split(1, 8)
+    for part in t.consumers:
+        part.compute_at(mid, -1)
+    kernel = check(f, X, all_sizes=False)
+    assert "< 18" in str(kernel)
+
+
+def test_a_scheduled_tile_is_pickled() -> None:
+    f, _ = tiled_blur(("N", "M"))
+    kernel = ln.lower(f)
+    assert str(ln.lower(pickle.loads(pickle.dumps(f)))) == str(kernel)
+    assert ln.verify(pickle.loads(pickle.dumps(kernel))).all_sizes
+    assert str(ln.Kernel.parse(kernel.text(full=True))) == str(kernel)
