@@ -347,3 +347,21 @@ def test_no_random_schedule_is_refused_that_could_be_proved() -> None:
     asked = [outcome for outcome in outcomes if outcome.without]
     assert len(asked) >= 3  # else these cases say little
     assert [o.number for o in asked if o.without == "proved"] == []
+
+
+def test_an_axis_of_one_element_that_is_split_over_blocks_has_one_block():
+    """What one block stores in its shared memory, no other can read."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", (4,), ln.float32)
+        total = ln.sum(x, 0)
+        f.output(total * 2.0, "y")
+    total.split(0, 8)
+    part = total.rfactor(0)
+    part.split(0, 16)
+    inner = part.rfactor(1)
+    part.memory = ln.SHARED
+    inner.split(0, 4)
+    part.split(0, 4)
+    part.axis(1).parallelize(ln.ParallelType.grid_x)
+    with pytest.raises(ln.LoweringError, match=r"along grid_x .* the reading thread is not the wr"):
+        ln.lower(f)

@@ -105,3 +105,17 @@ def test_arguments_are_checked() -> None:
     assert str(found.value) == (
         "diagnose(3): it is no kernel that carries its math; pass what ln.lower returns"
     )
+
+
+def test_the_variant_that_a_launch_would_take_is_what_runs():
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        t = x + 1.0
+        y = f.output(t * 2.0, "y")
+    y.split(1, 4)
+    y.axis(2).parallelize(ln.ParallelType.vectorize)
+    t.memory = ln.GLOBAL
+    kernel = ln.lower(f)
+    assert kernel.has_scalar
+    for d in (8, 7):
+        assert ln.diagnose(kernel, np.ones((2, d), np.float32)).ok

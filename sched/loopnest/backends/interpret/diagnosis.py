@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from loopnest import kir
 from loopnest.errors import KernelFault, LaunchError
+from loopnest.scalar.arguments import ArraySpec, Bound, bind, broken_condition
 from loopnest.tensor.math_snapshot import MathSnapshot, thaw
 
 if TYPE_CHECKING:
     from loopnest.backends.interpret.recorder import Recorder
+    from loopnest.kir.lowered import Lowered
     from loopnest.numerics.intervals import Interval
     from loopnest.tensor.fusion import Fusion
     from loopnest.tensor.tensor_view import TensorView
@@ -75,6 +77,8 @@ class Diagnosis:
 def diagnose(k: Any, *arrays: Any, **scalars: Any) -> Diagnosis:
     """Compare every tensor of kernel `k` with the oracle, in program order; return the first off.
 
+    The variant that a launch on these arrays would take is what runs.
+
     Args:
         k: a kernel, as `loopnest.lower` returns it.
         *arrays: the inputs, in order.
@@ -101,7 +105,12 @@ def diagnose(k: Any, *arrays: Any, **scalars: Any) -> Diagnosis:
             "it is no kernel that carries its math",
             "pass what ln.lower returns",
         )
-    return diagnose_program(program, make(), arrays, scalars)
+    math: MathSnapshot = make()
+    sizes = _bound(program, thaw(math), arrays, scalars).sizes
+    scalar: Callable[[], Lowered] | None = getattr(lowered, "scalar", None)
+    if scalar is not None and broken_condition(program.requires, sizes) is not None:
+        program = scalar().program
+    return diagnose_program(program, math, arrays, scalars)
 
 
 def diagnose_program(
@@ -146,13 +155,8 @@ def _recorder(
     from loopnest.backends.interpret.concrete_program import ConcreteProgram
     from loopnest.backends.interpret.loop_dependence import Expansions
     from loopnest.backends.interpret.recorder import Recorder
-    from loopnest.scalar.arguments import ArraySpec, bind
 
-    specs = [ArraySpec(t.name, t.dtype, t.sizes, t.strides) for t in fusion.inputs]
-    bound = bind(
-        specs, fusion.scalars, fusion.symbols, program.conditions, arrays, keywords,
-        f"diagnose({program.name})",
-    )  # fmt: skip
+    bound = _bound(program, fusion, arrays, keywords)
     held = {
         t.name: np.array(a, dtype=t.dtype.numpy, order="C", copy=True)
         for t, a in zip(fusion.inputs, arrays, strict=True)
@@ -166,6 +170,19 @@ def _recorder(
     elements = dict(_elements(program, math))
     expansions = Expansions(ConcreteProgram(program, bound.sizes))
     return Recorder(expansions, held, bound.scalars, shapes, elements)
+
+
+def _bound(
+    program: kir.Program, fusion: Fusion, arrays: tuple[Any, ...], keywords: Mapping[str, Any]
+) -> Bound:
+    """Return the sizes and scalars that the arguments give.
+
+    Raises:
+        LaunchError: arguments that do not fit.
+    """
+    specs = [ArraySpec(t.name, t.dtype, t.sizes, t.strides) for t in fusion.inputs]
+    call = f"diagnose({program.name})"
+    return bind(specs, fusion.scalars, fusion.symbols, program.conditions, arrays, keywords, call)
 
 
 def _elements(program: kir.Program, math: MathSnapshot) -> Iterator[tuple[kir.Store, Any]]:

@@ -241,9 +241,10 @@ class _ReadCheck:
         storage = self.indexer.storage[self.producer]
         slot = dict(zip(storage.places, self.reading.place, strict=True))
         result: list[Expr | None] = []
+        folds = is_reduced(self.producer.siblings[0])  # else it has one iteration, as others have
         for place, axis in enumerate(self.producer.domain.leaf):
             spec, group = self.plan.spec(axis), self.plan.forest.find(axis)
-            if axis.is_reduction:
+            if axis.is_reduction and folds:
                 result.append(None)
             elif place in slot:
                 result.append(self._here(slot[place]))
@@ -262,7 +263,8 @@ class _ReadCheck:
         for step in stored.promotion.steps:
             for axis in step.overshoots(self.algebra):
                 value = stored.known.get(axis)
-                if value is None or axis.definition is None:
+                root = axis.definition is None and axis in self.reading.element
+                if value is None or root:  # what is read of a root axis is an element there is
                     continue
                 if self.plan.promoter.keys(axis).isdisjoint(held):
                     continue
