@@ -12,6 +12,7 @@ import pytest
 import loopnest as ln
 from kernels.gemm import gemm
 from kernels.grid_sum import grid_sum
+from kernels.transpose import transpose
 from loopnest.errors import InternalError
 from loopnest.kir import Allocate, Barrier, Let, Program, map_body
 from loopnest.kir import parse as parse_nest
@@ -59,9 +60,12 @@ def test_each_pass_has_a_text():
 
 def test_texts_are_those_of_their_passes():
     """The text of each pass shows what it does, and nothing that a later one does."""
-    stages = gemm.lower("gpu").stages
-    order = list(stages)
-    for word, name in (("barrier block", "barriers"), (".flat[", "addresses")):
+    for kernel, word, name in (
+        (gemm.lower("gpu"), "barrier block", "barriers"),
+        (transpose.lower("gpu_padded"), ".flat[", "addresses"),
+    ):
+        stages = kernel.stages
+        order = list(stages)
         has = [word in stages[step] for step in order]
         assert has.index(True) == order.index(name)
         assert all(has[has.index(True) :])
