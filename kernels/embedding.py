@@ -52,9 +52,10 @@ def embedding_grad_numpy(g, token, V):
 def embedding_grad(f, dtype=ln.float32):
     g = f.input("g", ("K", "D"), dtype)
     token = f.input("token", ("K",), ln.int32)
-    zeros = ln.full(("V", "D"), 0.0, dtype=dtype)
+    zeros = ln.full(("V", "D"), 0.0, dtype=ln.float32)  # sums of float16 are taken in float32
     f.assume_range(token, 0, "V")
-    f.output(ln.index_add(zeros, 0, token, g), "table")
+    rows = ln.cast(g, ln.float32).named("rows")
+    f.output(ln.index_add(zeros, 0, token, rows), "table")
 
 
 @embedding_grad.schedule("gpu")
@@ -64,6 +65,7 @@ def grad_gpu(f, threads=32):
     table.split(1, threads)
     table.reorder({1: 0, 2: 1, 3: 2})  # [D / threads, threads, K, V]
     table.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_x})
+    f["rows"].compute_at(table, 3)
 
 
 @embedding_grad.schedule("cpu")
@@ -73,6 +75,7 @@ def grad_cpu(f, columns=64):
     table.split(1, columns)
     table.reorder({1: 0, 3: 1})  # [D / columns, K, V, columns]
     table.parallelize({0: ln.ParallelType.cpu_parallel})
+    f["rows"].compute_at(table, 2)
 
 
 if __name__ == "__main__":

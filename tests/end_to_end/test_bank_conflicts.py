@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import loopnest as ln
-from end_to_end.test_goldens import KERNELS
+from end_to_end.test_goldens import KERNELS, of_type, typed
 from helpers.bank_conflicts import conflicts, shared_accesses, warp_conflicts
 from kernels.gemm import gemm
 from kernels.transpose import transpose
@@ -17,6 +17,8 @@ GPU = [
     if name.startswith("gpu")
 ]
 SIZES = {"N": 128, "D": 128, "M": 128, "K": 24, "B": 8, "H": 128, "C": 64, "S": 2048}
+SIZES |= {"V": 64, "E": 8, "Q": 128, "W": 64, "T": 128, "I": 2, "O": 32, "P": 32}
+SIZES |= {"X": 64, "Y": 32, "Z": 16}
 
 
 @pytest.mark.parametrize(
@@ -43,10 +45,9 @@ def test_conflicts_of_a_warp(addresses, size, expected):
     assert warp_conflicts(np.asarray(addresses), size) == expected
 
 
-@pytest.mark.parametrize("dtype", [ln.float32, ln.float16], ids=str)
-@pytest.mark.parametrize(("kernel", "schedule"), GPU)
+@pytest.mark.parametrize(("kernel", "schedule", "dtype"), typed(GPU))
 def test_no_conflicts(kernel, schedule, dtype):
-    program = kernel.lower(schedule, dtype=dtype).program
+    program = kernel.lower(schedule, **of_type(kernel, dtype)).program
     names = [p.name for p in program.params if p.kind == "size"]
     assert [str(a) for a in conflicts(program, {name: SIZES[name] for name in names})] == []
 

@@ -47,6 +47,21 @@ CASES = [
 ]
 
 
+def typed(cases):
+    """Return cases with an element type each: float32, and float16 where the math has a choice."""
+    return [
+        pytest.param(*case.values, dtype, id=f"{case.id}-{dtype}")
+        for case in cases
+        for dtype in (ln.float32, ln.float16)
+        if dtype is ln.float32 or "dtype" in case.values[0].parameters("")
+    ]
+
+
+def of_type(kernel, dtype):
+    """Return the parameters by which a kernel has an element type."""
+    return {"dtype": dtype} if "dtype" in kernel.parameters("") else {}
+
+
 @pytest.mark.parametrize(("kernel", "schedule"), CASES)
 def test_golden(schedule_regression, kernel, schedule):
     schedule_regression(kernel, schedule)

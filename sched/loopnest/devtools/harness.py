@@ -104,6 +104,8 @@ def make_arguments(
     for number, tensor in enumerate(fusion.inputs):
         shape = tuple([size_value(size, known) for size in tensor.sizes])
         draw = np.random.default_rng([seed, number])
+        if prod(shape):
+            _require_values(tensor, chosen.get(tensor.name), subject)
         made = _made(draw, shape, tensor.dtype, chosen.get(tensor.name))
         if tensor.strides is not None:
             from loopnest.launch.strided_arrays import arranged
@@ -117,6 +119,16 @@ def make_arguments(
         place = chosen.get(scalar.name, default)
         scalars[scalar.name] = _made(draw, (), scalar.dtype, place).item()
     return Arguments(tuple(arrays), scalars, known)
+
+
+def _require_values(tensor: TensorView, place: Range | None, subject: str) -> None:
+    """Refuse an input of integers from a range that holds none: indices into nothing."""
+    if place is not None and not tensor.dtype.is_float and place[1] < place[0]:
+        raise LaunchError(
+            subject,
+            f"{tensor.name} is to hold integers from {place[0]} to {place[1]}, and there are none",
+            "take other sizes, or widen the range that was assumed",
+        )
 
 
 def _require_memory(fusion: Fusion, sizes: Mapping[str, int], subject: str) -> None:
@@ -150,7 +162,7 @@ def _made(
             values = place[0] + (place[1] - place[0]) * draw.random(shape)
     else:
         low, high = (-8, 8) if place is None else (int(place[0]), int(place[1]))
-        values = draw.integers(low, high, shape, endpoint=True)
+        values = draw.integers(low, max(low, high), shape, endpoint=True)
     return np.asarray(values).astype(dtype.numpy)
 
 
