@@ -181,13 +181,18 @@ def gpu(f, rows=64, lanes=4):
     queries = f["q"].cache_after()
     by_tiles(f, rows, 1)
     queries.compute_at(f["sized"], 2)
-    for held, pad in ((queries, 1), (f["keys"], lanes), (f["values"], 0)):
+    word = max(1, 4 // queries.dtype.size)  # a row later is a bank later
+    for held, pad in ((queries, word), (f["keys"], lanes), (f["values"], 0)):
         held.memory = ln.SHARED
         held.set_allocation(pad={3: pad})
         if held is f["keys"]:
             held.reorder({2: 3, 3: 2})  # neighbours in memory are elements of one key
         held.split(3, rows)
         held.axis(4).parallelize(block)
+        if held is f["keys"]:  # a thread stores vectors, so that no bank is asked twice
+            held.split(2, lanes)
+            held.reorder({3: -1})
+            held.axis(-1).parallelize(ln.ParallelType.vectorize)
     f["weights"].memory = ln.SHARED
     f["weights"].set_allocation(pad={5: 1})
     y = f["y"]

@@ -19,7 +19,7 @@ from loopnest.backends.cuda.printing.cuda_functions import _HELPERS, _functions
 from loopnest.scalar import op_table
 from loopnest.scalar.op_table import FUNCTIONS, OPS, Column, columns
 
-# Modules that need what a machine may not have; they hold no column.
+# Modules that need what a machine may not have (`torch` the folder, too); they hold no column.
 HEADERS = ("loopnest_math.h", "loopnest_kernel.h")
 OPTIONAL = ("driver_", "pytest_plugin", "__main__")
 
@@ -33,7 +33,8 @@ def file_of(module: str) -> str:
 
 def all_columns() -> tuple[Column[object], ...]:
     for module in pkgutil.walk_packages(ln.__path__, "loopnest."):
-        if not module.name.rpartition(".")[2].startswith(OPTIONAL):
+        parts = module.name.split(".")
+        if "torch" not in parts and not parts[-1].startswith(OPTIONAL):
             importlib.import_module(module.name)
     return columns()
 
