@@ -47,6 +47,16 @@ def size_cases(kernel, names):
             yield {**{n: odd[n] for n in names}, name: least}
 
 
+def reads_nothing_at(kernel, sizes):
+    """Whether there are indices, and no element that one of them could name."""
+    table, indices = {
+        "embedding": ("V", ("K",)),
+        "embedding_grad": ("V", ("K",)),
+        "spmv": ("M", ("E", "N")),
+    }.get(kernel.name, ("", ()))
+    return bool(table) and sizes[table] == 0 and all(sizes[name] for name in indices)
+
+
 @pytest.mark.parametrize(("kernel", "schedule", "dtype"), typed(CASES))
 def test_kernel_is_right(kernel, schedule, dtype):
     params = of_type(kernel, dtype)
@@ -59,11 +69,9 @@ def test_kernel_is_right(kernel, schedule, dtype):
     for sizes in size_cases(kernel, [symbol.name for symbol in fusion.symbols]):
         if broken_condition(fusion.facts.conditions, sizes):
             continue  # gpu_warp takes rows that are short, but not empty
-        try:
-            arguments = make_arguments(fusion, sizes, kernel.ranges)
-        except ln.LaunchError as error:  # indices into an axis of no elements
-            assert "and there are none" in str(error)
+        if reads_nothing_at(kernel, sizes):
             continue
+        arguments = make_arguments(fusion, sizes, kernel.ranges)
         keywords = arguments.keywords(fusion)
         math = oracle(fusion, arguments)
         reference = expected(kernel, fusion, arguments, params, exact=math)

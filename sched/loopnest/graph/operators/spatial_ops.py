@@ -45,8 +45,8 @@ def conv(
     """Return the convolution (cross-correlation) of x with w, over all axes from the third on.
 
     Args:
-        x: [N, C, *space].
-        w: [O, C // groups, *kernel].
+        x: ``[N, C, *space]``.
+        w: ``[O, C // groups, *kernel]``.
         stride: from one window to the next: an int, or one a spatial axis.
         padding: zeros around: an int, or an int or a pair of ints a spatial axis.
         dilation: distances of the kernel's elements, as `stride`.
@@ -79,8 +79,8 @@ def conv_transposed(
     """Return the map of the gradient of `conv`: each element of x spread out by the kernel.
 
     Args:
-        x: [N, C, *space].
-        w: [C, O // groups, *kernel].
+        x: ``[N, C, *space]``.
+        w: ``[C, O // groups, *kernel]``.
         space: the spatial extents of the result; what the windows do not reach is 0.
         stride: as of the convolution that it is the gradient of.
         padding: how many elements are left out in front of each spatial axis.
