@@ -449,7 +449,7 @@ def show(console: Console, results: Mapping[str, Mapping[str, Any]], labels: Seq
         "of limit",
         *labels,
         *(f"/ {label}" for label in labels),
-        "/ better",
+        "/ best",
     )
     for column in (*columns, "at most"):
         table.add_column(column, justify="right")
