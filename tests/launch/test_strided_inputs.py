@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import loopnest as ln
+from loopnest.devtools.harness import make_arguments
 from loopnest.launch.strided_arrays import arranged, copied, span
 
 PT = ln.ParallelType
@@ -120,6 +121,24 @@ def test_arrays_of_other_strides_are_refused() -> None:
     one = ln.compile(doubled(("S",), ("N",))[0], target="interpret")
     with pytest.raises(ln.LaunchError, match="not aligned"):
         one(fields)
+
+
+def test_copies_of_made_arguments_have_the_declared_strides() -> None:
+    f, _, _ = doubled((0, 1), (3, 4))
+    arguments = make_arguments(f, {})
+    (array,) = arguments.fresh()
+    assert array.strides == (0, 4)
+    assert not np.shares_memory(array, arguments.arrays[0])
+    found = ln.compile(f, target="interpret")(array)
+    np.testing.assert_array_equal(found, 2 * arguments.arrays[0])
+
+
+@pytest.mark.parametrize(("strides", "array"), [((1, "S"), A.T), ((0, 1), LAYOUTS[6][1])])
+def test_a_diagnosis_reads_elements_where_they_lie(
+    strides: tuple[int | str | None, ...], array: np.ndarray
+) -> None:
+    found = ln.diagnose(ln.lower(doubled(strides)[0]), array)
+    assert found.ok, str(found)
 
 
 def test_a_symbol_has_one_value_in_strides_and_extents() -> None:

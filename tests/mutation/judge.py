@@ -23,6 +23,7 @@ from loopnest.backends.interpret import Interpreter
 from loopnest.backends.interpret.diagnosis import diagnose_program
 from loopnest.errors import KernelFault, LoopnestError
 from loopnest.kir.nest_text import nest_lines
+from loopnest.launch.strided_arrays import span
 from loopnest.proofs import verify_program
 from loopnest.proofs.size_choice import points_at
 from loopnest.scalar.expr import Arg, walk
@@ -272,7 +273,7 @@ def _interpreted(program: kir.Program, trial: Trial) -> list[np.ndarray]:
     Raises:
         KernelFault: the sanitizer stops it.
     """
-    arrays = trial.inputs()
+    arrays = {name: span(array) for name, array in trial.inputs().items()}
     for output, tensor in zip(program.outputs, trial.fusion.outputs, strict=True):
         if not output.inplace:
             shape = trial.wanted.arrays[trial.fusion.outputs.index(tensor)].shape
@@ -281,4 +282,6 @@ def _interpreted(program: kir.Program, trial: Trial) -> list[np.ndarray]:
         s.name: s.dtype.numpy.type(trial.arguments.scalars[s.name]) for s in trial.fusion.scalars
     }
     Interpreter(program).run(arrays, trial.sizes, scalars)
-    return [arrays[output.inplace or output.name] for output in program.outputs]
+    shapes = [array.shape for array in trial.wanted.arrays]
+    found = [arrays[output.inplace or output.name] for output in program.outputs]
+    return [array.reshape(shape) for array, shape in zip(found, shapes, strict=True)]

@@ -23,6 +23,7 @@ import numpy as np
 
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
+from loopnest.launch.strided_arrays import span
 from loopnest.scalar.arguments import size_value
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory
@@ -121,8 +122,8 @@ class Machine:
     Args:
         program: the loop nest.
         sizes: the value of every size symbol.
-        arrays: name of each input and output that is a parameter -> array of its shape; they are
-            not changed.
+        arrays: name of each input and output that is a parameter -> array of its shape, at the
+            strides that are declared; they are not changed.
         scalars: the value of every scalar parameter.
         seed: decides the order of threads and blocks, and what garbage is.
         trace: whether to keep what each thread stores.
@@ -156,7 +157,7 @@ class Machine:
     def _held(self, number: int, buffer: Buffer, arrays: Mapping[str, np.ndarray]) -> Any:
         size = self.code.layouts[number][2]
         if buffer.kind == "input":
-            given = arrays[buffer.name].reshape(-1)
+            given = span(arrays[buffer.name])
             wide = given if given.dtype.kind in "iub" else given.astype(np.float64)
             values = wide.tolist()
         elif buffer.kind == "counter":
@@ -179,7 +180,8 @@ class Machine:
             return self.random.random() < 0.5
         if dtype.is_float:
             return self.sign * self.random.uniform(1e3, 3e4)
-        return self.sign * self.random.randrange(1000, 30000)
+        number = self.sign * self.random.randrange(1000, 30000)
+        return (number - dtype.least) % (1 << dtype.bits) + dtype.least
 
     def broke(
         self, rule: str, thread: Thread, buffer: Buffer | None, index: Sequence[int],

@@ -67,6 +67,25 @@ def test_an_element_that_was_never_stored_holds_garbage() -> None:
     assert (found[0].outputs[0] != found[1].outputs[0]).all()
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint32", "int64"])
+def test_garbage_has_the_type_of_its_element(dtype: str) -> None:
+    text = (
+        f"kernel k(x: float32[N]) -> (y: {dtype}[N])\nfor i0 in N:\n  if i0 < 0:\n    y[i0] = 1\n"
+    )
+    found = both(text, x=values(6))
+    assert all(set(f.broken) == {"unwritten"} for f in found)
+    assert (found[0].outputs[0] != found[1].outputs[0]).any()
+
+
+def test_inputs_are_read_at_their_strides() -> None:
+    x = values(5, 6).T
+    text = "kernel k(x: float32[N, D] strides(1, N)) -> (y: float32[N, D])\n"
+    text += "for i0 in N:\n  for i1 in D:\n    y[i0, i1] = x[i0, i1]\n"
+    (found, *_) = both(text, x=x)
+    assert not found.broken
+    np.testing.assert_array_equal(found.outputs[0], x)
+
+
 def test_an_allocation_forgets() -> None:
     text = """
     kernel again(x: float32[N]) -> (y: float32[N])

@@ -21,6 +21,7 @@ from fuzzing.size_draws import choose_sizes
 from helpers.math_run import define
 from kernels.layernorm import layernorm
 from kernels.softmax import softmax
+from loopnest.launch.strided_arrays import copied
 from loopnest.numerics import float64_math, oracle_blocks
 from loopnest.numerics.compare import compare
 from loopnest.numerics.error_bounds import enclosures
@@ -161,7 +162,7 @@ def test_results_of_random_math_lie_within(rng: Random) -> None:
     function = ln.compile(kernel, target="interpret")
     for sizes in choose_sizes(f, rng):
         arrays, keywords = make_arrays(f, sizes, rng.randrange(16))
-        found = as_tuple(function(*[a.copy() for a in arrays], **keywords))
+        found = as_tuple(function(*[copied(a) for a in arrays], **keywords))
         bounds = as_tuple(ln.error_bound(f, *arrays, **keywords))
         for exact in (False, True):
             values = as_tuple(ln.evaluate(f, *arrays, exact=exact, **keywords))

@@ -126,9 +126,9 @@ def test_a_compiled_kernel(sass):
 
     (function,) = sass.functions(gemm.lower("gpu", whole=True).sass("sm_90")).values()
     loop = function.hot_loop
-    assert loop.names["FFMA"] == 128  # 8 x 8 sums, 2 steps
-    assert len(loop) < 1.2 * 128
-    assert loop.accesses("LDS") == (4, 12)
+    assert loop.names["FFMA"] == 256  # 8 x 8 sums, 4 steps
+    assert len(loop) < 1.2 * 256
+    assert loop.accesses("LDS") == (16, 16)  # 8 of a and 8 of b a step
     wide, all_of_them = function.code().accesses("LDG")
     assert wide == all_of_them == 4
 

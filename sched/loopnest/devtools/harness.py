@@ -51,8 +51,10 @@ class Arguments:
         return {**self.scalars, **rest}
 
     def fresh(self) -> tuple[Array, ...]:
-        """Return copies of the arrays: a kernel may overwrite its inputs."""
-        return tuple([array.copy() for array in self.arrays])
+        """Return copies of the arrays at their strides: a kernel may overwrite its inputs."""
+        from loopnest.launch.strided_arrays import copied
+
+        return tuple([copied(array) for array in self.arrays])
 
 
 def make_arguments(

@@ -239,8 +239,10 @@ class Fusion:
         >>> with ln.Fusion("k") as f:
         ...     x = f.input("x", ("N",), ln.float32)
         ...     y = f.output(ln.iota(4) < f.extent("N"), "y")
-        >>> f.print_math().splitlines()[-1]
-        '  y: bool[4] = T1 < int64(N)'
+        >>> _ = f.print_math()
+        k(x: float32[N]) -> (y: bool[4])
+          T1: int64[4] = iota(0, 1)
+          y: bool[4] = T1 < int64(N)
 
         Args:
             extent: the name of a size symbol, an int, or an extent of a tensor.

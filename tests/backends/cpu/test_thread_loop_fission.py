@@ -190,12 +190,15 @@ def test_gemm_with_register_tiles():
 
 def test_a_register_tile_is_worked_on_in_a_copy():
     text = body_of(TILES)
-    # One thread's elements lie side by side, and the loop over k has a tile of its own.
+    # One thread's elements lie side by side, and the loop over k has a tile of its own: vectors go
+    # from one to the other.
+    tile = "LN_VEC(ln_f32x16, acc[kept])"
+    slots = "LN_VEC(ln_f32x16, acc_slots[kept + i2 * 128 + i3 * 16])"
     assert lines(text, "kept") == [
-        "for (idx_t kept = 0; kept < 16; ++kept) {",
-        "acc[kept] = acc_slots[kept + i2 * 128 + i3 * 16];  // acc kept",
-        "for (idx_t kept = 0; kept < 16; ++kept) {",
-        "acc_slots[kept + i2 * 128 + i3 * 16] = acc[kept];  // acc kept",
+        "for (idx_t kept = 0; kept < 16; kept += LN_LANES(ln_f32x16)) {",
+        f"{tile} = {slots};  // acc kept",
+        "for (idx_t kept = 0; kept < 16; kept += LN_LANES(ln_f32x16)) {",
+        f"{slots} = {tile};  // acc kept",
     ]
 
 

@@ -155,10 +155,13 @@ def _recorder(
     from loopnest.backends.interpret.concrete_program import ConcreteProgram
     from loopnest.backends.interpret.loop_dependence import Expansions
     from loopnest.backends.interpret.recorder import Recorder
+    from loopnest.launch.strided_arrays import copied, span
 
     bound = _bound(program, fusion, arrays, keywords)
     held = {
         t.name: np.array(a, dtype=t.dtype.numpy, order="C", copy=True)
+        if t.strides is None
+        else span(copied(np.asarray(a)))
         for t, a in zip(fusion.inputs, arrays, strict=True)
     }
     for output in program.outputs:
@@ -180,9 +183,14 @@ def _bound(
     Raises:
         LaunchError: arguments that do not fit.
     """
+    from loopnest.launch.strided_arrays import element_strides
+
     specs = [ArraySpec(t.name, t.dtype, t.sizes, t.strides) for t in fusion.inputs]
     call = f"diagnose({program.name})"
-    return bind(specs, fusion.scalars, fusion.symbols, program.conditions, arrays, keywords, call)
+    return bind(
+        specs, fusion.scalars, fusion.symbols, program.conditions, arrays, keywords, call,
+        lambda array: element_strides(array, call),
+    )  # fmt: skip
 
 
 def _elements(program: kir.Program, math: MathSnapshot) -> Iterator[tuple[kir.Store, Any]]:

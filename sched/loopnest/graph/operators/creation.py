@@ -82,7 +82,7 @@ def size(value: DimLike, dtype: DType | str | type = float32) -> Node:
     """Return a size as a scalar, to compute with: a const where it is static.
 
     >>> size("N * 2", "int64"), size(3)
-    (<size: int64[]>, <3.0: float32[]>)
+    (<size(): int64[]>, <3.0: float32[]>)
 
     Raises:
         GraphError: no size, or an unknown dtype.
