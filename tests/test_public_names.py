@@ -115,3 +115,10 @@ def test_import_is_light() -> None:
     heavy = ("ml_dtypes", "islpy", "rich", "click", "cuda", "hypothesis", "pytest")
     code = f"import sys, loopnest; print([m for m in {heavy} if m in sys.modules])"
     assert python(code) == "[]"
+
+
+def test_a_name_of_another_package_leads_to_ours() -> None:
+    for ours in ln._CALLED_ELSEWHERE.values():
+        assert ours in ln.__all__
+    with pytest.raises(AttributeError, match=r"no attribute 'clip'; it is called ln\.clamp here$"):
+        ln.clip  # noqa: B018

@@ -155,6 +155,19 @@ _LAZY = {
 }
 """Name -> the module that defines it; a module that is itself the name stands for its own."""
 
+_CALLED_ELSEWHERE = {
+    "broadcast_to": "expand",
+    "cat": "concatenate",
+    "clip": "clamp",
+    "concat": "concatenate",
+    "inverse": "reciprocal",
+    "transpose": "permute",
+    "view": "reshape",
+    "zeros": "full",
+    "ones": "full",
+}
+"""Names that NumPy and torch have for our functions."""
+
 __all__ = [
     "GLOBAL",
     "LOCAL",
@@ -315,7 +328,9 @@ __all__ = [
 def __getattr__(name: str) -> object:
     source = _LAZY.get(name)
     if source is None:
-        raise AttributeError(f"module 'loopnest' has no attribute '{name}'")
+        ours = _CALLED_ELSEWHERE.get(name)
+        hint = f"; it is called ln.{ours} here" if ours else ""
+        raise AttributeError(f"module 'loopnest' has no attribute '{name}'{hint}")
     module = import_module(source)
     value: object = getattr(module, name, module)
     globals()[name] = value
