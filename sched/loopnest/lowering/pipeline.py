@@ -107,7 +107,7 @@ def _aliases(state: State) -> None:
 
 
 def _barriers(state: State) -> None:
-    state.tree = insert_barriers(state.tree, state.plan, state.indexer.arrivals())
+    state.tree = insert_barriers(state.tree, state.plan, state.indexer.terms.arrivals())
 
 
 def _addresses(state: State) -> None:
@@ -123,7 +123,7 @@ def _in_place(state: State) -> None:
 
 
 def _tighten(state: State) -> None:
-    state.program = tighten(state.program, state.plan.algebra, state.indexer.idle)
+    state.program = tighten(state.program, state.plan.algebra, state.indexer.terms.idle)
 
 
 def _unswitch(state: State) -> None:
@@ -262,15 +262,15 @@ def lower(fusion: Fusion) -> Lowered:
         perform(PASSES[:_PLANNED], planned, watchers)
         first = planned.fork(whole_vectors=True)
         perform(PASSES[_PLANNED:_INDEXED], first, watchers)
-        if not first.indexer.requires:
+        if not first.indexer.vectors.requires:
             return _lowered(first, watchers)
         facts = fusion.facts
-        for size, width, _ in first.indexer.requires.values():
+        for size, width, _ in first.indexer.vectors.requires.values():
             facts = facts.with_divisor(size, width)
         second = State(fusion, facts, whole_vectors=True)
         perform(PASSES[:_INDEXED], second, watchers)
         # What is known may give sizes another form, and that other requirements.
-        requires = {**first.indexer.requires, **second.indexer.requires}
+        requires = {**first.indexer.vectors.requires, **second.indexer.vectors.requires}
         tests = [(text, test) for text, (_, _, test) in requires.items()]
         second.frame = replace(second.frame, requires=tuple(tests))
         whole = _lowered(second, watchers)

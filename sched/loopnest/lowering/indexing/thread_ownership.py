@@ -14,8 +14,9 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
 from loopnest.errors import LoweringError
+from loopnest.lowering.indexing.accesses import Reading
 from loopnest.lowering.indexing.axis_indices import Environment
-from loopnest.lowering.indexing.indexer import Indexer, Reading
+from loopnest.lowering.indexing.indexer import Indexer
 from loopnest.lowering.loops.loop_plan import LoopPlan, LoopSpec, is_reduced, is_trivial
 from loopnest.lowering.loops.promotion import AtLeastOne
 from loopnest.lowering.loops.reshaped_axes import axes_behind
@@ -38,7 +39,7 @@ def check_readers(indexer: Indexer) -> None:
     if not plan.launch:
         return
     bounds = LaunchBounds(plan.launch, plan.algebra)
-    for reading in indexer.readings:
+    for reading in indexer.accesses.readings:
         sizes = [index.extent for index in reading.loops]
         sizes += [axis.size for axis in reading.env.tensor.domain.root]
         if any(size is ZERO for size in sizes):

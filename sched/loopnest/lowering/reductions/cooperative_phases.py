@@ -69,7 +69,7 @@ class CooperativePhases:
             ]
         )
         kept = (*self.stage.threads, *self.stage.groups, *self.stage.dims)
-        one = self.indexer.first_threads(self.unit, kept)
+        one = self.indexer.terms.first_threads(self.unit, kept)
         terms = (*self._taking_part(), *one)
         left = Guarded(stores, terms)
         return [*items, *looped([left], side_by_side(self.compute.joint))]
@@ -80,7 +80,7 @@ class CooperativePhases:
         if self.stage.counter is None:
             return []
         index = (*map(LaunchIndex, self.stage.groups), *self._loops()) or (ZERO,)
-        flag = self.indexer.flag_of(self.unit)
+        flag = self.indexer.terms.flag_of(self.unit)
         count = self.algebra.product([self.plan.launch[d] for d in self.stage.dims])
         # Under no test, so that its name is known to all that follows: every block arrives.
         return [Guarded((Arrive(flag, self.stage.counter, index, count, self.origin),), ())]
@@ -100,7 +100,7 @@ class CooperativePhases:
         """Return the statements that make the result known to every thread, and the result."""
         items: list[TreeItem] = []
         if self.stage is not None:
-            items += self._again()._gather(self.indexer.flags(self.unit, own=True))
+            items += self._again()._gather(self.indexer.terms.flags(self.unit, own=True))
         more, values = self._combined()
         return [*items, *more], values
 
@@ -227,7 +227,7 @@ class CooperativePhases:
     def _own(self) -> Values:
         return tuple(
             [
-                self.indexer.load_own(env, buffer)
+                self.indexer.accesses.load_own(env, buffer)
                 for env, buffer in zip(self.environments, self.accumulators, strict=True)
             ]
         )
@@ -243,7 +243,7 @@ class CooperativePhases:
     def _stores(self, values: Values, role: str) -> tuple[Store, ...]:
         return tuple(
             [
-                self.indexer.store(env, buffer, value, role)
+                self.indexer.accesses.store(env, buffer, value, role)
                 for env, buffer, value in zip(
                     self.environments, self.accumulators, values, strict=True
                 )

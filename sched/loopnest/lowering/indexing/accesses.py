@@ -1,0 +1,327 @@
+"""Accesses of a phase: the index of a store, and of what a definition reads, in loop indices.
+
+Indices are found by walking the transforms behind a tensor's loops backward to its root, over the
+root map to its producers, and, for a LOCAL producer, forward again to the loops that index its
+buffer.
+
+Source: the backward traversal is nvFuser's index_compute; rule 26: the loop map forwards merged
+broadcasts, the index map does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from loopnest.errors import InternalError
+from loopnest.kir import WHOLE_ELEMENTS, Store
+from loopnest.kir.buffers import Buffer
+from loopnest.lowering.indexing.axis_indices import Environment
+from loopnest.lowering.loops.guarded_tree import Guarded
+from loopnest.lowering.loops.phase_nest import Compute, Nest
+from loopnest.lowering.loops.promotion import Promotion
+from loopnest.lowering.memory.allocation import TensorStorage
+from loopnest.scalar import dtypes
+from loopnest.scalar.conditions import decided
+from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.expr import (
+    ONE,
+    ZERO,
+    Arg,
+    Coordinate,
+    Expr,
+    Index,
+    Load,
+    Op,
+    Symbol,
+    substitute,
+    walk,
+)
+from loopnest.scalar.templates import coordinates
+from loopnest.schedule.replay import Match, match_leaves
+from loopnest.tensor.definition import Definition, Read
+from loopnest.tensor.domain import IterDomain
+from loopnest.tensor.tensor_view import TensorView
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Reading:
+    """A read of a tensor that is computed.
+
+    Args:
+        producer: the tensor.
+        env: the indices of the reader's axes.
+        element: which element it is, by logical axis of the producer.
+        place: where it lies in a LOCAL or SHARED buffer.
+        loops: the indices of the loops around the reader.
+        conditions: the tests that the reader is under.
+    """
+
+    producer: TensorView
+    env: Environment
+    element: dict[IterDomain, Expr]
+    place: tuple[Expr, ...]
+    loops: tuple[Index, ...] = ()
+    conditions: tuple[Expr, ...] = ()
+
+
+class WholeVectors:
+    """Sizes that the lanes of vectors are taken to divide, for the "indexing" pass.
+
+    Args:
+        nest: the loops.
+        assumed: whether a symbolic size may be taken to divide; else each lane has its own test.
+
+    Attributes:
+        lanes: the indices of vectorized loops.
+        requires: what is taken to divide so far: text -> (size, width, test).
+    """
+
+    def __init__(self, nest: Nest, *, assumed: bool) -> None:
+        self.assumed = assumed
+        self.lanes = {
+            var for var, spec in nest.spec_of.items() if spec.parallel is ParallelType.vectorize
+        }
+        self.requires: dict[str, tuple[Expr, Expr, Expr]] = {}
+
+    def require(self, size: Expr, width: Expr) -> None:
+        """Let the program with vectors run only where `width` divides `size`."""
+        rest = Op("mod", (size, width), dtypes.index)
+        test = Op("eq", (rest, ZERO), dtypes.bool_)
+        self.requires.setdefault(str(test), (size, width, test))
+
+
+class Accesses:
+    """The accesses of a fusion's tensors, for the statements of its phases.
+
+    Attributes:
+        readings: what was read of computed tensors so far, with the tests that it is under.
+        unguarded: what the phase at hand read, before its tests are known.
+    """
+
+    def __init__(
+        self, nest: Nest, storage: dict[TensorView, TensorStorage], vectors: WholeVectors
+    ) -> None:
+        self.nest, self.plan, self.algebra = nest, nest.plan, nest.plan.algebra
+        self.storage, self.vectors = storage, vectors
+        self._matches: dict[tuple[TensorView, TensorView], Match] = {}
+        self.readings: list[Reading] = []
+        self.unguarded: list[Reading] = []
+
+    def keep_readings(self, compute: Compute, guarded: Sequence[Guarded]) -> None:
+        """Keep what statements read, with the tests that all of them are under."""
+        tests = [dict.fromkeys(t.condition for t in item.terms) for item in guarded]
+        first = tests[0] if tests else {}
+        conditions = tuple([c for c in first if all(c in found for found in tests)])
+        for reading in self.unguarded:
+            self.readings.append(replace(reading, loops=compute.loops, conditions=conditions))
+        self.unguarded.clear()
+
+    def store(self, env: Environment, buffer: Buffer, value: Expr, role: str) -> Store:
+        """Return the store of `value` to the element of `buffer` at hand."""
+        index, flat = self._own_index(env, buffer)
+        placed = env.tensor.placed or env.tensor.origin
+        factored = env.tensor.domain.is_factored and role in WHOLE_ELEMENTS
+        claim = env.element() if factored else env.coordinate()
+        return Store(buffer, index, value, env.tensor.name, role, flat, claim, placed)
+
+    def load_own(self, env: Environment, buffer: Buffer) -> Load:
+        """Return the element of `buffer` at hand."""
+        index, flat = self._own_index(env, buffer)
+        return Load(buffer, index, flat)
+
+    def _own_index(self, env: Environment, buffer: Buffer) -> tuple[tuple[Expr, ...], bool]:
+        storage = self.storage[env.tensor]
+        if buffer is storage.buffer and storage.axes is not None:
+            return self._index(buffer, [self._allocated(env, axis) for axis in storage.axes])
+        if buffer.memory is Memory.GLOBAL:
+            return self._index(buffer, [self.need(env, a) for a in env.tensor.domain.logical])
+        places = storage.places if buffer is storage.buffer else storage.partial_places
+        leaf = env.promotion.leaf
+        return tuple([env.known[leaf[place]] for place in places]) or (ZERO,), False
+
+    def need(self, env: Environment, axis: IterDomain) -> Expr:
+        """Return the index of an axis, which follows from the loops at hand."""
+        return self._known(env, axis, env.index(axis))
+
+    def _allocated(self, env: Environment, axis: IterDomain) -> Expr:
+        return self._known(env, axis, env.allocated(axis))
+
+    def _known(self, env: Environment, axis: IterDomain, value: Expr | None) -> Expr:
+        if value is None:
+            raise InternalError(
+                f"{env.tensor.name} of {self.plan.fusion.name}",
+                f"the index of an axis of extent {axis.size} is not known from its loops",
+            )
+        return value
+
+    def _index(self, buffer: Buffer, index: list[Expr]) -> tuple[tuple[Expr, ...], bool]:
+        """Return one index a dimension; in GLOBAL memory one offset where that divides less."""
+        if not index:
+            return (ZERO,), False
+        cost = sum(_divisions(i) for i in index)
+        if cost and len(index) > 1 and buffer.memory is Memory.GLOBAL:
+            terms = (self.algebra.mul(i, s) for i, s in zip(index, buffer.strides, strict=True))
+            flat = self.algebra.sum(terms)
+            if _divisions(flat) < cost:
+                return (flat,), True
+        return tuple(index), False
+
+    def values(self, definition: Definition, env: Environment) -> tuple[Expr, ...]:
+        """Return the values of a definition's components at the element at hand."""
+        args = self.reads(definition, env)
+        values = [definition.value(n, args) for n in range(len(definition.values))]
+        root = env.tensor.domain.root
+        result: list[Expr] = []
+        for value in values:
+            known: dict[Expr, Expr] = {
+                c: self.need(env, root[c.number]) for c in coordinates(value)
+            }
+            result.append(decided(substitute(value, known), self.algebra) if known else value)
+        return tuple(result)
+
+    def reads(self, definition: Definition, env: Environment) -> tuple[Expr, ...]:
+        """Return what each read finds; those come first that indices are computed from."""
+        found: dict[Expr, Expr] = {}
+        order = sorted(enumerate(definition.reads), key=lambda item: bool(item[1].data))
+        for number, read in order:
+            found[Arg(number, read.producer.dtype)] = self._read(read, env, found)
+        return tuple([found[Arg(n, r.producer.dtype)] for n, r in enumerate(definition.reads)])
+
+    def _read(self, read: Read, env: Environment, data: Mapping[Expr, Expr]) -> Load:
+        producer = read.producer
+        storage = self.storage[producer]
+        index: dict[IterDomain, Expr] = {
+            axis: ZERO if axis.is_broadcast else self._at(template, env, data)
+            for axis, template in zip(producer.domain.logical, read.indices, strict=True)
+        }
+        if producer.strides is not None:
+            self._require_strides(storage.buffer, env)
+            return Load(storage.buffer, tuple(index.values()))
+        if producer.is_input:
+            return Load(storage.buffer, *self._index(storage.buffer, list(index.values())))
+        reader = _LocalReader(self, producer, env, index)
+        promoted, leaf = self.plan.promotions[producer].leaf, producer.domain.leaf
+        places = tuple([reader.value(promoted[n], leaf[n]) for n in storage.places])
+        self.unguarded.append(Reading(producer, env, index, places))
+        if storage.axes is not None:
+            where = [reader.allocated(axis) for axis in storage.axes]
+        elif storage.buffer.memory is Memory.GLOBAL:
+            where = list(index.values())
+        else:
+            return Load(storage.buffer, places or (ZERO,))
+        return Load(storage.buffer, *self._index(storage.buffer, where))
+
+    def _require_strides(self, buffer: Buffer, env: Environment) -> None:
+        """Take a symbolic stride to be a multiple of the vector of loads along another axis."""
+        lanes = self.vectors.lanes.intersection(env.known.values())
+        if not self.vectors.assumed or ONE not in buffer.strides:
+            return
+        for lane in lanes:
+            for stride in buffer.strides:
+                if isinstance(stride, Symbol) and isinstance(lane, Index):
+                    self.vectors.require(stride, lane.extent)
+
+    def _at(self, template: Expr, env: Environment, data: Mapping[Expr, Expr]) -> Expr:
+        """Return an index of a read at the element at hand; `data` is what other reads find."""
+        root = env.tensor.domain.root
+        if isinstance(template, Coordinate):
+            return self.need(env, root[template.number])
+        known: dict[Expr, Expr] = {c: self.need(env, root[c.number]) for c in coordinates(template)}
+        return self.algebra.simplify(substitute(template, {**known, **data}))
+
+    def match(self, producer: TensorView, consumer: TensorView) -> Match:
+        """Return the correspondence of the axes of direct neighbours, made once."""
+        key = (producer, consumer)
+        found = self._matches.get(key)
+        if found is None:
+            found = self._matches[key] = match_leaves(producer, consumer)
+        return found
+
+
+class _LocalReader:
+    """Find the index of a LOCAL producer's buffer from its consumer's loops."""
+
+    def __init__(
+        self,
+        accesses: Accesses,
+        producer: TensorView,
+        env: Environment,
+        index: dict[IterDomain, Expr],
+    ) -> None:
+        self.accesses, self.producer, self.env = accesses, producer, env
+        self.promotion: Promotion = accesses.plan.promotions[producer]
+        self.base = index
+        self.found: dict[IterDomain, Expr] = {}
+
+    def value(self, node: IterDomain, own: IterDomain) -> Expr:
+        """Return the index along the axis `own` of the producer, whose loop runs over `node`."""
+        consumer = self.env.promotion
+        if node is own:
+            match = self.accesses.match(self.producer, self.env.tensor)
+            image = match.image.get(own)
+            exact = own in match.exact and image not in consumer.image
+            if image is not None and exact and image in self.env.known:
+                return self.env.known[image]
+        return self._forward(node)
+
+    def allocated(self, axis: IterDomain) -> Expr:
+        """Return the index along an axis of the producer's allocation domain."""
+        return self._forward(axis) if self.promotion.image else self.value(axis, axis)
+
+    def _forward(self, node: IterDomain) -> Expr:
+        value = self.found.get(node)
+        if value is not None:
+            return value
+        if node in self.base:
+            value = self.base[node]
+        elif node in self.env.known:
+            value = self.env.known[node]
+        elif (same := self._by_class(node)) is not None:
+            value = same
+        elif (alike := self.env.alike(node)) is not None:
+            value = alike
+        elif node.definition is not None:
+            step = node.definition
+            inputs = [self._forward(a) for a in step.inputs]
+            inputs += [self._loop(a) for a in step.given()]
+            values = step.forward(inputs, self.accesses.algebra)
+            self.found.update(zip(step.outputs, values, strict=True))
+            return self.found[node]
+        else:
+            value = self._root(node)
+        self.found[node] = value
+        return value
+
+    def _loop(self, axis: IterDomain) -> Expr:
+        """Return the index of a loop around a tile, which the producer shares with its readers."""
+        plan = self.accesses.plan
+        group = plan.forest.find(plan.promoter.loop_of.get(axis, axis))
+        return self.accesses.nest.index_of[group]
+
+    def _by_class(self, node: IterDomain) -> Expr | None:
+        """Return the index of an axis of the math that `node` is, as far as the reader has it."""
+        class_of = self.accesses.plan.forest.class_of
+        group = class_of.get(node)
+        if group is None:
+            return None
+        for axis, value in self.base.items():
+            other = class_of.get(axis)
+            if other is not None and other.find() is group.find() and not axis.is_broadcast:
+                return value
+        return self.env.of_class(group.find())
+
+    def _root(self, node: IterDomain) -> Expr:
+        if node in self.base:
+            return self.base[node]
+        promoter = self.accesses.plan.promoter
+        if promoter.keys(node).isdisjoint(promoter.held(self.producer)):
+            return ZERO  # the producer lacks this axis: it has the same value all along it
+        raise InternalError(
+            f"{self.producer.name} read by {self.env.tensor.name}",
+            f"the index of an axis of extent {node.size} is not known",
+        )
+
+
+def _divisions(value: Expr) -> int:
+    return sum(1 for node in walk(value) if isinstance(node, Op) and node.op in ("floordiv", "mod"))

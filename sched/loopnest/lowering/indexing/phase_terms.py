@@ -1,0 +1,358 @@
+"""Predicates of a phase: the tests under which its statements run, for the indexer.
+
+A phase runs at the points of its loops that are elements of its tensor (a split need not divide,
+a loop may be one that others need), once where loops or threads would write the same element
+again, in the blocks that go on, and, of an update, only where it takes something in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+from loopnest.errors import LoweringError
+from loopnest.kir import Let, Store
+from loopnest.kir.loop_bounds import gaps, slope
+from loopnest.lowering.indexing.accesses import Accesses
+from loopnest.lowering.indexing.axis_indices import Environment
+from loopnest.lowering.indexing.idle_points import live_terms
+from loopnest.lowering.indexing.redundant_writes import first_points
+from loopnest.lowering.indexing.tile_owners import owners
+from loopnest.lowering.loops.guarded_tree import Guarded, PredicateTerm
+from loopnest.lowering.loops.loop_plan import is_trivial
+from loopnest.lowering.loops.phase_nest import Compute
+from loopnest.lowering.loops.reshaped_axes import axes_behind
+from loopnest.lowering.loops.tightening import is_bounded
+from loopnest.lowering.reductions.block_reduction import FreshNames
+from loopnest.lowering.reductions.grid_reduction import GridReduction, result_loops
+from loopnest.scalar import dtypes
+from loopnest.scalar.conditions import decided, normal_le
+from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.expr import (
+    TRUE,
+    ZERO,
+    Arg,
+    Const,
+    Expr,
+    Index,
+    LaunchIndex,
+    Local,
+    Op,
+    free_indices,
+    integer,
+    loads,
+    substitute,
+    walk,
+)
+from loopnest.scalar.templates import coordinates
+from loopnest.tensor.definition import Definition
+from loopnest.tensor.domain import IterDomain
+from loopnest.tensor.overlapping_tiles import is_tile_loop
+from loopnest.tensor.tensor_view import TensorView
+
+
+class PhaseTerms:
+    """The tests of the phases of a fusion.
+
+    Args:
+        accesses: the indices of their tensors.
+        stages: the grid reductions, by tensor.
+        flagged: of a tensor, those whose last block alone computes it.
+        names: of the kernel's variables.
+
+    Attributes:
+        idle: the conditions outside of which updates take nothing in.
+    """
+
+    def __init__(
+        self,
+        accesses: Accesses,
+        stages: dict[TensorView, GridReduction],
+        flagged: dict[TensorView, tuple[TensorView, ...]],
+        names: FreshNames,
+    ) -> None:
+        self.accesses, self.nest, self.names = accesses, accesses.nest, names
+        self.plan, self.algebra = accesses.plan, accesses.algebra
+        self.storage, self.vectors = accesses.storage, accesses.vectors
+        self.stages, self._flagged = stages, flagged
+        self._flags: dict[TensorView, Local] = {}
+        self.idle: set[Expr] = set()
+
+    # Blocks that go on alone
+
+    def flag_of(self, unit: TensorView) -> Local:
+        """Return the name that says whether this block is the last one of a reduction."""
+        found = self._flags.get(unit)
+        if found is None:
+            name = self.names.buffer(f"{unit.name}_last")
+            found = self._flags[unit] = Local(name, dtypes.bool_)
+        return found
+
+    def arrivals(self) -> dict[Expr, frozenset[ParallelType]]:
+        """Return by flag the grid dimensions whose blocks have all arrived where it is true."""
+        return {flag: frozenset(self.stages[unit].dims) for unit, flag in self._flags.items()}
+
+    def flags(self, unit: TensorView, *, own: bool) -> tuple[PredicateTerm, ...]:
+        """Return the tests for the blocks that `unit` is computed in."""
+        return tuple([
+            PredicateTerm(self.flag_of(t), f"{unit.name} is computed in the last block of {t.name}")
+            for t in self._flagged[unit] if own or t is not unit
+        ])  # fmt: skip
+
+    def first_threads(
+        self, unit: TensorView, used: Iterable[ParallelType]
+    ) -> tuple[PredicateTerm, ...]:
+        """Return the tests that let one thread write what does not use the other dimensions."""
+        alone = {d for t in self._flagged[unit] if t is not unit for d in self.plan.crossed[t]}
+        free = {*used, *(d for d in alone if d.is_grid)}
+        return tuple([
+            PredicateTerm(one_thread(d), f"{unit.name} does not use {d.value}, so one writes it")
+            for d in self.plan.launch
+            if d not in free
+        ])  # fmt: skip
+
+    # Tests of a phase
+
+    def guarded(
+        self, compute: Compute, env: Environment, made: tuple[Store | Let, ...]
+    ) -> tuple[Guarded, ...]:
+        """Return the statements, those with the same predicate together.
+
+        Outputs of one definition may differ: holes of a LOCAL buffer may be initialised, where its
+        loops gave it its axes, and a GLOBAL one has one writer, as have the LOCAL ones that it
+        alone is computed in. Updates do not differ (see `nest.accumulates_apart`).
+        """
+        holes = self._holes(compute, env)
+        once = all(twin.memory is Memory.GLOBAL for twin in compute.unit.siblings)
+        once = once and not self.plan.crossed[compute.unit]  # all threads have a part
+        by_memory = {m: self._terms(compute, env, m, once, holes) for m in Memory}
+        stores = [s for s in made if isinstance(s, Store)]
+        result: list[Guarded] = []
+        for memory, same in groupby(stores, key=lambda store: store.storage.memory):
+            first = () if result else tuple([s for s in made if isinstance(s, Let)])
+            result.append(Guarded((*first, *same), by_memory[memory]))
+        return tuple(result)
+
+    def _terms(
+        self,
+        compute: Compute,
+        env: Environment,
+        memory: Memory,
+        once: bool,
+        holes: dict[Expr, PredicateTerm],
+    ) -> tuple[PredicateTerm, ...]:
+        is_global = memory is Memory.GLOBAL
+        terms: dict[Expr, PredicateTerm] = {}
+        own = [self.storage[twin] for twin in compute.unit.siblings]
+        own_axes = any(s.axes is not None and s.accumulator is s.buffer for s in own)
+        if compute.phase != "init" or is_global or own_axes:
+            last = compute.phase == "finish" or not self.plan.crossed[compute.unit]
+            terms = {t.condition: t for t in self.flags(compute.unit, own=last)}
+            terms |= holes
+        if compute.phase == "update":
+            for condition in self._live(compute, env):
+                reason = f"{compute.unit.name} takes nothing in elsewhere"
+                terms[condition] = PredicateTerm(condition, reason)
+                self.idle.add(condition)
+        for condition in first_points(self.nest, compute, env.known, memory):
+            terms[condition] = PredicateTerm(condition, f"{compute.unit.name}: once is enough")
+        stored = is_global and any(t.memory is memory for t in compute.unit.siblings)
+        for condition in owners(self.plan, env) if stored else ():
+            terms[condition] = PredicateTerm(condition, f"{compute.unit.name}: one tile stores it")
+        if once or memory is not Memory.LOCAL:
+            for term in self._one_writer(compute, Memory.GLOBAL if once else memory):
+                terms[term.condition] = term
+        return tuple(terms.values())
+
+    def _live(self, compute: Compute, env: Environment) -> Iterator[Expr]:
+        """Yield the conditions of an update outside of which it adds the identity.
+
+        Only those that spare iterations of a loop.
+        """
+        definition, root = compute.unit.definition, env.tensor.domain.root
+        assert definition is not None
+        for term in live_terms(definition):
+            known: dict[Expr, Expr] = {
+                c: self.accesses.need(env, root[c.number]) for c in coordinates(term)
+            }
+            data = [n for n in walk(term) if isinstance(n, Arg)]
+            if data:
+                known.update(self._data(definition, env, data))
+            condition = decided(substitute(term, known), self.algebra)
+            if isinstance(condition, Op) and self._spares(compute, condition):
+                yield condition
+
+    def _data(
+        self, definition: Definition, env: Environment, data: Sequence[Arg]
+    ) -> dict[Expr, Expr]:
+        """Return what some reads of a definition find, which an update reads anyway."""
+        before = len(self.accesses.unguarded)
+        found = self.accesses.reads(definition, env)
+        del self.accesses.unguarded[before:]
+        return {arg: found[arg.number] for arg in data}
+
+    def _spares(self, compute: Compute, condition: Expr) -> bool:
+        """Whether a condition bounds a loop around a phase, or stands outside of one."""
+        used = free_indices(condition)
+        if loads(condition):  # one of data bounds a loop over the index that it is compared to
+            found = gaps(condition, self.algebra)
+            inner = frozenset(v for v in used if all(slope(g, v, self.algebra) for g in found))
+            places = {var: n for n, var in enumerate(compute.loops)}
+            known = max([places.get(v, 0) for v in used - inner], default=-1)
+            used = frozenset(v for v in inner if places.get(v, -1) > known)
+        specs = [self.nest.spec_of[var] for var in compute.loops]
+        if any(s.parallel is ParallelType.vectorize
+               for var, s in zip(compute.loops, specs, strict=True) if var in used):  # fmt: skip
+            return False
+        # At its best thread a condition may stand outside of all loops over threads.
+        serial = [n for n, (var, s) in enumerate(zip(compute.loops, specs, strict=True))
+                  if var in used and not s.parallel.is_thread]  # fmt: skip
+        last = max(serial, default=-1)
+        return any(
+            is_bounded(spec.parallel, spec.extent)
+            and (var in used or (n > last and not loads(condition)))
+            for n, (var, spec) in enumerate(zip(compute.loops, specs, strict=True))
+        )
+
+    def _holes(self, compute: Compute, env: Environment) -> dict[Expr, PredicateTerm]:
+        """Return the tests that keep a phase to the elements that there are.
+
+        Those of a definition and of an update are the root's; a reduction starts and ends with
+        logical elements, also with one that no element of the root belongs to (a part of a split
+        that does not divide): it holds the identity, which is read like any other.
+        """
+        terms: dict[Expr, PredicateTerm] = {}
+        domain = env.tensor.domain
+        whole = compute.phase not in ("define", "update")
+        above = env.above(domain.logical if whole else domain.root)
+        for step in env.promotion.steps:
+            for axis in step.overshoots(self.algebra):
+                if axis in above or not self._concerns(axis, compute.unit):
+                    continue
+                if not self._follows(env, axis, above):
+                    self._hole(env, axis, step.describe(), terms)
+            for axis in step.undershoots(self.algebra):
+                if axis in env.known and self._concerns(axis, compute.unit):
+                    self._before(env, axis, terms)
+        for axis in domain.logical if whole else dict.fromkeys((*domain.root, *domain.logical)):
+            value = env.part(axis) if whole else env.index_as_part(axis)
+            if value is not None:
+                self._beyond(env, axis, value, "a loop that others need", terms)
+        return terms
+
+    def _concerns(self, axis: IterDomain, unit: TensorView) -> bool:
+        """Whether `unit` has any of the axes of the math that `axis` was made from.
+
+        Or is computed in tiles, of which there are no more than its loops have points.
+        """
+        image, promoter = self.plan.promotions[unit].image, self.plan.promoter
+        if not image or not promoter.keys(axis).isdisjoint(promoter.held(unit)):
+            return True
+        return any(axis in axes_behind(node) for own, node in image.items() if is_tile_loop(own))
+
+    def _follows(self, env: Environment, axis: IterDomain, above: frozenset[IterDomain]) -> bool:
+        """Whether the test of what `axis` was made from keeps `axis` within bounds too.
+
+        There is none of the axes `above`.
+        """
+        step = axis.definition
+        if step is None or not above.isdisjoint(step.inputs):
+            return False
+        if not all(source in env.known for source in step.inputs):
+            return False
+        return axis in step.follows(self.algebra)
+
+    def _hole(
+        self, env: Environment, axis: IterDomain, how: str, terms: dict[Expr, PredicateTerm]
+    ) -> None:
+        value = env.known.get(axis)
+        if value is not None:
+            self._beyond(env, axis, value, how, terms)
+
+    def _before(self, env: Environment, axis: IterDomain, terms: dict[Expr, PredicateTerm]) -> None:
+        """Add the test that an index, of which loops may make a negative one, is none."""
+        condition = self.algebra.lt(integer(-1), env.known[axis])
+        if condition is not TRUE:
+            condition = normal_le(ZERO, env.known[axis], self.algebra)
+            reason = f"{env.tensor.name}: a tile with halo begins in front of the first element"
+            terms[condition] = PredicateTerm(condition, reason)
+
+    def _beyond(
+        self,
+        env: Environment,
+        axis: IterDomain,
+        value: Expr,
+        how: str,
+        terms: dict[Expr, PredicateTerm],
+    ) -> None:
+        size = self.algebra.simplify(axis.size)
+        condition = self.algebra.lt(self._first_lane(env.tensor, value, size), size)
+        if condition is not TRUE:
+            name, root = env.tensor.name, axis.definition is None
+            terms[condition] = PredicateTerm(
+                condition,
+                f"{name}: {how} need not divide {size}",
+                self.algebra.lt(value, size) if root else None,
+                folded=not (axis.is_iteration and axis in env.tensor.domain.root)
+                or axis in _scanned(env.tensor),
+            )
+
+    def _first_lane(self, tensor: TensorView, value: Expr, size: Expr) -> Expr:
+        """Return the index to test: that of iteration 0 where all of an inner loop agree.
+
+        They do where they are neighbours and the loop's extent divides the size. For the lanes of a
+        vector that is required of a symbolic size, or else each lane has a test of its own.
+        """
+        for node in walk(value):
+            if not isinstance(node, Index) or not isinstance(node.extent, Const):
+                continue
+            first = self.algebra.sub(value, node)
+            if not self.algebra.divides(node.extent, first):
+                continue
+            if self.algebra.divides(node.extent, size):
+                return self._first_lane(tensor, first, size)
+            if node in self.vectors.lanes:
+                return self._of_lanes(tensor, node, value, size)
+        return value
+
+    def _of_lanes(self, tensor: TensorView, lane: Index, value: Expr, size: Expr) -> Expr:
+        if isinstance(size, Const):
+            raise LoweringError(
+                tensor.name,
+                f"its vectorized axis of extent {lane.extent} runs over {size} elements, "
+                f"which {lane.extent} does not divide",
+                "a vectorized axis must divide: choose another factor",
+            )
+        if not self.vectors.assumed:
+            return value
+        self.vectors.require(size, lane.extent)
+        return self.algebra.sub(value, lane)
+
+    def _one_writer(self, compute: Compute, memory: Memory) -> tuple[PredicateTerm, ...]:
+        """Return the tests that let one thread write a tensor without these dimensions.
+
+        One of the launch writes to GLOBAL memory, one of each block to SHARED memory.
+        """
+        whole = compute.phase in ("update", "define")
+        path = self.plan.forest.path(compute.unit)
+        loops = path if whole else result_loops(self.plan, compute.unit)
+        specs = [self.plan.specs[group] for group in loops]
+        used = {spec.parallel for spec in specs if not is_trivial(spec)}
+        if memory is Memory.SHARED:
+            used.update(d for d in self.plan.launch if d.is_grid)
+        used.update(
+            d for t in self._flagged[compute.unit] for d in self.plan.crossed[t] if d.is_grid
+        )
+        return self.first_threads(compute.unit, used)
+
+
+def _scanned(tensor: TensorView) -> tuple[IterDomain, ...]:
+    """Return the root axis that a scan folds along; none of other definitions."""
+    if tensor.definition is None or tensor.definition.scan is None:
+        return ()
+    return (tensor.domain.root[tensor.definition.scan.axis],)
+
+
+def one_thread(dimension: ParallelType) -> Expr:
+    """Return the test for the first thread (or block) along a launch dimension."""
+    return Op("eq", (LaunchIndex(dimension), ZERO), dtypes.bool_)
