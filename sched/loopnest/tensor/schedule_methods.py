@@ -1,0 +1,422 @@
+"""The schedule primitives as methods of TensorViews, each handed over to its module of `schedule`.
+
+Users call primitives on the tensor, so these modules, which lie above, are imported inside the
+methods: a deliberate exception to the import rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+from loopnest.scalar.enums import ParallelType, Swizzle
+
+if TYPE_CHECKING:
+    from loopnest.tensor.tensor_view import TensorView
+
+
+def _tensor(methods: ScheduleMethods) -> TensorView:
+    """Return the tensor that has these methods: `TensorView` alone derives from them."""
+    return cast("TensorView", methods)
+
+
+class ScheduleMethods:
+    """The primitives that move, split, place and lay out one tensor."""
+
+    __slots__ = ()
+
+    def split(self, axis: int, factor: int | str, inner: bool = True) -> TensorView:
+        """Split a leaf axis in two.
+
+        Before ``[i0: N]``; ``t.split(0, 4)`` gives ``[i0: ceildiv(N, 4), i1: 4]``;
+        ``t.split(0, 4, inner=False)`` gives ``[i0: 4, i1: ceildiv(N, 4)]``.
+
+        Args:
+            axis: a leaf position, negative from the end.
+            factor: the inner extent (the outer with ``inner=False``): an int >= 1, or the name of
+                a size symbol of the fusion; it need not divide.
+            inner: whether `factor` is the inner extent.
+
+        Raises:
+            ScheduleError: axis out of range, frozen or parallel; a bad factor; an input.
+
+        Source: nvFuser TensorView::split; Halide Func::split.
+
+        >>> import loopnest as ln
+        >>> with ln.Fusion("k") as f:
+        ...     x = f.input("x", ("N", "D"), ln.float32)
+        ...     t = ln.exp(x)
+        ...     y = f.output(t * 2.0, "y")
+        >>> print(y.split(0, 4))
+        y float32 global [i0: ceildiv(N, 4), i1: 4, i2: D] compute_at=0 produced_at=0
+        """
+        from loopnest.schedule import transforms
+
+        return transforms.split(_tensor(self), axis=axis, factor=factor, inner=inner)
+
+    def merge(self, axis: int, other: int | None = None) -> TensorView:
+        """Merge two leaf axes into one.
+
+        Before ``[i0: N, i1: D]``; ``t.merge(0)`` gives ``[i0: N * D]``.
+
+        Args:
+            axis: the outer of the two.
+            other: the inner, by default `axis` + 1; they need not be neighbours. The result
+                stands at the smaller of the two places.
+
+        Raises:
+            ScheduleError: out of range, the same axis twice, frozen, parallel, an iteration axis
+                with a reduction axis, an input.
+
+        Source: nvFuser TensorView::merge; Halide Func::fuse.
+
+        >>> import loopnest as ln
+        >>> with ln.Fusion("k") as f:
+        ...     x = f.input("x", ("N", "D"), ln.float32)
+        ...     t = ln.exp(x)
+        ...     y = f.output(t * 2.0, "y")
+        >>> print(y.merge(0))
+        y float32 global [i0: N * D] compute_at=0 produced_at=0
+        """
+        from loopnest.schedule import transforms
+
+        return transforms.merge(_tensor(self), axis, other)
+
+    def reorder(self, order: Mapping[int, int] | Sequence[int]) -> TensorView:
+        """Permute the leaf axes.
+
+        Before ``[i0, i1, i2]``; ``t.reorder({2: 0})`` gives ``[i2, i0, i1]``, as does
+        ``t.reorder([2, 0, 1])``.
+
+        Args:
+            order: ``{old: new}`` (axes not named keep their order in the places left), or a full
+                permutation p (new axis i is old axis p[i]).
+
+        Raises:
+            ScheduleError: not a permutation, an axis out of range or frozen, an input.
+
+        Source: nvFuser TensorView::reorder.
+
+        >>> import loopnest as ln
+        >>> with ln.Fusion("k") as f:
+        ...     x = f.input("x", ("N", "D"), ln.float32)
+        ...     t = ln.exp(x)
+        ...     y = f.output(t * 2.0, "y")
+        >>> print(y.reorder({1: 0}))
+        y float32 global [i0: D, i1: N] compute_at=0 produced_at=0
+        """
+        from loopnest.schedule import transforms
+
+        return transforms.reorder(_tensor(self), order)
+
+    def parallelize(self, types: Mapping[int, ParallelType]) -> TensorView:
+        """Give leaf axes parallel types: ``t.parallelize({0: ln.ParallelType.grid_x})``.
+
+        Raises:
+            ScheduleError: out of range, no ParallelType, a type that the tensor has already, an
+                input.
+
+        Args:
+            types: leaf position, negative from the end -> `ParallelType`.
+
+        >>> import loopnest as ln
+        >>> with ln.Fusion("k") as f:
+        ...     x = f.input("x", ("N", "D"), ln.float32)
+        ...     t = ln.exp(x)
+        ...     y = f.output(t * 2.0, "y")
+        >>> print(y.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_x}))
+        y float32 global [i0: N grid_x, i1: D block_x] compute_at=0 produced_at=0
+
+        Source: nvFuser IterDomain::parallelize; TVM's ``bind``.
+        """
+        from loopnest.schedule import transforms
+
+        return transforms.parallelize(_tensor(self), types)
+
+    def pin(self, axis: int) -> TensorView:
+        """Never inline past leaf axis `axis`, of this tensor or of a producer.
+
+        Raises:
+            ScheduleError: out of range, or an input.
+
+        Args:
+            axis: a leaf position, negative from the end.
+
+        >>> import loopnest as ln
+        >>> with ln.Fusion("k") as f:
+        ...     x = f.input("x", ("N", "D"), ln.float32)
+        ...     t = ln.exp(x)
+        ...     y = f.output(t * 2.0, "y")
+        >>> t = t.pin(1)
+        >>> f.inline_most()
+        >>> t.compute_at_pos
+        1
+
+        Source: nvFuser's ``uninlinable_ids`` of MaxPosCalculator.
+        """
+        from loopnest.schedule import transforms
+
+        return transforms.pin(_tensor(self), axis)
+
+    def compute_at(self, consumer: TensorView, pos: int, recompute: bool = False) -> TensorView:
+        """Compute this tensor inside the leading `pos` loops of `consumer`.
+
+        Before, two nests; after ``t.compute_at(y, 1)`` with y ``[i0, i1]``::
+
+            for i0:
+              for i1: t
+              for i2: y
+
+        Every tensor between the two is placed as well, and so is every other consumer of this one,
+        up to the first common consumer of its use chains: all of them must share the loops that it
+        lies in. The consumer's splits, merges and orders are replayed as far as the shared loops
+        need them.
+
+        Args:
+            consumer: any tensor that depends on this one; its own domain never changes.
+            pos: how many of the consumer's leading leaf axes; negative: ``pos += ndim + 1``. 0, or
+                a position not above the present one, changes nothing.
+            recompute: clone this tensor (and upstream only what cannot share either) for consumers
+                that cannot share; the clones are listed in `clones`.
+
+        Returns:
+            This tensor. Of an input, its users on the way to `consumer` are placed.
+
+        Raises:
+            ScheduleError: the target is this tensor or does not depend on it; a position out of
+                range, or past a pinned or vectorized axis; a frozen prefix would change; a tensor
+                would have to be computed at two positions; no order of expressions would exist.
+
+        >>> import loopnest as ln
+        >>> with ln.Fusion("k") as f:
+        ...     x = f.input("x", ("N", "D"), ln.float32)
+        ...     t = ln.exp(x)
+        ...     y = f.output(t * 2.0, "y")
+        >>> y = y.split(0, 4)
+        >>> print(t.compute_at(y, 1))
+        T1 float32 local [i0: ceildiv(N, 4), i1: 4, i2: D] compute_at=1 produced_at=0
+
+        Source: nvFuser TensorView::computeAt and its design note; the rules of sched/docs/rules.md.
+        """
+        from loopnest.schedule import compute_at
+
+        return compute_at.compute_at(_tensor(self), consumer, pos, recompute=recompute)
+
+    def inline_at(self, pos: int) -> TensorView:
+        """Share the leading `pos` loops with the consumers, without any replay.
+
+        But for a tensor that is read in windows: it gets the tiles that these need in `pos` shared
+        loops, and with ``-1`` in all loops of its consumers: what is read there, computed anew.
+
+        Args:
+            pos: how many of this tensor's leading leaf axes; negative: ``pos += ndim + 1``.
+
+        Raises:
+            ScheduleError: beyond the largest legal position.
+
+        >>> import loopnest as ln
+        >>> with ln.Fusion("k") as f:
+        ...     x = f.input("x", ("N", "D"), ln.float32)
+        ...     t = ln.exp(x)
+        ...     y = f.output(t * 2.0, "y")
+        >>> print(t.inline_at(1))
+        T1 float32 local [i0: N, i1: D] compute_at=1 produced_at=0
+
+        Source: nvFuser TensorView::inlineAt.
+        """
+        from loopnest.schedule import inlining
+
+        return inlining.inline_at(_tensor(self), pos)
+
+    def rfactor(self, axes: int | Sequence[int]) -> TensorView:
+        """Factor a reduction in two: a new tensor reduces some axes, this one the others.
+
+        Before ``y [i0, r1, r2]``; after ``t = y.rfactor(1)``: ``t [i0, r1, i2]``, ``y [i0, r1]``,
+        and y reduces what t leaves. Of a definition with several outputs, all are factored. Of a
+        scan, t scans each segment by itself, and y combines it with a scan of their totals.
+
+        Args:
+            axes: the reduction leaf axes that the new tensor reduces, one or several, not all; the
+                inner ones of those that the axis of a scan was split to.
+
+        Returns:
+            The new tensor, the producer of this one.
+
+        Raises:
+            ScheduleError: no reduction or scan; an axis that is none, is out of range or is named
+                twice; all of them; a frozen prefix.
+
+        >>> import loopnest as ln
+        >>> with ln.Fusion("k") as f:
+        ...     y = f.output(ln.sum(f.input("x", ("N", "D"), ln.float32), axis=1), "y")
+        >>> print(y.split(1, 8).rfactor(1))
+        T2 float32 local [i0: N, r1: ceildiv(D, 8), i2: 8] compute_at=0 produced_at=0
+
+        Source: nvFuser TensorView::rFactor; Suriana et al., "Parallel Associative Reductions in
+        Halide", CGO 2017.
+        """
+        from loopnest.schedule import rfactor
+
+        return rfactor.rfactor(_tensor(self), axes)
+
+    def cache_after(self) -> TensorView:
+        """Insert a copy between this tensor and its consumers; return the copy.
+
+        Before ``x -> y``; after ``c = x.cache_after()``: ``x -> c -> y``. Applies to inputs too.
+
+        Raises:
+            ScheduleError: no tensor consumes it, or it has a frozen prefix.
+
+        >>> import loopnest as ln
+        >>> with ln.Fusion("k") as f:
+        ...     x = f.input("x", ("N", "D"), ln.float32)
+        ...     t = ln.exp(x)
+        ...     y = f.output(t * 2.0, "y")
+        >>> print(x.cache_after())
+        T3 float32 local [i0: N, i1: D] compute_at=0 produced_at=0
+
+        Source: nvFuser TensorView::cacheAfter; TVM's ``cache_read``.
+        """
+        from loopnest.schedule import caching
+
+        return caching.cache_after(_tensor(self))
+
+    def cache_before(self) -> TensorView:
+        """Let a new tensor compute what this one did, and this one copy it; return the new.
+
+        Before ``x -> y``; after ``c = y.cache_before()``: ``x -> c -> y``. The new tensor is LOCAL
+        and has the loops that this one had.
+
+        Raises:
+            ScheduleError: an input, or a frozen prefix.
+
+        >>> import loopnest as ln
+        >>> with ln.Fusion("k") as f:
+        ...     x = f.input("x", ("N", "D"), ln.float32)
+        ...     t = ln.exp(x)
+        ...     y = f.output(t * 2.0, "y")
+        >>> print(y.cache_before())
+        T3 float32 local [i0: N, i1: D] compute_at=0 produced_at=0
+
+        Source: nvFuser TensorView::cacheBefore; TVM's ``cache_write``.
+        """
+        from loopnest.schedule import caching
+
+        return caching.cache_before(_tensor(self))
+
+    def cache_fork(self) -> TensorView:
+        """Of an output that other tensors use: return a copy that becomes the output.
+
+        Before ``y (output) -> z``; after ``o = y.cache_fork()``: ``y -> o (output), y -> z``.
+
+        Raises:
+            ScheduleError: no output, an output that no tensor uses, or a frozen prefix.
+
+        >>> import loopnest as ln
+        >>> with ln.Fusion("k") as f:
+        ...     x = f.input("x", ("N", "D"), ln.float32)
+        ...     t = ln.exp(x)
+        ...     y = f.output(t * 2.0, "y")
+        ...     z = f.output(y + 1.0, "z")
+        >>> print(y.cache_fork())
+        y float32 global [i0: N, i1: D] compute_at=0 produced_at=0
+
+        Source: nvFuser TensorView::cacheFork.
+        """
+        from loopnest.schedule import caching
+
+        return caching.cache_fork(_tensor(self))
+
+    def circular_buffer(self, stages: int, prefetch: int | None = None) -> TensorView:
+        """Compute this LOCAL or SHARED tensor some iterations ahead of its consumers.
+
+        Its buffer gets `stages` copies, which the innermost loop that it shares, launch dimensions
+        aside, rotates through; LOCAL tensors that only it reads run ahead with it: their values
+        are loaded before the consumers' work of an iteration, and stored after it. For copies in
+        registers that loop is unrolled by `stages`, so that each stage has registers of its own.
+
+        Args:
+            stages: the copies, 2 to 32.
+            prefetch: how many iterations ahead it is computed, 1 to `stages` - 1; by default
+                `stages` - 1.
+
+        Raises:
+            ScheduleError: another number of stages, or of iterations ahead; a tensor that is
+                GLOBAL, is not computed inside a serial loop, is a reduction, or is one of several
+                outputs of a definition.
+
+        >>> import loopnest as ln
+        >>> with ln.Fusion("k") as f:
+        ...     x = f.input("x", (64, 128), ln.float32)
+        ...     y = f.output(x * 2.0, "y")
+        >>> tile = x.cache_after()
+        >>> tile.memory = ln.SHARED
+        >>> print(tile.compute_at(y, 1).circular_buffer(2))
+        T2 float32 shared [i0: 64, i1: 128] compute_at=1 produced_at=0
+
+        Source: nvFuser TensorView::circularBuffer; Halide's ``ring_buffer``.
+        """
+        from loopnest.schedule import allocation_layout
+
+        return allocation_layout.circular_buffer(_tensor(self), stages, prefetch)
+
+    def swizzle(self, kind: Swizzle, a: int, b: int) -> TensorView:
+        """Let the element at leaf axes (a, b) of this SHARED tensor lie at (a, b ^ a).
+
+        Loops stay as they are; columns of a tile then lie in different banks. It takes the place
+        of an earlier swizzle; `allocation_domain` has more, and axes of different extents.
+
+        Args:
+            kind: `Swizzle.XOR`.
+            a: the leaf axis whose index moves elements.
+            b: the leaf axis along which they move; of the extent of `a`, a static power of two.
+
+        Raises:
+            ScheduleError: an input or output, a tensor that is not SHARED, or axes that do not fit.
+
+        >>> import loopnest as ln
+        >>> with ln.Fusion("k") as f:
+        ...     x = f.input("x", (32, 32), ln.float32)
+        ...     y = f.output(x * 2.0, "y")
+        >>> tile = x.cache_after()
+        >>> tile.memory = ln.SHARED
+        >>> tile = tile.swizzle(ln.Swizzle.XOR, 0, 1)
+        >>> next(line for line in str(ln.lower(f)).splitlines() if "T2:" in line)
+        'T2: float32[32, 32] shared xor(0, 1)'
+
+        Source: nvFuser TensorView::swizzle; the CUDA C++ Best Practices Guide on bank conflicts.
+        """
+        from loopnest.schedule import allocation_layout
+
+        return allocation_layout.swizzle(_tensor(self), kind, a, b)
+
+    def set_allocation(
+        self, order: Sequence[int] | None = None, pad: Mapping[int, int] | None = None
+    ) -> TensorView:
+        """Lay out the buffer of this intermediate.
+
+        Args:
+            order: the leaf axes in the order of memory, the one that varies slowest first.
+            pad: unused elements to add to the extent of leaf axes, as ``{axis: count}``.
+
+        The leaf axes as they are now become the allocation domain: later splits and merges of the
+        loops leave the buffer as it is. What is not given here is as the loops have it.
+
+        Raises:
+            ScheduleError: an input or output, no permutation of the leaf axes, or a negative pad.
+
+        >>> import loopnest as ln
+        >>> with ln.Fusion("k") as f:
+        ...     x = f.input("x", (64, 128), ln.float32)
+        ...     y = f.output(x * 2.0, "y")
+        >>> tile = x.cache_after()
+        >>> tile.memory = ln.SHARED
+        >>> tile = tile.set_allocation(pad={1: 1})
+        >>> [buffer.strides for buffer in ln.lower(f).buffers if buffer.name == "T2"]
+        [(129, 1)]
+
+        Source: nvFuser's allocation domain; Halide's ``align_storage`` and ``reorder_storage``.
+        """
+        from loopnest.schedule import allocation_layout
+
+        return allocation_layout.set_allocation(_tensor(self), order=order, pad=pad)
