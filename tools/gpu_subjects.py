@@ -17,7 +17,7 @@ from rich.console import Console
 
 import loopnest as ln
 from loopnest.devtools.kernel_def import KernelDef, kernels_of
-from loopnest.devtools.schedule_check import trial_sizes
+from loopnest.devtools.trial_sizes import trial_sizes
 from loopnest.errors import LaunchError, LoopnestError
 from loopnest.facade import Kernel, lower
 from loopnest.proofs.size_choice import points_at

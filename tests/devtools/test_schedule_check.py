@@ -13,7 +13,8 @@ from click.testing import CliRunner
 
 from loopnest.backends.cpu.c_compiler import find_compiler
 from loopnest.devtools.cli import Source, command_line
-from loopnest.devtools.schedule_check import check_schedule, tiles_of, trial_sizes
+from loopnest.devtools.schedule_check import check_schedule
+from loopnest.devtools.trial_sizes import tiles_of, trial_sizes
 from loopnest.facade import lower
 from loopnest.kir import parse as parse_nest
 from mutation.mutants import break_lowering
@@ -434,9 +435,7 @@ def test_where_tiles_are_large_the_cheapest_size_is_run():
 
 
 def test_a_tile_beyond_the_usual_limit_is_checked_all_the_same(monkeypatch):
-    monkeypatch.setattr(
-        "loopnest.devtools.schedule_check.trial_sizes", partial(trial_sizes, most=0)
-    )
+    monkeypatch.setattr("loopnest.devtools.trial_sizes.trial_sizes", partial(trial_sizes, most=0))
     from mutation.kernels.plain import plain_sum
 
     found = check_schedule(plain_sum, "gpu")
@@ -464,7 +463,7 @@ def test_assumptions_that_no_small_sizes_fulfil():
 
 
 def test_what_is_too_large_is_not_run(monkeypatch):
-    monkeypatch.setattr("loopnest.devtools.schedule_check._MOST_POINTS", 100)
+    monkeypatch.setattr("loopnest.devtools.schedule_check.MOST_POINTS", 100)
     from mutation.kernels.plain import plain_sum
 
     found = check_schedule(plain_sum, "gpu", values={"N": 50, "D": 50})

@@ -23,7 +23,7 @@ from fuzzing.schedules import ScheduleWriter
 from loopnest import kir
 from loopnest.devtools.harness import Arguments, judge, make_arguments, oracle
 from loopnest.devtools.kernel_def import KernelDef, kernels_of
-from loopnest.devtools.schedule_check import trial_sizes
+from loopnest.devtools.trial_sizes import trial_sizes
 from loopnest.facade import Kernel, lower
 from loopnest.kir.lowered import Lowered
 from loopnest.proofs.size_choice import points_at

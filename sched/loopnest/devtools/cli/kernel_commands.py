@@ -316,7 +316,8 @@ def _diagnosed(
 ) -> None:
     """Say which tensor of the nest is the first that differs from the math, and where."""
     from loopnest.devtools.harness import make_arguments
-    from loopnest.devtools.schedule_check import diagnosed, trial_sizes
+    from loopnest.devtools.schedule_check import diagnosed
+    from loopnest.devtools.trial_sizes import trial_sizes
     from loopnest.proofs.size_choice import points_at
 
     program = compiled.kernel.program
