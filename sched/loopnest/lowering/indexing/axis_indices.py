@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from loopnest.lowering.loops.loop_plan import LoopPlan
-from loopnest.lowering.loops.promotion import before_growth
+from loopnest.lowering.loops.never_empty import before_growth
 from loopnest.scalar.expr import ZERO, Expr
 from loopnest.schedule.loop_groups import RootClass
 from loopnest.tensor.domain import IterDomain, transforms_between, undone

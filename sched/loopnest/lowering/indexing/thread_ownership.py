@@ -18,7 +18,7 @@ from loopnest.lowering.indexing.accesses import Reading
 from loopnest.lowering.indexing.axis_indices import Environment
 from loopnest.lowering.indexing.indexer import Indexer
 from loopnest.lowering.loops.loop_plan import LoopPlan, LoopSpec, is_reduced, is_trivial
-from loopnest.lowering.loops.promotion import AtLeastOne
+from loopnest.lowering.loops.never_empty import AtLeastOne
 from loopnest.lowering.loops.reshaped_axes import axes_behind
 from loopnest.lowering.reductions.grid_reduction import result_loops
 from loopnest.scalar.access_bounds import AccessBounds, without_remainders

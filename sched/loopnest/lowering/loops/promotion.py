@@ -18,8 +18,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from loopnest.errors import LoweringError
+from loopnest.lowering.loops.never_empty import AtLeastOne
 from loopnest.lowering.loops.reshaped_axes import ReshapedAxes, RootKey, axes_behind
-from loopnest.scalar.expr import ONE, Expr
 from loopnest.scalar.simplify import Simplifier
 from loopnest.schedule.loop_forest import LoopForest
 from loopnest.schedule.loop_groups import LoopGroup, RootClass
@@ -55,37 +55,6 @@ class Promotion:
     def repeats(self) -> bool:
         """Whether a loop has points that are none of the tensor's; a loop around tiles has not."""
         return any(not is_tile_loop(axis) for axis in self.image)
-
-
-class AtLeastOne(Transform):
-    """An axis that may be empty to one of at least one point, tested by whoever has the axis."""
-
-    __slots__ = ()
-
-    def __init__(self, axis: IterDomain, algebra: Simplifier) -> None:
-        self._bind([axis], [IterDomain(algebra.max(axis.size, ONE), axis.kind)])
-
-    @property
-    def key(self) -> Hashable:
-        return ("at least one",)
-
-    def replay(self, inputs: Sequence[IterDomain], algebra: Simplifier) -> AtLeastOne:
-        return AtLeastOne(inputs[0], algebra)
-
-    def backward(self, outputs: Sequence[Expr], algebra: Simplifier) -> tuple[Expr, ...]:
-        return tuple(outputs)
-
-    def forward(self, inputs: Sequence[Expr], algebra: Simplifier) -> tuple[Expr, ...]:
-        return tuple(inputs)
-
-    def overshoots(self, algebra: Simplifier) -> tuple[IterDomain, ...]:
-        return self.inputs
-
-    def follows(self, algebra: Simplifier) -> tuple[IterDomain, ...]:
-        return self.outputs
-
-    def describe(self) -> str:
-        return "loop that runs at least once"
 
 
 class Promoter:
@@ -498,12 +467,6 @@ class Promoter:
                 break
             node = inputs[next(iter(carried))]
         return node
-
-
-def before_growth(node: IterDomain) -> IterDomain:
-    """Return the axis that was made to run at least once, where `node` is that."""
-    step = node.definition
-    return step.inputs[0] if isinstance(step, AtLeastOne) else node
 
 
 def _concrete(key: RootKey) -> IterDomain:
