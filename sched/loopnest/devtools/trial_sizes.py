@@ -1,4 +1,4 @@
-"""Small sizes to run a loop nest at, which fulfil its assumptions and fill its tiles differently."""
+"""Small sizes to run a loop nest at: they fulfil its assumptions, and fill tiles differently."""
 
 from __future__ import annotations
 
