@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import math
 import os
 import platform
 import re
 import shlex
 import shutil
-import signal
-import stat
 import subprocess
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from loopnest.backends.cpu.child_processes import LIMIT_VARIABLE, run, workplace
 from loopnest.errors import CompileError
 from loopnest.launch.disk_cache import DiskCache, digest
 
 HEADER = "loopnest_math.h"
 """What generated source includes; it stands beside the source when that is compiled."""
 
-LIMIT_VARIABLE = "LOOPNEST_COMPILE_SECONDS"
-
 _FILE = "kernel.c"
-_SECONDS = 600
 _log = logging.getLogger("loopnest")
 
 # None of these changes a result by more than rounding:
@@ -55,10 +49,7 @@ _FAST_MATH = ("-fno-signed-zeros", "-freciprocal-math")
 # The last resort of each list is to do without.
 _NATIVE = (("-march=native",), ("-mcpu=native",), ())
 _OPENMP = (("-fopenmp",), ("-fopenmp-simd", "-DLOOPNEST_OPENMP_SIMD"), ())
-# How Linux shows owners whom a container does not know, its host's root among them.
-_UNMAPPED = 65534
 _MEND_CC = "mend or unset CC"
-_SET_TMPDIR = "set TMPDIR to another"
 _PROBE = """\
 int loopnest_probe(int n) {
   int sum = 0;
@@ -246,7 +237,7 @@ def _load_copy(data: bytes) -> ctypes.CDLL:
     Raises:
         CompileError: it does not load.
     """
-    with _workplace() as folder:
+    with workplace() as folder:
         path = folder / "kernel.so"
         path.write_bytes(data)
         try:
@@ -275,7 +266,7 @@ def _find(cc: str, path: str) -> Compiler | None:
 
 def _ask_version(command: tuple[str, ...]) -> str:
     try:
-        done = _run((*command, "--version"))
+        done = run((*command, "--version"))
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.partition("\n")[0].strip() if done.returncode == 0 else ""
@@ -389,12 +380,12 @@ def _build(compiler: Compiler, flags: tuple[str, ...], source: str) -> bytes:
     Raises:
         CompileError: the compiler fails; with its messages and the lines they are about.
     """
-    with _workplace() as folder:
+    with workplace() as folder:
         (folder / _FILE).write_text(source, encoding="utf-8")
         (folder / HEADER).write_text(_header(), encoding="utf-8")
         command = (*compiler.command, *flags, _FILE, "-o", "kernel.so", "-lm")
         try:
-            done = _run(command, folder)
+            done = run(command, folder)
         except OSError as error:
             raise CompileError(str(compiler), f"does not start ({error.strerror})") from error
         except subprocess.TimeoutExpired as error:
@@ -406,85 +397,6 @@ def _build(compiler: Compiler, flags: tuple[str, ...], source: str) -> bytes:
         except FileNotFoundError as error:
             reason = "ended without an error and made no library"
             raise CompileError(str(compiler), reason, _MEND_CC) from error
-
-
-@contextmanager
-def _workplace() -> Iterator[Path]:
-    """Yield a folder for temporary files that nobody else can change; it is deleted afterwards.
-
-    Raises:
-        CompileError: there is no place for it, or no space.
-    """
-    place = "the temporary folder"
-    try:
-        place = f"the temporary folder {tempfile.gettempdir()}"
-        if reason := _open_to_others(os.stat(tempfile.gettempdir())):
-            raise CompileError(place, reason, _SET_TMPDIR)
-        with tempfile.TemporaryDirectory(prefix="loopnest-") as name:
-            yield Path(name)
-    except OSError as error:
-        reason = f"cannot be used ({error.strerror or error})"
-        raise CompileError(place, reason, _SET_TMPDIR) from error
-
-
-def _open_to_others(status: os.stat_result) -> str | None:
-    """Return why others could exchange a folder in a temporary folder that has this status."""
-    if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
-        return f"lets every user replace its files (mode {stat.S_IMODE(status.st_mode):04o})"
-    if status.st_uid not in (os.geteuid(), 0, _UNMAPPED):
-        return f"belongs to user {status.st_uid}"
-    return None
-
-
-def _run(command: tuple[str, ...], folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end.
-
-    Where it is not waited for any more, by an interrupt or the time limit, it ends with all the
-    programs that it has started.
-
-    Raises:
-        OSError: it does not start.
-        CompileError: it did not end in time.
-    """
-    # LC_ALL: messages in English and in ASCII, which _failing_lines reads.
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        env={**os.environ, "LC_ALL": "C"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        process_group=0,
-    )
-    with process:
-        try:
-            out, err = process.communicate(timeout=_time_limit())
-        except BaseException:
-            with suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
-            raise
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
-
-
-def _time_limit() -> float | None:
-    """Return how many seconds a compilation may take; None for no limit.
-
-    Raises:
-        CompileError: the environment has no number.
-    """
-    text = os.environ.get(LIMIT_VARIABLE, "").strip()
-    try:
-        seconds = float(text or _SECONDS)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        reason = "the time limit of the C compiler is no number of seconds"
-        raise CompileError(
-            f"{LIMIT_VARIABLE}={text}", reason, "set it to one, or to 0 for no limit"
-        )
-    return seconds or None
 
 
 def _too_slow(
