@@ -88,8 +88,11 @@ def test_all_pages_of_a_folder_stand_in_its_index(folder: Path) -> None:
 
 def test_primitives_and_kernels_have_a_page_each() -> None:
     """A page for each schedule method of a tensor, and for each file of kernels."""
-    tree = ast.parse((ROOT / "sched/loopnest/tensor/schedule_methods.py").read_text("utf-8"))
-    methods = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    files = [
+        ROOT / f"sched/loopnest/tensor/{name}.py" for name in ("tensor_view", "schedule_methods")
+    ]
+    trees = [ast.parse(path.read_text("utf-8")) for path in files]
+    methods = [n for tree in trees for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
     scheduling = {
         method.name
         for method in methods

@@ -15,10 +15,11 @@ from loopnest.scalar.expr import FALSE, TRUE, Arg, Const, Expr, Op, cast, intege
 from loopnest.tensor.definition import Read, TracedReducer
 from loopnest.tensor.ops import reducers
 from loopnest.tensor.ops.construction import axes_of, define, normalized_axes
+from loopnest.tensor.ops.elementary_functions import exp
 from loopnest.tensor.ops.joins import stack
 from loopnest.tensor.ops.operands import call_text, show
 from loopnest.tensor.ops.own_reducers import Parts, Reducer
-from loopnest.tensor.ops.pointwise import exp, maximum
+from loopnest.tensor.ops.pointwise import maximum
 from loopnest.tensor.ops.reductions import checked_axes, keep_axes
 from loopnest.tensor.ops.tuple_reductions import element_number, folded
 from loopnest.tensor.tensor_view import TensorView

@@ -95,5 +95,6 @@ def _key(template: Callable[..., Expr], arity: int) -> str:
 
 def _public(call: Callable[..., object], template: Callable[..., Expr]) -> Callable[..., object]:
     call.__name__ = call.__qualname__ = template.__name__
+    call.__module__ = template.__module__
     call.__doc__ = docstring(template.__name__, template.__doc__ or "")
     return call
