@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import index as as_index
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from loopnest.errors import InternalError
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 Number: TypeAlias = "bool | int | float"
 
 _TABLE: WeakValueDictionary[tuple[object, ...], Expr] = WeakValueDictionary()
+
+Leaf = TypeVar("Leaf", bound="Expr")
 
 
 class Expr:
@@ -68,6 +70,20 @@ class Expr:
 
     def __deepcopy__(self, memo: dict[int, object]) -> Expr:
         return self
+
+
+def _leaf(cls: type[Leaf], dtype: DType, **own: object) -> Leaf:
+    """Return the node without operands that has these fields; a new one where none lives."""
+    key = (cls, dtype, *own.values())
+    node = _TABLE.get(key)
+    if node is None:
+        node = object.__new__(cls)
+        node.dtype, node.args, node._text = dtype, (), None
+        for name, value in own.items():
+            setattr(node, name, value)
+        _TABLE[key] = node
+    assert isinstance(node, cls)
+    return node
 
 
 class Const(Expr):
@@ -102,13 +118,7 @@ class Symbol(Expr):
     name: str
 
     def __new__(cls, name: str) -> Symbol:
-        node = _TABLE.get((cls, name))
-        if node is None:
-            node = object.__new__(cls)
-            node.name, node.dtype, node.args, node._text = name, dtypes.index, (), None
-            _TABLE[(cls, name)] = node
-        assert isinstance(node, Symbol)
-        return node
+        return _leaf(cls, dtypes.index, name=name)
 
     def __reduce__(self) -> tuple[type[Symbol], tuple[str]]:
         return Symbol, (self.name,)
@@ -121,14 +131,7 @@ class ScalarParam(Expr):
     name: str
 
     def __new__(cls, name: str, dtype: DType) -> ScalarParam:
-        key = (cls, name, dtype)
-        node = _TABLE.get(key)
-        if node is None:
-            node = object.__new__(cls)
-            node.name, node.dtype, node.args, node._text = name, dtype, (), None
-            _TABLE[key] = node
-        assert isinstance(node, ScalarParam)
-        return node
+        return _leaf(cls, dtype, name=name)
 
     def __reduce__(self) -> tuple[type[ScalarParam], tuple[str, DType]]:
         return ScalarParam, (self.name, self.dtype)
@@ -169,14 +172,7 @@ class LaunchIndex(Expr):
     dimension: ParallelType
 
     def __new__(cls, dimension: ParallelType) -> LaunchIndex:
-        key = (cls, dimension)
-        node = _TABLE.get(key)
-        if node is None:
-            node = object.__new__(cls)
-            node.dimension, node.dtype, node.args, node._text = dimension, dtypes.index, (), None
-            _TABLE[key] = node
-        assert isinstance(node, LaunchIndex)
-        return node
+        return _leaf(cls, dtypes.index, dimension=dimension)
 
     def __reduce__(self) -> tuple[type[LaunchIndex], tuple[ParallelType]]:
         return LaunchIndex, (self.dimension,)
@@ -189,14 +185,7 @@ class Arg(Expr):
     number: int
 
     def __new__(cls, number: int, dtype: DType) -> Arg:
-        key = (cls, number, dtype)
-        node = _TABLE.get(key)
-        if node is None:
-            node = object.__new__(cls)
-            node.number, node.dtype, node.args, node._text = number, dtype, (), None
-            _TABLE[key] = node
-        assert isinstance(node, Arg)
-        return node
+        return _leaf(cls, dtype, number=number)
 
     def __reduce__(self) -> tuple[type[Arg], tuple[int, DType]]:
         return Arg, (self.number, self.dtype)
@@ -209,14 +198,7 @@ class Coordinate(Expr):
     number: int
 
     def __new__(cls, number: int) -> Coordinate:
-        key = (cls, number)
-        node = _TABLE.get(key)
-        if node is None:
-            node = object.__new__(cls)
-            node.number, node.dtype, node.args, node._text = number, dtypes.index, (), None
-            _TABLE[key] = node
-        assert isinstance(node, Coordinate)
-        return node
+        return _leaf(cls, dtypes.index, number=number)
 
     def __reduce__(self) -> tuple[type[Coordinate], tuple[int]]:
         return Coordinate, (self.number,)
@@ -314,11 +296,6 @@ def _fits_float32(value: Number) -> bool:
     except OverflowError:
         return False
     return back == value or math.isnan(value)
-
-
-def const_value(node: Expr) -> Number | None:
-    """Return the value of a literal, else None."""
-    return node.value if isinstance(node, Const) else None
 
 
 def walk(root: Expr) -> Iterator[Expr]:
