@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from loopnest import kir
 from loopnest.errors import CompileError, LoopnestError, LoweringError, kind_of
-from loopnest.kir.buffers import Buffer
+from loopnest.kir.kernel_facts import BufferInfo, Parameter, Stages
 from loopnest.kir.legal_program import program_faults
 from loopnest.kir.lowered import BUFFERS, KernelRecord, Lowered, Note, TensorInfo
 from loopnest.scalar.arguments import as_int
-from loopnest.scalar.dtypes import DType
-from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import Const, Expr
+from loopnest.scalar.expr import Expr
 from loopnest.scalar.recursion import deep
 from loopnest.tensor.fusion import Fusion
 
@@ -24,83 +21,6 @@ if TYPE_CHECKING:
     from loopnest.backends.cuda.toolchain.cubin import Resources
     from loopnest.backends.cuda.toolchain.nvrtc import Compiled
     from loopnest.launch.launch_plan import LaunchConfig, Planner
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A parameter of a kernel.
-
-    Args:
-        name: the identifier in the nest.
-        kind: "input", "output", "scalar", "size" or "workspace".
-        c_type: its type in C.
-        dtype: of the elements or the scalar; `index` for a size.
-        shape: logical extents of an array, ints where static; None for scalars and sizes.
-    """
-
-    name: str
-    kind: str
-    c_type: str
-    dtype: DType
-    shape: tuple[int | Expr, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class BufferInfo:
-    """A piece of memory of a kernel; sizes are ints where static.
-
-    Args:
-        name: unique in the kernel.
-        tensor: the name of the tensor that it holds.
-        memory: LOCAL, SHARED or GLOBAL.
-        dtype: of its elements.
-        shape: extents, outermost first.
-        strides: distances between neighbours, in elements.
-        size: elements that it takes, padding and stages included.
-        alias_of: the name of the buffer whose space it shares, or None.
-    """
-
-    name: str
-    tensor: str
-    memory: Memory
-    dtype: DType
-    shape: tuple[int | Expr, ...]
-    strides: tuple[int | Expr, ...]
-    size: int | Expr
-    alias_of: str | None
-
-
-class Stages(Mapping[str, str]):
-    """Pass name -> text of its result, in order; a text is made when it is first read."""
-
-    def __init__(self, stages: Sequence[tuple[str, Callable[[], str]]], subject: str) -> None:
-        self._makers = dict(stages)
-        self._texts: dict[str, str] = {}
-        self._subject = subject
-
-    def __getitem__(self, name: str) -> str:
-        if name not in self._makers:
-            allowed = f"the stages are {', '.join(self._makers)}"
-            raise LoweringError(f"{self._subject}.stages[{name!r}]", "no such stage", allowed)
-        if name not in self._texts:
-            self._texts[name] = self._makers[name]()
-        return self._texts[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._makers)
-
-    def __len__(self) -> int:
-        return len(self._makers)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._makers
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return the text of a stage, `default` where there is none."""
-        return self[name] if name in self._makers else default
-
-    def __repr__(self) -> str:
-        return f"<stages {', '.join(self._makers)}>"
 
 
 class Kernel:
@@ -281,23 +201,12 @@ class Kernel:
     @cached_property
     def params(self) -> tuple[Parameter, ...]:
         """Inputs, outputs, scalars, sizes in order of first appearance, workspace."""
-        return tuple(
-            [
-                Parameter(
-                    p.name,
-                    p.kind,
-                    p.c_type,
-                    p.dtype,
-                    None if p.buffer is None else tuple([_plain(s) for s in p.shape]),
-                )
-                for p in self.program.params
-            ]
-        )
+        return tuple([Parameter.of(p) for p in self.program.params])
 
     @cached_property
     def buffers(self) -> tuple[BufferInfo, ...]:
         """Every piece of memory, parameters first."""
-        return tuple([_buffer_info(b) for b in self._lowered.buffers])
+        return tuple([BufferInfo.of(b) for b in self._lowered.buffers])
 
     @property
     def tensors(self) -> tuple[TensorInfo, ...]:
@@ -377,23 +286,6 @@ class Kernel:
         """Return registers, spill bytes and shared bytes; as `ptx`."""
         (found,) = self._machine("resources", arch, index_bits).resources.values()
         return found
-
-
-def _plain(size: Expr) -> int | Expr:
-    return int(size.value) if isinstance(size, Const) else size
-
-
-def _buffer_info(buffer: Buffer) -> BufferInfo:
-    return BufferInfo(
-        buffer.name,
-        buffer.tensor,
-        buffer.memory,
-        buffer.dtype,
-        tuple([_plain(s) for s in buffer.shape]),
-        tuple([_plain(s) for s in buffer.strides]),
-        _plain(buffer.size),
-        buffer.alias_of,
-    )
 
 
 @deep
