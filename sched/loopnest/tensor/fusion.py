@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from loopnest.errors import DefinitionError
 from loopnest.scalar.data_ranges import DataRange
-from loopnest.scalar.dtypes import DType, int64, listed
+from loopnest.scalar.dtypes import DType, int64
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Expr, ScalarParam, Symbol, cast, integer, walk, whole
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.origin import Origin, caller
 from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.buffer_layout import PLAIN
+from loopnest.tensor.declarations import as_shape, check_dtype, check_inplace
 from loopnest.tensor.domain import IterDomain, TensorDomain, connected
 from loopnest.tensor.input_strides import declared_strides
 from loopnest.tensor.tensor_order import TensorOrder
@@ -189,9 +190,9 @@ class Fusion:
             DefinitionError: a bad name, extent, stride or type.
         """
         call = f"input({name!r}, {shape!r})"
-        self._check_dtype(call, dtype)
+        check_dtype(call, dtype)
         self._check_name(call, name)
-        sizes = [self.size(call, extent) for extent in self._as_shape(call, shape)]
+        sizes = [self.size(call, extent) for extent in as_shape(call, shape)]
         steps = None if strides is None else declared_strides(self, call, strides, sizes)
         tensor = TensorView(self, TensorDomain.of_root([root_axis(s) for s in sizes]), dtype)
         tensor.strides = steps
@@ -209,7 +210,7 @@ class Fusion:
         from loopnest.tensor.ops.operands import ScalarOperand
 
         call = f"scalar({name!r})"
-        self._check_dtype(call, dtype)
+        check_dtype(call, dtype)
         self._check_name(call, name)
         param = ScalarParam(name, dtype)
         self._claim(name, param)
@@ -280,7 +281,7 @@ class Fusion:
         if name is not None:
             self._check_name(call, name)
         if inplace is not None:
-            self._check_inplace(call, tensor, inplace)
+            check_inplace(call, tensor, inplace)
         if tensor in self._inputs or tensor in self._outputs:
             tensor = data_movement.copy(tensor)
         if name is not None:
@@ -404,22 +405,6 @@ class Fusion:
             "use an int >= 0 or the name of a size symbol (an identifier)",
         )
 
-    def _as_shape(self, call: str, shape: object) -> tuple[object, ...]:
-        if isinstance(shape, (str, bytes)) or not isinstance(shape, Iterable):
-            raise DefinitionError(call, f"the shape {shape!r} is not a tuple of extents")
-        try:
-            return tuple(shape)
-        except TypeError:  # an array without axes
-            raise DefinitionError(call, f"the shape {shape!r} is not a tuple of extents") from None
-
-    def _check_dtype(self, call: str, dtype: object) -> None:
-        if not isinstance(dtype, DType) or dtype.kind == "x":
-            raise DefinitionError(
-                call,
-                f"{dtype!r} is no element type",
-                f"use {listed()}",
-            )
-
     def _check_name(self, call: str, name: object) -> None:
         if not isinstance(name, str) or not name.isidentifier():
             raise DefinitionError(call, f"the name {name!r} is not an identifier")
@@ -431,22 +416,6 @@ class Fusion:
             raise DefinitionError(call, f"the name {name!r} is taken already")
         if name in self._symbols:
             raise DefinitionError(call, f"the name {name!r} is a size symbol already")
-
-    def _check_inplace(self, call: str, tensor: TensorView, target: object) -> None:
-        if not isinstance(target, TensorView) or target not in self._inputs:
-            raise DefinitionError(call, "inplace= is not an input of this fusion")
-        if target in self._inplace.values():
-            raise DefinitionError(call, f"{target.name} is overwritten by another output already")
-        if target.dtype is not tensor.dtype or target.sizes != tensor.sizes:
-            raise DefinitionError(
-                call,
-                f"{tensor.name} is {tensor.signature} but {target.name} is {target.signature}",
-                "an output takes the memory of an input of the same shape and type",
-            )
-        if target.strides is not None:
-            raise DefinitionError(
-                call, f"{target.name} has strides of its own", "an output is C-contiguous"
-            )
 
     def _claim(self, name: str, owner: object) -> None:
         self._names[name] = owner

@@ -9,6 +9,7 @@ from loopnest.errors import DefinitionError
 from loopnest.scalar.dtypes import DType, bool_
 from loopnest.scalar.expr import Const, Expr, Op
 from loopnest.scalar.expr import cast as convert
+from loopnest.tensor.declarations import check_dtype
 from loopnest.tensor.ops.construction import elementwise
 from loopnest.tensor.ops.operands import ScalarOperand, call_text, fusion_of, show
 from loopnest.tensor.tensor_view import TensorView
@@ -53,7 +54,7 @@ def cast(tv: T, dtype: DType, saturate: bool = False, rounding: str | None = Non
     fusion = fusion_of("cast", (tv,))
     said = _said(saturate, rounding)
     call = call_text("cast", (tv, dtype), said)
-    fusion._check_dtype(call, dtype)
+    check_dtype(call, dtype)
     _check(call, dtype, saturate, rounding)
 
     def template(x: Expr) -> Expr:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from loopnest.errors import DefinitionError
 from loopnest.scalar.dtypes import ARITHMETIC, DType
 from loopnest.scalar.expr import ONE, Expr, Op, integer
+from loopnest.tensor.declarations import check_dtype
 from loopnest.tensor.ops.borders import Pair, pad
 from loopnest.tensor.ops.construction import Axis, axes_of, elementwise, insert_axes
 from loopnest.tensor.ops.index_maps import Demands, along, axis_of, listed_ints, static, view
@@ -104,7 +105,7 @@ def _spatial(call: str, x: object, w: object) -> int:
 
 def _check_type(call: str, x: TensorView, dtype: DType | None) -> None:
     if dtype is not None:
-        x.fusion._check_dtype(call, dtype)
+        check_dtype(call, dtype)
         if dtype.is_bool:
             what = "bool is no type to add or multiply in"
             raise DefinitionError(call, what, "use an integer or a float type")

@@ -9,6 +9,7 @@ from loopnest.errors import DefinitionError
 from loopnest.scalar.dtypes import DType, int64
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import Const, Coordinate, Expr, Op, Symbol, cast, walk
+from loopnest.tensor.declarations import check_dtype
 from loopnest.tensor.fusion import Fusion, current_fusion
 from loopnest.tensor.ops.construction import (
     Axis,
@@ -225,7 +226,7 @@ def iota(
     found = common_type((start, step))
     weak = not isinstance(start, ScalarOperand) and not isinstance(step, ScalarOperand)
     dtype = (int64 if weak and not found.is_float else found) if dtype is None else dtype
-    fusion._check_dtype(call, dtype)
+    check_dtype(call, dtype)
     if dtype.is_bool or (found.is_float and not dtype.is_float):
         what = f"elements of {dtype} cannot step by {found}"
         raise DefinitionError(call, what, "use a wider dtype=")
@@ -266,7 +267,7 @@ def full(shape: Extent | Sequence[Extent], value: Scalar, dtype: DType | None = 
     sizes = sizes_of(fusion, call, given)
     found = common_type((value,))
     dtype = found if dtype is None else dtype
-    fusion._check_dtype(call, dtype)
+    check_dtype(call, dtype)
     if found.rank > dtype.rank and found.kind != dtype.kind:
         raise DefinitionError(call, f"{show(value)} is {found}, no {dtype}", "use a wider dtype=")
     (element,) = _exprs(call, (value,), dtype.compute)

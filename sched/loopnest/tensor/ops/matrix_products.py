@@ -5,6 +5,7 @@ from __future__ import annotations
 from loopnest.errors import DefinitionError
 from loopnest.scalar.dtypes import ARITHMETIC, DType
 from loopnest.scalar.expr import Expr, Op
+from loopnest.tensor.declarations import check_dtype
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.ops.construction import common_axes, elementwise, insert_axes
 from loopnest.tensor.ops.operands import call_text, common_type, fusion_of, kind_text
@@ -63,7 +64,7 @@ def matmul(a: TensorView, b: TensorView, dtype: DType | None = None) -> TensorVi
 
 def _check_type(fusion: Fusion, a: TensorView, b: TensorView, dtype: DType) -> None:
     call = call_text("matmul", (a, b), f"dtype={dtype}")
-    fusion._check_dtype(call, dtype)
+    check_dtype(call, dtype)
     if dtype.is_bool:
         what = "bool is no type to add or multiply in"
         raise DefinitionError(call, what, "use an integer or a float type")

@@ -17,6 +17,7 @@ from loopnest.errors import DefinitionError
 from loopnest.scalar.dtypes import INTEGERS, DType, bool_, float32, float64, int64
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import ONE, Arg, Const, Expr, Op, cast
+from loopnest.tensor.declarations import check_dtype
 from loopnest.tensor.definition import AxisMap, Read
 from loopnest.tensor.ops import reducers
 from loopnest.tensor.ops.construction import (
@@ -269,7 +270,7 @@ def _chosen(
     if dtype is None:
         return axes, None
     call = call_text(name, (tv,), f"axis={axis!r}{_said(dtype)}")
-    tv.fusion._check_dtype(call, dtype)
+    check_dtype(call, dtype)
     if floats and not dtype.is_float:
         raise DefinitionError(call, f"{dtype} is no float type", "use ln.float32, say")
     if dtype.is_bool and not bools:
