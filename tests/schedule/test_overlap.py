@@ -232,3 +232,32 @@ def test_what_is_placed_inside_of_a_tile_keeps_its_loops() -> None:
         caught.value
     ) or "it would change the leading 2 loops of T2" in str(caught.value)
     assert leaf(t2) == "i:ceildiv(N - 1, 8) i:9"
+
+
+@pytest.mark.parametrize("windows", ["pooled", "shifted"])
+def test_a_merge_with_an_axis_of_one_element_crosses_windows(windows: str) -> None:
+    with ln.Fusion("k") as f:
+        t = ln.exp(f.input("x", ("H", "W"), ln.float32))
+        b = t[None, :, :]
+        pooled = ln.max(ln.unfold(ln.unfold(b, 1, 2, stride=2), 2, 2, stride=2), axis=(3, 4))
+        y = f.output(pooled if windows == "pooled" else b[:, 1:, 1:] + b[:, :-1, :-1], "y")
+    y.merge(0)
+    y.split(1, 4)
+    t.compute_at(y, 2)
+    assert t.compute_at_pos == 2
+    assert leaf(t).endswith(" i:2 i:8" if windows == "pooled" else " i:2 i:5")
+    assert ln.verify(ln.lower(f)).all_sizes
+
+
+def test_tiles_under_a_loop_that_repeats_them_are_those_of_the_whole_chain() -> None:
+    with ln.Fusion("k") as f:
+        t = ln.exp(f.input("x", (9, 11), ln.float32))
+        u = t * 2.0
+        p = u[1:, 1:] + u[:-1, :-1]
+        y = f.output(p[None] * f.input("w", ("J", 8, 10), ln.float32), "y")
+    y.merge(0)  # of J and the rows of p: a loop tells no row
+    y.split(1, 4)
+    t.compute_at(y, 2)
+    assert leaf(t) == leaf(u) == "i:8 i:3 i:9 i:5"
+    assert positions(t, u) == (2, 2)
+    assert ln.verify(ln.lower(f)).ok

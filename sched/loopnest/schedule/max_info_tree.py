@@ -59,7 +59,7 @@ class _Replay:
         self.done: dict[TensorView, SharedLoops] = {}
         self.queue: list[_Entry] = [(0, -len(start), 0, reference, None, start)]
         self.waiting: dict[TensorView, _Entry] = {}
-        self.start = whole_loops(reference.domain, range(pos))
+        self.start = whole_loops(reference, reference.domain, range(pos))
 
     def run(self) -> Replayed:
         """Reach all tensors."""
@@ -121,7 +121,7 @@ class _Replay:
                     return across
             made = producer_as_consumer(tensor, origin, source.domain, pos)
         loops = tuple([source.loops[place] for place in made.places])
-        exact = whole_loops(made.domain, loops).exact & source.exact
+        exact = whole_loops(tensor, made.domain, loops).exact & source.exact
         kept = {source.loops[place] for place in made.exact}
         return SharedLoops(made.domain, loops, exact & kept)
 

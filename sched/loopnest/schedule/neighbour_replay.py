@@ -44,7 +44,7 @@ def replay_pasc(producer: TensorView, consumer: TensorView, pos: int) -> tuple[T
     try:
         _require_neighbours(producer, consumer)
         place = leading_position(consumer, pos)
-        loops = whole_loops(consumer.domain, range(place))
+        loops = whole_loops(consumer, consumer.domain, range(place))
         across = WindowReplay(producer, {consumer: loops}).run()
         if across is not None:
             return across.domain, len(across.loops)

@@ -69,18 +69,22 @@ def _same_steps(one: TensorDomain, other: TensorDomain) -> bool:
     ]
 
 
-def whole_loops(domain: TensorDomain, loops: Sequence[int]) -> SharedLoops:
+def whole_loops(tensor: TensorView, domain: TensorDomain, loops: Sequence[int]) -> SharedLoops:
     """Return the leading loops of a tensor that is replayed as no other."""
-    exact = [n for n, axis in zip(loops, domain.leaf, strict=False) if not repeats(axis)]
+    units = tensor.fusion.order.unit_axes
+    exact = [n for n, axis in zip(loops, domain.leaf, strict=False) if not _repeats(axis, units)]
     return SharedLoops(domain, tuple(loops), frozenset(exact))
 
 
-def repeats(axis: IterDomain) -> bool:
-    """Whether an axis was made of one that is broadcast, and may stand in a loop over more."""
+def _repeats(axis: IterDomain, units: frozenset[IterDomain]) -> bool:
+    """Whether an axis was made of one that is broadcast, and may stand in a loop over more.
+
+    It stands in none where that is one of `units`, merged as it is.
+    """
     step = axis.definition
     if axis.is_broadcast or step is None:
         return axis.is_broadcast
-    return any(repeats(source) for source in step.sources(axis))
+    return any(source not in units and _repeats(source, units) for source in step.sources(axis))
 
 
 @dataclass(eq=False, slots=True)
@@ -226,7 +230,7 @@ class WindowReplay:
         if not tiles or self._is_alike():
             return None
         if self._is_placed():
-            return whole_loops(self.tensor.domain, sorted(self.loops))
+            return whole_loops(self.tensor, self.tensor.domain, sorted(self.loops))
         self._require_tiles(tiles)
         tiles += self._repeated(tiles)
         match, pos = self._match()
@@ -267,19 +271,21 @@ class WindowReplay:
         made = producer_as_consumer(
             self.tensor, first.consumer, first.place.domain, len(first.place.loops)
         )
-        return whole_loops(made.domain, [first.place.loops[place] for place in made.places])
+        loops = [first.place.loops[place] for place in made.places]
+        return whole_loops(self.tensor, made.domain, loops)
 
     def _is_alike(self) -> bool:
         """Whether each axis is that of one consumer in tiles, all of whose axes it has.
 
         The tensor then gets the consumer's own steps, and with them the tests of their tails.
+        Loops that are only repeated belong to no axis, and no replay of axes sees them.
         """
         first, *others = self.readers
         mapped = {root for _, root in pairs(first.twin, first.consumer)}
         steps = overlaps(first.place.domain.history)
         return (
             not any(windowed(r.twin, r.consumer) for r in self.readers)
-            and all(mapped.issuperset(step.inputs) for step in steps)
+            and all(step.inputs and mapped.issuperset(step.inputs) for step in steps)
             and all(_same_steps(first.place.domain, r.place.domain) for r in others)
         )
 
@@ -349,7 +355,7 @@ class WindowReplay:
         wanted = ancestors(domain.leaf[:pos], domain)
         match = Match(
             domain, self.tensor.domain, seed, domain.root, self.algebra, wanted, self.tensor.name,
-            tiles=False,
+            tiles=False, units=first.consumer.fusion.order.unit_axes,
         )  # fmt: skip
         return match.follow(replays=True), pos
 
@@ -401,7 +407,7 @@ def tiles_at(tensor: TensorView, count: int | None) -> SharedLoops | None:
         return None
     most = min([consumer.ndim for consumer in found])
     for depth in range(most, most + 1) if count is None else range(count, most + 1):
-        places = {c: whole_loops(c.domain, range(depth)) for c in found}
+        places = {c: whole_loops(c, c.domain, range(depth)) for c in found}
         replay = WindowReplay(head, places)
         result = replay.run() or replay.as_one()
         if result is not None and count in (None, len(result.loops)):

@@ -57,7 +57,8 @@ class Match:
     `exact` holds the source axes whose image stands for the same points (no merge was carried).
     `name` is the tensor that refusals speak of; `reshapes` whether it is a reshape. Axes in
     `opaque` the target neither lacks nor has. Without `tiles` steps to tiles with halo are not
-    replayed: what those need, their producers have.
+    replayed: what those need, their producers have. A merge with one of `units`, source axes that
+    have one element wherever their loops run, is carried and stands for the same points.
     """
 
     def __init__(
@@ -73,8 +74,9 @@ class Match:
         *,
         reshapes: bool = False,
         tiles: bool = True,
+        units: Collection[IterDomain] = (),
     ) -> None:
-        self.source, self.target, self.tiles = source, target, tiles
+        self.source, self.target, self.tiles, self.units = source, target, tiles, units
         self.wanted, self.name, self.reshapes = wanted, name, reshapes
         self.image: dict[IterDomain, IterDomain] = {}
         self.absent: set[IterDomain] = set()
@@ -200,8 +202,11 @@ class Match:
 
     def _carry(self, step: Transform, present: list[bool]) -> None:
         carried = step.carries(present)
+        units = all(axis in self.image or axis in self.units for axis in step.inputs)
         for position, output in carried.items():
             self.image[step.outputs[output]] = self.image[step.inputs[position]]
+            if units and step.inputs[position] in self.exact:
+                self.exact.add(step.outputs[output])
         self.absent.update(axis for axis in step.outputs if axis not in self.image)
 
     def _both(self, step: Transform, *, replays: bool) -> None:
@@ -371,7 +376,7 @@ def _replay(
     wanted = _wanted(source.leaf[:pos], source, same) if same else needed(source, pos)
     match = Match(
         source, target, seed, start, algebra, wanted, tensor.name, opaque,
-        reshapes=reshapes(tensor), tiles=tiles,
+        reshapes=reshapes(tensor), tiles=tiles, units=tensor.fusion.order.unit_axes,
     )  # fmt: skip
     prefix = leading_images(match.follow(replays=True), pos)
     return LeadingReplay(

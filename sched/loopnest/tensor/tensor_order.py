@@ -7,9 +7,10 @@ fusion makes another `TensorOrder` when its graph has changed.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
+from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.tensor_view import TensorView
 
 
@@ -70,6 +71,22 @@ class TensorOrder:
         return frozenset(found)
 
     @cached_property
+    def unit_axes(self) -> frozenset[IterDomain]:
+        """The root axes that are broadcast in their tensor and in all that is computed from it.
+
+        A loop over one of them is never that of an axis that has more than one element.
+        """
+        found: set[IterDomain] = set()
+        for tensor in reversed(self.topological):
+            logical = tensor.domain.logical
+            for axis in tensor.domain.root:
+                if axis.is_broadcast and axis in logical:
+                    readers = _readers(tensor, logical.index(axis))
+                    if all(other in found for other in readers):
+                        found.add(axis)
+        return frozenset(found)
+
+    @cached_property
     def first_placed(self) -> int:
         """A rank below which no tensor shares a loop with a consumer."""
         placed = [rank for t, rank in self.ranks.items() if t.compute_at_pos]
@@ -79,3 +96,14 @@ class TensorOrder:
         """Take note that `tensor` shares a loop with a consumer from now on."""
         if "first_placed" in self.__dict__:
             self.first_placed = min(self.first_placed, self.ranks[tensor])
+
+
+def _readers(tensor: TensorView, number: int) -> Iterator[IterDomain]:
+    """Yield the root axes of consumers that stand for logical axis `number` of a tensor."""
+    for consumer in tensor.consumers:
+        definition, root = consumer.definition, consumer.domain.root
+        assert definition is not None
+        for read in definition.reads:
+            place = read.equal_axes(root)[number] if read.producer is tensor else None
+            if place is not None:
+                yield root[place]
