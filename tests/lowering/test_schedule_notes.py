@@ -69,20 +69,49 @@ def test_nothing_to_say() -> None:
     assert notes(f) == []
 
 
-@pytest.mark.parametrize("how", ["merged", "inner"])
-def test_vectors_across_rows(how: str) -> None:
+def test_vectors_across_rows() -> None:
     f, _, y = scaled("N", "M", "K")
-    if how == "merged":
-        y.merge(0).merge(0).split(0, 4)
-    else:
-        y.split(0, 4).reorder({1: -1})
+    y.split(0, 4).reorder({1: -1})
     y.axis(-1).parallelize(PT.vectorize)
-    place = y.ndim - 1
     assert notes(f) == [
-        f"y: y.parallelize({{{place}: vectorize}}): no access is wide in the loop over "
-        f"y.i{place}, neighbouring lanes do not access neighbouring elements of x; vectorize an "
-        "axis that runs along the innermost one of x, split from it without a merge"
+        "y: y.parallelize({3: vectorize}): no access is wide in the loop over y.i3, neighbouring "
+        "lanes do not access neighbouring elements of x; vectorize an axis that runs along the "
+        "innermost one of x, split from it without a merge"
     ]
+
+
+@pytest.mark.parametrize("merges", [(0, 0), (1, 0), (1, 1)])
+def test_vectors_of_merged_axes(merges: tuple[int, int]) -> None:
+    """Of any number of merged axes: a row is as long as all of them."""
+    f, _, y = scaled("N", "M", "K", "L")
+    for axis in merges:
+        y.merge(axis)
+    y.split(y.ndim - 1, 4)
+    y.axis(-1).parallelize(PT.vectorize)
+    assert notes(f) == []
+
+
+@pytest.mark.parametrize("assumed", [False, True])
+def test_vectors_of_a_row_that_merged_axes_repeat(assumed: bool) -> None:
+    with ln.Fusion("k") as f:
+        x, b = f.input("x", ("N", "M", "K"), ln.float32), f.input("b", ("K",), ln.float32)
+        if assumed:
+            f.assume("K % 4 == 0")
+        y = f.output(x + b, "y")
+    row = b.cache_after()
+    y.merge(0).merge(0).split(0, 4)
+    ln.propagate(y)
+    row.compute_at(y, 1)
+    row.axis(-1).parallelize(PT.vectorize)
+    f.inline_most()
+    wanted = [
+        "T4: T4.parallelize({1: vectorize}): no access is wide in the loop over T4.i1, "
+        "neighbouring lanes access neighbouring elements of b only where 4 divides K; "
+        'assume("K % 4 == 0")'
+    ]
+    assert notes(f) == ([] if assumed else wanted)
+    if assumed:
+        assert "T4[i1] = b[i0 * 4 % K + i1]" in str(ln.lower(f))
 
 
 def test_vectors_of_registers() -> None:

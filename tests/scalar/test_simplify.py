@@ -167,6 +167,7 @@ FACTS = {
     "N == 3 * M": lambda n, m: n == 3 * m,
     "M % 2 == 1": lambda n, m: m % 2 == 1,
     "N // 4 >= 2": lambda n, m: n // 4 >= 2,
+    "N * M % 4 == 0": lambda n, m: n * m % 4 == 0,
     "N % 4 >= 1": lambda n, m: n % 4 >= 1,
     "N != 3": lambda n, m: n != 3,
 }
@@ -357,3 +358,55 @@ def test_a_quotient_that_bounds_leave_one_value_is_that_number(
     for text in assumed:
         facts.add(text, lambda name: name in "NM")
     assert str(Simplifier(facts).simplify(node)) == expected
+
+
+F = Index("f", integer(50))
+
+
+def digits(*extents: Expr | int) -> Expr:
+    """Return `F` taken apart by extents, the fastest last, and put together again."""
+    node: Expr = F
+    total: Expr = ZERO
+    step: Expr = ONE
+    for extent in reversed(extents):
+        total = op("add", op("mul", op("mod", node, extent), step), total)
+        node, step = op("floordiv", F, op("mul", extent, step)), op("mul", extent, step)
+    return op("add", op("mul", node, step), total)
+
+
+@pytest.mark.parametrize("extents", [(N,), (N, M), (N, M, N), (N, 6, M), (5, N, 8), (M, N, M, 2)])
+def test_an_index_taken_apart_by_sizes_is_put_together(extents: tuple[Expr | int, ...]) -> None:
+    found = Simplifier().simplify(digits(*extents))
+    assert found is F
+    for n, m in ((1, 1), (3, 5), (7, 2)):
+        for f in (0, 1, 13, 49):
+            assert value(digits(*extents), {N: n, M: m, F: f}) == f
+
+
+@pytest.mark.parametrize(
+    ("assumed", "node", "expected"),
+    [
+        ("N % 4 == 0", op("mod", op("add", op("mul", I, 4), J), N), "i * 4 % N + j"),
+        ("N % 4 == 0", op("floordiv", op("add", op("mul", I, 4), J), N), "i * 4 // N"),
+        ("N * M % 8 == 0", op("mod", op("add", op("mul", I, 4), J), op("mul", N, M)),
+         "i * 4 % (N * M) + j"),
+        ("N % 2 == 0", op("mod", op("add", op("mul", I, 4), J), N), "(i * 4 + j) % N"),
+        ("N % 4 == 0", op("mod", op("add", op("mul", I, 2), J), N), "(i * 2 + j) % N"),
+    ],
+)  # fmt: skip
+def test_division_leaves_lanes_where_they_divide_a_size(
+    assumed: str, node: Expr, expected: str
+) -> None:
+    facts = Facts()
+    facts.add(assumed, lambda name: name in "NM")
+    assert str(Simplifier(facts).simplify(node)) == expected
+
+
+def test_what_divides_a_product_of_sizes_divides_what_it_is_in() -> None:
+    facts = Facts()
+    facts.add("N * M % 4 == 0", lambda name: name in "NM")
+    algebra = Simplifier(facts)
+    row = algebra.simplify(op("mul", op("mul", I, N), M))
+    assert algebra.divides(integer(4), row)
+    assert algebra.divides(integer(8), algebra.simplify(op("mul", row, 2)))
+    assert not algebra.divides(integer(4), algebra.simplify(op("mul", I, N)))

@@ -17,6 +17,7 @@ condition guards stay single, and so does what the three steps would put out of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass
 
 from loopnest.kir import Allocate, Let, Loop, Program, Stmt, Store, expressions, walk
@@ -32,6 +33,7 @@ from loopnest.scalar.expr import (
     Index,
     Load,
     Op,
+    Symbol,
     free_indices,
     integer,
     loads,
@@ -39,6 +41,7 @@ from loopnest.scalar.expr import (
     substitute,
     terms_of,
 )
+from loopnest.scalar.expr import walk as walk_expr
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.simplify import Simplifier
 
@@ -138,6 +141,13 @@ class VectorFinder:
         """Return why an access is single, and what would help."""
         assert isinstance(loop.extent, int)
         if self._start(buffer, index, flat, loop.var, loop.extent) is None:
+            size = self._undivided(buffer, index, flat, loop)
+            if size is not None:
+                return (
+                    f"neighbouring lanes access neighbouring elements of {buffer.name} only where "
+                    f"{loop.extent} divides {size}",
+                    f'assume("{size} % {loop.extent} == 0")',
+                )
             return (
                 f"neighbouring lanes do not access neighbouring elements of {buffer.name}",
                 f"vectorize an axis that runs along the innermost one of {buffer.name}, split "
@@ -158,6 +168,27 @@ class VectorFinder:
             f"multiple of {min(loop.extent, PIECES[0] // buffer.dtype.size)}",
             f"assume that the vector divides the row length of {buffer.name}",
         )
+
+    def _undivided(
+        self, buffer: Buffer, index: tuple[Expr, ...], flat: bool, loop: Loop
+    ) -> Expr | None:
+        """Return the size that the lanes would have to divide for an access to be wide, if any."""
+        assert isinstance(loop.extent, int)
+        lanes = integer(loop.extent)
+        for node in dict.fromkeys(
+            part for place in index for part in walk_expr(self._plain(place))
+        ):
+            if not isinstance(node, Op) or node.op not in ("floordiv", "mod"):
+                continue
+            size = node.args[1]
+            if isinstance(size, Symbol) and not self.algebra.divides(lanes, size):
+                other = copy(self)
+                other.algebra = Simplifier(self.algebra.facts.with_divisor(size, lanes))
+                other.algebra.launch = self.algebra.launch
+                again = tuple([other.algebra.simplify(self._plain(place)) for place in index])
+                if other.piece(buffer, again, flat, loop.var, loop.extent):
+                    return size
+        return None
 
     def _of_statement(self, loop: Loop, node: Stmt) -> Iterator[WideAccess]:
         if isinstance(node, (Store, Let)):

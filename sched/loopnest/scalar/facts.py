@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from loopnest.errors import DefinitionError
@@ -91,6 +91,16 @@ class Facts:
         if known:
             self.used.add(("divisible", atom))
         return math.lcm(*known) if known else 1
+
+    def product_divisors(self, atoms: frozenset[Expr]) -> Iterator[tuple[tuple[Expr, ...], int]]:
+        """Yield products that some of `atoms` make, each with an integer known to divide it."""
+        for size, divisors in self._divisible.items():
+            if isinstance(size, Op) and size.op == "mul":
+                factors = tuple(_factors(size))
+                known = [int(d.value) for d in divisors if isinstance(d, Const)]
+                if known and atoms.issuperset(factors):
+                    self.used.add(("divisible", size))
+                    yield factors, math.lcm(*known)
 
     def states_divisible(self, value: Expr, divisor: Expr) -> bool:
         """Whether ``value % divisor == 0`` was assumed literally."""
@@ -209,6 +219,15 @@ class Facts:
         if isinstance(right, Op) and right.op == "mul":
             for factor in right.args:
                 self._divisible.setdefault(left, []).append(factor)
+
+
+def _factors(product: Expr) -> Iterator[Expr]:
+    """Yield what is multiplied, from left to right."""
+    if isinstance(product, Op) and product.op == "mul":
+        for arg in product.args:
+            yield from _factors(arg)
+    else:
+        yield product
 
 
 def size_expression(text: str, symbols: Callable[[str], bool], call: str) -> Expr:

@@ -212,6 +212,9 @@ class Simplifier:
         if digits is not None:
             high, _, by, _ = digits
             return self.poly(self.floordiv(self._expr(high), by))
+        whole, low = self._tail(rest, divisor)
+        if low:
+            return self.poly(self.floordiv(self._expr(whole), divisor))
         if isinstance(dividend, Op) and dividend.op == "floordiv":
             inner, by = dividend.args
             return self.poly(self.floordiv(inner, self.mul(by, divisor)))
@@ -229,6 +232,9 @@ class Simplifier:
             high, low, by, step = digits
             upper = self.mul(self.mod(self._expr(high), by), integer(step))
             return self.mul(self.add(upper, self._expr(low)), integer(scale))
+        whole, low = self._tail(rest, divisor)
+        if low:
+            return self.add(self.mod(self._expr(whole), divisor), self._expr(low))
         if (
             isinstance(dividend, Op)
             and dividend.op == "mod"
@@ -262,6 +268,23 @@ class Simplifier:
                 high = {t: count // scale for t, count in rest.items() if t not in low}
                 return high, low, integer(by // scale), scale
         return None
+
+    def _tail(self, rest: Poly, divisor: Expr) -> tuple[Poly, Poly]:
+        """Return whole and low: ``rest = whole + low``, ``0 <= low < scale``.
+
+        Here `scale` divides `whole` and the symbolic divisor, so that division leaves the low part
+        as it is. It is empty where there is no such part.
+        """
+        if isinstance(divisor, Const) or len(rest) < 2:
+            return rest, {}
+        steps = {term: self._divisor({term: count}) for term, count in rest.items()}
+        for scale in sorted({abs(step) for term, step in steps.items() if term != _UNIT} - {1}):
+            low = {term: count for term, count in rest.items() if steps[term] % scale}
+            if low and len(low) < len(rest) and self._within(low, integer(scale)):
+                if self._divisor(self.poly(divisor)) % scale:
+                    break
+                return {t: c for t, c in rest.items() if t not in low}, low
+        return rest, {}
 
     def _within(self, poly: Poly, bound: Expr) -> bool:
         """Whether 0 <= poly < bound is proved."""
@@ -346,23 +369,20 @@ class Simplifier:
         )
 
     def _undo_digit(self, poly: Poly, term: Monomial, count: int, atom: Op) -> Poly | None:
-        """Undo ``x // 4 % 16 * 4 + x % 4``, which is ``x % 64``."""
+        """Undo ``x // d % e * d + x % d``, which is ``x % (d * e)``."""
         quotient, base = atom.args
-        if not isinstance(quotient, Op) or quotient.op != "floordiv":
+        if not isinstance(quotient, Op) or quotient.op != "floordiv" or len(poly) < 2:
             return None
         whole, by = quotient.args
-        if not isinstance(by, Const) or not isinstance(base, Const) or len(poly) < 2:
-            return None
-        scale = int(by.value)
-        if scale < 1 or count % scale:
-            return None
         others = list(term)
         others.remove(atom)
-        factor = {self._monomial(others): count // scale}
+        factor, left = self._split({self._monomial(others): count}, by)
+        if left or not factor:
+            return None
         digit = self._poly_mul(self.poly(self.mod(whole, by)), factor)
         if not digit or any(poly.get(key) != wanted for key, wanted in digit.items()):
             return None
-        both = self._poly_mul(self.poly(self.mod(whole, integer(scale * int(base.value)))), factor)
+        both = self._poly_mul(self.poly(self.mod(whole, self.mul(by, base))), factor)
         result: Poly = {}
         for key, wanted in poly.items():  # in the place of the digits
             if key == term:
@@ -384,11 +404,13 @@ class Simplifier:
     def _undo_quotient(self, poly: Poly, term: Monomial, count: int, atom: Op) -> Poly | None:
         """Undo ``x // 4 * 4 + i % 4`` with x = 8k + i: the remainder was simplified."""
         inner, divisor = atom.args
-        if not isinstance(divisor, Const) or count % divisor.value or len(poly) < 2:
+        if len(poly) < 2:
             return None
         others = list(term)
         others.remove(atom)
-        scale = {self._monomial(others): count // int(divisor.value)}
+        scale, left = self._split({self._monomial(others): count}, divisor)
+        if left or not scale:
+            return None
         remainder = self._poly_mul(self.poly(self.mod(inner, divisor)), scale)
         if not remainder or any(poly.get(key) != wanted for key, wanted in remainder.items()):
             return None
@@ -458,11 +480,26 @@ class Simplifier:
 
     def _term_divisible(self, term: Monomial, count: int, monomial: Monomial, factor: int) -> bool:
         left = _divide_monomial(term, monomial)
-        if left is None:
-            return False
-        for atom in left:
-            count *= self.facts.divisor(atom)
-        return count % factor == 0
+        return left is not None and self._divisor({left: count}) % factor == 0
+
+    def _known_divisor(self, atom: Expr) -> int:
+        """Return an integer that is known to divide `atom`."""
+        if isinstance(atom, Op) and atom.op == "mod":
+            return math.gcd(*[self._divisor(self.poly(arg)) for arg in atom.args])
+        return self.facts.divisor(atom)
+
+    def _divisor(self, poly: Poly) -> int:
+        """Return an integer that is known to divide a polynomial; 0 of 0."""
+        found = 0
+        for term, count in poly.items():
+            known = math.prod([self._known_divisor(atom) for atom in term])
+            for product, divisor in self.facts.product_divisors(frozenset(term)):
+                left = _divide_monomial(term, self._monomial(product))
+                if left is not None:
+                    others = math.prod([self._known_divisor(atom) for atom in left])
+                    known = math.lcm(known, divisor * others)
+            found = math.gcd(found, count * known)
+        return found
 
     def proves_lt(self, a: Expr, b: Expr) -> bool:
         """Whether a < b is proved."""
