@@ -29,7 +29,7 @@ def group_norm(f, groups=32, eps=1e-5):
     gamma = f.input("gamma", ("C",), ln.float32)
     beta = f.input("beta", ("C",), ln.float32)
     f.assume(f"C % {groups} == 0")
-    rows = ln.reshape(x, ("N", groups, -1)).named("rows")
+    rows = ln.reshape(x, (x.shape[0], groups, -1)).named("rows")
     mean = ln.mean(rows, axis=2, keepdims=True)
     centered = (rows - mean).named("centered")
     square = (centered * centered).named("square")

@@ -27,7 +27,7 @@ def rope(f, head=128, dtype=ln.float32):
     x = f.input("x", ("N", "H", head), dtype)
     cos = f.input("cos", ("N", half), dtype)
     sin = f.input("sin", ("N", half), dtype)
-    halves = ln.reshape(x, ("N", "H", 2, half)).named("halves")
+    halves = ln.reshape(x, (*x.shape[:2], 2, half)).named("halves")
     first, second = halves[:, :, 0], halves[:, :, 1]
     cos, sin = [ln.broadcast(table, (False, True, False)) for table in (cos, sin)]
     turned = [first * cos - second * sin, second * cos + first * sin]

@@ -90,6 +90,9 @@ class FixedSizes(ln.Fusion):
     def assume(self, condition: str) -> None:
         """Ignore the assumption: the sizes are known."""
 
+    def assume_range(self, indices: Any, low: Any, high: Any) -> None:
+        super().assume_range(indices, *[self.fixed.get(end, end) for end in (low, high)])
+
 
 @dataclass(frozen=True)
 class Ours:

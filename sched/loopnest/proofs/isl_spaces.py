@@ -110,7 +110,12 @@ class Spaces:
         products: dict[tuple[str, ...], dict[Monomial, None]] = {}
         for node in self._expressions():
             for whole, divisor in self._trouble(node):
-                members = self.radix(whole)
+                try:
+                    members = self.radix(whole)
+                except NotAffine:
+                    if divisor is None:
+                        continue  # an offset, which the shape of its buffer may take apart
+                    raise
                 found = wanted.setdefault(members, {})
                 if divisor is not None:
                     found[divisor] = None

@@ -423,10 +423,29 @@ class PolyhedralModel:
         result: list[Poly] = []
         for extent in reversed(shape[1:]):
             size = self.algebra.poly(extent, {})
-            whole = self.algebra.divided(rest, size)
+            whole = self._divided(access, rest, size)
             result.insert(0, plus(rest, times(whole, size), -1))
             rest = whole
         return [rest, *result]
+
+    def _divided(self, access: Access, whole: Poly, size: Poly) -> Poly:
+        """Return a part of an offset divided by an extent.
+
+        What the extent is no factor of is the remainder, where it is shown at all points to be one.
+        """
+        try:
+            return self.algebra.divided(whole, size)
+        except NotAffine:
+            exact, rest = self.algebra.parts(whole, size)
+            if not exact or access.site not in self.sites:
+                raise
+            at = self.sites[access.site]
+            inside = [f"{self.text(rest)} >= 0", self.algebra.compare("lt", rest, size, str)]
+            self.require_present(inside, at.variables)
+            outside = f"not ({' and '.join(inside)})"
+            if not self.among(at, [*self.guards(access.guards), outside]).is_empty():
+                raise
+            return exact
 
     def access(self, at: Instances, access: Access, *, place: bool = False) -> Any:
         """Return the map from points to elements.
