@@ -17,12 +17,22 @@ import loopnest as ln
 from loopnest.schedulers.iteration_space import (
     IterationSpace,
     copies,
+    has_border,
     iteration_space,
+    reads_parts,
     reductions,
     upstream,
 )
-from loopnest.schedulers.loop_shapes import LabelledAxes, in_memory_order, with_copies
+from loopnest.schedulers.loop_shapes import (
+    LabelledAxes,
+    in_memory_order,
+    is_at_least,
+    with_copies,
+)
 from loopnest.schedulers.processor_facts import Processor
+
+ENOUGH_ROWS = 4
+"""So many rows of results pay for a copy of windows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +46,7 @@ class Contraction:
         right: the operand that has columns; a copy of an input.
         groups: the dimensions by label: "batch" of both operands, "rows" of the left one,
             "columns" of the right one, "folded". One may be empty, which is no batch.
+        copies_windows: whether the right operand has windows or parts of an input, or a border.
     """
 
     total: ln.TensorView
@@ -43,14 +54,34 @@ class Contraction:
     left: ln.TensorView
     right: ln.TensorView
     groups: tuple[tuple[str, list[int]], ...]
+    copies_windows: bool
+
+    def dims(self, label: str) -> list[int]:
+        """Return the dimensions of a group."""
+        return dict(self.groups)[label]
+
+    @property
+    def results(self) -> frozenset[int]:
+        """The dimensions of the results."""
+        return frozenset([d for label, dims in self.groups if label != "folded" for d in dims])
 
 
 def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
-    """Whether it is a contraction of two inputs, and what follows has the shape of its result."""
+    """Whether it is a contraction of two inputs, and what follows has the shape of its result.
+
+    The columns of one may be windows, if the other has rows enough to use each copy of them again.
+    """
     space = iteration_space(fusion)
-    if space is None or contraction(fusion, space) is None:
+    parts = None if space is None else contraction(fusion, space)
+    if space is None or parts is None:
         return False
-    return all(frozenset(w.order) == space.kept for w in space.writes)
+    results = parts.results
+    if parts.copies_windows and not is_at_least(space.elements(parts.dims("rows")), ENOUGH_ROWS):
+        return False
+    before = upstream([parts.total])
+    if any(not space.all_of(t) <= results for t in space.axes if t not in before):
+        return False
+    return all(frozenset(w.order) == results for w in space.writes)
 
 
 def contraction(fusion: ln.Fusion, space: IterationSpace) -> Contraction | None:
@@ -69,30 +100,70 @@ def contraction(fusion: ln.Fusion, space: IterationSpace) -> Contraction | None:
     one, other = _source(first, space), _source(second, space)
     folded = space.folded(total)
     a, b, both = one - other - folded, other - one - folded, one & other
-    if not a or not b or not folded or not folded <= both or a | b | both != space.all:
+    if not a or not b or not folded or not folded <= both or a | b | both != space.all_of(total):
         return None
-    result = in_memory_order(space, space.kept)
-    if min(map(result.index, a)) > min(map(result.index, b)):
+    result = in_memory_order(space, space.all_of(total) - folded)
+    indirect = _has_windows(first), _has_windows(second)
+    if _is_copied(first, second, min(map(result.index, a)) > min(map(result.index, b))):
         first, second, a, b = second, first, b, a
     named = {"batch": both - folded, "rows": a, "columns": b, "folded": folded}
     groups = tuple([(label, in_memory_order(space, dims)) for label, dims in named.items()])
-    return Contraction(total, pairs, first, second, groups)
+    return Contraction(total, pairs, first, second, groups, any(indirect))
 
 
 def _source(operand: ln.TensorView, space: IterationSpace) -> frozenset[int]:
-    """Return the dimensions of an operand that is an input, moved or repeated; none of another."""
+    """Return the dimensions of an operand that is an input, moved or repeated; none of another.
+
+    It may be windows of an input, also with a border.
+    """
     tensor = operand
-    while not tensor.is_input and copies(tensor) and len(tensor.consumers) == 1:
-        for read in space.reads:
-            if read.reader is tensor:
-                return frozenset() if read.reads_parts else space.present[operand]
+    while not tensor.is_input and len(tensor.consumers) == 1:
+        if not copies(tensor) and not has_border(tensor):
+            break
+        if any(read.reader is tensor for read in space.reads):
+            return space.present[operand]
         (tensor,) = tensor.producers
     return frozenset()
 
 
+def _has_windows(operand: ln.TensorView) -> bool:
+    """Whether an operand has windows or parts of an input, or a border."""
+    return any(has_border(tensor) or reads_parts(tensor) for tensor in _steps(operand))
+
+
+def _is_copied(first: ln.TensorView, second: ln.TensorView, later: bool) -> bool:
+    """Whether the first of two operands is copied, and the second is read where it lies.
+
+    A copy saves windows from being looked up again and again. Of two arrays with windows the larger
+    one is copied, since all of the other one is read for each band of columns.
+
+    Args:
+        first: an operand.
+        second: the other one.
+        later: whether the results of the first operand lie closer together.
+    """
+    windows = _has_windows(first), _has_windows(second)
+    if windows[0] != windows[1]:
+        return windows[0]
+    a, b = [_elements(_steps(operand)[-1].producers[0]) for operand in (first, second)]
+    if not windows[0] or a is None or b is None or a == b:
+        return later
+    return a > b
+
+
+def _elements(tensor: ln.TensorView) -> int | None:
+    """Return how many elements an input has; None where an extent is symbolic."""
+    product = 1
+    for axis in tensor.rfactor_domain:
+        if not isinstance(axis.extent, int):
+            return None
+        product *= axis.extent
+    return product
+
+
 def _shaped(
     fusion: ln.Fusion, tile: tuple[int, int], lanes: int = 0
-) -> tuple[Contraction, ln.TensorView]:
+) -> tuple[IterationSpace, Contraction, ln.TensorView]:
     """Make the axes of all results [outer columns, outer rows, rows of a tile, its columns].
 
     With `lanes` the columns of a tile are two axes: [vectors, lanes].
@@ -110,7 +181,7 @@ def _shaped(
             axes.split("columns", tile[1] // max(lanes, 1), "bands", "column")
             axes.merge(["batch", "bands"], "bands")
             axes.order(["bands", "tiles", "row", "column", "lane"])
-    return parts, fusion.outputs[-1]
+    return space, parts, fusion.outputs[-1]
 
 
 def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
@@ -122,7 +193,7 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     """
     folded_type = reductions(fusion)[0].dtype
     lanes = min(processor.vector_bytes // folded_type.size, processor.tile[1])
-    parts, result = _shaped(fusion, processor.tile, lanes)
+    space, parts, result = _shaped(fusion, processor.tile, lanes)
     result.axis(-5).parallelize(ln.ParallelType.cpu_parallel)
     total, pairs, left, right = parts.total, parts.pairs, parts.left, parts.right
     column = result.ndim - 4
@@ -144,8 +215,14 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     left.compute_at(pairs, pairs.ndim - 1)
     for operand in (left, right):
         for tensor in _moved_for(operand):
-            tensor.compute_at(operand, -1)
+            if space.all_of(tensor) <= space.all_of(total):
+                tensor.compute_at(operand, -1)
     fusion.inline_most()
+
+
+def _steps(operand: ln.TensorView) -> list[ln.TensorView]:
+    """Return an operand, and the tensors between it and its input."""
+    return [operand, *_moved_for(operand)]
 
 
 def _moved_for(operand: ln.TensorView) -> list[ln.TensorView]:
@@ -159,7 +236,7 @@ def _moved_for(operand: ln.TensorView) -> list[ln.TensorView]:
 
 def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
     """Give a block 16 x 16 squares of 4 x 4 results; a thread keeps one in registers."""
-    parts, result = _shaped(fusion, (4, 4))
+    _, parts, result = _shaped(fusion, (4, 4))
     first = result.ndim - 4
     result.split(first + 1, 16)
     result.split(first, 16)  # [bands / 16, 16, tiles / 16, 16, 4, 4]

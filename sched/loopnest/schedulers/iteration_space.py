@@ -164,6 +164,17 @@ def has_border(tensor: ln.TensorView) -> bool:
     return isinstance(value.args[1], Arg) and isinstance(value.args[2], Const)
 
 
+def reads_parts(tensor: ln.TensorView) -> bool:
+    """Whether a tensor reads another at other indices than its own."""
+    assert tensor.definition is not None
+    for read in tensor.definition.reads:
+        axes = [axis for axis in read.producer.rfactor_domain if not axis.is_reduction]
+        pairs = zip(axes, read.equal_axes(tensor.root_domain), strict=True)
+        if any(place is None and axis.extent != 1 for axis, place in pairs):
+            return True
+    return False
+
+
 def iteration_space(fusion: ln.Fusion, in_order: bool = False) -> IterationSpace | None:
     """Return the iteration space of an unscheduled fusion.
 

@@ -41,12 +41,15 @@ class Scheduler:
         target: "c" or "cuda".
         accepts: whether `schedule` can schedule an unscheduled fusion.
         schedule: schedules it.
+        reuses: whether it keeps elements near to use them many times, as a product of matrices
+            does. Groups of a graph are made of other ops first, and then asked to join these.
     """
 
     name: str
     target: str
     accepts: Callable[[ln.Fusion, Processor], bool]
     schedule: Callable[[ln.Fusion, Processor], None]
+    reuses: bool = False
 
 
 _Key: TypeAlias = "tuple[str, Processor, Hashable]"
@@ -55,12 +58,15 @@ _SCHEDULERS: list[Scheduler] = [
     Scheduler("pointwise", "c", pointwise_loops.accepts, pointwise_loops.for_cores),
     Scheduler("fold_alone", "c", fold_loops.accepts_alone, fold_loops.alone_on_cores),
     Scheduler("fold", "c", fold_loops.accepts, fold_loops.for_cores),
-    Scheduler("contraction", "c", contraction_loops.accepts, contraction_loops.for_cores),
-    Scheduler("window", "c", window_loops.accepts, window_loops.for_cores),
+    Scheduler("contraction", "c", contraction_loops.accepts, contraction_loops.for_cores, True),
+    Scheduler("window", "c", window_loops.accepts, window_loops.for_cores, True),
     Scheduler("scan", "c", scan_loops.accepts, scan_loops.for_cores),
     Scheduler("pointwise", "cuda", pointwise_loops.accepts, pointwise_loops.for_threads),
     Scheduler("fold", "cuda", fold_loops.accepts, fold_loops.for_threads),
-    Scheduler("contraction", "cuda", contraction_loops.accepts, contraction_loops.for_threads),
+    Scheduler(
+        "contraction", "cuda", contraction_loops.accepts, contraction_loops.for_threads, True
+    ),
+    Scheduler("window", "cuda", window_loops.accepts, window_loops.for_threads, True),
     Scheduler("scan", "cuda", scan_loops.accepts, scan_loops.for_threads),
 ]
 _OWN = tuple(_SCHEDULERS)

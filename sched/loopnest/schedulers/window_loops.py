@@ -15,6 +15,7 @@ from loopnest.schedulers.iteration_space import (
     IterationSpace,
     has_border,
     iteration_space,
+    reads_parts,
     reductions,
     upstream,
 )
@@ -59,14 +60,7 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     A tile has neighbours of the innermost axis, a vector, and a few along an axis that the windows
     do not have (the channels of a convolution), so that what is read of a window is used again.
     """
-    for tensor in fusion.outputs:
-        if tensor.consumers:
-            tensor.cache_fork()
-        elif any(axis.is_reduction for axis in tensor.root_domain):
-            tensor.cache_before()
-    space = iteration_space(fusion)
-    assert space is not None
-    folds = reductions(fusion)
+    space, folds = _with_copies(fusion)
     before = upstream(folds)
     groups, tile = _tiles(space, processor)
     large = is_at_least(space.elements(space.all_of(folds[0])), processor.small)
@@ -85,10 +79,44 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     for total in reversed(folds):
         total.compute_at(target, target.ndim - len(tile))
         _folds_first(total, len(tile))
-        feeding = upstream([total]) - {*folds, *fusion.inputs}
-        for tensor in [t for t in reversed(fusion.tensors) if t in feeding]:
-            if space.all_of(tensor) <= space.all_of(total):
-                tensor.compute_at(total, -1, recompute=True)
+        _inline_operands(fusion, space, total)
+    fusion.inline_most()
+
+
+def _with_copies(fusion: ln.Fusion) -> tuple[IterationSpace, tuple[ln.TensorView, ...]]:
+    """Give outputs that are read or folded copies in registers; return the space and the folds."""
+    for tensor in fusion.outputs:
+        if tensor.consumers:
+            tensor.cache_fork()
+        elif any(axis.is_reduction for axis in tensor.root_domain):
+            tensor.cache_before()
+    space = iteration_space(fusion)
+    assert space is not None
+    return space, reductions(fusion)
+
+
+def _inline_operands(fusion: ln.Fusion, space: IterationSpace, total: ln.TensorView) -> None:
+    """Compute what a fold reads in its innermost loop, but for what has dimensions of its own."""
+    feeding = upstream([total]) - {*reductions(fusion), *fusion.inputs}
+    for tensor in [t for t in reversed(fusion.tensors) if t in feeding]:
+        if space.all_of(tensor) <= space.all_of(total):
+            tensor.compute_at(total, -1, recompute=True)
+
+
+def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
+    """Give each thread a result, which it folds alone: neighbours read neighbouring windows."""
+    space, folds = _with_copies(fusion)
+    before = upstream(folds)
+    groups = [(str(d), [d]) for d in space.writes[0].order]
+    for tensor in [t for t in space.definitions if t not in before]:
+        axes = LabelledAxes(tensor, space.axes[tensor], groups)
+        axes.merge([label for label, _ in groups], "all")
+        axes.split("all", processor.threads, "block", "thread")
+        axes.parallelize({"block": ln.ParallelType.grid_x, "thread": ln.ParallelType.block_x})
+    target = fusion.outputs[-1]
+    for total in reversed(folds):
+        total.compute_at(target, target.ndim)
+        _inline_operands(fusion, space, total)
     fusion.inline_most()
 
 
@@ -113,24 +141,13 @@ def _tiles(space: IterationSpace, processor: Processor) -> tuple[Groups, dict[st
     if not results:
         return groups, {}
     columns = processor.tile[1]
-    windowed = [space.present[t] for t in space.definitions if _reads_parts(t)]
+    windowed = [space.present[t] for t in space.definitions if reads_parts(t)]
     free = [d for d in results[:-1] if not any(d in dims for dims in windowed)]
     tile: dict[str, int] = {}
     if free:
         tile[str(free[0])] = _divisor(space.elements(free[:1]), ROWS)
     tile[str(results[-1])] = _divisor(space.elements(results[-1:]), columns)
     return groups, tile
-
-
-def _reads_parts(tensor: ln.TensorView) -> bool:
-    """Whether a tensor reads another at other indices than its own."""
-    assert tensor.definition is not None
-    for read in tensor.definition.reads:
-        axes = [axis for axis in read.producer.rfactor_domain if not axis.is_reduction]
-        pairs = zip(axes, read.equal_axes(tensor.root_domain), strict=True)
-        if any(place is None and axis.extent != 1 for axis, place in pairs):
-            return True
-    return False
 
 
 def _divisor(extent: int | None, most: int) -> int:
