@@ -76,6 +76,29 @@ def test_gradients_of_grouped_convolutions(channels, groups, stride, padding, ke
     assert_alike(fn(*arrays), G.evaluate(graph, feeds(graph, arrays)))
 
 
+def test_layers_of_a_convolution_and_its_norm_have_five_launches():
+    """The norm's backward is one: the mask of relu, four sums, and what is spread back.
+
+    That of the last layer is one with its forward.
+    """
+    x = G.var("x", (3, 4, 6, 6))
+    y, weights = x, []
+    for number in range(3):
+        w = [G.var(f"{name}{number}", shape) for name, shape in
+             (("w", (4, 4, 3, 3)), ("gamma", (4,)), ("beta", (4,)))]  # fmt: skip
+        y = G.relu(G.batch_norm(G.conv2d(y, w[0], padding=1), *w[1:]))
+        weights += w
+    dy = G.var("dy", y.shape)
+    graph = G.Graph([x, *weights, dy], [y, *G.gradient(y, weights, dy)])
+    fn = G.compile(graph, target="interpret", library=False)
+    heavy = [launch.ops for launch in fn.kernels if any("conv" in op for op in launch.ops)]
+    assert len(heavy) == 3 + 3 + 2
+    assert all(len(ops) == 1 for ops in heavy)
+    assert len(fn.kernels) == len(heavy) + 2 + 2 + 1
+    arrays = normal(graph)
+    assert_alike(fn(*arrays), G.evaluate(graph, feeds(graph, arrays)))
+
+
 # What shares a kernel
 
 

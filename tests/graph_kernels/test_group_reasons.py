@@ -7,6 +7,8 @@ import loopnest.graph as G
 X, W, B = G.var("x", (32, 16)), G.var("w", (16, 8)), G.var("b", (8,))
 PRODUCT = X @ W
 SUM = PRODUCT + B
+OTHER_PRODUCT = X @ (W * 0.5)
+SCALED = OTHER_PRODUCT * 0.5
 TOTAL = G.sum(SUM, 1)
 ROWS = G.sum(G.exp(X), 1)
 BACK = G.exp(X) * G.argmax(G.softmax(X), 1, keepdims=True)
@@ -14,7 +16,7 @@ OTHER = G.var("z", (5,)) * 2.0
 
 
 def reason(a, b, **options):
-    graph = G.Graph([X, W, B, OTHER.inputs[0]], [TOTAL, ROWS, BACK, OTHER])
+    graph = G.Graph([X, W, B, OTHER.inputs[0]], [TOTAL, ROWS, BACK, OTHER, SCALED])
     with G.Target("llvm"):
         return G.explain_fusion(graph, a, b, kernels=True, **options)
 
@@ -23,11 +25,17 @@ def reason(a, b, **options):
     ("a", "b", "options", "expected"),
     [
         (
-            PRODUCT,
-            SUM,
+            OTHER_PRODUCT,
+            SCALED,
             {},
-            "matmul(x, w) and add(matmul(…), b) share a kernel of 2 ops, by the scheduler "
+            "matmul(x, mul(…)) and mul(matmul(…), 0.5) share a kernel of 2 ops, by the scheduler "
             "'contraction'",
+        ),
+        (
+            SUM,
+            TOTAL,
+            {},
+            "add(matmul(…), b) and sum(add(…)) share a kernel of 2 ops, by the scheduler 'fold'",
         ),
         (
             PRODUCT,
@@ -36,10 +44,10 @@ def reason(a, b, **options):
             "matmul(x, w) is left to a library; library=False makes a kernel of it",
         ),
         (
+            PRODUCT,
             SUM,
-            TOTAL,
             {},
-            "add(matmul(…), b) and sum(add(…)) do not share a kernel: no scheduler of 'c' accepts "
+            "matmul(x, w) and add(matmul(…), b) do not share a kernel: no scheduler of 'c' accepts "
             "both together (asked: ",
         ),
         (

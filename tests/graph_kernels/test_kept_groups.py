@@ -75,7 +75,7 @@ def test_an_op_of_a_users_own_is_lowered_anew(searches):
             register_attr(
                 "doubled", "lower", lambda node, operands, f=factor: operands[0] * f, override=True
             )
-            kernel_groups._ACCEPTED.clear()
+            kernel_groups._SCHEDULERS.clear()
             G.compile(graph, target="interpret")
     finally:
         unregister_op("doubled")

@@ -23,7 +23,7 @@ from loopnest.graph.program import Graph
 from loopnest.graph.structural import structural_key
 from loopnest.graph_kernels.group_math import group_math
 from loopnest.graph_kernels.op_math import lower_of
-from loopnest.schedulers import Processor, scheduler_of
+from loopnest.schedulers import Processor, Scheduler, scheduler_of
 
 FREE = frozenset(
     ("broadcast_to", "expand_dims", "full", "iota", "size", "squeeze", "transpose", "unfold")
@@ -140,11 +140,13 @@ class KernelGroups:
         for node in graph.nodes:
             if is_member(node, limits):
                 self.group[node] = [node]
-        for node in list(self.group):
-            sources = sorted(self._sources(node), key=lambda x: -typical(bytes_of(x.type)))
-            for source in sources:
-                self._join(self.group[source], self.group[node])
-        self._join_siblings()
+        streams = {node for node in self.group if self._streams(node)}
+        for chosen in (streams, set(self.group)):
+            for node in [x for x in self.group if x in chosen]:
+                sources = sorted(self._sources(node), key=lambda x: -typical(bytes_of(x.type)))
+                for source in [x for x in sources if x in chosen]:
+                    self._join(self.group[source], self.group[node])
+            self._join_siblings(chosen)
 
     @property
     def groups(self) -> list[list[Node]]:
@@ -220,38 +222,43 @@ class KernelGroups:
             pending += [u for x in together for u in self.graph.users[x] if u not in together]
         return False
 
+    def _streams(self, node: Node) -> bool:
+        """Whether memory limits an op alone: it uses no element of an operand again and again."""
+        found = scheduler_for(body_graph([node], [node], "group"), self.limits)
+        return found is not None and not found.reuses
+
     def _accepted(self, members: Sequence[Node]) -> bool:
         body = body_graph(members, self.outputs_of(members), "group")
-        return accepted(body, self.limits)
+        return scheduler_for(body, self.limits) is not None
 
-    def _join_siblings(self) -> None:
-        """Let groups that read one tensor be one: it is read once then."""
+    def _join_siblings(self, chosen: set[Node]) -> None:
+        """Let groups of chosen ops that read one tensor be one: it is read once then."""
         for node in self.graph.nodes:
             if node.is_tuple or is_number(node):
                 continue
             readers: list[list[Node]] = []
             for user in self.graph.users[node]:
-                if user in self.group and not any(self.group[user] is g for g in readers):
+                if user in chosen and not any(self.group[user] is g for g in readers):
                     readers.append(self.group[user])
             for number, group in enumerate(readers):
                 for other in readers[number + 1 :]:
                     self._join(self.group[group[0]], self.group[other[0]])
 
 
-_ACCEPTED: dict[Hashable, bool] = {}
+_SCHEDULERS: dict[Hashable, Scheduler | None] = {}
 _KEPT = 4096
 
 
-def accepted(body: Graph, limits: GroupLimits) -> bool:
-    """Whether a scheduler accepts the math of a body; remembered by structure."""
+def scheduler_for(body: Graph, limits: GroupLimits) -> Scheduler | None:
+    """Return the scheduler that accepts the math of a body, if one does; kept by structure."""
     key = (structural_key(body), limits)
-    if key not in _ACCEPTED:
-        if len(_ACCEPTED) >= _KEPT:
-            _ACCEPTED.clear()
+    if key not in _SCHEDULERS:
+        if len(_SCHEDULERS) >= _KEPT:
+            _SCHEDULERS.clear()
         try:
             fusion = group_math(body).fusion
             found = scheduler_of(fusion, limits.target, limits.processor)
         except LoopnestError:
             found = None
-        _ACCEPTED[key] = found is not None
-    return _ACCEPTED[key]
+        _SCHEDULERS[key] = found
+    return _SCHEDULERS[key]
