@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -34,6 +34,7 @@ from loopnest.proofs.quasi_affine import (
     variable,
 )
 from loopnest.proofs.report import Finding
+from loopnest.proofs.symbolic.isl_relations import IslRelations
 from loopnest.proofs.symbolic.statement_instances import Instances, NotProved, about
 from loopnest.scalar.enums import (
     BLOCK_DIMENSIONS,
@@ -52,7 +53,7 @@ MAX_OPERATIONS_A_STATEMENT = 100_000
 """How many it may take for each statement where there are many."""
 
 
-class PolyhedralModel:
+class PolyhedralModel(IslRelations):
     """The names, points and maps that all checks share.
 
     Args:
@@ -73,21 +74,13 @@ class PolyhedralModel:
         exchanges: Sequence[CollectiveMath],
         sizes: dict[str, int],
     ) -> None:
-        import islpy
-
-        self.isl = islpy
-        self.ctx = islpy.Context()
         most = max(MAX_OPERATIONS, MAX_OPERATIONS_A_STATEMENT * len(model.sites))
-        self.ctx.set_max_operations(most)
+        super().__init__(Algebra(sizes), most)
         self.model, self.math, self.works = model, math_, list(works)
         self.exchanges = {e.site: e for e in exchanges}
-        self.algebra = Algebra(sizes)
         self.spaces = Spaces(model, self.algebra)
         self.env = self.spaces.env
         self.numbers = count()
-        self._read_texts: dict[str, Any] = {}
-        self._shown: dict[str, list[tuple[Any, Any]]] = {}
-        self._relations: dict[tuple[str, str, str, str], Any] = {}
         self.depth = max([len(s.time) for s in model.sites], default=0)
         self.notes: list[Finding] = []
         self.tags: dict[Buffer, str] = {b: f"B{n}" for n, b in enumerate(model.buffers())}
@@ -159,43 +152,7 @@ class PolyhedralModel:
             texts.append(f"t_{dim.value} = {name}")
         self._flag_texts[flag] = f"({' and '.join(texts) or '1 = 1'})"
 
-    # Text to isl
-
-    def text(self, p: Poly, mark: str = "") -> str:
-        return self.algebra.text(p, lambda v: mark + v)
-
-    def relation(self, domain: str, target: str, conditions: Sequence[str] = ()) -> Any:
-        """Return ``{ domain -> target : conditions }``, or a set where `target` is empty.
-
-        Nothing else is known of it, of sizes neither.
-        """
-        head = ", ".join([*sorted(self.algebra.symbols), *self.algebra.products.values()])
-        rest = f" : {' and '.join([f'({c})' for c in conditions])}" if conditions else ""
-        key = (head, domain, target, rest)
-        found = self._relations.get(key)
-        if found is None:
-            found = self._relations[key] = self._named(*key)
-        return found
-
-    def _named(self, head: str, domain: str, target: str, rest: str) -> Any:
-        """Return the same from its texts, which are read once for tuples of any names."""
-        dim = self.isl.dim_type
-        first, _, variables = domain.partition("[")
-        if not target:
-            found = self._read(self.isl.Set, f"[{head}] -> {{ [{variables}{rest} }}")
-            return found.set_tuple_name(first) if first else found
-        second, _, others = target.partition("[")
-        text = f"[{head}] -> {{ [{variables} -> [{others}{rest} }}"
-        found = self._read(self.isl.Map, text)
-        if first:
-            found = found.set_tuple_name(dim.in_, first)
-        return found.set_tuple_name(dim.out, second) if second else found
-
-    def _read(self, kind: Any, text: str) -> Any:
-        found = self._read_texts.get(text)
-        if found is None:
-            found = self._read_texts[text] = kind.read_from_str(self.ctx, text)
-        return found
+    # Sets and maps of points
 
     def domain(self, at: Instances, guards: Guards = (), *, untied: bool = False) -> Any:
         """Return the set of points, for sizes that fulfil what is assumed."""
@@ -213,36 +170,6 @@ class PolyhedralModel:
     def among(self, at: Instances, extra: Sequence[str]) -> Any:
         """Return the set of points of which some conditions hold."""
         return self.relation(at.tuple, "", extra).intersect(self.domain(at))
-
-    def require_once(self, show: Callable[[Any, Any], None], *maps: Any) -> None:
-        """Show a fact of two maps from points, unless it was shown of the same from other points.
-
-        The components of a reduction pose the same questions, of tuples of other names.
-        """
-        dim = self.isl.dim_type.in_
-        first, second = [found.set_tuple_name(dim, "P") for found in maps]
-        shown = self._shown.setdefault(show.__name__, [])
-        if not any(first.plain_is_equal(a) and second.plain_is_equal(b) for a, b in shown):
-            show(first, second)
-            shown.append((first, second))
-
-    def require_empty(self, found: Any, what: str) -> None:
-        """Raise NotProved where a set of counterexamples has a point."""
-        if not found.is_empty():
-            raise NotProved(what, self._sample(found))
-
-    def _sample(self, found: Any) -> dict[str, int]:
-        """Return sizes at which a set is not empty; none where they are not small."""
-        isl = self.isl
-        params = found.params()
-        point = params.sample_point()
-        result: dict[str, int] = {}
-        for place in range(params.dim(isl.dim_type.param)):
-            name = params.get_dim_name(isl.dim_type.param, place)
-            value = point.get_coordinate_val(isl.dim_type.param, place)
-            if name in self.algebra.symbols and name.startswith("p_"):
-                result[name.removeprefix("p_")] = int(value.to_python())
-        return result
 
     # Points
 
