@@ -15,7 +15,7 @@ from loopnest.numerics.float64_math import held
 from loopnest.numerics.interval_rules import DISCRETE, enclose
 from loopnest.numerics.intervals import Interval, anything, exact, is_wild, narrowed
 from loopnest.numerics.operation_ranges import RANGES
-from loopnest.numerics.oracle import fold_values
+from loopnest.numerics.oracle_folds import fold_values
 from loopnest.numerics.reduction_intervals import FOLDS, fold
 from loopnest.numerics.target_accuracy import (
     ACCURACY,

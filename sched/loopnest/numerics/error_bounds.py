@@ -13,7 +13,9 @@ from loopnest.errors import LaunchError
 from loopnest.numerics.float64_math import Values, held
 from loopnest.numerics.interval_rules import enclose
 from loopnest.numerics.intervals import Interval, exact, flushed, narrowed, unknown_where
-from loopnest.numerics.oracle import Oracle, Places, Result, fold_values, scan_values
+from loopnest.numerics.oracle import Oracle, Result
+from loopnest.numerics.oracle_folds import fold_values, scan_values
+from loopnest.numerics.oracle_operands import Places
 from loopnest.numerics.reduction_intervals import FOLDS, fold
 from loopnest.numerics.target_accuracy import STANDARD, Arithmetic
 from loopnest.numerics.template_folds import fold_templates, scan_templates

@@ -11,10 +11,10 @@ output that reads it, which costs time only where more than a block is to comput
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
+from typing import Any, Literal, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -29,23 +29,15 @@ from loopnest.numerics.oracle_blocks import (
     Region,
     blocks_of,
     chunks_of,
-    halves,
     length,
 )
-from loopnest.numerics.oracle_gathers import (
-    picked,
-    places_by_data,
-    points_along,
-    require_inside,
-    spots_by_data,
-)
-from loopnest.numerics.oracle_reads import Spots, gathered, part_of
-from loopnest.scalar.arguments import ArraySpec, bind, size_value
-from loopnest.scalar.data_ranges import check_data
+from loopnest.numerics.oracle_folds import Segments, fold_values, scan_values
+from loopnest.numerics.oracle_operands import OracleOperands, V
+from loopnest.numerics.oracle_reads import part_of
 from loopnest.scalar.dtypes import DType
-from loopnest.scalar.expr import Arg, Coordinate, Expr, Index, two_sides
+from loopnest.scalar.expr import Expr, Index
 from loopnest.scalar.simplify import Simplifier
-from loopnest.tensor.definition import Definition, Read, Scan, TracedReducer
+from loopnest.tensor.definition import Definition, Scan, TracedReducer
 from loopnest.tensor.domain import IterDomain, TensorDomain, transforms_between
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.tensor_view import TensorView
@@ -112,72 +104,14 @@ def evaluate(
     return (result, {t.name: results[t] for t in fusion.tensors}) if tensors else result
 
 
-V = TypeVar("V")
-Places: TypeAlias = Mapping[IterDomain, Values]
-"""Axes that are not walked whole, with the coordinates that are."""
-
-
-class Oracle(ABC, Generic[V]):
-    """One evaluation: the sizes, the scalars, and the values of the tensors so far.
+class Oracle(OracleOperands[V]):
+    """One evaluation: definitions in their order, folds, and what is held in memory.
 
     What a value is, a subclass says: it brings the arithmetic, this class the order of definitions,
-    the axes and the memory.
-
-    Args:
-        fusion: the math, scheduled or not.
-        arrays: one an input.
-        keywords: the run-time scalars, and the sizes that no input has.
-        subject: the function called, for errors.
-        places: axes of which only some coordinates are evaluated; `arrays` are whole all the same.
+    the blocks and the memory. Arguments are those of `OracleOperands`.
     """
 
-    def __init__(
-        self,
-        fusion: Fusion,
-        arrays: Sequence[object],
-        keywords: Mapping[str, object],
-        subject: str = "evaluate",
-        places: Places | None = None,
-    ) -> None:
-        specs = [ArraySpec(t.name, t.dtype, t.sizes, t.strides) for t in fusion.inputs]
-        bound = bind(
-            specs, fusion.scalars, fusion.symbols, fusion.facts.conditions, arrays, keywords,
-            f"{subject}({fusion.name})",
-        )  # fmt: skip
-        self.sizes = bound.sizes
-        self.subject = f"{subject}({fusion.name})"
-        named = {t.name: np.asarray(a) for t, a in zip(fusion.inputs, arrays, strict=True)}
-        check_data(fusion.ranges, named, bound.sizes, self.subject)
-        self.places = places or {}
-        self.indices: dict[Expr, Values] = {
-            symbol: np.asarray(bound.sizes[symbol.name], np.int64) for symbol in fusion.symbols
-        }
-        self.leaves = {node: self.given(value, node.dtype) for node, value in self.indices.items()}
-        for scalar in fusion.scalars:
-            self.leaves[scalar] = self.given(np.asarray(bound.scalars[scalar.name]), scalar.dtype)
-        self.values: dict[TensorView, V] = {}
-        self.arrays: dict[TensorView, Values] = {}
-        for tensor, array in zip(fusion.inputs, arrays, strict=True):
-            taken = self._taken(np.asarray(array), tensor)
-            if taken.size > oracle_blocks.BLOCK:  # converted where it is read
-                self.arrays[tensor] = taken
-            else:
-                self.values[tensor] = self.given(taken, tensor.dtype)
-        self.order = fusion.topological()
-
-    # The arithmetic
-
-    @abstractmethod
-    def given(self, values: Values, dtype: DType) -> V:
-        """Return the value of what is known, of type `dtype`."""
-
-    @abstractmethod
-    def expression(self, root: Expr, env: Mapping[Expr, V]) -> V:
-        """Return the value of a template, given those of its leaves."""
-
-    @abstractmethod
-    def viewed(self, value: V, view: Callable[[Values], Values]) -> V:
-        """Return `value` with its elements moved by `view`."""
+    # The arithmetic of folds
 
     @abstractmethod
     def folded(self, reducer: TracedReducer, parts: Sequence[V]) -> list[V]:
@@ -379,42 +313,6 @@ class Oracle(ABC, Generic[V]):
                 found[tensor, part] = self.defined(value, tensor.dtype)
         return found
 
-    def _spots(self, read: Read, root: Sequence[IterDomain], region: Region) -> Spots:
-        """Return where a definition on a region of its root domain reads, an axis of the producer.
-
-        It is a root axis, at the same coordinate; or the coordinates, to broadcast to the region,
-        those outside of the producer moved into it; or None, at 0.
-        """
-        logical = read.producer.domain.logical
-        found: list[int | Values | None] = []
-        env: dict[Expr, Values] = {}
-        equal = read.equal_axes(root)
-        for axis, size, place, index in zip(
-            logical, self.shape(logical), equal, read.indices, strict=True
-        ):
-            if axis.is_broadcast:
-                found.append(None)
-            elif place is not None:
-                found.append(place)
-            else:
-                if not env:
-                    grid = self._grid(root, region)
-                    env = {**self.indices, **{Coordinate(n): p for n, p in enumerate(grid)}}
-                where = np.asarray(evaluate_expr(index, env))
-                ranked = where.reshape((1,) * (len(root) - where.ndim) + where.shape)
-                found.append(np.clip(ranked, 0, max(size - 1, 0)))
-        return tuple(found)
-
-    def _read(self, tensor: TensorView, region: Region | None) -> V:
-        """Return the value of a tensor on a region of its logical domain; None: on all of it."""
-        where = tuple([slice(None) if p is None else slice(*p) for p in region or ()])
-        if tensor in self.arrays:
-            return self.given(self.arrays[tensor][where], tensor.dtype)
-        value = self.values[tensor]
-        if all(part is None for part in region or ()):
-            return value
-        return self.viewed(value, lambda array: array[where])
-
     def computed(
         self,
         definition: Definition,
@@ -453,109 +351,6 @@ class Oracle(ABC, Generic[V]):
         if definition.scan is not None:
             return self._scanned(reducer, definition.scan, parts)
         return self._reduced(reducer, domain.rfactor, shape, parts)
-
-    def shape(self, axes: Sequence[IterDomain]) -> tuple[int, ...]:
-        """Return how many coordinates along each axis are evaluated."""
-        return tuple(
-            [
-                len(self.places[axis]) if axis in self.places else size_value(axis.size, self.sizes)
-                for axis in axes
-            ]
-        )
-
-    def _taken(self, array: Values, tensor: TensorView) -> Values:
-        """Return the elements of an input at the coordinates that are evaluated."""
-        for place, axis in enumerate(tensor.domain.logical):
-            if axis in self.places:
-                array = np.take(array, self.places[axis], place)
-        return array
-
-    def operands(
-        self,
-        definition: Definition,
-        domain: TensorDomain,
-        region: Region,
-        local: Mapping[tuple[TensorView, Region], V],
-    ) -> dict[Expr, V]:
-        """Return the values of a template's leaves on a region, with the axes of the root domain.
-
-        `local` has the parts of inlined tensors.
-        """
-        rank = len(domain.root)
-        env = dict(self.leaves)
-        by_data: list[tuple[int, Read]] = []
-        for number, read in enumerate(definition.reads):
-            if read.data:
-                by_data.append((number, read))
-                continue
-            producer, spots = read.producer, self._spots(read, domain.root, region)
-            part = part_of(spots, region)
-            found = local.get((producer, part))
-            value = self._read(producer, part) if found is None else found
-            env[Arg(number, producer.dtype)] = self.viewed(
-                value, partial(gathered, spots=spots, part=part, rank=rank)
-            )
-        for number, read in by_data:
-            env[Arg(number, read.producer.dtype)] = self._picked(
-                definition, number, domain.root, region, env
-            )
-        for place, points in enumerate(self._grid(domain.root, region)):
-            coordinate = Coordinate(place)
-            env[coordinate] = self.given(points, coordinate.dtype)
-        return env
-
-    @abstractmethod
-    def integers(self, value: V) -> Values:
-        """Return the numbers that a value of an integer type has."""
-
-    @abstractmethod
-    def uncertain(self, value: V, indices: Sequence[V]) -> V:
-        """Return what was read at `indices`: anything, where such an index may be another."""
-
-    def _picked(
-        self,
-        definition: Definition,
-        number: int,
-        root: Sequence[IterDomain],
-        region: Region,
-        env: Mapping[Expr, V],
-    ) -> V:
-        """Return what a read finds whose indices depend on data.
-
-        Raises:
-            LaunchError: an index lies outside of the producer.
-        """
-        read = definition.reads[number]
-        producer = read.producer
-        known: dict[Expr, Values] = {arg: self.integers(env[arg]) for arg in read.data}
-        known.update(self.indices)
-        known.update({Coordinate(n): p for n, p in enumerate(self._grid(root, region))})
-        sizes = self.shape(producer.domain.logical)
-        found = places_by_data(read, root, sizes, known)
-        if any(isinstance(value, Arg) and value.number == number for value in definition.values):
-            for axis, index in found.items():
-                require_inside(self.subject, definition, read, (axis, sizes[axis]), index)
-        dense = [points_along(n, ends, size, len(root))
-                 for n, (ends, size) in enumerate(zip(region, self.shape(root), strict=True))
-                 ]  # fmt: skip
-        view = partial(picked, spots=spots_by_data(read, root, sizes, found, dense))
-        if producer in self.arrays:
-            value = self.given(view(self.arrays[producer]), producer.dtype)
-        else:
-            value = self.viewed(self.values[producer], view)
-        return self.uncertain(value, [env[arg] for arg in read.data])
-
-    def _grid(self, axes: Sequence[IterDomain], region: Region) -> Iterator[Values]:
-        """Yield the coordinate along each axis of a region, to broadcast to all of them."""
-        sizes = self.shape(axes)
-        for place, (axis, size, ends) in enumerate(zip(axes, sizes, region, strict=True)):
-            start, stop = (0, size) if ends is None else ends
-            rest = [1] * len(axes)
-            rest[place] = stop - start
-            if axis in self.places:
-                yield self.places[axis][start:stop].reshape(rest)
-            else:
-                yield np.arange(start, stop, dtype=np.int64).reshape(rest)
 
     def _places(self, domain: TensorDomain, cut: Mapping[IterDomain, int]) -> tuple[Values, ...]:
         """Return where on the rfactor domain each point of the root domain lies.
@@ -664,67 +459,6 @@ def _unrounded(values: Values, dtype: DType) -> Values:
     return np.array(values)
 
 
-def fold_values(reducer: TracedReducer, parts: Sequence[Values]) -> list[Values]:
-    """Fold the last axis away, which is not empty, halving its elements until one is left."""
-    now = list(parts)
-    while now[0].shape[-1] > 1:
-        now = _halved(reducer, now)
-    return [part[..., 0] for part in now]
-
-
-def scan_values(
-    reducer: TracedReducer, parts: Sequence[Values], *, exclusive: bool = False
-) -> list[Values]:
-    """Return for each element along the last axis what all up to it fold to.
-
-    Each round lets it take in what twice as many elements in front of it fold to.
-    """
-    now, size, reach = list(parts), parts[0].shape[-1], 1
-    left, right = two_sides(reducer.types)
-    while reach < size:
-        env: dict[Expr, Values] = {}
-        for a, b, part in zip(left, right, now, strict=True):
-            env[a], env[b] = part[..., :-reach], part[..., reach:]
-        shape = now[0][..., reach:].shape
-        found = [np.broadcast_to(evaluate_expr(e, env), shape) for e in reducer.combination]
-        now = [
-            np.concatenate([part[..., :reach], value], axis=-1)
-            for part, value in zip(now, found, strict=True)
-        ]
-        reach *= 2
-    if not exclusive:
-        return now
-    neutral = [held(evaluate_expr(c, {}), c.dtype) for c in reducer.identity]
-    return [
-        np.concatenate([np.broadcast_to(e, part[..., :1].shape), part[..., :-1]], axis=-1)
-        for e, part in zip(neutral, now, strict=True)
-    ]
-
-
-class Segments:
-    """The last axis of arrays as two: the segments of a scan, and the elements of one.
-
-    The last segment is filled up behind the end, where a scan comes last.
-    """
-
-    def __init__(self, length: int) -> None:
-        self.length, self.size = length, 0
-
-    def apart(self, values: Values) -> Values:
-        """Return `values`, an axis of `length` in place of the last one, and one in front of it."""
-        self.size = values.shape[-1]
-        missing = -self.size % self.length
-        if missing and self.size:
-            fill = np.broadcast_to(values[..., :1], (*values.shape[:-1], missing))
-            values = np.concatenate([values, fill], axis=-1)
-        return values.reshape(*values.shape[:-1], -(-self.size // self.length), self.length)
-
-    def joined(self, values: Values) -> Values:
-        """Return what `apart` made of an array as one axis again."""
-        whole = values.reshape(*values.shape[:-2], values.shape[-2] * values.shape[-1])
-        return whole[..., : self.size]
-
-
 def define_values(values: Values, dtype: DType) -> Values:
     """Return `values` as a tensor of `dtype` has them: rounded if it is a 16-bit tensor."""
     return rounded(values, dtype) if dtype.is_narrow else held(values, dtype)
@@ -744,22 +478,3 @@ def _producers_of(wanted: Sequence[TensorView]) -> set[TensorView]:
             found.add(tensor)
             stack.extend(tensor.producers)
     return found
-
-
-def _halved(reducer: TracedReducer, parts: Sequence[Values]) -> list[Values]:
-    """Fold the second half of the last axis into the first; neighbours where order counts."""
-    half = parts[0].shape[-1] // 2
-    left, right = two_sides(reducer.types)
-    first, second = halves(half, reducer.ordered)
-    env: dict[Expr, Values] = {}
-    for a, b, part in zip(left, right, parts, strict=True):
-        env[a], env[b] = part[..., first], part[..., second]
-    shape = (*parts[0].shape[:-1], half)
-    found = [evaluate_expr(value, env) for value in reducer.combination]
-    result = [np.broadcast_to(value, shape) for value in found]
-    if parts[0].shape[-1] % 2:
-        result = [
-            np.concatenate([value, part[..., -1:]], axis=-1)
-            for value, part in zip(result, parts, strict=True)
-        ]
-    return result

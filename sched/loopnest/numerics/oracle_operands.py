@@ -1,0 +1,243 @@
+"""What the templates of a definition find at the elements at hand, for the oracle.
+
+A read finds elements of a producer: at the same coordinates, at others that follow from them, or
+at indices that are data. Their values are arrays of any arithmetic: numbers, or enclosures.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Generic, TypeAlias, TypeVar
+
+import numpy as np
+
+from loopnest.numerics import oracle_blocks
+from loopnest.numerics.float64_math import Values, evaluate_expr
+from loopnest.numerics.oracle_blocks import (
+    Region,
+)
+from loopnest.numerics.oracle_gathers import (
+    picked,
+    places_by_data,
+    points_along,
+    require_inside,
+    spots_by_data,
+)
+from loopnest.numerics.oracle_reads import Spots, gathered, part_of
+from loopnest.scalar.arguments import ArraySpec, bind, size_value
+from loopnest.scalar.data_ranges import check_data
+from loopnest.scalar.dtypes import DType
+from loopnest.scalar.expr import Arg, Coordinate, Expr
+from loopnest.tensor.definition import Definition, Read
+from loopnest.tensor.domain import IterDomain, TensorDomain
+from loopnest.tensor.fusion import Fusion
+from loopnest.tensor.tensor_view import TensorView
+
+V = TypeVar("V")
+Places: TypeAlias = Mapping[IterDomain, Values]
+"""Axes that are not walked whole, with the coordinates that are."""
+
+
+class OracleOperands(ABC, Generic[V]):
+    """The sizes, the scalars, and the values of tensors: what definitions read.
+
+    What a value is, a subclass says.
+
+    Args:
+        fusion: the math, scheduled or not.
+        arrays: one an input.
+        keywords: the run-time scalars, and the sizes that no input has.
+        subject: the function called, for errors.
+        places: axes of which only some coordinates are evaluated; `arrays` are whole all the same.
+    """
+
+    def __init__(
+        self,
+        fusion: Fusion,
+        arrays: Sequence[object],
+        keywords: Mapping[str, object],
+        subject: str = "evaluate",
+        places: Places | None = None,
+    ) -> None:
+        specs = [ArraySpec(t.name, t.dtype, t.sizes, t.strides) for t in fusion.inputs]
+        bound = bind(
+            specs, fusion.scalars, fusion.symbols, fusion.facts.conditions, arrays, keywords,
+            f"{subject}({fusion.name})",
+        )  # fmt: skip
+        self.sizes = bound.sizes
+        self.subject = f"{subject}({fusion.name})"
+        named = {t.name: np.asarray(a) for t, a in zip(fusion.inputs, arrays, strict=True)}
+        check_data(fusion.ranges, named, bound.sizes, self.subject)
+        self.places = places or {}
+        self.indices: dict[Expr, Values] = {
+            symbol: np.asarray(bound.sizes[symbol.name], np.int64) for symbol in fusion.symbols
+        }
+        self.leaves = {node: self.given(value, node.dtype) for node, value in self.indices.items()}
+        for scalar in fusion.scalars:
+            self.leaves[scalar] = self.given(np.asarray(bound.scalars[scalar.name]), scalar.dtype)
+        self.values: dict[TensorView, V] = {}
+        self.arrays: dict[TensorView, Values] = {}
+        for tensor, array in zip(fusion.inputs, arrays, strict=True):
+            taken = self._taken(np.asarray(array), tensor)
+            if taken.size > oracle_blocks.BLOCK:  # converted where it is read
+                self.arrays[tensor] = taken
+            else:
+                self.values[tensor] = self.given(taken, tensor.dtype)
+        self.order = fusion.topological()
+
+    # The arithmetic
+
+    @abstractmethod
+    def given(self, values: Values, dtype: DType) -> V:
+        """Return the value of what is known, of type `dtype`."""
+
+    @abstractmethod
+    def expression(self, root: Expr, env: Mapping[Expr, V]) -> V:
+        """Return the value of a template, given those of its leaves."""
+
+    @abstractmethod
+    def viewed(self, value: V, view: Callable[[Values], Values]) -> V:
+        """Return `value` with its elements moved by `view`."""
+
+    @abstractmethod
+    def integers(self, value: V) -> Values:
+        """Return the numbers that a value of an integer type has."""
+
+    @abstractmethod
+    def uncertain(self, value: V, indices: Sequence[V]) -> V:
+        """Return what was read at `indices`: anything, where such an index may be another."""
+
+    # Reads
+
+    def shape(self, axes: Sequence[IterDomain]) -> tuple[int, ...]:
+        """Return how many coordinates along each axis are evaluated."""
+        return tuple(
+            [
+                len(self.places[axis]) if axis in self.places else size_value(axis.size, self.sizes)
+                for axis in axes
+            ]
+        )
+
+    def _taken(self, array: Values, tensor: TensorView) -> Values:
+        """Return the elements of an input at the coordinates that are evaluated."""
+        for place, axis in enumerate(tensor.domain.logical):
+            if axis in self.places:
+                array = np.take(array, self.places[axis], place)
+        return array
+
+    def operands(
+        self,
+        definition: Definition,
+        domain: TensorDomain,
+        region: Region,
+        local: Mapping[tuple[TensorView, Region], V],
+    ) -> dict[Expr, V]:
+        """Return the values of a template's leaves on a region, with the axes of the root domain.
+
+        `local` has the parts of inlined tensors.
+        """
+        rank = len(domain.root)
+        env = dict(self.leaves)
+        by_data: list[tuple[int, Read]] = []
+        for number, read in enumerate(definition.reads):
+            if read.data:
+                by_data.append((number, read))
+                continue
+            producer, spots = read.producer, self._spots(read, domain.root, region)
+            part = part_of(spots, region)
+            found = local.get((producer, part))
+            value = self._read(producer, part) if found is None else found
+            env[Arg(number, producer.dtype)] = self.viewed(
+                value, partial(gathered, spots=spots, part=part, rank=rank)
+            )
+        for number, read in by_data:
+            env[Arg(number, read.producer.dtype)] = self._picked(
+                definition, number, domain.root, region, env
+            )
+        for place, points in enumerate(self._grid(domain.root, region)):
+            coordinate = Coordinate(place)
+            env[coordinate] = self.given(points, coordinate.dtype)
+        return env
+
+    def _picked(
+        self,
+        definition: Definition,
+        number: int,
+        root: Sequence[IterDomain],
+        region: Region,
+        env: Mapping[Expr, V],
+    ) -> V:
+        """Return what a read finds whose indices depend on data.
+
+        Raises:
+            LaunchError: an index lies outside of the producer.
+        """
+        read = definition.reads[number]
+        producer = read.producer
+        known: dict[Expr, Values] = {arg: self.integers(env[arg]) for arg in read.data}
+        known.update(self.indices)
+        known.update({Coordinate(n): p for n, p in enumerate(self._grid(root, region))})
+        sizes = self.shape(producer.domain.logical)
+        found = places_by_data(read, root, sizes, known)
+        if any(isinstance(value, Arg) and value.number == number for value in definition.values):
+            for axis, index in found.items():
+                require_inside(self.subject, definition, read, (axis, sizes[axis]), index)
+        dense = [points_along(n, ends, size, len(root))
+                 for n, (ends, size) in enumerate(zip(region, self.shape(root), strict=True))
+                 ]  # fmt: skip
+        view = partial(picked, spots=spots_by_data(read, root, sizes, found, dense))
+        if producer in self.arrays:
+            value = self.given(view(self.arrays[producer]), producer.dtype)
+        else:
+            value = self.viewed(self.values[producer], view)
+        return self.uncertain(value, [env[arg] for arg in read.data])
+
+    def _grid(self, axes: Sequence[IterDomain], region: Region) -> Iterator[Values]:
+        """Yield the coordinate along each axis of a region, to broadcast to all of them."""
+        sizes = self.shape(axes)
+        for place, (axis, size, ends) in enumerate(zip(axes, sizes, region, strict=True)):
+            start, stop = (0, size) if ends is None else ends
+            rest = [1] * len(axes)
+            rest[place] = stop - start
+            if axis in self.places:
+                yield self.places[axis][start:stop].reshape(rest)
+            else:
+                yield np.arange(start, stop, dtype=np.int64).reshape(rest)
+
+    def _spots(self, read: Read, root: Sequence[IterDomain], region: Region) -> Spots:
+        """Return where a definition on a region of its root domain reads, an axis of the producer.
+
+        It is a root axis, at the same coordinate; or the coordinates, to broadcast to the region,
+        those outside of the producer moved into it; or None, at 0.
+        """
+        logical = read.producer.domain.logical
+        found: list[int | Values | None] = []
+        env: dict[Expr, Values] = {}
+        equal = read.equal_axes(root)
+        for axis, size, place, index in zip(
+            logical, self.shape(logical), equal, read.indices, strict=True
+        ):
+            if axis.is_broadcast:
+                found.append(None)
+            elif place is not None:
+                found.append(place)
+            else:
+                if not env:
+                    grid = self._grid(root, region)
+                    env = {**self.indices, **{Coordinate(n): p for n, p in enumerate(grid)}}
+                where = np.asarray(evaluate_expr(index, env))
+                ranked = where.reshape((1,) * (len(root) - where.ndim) + where.shape)
+                found.append(np.clip(ranked, 0, max(size - 1, 0)))
+        return tuple(found)
+
+    def _read(self, tensor: TensorView, region: Region | None) -> V:
+        """Return the value of a tensor on a region of its logical domain; None: on all of it."""
+        where = tuple([slice(None) if p is None else slice(*p) for p in region or ()])
+        if tensor in self.arrays:
+            return self.given(self.arrays[tensor][where], tensor.dtype)
+        value = self.values[tensor]
+        if all(part is None for part in region or ()):
+            return value
+        return self.viewed(value, lambda array: array[where])
