@@ -45,6 +45,11 @@ class Instruction:
         return self.name == "CALL" and "slowpath" in self.operands
 
     @property
+    def is_far_jump(self) -> bool:
+        """Whether it calls a label of the kernel itself, as ptxas writes some jumps for sm_80."""
+        return self.name == "CALL" and self.operands.startswith("`(.L_")
+
+    @property
     def bits(self) -> int:
         """The bits of a thread's access to memory: 32 where the opcode says nothing."""
         parts = self.opcode.split(".")[1:]
@@ -261,7 +266,8 @@ def _blocks(instructions: Sequence[Instruction], labels: dict[str, int]) -> tupl
 
 
 def _jumps(instruction: Instruction) -> bool:
-    return instruction.name in _ENDS
+    """Whether control leaves here; a call of the kernel's own label is a jump that never returns."""
+    return instruction.name in _ENDS or instruction.is_far_jump
 
 
 def _goes_on(last: Instruction) -> bool:
@@ -277,7 +283,7 @@ def _goes_on(last: Instruction) -> bool:
 def _target(
     instruction: Instruction, labels: dict[str, int], by_address: dict[int, int]
 ) -> int | None:
-    if instruction.name != "BRA":
+    if instruction.name != "BRA" and not instruction.is_far_jump:
         return None
     found = _TARGET.search(instruction.operands)
     if found is None:

@@ -120,6 +120,27 @@ def test_targets_by_address(sass):
     assert function.unusual == 0
 
 
+def test_a_call_of_a_label_of_the_kernel_is_a_jump(sass):
+    """As ptxas leaves a loop for sm_80: what follows the label belongs to the kernel."""
+    text = """
+	.section	.text.k,"ax",@progbits
+.text.k:
+.L_x_4:
+        /*0000*/                   FFMA R12, R87, R12, R96 ;
+        /*0010*/               @P0 CALL.REL.NOINC `(.L_x_1) ;
+        /*0020*/                   BRA `(.L_x_4) ;
+.L_x_1:
+        /*0030*/                   STG.E.128 [R2.64], R28 ;
+        /*0040*/                   EXIT ;
+.L_x_5:
+        /*0050*/                   BRA `(.L_x_5);
+"""
+    (function,) = sass.functions(text).values()
+    assert [i.name for i in function.code().instructions] == ["FFMA", "CALL", "BRA", "STG", "EXIT"]
+    assert [i.name for i in function.hot_loop.instructions] == ["FFMA", "CALL", "BRA"]
+    assert function.unusual == 0
+
+
 def test_a_compiled_kernel(sass):
     pytest.importorskip("cuda.bindings.nvrtc")
     from kernels.gemm import gemm
