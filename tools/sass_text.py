@@ -266,7 +266,7 @@ def _blocks(instructions: Sequence[Instruction], labels: dict[str, int]) -> tupl
 
 
 def _jumps(instruction: Instruction) -> bool:
-    """Whether control leaves here; a call of the kernel's own label is a jump that never returns."""
+    """Whether control leaves here; what calls a label of the kernel itself never returns."""
     return instruction.name in _ENDS or instruction.is_far_jump
 
 

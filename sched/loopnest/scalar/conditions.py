@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from loopnest.scalar import dtypes
-from loopnest.scalar.expr import FALSE, ONE, TRUE, Expr, Op, integer, rebuild
+from loopnest.scalar.expr import FALSE, ONE, TRUE, Expr, Op, free_indices, integer, rebuild
 from loopnest.scalar.simplify import Simplifier
 
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
@@ -49,9 +49,10 @@ def normal_le(a: Expr, b: Expr, algebra: Simplifier) -> Expr:
 
 
 def decided(value: Expr, algebra: Simplifier) -> Expr:
-    """Return `value` with the conditions on indices simplified, and what they decide.
+    """Return `value` with its indices simplified, and what conditions on them decide.
 
-    A ``where`` whose condition is decided is the value that it chooses.
+    A ``where`` whose condition is decided is the value that it chooses. What is computed from the
+    number of an element is asked where that element is, so that no size is 0 there.
     """
     memo: dict[Expr, Expr] = {}
 
@@ -69,6 +70,8 @@ def _decided(node: Expr, visit: Callable[[Expr], Expr], algebra: Simplifier) -> 
         return node
     if node.op in _COMPARISONS and node.args[0].dtype is dtypes.index:
         return _compared(node, algebra)
+    if node.dtype is dtypes.index:
+        return algebra.simplify(node) if free_indices(node) else node
     args = tuple([visit(arg) for arg in node.args])
     return _chosen(node, args) if node.op in ("and", "or", "where") else rebuild(node, args)
 
