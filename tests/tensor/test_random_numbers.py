@@ -247,3 +247,18 @@ def test_outside_of_a_fusion() -> None:
     assert str(caught.value) == (
         "random_bits(1, 2, (4,)): no fusion is open; call it inside 'with ln.Fusion(...):'"
     )
+
+
+@pytest.mark.parametrize("sizes", [("A", "B"), ("A", "B", "C"), (6, 10)])
+def test_the_number_of_an_element_follows_merged_loops(sizes):
+    """Merged and split axes leave no division in it; another number is refuted."""
+    with ln.Fusion("k") as f:
+        y = f.output(ln.random_bits(7, 0, sizes), "y")
+    while y.ndim > 1:
+        y.merge(0)
+    y.split(0, 4)
+    k = ln.lower(f)
+    assert "philox(7, 0, 0, int64(i0 * 4 + i1))" in str(k)
+    assert ln.verify(k).all_sizes
+    text = k.text(full=True).replace("int64(i0 * 4 + i1)", "int64(i0 * 4 + i1 + 1)")
+    assert ln.verify(ln.Kernel.parse(text)).status == "refuted"

@@ -2,8 +2,8 @@
 
 The two must be the same tree but for operands, which are loads or the results of collectives, and
 coordinates, which are index expressions. Nothing is rewritten: lowering puts templates together
-and this takes them apart. A condition of coordinates may stand there in another form, or not at all
-where it is decided: what must be shown is that it says the same at every point.
+and this takes them apart. What is computed from coordinates may stand there in another form; a
+condition of them not at all where it is decided. It must be shown to be the same at every point.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from loopnest import kir
-from loopnest.proofs.program_model import Access, Guards, Site, guarded, is_decidable
+from loopnest.proofs.program_model import Access, Guards, Site, guarded, is_decidable, reads_memory
+from loopnest.scalar import dtypes
 from loopnest.scalar.conditions import decided
 from loopnest.scalar.expr import (
     FALSE,
@@ -290,9 +291,9 @@ _Mark: TypeAlias = "tuple[int, int, int, set[_Key]]"
 """How much was found so far."""
 
 
-def _is_of_coordinates(condition: Expr) -> bool:
-    """Whether a condition of a template depends on coordinates and sizes alone."""
-    leaves = [node for node in walk(condition) if not node.args]
+def _is_of_coordinates(part: Expr) -> bool:
+    """Whether a part of a template depends on coordinates and sizes alone."""
+    leaves = [node for node in walk(part) if not node.args]
     known = all(isinstance(node, (Coordinate, Symbol, Const)) for node in leaves)
     return known and any(isinstance(node, Coordinate) for node in leaves)
 
@@ -374,6 +375,11 @@ class _Matcher:
     def _operation(self, template: Op, value: Expr, moment: Site, guards: Guards) -> None:
         if template.op == "where" and _is_of_coordinates(template.args[0]):
             self._choice(template, value, moment, guards)
+            return
+        if template.dtype is dtypes.index and _is_of_coordinates(template):
+            if value.dtype is not dtypes.index or reads_memory(value):
+                raise self._differs(template, value)
+            self.found.equalities.append((at(template, self.store.coordinate), value))
             return
         same = isinstance(value, Op) and (value.op, value.dtype) == (template.op, template.dtype)
         if not same or len(value.args) != len(template.args):
