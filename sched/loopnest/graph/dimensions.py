@@ -20,8 +20,8 @@ from loopnest.graph.graph_error import GraphError
 from loopnest.scalar import dtypes
 from loopnest.scalar.arguments import size_value
 from loopnest.scalar.expr import Const, Expr, Symbol, integer, substitute, walk
+from loopnest.scalar.polynomials import Monomial, Poly, Products
 from loopnest.scalar.simplify import Simplifier
-from loopnest.scalar.size_bounds import Monomial, Poly
 from loopnest.scalar.size_text import read_size
 
 Dim: TypeAlias = "int | Expr"
@@ -41,26 +41,30 @@ TYPICAL = 64
 """What a size is taken for where costs are compared and nothing says it."""
 
 
+class _SortedProducts(Products):
+    """Products with their atoms in the order of their texts."""
+
+    def monomial(self, atoms: Iterable[Expr]) -> Monomial:
+        return tuple(sorted(atoms, key=str))
+
+
 class _SizeOrder(Simplifier):
     """The core's arithmetic, with the terms of sums and products in the order of their texts."""
 
-    def _monomial(self, atoms: Iterable[Expr]) -> Monomial:
-        return tuple(sorted(atoms, key=str))
-
-    def _expr(self, poly: Poly) -> Expr:
+    def expression(self, poly: Poly) -> Expr:
         ordered = sorted(poly.items(), key=lambda item: (-len(item[0]), tuple(map(str, item[0]))))
-        return super()._expr(dict(ordered))
+        return super().expression(dict(ordered))
 
 
 _MOST = 1 << 14
-_ALGEBRA = _SizeOrder()
+_ALGEBRA = _SizeOrder(products=_SortedProducts())
 
 
 def _algebra() -> Simplifier:
     """Return the arithmetic; what it remembers is dropped where it grows large."""
     global _ALGEBRA
     if len(_ALGEBRA._memo) > _MOST:
-        _ALGEBRA = _SizeOrder()
+        _ALGEBRA = _SizeOrder(products=_SortedProducts())
     return _ALGEBRA
 
 

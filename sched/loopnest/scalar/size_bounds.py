@@ -7,10 +7,7 @@ from typing import TypeAlias
 
 from loopnest.scalar.expr import Const, Expr, Op, Symbol, integer
 from loopnest.scalar.facts import Facts
-
-Monomial: TypeAlias = tuple[Expr, ...]
-Poly: TypeAlias = dict[Monomial, int]
-"""A sum of products of atoms: each with the number of times that it stands there."""
+from loopnest.scalar.polynomials import Monomial, Poly
 
 Range: TypeAlias = "tuple[int | None, int | None]"
 

@@ -1,0 +1,119 @@
+"""Rules that put quotients and remainders of indices together, for `Simplifier`.
+
+Each undoes a division: ``x // d * d + x % d`` is x again. A rule gets a polynomial, one of its
+terms with its coefficient, and an atom of that term; it returns the polynomial without them, or
+None where it does not apply.
+
+Source: the recombination is that of loopy and isl.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from loopnest.scalar.expr import Expr, Op
+from loopnest.scalar.polynomials import Monomial, Poly, Products, index_op
+
+
+class Arithmetic(Protocol):
+    """What the rules ask of the simplifier."""
+
+    products: Products
+
+    def poly(self, node: Expr) -> Poly: ...
+    def mul(self, a: Expr, b: Expr) -> Expr: ...
+    def mod(self, a: Expr, b: Expr) -> Expr: ...
+    def divides(self, divisor: Expr, value: Expr) -> bool: ...
+    def combine(self, a: Poly, b: Poly, sign: int) -> Poly: ...
+    def split(self, dividend: Poly, divisor: Expr) -> tuple[Poly, Poly]: ...
+
+
+def recombined(poly: Poly, algebra: Arithmetic) -> Poly | None:
+    """Return a polynomial in which one quotient or remainder is undone, None where none can be."""
+    for term, coefficient in poly.items():
+        for atom in term:
+            if not isinstance(atom, Op):
+                continue
+            for rule in _RULES.get(atom.op, ()):
+                merged = rule(algebra, poly, term, coefficient, atom)
+                if merged is not None:
+                    return merged
+    return None
+
+
+def _undo_mod(algebra: Arithmetic, poly: Poly, term: Monomial, count: int, atom: Op) -> Poly | None:
+    inner, divisor = atom.args
+    quotient = index_op("floordiv", inner, divisor)
+    others = list(term)
+    others.remove(atom)
+    factor = {algebra.products.monomial([quotient, *others]): count}
+    partner = algebra.products.times(factor, algebra.poly(divisor))
+    if len(partner) != 1:
+        return None
+    ((key, wanted),) = partner.items()
+    if poly.get(key) != wanted:
+        return None
+    rest = {t: c for t, c in poly.items() if t != term and t != key}
+    factor = {algebra.products.monomial(others): count}
+    return algebra.combine(rest, algebra.products.times(algebra.poly(inner), factor), 1)
+
+
+def _undo_digit(
+    algebra: Arithmetic, poly: Poly, term: Monomial, count: int, atom: Op
+) -> Poly | None:
+    """Undo ``x // d % e * d + x % d``, which is ``x % (d * e)``."""
+    quotient, base = atom.args
+    if not isinstance(quotient, Op) or quotient.op != "floordiv" or len(poly) < 2:
+        return None
+    whole, by = quotient.args
+    others = list(term)
+    others.remove(atom)
+    factor, left = algebra.split({algebra.products.monomial(others): count}, by)
+    if left or not factor:
+        return None
+    digit = algebra.products.times(algebra.poly(algebra.mod(whole, by)), factor)
+    if not digit or any(poly.get(key) != wanted for key, wanted in digit.items()):
+        return None
+    both = algebra.products.times(algebra.poly(algebra.mod(whole, algebra.mul(by, base))), factor)
+    result: Poly = {}
+    for key, wanted in poly.items():  # in the place of the digits
+        if key == term:
+            result = algebra.combine(result, both, 1)
+        elif key not in digit:
+            result = algebra.combine(result, {key: wanted}, 1)
+    return result
+
+
+def _undo_exact(
+    algebra: Arithmetic, poly: Poly, term: Monomial, count: int, atom: Op
+) -> Poly | None:
+    inner, divisor = atom.args
+    others = list(term)
+    others.remove(atom)
+    divided = algebra.split({algebra.products.monomial(others): count}, divisor)
+    if divided[1] or not divided[0] or not algebra.divides(divisor, inner):
+        return None
+    rest = {t: c for t, c in poly.items() if t != term}
+    return algebra.combine(rest, algebra.products.times(algebra.poly(inner), divided[0]), 1)
+
+
+def _undo_quotient(
+    algebra: Arithmetic, poly: Poly, term: Monomial, count: int, atom: Op
+) -> Poly | None:
+    """Undo ``x // 4 * 4 + i % 4`` with x = 8k + i: the remainder was simplified."""
+    inner, divisor = atom.args
+    if len(poly) < 2:
+        return None
+    others = list(term)
+    others.remove(atom)
+    scale, left = algebra.split({algebra.products.monomial(others): count}, divisor)
+    if left or not scale:
+        return None
+    remainder = algebra.products.times(algebra.poly(algebra.mod(inner, divisor)), scale)
+    if not remainder or any(poly.get(key) != wanted for key, wanted in remainder.items()):
+        return None
+    rest = {t: c for t, c in poly.items() if t != term and t not in remainder}
+    return algebra.combine(rest, algebra.products.times(algebra.poly(inner), scale), 1)
+
+
+_RULES = {"mod": (_undo_mod, _undo_digit), "floordiv": (_undo_exact, _undo_quotient)}
