@@ -93,6 +93,7 @@ class Indexer:
             [
                 self.accesses.store(env, self.storage[env.tensor].buffer, value, "define")
                 for env, value in zip(environments, values, strict=True)
+                if is_needed(self.plan, env.tensor)
             ]
         )
 
