@@ -182,3 +182,26 @@ def test_a_sum_in_a_loop_over_a_merge_tests_its_own_axis(target: str) -> None:
         found, wide = ln.compile(kernel, target=target)(data, edge)
         np.testing.assert_array_equal(found, (data + 1).sum(0) * (2 * edge) + data)
         np.testing.assert_array_equal(wide, (2 * edge)[:, :, None])
+
+
+@pytest.mark.parametrize("shape", [(4, 8), (4, 0), (0, 8), (1, 0)], ids=str)
+@pytest.mark.parametrize("other", [(0, 8), (3, 0)], ids=str)
+@pytest.mark.parametrize("reduced", [P.grid_x, P.block_x], ids=["grid", "block"])
+def test_a_launch_dimension_of_one_tensor_that_is_empty_leaves_the_rest_a_thread(
+    reduced: ln.ParallelType, other: tuple[int, int], shape: tuple[int, int]
+) -> None:
+    """What blocks leave for each other has room, whoever lacks threads along a dimension."""
+    with ln.Fusion("beside") as f:
+        x = f.input("x", shape, ln.float32)
+        e = f.input("e", other, ln.float32)
+        y = f.output(ln.sum(x, 1), "y")
+        z = f.output(e + 1.0, "z")
+    y.axis(1).parallelize(reduced)
+    y.axis(0).parallelize(P.block_y)
+    z.axis(0).parallelize(P.grid_y)
+    kernel = ln.lower(f)
+    assert ln.verify(kernel).ok
+    arrays = [np.ones(s, np.float32) for s in (shape, other)]
+    found = ln.compile(kernel, target="interpret")(*arrays)
+    for result, want in zip(found, ln.evaluate(f, *arrays), strict=True):
+        np.testing.assert_array_equal(result, want)

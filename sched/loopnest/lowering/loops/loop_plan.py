@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from loopnest.errors import LoweringError
 from loopnest.lowering.loops.promotion import Promoter, Promotion
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, ParallelType
-from loopnest.scalar.expr import ONE, Const, Expr
+from loopnest.scalar.expr import ONE, ZERO, Const, Expr
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.origin import Origin
 from loopnest.scalar.simplify import Simplifier
@@ -129,17 +129,20 @@ def _crossed(
     if not is_reduced(unit):
         return ()
     reduced = [specs[forest.find(a)] for a in unit.domain.leaf if a.is_reduction]
-    found = {s.parallel for s in reduced if s.parallel.is_thread and not is_trivial(s)}
+    found = {s.parallel for s in reduced if s.parallel.is_thread and not _takes_one(s)}
     return tuple([d for d in LAUNCH_DIMENSIONS if d in found])
 
 
 def _launch(specs: dict[LoopGroup, LoopSpec], algebra: Simplifier) -> dict[ParallelType, Expr]:
-    """Return the largest extent that any nest needs of each launch dimension."""
+    """Return the largest extent that any nest needs of each launch dimension.
+
+    A loop over nothing needs no thread, and leaves one to all that stands outside of it.
+    """
     extents: dict[ParallelType, Expr] = {}
     for spec in specs.values():
         if spec.parallel.is_thread and not is_trivial(spec):
-            have = extents.get(spec.parallel)
-            extents[spec.parallel] = spec.extent if have is None else algebra.max(have, spec.extent)
+            have, need = extents.get(spec.parallel), ONE if spec.extent is ZERO else spec.extent
+            extents[spec.parallel] = need if have is None else algebra.max(have, need)
     return {d: extents[d] for d in LAUNCH_DIMENSIONS if d in extents}
 
 
@@ -198,6 +201,11 @@ def _common_axis(
 
 def _label(tensor: TensorView, place: int) -> str:
     return f"{tensor.domain.leaf[place].kind.letter}{place}"
+
+
+def _takes_one(spec: LoopSpec) -> bool:
+    """Whether the loop takes no more than one thread; each reduces alone there."""
+    return spec.extent is ZERO or is_trivial(spec)
 
 
 def is_trivial(spec: LoopSpec) -> bool:
