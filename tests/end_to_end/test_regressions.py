@@ -394,3 +394,58 @@ def test_a_part_of_a_part_that_does_not_divide_is_no_other_part() -> None:
     first.rfactor([1]).memory = ln.SHARED
     assert check(f, expected) == ""
     assert ln.verify(ln.lower(f)).ok
+
+
+def test_a_component_that_nobody_reads_has_no_store_where_one_element_is_reduced() -> None:
+    """The part that is left of the axis has one element: there is no update, but a definition."""
+    with ln.Fusion() as f:
+        x = f.input("x", (3,), ln.float32)
+        last = ln.Reducer(
+            (0.0, False), lambda a, b: (ln.where(b[1], b[0], a[0]), a[1] | b[1]), "last"
+        )
+        _, found = ln.reduce(last, (x, x > 0.25), -1)
+        f.output(found, "y")
+    expected = meaning(f, {})
+    found.split(0, 1)
+    found.rfactor(0)
+    assert check(f, expected, ("interpret", "verify")) == ""
+
+
+@pytest.mark.parametrize("sizes", [("N", "M"), (8, 8)], ids=["symbolic", "static"])
+@pytest.mark.parametrize("threads", [True, False], ids=["block", "serial"])
+def test_lanes_do_not_read_what_one_of_them_stores(
+    threads: bool, sizes: tuple[str | int, ...]
+) -> None:
+    """A tensor in GLOBAL memory, inlined before its consumer's innermost axis was vectorized."""
+    with ln.Fusion() as f:
+        x = f.input("x", sizes, ln.float32)
+        y0 = f.output(ln.min(x, None, keepdims=True), "y0")
+        y1 = f.output(x > y0, "y1")
+    y1.split(-1, 4)
+    ln.propagate(y1)
+    f.inline_most()
+    if threads:
+        y1.axis(1).parallelize(ParallelType.block_x)
+    y1.axis(-1).parallelize(ParallelType.vectorize)
+    with pytest.raises(ln.LoweringError) as error:
+        ln.lower(f)
+    assert str(error.value) == (
+        "y0: one lane of the vectorize loop y1.i2 stores it, and all lanes compute y1 of it; "
+        "compute it outside of that loop: nothing is inlined past an axis that is vectorized "
+        "already"
+    )
+    y1.axis(-1).parallelize(ParallelType.unroll)
+    assert ln.verify(ln.lower(f)).ok
+
+
+def test_lanes_read_what_each_of_them_stores() -> None:
+    """An axis that a tensor lacks may stand outside of the lanes."""
+    with ln.Fusion() as f:
+        x = f.input("x", (4, 8), ln.float32)
+        row = f.input("row", (8,), ln.float32)
+        y0 = f.output(ln.exp(ln.broadcast(row, (True, False))), "y0")
+        y1 = f.output(x + y0, "y1")
+    y1.split(-1, 4)
+    y0.compute_at(y1, 3)
+    y1.axis(-1).parallelize(ParallelType.vectorize)
+    assert ln.verify(ln.lower(f)).ok

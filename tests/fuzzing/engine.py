@@ -48,7 +48,7 @@ OF_LOOPS = frozenset({
     "two parallel types in one loop", "a launch dimension twice",
     "a vectorized axis is not innermost", "the width of a vector", "a vector that never divides",
     "a vectorized or cpu_parallel reduction", "a race in a parallel loop",
-    "a circular buffer in a parallel loop", "tiles that store one element",
+    "a circular buffer in a parallel loop", "tiles that store one element", "a value crosses lanes",
 })  # fmt: skip
 """Refusals that parallel types alone cause: without these types the schedule must lower."""
 

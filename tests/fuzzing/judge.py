@@ -135,6 +135,7 @@ LEGITIMATE: Mapping[str, str] = {
     "a vectorized or cpu_parallel reduction": r"each step of a reduction needs the one before",
     "a read before the store": r"in a later iteration of the \w+ loop \S+ than one that reads it",
     "a race in a parallel loop": r"is computed again in each iteration of the .* loop",
+    "a value crosses lanes": r"one lane of the vectorize loop \S+ stores it",
     "an output in place is read late": r"an element could be read after it is overwritten",
     "a swizzle of axes that are not stored": r"its swizzle is over axes that its buffer",
     "a swizzle of other extents": r"its swizzle is over axes of the extents",

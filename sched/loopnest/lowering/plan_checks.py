@@ -18,7 +18,7 @@ from loopnest.lowering.loops.loop_plan import (
 )
 from loopnest.lowering.memory.allocation import TensorStorage
 from loopnest.scalar.enums import MOST_ALONG, MOST_THREADS, Memory, ParallelType
-from loopnest.scalar.expr import Const
+from loopnest.scalar.expr import ZERO, Const
 from loopnest.schedule.fold_order import folded_axes, keeps_order, scans_in_order
 from loopnest.schedule.loop_groups import LoopGroup
 from loopnest.tensor.domain import IterDomain
@@ -43,15 +43,16 @@ def check_plan(plan: LoopPlan, storage: dict[TensorView, TensorStorage]) -> None
             _check_reduction(plan, tensor)
             _check_vectors(plan, tensor)
             check_races(plan, tensor, storage[tensor])
+            _check_lanes(plan, tensor)
             _check_thread_loops(plan, tensor)
             _check_tiles(plan, tensor)
 
 
 def _check_launch(plan: LoopPlan) -> None:
     """Refuse what no launch admits whatever the sizes; symbolic extents are checked at a launch."""
+    if all(ZERO in tensor.sizes for tensor in plan.fusion.outputs):
+        return  # nothing is launched
     static = {d: int(e.value) for d, e in plan.launch.items() if isinstance(e, Const)}
-    if 0 in static.values():
-        return
     block = {d: extent for d, extent in static.items() if d.is_block}
     threads = math.prod(block.values())
     if threads > MOST_THREADS:
@@ -210,6 +211,35 @@ def check_races(plan: LoopPlan, tensor: TensorView, storage: TensorStorage) -> N
                 f"{spec.axis}, all on one buffer",
                 "compute it outside of that loop, or at a position inside it",
             )
+
+
+def _check_lanes(plan: LoopPlan, tensor: TensorView) -> None:
+    """Refuse lanes of a vector that read what another one of them stores.
+
+    A GLOBAL tensor that lacks an axis of a loop is stored in its first iteration alone; lanes are
+    in no order.
+
+    Raises:
+        LoweringError: a consumer of `tensor` shares such a loop.
+    """
+    if tensor.memory is not Memory.GLOBAL:
+        return
+    promoter = plan.promoter
+    for group in plan.forest.path(tensor.siblings[0]):
+        spec = plan.specs[group]
+        if spec.parallel is not ParallelType.vectorize or is_trivial(spec):
+            continue
+        if promoter.concrete_keys(promoter.node_of[group]) <= promoter.held(tensor):
+            continue
+        for consumer in tensor.consumers:
+            if consumer in plan.forest.position and group in plan.forest.path(consumer.siblings[0]):
+                raise LoweringError(
+                    tensor.name,
+                    f"one lane of the vectorize loop {spec.axis} stores it, and all lanes compute "
+                    f"{consumer.name} of it",
+                    "compute it outside of that loop: nothing is inlined past an axis that is "
+                    "vectorized already",
+                )
 
 
 def _runs_again(plan: LoopPlan, tensor: TensorView, group: LoopGroup) -> bool:
