@@ -189,6 +189,32 @@ def test_groupings_of_a_reducer_of_ones_own_in_float64() -> None:
     assert bounds[1] == 0
 
 
+@pytest.mark.parametrize("exclusive", [True, False], ids=["exclusive", "inclusive"])
+@pytest.mark.parametrize("scanned", [True, False], ids=["scan", "reduce"])
+def test_an_identity_that_is_not_neutral_beside_an_infinity(scanned: bool, exclusive: bool) -> None:
+    """A kernel folds it in first, where 0 * inf is NaN; up to there results are bounded."""
+    with ln.Fusion("affine") as f:
+        x = f.input("x", (3, 4), ln.float32)
+        affine = ln.Reducer((1.0, 0.0), lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), "affine")
+        made = (
+            ln.scan(affine, (x, 0.5), 1, exclusive=exclusive)
+            if scanned
+            else ln.reduce(affine, (x, 0.5), 1)
+        )
+        f.output(made[1], "y")
+    x = np.array([[1, 2, 3, 4], [2, np.inf, 1, 1], [np.inf, 1, 1, 1]], np.float32)
+    found = ln.compile(f, target="interpret")(x)
+    value, most = ln.evaluate(f, x), ln.error_bound(f, x)
+    assert not beyond(found, value, most).any()
+    sure = np.isfinite(most)
+    if scanned:
+        first = [[True] * 4, [True] + [exclusive] + [False] * 2, [exclusive] + [False] * 3]
+        np.testing.assert_array_equal(sure, first)
+    else:
+        np.testing.assert_array_equal(sure, [True, False, False])
+    assert np.isnan(found[2, -1] if scanned else found[2])
+
+
 def as_tuple(found: Any) -> tuple[Array, ...]:
     return found if isinstance(found, tuple) else (found,)
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from loopnest.numerics.float64_math import Values
+from loopnest.numerics.float64_math import Values, evaluate_expr, held
 from loopnest.numerics.interval_rules import enclose
 from loopnest.numerics.intervals import (
     Interval,
@@ -27,9 +27,11 @@ from loopnest.numerics.intervals import (
     extremes,
     is_wild,
     undetermined,
+    unknown_where,
     widened,
 )
 from loopnest.numerics.oracle_blocks import halves
+from loopnest.numerics.reduction_intervals import FOLDS
 from loopnest.numerics.target_accuracy import FORMATS, SELECTING, Arithmetic, unit
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Expr, Op, two_sides, walk
@@ -54,12 +56,15 @@ def fold_templates(
     points = [exact(part.value) for part in parts]
     erring = _tree(reducer, _off(reducer, points), arithmetic, erring=True)
     steps = parts[0].value.shape[-1] - 1
-    return [
+    made = [
         exact(total, unsigned=True)
         if one.exact and other.exact
         else _widened(one, other, total, steps, dtype)
         for one, other, total, dtype in zip(found, erring, totals, reducer.types, strict=True)
     ]
+    unsure = _changed_by_identity(reducer, [part.value for part in parts]).any(axis=-1)
+    unsure |= _changed_by_identity(reducer, totals)
+    return [unknown_where(part, unsure) for part in made] if unsure.any() else made
 
 
 def scan_templates(
@@ -78,12 +83,37 @@ def scan_templates(
     if exclusive:
         found, erring = [_shifted(neutral, some) for some in (found, erring)]
     steps = np.arange(parts[0].value.shape[-1])
-    return [
+    made = [
         exact(total, unsigned=True)
         if one.exact and other.exact
         else _widened(one, other, total, steps, dtype)
         for one, other, total, dtype in zip(found, erring, totals, reducer.types, strict=True)
     ]
+    if reducer.name in FOLDS:
+        return made
+    unsure = _changed_by_identity(reducer, [part.value for part in parts])
+    if exclusive:
+        unsure = np.concatenate([np.zeros_like(unsure[..., :1]), unsure[..., :-1]], axis=-1)
+    unsure = np.logical_or.accumulate(unsure | _changed_by_identity(reducer, totals), axis=-1)
+    return [unknown_where(part, unsure) for part in made] if unsure.any() else made
+
+
+def _changed_by_identity(reducer: TracedReducer, parts: Sequence[Values]) -> Values:
+    """Return for which partial results the identity is not neutral.
+
+    That of a reducer which multiplies is not beside an infinity or NaN. Kernels fold it in where
+    their loops begin, as often as they have such beginnings: so results may be anything there.
+    """
+    left, right = two_sides(reducer.types)
+    neutral = [held(evaluate_expr(c, {}), c.dtype) for c in reducer.identity]
+    shape = np.broadcast_shapes(*[part.shape for part in parts])
+    changed = np.zeros(shape, np.bool_)
+    for one, other in ((neutral, parts), (parts, neutral)):
+        env: dict[Expr, Values] = dict(zip((*left, *right), (*one, *other), strict=True))
+        for template, part in zip(reducer.combination, parts, strict=True):
+            found = evaluate_expr(template, env)
+            changed |= (found != part) & ((found == found) | (part == part))
+    return changed
 
 
 def _erring_so_far(

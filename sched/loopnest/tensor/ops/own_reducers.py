@@ -62,8 +62,10 @@ class Reducer:
     Args:
         identity: Python numbers: the partial result that is neutral beside all that occur (which is
             yours to see to where not all tuples occur: with a flag that says whether a value is
-            there, the value is 0 where it is not). A float stands for any float type, an
-            int for integers and floats; the types are those of the values that are reduced.
+            there, the value is 0 where it is not). Beside a partial result in which it is not
+            neutral, as 0 * inf is not 0, the result of all may be anything. A float stands for any
+            float type, an int for integers and floats; the types are those of the values that are
+            reduced.
         combine: is called with symbolic scalars when a reducer is made or used with new types.
         name: for nests, where what is no letter, digit or _ becomes _, and errors.
         commutative: says that the order of partial results does not matter although that does not
