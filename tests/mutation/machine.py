@@ -23,6 +23,7 @@ import numpy as np
 
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
+from loopnest.launch.launch_plan import identity
 from loopnest.launch.strided_arrays import span
 from loopnest.scalar.arguments import size_value
 from loopnest.scalar.dtypes import DType
@@ -216,8 +217,10 @@ class Machine:
     def run(self) -> Run:
         """Run all blocks, then read the outputs."""
         extents = [self._launch(d) for d in LAUNCH_DIMENSIONS]
-        if math.prod(extents):
-            self._run_blocks(extents[:3], extents[3:])
+        shapes = [[size_value(s, self.sizes) for s in o.shape] for o in self.program.outputs]
+        if any(math.prod(shape) for shape in shapes):
+            most = [max(extent, 1) for extent in extents]
+            self._run_blocks(most[:3], most[3:])
         self._take_outputs(math.prod(extents) == 0)
         return self.run_state
 
@@ -360,7 +363,10 @@ class Machine:
             held = self.globals[number]
             values = held.values if isinstance(held, Storage) else held
             values = values[: math.prod(shape)]
-            if not empty and any(v is UNDEFINED for v in values):
+            if empty:
+                start = identity(self.program, output.buffer)
+                values = [start if v is UNDEFINED else v for v in values]
+            if any(v is UNDEFINED for v in values):
                 place = next(n for n, v in enumerate(values) if v is UNDEFINED)
                 self.run_state.broken.setdefault("unwritten", f"unwritten: {output.name} {place}")
             self.run_state.outputs.append(self._array(values, shape, output.buffer.dtype))

@@ -78,15 +78,20 @@ def _code_of(program: kir.Program, sizes: Mapping[str, int]) -> Code:
     buffers += [n.storage for n in nodes if isinstance(n, kir.Allocate)]
     buffers += [n.storage for n in nodes if isinstance(n, kir.Store)]
     buffers = list(dict.fromkeys(buffers))
-    layouts = [_layout(b, sizes) for b in buffers]
+    alone = any(size_value(extent, sizes) == 0 for _, extent in program.launch)
+    layouts = [_layout(b, sizes, alone) for b in buffers]
     stored = {n.storage for n in nodes if isinstance(n, kir.Store)}
     written = frozenset([n for n, b in enumerate(buffers) if b in stored or b.kind != "input"])
     writer = _Writer(program, sizes, buffers, layouts, written)
     return Code(writer.function(), buffers, layouts, written)
 
 
-def _layout(buffer: Buffer, sizes: Mapping[str, int]) -> Layout:
+def _layout(buffer: Buffer, sizes: Mapping[str, int], alone: bool) -> Layout:
     shape = tuple([size_value(s, sizes) for s in buffer.shape])
+    if alone and buffer.kind not in ("input", "output"):  # room for the thread of an empty launch
+        shape = tuple([max(extent, 1) for extent in shape])
+        strides = tuple([math.prod(shape[n + 1 :]) for n in range(len(shape))])
+        return shape, strides, math.prod(shape)
     strides = tuple([size_value(s, sizes) for s in buffer.strides])
     return shape, strides, max(size_value(buffer.size, sizes), 0)
 

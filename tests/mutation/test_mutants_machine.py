@@ -319,6 +319,29 @@ def test_a_trace_has_the_stores_of_each_thread() -> None:
     assert found.trace[0, 1] == [("T2", 0, 0.0)]
 
 
+EMPTY = """
+kernel row_sum(x: float32[N, D]) -> (y: float32[N], z: float32[1])
+z_blocks: float32[D] global
+for i0 in N:
+  T2: float32[1] local
+  T2[0] = 0.0
+  for i1 in D:  # grid_x
+    T2[0] = T2[0] + x[i0, i1]
+  z_blocks[grid_x] = T2[0]
+  for i2 in D:  # grid_x
+    y[i0] = T2[0]
+z[0] = 2.0
+"""
+
+
+def test_an_empty_launch_runs_one_thread() -> None:
+    """It has room in what the launch makes for itself, and takes part in no loop over nothing."""
+    found = ran(EMPTY, x=values(2, 0))
+    assert not found.broken
+    np.testing.assert_array_equal(found.outputs[0], [0.0, 0.0])
+    np.testing.assert_array_equal(found.outputs[1], [2.0])
+
+
 # Against the oracle
 
 OWN = list(keys_in(ROOT / "tests" / "mutation" / "kernels"))
@@ -336,7 +359,7 @@ def test_kernels_are_right_on_it(key: Key) -> None:
             assert not trial.difference(found.outputs)
 
 
-@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("number", range(14))
 def test_random_kernels_are_right_on_it(number: int) -> None:
     subject = load(Key("random", number=number))
     for trial in subject.trials if subject else ():

@@ -5,7 +5,10 @@ Semantics
 
 A `Program` runs once for every thread of a launch: the product of its launch dimensions
 (`Program.launch`: grid and block extents; a dimension that is not named has extent 1). Each thread
-executes the body from top to bottom; threads are unordered but for barriers.
+executes the body from top to bottom; threads are unordered but for barriers. An extent of 0 counts
+as 1 where an output has elements: loops over nothing run in no thread, what stands outside of them
+runs in one. Buffers that are no parameters of the user's then have at least one element along each
+axis, and elements of an output that nobody stores are what its reduction starts from, else 0.
 
 - `Loop` over [0, extent). A serial, unroll, vectorize, unswitch or cpu_parallel loop runs its body
   for each index in ascending order (vectorize and cpu_parallel promise that the order does not
