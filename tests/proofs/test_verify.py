@@ -18,7 +18,7 @@ from loopnest.facade import Kernel, compile, lower
 from loopnest.proofs import Report, bounded_proof, verify, verify_program
 from loopnest.proofs.point_arrays import Enumeration
 from loopnest.proofs.program_model import Model
-from loopnest.proofs.size_choice import telling_extents
+from loopnest.proofs.size_choice import small_sizes, telling_extents
 from loopnest.proofs.symbolic import polyhedral_model
 from loopnest.scalar.enums import ParallelType as PT
 from mutation.mutants import Mutant, mutants
@@ -250,6 +250,33 @@ def test_a_circular_buffer_turns_once_at_the_sizes_that_are_picked() -> None:
     found = {str(e): times for e, times in telling_extents(lower(f).program).items()}
     assert found["ceildiv(D, 8)"] == 4
     assert found["N"] == 2
+
+
+@pytest.mark.parametrize("bounds", [("N >= 5", "N <= 3"), ("D % 4 == 1", "D % 4 == 2")], ids=str)
+def test_assumptions_that_contradict_each_other_are_named(bounds: tuple[str, str]) -> None:
+    f = CASES["factored_outer"]()
+    for text in bounds:
+        f.assume(text)
+    report = verify(lower(f))
+    assert report.status == "unknown"
+    assert report.findings[0].message == f"no sizes were found that fulfil {', '.join(bounds)}"
+
+
+def test_where_a_size_is_always_0_those_sizes_are_what_can_be_looked_at() -> None:
+    f = CASES["factored_outer"]()
+    f.assume("N <= 0")
+    assert verify(lower(f)).ok
+
+
+def test_loops_that_need_less_than_the_largest_one_have_sizes_of_their_own() -> None:
+    """Those at which the largest runs twice may have too many points to look at."""
+    f = CASES["factored_outer"]()
+    with f:
+        f.output(ln.exp(f.inputs[0]), "z").split(0, 4000)
+        f.output(ln.neg(f.inputs[0]), "w").split(0, 8)
+    found = [sizes["N"] for sizes in small_sizes(lower(f).program, {})]
+    assert 4001 in found
+    assert 9 in found
 
 
 def test_the_environment_is_told_of_proofs_for_some_sizes(

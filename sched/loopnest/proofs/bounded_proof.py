@@ -70,6 +70,7 @@ class _SizeSearch:
         skipped: such an extent -> the first sizes at which it is, with too many points to look at.
         budget: how many points may be looked at yet.
         telling: whether at some of them no size was 0.
+        passed_over: whether some of them have too many points.
         launched: whether something runs at some of them, as far as it is known.
         undecided: why nothing is known at some of them, "" where it is.
     """
@@ -90,6 +91,7 @@ class _SizeSearch:
         self.open = set(self.extents)
         self.skipped: dict[Expr, Mapping[str, int]] = {}
         self.budget, self.telling, self.launched = MOST_POINTS, False, False
+        self.passed_over = False
         self.undecided = ""
 
     def look_at(self, sizes: Mapping[str, int]) -> Report | None:
@@ -128,7 +130,7 @@ class _SizeSearch:
         return None
 
     def _skip(self, sizes: Mapping[str, int], new: set[Expr]) -> None:
-        self.launched = True
+        self.launched = self.passed_over = True
         if starts(self.program, sizes):
             self.skipped = {**dict.fromkeys(new, sizes), **self.skipped}
 
@@ -176,7 +178,12 @@ class _SizeSearch:
         if self.done and not self.launched:
             message = "nothing is launched at these sizes"
             return Report("proved", (Finding("launch", "note", message),), scope)
-        if not self.telling:
+        if not self.done and not self.passed_over:
+            tests = ", ".join(
+                [text for text, _ in (*self.program.conditions, *self.program.requires)]
+            )
+            return _unknown(f"no sizes were found that fulfil {tests}", named(self.given))
+        if not self.telling and self.passed_over:
             message = "there are too many points to look at every one"
             return _unknown(message, scope or named(self.given))
         for extent in [e for e in self.extents if e in self.open and e in self.skipped]:

@@ -38,7 +38,9 @@ def small_sizes(
     first = [tuple([filled(program, given, hint)[name] for name in free]) for hint in hints]
     repeated = _repeated(program, given, free, primes)
     widest = _widest(program, given, free, primes)
-    common = (primes, *repeated, *widest, *_candidates(len(free), _tiles(program)))
+    candidates = _candidates(len(free), _tiles(program))
+    fewer = _repeated_apart(program, given, free, primes)
+    common = (primes, *repeated, *widest, *candidates, *fewer)
     plain = [
         tuple([-(-v // step) * step for v, step in zip(values, steps, strict=True)])
         for values in common
@@ -149,15 +151,37 @@ def _repeated(
 
     All of them together first, then one beside small ones.
     """
-    extents = telling_extents(program)
-    least = []
-    for name, prime in zip(free, primes, strict=True):
-        others = {**given, **dict(zip(free, primes, strict=True))}
-        mine = [(e, times) for e, times in extents.items() if Symbol(name) in set(walk(e))]
-        least.append(max([prime, *[least_size(e, name, others, times) for e, times in mine]]))
+    least = [found[0] for found in _thresholds(program, given, free, primes)]
     yield tuple(least)
     for place, value in enumerate(least):
         yield tuple([value if n == place else p for n, p in enumerate(primes)])
+
+
+def _repeated_apart(
+    program: kir.Program, given: Mapping[str, int], free: Sequence[str], primes: Sequence[int]
+) -> Iterator[tuple[int, ...]]:
+    """Yield the least sizes at which single loops run as often as is telling.
+
+    One that needs a size with too many points to look at leaves others that need less.
+    """
+    for place, values in enumerate(_thresholds(program, given, free, primes)):
+        for value in values[1:]:
+            yield tuple([value if n == place else p for n, p in enumerate(primes)])
+
+
+def _thresholds(
+    program: kir.Program, given: Mapping[str, int], free: Sequence[str], primes: Sequence[int]
+) -> Iterator[list[int]]:
+    """Yield of each size those values at which a loop begins to run as often as is telling.
+
+    The largest first; the last one is small.
+    """
+    extents = telling_extents(program)
+    others = {**given, **dict(zip(free, primes, strict=True))}
+    for name, prime in zip(free, primes, strict=True):
+        mine = [(e, times) for e, times in extents.items() if Symbol(name) in set(walk(e))]
+        found = {least_size(e, name, others, times) for e, times in mine}
+        yield [*sorted([value for value in found if value > prime], reverse=True), prime]
 
 
 def telling_extents(program: kir.Program) -> dict[Expr, int]:
