@@ -1,5 +1,11 @@
-"""What pytest leaves out of the doctests of the package: modules whose extra is not installed."""
+"""How pytest collects doctests: without modules whose extra is missing, each module once.
+
+Given one file, pytest imports its package and then runs the file again; one that registers
+something would register it twice. It does not where the module is known before.
+"""
 
 from importlib.util import find_spec
+
+import loopnest.graph  # noqa: F401
 
 collect_ignore_glob = [] if find_spec("torch") else ["loopnest/torch/*"]
