@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -183,25 +184,35 @@ def _described(subject: Subject, number: int, mutant: Mutant) -> Verdict:
     return Verdict(subject.name, number, mutant.kind, mutant.text, line, code)
 
 
-class _TooLong(Exception):
-    """A proof takes longer than it may."""
+class TooLong(BaseException):
+    """A proof takes longer than it may; nothing in it takes this for an error of its own."""
 
 
 @contextmanager
-def _at_most(seconds: float | None) -> Iterator[None]:
-    """Raise _TooLong when a time is over; in the main thread alone."""
+def at_most(seconds: float | None) -> Iterator[None]:
+    """Raise TooLong when a time is over; in the main thread alone.
+
+    The alarm comes again and again: a finalizer that it comes in would lose the exception.
+    """
     if seconds is None:
         yield
         return
+    over = False
 
-    def stop(*_: object) -> None:
-        raise _TooLong
+    def stop(_: int, frame: FrameType | None) -> None:
+        while frame is not None and not over:
+            if frame.f_code.co_name == "__del__":
+                return
+            frame = frame.f_back
+        if not over:
+            raise TooLong
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
+        signal.setitimer(signal.ITIMER_REAL, seconds, 0.01)
         yield
     finally:
+        over = True
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
@@ -213,13 +224,13 @@ def _prove(
     started = time.perf_counter()
     witness = None
     try:
-        with _at_most(seconds):
+        with at_most(seconds):
             report = verify_program(program, subject.math)
         verdict.proof, verdict.scope = report.status, report.scope
         if report.findings:
             verdict.finding = f"{report.findings[0].kind}: {report.findings[0].message}"
             witness = report.findings[0].sizes or None
-    except _TooLong:
+    except TooLong:
         verdict.proof, verdict.finding = "unknown", f"time: no verdict within {seconds:g} s"
     except Exception as error:  # a checker must not break, whatever it is given
         verdict.proof, verdict.finding = "error", f"{type(error).__name__}: {error}"

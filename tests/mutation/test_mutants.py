@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -17,6 +19,7 @@ from loopnest import kir
 from loopnest.kir import parse as parse_nest
 from loopnest.kir.nest_text import print_nest
 from loopnest.proofs import verify_program
+from mutation import judge
 from mutation.judge import Verdict, judge_mutant, judge_original, mutants_of
 from mutation.machine import run
 from mutation.mutants import CORE, KINDS, Mutant, mutants
@@ -346,6 +349,25 @@ def test_a_run_goes_on_where_it_was_cut(tmp_path: Path) -> None:
 def test_a_proof_that_takes_too_long_is_unknown() -> None:
     found = judge_original(subject("plain_softmax@gpu"), seconds=1e-3)
     assert (found.proof, found.finding) == ("unknown", "time: no verdict within 0.001 s")
+
+
+def test_a_limit_of_time_is_not_lost_in_a_finalizer() -> None:
+    def wait(seconds: float) -> None:
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            pass
+
+    class Slow:
+        def __del__(self) -> None:
+            wait(0.03)
+
+    def work() -> None:
+        Slow()
+        with contextlib.suppress(Exception):
+            wait(60.0)
+
+    with pytest.raises(judge.TooLong), judge.at_most(1e-3):
+        work()
 
 
 def test_the_report_names_holes_alarms_and_misses() -> None:
