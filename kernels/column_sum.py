@@ -21,8 +21,10 @@ def by_tiles(f, columns, rows, parts, lanes, loads):
     """Let blocks own `columns` vectors of `lanes` neighbouring columns, and a part of the rows.
 
     A thread loads `loads` vectors of its columns before it adds the first, so that they are in
-    flight together. The `rows` threads of a column meet in shared memory, all `lanes` sums in one
-    exchange; the last of the `parts` blocks that is done combines what each left, in their order.
+    flight together; an axis of one element around them is unswitched, so that one test decides
+    whether all of their rows exist. The `rows` threads of a column meet in shared memory, all
+    `lanes` sums in one exchange; the last of the `parts` blocks that is done combines what each
+    left, in their order.
     """
     y = f["y"]
     total = y.cache_before()
@@ -36,18 +38,20 @@ def by_tiles(f, columns, rows, parts, lanes, loads):
     total.split(3, rows)
     total.split(3, loads)
     total.split(3, parts, inner=False)
-    total.reorder([0, 1, 3, 6, 4, 5, 2])  # [D / .., columns, parts, rows, N / .., loads, lanes]
+    total.reorder([0, 1, 3, 6, 4, 5, 2])
+    total.split(4, 1)  # [D / .., columns, parts, rows, N / .., 1, loads, lanes]
     copy = f["x"].cache_after()
-    copy.compute_at(total, 5)
+    copy.compute_at(total, 6)
     total.parallelize(
         {
             2: ln.ParallelType.grid_y,
             3: ln.ParallelType.block_y,
-            5: ln.ParallelType.unroll,
+            5: ln.ParallelType.unswitch,
             6: ln.ParallelType.unroll,
+            7: ln.ParallelType.unroll,
         }
     )
-    copy.parallelize({5: ln.ParallelType.unroll, 6: ln.ParallelType.vectorize})
+    copy.parallelize({6: ln.ParallelType.unroll, 7: ln.ParallelType.vectorize})
 
 
 @column_sum.schedule("gpu")

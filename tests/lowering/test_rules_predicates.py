@@ -243,6 +243,20 @@ def test_rule_37_unswitch_covers_the_loops_inside() -> None:
     assert_computes(f, random(70))
 
 
+@pytest.mark.parametrize("place", [1, 2])
+def test_rule_37_unswitch_covers_loops_of_unknown_extents(place: int) -> None:
+    """An index grows by a quotient of sizes, around the region or in it."""
+    f, y = doubled("N")
+    y.split(0, 4)
+    y.split(0, 3, inner=False)  # index (i0 * ceildiv(ceildiv(N, 4), 3) + i1) * 4 + i2
+    y.axis(place).parallelize(PT.unswitch)
+    size = "ceildiv(ceildiv(N, 4), 3)"
+    largest = {1: f"i0 * {size} * 4 + {size} * 4 - 1", 2: f"i0 * {size} * 4 + i1 * 4 + 3"}
+    assert f"if {largest[place]} < N:" in nest(f)
+    for n in (0, 1, 11, 12, 13, 40):
+        assert_computes(f, random(n))
+
+
 def test_rule_37_unswitch_has_no_else_where_the_guard_is_trivially_true() -> None:
     """Without tests inside there is one body."""
     f, y = doubled(16)

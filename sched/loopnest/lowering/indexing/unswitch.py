@@ -25,12 +25,14 @@ from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import (
     FALSE,
     TRUE,
+    ZERO,
     Const,
     Expr,
     Index,
     LaunchIndex,
     Op,
     all_of,
+    free_indices,
     rewrite,
     substitute,
     terms_of,
@@ -88,7 +90,7 @@ def _at_largest(term: Expr, inner: set[Index], algebra: Simplifier) -> Expr | No
     if not isinstance(term, Op) or term.op != "lt":
         return None
     value, bound = term.args
-    if not _grows(value):
+    if not _grows(value, inner, algebra):
         return None
 
     def top(node: Expr) -> Expr | None:
@@ -99,8 +101,19 @@ def _at_largest(term: Expr, inner: set[Index], algebra: Simplifier) -> Expr | No
     return algebra.lt(algebra.simplify(rewrite(value, top)), bound)
 
 
-def _grows(value: Expr) -> bool:
-    """Whether `value` grows with every index in it (sums and products of such)."""
-    if isinstance(value, Op):
-        return value.op in ("add", "mul") and all(_grows(a) for a in value.args)
-    return True
+def _grows(value: Expr, inner: set[Index], algebra: Simplifier) -> bool:
+    """Whether `value` is largest where every index of `inner` is."""
+    if inner.isdisjoint(free_indices(value)):
+        return True
+    if not isinstance(value, Op):
+        return True
+    match value.op:
+        case "add" | "min" | "max":
+            return all(_grows(arg, inner, algebra) for arg in value.args)
+        case "mul":
+            natural = all(algebra.proves_le(ZERO, arg) for arg in value.args)
+            return natural and all(_grows(arg, inner, algebra) for arg in value.args)
+        case "sub" | "floordiv":
+            first, second = value.args
+            return inner.isdisjoint(free_indices(second)) and _grows(first, inner, algebra)
+    return False
