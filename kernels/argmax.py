@@ -21,13 +21,13 @@ def argmax(f, dtype=ln.float32):
 
 
 @argmax.schedule("gpu")
-def gpu(f, threads=128, lanes=4):
+def gpu(f, threads=128, lanes=None):
     """A block owns a row: its threads fold vectors of `lanes`, then each other's pairs."""
     x, y = f["x"], f["y"]
     place = y.cache_before()
     y.parallelize({0: ln.ParallelType.grid_x})
     place.compute_at(y, 1)
-    place.split(1, lanes)
+    place.split(1, lanes or 16 // x.dtype.size)
     place.split(1, threads)  # [N, D / lanes / threads, threads, lanes]
     row = x.cache_after()
     row.compute_at(place, 3)

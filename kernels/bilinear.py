@@ -54,14 +54,19 @@ def bilinear(f, scale=2):
 
 
 @bilinear.schedule("gpu")
-def gpu(f, threads=128):
-    """A thread owns an output; the four inputs of neighbours lie in one line of the cache."""
+def gpu(f, threads=64, lanes=4):
+    """A thread owns `lanes` outputs in a row; their inputs lie in one line of the cache."""
     y = f["y"]
-    y.split(2, threads)
+    means = y.cache_before()
+    y.split(2, lanes)
+    y.split(2, threads)  # [C, P, Q / threads / lanes, threads, lanes]
+    means.compute_at(y, 4)
     y.parallelize({0: ln.ParallelType.grid_y, 1: ln.ParallelType.grid_x})
     y.parallelize({3: ln.ParallelType.block_x})
     for name in ("x", "row", "column"):
-        f[name].compute_at(y, -1)
+        f[name].compute_at(means, -1)
+    means.axis(4).parallelize(ln.ParallelType.unroll)
+    y.axis(4).parallelize(ln.ParallelType.vectorize)
 
 
 @bilinear.schedule("cpu")

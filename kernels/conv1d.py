@@ -43,6 +43,7 @@ def gpu(f, threads=128, items=4):
     for tensor in (f["before"], total, y):
         tensor.parallelize(dict.fromkeys(range(4, tensor.ndim), ln.ParallelType.unroll))
     ln.inline_most()
+    y.axis(4).parallelize(ln.ParallelType.vectorize)
 
 
 @conv1d.schedule("cpu")

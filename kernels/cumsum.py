@@ -58,14 +58,14 @@ def segments_of(y, place):
 
 
 @cumsum.schedule("gpu_block")
-def gpu_block(f, lanes=4, some=16):
+def gpu_block(f, lanes=None, some=16):
     """A block owns a row: a thread scans `lanes` neighbours, for rows up to 1024 * `lanes` long.
 
     The totals of the threads are scanned in shared memory, `some` by a thread, and the totals of
     these by one thread: for a row of 1024 elements 4, 16 and 16 steps in place of 1024.
     """
     x, y = f["x"], f["y"]
-    y.split(1, lanes)  # [N, D / 4, 4]
+    y.split(1, lanes or 16 // y.dtype.size)  # [N, D / lanes, lanes]
     sums, totals, before = segments_of(y, 2)
     before.split(1, some)
     inside, several, far = segments_of(before, 2)
@@ -120,8 +120,12 @@ def gpu_long(f, threads=128, lanes=16):
     grid, block = ln.ParallelType.grid_x, ln.ParallelType.block_x
     for tensor in (y, sums, totals, before):
         tensor.parallelize({0: grid, 1: block})
-    for tensor in (y, sums):
-        tensor.axis(2).parallelize(ln.ParallelType.unroll)
+    part = f["x"].cache_after()
+    part.compute_at(sums, 2)
+    for tensor in (y, part):
+        tensor.split(2, 16 // y.dtype.size)
+        tensor.parallelize({2: ln.ParallelType.unroll, 3: ln.ParallelType.vectorize})
+    sums.axis(2).parallelize(ln.ParallelType.unroll)
     for tensor in (inside, several):
         tensor.axis(0).parallelize(grid)
     inside.axis(1).parallelize(ln.ParallelType.unswitch)

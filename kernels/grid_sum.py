@@ -23,7 +23,7 @@ def grid_sum(f, dtype=ln.float32):
 
 
 @grid_sum.schedule("gpu")
-def gpu(f, blocks=264, threads=256, lanes=4):
+def gpu(f, blocks=264, threads=256, lanes=None):
     """`blocks` blocks of `threads` threads, each of which folds vectors of `lanes`.
 
     [N] is split to [blocks, N / blocks / threads / lanes, threads, lanes]. The number of blocks is
@@ -31,7 +31,7 @@ def gpu(f, blocks=264, threads=256, lanes=4):
     """
     y = f["y"]
     total = y.cache_before()
-    total.split(0, lanes)
+    total.split(0, lanes or 16 // y.dtype.size)
     total.split(0, threads)
     total.split(0, blocks, inner=False)
     part = f["x"].cache_after()

@@ -36,7 +36,7 @@ def rope(f, head=128, dtype=ln.float32):
 
 
 @rope.schedule("gpu")
-def gpu(f, heads=8, lanes=4):
+def gpu(f, heads=8, lanes=None):
     """A thread turns `lanes` neighbours of both halves; a block takes `heads` heads of a position.
 
     [N, H, head] is split to [N, H / heads, heads, 2, half / lanes, lanes]; the loop over the two
@@ -45,7 +45,7 @@ def gpu(f, heads=8, lanes=4):
     y = f["y"]
     half = f["both"].shape[3]
     y.split(2, half)  # [N, H, 2, half]
-    y.split(3, lanes)
+    y.split(3, lanes or 16 // y.dtype.size)
     y.split(1, heads)  # [N, H / heads, heads, 2, half / lanes, lanes]
     y.reorder({3: 4})
     copies = [f[name].cache_after() for name in ("x", "cos", "sin")]

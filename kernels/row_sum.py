@@ -14,13 +14,13 @@ def row_sum(f, dtype=ln.float32):
 
 
 @row_sum.schedule("gpu")
-def gpu(f, threads=128, lanes=4):
+def gpu(f, threads=128, lanes=None):
     """A block owns a row: its threads fold vectors of `lanes`, then each other's sums."""
     x, y = f["x"], f["y"]
     total = y.cache_before()
     y.parallelize({0: ln.ParallelType.grid_x})
     total.compute_at(y, 1)
-    total.split(1, lanes)
+    total.split(1, lanes or 16 // x.dtype.size)
     total.split(1, threads)  # [N, D / lanes / threads, threads, lanes]
     row = x.cache_after()
     row.compute_at(total, 3)
@@ -29,14 +29,14 @@ def gpu(f, threads=128, lanes=4):
 
 
 @row_sum.schedule("gpu_warp")
-def gpu_warp(f, lanes=4, rows=4):
+def gpu_warp(f, lanes=None, rows=4):
     """A warp owns a row, a block `rows` of them: for short rows. Shuffles combine the sums."""
     x, y = f["x"], f["y"]
     total = y.cache_before()
     y.split(0, rows)
     y.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_y})
     total.compute_at(y, 2)
-    total.split(2, lanes)
+    total.split(2, lanes or 16 // x.dtype.size)
     total.split(2, 32)  # [N / rows, rows, D / lanes / 32, 32, lanes]
     row = x.cache_after()
     row.compute_at(total, 4)

@@ -13,6 +13,7 @@ from kernels.bias_gelu import bias_gelu
 from kernels.bilinear import bilinear
 from kernels.blur import blur
 from kernels.column_sum import column_sum
+from kernels.concatenate import concatenate
 from kernels.conv1d import conv1d
 from kernels.conv2d import conv2d
 from kernels.cross_entropy import cross_entropy
@@ -25,6 +26,7 @@ from kernels.group_norm import group_norm
 from kernels.int8_gemm import int8_gemm
 from kernels.jacobi3d import jacobi3d
 from kernels.layernorm import layernorm
+from kernels.layernorm_backward import layernorm_backward
 from kernels.lstm_cell import lstm_cell
 from kernels.max_pool import max_pool
 from kernels.rmsnorm import rmsnorm
@@ -36,9 +38,9 @@ from kernels.transpose import transpose
 
 KERNELS = (
     adam, argmax, attention, attention_causal, attention_two_pass, batchnorm, bias_gelu,
-    bilinear, blur, column_sum, conv1d, conv2d, cross_entropy, cumsum, cumsum_long, dropout,
-    embedding, embedding_grad, gemm, grid_sum, group_norm, int8_gemm, jacobi3d, layernorm,
-    lstm_cell, max_pool, rmsnorm, rope, row_sum, softmax, spmv, transpose,
+    bilinear, blur, column_sum, concatenate, conv1d, conv2d, cross_entropy, cumsum, cumsum_long,
+    dropout, embedding, embedding_grad, gemm, grid_sum, group_norm, int8_gemm, jacobi3d, layernorm,
+    layernorm_backward, lstm_cell, max_pool, rmsnorm, rope, row_sum, softmax, spmv, transpose,
 )  # fmt: skip
 CASES = [
     pytest.param(kernel, name, id=kernel.label(name))

@@ -162,3 +162,29 @@ def test_a_scheduled_tile_is_pickled() -> None:
     assert str(ln.lower(pickle.loads(pickle.dumps(f)))) == str(kernel)
     assert ln.verify(pickle.loads(pickle.dumps(kernel))).all_sizes
     assert str(ln.Kernel.parse(kernel.text(full=True))) == str(kernel)
+
+
+def test_vectors_of_tiles_moved_by_sizes_are_whole() -> None:
+    """Where the sizes that a tile is moved by are multiples of the vector, no lane has a test."""
+    with ln.Fusion("joined") as f:
+        parts = [
+            f.input(name, ("N", width), ln.float32)
+            for name, width in zip("abc", "DEC", strict=True)
+        ]
+        y = f.output(ln.concatenate(parts, axis=1), "y")
+    y.split(1, 4)
+    for part in parts:
+        copy = part.cache_after()
+        copy.compute_at(y, 2)
+        copy.axis(-1).parallelize(ln.ParallelType.vectorize)
+    y.axis(-1).parallelize(ln.ParallelType.vectorize)
+    k = ln.lower(f)
+    assert k.notes == ()
+    assert """    if D + E <= i1 * 4:
+      for i4 in 4:  # vectorize
+        T6[i4] = c[i0, i1 * 4 - D - E + i4]
+""" in str(k)
+    required = {text for text, _ in k.program.requires}
+    assert {"D % 4 == 0", "E % 4 == 0", "C % 4 == 0"} <= required
+    assert "D + E <= i1 * 4 + i4" in str(k.scalar)
+    assert ln.verify(k).all_sizes

@@ -14,6 +14,7 @@ from loopnest import kir
 from loopnest.facade import Kernel, lower
 from loopnest.kir.vector_access import WideAccess
 from loopnest.proofs import Report, superfluous_barriers, verify, verify_program
+from loopnest.proofs.bounded_proof import enumerated
 from loopnest.proofs.collectives.collective_contract import Body
 from loopnest.proofs.program_model import Model
 from loopnest.proofs.quasi_affine import NotAffine
@@ -276,6 +277,33 @@ def test_parts_that_are_stored_are_proved_for_sizes() -> None:
 def test_sizes_given_are_looked_at() -> None:
     report = verify(lower(softmax()), N=3, D=100)
     assert (report.status, report.scope) == ("proved", "N=3, D=100")
+
+
+def test_sums_of_rows_beyond_the_last_are_nobodys() -> None:
+    """Threads combine 0 times a weight there, which is no part of a sum, and nobody takes it."""
+    with ln.Fusion("k") as f:
+        x, w = f.input("x", ("N", "D"), ln.float32), f.input("w", ("D",), ln.float32)
+        weighted = (x * w).named("weighted")
+        total = ln.sum(weighted, axis=1, keepdims=True)
+        y = f.output(weighted - total, "y")
+    row, weights = x.cache_after(), w.cache_after()
+    y.split(1, 4)
+    y.split(0, 8, inner=False)
+    ln.propagate(y)
+    for tensor in (row, weighted, total.reduction):
+        tensor.compute_at(y, 2)
+    for tensor in (row, weighted, total.reduction, y):
+        tensor.axis(2).parallelize(PT.block_x)
+    weights.compute_at(weighted, 3)
+    for tensor in (row, weights):
+        tensor.axis(-1).parallelize(PT.vectorize)
+    y.axis(0).parallelize(PT.grid_x)
+    f.inline_most()
+    scalar = lower(f).scalar
+    model, math = Model(scalar.program), snapshot(f)
+    works, exchanges, _ = obligations(model, math)
+    report = enumerated(model, math, works, exchanges, {"N": 3, "D": 5})
+    assert (report.status, report.scope) == ("proved", "N=3, D=5"), str(report)
 
 
 # Collectives by themselves

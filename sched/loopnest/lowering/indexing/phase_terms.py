@@ -38,6 +38,7 @@ from loopnest.scalar.expr import (
     LaunchIndex,
     Local,
     Op,
+    Symbol,
     free_indices,
     integer,
     loads,
@@ -273,7 +274,7 @@ class PhaseTerms:
         """Add the test that an index, of which loops may make a negative one, is none."""
         condition = self.algebra.lt(integer(-1), env.known[axis])
         if condition is not TRUE:
-            condition = normal_le(ZERO, env.known[axis], self.algebra)
+            condition = normal_le(ZERO, self._multiple_below(env.known[axis]), self.algebra)
             reason = f"{env.tensor.name}: a tile with halo begins in front of the first element"
             terms[condition] = PredicateTerm(condition, reason)
 
@@ -307,13 +308,47 @@ class PhaseTerms:
             if not isinstance(node, Index) or not isinstance(node.extent, Const):
                 continue
             first = self.algebra.sub(value, node)
-            if not self.algebra.divides(node.extent, first):
+            if not self._starts_whole(node, first):
                 continue
             if self.algebra.divides(node.extent, size):
                 return self._first_lane(tensor, first, size)
             if node in self.vectors.lanes:
                 return self._of_lanes(tensor, node, value, size)
         return value
+
+    def _multiple_below(self, value: Expr) -> Expr:
+        """Return what is negative where `value` is: the part that an inner loop counts on from.
+
+        It is a multiple of the loop's extent, so that no number lies between it and 0.
+        """
+        for node in walk(value):
+            if isinstance(node, Index) and isinstance(node.extent, Const):
+                first = self.algebra.sub(value, node)
+                if self._starts_whole(node, first):
+                    return self._multiple_below(first)
+        return value
+
+    def _starts_whole(self, node: Index, first: Expr) -> bool:
+        """Whether an inner loop's extent divides what it counts on from.
+
+        For the lanes of a vector that is required of sizes that an index is moved by.
+        """
+        if self.algebra.divides(node.extent, first):
+            return True
+        if node not in self.vectors.lanes or not self.vectors.assumed:
+            return False
+        sizes: list[Expr] = []
+        for term, count in self.algebra.poly(first).items():
+            value: Expr = integer(count)
+            for atom in term:
+                value = self.algebra.mul(value, atom)
+            if not self.algebra.divides(node.extent, value):
+                if len(term) != 1 or not isinstance(term[0], Symbol):
+                    return False
+                sizes.append(term[0])
+        for size in sizes:
+            self.vectors.require(size, node.extent)
+        return True
 
     def _of_lanes(self, tensor: TensorView, lane: Index, value: Expr, size: Expr) -> Expr:
         if isinstance(size, Const):

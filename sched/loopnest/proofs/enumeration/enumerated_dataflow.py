@@ -296,14 +296,19 @@ class EnumeratedDataflow:
         return None
 
     def _exchange(self, exchange: CollectiveMath) -> Iterator[Finding]:
-        """Check that what the threads of a collective contribute is there and of one kind."""
+        """Check that what the threads of a collective contribute is there and of one kind.
+
+        Where no store takes its result, nothing is asked: a block may combine what is left over
+        from rows that the tensor does not have.
+        """
         points = self.space.points[exchange.site]
         if not points.count:
             return
+        used = self.contents.used(exchange)
         parts = []
         for arg, tensor in zip(exchange.args, exchange.tensors, strict=True):
             part = self.contents.found(exchange.site, arg, tensor)
-            first = np.flatnonzero(~part.valid)
+            first = np.flatnonzero(~part.valid & used)
             if first.size:
                 message = f"a thread contributes what is no partial result of {tensor.name}"
                 access = arg if isinstance(arg, Access) else None
@@ -314,7 +319,7 @@ class EnumeratedDataflow:
             parts.append(part)
         for one, *others in exchange.node.by_value(parts):
             for other in others:
-                first = np.flatnonzero(~one.same(other))
+                first = np.flatnonzero(~one.same(other) & used)
                 if first.size:
                     message = "a thread contributes components of different partial results"
                     yield self.witness.at(

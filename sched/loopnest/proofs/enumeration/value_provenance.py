@@ -457,6 +457,20 @@ class ValueProvenance:
                 key = key * 1024 + place[points.thread]
         return np.unique(key, return_inverse=True)[1] if key.size else key
 
+    def used(self, exchange: CollectiveMath) -> Flags:
+        """Return for each point of a collective whether a store or collective takes its result."""
+        group = self.groups(exchange)
+        found = np.zeros(int(group.max(initial=-1)) + 1, np.bool_)
+        takers = [(w.site, [n.operand for n in w.needs]) for w in self.works]
+        takers += [(e.site, list(e.args)) for e in self.exchanges.values()]
+        for site, operands in takers:
+            points = self.table.space.points[site]
+            takes = any(isinstance(o, Combined) and o.moment is exchange.site for o in operands)
+            if takes and points.count:
+                found[group[self.table.lookup(exchange.site, points)]] = True
+        result: Flags = found[group]
+        return result
+
     def _threads(self, exchange: CollectiveMath) -> Array:
         """Return for each point of a collective its thread's number, x running fastest."""
         return self.table.space.points[exchange.site].thread
