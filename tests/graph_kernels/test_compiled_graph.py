@@ -99,6 +99,27 @@ def test_layers_of_a_convolution_and_its_norm_have_five_launches():
     assert_alike(fn(*arrays), G.evaluate(graph, feeds(graph, arrays)))
 
 
+def test_updates_of_a_norm_overwrite_its_variables():
+    """The scale is read in its own backward's loops: once for all, before it is overwritten."""
+    random = np.random.default_rng(0)
+    x = G.var("x", (2, 3, 5, 5))
+    w, gamma, beta = [
+        G.Variable(random.normal(size=shape).astype(np.float32), name)
+        for name, shape in (("w", (4, 3, 3, 3)), ("gamma", (4,)), ("beta", (4,)))
+    ]
+    loss = G.mean(G.relu(G.batch_norm(G.conv2d(x, w, padding=1), gamma, beta)) * 2.0)
+    graph = G.Graph([x], [loss, G.optim.SGD(0.1, 0.9).minimize(loss)])
+    fn, state = G.compile(graph, target="c", optimize=0), {}
+    plan = fn.plan()
+    assert not plan.commits
+    assert not any(step.copies for step in plan.steps)
+    for seed in range(3):
+        arrays = normal(graph, seed)
+        assert_alike(fn(*arrays)[0], G.evaluate(graph, feeds(graph, arrays), state)[0])
+    for name, value in fn.state.items():
+        assert_alike(value, state[name])
+
+
 # What shares a kernel
 
 

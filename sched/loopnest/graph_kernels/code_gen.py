@@ -108,7 +108,8 @@ def _kernel_of(
     if found is None:
         found = _made(body, target, inplace, processor)
         if isinstance(found, str) and inplace:
-            found = _kernel_of(body, target, (), processor)
+            fewer = tuple([pair for pair in inplace if len(body.users[body.inputs[pair[1]]]) == 1])
+            found = _kernel_of(body, target, fewer if fewer != inplace else (), processor)
         if len(_KERNELS) >= _KEPT:
             _KERNELS.clear()
         _KERNELS[key] = found

@@ -11,6 +11,7 @@ Sums of rows and columns, and what follows a reduction and broadcasts it back: s
 from __future__ import annotations
 
 import loopnest as ln
+from loopnest.errors import ScheduleError
 from loopnest.schedulers.iteration_space import (
     IterationSpace,
     iteration_space,
@@ -95,7 +96,34 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     large = is_at_least(space.elements(space.all), processor.small)
     shape = _rows if _folds_neighbours(space) else _columns
     shape(fusion, space, processor, large)
-    fusion.inline_most()
+    _inline(fusion, space, min(1, len(space.kept)))
+
+
+def _inline(fusion: ln.Fusion, space: IterationSpace, kept: int) -> None:
+    """Inline all tensors: those without folded dimensions outside of the loops over these.
+
+    Args:
+        fusion: its loops are shaped.
+        space: its space before reductions were taken apart.
+        kept: the number of leading loops, which are over kept dimensions alone.
+    """
+    most: list[ln.TensorView] = []
+    once = {t for t in space.present if t.consumers and not space.all_of(t) <= space.kept}
+    once = {t for t in once if not space.present[t] & space.reduced}
+    for tensor in reversed(fusion.tensors):
+        place = kept + sum(d is None for d in space.axes.get(tensor, ()))
+        if tensor not in once or not _is_inlined(tensor, place):
+            most.append(tensor)
+    ln.inline_most(most)
+
+
+def _is_inlined(tensor: ln.TensorView, place: int) -> bool:
+    """Inline a tensor at a place; return whether its consumers have the same loops up to there."""
+    try:
+        tensor.inline_at(place)
+    except ScheduleError:
+        return False
+    return True
 
 
 def _rows(fusion: ln.Fusion, space: IterationSpace, processor: Processor, large: bool) -> None:
@@ -199,4 +227,4 @@ def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
                     "y": ln.ParallelType.block_y,
                 }
             )
-    fusion.inline_most()
+    _inline(fusion, space, min(1 if by_rows else 2, 2 * len(space.kept)))

@@ -13,13 +13,15 @@ def with_copies(fusion: ln.Fusion, keep_inputs: bool) -> IterationSpace:
 
     An output that other tensors read, or that a reduction folds into, becomes a copy of a tensor
     in registers. An input that several tensors read alike is read once, by a copy in registers: so
-    `keep_inputs` says, or the tensors have no other connection.
+    `keep_inputs` says, or the tensors have no other connection, or an output overwrites it.
     """
     space = iteration_space(fusion)
     assert space is not None
-    if space.joined and (keep_inputs or not _connected(fusion)):
+    if space.joined:
+        every = keep_inputs or not _connected(fusion)
+        overwritten = fusion.inplace.values()
         for tensor in fusion.inputs:
-            if len(tensor.consumers) > 1:
+            if len(tensor.consumers) > 1 and (every or tensor in overwritten):
                 tensor.cache_after()
     for tensor in fusion.outputs:
         if tensor.consumers:
