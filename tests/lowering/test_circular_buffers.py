@@ -211,3 +211,20 @@ def test_notes_tell_whether_registers_run_ahead() -> None:
     f = ahead(2)
     f.assume("K % 2 == 0")
     assert ln.lower(f).notes == ()
+
+
+def test_registers_that_are_filled_outside_of_the_math_run_ahead() -> None:
+    """A fill is no load that is waited for."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", "K"), ln.float32)
+        y = f.output(ln.sum(x, axis=1), "y")
+    row = x.cache_after()
+    y.split(1, 32)
+    y.split(1, 4)
+    row.compute_at(y, 2)
+    for tensor in (y, row):
+        tensor.axis(-1).parallelize(PT.block_x)
+    row.circular_buffer(2)
+    k = ln.lower(f)
+    assert "= 0.0" in str(k)
+    assert [n.asked for n in k.notes if "circular" in n.asked] == []

@@ -481,3 +481,37 @@ def test_vectors_of_rows_that_begin_anywhere() -> None:
         "of x that the first lane accesses is not known to be a multiple of 4; assume that the "
         "vector divides the row length of x"
     ]
+
+
+def test_registers_picked_by_a_loop_of_unknown_extent() -> None:
+    with ln.Fusion("k") as f:
+        x = f.input("x", (8, "N"), ln.float32)
+        f.symbol("M")
+        y = f.output(x + 1.0, "y")
+    held = x.cache_after().named("held")
+    for tensor in (y, held):
+        tensor.reorder([1, 0])
+    y.split(1, "M").axis(0).parallelize(PT.grid_x)
+    held.compute_at(y, 1)
+    (first, _) = notes(f)  # the second is of the test that a split by M needs
+    assert first == (
+        "held: held in local memory: its 8 registers are picked by a loop of M steps and a loop "
+        "of ceildiv(8, M) steps, registers have no addresses: they are put into memory, or all are "
+        "compared; let loops of static extents pick the element, or hold it in SHARED memory"
+    )
+
+
+def test_registers_picked_by_data() -> None:
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", 4), ln.float32)
+        i = f.input("i", ("N", 1), ln.int32)
+        f.assume_range(i, 0, 4)
+        t = (x * 2.0).named("t")
+        y = f.output(ln.gather(t, i, 1), "y")
+    y.axis(0).parallelize(PT.grid_x)
+    t.compute_at(y, 1)
+    assert notes(f) == [
+        "t: t in local memory: its 4 registers are picked by an element of i, registers have no "
+        "addresses: they are put into memory, or all are compared; let loops of static extents "
+        "pick the element, or hold it in SHARED memory"
+    ]

@@ -13,7 +13,7 @@ from loopnest.lowering.schedule_notes.lowered_schedule import (
     tensor_of,
 )
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import Load, loads
+from loopnest.scalar.expr import Const, Load, loads
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.fusion import Intent
 from loopnest.tensor.layout_transforms import paddings_of, stored_axes
@@ -135,10 +135,11 @@ def _overlaps(body: tuple[Stmt, ...], buffer: Buffer) -> bool:
 
 def _loads_ahead(body: tuple[Stmt, ...], buffer: Buffer) -> bool:
     """Whether registers take what is loaded for a later iteration, beside the use of others."""
-    stores = [n for n, _ in walk(body) if isinstance(n, Store) and n.storage is buffer]
+    stored = [n.value for n, _ in walk(body) if isinstance(n, Store) and n.storage is buffer]
+    moved = [value for value in stored if not isinstance(value, Const)]  # the rest are fills
     read = any(buffer in _loaded(item) for item in body)
     local = buffer.memory is Memory.LOCAL
-    return local and read and bool(stores) and all(isinstance(s.value, Load) for s in stores)
+    return local and read and bool(moved) and all(isinstance(value, Load) for value in moved)
 
 
 def _written(item: Stmt) -> set[Buffer]:

@@ -1,29 +1,39 @@
 """Notes that concern no single call: what the nest spends on memory and tests.
 
-Three there are: a LOCAL buffer of symbolic size, a buffer that is laid out for more than its loops
-compute, and a test in an innermost loop.
+Four there are: a LOCAL buffer of symbolic size, registers that are picked at run time, a buffer
+that is laid out for more than its loops compute, and a test in an innermost loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-from loopnest.kir import BOUND, If, Loop, Stmt, bodies
+from loopnest.kir import BOUND, If, Loop, Stmt, Store, bodies, expressions, walk
+from loopnest.kir.buffers import Buffer
 from loopnest.kir.lowered import Note
 from loopnest.lowering.schedule_notes.lowered_schedule import (
     UNSWITCHED,
     Lowering,
 )
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import Expr, Symbol, free_indices
+from loopnest.scalar.expr import (
+    ONE,
+    Expr,
+    LaunchIndex,
+    Load,
+    Symbol,
+    free_indices,
+    loads,
+)
 from loopnest.scalar.expr import walk as walk_expr
 
 _FAR_AHEAD = "an iteration that far ahead exists"
 
 
 def nest_notes(lowering: Lowering) -> Iterator[Note]:
-    """Yield the notes of large LOCAL buffers, of unused parts of buffers, and of tests in loops."""
+    """Yield the notes of LOCAL buffers, of unused parts of buffers, and of tests in loops."""
     yield from _large_locals(lowering)
+    yield from _picked_registers(lowering)
     yield from _unused_parts(lowering)
     yield from _guards(lowering)
 
@@ -42,6 +52,55 @@ def _large_locals(lowering: Lowering) -> Iterator[Note]:
             asked = f"{held.name} in local memory"
             became = f"each thread has a buffer of {buffer.size} elements"
             yield Note(held.name, asked, became, why, remedy, held.placed)
+
+
+def _picked_registers(lowering: Lowering) -> Iterator[Note]:
+    """Yield a note for each LOCAL buffer of which a thread of a GPU picks elements at run time.
+
+    Loops of static extents are unrolled; the number of a thread, that of an iteration of another
+    loop, and what lies in memory are not known when the element is printed.
+    """
+    if not lowering.program.launch:
+        return
+    loops: dict[Expr, Loop] = {
+        n.var: n for n, _ in walk(lowering.program.body) if isinstance(n, Loop)
+    }
+    picked: dict[Buffer, dict[str, None]] = {}
+    for node, _ in walk(lowering.program.body):
+        places = [(node.storage, node.index)] if isinstance(node, Store) else []
+        places += [(load.buffer, load.args) for e in expressions(node) for load in loads(e)]
+        for buffer, index in places:
+            if buffer.memory is Memory.LOCAL:
+                picked.setdefault(buffer, {}).update(dict.fromkeys(_run_time_parts(index, loops)))
+    for tensor, where in lowering.storage.items():
+        held, names = lowering.held[tensor], picked.get(where.buffer)
+        if names and tensor not in lowering.spread and where.buffer.size is not ONE:
+            yield Note(
+                held.name,
+                f"{held.name} in local memory",
+                f"its {where.buffer.size} registers are picked by {' and '.join(names)}",
+                "registers have no addresses: they are put into memory, or all are compared",
+                "let loops of static extents pick the element, or hold it in SHARED memory",
+                held.placed,
+            )
+
+
+def _run_time_parts(index: Iterable[Expr], loops: Mapping[Expr, Loop]) -> Iterator[str]:
+    """Yield what no printer knows of an index."""
+    stack = list(index)
+    while stack:
+        node = stack.pop(0)
+        loop = loops.get(node)
+        if isinstance(node, Load):
+            yield f"an element of {node.buffer.name}"
+        elif isinstance(node, LaunchIndex):
+            yield node.dimension.value
+        elif loop is not None and loop.parallel.is_thread:
+            yield loop.parallel.value
+        elif loop is not None and not isinstance(loop.extent, int):
+            yield f"a loop of {loop.extent} steps"
+        else:
+            stack += node.args
 
 
 def _unused_parts(lowering: Lowering) -> Iterator[Note]:
