@@ -238,3 +238,27 @@ def test_what_calls_mean_is_looked_for_in_the_nest() -> None:
     t.allocation_domain.pad(2, 1)
     assert [i.kind for i in f.intents[1:]] == ["allocation", "order", "swizzle", "pad"]
     assert ln.lower(f).notes == ()
+
+
+@pytest.mark.parametrize("how", ["own axes", "axes of loops"])
+def test_a_clone_has_the_layout_of_its_original(how: str) -> None:
+    with ln.Fusion("k") as f:
+        x = f.input("x", (3, 64), ln.float32)
+        t = ln.exp(x).named("t")
+        y = f.output(t / ln.sum(t, axis=1, keepdims=True), "y")
+    if how == "own axes":
+        t.allocation_domain.split(1, 4)
+        t.allocation_domain.reorder([0, 2, 1])
+        t.allocation_domain.pad(2, 1)
+    t.split(1, 8)
+    if how == "axes of loops":
+        t.set_allocation(order=[0, 2, 1], pad={1: 3})
+    y.split(1, 8)
+    t.compute_at(y, 2, recompute=True)
+    (clone,) = t.clones
+    assert str(clone.allocation_domain) == str(t.allocation_domain)
+    k = ln.lower(f)
+    (buffer,) = [b for b in k.buffers if b.tensor == clone.name]
+    wanted = {"own axes": ((3, 4, 16), (68, 17, 1)), "axes of loops": ((3, 8, 8), (88, 1, 11))}
+    assert (buffer.shape, buffer.strides) == wanted[how]
+    assert ln.verify(k).all_sizes

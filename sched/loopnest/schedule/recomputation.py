@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from loopnest.scalar.enums import Memory
 from loopnest.schedule import chains
-from loopnest.schedule.cloning import clone_domain, new_tensor, reroute
+from loopnest.schedule.cloning import carry_allocation, clone_domain, new_tensor, reroute
 from loopnest.schedule.replay import shared_positions
 from loopnest.schedule.transaction import PrimitiveRefused
 from loopnest.tensor.tensor_view import TensorView
@@ -163,12 +163,13 @@ def _outside(tensor: TensorView, depths: dict[TensorView, int]) -> int | None:
 
 
 def clone(tensor: TensorView) -> tuple[TensorView, ...]:
-    """Return copies of `tensor` and its siblings: same definition, loops and positions."""
+    """Return copies of `tensor` and its siblings: same definition, loops, layout and positions."""
     fusion = tensor.fusion
     copies: list[TensorView] = []
     for original in tensor.siblings:
         domain, _ = clone_domain(original.domain, fusion.algebra)
         copy = new_tensor(original, domain)
+        carry_allocation(copy, original.domain)
         family = (*original.clones, copy)
         fusion.change(copy, "_name", _free_name(original, len(family) + 1))
         fusion.change(copy, "_compute_at_pos", original.compute_at_pos)
