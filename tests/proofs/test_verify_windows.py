@@ -110,3 +110,20 @@ def test_mutants_of_tiles_are_not_proved() -> None:
         *(f"drop {beyond}", f"weaken {beyond}", f"{beyond} without i0", f"{beyond} without i2"),
         "swap two neighbours",
     }
+
+
+@pytest.mark.parametrize("leading", [(2, 3), ("B", "C")])
+@pytest.mark.parametrize("padding", [0, 2])
+def test_merged_axes_in_front_of_a_window_are_proved_for_all_sizes(
+    leading: tuple[int | str, ...], padding: int
+) -> None:
+    with ln.Fusion("k") as f:
+        t = f.input("x", (*leading, "H", "W"), ln.float32)
+        if padding:
+            t = ln.pad(t, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
+        y = f.output(t * 2.0, "y")
+    y.merge(0)
+    y.split(-1, 8)  # i * H * W + row * W + (outer * 8 + inner), with a test of the column
+    y.split(-3, 8)
+    f.inline_most()
+    assert ln.verify(ln.lower(f)).all_sizes

@@ -12,6 +12,9 @@ Where the indices of a sum are used by themselves too, or have many values, such
 *hidden* variable: one that may have any value, of the points at which all of the sum's indices are
 known. There are more points then than the program has, with products that are none. What is shown
 of all of them is shown; what must exist must not depend on a hidden variable (`symbolic/tilings`).
+
+A flat offset needs none of these where the extents and tests around it tell its indices, as behind
+``i1 * 8 + i2 < W`` (`flat_offsets`).
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from loopnest import kir
-from loopnest.proofs.program_model import Model, Site, reads_memory
+from loopnest.proofs.flat_offsets import FlatOffsets, Parts
+from loopnest.proofs.program_model import Access, Model, Site, reads_memory
 from loopnest.proofs.quasi_affine import (
     Algebra,
     Monomial,
@@ -34,7 +38,7 @@ from loopnest.proofs.quasi_affine import (
     variable,
 )
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS
-from loopnest.scalar.expr import Expr, Index, LaunchIndex, Local
+from loopnest.scalar.expr import Const, Expr, Index, LaunchIndex, Local
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +91,12 @@ class Spaces:
                 self._loop(node)
         self.groups: list[Group] = []
         self.group_of: dict[str, Group] = {}
+        self.last_of: dict[str, Poly] = {}
         self.derived: dict[str, dict[str, str]] = {}
         self.hidden: dict[str, str] = {}
+        self.offsets = FlatOffsets(model, algebra, self.env, self.extent)
+        self.apart: set[Expr] = set()
+        """Flat offsets whose indices follow from the extents and tests around them."""
         self._find_groups()
 
     def _loop(self, node: kir.Loop) -> None:
@@ -108,14 +116,14 @@ class Spaces:
     def _find_groups(self) -> None:
         wanted: dict[tuple[str, ...], dict[Monomial, None]] = {}
         products: dict[tuple[str, ...], dict[Monomial, None]] = {}
-        for node in self._expressions():
+        expressions = self._expressions()
+        for node in sorted(expressions, key=lambda node: len(expressions[node]) > 0):
+            accesses = expressions[node]
+            if self._are_apart(accesses, wanted):
+                self.apart.add(node)
+                continue
             for whole, divisor in self._trouble(node):
-                try:
-                    members = self.radix(whole)
-                except NotAffine:
-                    if divisor is None:
-                        continue  # an offset, which the shape of its buffer may take apart
-                    raise
+                members = self.radix(whole)
                 found = wanted.setdefault(members, {})
                 if divisor is not None:
                     found[divisor] = None
@@ -129,13 +137,26 @@ class Spaces:
             taken.update(members)
             self._add_group(members, list(divisors))
 
-    def _expressions(self) -> Iterator[Expr]:
-        seen: set[Expr] = set()
-        for node in (n for site in self.model.sites for n in self._of_site(site)):
-            for part in _index_parts(node):
-                if part not in seen:
-                    seen.add(part)
-                    yield part
+    def _expressions(self) -> dict[Expr, list[Access]]:
+        """Return the index expressions, with the flat accesses that they are the offsets of.
+
+        There are none for one that stands elsewhere too.
+        """
+        found: dict[Expr, list[Access]] = {}
+        elsewhere: set[Expr] = set()
+        for site in self.model.sites:
+            for node in self._of_site(site):
+                for part in _index_parts(node):
+                    found.setdefault(part, [])
+                    elsewhere.add(part)
+            for access in self.model.accesses_of(site):
+                for part in (p for node in access.index for p in _index_parts(node)):
+                    found.setdefault(part, [])
+                    if access.flat and _has_sizes(access) and access.index == (part,):
+                        found[part].append(access)
+                    else:
+                        elsewhere.add(part)
+        return {part: [] if part in elsewhere else users for part, users in found.items()}
 
     def _of_site(self, site: Site) -> Iterator[Expr]:
         for condition, _ in site.guards:
@@ -145,8 +166,53 @@ class Spaces:
         if isinstance(site.node, kir.Arrive):
             yield site.node.count
         for access in self.model.accesses_of(site):
-            yield from [i for i in access.index if not reads_memory(i)]
             yield from [condition for condition, _ in access.guards]
+
+    def _are_apart(self, accesses: Sequence[Access], groups: Iterable[tuple[str, ...]]) -> bool:
+        """Whether tests tell the indices of flat accesses, none of which is a part of a sum."""
+        members = set().union(*groups)
+        for access in accesses:
+            found = self._parts(access)
+            if found is None or any(self.algebra.variables(p) & members for p in found.tail):
+                return False
+            own = self.algebra.variables(found.whole)
+            if found.count == 1:
+                if own & members or not self._is_affine(found.whole):
+                    return False
+            elif not any(own <= {*group, *self.algebra.symbols} for group in groups):
+                return False
+        return bool(accesses)
+
+    def _is_affine(self, p: Poly) -> bool:
+        try:
+            self.algebra.text(p, str)
+        except NotAffine:
+            return False
+        return True
+
+    def _parts(self, access: Access) -> Parts | None:
+        return self.offsets.parts(access, self.members_of(access.site))
+
+    def taken_apart(self, access: Access) -> Parts | None:
+        """Return the offset of a flat access along its first axes, and the other indices.
+
+        None where nothing tells them, or where the offset is needed as a whole.
+        """
+        found = self._parts(access) if access.index[0] in self.apart else None
+        if found is None:
+            return None
+        tail = tuple([self._in_digits(p) for p in found.tail])
+        return Parts(found.count, self._in_digits(found.whole), tail)
+
+    def _in_digits(self, p: Poly) -> Poly:
+        """Return a polynomial of loop indices, the last of each group written by its digits."""
+        result: Poly = {}
+        for monomial, count in p.items():
+            term = constant(count)
+            for part in monomial:
+                term = times(term, self.last_of.get(part, variable(part)))
+            result = plus(result, term)
+        return result
 
     def _trouble(self, node: Expr) -> list[tuple[Poly, Monomial | None]]:
         """Return the sums in `node` that are divided by, or multiplied with, a symbol."""
@@ -286,6 +352,7 @@ class Spaces:
                 rest = plus(rest, times(variable(member), step), -1)
             step = times(step, self.extent[member])
         fastest = group.members[-1]
+        self.last_of[fastest] = rest
         for node, value in self.env.items():
             if value == variable(fastest):
                 self.env[node] = rest
@@ -348,3 +415,8 @@ def _index_parts(node: Expr) -> Iterator[Expr]:
             yield from _index_parts(arg)
     elif not isinstance(node, Local) and not reads_memory(node):
         yield node
+
+
+def _has_sizes(access: Access) -> bool:
+    """Whether the offset of an element is a product of sizes."""
+    return any(not isinstance(extent, Const) for extent in access.buffer.shape[1:])

@@ -160,19 +160,6 @@ class Algebra:
             if number <= 0:
                 raise NotAffine("division by a number <= 0")
             return self._by_number(whole, number)
-        exact, rest = self.parts(whole, by)
-        (divisor,) = by
-        if not self._smaller(rest, divisor):
-            self.divisions.append((whole, divisor))
-            raise NotAffine("division by a symbol")
-        return exact
-
-    def parts(self, whole: Poly, by: Poly) -> tuple[Poly, Poly]:
-        """Return (a, b) with whole = a * by + b: b has no term of which `by` is a factor.
-
-        Raises:
-            NotAffine: `by` is no product of sizes.
-        """
         if len(by) != 1 or next(iter(by.values())) != 1:
             raise NotAffine("division by a sum")
         (divisor,) = by
@@ -184,7 +171,10 @@ class Algebra:
                 rest[monomial] = count
             else:
                 exact[part] = count
-        return exact, rest
+        if not self._smaller(rest, divisor):
+            self.divisions.append((whole, divisor))
+            raise NotAffine("division by a symbol")
+        return exact
 
     def _by_number(self, whole: Poly, number: int) -> Poly:
         exact = {m: c // number for m, c in whole.items() if c % number == 0}

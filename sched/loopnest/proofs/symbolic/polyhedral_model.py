@@ -334,45 +334,37 @@ class PolyhedralModel(IslRelations):
         return [self.algebra.poly(i, self.env) for i in index]
 
     def element(self, access: Access) -> list[Poly]:
-        """Return one index a dimension; a flat offset is taken apart by the shape.
+        """Return one index a dimension; a flat offset is taken apart by the shape, or by tests.
 
         Raises:
             NotProved: there is padding.
+            NotAffine: nothing tells the indices of a flat offset.
         """
         index = self.polys(access.index)
-        shape = access.buffer.shape
         if not access.flat:
             return index
         self.require_dense(access.buffer)
-        if len(shape) == 1:
+        if len(access.buffer.shape) == 1:
             return index
-        rest = index[0]
+        parts = self.spaces.taken_apart(access)
+        if parts is None:
+            return self._by_shape(index[0], access.buffer.shape)
+        first = self._by_shape(parts.whole, access.buffer.shape[: parts.count])
+        return [*first, *parts.tail]
+
+    def _by_shape(self, offset: Poly, shape: Sequence[Expr]) -> list[Poly]:
+        """Divide a flat offset by extents.
+
+        Raises:
+            NotAffine: a rest is not known to be smaller than the extent.
+        """
         result: list[Poly] = []
         for extent in reversed(shape[1:]):
             size = self.algebra.poly(extent, {})
-            whole = self._divided(access, rest, size)
-            result.insert(0, plus(rest, times(whole, size), -1))
-            rest = whole
-        return [rest, *result]
-
-    def _divided(self, access: Access, whole: Poly, size: Poly) -> Poly:
-        """Return a part of an offset divided by an extent.
-
-        What the extent is no factor of is the remainder, where it is shown at all points to be one.
-        """
-        try:
-            return self.algebra.divided(whole, size)
-        except NotAffine:
-            exact, rest = self.algebra.parts(whole, size)
-            if not exact or access.site not in self.sites:
-                raise
-            at = self.sites[access.site]
-            inside = [f"{self.text(rest)} >= 0", self.algebra.compare("lt", rest, size, str)]
-            self.require_present(inside, at.variables)
-            outside = f"not ({' and '.join(inside)})"
-            if not self.among(at, [*self.guards(access.guards), outside]).is_empty():
-                raise
-            return exact
+            whole = self.algebra.divided(offset, size)
+            result.insert(0, plus(offset, times(whole, size), -1))
+            offset = whole
+        return [offset, *result]
 
     def access(self, at: Instances, access: Access, *, place: bool = False) -> Any:
         """Return the map from points to elements.
