@@ -15,7 +15,7 @@ from loopnest.scalar.expr import Expr, Op
 from loopnest.scalar.polynomials import Monomial, Poly, Products, index_op
 
 
-class Arithmetic(Protocol):
+class PolynomialAlgebra(Protocol):
     """What the rules ask of the simplifier."""
 
     products: Products
@@ -28,7 +28,7 @@ class Arithmetic(Protocol):
     def split(self, dividend: Poly, divisor: Expr) -> tuple[Poly, Poly]: ...
 
 
-def recombined(poly: Poly, algebra: Arithmetic) -> Poly | None:
+def recombined(poly: Poly, algebra: PolynomialAlgebra) -> Poly | None:
     """Return a polynomial in which one quotient or remainder is undone, None where none can be."""
     for term, coefficient in poly.items():
         for atom in term:
@@ -41,7 +41,9 @@ def recombined(poly: Poly, algebra: Arithmetic) -> Poly | None:
     return None
 
 
-def _undo_mod(algebra: Arithmetic, poly: Poly, term: Monomial, count: int, atom: Op) -> Poly | None:
+def _undo_mod(
+    algebra: PolynomialAlgebra, poly: Poly, term: Monomial, count: int, atom: Op
+) -> Poly | None:
     inner, divisor = atom.args
     quotient = index_op("floordiv", inner, divisor)
     others = list(term)
@@ -59,7 +61,7 @@ def _undo_mod(algebra: Arithmetic, poly: Poly, term: Monomial, count: int, atom:
 
 
 def _undo_digit(
-    algebra: Arithmetic, poly: Poly, term: Monomial, count: int, atom: Op
+    algebra: PolynomialAlgebra, poly: Poly, term: Monomial, count: int, atom: Op
 ) -> Poly | None:
     """Undo ``x // d % e * d + x % d``, which is ``x % (d * e)``."""
     quotient, base = atom.args
@@ -85,7 +87,7 @@ def _undo_digit(
 
 
 def _undo_exact(
-    algebra: Arithmetic, poly: Poly, term: Monomial, count: int, atom: Op
+    algebra: PolynomialAlgebra, poly: Poly, term: Monomial, count: int, atom: Op
 ) -> Poly | None:
     inner, divisor = atom.args
     others = list(term)
@@ -98,7 +100,7 @@ def _undo_exact(
 
 
 def _undo_quotient(
-    algebra: Arithmetic, poly: Poly, term: Monomial, count: int, atom: Op
+    algebra: PolynomialAlgebra, poly: Poly, term: Monomial, count: int, atom: Op
 ) -> Poly | None:
     """Undo ``x // 4 * 4 + i % 4`` with x = 8k + i: the remainder was simplified."""
     inner, divisor = atom.args
