@@ -1,4 +1,4 @@
-"""Measure the "cpu" schedules on target "c", beside NumPy, torch, its inductor and Apache TVM.
+"""Measure the "cpu" schedules on target "c", beside NumPy, torch, Apache TVM and Halide.
 
 Before each kernel the FMA peak and the copy bandwidth of the machine are measured in the same
 process: the share of this limit that a kernel reaches does not change with the machine's mood.
@@ -14,13 +14,14 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, process_time, sleep
-from typing import Any, Protocol
+from typing import Any
 
 import click
+from cpu_peers import PEERS, Call, Peer
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -37,275 +38,14 @@ SHAPES: Mapping[str, Sequence[tuple[int, ...]]] = {
 """Each kernel and the shapes of its inputs, all float32."""
 
 TARGETS = {"bias_gelu": 2.0, "softmax": 2.0, "layernorm": 2.0, "transpose": 2.0, "gemm": 3.0}
-"""At most: our time / that of the best of TVM, torch and inductor."""
+"""At most: our time / that of the best of TVM, Halide, torch and inductor."""
 
-JUDGES = ("TVM", "torch", "inductor")
+JUDGES = ("TVM", "Halide", "torch", "inductor")
 BURST = 4
 """Calls of one candidate before the next has its turn; the first of them does not count."""
 
 PAUSE = 0.05
 """Seconds before a turn: the threads of the one before wait for work in busy loops first."""
-
-Call = Callable[[], object]
-
-
-class Peer(Protocol):
-    """Another implementation.
-
-    `prepare` returns a call that computes a kernel on the arrays into memory of its own, and one
-    that returns the result as a NumPy array.
-    """
-
-    label: str
-    package: str
-
-    def prepare(self, kernel: str, arrays: Sequence[Any]) -> tuple[Call, Callable[[], Any]]: ...
-
-
-class NumPy:
-    """NumPy as one writes it, one operation after the other."""
-
-    label = "NumPy"
-    package = "numpy"
-
-    def __init__(self, threads: int) -> None:
-        import numpy as np
-
-        self.np = np
-
-    def prepare(self, kernel: str, arrays: Sequence[Any]) -> tuple[Call, Callable[[], Any]]:
-        def call() -> Any:
-            return getattr(self, kernel)(*arrays)
-
-        return call, call
-
-    def bias_gelu(self, x: Any, bias: Any) -> Any:
-        h = x + bias  # NumPy has no erf: the approximation of GELU by tanh
-        return 0.5 * h * (1 + self.np.tanh(0.7978845608 * (h + 0.044715 * h * h * h)))
-
-    def softmax(self, x: Any) -> Any:
-        e = self.np.exp(x - x.max(axis=1, keepdims=True))
-        return e / e.sum(axis=1, keepdims=True)
-
-    def layernorm(self, x: Any, gamma: Any, beta: Any) -> Any:
-        centered = x - x.mean(axis=1, keepdims=True)
-        variance = (centered * centered).mean(axis=1, keepdims=True)
-        return centered / self.np.sqrt(variance + 1e-5) * gamma + beta
-
-    def transpose(self, x: Any) -> Any:
-        return x.T.copy()
-
-    def gemm(self, a: Any, b: Any) -> Any:
-        return a @ b
-
-
-class Torch:
-    """torch's operators, eager; results go where the first call put them, as ours do."""
-
-    label = "torch"
-    package = "torch"
-
-    def __init__(self, threads: int) -> None:
-        import torch
-
-        self.torch = torch
-        self.ops = torch.ops.aten
-        torch.set_num_threads(threads)
-
-    def prepare(self, kernel: str, arrays: Sequence[Any]) -> tuple[Call, Callable[[], Any]]:
-        tensors = [self.torch.from_numpy(a) for a in arrays]
-        result, call = getattr(self, kernel)(*tensors)
-        return call, lambda: result.numpy()
-
-    def bias_gelu(self, x: Any, bias: Any) -> tuple[Any, Call]:
-        h, y = self.torch.empty_like(x), self.torch.empty_like(x)
-
-        def call() -> None:
-            self.torch.add(x, bias, out=h)
-            self.ops.gelu.out(h, out=y)
-
-        return y, call
-
-    def softmax(self, x: Any) -> tuple[Any, Call]:
-        y = self.torch.empty_like(x)
-        return y, lambda: self.ops._softmax.out(x, 1, False, out=y)
-
-    def layernorm(self, x: Any, gamma: Any, beta: Any) -> tuple[Any, Call]:
-        y = self.torch.empty_like(x)
-        mean, rstd = self.torch.empty(len(x), 1), self.torch.empty(len(x), 1)
-        shape = [x.shape[1]]
-
-        def call() -> None:
-            self.ops.native_layer_norm.out(
-                x, shape, gamma, beta, 1e-5, out0=y, out1=mean, out2=rstd
-            )
-
-        return y, call
-
-    def transpose(self, x: Any) -> tuple[Any, Call]:
-        y = self.torch.empty(x.shape[::-1])
-        return y, lambda: y.copy_(x.t())
-
-    def gemm(self, a: Any, b: Any) -> tuple[Any, Call]:
-        c = self.torch.empty(a.shape[0], b.shape[1])
-        return c, lambda: self.torch.mm(a, b, out=c)
-
-
-class Inductor(Torch):
-    """torch.compile's default backend, C++ for this CPU; results are allocated by each call."""
-
-    label = "inductor"
-
-    def prepare(self, kernel: str, arrays: Sequence[Any]) -> tuple[Call, Callable[[], Any]]:
-        functional = self.torch.nn.functional
-        math: Mapping[str, Callable[..., Any]] = {
-            "bias_gelu": lambda x, bias: functional.gelu(x + bias),
-            "softmax": lambda x: functional.softmax(x, 1),
-            "layernorm": lambda x, gamma, beta: functional.layer_norm(
-                x, x.shape[1:], gamma, beta, 1e-5
-            ),
-            "transpose": lambda x: x.t().contiguous(),
-            "gemm": lambda a, b: a @ b,
-        }
-        compiled = self.torch.compile(math[kernel])
-        tensors = [self.torch.from_numpy(a) for a in arrays]
-        return lambda: compiled(*tensors), lambda: compiled(*tensors).numpy()
-
-
-class Tvm:
-    """Apache TVM: tensor expressions, the loops of our "cpu" schedules, LLVM for this CPU.
-
-    exp and erf are `topi.fast_exp` and `topi.fast_erf`, which become vector code; sizes are static.
-    """
-
-    label = "TVM"
-    package = "apache-tvm"
-
-    def __init__(self, threads: int) -> None:
-        import tvm
-        from tvm import te, topi
-        from tvm.s_tir import Schedule
-        from tvm.target.codegen import llvm_get_system_cpu
-
-        self.tvm, self.te, self.topi, self.Schedule = tvm, te, topi, Schedule
-        self.target = tvm.target.Target(
-            {"kind": "llvm", "mcpu": llvm_get_system_cpu(), "num-cores": threads}
-        )
-
-    def prepare(self, kernel: str, arrays: Sequence[Any]) -> tuple[Call, Callable[[], Any]]:
-        schedule, shape = getattr(self, kernel)(*[a.shape for a in arrays])
-        function = self.tvm.compile(schedule.mod, target=self.target)["main"]
-        tensors = [self.tvm.runtime.tensor(a) for a in arrays]
-        result = self.tvm.runtime.empty(shape, "float32")
-        return (lambda: function(*tensors, result)), result.numpy
-
-    def _placeholders(self, **shapes: tuple[int, ...]) -> list[Any]:
-        return [self.te.placeholder(shape, name=name) for name, shape in shapes.items()]
-
-    def _vectorize(self, s: Any, *blocks: str) -> None:
-        for block in blocks:
-            _, lanes = s.split(s.get_loops(s.get_sblock(block))[-1], [None, 16])
-            s.vectorize(lanes)
-
-    def _rows(self, s: Any, reductions: Sequence[str], blocks: Sequence[str]) -> Any:
-        """Give rows to threads, 16 partial results to each reduction, and vectorize."""
-        for block in reductions:
-            _, lanes = s.split(s.get_loops(s.get_sblock(block))[-1], [None, 16])
-            s.rfactor(lanes, 1)
-        row = s.get_loops(s.get_sblock("y"))[0]
-        s.parallel(row)
-        for block in blocks:
-            s.compute_at(s.get_sblock(block), row)
-        for block in reductions:
-            partial = s.get_sblock(f"{block}_rf")
-            _, lanes, steps = s.get_loops(partial)
-            s.reorder(steps, lanes)
-            s.vectorize(lanes)
-            s.decompose_reduction(partial, steps)
-        return s
-
-    def bias_gelu(self, size: tuple[int, ...], bias_size: tuple[int, ...]) -> Any:
-        te = self.te
-        x, bias = self._placeholders(x=size, bias=bias_size)
-        t = te.compute(size, lambda i, j: x[i, j] + bias[j], name="t")
-        u = te.compute(size, lambda i, j: t[i, j] * te.const(2**-0.5, "float32"), name="u")
-        e = self.topi.fast_erf(u)
-        y = te.compute(size, lambda i, j: t[i, j] * 0.5 * (1.0 + e[i, j]), name="y")
-        s = self.Schedule(te.create_prim_func([x, bias, y]))
-        i, j = s.get_loops(s.get_sblock("y"))
-        s.parallel(i)
-        outer, _ = s.split(j, [None, 64])
-        for block in ("T_fast_erf", "u", "t"):
-            s.compute_at(s.get_sblock(block), outer)
-        self._vectorize(s, "t", "u", "T_fast_erf", "y")
-        return s, size
-
-    def softmax(self, size: tuple[int, ...]) -> Any:
-        te, (n, d) = self.te, size
-        (x,) = self._placeholders(x=size)
-        k, q = te.reduce_axis((0, d), name="k"), te.reduce_axis((0, d), name="q")
-        m = te.compute((n,), lambda i: te.max(x[i, k], axis=k), name="m")
-        u = te.compute(size, lambda i, j: x[i, j] - m[i], name="u")
-        e = self.topi.fast_exp(u)
-        z = te.compute((n,), lambda i: te.sum(e[i, q], axis=q), name="z")
-        y = te.compute(size, lambda i, j: e[i, j] / z[i], name="y")
-        s = self.Schedule(te.create_prim_func([x, y]))
-        s.compute_inline(s.get_sblock("u"))
-        self._rows(s, "mz", ("z", "z_rf", "T_fast_exp", "m", "m_rf"))
-        self._vectorize(s, "T_fast_exp", "y")
-        return s, size
-
-    def layernorm(
-        self, size: tuple[int, ...], gamma_size: tuple[int, ...], beta_size: tuple[int, ...]
-    ) -> Any:
-        te, (n, d) = self.te, size
-        x, gamma, beta = self._placeholders(x=size, gamma=gamma_size, beta=beta_size)
-        k, q = te.reduce_axis((0, d), name="k"), te.reduce_axis((0, d), name="q")
-        a = te.compute((n,), lambda i: te.sum(x[i, k], axis=k), name="a")
-        c = te.compute(size, lambda i, j: x[i, j] - a[i] / d, name="c")
-        v = te.compute((n,), lambda i: te.sum(c[i, q] * c[i, q], axis=q), name="v")
-        r = te.compute((n,), lambda i: te.rsqrt(v[i] / d + 1e-5), name="r")
-        y = te.compute(size, lambda i, j: c[i, j] * r[i] * gamma[j] + beta[j], name="y")
-        s = self.Schedule(te.create_prim_func([x, gamma, beta, y]))
-        self._rows(s, "av", ("r", "v", "v_rf", "c", "a", "a_rf"))
-        self._vectorize(s, "c", "y")
-        return s, size
-
-    def transpose(self, size: tuple[int, ...]) -> Any:
-        te, (n, d) = self.te, size
-        (x,) = self._placeholders(x=size)
-        y = te.compute((d, n), lambda i, j: x[j, i], name="y")
-        s = self.Schedule(te.create_prim_func([x, y]))
-        i, j = s.get_loops(s.get_sblock("y"))
-        outer_i, inner_i = s.split(i, [None, 128])
-        outer_j, inner_j = s.split(j, [None, 16])
-        s.reorder(outer_i, outer_j, inner_i, inner_j)
-        s.parallel(outer_i)
-        s.vectorize(inner_j)
-        return s, (d, n)
-
-    def gemm(self, left: tuple[int, ...], right: tuple[int, ...]) -> Any:
-        te, (m, depth), (_, n) = self.te, left, right
-        a, b = self._placeholders(a=left, b=right)
-        k = te.reduce_axis((0, depth), name="k")
-        c = te.compute((m, n), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="c")
-        s = self.Schedule(te.create_prim_func([a, b, c]))
-        block = s.get_sblock("c")
-        panel, copy = s.cache_read(block, 1, "global"), s.cache_write(block, 0, "global")
-        i, j, steps = s.get_loops(block)
-        outer_i, inner_i = s.split(i, [None, 4])  # 6, as ours, does not divide, and costs it more
-        outer_j, inner_j = s.split(j, [None, 64])
-        s.reorder(outer_j, outer_i, steps, inner_i, inner_j)
-        s.parallel(outer_j)
-        s.compute_at(panel, outer_j)
-        s.reverse_compute_at(copy, outer_i)
-        s.vectorize(inner_j)
-        s.unroll(inner_i)
-        s.decompose_reduction(block, steps)
-        s.vectorize(s.get_loops(s.get_sblock("c_init"))[-1])
-        self._vectorize(s, "b_global", "c_global")
-        return s, (m, n)
-
 
 # Measuring
 
@@ -314,7 +54,8 @@ class Tvm:
 class Timing:
     """Milliseconds of calls of one candidate: wall time, and CPU time by thread.
 
-    `turns` has the best wall time of each turn; candidates that were timed together have as many.
+    `turns` has the best time of each turn, of the kind that is compared; candidates that were timed
+    together have as many.
     """
 
     best: float
@@ -323,7 +64,9 @@ class Timing:
     turns: tuple[float, ...]
 
 
-def measure(candidates: Mapping[str, Call], rounds: int, threads: int) -> dict[str, Timing]:
+def measure(
+    candidates: Mapping[str, Call], rounds: int, threads: int, use_cpu: bool
+) -> dict[str, Timing]:
     """Time the candidates in turns, so that a busy moment of the machine strikes all alike."""
     wall: dict[str, list[float]] = {name: [] for name in candidates}
     cpu: dict[str, list[float]] = {name: [] for name in candidates}
@@ -341,10 +84,14 @@ def measure(candidates: Mapping[str, Call], rounds: int, threads: int) -> dict[s
             min(times),
             sorted(times)[len(times) // 2],
             min(cpu[name]),
-            tuple([min(times[i : i + BURST - 1]) for i in range(0, len(times), BURST - 1)]),
+            _best_of_turns(cpu[name] if use_cpu else times),
         )
         for name, times in wall.items()
     }
+
+
+def _best_of_turns(times: Sequence[float]) -> tuple[float, ...]:
+    return tuple([min(times[i : i + BURST - 1]) for i in range(0, len(times), BURST - 1)])
 
 
 def ratio(ours: Timing, theirs: Timing) -> tuple[float, float, float]:
@@ -403,7 +150,7 @@ def bench_kernel(
         candidates[peer.label] = theirs
     moved = sum(a.nbytes for a in arrays) + result.nbytes
     limit = limit_of(name, moved, SHAPES[name], threads)
-    times = measure(candidates, rounds, threads)
+    times = measure(candidates, rounds, threads, use_cpu)
     chosen = {label: t.cpu if use_cpu else t.best for label, t in times.items()}
     ours = chosen["loopnest"]
     judged = [chosen[label] for label in JUDGES if label in chosen]
@@ -425,8 +172,7 @@ def find_peers(wanted: bool, threads: int) -> tuple[list[Peer], list[str]]:
     """Return the peers that are installed, and a line for each package: its version, or why not."""
     peers: list[Peer] = []
     notes = [f"Python {platform.python_version()}, {platform.machine()}, {threads} threads"]
-    kinds: tuple[type[Tvm] | type[Torch] | type[NumPy], ...] = (Tvm, Torch, Inductor, NumPy)
-    for kind in kinds if wanted else ():
+    for kind in PEERS if wanted else ():
         try:
             peers.append(kind(threads))
         except (ImportError, AttributeError) as problem:
@@ -439,7 +185,9 @@ def find_peers(wanted: bool, threads: int) -> tuple[list[Peer], list[str]]:
 # Showing
 
 
-def show(console: Console, results: Mapping[str, Mapping[str, Any]], labels: Sequence[str]) -> None:
+def show(
+    console: Console, results: Mapping[str, Mapping[str, Any]], labels: Sequence[str], kind: str
+) -> None:
     table = Table(title='"cpu" schedules on target "c": ms, and our time / theirs')
     table.add_column("kernel", no_wrap=True)
     table.add_column("shape", no_wrap=True)
@@ -455,8 +203,8 @@ def show(console: Console, results: Mapping[str, Mapping[str, Any]], labels: Seq
         table.add_column(column, justify="right")
     for name, found in results.items():
         shape = " ".join("x".join(map(str, s)) for s in found["shape"])
-        cells = [_ms(found, "loopnest"), f"{found['gbps']:.1f}", f"{found['share']:.0%}"]
-        cells += [_ms(found, label) for label in labels]
+        cells = [_ms(found, "loopnest", kind), f"{found['gbps']:.1f}", f"{found['share']:.0%}"]
+        cells += [_ms(found, label, kind) for label in labels]
         cells += [_spread(found["turns"][n]) if n in found["turns"] else "" for n in labels]
         judged = found["judged"]
         met = judged is None or judged <= TARGETS[name]
@@ -474,9 +222,9 @@ def _spread(found: Sequence[float]) -> str:
     return f"{median:.2f} ({low:.2f}-{high:.2f})"
 
 
-def _ms(found: Mapping[str, Any], label: str) -> str:
+def _ms(found: Mapping[str, Any], label: str, kind: str) -> str:
     timing = found["ms"].get(label)
-    return f"{timing['best']:.2f}" if timing else ""
+    return f"{timing[kind]:.2f}" if timing else ""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -497,7 +245,9 @@ def _ms(found: Mapping[str, Any], label: str) -> str:
     type=click.IntRange(1),
     help=f"Turns of each candidate, of {BURST} calls each.",
 )
-@click.option("--peers/--no-peers", default=True, help="Whether to run NumPy, torch and TVM too.")
+@click.option(
+    "--peers/--no-peers", default=True, help="Whether to run NumPy, torch, TVM, Halide too."
+)
 @click.option(
     "--cpu", "use_cpu", is_flag=True, help="Compare CPU time by thread: for a busy machine."
 )
@@ -505,14 +255,14 @@ def _ms(found: Mapping[str, Any], label: str) -> str:
 def main(
     names: tuple[str, ...], threads: int, rounds: int, peers: bool, use_cpu: bool, as_json: bool
 ) -> None:
-    """Run the "cpu" schedules of five kernels on target "c", beside NumPy, torch and TVM.
+    """Run the "cpu" schedules of five kernels on target "c", beside the peers.
 
     "of limit" is the share of what the machine could do at that moment: the time of a copy of as
     many bytes by streaming stores, or of as many FMAs, whichever is longer, over our best time. A
     ratio is the median over the turns, with the quartiles.
 
-    Without torch and TVM it measures what is there. They are the extra "peers"; an environment of
-    their own does as well as .venv:
+    Without torch, TVM and Halide it measures what is there. They are the extra "peers"; an
+    environment of their own does as well as .venv:
 
     \b
         python3 -m venv /tmp/peers
@@ -522,7 +272,7 @@ def main(
     All candidates run in one process, in turns, on warm memory; the best call of each counts.
     Judge by ratios of one run, never by times of two: the machine is rarely quiet.
     """
-    for variable in ("OMP", "OPENBLAS", "MKL", "TVM"):  # read when their libraries are loaded
+    for variable in ("OMP", "OPENBLAS", "MKL", "TVM", "HL"):  # read when their libraries are loaded
         os.environ[f"{variable}_NUM_THREADS"] = str(threads)
     os.environ["TVM_BIND_THREADS"] = "0"  # or all threads that are made later share one core
     found, notes = find_peers(peers, threads)
@@ -540,7 +290,7 @@ def main(
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 200
-    show(console, results, [peer.label for peer in found])
+    show(console, results, [peer.label for peer in found], "cpu" if use_cpu else "best")
     console.print("; ".join(notes), markup=False)
 
 
