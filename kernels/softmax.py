@@ -138,22 +138,30 @@ def gpu_shared(f, threads=256, lanes=None):
 
 
 @softmax.schedule("cpu")
-def cpu(f, lanes=16):
+def cpu(f, lanes=16, chains=4):
     """Rows go to the cores; `e` keeps a row in the core's cache.
 
-    Both reductions are factored into `lanes` partial ones side by side, as in row_sum.py.
+    Both reductions are factored into `chains * lanes` partial ones side by side, as in row_sum.py:
+    one step need not wait for the one before. All passes over a row go by vectors of `lanes`.
     """
-    y = f["y"]
-    partials = []
+    y, e = f["y"], f["e"]
+    rows = [e]
     for name in ("largest", "total"):
-        f[name].split(1, lanes)
+        f[name].split(1, chains * lanes)
         partial = f[name].rfactor(1)
-        partial.parallelize({1: ln.ParallelType.unswitch, 2: ln.ParallelType.vectorize})
-        partials.append(partial)
+        f[name].split(1, lanes)
+        folded = f[name].rfactor(1)
+        partial.split(2, lanes)
+        rows += [partial, folded]
+    for tensor in (e, y):
+        tensor.split(1, lanes)
     y.parallelize({0: ln.ParallelType.cpu_parallel})
-    for tensor in (*partials, f["e"]):
+    for tensor in rows:
         tensor.compute_at(y, 1)
+    f["shifted"].compute_at(e, -1)
     ln.inline_most()
+    for tensor in (*rows, y):
+        tensor.parallelize({1: ln.ParallelType.unswitch, -1: ln.ParallelType.vectorize})
 
 
 if __name__ == "__main__":

@@ -241,6 +241,14 @@ class VectorFinder:
         """Whether `lanes` iterations access elements that follow each other."""
         return self._start(buffer, index, flat, lane, lanes) is not None
 
+    def are_whole(
+        self, buffer: Buffer, index: tuple[Expr, ...], flat: bool, lane: Index, lanes: int
+    ) -> bool:
+        """Whether `lanes` elements that follow each other lie in `buffer` if the first one does."""
+        start = self._start(buffer, index, flat, lane, lanes)
+        sizes = [buffer.size] if start is None else [start, buffer.size]
+        return start is not None and all(self.algebra.divides(integer(lanes), n) for n in sizes)
+
     def step(self, buffer: Buffer, index: tuple[Expr, ...], flat: bool, var: Index) -> Expr | None:
         """Return how many elements lie between the accesses of two iterations in a row.
 

@@ -1,11 +1,18 @@
 """Vectorized loops that are printed in C with vector types, at every width of a register."""
 
+import ctypes
+import mmap
+
 import numpy as np
 import pytest
 
 from helpers.printed_c import run_c
-from loopnest.backends.cpu.c_printer import print_c
+from loopnest.backends.clike.float_functions import C
+from loopnest.backends.cpu.c_compiler import compile_c
+from loopnest.backends.cpu.c_printer import c_prelude, print_c
+from loopnest.backends.cpu.lane_vectors import FUNCTIONS
 from loopnest.kir import parse as parse_nest
+from loopnest.scalar.op_table import OPS
 
 RNG = np.random.default_rng(11)
 
@@ -93,9 +100,11 @@ def test_one_value_in_all_lanes_keeps_its_sign(run):
 @pytest.mark.parametrize(
     "statement",
     [
-        "y[i0] = exp(x[i0])",  # a call
-        "y[i0] = max(x[i0], 0.0)",
-        "y[i0] = where(x[i0] < 0.0, 0.0, x[i0])",
+        "y[i0] = sin(x[i0])",  # a function that the header has not
+        "y[i0] = where(float32(h[i0]) < 0.0, 0.0, x[i0])",
+        "y[i0] = where(i0 < 5, x[0], 1.0)",  # one load, under a condition that differs
+        "y[i0] = where(x[i0] < 0.0 and x[0] < 1.0, 0.0, 1.0)",
+        "y[i0] = where(i0 * i0 < 5, x[i0], 1.0)",  # neither the first lanes nor the last
         "y[i0] = x[i0 * 2]",  # no neighbours
         "y[i0] = x[15 - i0]",
         "y[i0] = x[i0 % 4] + 1.0",
@@ -116,19 +125,181 @@ def test_what_has_no_vector_form_stays_a_loop_over_lanes(statement):
     assert "#pragma omp simd" in text
 
 
-def test_where_lanes_are_tested_vectors_do_the_part_that_needs_no_test(run):
-    nest = """
-        kernel k(x: float32[N]) -> (y: float32[N])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [1, 5, 8, 13, 23])
+def test_where_a_row_ends_vectors_load_and_store_what_is_left(run, dtype, n):
+    nest = f"""
+        kernel k(x: {dtype}[N]) -> (y: {dtype}[N])
         for i0 in ceildiv(N, 8):
           for i1 in 8:  # vectorize
             if i0 * 8 + i1 < N:
               y[i0 * 8 + i1] = x[i0 * 8 + i1] * 2.0
         """
     text = body_of(nest)
-    assert text.count("+= LN_LANES(ln_f32x8)") == 1
-    assert text.count("#pragma omp simd") == 1
-    x = randn(13)
-    np.testing.assert_array_equal(run(nest, x=x)["y"], x * 2)
+    assert text.count("+= LN_LANES(ln_f") == 2
+    assert "#pragma omp simd" not in text
+    x, y = randn(n, dtype=dtype), np.full(n + 8, 77, dtype)
+    run(nest, x=x, y=y[:n])
+    np.testing.assert_array_equal(y, np.r_[x * 2, np.full(8, 77)])
+
+
+def test_a_tail_reads_nothing_behind_the_end(run):
+    """The array ends where a page does, and the next page may not be read."""
+    memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    array = np.frombuffer(memory, np.float32)
+    place = array.ctypes.data
+    protect = ctypes.CDLL(None).mprotect
+    protect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    end = mmap.PAGESIZE // 4
+    x, y = array[end - 5 : end], randn(5)
+    x[:] = y
+    assert protect(place + mmap.PAGESIZE, mmap.PAGESIZE, 0) == 0
+    try:
+        result = run(TAIL, x=x)["y"]
+    finally:
+        protect(place + mmap.PAGESIZE, mmap.PAGESIZE, 3)
+    np.testing.assert_array_equal(result, y + 1)
+
+
+TAIL = """
+    kernel k(x: float32[N]) -> (y: float32[N])
+    for i0 in ceildiv(N, 16):
+      for i1 in 16:  # vectorize
+        if i0 * 16 + i1 < N:
+          y[i0 * 16 + i1] = x[i0 * 16 + i1] + 1.0
+    """
+
+
+def test_partial_sums_of_a_tail_keep_what_other_lanes_have(run):
+    nest = """
+        kernel k(x: float32[N]) -> (y: float32[16])
+        T2: float32[16] local
+        for i1 in 16:  # vectorize
+          T2[i1] = -1.0
+        for i0 in ceildiv(N, 16):
+          for i1 in 16:  # vectorize
+            if i0 * 16 + i1 < N:
+              T2[i1] = max(T2[i1], x[i0 * 16 + i1])
+        for i1 in 16:  # vectorize
+          y[i1] = T2[i1]
+        """
+    assert "LN_VEC(ln_f32x16, T2[i1]) = ln_f32x16_where(ln_rest, " in body_of(nest)
+    x = np.abs(randn(21))
+    wanted = np.maximum(x[:16], np.r_[x[16:], np.full(11, -1)])
+    np.testing.assert_array_equal(run(nest, x=x)["y"], wanted)
+
+
+# Functions, conditions
+
+VALUES = [0.0, -0.0, 1.0, -1.5, 2.5, 0.3, -88.0, 89.5, -104.0, 1e-40, 3e38, np.inf, -np.inf, np.nan]
+WITHOUT_FORM = {"sin", "cos", "tan", "pow", "mod", "floordiv"}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_functions_of_vectors_are_those_of_one_value(run, dtype):
+    """By the same nest: in vectors of eight, and one after the other."""
+    names = [n for n, op in OPS.items() if n in FUNCTIONS]
+    assert {n for n in C if n in OPS} - WITHOUT_FORM == FUNCTIONS | {"isnan"}
+    draw = [randn(2 * len(VALUES), dtype=dtype) * 3, np.array(VALUES * 3, dtype)]
+    x = np.concatenate([*draw, np.zeros(-sum(map(len, draw)) % 8, dtype)])
+    nest = f"kernel k(x: {dtype}[N], z: {dtype}[N]) -> (y: {dtype}[{len(names)}, N])\n"
+    nest += "for i0 in N // 8:\n  for i1 in 8:  # vectorize\n"
+    for row, name in enumerate(names):
+        arguments = ", ".join(["x[i0 * 8 + i1]", "z[i0 * 8 + i1]", "0.5"][: OPS[name].arity])
+        nest += f"    y[{row}, i0 * 8 + i1] = {name}({arguments})\n"
+    text = body_of(nest)
+    assert "simd" not in text
+    assert all(f"{name}(LN_VEC" in text for name in names)
+    z = np.roll(x, 3)
+    with np.errstate(all="ignore"):
+        found = run(nest, x=x, z=z)["y"]
+        wanted = run(nest.replace("# vectorize", ""), x=x, z=z)["y"]
+    for name, a, b in zip(names, found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=4 * np.finfo(dtype).eps, atol=0, err_msg=name)
+        np.testing.assert_array_equal(np.signbit(a[a == a]), np.signbit(b[a == a]), err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("condition", "wanted"),
+    [
+        ("x[i] < 0.0", lambda x, i: x < 0),
+        ("x[i] >= s", lambda x, i: x >= 0.25),
+        ("not x[i] == x[i]", lambda x, i: x != x),
+        ("isnan(x[i])", lambda x, i: np.isnan(x)),
+        ("x[i] > 0.0 and x[i] != 1.0", lambda x, i: (x > 0) & (x != 1)),
+        ("3 <= i and x[i - 3] > 0.0", lambda x, i: (i >= 3) & (np.roll(x, 3) > 0)),
+        ("i < 3 or x[i - 3] > 0.0", lambda x, i: (i < 3) | (np.roll(x, 3) > 0)),
+        ("x[i] <= 0.0 or s > 1.0", lambda x, i: x <= 0),
+        ("i < 5", lambda x, i: i < 5),
+        ("i <= 5", lambda x, i: i <= 5),
+        ("3 <= i", lambda x, i: i >= 3),
+        ("3 < i and i < 6", lambda x, i: (i > 3) & (i < 6)),
+        ("i > 2 and i >= 4", lambda x, i: i >= 4),
+        ("not (i < 2 or x[i] < 0.0)", lambda x, i: ~((i < 2) | (x < 0))),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_conditions_that_differ_by_lane_are_masks(run, dtype, condition, wanted):
+    condition = condition.replace("x[i", "x[i0")
+    for sign in ("i <", "i >", "< i", "<= i"):
+        condition = condition.replace(sign, sign.replace("i", "i0"))
+    nest = f"""
+        kernel k(x: {dtype}[8], s: {dtype}) -> (y: {dtype}[8])
+        for i0 in 8:  # vectorize
+          y[i0] = where({condition}, x[i0] * 2.0, s)
+        """
+    text = body_of(nest)
+    assert "_where(" in text
+    assert "simd" not in text
+    x = np.array([0.5, -1, 1, 0, np.nan, 3, -2, np.inf], dtype)
+    keep = wanted(x, np.arange(8))
+    np.testing.assert_array_equal(run(nest, x=x, s=0.25)["y"], np.where(keep, x * 2, 0.25))
+
+
+def test_a_load_under_a_condition_is_that_of_its_lanes_alone(run):
+    """Of an array of four elements, eight lanes read four."""
+    nest = """
+        kernel k(x: float32[4], s: float32) -> (y: float32[8])
+        for i0 in 8:  # vectorize
+          y[i0] = where(2 <= i0 and i0 < 6, exp(x[i0 - 2]), where(i0 < 2, -1.0, s))
+        """
+    text = body_of(nest)
+    assert "_load(&x[i0 - 2], (~ln_f32x8_first(2 - i0) & ln_f32x8_first(6 - i0)))" in text
+    x = randn(4)
+    wanted = np.r_[-1, -1, np.exp(x), 5, 5]
+    np.testing.assert_allclose(run(nest, x=x, s=5.0)["y"], wanted, rtol=1e-6)
+
+
+def test_a_condition_that_is_the_same_for_all_lanes_chooses_a_vector(run):
+    nest = """
+        kernel k(x: float32[16], s: float32) -> (y: float32[16])
+        for i0 in 2:
+          for i1 in 8:  # vectorize
+            y[i0 * 8 + i1] = where(i0 == 0, x[i0 * 8 + i1], s)
+        """
+    x = randn(16)
+    np.testing.assert_array_equal(run(nest, x=x, s=2.0)["y"], np.r_[x[:8], np.full(8, 2)])
+
+
+def test_several_vectors_of_a_wide_loop(run):
+    nest = """
+        kernel k(x: float32[64]) -> (y: float32[64])
+        for i0 in 64:  # vectorize
+          y[i0] = exp(x[i0]) - 1.0
+        """
+    assert "i0 += LN_LANES(ln_f32x16)" in body_of(nest)
+    x = randn(64)
+    np.testing.assert_allclose(run(nest, x=x)["y"], np.exp(x) - 1, rtol=1e-5, atol=1e-6)
+
+
+def test_kernels_of_one_file_share_the_functions_of_vectors():
+    nest = """
+        kernel k(x: float32[8]) -> (y: float32[8])
+        for i0 in 8:  # vectorize
+          y[i0] = exp(x[i0])
+        """
+    texts = [body_of(nest.replace("kernel k", f"kernel {name}")) for name in ("one", "two")]
+    compile_c("".join([c_prelude(), *texts]), optimize=0)
 
 
 def test_a_scalar_that_differs_on_one_branch_alone_differs_behind_it(run):

@@ -69,9 +69,9 @@ def test_text_of_a_barrier():
         == """\
   for (idx_t i0 = (idx_t)ln_from; i0 < (idx_t)ln_to; ++i0) {  // i0 grid_x
     _Alignas(64) float s[32];
-    #pragma omp simd
-    for (idx_t i1 = 0; i1 < 32; ++i1) {  // i1 block_x
-      s[i1] = x[i0 * 32 + i1] * 2.0f;  // s
+    #pragma GCC unroll 32
+    for (idx_t i1 = 0; i1 < 32; i1 += LN_LANES(ln_f32x16)) {  // i1 block_x
+      LN_VEC(ln_f32x16, s[i1]) = LN_VEC(ln_f32x16, x[i0 * 32 + i1]) * 2.0f;  // s
     }
     #pragma omp simd
     for (idx_t i1 = 0; i1 < 32; ++i1) {  // i1 block_x
@@ -319,9 +319,9 @@ def test_what_one_region_uses_stays_its_own():
             y[i0, i1] = b[0] + b[1] + b[2] + b[3] + c[0]
         """)
     assert lines(text, "slots.*;$") == ["_Alignas(64) float c_slots[32];"]
-    assert "float a =" in text
+    assert "ln_f32x16 a =" in text
     assert "float b[4];" in text
-    assert "const float v0 =" in text
+    assert " v0 =" in text
 
 
 def test_names_of_index_arithmetic_are_computed_again():
@@ -1006,10 +1006,10 @@ def test_text_of_shuffles():
             y[i0, i1] = v2
         """)
     assert lines(text, r"_slots\[.*=") == [
-        "v0_slots[i1] = v0;  // v0 kept",
+        "LN_VEC(ln_f32x16, v0_slots[i1]) = v0;  // v0 kept",
         "v1_slots[pair * 4 + lane] = v0_slots[pair * 4 + lane + 2];  // v1 kept",
         "v1_slots[pair * 4 + lane + 2] = v0_slots[pair * 4 + lane];  // v1 kept",
-        "v2_2_slots[i1] = v2_2;  // v2_2 kept",
+        "LN_VEC(ln_f32x16, v2_2_slots[i1]) = v2_2;  // v2_2 kept",
     ]
     assert "i1 % 32 + 1 < 32 ? v2_2_slots[i1 + 1] : v2_2_slots[i1]" in text
 

@@ -131,7 +131,8 @@ class _CPrinter(VectorPrinter):
         self.emit("return LN_OK;")
         params = self.declarations("restrict", "size argument", "int64_t")
         head = f"int {self.symbol}({_lines(v.declaration for v in params)})"
-        return "\n".join([*self.works, head, "{", *self.lines, "}", ""])
+        functions = self.vector_functions()
+        return "\n".join([*functions, *self.works, head, "{", *self.lines, "}", ""])
 
     def _reserve_scratch(self) -> None:
         pieces = self.memory.pieces
@@ -308,7 +309,7 @@ class _CPrinter(VectorPrinter):
 
     def vector_loop(self, node: Loop) -> None:
         apart = self._has_free_order(node)
-        if not (apart and self.is_whole(node) and self.print_vectors(node)):
+        if not (apart and self.print_vectors(node)):
             self.plain_loop(node, ["#pragma omp simd"] if apart else ())
 
     def _has_free_order(self, node: Loop) -> bool:

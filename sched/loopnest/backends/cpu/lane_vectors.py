@@ -8,22 +8,26 @@ such judgement: each of its statements is one operation on vectors::
       T4 = T2 * b[k, j * 16 + v]                 ln_f32x16 T4 = T2 * LN_VEC(ln_f32x16, b[…]);
       T6[i, v] = T6[i, v] + T4                   LN_VEC(ln_f32x16, T6[…]) = … + T4;
 
-The header cuts a vector type to the registers of the machine that compiles it, so that the text is
-the same everywhere. What has no form with vector types (calls, selects, conversions, tests of a
-lane, elements that are no neighbours) stays a loop over lanes, which the compiler may vectorize.
+Functions, comparisons and selects have such a form too: a condition that differs by lane is a mask.
+Where a loop ends before its last lane, at the end of a row, its loads and stores are those of the
+lanes that are left. The header cuts a vector type to the registers of the machine that compiles it,
+so that the text is the same everywhere. What has no form with vector types (conversions, other
+functions, elements that are no neighbours) stays a loop over lanes, which the compiler may
+vectorize.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from loopnest.backends.cpu.fission.loop_form import upper_bound
 from loopnest.kir import Allocate, If, Let, Loop, Stmt, Store, expressions, walk
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.vector_access import VectorFinder
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import ONE, Expr, Load, Local, Op, loads
+from loopnest.scalar.expr import ONE, Expr, Index, Load, Local, Op, loads
 from loopnest.scalar.expr import walk as nodes_of
 
 NAMES = {dtypes.float32: "f32", dtypes.float64: "f64"}
@@ -33,7 +37,20 @@ WIDTHS = range(16, 65)
 """Bytes of a vector type: from a register of SSE or NEON to one of AVX-512; `loopnest_kernel.h`
 has a type for each."""
 
-_ARITHMETIC = frozenset({"add", "sub", "mul", "div", "neg"})
+_MOST_BYTES = 8 * WIDTHS[-1]
+"""Loops of more lanes are no handful of vectors."""
+
+ARITHMETIC = frozenset({"add", "sub", "mul", "div", "neg", "reciprocal"})
+"""What C's operators do with vectors."""
+
+FUNCTIONS = frozenset({
+    "exp", "exp2", "log", "log2", "log1p", "sqrt", "rsqrt", "tanh", "sigmoid", "erf",
+    "floor", "ceil", "trunc", "round", "abs", "max", "min", "fma",
+})  # fmt: skip
+"""The operations that the header has for each vector type."""
+
+COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+_BELOW = {"lt": ("lt", False), "le": ("le", False), "gt": ("lt", True), "ge": ("le", True)}
 
 
 @dataclass(eq=False, slots=True)
@@ -46,40 +63,64 @@ class LaneVectors:
         varying: private scalars and names whose value differs by lane.
         places: the loads of neighbouring elements.
         spread: the stores of one value to all lanes.
+        limit: how many lanes there are, where that is not all of them.
+        inside: the loads and stores whose lanes all lie in their array, beyond the limit too.
+        masks: the conditions on a lane's index, as "the index is below (or, False, not below)".
+        calls: whether functions of the vector type are called.
     """
 
     dtype: DType
     lanes: int
+    var: Index
     varying: set[Buffer | Local] = field(default_factory=set)
     places: set[Load] = field(default_factory=set)
     spread: set[Store] = field(default_factory=set)
+    limit: Expr | None = None
+    inside: set[Load | Store] = field(default_factory=set)
+    masks: dict[Op, tuple[Expr, bool]] = field(default_factory=dict)
+    calls: bool = False
 
     @property
     def is_line(self) -> bool:
-        """Whether the lanes fill a cache line."""
-        return self.lanes * self.dtype.size == WIDTHS[-1]
+        """Whether the lanes fill cache lines."""
+        return self.lanes * self.dtype.size >= WIDTHS[-1]
+
+    @property
+    def short_name(self) -> str:
+        """The vector type without its prefix: ``f32x16``."""
+        return f"{NAMES[self.dtype]}x{min(self.lanes, WIDTHS[-1] // self.dtype.size)}"
 
     @property
     def type_name(self) -> str:
         """The vector type in the header: ``ln_f32x16``."""
-        return f"ln_{NAMES[self.dtype]}x{self.lanes}"
+        return f"ln_{self.short_name}"
+
+    def varies(self, value: Expr) -> bool:
+        """Whether `value` differs by lane."""
+        return any(self._differs(node) for node in nodes_of(value))
+
+    def _differs(self, node: Expr) -> bool:
+        if isinstance(node, Load):
+            return node.buffer in self.varying
+        return node is self.var or node in self.varying
 
 
-def lane_vectors(loop: Loop, finder: VectorFinder) -> LaneVectors | None:
+def lane_vectors(loop: Loop, finder: VectorFinder, limit: Expr | None = None) -> LaneVectors | None:
     """Return how to print `loop` with vector types, None where it stays a loop over lanes.
 
     Args:
         loop: a vectorized loop whose iterations write elements of their own.
         finder: knows which elements are neighbours.
+        limit: how many iterations it runs, where that is not all of them.
     """
     stored = {n.storage.dtype for n, _ in walk(loop.body) if isinstance(n, Store)}
     lanes = loop.extent
     if len(stored) != 1 or not isinstance(lanes, int) or lanes & (lanes - 1):
         return None
     (dtype,) = stored
-    if dtype not in NAMES or lanes * dtype.size not in WIDTHS:
+    if dtype not in NAMES or not WIDTHS[0] <= lanes * dtype.size <= _MOST_BYTES:
         return None
-    found = LaneVectors(dtype, lanes)
+    found = LaneVectors(dtype, lanes, loop.var, limit=limit, calls=limit is not None)
     reader = _LaneReader(loop, finder, found)
     reader.learn_what_varies()
     return found if reader.reads(loop.body) else None
@@ -153,18 +194,14 @@ class _LaneReader:
                 return True
         elif not self._are_neighbours(node.storage, node.index, node.flat):
             return False
+        elif self._are_inside(node.storage, node.index, node.flat):
+            self.found.inside.add(node)
         if not self._varies(node.value):
             self.found.spread.add(node)
         return self._is_vector(node.value)
 
     def _varies(self, value: Expr) -> bool:
-        """Whether `value` differs by lane."""
-        return any(self._differs(node) for node in nodes_of(value))
-
-    def _differs(self, node: Expr) -> bool:
-        if isinstance(node, Load):
-            return node.buffer in self.found.varying
-        return node is self.loop.var or node in self.found.varying
+        return self.found.varies(value)
 
     def _is_vector(self, value: Expr) -> bool:
         """Whether a value that differs by lane is one expression of vectors and plain numbers."""
@@ -179,10 +216,68 @@ class _LaneReader:
                 if value.buffer in self.private:
                     return True
                 self.found.places.add(value)
+                if self._are_inside(value.buffer, value.args, value.flat):
+                    self.found.inside.add(value)
                 return self._are_neighbours(value.buffer, value.args, value.flat)
+            case Op(op="where"):
+                return self._is_select(value)
             case Op():
-                return value.op in _ARITHMETIC and all(self._is_vector(a) for a in value.args)
+                self.found.calls |= value.op in FUNCTIONS
+                known = value.op in ARITHMETIC or value.op in FUNCTIONS
+                return known and all(self._is_vector(a) for a in value.args)
         return False
+
+    def _is_select(self, value: Op) -> bool:
+        """Whether a `where` is one: a load under a mask is that of the lanes of the mask."""
+        condition, *branches = value.args
+        if self._varies(condition):
+            self.found.calls = True
+            if not self._is_mask(condition) or any(self._loads_once(b) for b in branches):
+                return False
+        return all(self._is_vector(b) for b in branches)
+
+    def _loads_once(self, value: Expr) -> bool:
+        """Whether a load that is the same for all lanes is part of `value`."""
+        return any(x.buffer.size is not ONE and not self._varies(x) for x in loads(value))
+
+    def _is_mask(self, condition: Expr) -> bool:
+        """Whether a condition that differs by lane is one operation on masks and vectors."""
+        if not isinstance(condition, Op):
+            return False
+        args = condition.args
+        if condition.op in ("and", "or"):
+            if self._loads_once(args[1]):  # where the first does not decide
+                return False
+            return all(self._is_mask(a) or not self._varies(a) for a in args)
+        if condition.op == "not":
+            return self._is_mask(args[0])
+        if condition.op in COMPARISONS and args[0].dtype is dtypes.index:
+            return self._is_range(condition)
+        known = condition.op in COMPARISONS or condition.op == "isnan"
+        return known and all(self._is_vector(a) for a in args)
+
+    def _is_range(self, condition: Op) -> bool:
+        """Whether a comparison of indices says which lanes: the first ones, or all but them."""
+        left, right = condition.args
+        if condition.op not in _BELOW:
+            return False
+        op, swapped = _BELOW[condition.op]
+        test = Op(op, (right, left) if swapped else (left, right), condition.dtype)
+        bound = upper_bound(test, self.loop.var)
+        holds = bound is not None
+        if bound is None:  # the lanes that are not: `a <= v` where not `v < a`
+            op = "le" if test.op == "lt" else "lt"
+            bound = upper_bound(Op(op, test.args[::-1], condition.dtype), self.loop.var)
+        if bound is None or any(True for _ in loads(bound)):
+            return False
+        self.found.masks[condition] = bound, holds
+        return True
+
+    def _are_inside(self, buffer: Buffer, index: tuple[Expr, ...], flat: bool) -> bool:
+        """Whether all lanes of an access lie in an array of this thread if the first one does."""
+        if buffer.memory is not Memory.LOCAL:
+            return False
+        return self.finder.are_whole(buffer, index, flat, self.loop.var, self.found.lanes)
 
     def _are_neighbours(self, buffer: Buffer, index: tuple[Expr, ...], flat: bool) -> bool:
         """Whether the lanes access neighbouring elements, at an index of plain numbers."""

@@ -44,7 +44,132 @@ LN_VECTOR_TYPE(ln_f64x8, double, 64);
 /* The vector that begins with an element, the elements of a vector, one value in all of them. */
 #define LN_VEC(type, element) (*(type *)&(element))
 #define LN_LANES(type) ((idx_t)(sizeof(type) / sizeof((type){0}[0])))
-#define LN_ALL(type, value) ((value) - (type){0})
+#define LN_ALL(type, value) ((type)((value) - (type){0}))
+
+/* Functions of vectors, lane by lane: those of loopnest_math.h, and what their templates ask for. A
+ * mask is a vector of integers as wide as the elements, 0 or -1 in each lane. */
+#define LN_V_BITS(U, x) ((U)(x))
+#define LN_V_FROM(T, u) ((T)(u))
+#define LN_V_ALL(T, x) ((x) - (T){0})
+#define LN_V_PICK(T, U, c, a, b) \
+  ((T)(((__typeof__(c))(a) & (c)) | ((__typeof__(c))(b) & ~(c)))) /* one blend to compilers */
+#define LN_V_SIGN(U) (((U){0} + 1) << (8 * sizeof((U){0}[0]) - 1))
+#define LN_V_SIGNED(T, U, r, x) ((T)(((U)(r) & ~LN_V_SIGN(U)) | ((U)(x) & LN_V_SIGN(U))))
+#define LN_V_FLOAT(T, k) __builtin_convertvector((k), T)
+#define LN_V_FMA(a, b, c) ((a) * (b) + (c))
+#define LN_V_EACH(T, value)                                                            \
+  T r = {0};                                                                           \
+  _Pragma("GCC unroll 16") for (int e = 0; e < (int)(sizeof(T) / sizeof(r[0])); ++e) { \
+    r[e] = (value);                                                                    \
+  }                                                                                    \
+  return r
+static const int32_t ln_numbers_f32[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+static const int64_t ln_numbers_f64[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+
+/* Loads and stores of the lanes of a mask; nothing else is touched. */
+#if defined(__AVX512F__) && !defined(__clang__)
+#define LN_TEST_f32(mask) __builtin_ia32_ptestmd512((mask), (mask), -1)
+#define LN_TEST_f64(mask) __builtin_ia32_ptestmq512((mask), (mask), -1)
+#elif defined(__AVX512DQ__)
+#define LN_TEST_f32(mask) __builtin_ia32_cvtd2mask512(mask)
+#define LN_TEST_f64(mask) __builtin_ia32_cvtq2mask512(mask)
+#endif
+#if defined(LN_TEST_f32)
+#define LN_LOAD_f32_64(T, from, mask) \
+  __builtin_ia32_loadups512_mask((from), (T){0}, LN_TEST_f32(mask))
+#define LN_LOAD_f64_64(T, from, mask) \
+  __builtin_ia32_loadupd512_mask((from), (T){0}, LN_TEST_f64(mask))
+#define LN_STORE_f32_64(T, to, mask, x) __builtin_ia32_storeups512_mask((to), (x), LN_TEST_f32(mask))
+#define LN_STORE_f64_64(T, to, mask, x) __builtin_ia32_storeupd512_mask((to), (x), LN_TEST_f64(mask))
+#else
+#define LN_LOAD_f32_64 LN_LOAD_LANES
+#define LN_LOAD_f64_64 LN_LOAD_LANES
+#define LN_STORE_f32_64 LN_STORE_LANES
+#define LN_STORE_f64_64 LN_STORE_LANES
+#endif
+#if defined(__AVX__)
+#define LN_LOAD_f32_32(T, from, mask) __builtin_ia32_maskloadps256((const void *)(from), (mask))
+#define LN_LOAD_f64_32(T, from, mask) __builtin_ia32_maskloadpd256((const void *)(from), (mask))
+#define LN_LOAD_f32_16(T, from, mask) __builtin_ia32_maskloadps((const void *)(from), (mask))
+#define LN_LOAD_f64_16(T, from, mask) __builtin_ia32_maskloadpd((const void *)(from), (mask))
+#define LN_STORE_f32_32(T, to, mask, x) __builtin_ia32_maskstoreps256((void *)(to), (mask), (x))
+#define LN_STORE_f64_32(T, to, mask, x) __builtin_ia32_maskstorepd256((void *)(to), (mask), (x))
+#define LN_STORE_f32_16(T, to, mask, x) __builtin_ia32_maskstoreps((void *)(to), (mask), (x))
+#define LN_STORE_f64_16(T, to, mask, x) __builtin_ia32_maskstorepd((void *)(to), (mask), (x))
+#else
+#define LN_LOAD_f32_32 LN_LOAD_LANES
+#define LN_LOAD_f64_32 LN_LOAD_LANES
+#define LN_LOAD_f32_16 LN_LOAD_LANES
+#define LN_LOAD_f64_16 LN_LOAD_LANES
+#define LN_STORE_f32_32 LN_STORE_LANES
+#define LN_STORE_f64_32 LN_STORE_LANES
+#define LN_STORE_f32_16 LN_STORE_LANES
+#define LN_STORE_f64_16 LN_STORE_LANES
+#endif
+#define LN_LOAD_LANES(T, from, mask)                                                   \
+  ({                                                                                   \
+    T some = {0};                                                                      \
+    for (int e = 0; e < (int)(sizeof(T) / sizeof(some[0])); ++e) {                     \
+      if ((mask)[e]) some[e] = (from)[e];                                              \
+    }                                                                                  \
+    some;                                                                              \
+  })
+#define LN_STORE_LANES(T, to, mask, x)                                                 \
+  do {                                                                                 \
+    for (int e = 0; e < (int)(sizeof(T) / sizeof((x)[0])); ++e) {                      \
+      if ((mask)[e]) (to)[e] = (x)[e];                                                 \
+    }                                                                                  \
+  } while (0)
+
+#define LN_VECTOR_MATH(N, kind, bytes, T, F, U, I, integer, f, FUNCTIONS) \
+  typedef unsigned integer U __attribute__((vector_size(sizeof(T))));                        \
+  typedef integer I __attribute__((vector_size(sizeof(T))));                           \
+  FUNCTIONS(N, LN_V_, T, U, I)                                                         \
+  LN_FN T N(where)(I c, T a, T b) { return LN_V_PICK(T, U, c, a, b); } \
+  LN_FN T N(max)(T a, T b) { return N(where)((I)(a != a), a, LN_V_PICK(T, U, a > b, a, b)); } \
+  LN_FN T N(min)(T a, T b) { return N(where)((I)(a != a), a, LN_V_PICK(T, U, a < b, a, b)); } \
+  LN_FN T N(abs)(T x) { return (T)((U)x & ~LN_V_SIGN(U)); }                            \
+  LN_FN T N(sqrt)(T x) { LN_V_EACH(T, __builtin_sqrt##f(x[e])); }                      \
+  LN_FN T N(rsqrt)(T x) { return (F)1 / N(sqrt)(x); }                                  \
+  LN_FN T N(floor)(T x) { LN_V_EACH(T, __builtin_floor##f(x[e])); }                    \
+  LN_FN T N(ceil)(T x) { LN_V_EACH(T, __builtin_ceil##f(x[e])); }                      \
+  LN_FN T N(trunc)(T x) { LN_V_EACH(T, __builtin_trunc##f(x[e])); }                    \
+  LN_FN T N(round)(T x) { LN_V_EACH(T, __builtin_rint##f(x[e])); }                     \
+  LN_FN T N(fma)(T a, T b, T c) { LN_V_EACH(T, __builtin_fma##f(a[e], b[e], c[e])); }  \
+  LN_FN I N(first)(int64_t count) { /* the lanes below `count` */                      \
+    I numbers;                                                                         \
+    const int64_t lanes = sizeof(T) / sizeof(F);                                       \
+    __builtin_memcpy(&numbers, ln_numbers_##kind, sizeof numbers);                   \
+    return numbers < (integer)(count < 0 ? 0 : count < lanes ? count : lanes);         \
+  }                                                                                    \
+  LN_FN T N(load)(const F *from, I mask) { return LN_LOAD(kind, bytes)(T, from, mask); } \
+  LN_FN void N(store)(F *to, I mask, T x) { LN_STORE(kind, bytes)(T, to, mask, x); }
+#define LN_PASTE(a, b) LN_PASTE_(a, b)
+#define LN_PASTE_(a, b) a##b
+#define LN_LOAD(kind, bytes) LN_PASTE(LN_LOAD_##kind##_, bytes)
+#define LN_STORE(kind, bytes) LN_PASTE(LN_STORE_##kind##_, bytes)
+#define LN_VECTOR_F32(N, T, bytes) \
+  LN_VECTOR_MATH(N, f32, bytes, T, float, T##_bits, T##_mask, int, f, LN_FLOAT32_FUNCTIONS)
+#define LN_VECTOR_F64(N, T, bytes) \
+  LN_VECTOR_MATH(N, f64, bytes, T, double, T##_bits, T##_mask, long long, , LN_FLOAT64_FUNCTIONS)
+#if LN_VECTOR_BYTES >= 32
+#define LN_CUT_32 32
+#else
+#define LN_CUT_32 16
+#endif
+#define LN_NAME_F32X4(name) ln_f32x4_##name
+#define LN_NAME_F32X8(name) ln_f32x8_##name
+#define LN_NAME_F32X16(name) ln_f32x16_##name
+#define LN_NAME_F64X2(name) ln_f64x2_##name
+#define LN_NAME_F64X4(name) ln_f64x4_##name
+#define LN_NAME_F64X8(name) ln_f64x8_##name
+/* A kernel that calls functions of a vector type puts the line in front that defines them. */
+#define LN_FUNCTIONS_f32x4 LN_VECTOR_F32(LN_NAME_F32X4, ln_f32x4, 16)
+#define LN_FUNCTIONS_f32x8 LN_VECTOR_F32(LN_NAME_F32X8, ln_f32x8, LN_CUT_32)
+#define LN_FUNCTIONS_f32x16 LN_VECTOR_F32(LN_NAME_F32X16, ln_f32x16, LN_VECTOR_BYTES)
+#define LN_FUNCTIONS_f64x2 LN_VECTOR_F64(LN_NAME_F64X2, ln_f64x2, 16)
+#define LN_FUNCTIONS_f64x4 LN_VECTOR_F64(LN_NAME_F64X4, ln_f64x4, LN_CUT_32)
+#define LN_FUNCTIONS_f64x8 LN_VECTOR_F64(LN_NAME_F64X8, ln_f64x8, LN_VECTOR_BYTES)
 
 /* Stores of whole cache lines past the caches, where a buffer is larger than the last of them. What
  * was stored so is seen by other threads behind a fence. */

@@ -370,164 +370,185 @@ LN_FN double ln_mod(double a, double b) {
   return r == 0.0 ? __builtin_copysign(0.0, b) : moved;
 }
 
-/* ---- float32: exponentials ---- */
+/* ---- exponentials and logarithms, of one value and of vectors ----
+ *
+ * The functions of float32 and float64 are written once, for any type of values T with integers U
+ * and I as wide: T is a scalar, or a vector type of the compiler (loopnest_kernel.h). N names a
+ * function; S is the family of helpers below, for scalars or for vectors. Conditions are integers:
+ * 0 or 1 of a scalar, 0 or -1 in each lane of a vector. */
+#define LN_S32_BITS(U, x) ln_bits_f32(x)
+#define LN_S32_FROM(T, u) ln_from_bits_f32(u)
+#define LN_S32_ALL(T, x) (x)
+#define LN_S32_PICK(T, U, c, a, b) ((c) ? (a) : (b))
+#define LN_S32_SIGNED(T, U, r, x) __builtin_copysignf((r), (x))
+#define LN_S32_FLOAT(T, k) ((T)(k))
+#define LN_S32_FMA(a, b, c) LN_FMAF((a), (b), (c))
+#define LN_S64_BITS(U, x) ln_bits_f64(x)
+#define LN_S64_FROM(T, u) ln_from_bits_f64(u)
+#define LN_S64_ALL(T, x) (x)
+#define LN_S64_PICK(T, U, c, a, b) ((c) ? (a) : (b))
+#define LN_S64_SIGNED(T, U, r, x) __builtin_copysign((r), (x))
+#define LN_S64_FMA(a, b, c) LN_FMA((a), (b), (c))
+#define LN_NAME_F32(name) ln_##name##f
+#define LN_NAME_F64(name) ln_##name
 
-/* p * 2^n for |n| <= 252, `t` holding n in its low bits: two steps, so that results in the
- * subnormal range are rounded once and results out of range overflow. */
-LN_FN float ln_scalef(float p, uint32_t t) {
-  uint32_t half = t >> 1;
-  float low = ln_from_bits_f32((half << 23) + 0x3f800000u);
-  float high = ln_from_bits_f32(((t - half) << 23) + 0x3f800000u);
-  return p * low * high;
+#define LN_FLOAT32_FUNCTIONS(N, S, T, U, I)                                                        \
+/* p * 2^n for |n| <= 252, `t` holding n in its low bits: two steps, so that results in the        \
+ * subnormal range are rounded once and results out of range overflow. */                          \
+LN_FN T N(scale)(T p, U t) {                                                                       \
+  U half = t >> 1;                                                                                 \
+  T low = S##FROM(T, (half << 23) + 0x3f800000u);                                                  \
+  T high = S##FROM(T, ((t - half) << 23) + 0x3f800000u);                                           \
+  return p * low * high;                                                                           \
+}                                                                                                  \
+                                                                                                   \
+/* exp(r) for |r| <= log(2) / 2. */                                                                \
+LN_FN T N(exp_poly)(T r) {                                                                         \
+  T p = S##ALL(T, 0x1.6ac74ep-10f);                                                                \
+  p = S##FMA(p, r, 0x1.123de0p-7f);                                                                \
+  p = S##FMA(p, r, 0x1.555858p-5f);                                                                \
+  p = S##FMA(p, r, 0x1.55548cp-3f);                                                                \
+  p = S##FMA(p, r, 0x1.fffffcp-2f);                                                                \
+  return S##FMA(r * r, p, r) + 1.0f;                                                               \
+}                                                                                                  \
+                                                                                                   \
+/* Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits. The clamps stand at       \
+ * arguments whose results are surely infinite and zero; a NaN passes them. */                     \
+LN_FN T N(exp)(T x) {                                                                              \
+  T c = S##PICK(T, U, x > 89.0f, S##ALL(T, 89.0f), x);                                             \
+  c = S##PICK(T, U, c < -104.0f, S##ALL(T, -104.0f), c);                                           \
+  T t = S##FMA(c, 0x1.715476p0f, 0x1.8p23f);                                                       \
+  T n = t - 0x1.8p23f;                                                                             \
+  T r = S##FMA(n, -0x1.62e4p-1f, c);                                                               \
+  r = S##FMA(n, -0x1.7f7d1cp-20f, r);                                                              \
+  return N(scale)(N(exp_poly)(r), S##BITS(U, t));                                                  \
+}                                                                                                  \
+                                                                                                   \
+LN_FN T N(exp2)(T x) {                                                                             \
+  T c = S##PICK(T, U, x > 129.0f, S##ALL(T, 129.0f), x);                                           \
+  c = S##PICK(T, U, c < -151.0f, S##ALL(T, -151.0f), c);                                           \
+  T t = c + 0x1.8p23f;                                                                             \
+  T r = c - (t - 0x1.8p23f);                                                                       \
+  T p = S##ALL(T, 0x1.41fbbap-13f);                                                                \
+  p = S##FMA(p, r, 0x1.5f3e58p-10f);                                                               \
+  p = S##FMA(p, r, 0x1.3b2d4cp-7f);                                                                \
+  p = S##FMA(p, r, 0x1.c6aee8p-5f);                                                                \
+  p = S##FMA(p, r, 0x1.ebfbdcp-3f);                                                                \
+  p = S##FMA(p, r, 0x1.62e430p-1f);                                                                \
+  return N(scale)(S##FMA(p, r, 1.0f), S##BITS(U, t));                                              \
+}                                                                                                  \
+                                                                                                   \
+/* Only exp(-|x|) is needed, so nothing overflows and small results keep their digits. */          \
+LN_FN T N(sigmoid)(T x) {                                                                          \
+  T e = N(exp)(-S##FROM(T, S##BITS(U, x) & 0x7fffffffu));                                          \
+  return S##PICK(T, U, x >= 0.0f, S##ALL(T, 1.0f), e) / (1.0f + e);                                \
+}                                                                                                  \
+                                                                                                   \
+/* 1 - 2 / (exp(2a) + 1) from where it has no cancellation, below it an odd polynomial. Past       \
+ * 9.02 the result rounds to 1, so the power of two needs no second scaling step. */               \
+LN_FN T N(tanh)(T x) {                                                                             \
+  T a = S##FROM(T, S##BITS(U, x) & 0x7fffffffu);                                                   \
+  T c = S##PICK(T, U, a > 9.02f, S##ALL(T, 9.02f), a);                                             \
+  T t = S##FMA(c, 0x1.715476p1f, 0x1.8p23f);                                                       \
+  T n = t - 0x1.8p23f;                                                                             \
+  T r = S##FMA(n, -0x1.62e4p-1f, c + c);                                                           \
+  r = S##FMA(n, -0x1.7f7d1cp-20f, r);                                                              \
+  T scale = S##FROM(T, (S##BITS(U, t) << 23) + 0x3f800000u);                                       \
+  T large = 1.0f - 2.0f / S##FMA(N(exp_poly)(r), scale, 1.0f);                                     \
+  T z = c * c;                                                                                     \
+  T p = S##ALL(T, -0x1.9460e4p-8f);                                                                \
+  p = S##FMA(p, z, 0x1.5812a2p-6f);                                                                \
+  p = S##FMA(p, z, -0x1.b905c4p-5f);                                                               \
+  p = S##FMA(p, z, 0x1.110c5ep-3f);                                                                \
+  p = S##FMA(p, z, -0x1.555548p-2f);                                                               \
+  T small = S##FMA(c * z, p, c);                                                                   \
+  return S##SIGNED(T, U, S##PICK(T, U, c < 0.55f, small, large), x);                               \
+}                                                                                                  \
+                                                                                                   \
+/* From 1 on, the eighth root of erfc is a tame function: erf = 1 - q^8. */                        \
+LN_FN T N(erf)(T x) {                                                                              \
+  T a = S##FROM(T, S##BITS(U, x) & 0x7fffffffu);                                                   \
+  T c = S##PICK(T, U, a > 3.95f, S##ALL(T, 3.95f), a);                                             \
+  T z = c * c;                                                                                     \
+  T p = S##ALL(T, 0x1.496a32p-14f);                                                                \
+  p = S##FMA(p, z, -0x1.a3f700p-11f);                                                              \
+  p = S##FMA(p, z, 0x1.5405b2p-8f);                                                                \
+  p = S##FMA(p, z, -0x1.b7f90ep-6f);                                                               \
+  p = S##FMA(p, z, 0x1.ce2cf8p-4f);                                                                \
+  p = S##FMA(p, z, -0x1.81273ep-2f);                                                               \
+  p = S##FMA(p, z, 0x1.06eba8p-3f);                                                                \
+  T small = S##FMA(c, p, c);                                                                       \
+  T q = S##ALL(T, 0x1.0cd070p-16f);                                                                \
+  q = S##FMA(q, c, -0x1.75b694p-15f);                                                              \
+  q = S##FMA(q, c, -0x1.849448p-10f);                                                              \
+  q = S##FMA(q, c, 0x1.4e5178p-7f);                                                                \
+  q = S##FMA(q, c, -0x1.c88914p-8f);                                                               \
+  q = S##FMA(q, c, -0x1.0cc29cp-4f);                                                               \
+  q = S##FMA(q, c, -0x1.24a582p-3f);                                                               \
+  q = S##FMA(q, c, 0x1.0017d6p0f);                                                                 \
+  q = q * q;                                                                                       \
+  q = q * q;                                                                                       \
+  T large = S##FMA(-q, q, 1.0f);                                                                   \
+  return S##SIGNED(T, U, S##PICK(T, U, c < 1.0f, small, large), x);                                \
+}                                                                                                  \
+                                                                                                   \
+/* log(1 + f) - f for 1 + f in [2/3, 4/3). */                                                      \
+LN_FN T N(log_tail)(T f) {                                                                         \
+  T p = S##ALL(T, -0x1.0805b0p-3f);                                                                \
+  p = S##FMA(p, f, 0x1.1e66d4p-3f);                                                                \
+  p = S##FMA(p, f, -0x1.f3112ep-4f);                                                               \
+  p = S##FMA(p, f, 0x1.1ed712p-3f);                                                                \
+  p = S##FMA(p, f, -0x1.559dccp-3f);                                                               \
+  p = S##FMA(p, f, 0x1.99d028p-3f);                                                                \
+  p = S##FMA(p, f, -0x1.fffef0p-3f);                                                               \
+  p = S##FMA(p, f, 0x1.555506p-2f);                                                                \
+  T z = f * f;                                                                                     \
+  return S##FMA(z * f, p, -0.5f * z);                                                              \
+}                                                                                                  \
+                                                                                                   \
+/* Split x = 2^e * (1 + f) with 1 + f in [2/3, 4/3): no cancellation between e and log(1 + f). */  \
+LN_FN T N(log_split)(T x, T *e) {                                                                  \
+  I subnormal = x < 0x1p-126f;                                                                     \
+  U u = S##BITS(U, S##PICK(T, U, subnormal, x * 0x1p23f, x)) - 0x3f2aaaabu;                        \
+  *e = S##FLOAT(T, (I)u >> 23) + S##PICK(T, U, subnormal, S##ALL(T, -23.0f), S##ALL(T, 0.0f));     \
+  return S##FROM(T, (u & 0x7fffffu) + 0x3f2aaaabu) - 1.0f;                                         \
+}                                                                                                  \
+                                                                                                   \
+/* What log gives outside (0, inf), else r. */                                                     \
+LN_FN T N(log_edges)(T x, T r) {                                                                   \
+  r = S##PICK(T, U, x < LN_INFF, r, x);                                                            \
+  r = S##PICK(T, U, x == 0.0f, S##ALL(T, -LN_INFF), r);                                            \
+  return S##PICK(T, U, x < 0.0f, S##ALL(T, LN_NANF), r);                                           \
+}                                                                                                  \
+                                                                                                   \
+LN_FN T N(log)(T x) {                                                                              \
+  T e;                                                                                             \
+  T f = N(log_split)(x, &e);                                                                       \
+  T y = S##FMA(e, 0x1.7f7d1cp-20f, N(log_tail)(f));                                                \
+  return N(log_edges)(x, S##FMA(e, 0x1.62e4p-1f, f + y));                                          \
+}                                                                                                  \
+                                                                                                   \
+LN_FN T N(log2)(T x) {                                                                             \
+  T e;                                                                                             \
+  T f = N(log_split)(x, &e);                                                                       \
+  return N(log_edges)(x, S##FMA(f + N(log_tail)(f), 0x1.715476p0f, e));                            \
+}                                                                                                  \
+                                                                                                   \
+/* 1 + x picks the power of two; f = x / 2^e + (1 / 2^e - 1) then has all of x's digits. Where     \
+ * 1 / 2^e would not be a normal number, 1 + x = x, and f is read off the mantissa. */             \
+LN_FN T N(log1p)(T x) {                                                                            \
+  T s = 1.0f + x;                                                                                  \
+  U u = S##BITS(U, s) - 0x3f2aaaabu;                                                               \
+  I e = (I)u >> 23;                                                                                \
+  T scale = S##FROM(T, (U)(127 - e) << 23);                                                        \
+  T read = S##FROM(T, (u & 0x7fffffu) + 0x3f2aaaabu) - 1.0f;                                       \
+  T f = S##PICK(T, U, e > 64, read, S##FMA(x, scale, scale - 1.0f));                               \
+  T y = S##FMA(S##FLOAT(T, e), 0x1.7f7d1cp-20f, N(log_tail)(f));                                   \
+  T r = S##FMA(S##FLOAT(T, e), 0x1.62e4p-1f, f + y);                                               \
+  return S##PICK(T, U, x == 0.0f, x, N(log_edges)(s, r));                                          \
 }
 
-/* exp(r) for |r| <= log(2) / 2. */
-LN_FN float ln_exp_polyf(float r) {
-  float p = 0x1.6ac74ep-10f;
-  p = LN_FMAF(p, r, 0x1.123de0p-7f);
-  p = LN_FMAF(p, r, 0x1.555858p-5f);
-  p = LN_FMAF(p, r, 0x1.55548cp-3f);
-  p = LN_FMAF(p, r, 0x1.fffffcp-2f);
-  return LN_FMAF(r * r, p, r) + 1.0f;
-}
-
-/* Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits. The clamps stand at
- * arguments whose results are surely infinite and zero; a NaN passes them. */
-LN_FN float ln_expf(float x) {
-  float c = x > 89.0f ? 89.0f : x;
-  c = c < -104.0f ? -104.0f : c;
-  float t = LN_FMAF(c, 0x1.715476p0f, 0x1.8p23f);
-  float n = t - 0x1.8p23f;
-  float r = LN_FMAF(n, -0x1.62e4p-1f, c);
-  r = LN_FMAF(n, -0x1.7f7d1cp-20f, r);
-  return ln_scalef(ln_exp_polyf(r), ln_bits_f32(t));
-}
-
-LN_FN float ln_exp2f(float x) {
-  float c = x > 129.0f ? 129.0f : x;
-  c = c < -151.0f ? -151.0f : c;
-  float t = c + 0x1.8p23f;
-  float r = c - (t - 0x1.8p23f);
-  float p = 0x1.41fbbap-13f;
-  p = LN_FMAF(p, r, 0x1.5f3e58p-10f);
-  p = LN_FMAF(p, r, 0x1.3b2d4cp-7f);
-  p = LN_FMAF(p, r, 0x1.c6aee8p-5f);
-  p = LN_FMAF(p, r, 0x1.ebfbdcp-3f);
-  p = LN_FMAF(p, r, 0x1.62e430p-1f);
-  return ln_scalef(LN_FMAF(p, r, 1.0f), ln_bits_f32(t));
-}
-
-/* Only exp(-|x|) is needed, so nothing overflows and small results keep their digits. */
-LN_FN float ln_sigmoidf(float x) {
-  float e = ln_expf(-__builtin_fabsf(x));
-  return (x >= 0.0f ? 1.0f : e) / (1.0f + e);
-}
-
-/* 1 - 2 / (exp(2a) + 1) from where it has no cancellation, below it an odd polynomial. Past
- * 9.02 the result rounds to 1, so the power of two needs no second scaling step. */
-LN_FN float ln_tanhf(float x) {
-  float a = __builtin_fabsf(x);
-  float c = a > 9.02f ? 9.02f : a;
-  float t = LN_FMAF(c, 0x1.715476p1f, 0x1.8p23f);
-  float n = t - 0x1.8p23f;
-  float r = LN_FMAF(n, -0x1.62e4p-1f, c + c);
-  r = LN_FMAF(n, -0x1.7f7d1cp-20f, r);
-  float scale = ln_from_bits_f32((ln_bits_f32(t) << 23) + 0x3f800000u);
-  float large = 1.0f - 2.0f / LN_FMAF(ln_exp_polyf(r), scale, 1.0f);
-  float z = c * c;
-  float p = -0x1.9460e4p-8f;
-  p = LN_FMAF(p, z, 0x1.5812a2p-6f);
-  p = LN_FMAF(p, z, -0x1.b905c4p-5f);
-  p = LN_FMAF(p, z, 0x1.110c5ep-3f);
-  p = LN_FMAF(p, z, -0x1.555548p-2f);
-  float small = LN_FMAF(c * z, p, c);
-  return __builtin_copysignf(c < 0.55f ? small : large, x);
-}
-
-/* From 1 on, the eighth root of erfc is a tame function: erf = 1 - q^8. */
-LN_FN float ln_erff(float x) {
-  float a = __builtin_fabsf(x);
-  float c = a > 3.95f ? 3.95f : a;
-  float z = c * c;
-  float p = 0x1.496a32p-14f;
-  p = LN_FMAF(p, z, -0x1.a3f700p-11f);
-  p = LN_FMAF(p, z, 0x1.5405b2p-8f);
-  p = LN_FMAF(p, z, -0x1.b7f90ep-6f);
-  p = LN_FMAF(p, z, 0x1.ce2cf8p-4f);
-  p = LN_FMAF(p, z, -0x1.81273ep-2f);
-  p = LN_FMAF(p, z, 0x1.06eba8p-3f);
-  float small = LN_FMAF(c, p, c);
-  float q = 0x1.0cd070p-16f;
-  q = LN_FMAF(q, c, -0x1.75b694p-15f);
-  q = LN_FMAF(q, c, -0x1.849448p-10f);
-  q = LN_FMAF(q, c, 0x1.4e5178p-7f);
-  q = LN_FMAF(q, c, -0x1.c88914p-8f);
-  q = LN_FMAF(q, c, -0x1.0cc29cp-4f);
-  q = LN_FMAF(q, c, -0x1.24a582p-3f);
-  q = LN_FMAF(q, c, 0x1.0017d6p0f);
-  q = q * q;
-  q = q * q;
-  float large = LN_FMAF(-q, q, 1.0f);
-  return __builtin_copysignf(c < 1.0f ? small : large, x);
-}
-
-/* ---- float32: logarithms ---- */
-
-/* log(1 + f) - f for 1 + f in [2/3, 4/3). */
-LN_FN float ln_log_tailf(float f) {
-  float p = -0x1.0805b0p-3f;
-  p = LN_FMAF(p, f, 0x1.1e66d4p-3f);
-  p = LN_FMAF(p, f, -0x1.f3112ep-4f);
-  p = LN_FMAF(p, f, 0x1.1ed712p-3f);
-  p = LN_FMAF(p, f, -0x1.559dccp-3f);
-  p = LN_FMAF(p, f, 0x1.99d028p-3f);
-  p = LN_FMAF(p, f, -0x1.fffef0p-3f);
-  p = LN_FMAF(p, f, 0x1.555506p-2f);
-  float z = f * f;
-  return LN_FMAF(z * f, p, -0.5f * z);
-}
-
-/* Split x = 2^e * (1 + f) with 1 + f in [2/3, 4/3): no cancellation between e and log(1 + f). */
-LN_FN float ln_log_splitf(float x, float *e) {
-  int subnormal = x < 0x1p-126f;
-  uint32_t u = ln_bits_f32(subnormal ? x * 0x1p23f : x) - 0x3f2aaaabu;
-  *e = (float)((int32_t)u >> 23) + (subnormal ? -23.0f : 0.0f);
-  return ln_from_bits_f32((u & 0x7fffffu) + 0x3f2aaaabu) - 1.0f;
-}
-
-/* What log gives outside (0, inf), else r. */
-LN_FN float ln_log_edgesf(float x, float r) {
-  r = x < LN_INFF ? r : x;
-  r = x == 0.0f ? -LN_INFF : r;
-  return x < 0.0f ? LN_NANF : r;
-}
-
-LN_FN float ln_logf(float x) {
-  float e;
-  float f = ln_log_splitf(x, &e);
-  float y = LN_FMAF(e, 0x1.7f7d1cp-20f, ln_log_tailf(f));
-  return ln_log_edgesf(x, LN_FMAF(e, 0x1.62e4p-1f, f + y));
-}
-
-LN_FN float ln_log2f(float x) {
-  float e;
-  float f = ln_log_splitf(x, &e);
-  return ln_log_edgesf(x, LN_FMAF(f + ln_log_tailf(f), 0x1.715476p0f, e));
-}
-
-/* 1 + x picks the power of two; f = x / 2^e + (1 / 2^e - 1) then has all of x's digits. Where
- * 1 / 2^e would not be a normal number, 1 + x = x, and f is read off the mantissa. */
-LN_FN float ln_log1pf(float x) {
-  float s = 1.0f + x;
-  uint32_t u = ln_bits_f32(s) - 0x3f2aaaabu;
-  int32_t e = (int32_t)u >> 23;
-  float scale = ln_from_bits_f32((uint32_t)(127 - e) << 23);
-  float read = ln_from_bits_f32((u & 0x7fffffu) + 0x3f2aaaabu) - 1.0f;
-  float f = e > 64 ? read : LN_FMAF(x, scale, scale - 1.0f);
-  float y = LN_FMAF((float)e, 0x1.7f7d1cp-20f, ln_log_tailf(f));
-  float r = LN_FMAF((float)e, 0x1.62e4p-1f, f + y);
-  return x == 0.0f ? x : ln_log_edgesf(s, r);
-}
+LN_FLOAT32_FUNCTIONS(LN_NAME_F32, LN_S32_, float, uint32_t, int32_t)
 
 /* ---- float32: sine, cosine, tangent ---- */
 
@@ -612,194 +633,193 @@ LN_FN float ln_tanf(float x) {
   return magnitude < 0x7f800000u ? y : LN_NANF;
 }
 
-/* ---- float64: exponentials ---- */
-
-LN_FN double ln_scale(double p, uint64_t t) {
-  uint64_t half = t >> 1;
-  double low = ln_from_bits_f64((half << 52) + 0x3ff0000000000000u);
-  double high = ln_from_bits_f64(((t - half) << 52) + 0x3ff0000000000000u);
-  return p * low * high;
+#define LN_FLOAT64_FUNCTIONS(N, S, T, U, I)                                                        \
+LN_FN T N(scale)(T p, U t) {                                                                       \
+  U half = t >> 1;                                                                                 \
+  T low = S##FROM(T, (half << 52) + 0x3ff0000000000000u);                                          \
+  T high = S##FROM(T, ((t - half) << 52) + 0x3ff0000000000000u);                                   \
+  return p * low * high;                                                                           \
+}                                                                                                  \
+                                                                                                   \
+LN_FN T N(exp_poly)(T r) {                                                                         \
+  T p = S##ALL(T, 0x1.ad7f600b3dd2dp-26);                                                          \
+  p = S##FMA(p, r, 0x1.28ad7f208bb9ap-22);                                                         \
+  p = S##FMA(p, r, 0x1.71df256fcd55ep-19);                                                         \
+  p = S##FMA(p, r, 0x1.a01999ffadb19p-16);                                                         \
+  p = S##FMA(p, r, 0x1.a01a012a419d6p-13);                                                         \
+  p = S##FMA(p, r, 0x1.6c16c1842e7ffp-10);                                                         \
+  p = S##FMA(p, r, 0x1.1111111127c40p-7);                                                          \
+  p = S##FMA(p, r, 0x1.555555555086ap-5);                                                          \
+  p = S##FMA(p, r, 0x1.55555555554fap-3);                                                          \
+  p = S##FMA(p, r, 0x1.000000000000ap-1);                                                          \
+  return S##FMA(r * r, p, r) + 1.0;                                                                \
+}                                                                                                  \
+                                                                                                   \
+LN_FN T N(exp)(T x) {                                                                              \
+  T c = S##PICK(T, U, x > 710.0, S##ALL(T, 710.0), x);                                             \
+  c = S##PICK(T, U, c < -746.0, S##ALL(T, -746.0), c);                                             \
+  T t = S##FMA(c, 0x1.71547652b82fep0, 0x1.8p52);                                                  \
+  T n = t - 0x1.8p52;                                                                              \
+  T r = S##FMA(n, -0x1.62e42fefa3800p-1, c);                                                       \
+  r = S##FMA(n, -0x1.ef35793c76730p-45, r);                                                        \
+  return N(scale)(N(exp_poly)(r), S##BITS(U, t));                                                  \
+}                                                                                                  \
+                                                                                                   \
+LN_FN T N(exp2)(T x) {                                                                             \
+  T c = S##PICK(T, U, x > 1025.0, S##ALL(T, 1025.0), x);                                           \
+  c = S##PICK(T, U, c < -1076.0, S##ALL(T, -1076.0), c);                                           \
+  T t = c + 0x1.8p52;                                                                              \
+  T r = c - (t - 0x1.8p52);                                                                        \
+  T p = S##ALL(T, 0x1.e79bb272aab51p-32);                                                          \
+  p = S##FMA(p, r, 0x1.e61b52fab35c7p-28);                                                         \
+  p = S##FMA(p, r, 0x1.b5267ce730a76p-24);                                                         \
+  p = S##FMA(p, r, 0x1.62bfc79b74688p-20);                                                         \
+  p = S##FMA(p, r, 0x1.ffcbfba97b52bp-17);                                                         \
+  p = S##FMA(p, r, 0x1.4309130ed97bap-13);                                                         \
+  p = S##FMA(p, r, 0x1.5d87fe78cd6e9p-10);                                                         \
+  p = S##FMA(p, r, 0x1.3b2ab6fba0117p-7);                                                          \
+  p = S##FMA(p, r, 0x1.c6b08d7049fe8p-5);                                                          \
+  p = S##FMA(p, r, 0x1.ebfbdff82c5a4p-3);                                                          \
+  p = S##FMA(p, r, 0x1.62e42fefa39efp-1);                                                          \
+  return N(scale)(S##FMA(p, r, 1.0), S##BITS(U, t));                                               \
+}                                                                                                  \
+                                                                                                   \
+LN_FN T N(sigmoid)(T x) {                                                                          \
+  T e = N(exp)(-S##FROM(T, S##BITS(U, x) & 0x7fffffffffffffffu));                                  \
+  return S##PICK(T, U, x >= 0.0, S##ALL(T, 1.0), e) / (1.0 + e);                                   \
+}                                                                                                  \
+                                                                                                   \
+LN_FN T N(tanh)(T x) {                                                                             \
+  T a = S##FROM(T, S##BITS(U, x) & 0x7fffffffffffffffu);                                           \
+  T c = S##PICK(T, U, a > 19.1, S##ALL(T, 19.1), a);                                               \
+  T t = S##FMA(c, 0x1.71547652b82fep1, 0x1.8p52);                                                  \
+  T n = t - 0x1.8p52;                                                                              \
+  T r = S##FMA(n, -0x1.62e42fefa3800p-1, c + c);                                                   \
+  r = S##FMA(n, -0x1.ef35793c76730p-45, r);                                                        \
+  T scale = S##FROM(T, (S##BITS(U, t) << 52) + 0x3ff0000000000000u);                               \
+  T large = 1.0 - 2.0 / S##FMA(N(exp_poly)(r), scale, 1.0);                                        \
+  T z = c * c;                                                                                     \
+  T p = S##ALL(T, -0x1.3f20dcd18eaebp-16);                                                         \
+  p = S##FMA(p, z, 0x1.5a4243d03584dp-14);                                                         \
+  p = S##FMA(p, z, -0x1.e8543ec2e24ecp-13);                                                        \
+  p = S##FMA(p, z, 0x1.346805abe8f73p-11);                                                         \
+  p = S##FMA(p, z, -0x1.7d8c7dccda316p-10);                                                        \
+  p = S##FMA(p, z, 0x1.d6d259d612c31p-9);                                                          \
+  p = S##FMA(p, z, -0x1.226e2d77940ffp-7);                                                         \
+  p = S##FMA(p, z, 0x1.664f484cf56dfp-6);                                                          \
+  p = S##FMA(p, z, -0x1.ba1ba1b946466p-5);                                                         \
+  p = S##FMA(p, z, 0x1.11111111103dap-3);                                                          \
+  p = S##FMA(p, z, -0x1.555555555554cp-2);                                                         \
+  T small = S##FMA(c * z, p, c);                                                                   \
+  return S##SIGNED(T, U, S##PICK(T, U, c < 0.55, small, large), x);                                \
+}                                                                                                  \
+                                                                                                   \
+LN_FN T N(erf)(T x) {                                                                              \
+  T a = S##FROM(T, S##BITS(U, x) & 0x7fffffffffffffffu);                                           \
+  T c = S##PICK(T, U, a > 5.95, S##ALL(T, 5.95), a);                                               \
+  T z = c * c;                                                                                     \
+  T p = S##ALL(T, 0x1.e68ff0c17ab77p-43);                                                          \
+  p = S##FMA(p, z, -0x1.8cf3d8eb5562fp-38);                                                        \
+  p = S##FMA(p, z, 0x1.9086f7703e5ecp-34);                                                         \
+  p = S##FMA(p, z, -0x1.501927d6333ecp-30);                                                        \
+  p = S##FMA(p, z, 0x1.fc766dffae382p-27);                                                         \
+  p = S##FMA(p, z, -0x1.5f6f242553438p-23);                                                        \
+  p = S##FMA(p, z, 0x1.b9e6528dd5118p-20);                                                         \
+  p = S##FMA(p, z, -0x1.f4d2544b9e124p-17);                                                        \
+  p = S##FMA(p, z, 0x1.f9a32699b0d86p-14);                                                         \
+  p = S##FMA(p, z, -0x1.c02db3fd22eddp-11);                                                        \
+  p = S##FMA(p, z, 0x1.565bcd0e5962dp-8);                                                          \
+  p = S##FMA(p, z, -0x1.b82ce3128845dp-6);                                                         \
+  p = S##FMA(p, z, 0x1.ce2f21a042bcap-4);                                                          \
+  p = S##FMA(p, z, -0x1.812746b0379e7p-2);                                                         \
+  p = S##FMA(p, z, 0x1.06eba8214db69p-3);                                                          \
+  T small = S##FMA(c, p, c);                                                                       \
+  T s = c - 3.0;                                                                                   \
+  T q = S##ALL(T, 0x1.e829753328c0cp-41);                                                          \
+  q = S##FMA(q, s, 0x1.1b18deaaefd5dp-39);                                                         \
+  q = S##FMA(q, s, -0x1.5099f4e89b05fp-35);                                                        \
+  q = S##FMA(q, s, 0x1.afcc053dbb48dp-33);                                                         \
+  q = S##FMA(q, s, 0x1.6f961519e9d8fp-30);                                                         \
+  q = S##FMA(q, s, -0x1.d07e6b3ef1c2cp-27);                                                        \
+  q = S##FMA(q, s, -0x1.feec708f2b7b5p-26);                                                        \
+  q = S##FMA(q, s, 0x1.7738e11b3ae6dp-21);                                                         \
+  q = S##FMA(q, s, -0x1.d20743d361bf1p-21);                                                        \
+  q = S##FMA(q, s, -0x1.8a21239e16590p-16);                                                        \
+  q = S##FMA(q, s, 0x1.b51fe7ec7e78ep-14);                                                         \
+  q = S##FMA(q, s, 0x1.556cced25070fp-12);                                                         \
+  q = S##FMA(q, s, -0x1.bf28cce8eb340p-9);                                                         \
+  q = S##FMA(q, s, 0x1.9610da451e45bp-9);                                                          \
+  q = S##FMA(q, s, 0x1.9932b57f0f98dp-5);                                                          \
+  q = S##FMA(q, s, -0x1.a68981e289b40p-3);                                                         \
+  q = S##FMA(q, s, 0x1.0c1e27f35c123p-2);                                                          \
+  q = q * q;                                                                                       \
+  q = q * q;                                                                                       \
+  T large = S##FMA(-q, q, 1.0);                                                                    \
+  return S##SIGNED(T, U, S##PICK(T, U, c < 1.25, small, large), x);                                \
+}                                                                                                  \
+                                                                                                   \
+/* A small non-negative integer as float64: AVX2 converts no 64-bit integers. */                   \
+LN_FN T N(small_to_f64)(U k) {                                                                     \
+  return S##FROM(T, k | 0x4330000000000000u) - 0x1p52;                                             \
+}                                                                                                  \
+                                                                                                   \
+/* Split x > 0 into 2^e * (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)). */                           \
+LN_FN T N(log_split)(T x, T *e) {                                                                  \
+  I subnormal = x < 0x1p-1022;                                                                     \
+  U u = S##BITS(U, S##PICK(T, U, subnormal, x * 0x1p52, x)) - 0x3fe6a09e667f3bcdu + 0x3ff0000000000000u; \
+  *e = N(small_to_f64)(u >> 52) - S##PICK(T, U, subnormal, S##ALL(T, 1075.0), S##ALL(T, 1023.0));  \
+  return S##FROM(T, (u & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu) - 1.0;                           \
+}                                                                                                  \
+                                                                                                   \
+/* log(1 + f) = f - (f^2/2 - s (f^2/2 + R(s^2))) with s = f / (2 + f); this is the bracket, with   \
+ * `low` taken off. */                                                                             \
+LN_FN T N(log_tail)(T f, T low) {                                                                  \
+  T s = f / (2.0 + f);                                                                             \
+  T z = s * s;                                                                                     \
+  T p = S##ALL(T, 0x1.2f02e83e4ae69p-3);                                                           \
+  p = S##FMA(p, z, 0x1.39a1fb60b35a5p-3);                                                          \
+  p = S##FMA(p, z, 0x1.74663c55988edp-3);                                                          \
+  p = S##FMA(p, z, 0x1.c71c521643833p-3);                                                          \
+  p = S##FMA(p, z, 0x1.24924941e0cbep-2);                                                          \
+  p = S##FMA(p, z, 0x1.999999997fee8p-2);                                                          \
+  p = S##FMA(p, z, 0x1.5555555555592p-1);                                                          \
+  T half = 0.5 * f * f;                                                                            \
+  return half - S##FMA(s, S##FMA(p, z, half), low);                                                \
+}                                                                                                  \
+                                                                                                   \
+LN_FN T N(log_edges)(T x, T r) {                                                                   \
+  r = S##PICK(T, U, x < LN_INF, r, x);                                                             \
+  r = S##PICK(T, U, x == 0.0, S##ALL(T, -LN_INF), r);                                              \
+  return S##PICK(T, U, x < 0.0, S##ALL(T, LN_NAN), r);                                             \
+}                                                                                                  \
+                                                                                                   \
+LN_FN T N(log)(T x) {                                                                              \
+  T e;                                                                                             \
+  T f = N(log_split)(x, &e);                                                                       \
+  T y = f - N(log_tail)(f, e * 0x1.ef35793c76730p-45);                                             \
+  return N(log_edges)(x, S##FMA(e, 0x1.62e42fefa3800p-1, y));                                      \
+}                                                                                                  \
+                                                                                                   \
+LN_FN T N(log2)(T x) {                                                                             \
+  T e;                                                                                             \
+  T f = N(log_split)(x, &e);                                                                       \
+  return N(log_edges)(x, S##FMA(f - N(log_tail)(f, S##ALL(T, 0.0)), 0x1.71547652b82fep0, e));                 \
+}                                                                                                  \
+                                                                                                   \
+LN_FN T N(log1p)(T x) {                                                                            \
+  T s = 1.0 + x;                                                                                   \
+  U u = S##BITS(U, s) + 0x3ff0000000000000u - 0x3fe6a09e667f3bcdu;                                 \
+  U k = u >> 52;                                                                                   \
+  T scale = S##FROM(T, (2046u - k) << 52);                                                         \
+  T read = S##FROM(T, (u & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu) - 1.0;                         \
+  T e = N(small_to_f64)(k) - 1023.0;                                                               \
+  T f = S##PICK(T, U, e > 512.0, read, S##FMA(x, scale, scale - 1.0));                             \
+  T y = f - N(log_tail)(f, e * 0x1.ef35793c76730p-45);                                             \
+  T r = S##FMA(e, 0x1.62e42fefa3800p-1, y);                                                        \
+  return S##PICK(T, U, x == 0.0, x, N(log_edges)(s, r));                                           \
 }
 
-LN_FN double ln_exp_poly(double r) {
-  double p = 0x1.ad7f600b3dd2dp-26;
-  p = LN_FMA(p, r, 0x1.28ad7f208bb9ap-22);
-  p = LN_FMA(p, r, 0x1.71df256fcd55ep-19);
-  p = LN_FMA(p, r, 0x1.a01999ffadb19p-16);
-  p = LN_FMA(p, r, 0x1.a01a012a419d6p-13);
-  p = LN_FMA(p, r, 0x1.6c16c1842e7ffp-10);
-  p = LN_FMA(p, r, 0x1.1111111127c40p-7);
-  p = LN_FMA(p, r, 0x1.555555555086ap-5);
-  p = LN_FMA(p, r, 0x1.55555555554fap-3);
-  p = LN_FMA(p, r, 0x1.000000000000ap-1);
-  return LN_FMA(r * r, p, r) + 1.0;
-}
-
-LN_FN double ln_exp(double x) {
-  double c = x > 710.0 ? 710.0 : x;
-  c = c < -746.0 ? -746.0 : c;
-  double t = LN_FMA(c, 0x1.71547652b82fep0, 0x1.8p52);
-  double n = t - 0x1.8p52;
-  double r = LN_FMA(n, -0x1.62e42fefa3800p-1, c);
-  r = LN_FMA(n, -0x1.ef35793c76730p-45, r);
-  return ln_scale(ln_exp_poly(r), ln_bits_f64(t));
-}
-
-LN_FN double ln_exp2(double x) {
-  double c = x > 1025.0 ? 1025.0 : x;
-  c = c < -1076.0 ? -1076.0 : c;
-  double t = c + 0x1.8p52;
-  double r = c - (t - 0x1.8p52);
-  double p = 0x1.e79bb272aab51p-32;
-  p = LN_FMA(p, r, 0x1.e61b52fab35c7p-28);
-  p = LN_FMA(p, r, 0x1.b5267ce730a76p-24);
-  p = LN_FMA(p, r, 0x1.62bfc79b74688p-20);
-  p = LN_FMA(p, r, 0x1.ffcbfba97b52bp-17);
-  p = LN_FMA(p, r, 0x1.4309130ed97bap-13);
-  p = LN_FMA(p, r, 0x1.5d87fe78cd6e9p-10);
-  p = LN_FMA(p, r, 0x1.3b2ab6fba0117p-7);
-  p = LN_FMA(p, r, 0x1.c6b08d7049fe8p-5);
-  p = LN_FMA(p, r, 0x1.ebfbdff82c5a4p-3);
-  p = LN_FMA(p, r, 0x1.62e42fefa39efp-1);
-  return ln_scale(LN_FMA(p, r, 1.0), ln_bits_f64(t));
-}
-
-LN_FN double ln_sigmoid(double x) {
-  double e = ln_exp(-__builtin_fabs(x));
-  return (x >= 0.0 ? 1.0 : e) / (1.0 + e);
-}
-
-LN_FN double ln_tanh(double x) {
-  double a = __builtin_fabs(x);
-  double c = a > 19.1 ? 19.1 : a;
-  double t = LN_FMA(c, 0x1.71547652b82fep1, 0x1.8p52);
-  double n = t - 0x1.8p52;
-  double r = LN_FMA(n, -0x1.62e42fefa3800p-1, c + c);
-  r = LN_FMA(n, -0x1.ef35793c76730p-45, r);
-  double scale = ln_from_bits_f64((ln_bits_f64(t) << 52) + 0x3ff0000000000000u);
-  double large = 1.0 - 2.0 / LN_FMA(ln_exp_poly(r), scale, 1.0);
-  double z = c * c;
-  double p = -0x1.3f20dcd18eaebp-16;
-  p = LN_FMA(p, z, 0x1.5a4243d03584dp-14);
-  p = LN_FMA(p, z, -0x1.e8543ec2e24ecp-13);
-  p = LN_FMA(p, z, 0x1.346805abe8f73p-11);
-  p = LN_FMA(p, z, -0x1.7d8c7dccda316p-10);
-  p = LN_FMA(p, z, 0x1.d6d259d612c31p-9);
-  p = LN_FMA(p, z, -0x1.226e2d77940ffp-7);
-  p = LN_FMA(p, z, 0x1.664f484cf56dfp-6);
-  p = LN_FMA(p, z, -0x1.ba1ba1b946466p-5);
-  p = LN_FMA(p, z, 0x1.11111111103dap-3);
-  p = LN_FMA(p, z, -0x1.555555555554cp-2);
-  double small = LN_FMA(c * z, p, c);
-  return __builtin_copysign(c < 0.55 ? small : large, x);
-}
-
-LN_FN double ln_erf(double x) {
-  double a = __builtin_fabs(x);
-  double c = a > 5.95 ? 5.95 : a;
-  double z = c * c;
-  double p = 0x1.e68ff0c17ab77p-43;
-  p = LN_FMA(p, z, -0x1.8cf3d8eb5562fp-38);
-  p = LN_FMA(p, z, 0x1.9086f7703e5ecp-34);
-  p = LN_FMA(p, z, -0x1.501927d6333ecp-30);
-  p = LN_FMA(p, z, 0x1.fc766dffae382p-27);
-  p = LN_FMA(p, z, -0x1.5f6f242553438p-23);
-  p = LN_FMA(p, z, 0x1.b9e6528dd5118p-20);
-  p = LN_FMA(p, z, -0x1.f4d2544b9e124p-17);
-  p = LN_FMA(p, z, 0x1.f9a32699b0d86p-14);
-  p = LN_FMA(p, z, -0x1.c02db3fd22eddp-11);
-  p = LN_FMA(p, z, 0x1.565bcd0e5962dp-8);
-  p = LN_FMA(p, z, -0x1.b82ce3128845dp-6);
-  p = LN_FMA(p, z, 0x1.ce2f21a042bcap-4);
-  p = LN_FMA(p, z, -0x1.812746b0379e7p-2);
-  p = LN_FMA(p, z, 0x1.06eba8214db69p-3);
-  double small = LN_FMA(c, p, c);
-  double s = c - 3.0;
-  double q = 0x1.e829753328c0cp-41;
-  q = LN_FMA(q, s, 0x1.1b18deaaefd5dp-39);
-  q = LN_FMA(q, s, -0x1.5099f4e89b05fp-35);
-  q = LN_FMA(q, s, 0x1.afcc053dbb48dp-33);
-  q = LN_FMA(q, s, 0x1.6f961519e9d8fp-30);
-  q = LN_FMA(q, s, -0x1.d07e6b3ef1c2cp-27);
-  q = LN_FMA(q, s, -0x1.feec708f2b7b5p-26);
-  q = LN_FMA(q, s, 0x1.7738e11b3ae6dp-21);
-  q = LN_FMA(q, s, -0x1.d20743d361bf1p-21);
-  q = LN_FMA(q, s, -0x1.8a21239e16590p-16);
-  q = LN_FMA(q, s, 0x1.b51fe7ec7e78ep-14);
-  q = LN_FMA(q, s, 0x1.556cced25070fp-12);
-  q = LN_FMA(q, s, -0x1.bf28cce8eb340p-9);
-  q = LN_FMA(q, s, 0x1.9610da451e45bp-9);
-  q = LN_FMA(q, s, 0x1.9932b57f0f98dp-5);
-  q = LN_FMA(q, s, -0x1.a68981e289b40p-3);
-  q = LN_FMA(q, s, 0x1.0c1e27f35c123p-2);
-  q = q * q;
-  q = q * q;
-  double large = LN_FMA(-q, q, 1.0);
-  return __builtin_copysign(c < 1.25 ? small : large, x);
-}
-
-/* ---- float64: logarithms ---- */
-
-/* A small non-negative integer as float64: AVX2 converts no 64-bit integers. */
-LN_FN double ln_small_to_f64(uint64_t k) {
-  return ln_from_bits_f64(k | 0x4330000000000000u) - 0x1p52;
-}
-
-/* Split x > 0 into 2^e * (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)). */
-LN_FN double ln_log_split(double x, double *e) {
-  int subnormal = x < 0x1p-1022;
-  uint64_t u = ln_bits_f64(subnormal ? x * 0x1p52 : x) - 0x3fe6a09e667f3bcdu + 0x3ff0000000000000u;
-  *e = ln_small_to_f64(u >> 52) - (subnormal ? 1075.0 : 1023.0);
-  return ln_from_bits_f64((u & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu) - 1.0;
-}
-
-/* log(1 + f) = f - (f^2/2 - s (f^2/2 + R(s^2))) with s = f / (2 + f); this is the bracket, with
- * `low` taken off. */
-LN_FN double ln_log_tail(double f, double low) {
-  double s = f / (2.0 + f);
-  double z = s * s;
-  double p = 0x1.2f02e83e4ae69p-3;
-  p = LN_FMA(p, z, 0x1.39a1fb60b35a5p-3);
-  p = LN_FMA(p, z, 0x1.74663c55988edp-3);
-  p = LN_FMA(p, z, 0x1.c71c521643833p-3);
-  p = LN_FMA(p, z, 0x1.24924941e0cbep-2);
-  p = LN_FMA(p, z, 0x1.999999997fee8p-2);
-  p = LN_FMA(p, z, 0x1.5555555555592p-1);
-  double half = 0.5 * f * f;
-  return half - LN_FMA(s, LN_FMA(p, z, half), low);
-}
-
-LN_FN double ln_log_edges(double x, double r) {
-  r = x < LN_INF ? r : x;
-  r = x == 0.0 ? -LN_INF : r;
-  return x < 0.0 ? LN_NAN : r;
-}
-
-LN_FN double ln_log(double x) {
-  double e;
-  double f = ln_log_split(x, &e);
-  double y = f - ln_log_tail(f, e * 0x1.ef35793c76730p-45);
-  return ln_log_edges(x, LN_FMA(e, 0x1.62e42fefa3800p-1, y));
-}
-
-LN_FN double ln_log2(double x) {
-  double e;
-  double f = ln_log_split(x, &e);
-  return ln_log_edges(x, LN_FMA(f - ln_log_tail(f, 0.0), 0x1.71547652b82fep0, e));
-}
-
-LN_FN double ln_log1p(double x) {
-  double s = 1.0 + x;
-  uint64_t u = ln_bits_f64(s) + 0x3ff0000000000000u - 0x3fe6a09e667f3bcdu;
-  uint64_t k = u >> 52;
-  double scale = ln_from_bits_f64((2046u - k) << 52);
-  double read = ln_from_bits_f64((u & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu) - 1.0;
-  double e = ln_small_to_f64(k) - 1023.0;
-  double f = e > 512.0 ? read : LN_FMA(x, scale, scale - 1.0);
-  double y = f - ln_log_tail(f, e * 0x1.ef35793c76730p-45);
-  double r = LN_FMA(e, 0x1.62e42fefa3800p-1, y);
-  return x == 0.0 ? x : ln_log_edges(s, r);
-}
+LN_FLOAT64_FUNCTIONS(LN_NAME_F64, LN_S64_, double, uint64_t, int64_t)
 
 /* ---- power ---- */
 

@@ -38,7 +38,7 @@ def streamed_outputs(program: Program, body: tuple[Stmt, ...]) -> tuple[Buffer, 
 
 
 def is_line(loop: Loop, buffer: Buffer) -> bool:
-    """Whether the lanes of a vectorized loop fill a cache line of `buffer`."""
+    """Whether the lanes of a vectorized loop fill cache lines of `buffer`."""
     lanes = loop.extent
-    whole = isinstance(lanes, int) and lanes * buffer.dtype.size == LINE_BYTES
+    whole = isinstance(lanes, int) and lanes * buffer.dtype.size % LINE_BYTES == 0
     return whole and buffer.dtype in NAMES

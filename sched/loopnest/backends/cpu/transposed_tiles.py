@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loopnest.backends.cpu.streaming_stores import is_line
+from loopnest.backends.cpu.streaming_stores import LINE_BYTES, is_line
 from loopnest.kir import Loop, Store
 from loopnest.kir.vector_access import VectorFinder
 from loopnest.scalar.enums import ParallelType
@@ -63,6 +63,8 @@ def transposed_tile(loop: Loop, finder: VectorFinder) -> TransposedTile | None:
     if loop.extent != lanes or not is_line(inner, store.storage):
         return None
     assert isinstance(lanes, int)
+    if lanes * store.storage.dtype.size != LINE_BYTES:
+        return None
     if load.buffer.dtype is not store.storage.dtype or load.buffer is store.storage:
         return None
     to, source = (store.storage, store.index, store.flat), (load.buffer, load.args, load.flat)

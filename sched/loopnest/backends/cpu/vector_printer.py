@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from functools import cached_property
 
+from loopnest.backends.clike.c_expressions import SUM, Dialect
 from loopnest.backends.clike.statements import StatementPrinter, comment
+from loopnest.backends.cpu.lane_format import LaneFormat
 from loopnest.backends.cpu.lane_vectors import NAMES, LaneVectors, lane_vectors
 from loopnest.backends.cpu.transposed_tiles import TransposedTile, transposed_tile
-from loopnest.kir import Loop, Stmt, Store, walk
+from loopnest.kir import Loop, Program, Stmt, Store, walk
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.vector_access import VectorFinder, first_lane
 from loopnest.scalar.expr import Expr, Local
@@ -17,10 +19,19 @@ from loopnest.scalar.expr import Expr, Local
 class VectorPrinter(StatementPrinter):
     """Prints the loops that have a form with vector types; a subclass prints all else."""
 
-    vectors: LaneVectors | None = None
-    """What differs by lane in the loop that is being printed with vector types."""
     streamed: tuple[Buffer, ...] = ()
     """The outputs that may be stored past the caches."""
+
+    def __init__(self, program: Program, dialect: Dialect) -> None:
+        super().__init__(program, dialect)
+        self.format = self.lane_format = LaneFormat(dialect, self.names, facts=self.facts)
+        self.called: dict[str, None] = {}
+        """The vector types whose functions are called."""
+
+    @property
+    def vectors(self) -> LaneVectors | None:
+        """What differs by lane in the loop that is being printed with vector types."""
+        return self.lane_format.vectors
 
     @cached_property
     def finder(self) -> VectorFinder:
@@ -39,18 +50,38 @@ class VectorPrinter(StatementPrinter):
 
     def print_vectors(self, node: Loop) -> bool:
         """Print a loop over lanes with vector types; return whether it has such a form."""
-        vectors = lane_vectors(node, self.finder)
+        limit = None if self.is_whole(node) else self.bound(node)
+        vectors = lane_vectors(node, self.finder, limit)
         if vectors is None:
             return False
-        places: dict[Expr, str] = {
-            load: f"LN_VEC({vectors.type_name}, {self.format.load(load)})"
-            for load in vectors.places
-        }
-        self.vectors = vectors  # no loop stands in this one
-        with self.format.renamed(places):
-            self.plain_loop(node, [f"#pragma GCC unroll {vectors.lanes}"])
-        self.vectors = None
+        if vectors.calls:
+            self.called[vectors.short_name] = None
+        # No loop stands in this one.
+        with self.lane_format.lanes(vectors, "" if limit is None else "ln_rest"):
+            if limit is None:
+                self.plain_loop(node, [f"#pragma GCC unroll {vectors.lanes}"])
+            else:
+                self._last_lanes(node, limit, vectors.type_name)
         return True
+
+    def _last_lanes(self, node: Loop, limit: Expr, name: str) -> None:
+        """Print a loop that ends before its last lane."""
+        index, bound = self.format.format(node.var), self.format.format(limit, SUM)
+        header = f"for (idx_t {index} = 0; {index} < {bound}; {self.step(node)}) {{"
+        self.emit(header + self.remark(node))
+        outer, self.pad = self.pad, self.pad + "  "
+        self.emit(f"const {name}_mask ln_rest = {name}_first({bound} - {index});")
+        self.statements(node.body)
+        self.pad = outer
+        self.emit("}")
+
+    def vector_functions(self) -> list[str]:
+        """Return the lines that define the functions of vectors that were called."""
+        lines = []
+        for name in self.called:
+            made = f"LN_HAS_{name}"
+            lines += [f"#ifndef {made}", f"#define {made}", f"LN_FUNCTIONS_{name}", "#endif"]
+        return lines
 
     def print_transposed(self, node: Loop) -> bool:
         """Print a copy whose rows become columns, in registers; return whether it is one."""
@@ -93,12 +124,19 @@ class VectorPrinter(StatementPrinter):
 
     def store(self, node: Store, declare: str = "") -> None:
         vectors = self.vectors
-        if vectors is None or node.storage not in self.streamed or not vectors.is_line:
+        if vectors is None or self.is_scalar(node.storage):
             super().store(node, declare)
             return
         place = self.format.element(node.storage, node.index, flat=node.flat)
-        arguments = f"&{place}, {self.stored_value(node)}, {self.past(node.storage)}"
-        self.emit(f"{vectors.type_name}_stream({arguments});  // {comment(node.tensor)}")
+        value, remark = self.stored_value(node), comment(node.tensor)
+        name, mask = vectors.type_name, self.lane_format.mask
+        if mask and node not in vectors.inside:
+            self.emit(f"{name}_store(&{place}, {mask}, {value});  // {remark}")
+        elif not mask and node.storage in self.streamed and vectors.is_line:
+            past = self.past(node.storage)
+            self.emit(f"{name}_stream(&{place}, {value}, {past});  // {remark}")
+        else:
+            super().store(node, declare)
 
     def past(self, buffer: Buffer) -> str:
         """Return the name of whether stores into an output go past the caches."""
@@ -118,9 +156,15 @@ class VectorPrinter(StatementPrinter):
 
     def stored_value(self, node: Store) -> str:
         value = super().stored_value(node)
-        if self.vectors is None or node not in self.vectors.spread:
+        if self.vectors is None:
             return value
-        return f"LN_ALL({self.vectors.type_name}, {value})"
+        if node in self.vectors.spread:
+            value = f"LN_ALL({self.vectors.type_name}, {value})"
+        if self.lane_format.mask and node in self.vectors.inside:
+            # Lanes beyond the last one keep what they have; the array stays in registers.
+            mask, place = self.lane_format.mask, self.stored_place(node)
+            value = f"{self.vectors.type_name}_where({mask}, {value}, {place})"
+        return value
 
 
 def _stores(node: Stmt, buffer: Buffer) -> bool:

@@ -138,7 +138,7 @@ def _sort_terms(condition: Expr, var: Index) -> tuple[list[Expr], list[Expr], li
             if var not in free_indices(term):
                 fixed.append(term)
                 continue
-            bound = _upper_bound(term, var)
+            bound = upper_bound(term, var)
         (kept if bound is None else bounds).append(term if bound is None else bound)
     return fixed, bounds, kept
 
@@ -164,7 +164,7 @@ def _divides_by_a_size(node: Expr) -> bool:
     return division and not isinstance(node.args[1], Const)
 
 
-def _upper_bound(term: Expr, var: Index) -> Expr | None:
+def upper_bound(term: Expr, var: Index) -> Expr | None:
     """Return b where ``term`` says ``var < b`` and b is free of `var`, else None."""
     if not isinstance(term, Op) or term.op not in ("lt", "le"):
         return None

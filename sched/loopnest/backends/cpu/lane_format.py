@@ -1,0 +1,111 @@
+"""Expressions in C where some differ by lane: functions of vectors, masks, loads of some lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from loopnest.backends.clike.c_expressions import ATOM, COND, OR, SUM, UNARY, CFormat, Text
+from loopnest.backends.cpu.lane_vectors import ARITHMETIC, LaneVectors
+from loopnest.scalar.expr import Expr, Load, Op
+
+
+class LaneFormat(CFormat):
+    """Formats expressions; while a loop is printed with vector types, by them what differs by lane.
+
+    Conditions become masks: vectors of integers, 0 or -1 in each lane.
+    """
+
+    vectors: LaneVectors | None = None
+    """What differs by lane in the loop that is being printed with vector types."""
+    mask: str = ""
+    """The lanes that take part; empty for all."""
+
+    @contextmanager
+    def lanes(self, vectors: LaneVectors, mask: str) -> Iterator[None]:
+        """Write what differs by lane as vectors while a `with` block lasts."""
+        self.vectors, self.mask = vectors, mask
+        with self.renamed({}):  # what was written before stands for one lane
+            yield
+        self.vectors, self.mask = None, ""
+
+    @contextmanager
+    def _under(self, mask: str) -> Iterator[None]:
+        """Let loads be those of the lanes of one more mask."""
+        outer = self.mask
+        self.mask = f"{mask} & {outer}" if outer else mask
+        with self.renamed({}):
+            yield
+        self.mask = outer
+
+    def vector(self, value: Expr, level: int = 0) -> str:
+        """Return a value as a vector, one that is the same for all lanes too."""
+        assert self.vectors is not None
+        if self.vectors.varies(value):
+            return self.format(value, level)
+        return f"LN_ALL({self.vectors.type_name}, {self.format(value)})"
+
+    def load(self, node: Load) -> str:
+        place = super().load(node)
+        if self.vectors is None or node not in self.vectors.places:
+            return place
+        name = self.vectors.type_name
+        if not self.mask or node in self.vectors.inside:
+            return f"LN_VEC({name}, {place})"
+        return f"{name}_load(&{place}, {self.mask})"
+
+    def operation(self, node: Op) -> Text:
+        vectors = self.vectors
+        if vectors is None or node.op in ARITHMETIC or not vectors.varies(node):
+            return super().operation(node)
+        if node.op == "where":
+            return self._select(node)
+        if node.dtype.is_bool:
+            return self._mask(node)
+        arguments = ", ".join([self.vector(a) for a in node.args])
+        return f"{vectors.type_name}_{node.op}({arguments})", ATOM
+
+    def _select(self, node: Op) -> Text:
+        assert self.vectors is not None
+        condition, first, second = node.args
+        if not self.vectors.varies(condition):
+            either = f"{self.vector(first, OR)} : {self.vector(second, COND)}"
+            return f"{self.format(condition, OR)} ? {either}", COND
+        mask = self.format(condition, UNARY)
+        with self._under(mask):
+            then = self.vector(first)
+        with self._under(f"~{mask}"):
+            otherwise = self.vector(second)
+        return f"{self.vectors.type_name}_where({mask}, {then}, {otherwise})", ATOM
+
+    def _mask(self, node: Op) -> Text:
+        """Return a condition that differs by lane, in parentheses or behind a cast."""
+        assert self.vectors is not None
+        name = self.vectors.type_name
+        if node in self.vectors.masks:
+            bound, below = self.vectors.masks[node]
+            var = self.format(self.vectors.var)
+            mask = f"{name}_first({self.format(bound, SUM)} - {var})"
+            return (mask, ATOM) if below else (f"~{mask}", UNARY)
+        args = node.args
+        if node.op == "not":
+            return f"~{self.format(args[0], UNARY)}", UNARY
+        if node.op in ("and", "or"):
+            # Loads of the second are those of the lanes that the first does not decide.
+            first = self._as_mask(args[0])
+            with self._under(first if node.op == "and" else f"~{first}"):
+                second = self._as_mask(args[1])
+            return f"({first} {'&' if node.op == 'and' else '|'} {second})", ATOM
+        sides = [self.format(a, UNARY) for a in (args * 2)[:2]]
+        sign = _SIGNS[node.op]
+        return f"({name}_mask)({sides[0]} {sign} {sides[1]})", UNARY
+
+    def _as_mask(self, condition: Expr) -> str:
+        assert self.vectors is not None
+        text = self.format(condition, UNARY)
+        if self.vectors.varies(condition):
+            return text
+        return f"(({self.vectors.type_name}_mask){{0}} - {text})"
+
+
+_SIGNS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "isnan": "!="}
