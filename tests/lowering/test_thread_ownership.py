@@ -276,7 +276,28 @@ OTHER_BLOCK = (
     r"one; compute T2 at a position in T3 that holds the grid_x loop, bind the same axis of both "
     r"to it, or set its memory to GLOBAL$"
 )
+OTHER_ROW = (
+    r"^T3 reads m \(local\): along block_y \(m.i1\) the reading thread is not the writing one; "
+    r"compute m at a position in T3 that holds the block_y loop, bind the same axis of both to it, "
+    r"or set its memory to SHARED or GLOBAL$"
+)
+
+
+def rows_in_registers_of_others() -> ln.Fusion:
+    """A thread has one row; each copies all eight of them."""
+    with ln.Fusion("k") as f:
+        x, w = f.input("x", ("M", "N"), ln.float32), f.input("w", ("M",), ln.float32)
+        m = (w * 2.0).named("m")
+        y = f.output(x - ln.broadcast(m, (False, True)), "y")
+    y.split(0, 8)
+    m.compute_at(y, 1)
+    y.parallelize({0: PT.grid_x, 1: PT.block_y})
+    m.axis(1).parallelize(PT.block_y)
+    return f
+
+
 REFUSED = {
+    "another row": (rows_in_registers_of_others, OTHER_ROW),
     "stored later": (lambda: stored_by_one_thread(0), EARLY),
     "another block": (lambda: stored_by_one_thread(1, ln.SHARED, 0), OTHER_BLOCK),
 }

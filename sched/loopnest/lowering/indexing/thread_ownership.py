@@ -287,7 +287,7 @@ class _ReadCheck:
 
     def _blame(self, loops: Iterable[_Loop], pair: tuple[Expr, Expr]) -> ParallelType:
         """Return the dimension that two indices of an element differ along."""
-        nodes = {node for value in pair for node in walk(value)}
+        nodes = set(walk(self.algebra.sub(*[self._here(value) for value in pair])))
         dimensions = [loop.dimension for loop in loops]
         for loop in loops:
             if loop.index in nodes:
