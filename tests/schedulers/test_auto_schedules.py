@@ -107,6 +107,10 @@ CONTRACTIONS = {
         lambda x, w: ln.matmul(ln.expand(x, (2, *x.shape)), w),
         lambda n, d: [(n, d), (d, 7)],
     ),
+    "masked operand": (
+        lambda x, mask, w: ln.matmul(ln.where(mask > 0.0, x, 0.0), w),
+        lambda n, d: [(n, d), (n, d), (d, 9)],
+    ),
     "with itself": (lambda x: ln.matmul(x, ln.permute(x, (1, 0))), lambda n, d: [(n, d)]),
 }
 WINDOWS = {

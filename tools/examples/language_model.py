@@ -5,6 +5,7 @@
 --steps 300    steps of training
 --batch 16     pieces of text a step
 --length 32    characters of a piece
+--torch eager,inductor,loopnest    rows of PyTorch: eager, and backends of torch.compile
 
 Each character is predicted from those before it: an embedding, two layers of causal attention with
 four heads and a perceptron, Adam. Printed are the loss, a text that the model writes, and what a
@@ -99,7 +100,8 @@ def written(scores: Any, start: Array, count: int, random: np.random.Generator) 
 @click.option("--steps", default=300, help="Steps of training.")
 @click.option("--batch", default=16, help="Pieces of text a step.")
 @click.option("--length", default=32, help="Characters of a piece.")
-def main(steps: int, batch: int, length: int) -> None:
+@click.option("--torch", default="", help="eager and backends of torch.compile, by commas.")
+def main(steps: int, batch: int, length: int, torch: str) -> None:
     """Train, write, and print the table."""
     text = "".join([path.read_text() for path in sorted(DOCS.rglob("*.md"))])
     characters = sorted(set(text))
@@ -126,8 +128,14 @@ def main(steps: int, batch: int, length: int) -> None:
     console.print("written: " + repr("".join([characters[token] for token in made])), markup=False)
     table = StepTable(graph, pieces(), steps=20, sizes={"B": batch})
     table.add_ops()
-    table.add_compiled("compiled", step)
-    table.add_compiled("compiled, no library", G.compile(graph, library=False))
+    table.add_unfused()
+    table.add_compiled("fused", step)
+    table.add_compiled("fused, no library", G.compile(graph, library=False))
+    if torch:
+        from torch_twins import adam, language_model
+
+        model = language_model(WIDTH, HEADS, LAYERS)
+        table.add_torch(torch.split(","), model, adam(0.002))
     console.print(table.table)
 
 

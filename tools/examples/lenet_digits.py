@@ -5,6 +5,7 @@
 
 --epochs 20    passes over the 1,437 images of the training set
 --batch 48     images a step
+--torch eager,inductor,loopnest    rows of PyTorch: eager, and backends of torch.compile
 
 The graph has a size for the images of a call, ``N``, so that whole batches, the last short one, and
 the test set run through the same function. Printed are the loss and the accuracy on the 360 images
@@ -29,6 +30,8 @@ import loopnest.graph as G
 
 Array = npt.NDArray[Any]
 CLASSES = 10
+SAME = 1e-3
+"""Losses of equal steps differ by rounding alone, which training makes larger step by step."""
 
 
 def digits() -> tuple[Array, Array, Array, Array]:
@@ -77,7 +80,8 @@ def accuracy(scores: Any, images: Array, classes: Array) -> float:
 @click.command()
 @click.option("--epochs", default=20, help="Passes over the training set.")
 @click.option("--batch", default=48, help="Images a step.")
-def main(epochs: int, batch: int) -> None:
+@click.option("--torch", default="", help="eager and backends of torch.compile, by commas.")
+def main(epochs: int, batch: int, torch: str) -> None:
     """Train, and print the table."""
     images, classes, test_images, test_classes = digits()
     graph, scores_graph = training()
@@ -96,9 +100,42 @@ def main(epochs: int, batch: int) -> None:
         console.print(f"epoch {epoch + 1}: loss {np.mean(losses):.4f}, test accuracy {found:.2%}")
     table = StepTable(graph, [images[:batch], classes[:batch]], steps=20, sizes={"N": batch})
     table.add_ops()
-    table.add_compiled("compiled", step)
-    table.add_compiled("compiled, no library", G.compile(graph, library=False))
+    table.add_unfused()
+    table.add_compiled("fused", step)
+    table.add_compiled("fused, no library", G.compile(graph, library=False))
+    if torch:
+        from torch_twins import adam
+        from torch_twins import lenet as twin
+
+        table.add_torch(torch.split(","), twin, adam(0.002))
+        console.print(compared(graph, images, classes, batch))
     console.print(table.table)
+
+
+def compared(graph: G.Graph, images: Array, classes: Array, batch: int, steps: int = 60) -> str:
+    """Train by our graph, by torch.compile(backend="loopnest") and eagerly; compare the losses.
+
+    Raises:
+        ClickException: losses of the same step differ by more than rounding explains.
+    """
+    from torch_twins import TorchStep, adam, largest_difference
+    from torch_twins import lenet as twin
+
+    ours = G.compile(graph)
+    theirs = [TorchStep(graph, twin, adam(0.002), name) for name in ("loopnest", "")]
+    losses: list[list[float]] = [[], [], []]
+    random = np.random.default_rng(2)
+    for _ in range(steps):
+        chosen = random.integers(0, len(images), batch)
+        arrays = (images[chosen], classes[chosen])
+        losses[0].append(float(ours(*arrays)[0]))
+        for found, step in zip(losses[1:], theirs, strict=True):
+            found.append(step(*arrays))
+    compiled, eager = [largest_difference(losses[0], x) for x in losses[1:]]
+    if max(compiled, eager) > SAME:
+        raise click.ClickException(f"losses differ by {compiled:.1e} and {eager:.1e}")
+    found = f"{compiled:.1e} to torch.compile(backend='loopnest'), {eager:.1e} to torch eager"
+    return f"{steps} steps: largest difference of our graph's loss {found}"
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@
 --batch 4      images
 --size 64      their height and width
 --steps 3      timed steps, of which the fastest counts
+--unfused      a row with a kernel for each op, of which there are hundreds to compile
+--torch eager,inductor,loopnest    rows of PyTorch: eager, and backends of torch.compile
 
 The table has what one step computes: op by op, and as the kernels that `G.compile` makes of it.
 
@@ -88,7 +90,9 @@ def training(depth: int, batch: int, size: int) -> G.Graph:
 @click.option("--batch", default=4, help="Images.")
 @click.option("--size", default=64, help="Height and width of an image.")
 @click.option("--steps", default=3, help="Timed steps.")
-def main(depth: int, batch: int, size: int, steps: int) -> None:
+@click.option("--unfused", is_flag=True, help="A kernel for each op too.")
+@click.option("--torch", default="", help="eager and backends of torch.compile, by commas.")
+def main(depth: int, batch: int, size: int, steps: int, unfused: bool, torch: str) -> None:
     """Print a row a way to compute the step."""
     graph = training(depth, batch, size)
     random = np.random.default_rng(1)
@@ -101,7 +105,13 @@ def main(depth: int, batch: int, size: int, steps: int) -> None:
     seconds = time.perf_counter() - start
     table = StepTable(graph, arrays, steps)
     table.add_ops()
-    table.add_compiled("compiled", fn)
+    if unfused:
+        table.add_unfused()
+    table.add_compiled("fused", fn)
+    if torch:
+        from torch_twins import resnet, sgd
+
+        table.add_torch(torch.split(","), resnet(BLOCKS[depth], depth == 50), sgd(0.01, 0.9))
     console = Console(width=120)
     console.print(table.table)
     bodies = len({id(launch.kernel) for launch in fn.kernels if launch.kernel is not None})

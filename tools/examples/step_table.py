@@ -1,9 +1,9 @@
-"""A table of what a step of training computes: op by op, and as kernels; for the examples here."""
+"""A table of what a step of training computes: op by op, as kernels, in torch; for the examples."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,9 @@ import loopnest.graph as G
 from loopnest.graph.cost import traffic
 from loopnest.graph.dimensions import at
 from loopnest.graph.node import LEAVES
+from loopnest.graph.program import body_of
+from loopnest.graph_kernels.kernel_fusion import grouped
+from loopnest.graph_kernels.kernel_groups import GroupLimits
 
 
 def fastest(run: Callable[[], object], steps: int) -> float:
@@ -57,6 +60,24 @@ class StepTable:
         moved = sum(at(traffic(node), self.sizes) for node in single)
         self._add("op by op, NumPy", len(single), 0, 0, len(single), moved, spent)
 
+    def add_unfused(self) -> None:
+        """Add the step with a kernel for each op."""
+        self.add_compiled("a kernel an op", G.compile(unfused(self.graph)))
+
+    def add_torch(self, names: Iterable[str], loss: Any, update: Any) -> None:
+        """Add the step in torch: eager, and compiled by each backend; nothing without torch."""
+        try:
+            import torch_twins as twins
+        except ImportError:
+            return
+        for name in names:
+            step = twins.TorchStep(self.graph, loss, update, "" if name == "eager" else name)
+            launches, moved = twins.counted(step, self.arrays)
+            spent = fastest(lambda step=step: step(*self.arrays), self.steps)
+            made = "" if name == "eager" else str(launches)
+            shown = "torch eager" if name == "eager" else f"torch.compile, {name}"
+            self.table.add_row(shown, str(launches), made, "", "", *_shown(moved, spent))
+
     def add_compiled(self, name: str, fn: Any) -> None:
         """Add the step as a compiled graph runs it."""
         kernels = fn.kernels
@@ -69,4 +90,15 @@ class StepTable:
 
     def _add(self, name: str, *numbers: float) -> None:
         *counts, moved, spent = numbers
-        self.table.add_row(name, *[str(n) for n in counts], f"{moved / 1e6:.1f}", f"{spent:.1f}")
+        self.table.add_row(name, *[str(n) for n in counts], *_shown(moved, spent))
+
+
+def _shown(moved: float, spent: float) -> tuple[str, str]:
+    return f"{moved / 1e6:.1f}", f"{spent:.2f}"
+
+
+def unfused(graph: G.Graph) -> G.Graph:
+    """Return a graph of the same outputs that has a kernel for each of its ops."""
+    calls = grouped(G.Decompose()(graph), GroupLimits(library=True, most=1)).graph
+    calls = calls.with_attrs(subgraph={call: body_of(call) for call in calls.calls})
+    return G.RTCGen()(G.CodeGen()(calls))

@@ -118,7 +118,7 @@ def _source(operand: ln.TensorView, space: IterationSpace) -> frozenset[int]:
     """
     tensor = operand
     while not tensor.is_input and len(tensor.consumers) == 1:
-        if not copies(tensor) and not has_border(tensor):
+        if len(tensor.producers) != 1 or not (copies(tensor) or has_border(tensor)):
             break
         if any(read.reader is tensor for read in space.reads):
             return space.present[operand]
