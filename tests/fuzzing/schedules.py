@@ -8,7 +8,7 @@ cross threads: shared memory, and reductions over the threads of a block and ove
 gives reductions tiles of what they read; "stages" factors one reduction again and again, each stage
 in a memory of its own; "lanes" has vectors inside of unswitch and unroll loops; "joint" lets the
 threads of a block, and blocks, reduce several values of a thread together; "halo" gives what is
-read in windows tiles of its readers' loops.
+read in windows tiles of its readers' loops; "swizzles" permutes buffers in shared memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Report = Callable[[str, str], None]
 
 _STYLES = ["free", "free", "tile", "tile", "place", "place", "reduce"]
 _STYLES += ["threads"] * 3 + ["blocks"] * 4 + ["copies"] * 2 + ["stages"] * 3 + ["lanes"] * 2
-_STYLES += ["joint"] * 2 + ["halo"] * 3
+_STYLES += ["joint"] * 2 + ["halo"] * 3 + ["swizzles"] * 2
 _FACTORS = ["1", "2", "2", "3", "4", "4", "5", "7", "8", "16"]
 _BAD_FACTORS = ["0", "-1", '"Q"', "2.5", "True", "None"]
 _THREADS = ["grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"]
@@ -57,7 +57,7 @@ class ScheduleWriter:
             "free": self._free, "tile": self._tile, "place": self._place, "reduce": self._reduce,
             "threads": self._threads, "blocks": self._blocks, "copies": self._copies,
             "stages": self._stages, "lanes": self._lanes, "joint": self._joint,
-            "halo": self._halo,
+            "halo": self._halo, "swizzles": self._swizzles,
         }[self.style]  # fmt: skip
         for line in calls():
             self._attempt(line)
@@ -468,6 +468,67 @@ class ScheduleWriter:
                 yield from self._bind_apart(name)
             elif rng.random() < 0.2:
                 yield self._layout(name)
+
+    def _swizzles(self) -> Iterator[str]:
+        """Yield calls that swizzle buffers in shared memory, and give their tensors threads."""
+        rng = self.rng
+        if rng.random() < 0.4 or not any(map(self._is_plain, self.session.tensors)):
+            made = self._new("c")
+            used = [n for n in self.session.tensors if self._of(n).consumers]
+            yield f"{made} = {rng.choice(used or self.session.tensors)}.cache_after()"
+        names = [n for n in self.session.tensors if self._is_plain(n)]
+        for name in rng.sample(names, min(len(names), rng.randint(1, 2))):
+            below = self._below(name)
+            if below and rng.random() < 0.4:
+                target = rng.choice(below)
+                yield self._transform(target)
+                yield f"{name}.compute_at({target}, {self._position(target)})"
+            yield f"{name}.memory = ln.SHARED"
+            if rng.random() < 0.5:
+                yield from self._swizzled_loops(name)
+            else:
+                yield from self._swizzled_layout(name)
+                for _ in range(rng.randint(0, 2)):
+                    yield self._transform(name)
+            yield from self._bind_apart(name)
+        for name in self._some(self.session.tensors):
+            if not self._of(name).is_input:
+                yield from self._bind_apart(name)
+        if rng.random() < 0.3:
+            yield self._most()
+
+    def _swizzled_loops(self, name: str) -> Iterator[str]:
+        """Yield splits of two loops by one power of two, or of one loop twice, and a swizzle."""
+        rng, tensor = self.rng, self._of(name)
+        factor = rng.choice([2, 4, 8])
+        for _ in range(2):
+            leaf = [(n, a) for n, a in enumerate(tensor.leaf_domain) if n >= tensor.frozen]
+            free = [n for n, a in leaf if a.is_iteration and str(a.size) != str(factor)]
+            if free:
+                yield f"{name}.split({rng.choice(free)}, {factor})"
+        places = [n for n, a in enumerate(tensor.leaf_domain) if str(a.size) == str(factor)]
+        if len(places) > 1:
+            a, b = rng.sample(places, 2)
+            yield f"{name}.swizzle(ln.Swizzle.XOR, {a}, {b})"
+
+    def _swizzled_layout(self, name: str) -> Iterator[str]:
+        """Yield calls that give a buffer axes of powers of two, swizzle them, and perhaps pad."""
+        rng, domain = self.rng, self._of(name).allocation_domain
+        powers = ("2", "4", "8", "16", "32")
+        for _ in range(rng.randint(1, 3)):
+            if len(domain) > 1 and rng.random() < 0.2:
+                yield f"{name}.allocation_domain.merge({rng.randrange(len(domain) - 1)})"
+            free = [n for n, a in enumerate(domain) if str(a.size) not in powers]
+            if free:
+                call = f"split({rng.choice(free)}, {rng.choice([2, 4, 4, 8])})"
+                yield f"{name}.allocation_domain.{call}"
+        for _ in range(rng.choice([1, 1, 2])):
+            places = [n for n, a in enumerate(domain) if str(a.size) in powers]
+            if len(places) > 1:
+                a, b = rng.sample(places, 2)
+                yield f"{name}.allocation_domain.swizzle(ln.Swizzle.XOR, {a}, {b})"
+        if len(domain) and rng.random() < 0.3:
+            yield f"{name}.allocation_domain.pad({rng.randrange(len(domain))}, 1)"
 
     def _is_windowed(self, name: str) -> bool:
         """Whether a tensor is read at other indices than its own."""
