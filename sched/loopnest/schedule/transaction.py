@@ -120,8 +120,6 @@ def _argument(value: object) -> str:
 _KINDS = {"_compute_at_pos": "place", "_memory": "memory"}
 """Field of a TensorView -> kind of the intent of a call that changed it."""
 
-_LAYOUT_KINDS = ("stages",)
-
 
 def _intents(fusion: Fusion, mark: int, origin: Origin) -> list[Intent]:
     """Return what the call `origin` set since `mark`, each field of an object once."""
@@ -139,10 +137,10 @@ def _intent(
     """Yield what a change of one field means."""
     match target, field:
         case TensorView(), "layout":
-            for kind in _LAYOUT_KINDS:
-                new = getattr(target.layout, kind)
-                if not isinstance(old, BufferLayout) or getattr(old, kind) != new:
-                    yield Intent(origin, kind, target, value=new)
+            new = target.layout
+            before = old if isinstance(old, BufferLayout) else None
+            if before is None or (before.stages, before.prefetch) != (new.stages, new.prefetch):
+                yield Intent(origin, "stages", target, value=new.stages)
         case TensorView(), "domain":
             yield from _domain_intents(target, old, origin)
         case TensorView(), _ if field in _KINDS:

@@ -43,8 +43,8 @@ class Intent:
     Args:
         origin: the call, and its place in the user's code.
         kind: the field that it set: "parallel", "pinned", "place", "loops", "memory", "order",
-            "pad", "swizzle", "stages", "tensor" (a new one), "assume", or "unchanged" where all
-            was so before.
+            "pad", "swizzle", "stages", "tensor" (a new one), "assume", "range" (of an input's
+            elements), or "unchanged" where all was so before.
         tensor: whose field; None for an assumption.
         axis: the axis of which "parallel" and "pinned" speak.
         value: what it was set to, where a checker reads it.
@@ -345,7 +345,10 @@ class Fusion:
         """
         from loopnest.tensor.ops.gathers import declared_range
 
-        self.ranges = (*self.ranges, declared_range(self, indices, low, high))
+        found = declared_range(self, indices, low, high)
+        self.ranges = (*self.ranges, found)
+        call = f"{self.name}.assume_range({found.name}, {found.low}, {found.high})"
+        self.intents.append(Intent(caller(call), "range", value=found.name))
 
     def require(self, *conditions: Expr) -> None:
         """Take what the definition of a tensor asks of sizes, as an assumption.

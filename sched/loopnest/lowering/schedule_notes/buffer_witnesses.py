@@ -53,7 +53,7 @@ def _pad(lowering: Lowering, intent: Intent) -> Finding:
     stored = stored_axes(held.domain)
     outside = [axis for axis in paddings_of(held.domain) if axis not in axes]
     if not outside:
-        return "its buffer has these gaps"
+        return "its buffer has these gaps" if intent.value else "its buffer has no gaps"
     of, where = held.leaf, "leaf axis {}"
     if not set(outside) <= set(held.leaf):
         of, where = stored, "axis {} of its allocation domain"
@@ -77,7 +77,8 @@ def _buffer_axes(lowering: Lowering, tensor: TensorView) -> tuple[IterDomain, ..
 
 
 def _swizzle(lowering: Lowering, intent: Intent) -> Finding:
-    return f"its buffer is swizzled: {lowering.storage[tensor_of(intent)].buffer.swizzles}"
+    pairs = lowering.storage[tensor_of(intent)].buffer.swizzles
+    return f"its buffer is swizzled: {pairs}" if pairs else "its buffer is not swizzled"
 
 
 def _stages(lowering: Lowering, intent: Intent) -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from loopnest.kir import Stmt, Store, expressions, walk
 from loopnest.kir.lowered import Note
 from loopnest.lowering.loops.needed_components import is_needed
 from loopnest.lowering.schedule_notes.axis_witnesses import AXIS_CHECKS
@@ -16,6 +17,8 @@ from loopnest.lowering.schedule_notes.lowered_schedule import (
 )
 from loopnest.lowering.schedule_notes.nest_costs import nest_notes
 from loopnest.lowering.schedule_notes.statement_witnesses import STATEMENT_CHECKS
+from loopnest.scalar.expr import Load, loads
+from loopnest.scalar.expr import walk as walk_expr
 from loopnest.tensor.fusion import Intent
 from loopnest.tensor.tensor_view import TensorView
 
@@ -46,7 +49,7 @@ def findings(lowering: Lowering) -> Iterator[tuple[Intent, Finding]]:
 
 
 def _key(intent: Intent) -> object:
-    if intent.kind in ("unchanged", "assume"):
+    if intent.kind in ("unchanged", "assume", "range"):
         return intent
     return intent.kind, intent.tensor, intent.axis
 
@@ -88,11 +91,41 @@ def _assume(lowering: Lowering, intent: Intent) -> Finding:
     )  # fmt: skip
 
 
+def _range(lowering: Lowering, intent: Intent) -> Finding:
+    """Look for an index or a test that an input of which a range was declared decides."""
+    if any(load.buffer.name == intent.value for load in _deciding(lowering.program.body)):
+        return f"elements of {intent.value} are indices, or compared to them"
+    return note_of(
+        lowering,
+        intent,
+        "nothing but the check at each launch came of it",
+        f"no index and no test of what is computed depends on an element of {intent.value}",
+        "leave it out, so that other data may be passed",
+        str(intent.value),
+    )
+
+
+def _deciding(body: tuple[Stmt, ...]) -> Iterator[Load]:
+    """Yield the loads on which an index or a test depends."""
+    for node, _ in walk(body):
+        if isinstance(node, Store):
+            for place in node.index:
+                yield from loads(place)
+        for value in expressions(node):
+            for part in walk_expr(value):
+                if isinstance(part, Load):
+                    for place in part.args:
+                        yield from loads(place)
+                elif part.dtype.is_bool:
+                    yield from loads(part)
+
+
 CHECKS: dict[str, Check] = {
     "unchanged": _unchanged,
     **STATEMENT_CHECKS,
     **AXIS_CHECKS,
     **BUFFER_CHECKS,
     "assume": _assume,
+    "range": _range,
 }
 """The check of each kind of intent."""

@@ -1,0 +1,296 @@
+"""Each schedule primitive is found in the loop nest, or a note says what became of it."""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable
+from importlib import import_module
+
+import pytest
+
+import loopnest as ln
+import loopnest.schedule
+from loopnest.kir.lowered import Note
+from loopnest.lowering.schedule_notes.findings import findings
+from loopnest.lowering.schedule_notes.lowered_schedule import Lowering
+from loopnest.schedule import transaction
+
+P = ln.ParallelType
+Found = list[tuple[str, str]]
+CASES: dict[str, tuple[Callable[[ln.Fusion], object], Found]] = {}
+
+
+def case(*expected: tuple[str, str]) -> Callable[[Callable[[ln.Fusion], object]], None]:
+    """Register a schedule: of its last calls are found these kinds, with a witness or a note."""
+
+    def register(run: Callable[[ln.Fusion], object]) -> None:
+        CASES[run.__name__] = run, list(expected)
+
+    return register
+
+
+def found(f: ln.Fusion) -> Found:
+    """Return what is found of each intent of a scheduled fusion: its kind, witness or note."""
+    (lowering,) = ln.lower(f)._lowered.notes.args  # type: ignore[union-attr]
+    assert isinstance(lowering, Lowering)
+    return [
+        (intent.kind, f"note: {made.became}" if isinstance(made, Note) else made)
+        for intent, made in findings(lowering)
+    ]
+
+
+def pointwise(f: ln.Fusion) -> tuple[ln.TensorView, ln.TensorView]:
+    with f:
+        x = f.input("x", (64, 32), ln.float32)
+        t = ln.exp(x)
+        return t, f.output(t * 2.0, "y")
+
+
+def stencil(f: ln.Fusion) -> tuple[ln.TensorView, ln.TensorView]:
+    with f:
+        x = f.input("x", (64, 34), ln.float32)
+        t = ln.exp(x)
+        return t, f.output(t[:, 2:] + t[:, :-2], "y")
+
+
+def row_sums(f: ln.Fusion) -> ln.TensorView:
+    with f:
+        return f.output(ln.sum(f.input("x", (64, 32), ln.float32), 1), "y")
+
+
+IN_TILE = "its statements stand inside of y.i0, y.i1"
+
+
+@case(("loops", "its statements stand inside of y.i0, y.i1, y.i2"))
+def split(f: ln.Fusion) -> None:
+    pointwise(f)[1].split(1, 8)
+
+
+@case(("loops", "its statements stand inside of y.i0"))
+def merge(f: ln.Fusion) -> None:
+    pointwise(f)[1].merge(0)
+
+
+@case(("loops", IN_TILE))
+def reorder(f: ln.Fusion) -> None:
+    pointwise(f)[1].reorder([1, 0])
+
+
+@case(
+    ("parallel", "the launch has 64 along grid_x, which it uses"),
+    ("parallel", "y is accessed in pieces of 16 bytes"),
+)
+def parallelize(f: ln.Fusion) -> None:
+    pointwise(f)[1].split(1, 4).parallelize({0: P.grid_x, 2: P.vectorize})
+
+
+@case(("pinned", "no producer shares the loop"))
+def pin(f: ln.Fusion) -> None:
+    pointwise(f)[1].pin(1)
+
+
+@case(("memory", "its buffer is shared"))
+def set_memory(f: ln.Fusion) -> None:
+    pointwise(f)[0].memory = ln.SHARED
+
+
+@case(("loops", "its statements stand inside of T1.i2, y.i0, y.i1"), ("place", IN_TILE))
+def compute_at(f: ln.Fusion) -> None:
+    t, y = pointwise(f)
+    t.compute_at(y.split(1, 8), 2)
+
+
+@case(*[("loops", f"its statements stand inside of T{n}.i2, y.i0, y.i1") for n in (2, 3, 1)],
+      *[("place", IN_TILE)] * 3)  # fmt: skip
+def compute_at_tiles_of_windows(f: ln.Fusion) -> None:
+    t, y = stencil(f)
+    t.compute_at(y.split(1, 8), 2)
+
+
+@case(
+    ("loops", "its statements stand inside of T1_2.i0, T1_2.i1"), ("tensor", "it is stored"),
+    ("place", "its statements stand inside of no loop"), ("place", IN_TILE),
+)  # fmt: skip
+def compute_at_clones(f: ln.Fusion) -> None:
+    with f:
+        t = ln.exp(f.input("x", (64, 32), ln.float32))
+        y = f.output(t / ln.sum(t, 1, keepdims=True), "y")
+    t.compute_at(y, 2, recompute=True)
+
+
+@case(("place", "its statements stand inside of y.i0"))
+def inline_at(f: ln.Fusion) -> None:
+    pointwise(f)[0].inline_at(1)
+
+
+@case(("loops", "its statements stand inside of T1.i2, T3.i0, T3.i1"),
+      ("place", "its statements stand inside of T3.i0, T3.i1"))  # fmt: skip
+def inline_at_windows(f: ln.Fusion) -> None:
+    stencil(f)[0].inline_at(-1)
+
+
+@case(("place", IN_TILE), ("place", IN_TILE), ("place", "its statements stand inside of y.i0"))
+def inline_most(f: ln.Fusion) -> None:
+    stencil(f)
+    f.inline_most()
+
+
+@case(("loops", "its statements stand inside of T1.i0, T1.i1, T1.i2"))
+def propagate(f: ln.Fusion) -> None:
+    ln.propagate(pointwise(f)[1].split(1, 8))
+
+
+@case(("parallel", "the launch has 64 along grid_x, which it uses"))
+def parallelize_like(f: ln.Fusion) -> None:
+    t, y = pointwise(f)
+    t.memory = ln.SHARED
+    y.axis(0).parallelize(P.grid_x)
+    ln.parallelize_like(y)
+
+
+@case(
+    ("loops", "its statements stand inside of T2.i0, T2.i2, T2.r1"),
+    ("tensor", "it is stored"),
+    ("loops", "its statements stand inside of y.i0, y.r1"),
+)
+def rfactor(f: ln.Fusion) -> None:
+    row_sums(f).split(1, 8).rfactor(1)
+
+
+@case(
+    ("tensor", "it is stored"), ("tensor", "it is stored"), ("tensor", "it is stored"),
+    ("loops", "its statements stand inside of T3.i0, T3.i1"),
+    ("loops", "its statements stand inside of T4.i0, T4.i1"),
+)  # fmt: skip
+def rfactor_of_a_scan(f: ln.Fusion) -> None:
+    with f:
+        y = f.output(ln.cumsum(f.input("x", (64, 32), ln.float32), 1), "y")
+    y.split(1, 8).rfactor(2)
+
+
+@case(("loops", "its statements stand inside of T3.i0, T3.i1"), ("tensor", "it is stored"))
+def cache_after(f: ln.Fusion) -> None:
+    pointwise(f)
+    f.inputs[0].cache_after()
+
+
+@case(("tensor", "it is stored"), ("loops", IN_TILE))
+def cache_before(f: ln.Fusion) -> None:
+    pointwise(f)[1].cache_before()
+
+
+@case(
+    ("tensor", "it is stored"), ("memory", "its buffer is global"),
+    ("memory", "its buffer is local"),
+)  # fmt: skip
+def cache_fork(f: ln.Fusion) -> None:
+    t, _ = pointwise(f)
+    f.output(t, "t").cache_fork()
+
+
+@case(("stages", "loads stand before the uses in the loop over y.i0"))
+def circular_buffer(f: ln.Fusion) -> None:
+    t, y = pointwise(f)
+    x = f.inputs[0].cache_after()
+    t.memory = ln.SHARED
+    t.compute_at(y, 1)
+    x.compute_at(t, 1)
+    t.circular_buffer(3)
+
+
+@case(("stages", "a later call set it again"), ("stages", "note: nothing overlaps"))
+def circular_buffer_of_another_distance(f: ln.Fusion) -> None:
+    t, y = pointwise(f)
+    t.memory = ln.SHARED
+    t.compute_at(y, 1)
+    t.circular_buffer(3)
+    t.circular_buffer(3, 1)
+
+
+@case(("swizzle", "its buffer is swizzled: ((1, 2),)"))
+def swizzle(f: ln.Fusion) -> None:
+    t, _ = pointwise(f)
+    t.memory = ln.SHARED
+    t.split(0, 32).swizzle(ln.Swizzle.XOR, 1, 2)
+
+
+@case(("order", "the strides of its buffer have that order"), ("pad", "its buffer has these gaps"))
+def set_allocation(f: ln.Fusion) -> None:
+    pointwise(f)[0].set_allocation([1, 0], {0: 1})
+
+
+@case(("allocation", "its buffer is made of axes of its allocation domain: 8, 8, 32"))
+def allocation_domain_split(f: ln.Fusion) -> None:
+    pointwise(f)[0].allocation_domain.split(0, 8)
+
+
+@case(("allocation", "its buffer is made of axes of its allocation domain: 2048"))
+def allocation_domain_merge(f: ln.Fusion) -> None:
+    pointwise(f)[0].allocation_domain.merge(0)
+
+
+@case(("order", "the strides of its buffer have that order"))
+def allocation_domain_reorder(f: ln.Fusion) -> None:
+    pointwise(f)[0].allocation_domain.reorder([1, 0])
+
+
+@case(("pad", "note: its buffer has no gap there"), ("place", IN_TILE))
+def allocation_domain_pad(f: ln.Fusion) -> None:
+    t, y = pointwise(f)
+    t.allocation_domain.pad(1, 1)
+    t.compute_at(y, 2)
+
+
+@case(("swizzle", "its buffer is swizzled: ((0, 1),)"))
+def allocation_domain_swizzle(f: ln.Fusion) -> None:
+    t, _ = pointwise(f)
+    t.memory = ln.SHARED
+    t.allocation_domain.swizzle(ln.Swizzle.XOR, 0, 1)
+
+
+@case(("pad", "a later call set it again"), ("swizzle", "a later call set it again"),
+      ("pad", "its buffer has no gaps"), ("swizzle", "its buffer is not swizzled"))  # fmt: skip
+def allocation_domain_reset(f: ln.Fusion) -> None:
+    t, _ = pointwise(f)
+    t.memory = ln.SHARED
+    t.allocation_domain.pad(1, 1).swizzle(ln.Swizzle.XOR, 0, 1).reset()
+
+
+@case(("range", "elements of i are indices, or compared to them"))
+def assume_range(f: ln.Fusion) -> None:
+    with f:
+        x, i = f.input("x", ("N", 4), ln.float32), f.input("i", ("K",), ln.int32)
+        f.output(ln.take(x, i, 0, mode="wrap"), "y")
+    f.assume_range(i, 0, "N")
+
+
+@case(("range", "note: nothing but the check at each launch came of it"))
+def assume_range_of_no_index(f: ln.Fusion) -> None:
+    with f:
+        i = f.input("i", ("K",), ln.int32)
+        f.output(i + 1, "y")
+    f.assume_range(i, 0, "K")
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_a_witness_or_a_note(name: str) -> None:
+    run, expected = CASES[name]
+    f = ln.Fusion("k")
+    run(f)
+    assert found(f)[-len(expected) :] == expected
+
+
+def test_every_primitive_has_a_case() -> None:
+    names = set()
+    for info in pkgutil.iter_modules(loopnest.schedule.__path__):
+        module = import_module(f"loopnest.schedule.{info.name}")
+        for value in vars(module).values():
+            code = getattr(value, "__code__", None)
+            if (
+                code is not None
+                and code.co_filename == transaction.__file__
+                and code.co_name == "call"
+            ):
+                names.add(value.__name__.strip("_").replace(".", "_"))
+    assert names <= set(CASES)
+    assert len(names) > 20
