@@ -7,8 +7,7 @@ Constants, variables and the arena belong to the function, so that calls take tu
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from types import MappingProxyType
@@ -20,13 +19,12 @@ import loopnest as ln
 from loopnest.errors import LaunchError, kind_of
 from loopnest.graph.cost import flops, traffic
 from loopnest.graph.dimensions import Dim
-from loopnest.graph.graph_error import GraphError, Refused
+from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import LEAVES, Node, describe
 from loopnest.graph.passes.decompose import Decompose
 from loopnest.graph.passes.eliminate_common_subexpr import EliminateCommonSubexpr
 from loopnest.graph.passes.fold_constant import FoldConstant
 from loopnest.graph.program import Graph, body_of, require_graph
-from loopnest.graph.size_binding import bound, graph_sizes, sizes_of_arrays
 from loopnest.graph.state import check_state
 from loopnest.graph_kernels.code_gen import (
     Generated,
@@ -39,13 +37,12 @@ from loopnest.graph_kernels.kept_groups import groups_key, keep_groups, read_gro
 from loopnest.graph_kernels.kernel_fusion import grouped, inlined, values_for_assignments
 from loopnest.graph_kernels.kernel_groups import VIEWS, GroupLimits
 from loopnest.graph_kernels.op_math import lower_of
-from loopnest.graph_kernels.sized_run import Array, Runner, SizedRun, StepMemory
-from loopnest.graph_kernels.step_plan import PlannedStep, StepPlan, plan_steps
+from loopnest.graph_kernels.runs_by_size import RunsBySize
+from loopnest.graph_kernels.step_arrays import Array, HostArrays, Runner
+from loopnest.graph_kernels.step_plan import PlannedStep, StepPlan
 
 MEMORY = frozenset({"assign", "get_item", "group", "tuple"})
 """Ops that compute nothing: what they say is where values lie."""
-MAX_RUNS = 32
-"""Plans at other sizes are kept up to this number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,24 +191,17 @@ class CompiledGraph:
     ) -> None:
         self.graph, self.target = graph, target
         self._subject = f"{graph.name}(...)"
-        self._calls, self._found, self._runners = calls, found, runners
-        self._library = library
         self._lock = Lock()
-        self._memory = StepMemory(calls.variables)
-        self._runs: OrderedDict[tuple[int, ...], SizedRun] = OrderedDict()
-        self._sizes_of: dict[Hashable, tuple[int, ...]] = {}
-        self._names = graph_sizes(calls)
+        runs = RunsBySize(graph, target, calls, found, runners, library, HostArrays())
+        self._runs, self._memory = runs, runs.memory
         states = {
             name: self._memory.states[name].reshape(node.static_shape)
             for name, node in calls.variables.items()
         }
         self.state: Mapping[str, Array] = MappingProxyType(states)
         """The value of each variable, by name: the arrays themselves, which calls overwrite."""
-        plan = plan_steps(calls, found, library, len(graph.outputs))
-        self.kernels = tuple([launch_of(step) for step in plan.steps])
+        self.kernels = tuple([launch_of(step) for step in runs.plan.steps])
         """Each launch, in order."""
-        if not self._names:
-            self._run_at(())
 
     def __repr__(self) -> str:
         return f"<CompiledGraph {self.graph.name} on '{self.target}': {len(self.kernels)} launches>"
@@ -232,12 +222,11 @@ class CompiledGraph:
             LaunchError: an argument does not fit, or a node at these sizes; nothing ran.
         """
         given = self._checked(arrays)
-        numbers = self._numbers(given, sizes)
-        flat = {
-            x.name: self._flat(array) for x, array in zip(self.graph.inputs, given, strict=True)
-        }
+        numbers = self._runs.numbers([array.shape for array in given], sizes)
         with self._lock, np.errstate(all="ignore"):
-            results = self._run_at(numbers).run(flat)
+            run = self._runs.at(numbers)
+            own = zip(run.inputs, given, strict=True)
+            results = run.run([(number, self._flat(array)) for number, array in own])
         return results[0] if len(results) == 1 else results
 
     def plan(self, **sizes: int) -> StepPlan:
@@ -249,11 +238,11 @@ class CompiledGraph:
         Raises:
             LaunchError: a size is missing, or a node does not fit at these sizes.
         """
-        missing = [name for name in self._names if name not in sizes]
+        missing = [name for name in self._runs.names if name not in sizes]
         if missing:
             raise LaunchError(self._subject, f"the size {missing[0]} is missing")
         with self._lock:
-            return self._run_at(tuple([sizes[name] for name in self._names])).plan
+            return self._runs.at(tuple([sizes[name] for name in self._runs.names])).plan
 
     # Arguments
 
@@ -267,7 +256,7 @@ class CompiledGraph:
         given: list[Array] = []
         for node, value in zip(inputs, arrays, strict=True):
             array = np.asarray(value)
-            fits = array.shape == node.shape if not self._names else array.ndim == node.ndim
+            fits = array.shape == node.shape if not self._runs.names else array.ndim == node.ndim
             if not fits or array.dtype != node.dtype.numpy:
                 found = f"{node.name} is {node.type}, the array {array.dtype}{list(array.shape)}"
                 hint = "compile the graph for the shapes and types that it is called with"
@@ -279,51 +268,6 @@ class CompiledGraph:
         if np.may_share_memory(array, self._memory.variables):
             array = array.copy()  # a step may write to the variable before it is read
         return np.ascontiguousarray(array).reshape(-1)
-
-    def _numbers(self, given: Sequence[Array], sizes: Mapping[str, int]) -> tuple[int, ...]:
-        """Return the value of each size; remembered by the shapes."""
-        if not self._names and not sizes:
-            return ()
-        shapes = [array.shape for array in given]
-        key = (*shapes, *sizes.items())
-        known = self._sizes_of.get(key)
-        if known is None:
-            try:
-                found = sizes_of_arrays(self.graph, shapes, sizes)
-            except Refused as refused:
-                raise LaunchError(self._subject, refused.reason, refused.hint) from None
-            known = tuple([found[name] for name in self._names])
-            if len(self._sizes_of) > MAX_RUNS * 16:
-                self._sizes_of.clear()
-            self._sizes_of[key] = known
-        return known
-
-    def _run_at(self, numbers: tuple[int, ...]) -> SizedRun:
-        """Return the run at sizes: planned now if these are new.
-
-        Raises:
-            LaunchError: a node does not fit at these sizes.
-        """
-        run = self._runs.get(numbers)
-        if run is not None:
-            self._runs.move_to_end(numbers)
-            return run
-        sizes = dict(zip(self._names, numbers, strict=True))
-        try:
-            at_sizes = bound(self._calls, sizes)
-        except GraphError as error:
-            raise LaunchError(self._subject, str(error)) from None
-        found = Generated(
-            {at_sizes.nodes[call]: made for call, made in self._found.kernels.items()},
-            {at_sizes.nodes[call]: why for call, why in self._found.refused.items()},
-        )
-        runners = {at_sizes.nodes[call]: runner for call, runner in self._runners.items()}
-        plan = plan_steps(at_sizes.graph, found, self._library, len(self.graph.outputs))
-        run = SizedRun(self._subject, self.target, plan, runners, sizes, self._memory)
-        self._runs[numbers] = run
-        while len(self._runs) > MAX_RUNS:
-            self._runs.popitem(last=False)
-        return run
 
 
 def launch_of(step: PlannedStep) -> GraphLaunch:

@@ -5,32 +5,42 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, TypeAlias
 
 MOST_POINTERS = 48
 MOST_SIZES = 4
 """Kernels of more parameters are launched one by one."""
 
+Pointers: TypeAlias = "ctypes.Array[Any]"
+"""Where each storage of a call lies: unsigned integers of 64 bits."""
+
+
+def pointers_of(addresses: Sequence[int]) -> Pointers:
+    """Return addresses as a table takes them."""
+    return (ctypes.c_uint64 * len(addresses))(*addresses)
+
 
 def _source(sizes: int) -> str:
     """Return C that calls functions of a table with pointers and up to so many sizes each.
 
-    ``counts`` has two numbers a function: those of its pointers and of its sizes.
+    ``counts`` has two numbers a function: those of its pointers and of its sizes; ``slots`` says
+    which of the pointers ``p`` it takes.
     """
     cases = []
     for count in range(1, MOST_POINTERS + 1):
         for more in range(sizes + 1):
             types = ", ".join(["void *"] * count + ["int64_t"] * more)
-            values = ", ".join([f"a[{i}]" for i in range(count)] + [f"z[{i}]" for i in range(more)])
+            values = ", ".join(
+                [f"p[a[{i}]]" for i in range(count)] + [f"z[{i}]" for i in range(more)]
+            )
             number = count * (MOST_SIZES + 1) + more
             cases.append(f"    case {number}: s = ((int (*)({types}))f[i])({values}); break;")
     body = "\n".join(cases)
     return (
         "#include <stdint.h>\n"
-        "int loopnest_run_table(int n, void **f, const int *counts, void **a, const int64_t *z) {\n"
+        "int loopnest_run_table(int n, void **f, const int *counts, const int *slots, void **p,\n"
+        "                       const int64_t *z) {\n"
+        "  const int *a = slots;\n"
         "  for (int i = 0; i < n; i++) {\n    int s = -1;\n"
         f"    switch (counts[2 * i] * {MOST_SIZES + 1} + counts[2 * i + 1]) {{\n"
         f"{body}\n    }}\n    if (s) return s;\n"
@@ -43,7 +53,7 @@ def _runner(sizes: int) -> Any:
     from loopnest.backends.cpu.c_compiler import compile_c
 
     library = compile_c(_source(sizes), optimize=1)
-    kinds = [ctypes.c_int, *[ctypes.c_void_p] * 4]
+    kinds = [ctypes.c_int, *[ctypes.c_void_p] * 5]
     return library.function("loopnest_run_table", kinds, ctypes.c_int)
 
 
@@ -66,18 +76,20 @@ class LaunchTable:
         count = len(functions)
         addresses = [ctypes.cast(function, ctypes.c_void_p).value for function in functions]
         self._functions = (ctypes.c_void_p * count)(*addresses)
-        counts = [len(part) for own in zip(slots, sizes, strict=True) for part in own]
-        self._counts = (ctypes.c_int * len(counts))(*counts)
+        self._counts = _ints([len(part) for own in zip(slots, sizes, strict=True) for part in own])
         numbers = [size for own in sizes for size in own]
         self._sizes = (ctypes.c_int64 * len(numbers))(*numbers)
-        self._slots = np.array([slot for own in slots for slot in own], np.intp)
+        self._slots = _ints([slot for own in slots for slot in own])
         self._run = _runner(MOST_SIZES if numbers else 0)
         self._count = count
 
-    def run(self, pointers: npt.NDArray[np.uint64]) -> int:
+    def run(self, pointers: Pointers) -> int:
         """Run all launches on the pointers of this call; return the status of the first to fail."""
-        values = pointers[self._slots]
         status: int = self._run(
-            self._count, self._functions, self._counts, values.ctypes.data, self._sizes
+            self._count, self._functions, self._counts, self._slots, pointers, self._sizes
         )
         return status
+
+
+def _ints(numbers: Sequence[int]) -> Any:
+    return (ctypes.c_int * len(numbers))(*numbers)

@@ -59,11 +59,24 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class ValuePlace:
-    """A tensor in a storage, C-contiguous; transposed by `axes` for readers that can."""
+    """A tensor in a storage, C-contiguous; for readers that can, transposed by `axes`, or strided.
+
+    Args:
+        storage: its number.
+        shape: of the tensor, or of what is transposed.
+        axes: the order of the axes; None where they stay.
+        strides: from the first element on; None where it is C-contiguous.
+    """
 
     storage: int
     shape: Shape
     axes: tuple[int, ...] | None = None
+    strides: Shape | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is C-contiguous."""
+        return self.axes is None and self.strides is None
 
 
 Commits: TypeAlias = "Sequence[tuple[int, ValuePlace]]"
@@ -148,7 +161,7 @@ class _StepPlanner:
         self.steps = self._ordered()
         for place in places_in(results):
             storage = self.storages[place.storage]
-            if storage.kind == "arena" and place.axes is None:
+            if storage.kind == "arena" and place.is_plain:
                 storage.kind = "output"
         commits = self._commits(results)
         arena = 0 if graph_sizes(self.graph) else self._lay_out(results, commits)
@@ -180,12 +193,13 @@ class _StepPlanner:
             case "assign":
                 return self._assigned(node)
         source = self.places[node.inputs[0]] if node.inputs else None
-        if node.op in VIEWS and isinstance(source, ValuePlace) and source.axes is None:
-            return ValuePlace(source.storage, node.shape)
-        plain = isinstance(source, ValuePlace) and source.axes is None
-        if node.op == "transpose" and plain and self._numpy_reads(node):
-            assert isinstance(source, ValuePlace)
-            return replace(source, axes=node.attrs["axes"])
+        plain = source if isinstance(source, ValuePlace) and source.is_plain else None
+        if plain is not None and node.op in VIEWS:
+            return ValuePlace(plain.storage, node.shape)
+        if plain is not None and node.op == "transpose" and self._numpy_reads(node):
+            return replace(plain, axes=node.attrs["axes"])
+        if plain is not None and node.op == "strided_view" and self._numpy_reads(node):
+            return replace(plain, shape=node.shape, strides=node.attrs["strides"])
         return self._computed(node)
 
     def _numpy_reads(self, node: Node) -> bool:

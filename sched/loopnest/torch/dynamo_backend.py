@@ -74,12 +74,25 @@ class CompiledProgram:
         self.in_torch = found.in_torch
         self.run = TorchGraph(found.graph, target, device, options, found.aliases)
         self.kernels = self.run.kernels
+        self._device = device
 
     def __call__(self, args: Sequence[Any]) -> list[Any]:
         found = self.found
-        tensors = [args[x] if isinstance(x, int) else x for x in found.inputs]
+        tensors = [
+            given_tensor(args[x] if isinstance(x, int) else x, self._device) for x in found.inputs
+        ]
         made = self.run(tensors)
         return [x[0] if isinstance(x, tuple) else _strided(made, x) for x in found.outputs]
+
+
+def given_tensor(tensor: Tensor, device: Any) -> Tensor:
+    """Return an input on a device, C-contiguous: itself, or a copy."""
+    plain = tensor.detach()
+    if plain.device != device:
+        plain = plain.to(device)  # a number of the CPU beside tensors of a GPU
+    if plain.is_conj() or plain.is_neg():
+        plain = plain.resolve_conj().resolve_neg()
+    return plain.contiguous()
 
 
 def _strided(made: Sequence[Tensor], output: AtenOutput) -> Tensor:
