@@ -435,6 +435,19 @@ NETWORKS = [
         lambda x: np.stack([x[:, 0:3:2], x[:, 2:5:2], x[:, 4:7:2]], -1),
         lambda x: G.unfold(x[:, :7], 1, 3, 2, 2),
     ),
+    case(
+        "strided_view",
+        normal((14,)),
+        lambda x: np.stack([x[:4], x[5:9], x[10:14]])[:, ::2],
+        lambda x: G.strided_view(x, (3, 2), (5, 2)),
+    ),
+    case(
+        "strided_view",
+        normal((6,)),
+        lambda x: np.stack([x[:3], x[1:4]])[:, None].repeat(2, 1),
+        lambda x: G.strided_view(x, (2, 2, 3), (1, 0, 1)),
+        "of one element twice",
+    ),
     case("cumsum", SQUARE, lambda x: np.cumsum(x, 1), lambda x: G.cumsum(x, 1)),
     case(
         "cumsum",

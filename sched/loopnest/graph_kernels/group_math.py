@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import loopnest as ln
 from loopnest.errors import NotSupported
+from loopnest.graph.dimensions import Shape, at, product
 from loopnest.graph.node import Node, TupleType, describe
 from loopnest.graph.passes.decompose import decomposed
 from loopnest.graph.program import Graph
@@ -52,7 +53,11 @@ def group_math(body: Graph, inplace: Inplace = ()) -> GroupMath:
         values: dict[Node, _Value] = {}
         for number in used:
             x = body.inputs[number]
-            values[x] = fusion.input(f"{prefix}p{number}", x.shape, x.dtype)
+            view, name = _view_of(x, body), f"{prefix}p{number}"
+            if view is x:
+                values[x] = fusion.input(name, x.shape, x.dtype)
+            else:
+                values[view] = _strided_input(fusion, name, view)
         for node in body.nodes:
             if node not in values and node.op != "var":
                 values[node] = _value(node, [values[x] for x in node.inputs])
@@ -63,6 +68,34 @@ def group_math(body: Graph, inplace: Inplace = ()) -> GroupMath:
             taken = None if source is None else fusion[f"{prefix}p{source}"]
             fusion.output(tensor, f"{prefix}o{number}", inplace=taken)
     return GroupMath(fusion, tuple(used))
+
+
+def _view_of(x: Node, body: Graph) -> Node:
+    """Return what is read of an input: its view at strides where nothing else reads it."""
+    users = body.users[x]
+    alone = len(users) == 1 and x not in body.outputs
+    return users[0] if alone and users[0].op == "strided_view" else x
+
+
+def _strided_input(fusion: ln.Fusion, name: str, view: Node) -> ln.TensorView:
+    """Declare an input that is read at strides; its axes stand in the order of memory.
+
+    What is repeated (of stride 0) is read once, and an array without gaps is an ordinary input.
+    """
+    strides: Shape = view.attrs["strides"]
+    rows = [*enumerate(zip(view.shape, strides, strict=True))]
+    real = [axis for axis, (extent, step) in rows if step != 0 and extent != 1]
+    if all(isinstance(strides[axis], int) for axis in real):
+        real.sort(key=lambda axis: -at(strides[axis], {}))
+    shape = [view.shape[axis] for axis in real]
+    steps = [strides[axis] for axis in real]
+    dense = steps == [product(shape[place + 1 :]) for place in range(len(shape))]
+    found = fusion.input(name, shape, view.dtype, None if dense else steps)
+    order = [place for place, _ in sorted(enumerate(real), key=lambda row: row[1])]
+    found = ln.permute(found, order) if order != [*range(len(order))] else found
+    if len(real) < view.ndim:
+        found = ln.broadcast(found, [axis not in real for axis in range(view.ndim)])
+    return ln.expand(found, view.shape)
 
 
 def _value(node: Node, operands: Sequence[_Value]) -> _Value:

@@ -124,7 +124,7 @@ def _is_view(node: Node, graph: Graph, groups: KernelGroups) -> bool:
     """Whether no kernel needs to compute a free op: its readers find it in its operand's memory."""
     if node.op in VIEWS:
         return True
-    if node.op != "transpose" or node in graph.outputs:
+    if node.op not in ("strided_view", "transpose") or node in graph.outputs:
         return False
     readers = [x for x in graph.users[node] if x not in groups.group]
     return not any(x.is_tuple or x.op in FREE or x.op in VIEWS for x in readers)

@@ -26,7 +26,10 @@ from loopnest.graph_kernels.op_math import lower_of
 from loopnest.schedulers import Processor, Scheduler, scheduler_of
 
 FREE = frozenset(
-    ("broadcast_to", "expand_dims", "full", "iota", "size", "squeeze", "transpose", "unfold")
+    (
+        *("broadcast_to", "expand_dims", "full", "iota", "size", "squeeze", "strided_view"),
+        *("transpose", "unfold"),
+    )
 )
 """Ops that every group computes for itself: they move or repeat, or read nothing."""
 

@@ -9,13 +9,25 @@ from loopnest.errors import NotSupported
 from loopnest.graph.dimensions import Dim, Shape, add, mul, sub
 from loopnest.graph.node import Node, describe
 from loopnest.graph.registry import register_attr
-from loopnest.graph_kernels.op_math import MathOperand, as_tensor
+from loopnest.graph_kernels.op_math import MathOperand, as_tensor, size_operand
 
 
 @register_attr("slice", "lower")
 def _slice(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
     attrs = node.attrs
     return ln.slice(as_tensor(operands[0], node), attrs["starts"], attrs["stops"], attrs["steps"])
+
+
+@register_attr("strided_view", "lower")
+def _strided_view(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    """Return the elements at computed places; a view of an input is declared with its strides."""
+    places = ln.full(node.shape, 0, ln.int64)
+    rows = zip(node.shape, node.attrs["strides"], strict=True)
+    for axis, (extent, stride) in enumerate(rows):
+        own = ln.broadcast(ln.iota(extent, dtype=ln.int64), [i != axis for i in range(node.ndim)])
+        steps = size_operand(stride, ln.int64, node)
+        places = places + own * steps
+    return ln.take(as_tensor(operands[0], node), places, 0)
 
 
 @register_attr("flip", "lower")

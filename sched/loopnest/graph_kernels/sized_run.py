@@ -128,6 +128,8 @@ class SizedRun:
         self._workspace: dict[int, int] = {}
         """Storages behind those of the plan that are workspace, and where they begin in it."""
         self._workspace_bytes = 0
+        self._calls: list[PlannedStep] = []
+        """Steps that are no entries of a table."""
         self._actions = self._joined()
         self._results = [(tree, n in aliases) for n, tree in enumerate(plan.results)]
         own = {new.number: new.shape for new in self._new}
@@ -139,6 +141,11 @@ class SizedRun:
         """Where each result is an array that the call makes, as it is: their numbers."""
         if not len(set(self._plain)) == len(self._plain) == len(plan.results):
             self._plain = []
+
+    @property
+    def is_table(self) -> bool:
+        """Whether a call runs kernels of C alone, and its results are all arrays that it makes."""
+        return not self._calls and bool(self._plain)
 
     def _new_arrays(self) -> list[_NewArray]:
         """Return the outputs that a call makes, in the shapes that they are returned in."""
@@ -216,7 +223,7 @@ class SizedRun:
         kind = self.plan.storages[tree.storage].kind
         found = self._seen(tree, memory)
         if is_alias and kind == "input":
-            return found
+            return self._arrays.alias(found)
         if kind in ("output", "made") and tree.storage not in taken:
             taken.add(tree.storage)
             return found
@@ -247,6 +254,7 @@ class SizedRun:
             if table:
                 actions.append(self._table(table))
                 table = []
+            self._calls.append(step)
             actions.append(self._slow(step))
         if table:
             actions.append(self._table(table))

@@ -51,6 +51,9 @@ class StepArrays(Protocol):
     def seen(self, array: Array, place: ValuePlace) -> Array:
         """Return the array of a storage as a place in it says, at known sizes."""
 
+    def alias(self, array: Array) -> Array:
+        """Return another array on the same memory."""
+
     def copied(self, array: Array) -> Array:
         """Return a C-contiguous copy."""
 
@@ -103,6 +106,10 @@ class HostArrays:
             return as_strided(array, shape, steps, writeable=False)
         found = array.reshape(shape)
         return found if place.axes is None else found.transpose(place.axes)
+
+    def alias(self, array: Array) -> Array:
+        """Return another array on the same memory."""
+        return array.view()
 
     def copied(self, array: Array) -> Array:
         """Return a C-contiguous copy."""

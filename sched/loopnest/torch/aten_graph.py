@@ -1,7 +1,7 @@
 """A graph of ATen operators, as AOTAutograd hands it over, as a graph of loopnest's.
 
-Shapes are static: where torch's are symbolic, each set of sizes gets a graph of its own. What no
-rule translates is a node ``torch_call``, so that every graph becomes one.
+Where torch's shapes are symbolic, the graph has sizes. What no rule translates is a node
+``torch_call``, so that every graph of static shapes becomes one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ import torch
 
 import loopnest.graph as G
 from loopnest.errors import LoopnestError
-from loopnest.graph.node import Node, TupleType
+from loopnest.graph.dimensions import Dim
+from loopnest.graph.node import Node, TensorType, TupleType
+from loopnest.graph.size_binding import graph_sizes
+from loopnest.scalar.expr import Expr, Symbol
 from loopnest.torch import (  # noqa: F401 - registers the rules
     aten_indexing,
     aten_movement,
@@ -24,7 +27,16 @@ from loopnest.torch import (  # noqa: F401 - registers the rules
     aten_reductions,
     aten_windows,
 )
-from loopnest.torch.aten_table import RULES, Call, NotTranslated
+from loopnest.torch.aten_movement import ordered
+from loopnest.torch.aten_table import RULES, Call, Rule
+from loopnest.torch.input_layouts import InputLayout, contiguous, order_in_memory
+from loopnest.torch.symbolic_sizes import (
+    NotTranslated,
+    UnknownSizes,
+    is_symbolic,
+    size_of,
+    sizes_of,
+)
 from loopnest.torch.torch_calls import OperandPlace, torch_node, type_of_tensor
 
 _log = logging.getLogger("loopnest")
@@ -53,12 +65,12 @@ class AtenOutput:
     Args:
         number: of the graph's output.
         axes: the order of its axes; None where they stay.
-        strides: those that torch expects.
+        strides: those that torch expects; none where that is not known.
     """
 
     number: int
     axes: tuple[int, ...] | None
-    strides: tuple[int, ...]
+    strides: tuple[Dim, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,38 +80,51 @@ class AtenGraph:
     Args:
         graph: its inputs are the placeholders that are tensors, then captured tensors.
         inputs: for each of its inputs the number of the placeholder, or the tensor captured.
-        outputs: for each value that the program returns which output it is; a number or None as
-            a tuple of one.
+        layouts: how each of them lies in memory.
+        sizes: for each size of the graph the number of the placeholder that says it.
+        outputs: for each value that the program returns which output it is; a number, a size or
+            None as a tuple of one.
         aliases: the outputs of the graph that may be memory of an input.
         in_torch: the operators that run in torch, by name, and why.
     """
 
     graph: G.Graph
     inputs: tuple[Any, ...]
+    layouts: tuple[InputLayout, ...]
+    sizes: Mapping[str, int]
     outputs: tuple[AtenOutput | tuple[Any], ...]
     aliases: frozenset[int]
     in_torch: Mapping[str, str]
 
 
-def translated(module: Any, values: Sequence[Any], library: bool, target: str) -> AtenGraph:
+def translated(
+    module: Any, values: Sequence[Any], library: bool, target: str, strided: bool = True
+) -> AtenGraph:
     """Return the graph of a module of ATen operators.
 
     Args:
-        module: a ``torch.fx.GraphModule`` whose nodes know their fake tensors of static shapes.
+        module: a ``torch.fx.GraphModule`` whose nodes know their fake tensors.
         values: for each placeholder its value: a (fake) tensor, or a number.
         library: whether products of matrices and convolutions are left to torch.
         target: of the kernels.
+        strided: whether inputs lie as their fake tensors say; else all are C-contiguous.
 
     Raises:
         NotTranslated: a tensor has a type that loopnest does not know.
+        UnknownSizes: an operator has no rule for symbolic shapes.
     """
-    return _Translation(module, values, library, target).result()
+    return _Translation(module, values, library, target, strided).result()
 
 
 class _Translation:
-    def __init__(self, module: Any, values: Sequence[Any], library: bool, target: str) -> None:
+    def __init__(
+        self, module: Any, values: Sequence[Any], library: bool, target: str, strided: bool
+    ) -> None:
         self.module, self.library, self.target = module, library, target
-        self.values = list(values)
+        self.values, self.strided = list(values), strided
+        self.symbolic = any(is_symbolic(n.meta.get("val")) for n in module.graph.nodes)
+        self.sizes: dict[str, int] = {}
+        self.layouts: list[InputLayout] = []
         self.known: dict[FxNode, Any] = {}
         self.fakes: dict[FxNode, Any] = {}
         self.vars: list[Node] = []
@@ -125,19 +150,24 @@ class _Translation:
 
     def _placeholder(self, node: FxNode, value: Any, place: int) -> None:
         self.fakes[node] = value
-        if not isinstance(value, torch.Tensor):
-            self.known[node] = value
+        if isinstance(value, torch.Tensor):
+            self.known[node] = self._var(value, place)
             return
-        self.known[node] = self._var(value, place)
+        self.known[node] = size_of(value) if isinstance(value, torch.SymInt) else value
+        if isinstance(self.known[node], Symbol):
+            self.sizes.setdefault(self.known[node].name, place)
 
     def _var(self, tensor: Any, source: Any) -> Node:
         kind = type_of_tensor(tensor)
         if kind is None:
             raise NotTranslated(f"an input is {tensor.dtype}")
-        found = G.var(f"x{len(self.vars)}", kind.shape, kind.dtype)
-        self.vars.append(found)
+        strides = sizes_of(tensor.stride()) if self.strided else contiguous(kind.shape)
+        layout = InputLayout(kind.shape, strides)
+        var, seen = layout.nodes(f"x{len(self.vars)}", kind.dtype)
+        self.vars.append(var)
         self.sources.append(source)
-        return found
+        self.layouts.append(layout)
+        return seen
 
     def _captured(self, node: FxNode) -> None:
         """Take a tensor of the module: a number as a constant, another as an input."""
@@ -167,27 +197,43 @@ class _Translation:
             return self._number(node)
         if not _has_tensors(node.meta.get("val")):
             return self._number(node)
-        rule = RULES.get(target)
-        reason = "it has no rule"
         name = target.overloadpacket.__name__
         if self.library and name in LIBRARY:
             return self._in_torch(node)
+        rule = RULES.get(target)
+        reason = "it has no rule"
         if self.target == "cuda" and name.startswith(WINDOWS_OF):
             rule, reason = None, 'there is no schedule of windows for "cuda"'
         if rule is not None:
             try:
-                found = rule(self._arguments(node))
-                self._check(node, found)
-                return found
+                return self._by_rule(rule, node)
             except NotTranslated as missing:
                 reason = str(missing)
-            except LoopnestError as error:
-                reason = str(error)
         self._tell(node, reason)
         return self._in_torch(node)
 
+    def _by_rule(self, rule: Rule, node: FxNode) -> Any:
+        """Return what a rule makes of a call.
+
+        Raises:
+            NotTranslated: it makes nothing, or what torch does not say. The text begins by the
+                operator where sizes are symbolic: then it may do at each set of sizes.
+        """
+        try:
+            found = rule(self._arguments(node))
+            self._check(node, found)
+            return found
+        except (NotTranslated, LoopnestError, TypeError) as error:
+            if self.symbolic:
+                raise UnknownSizes(f"{node.target} of symbolic sizes: {error}") from error
+            if isinstance(error, TypeError):
+                raise
+            raise NotTranslated(str(error)) from error
+
     def _number(self, node: FxNode) -> Any:
         """Compute a number that torch computes beside the tensors: a size, a product of sizes."""
+        if is_symbolic(node.meta.get("val")):
+            return size_of(node.meta["val"])
         args = [self._argument(x) for x in node.args]
         kwargs = {key: self._argument(x) for key, x in node.kwargs.items()}
         if any(isinstance(x, Node) for x in (*args, *kwargs.values())):
@@ -221,13 +267,13 @@ class _Translation:
         if isinstance(value, (tuple, list)):
             return [self._argument(item) for item in value]
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            raise NotTranslated("a size that is not known")
+            return size_of(value)
         return value
 
     def _fake(self, value: Any) -> Any:
         if isinstance(value, torch.fx.Node):
             own = self.known[value]
-            return own if isinstance(own, (int, float)) else self.fakes[value]
+            return own if isinstance(own, (int, float, Expr)) else self.fakes[value]
         if isinstance(value, (tuple, list)):
             return [self._fake(item) for item in value]
         return value
@@ -263,7 +309,12 @@ class _Translation:
             kind = type_of_tensor(value)
             if kind is None:
                 raise NotTranslated(f"{node.target} returns {value.dtype}")
-            return torch_node(node.target, operands, args, kwargs, kind)
+            order = order_in_memory(sizes_of(value.shape), sizes_of(value.stride()))
+            if order is None or order == sorted(order):
+                return torch_node(node.target, operands, args, kwargs, kind)
+            moved = TensorType(tuple([kind.shape[axis] for axis in order]), kind.dtype)
+            found = torch_node(node.target, operands, args, kwargs, moved, order)
+            return G.transpose(found, sorted(range(len(order)), key=order.__getitem__))
         kept = [x for x in value if isinstance(x, torch.Tensor)]
         kinds = [type_of_tensor(x) for x in kept]
         if None in kinds:
@@ -279,7 +330,7 @@ class _Translation:
             return self._place_of(self.known[value], operands)
         if isinstance(value, (tuple, list)):
             return tuple([self._place(item, operands) for item in value])
-        return value
+        return size_of(value) if isinstance(value, torch.SymInt) else value
 
     def _place_of(self, own: Any, operands: list[Node]) -> Any:
         if isinstance(own, Node):
@@ -300,20 +351,37 @@ class _Translation:
             if not isinstance(own, Node):
                 outputs.append((own,))
                 continue
-            own, axes = _untransposed(own)
+            strides = _strides(self.fakes.get(item))
+            own, axes = _arranged(own, strides, _is_view(item))
             number = ends.setdefault((own, _is_view(item)), len(ends))
-            outputs.append(AtenOutput(number, axes, _strides(self.fakes.get(item))))
+            outputs.append(AtenOutput(number, axes, strides))
         graph = G.Graph(self.vars, [node for node, _ in ends], "aten")
+        if any(name not in self.sizes for name in graph_sizes(graph)):
+            raise UnknownSizes("no argument says a size")
         aliases = frozenset([number for (_, is_view), number in ends.items() if is_view])
-        sources, told = tuple(self.sources), dict(self.in_torch)
-        return AtenGraph(graph, sources, tuple(outputs), aliases, told)
+        told = dict(self.in_torch)
+        return AtenGraph(
+            graph, tuple(self.sources), tuple(self.layouts), self.sizes, tuple(outputs), aliases,
+            told,
+        )  # fmt: skip
 
 
-def _untransposed(node: Node) -> tuple[Node, tuple[int, ...] | None]:
-    """Return what a node is the transpose of, and the order of the axes."""
-    if node.op != "transpose":
+def _arranged(
+    node: Node, strides: Sequence[Dim], is_view: bool
+) -> tuple[Node, tuple[int, ...] | None]:
+    """Return what lies in memory as torch expects of a value, and the order of the value's axes.
+
+    Of a transpose that is its operand; of what torch keeps in another order (channels last) it is
+    the transpose.
+    """
+    if is_view and node.op != "transpose":
         return node, None
-    return node.inputs[0], node.attrs["axes"]
+    order = None if is_view else order_in_memory(node.shape, strides)
+    if order is None:
+        return (node.inputs[0], node.attrs["axes"]) if node.op == "transpose" else (node, None)
+    back = tuple(sorted(range(len(order)), key=order.__getitem__))
+    moved = ordered(node, order)
+    return moved, None if back == tuple(range(len(back))) else back
 
 
 def _is_view(item: FxNode) -> bool:
@@ -327,10 +395,8 @@ def _packet(item: FxNode) -> str:
     return str(getattr(getattr(item.target, "overloadpacket", None), "__name__", ""))
 
 
-def _strides(fake: Any) -> tuple[int, ...]:
-    if not isinstance(fake, torch.Tensor):
-        return ()
-    return tuple([int(step) for step in fake.stride()])
+def _strides(fake: Any) -> tuple[Dim, ...]:
+    return sizes_of(fake.stride()) if isinstance(fake, torch.Tensor) else ()
 
 
 def _has_tensors(value: Any) -> bool:

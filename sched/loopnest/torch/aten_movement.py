@@ -23,10 +23,11 @@ def _expand(call: Call) -> Node:
 
 @translates("permute.default", "permute_copy.default")
 def _permute(call: Call) -> Node:
-    return _ordered(call[0], call[1])
+    return ordered(call[0], call[1])
 
 
-def _ordered(x: Node, order: Sequence[int]) -> Node:
+def ordered(x: Node, order: Sequence[int]) -> Node:
+    """Return x with its axes in another order; transposes of transposes are one."""
     places = [int(a) % x.ndim for a in order]
     if x.op == "transpose":
         places = [x.attrs["axes"][place] for place in places]
@@ -36,7 +37,7 @@ def _ordered(x: Node, order: Sequence[int]) -> Node:
 
 @translates("t.default")
 def _t(call: Call) -> Node:
-    return call[0] if call[0].ndim < 2 else _ordered(call[0], (1, 0))
+    return call[0] if call[0].ndim < 2 else ordered(call[0], (1, 0))
 
 
 @translates("transpose.int")
@@ -45,7 +46,7 @@ def _swap(call: Call) -> Node:
     if order:
         a, b = call[1], call[2]
         order[a], order[b] = order[b], order[a]
-    return _ordered(call[0], order)
+    return ordered(call[0], order)
 
 
 @translates("unsqueeze.default", "squeeze.dim", "squeeze.dims", "squeeze.default")

@@ -14,13 +14,11 @@ from typing import Any, TypeAlias
 import torch
 
 import loopnest.graph as G
+from loopnest.graph.dimensions import Dim
 from loopnest.graph.node import Node
 from loopnest.scalar.dtypes import DType
+from loopnest.torch.symbolic_sizes import NotTranslated, sizes_of
 from loopnest.torch.tensor_arrays import Tensor, dtype_of_torch
-
-
-class NotTranslated(Exception):
-    """An operator, or these arguments of one, have no rule; the text says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +46,9 @@ class Call:
         return own_dtype(self.first)
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> tuple[Dim, ...]:
         """The shape of the result, or of its first value."""
-        return tuple([int(e) for e in self.first.shape])
+        return sizes_of(self.first.shape)
 
     @property
     def first(self) -> Tensor:

@@ -2,7 +2,7 @@
 
 AOTAutograd makes graphs of core operators of ATen, in which nothing is changed in place and no
 view is left: what the program changes (parameters, running statistics) it writes back itself. A
-graph is compiled when it is first called, and again for each new set of sizes.
+graph is compiled when it is first called.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from loopnest.errors import LaunchError
-from loopnest.torch.aten_graph import AtenGraph, AtenOutput, translated
-from loopnest.torch.aten_table import NotTranslated
+from loopnest.graph.graph_error import GraphError
+from loopnest.torch.aten_graph import translated
+from loopnest.torch.compiled_program import CompiledProgram
 from loopnest.torch.decompositions import decompositions
-from loopnest.torch.tensor_arrays import Tensor
-from loopnest.torch.torch_graph import TorchGraph
+from loopnest.torch.symbolic_sizes import NotTranslated, UnknownSizes, is_symbolic
 
 _log = logging.getLogger("loopnest")
 OPTIONS = ("library", "target", "compile")
+Program: TypeAlias = "Callable[[Sequence[Any]], Any]"
 _MOST = 64
 """Graphs of so many sets of sizes are kept."""
 
@@ -55,64 +56,11 @@ def recording() -> Iterator[list[CompiledProgram]]:
         _listening[:] = [x for x in _listening if x is not found]
 
 
-class CompiledProgram:
-    """A graph of ATen operators for one set of sizes.
-
-    `kernels` are its launches, `in_torch` the operators without a rule, by name, and why.
-
-    Args:
-        found: the graph.
-        target: of its kernels.
-        device: of its tensors.
-        options: of `loopnest.compile`.
-    """
-
-    def __init__(
-        self, found: AtenGraph, target: str, device: Any, options: Mapping[str, Any]
-    ) -> None:
-        self.found = found
-        self.in_torch = found.in_torch
-        self.run = TorchGraph(found.graph, target, device, options, found.aliases)
-        self.kernels = self.run.kernels
-        self._device = device
-
-    def __call__(self, args: Sequence[Any]) -> list[Any]:
-        found = self.found
-        tensors = [
-            given_tensor(args[x] if isinstance(x, int) else x, self._device) for x in found.inputs
-        ]
-        made = self.run(tensors)
-        return [x[0] if isinstance(x, tuple) else _strided(made, x) for x in found.outputs]
-
-
-def given_tensor(tensor: Tensor, device: Any) -> Tensor:
-    """Return an input on a device, C-contiguous: itself, or a copy."""
-    plain = tensor.detach()
-    if plain.device != device:
-        plain = plain.to(device)  # a number of the CPU beside tensors of a GPU
-    if plain.is_conj() or plain.is_neg():
-        plain = plain.resolve_conj().resolve_neg()
-    return plain.contiguous()
-
-
-def _strided(made: Sequence[Tensor], output: AtenOutput) -> Tensor:
-    """Return an output with the strides that torch expects: itself where it has them."""
-    tensor, strides = made[output.number], output.strides
-    if output.axes is not None:
-        tensor = tensor.permute(output.axes)
-    if not tensor.numel() or len(strides) != tensor.dim():
-        return tensor
-    rows = zip(tensor.stride(), strides, tensor.shape, strict=True)
-    if all(own == wanted or extent == 1 for own, wanted, extent in rows):
-        return tensor
-    if 0 in strides:
-        return tensor
-    result = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
-    return result.copy_(tensor)
-
-
 class LazyProgram:
-    """A graph of ATen operators that is compiled for the sizes that it is called with.
+    """A graph of ATen operators that is compiled when it is first called.
+
+    One function computes at all sizes where the rules of its operators know symbolic shapes; else
+    one is compiled for each set of sizes that it is called with.
 
     Args:
         module: a ``torch.fx.GraphModule`` of ATen operators.
@@ -122,33 +70,63 @@ class LazyProgram:
     def __init__(self, module: Any, options: Mapping[str, Any]) -> None:
         self.module, self.options = module, options
         self._boxed_call = True  # it takes a list, which it may empty
-        self._symbolic = any(_is_symbolic(node.meta.get("val")) for node in module.graph.nodes)
-        self._known: dict[object, Callable[[Sequence[Any]], Any]] = {}
+        self._symbolic = any(is_symbolic(node.meta.get("val")) for node in module.graph.nodes)
+        self._by_size = False
+        self._known: dict[object, Program] = {}
         self._lock = Lock()
 
     def __call__(self, args: list[Any]) -> Any:
-        key = tuple([_key(x) for x in args]) if self._symbolic else None
+        key = tuple([_key(x) for x in args]) if self._by_size else None
         run = self._known.get(key)
-        if run is None:
-            with self._lock:
-                if len(self._known) >= _MOST:
-                    self._known.clear()
-                run = self._known[key] = self._made(args)
-        return run(args)
+        found = None if run is None else run(args)
+        if found is None:
+            found = self._first(args)
+        return found
 
-    def _made(self, args: Sequence[Any]) -> Callable[[Sequence[Any]], Any]:
-        """Return what runs the graph for arguments of these shapes."""
-        values = self._propagated(args)
-        device = _device(args, values)
-        target = self.options.get("target") or ("cuda" if device.type == "cuda" else "c")
+    def _first(self, args: Sequence[Any]) -> Any:
+        """Compile for arguments of these sizes, or that lie so in memory; and run."""
+        with self._lock:
+            if self._symbolic and not self._by_size and not self._known:
+                self._by_size = not self._for_all_sizes(args)
+            key = tuple([_key(x) for x in args]) if self._by_size else None
+            for strided in (True, False):
+                run = self._known.get(key if strided else (key, "copied"))
+                if run is None:
+                    if len(self._known) >= _MOST:
+                        self._known.clear()
+                    run = self._made(args, strided)
+                    self._known[key if strided else (key, "copied")] = run
+                given = args if strided else [_dense(x) for x in args]
+                found = run(given)
+                if found is not None:
+                    return found
+        raise AssertionError("contiguous arguments that are not contiguous")
+
+    def _for_all_sizes(self, args: Sequence[Any]) -> bool:
+        """Compile for all sizes; return whether that can be done."""
+        places = [node for node in self.module.graph.nodes if node.op == "placeholder"]
         try:
-            library = bool(self.options.get("library", True))
-            found = translated(self.module, values, library, target)
-            program = CompiledProgram(found, target, device, self.options.get("compile", {}))
+            self._known[None] = self._program(args, [node.meta["val"] for node in places], True)
+        except (NotTranslated, UnknownSizes, GraphError) as missing:
+            _log.info("a graph is compiled for each of its sizes: %s", missing)
+            return False
+        return True
+
+    def _made(self, args: Sequence[Any], strided: bool) -> Program:
+        """Return what runs the graph for arguments of these shapes."""
+        try:
+            return self._program(args, self._propagated(args), strided)
         except NotTranslated as missing:
             _log.info("torch computes a whole graph: %s", missing)
             module = self.module
             return lambda given: module(*given)
+
+    def _program(self, args: Sequence[Any], values: Sequence[Any], strided: bool) -> Program:
+        device = _device(args, values)
+        target = self.options.get("target") or ("cuda" if device.type == "cuda" else "c")
+        library = bool(self.options.get("library", True))
+        found = translated(self.module, values, library, target, strided)
+        program = CompiledProgram(found, target, device, self.options.get("compile", {}))
         for listener in _listening:
             listener.append(program)
         return program
@@ -156,7 +134,7 @@ class LazyProgram:
     def _propagated(self, args: Sequence[Any]) -> list[Any]:
         """Give each node of the graph its fake tensor for these sizes; return the arguments'."""
         places = [node for node in self.module.graph.nodes if node.op == "placeholder"]
-        if not self._symbolic:
+        if not self._symbolic or not self._by_size:
             return [node.meta["val"] for node in places]
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         fakes = [
@@ -168,6 +146,10 @@ class LazyProgram:
         return fakes
 
 
+def _dense(value: Any) -> Any:
+    return value.contiguous() if isinstance(value, torch.Tensor) else value
+
+
 class _ShapePropagation(torch.fx.Interpreter):  # type: ignore[misc, unused-ignore]
     """Runs a graph on fake tensors, and keeps what each node is."""
 
@@ -175,15 +157,6 @@ class _ShapePropagation(torch.fx.Interpreter):  # type: ignore[misc, unused-igno
         found = super().run_node(n)
         n.meta["val"] = found
         return found
-
-
-def _is_symbolic(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return any(map(_is_symbolic, value))
-    if isinstance(value, torch.Tensor):
-        sizes = (*value.shape, *value.stride())
-        return any(isinstance(e, torch.SymInt) for e in sizes)
-    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
 def _key(value: Any) -> object:

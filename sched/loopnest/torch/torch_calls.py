@@ -14,6 +14,8 @@ import torch
 
 from loopnest.graph.node import Attrs, Node, TensorType, TupleType, Type
 from loopnest.graph.registry import Pattern, call, register_attr, register_op
+from loopnest.scalar.dtypes import DType
+from loopnest.torch.symbolic_sizes import sizes_of
 from loopnest.torch.tensor_arrays import Tensor, array_of, dtype_of_torch, tensor_of
 
 
@@ -25,7 +27,12 @@ class OperandPlace:
 
 
 def torch_node(
-    function: Any, operands: Sequence[Node], args: tuple[Any, ...], kwargs: Any, kind: Type
+    function: Any,
+    operands: Sequence[Node],
+    args: tuple[Any, ...],
+    kwargs: Any,
+    kind: Type,
+    order: Sequence[int] = (),
 ) -> Node:
     """Return a node that calls a function of torch.
 
@@ -35,6 +42,8 @@ def torch_node(
         args: its arguments, with an `OperandPlace` for each operand.
         kwargs: its keywords, likewise.
         kind: what it returns.
+        order: of a tensor that lies in another order in memory: its axes from the outermost there,
+            which is the order that the node's value has them in.
     """
     tags = getattr(function, "tags", ())
     draws = torch.Tag.nondeterministic_seeded in tags
@@ -42,7 +51,8 @@ def torch_node(
         "function": function,
         "args": args,
         "kwargs": tuple(sorted(kwargs.items())),
-        "result": kind,
+        "result": _spec(kind),
+        "order": tuple(order),
     }
     return call("torch_random" if draws else "torch_call", operands, attrs)
 
@@ -53,6 +63,8 @@ def run_in_torch(node: Node, tensors: Sequence[Tensor]) -> list[Tensor]:
     args = _filled(attrs["args"], tensors)
     kwargs = {key: _filled(value, tensors) for key, value in attrs["kwargs"]}
     found = attrs["function"](*args, **kwargs)
+    if attrs["order"]:
+        return [found.permute(attrs["order"])]
     return [*found] if isinstance(found, (tuple, list)) else [found]
 
 
@@ -64,9 +76,18 @@ def _filled(value: Any, tensors: Sequence[Tensor]) -> Any:
     return value
 
 
+def _spec(kind: Type) -> tuple[Any, ...]:
+    """Return a type as an attribute, in which sizes can be bound."""
+    if isinstance(kind, TupleType):
+        return tuple([_spec(part) for part in kind.fields])
+    return (kind.dtype, kind.shape)
+
+
 def _infer(types: tuple[Type, ...], attrs: Attrs) -> Type:
-    found: Type = attrs["result"]
-    return found
+    spec = attrs["result"]
+    if spec and isinstance(spec[0], DType):
+        return TensorType(spec[1], spec[0])
+    return TupleType(tuple([TensorType(shape, dtype) for dtype, shape in spec]))
 
 
 def _evaluate(node: Node, *arrays: Any) -> Any:
@@ -78,7 +99,7 @@ def _evaluate(node: Node, *arrays: Any) -> Any:
 def type_of_tensor(tensor: Tensor) -> TensorType | None:
     """Return the type of a tensor; None where loopnest has no such element type."""
     dtype = dtype_of_torch(tensor.dtype)
-    return None if dtype is None else TensorType(tuple([int(e) for e in tensor.shape]), dtype)
+    return None if dtype is None else TensorType(sizes_of(tensor.shape), dtype)
 
 
 for _name in ("torch_call", "torch_random"):
@@ -86,7 +107,7 @@ for _name in ("torch_call", "torch_random"):
         _name,
         infer=_infer,
         evaluate=_evaluate,
-        params=("function", "args", "kwargs", "result"),
+        params=("function", "args", "kwargs", "result", "order"),
         pattern=Pattern.OPAQUE,
     )
     register_attr(_name, "makes_memory", True)

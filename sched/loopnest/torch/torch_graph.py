@@ -55,6 +55,8 @@ class TorchGraph:
         runners = compiled(found, target, options or {})
         arrays = TorchArrays(device)
         self._runs = RunsBySize(graph, target, calls, found, runners, False, arrays, aliases)
+        self.sizes = self._runs.names
+        """The sizes of the graph."""
         self.kernels = tuple([launch_of(step) for step in self._runs.plan.steps])
         """Each launch, in order."""
         self._lock = Lock()
@@ -62,23 +64,28 @@ class TorchGraph:
     def __repr__(self) -> str:
         return f"<TorchGraph {self.graph.name} on '{self.target}': {len(self.kernels)} launches>"
 
-    def __call__(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def __call__(
+        self, tensors: Sequence[Tensor], numbers: tuple[int, ...] = ()
+    ) -> tuple[Tensor, ...]:
         """Run the graph once.
 
         Args:
             tensors: the inputs, in order, of the shapes and types that it was made for,
                 C-contiguous and on its device.
+            numbers: the value of each size, in the order of `sizes`.
 
         Returns:
             A contiguous tensor for each output, of the caller's own where it is no alias.
         """
-        runs = self._runs
-        numbers = runs.numbers([tuple(x.shape) for x in tensors], {}) if runs.names else ()
-        with torch.no_grad(), self._lock:
-            run = runs.at(numbers)
-            found = run.run(list(zip(run.inputs, tensors, strict=True)))
+        with self._lock:
+            run = self._runs.at(numbers)
+            given = list(zip(run.inputs, tensors, strict=True))
+            if run.is_table:
+                return run.run(given)
+            with torch.no_grad():
+                found = run.run(given)
             if self.target == "cuda":  # each call has an arena of its own, by the order of a stream
-                runs.memory.renew()
+                self._runs.memory.renew()
         return found
 
 
@@ -109,6 +116,9 @@ class TorchArrays:
             return array.as_strided(shape, [at(step, {}) for step in place.strides])
         found = array if list(array.shape) == shape else array.view(shape)
         return found if place.axes is None else found.permute(place.axes)
+
+    def alias(self, array: Tensor) -> Tensor:
+        return array.detach()
 
     def copied(self, array: Tensor) -> Tensor:
         return array.clone(memory_format=torch.contiguous_format)

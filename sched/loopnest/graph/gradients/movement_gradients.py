@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from loopnest.graph.dimensions import Dim, add, last_place
 from loopnest.graph.gradients.gradient_rules import Contribution, fit
+from loopnest.graph.leaves import const
 from loopnest.graph.node import Node, TupleType
 from loopnest.graph.operators import creation, indexing_ops, nn_ops, slicing
 from loopnest.graph.operators import movement_ops as s
@@ -29,6 +32,18 @@ def _squeeze(node: Node, dy: Node) -> tuple[Node]:
 def _transpose(node: Node, dy: Node) -> tuple[Node]:
     axes = node.attrs["axes"]
     return (s.transpose(dy, sorted(range(len(axes)), key=lambda place: axes[place])),)
+
+
+@register_attr("strided_view", "gradient")
+def _strided_view(node: Node, dy: Node) -> tuple[Node]:
+    """Add each element of dy to the one that it was read from: several may be one."""
+    shape, strides = node.static_shape, node.attrs["strides"]
+    places = np.zeros((), np.int64)
+    for extent, stride in zip(shape, strides, strict=True):
+        places = np.add.outer(places, np.arange(extent) * int(stride))
+    (x,) = node.inputs
+    flat = s.reshape(dy, (node.tensor_type.size,))
+    return (indexing_ops.index_add(creation.zeros_like(x), const(places.reshape(-1)), flat),)
 
 
 @register_attr("reshape", "gradient")

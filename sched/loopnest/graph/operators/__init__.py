@@ -113,6 +113,7 @@ from loopnest.graph.operators.reduction_ops import (
 from loopnest.graph.operators.scan_ops import cumprod, cumsum
 from loopnest.graph.operators.slicing import index, pad, slice, unslice
 from loopnest.graph.operators.spatial_ops import conv, conv_transposed, conv_weight, unfold
+from loopnest.graph.operators.strided_views import strided_view
 
 __all__ = [
     "abs",
@@ -206,6 +207,7 @@ __all__ = [
     "softmax",
     "sqrt",
     "squeeze",
+    "strided_view",
     "sub",
     "sum",
     "take",

@@ -1,0 +1,77 @@
+"""Torch's symbolic sizes as size expressions of a graph.
+
+TorchDynamo makes a graph for many sizes by shapes of symbols (``s0``); a size expression of ours
+says the same, so that one function is compiled for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+
+import torch
+
+from loopnest.graph.dimensions import Dim, add, dim_of, floordiv, mul, sub
+
+
+class NotTranslated(Exception):
+    """An operator, or these arguments of one, have no rule; the text says which."""
+
+
+class UnknownSizes(Exception):
+    """A graph of symbolic sizes cannot be compiled for all of them; the text says why."""
+
+
+_FUNCTIONS: dict[str, Callable[[Dim, Dim], Dim]] = {
+    "CleanDiv": floordiv,
+    "FloorDiv": floordiv,
+    "Mod": lambda a, b: sub(a, mul(floordiv(a, b), b)),
+    "PythonMod": lambda a, b: sub(a, mul(floordiv(a, b), b)),
+}
+
+
+def is_symbolic(value: Any) -> bool:
+    """Whether a value of a graph of torch has sizes that are not numbers."""
+    if isinstance(value, (tuple, list)):
+        return any(map(is_symbolic, value))
+    if isinstance(value, torch.Tensor):
+        sizes = (*value.shape, *value.stride())
+        return any(isinstance(e, torch.SymInt) for e in sizes)
+    return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def size_of(value: Any) -> Dim:
+    """Return a size of torch as an extent.
+
+    Raises:
+        NotTranslated: it is made of what size expressions do not have.
+    """
+    if isinstance(value, int):
+        return value
+    if not isinstance(value, torch.SymInt):
+        raise NotTranslated(f"a size that is {type(value).__name__}")
+    return _translated(value.node.expr)
+
+
+def sizes_of(values: Sequence[Any]) -> tuple[Dim, ...]:
+    """Return sizes as extents."""
+    return tuple([size_of(value) for value in values])
+
+
+def _translated(expr: Any) -> Dim:
+    if expr.is_Integer:
+        return int(expr)
+    if expr.is_Symbol:
+        return dim_of(str(expr), f"size({expr})")
+    parts = [_translated(part) for part in expr.args]
+    if expr.is_Add:
+        return reduce(add, parts)
+    if expr.is_Mul:
+        return reduce(mul, parts)
+    if expr.is_Pow and isinstance(parts[1], int) and parts[1] > 0:
+        return reduce(mul, parts[:1] * parts[1])
+    function = _FUNCTIONS.get(type(expr).__name__)
+    if function is None:
+        raise NotTranslated(f"the size {expr}")
+    return function(*parts)
