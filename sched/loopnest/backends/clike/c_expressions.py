@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from loopnest.backends.clike.identifiers import Names
@@ -62,6 +62,8 @@ class Dialect:
         special: how "inf" and "nan" are written in each float dtype.
         functions: the function of (operation, dtype of its first operand), where it is a call.
         casts: the function that converts (from, to), where it is a call.
+        selects: the function of each dtype that chooses one of two values, where a choice by data
+            is a call: both are evaluated.
     """
 
     types: Mapping[str, str]
@@ -69,6 +71,7 @@ class Dialect:
     special: Mapping[tuple[str, str], str]
     functions: Mapping[tuple[str, str], str]
     casts: Mapping[tuple[str, str], str]
+    selects: Mapping[str, str] = field(default_factory=dict)
 
 
 class CFormat(TextFormat):
@@ -443,10 +446,31 @@ def _fma(form: CFormat, node: Op) -> Text:
 
 def _where(form: CFormat, node: Op) -> Text:
     condition, first, second = node.args
+    function = form.dialect.selects.get(node.dtype.name)
+    if function is not None and _loads_anyway(node, form.scalars):
+        return form.invoke(function, *node.args)
     return (
         f"{form.format(condition, OR)} ? {form.format(first, OR)} : {form.format(second, COND)}",
         COND,
     )
+
+
+def _loads_anyway(node: Op, scalars: Container[Buffer]) -> bool:
+    """Whether a choice by data loads from memory what lies in its buffer, whatever is chosen.
+
+    A condition that guards a load speaks of indices. One that speaks of data alone guards none
+    whose index is no data.
+    """
+    condition, *values = node.args
+    loads = [n for value in values for n in walk(value) if isinstance(n, Load)]
+    if all(load.buffer in scalars for load in loads):
+        return False
+    if any(isinstance(n, Load) for load in loads for index in load.args for n in walk(index)):
+        return False
+    data = [n for n in walk(condition) if isinstance(n, (Load, Local))]
+    places = {n for load in data for index in load.args for n in walk(index)}
+    sizes = (Index, LaunchIndex, Symbol)
+    return bool(data) and not any(isinstance(n, sizes) and n not in places for n in walk(condition))
 
 
 def _cast(form: CFormat, node: Op) -> Text:

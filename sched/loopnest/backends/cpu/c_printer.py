@@ -419,7 +419,10 @@ def _dialect(index_bits: int) -> Dialect:
         casts["float32", name] = f"ln_f32_to_{short}"
         casts["float64", name] = f"ln_f64_to_{short}"
     casts["int64", "bfloat16"] = "ln_i64_to_bf16"
-    return Dialect(types, _UNSIGNED, special, _functions(f"i{index_bits}"), casts)
+    # gcc 12 makes masked loads of conditional ones, and wrong ones where it unrolls 3, 5, 6 or 7 of
+    # them in a loop that it vectorizes.
+    selects = {name: f"ln_select_{name}" for name in types if name != "index"}
+    return Dialect(types, _UNSIGNED, special, _functions(f"i{index_bits}"), casts, selects)
 
 
 _UNSIGNED = {

@@ -335,6 +335,25 @@ static inline __attribute__((unused)) bool ln_arrive(int32_t *counter, int64_t c
   return last;
 }
 
+/* A choice of which both values are evaluated. */
+#define LN_SELECT(name, type) \
+  static inline __attribute__((unused)) type ln_select_##name(bool choice, type a, type b) { \
+    return choice ? a : b; \
+  }
+LN_SELECT(bool, bool)
+LN_SELECT(int8, int8_t)
+LN_SELECT(uint8, uint8_t)
+LN_SELECT(int16, int16_t)
+LN_SELECT(int32, int32_t)
+LN_SELECT(uint32, uint32_t)
+LN_SELECT(int64, int64_t)
+LN_SELECT(float16, half_t)
+LN_SELECT(bfloat16, bfloat16_t)
+LN_SELECT(float8_e4m3fn, float8_e4m3fn_t)
+LN_SELECT(float8_e5m2, float8_e5m2_t)
+LN_SELECT(float32, float)
+LN_SELECT(float64, double)
+
 /* NumPy's floor_divide. */
 static inline __attribute__((unused)) float ln_floordivf(float a, float b) {
   float q = (a - ln_modf(a, b)) / b, whole = __builtin_floorf(q);
