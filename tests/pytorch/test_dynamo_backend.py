@@ -369,3 +369,104 @@ def test_loopnest_does_not_import_torch():
     code = "import loopnest, loopnest.graph, sys; assert 'torch' not in sys.modules"
     path = {**os.environ, "PYTHONPATH": str(ROOT / "sched")}
     assert subprocess.run([sys.executable, "-c", code], env=path).returncode == 0
+
+
+LAYOUTS = {
+    "transposed": lambda: torch.randn(6, 5).t(),
+    "sliced": lambda: torch.randn(9, 12)[1:6, ::2],
+    "expanded": lambda: torch.randn(5, 1).expand(5, 6),
+    "permuted": lambda: torch.randn(2, 3, 5).permute(2, 0, 1).flatten(1)[:, :6],
+    "unfolded": lambda: torch.randn(10).unfold(0, 6, 1),
+    "channels last": lambda: torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_strided_arguments_are_read_where_they_lie(name, monkeypatch):
+    """No argument is copied: the address that a kernel takes is that of the tensor."""
+    from loopnest.torch import torch_graph
+
+    x = LAYOUTS[name]()
+    model = lambda x: (x * 2).exp().sum(1)  # noqa: E731
+    seen = []
+
+    def address(array):
+        seen.append(array.data_ptr())
+        return array.data_ptr()
+
+    original = torch_graph.TorchArrays.__init__
+
+    def made(self, device):
+        original(self, device)
+        self.address = address
+
+    monkeypatch.setattr(torch_graph.TorchArrays, "__init__", made)
+    copies = []
+    whole = torch.Tensor.contiguous
+    monkeypatch.setattr(
+        torch.Tensor, "contiguous", lambda t, *a, **k: copies.append(t.shape) or whole(t, *a, **k)
+    )
+    with recording() as programs:
+        fast = compiled(model, library=False)
+        close(fast(x), model(x), 5)
+    assert x.data_ptr() in seen
+    assert copies == []
+    assert [ln.verify(k.kernel).status for p in programs for k in p.kernels] == ["proved"]
+
+
+def test_a_convolution_in_torch_reads_and_returns_channels_last():
+    model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    x = torch.randn(2, 3, 6, 6).to(memory_format=torch.channels_last)
+    with recording() as programs, torch.no_grad():
+        found = compiled(model)(x)
+    close(found, model(x))
+    assert found.stride() == model(x).stride()
+    assert [k.ops for k in programs[0].kernels] == [("torch_call",)]
+
+
+def test_an_argument_that_lies_otherwise_than_when_it_was_compiled():
+    """A gradient comes as torch's engine made it, whatever the graph was compiled for."""
+    x = torch.randn(4, 3, requires_grad=True)
+    fast = compiled(lambda x: x.t() * 2)
+    for dy in (torch.randn(3, 4), torch.randn(4, 3).t(), torch.ones(()).expand(3, 4)):
+        x.grad = None
+        fast(x).backward(dy)
+        close(x.grad, 2 * dy.t())
+
+
+SYMBOLIC = {
+    "mlp": (lambda: nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)), (8,)),
+    "block": (Block, (5, 16)),
+    "norms": (lambda: nn.Sequential(nn.LayerNorm(9), nn.ELU(), nn.Softmax(-1)), (4, 9)),
+    "batch norm": (lambda: nn.Sequential(nn.BatchNorm1d(5), nn.ReLU()), (5,)),
+    "pools": (lambda: nn.Sequential(nn.Conv1d(2, 3, 3), nn.MaxPool1d(2), nn.AvgPool1d(2)), (2, 12)),
+}
+
+
+@pytest.mark.parametrize("library", [True, False])
+@pytest.mark.parametrize("name", SYMBOLIC)
+def test_dynamic_batches_are_compiled_once(name, library):
+    make, shape = SYMBOLIC[name]
+    model = make()
+    with recording() as programs:
+        fast = compiled(model, library=library)
+        for count in (3, 5, 8):
+            x = torch.randn(count, *shape)
+            torch._dynamo.mark_dynamic(x, 0)
+            expected = gradients(model, model, x)
+            leaf = x.clone().requires_grad_()
+            torch._dynamo.mark_dynamic(leaf, 0)
+            model.zero_grad()
+            found = fast(leaf)
+            (found * found).sum().backward()
+            own = (found.detach(), [leaf.grad], [p.grad.clone() for p in model.parameters()])
+            close(own, expected, 10)
+    assert [len(p.run.sizes) for p in programs] == [1, 1]  # forward and backward
+
+
+@pytest.mark.parametrize("columns", [3, 5, 6])
+def test_gradients_of_few_columns(columns):
+    """A choice by data among loads of a loop that the C compiler unrolls."""
+    model = nn.Sequential(nn.BatchNorm1d(columns), nn.ReLU())
+    x = torch.randn(8, columns)
+    close(gradients(model, compiled(model), x), gradients(model, model, x), 5)

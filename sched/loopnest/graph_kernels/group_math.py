@@ -90,7 +90,8 @@ def _strided_input(fusion: ln.Fusion, name: str, view: Node) -> ln.TensorView:
     shape = [view.shape[axis] for axis in real]
     steps = [strides[axis] for axis in real]
     dense = steps == [product(shape[place + 1 :]) for place in range(len(shape))]
-    found = fusion.input(name, shape, view.dtype, None if dense else steps)
+    named = [step if isinstance(step, int) else str(step) for step in steps]
+    found = fusion.input(name, shape, view.dtype, None if dense else named)
     order = [place for place, _ in sorted(enumerate(real), key=lambda row: row[1])]
     found = ln.permute(found, order) if order != [*range(len(order))] else found
     if len(real) < view.ndim:

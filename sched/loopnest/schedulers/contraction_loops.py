@@ -120,6 +120,8 @@ def _source(operand: ln.TensorView, space: IterationSpace) -> frozenset[int]:
     while not tensor.is_input and len(tensor.consumers) == 1:
         if len(tensor.producers) != 1 or not (copies(tensor) or has_border(tensor)):
             break
+        if len(tensor.producers) > 1:  # where it reads is data
+            break
         if any(read.reader is tensor for read in space.reads):
             return space.present[operand]
         (tensor,) = tensor.producers

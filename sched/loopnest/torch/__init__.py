@@ -13,8 +13,9 @@ from importlib.metadata import entry_points
 
 import torch._dynamo
 
+from loopnest.torch.compiled_program import CompiledProgram
 from loopnest.torch.custom_op import op
-from loopnest.torch.dynamo_backend import CompiledProgram, loopnest_backend, recording
+from loopnest.torch.dynamo_backend import loopnest_backend, recording
 
 __all__ = ["CompiledProgram", "loopnest_backend", "op", "recording"]
 

@@ -34,6 +34,7 @@ from loopnest.torch.symbolic_sizes import (
     NotTranslated,
     UnknownSizes,
     is_symbolic,
+    number_node,
     size_of,
     sizes_of,
 )
@@ -232,8 +233,11 @@ class _Translation:
 
     def _number(self, node: FxNode) -> Any:
         """Compute a number that torch computes beside the tensors: a size, a product of sizes."""
-        if is_symbolic(node.meta.get("val")):
-            return size_of(node.meta["val"])
+        value = node.meta.get("val")
+        if isinstance(value, torch.SymFloat):
+            return number_node(value)
+        if is_symbolic(value):
+            return size_of(value)
         args = [self._argument(x) for x in node.args]
         kwargs = {key: self._argument(x) for key, x in node.kwargs.items()}
         if any(isinstance(x, Node) for x in (*args, *kwargs.values())):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import loopnest.graph as G
+from loopnest.graph.dimensions import Dim
 from loopnest.graph.node import Node
 from loopnest.scalar.dtypes import int32, int64
-from loopnest.torch.aten_table import Call, NotTranslated, as_node, translates
+from loopnest.torch.aten_table import Call, as_node, translates
+from loopnest.torch.symbolic_sizes import NotTranslated
 
 
 @translates("embedding.default")
@@ -59,8 +61,8 @@ def _scatter(call: Call) -> Node:
         raise NotTranslated("of several elements a row, or of fewer rows")
     if isinstance(value, Node) and value.shape != indices.shape:
         raise NotTranslated("of a part of the values")
-    shape = [1] * x.ndim
-    shape[axis] = x.static_shape[axis]
+    shape: list[Dim] = [1] * x.ndim
+    shape[axis] = x.shape[axis]
     places = G.reshape(G.iota(x.shape[axis], 0, 1, int64), shape)
     found = G.where(G.eq(places, as_node(indices, int64)), as_node(value, x.dtype), x)
     return G.broadcast_to(found, x.shape)

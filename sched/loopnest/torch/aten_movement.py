@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import loopnest.graph as G
+from loopnest.graph.dimensions import Dim, add
 from loopnest.graph.node import Node
-from loopnest.torch.aten_table import Call, NotTranslated, as_node, axes_of, translates
+from loopnest.torch.aten_table import Call, as_node, axes_of, translates
+from loopnest.torch.symbolic_sizes import NotTranslated
 
 _FAR = 1 << 62
 
@@ -57,8 +59,9 @@ def _ones_moved(call: Call) -> Node:
 @translates("select.int", "select_copy.int")
 def _select(call: Call) -> Node:
     x, axis, place = call[0], call[1] % call[0].ndim, call[2]
-    place %= x.shape[axis]
-    return G.squeeze(_part(x, axis, place, place + 1, 1), axis)
+    if place < 0:
+        place = add(x.shape[axis], place)
+    return G.squeeze(_part(x, axis, place, add(place, 1), 1), axis)
 
 
 @translates("slice.Tensor", "slice_copy.Tensor")
@@ -68,9 +71,12 @@ def _slice(call: Call) -> Node:
     return _part(call[0], axis % call[0].ndim, start or 0, _FAR if stop is None else stop, step)
 
 
-def _part(x: Node, axis: int, start: int, stop: int, step: int) -> Node:
-    starts, stops, steps = [0] * x.ndim, list(x.static_shape), [1] * x.ndim
-    starts[axis], stops[axis], steps[axis] = start, min(stop, x.static_shape[axis]), step
+def _part(x: Node, axis: int, start: Dim, stop: Dim, step: int) -> Node:
+    starts: list[Dim] = [0] * x.ndim
+    stops, steps = list(x.shape), [1] * x.ndim
+    starts[axis], steps[axis] = start, step
+    if not isinstance(stop, int) or stop < _FAR:
+        stops[axis] = stop
     return G.slice(x, starts, stops, steps)
 
 
@@ -179,6 +185,6 @@ def _put(x: Node, part: Node, axis: int, start: int, step: int) -> Node:
     inside = G.logical_and(G.ge(places, start), G.lt(places, start + step * extent))
     if step > 1:
         inside = G.logical_and(inside, G.eq(G.mod(G.sub(places, start), step), 0))
-    shape = [1] * x.ndim
-    shape[axis] = x.static_shape[axis]
+    shape: list[Dim] = [1] * x.ndim
+    shape[axis] = x.shape[axis]
     return G.where(G.reshape(inside, shape), value, x)

@@ -11,14 +11,8 @@ import torch
 import loopnest.graph as G
 from loopnest.graph.node import Node
 from loopnest.scalar.dtypes import DType, bool_, float32, int64
-from loopnest.torch.aten_table import (
-    RULES,
-    Call,
-    NotTranslated,
-    as_node,
-    own_dtype,
-    translates,
-)
+from loopnest.torch.aten_table import RULES, Call, as_node, own_dtype, translates
+from loopnest.torch.symbolic_sizes import NotTranslated
 
 _SAME: dict[str, Callable[..., Node]] = {
     "add": G.add,

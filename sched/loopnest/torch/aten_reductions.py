@@ -9,7 +9,8 @@ from typing import Any
 import loopnest.graph as G
 from loopnest.graph.node import Node
 from loopnest.scalar.dtypes import bool_, float32, int64
-from loopnest.torch.aten_table import Call, NotTranslated, as_node, axes_of, own_dtype, translates
+from loopnest.torch.aten_table import Call, as_node, axes_of, own_dtype, translates
+from loopnest.torch.symbolic_sizes import NotTranslated
 
 
 def _given(call: Call, place: int, default: Any) -> Any:

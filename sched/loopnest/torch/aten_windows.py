@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 import loopnest.graph as G
+from loopnest.graph.dimensions import Dim
 from loopnest.graph.node import Node
 from loopnest.scalar.dtypes import int64
-from loopnest.torch.aten_table import Call, NotTranslated, as_node, translates
+from loopnest.torch.aten_table import Call, as_node, translates
+from loopnest.torch.symbolic_sizes import NotTranslated
 
 
 def _each(value: Any, rank: int, default: Sequence[int] = ()) -> tuple[int, ...]:
@@ -20,6 +22,17 @@ def _each(value: Any, rank: int, default: Sequence[int] = ()) -> tuple[int, ...]
     if not given:
         return tuple(default)
     return tuple(given * rank if len(given) == 1 else given)
+
+
+def number_of(extent: Dim) -> int:
+    """Return an extent that is a number.
+
+    Raises:
+        NotTranslated: it is a size.
+    """
+    if isinstance(extent, int):
+        return extent
+    raise NotTranslated(f"windows along an axis of {extent} elements")
 
 
 # Convolutions
@@ -33,7 +46,7 @@ def _convolution(call: Call) -> Node:
     strides, padding, dilation = [_each(value, rank) for value in around[:3]]
     transposed, groups = around[3], around[5]
     if transposed:
-        space = call.shape[-rank:]
+        space = [number_of(extent) for extent in call.shape[-rank:]]
         found = G.conv_transposed(batched, w, space, strides, padding, dilation, groups)
     else:
         found = G.conv(batched, w, strides, padding, dilation, groups)
@@ -81,7 +94,7 @@ class _Pool:
         out: the spatial extents of the pool's result.
     """
 
-    def __init__(self, call: Call, first: int, dilated: bool, out: Sequence[int]) -> None:
+    def __init__(self, call: Call, first: int, dilated: bool, out: Sequence[Dim]) -> None:
         given = [*call.args[first:], *[None] * 4]
         rank = self.rank = len(out)
         self.size = _each(given[0], rank)
@@ -89,7 +102,7 @@ class _Pool:
         self.padding = _each(0 if given[2] is None else given[2], rank)
         dilation = given[3] if dilated and given[3] is not None else 1
         self.dilation = _each(dilation, rank)
-        self.out = tuple(out)
+        self.out = tuple([number_of(extent) for extent in out])
 
     def reach(self, axis: int) -> int:
         """Return how far the last element of a window is from its first."""
@@ -101,7 +114,7 @@ class _Pool:
         widths = [(0, 0)] * lead
         for axis in range(self.rank):
             end = (self.out[axis] - 1) * self.stride[axis] + self.reach(axis) + 1
-            behind = end - x.static_shape[lead + axis] - self.padding[axis]
+            behind = end - number_of(x.shape[lead + axis]) - self.padding[axis]
             widths.append((self.padding[axis], max(behind, 0)))
         if any(map(any, widths)):
             x = G.pad(x, widths, fill)

@@ -12,7 +12,10 @@ from typing import Any
 
 import torch
 
+import loopnest.graph as G
 from loopnest.graph.dimensions import Dim, add, dim_of, floordiv, mul, sub
+from loopnest.graph.node import Node
+from loopnest.scalar.dtypes import float64
 
 
 class NotTranslated(Exception):
@@ -52,6 +55,36 @@ def size_of(value: Any) -> Dim:
     if not isinstance(value, torch.SymInt):
         raise NotTranslated(f"a size that is {type(value).__name__}")
     return _translated(value.node.expr)
+
+
+def number_node(value: Any) -> Node:
+    """Return a float that torch computes of sizes as a scalar of a graph.
+
+    Raises:
+        NotTranslated: it is made of what sizes have no function for.
+    """
+    return _number(value.node.expr)
+
+
+def _number(expr: Any) -> Node:
+    name = type(expr).__name__
+    if expr.is_number:
+        return G.const(float(expr), float64)
+    if name == "ToFloat":
+        return _number(expr.args[0])
+    if name in ("IntTrueDiv", "FloatTrueDiv"):
+        first, second = map(_number, expr.args)
+        return G.div(first, second)
+    if expr.is_integer or expr.is_Symbol:
+        return G.size(_translated(expr), float64)
+    parts = [_number(part) for part in expr.args]
+    if expr.is_Add:
+        return reduce(G.add, parts)
+    if expr.is_Mul:
+        return reduce(G.mul, parts)
+    if expr.is_Pow:
+        return G.pow(*parts)
+    raise NotTranslated(f"the number {expr}")
 
 
 def sizes_of(values: Sequence[Any]) -> tuple[Dim, ...]:

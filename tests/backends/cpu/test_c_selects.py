@@ -26,7 +26,7 @@ def test_few_columns_of_a_loop_that_is_vectorized(columns):
 
 def test_a_choice_by_data_is_a_call():
     text = ln.lower(masked(4, 5)).c()
-    assert "= ln_select_float32(x[i0 * 5 + i1] <= 0.0f, 0.0f, y[i0 * 5 + i1]);" in text
+    assert "= ln_select_float32(T2[i2 * 5 + i3], 0.0f, y[i2 * 5 + i3]);" in text
 
 
 def test_a_load_that_a_condition_of_indices_guards_stays_conditional():
