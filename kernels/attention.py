@@ -6,8 +6,9 @@ any other. `ln.reduce` folds these over the tiles by the reducer `online_softmax
 far is rescaled wherever a larger score turns up. So an exponential is taken once a row and key (and
 two a row and tile), and no memory grows with the number of keys.
 
-`attention_causal` is the same, but row m sees the keys up to m alone. `attention_two_pass` is the
-softmax as it is written: the scores of a row are kept, or computed twice.
+`attention_causal` is the same, but row m sees the keys up to m alone: tiles that none of a block's
+rows sees are neither loaded nor multiplied. `attention_two_pass` is the softmax as it is written:
+the scores of a row are kept, or computed twice.
 
     python kernels/attention.py                      # show it, run it, compare it
     python kernels/attention.py dump --stage cuda
@@ -57,6 +58,12 @@ def in_tiles(tensor, tile):
     return ln.unfold(tensor, 1, tile, stride=tile, padding=(0, tile - 1))
 
 
+def begun(tiles, tile):
+    """Return whether row m sees the first key of tile t, of [T, M, 1]."""
+    rows = ln.broadcast(ln.iota("M"), (True, False, True))
+    return ln.broadcast(ln.iota(tiles, step=tile), (False, True, True)) <= rows
+
+
 def over_tiles(f, dtype, width, tile, causal):
     """Declare attention by one reduction over tiles of keys."""
     q, k, v = inputs(f, dtype, width)
@@ -77,7 +84,13 @@ def over_tiles(f, dtype, width, tile, causal):
     product = ln.matmul(weights, values, dtype=dtype.compute).named("product")  # [H, T, M, W]
     largest.reduction.named("largest")
     total.reduction.named("total")
-    _, sums, sized = ln.reduce(ONLINE_SOFTMAX, (largest, total, product), axis=1)
+    partial = [largest, total, product]
+    if causal:  # a tile whose first key comes after the row folds the identity: it is skipped
+        partial = [
+            ln.where(begun(keys.sizes[1], tile), value, nothing)
+            for value, nothing in zip(partial, (float("-inf"), 0.0, 0.0), strict=True)
+        ]
+    _, sums, sized = ln.reduce(ONLINE_SOFTMAX, partial, axis=1)
     y = sized.named("sized") / sums.named("sums")
     f.output(y if dtype is dtype.compute else ln.cast(y, dtype), "y")
 
@@ -147,13 +160,13 @@ def inline_producers(consumer, kept):
     lanes = innermost in (ln.ParallelType.vectorize, ln.ParallelType.unroll)
     wide = lanes and not consumer.axis(-1).is_reduction
     for tensor in consumer.producers:
-        one_a_row = tensor.compute_at_pos >= 4 and tensor.axis(-1).is_broadcast
-        if tensor in kept or one_a_row:
+        if tensor in kept:
             continue
-        tensor.compute_at(consumer, consumer.ndim - wide)
-        if wide and tensor.ndim == consumer.ndim and not tensor.axis(-1).is_broadcast:
-            loads = any(source.memory is ln.SHARED for source in tensor.producers)
-            tensor.axis(-1).parallelize(ln.ParallelType.vectorize if loads else innermost)
+        if tensor.compute_at_pos < 4 or not tensor.axis(-1).is_broadcast:
+            tensor.compute_at(consumer, consumer.ndim - wide)
+            if wide and tensor.ndim == consumer.ndim and not tensor.axis(-1).is_broadcast:
+                loads = any(source.memory is ln.SHARED for source in tensor.producers)
+                tensor.axis(-1).parallelize(ln.ParallelType.vectorize if loads else innermost)
         inline_producers(tensor, kept)
 
 

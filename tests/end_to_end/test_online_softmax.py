@@ -12,9 +12,12 @@ from helpers.schedule_run import PT
 from kernels.attention import attention as attention_kernel
 from kernels.attention import attention_causal, attention_two_pass
 from loopnest.kir import Allocate, Loop, Program, Store, walk
+from loopnest.proofs.verifier import verify_program
 from loopnest.scalar.expr import Const, Op, Symbol, substitute
 from loopnest.scalar.expr import walk as nodes
 from loopnest.scalar.simplify import Simplifier
+from mutation.machine import run
+from mutation.mutants import mutants
 
 INF = float("inf")
 
@@ -130,3 +133,30 @@ def test_spill_free() -> None:
         for arch in ("sm_80", "sm_90"):
             used = kernel.lower("gpu").resources(arch)
             assert (used.spill_store_bytes, used.stack_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("schedule", ["gpu", "cpu"])
+def test_causal_tiles_are_skipped(schedule: str) -> None:
+    """Of 4 x 4 tiles those above the diagonal are neither loaded nor multiplied."""
+    own = {"rows": 8, "lanes": 4, **({"some": 2} if schedule == "cpu" else {})}
+    lowered = attention_causal.lower(schedule, width=8, tile=8, **own)._lowered
+    rng = np.random.default_rng(0)
+    given = [rng.normal(size=(1, 32, 8)).astype(np.float32) for _ in range(3)]
+    arrays = dict(zip("qkv", given, strict=True))
+    ran = run(lowered.program, {"H": 1, "M": 32, "S": 32}, arrays, {}, trace=True)
+    assert ran.broken == {}
+    wanted = attention_causal.reference(*given)
+    np.testing.assert_allclose(ran.outputs[0], wanted, rtol=1e-4, atol=1e-5)
+    stores = [name for made in ran.trace.values() for name, *_ in made]
+    assert stores.count("keys") == stores.count("values") == 10 * 8 * 8
+
+
+def test_tiles_that_count_are_not_skipped() -> None:
+    """A bound of one row less is refuted."""
+    lowered = attention_causal.lower("cpu", width=4, tile=4, rows=4, lanes=4, some=2)._lowered
+    assert verify_program(lowered.program, lowered.math()).status == "proved"
+    made = list(mutants(lowered.program, frozenset({"predicate"})))
+    narrow = [m for m in made if m.text.startswith("narrow 'i9 * 4 <= i0 * 4 + i15 * 2 + i")]
+    assert len(narrow) == 2
+    for mutant in narrow:
+        assert verify_program(mutant.program, lowered.math()).status == "refuted"

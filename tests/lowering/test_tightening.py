@@ -175,6 +175,56 @@ def test_a_vectorized_axis_keeps_its_lanes() -> None:
     judge(f, kernel, some(5, 16))
 
 
+def with_sums_so_far(late: bool, kept: bool = False) -> ln.Fusion:
+    """Sums of what a scan of each row holds up to, or from, the diagonal."""
+    with ln.Fusion("so_far") as f:
+        x = f.input("x", ("N", "M"), ln.float32)
+        so_far = ln.cumsum(x, axis=1)
+        row, column = index("N", 0, 2), index("M", 1, 2)
+        mask = column >= row if late else column <= row
+        f.output(ln.sum(ln.where(mask, so_far, 0.0), axis=1), "y")
+        if kept:
+            f.output(so_far, "kept")
+    f.inline_most()
+    return f
+
+
+def test_what_skipped_iterations_carry_on_is_read_by_none() -> None:
+    f = with_sums_so_far(late=False)
+    kernel = ln.lower(f)
+    assert loops_of(kernel) == ["for i0 in N:", "for i1 in 0..min(i0 + 1, M) of M:"]
+    judge(f, kernel, some(5, 9))
+    judge(f, kernel, some(9, 5))
+
+
+@pytest.mark.parametrize(("late", "kept"), [(True, False), (False, True)])
+def test_what_is_carried_to_iterations_that_count_is_computed(late: bool, kept: bool) -> None:
+    f = with_sums_so_far(late, kept)
+    kernel = ln.lower(f)
+    assert not any(" of M" in line for line in loops_of(kernel))
+    for target in ("interpret", "c"):
+        found = ln.compile(kernel, target=target)(some(5, 9))
+        for one, wanted in zip(
+            found if kept else (found,),
+            ln.evaluate(f, some(5, 9)) if kept else (ln.evaluate(f, some(5, 9)),),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(one, wanted)
+
+
+def test_what_is_no_other_literal_is_where_the_mask_holds() -> None:
+    """An element that is tested for being nothing counts where its own mask says so."""
+    with ln.Fusion("guarded") as f:
+        x = f.input("x", ("N", "N"), ln.float32)
+        mask = ln.le(index("N", 1, 2), index("N", 0, 2))
+        own = ln.where(mask, x, 0.0)
+        f.output(ln.sum(ln.where(ln.eq(own, 0.0), 0.0, own * 2.0**40), 1), "y")
+    f.inline_most()
+    kernel = ln.lower(f)
+    assert loops_of(kernel) == ["for i0 in N:", "for i1 in 0..i0 + 1 of N:"]
+    judge(f, kernel, some(6, 6))
+
+
 @pytest.mark.parametrize("split", [False, True])
 def test_a_fold_whose_order_counts(split: bool) -> None:
     """The last element of each row, up to the diagonal, that is large."""

@@ -33,6 +33,7 @@ _LARGEST = 400
 
 _OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
 _INT64_SAFE = 1 << 31
+_SMALL_FACTOR = 1 << 16
 
 
 class LivePoints:
@@ -145,6 +146,9 @@ def _conjuncts(condition: Expr, wanted: bool) -> list[Expr]:
         return [c for arg in condition.args for c in _conjuncts(arg, wanted)]
     if condition.op not in _OPPOSITE:
         return []
+    other = condition.args[-1]
+    if isinstance(other, Const) and condition.op == ("ne" if wanted else "eq"):
+        return _peeled(condition.args[0], other)  # what must hold where it is not that literal
     sides = [_as_index(arg) for arg in condition.args]
     if any(side is None for side in sides):
         return []
@@ -155,7 +159,7 @@ def _conjuncts(condition: Expr, wanted: bool) -> list[Expr]:
 def _as_index(value: Expr) -> Expr | None:
     """Return an int64 or an index as an index expression that isl may have; None for others.
 
-    No sum of an index and such numbers wraps in 64 bits.
+    No sum of an index and such numbers wraps in 64 bits, and no product by a small one.
     """
     if isinstance(value, Const) and value.dtype.kind in "ix":
         return integer(int(value.value)) if abs(value.value) < _INT64_SAFE else None
@@ -169,7 +173,11 @@ def _as_index(value: Expr) -> Expr | None:
         if data and inner.dtype in (dtypes.int32, dtypes.int64):
             return cast(inner, dtypes.index)
         return _as_index(inner) if inner.dtype in (dtypes.int64, dtypes.index) else None
-    if value.op in ("add", "sub", "neg"):
+    if value.op == "mul" and not any(
+        isinstance(a, Const) and abs(a.value) < _SMALL_FACTOR for a in value.args
+    ):
+        return None
+    if value.op in ("add", "sub", "neg", "mul"):
         args = [_as_index(arg) for arg in value.args]
         if not any(arg is None for arg in args):
             return Op(value.op, tuple([a for a in args if a is not None]), dtypes.index)

@@ -100,6 +100,10 @@ def _terms(
             return tuple([
                 t for arg in condition.args for t in _terms(arg, reads, wanted, outermost)
             ])  # fmt: skip
+        case Op(op="eq" | "ne", args=(value, Const() as literal)) if wanted == (
+            condition.op == "ne"
+        ):  # it is not that literal
+            return _live(value, literal, reads, outermost=outermost)
         case Op(op="lt" | "le" | "gt" | "ge" | "eq"):
             return _comparison(condition, reads, wanted, outermost)
     return ()

@@ -4,7 +4,8 @@ Requires placed predicates. Where all that a loop's body leaves behind (stores t
 not made in it) is done under a condition of its index, the body stands under that condition, which
 targets print as the bounds of the loop; so do loops around it, under what the condition comes to at
 the best index of the inner loops. The conditions are those of updates that take nothing in
-elsewhere (`indexing.idle_points`). Ensures that every store that counts is made as before.
+elsewhere (`indexing.idle_points`). What iterations carry on to later ones alone, as a scan does,
+does not keep the last ones. Ensures that every store that counts is made as before.
 
 A loop in which threads meet must run alike in all of them: there a condition is taken at the best
 thread of the block. And barriers in it may order what stands around it: it keeps at least one
@@ -169,12 +170,19 @@ class _Tightening:
 
     def body(self, body: tuple[Stmt, ...], known: frozenset[Expr]) -> tuple[Stmt, ...]:
         """Return statements with their loops tightened; the conditions `known` hold here."""
-        return tuple([made for node in body for made in self.statement(node, known)])
+        own = {node.storage for node in body if isinstance(node, Allocate)}
+        return tuple([made for node in body for made in self.statement(node, known, body, own)])
 
-    def statement(self, node: Stmt, known: frozenset[Expr]) -> tuple[Stmt, ...]:
-        """Return what takes the place of a statement."""
+    def statement(
+        self,
+        node: Stmt,
+        known: frozenset[Expr],
+        body: tuple[Stmt, ...],
+        own: Collection[Buffer],
+    ) -> tuple[Stmt, ...]:
+        """Return what takes the place of a statement of `body`, which makes the buffers `own`."""
         if isinstance(node, Loop):
-            return (self.loop(node, known),)
+            return (self.loop(node, known, self._carried(node, body, own)),)
         if not isinstance(node, If):
             inside = tuple([self.body(part, known) for part in bodies(node)])
             return (with_bodies(node, inside) if inside else node,)
@@ -186,15 +194,35 @@ class _Tightening:
         orelse = self.body(node.orelse, known)
         return (If(all_of(rest or mine), inner, orelse, node.reason, node.origin),)
 
-    def loop(self, node: Loop, known: frozenset[Expr]) -> Stmt:
-        """Return a loop with the conditions of its effects around it and its body."""
-        left = self.left(node.body)
+    def _carried(
+        self, node: Loop, body: tuple[Stmt, ...], own: Collection[Buffer]
+    ) -> frozenset[Buffer]:
+        """Return the buffers made around a loop that its iterations alone read."""
+        if not own:
+            return frozenset()
+        found = set(own).intersection(self.left(node.body))
+        for other in body:
+            if other is not node and found:
+                inner = [n for n, _ in walk((other,))]
+                found -= {x.buffer for n in inner for e in expressions(n) for x in loads(e)}
+        return frozenset(found)
+
+    def loop(self, node: Loop, known: frozenset[Expr], carried: frozenset[Buffer]) -> Stmt:
+        """Return a loop with the conditions of its effects around it and its body.
+
+        What iterations carry to later ones (`carried`) is no effect of the last ones, so that only
+        conditions are asked that hold in front of all iterations in which they do not.
+        """
+        every = self.left(node.body)
+        left = {b: g for b, g in every.items() if b not in carried}
         common = frozenset[Expr].intersection(*left.values()) if left else frozenset[Expr]()
         terms = [t for t in self._uniform(node, common) if t not in known]
         inside = [t for t in terms if _uses(t, node.var) and self._bounds(t, node)]
         around = [t for t in terms if not _uses(t, node.var)]
         if not is_bounded(node.parallel, node.var.extent):
             inside = []
+        if any(every[b].isdisjoint(inside) for b in carried):
+            inside = [t for t in inside if self._ends(t, node.var)]
         if node.parallel.is_thread or node.parallel is ParallelType.vectorize:
             around = []
         if _meets(node) and not self._is_alone(node):
@@ -217,6 +245,11 @@ class _Tightening:
             return False
         stored = {n.storage for n, _ in walk(node.body) if isinstance(n, (Store, Allocate))}
         return stored.isdisjoint(load.buffer for load in loads(term))
+
+    def _ends(self, term: Expr, var: Index) -> bool:
+        """Whether a condition that does not hold in an iteration holds in no later one."""
+        slopes = [slope(gap, var, self.algebra) for gap in gaps(term, self.algebra)]
+        return bool(slopes) and all(count is not None and count <= 0 for count in slopes)
 
     def _uniform(self, node: Loop, terms: Iterable[Expr]) -> list[Expr]:
         """Return conditions of a loop, at the best thread where threads meet in it."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, reduce
 from typing import TypeAlias
 
 from loopnest.scalar.dtypes import DType, bool_
@@ -170,11 +170,12 @@ class Recurrences:
         fixed = isinstance(linear.old, Const) and not _is_one(linear.old)
         if fixed or not all(self._varies(template, number) for template in _given(linear)):
             return None
-        if not self.reducer.is_exact(self.kinds):
+        exact = self.reducer.is_exact(self.kinds)
+        if not exact:
             linear = self._guarded(linear)
         assert linear.old is not None
         assert linear.new is not None
-        step = self._step(linear, number)
+        step = self._step(linear, number, exact)
         needs, types = self.needs(number), [self.types[number]]
         if _is_one(linear.old):
             sums = reducers.SUM.of(kind)
@@ -194,11 +195,15 @@ class Recurrences:
                   for n in self.closure(node.number % len(self.elements))}  # fmt: skip
         return all(self._read(n) for n in places)
 
-    def _step(self, linear: _Linear, number: int) -> TensorView:
-        """Return what an element adds: its value times its factor, and the rest."""
+    def _step(self, linear: _Linear, number: int, exact: bool) -> TensorView:
+        """Return what an element adds: its value times its factor, and the rest.
+
+        Nothing is 0 as it is written, whatever the factor is: such elements may be left out.
+        """
         assert linear.new is not None
         count, kind = len(self.elements), self.kinds[number]
-        value: Expr = Arg(count + number, kind)
+        own: Expr = Arg(count + number, kind)
+        value = own
         given: list[TensorView] = []
         if not _is_one(linear.new):
             factor: Expr = linear.new
@@ -206,34 +211,36 @@ class Recurrences:
                 given.append(self._pointwise(factor))
                 factor = Arg(2 * count, kind)
             value = Op("mul", (value, factor), kind)
+            if not exact and linear.rest is None:
+                nothing = Const(0, kind)
+                value = Op("where", (Op("eq", (own, nothing), bool_), nothing, value), kind)
         if linear.rest is not None:
             value = Op("add", (value, linear.rest), kind)
         return self._pointwise(value, *given)
 
     def _guarded(self, linear: _Linear) -> _Linear:
-        """Return `linear` such that both sides count whole where neither has had an element."""
+        """Return `linear` such that a side counts whole where the other has had no element."""
         neutral = self.plain.identity
         sides = two_sides(self.kinds)
         used = dict.fromkeys([n for e in _given(linear) for n in walk(e) if isinstance(n, Arg)])
-        tests: list[Expr] = []
-        for arg in used:
-            place = arg.number % len(neutral)
-            for side in (sides[0][place], sides[1][place]):
-                test = Op("eq", (side, neutral[place]), bool_)
-                if test not in tests:
-                    tests.append(test)
-        if not tests:
+        places = dict.fromkeys([arg.number % len(neutral) for arg in used])
+        if not places:
             return linear
-        both: Expr = tests[0]
-        for other in tests[1:]:
-            both = Op("and", (both, other), bool_)
+        former, latter = [
+            _all([Op("eq", (side[place], neutral[place]), bool_) for place in places])
+            for side in sides
+        ]
 
-        def chosen(value: Expr | None, otherwise: int) -> Expr | None:
+        def chosen(test: Expr, value: Expr | None, otherwise: int) -> Expr | None:
             if value is None or isinstance(value, Const):
                 return value
-            return Op("where", (both, Const(otherwise, value.dtype), value), value.dtype)
+            return Op("where", (test, Const(otherwise, value.dtype), value), value.dtype)
 
-        return _Linear(chosen(linear.old, 1), chosen(linear.new, 1), chosen(linear.rest, 0))
+        return _Linear(
+            chosen(latter, linear.old, 1),
+            chosen(former, linear.new, 1),
+            chosen(_all([former, latter]), linear.rest, 0),
+        )
 
     # Definitions
 
@@ -336,6 +343,11 @@ def _components(template: Expr, count: int) -> set[int]:
 
 def _given(linear: _Linear) -> list[Expr]:
     return [e for e in (linear.old, linear.new, linear.rest) if e is not None]
+
+
+def _all(tests: Sequence[Expr]) -> Expr:
+    """Return whether all tests hold."""
+    return reduce(lambda a, b: Op("and", (a, b), bool_), tests)
 
 
 def _is_one(value: Expr) -> bool:
