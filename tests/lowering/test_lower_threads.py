@@ -346,7 +346,8 @@ def test_a_loop_of_fewer_threads_is_widened_around_a_barrier() -> None:
     w.parallelize({0: PT.block_y})
     lines = nest(f)
     assert lines[0] == "for i0 in 32:  # block_y"
-    assert "barrier warp" in [line.strip() for line in lines]
+    reason = "y reads T2 after T2 stores it in other threads"
+    assert f"barrier warp  # {reason}" in [line.strip() for line in lines]
     assert sum("i0 < 28" in line for line in lines) == 2
 
 

@@ -244,7 +244,8 @@ class NestParser:
                 orelse = self.body(indent + 2)
             return kir.If(condition, body, orelse)
         if line.startswith("barrier "):
-            return kir.Barrier(line.split()[1])
+            scope, _, reason = line.removeprefix("barrier ").partition("#")
+            return kir.Barrier(scope.strip(), reason.strip())
         if line.startswith("let "):
             return self.let(line)
         if line.endswith(":"):

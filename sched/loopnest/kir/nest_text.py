@@ -88,7 +88,8 @@ class _Nest:
             case Let():
                 self.lines.append(f"{pad}let {node.var.name} = {node.value}")
             case Barrier():
-                self.lines.append(f"{pad}barrier {node.scope}")
+                why = f"  # {node.reason}" if node.reason else ""
+                self.lines.append(f"{pad}barrier {node.scope}{why}")
             case Collective():
                 dims = ", ".join([d.value for d in node.dims])
                 names = "; ".join([_list(v) for v in node.by_value(node.results)])

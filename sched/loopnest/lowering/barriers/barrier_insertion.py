@@ -337,10 +337,11 @@ def _arrived(a: _Entry, b: _Entry, apart: frozenset[ParallelType]) -> bool:
 def _reason(a: BufferAccess, b: BufferAccess) -> str:
     first = "stores" if a.is_store else "reads"
     second = "stores to" if b.is_store else "reads"
-    name = a.buffer.name
+    name, whose = a.buffer.name, b.whose or b.buffer.tensor  # an exchange names what it reads
     if a.buffer is not b.buffer:
-        return f"{b.whose} {second} {b.buffer.name}, in the space of {name}"
-    return f"{b.whose} {second} {name} after {a.whose or name} {first} it in other threads"
+        return f"{whose} {second} {b.buffer.name}, in the space of {name}"
+    earlier = a.whose or a.buffer.tensor
+    return f"{whose} {second} {name} after {earlier} {first} it in other threads"
 
 
 # Loops around what threads do together
