@@ -203,6 +203,27 @@ def test_dump_of_machine_code(file):
     assert ".target sm_80" in output("dump", file, "--stage", "ptx", "--arch", "sm_80")
 
 
+LAYERNORM = "kernels/layernorm.py:layernorm@gpu"
+
+
+def test_dump_of_the_variant_without_vectors():
+    """What is printed is one of two variants; a note says where the other is."""
+    both = call("dump", LAYERNORM, "--stage", "cuda")
+    assert "// requires D % 4 == 0\n" in both.stdout
+    note = "note: this is the variant with vectors, for launches where D % 4 == 0; --scalar shows"
+    assert note in both.stderr
+    scalar = call("dump", LAYERNORM, "--stage", "cuda", "--scalar")
+    assert "requires" not in scalar.stdout
+    assert note not in scalar.stderr
+
+
+def test_scalar_is_of_a_whole_kernel(file):
+    assert refusal("dump", LAYERNORM, "--scalar", "--stage", "groups").startswith(
+        "error: --scalar takes the text of a whole kernel: --stage nest, cuda, c, ptx, sass"
+    )
+    assert "--scalar: scale@gpu has one variant" in refusal("dump", file, "--scalar")
+
+
 def test_dump_by_target(file):
     assert output("dump", file, "--target", "cuda") == output("dump", file, "--stage", "cuda")
     assert output("dump", file, "--target", "interpret") == output("dump", file)

@@ -462,6 +462,34 @@ def test_assumptions_that_no_small_sizes_fulfil():
     assert not_run == "not run: no small sizes fulfil the assumptions; set sizes by -D"
 
 
+def test_threads_without_cuda_text_fail_only_where_strict(tmp_path):
+    path = tmp_path / "rows.py"
+    path.write_text(ROWS)
+    text = passed(path)
+    assert "right, no CUDA text" in text
+    why = "no CUDA text: T1: its LOCAL buffer has the symbolic size D, while registers on target"
+    assert why in " ".join(text.split())
+    text, error = failed(path, "--strict")
+    assert why in " ".join(text.split())
+    assert error == "error: 1 of 1 schedule failed\n"
+
+
+ROWS = """
+import loopnest as ln
+
+@ln.kernel(sizes={"N": 5, "D": 7})
+def rows(f):
+    x = f.input("x", ("N", "D"), ln.float32)
+    f.output(ln.exp(x) * 2.0, "y")
+
+@rows.schedule("gpu")
+def gpu(f):
+    (y,) = f.outputs
+    y.parallelize({0: ln.ParallelType.grid_x})
+    y.producers[0].compute_at(y, 1)
+"""
+
+
 def test_what_is_too_large_is_not_run(monkeypatch):
     monkeypatch.setattr("loopnest.devtools.schedule_check.MOST_POINTS", 100)
     from mutation.kernels.plain import plain_sum

@@ -179,6 +179,7 @@ def test_a_program_that_no_launch_admits_is_refuted(launch: dict[PT, int], messa
     report = verify_program(wide, k._lowered.math())
     assert report.status == "refuted"
     assert message in [f.message for f in report.findings if f.kind == "launch"]
+    assert report.verdict == "refuted: no launch admits this kernel"
 
 
 def test_sizes_that_no_launch_admits_are_refuted() -> None:

@@ -81,6 +81,8 @@ class Checked:
         diagnosis: where the first wrong run goes wrong.
         error: what was raised first, if anything was, while `stage` was going on: "lowering",
             "proving" or "running".
+        unprinted: why a schedule of blocks and threads has no CUDA text; "" where it has one, or
+            no launch.
         notes: what was left out, and why; and what was asked of the schedule and has no effect on
             the nest (`Kernel.notes`).
         seconds: that all this took.
@@ -96,6 +98,7 @@ class Checked:
     diagnosis: Diagnosis | None = None
     error: BaseException | None = None
     stage: str = "lowering"
+    unprinted: str = ""
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
 
@@ -110,10 +113,13 @@ class Checked:
         return tuple([run for run in self.runs if not run.ok])
 
     def ok(self, strict: bool = False) -> bool:
-        """Whether nothing is wrong; with `strict`, all must be proved, and something compared."""
+        """Whether nothing is wrong.
+
+        With `strict` all must be proved, something compared, and blocks and threads have CUDA text.
+        """
         if self.error or self.fault or self.wrong or self.proof is None:
             return False
-        if strict and not (self.runs and self.proof.ok):
+        if strict and (self.unprinted or not (self.runs and self.proof.ok)):
             return False
         return self.proof.status != "refuted"
 
@@ -182,6 +188,7 @@ class _Check:
         except Exception as error:  # it can be run all the same
             self.failed(error)
         self.done = replace(self.done, stage="running") if not self.done.error else self.done
+        self._print(lowered)
         cases = self._cases(fusion, lowered, fixed)
         if cases and self._runs(fusion, lowered, "interpret", cases) and self._is_safe():
             done = [run.sizes for run in self.done.runs]
@@ -206,6 +213,19 @@ class _Check:
             if least or (known is not None and known.scope == ALL_SIZES):
                 name = "scalar" if variant is not lowered else ""
                 self.done = replace(self.done, proof=proof, variant=name)
+
+    def _print(self, lowered: Kernel) -> None:
+        """Keep why a schedule for blocks and threads has no CUDA text, of either variant."""
+        for variant in (lowered, lowered.scalar):
+            if variant is None or not variant.program.launch:
+                continue
+            try:
+                variant.cuda()
+            except LoopnestError as error:
+                why = f"no CUDA text: {error}"
+                self.done = replace(self.done, unprinted=why)
+                self._note(why)
+                return
 
     def _is_safe(self) -> bool:
         """Whether it can be run in C; notes why it cannot."""

@@ -113,6 +113,12 @@ class Report:
         """Whether everything is proved."""
         return self.status == "proved"
 
+    @property
+    def verdict(self) -> str:
+        """The status, and for which sizes: ``proved for all sizes``."""
+        if self.status == "refuted" and {f.kind for f in self.findings} == {"launch"}:
+            return "refuted: no launch admits this kernel"
+        return f"{self.status} for {self.scope}"
+
     def __str__(self) -> str:
-        head = f"{self.status} for {self.scope}"
-        return "\n".join([head, *[f"  {finding}" for finding in self.findings]])
+        return "\n".join([self.verdict, *[f"  {finding}" for finding in self.findings]])

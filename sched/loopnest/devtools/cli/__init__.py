@@ -109,6 +109,10 @@ def _options(*names: str) -> Callable[[Command], Command]:
             "--diff", "changed", callback=stage_option, metavar="STAGE",
             help="What a pass changed."
         ),
+        "scalar": click.option(
+            "--scalar", is_flag=True,
+            help="The variant without vectors, for sizes that they do not divide."
+        ),
         "target": click.option("--target", cls=_TargetOption, help="Where [auto]."),
         "arch": click.option(
             "--arch", default="sm_90", show_default=True, help="GPU of --stage ptx and sass."
@@ -207,7 +211,7 @@ def command_line(script: bool, prog: str) -> click.Group:
 
     common = ("define", "param")
     add("list", list_kernels)
-    add("dump", dump, "stage", "diff", "target", "arch", *common)
+    add("dump", dump, "stage", "diff", "scalar", "target", "arch", *common)
     add("run", run, "target", "seed", *common)
     add("bench", bench, "target", "seed", *common)
     group.add_command(_check_command(script, prog))

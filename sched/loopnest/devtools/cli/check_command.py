@@ -54,7 +54,8 @@ result     the same runs, and runs in C, compared with the math and with the ref
 
 \b
 A failure is shown with its witness: block, thread, loop values, the line of the nest, the call of
-the schedule that placed it. An 'unknown' proof is no failure without --strict. Nothing is written.
+the schedule that placed it. An 'unknown' proof is no failure without --strict, nor are blocks and
+threads that CUDA C++ cannot be printed for. Nothing is written.
 Exit status: 0 if all is well, 1 if not.
 """
 
@@ -186,6 +187,8 @@ def _cells(checked: Checked, strict: bool) -> tuple[Text | str, ...]:
         result = Text("FAILED", bad)
     elif checked.runs and all(run.target != "c" for run in checked.runs):
         result = Text("right, not in C", odd)
+    elif checked.unprinted:
+        result = Text("right, no CUDA text", bad if strict else odd)
     return proof, sanitizer, result, f"{checked.seconds:.2f}"
 
 
@@ -231,7 +234,7 @@ def _failure_lines(checked: Checked, file: str) -> Iterator[str]:
         yield sentence_of(checked.error, file)
     if checked.proof is not None and not checked.proof.ok:
         which = f", the {checked.variant} variant" if checked.variant else ""
-        yield f"{checked.proof.status} for {checked.proof.scope}{which}:"
+        yield f"{checked.proof.verdict}{which}:"
         for finding in checked.proof.findings[:_MOST_FINDINGS]:
             yield from [f"  {line}" for line in finding_lines(finding)]
         more = len(checked.proof.findings) - _MOST_FINDINGS
@@ -242,6 +245,8 @@ def _failure_lines(checked: Checked, file: str) -> Iterator[str]:
         yield from [f"  {line}" for line in fault_lines(checked.fault)]
     for run in checked.wrong:
         yield f"wrong {run}"
+    if checked.unprinted:
+        yield checked.unprinted
     if checked.diagnosis is not None and checked.diagnosis.tensor:
         yield "the first tensor that differs:"
         yield from [f"  {line}" for line in diagnosis_lines(checked.diagnosis)]

@@ -105,6 +105,7 @@ def dump(
     spec: str,
     stage: str | None,
     changed: str | None,
+    scalar: bool,
     target: str | None,
     arch: str,
     define: Sequence[str],
@@ -122,10 +123,13 @@ def dump(
     choice = choose(source, spec, device, define, param)
     fusion = choice.fusion()
     choice.check_values(fusion)  # sizes stay symbolic in every text
+    if scalar and (changed is not None or stage not in _texts()):
+        kinds = ", ".join(_texts())
+        raise CliError(f"--scalar takes the text of a whole kernel: --stage {kinds}")
     if changed is not None:
         print_code(plain_console(), _changes(fusion, changed), "diff")
         return
-    text = _stage_text(choice, fusion, stage, arch)
+    text = _stage_text(choice, fusion, stage, arch, scalar)
     printed = _target_texts().get(stage)
     print_code(plain_console(), text, "python" if printed is None else printed.language)
 
@@ -153,7 +157,20 @@ def _changes(fusion: Fusion, stage: str) -> str:
     return "\n".join(changes((before, texts.get(before, "")), (name, texts[name]))) + "\n"
 
 
-def _stage_text(choice: CommandOptions, fusion: Fusion, stage: str, arch: str) -> str:
+def _variant(choice: CommandOptions, kernel: Kernel, scalar: bool) -> Kernel:
+    """Return the variant to show; say on standard error when a launch takes which."""
+    where = " and ".join([text for text, _ in kernel.program.requires])
+    if not scalar:
+        if kernel.has_scalar:
+            vectors = f"with vectors, for launches where {where}" if where else "with vectors"
+            click.echo(f"note: this is the variant {vectors}; --scalar shows the other", err=True)
+        return kernel
+    if kernel.scalar is None:
+        raise CliError(f"--scalar: {choice.label} has one variant, which runs on all sizes")
+    return kernel.scalar
+
+
+def _stage_text(choice: CommandOptions, fusion: Fusion, stage: str, arch: str, scalar: bool) -> str:
     if stage == "math":
         from loopnest.tensor.ops.math_text import math_text
 
@@ -164,6 +181,7 @@ def _stage_text(choice: CommandOptions, fusion: Fusion, stage: str, arch: str) -
     print_notes(kernel)
     if stage not in _texts():
         return kernel.stages["nest" if stage == "tree" else stage]
+    kernel = _variant(choice, kernel, scalar)
     with patience(f"compiling {choice.label}"):
         makers: Mapping[str, Callable[[], str]] = {
             "nest": lambda: str(kernel),
