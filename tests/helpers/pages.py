@@ -113,7 +113,7 @@ class Page:
                 f"and the code prints\n\n{found}\n"
                 "if the new text is right, write it with pytest --update-goldens"
             )
-        start = example.document.text.index(wanted, example.start)
+        start = example.document.text.index("\n", example.start) + 1  # behind the opening fence
         self.changes.append((start, start + len(wanted), found))
 
 
