@@ -283,9 +283,13 @@ class Kernel:
         return self._machine("sass", arch, index_bits).sass
 
     def resources(self, arch: str | int, index_bits: int | None = None) -> Resources:
-        """Return registers, spill bytes and shared bytes; as `ptx`."""
-        (found,) = self._machine("resources", arch, index_bits).resources.values()
-        return found
+        """Return registers, spill bytes and shared bytes; as `ptx`.
+
+        Of several launches the most that one takes; spilled bytes are those of all.
+        """
+        from loopnest.backends.cuda.toolchain.cubin import together
+
+        return together(self._machine("resources", arch, index_bits).resources.values())
 
 
 @deep

@@ -59,7 +59,8 @@ class CpuGpu(FakeGpu):
         assert done.returncode == 0, done.stderr
         launch = ctypes.CDLL(str(target)).launch
         launch.restype = ctypes.c_char_p
-        return SimpleNamespace(name=name, program=self.sources[code], shared=48 * 1024, run=launch)
+        launched = self._launched(code, name)
+        return SimpleNamespace(name=name, **launched, shared=48 * 1024, run=launch)
 
     def launch(self, function, launch, arguments, stream):
         self._note("launch", function.name, launch, stream)

@@ -128,6 +128,7 @@ class Machine:
         scalars: the value of every scalar parameter.
         seed: decides the order of threads and blocks, and what garbage is.
         trace: whether to keep what each thread stores.
+        earlier: the run of the launch before this one, whose arrays this one goes on with.
     """
 
     def __init__(
@@ -138,6 +139,7 @@ class Machine:
         scalars: Mapping[str, object],
         seed: int = 0,
         trace: bool = False,
+        earlier: Machine | None = None,
     ) -> None:
         from mutation.source import code_of
 
@@ -145,19 +147,31 @@ class Machine:
         self.random = Random(seed)
         self.sign = -1 if seed % 2 else 1
         self.tracing = trace
-        self.run_state = Run([])
+        self.run_state = Run([]) if earlier is None else earlier.run_state
         self.code = code_of(program, sizes)
         self.buffers = self.code.buffers
         self.grid_epoch = 0
         self.globals: dict[int, Any] = {}
+        held = {} if earlier is None else earlier.arrays()
         for number, buffer in enumerate(self.buffers):
             if buffer.memory is Memory.GLOBAL:
-                self.globals[number] = self._held(number, buffer, arrays)
+                self.globals[number] = self._held(number, buffer, arrays, held.get(buffer))
         self.counters: dict[tuple[int, int], list[tuple[int, int, dict[int, int]]]] = {}
 
-    def _held(self, number: int, buffer: Buffer, arrays: Mapping[str, np.ndarray]) -> Any:
+    def arrays(self) -> dict[Buffer, list[Any]]:
+        """Return what GLOBAL memory holds."""
+        return {
+            self.buffers[number]: held.values if isinstance(held, Storage) else held
+            for number, held in self.globals.items()
+        }
+
+    def _held(
+        self, number: int, buffer: Buffer, arrays: Mapping[str, np.ndarray], left: list[Any] | None
+    ) -> Any:
         size = self.code.layouts[number][2]
-        if buffer.kind == "input":
+        if left is not None:
+            values = left
+        elif buffer.kind == "input":
             given = span(arrays[buffer.name])
             wide = given if given.dtype.kind in "iub" else given.astype(np.float64)
             values = wide.tolist()
@@ -214,14 +228,15 @@ class Machine:
 
     # The run
 
-    def run(self) -> Run:
-        """Run all blocks, then read the outputs."""
+    def run(self, *, last: bool = True) -> Run:
+        """Run all blocks, then, after the `last` launch, read the outputs."""
         extents = [self._launch(d) for d in LAUNCH_DIMENSIONS]
         shapes = [[size_value(s, self.sizes) for s in o.shape] for o in self.program.outputs]
         if any(math.prod(shape) for shape in shapes):
             most = [max(extent, 1) for extent in extents]
             self._run_blocks(most[:3], most[3:])
-        self._take_outputs(math.prod(extents) == 0)
+        if last:
+            self._take_outputs(math.prod(extents) == 0)
         return self.run_state
 
     def _launch(self, dimension: Any) -> int:
@@ -392,4 +407,9 @@ def run(
     trace: bool = False,
 ) -> Run:
     """Run `program` once; see `Machine`."""
-    return Machine(program, sizes, arrays, scalars, seed, trace).run()
+    machine: Machine | None = None
+    launches = program.launches
+    for launch in launches:
+        machine = Machine(launch, sizes, arrays, scalars, seed, trace, machine)
+        found = machine.run(last=launch is launches[-1])
+    return found

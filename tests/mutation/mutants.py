@@ -19,6 +19,7 @@ from loopnest.kir import (
     Barrier,
     Collective,
     If,
+    Launch,
     Let,
     Loop,
     Program,
@@ -34,7 +35,7 @@ from loopnest.kir.buffers import Buffer
 from loopnest.kir.lowered import Lowered
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
-from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
 from loopnest.scalar.expr import (
     Const,
     Expr,
@@ -85,7 +86,8 @@ bound       a loop that runs once more or less
 buffer      one element less along an axis
 threads     swap two launch dimensions
 order       swap two neighbouring statements
-launch      one thread or block more or less along a launch dimension
+launch      one thread or block more or less along a launch dimension; of several launches one
+            left out, two swapped, or two in one
 stride      rows that overlap, or lie further apart than the buffer has room for
 vector      a vector of twice or half the width
 barrier     remove it, narrow its scope, move it, let some threads pass by
@@ -354,12 +356,40 @@ def _of_loop(program: Program, node: Loop) -> Iterator[Mutant]:
 
 
 def _of_launch(program: Program) -> Iterator[Mutant]:
-    for number, (dimension, extent) in enumerate(program.launch):
+    several = len(program.launches) > 1
+    for place, launch in enumerate(program.launches if several else ()):
+        for mutant in _of_launch(launch):
+            changed = replace(program.body[place], extents=mutant.program.launch)
+            body = (*program.body[:place], changed, *program.body[place + 1 :])
+            yield Mutant("launch", f"{mutant.text} in launch {place}", program.with_body(body))
+    for number, (dimension, extent) in enumerate(() if several else program.launch):
         for step in (-1, 1):
             other = (dimension, Op("add", (extent, integer(step)), dtypes.index))
             launch = (*program.launch[:number], other, *program.launch[number + 1 :])
             text = f"launch {dimension.value} {step:+}"
             yield Mutant("launch", text, replace(program, launch=launch))
+
+
+def _of_one_launch(program: Program, node: Launch) -> Iterator[Mutant]:
+    """Yield programs without a launch, with the next one before it, or with both in one."""
+    place = program.body.index(node)
+    rest = [n for n in program.body if n is not node]
+    yield Mutant("launch", f"drop launch {place}", program.with_body(tuple(rest)), node)
+    following = program.body[place + 1 : place + 2]
+    if not following or not isinstance(following[0], Launch):
+        return
+    after = following[0]
+    swapped = [*program.body[:place], after, node, *program.body[place + 2 :]]
+    yield Mutant("launch", f"swap launch {place} with the next", program.with_body(tuple(swapped)))
+    extents = dict(node.extents)
+    for dimension, extent in after.extents:
+        known = extents.get(dimension, extent)
+        extents[dimension] = extent if known is extent else Op("max", (known, extent), dtypes.index)
+    order = tuple([(d, extents[d]) for d in LAUNCH_DIMENSIONS if d in extents])
+    one = Launch(order, (*node.body, *after.body))
+    joined = [*program.body[:place], one, *program.body[place + 2 :]]
+    text = f"no boundary between launch {place} and the next"
+    yield Mutant("launch", text, program.with_body(tuple(joined)), node)
 
 
 def _swapped_threads(program: Program, nodes: list[Stmt]) -> Iterator[Mutant]:
@@ -573,5 +603,6 @@ _OF: Mapping[type[Stmt], Callable[[Program, Any], Iterator[Mutant]]] = {
     Shuffle: _of_shuffle,
     Arrive: _of_arrival,
     Collective: _of_collective,
+    Launch: _of_one_launch,
 }
 """What may be changed in a statement of each class."""

@@ -17,6 +17,7 @@ from loopnest.kir import (
     Barrier,
     Collective,
     If,
+    Launch,
     Let,
     Loop,
     Program,
@@ -54,8 +55,15 @@ def program_faults(program: Program, *, staged: bool = True) -> list[str]:
     """
     outputs = [output.buffer for output in program.outputs]
     known = {p.buffer for p in program.params if p.buffer is not None} | set(outputs)
-    scope = _VisibleNames(program, staged, frozenset(known))
-    return list(dict.fromkeys(scope.body(program.body)))
+    found: list[str] = []
+    for part in program.launches:
+        scope = _VisibleNames(part, staged, frozenset(known))
+        found += scope.body(part.body)
+    if len(program.launches) < len(program.body):
+        beside = [n for n in program.body if not isinstance(n, Launch)]
+        if beside and len(beside) < len(program.body):
+            found.append("a statement stands beside launches")
+    return list(dict.fromkeys(found))
 
 
 @dataclass
@@ -102,6 +110,8 @@ class _VisibleNames:
                     yield f"a barrier of the scope '{node.scope}'"
             case Collective():
                 yield from self._collective(node)
+            case Launch():
+                yield "a launch stands inside of other statements"
             case _:
                 assert_never(node)
 

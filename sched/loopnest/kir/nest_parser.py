@@ -243,6 +243,8 @@ class NestParser:
                 self.at += 1
                 orelse = self.body(indent + 2)
             return kir.If(condition, body, orelse)
+        if line == "launch:":
+            return self.launched(indent)
         if line.startswith("barrier "):
             scope, _, reason = line.removeprefix("barrier ").partition("#")
             return kir.Barrier(scope.strip(), reason.strip())
@@ -251,6 +253,21 @@ class NestParser:
         if line.endswith(":"):
             return self.collective(line, indent)
         return None if line == "pass" else self.allocate_or_store(line)
+
+    def launched(self, indent: int) -> kir.Stmt:
+        """Read one launch of several: it has the extents of its loops, and its own buffers."""
+        whole, self.launch = self.launch, {d: self.launch[d] for d in self.given}
+        body = self.body(indent + 2)
+        own, self.launch = self.launch, whole
+        for dimension, extent in own.items():
+            self.extend(dimension, extent)
+        return kir.Launch(tuple([(d, own[d]) for d in LAUNCH_DIMENSIONS if d in own]), body)
+
+    def extend(self, dimension: ParallelType, extent: Expr) -> None:
+        """Let the launch have at least this extent along a dimension."""
+        known = self.launch.get(dimension)
+        larger = extent if known in (None, extent) else _index("max", known, extent)
+        self.launch[dimension] = larger
 
     def let(self, line: str) -> kir.Stmt:
         """Read what defines a name."""
@@ -341,10 +358,7 @@ class NestParser:
         parallel = ParallelType(mark or "serial")
         self.scope.names[name] = var = Index(name, self.expr(extent))
         if parallel.is_thread and parallel not in self.given:
-            known = self.launch.get(parallel)
-            self.launch[parallel] = (
-                var.extent if known in (None, var.extent) else _index("max", known, var.extent)
-            )
+            self.extend(parallel, var.extent)
         body = self.body(indent + 2)
         if span:
             start, stop = [self.expr(part) for part in span.split("..")]

@@ -17,6 +17,7 @@ from loopnest.kir.nodes import (
     Barrier,
     Collective,
     If,
+    Launch,
     Let,
     Loop,
     Param,
@@ -68,15 +69,7 @@ class _Nest:
                 flat = ".flat" if node.flat else ""
                 self.lines.append(f"{pad}{node.storage.name}{flat}[{inner}] = {node.value}")
             case Loop():
-                serial = node.parallel is ParallelType.serial
-                mark = "" if serial else f"  # {node.parallel.value}"
-                bounds = loop_bounds(node, self.algebra)
-                span, body = f"{node.var.extent}", node.body
-                if bounds is not None:
-                    self.places.setdefault(bounds.guard, len(self.lines) + 1)
-                    span, body = f"{bounds.start}..{bounds.stop} of {span}", bounds.body
-                self.lines.append(f"{pad}for {node.index} in {span}:{mark}")
-                self._nested(body, pad)
+                self._loop(node, pad)
             case If():
                 self.lines.append(f"{pad}if {node.condition}:")
                 self._nested(node.body, pad)
@@ -102,8 +95,22 @@ class _Nest:
             case Arrive():
                 place = f"{node.counter.name}[{_list(node.index)}]"
                 self.lines.append(f"{pad}let {node.var.name} = arrive({place}, {node.count})")
+            case Launch():
+                self.lines.append(f"{pad}launch:")
+                self._nested(node.body, pad)
             case _:
                 assert_never(node)
+
+    def _loop(self, node: Loop, pad: str) -> None:
+        serial = node.parallel is ParallelType.serial
+        mark = "" if serial else f"  # {node.parallel.value}"
+        bounds = loop_bounds(node, self.algebra)
+        span, body = f"{node.var.extent}", node.body
+        if bounds is not None:
+            self.places.setdefault(bounds.guard, len(self.lines) + 1)
+            span, body = f"{bounds.start}..{bounds.stop} of {span}", bounds.body
+        self.lines.append(f"{pad}for {node.index} in {span}:{mark}")
+        self._nested(body, pad)
 
     def _nested(self, body: tuple[Stmt, ...], pad: str) -> None:
         if body:

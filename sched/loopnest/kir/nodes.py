@@ -38,6 +38,11 @@ iterations of the same loops; anything else is a fault (a divergent barrier).
   `dims` only; of several values, each is combined with itself alone. Names that the body defines
   stay defined. Readers may believe the declaration only if they have checked it.
 
+A program may be several launches: its body is then `Launch` statements and nothing else. They run
+one after the other, each by threads of its own, as many as its extents say; one begins when all
+threads of the one before have ended, and sees all that they wrote. What a launch allocates and
+names ends with it; only arrays, workspace among them, last from one to the next.
+
 Two accesses to one element of SHARED or GLOBAL memory by different threads, one of them a store,
 race unless a barrier (or an arrival) orders them. Stores of one equal value race too.
 
@@ -55,6 +60,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar, assert_never
 
+from loopnest.errors import InternalError
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar.data_ranges import DataRange
 from loopnest.scalar.dtypes import DType
@@ -247,7 +253,23 @@ class Collective:
         return tuple([tuple(items[n : n + size]) for n in range(0, len(items), size)])
 
 
-Stmt: TypeAlias = "Loop | If | Allocate | Store | Let | Barrier | Shuffle | Arrive | Collective"
+@dataclass(frozen=True, eq=False, slots=True)
+class Launch:
+    """One launch of a program that is several.
+
+    Args:
+        extents: of each launch dimension in use, in the order x, y, z of grid, then block.
+        body: what its threads execute.
+    """
+
+    extents: tuple[tuple[ParallelType, Expr], ...]
+    body: tuple[Stmt, ...]
+    origin: Origin | None = None
+
+
+Stmt: TypeAlias = (
+    "Loop | If | Allocate | Store | Let | Barrier | Shuffle | Arrive | Collective | Launch"
+)
 S = TypeVar("S", bound="Stmt")
 
 
@@ -306,7 +328,8 @@ class Program:
         params: inputs, outputs, scalars, sizes in order of first appearance, workspace. An output
             in the memory of an input is no parameter; the input's buffer is then written.
         body: statements.
-        launch: extent of each launch dimension in use, in the order x, y, z of grid, then block.
+        launch: extent of each launch dimension in use, in the order x, y, z of grid, then block; of
+            several launches the largest.
         outputs: the results, in order.
         conditions: assumptions, as text and as a boolean expression over sizes.
         requires: what this variant needs beside them, in the same form: that vectors divide sizes.
@@ -351,9 +374,23 @@ class Program:
         return (*self.conditions, *self.requires)
 
     @property
+    def launches(self) -> tuple[Program, ...]:
+        """The launches, a program each; this program itself where it is one.
+
+        All have its name, its parameters and its outputs, though each uses some of them only.
+        """
+        parts = [n for n in self.body if isinstance(n, Launch)]
+        return tuple([replace(self, body=n.body, launch=n.extents) for n in parts]) or (self,)
+
+    @property
     def is_cooperative(self) -> bool:
         """Whether blocks wait for each other, so that all must be resident at once."""
         return any(isinstance(n, Barrier) and n.scope == "grid" for n, _ in walk(self.body))
+
+
+def one_launch(node: Launch) -> InternalError:
+    """Return the error of a reader that takes launches one by one (`Program.launches`)."""
+    return InternalError("launch", f"a reader of one launch was given {len(node.body)} statements")
 
 
 def bodies(node: Stmt) -> tuple[tuple[Stmt, ...], ...]:
@@ -363,7 +400,7 @@ def bodies(node: Stmt) -> tuple[tuple[Stmt, ...], ...]:
             return (node.body,)
         case If():
             return (node.body, node.orelse)
-        case Collective():
+        case Collective() | Launch():
             return (node.body,)
         case Store() | Let() | Allocate() | Barrier() | Shuffle() | Arrive():
             return ()
@@ -376,7 +413,7 @@ def is_sync(node: Stmt) -> bool:
     match node:
         case Barrier() | Shuffle() | Arrive():
             return True
-        case Loop() | If() | Store() | Let() | Allocate() | Collective():
+        case Loop() | If() | Store() | Let() | Allocate() | Collective() | Launch():
             return False
         case _:
             assert_never(node)
@@ -410,7 +447,7 @@ def expressions(node: Stmt) -> tuple[Expr, ...]:
             return (node.value, node.offset)
         case Arrive():
             return (*node.index, node.count)
-        case Loop() | Allocate() | Barrier() | Collective():
+        case Loop() | Allocate() | Barrier() | Collective() | Launch():
             return ()
         case _:
             assert_never(node)
@@ -432,7 +469,7 @@ def map_expressions(node: S, rule: Callable[[Expr], Expr]) -> S:
             return replace(node, index=_all(rule, node.index), count=rule(node.count))
         case Collective():
             return replace(node, args=_all(rule, node.args))
-        case Loop() | Allocate() | Barrier():
+        case Loop() | Allocate() | Barrier() | Launch():
             return node
         case _:
             assert_never(node)
@@ -451,7 +488,7 @@ def with_bodies(node: Stmt, inner: tuple[tuple[Stmt, ...], ...]) -> Stmt:
             return Loop(node.var, node.parallel, node.axis, inner[0], node.origin)
         case If():
             return If(node.condition, inner[0], inner[1], node.reason, node.origin)
-        case Collective():
+        case Collective() | Launch():
             return replace(node, body=inner[0])
         case Store() | Let() | Allocate() | Barrier() | Shuffle() | Arrive():
             return node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from loopnest import kir
@@ -24,22 +24,31 @@ MAX_SHARED_BYTES = 227 * 1024
 class LaunchConfig:
     """The configuration of a launch.
 
+    Of a kernel that is several launches each number is the largest of theirs.
+
     Args:
         grid: blocks along x, y, z.
         block: threads of a block along x, y, z.
         shared_bytes: shared memory of a block: what its buffers take.
         variant: "vector" where every vectorized loop runs whole, else "scalar".
+        parts: the configurations of the launches; none where it is one.
     """
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_bytes: int
     variant: str
+    parts: tuple[LaunchConfig, ...] = field(default=(), repr=False)
+
+    @property
+    def launches(self) -> tuple[LaunchConfig, ...]:
+        """The configuration of each launch, in order; this one alone where it is one."""
+        return self.parts or (self,)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no thread runs."""
-        return 0 in self.grid or 0 in self.block
+        """Whether no thread runs in one of the launches; the host then does what all would do."""
+        return any(0 in part.grid or 0 in part.block for part in self.launches)
 
 
 NO_THREADS = LaunchConfig((0, 1, 1), (1, 1, 1), 0, "scalar")
@@ -88,7 +97,8 @@ class Planner:
         self.is_scalar = is_scalar
         self.bounds = IndexWidth(program)
         self.names = tuple([p.name for p in program.params if p.kind == "size"])
-        self.shared: SharedLayout = shared_layout(program)
+        self.parts = program.launches
+        self.shared: tuple[SharedLayout, ...] = tuple([shared_layout(p) for p in self.parts])
         self._make_scalar = scalar
 
     @cached_property
@@ -163,43 +173,43 @@ class Planner:
             LaunchError: beyond a limit, or a loop is split by a size that is 0.
         """
         self._check_factors(sizes, subject)
-        extents = {d: size_value(size, sizes) for d, size in self.program.launch}
+        vector = not self.is_scalar and self.bounds.takes_vectors(sizes)
+        variant = "vector" if vector else "scalar"
+        made = tuple([self._part(n, sizes, variant, subject) for n in range(len(self.parts))])
+        if len(made) == 1:
+            return made[0]
+        x, y, z = [max([part.grid[n] for part in made]) for n in range(3)]
+        u, v, w = [max([part.block[n] for part in made]) for n in range(3)]
+        shared = max([part.shared_bytes for part in made])
+        return LaunchConfig((x, y, z), (u, v, w), shared, variant, made)
+
+    def _part(
+        self, number: int, sizes: Mapping[str, int], variant: str, subject: str
+    ) -> LaunchConfig:
+        """Return the configuration of one launch."""
+        program = self.parts[number]
+        extents = {d: size_value(size, sizes) for d, size in program.launch}
         for dimension, extent in extents.items():
             if extent > MOST_ALONG[dimension]:
-                where = f"{dimension.value}{self._axes(dimension)} has extent {extent}"
+                where = f"{dimension.value}{_axes(program, dimension)} has extent {extent}"
                 raise LaunchError(subject, where, f"use at most {MOST_ALONG[dimension]}")
-        self._check_threads(extents, subject)
-        shared = size_value(self.shared.total, sizes)
+        _check_threads(program, extents, subject)
+        shared = size_value(self.shared[number].total, sizes)
         if shared > MAX_SHARED_BYTES:
             raise self.too_much_shared(sizes, MAX_SHARED_BYTES, subject)
         x, y, z, u, v, w = [extents.get(d, 1) for d in MOST_ALONG]
-        vector = not self.is_scalar and self.bounds.takes_vectors(sizes)
-        return LaunchConfig((x, y, z), (u, v, w), shared, "vector" if vector else "scalar")
-
-    def _axes(self, dimension: ParallelType) -> str:
-        """Return the axes that are bound to a dimension, in parentheses."""
-        loops = [n for n, _ in kir.walk(self.program.body) if isinstance(n, kir.Loop)]
-        axes = dict.fromkeys([n.axis for n in loops if n.parallel is dimension and n.axis])
-        return f" ({', '.join(axes)})" if axes else ""
-
-    def _check_threads(self, extents: Mapping[ParallelType, int], subject: str) -> None:
-        block = {d: extent for d, extent in extents.items() if d.is_block}
-        threads = math.prod(block.values())
-        if threads > MOST_THREADS:
-            product = " * ".join(
-                [f"{d.value} = {extent}{self._axes(d)}" for d, extent in block.items()]
-            )
-            raise LaunchError(
-                subject, f"a block has {threads} threads: {product}", f"use at most {MOST_THREADS}"
-            )
+        return LaunchConfig((x, y, z), (u, v, w), shared, variant)
 
     def too_much_shared(
         self, sizes: Mapping[str, int], limit: int, subject: str, device: str = ""
     ) -> LaunchError:
         """Return the error of a block that needs more than `limit` bytes of shared memory."""
-        places = [(p.buffers, size_value(p.bytes, sizes)) for p in shared_places(self.program)]
+        total, program = max(
+            [(size_value(s.total, sizes), p) for s, p in zip(self.shared, self.parts, strict=True)],
+            key=lambda found: found[0],
+        )
+        places = [(p.buffers, size_value(p.bytes, sizes)) for p in shared_places(program)]
         parts = [f"{'/'.join([b.tensor for b in held])} {count}" for held, count in places]
-        total = size_value(self.shared.total, sizes)
         found = f"a block needs {total} bytes of shared memory: {', '.join(parts)}"
         return LaunchError(subject, found, f"use at most {limit}{device}")
 
@@ -223,6 +233,25 @@ class Planner:
         taken = self.variant(sizes, subject)
         taken._index_bits(sizes, subject)
         return taken.config(sizes, subject)
+
+
+def _axes(program: kir.Program, dimension: ParallelType) -> str:
+    """Return the axes that are bound to a dimension, in parentheses."""
+    loops = [n for n, _ in kir.walk(program.body) if isinstance(n, kir.Loop)]
+    axes = dict.fromkeys([n.axis for n in loops if n.parallel is dimension and n.axis])
+    return f" ({', '.join(axes)})" if axes else ""
+
+
+def _check_threads(program: kir.Program, extents: Mapping[ParallelType, int], subject: str) -> None:
+    block = {d: extent for d, extent in extents.items() if d.is_block}
+    threads = math.prod(block.values())
+    if threads > MOST_THREADS:
+        product = " * ".join(
+            [f"{d.value} = {extent}{_axes(program, d)}" for d, extent in block.items()]
+        )
+        raise LaunchError(
+            subject, f"a block has {threads} threads: {product}", f"use at most {MOST_THREADS}"
+        )
 
 
 def _room(buffer: Buffer, sizes: Mapping[str, int], config: LaunchConfig) -> int:

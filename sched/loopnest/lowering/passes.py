@@ -20,6 +20,7 @@ from loopnest.lowering.loops.phase_nest import Nest
 from loopnest.lowering.memory.allocation import TensorStorage
 from loopnest.lowering.reductions.block_reduction import FreshNames
 from loopnest.lowering.reductions.grid_reduction import GridReduction
+from loopnest.scalar.expr import Expr
 from loopnest.scalar.facts import Facts
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.tensor_view import TensorView
@@ -37,7 +38,12 @@ class State:
         whole_vectors: whether vectorized axes may require their sizes to be multiples; otherwise
             each lane has a test of its own.
 
+    A kernel of several launches has a state of its own for each, whose plan has the tensors of that
+    launch; they share buffers and names.
+
     Attributes:
+        parts: the states of the launches (groups); none where it is one.
+        whole: the state of the kernel: this one, but for the state of a part.
         plan: the loops (groups).
         names: names that are not taken yet (groups).
         nest: the ordered tree of loops and phases (nest).
@@ -66,14 +72,46 @@ class State:
         self.facts = facts
         self.whole_vectors = whole_vectors
         self.texts: list[tuple[str, Text]] = []
+        self.storage = {}
+        self.parts: tuple[State, ...] = ()
+        self.whole = self
+
+    @property
+    def launches(self) -> tuple[State, ...]:
+        """The states that a pass goes through: those of the launches, or this one."""
+        return self.parts or (self,)
 
     def fork(self, *, whole_vectors: bool) -> State:
         """Return a state that goes on from here by itself; what the passes made is shared."""
+        found = self._forked(whole_vectors)
+        found.texts = list(self.texts)
+        found.names, found.storage = self.names.copied(), dict(self.storage)
+        found.parts = tuple([part._forked(whole_vectors) for part in self.parts])
+        for state in (found, *found.parts):
+            state.whole, state.names, state.storage = found, found.names, found.storage
+        return found
+
+    def _forked(self, whole_vectors: bool) -> State:
         found = copy(self)
         found.whole_vectors = whole_vectors
-        found.names, found.texts = self.names.copied(), list(self.texts)
-        found.storage, found.meetings = dict(self.storage), dict(self.meetings)
+        if hasattr(self, "meetings"):
+            found.meetings = dict(self.meetings)
         return found
+
+    def split(self, plans: Sequence[LoopPlan]) -> None:
+        """Give each of several launches a state of its own."""
+        self.storage = {}
+        made: list[State] = []
+        for plan in plans:
+            part = copy(self)
+            part.plan, part.whole = plan, self
+            made.append(part)
+        self.parts = tuple(made)
+
+    @property
+    def requires(self) -> dict[str, tuple[Expr, Expr, Expr]]:
+        """What vectors require: of each test its text, with the size, the width and the test."""
+        return {k: v for state in self.launches for k, v in state.indexer.vectors.requires.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +150,17 @@ def perform(passes: Sequence[LoweringPass], state: State, watchers: Sequence[Wat
     """Run passes in order; the one hook is called after each."""
     for step in passes:
         started = perf_counter()
-        step.run(state)
+        for part in state.launches:
+            step.run(part)
         seconds = perf_counter() - started
-        state.texts.append((step.name, step.text(state)))
+        state.texts.append((step.name, _text(step, state)))
         for watcher in watchers:
             watcher.after(step, state, seconds)
+
+
+def _text(step: LoweringPass, state: State) -> Text:
+    """Return the text of what a pass made, of each launch in turn."""
+    if not state.parts or step.name == "groups":
+        return step.text(state)
+    texts = [step.text(part) for part in state.parts]
+    return lambda: "".join([f"# launch {n}\n{text()}" for n, text in enumerate(texts)])

@@ -24,9 +24,10 @@ from loopnest.lowering.indexing.indexer import Indexer
 from loopnest.lowering.indexing.predicate_elimination import fill_copies
 from loopnest.lowering.indexing.thread_ownership import check_readers
 from loopnest.lowering.indexing.unswitch import unswitch
+from loopnest.lowering.loops.launch_parts import launch_parts
 from loopnest.lowering.loops.loop_plan import LoopPlan, group_loops
 from loopnest.lowering.loops.phase_nest import build_nest
-from loopnest.lowering.loops.renumber import renumber
+from loopnest.lowering.loops.renumber import assembled, renumber
 from loopnest.lowering.loops.tightening import tighten
 from loopnest.lowering.memory.aliasing import share_space
 from loopnest.lowering.memory.allocation import TensorStorage, allocate
@@ -54,6 +55,9 @@ from loopnest.tensor.tensor_view import TensorView
 def _groups(state: State) -> None:
     state.plan = group_loops(state.fusion, state.facts)
     state.names = FreshNames({tensor.name for tensor in state.fusion.tensors})
+    parts = launch_parts(state.plan)
+    if len(parts) > 1:
+        state.split(parts)
 
 
 def _nest(state: State) -> None:
@@ -68,7 +72,7 @@ def _allocation(state: State) -> None:
     ) -> Callable[[IterDomain], Expr | None]:
         return Environment(plan, tensor, loops).allocated
 
-    state.storage = allocate(plan, state.names, indices)
+    state.whole.storage = state.storage = allocate(plan, state.names, indices, state.whole.storage)
     state.tree = insert_allocations(state.nest, state.storage)
 
 
@@ -87,7 +91,7 @@ def _indexing(state: State) -> None:
         whole_vectors=state.whole_vectors,
     )  # fmt: skip
     state.tree = index_tree(state.tree, state.indexer)
-    state.frame = _program(state.plan, state.storage, state.meetings)
+    state.frame = replace(_program(state.whole), launch=tuple(state.plan.launch.items()))
 
 
 def _ownership(state: State) -> None:
@@ -262,17 +266,18 @@ def lower(fusion: Fusion) -> Lowered:
         perform(PASSES[:_PLANNED], planned, watchers)
         first = planned.fork(whole_vectors=True)
         perform(PASSES[_PLANNED:_INDEXED], first, watchers)
-        if not first.indexer.vectors.requires:
+        if not first.requires:
             return _lowered(first, watchers)
         facts = fusion.facts
-        for size, width, _ in first.indexer.vectors.requires.values():
+        for size, width, _ in first.requires.values():
             facts = facts.with_divisor(size, width)
         second = State(fusion, facts, whole_vectors=True)
         perform(PASSES[:_INDEXED], second, watchers)
         # What is known may give sizes another form, and that other requirements.
-        requires = {**first.indexer.vectors.requires, **second.indexer.vectors.requires}
+        requires = {**first.requires, **second.requires}
         tests = [(text, test) for text, (_, _, test) in requires.items()]
-        second.frame = replace(second.frame, requires=tuple(tests))
+        for state in second.launches:
+            state.frame = replace(state.frame, requires=tuple(tests))
         whole = _lowered(second, watchers)
         third = planned.fork(whole_vectors=False)
         perform(PASSES[_PLANNED:_INDEXED], third, watchers)
@@ -283,6 +288,7 @@ def lower(fusion: Fusion) -> Lowered:
 def _lowered(state: State, watchers: Sequence[Watcher]) -> Lowered:
     """Return the result of the remaining passes."""
     perform(PASSES[_INDEXED:], state, watchers)
+    state.program = assembled([part.program for part in state.launches])
     for watcher in watchers:
         watcher.end(state)
     infos = _infos(state.fusion, state.storage)
@@ -311,11 +317,10 @@ def _meetings(
     return result
 
 
-def _program(
-    plan: LoopPlan,
-    storage: dict[TensorView, TensorStorage],
-    meetings: dict[TensorView, GridReduction],
-) -> Program:
+def _program(state: State) -> Program:
+    """Return the whole program without its body."""
+    plan, storage = state.plan, state.storage
+    meetings = {unit: found for part in state.launches for unit, found in part.meetings.items()}
     fusion = plan.fusion
     params = [_array(t, storage[t].buffer, "input") for t in fusion.inputs]
     outputs: list[Output] = []

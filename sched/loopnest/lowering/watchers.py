@@ -17,6 +17,7 @@ from loopnest.kir import Program
 from loopnest.kir.legal_program import program_faults
 from loopnest.kir.lowered import Lowered
 from loopnest.lowering.indexing.indexed_tree import statements
+from loopnest.lowering.loops.renumber import assembled
 from loopnest.lowering.passes import LoweringPass, State, Watcher
 from loopnest.tensor.math_snapshot import capture
 
@@ -110,6 +111,12 @@ class Checker:
 
 def _program(state: State) -> Program | None:
     """Return what the nest is so far; None before it has statements."""
+    found = [_part(part) for part in state.launches]
+    made = [program for program in found if program is not None]
+    return assembled(made) if len(made) == len(found) else None
+
+
+def _part(state: State) -> Program | None:
     if hasattr(state, "program"):
         return state.program
     if not hasattr(state, "frame"):

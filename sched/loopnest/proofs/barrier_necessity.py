@@ -18,6 +18,7 @@ from loopnest.proofs.program_model import Model
 from loopnest.proofs.program_slices import focused, sliced
 from loopnest.proofs.quasi_affine import NotAffine
 from loopnest.proofs.report import Finding
+from loopnest.proofs.single_launches import single_launches
 from loopnest.proofs.size_choice import filled, fulfils, large_sizes, points_at, small_sizes
 from loopnest.proofs.symbolic import NotProved, prove_order
 from loopnest.proofs.verifier import obligations, program_of
@@ -47,11 +48,24 @@ def superfluous_barriers(k: Any, **sizes: int) -> list[kir.Barrier]:
         k: a kernel, as `loopnest.lower` returns it, without races.
         **sizes: values of size symbols.
     """
-    program, math = program_of(k, "superfluous_barriers")
-    every = [n for n, _ in kir.walk(program.body) if isinstance(n, kir.Barrier)]
-    left = _not_needed(program, every, sizes, _deleted)
-    model, few = Model(program), sliced(program)
-    return [b for b in left if not _may_be_needed(model, few, math, sizes, b)]
+    result: list[kir.Barrier] = []
+    for program, math in _launches(*program_of(k, "superfluous_barriers")):
+        every = [n for n, _ in kir.walk(program.body) if isinstance(n, kir.Barrier)]
+        left = _not_needed(program, every, sizes, _deleted)
+        model, few = Model(program), sliced(program)
+        result += [b for b in left if not _may_be_needed(model, few, math, sizes, b)]
+    return result
+
+
+def _launches(
+    program: kir.Program, math: MathSnapshot
+) -> Iterator[tuple[kir.Program, MathSnapshot]]:
+    """Yield each launch with the math of it; the program itself where it is one."""
+    if len(program.launches) == 1:
+        yield program, math
+        return
+    for launch in single_launches(program, math):
+        yield launch.program, launch.math
 
 
 def wide_barriers(k: Any, **sizes: int) -> list[kir.Barrier]:
@@ -63,17 +77,19 @@ def wide_barriers(k: Any, **sizes: int) -> list[kir.Barrier]:
         k: see `superfluous_barriers`.
         **sizes: values of size symbols.
     """
-    program, _ = program_of(k, "wide_barriers")
-    every = [n for n, _ in kir.walk(program.body) if isinstance(n, kir.Barrier)]
-    blocks = [b for b in every if b.scope == "block"]
     seen: set[kir.Barrier] = set()
+    found: list[kir.Barrier] = []
 
     def narrow(table: InstanceTable, barrier: kir.Barrier) -> Iterator[Finding]:
         yield from EnumeratedRaces(table, narrow=[barrier]).conflicts()
         if table.space.threads > WARP:
             seen.add(barrier)
 
-    return [b for b in _not_needed(program, blocks, sizes, narrow) if b in seen]
+    for program, _ in _launches(*program_of(k, "wide_barriers")):
+        every = [n for n, _ in kir.walk(program.body) if isinstance(n, kir.Barrier)]
+        blocks = [b for b in every if b.scope == "block"]
+        found += _not_needed(program, blocks, sizes, narrow)
+    return [b for b in found if b in seen]
 
 
 def _not_needed(

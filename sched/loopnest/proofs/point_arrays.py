@@ -298,6 +298,8 @@ class Enumeration:
                 return 1
             case kir.Barrier() | kir.Shuffle() | kir.Arrive():
                 return 1
+            case kir.Launch():
+                raise kir.one_launch(node)
             case _:
                 assert_never(node)
 

@@ -156,6 +156,8 @@ class Model:
                     names[node.var] = site
                 case kir.Store() | kir.Barrier():
                     pass
+                case kir.Launch():
+                    raise kir.one_launch(node)
                 case _:
                     assert_never(node)
             yield site

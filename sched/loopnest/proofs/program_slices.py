@@ -44,6 +44,8 @@ def sliced(program: kir.Program) -> kir.Program:
                 return node if node.storage in watched or _reads(node, watched) else None
             case kir.Allocate() | kir.Barrier() | kir.Arrive():
                 return node
+            case kir.Launch():
+                raise kir.one_launch(node)
             case _:
                 assert_never(node)
 
@@ -92,6 +94,8 @@ def _names(program: kir.Program, watched: Collection[Buffer]) -> set[Local]:
                 made[node.var] = node.value
             case kir.Allocate() | kir.Barrier() | kir.Shuffle() | kir.Arrive() | kir.Collective():
                 pass
+            case kir.Launch():
+                raise kir.one_launch(node)
             case _:
                 assert_never(node)
         for part in kir.expressions(node):

@@ -76,7 +76,10 @@ def large_sizes(program: kir.Program, given: Mapping[str, int]) -> Iterator[dict
 def starts(program: kir.Program, sizes: Mapping[str, int]) -> bool:
     """Whether a block of these sizes is within the limits of a launch."""
     try:
-        return fits_launch({d: number(size, sizes) for d, size in program.launch})
+        return all(
+            fits_launch({d: number(size, sizes) for d, size in part.launch})
+            for part in program.launches
+        )
     except (NoLaunch, Undecidable):
         return False
 
@@ -309,10 +312,11 @@ def _tiles(program: kir.Program) -> list[int]:
 def points_at(program: kir.Program, sizes: Mapping[str, int]) -> int:
     """Return about how many points the statements have at these sizes, tests left aside."""
     try:
-        threads = 1
-        for _, size in program.launch:
-            threads *= number(size, sizes)
-        return _points(program.body, threads, sizes)
+        total = 0
+        for part in program.launches:
+            threads = math.prod([number(size, sizes) for _, size in part.launch])
+            total += _points(part.body, threads, sizes)
+        return total
     except (NoLaunch, Undecidable):
         return 0
 
@@ -329,6 +333,8 @@ def _points(body: tuple[kir.Stmt, ...], times: int, sizes: Mapping[str, int]) ->
                 total += times
             case kir.Let() | kir.Allocate() | kir.Arrive():
                 pass
+            case kir.Launch():
+                raise kir.one_launch(node)
             case _:
                 assert_never(node)
     return total

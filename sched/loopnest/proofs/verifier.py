@@ -15,6 +15,7 @@ from loopnest.proofs.obligations import CollectiveMath, Work, collective_math_of
 from loopnest.proofs.program_model import Model, Site
 from loopnest.proofs.quasi_affine import NotAffine
 from loopnest.proofs.report import ALL_SIZES, Finding, Report
+from loopnest.proofs.single_launches import order_faults, single_launches, together
 from loopnest.proofs.size_choice import fulfils, never_launched
 from loopnest.proofs.symbolic import NotProved, prove
 from loopnest.proofs.template_matching import Mismatch
@@ -104,6 +105,8 @@ def verify_program(
     """Prove that one program computes `math`; see `verify`."""
     given = dict(sizes or {})
     _check_sizes(program, given)
+    if any(isinstance(node, kir.Launch) for node in program.body):
+        return _verify_launches(program, math, given)
     # Along a dimension without threads a launch runs once what stands outside of its loops.
     program = replace(program, launch=tuple([(d, _some(e)) for d, e in program.launch]))
     model = Model(program)
@@ -117,6 +120,24 @@ def verify_program(
             refuted = _other_values(model, math, given)
         return Report("refuted" if refuted else "unknown", tuple(refuted or problems))
     return _decided(model, math, works, exchanges, given)
+
+
+def _verify_launches(program: kir.Program, math: MathSnapshot, given: Mapping[str, int]) -> Report:
+    """Prove that several launches compute `math`, launch by launch."""
+    plain = Model(program.with_body(()))
+    witness = Witness(plain, given, (1, 1, 1), (1, 1, 1))
+    faults = [
+        witness.plain("interface", text, name) for name, text in interface_faults(plain, math)
+    ]
+    faults += [
+        replace(witness.plain("flow", text, name), status="refuted" if wrong else "unknown")
+        for wrong, name, text in order_faults(program)
+    ]
+    if faults:
+        refuted = any(fault.status == "refuted" for fault in faults)
+        return Report("refuted" if refuted else "unknown", tuple(faults))
+    launches = single_launches(program, math)
+    return together([verify_program(n.program, n.math, given) for n in launches], launches)
 
 
 def _some(extent: Expr) -> Expr:

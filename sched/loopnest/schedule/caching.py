@@ -11,6 +11,7 @@ from loopnest.schedule.cloning import (
     plain_domain,
     reroute,
 )
+from loopnest.schedule.launches import require_no_launch
 from loopnest.schedule.replay import consumer_as_producer
 from loopnest.schedule.transaction import PrimitiveRefused, primitive, require_computed
 from loopnest.tensor.tensor_view import TensorView
@@ -56,6 +57,7 @@ def cache_before(tensor: TensorView) -> TensorView:
         ScheduleError: an input, or a tensor with a frozen prefix.
     """
     require_computed(tensor)
+    require_no_launch(tensor, "cache_before")
     _require_unfrozen(tensor)
     definition = tensor.definition
     assert definition is not None

@@ -12,10 +12,10 @@ maxinfo_propagator.cpp).
 
 from __future__ import annotations
 
-from loopnest.scalar.enums import ParallelType
+from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.schedule import chains, recomputation
 from loopnest.schedule.loop_forest import LoopForest
-from loopnest.schedule.loop_groups import Conflict
+from loopnest.schedule.loop_groups import SEPARATE, Conflict, LaunchConflict
 from loopnest.schedule.max_info_tree import max_info_replay
 from loopnest.schedule.replay import shared_positions
 from loopnest.schedule.root_maps import pairs, windowed
@@ -220,6 +220,8 @@ def joins_plainly(tensor: TensorView, pos: int) -> bool:
     consumers = [c for c in tensor.consumers if c in live]
     if len(tensor.siblings) > 1 or len(consumers) != 1 or tensor not in live:
         return False
+    if tensor.memory is Memory.GLOBAL and tensor.fusion.starts_launches:
+        return False
     (consumer,) = consumers
     places = shared_positions(tensor, consumer)
     if tensor.compute_at_pos or pos > len(places) or not _same_axes(tensor, consumer):
@@ -292,6 +294,8 @@ def _require_free(tensor: TensorView, holder: TensorView, number: int) -> None:
 def _check_order(tensor: TensorView) -> None:
     try:
         LoopForest(tensor.fusion).check()
+    except LaunchConflict as conflict:
+        raise PrimitiveRefused(conflict.reason, SEPARATE) from None
     except Conflict as conflict:
         raise PrimitiveRefused(
             f"{conflict.reason}, so a tensor would have to be recomputed", recomputation.RECOMPUTE

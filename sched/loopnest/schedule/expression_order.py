@@ -14,8 +14,9 @@ import heapq
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
+from loopnest.scalar.enums import Memory
 from loopnest.schedule import chains
-from loopnest.schedule.loop_groups import Conflict, LoopGroup
+from loopnest.schedule.loop_groups import Conflict, LaunchConflict, LoopGroup
 from loopnest.tensor.tensor_view import TensorView
 
 if TYPE_CHECKING:
@@ -53,7 +54,34 @@ class Ordering:
                 self._overwrite(output, target)
         for body in (self.top, *self.node_of.values()):
             body.sort()
+        if self.forest.fusion.starts_launches:
+            self._launches()
         return self.top
+
+    def _launches(self) -> None:
+        """Give each item its launch; refuse tensors that share loops across the start of one."""
+        for item in self.top.order:
+            self._check_launch(list(item.walk()) if isinstance(item, LoopBody) else [item])
+        self.top.number_launches()
+
+    def _check_launch(self, units: list[TensorView]) -> None:
+        """Refuse what a tensor that starts a launch reads from GLOBAL memory, in loops with it."""
+        inside = set(units)
+        for head in (twin for unit in units for twin in unit.siblings if twin.starts_launch):
+            waiting, seen = [head.siblings[0]], set[TensorView]()
+            while waiting:
+                unit = waiting.pop()
+                for producer in (p for twin in unit.siblings for p in twin.producers):
+                    if producer.siblings[0] not in inside or producer in seen:
+                        continue
+                    seen.add(producer)
+                    waiting.append(producer.siblings[0])
+                    if producer.memory is Memory.GLOBAL:
+                        raise LaunchConflict(
+                            f"{head.name} starts a launch (new_launch), and {producer.name}, which "
+                            "it reads from GLOBAL memory, is computed in an earlier one: they "
+                            "share no loops"
+                        )
 
     def _insert(self, unit: TensorView, rank: int) -> None:
         path = self.paths[unit] = self.forest.path(unit)
@@ -108,7 +136,7 @@ class Ordering:
 class LoopBody:
     """What stands inside one loop (or the kernel: `group` is None), in order of execution."""
 
-    __slots__ = ("_after", "_items", "_rank", "_waiting", "group", "order")
+    __slots__ = ("_after", "_items", "_keys", "_rank", "_waiting", "group", "launches", "order")
 
     def __init__(self, group: LoopGroup | None) -> None:
         self.group = group
@@ -117,6 +145,9 @@ class LoopBody:
         self._rank: dict[Item, int] = {}
         self._after: dict[Item, dict[Item, None]] = {}
         self._waiting: dict[Item, int] = {}
+        self._keys: list[Item] = []
+        self.launches: list[int] = []
+        """Of the kernel's body: in which launch each item runs, from 0; none where it is one."""
 
     def add(self, key: Item, item: LoopBody | TensorView, rank: int) -> None:
         """Add an item; `rank` orders items that nothing else orders."""
@@ -145,6 +176,7 @@ class LoopBody:
         while ready:
             _, _, key = heapq.heappop(ready)
             self.order.append(self._items[key])
+            self._keys.append(key)
             for other in self._after.get(key, ()):
                 self._waiting[other] -= 1
                 if not self._waiting[other]:
@@ -163,6 +195,33 @@ class LoopBody:
                 f"no order of expressions exists: {', '.join(stuck)} depend on each other inside "
                 "and outside of the loops that they share"
             )
+
+    def number_launches(self) -> None:
+        """Give each item its launch, and put the items into the order of their launches.
+
+        What starts a launch comes in the one after all that it depends on; anything else comes in
+        the first one that has all of that.
+        """
+        level: dict[Item, int] = dict.fromkeys(self._keys, 0)
+        for key in self._keys:  # each comes after what it depends on
+            heads = (twin for unit in _tensors(self._items[key]) for twin in unit.siblings)
+            level[key] += any(tensor.starts_launch for tensor in heads)
+            for other in self._after.get(key, ()):
+                level[other] = max(level[other], level[key])
+        self._keys.sort(key=lambda key: level[key])
+        self.order = [self._items[key] for key in self._keys]
+        numbers = {found: n for n, found in enumerate(sorted(set(level.values())))}
+        if len(numbers) > 1:
+            self.launches = [numbers[level[key]] for key in self._keys]
+
+    def parts(self) -> tuple[LoopBody, ...]:
+        """Return the body of each launch, in order; this body where it is one."""
+        if not self.launches:
+            return (self,)
+        made = [LoopBody(None) for _ in range(self.launches[-1] + 1)]
+        for item, number in zip(self.order, self.launches, strict=True):
+            made[number].order.append(item)
+        return tuple(made)
 
     def walk(self) -> Iterator[TensorView]:
         """Yield the tensors computed in here."""

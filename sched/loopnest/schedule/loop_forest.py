@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import permutations
 
+from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import ONE
 from loopnest.schedule.expression_order import LoopBody, Ordering
 from loopnest.schedule.fold_order import carries, folded_axes
@@ -77,7 +78,7 @@ class LoopForest:
         check of the whole.
         """
         start = unit.compute_at_pos
-        if carries(unit):
+        if carries(unit) or (unit.memory is Memory.GLOBAL and self.fusion.starts_launches):
             return None
         if len(unit.siblings) > 1 or unit.produced_at_pos > start:
             return None

@@ -14,6 +14,14 @@ class Conflict(Exception):
         self.reason = reason
 
 
+SEPARATE = "give them separate loops, or keep what is read in LOCAL or SHARED memory"
+"""What helps against a `LaunchConflict`."""
+
+
+class LaunchConflict(Conflict):
+    """A tensor would be computed in the loops of one that starts a launch after it."""
+
+
 class LoopGroup:
     """One loop: the leaf axes that share it, and the loop around it."""
 

@@ -10,6 +10,7 @@ from loopnest.scalar.expr import Arg
 from loopnest.scalar.simplify import Simplifier
 from loopnest.schedule.cloning import carry_allocation, clone_domain, new_tensor
 from loopnest.schedule.fold_order import keeps_order
+from loopnest.schedule.launches import require_no_launch
 from loopnest.schedule.scan_rfactor import factor_scan
 from loopnest.schedule.transaction import (
     PrimitiveRefused,
@@ -48,6 +49,7 @@ def rfactor(tensor: TensorView, axes: int | Sequence[int]) -> TensorView:
     Halide", CGO 2017.
     """
     require_computed(tensor)
+    require_no_launch(tensor, "rfactor")
     places = _places(tensor, axes)
     definition = tensor.definition
     assert definition is not None

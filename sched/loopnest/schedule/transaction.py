@@ -117,7 +117,7 @@ def _argument(value: object) -> str:
     return repr(value)
 
 
-_KINDS = {"_compute_at_pos": "place", "_memory": "memory"}
+_KINDS = {"_compute_at_pos": "place", "_memory": "memory", "_starts_launch": "launch"}
 """Field of a TensorView -> kind of the intent of a call that changed it."""
 
 

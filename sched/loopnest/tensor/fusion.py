@@ -43,8 +43,8 @@ class Intent:
     Args:
         origin: the call, and its place in the user's code.
         kind: the field that it set: "parallel", "pinned", "place", "loops", "memory", "order",
-            "pad", "swizzle", "stages", "tensor" (a new one), "assume", "range" (of an input's
-            elements), or "unchanged" where all was so before.
+            "pad", "swizzle", "stages", "launch" (it starts one), "tensor" (a new one), "assume",
+            "range" (of an input's elements), or "unchanged" where all was so before.
         tensor: whose field; None for an assumption.
         axis: the axis of which "parallel" and "pinned" speak.
         value: what it was set to, where a checker reads it.
@@ -443,6 +443,11 @@ class Fusion:
         setattr(target, attribute, value)
         if attribute == "_compute_at_pos" and value and isinstance(target, TensorView):
             self.order.note_placed(target)
+
+    @property
+    def starts_launches(self) -> bool:
+        """Whether a tensor starts a launch (`TensorView.new_launch`)."""
+        return any(tensor.starts_launch for tensor in self._tensors)
 
     def begin(self) -> int:
         """Start or nest a transaction; return the mark to roll back to."""

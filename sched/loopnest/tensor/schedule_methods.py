@@ -327,6 +327,39 @@ class ScheduleMethods:
 
         return caching.cache_fork(_tensor(self))
 
+    def new_launch(self) -> TensorView:
+        """Let the loops that compute this tensor start the next launch of the kernel.
+
+        They run in a launch after those of all that they read and that is computed elsewhere. Each
+        launch has a grid and blocks of its own; all threads of one end before the next one begins,
+        so that no barrier is needed in between. What one launch stores and another reads lies in
+        GLOBAL memory: `memory` says so for an intermediate, which is then workspace. A tensor in
+        LOCAL or SHARED memory may be computed in the loops of this one (`compute_at`); it is then
+        computed in the new launch.
+
+        Returns:
+            This tensor.
+
+        Raises:
+            ScheduleError: an input, or a tensor that shares loops with a producer in GLOBAL memory.
+
+        >>> import loopnest as ln
+        >>> with ln.Fusion("k") as f:
+        ...     x = f.input("x", (1 << 20,), ln.float32)
+        ...     y = f.output(ln.sum(x), "y")
+        >>> part = y.split(0, 1 << 12).rfactor(1)
+        >>> part.memory = ln.GLOBAL
+        >>> part.axis(0).parallelize(ln.ParallelType.grid_x)
+        >>> y = y.new_launch()
+        >>> [config.grid for config in ln.lower(f).launch().launches]
+        [(256, 1, 1), (1, 1, 1)]
+
+        Source: nvFuser's segmented fusions (``SegmentedFusion``), cut where the user says.
+        """
+        from loopnest.schedule import launches
+
+        return launches.new_launch(_tensor(self))
+
     def circular_buffer(self, stages: int, prefetch: int | None = None) -> TensorView:
         """Compute this LOCAL or SHARED tensor some iterations ahead of its consumers.
 

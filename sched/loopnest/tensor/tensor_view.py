@@ -36,8 +36,8 @@ class TensorView(Operators["Operand", "TensorView"], ScheduleMethods):
 
     __slots__ = (
         "__weakref__", "_compute_at_pos", "_consumers", "_memory", "_name", "_produced_at_pos",
-        "clones", "definition", "domain", "dtype", "fusion", "layout", "number", "origin", "placed",
-        "reduction", "strides",
+        "_starts_launch", "clones", "definition", "domain", "dtype", "fusion", "layout", "number",
+        "origin", "placed", "reduction", "strides",
     )  # fmt: skip
 
     def __init__(self, fusion: Fusion, domain: TensorDomain, dtype: DType) -> None:
@@ -49,6 +49,7 @@ class TensorView(Operators["Operand", "TensorView"], ScheduleMethods):
         self.layout = PLAIN
         self._compute_at_pos = 0
         self._produced_at_pos = 0
+        self._starts_launch = False
         self._consumers: tuple[TensorView, ...] = ()
         self.clones: tuple[TensorView, ...] = ()
         self.reduction: TensorView | None = None
@@ -186,6 +187,11 @@ class TensorView(Operators["Operand", "TensorView"], ScheduleMethods):
     def frozen(self) -> int:
         """How many leading leaf axes no primitive may change."""
         return max(self._compute_at_pos, self._produced_at_pos)
+
+    @property
+    def starts_launch(self) -> bool:
+        """Whether the loops that compute it start a launch of their own (`new_launch`)."""
+        return self._starts_launch
 
     @property
     def memory(self) -> Memory:

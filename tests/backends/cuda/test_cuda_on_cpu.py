@@ -8,6 +8,7 @@ import pytest
 import loopnest as ln
 from helpers.cuda_on_cpu import CpuGpu
 from helpers.fake_gpu import plug_in
+from helpers.launch_cases import CASES
 
 PT = ln.ParallelType
 LAUNCHES = 5
@@ -136,3 +137,16 @@ def test_a_vectorized_axis_inside_of_an_unswitch_loop(gpu):
     text = check(f, numbers(8), numbers(6, 8))
     assert "T2 = x_v[i3] + x_v[i3];" in text
     assert "T2 = x[i2 * 4 + i3] + x[i2 * 4 + i3];" in text
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_several_launches(gpu, name):
+    """One function a launch, enqueued in order, each with blocks of its own; no grid waits."""
+    make, shape, count = CASES[name]
+    f = make()
+    gpu.log.clear()
+    text = check(f, numbers(*shape) + np.float32(0.5))
+    names = [call[0] for call in gpu.calls("launch")]
+    assert names == [f"{name}_launch{number}" for number in range(count)] * LAUNCHES
+    assert text.count("__global__") == count
+    assert "ln_grid_barrier" not in text

@@ -11,6 +11,7 @@ stores to such buffers, and what an exchange between threads adds. All else is c
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from loopnest.kir import (
@@ -45,6 +46,25 @@ def narrow_counts(program: Program) -> tuple[Program, frozenset[Expr]]:
     narrowing = _Narrowing(program)
     body = tuple([narrowing.statement(node) for node in program.body])
     return program.with_body(body), frozenset(narrowing.quotients)
+
+
+def launch_programs(program: Program, index_bits: int) -> Iterator[tuple[Program, frozenset[Expr]]]:
+    """Yield each launch under a name of its own, and the quotients of counts in it.
+
+    The name is that of the program where it is one launch. Counts are narrowed to 32 bits where
+    indices have no more.
+    """
+    for name, part in zip(launch_names(program), program.launches, strict=True):
+        named = part if name == part.name else replace(part, name=name)
+        yield narrow_counts(named) if index_bits == 32 else (named, frozenset())
+
+
+def launch_names(program: Program) -> tuple[str, ...]:
+    """Return the name of each launch in texts: that of the program where it is one."""
+    count = len(program.launches)
+    if count == 1:
+        return (program.name,)
+    return tuple([f"{program.name}_launch{number}" for number in range(count)])
 
 
 class _Narrowing:

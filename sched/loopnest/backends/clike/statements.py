@@ -15,6 +15,7 @@ from loopnest.kir import (
     Barrier,
     Collective,
     If,
+    Launch,
     Let,
     Loop,
     Param,
@@ -22,6 +23,7 @@ from loopnest.kir import (
     Shuffle,
     Stmt,
     Store,
+    one_launch,
     walk,
 )
 from loopnest.kir.buffers import Buffer
@@ -64,6 +66,9 @@ class StatementPrinter(ABC):
 
     target: str
 
+    is_part = False
+    """Whether the program is one launch of several: it changes some of the arrays only."""
+
     def __init__(self, program: Program, dialect: Dialect) -> None:
         self.program = program
         self.dialect = dialect
@@ -93,9 +98,20 @@ class StatementPrinter(ABC):
         """Return the name of a size: as an index ("size") or as passed ("size argument")."""
         return self.names.of(kind, param.name if kind == "size" else f"size_{param.name}")
 
-    def declarations(self, restrict: str, sizes: str, size_type: str) -> list[Variable]:
-        """Return the parameters, in order; `sizes` is the kind that size symbols are named as."""
-        written = {n.storage for n, _ in walk(self.program.body) if isinstance(n, Store)}
+    def declarations(
+        self, restrict: str, sizes: str, size_type: str, whole: Program | None = None
+    ) -> list[Variable]:
+        """Return the parameters, in order.
+
+        Args:
+            restrict: the qualifier of pointers to what no other pointer reaches.
+            sizes: the kind that size symbols are named as.
+            size_type: their type.
+            whole: the program, for the function that runs all launches of it one by one.
+        """
+        body = self.program.body if whole is None else whole.body
+        written = {n.storage for n, _ in walk(body) if isinstance(n, Store)}
+        read_only = ("input", "output", "workspace") if self.is_part and not whole else ("input",)
         result = []
         for param in self.program.params:
             if param.kind == "size":
@@ -106,7 +122,8 @@ class StatementPrinter(ABC):
             if param.buffer is None:
                 declared = f"const {self.dialect.types[param.dtype.name]} {name}"
             else:
-                const = "const " if param.kind == "input" and param.buffer not in written else ""
+                reads = param.kind in read_only and param.buffer.kind != "counter"
+                const = "const " if reads and param.buffer not in written else ""
                 element = self.dialect.types[param.buffer.dtype.name]
                 pointer = f"*{restrict} " if self.is_restricted(param.buffer) else "*"
                 declared = f"{const}{element} {pointer}{name}"
@@ -195,6 +212,8 @@ class StatementPrinter(ABC):
                 self.shuffle(node)
             case Arrive():
                 self.arrive(node)
+            case Launch():
+                raise one_launch(node)
             case _:
                 assert_never(node)
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from loopnest.backends.clike.c_expressions import UNARY, CFormat, Dialect
 from loopnest.backends.clike.float_functions import C
 from loopnest.backends.clike.identifiers import symbol
-from loopnest.backends.clike.narrow_counts import narrow_counts
+from loopnest.backends.clike.narrow_counts import launch_programs
 from loopnest.backends.clike.statements import (
     Variable,
     comment,
@@ -63,10 +63,24 @@ def print_c(program: Program, index_bits: int = 64, prelude: bool = True) -> str
     Raises:
         InternalError: threads meet where not all of them come.
     """
-    if index_bits == 32:
-        program, _ = narrow_counts(program)
-    text = _CPrinter(program, index_bits).text()
-    return c_prelude(index_bits) + text if prelude else text
+    parts = program.launches
+    printers = [_CPrinter(part, index_bits) for part, _ in launch_programs(program, index_bits)]
+    for printer in printers:
+        printer.is_part = len(parts) > 1
+    texts = [printer.text() for printer in printers]
+    if len(parts) > 1:
+        texts.append(_entry(program, printers))
+    return "".join([c_prelude(index_bits) if prelude else "", *texts])
+
+
+def _entry(program: Program, printers: Sequence[_CPrinter]) -> str:
+    """Return the function that is called: it runs the launches one by one."""
+    params = printers[0].declarations("", "size argument", "int64_t", program)
+    given = _list([variable.name for variable in params])
+    lines = [f"int {symbol(program.name)}({_lines([v.declaration for v in params])})", "{"]
+    for printer in printers[:-1]:
+        lines.append(f"  if ({printer.symbol}({given}) != LN_OK) return LN_OUT_OF_MEMORY;")
+    return "\n".join([*lines, f"  return {printers[-1].symbol}({given});", "}", ""])
 
 
 @cache
@@ -130,7 +144,8 @@ class _CPrinter(VectorPrinter):
             self.emit(f"__builtin_free({piece.memory});")
         self.emit("return LN_OK;")
         params = self.declarations("restrict", "size argument", "int64_t")
-        head = f"int {self.symbol}({_lines(v.declaration for v in params)})"
+        static = "static " if self.is_part else ""
+        head = f"{static}int {self.symbol}({_lines(v.declaration for v in params)})"
         functions = self.vector_functions()
         return "\n".join([*functions, *self.works, head, "{", *self.lines, "}", ""])
 

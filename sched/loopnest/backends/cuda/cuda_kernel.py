@@ -216,9 +216,9 @@ class CudaKernel(CompiledKernel[K]):
         stream: Stream,
     ) -> None:
         compiled = self._compiled(plan.program)
-        launch = compiled.configure(plan, self._subject)
+        launches = compiled.configure(plan, self._subject)
         places = [place.address for place in (*held, *self._own(outs))]
-        compiled.launch(launch, places, values, plan, stream)
+        compiled.launch(launches, places, values, plan, stream)
 
     def _fill(
         self,

@@ -22,7 +22,7 @@ from loopnest.backends.cuda.driver.driver_interface import (
 from loopnest.errors import LaunchError
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.vector_access import alignments, wide_accesses
-from loopnest.launch.launch_plan import LaunchPlan, Planner
+from loopnest.launch.launch_plan import LaunchConfig, LaunchPlan, Planner
 from loopnest.launch.target_interface import (
     COUNT,
     REGISTERS,
@@ -92,13 +92,14 @@ class CompiledCuda:
         self.min_blocks = min_blocks
         self.max_registers = max_registers
         self.planner = Planner(program)
-        self.cooperative = program.is_cooperative  # a walk of the nest: too slow for each launch
+        # A walk of the nest: too slow for each launch.
+        self.cooperative = tuple([part.is_cooperative for part in program.launches])
         self.written = {o.buffer for o in program.outputs}
         self.alignments = self._alignments()
         self.codes = {32: self._compile(32)}
-        self.functions: dict[int, Any] = {}
+        self.functions: dict[int, tuple[Any, ...]] = {}
         self.spaces: dict[object, _Workspace] = {}
-        self._allowed: dict[int, int] = {}
+        self._allowed: dict[object, int] = {}
         self._resident: dict[object, int] = {}
 
     def _alignments(self) -> tuple[tuple[str, int], ...]:
@@ -122,49 +123,60 @@ class CompiledCuda:
         )
         return built.ptx.encode() if target.virtual else built.cubin
 
-    def function(self, bits: int) -> Any:
-        """Return the kernel whose indices have `bits`, built and loaded now if need be."""
+    def launched(self, bits: int) -> tuple[Any, ...]:
+        """Return the kernel of each launch, with indices of `bits`, built and loaded if need be."""
         from loopnest.backends.clike.identifiers import symbol
+        from loopnest.backends.clike.narrow_counts import launch_names
 
         found = self.functions.get(bits)
         if found is None:
             if bits not in self.codes:
                 self.codes[bits] = self._compile(bits)
-            found = self.driver.load(self.codes[bits], symbol(self.program.name))
+            names = [symbol(name) for name in launch_names(self.program)]
+            found = tuple([self.driver.load(self.codes[bits], name) for name in names])
             self.functions[bits] = found
         return found
 
     # Launching; all inside ``with driver.current()``
 
-    def configure(self, plan: LaunchPlan, subject: str) -> DriverLaunch:
-        """Return the configuration of a launch, checked against this GPU.
+    def configure(self, plan: LaunchPlan, subject: str) -> tuple[DriverLaunch, ...]:
+        """Return the configuration of each launch, checked against this GPU.
 
         Raises:
             LaunchError: too much shared memory, or too many blocks that wait for each other.
         """
-        device, config = self.driver.device, plan.config
+        parts = plan.config.launches
+        return tuple([self._configured(n, part, plan, subject) for n, part in enumerate(parts)])
+
+    def _configured(
+        self, number: int, config: LaunchConfig, plan: LaunchPlan, subject: str
+    ) -> DriverLaunch:
+        device, bits = self.driver.device, plan.index_bits
         if config.shared_bytes > device.shared_bytes:
             where = f" on {device.name}"
             raise self.planner.too_much_shared(plan.sizes, device.shared_bytes, subject, where)
-        dynamic = config.shared_bytes if self.planner.shared.is_dynamic else 0
-        launch = DriverLaunch(config.grid, config.block, dynamic, self.cooperative)
-        if dynamic > self._allowed.get(plan.index_bits, 0):
-            self.driver.allow_shared(self.function(plan.index_bits), dynamic)
-            self._allowed[plan.index_bits] = dynamic
+        dynamic = config.shared_bytes if self.planner.shared[number].is_dynamic else 0
+        launch = DriverLaunch(config.grid, config.block, dynamic, self.cooperative[number])
+        if dynamic > self._allowed.get((bits, number), 0):
+            self.driver.allow_shared(self.launched(bits)[number], dynamic)
+            self._allowed[bits, number] = dynamic
         if launch.cooperative:
-            self._check_residency(launch, plan, subject)
+            self._check_residency(number, launch, plan, subject)
         return launch
 
-    def _check_residency(self, launch: DriverLaunch, plan: LaunchPlan, subject: str) -> None:
+    def _check_residency(
+        self, number: int, launch: DriverLaunch, plan: LaunchPlan, subject: str
+    ) -> None:
         device = self.driver.device
         if not device.cooperative:
             found = f"its blocks wait for each other, which {device.name} cannot do"
             raise LaunchError(subject, found, "reduce over blocks without a barrier of the grid")
         x, y, z = launch.block
-        key = (plan.index_bits, x * y * z, launch.dynamic_bytes)
+        shape = (x * y * z, launch.dynamic_bytes)
+        key = (plan.index_bits, number, *shape)
         if key not in self._resident:
-            function = self.function(plan.index_bits)
-            self._resident[key] = self.driver.resident_blocks(function, *key[1:])
+            function = self.launched(plan.index_bits)[number]
+            self._resident[key] = self.driver.resident_blocks(function, *shape)
         each = self._resident[key]
         blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
         if blocks > each * device.multiprocessors:
@@ -177,16 +189,16 @@ class CompiledCuda:
 
     def launch(
         self,
-        launch: DriverLaunch,
+        launches: Sequence[DriverLaunch],
         places: Sequence[Address],
         scalars: Sequence[Any],
         plan: LaunchPlan,
         stream: Stream,
     ) -> None:
-        """Enqueue one launch.
+        """Enqueue the launches, one after the other.
 
         Args:
-            launch: as `configure` gave it.
+            launches: as `configure` gave them.
             places: the addresses of inputs and outputs, in the order of the parameters.
             scalars: the values of the scalar parameters, in their order.
             plan: the launch.
@@ -194,7 +206,10 @@ class CompiledCuda:
         """
         space = self._workspace(plan, stream)
         arguments = list(self._arguments(places, scalars, plan, space))
-        self.driver.launch(self.function(plan.index_bits), launch, arguments, stream)
+        functions = self.launched(plan.index_bits)
+        for function, launch in zip(functions, launches, strict=True):
+            own = (ctypes.c_void_p(space.counter),) if launch.cooperative else ()
+            self.driver.launch(function, launch, [*arguments, *own], stream)
 
     def _arguments(
         self, places: Sequence[Address], scalars: Sequence[Any], plan: LaunchPlan, space: _Workspace
@@ -211,8 +226,6 @@ class CompiledCuda:
                     yield scalar_argument(next(values), param.dtype)
                 case _:
                     yield ctypes.c_int64(plan.sizes[param.name])
-        if self.cooperative:
-            yield ctypes.c_void_p(space.counter)
 
     def run(
         self,
@@ -228,13 +241,13 @@ class CompiledCuda:
             LaunchError: as `configure`; nothing ran.
         """
         with self.driver.current():
-            launch = self.configure(plan, subject or f"{self.program.name}(...)")
+            launches = self.configure(plan, subject or f"{self.program.name}(...)")
             params = [p for p in self.program.params if p.kind in ("input", "output")]
             held = [DeviceMemory(self.driver, array.nbytes, stream) for array in arrays]
             for param, memory, array in zip(params, held, arrays, strict=True):
                 if param.kind == "input":
                     self.driver.upload(memory.address, array, stream)
-            self.launch(launch, [memory.address for memory in held], scalars, plan, stream)
+            self.launch(launches, [memory.address for memory in held], scalars, plan, stream)
             for param, memory, array in zip(params, held, arrays, strict=True):
                 if param.buffer in self.written:
                     self.driver.download(array, memory.address, stream)
@@ -264,9 +277,10 @@ class CompiledCuda:
             if buffer.kind == "counter" and count:
                 cleared.append((end, count))
             end += -(-count // ALIGNMENT) * ALIGNMENT
-        if self.cooperative:
+        waits = any(self.cooperative)
+        if waits:
             cleared.append((end, 4))
-        memory = DeviceMemory(self.driver, end + (ALIGNMENT if self.cooperative else 0), stream)
+        memory = DeviceMemory(self.driver, end + (ALIGNMENT if waits else 0), stream)
         for offset, count in cleared:
             self.driver.zero(memory.address + offset, count, stream)
         places = tuple([memory.address + offset for offset in offsets])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from loopnest.backends.interpret.abstract_machine import Machine
 from loopnest.backends.interpret.concrete_program import ConcreteProgram
@@ -15,6 +15,12 @@ __all__ = ["Interpreter", "interpret"]
 
 MAX_SIZES = 32
 """What is known of so many sizes is kept; then all is found out anew."""
+
+
+def launches_at(program: Program, sizes: Mapping[str, int]) -> Iterator[Expansions]:
+    """Yield the launches of a program at given sizes, ready to be run in this order."""
+    for launch in program.launches:
+        yield Expansions(ConcreteProgram(launch, sizes, program))
 
 
 class Interpreter:
@@ -30,7 +36,7 @@ class Interpreter:
 
     def __init__(self, program: Program, races: bool = True) -> None:
         self.program, self.races = program, races
-        self._known: dict[tuple[tuple[str, int], ...], Expansions] = {}
+        self._known: dict[tuple[tuple[str, int], ...], tuple[Expansions, ...]] = {}
 
     def run(
         self,
@@ -61,14 +67,18 @@ class Interpreter:
         if found is None:
             if len(self._known) >= MAX_SIZES:
                 self._known.clear()
-            found = self._known[key] = Expansions(ConcreteProgram(self.program, sizes))
-        # An empty launch is interpreted with one thread that it does not have: it can race with no
-        # other, and has no order.
-        empty = found.setting.is_empty
-        if thread_order is None or empty:
-            Machine(found, arrays, scalars, self.races and not empty).run()
-        else:
-            OrderedMachine(found, arrays, scalars, thread_order).run()
+            found = self._known[key] = tuple(launches_at(self.program, sizes))
+        machine: Machine | None = None
+        for launch in found:
+            # An empty launch is interpreted with one thread that it does not have: it can race with
+            # no other, and has no order.
+            empty = launch.setting.is_empty
+            if thread_order is None or empty:
+                races = self.races and not empty
+                machine = Machine(launch, arrays, scalars, races, machine)
+            else:
+                machine = OrderedMachine(launch, arrays, scalars, thread_order, machine)
+            machine.run(last=launch is found[-1])
 
 
 def interpret(

@@ -44,18 +44,24 @@ class ConcreteProgram:
     """What a program is at given sizes.
 
     Args:
-        program: the kernel.
+        program: the kernel, or one of its launches.
         sizes: the value of every size symbol.
+        whole: the kernel, where `program` is one of its launches.
     """
 
-    def __init__(self, program: kir.Program, sizes: Mapping[str, int]) -> None:
+    def __init__(
+        self, program: kir.Program, sizes: Mapping[str, int], whole: kir.Program | None = None
+    ) -> None:
         self.program = program
+        self.whole = program if whole is None else whole
         self.sizes = dict(sizes)
         self.dependences = Dependences()
         self.nodes = [node for node, _ in kir.walk(program.body)]
         self.extents = self._extents()
         launch = [self._launch_extent(d) for d in LAUNCH_DIMENSIONS]
         self.is_empty = 0 in launch
+        self.is_roomy = any(self._has_no_thread(part) for part in self.whole.launches)
+        """Whether a launch of the kernel has no thread: one thread then stands for all of it."""
         self.grid = [max(e, 1) for e in launch[:3]]
         self.block = [max(e, 1) for e in launch[3:]]
         self.blocks, self.threads = math.prod(self.grid), math.prod(self.block)
@@ -84,6 +90,9 @@ class ConcreteProgram:
         loops = [n.var for n in self.nodes if isinstance(n, kir.Loop)]
         return {v: self.number(v.extent) for v in loops if _over_sizes(v.extent)}
 
+    def _has_no_thread(self, launch: kir.Program) -> bool:
+        return any(self.number(extent) == 0 for _, extent in launch.launch)
+
     def _launch_extent(self, dimension: ParallelType) -> int:
         size = self.program.launch_extent(dimension)
         return 1 if size is None else self.number(size)
@@ -95,7 +104,7 @@ class ConcreteProgram:
     def _layouts(self) -> dict[Buffer, ElementLayout]:
         shapes = {b: self._shape(b) for b in self.buffers}
         sizes = {
-            b: math.prod(shapes[b]) if self.is_empty else self.number(b.size) for b in self.buffers
+            b: math.prod(shapes[b]) if self.is_roomy else self.number(b.size) for b in self.buffers
         }
         space_bytes: dict[Buffer, int] = {}
         units: dict[Buffer, int] = {}
@@ -108,7 +117,7 @@ class ConcreteProgram:
         for buffer, space in self.spaces.items():
             shape = shapes[buffer]
             strides = tuple([self.number(s) for s in buffer.strides])
-            if self.is_empty:
+            if self.is_roomy:
                 strides = tuple([math.prod(shape[n + 1 :]) for n in range(len(shape))])
             whole = -(-space_bytes[space] // units[space]) * units[space]
             result[buffer] = ElementLayout(
@@ -122,7 +131,7 @@ class ConcreteProgram:
         The one thread that stands for an empty launch takes part in its exchanges: what the launch
         made for itself then has room for it.
         """
-        least = int(self.is_empty and buffer.kind not in ("input", "output"))
+        least = int(self.is_roomy and buffer.kind not in ("input", "output"))
         return tuple([max(self.number(s), least) for s in buffer.shape])
 
     def bytes(self, buffer: Buffer) -> int:

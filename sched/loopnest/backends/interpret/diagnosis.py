@@ -121,12 +121,13 @@ def diagnose_program(
 
     fusion = thaw(math)
     wanted = enclosures(fusion, arrays, scalars, fusion.tensors)
-    recorder = _recorder(program, math, fusion, arrays, scalars, wanted)
     fault = ""
-    try:
-        recorder.run()
-    except KernelFault as found:
-        fault = str(found)
+    for recorder in _recorders(program, math, fusion, arrays, scalars, wanted):
+        try:
+            recorder.run(last=recorder.program.body is program.launches[-1].body)
+        except KernelFault as found:
+            fault = str(found)
+            break
     compared: list[str] = []
     for name in _program_order(program):
         first = _first_off(program, fusion[name], recorder, wanted[name], bool(fault))
@@ -142,18 +143,18 @@ def _program_order(program: kir.Program) -> list[str]:
     return list(dict.fromkeys([*stored, *[output.name for output in program.outputs]]))
 
 
-def _recorder(
+def _recorders(
     program: kir.Program,
     math: MathSnapshot,
     fusion: Fusion,
     arrays: tuple[Any, ...],
     keywords: Mapping[str, Any],
     wanted: Mapping[str, Interval],
-) -> Recorder:
+) -> Iterator[Recorder]:
+    """Yield a recorder for each launch, once the one before has run."""
     import numpy as np
 
-    from loopnest.backends.interpret.concrete_program import ConcreteProgram
-    from loopnest.backends.interpret.loop_dependence import Expansions
+    from loopnest.backends.interpret import launches_at
     from loopnest.backends.interpret.recorder import Recorder
     from loopnest.launch.strided_arrays import copied, span
 
@@ -171,8 +172,10 @@ def _recorder(
     names = _program_order(program)
     shapes = {name: wanted[name].value.shape for name in names}
     elements = dict(_elements(program, math))
-    expansions = Expansions(ConcreteProgram(program, bound.sizes))
-    return Recorder(expansions, held, bound.scalars, shapes, elements)
+    recorder: Recorder | None = None
+    for launch in launches_at(program, bound.sizes):
+        recorder = Recorder(launch, held, bound.scalars, shapes, elements, recorder)
+        yield recorder
 
 
 def _bound(
@@ -199,6 +202,8 @@ def _elements(program: kir.Program, math: MathSnapshot) -> Iterator[tuple[kir.St
         tensor = math.tensor(node.tensor) if isinstance(node, kir.Store) else None
         if tensor is None or not isinstance(node, kir.Store):
             continue
+        if tensor.scan is not None and node.storage.kind == "accumulator":
+            continue  # what is folded so far: of an exclusive scan that is no element yet
         whole = node.role in kir.WHOLE_ELEMENTS
         if len(node.coordinate) == len(tensor.claims(whole=whole)):  # else it cannot be told
             yield node, tensor.claimed(node.coordinate, whole=whole)
@@ -223,7 +228,7 @@ def _first_off(
     if partial:  # the run stopped: what accumulates need not be complete
         whole = [n for n, s in enumerate(recorder.stores) if s.role in ("define", "finish")]
         off &= np.isin(held.store, whole)
-    if tensor.is_output and not partial and not recorder.setting.is_empty:
+    if tensor.is_output and not partial and not recorder.setting.is_roomy:
         off = off | ~known
     if not off.any():
         return None

@@ -41,7 +41,7 @@ class FaultReport:
 
     def __init__(self, setting: ConcreteProgram) -> None:
         self.setting = setting
-        self.program = setting.program
+        self.program, self.whole = setting.program, setting.whole
         self.statement: kir.Stmt | None = None
 
     def out_of_bounds(
@@ -131,8 +131,8 @@ class FaultReport:
         return f"{self.program.name}, {self._line(self.statement)}"
 
     def _line(self, statement: kir.Stmt) -> str:
-        number = nest_lines(self.program)[statement]
-        text = print_nest(self.program).splitlines()[number - 1].strip()
+        number = nest_lines(self.whole)[statement]
+        text = print_nest(self.whole).splitlines()[number - 1].strip()
         return f"nest line {number} '{text}'"
 
     def thread(self, number: int) -> str:

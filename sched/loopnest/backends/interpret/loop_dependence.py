@@ -128,6 +128,8 @@ class LoopAnalysis:
                 return depends(node.var.extent, self._varies)
             case kir.If() | kir.Store() | kir.Let():
                 return False
+            case kir.Launch():
+                raise kir.one_launch(node)
             case _:
                 assert_never(node)
 

@@ -51,8 +51,9 @@ class OrderedMachine(Machine):
         arrays: Mapping[str, Array],
         scalars: Mapping[str, object],
         seed: int,
+        earlier: Machine | None = None,
     ) -> None:
-        super().__init__(expansions, arrays, scalars, races=False)
+        super().__init__(expansions, arrays, scalars, races=False, earlier=earlier)
         self.random = np.random.default_rng(seed)
         self._levels: dict[kir.Stmt, int] = {}
         self._level = THREAD
@@ -195,5 +196,7 @@ def _own_level(node: kir.Stmt) -> int:
             return WARP
         case kir.Loop() | kir.If() | kir.Allocate() | kir.Store() | kir.Let() | kir.Collective():
             return THREAD
+        case kir.Launch():
+            raise kir.one_launch(node)
         case _:
             assert_never(node)

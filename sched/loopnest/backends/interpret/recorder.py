@@ -37,6 +37,7 @@ class Recorder(Machine):
         expansions, arrays, scalars: as for `Machine`.
         shapes: name of each tensor to record -> its logical extents.
         elements: for each store the logical index that it claims; stores not named are left out.
+        earlier: the recorder of the launch before this one, which this one goes on with.
     """
 
     def __init__(
@@ -46,18 +47,23 @@ class Recorder(Machine):
         scalars: Mapping[str, object],
         shapes: Mapping[str, Sequence[int]],
         elements: Mapping[kir.Store, tuple[Expr, ...]],
+        earlier: Recorder | None = None,
     ) -> None:
-        super().__init__(expansions, arrays, scalars)
+        super().__init__(expansions, arrays, scalars, earlier=earlier)
         self.elements = elements
-        self.stores: list[kir.Store] = []
-        self.recorded = {
-            name: Recorded(
-                np.zeros(tuple(shape), np.float64),
-                np.zeros(tuple(shape), np.bool_),
-                np.full(tuple(shape), -1),
-            )
-            for name, shape in shapes.items()
-        }
+        self.stores: list[kir.Store] = [] if earlier is None else earlier.stores
+        self.recorded: Mapping[str, Recorded] = (
+            earlier.recorded
+            if earlier is not None
+            else {
+                name: Recorded(
+                    np.zeros(tuple(shape), np.float64),
+                    np.zeros(tuple(shape), np.bool_),
+                    np.full(tuple(shape), -1),
+                )
+                for name, shape in shapes.items()
+            }
+        )
 
     def _store(self, node: kir.Store, frame: Frame) -> None:
         super()._store(node, frame)

@@ -67,6 +67,8 @@ def _check(program: Program, buffer: Buffer, plan: LoopPlan, tensor: TensorView)
         for load in (x for e in expressions(node) for x in loads(e)):
             if load.buffer is buffer:
                 reads.append((order, load.args, here))
+    if not stores:  # another launch does
+        return
     own = [s for s in map(plan.spec, tensor.domain.leaf) if not is_trivial(s)]
     legal = len(stores) == 1 and stores[0][1].role == "define"
     if legal:

@@ -13,7 +13,7 @@ Before: T1 ``[i0, i1]`` computed at position 1 of T2 ``[i0, i1]``; after::
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from loopnest.errors import LoweringError
@@ -68,7 +68,14 @@ class LoopPlan:
 
     def text(self) -> str:
         """Return the loop groups and the order, for the stage dump."""
-        return "\n".join(["# loop groups", *self._lines(self.order, 0)]) + "\n"
+        return "\n".join(["# loop groups", *self._order_lines()]) + "\n"
+
+    def _order_lines(self) -> Iterator[str]:
+        parts = self.order.parts()
+        for number, body in enumerate(parts):
+            if len(parts) > 1:
+                yield f"launch {number}"
+            yield from self._lines(body, 0 if len(parts) == 1 else 1)
 
     def _lines(self, body: LoopBody, depth: int) -> Iterator[str]:
         for item in body.order:
@@ -104,7 +111,7 @@ def group_loops(fusion: Fusion, facts: Facts) -> LoopPlan:
                 axes.setdefault(forest.find(axis), []).append((twin, place))
     specs = {group: _spec(m, promoter.promotions, algebra) for group, m in axes.items()}
     crossed = {unit: _crossed(unit, forest, specs) for unit in forest.units}
-    launch = algebra.launch = _launch(specs, algebra)
+    launch = algebra.launch = launch_extents(specs.values(), algebra)
     return LoopPlan(
         fusion, algebra, forest, specs, promoter.promotions, promoter, order, launch, crossed
     )
@@ -133,13 +140,13 @@ def _crossed(
     return tuple([d for d in LAUNCH_DIMENSIONS if d in found])
 
 
-def _launch(specs: dict[LoopGroup, LoopSpec], algebra: Simplifier) -> dict[ParallelType, Expr]:
+def launch_extents(specs: Iterable[LoopSpec], algebra: Simplifier) -> dict[ParallelType, Expr]:
     """Return the largest extent that any nest needs of each launch dimension.
 
     A loop over nothing needs no thread, and leaves one to all that stands outside of it.
     """
     extents: dict[ParallelType, Expr] = {}
-    for spec in specs.values():
+    for spec in specs:
         if spec.parallel.is_thread and not is_trivial(spec):
             have, need = extents.get(spec.parallel), ONE if spec.extent is ZERO else spec.extent
             extents[spec.parallel] = need if have is None else algebra.max(have, need)

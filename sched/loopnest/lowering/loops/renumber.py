@@ -9,10 +9,13 @@ other names. It is last because it is about names alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from loopnest.kir import Loop, Program, Stmt, bodies, map_expressions, walk, with_bodies
+from loopnest.kir import Launch, Loop, Program, Stmt, bodies, map_expressions, walk, with_bodies
+from loopnest.scalar.enums import LAUNCH_DIMENSIONS, ParallelType
 from loopnest.scalar.expr import Expr, Index, substitute
+from loopnest.scalar.simplify import Simplifier
 
 
 def renumber(program: Program) -> Program:
@@ -28,6 +31,21 @@ def renumber(program: Program) -> Program:
     if not names:
         return program
     return program.with_body(tuple([_renamed(node, names) for node in program.body]))
+
+
+def assembled(parts: Sequence[Program]) -> Program:
+    """Return the program whose launches are `parts`; the only one as it is."""
+    if len(parts) == 1:
+        return parts[0]
+    largest: dict[ParallelType, Expr] = {}
+    algebra = Simplifier()
+    for part in parts:
+        for dimension, extent in part.launch:
+            have = largest.get(dimension)
+            largest[dimension] = extent if have is None else algebra.max(have, extent)
+    order = tuple([(d, largest[d]) for d in LAUNCH_DIMENSIONS if d in largest])
+    body = tuple([Launch(part.launch, part.body) for part in parts])
+    return renumber(replace(parts[0], launch=order, body=body))
 
 
 def _renamed(node: Stmt, names: dict[Expr, Expr]) -> Stmt:

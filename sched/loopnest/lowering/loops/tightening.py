@@ -29,6 +29,7 @@ from loopnest.kir import (
     Barrier,
     Collective,
     If,
+    Launch,
     Let,
     Loop,
     Program,
@@ -38,6 +39,7 @@ from loopnest.kir import (
     bodies,
     expressions,
     holds_sync,
+    one_launch,
     walk,
     with_bodies,
 )
@@ -122,6 +124,8 @@ class _Tightening:
                 return self.left(node.body)
             case Allocate() | Let() | Barrier() | Shuffle():
                 return {}
+            case Launch():
+                raise one_launch(node)
             case _:
                 assert_never(node)
 

@@ -17,6 +17,7 @@ Before: ``for i0: { define T1; define T2 }``; after::
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from loopnest.kir.buffers import Buffer
@@ -60,14 +61,18 @@ class TensorStorage:
 
 
 def allocate(
-    plan: LoopPlan, names: FreshNames, indices: Indices
+    plan: LoopPlan,
+    names: FreshNames,
+    indices: Indices,
+    earlier: Mapping[TensorView, TensorStorage],
 ) -> dict[TensorView, TensorStorage]:
     """Return the storage of every live tensor and of every input.
 
-    `indices` finds the indices of axes, for allocation domains that the loops do not give.
+    `indices` finds the indices of axes, for allocation domains that the loops do not give;
+    `earlier` is what earlier launches have.
     """
-    result: dict[TensorView, TensorStorage] = {}
-    for tensor in plan.fusion.inputs:
+    result: dict[TensorView, TensorStorage] = dict(earlier)
+    for tensor in () if earlier else plan.fusion.inputs:
         result[tensor] = _global(plan, tensor, "input", tensor.name)
     for unit in plan.forest.units:
         for tensor in unit.siblings:

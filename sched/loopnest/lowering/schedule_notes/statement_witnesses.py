@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loopnest.kir import Loop
+from loopnest.kir import Launch, Loop
 from loopnest.lowering.loops.loop_plan import is_trivial
 from loopnest.lowering.schedule_notes.lowered_schedule import (
     Check,
@@ -58,9 +58,26 @@ def _tensor(lowering: Lowering, intent: Intent) -> Finding:
     )
 
 
+def _launch(lowering: Lowering, intent: Intent) -> Finding:
+    """Look for the launch that the tensor is computed in: new_launch."""
+    launches = [node for node in lowering.program.body if isinstance(node, Launch)]
+    found = [parents[0] for _, parents in lowering.stores_of(tensor_of(intent)) if parents]
+    number = next((n for n, launch in enumerate(launches) if launch in found), 0)
+    if number:
+        return f"it is computed in launch {number} of {len(launches)}"
+    return note_of(
+        lowering,
+        intent,
+        "it is computed in the first launch",
+        "its loops read inputs alone, and what they compute themselves",
+        "keep what it shall read in GLOBAL memory and in loops of its own, or leave the call out",
+    )
+
+
 STATEMENT_CHECKS: dict[str, Check] = {
     "loops": _loops,
     "place": _place,
     "tensor": _tensor,
+    "launch": _launch,
 }
 """The checks that look at where the statements of a tensor stand."""

@@ -282,6 +282,8 @@ class _Outline(TextFormat):
                     parts.append(node.scope)
                 case kir.If() | kir.Arrive() | kir.Collective():
                     pass  # told by their expressions and bodies alone
+                case kir.Launch():
+                    raise kir.one_launch(node)
                 case _:
                     assert_never(node)
             yield f"{depth} {' ; '.join(parts)}"

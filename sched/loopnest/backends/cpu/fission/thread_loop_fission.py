@@ -41,6 +41,7 @@ from loopnest.kir import (
     Barrier,
     Collective,
     If,
+    Launch,
     Let,
     Loop,
     Program,
@@ -49,6 +50,7 @@ from loopnest.kir import (
     Store,
     holds_sync,
     map_expressions,
+    one_launch,
 )
 from loopnest.kir import walk as walk_statements
 from loopnest.scalar import dtypes
@@ -92,10 +94,12 @@ def thread_form(program: Program) -> LoopForm:
 
 def slot_sizes(program: Program) -> tuple[Expr, ...]:
     """Return the elements of each array in which C keeps what threads own."""
-    if not has_threads_that_meet(program):
-        return ()
     made = [
-        n.storage for n, _ in walk_statements(thread_form(program).body) if isinstance(n, Allocate)
+        n.storage
+        for part in program.launches
+        if has_threads_that_meet(part)
+        for n, _ in walk_statements(thread_form(part).body)
+        if isinstance(n, Allocate)
     ]
     return tuple([b.size for b in made if b.kind == "slots"])
 
@@ -182,6 +186,8 @@ class _Flat:
                 return (replace(made, var=self._spelled(node.var)),)
             case Store() | Allocate():
                 return (map_expressions(node, self._value),)
+            case Launch():
+                raise one_launch(node)
             case _:
                 assert_never(node)
 
@@ -248,6 +254,8 @@ def _scope(node: Stmt) -> str:
             return "block"
         case Loop() | If() | Allocate() | Store() | Let() | Collective():
             return ""
+        case Launch():
+            raise one_launch(node)
         case _:
             assert_never(node)
 

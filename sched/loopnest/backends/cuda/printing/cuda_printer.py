@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from loopnest.backends.clike.c_expressions import SUM
 from loopnest.backends.clike.identifiers import symbol
-from loopnest.backends.clike.narrow_counts import narrow_counts
+from loopnest.backends.clike.narrow_counts import launch_programs
 from loopnest.backends.clike.sink_allocations import settle_allocations
 from loopnest.backends.clike.statements import (
     StatementPrinter,
@@ -59,6 +59,7 @@ from loopnest.kir.buffers import Buffer
 from loopnest.kir.shared_memory import ALIGNMENT, shared_layout, shared_places
 from loopnest.kir.vector_access import WideAccess, alignments
 from loopnest.scalar import dtypes
+from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
 from loopnest.scalar.expr import ONE, ZERO, Expr, Symbol, cast
 from loopnest.scalar.launch_bounds import LaunchBounds
@@ -89,12 +90,24 @@ def print_cuda(program: Program, index_bits: int = 32, min_blocks: int | None = 
     Raises:
         LoweringError: a LOCAL buffer has a symbolic size, so it cannot live in registers.
     """
-    quotients: frozenset[Expr] = frozenset()
-    if index_bits == 32:
-        program, quotients = narrow_counts(program)
-    printer = _CudaPrinter(program, index_bits, min_blocks)
-    printer.format.quotients = quotients
-    return printer.text()
+    printers: list[_CudaPrinter] = []
+    for part, quotients in launch_programs(program, index_bits):
+        printer = _CudaPrinter(part, index_bits, min_blocks)
+        printer.is_part = part.name != program.name
+        printer.format.quotients = quotients
+        printers.append(printer)
+    kernels = [printer.text() for printer in printers]
+    if len(kernels) == 1:
+        head = [*printers[0].about(), *declared(printers)]
+        return "\n".join([*head, kernels[0]])
+    names = ", ".join([printer.name for printer in printers])
+    lines = [
+        f"// kernel {comment(program.name)}: {len(kernels)} launches in this order: {names}",
+        *declared(printers),
+    ]
+    for printer, kernel in zip(printers, kernels, strict=True):
+        lines += [*printer.about(), kernel]
+    return "\n".join(lines)
 
 
 class _CudaPrinter(StatementPrinter):
@@ -136,7 +149,6 @@ class _CudaPrinter(StatementPrinter):
         return node.body if self.is_always_run(node) else node
 
     def text(self) -> str:
-        name = symbol(self.program.name)
         self.pad = "  "
         self._define_mask()
         self._declare_shared()
@@ -152,8 +164,8 @@ class _CudaPrinter(StatementPrinter):
         if self.program.is_cooperative:
             declared.append(Variable(f"unsigned int *{GRID_COUNTER}", GRID_COUNTER))
         params = ",\n    ".join([variable.declaration for variable in declared]) or "void"
-        head = f'extern "C" __global__ void {self._launch_bounds()}{name}(\n    {params})'
-        return "\n".join([*self._preamble(), head, "{", *self.lines, "}", ""])
+        head = f'extern "C" __global__ void {self._launch_bounds()}{self.name}(\n    {params})'
+        return "\n".join([head, "{", *self.lines, "}", ""])
 
     def _launch_bounds(self) -> str:
         """Return the bounds; of 1 block if no other number is asked for.
@@ -169,7 +181,13 @@ class _CudaPrinter(StatementPrinter):
         blocks = f", {1 if self.min_blocks is None else self.min_blocks}"
         return f"__launch_bounds__({threads}{blocks}) "
 
-    def _preamble(self) -> Iterator[str]:
+    @property
+    def name(self) -> str:
+        """The name of the kernel in the text."""
+        return symbol(self.program.name)
+
+    def about(self) -> Iterator[str]:
+        """Yield comments on the launch."""
         launch = dict(self.program.launch)
         sizes = [comment(str(launch.get(d, ONE))) for d in LAUNCH_DIMENSIONS]
         together = ", all blocks at once" if self.program.is_cooperative else ""
@@ -184,17 +202,6 @@ class _CudaPrinter(StatementPrinter):
         aligned = [f"{b.name} to {n}" for b, n in self.alignments.items()]
         if aligned:
             yield f"// addresses aligned: {comment(', '.join(aligned))} bytes"
-        used = {p.dtype for p in self.program.params}
-        used |= {n.storage.dtype for n, _ in walk(self.program.body) if isinstance(n, Allocate)}
-        called = self.format.called.keys()
-        if dtypes.float16 in used or any("half" in name for name in called):
-            yield "#include <cuda_fp16.h>"
-        if dtypes.bfloat16 in used or any("bf" in name for name in called):
-            yield "#include <cuda_bf16.h>"
-        yield from float8_types(used, called)
-        yield f"typedef {self.index_type} idx_t;"
-        yield from device_functions(called)
-        yield ""
 
     def is_restricted(self, buffer: Buffer) -> bool:
         return buffer not in self.exchanged
@@ -416,3 +423,22 @@ class _CudaPrinter(StatementPrinter):
         offset = self.format.offset(node.counter, node.index)
         place = counter if offset == "0" else f"{counter} + {offset}"
         self.define(node.var, f"ln_arrive({place}, {self.format.format(node.count)})")
+
+
+def declared(printers: Sequence[_CudaPrinter]) -> Iterator[str]:
+    """Yield what kernels need before them, each once; they have been printed."""
+    used: set[DType] = set()
+    called: dict[str, None] = {}
+    for printer in printers:
+        program = printer.program
+        used |= {p.dtype for p in program.params}
+        used |= {n.storage.dtype for n, _ in walk(program.body) if isinstance(n, Allocate)}
+        called.update(printer.format.called)
+    if dtypes.float16 in used or any("half" in name for name in called):
+        yield "#include <cuda_fp16.h>"
+    if dtypes.bfloat16 in used or any("bf" in name for name in called):
+        yield "#include <cuda_bf16.h>"
+    yield from float8_types(used, called.keys())
+    yield f"typedef {printers[0].index_type} idx_t;"
+    yield from device_functions(called.keys())
+    yield ""

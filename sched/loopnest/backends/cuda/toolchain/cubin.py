@@ -7,7 +7,7 @@ import struct
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +44,20 @@ class Resources:
     def spill_bytes(self) -> int:
         """Bytes per thread that spilling moves, stores and loads together; 0: nothing spills."""
         return self.spill_store_bytes + self.spill_load_bytes
+
+
+def together(found: Iterable[Resources]) -> Resources:
+    """Return what the kernels of several launches take: the most of one, spills of all."""
+    every = tuple(found)
+    return Resources(
+        max(r.registers for r in every),
+        sum(r.spill_store_bytes for r in every),
+        sum(r.spill_load_bytes for r in every),
+        max(r.shared_bytes for r in every),
+        max(r.stack_bytes for r in every),
+        max(r.constant_bytes for r in every),
+        max(r.barriers for r in every),
+    )
 
 
 def kernel_resources(log: str, cubin: bytes) -> dict[str, Resources]:

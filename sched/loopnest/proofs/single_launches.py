@@ -1,0 +1,260 @@
+"""A program of several launches as programs of one launch each, with the math of each.
+
+A launch ends before the next one begins, so a proof of the whole is one of each launch and of what
+passes between them. What one launch stores and a later one reads is an output of the one and an
+input of the other: the proof of the first says that all of its elements are those of the math, the
+proof of the second takes them for that. What is asked here is the rest: that no launch reads what
+none before it has stored, and that one launch alone stores an array.
+
+Before: ``launch: T2[i] = x[i] * 2.0 / launch: y[i] = T2[63 - i]``; after:
+``k(x) -> (T2): T2[i] = x[i] * 2.0`` and ``k(x, T2) -> (y): y[i] = T2[63 - i]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from loopnest import kir
+from loopnest.kir.buffers import Buffer
+from loopnest.kir.nest_text import nest_lines
+from loopnest.proofs.report import ALL_SIZES, Finding, Place, Report
+from loopnest.scalar.expr import Coordinate, Expr, Load, loads, rewrite
+from loopnest.tensor.domain import IterDomain, TensorDomain
+from loopnest.tensor.math_snapshot import MathAxis, MathSnapshot, MathTensor
+
+
+@dataclass(frozen=True, slots=True)
+class SingleLaunch:
+    """One launch of several.
+
+    Args:
+        program: the launch.
+        math: what it computes: arrays that earlier launches stored are its inputs.
+        lines: how many lines further down its statements stand in the nest of the whole.
+        between: the tensors that pass from launch to launch in workspace.
+    """
+
+    program: kir.Program
+    math: MathSnapshot
+    lines: int
+    between: frozenset[str]
+
+    def placed(self, finding: Finding, number: int) -> Finding:
+        """Return a finding of this launch as one of the whole."""
+        at, other = (self._place(p) for p in (finding.at, finding.other))
+        found = replace(finding, at=at, other=other)
+        if finding.status != "note":
+            found = replace(found, message=f"in launch {number}, {finding.message}")
+        # The caller sees no workspace: that it has a layout of its own is not wrong.
+        own = finding.kind == "layout" and finding.tensor in self.between
+        return replace(found, status="unknown") if own and found.status == "refuted" else found
+
+    def _place(self, place: Place | None) -> Place | None:
+        return None if place is None else replace(place, line=place.line + self.lines)
+
+
+def order_faults(program: kir.Program) -> Iterator[tuple[bool, str, str]]:
+    """Yield (whether it is wrong, tensor, sentence) of what passes between launches."""
+    stored, read = _accesses(program)
+    for output in program.outputs:
+        if output.buffer not in stored:
+            yield True, output.name, f"no launch stores the output {output.name}"
+    for buffer, launches in stored.items():
+        if len(launches) > 1 and buffer.kind != "counter":
+            shown = ", ".join(map(str, sorted(launches)))
+            yield False, buffer.tensor, f"the launches {shown} all store to {buffer.name}"
+    for buffer, launches in read.items():
+        if buffer.kind == "counter" or (buffer.kind == "input" and buffer not in stored):
+            continue
+        first = min(stored.get(buffer, {len(program.launches)}))
+        early = sorted(number for number in launches if number < first)
+        if early and buffer.kind != "input":
+            yield (
+                True,
+                buffer.tensor,
+                f"launch {early[0]} reads {buffer.name}, which no launch before it stores",
+            )
+
+
+def single_launches(program: kir.Program, math: MathSnapshot) -> tuple[SingleLaunch, ...]:
+    """Return the launches of a program in which `order_faults` found nothing."""
+    stored, read = _accesses(program)
+    crossing = _crossing(stored, read)
+    parts = program.launches
+    return tuple([
+        _LaunchProgram(number, part, math, stored, crossing, _shift(program, number, part)).made()
+        for number, part in enumerate(parts)
+    ])  # fmt: skip
+
+
+Launches = Mapping[Buffer, set[int]]
+"""The numbers of the launches that access an array."""
+
+
+def _accesses(program: kir.Program) -> tuple[Launches, Launches]:
+    """Return by GLOBAL buffer the launches that store to it, and those that read it."""
+    stored: dict[Buffer, set[int]] = {}
+    read: dict[Buffer, set[int]] = {}
+    arrays = {p.buffer for p in program.params}
+    for number, part in enumerate(program.launches):
+        for node, _ in kir.walk(part.body):
+            if isinstance(node, kir.Store) and node.storage in arrays:
+                stored.setdefault(node.storage, set()).add(number)
+            for load in (found for value in kir.expressions(node) for found in loads(value)):
+                if load.buffer in arrays:
+                    read.setdefault(load.buffer, set()).add(number)
+    return stored, read
+
+
+def _crossing(stored: Launches, read: Launches) -> tuple[Buffer, ...]:
+    """Return what one launch stores and a later one reads."""
+    return tuple([b for b, w in stored.items() if max(read.get(b, {-1})) > min(w)])
+
+
+def _shift(program: kir.Program, number: int, part: kir.Program) -> int:
+    """Return how far the statements of a launch stand behind those of its own nest."""
+    if not part.body:
+        return 0
+    first = part.body[0]
+    return nest_lines(program)[first] - nest_lines(part)[first]
+
+
+class _LaunchProgram:
+    """The making of one launch."""
+
+    def __init__(
+        self,
+        number: int,
+        program: kir.Program,
+        math: MathSnapshot,
+        stored: Launches,
+        crossing: Sequence[Buffer],
+        lines: int,
+    ) -> None:
+        self.number, self.program, self.math, self.lines = number, program, math, lines
+        self.taken = {b: b.tensor for b in crossing if max(stored[b]) < number}
+        self.given = [b for b in crossing if number in stored[b]]
+        self.written = {b for b, launches in stored.items() if number in launches}
+        self.changed: dict[Buffer, Buffer] = {}
+
+    def made(self) -> SingleLaunch:
+        outputs = self._outputs()
+        for output in self.program.outputs:  # what lies in the memory of an input has its own name
+            if output.inplace and output.buffer in self.taken:
+                self.taken[output.buffer] = output.name
+        for buffer, name in self.taken.items():
+            self.changed[buffer] = replace(buffer, name=name, tensor=name, kind="input")
+        for buffer in self.given:
+            if buffer.kind == "workspace":
+                self.changed[buffer] = replace(buffer, kind="output")
+        math = self._math([output.name for output in outputs])
+        program = replace(
+            self.program,
+            params=self._params(math),
+            outputs=tuple([replace(o, buffer=self._buffer(o.buffer)) for o in outputs]),
+            body=kir.map_body(self.program.body, self._statement),
+        )
+        between = [b.tensor for b in (*self.taken, *self.given) if b.kind == "workspace"]
+        return SingleLaunch(program, math, self.lines, frozenset(between))
+
+    def _outputs(self) -> list[kir.Output]:
+        """Return what this launch computes for others: outputs, then what later launches read."""
+        found = [o for o in self.program.outputs if o.buffer in self.written]
+        names = {output.name for output in found}
+        for buffer in self.given:
+            if buffer.tensor not in names and buffer.kind == "workspace":
+                shape = next(p.shape for p in self.program.params if p.buffer is buffer)
+                found.append(kir.Output(buffer.tensor, buffer, shape))
+        return found
+
+    def _buffer(self, buffer: Buffer) -> Buffer:
+        return self.changed.get(buffer, buffer)
+
+    def _statement(self, node: kir.Stmt) -> kir.Stmt:
+        found = kir.map_expressions(node, lambda value: rewrite(value, self._loaded))
+        if isinstance(found, kir.Store) and found.storage in self.changed:
+            return replace(found, storage=self.changed[found.storage])
+        return found
+
+    def _loaded(self, node: Expr) -> Expr | None:
+        if not isinstance(node, Load) or node.buffer not in self.changed:
+            return None
+        args = tuple([rewrite(arg, self._loaded) for arg in node.args])
+        return Load(self.changed[node.buffer], args, node.flat)
+
+    def _params(self, math: MathSnapshot) -> tuple[kir.Param, ...]:
+        """Return the parameters: inputs and outputs as the math has them, workspace of its own."""
+        arrays = {p.buffer.name: p for p in self.program.params if p.buffer is not None}
+        for buffer in self.changed:
+            found = next(p for p in self.program.params if p.buffer is buffer)
+            new = self.changed[buffer]
+            arrays[new.name] = replace(
+                found, name=new.name, kind=new.kind, buffer=new, strides=None
+            )
+        order = [t.name for t in math.tensors if t.role == "input"]
+        order += [name for name in math.outputs if name in arrays and name not in order]
+        rest = [p for p in self.program.params if p.kind in ("scalar", "size")]
+        own = [p for p in self.program.params if p.kind == "workspace"]
+        return (
+            *[arrays[name] for name in order if name in arrays],
+            *rest,
+            *[p for p in own if p.buffer is not None and p.buffer not in self.changed],
+        )
+
+    def _math(self, outputs: Sequence[str]) -> MathSnapshot:
+        """Return the math of this launch: what its outputs need, from what it takes on."""
+        taken = set(self.taken.values())
+        overwritten = {b.name for b in self.taken}  # an input whose memory has another tensor now
+        kept = {t.name for t in self.math.tensors if t.role == "input"} - overwritten
+        tensors = {tensor.name: tensor for tensor in self.math.tensors}
+        waiting = list(outputs)
+        while waiting:
+            name = waiting.pop()
+            definition = tensors[name].definition
+            if name in taken or definition is None:
+                continue
+            kept.add(name)
+            more = (*definition.producers, *definition.outputs)
+            waiting += [other for other in more if other not in kept]
+        found: list[MathTensor] = []
+        for tensor in self.math.tensors:
+            if tensor.name in taken:
+                found.append(_as_input(tensor))
+            elif tensor.name in kept:
+                role = "output" if tensor.name in outputs else tensor.role
+                role = "" if role == "output" and tensor.name not in outputs else role
+                inplace = tensor.inplace if role == "output" else ""
+                found.append(replace(tensor, role=role, inplace=inplace))
+        return replace(self.math, tensors=tuple(found), outputs=tuple(outputs))
+
+
+def _as_input(tensor: MathTensor) -> MathTensor:
+    """Return a tensor that an earlier launch computed, as an input of this one."""
+    assert tensor.domain is not None
+    domain = TensorDomain.of_root([IterDomain(a.size, a.kind) for a in tensor.domain.logical])
+    axes = tuple([MathAxis(axis.extent, axis.kind) for axis in tensor.logical])
+    places = tuple([Coordinate(n) for n in range(len(axes))])
+    return MathTensor(tensor.name, tensor.dtype, axes, axes, places, None, "input", domain=domain)
+
+
+def together(reports: Sequence[Report], launches: Sequence[SingleLaunch]) -> Report:
+    """Return the report on a program from those on its launches."""
+    findings = [
+        launch.placed(finding, number)
+        for number, (launch, report) in enumerate(zip(launches, reports, strict=True))
+        for finding in report.findings
+    ]
+    if any(finding.status == "refuted" for finding in findings):
+        refuted = tuple([finding for finding in findings if finding.status == "refuted"])
+        return Report("refuted", refuted, _scope(reports))
+    proved = all(report.ok for report in reports)
+    return Report("proved" if proved else "unknown", tuple(findings), _scope(reports))
+
+
+def _scope(reports: Sequence[Report]) -> str:
+    scopes = [report.scope for report in reports]
+    if len(set(scopes)) == 1:
+        return scopes[0]
+    named = [f"launch {n}: {s}" for n, s in enumerate(scopes)]
+    return "; ".join(named) if any(s != ALL_SIZES for s in scopes) else ALL_SIZES

@@ -1,0 +1,96 @@
+"""Proofs of several launches: what passes between them, and nests that are wrong there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import loopnest as ln
+from helpers.launch_cases import CASES, numbers, split_sum
+from loopnest.proofs.barrier_necessity import superfluous_barriers
+from loopnest.proofs.verifier import verify_program
+from mutation.machine import run
+from mutation.mutants import mutants
+
+kir = ln.kir
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_all_sizes_are_proved(name):
+    k = ln.lower(CASES[name][0]())
+    report = ln.verify(k)
+    assert report.ok, report
+    assert report.all_sizes, report
+    assert (
+        superfluous_barriers(k, **dict.fromkeys([p.name for p in k.params if p.kind == "size"], 9))
+        == []
+    )
+
+
+def report_of(change):
+    k = ln.lower(split_sum())
+    return verify_program(k.program.with_body(change(*k.program.body)), k._lowered.math())
+
+
+def test_launches_in_another_order_are_refuted():
+    report = report_of(lambda a, b: (b, a))
+    assert report.status == "refuted"
+    assert report.findings[0].message == "launch 0 reads T2, which no launch before it stores"
+
+
+def test_a_launch_left_out_is_refuted():
+    assert report_of(lambda a, b: (b,)).status == "refuted"
+    assert report_of(lambda a, b: (a,)).findings[0].message == "no launch stores the output y"
+
+
+def test_two_launches_as_one_are_a_race():
+    """The boundary dropped: what blocks store is read by others before they have stored it."""
+    k = ln.lower(split_sum())
+    a, b = k.program.body
+    extents = {**dict(a.extents), **dict(b.extents)}
+    merged = replace(a, body=(*a.body, *b.body), extents=tuple(extents.items()))
+    for body in ((merged,), merged.body):
+        report = verify_program(k.program.with_body(body), k._lowered.math())
+        assert report.status == "refuted", report
+        assert {f.kind for f in report.findings} <= {"race", "flow", "claim"}
+
+
+def test_two_launches_that_store_one_array_are_not_proved():
+    report = report_of(lambda a, b: (a, a, b))
+    assert report.status == "unknown"
+    assert report.findings[0].message == "the launches 0, 1 all store to T2"
+
+
+@pytest.mark.parametrize("name", ["split_sum", "scanned"])
+def test_a_mutant_that_is_proved_is_right(name):
+    """Indices, predicates, starting values, buffers: a wrong one in any launch is found."""
+    make, (size,), _ = CASES[name]
+    lowered, x = ln.lower(make())._lowered, numbers((size,))
+    kinds = frozenset({"index", "predicate", "init", "clobber", "launch"})
+    made = list(mutants(lowered.program, kinds))
+    proved = [m for m in made if verify_program(m.program, lowered.math(), {"N": size}).ok]
+    right = run(lowered.program, {"N": size}, {"x": x}, {}).outputs[0]
+    for mutant in proved:
+        found = run(mutant.program, {"N": size}, {"x": x}, {}, 1)
+        assert found.broken == {}, mutant.text
+        assert np.allclose(found.outputs[0], right, rtol=1e-5), mutant.text
+    assert len(proved) < 0.2 * len(made)
+    texts = {m.text for m in made if "launch" in m.text} - {m.text for m in proved}
+    assert {"drop launch 0", "swap launch 0 with the next"} <= texts
+    assert "no boundary between launch 0 and the next" in texts
+
+
+def test_a_finding_names_the_launch_and_the_line():
+    k = ln.lower(split_sum())
+    a, b = k.program.body
+    store = next(n for n, _ in kir.walk(b.body) if isinstance(n, kir.Store) and n.role == "init")
+    half = kir.map_body(b.body, lambda n: None if n is store else n)
+    report = verify_program(
+        k.program.with_body((a, replace(b, body=half))), k._lowered.math(), {"N": 20}
+    )
+    assert report.status == "refuted"
+    assert all(f.message.startswith("in launch 1, ") for f in report.findings)
+    assert report.findings[0].at is not None
+    assert report.findings[0].at.line > 12
