@@ -204,7 +204,7 @@ DAMAGES = {
     "an unknown statement": (
         ("Store storage", "Stare storage"),
         "line 19: 'Stare' stands here; expected one of "
-        "Loop, If, Allocate, Store, Let, Barrier, Shuffle, Arrive, Collective",
+        "Loop, If, Allocate, Store, Let, Barrier, Shuffle, Arrive, Collective, Launch",
     ),
     "a missing field": (
         (" index=[i0]", ""),
