@@ -42,50 +42,65 @@ def lstm_cell(f, dtype=ln.float32):
 
 
 @lstm_cell.schedule("gpu")
-def gpu(f, threads=32, rows=16, parts=16, lanes=2):
-    """A thread owns `rows` rows of one column of the cell, and a part of the four sums of each.
+def gpu(f, threads=32, sums=16, parts=16):
+    """A thread owns `sums` elements of each product, and a part of their sums over k.
 
-    All four products share one loop over k. What makes them share it is the copy of `x`: all four
-    read it. It is read by vectors of `lanes` along k, the same in all threads of a warp; each
-    weight is read once and used for `rows` rows. So few threads own all of the cell that the
-    `parts` warps of a block share k among them, and meet in shared memory. Outside of their tensors
-    `x` and the weights are 0 in registers: the sums need no tests.
+    Those are 16 rows of one column, or 8 rows of two where elements have 16 bits: a warp reads 128
+    bytes of a row of weights, and each weight is used for all rows. `x` is read along k, the same
+    in all threads of a warp, by 16 bytes of halves; of floats by 8, as registers allow. All four
+    products share one loop over k; what makes them share it is the copy of `x`: all four read it.
+    So few threads own all of the cell that the `parts` warps of a block share k among them. They
+    leave their parts in shared memory, those of neighbours side by side, and then each warp adds up
+    a row of the cell and computes it. That takes 128 KiB of a block's memory; with 8 `parts` it is
+    half.
     """
     h = f["new_h"]
+    size = h.dtype.size
+    columns, lanes = max(4 // size, 1), 16 // size if size < 4 else 2
     x = f["x"].cache_after()
     state = f["new_c"]
     if state.consumers:
         state.cache_fork()  # the state stays in registers; the output is a copy
+    h.split(1, columns)
     h.split(1, threads)
-    h.split(0, rows)
-    h.reorder({1: 3})  # [B / 16, H / 32, 32, 16]
+    h.split(0, sums // columns)
+    h.reorder({1: 3})  # [B / 16, H / 32, 32, 16, 1]
     h.parallelize(
         {
             0: ln.ParallelType.grid_y,
             1: ln.ParallelType.grid_x,
             2: ln.ParallelType.block_x,
-            3: ln.ParallelType.unroll,
+            3: ln.ParallelType.block_y,
         }
     )
     ln.propagate(h)
     for gate in GATES:
         total = f[f"sum_{gate}"]
-        (product,) = total.producers
-        inputs, weights = product.producers
         total.split(-1, lanes)
         total.split(-2, parts)
-        total.reorder({-2: 3, -3: 4, -1: 5})  # [B / 16, H / 32, 32, 16, K / 2 / 16, 2, 16]
-        total.parallelize(
-            {
-                3: ln.ParallelType.block_y,
-                5: ln.ParallelType.unroll,
-                6: ln.ParallelType.unroll,
-            }
+        part = total.rfactor([5, 7])
+        part.memory = ln.SHARED
+        part.reorder({6: 3, 5: 4, 7: 5, 3: 6, 4: 7})  # [B / 16, H / 32, 32, 16, K / 2 / 16, 2, ...]
+        part.compute_at(h, 3)
+        part.set_allocation(order=[0, 1, 3, 4, 5, 6, 7, 2])
+        part.parallelize(
+            {3: ln.ParallelType.block_y, 5: ln.ParallelType.unroll, 6: ln.ParallelType.unroll}
         )
-        product.compute_at(total, -1)
-        inputs.compute_at(product, -1)
-        weights.compute_at(total, 6)
-        weights.axis(6).pin()
+        total.axis(-1).parallelize(ln.ParallelType.unroll)
+        (product,) = part.producers
+        left, right = product.producers
+        product.compute_at(part, -1)
+        left.compute_at(product, -1)
+        right.compute_at(part, 6)
+        right.axis(6).pin()
+        if columns > 1:
+            weights = f[f"w_{gate}"].cache_after()
+            weights.split(1, columns)
+            weights.split(1, threads)
+            weights.split(0, lanes)
+            weights.split(0, parts)
+            weights.reorder([3, 4, 1, 0, 2, 5])  # [H / 64, 32, 16, K / 8 / 16, 8, 2]
+            weights.axis(-1).parallelize(ln.ParallelType.vectorize)
     x.split(2, lanes)
     x.split(2, parts)
     x.reorder({3: 1, 2: 2, 1: 3})  # [B / 16, 16, K / 2 / 16, 16, 2]
