@@ -17,6 +17,7 @@ from loopnest.scalar.enums import (
     MOST_ALONG,
     MOST_THREADS,
     ParallelType,
+    along_dimensions,
 )
 from loopnest.scalar.expr import (
     Const,
@@ -223,6 +224,22 @@ def fits_launch(extents: Mapping[ParallelType, int]) -> bool:
     return not deep and math.prod(block.values()) <= MOST_THREADS
 
 
+def groups_along(
+    dims: Collection[ParallelType], places: Mapping[ParallelType, Array], key: Array
+) -> Array:
+    """Return a number for each point: that of its group of threads along launch dimensions `dims`.
+
+    Args:
+        dims: the dimensions along which threads of one group differ.
+        places: the place of each point along each dimension of its block.
+        key: a number that points of one group share, such as that of block and moment.
+    """
+    for dim, place in places.items():
+        if dim not in dims:
+            key = key * MOST_THREADS + place
+    return key
+
+
 class Enumeration:
     """The points of every site of a program at given sizes.
 
@@ -265,6 +282,10 @@ class Enumeration:
         self.span = self._duration(program.body) + 1
         self._body(program.body, start, (), 0)
 
+    def places(self, points: Points) -> dict[ParallelType, Array]:
+        """Return the place of each point along each dimension of its block."""
+        return {d: self.launched[d][points.thread] for d in BLOCK_DIMENSIONS}
+
     def _launched(self, lanes: Array) -> dict[Any, Array]:
         block, thread = lanes // self.threads, lanes % self.threads
         result: dict[Any, Array] = {}
@@ -273,8 +294,7 @@ class Enumeration:
             (BLOCK_DIMENSIONS, thread, self.block),
         ):
             x, y, _ = extents
-            places = (rest % x, rest // x % y, rest // (x * y))
-            result.update(zip(dims, places, strict=True))
+            result.update(zip(dims, along_dimensions(rest, x, y), strict=True))
         return result
 
     # Time: a number that grows with the time vector

@@ -11,6 +11,7 @@ from loopnest.kir.nest_text import nest_lines, print_nest
 from loopnest.proofs.point_arrays import Points
 from loopnest.proofs.program_model import Access, Model, Site
 from loopnest.proofs.report import Finding, Place
+from loopnest.scalar.enums import along_dimensions
 
 
 class Witness:
@@ -144,8 +145,8 @@ class Witness:
 
 
 def _unravel(number: int, extents: Sequence[int]) -> tuple[int, int, int]:
-    x, y = max(extents[0], 1), max(extents[1], 1)
-    return number % x, number // x % y, number // (x * y)
+    x, y, z = along_dimensions(number, max(extents[0], 1), max(extents[1], 1))
+    return x, y, z
 
 
 def _tensor(node: kir.Stmt) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from loopnest.errors import InternalError
 
@@ -162,6 +162,20 @@ BLOCK_DIMENSIONS: tuple[ParallelType, ...] = (
     ParallelType.block_z,
 )
 """The dimensions of a block, the one that runs fastest first."""
+
+
+def along_dimensions(number: Any, x: Any, y: Any) -> tuple[Any, Any, Any]:
+    """Return the places along x, y and z of a thread in its block, or of a block in its grid.
+
+    This is the one formula of thread numbers: x runs fastest.
+
+    Args:
+        number: an int, or an array of numbers.
+        x: the extent of the block or grid along x, likewise, at least 1.
+        y: that along y.
+    """
+    return number % x, number // x % y, number // (x * y)
+
 
 LAUNCH_DIMENSIONS: tuple[ParallelType, ...] = (*GRID_DIMENSIONS, *BLOCK_DIMENSIONS)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from loopnest.schedule.overlap import WindowReplay, whole_loops
 from loopnest.schedule.replay import consumer_as_producer, producer_as_consumer
 from loopnest.schedule.transaction import PrimitiveRefused, leading_position
@@ -40,18 +42,16 @@ def replay_pasc(producer: TensorView, consumer: TensorView, pos: int) -> tuple[T
     >>> [str(axis.extent) for axis in domain.leaf], pos
     (['ceildiv(I, 4)', '4', 'J'], 1)
     """
-    call = _call_text("replay_pasc", producer, consumer, pos)
-    try:
-        _require_neighbours(producer, consumer)
-        place = leading_position(consumer, pos)
+
+    def replay(place: int) -> tuple[TensorDomain, int]:
         loops = whole_loops(consumer, consumer.domain, range(place))
         across = WindowReplay(producer, {consumer: loops}).run()
         if across is not None:
             return across.domain, len(across.loops)
         found = producer_as_consumer(producer, consumer, consumer.domain, place)
         return found.domain, len(found.places)
-    except PrimitiveRefused as refusal:
-        raise refusal.error(call) from None
+
+    return _replayed("replay_pasc", producer, consumer, pos, replay)
 
 
 def replay_casp(consumer: TensorView, producer: TensorView, pos: int) -> tuple[TensorDomain, int]:
@@ -85,19 +85,33 @@ def replay_casp(consumer: TensorView, producer: TensorView, pos: int) -> tuple[T
     >>> [str(axis.extent) for axis in domain.leaf], pos
     (['ceildiv(I, 4)', '4', 'J'], 1)
     """
-    call = _call_text("replay_casp", consumer, producer, pos)
-    try:
-        _require_neighbours(producer, consumer)
-        place = leading_position(producer, pos)
+
+    def replay(place: int) -> tuple[TensorDomain, int]:
         found = consumer_as_producer(consumer, producer, producer.domain, place)
         return found.domain, len(found.places)
+
+    return _replayed("replay_casp", consumer, producer, pos, replay)
+
+
+def _replayed(
+    name: str,
+    tensor: TensorView,
+    neighbour: TensorView,
+    pos: int,
+    replay: Callable[[int], tuple[TensorDomain, int]],
+) -> tuple[TensorDomain, int]:
+    """Return what `replay` gives at a position of the neighbour, once both are looked at.
+
+    Raises:
+        ScheduleError: no direct neighbours, a position out of range, or what `replay` refuses.
+    """
+    shown = [t.name if isinstance(t, TensorView) else repr(t) for t in (tensor, neighbour)]
+    pair = (tensor, neighbour) if name == "replay_pasc" else (neighbour, tensor)
+    try:
+        _require_neighbours(*pair)
+        return replay(leading_position(neighbour, pos))
     except PrimitiveRefused as refusal:
-        raise refusal.error(call) from None
-
-
-def _call_text(name: str, first: object, second: object, pos: object) -> str:
-    shown = [t.name if isinstance(t, TensorView) else repr(t) for t in (first, second)]
-    return f"{name}({shown[0]}, {shown[1]}, {pos!r})"
+        raise refusal.error(f"{name}({shown[0]}, {shown[1]}, {pos!r})") from None
 
 
 def _require_neighbours(producer: object, consumer: object) -> None:

@@ -18,7 +18,7 @@ from loopnest.errors import InternalError, LaunchError
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.shared_memory import ALIGNMENT
 from loopnest.scalar import dtypes
-from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
+from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType, along_dimensions
 from loopnest.scalar.expr import Const, Expr, Index, LaunchIndex, Local, Op, ScalarParam, Symbol
 
 THREAD = Local("thread", dtypes.index)
@@ -239,6 +239,5 @@ def _over_sizes(size: Expr) -> bool:
 
 
 def _unravel(number: Value, extents: list[int]) -> list[Value]:
-    x, y, _ = extents
-    parts = [(number % x, x), (number // x % y, y), (number // (x * y), extents[2])]
-    return [0 if extent == 1 else part for part, extent in parts]
+    places = along_dimensions(number, extents[0], extents[1])
+    return [0 if extent == 1 else part for part, extent in zip(places, extents, strict=True)]

@@ -10,7 +10,7 @@ from loopnest.backends.interpret.frame import Frame
 from loopnest.errors import KernelFault
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.nest_text import nest_lines, print_nest
-from loopnest.scalar.enums import LAUNCH_DIMENSIONS
+from loopnest.scalar.enums import LAUNCH_DIMENSIONS, along_dimensions
 from loopnest.scalar.expr import LaunchIndex, Load
 
 FEW = 4
@@ -138,10 +138,10 @@ class FaultReport:
     def thread(self, number: int) -> str:
         """Return how messages name the thread of this number in the launch."""
         block, thread = divmod(number, self.setting.threads)
-        found = f"thread {_coordinates(thread, self.setting.block)}"
+        found = f"thread {along_dimensions(thread, *self.setting.block[:2])}"
         if self.setting.blocks == 1:
             return found
-        return f"{found} of block {_coordinates(block, self.setting.grid)}"
+        return f"{found} of block {along_dimensions(block, *self.setting.grid[:2])}"
 
     def _actor(self) -> str:
         match self.statement:
@@ -181,8 +181,3 @@ def _element(access: Load, index: list[int]) -> str:
 
 def _named(buffer: Buffer) -> str:
     return f"buffer {buffer.name} (tensor {buffer.tensor})"
-
-
-def _coordinates(number: int, extents: list[int]) -> tuple[int, int, int]:
-    x, y, _ = extents
-    return number % x, number // x % y, number // (x * y)

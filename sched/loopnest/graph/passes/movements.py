@@ -1,4 +1,8 @@
-"""Rules of `SimplifyExpr` for ops that move elements, for tuples and layouts: all exact."""
+"""Rules of `SimplifyExpr` for ops that move elements, for tuples and layouts: all exact.
+
+A rule rewrites one op, or two of a kind, into one op of the graph. Chains of several kinds are maps
+of indices (`index_map`), which are compared and composed but need be no op.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from loopnest import kir
 from loopnest.kir.buffers import Buffer
 from loopnest.proofs.collectives.multisets import Bits, Multisets, Sums
 from loopnest.proofs.collectives.thread_values import Blocks, Shape, Value, Wrong
-from loopnest.proofs.point_arrays import OPERATIONS, Array, Flags, Undecidable
+from loopnest.proofs.point_arrays import OPERATIONS, Array, Flags, Undecidable, groups_along
 from loopnest.proofs.program_model import is_decidable
 from loopnest.proofs.template_matching import unified
 from loopnest.scalar.enums import WARP, Memory
@@ -132,10 +132,7 @@ class _SymbolicRun:
 
     def run(self) -> None:
         self.body(self.node.body, np.ones(self.count, np.bool_))
-        key = self.blocks.block
-        for dim, place in self.blocks.places.items():
-            if dim not in self.node.dims:
-                key = key * 1024 + place
+        key = groups_along(self.node.dims, self.blocks.places, self.blocks.block)
         group = np.unique(key, return_inverse=True)[1]
         wanted = self.singles.gathered(group)
         for component, name in enumerate(self.node.results):

@@ -10,7 +10,7 @@ import numpy as np
 
 from loopnest.proofs.collectives.multisets import Multisets
 from loopnest.proofs.point_arrays import Array, Flags
-from loopnest.scalar.enums import BLOCK_DIMENSIONS, MOST_THREADS, WARP
+from loopnest.scalar.enums import BLOCK_DIMENSIONS, MOST_THREADS, WARP, along_dimensions
 from loopnest.scalar.expr import Expr
 
 Shape: TypeAlias = "tuple[int, int, int]"
@@ -80,7 +80,7 @@ class Blocks:
         self.size = sizes[self.block]
         self.first = start[self.block]
         x, y = [np.array([s[n] for s in shapes], np.int64)[self.block] for n in (0, 1)]
-        places = (self.thread % x, self.thread // x % y, self.thread // (x * y))
+        places = along_dimensions(self.thread, x, y)
         self.places = dict(zip(BLOCK_DIMENSIONS, places, strict=True))
         self.warp = self.block * (MOST_THREADS // WARP + 1) + self.thread // WARP
         self.numbers = {e: self._number(values) for e, values in numbers.items()}

@@ -12,10 +12,10 @@ from loopnest import kir
 from loopnest.kir.buffers import Buffer
 from loopnest.proofs.enumeration.access_instances import AccessInstances, InstanceTable
 from loopnest.proofs.enumeration.conflict_join import ConflictJoin, bipartite
-from loopnest.proofs.point_arrays import Array, Flags, Undecidable
+from loopnest.proofs.point_arrays import Array, Flags, Undecidable, groups_along
 from loopnest.proofs.program_model import Site, is_private, launch_dimensions
 from loopnest.proofs.report import Finding
-from loopnest.scalar.enums import WARP, Memory, ParallelType
+from loopnest.scalar.enums import BLOCK_DIMENSIONS, WARP, Memory, ParallelType
 
 MOST_PAIRS = 4_000_000
 """How many pairs of accesses are looked at where arrivals may order them."""
@@ -107,14 +107,11 @@ class EnumeratedRaces:
             isinstance(n, kir.Store) and n.storage.memory is Memory.SHARED
             for n, _ in kir.walk(node.body)
         )
-        key, size = points.block * self.space.span + points.time, 1
-        for (dim, place), extent in zip(
-            list(self.space.launched.items())[3:], self.space.block, strict=True
-        ):
-            if shared or dim in node.dims:
-                size *= extent
-            else:
-                key = key * 1024 + place[points.thread]
+        dims = BLOCK_DIMENSIONS if shared else node.dims
+        extents = dict(zip(BLOCK_DIMENSIONS, self.space.block, strict=True))
+        size = math.prod([extents[dim] for dim in dims if dim.is_block])
+        moment = points.block * self.space.span + points.time
+        key = groups_along(dims, self.space.places(points), moment)
         _, first, count = np.unique(key, return_index=True, return_counts=True)
         bad = np.flatnonzero(count != size)
         if bad.size:

@@ -23,7 +23,7 @@ from loopnest.proofs.enumeration.enumerated_padding import EnumeratedPadding
 from loopnest.proofs.enumeration.fold_orders import FoldOrder
 from loopnest.proofs.live_points import LivePoints
 from loopnest.proofs.obligations import CollectiveMath, Work
-from loopnest.proofs.point_arrays import Array, Flags, Undecidable, number
+from loopnest.proofs.point_arrays import Array, Flags, Undecidable, groups_along, number
 from loopnest.proofs.program_model import Access, Site
 from loopnest.proofs.rfactor_numbering import logical_numbers, root_points
 from loopnest.proofs.template_matching import Combined, Operand
@@ -449,12 +449,8 @@ class ValueProvenance:
         """Return for each point of a collective the number of the group that it belongs to."""
         points = self.table.space.points[exchange.site]
         space = self.table.space
-        key = points.block * space.span + points.time
-        for dim, place in zip(
-            list(space.launched)[3:], list(space.launched.values())[3:], strict=True
-        ):
-            if dim not in exchange.node.dims:
-                key = key * 1024 + place[points.thread]
+        moment = points.block * space.span + points.time
+        key = groups_along(exchange.node.dims, space.places(points), moment)
         return np.unique(key, return_inverse=True)[1] if key.size else key
 
     def used(self, exchange: CollectiveMath) -> Flags:

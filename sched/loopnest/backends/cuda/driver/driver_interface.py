@@ -1,8 +1,10 @@
 """The driver interface: all that launching asks of a GPU, and which package does it here.
 
 Three packages can: pycuda; else cuda-core, by its launcher; else cuda-bindings alone, which
-compiling needs in any case. All work in the device's primary context, which PyTorch and others
-share, and make it current only for the length of a call.
+compiling needs in any case. There is one driver, on cuda-bindings; the other two override how it
+loads and launches kernels, so that a program keeps the package that it has chosen. All work in the
+device's primary context, which PyTorch and others share, and make it current only for the length of
+a call.
 """
 
 from __future__ import annotations
