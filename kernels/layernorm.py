@@ -131,23 +131,35 @@ def gpu_shared(f, threads=256, lanes=None):
 
 
 @layernorm.schedule("cpu")
-def cpu(f, lanes=16):
+def cpu(f, lanes=16, chains=4):
     """Rows go to the cores; `centered` keeps a row in the core's cache.
 
-    Both sums are factored into `lanes` partial ones side by side, as in row_sum.py.
+    Both sums are factored into `chains * lanes` partial ones side by side, and all passes over a
+    row go by vectors, as in softmax.py.
     """
-    y = f["y"]
-    partials = []
+    y, centered = f["y"], f["centered"]
+    partials, rows = [], []
     for name in ("total", "squares"):
-        f[name].split(1, lanes)
+        f[name].split(1, chains * lanes)
         partial = f[name].rfactor(1)
-        partial.parallelize({1: ln.ParallelType.unswitch, 2: ln.ParallelType.vectorize})
+        f[name].split(1, lanes)
+        partial.split(2, lanes)
         partials.append(partial)
-    y.parallelize({0: ln.ParallelType.cpu_parallel})
-    for tensor in (*partials, f["centered"]):
+        rows += [partial, f[name].rfactor(1)]
+    for tensor in (centered, y):
+        tensor.split(1, lanes)
+    y.axis(0).parallelize(ln.ParallelType.cpu_parallel)
+    for tensor in (*rows, centered):
         tensor.compute_at(y, 1)
-    f["square"].compute_at(partials[1], 2)
+    f["square"].compute_at(partials[1], -1)
+    inner = y  # ((centered * scale) * gamma) + beta
+    while centered not in inner.producers:
+        inner, factor = inner.producers
+        for tensor in (inner, factor):
+            tensor.compute_at(y, -1)
     ln.inline_most()
+    for tensor in (*rows, centered, y):
+        tensor.parallelize({1: ln.ParallelType.unswitch, -1: ln.ParallelType.vectorize})
 
 
 if __name__ == "__main__":

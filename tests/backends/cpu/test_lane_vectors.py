@@ -219,41 +219,38 @@ def test_functions_of_vectors_are_those_of_one_value(run, dtype):
         np.testing.assert_array_equal(np.signbit(a[a == a]), np.signbit(b[a == a]), err_msg=name)
 
 
-@pytest.mark.parametrize(
-    ("condition", "wanted"),
-    [
-        ("x[i] < 0.0", lambda x, i: x < 0),
-        ("x[i] >= s", lambda x, i: x >= 0.25),
-        ("not x[i] == x[i]", lambda x, i: x != x),
-        ("isnan(x[i])", lambda x, i: np.isnan(x)),
-        ("x[i] > 0.0 and x[i] != 1.0", lambda x, i: (x > 0) & (x != 1)),
-        ("3 <= i and x[i - 3] > 0.0", lambda x, i: (i >= 3) & (np.roll(x, 3) > 0)),
-        ("i < 3 or x[i - 3] > 0.0", lambda x, i: (i < 3) | (np.roll(x, 3) > 0)),
-        ("x[i] <= 0.0 or s > 1.0", lambda x, i: x <= 0),
-        ("i < 5", lambda x, i: i < 5),
-        ("i <= 5", lambda x, i: i <= 5),
-        ("3 <= i", lambda x, i: i >= 3),
-        ("3 < i and i < 6", lambda x, i: (i > 3) & (i < 6)),
-        ("i > 2 and i >= 4", lambda x, i: i >= 4),
-        ("not (i < 2 or x[i] < 0.0)", lambda x, i: ~((i < 2) | (x < 0))),
-    ],
-)
+CONDITIONS = [
+    ("x[i] < 0.0", lambda x, i: x < 0),
+    ("x[i] >= s", lambda x, i: x >= 0.25),
+    ("not x[i] == x[i]", lambda x, i: x != x),
+    ("isnan(x[i])", lambda x, i: np.isnan(x)),
+    ("x[i] > 0.0 and x[i] != 1.0", lambda x, i: (x > 0) & (x != 1)),
+    ("3 <= i and x[i - 3] > 0.0", lambda x, i: (i >= 3) & (np.roll(x, 3) > 0)),
+    ("i < 3 or x[i - 3] > 0.0", lambda x, i: (i < 3) | (np.roll(x, 3) > 0)),
+    ("x[i] <= 0.0 or s > 1.0", lambda x, i: x <= 0),
+    ("i < 5", lambda x, i: i < 5),
+    ("i <= 5", lambda x, i: i <= 5),
+    ("3 <= i", lambda x, i: i >= 3),
+    ("3 < i and i < 6", lambda x, i: (i > 3) & (i < 6)),
+    ("i > 2 and i >= 4", lambda x, i: i >= 4),
+    ("not (i < 2 or x[i] < 0.0)", lambda x, i: ~((i < 2) | (x < 0))),
+]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_conditions_that_differ_by_lane_are_masks(run, dtype, condition, wanted):
-    condition = condition.replace("x[i", "x[i0")
-    for sign in ("i <", "i >", "< i", "<= i"):
-        condition = condition.replace(sign, sign.replace("i", "i0"))
-    nest = f"""
-        kernel k(x: {dtype}[8], s: {dtype}) -> (y: {dtype}[8])
-        for i0 in 8:  # vectorize
-          y[i0] = where({condition}, x[i0] * 2.0, s)
-        """
+def test_conditions_that_differ_by_lane_are_masks(run, dtype):
+    nest = f"kernel k(x: {dtype}[8], s: {dtype}) -> (y: {dtype}[{len(CONDITIONS)}, 8])\n"
+    nest += "for i in 8:  # vectorize\n"
+    for row, (condition, _) in enumerate(CONDITIONS):
+        nest += f"  y[{row}, i] = where({condition}, x[i] * 2.0, s)\n"
     text = body_of(nest)
-    assert "_where(" in text
+    assert text.count("_where(") == len(CONDITIONS)
     assert "simd" not in text
     x = np.array([0.5, -1, 1, 0, np.nan, 3, -2, np.inf], dtype)
-    keep = wanted(x, np.arange(8))
-    np.testing.assert_array_equal(run(nest, x=x, s=0.25)["y"], np.where(keep, x * 2, 0.25))
+    found = run(nest, x=x, s=0.25)["y"]
+    for row, (condition, wanted) in zip(found, CONDITIONS, strict=True):
+        keep = wanted(x, np.arange(8))
+        np.testing.assert_array_equal(row, np.where(keep, x * 2, 0.25), err_msg=condition)
 
 
 def test_a_load_under_a_condition_is_that_of_its_lanes_alone(run):
@@ -268,6 +265,89 @@ def test_a_load_under_a_condition_is_that_of_its_lanes_alone(run):
     x = randn(4)
     wanted = np.r_[-1, -1, np.exp(x), 5, 5]
     np.testing.assert_allclose(run(nest, x=x, s=5.0)["y"], wanted, rtol=1e-6)
+
+
+def test_a_test_of_a_lane_is_a_mask_of_its_stores(run):
+    """Scalars keep what they had in the other lanes, and other arrays are not touched there."""
+    nest = """
+        kernel k(x: float32[N], s: float32) -> (y: float32[8], z: float32[8])
+        for i0 in 8:  # vectorize
+          T2: float32[1] local
+          T3: float32[1] local
+          T2[0] = s
+          T3[0] = 5.0
+          if i0 < 6:
+            T2[0] = x[i0]
+            if T2[0] > 0.0:
+              T3[0] = T2[0]
+              z[i0] = T2[0] * 2.0
+            else:
+              T4: float32[1] local
+              T4[0] = x[i0] * 3.0
+              T3[0] = T4[0]
+          y[i0] = T2[0] + T3[0]
+        """
+    text = body_of(nest)
+    assert "simd" not in text
+    x = np.array([1, -1, 2, np.nan, -3, 4], np.float32)
+    result = run(nest, x=x, s=-1.0)
+    third = np.where(x > 0, x, x * 3)
+    np.testing.assert_array_equal(result["y"], np.r_[x + third, [4, 4]])
+    np.testing.assert_array_equal(result["z"], [2, 77, 4, 77, 77, 8, 77, 77])
+
+
+def test_a_load_that_a_test_of_a_lane_guards_is_not_read_for_all():
+    nest = """
+        kernel k(x: float32[N]) -> (y: float32[8])
+        for i0 in 8:  # vectorize
+          if i0 < N:
+            y[i0] = x[0]
+          else:
+            y[i0] = 1.0
+        """
+    assert "LN_VEC" not in body_of(nest)
+    assert "ln_f32x8_load(&x[i0], ln_if_2)" in body_of(nest.replace("x[0]", "x[i0]"))
+
+
+@pytest.mark.parametrize("n", [0, 5, 16, 40, 48])
+def test_a_copy_with_a_fill_goes_by_vectors(run, n):
+    nest = """
+        kernel k(x: float32[N]) -> (y: float32[3, 16])
+        for i0 in 3:
+          for i1 in 16:
+            if i0 * 16 + i1 < N:
+              y[i0, i1] = x[i0 * 16 + i1]
+            else:
+              y[i0, i1] = 0.5
+        """
+    assert "const ln_f32x16_mask ln_if_" in body_of(nest)
+    x = randn(n)
+    wanted = np.full(48, 0.5, np.float32)
+    wanted[:n] = x
+    np.testing.assert_array_equal(run(nest, x=x)["y"].ravel(), wanted)
+
+
+@pytest.mark.parametrize("n", [0, 3, 8, 21, 24])
+def test_iterations_whose_test_holds_have_a_loop_of_their_own(run, n):
+    """The sums of the first one stay in registers."""
+    nest = """
+        kernel k(x: float32[N]) -> (y: float32[8])
+        T2: float32[8] local
+        for i1 in 8:  # vectorize
+          T2[i1] = 0.0
+        for i0 in ceildiv(N, 8):
+          for i1 in 8:  # vectorize
+            if i0 * 8 + i1 < N:
+              T2[i1] = T2[i1] + x[i0 * 8 + i1]
+        for i1 in 8:  # vectorize
+          y[i1] = T2[i1]
+        """
+    text = body_of(nest)
+    assert "for (; i0 < ln_min_i64((N + 7) / 8, N / 8); ++i0) {" in text
+    assert "for (; i0 < (N + 7) / 8; ++i0) {" in text
+    x = np.arange(n, dtype=np.float32)
+    wanted = np.r_[x, np.zeros(-n % 8)].reshape(-1, 8).sum(0)
+    np.testing.assert_array_equal(run(nest, x=x)["y"], wanted)
 
 
 def test_a_condition_that_is_the_same_for_all_lanes_chooses_a_vector(run):

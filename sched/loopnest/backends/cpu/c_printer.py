@@ -16,7 +16,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from loopnest.backends.clike.c_expressions import UNARY, CFormat, Dialect
+from loopnest.backends.clike.c_expressions import SUM, UNARY, CFormat, Dialect
 from loopnest.backends.clike.float_functions import C
 from loopnest.backends.clike.identifiers import symbol
 from loopnest.backends.clike.narrow_counts import launch_programs
@@ -26,6 +26,7 @@ from loopnest.backends.clike.statements import (
     mark,
     static_size,
 )
+from loopnest.backends.cpu.first_iterations import first_iterations
 from loopnest.backends.cpu.fission.loop_form import (
     LoopForm,
     allocations,
@@ -258,11 +259,35 @@ class _CPrinter(VectorPrinter):
             self.scope.append(Variable(declaration, name))
 
     def plain_loop(self, node: Loop, pragmas: Sequence[str] = ()) -> None:
+        if not pragmas and self._print_peeled(node):
+            return
         mark = len(self.scope)
         index = self.format.format(node.var)
         self._define(f"const idx_t {index}", index)
         super().plain_loop(node, pragmas)
         del self.scope[mark:]
+
+    def _print_peeled(self, node: Loop) -> bool:
+        """Print a loop in two, where its test holds and the rest; return whether it is one."""
+        ordinary = node.parallel in (ParallelType.serial, ParallelType.unswitch)
+        if not ordinary or not self.is_whole(node):
+            return False
+        first = first_iterations(node, self.algebra, self.loops.limits)
+        if first is None:
+            return False
+        mark = len(self.scope)
+        index = self.format.format(node.var)
+        self._define(f"const idx_t {index}", index)
+        self.emit("{")
+        outer, self.pad = self.pad, self.pad + "  "
+        self.emit(f"idx_t {index} = 0;{self.remark(node)}")
+        count, whole, rest = first
+        for size, body in ((count, whole), (node.var.extent, rest)):
+            self.block(f"for (; {index} < {self.format.format(size, SUM)}; ++{index}) {{", body)
+        self.pad = outer
+        self.emit("}")
+        del self.scope[mark:]
+        return True
 
     def bound_loop(self, node: Loop) -> None:
         mark = len(self.scope)
@@ -291,7 +316,6 @@ class _CPrinter(VectorPrinter):
             return
         if (
             is_short(node)
-            and self.is_whole(node)
             and reads_own_lane(node)
             and self._has_free_order(node)
             and self.print_vectors(node)

@@ -20,6 +20,8 @@ class LaneFormat(CFormat):
     """What differs by lane in the loop that is being printed with vector types."""
     mask: str = ""
     """The lanes that take part; empty for all."""
+    depth: int = 0
+    """How many conditions that differ by lane stand around."""
 
     @contextmanager
     def lanes(self, vectors: LaneVectors, mask: str) -> Iterator[None]:
@@ -30,13 +32,15 @@ class LaneFormat(CFormat):
         self.vectors, self.mask = None, ""
 
     @contextmanager
-    def _under(self, mask: str) -> Iterator[None]:
+    def under(self, mask: str) -> Iterator[None]:
         """Let loads be those of the lanes of one more mask."""
         outer = self.mask
         self.mask = f"{mask} & {outer}" if outer else mask
+        self.depth += 1
         with self.renamed({}):
             yield
         self.mask = outer
+        self.depth -= 1
 
     def vector(self, value: Expr, level: int = 0) -> str:
         """Return a value as a vector, one that is the same for all lanes too."""
@@ -72,9 +76,9 @@ class LaneFormat(CFormat):
             either = f"{self.vector(first, OR)} : {self.vector(second, COND)}"
             return f"{self.format(condition, OR)} ? {either}", COND
         mask = self.format(condition, UNARY)
-        with self._under(mask):
+        with self.under(mask):
             then = self.vector(first)
-        with self._under(f"~{mask}"):
+        with self.under(f"~{mask}"):
             otherwise = self.vector(second)
         return f"{self.vectors.type_name}_where({mask}, {then}, {otherwise})", ATOM
 
@@ -93,7 +97,7 @@ class LaneFormat(CFormat):
         if node.op in ("and", "or"):
             # Loads of the second are those of the lanes that the first does not decide.
             first = self._as_mask(args[0])
-            with self._under(first if node.op == "and" else f"~{first}"):
+            with self.under(first if node.op == "and" else f"~{first}"):
                 second = self._as_mask(args[1])
             return f"({first} {'&' if node.op == 'and' else '|'} {second})", ATOM
         sides = [self.format(a, UNARY) for a in (args * 2)[:2]]

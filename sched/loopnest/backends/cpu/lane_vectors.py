@@ -165,17 +165,29 @@ class _LaneReader:
         known = -1
         while known != len(self.found.varying):
             known = len(self.found.varying)
-            for node, _ in walk(self.loop.body):
+            for node, around in walk(self.loop.body):
                 if isinstance(node, Let) and self._varies(node.value):
                     self.found.varying.add(node.var)
-                elif isinstance(node, Store) and self._varies(node.value):
+                elif isinstance(node, Store) and self._differs(node, around):
                     self.found.varying |= {node.storage} & self.private
 
-    def reads(self, body: tuple[Stmt, ...]) -> bool:
-        """Whether all of `body` has a vector form; notes the accesses in it."""
-        return all(self._reads(node) for node in body)
+    def _differs(self, node: Store, around: tuple[Stmt, ...]) -> bool:
+        """Whether lanes store different values, or some of them none."""
+        tests = [n.condition for n in around if isinstance(n, If)]
+        return any(self._varies(value) for value in (node.value, *tests))
 
-    def _reads(self, node: Stmt) -> bool:
+    def reads(self, body: tuple[Stmt, ...], some: bool = False) -> bool:
+        """Whether all of `body` has a vector form; notes the accesses in it.
+
+        Args:
+            body: the statements.
+            some: whether only some lanes come here, or none.
+        """
+        return all(self._reads(node, some) for node in body)
+
+    def _reads(self, node: Stmt, some: bool) -> bool:
+        if some and isinstance(node, (Let, Store)) and self._loads_once(node.value):
+            return False
         match node:
             case Allocate():
                 return node.storage in self.private and node.storage.size is ONE
@@ -184,8 +196,13 @@ class _LaneReader:
             case Store():
                 return self._stores(node)
             case If():
-                steady = not self._varies(node.condition)
-                return steady and self.reads(node.body) and self.reads(node.orelse)
+                if some and self._loads_once(node.condition):
+                    return False
+                if self._varies(node.condition):
+                    some = self.found.calls = True
+                    if not self._is_mask(node.condition):
+                        return False
+                return self.reads(node.body, some) and self.reads(node.orelse, some)
         return False
 
     def _stores(self, node: Store) -> bool:

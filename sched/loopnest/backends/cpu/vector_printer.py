@@ -10,8 +10,9 @@ from loopnest.backends.clike.statements import StatementPrinter, comment
 from loopnest.backends.cpu.lane_format import LaneFormat
 from loopnest.backends.cpu.lane_vectors import NAMES, LaneVectors, lane_vectors
 from loopnest.backends.cpu.transposed_tiles import TransposedTile, transposed_tile
-from loopnest.kir import Loop, Program, Stmt, Store, walk
+from loopnest.kir import If, Loop, Program, Stmt, Store, walk
 from loopnest.kir.buffers import Buffer
+from loopnest.kir.loop_bounds import loop_bounds
 from loopnest.kir.vector_access import VectorFinder, first_lane
 from loopnest.scalar.expr import Expr, Local
 
@@ -21,6 +22,8 @@ class VectorPrinter(StatementPrinter):
 
     streamed: tuple[Buffer, ...] = ()
     """The outputs that may be stored past the caches."""
+    declares: bool = False
+    """Whether the store that is printed makes its variable: there is no value to keep."""
 
     def __init__(self, program: Program, dialect: Dialect) -> None:
         super().__init__(program, dialect)
@@ -50,6 +53,8 @@ class VectorPrinter(StatementPrinter):
 
     def print_vectors(self, node: Loop) -> bool:
         """Print a loop over lanes with vector types; return whether it has such a form."""
+        if loop_bounds(node, self.algebra) is not None:  # it may begin behind the first lane
+            return False
         limit = None if self.is_whole(node) else self.bound(node)
         vectors = lane_vectors(node, self.finder, limit)
         if vectors is None:
@@ -122,10 +127,31 @@ class VectorPrinter(StatementPrinter):
             return self.vectors.type_name
         return super().type_of(variable)
 
+    def statement(self, node: Stmt) -> None:
+        if isinstance(node, If) and self.vectors and self.vectors.varies(node.condition):
+            self._masked(node, self.vectors)
+        else:
+            super().statement(node)
+
+    def _masked(self, node: If, vectors: LaneVectors) -> None:
+        """Print what some lanes do, and then what the others do."""
+        mask = f"ln_if_{len(self.pad) // 2}"  # unlike those around
+        self.emit("{")
+        outer, self.pad = self.pad, self.pad + "  "
+        condition = self.format.format(node.condition)
+        self.emit(f"const {vectors.type_name}_mask {mask} = {condition};")
+        for lanes, body in ((mask, node.body), (f"~{mask}", node.orelse)):
+            with self.lane_format.under(lanes):
+                self.statements(body)
+        self.pad = outer
+        self.emit("}")
+
     def store(self, node: Store, declare: str = "") -> None:
         vectors = self.vectors
         if vectors is None or self.is_scalar(node.storage):
+            self.declares = bool(declare)
             super().store(node, declare)
+            self.declares = False
             return
         place = self.format.element(node.storage, node.index, flat=node.flat)
         value, remark = self.stored_value(node), comment(node.tensor)
@@ -160,8 +186,11 @@ class VectorPrinter(StatementPrinter):
             return value
         if node in self.vectors.spread:
             value = f"LN_ALL({self.vectors.type_name}, {value})"
-        if self.lane_format.mask and node in self.vectors.inside:
-            # Lanes beyond the last one keep what they have; the array stays in registers.
+        kept = node in self.vectors.inside
+        if self.is_scalar(node.storage) and self.lane_format.depth:
+            kept = node.storage in self.vectors.varying and not self.declares
+        if self.lane_format.mask and kept:
+            # The other lanes keep what they have; the array stays in registers.
             mask, place = self.lane_format.mask, self.stored_place(node)
             value = f"{self.vectors.type_name}_where({mask}, {value}, {place})"
         return value
