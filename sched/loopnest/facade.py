@@ -232,8 +232,9 @@ class Kernel:
         """What was asked of the schedule and has no effect on the nest, in the order of the calls.
 
         Each schedule call and assumption is looked for in the nest; a call that is not witnessed
-        there, a LOCAL buffer of symbolic size and a test in an innermost loop give a note. The
-        nest is that of this kernel. A scalar variant and a kernel read from text have none.
+        there, a LOCAL buffer of symbolic size, a test in an innermost loop and tiles with halo that
+        overlap give a note. The nest is that of this kernel. A scalar variant and a kernel read
+        from text have none.
         """
         return () if self._lowered.notes is None else self._lowered.notes()
 
