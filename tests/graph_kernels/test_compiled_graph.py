@@ -12,6 +12,8 @@ import loopnest.graph as G
 from graph.op_cases import CASES, COMPOSITES
 from graph_kernels.random_programs import RandomProgram, assert_alike
 from loopnest.graph.registry import register_op, unregister_op
+from loopnest.schedulers import Scheduler, register_scheduler, unregister_scheduler
+from loopnest.schedulers.scheduler_table import structure
 
 
 def feeds(graph, arrays):
@@ -118,6 +120,39 @@ def test_updates_of_a_norm_overwrite_its_variables():
         assert_alike(fn(*arrays)[0], G.evaluate(graph, feeds(graph, arrays), state)[0])
     for name, value in fn.state.items():
         assert_alike(value, state[name])
+
+
+# Schedules of a user's own
+
+
+def test_a_hand_made_schedule_is_used_for_its_math():
+    """The scheduler knows the fusion that it was made for by its structure, and replays it."""
+
+    def math():
+        with ln.Fusion("mine") as f:
+            x = f.input("x", (6, 40), ln.float32)
+            f.output(ln.exp(x * 0.5) + 1.0, "y")
+        return f
+
+    def schedule(f, processor):
+        y = f.outputs[0]
+        y.split(1, 8)
+        y.axis(0).parallelize(ln.ParallelType.cpu_parallel)
+        f.inline_most()
+
+    made_for = structure(math())
+    own = Scheduler("by hand", "c", lambda f, processor: structure(f) == made_for, schedule)
+    x, other = G.var("x", (6, 40)), G.var("z", (7, 40))
+    graph = G.Graph([x, other], [G.exp(x * 0.5) + 1.0, G.exp(other * 0.5) + 1.0])
+    register_scheduler(own)
+    try:
+        fn = G.compile(graph, target="c", optimize=0)
+    finally:
+        unregister_scheduler("by hand", "c")
+    assert [launch.schedule for launch in fn.kernels] == ["by hand", "pointwise"]
+    assert "for i2 in 5:\n    for i3 in 8:" in str(fn.kernels[0].kernel)
+    arrays = normal(graph)
+    assert_alike(fn(*arrays), G.evaluate(graph, feeds(graph, arrays)))
 
 
 # What shares a kernel

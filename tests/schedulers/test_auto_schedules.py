@@ -79,6 +79,8 @@ POINTWISE = {
         lambda x: ln.pad(ln.exp(x)[1:], ((1, 0), (0, 1))),
         lambda n, d: [(n + 1, d)],
     ),
+    "layout": (lambda x: ln.permute(x, (0, 2, 3, 1)) * 2.0, lambda n, d: [(2, 16, n, d)]),
+    "tiles": (lambda x: ln.permute(x, (1, 0)), lambda n, d: [(16 * n, 32 * d)]),
     "channels": (lambda x, c: x * ln.broadcast(c, (False, True)), lambda n, d: [(2, n, d), (n,)]),
 }
 FOLDS = {
@@ -117,6 +119,10 @@ WINDOWS = {
     "conv": (
         lambda x, w, b: ln.relu(ln.conv(x, w, padding=1) + ln.broadcast(b, (False, True, True))),
         lambda n, d: [(2, 3, n, d), (4, 3, 3, 3), (4,)],
+    ),
+    "unpadded conv": (
+        lambda x, w: ln.conv(x, w) * 2.0,
+        lambda n, d: [(2, 3, n, d), (5, 3, 2, 2)],
     ),
     "strided conv": (
         lambda x, w: ln.conv(x, w, stride=2, padding=2, dilation=2),
@@ -200,6 +206,8 @@ SYMBOLIC = {
     "layer norm": (norm(1), [("N", "D"), ("D",)]),
     "matmul": (ln.matmul, [("M", "K"), ("K", "N")]),
     "scan": (SCANS["rows"][0], [("N", "D")]),
+    "transpose": (lambda x: ln.exp(ln.permute(x, (1, 0))), [("N", "D")]),
+    "copy of a transpose": (lambda x: ln.permute(x, (1, 0)), [("N", "D")]),
     "scan of columns": (SCANS["columns"][0], [("N", "D")]),
 }
 
@@ -227,6 +235,11 @@ def test_extents_may_be_symbols(name):
     ("name", "n", "d", "expected"),
     [
         ("pointwise: chain", 1000, 300, "pointwise"),
+        ("pointwise: transpose", 1000, 300, "transpose"),
+        ("pointwise: transpose and sum", 1000, 300, "transpose"),
+        ("pointwise: transpose", 1000, 3, "pointwise"),
+        ("window: unpadded conv", 1000, 300, "contraction"),
+        ("window: grouped conv", 1000, 300, "window"),
         ("fold: rows", 1000, 300, "fold"),
         ("fold: all", 1000, 300, "fold_alone"),
         ("fold: softmax of all", 1000, 300, "fold"),
@@ -264,7 +277,7 @@ def test_what_no_single_nest_computes_is_refused(name):
         auto_schedule(f)
     assert str(error.value) == (
         "auto_schedule(case, 'c'): no scheduler accepts it; "
-        "there are: pointwise, fold_alone, fold, contraction, window, scan"
+        "there are: transpose, pointwise, fold_alone, fold, contraction, window, scan"
     )
     assert not f.trace
 
@@ -304,8 +317,9 @@ def test_wrong_calls_are_sentences():
         (
             lambda: unregister_scheduler("none", "c"),
             "unregister_scheduler('none', 'c'): there is no such scheduler; there are: "
-            "pointwise (c), fold_alone (c), fold (c), contraction (c), window (c), scan (c), "
-            "pointwise (cuda), fold (cuda), contraction (cuda), "
+            "transpose (c), pointwise (c), fold_alone (c), fold (c), contraction (c), "
+            "window (c), scan (c), "
+            "transpose (cuda), pointwise (cuda), fold (cuda), contraction (cuda), "
             "window (cuda), scan (cuda)",
         ),
     ):

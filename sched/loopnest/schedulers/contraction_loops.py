@@ -25,6 +25,7 @@ from loopnest.schedulers.iteration_space import (
 )
 from loopnest.schedulers.loop_shapes import (
     LabelledAxes,
+    even_part,
     in_memory_order,
     is_at_least,
     with_copies,
@@ -177,7 +178,8 @@ def _shaped(
     for tensor in space.definitions:
         if tensor not in before:
             axes = LabelledAxes(tensor, space.axes[tensor], parts.groups[:-1])
-            axes.split("rows", tile[0], "tiles", "row")
+            rows = even_part(space.elements(parts.dims("rows")), tile[0])
+            axes.split("rows", rows, "tiles", "row")
             if lanes:
                 axes.split("columns", lanes, "columns", "lane")
             axes.split("columns", tile[1] // max(lanes, 1), "bands", "column")
@@ -201,6 +203,8 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     column = result.ndim - 4
     right.compute_at(result, column)
     right.reorder({column: -2, column + 1: -1})  # neighbours along a row of the copy
+    if parts.copies_windows and not _is_shifted(space, parts):
+        _hoist_places(right, len(parts.dims("folded")) - 1)
     total.compute_at(result, result.ndim - 3)
     leaves = total.leaf_domain
     folded = [i for i, axis in enumerate(leaves) if axis.is_reduction]
@@ -220,6 +224,23 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
             if space.all_of(tensor) <= space.all_of(total):
                 tensor.compute_at(operand, -1)
     fusion.inline_most()
+
+
+def _is_shifted(space: IterationSpace, parts: Contraction) -> bool:
+    """Whether the place of a column in its array is found by shifts, without divisions."""
+    extents = [space.dims[d].extent for d in parts.dims("columns")[1:]]
+    return all(isinstance(e, int) and e & (e - 1) == 0 for e in extents)
+
+
+def _hoist_places(right: ln.TensorView, inner: int) -> None:
+    """Let a copy find the place of a column once for `inner` folded dimensions.
+
+    Its loops become [..., columns, lanes, inner]; in memory columns stay neighbours.
+    """
+    ahead = right.ndim - 2 - inner
+    right.reorder({-2: ahead, -1: ahead + 1})
+    places = [*range(right.ndim)]
+    right.set_allocation([*places[:ahead], *places[ahead + 2 :], ahead, ahead + 1])
 
 
 def _steps(operand: ln.TensorView) -> list[ln.TensorView]:

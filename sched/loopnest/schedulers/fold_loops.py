@@ -49,9 +49,14 @@ def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
 
 
 def _is_crossed(folds: tuple[ln.TensorView, ...], space: IterationSpace) -> bool:
-    """Whether two folded inputs each lack a kept dimension of the other: a contraction."""
+    """Whether two folded inputs each lack a kept dimension of the other: a contraction.
+
+    Windows of an input have the dimensions of what reads them.
+    """
     before = upstream(folds)
-    orders = [frozenset(r.order) & space.kept for r in space.reads if r.reader in before]
+    reads = [r for r in space.reads if r.reader in before]
+    own = [space.present[r.reader] if r.reads_parts else frozenset(r.order) for r in reads]
+    orders = [dims & space.kept for dims in own]
     return any(a - b and b - a for a in orders for b in orders)
 
 

@@ -171,3 +171,15 @@ class LabelledAxes:
 def is_at_least(extent: int | None, least: int) -> bool:
     """Whether an extent is that large, or not known."""
     return extent is None or extent >= least
+
+
+def even_part(extent: int | None, most: int) -> int:
+    """Return the extent of a part of an axis: a divisor up to `most`, so that no part is short.
+
+    Where all divisors are small it is `most`, and the last part is short.
+    """
+    if extent is None:
+        return most
+    if extent <= most:
+        return max(extent, 1)
+    return next((n for n in range(most, most // 2, -1) if extent % n == 0), most)

@@ -49,8 +49,12 @@ def _scanned(space: IterationSpace) -> tuple[frozenset[int], frozenset[int]] | N
     return found, space.all - found
 
 
-def _shaped(fusion: ln.Fusion, processor: Processor, columns: int) -> None:
-    """Make all axes [rows, along], or [rows, along, columns] where rows lie side by side."""
+def _shaped(fusion: ln.Fusion, processor: Processor, columns: int) -> bool:
+    """Make all axes [rows, along], or [rows, along, columns] where rows lie side by side.
+
+    Returns:
+        Whether rows lie side by side.
+    """
     for tensor in fusion.outputs:
         if tensor.consumers:
             tensor.cache_fork()
@@ -78,12 +82,26 @@ def _shaped(fusion: ln.Fusion, processor: Processor, columns: int) -> None:
         if columns == 1:
             axes.split("rows", BLOCK, "blocks", "threads")
             axes.parallelize({"blocks": ln.ParallelType.grid_x, "threads": ln.ParallelType.block_x})
+    return bool(inner)
 
 
 def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
-    """Give rows to the cores; rows that lie side by side go together, a vector at a time."""
-    _shaped(fusion, processor, processor.columns)
-    fusion.inline_most()
+    """Give rows to the cores; rows that lie side by side go together, a vector at a time.
+
+    What a single row is scanned of is computed before: an element of a scan waits for the one
+    before it, and what stood in its loop would too.
+    """
+    side_by_side = _shaped(fusion, processor, processor.columns)
+    ahead: list[ln.TensorView] = []
+    if not side_by_side:
+        ahead = [t for t in fusion.tensors if not t.is_input and any(map(_scans, t.consumers))]
+    for tensor in ahead:
+        tensor.inline_at(min(1, tensor.ndim - 1))
+    ln.inline_most([t for t in fusion.tensors if t not in ahead])
+
+
+def _scans(tensor: ln.TensorView) -> bool:
+    return tensor.definition is not None and tensor.definition.scan is not None
 
 
 def for_threads(fusion: ln.Fusion, processor: Processor) -> None:

@@ -20,6 +20,7 @@ from loopnest.schedulers import (
     fold_loops,
     pointwise_loops,
     scan_loops,
+    transpose_loops,
     window_loops,
 )
 from loopnest.schedulers.processor_facts import Processor, this_processor
@@ -55,12 +56,14 @@ class Scheduler:
 _Key: TypeAlias = "tuple[str, Processor, Hashable]"
 
 _SCHEDULERS: list[Scheduler] = [
+    Scheduler("transpose", "c", transpose_loops.accepts, transpose_loops.for_cores),
     Scheduler("pointwise", "c", pointwise_loops.accepts, pointwise_loops.for_cores),
     Scheduler("fold_alone", "c", fold_loops.accepts_alone, fold_loops.alone_on_cores),
     Scheduler("fold", "c", fold_loops.accepts, fold_loops.for_cores),
     Scheduler("contraction", "c", contraction_loops.accepts, contraction_loops.for_cores, True),
     Scheduler("window", "c", window_loops.accepts, window_loops.for_cores, True),
     Scheduler("scan", "c", scan_loops.accepts, scan_loops.for_cores),
+    Scheduler("transpose", "cuda", transpose_loops.accepts, transpose_loops.for_threads),
     Scheduler("pointwise", "cuda", pointwise_loops.accepts, pointwise_loops.for_threads),
     Scheduler("fold", "cuda", fold_loops.accepts, fold_loops.for_threads),
     Scheduler(

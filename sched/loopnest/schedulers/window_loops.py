@@ -19,7 +19,7 @@ from loopnest.schedulers.iteration_space import (
     reductions,
     upstream,
 )
-from loopnest.schedulers.loop_shapes import LabelledAxes, is_at_least
+from loopnest.schedulers.loop_shapes import LabelledAxes, even_part, is_at_least
 from loopnest.schedulers.processor_facts import Processor
 
 ROWS = 8
@@ -145,21 +145,9 @@ def _tiles(space: IterationSpace, processor: Processor) -> tuple[Groups, dict[st
     free = [d for d in results[:-1] if not any(d in dims for dims in windowed)]
     tile: dict[str, int] = {}
     if free:
-        tile[str(free[0])] = _divisor(space.elements(free[:1]), ROWS)
-    tile[str(results[-1])] = _divisor(space.elements(results[-1:]), columns)
+        tile[str(free[0])] = even_part(space.elements(free[:1]), ROWS)
+    tile[str(results[-1])] = even_part(space.elements(results[-1:]), columns)
     return groups, tile
-
-
-def _divisor(extent: int | None, most: int) -> int:
-    """Return the extent of a part of an axis: a divisor up to `most`, so that no part is short.
-
-    Where all divisors are small it is `most`, and the last part is short.
-    """
-    if extent is None:
-        return most
-    if extent <= most:
-        return max(extent, 1)
-    return next((n for n in range(most, most // 2, -1) if extent % n == 0), most)
 
 
 def _parallel(space: IterationSpace, groups: Groups, tile: dict[str, int], order: list[str]) -> str:

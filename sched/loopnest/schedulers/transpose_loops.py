@@ -1,0 +1,158 @@
+"""Schedules of pointwise fusions that read an array along another dimension than they write.
+
+A transposed matrix, a change of layout: neighbours of the one lie far apart in the other.
+
+    for square in ...:                 # a core, or a block of threads
+      a square of what is read across  # along its own rows
+      for row: for column: results     # along theirs
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import loopnest as ln
+from loopnest.schedulers import pointwise_loops
+from loopnest.schedulers.iteration_space import IterationSpace, copies, iteration_space
+from loopnest.schedulers.loop_shapes import LabelledAxes, coalesced, is_at_least
+from loopnest.schedulers.processor_facts import Processor
+
+LEAST = 8
+"""Extents from which on a square pays."""
+SIDE = 16
+"""Rows and columns of a core's square: 16 floats are a cache line."""
+BLOCK_SIDE, BLOCK_ROWS = 32, 8
+"""Rows and columns of a block's square, and how many of them its threads take at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """What is read across.
+
+    Args:
+        inputs: the inputs whose innermost dimensions are `across`.
+        groups: the dimensions by label: "others", one label each, then "across" and "along".
+        others: the labels of the dimensions that are neither.
+    """
+
+    inputs: tuple[ln.TensorView, ...]
+    groups: tuple[tuple[str, list[int]], ...]
+    others: tuple[str, ...]
+
+
+def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
+    """Whether it is pointwise, of all dimensions, and reads across what it writes along."""
+    if not pointwise_loops.accepts(fusion, processor):
+        return False
+    space = iteration_space(fusion)
+    return space is not None and crossing(space) is not None
+
+
+def crossing(space: IterationSpace) -> Crossing | None:
+    """Return what a pointwise fusion reads across; None where nothing, or in two ways."""
+    if not space.joined or any(read.reads_parts for read in space.reads):
+        return None
+    if any(frozenset(write.order) != space.all for write in space.writes):
+        return None
+    groups = coalesced(space, space.all)
+    last = {write.order[-1:] for write in space.writes}
+    if len(last) != 1 or last == {()}:
+        return None
+    ((along,),) = last
+    found = {
+        read.tensor: read.order[-1]
+        for read in space.reads
+        if along in read.order and read.order[-1] != along
+    }
+    places = {g: dims for g, dims in enumerate(groups) if dims[-1] in found.values()}
+    if len(places) != 1:
+        return None
+    ((number, across),) = places.items()
+    (own,) = [g for g, dims in enumerate(groups) if dims[-1] == along]
+    if not all(is_at_least(space.elements(dims), LEAST) for dims in (across, groups[own])):
+        return None
+    rest = [(str(g), dims) for g, dims in enumerate(groups) if g not in (number, own)]
+    labelled = (*rest, ("across", across), ("along", groups[own]))
+    return Crossing(tuple(found), labelled, tuple([label for label, _ in rest]))
+
+
+def _shaped(fusion: ln.Fusion, side: int, hold: bool) -> tuple[list[ln.TensorView], IterationSpace]:
+    """Make all axes [squares…, across, along]; return the copies of what is read across.
+
+    Args:
+        fusion: unscheduled.
+        side: rows and columns of a square.
+        hold: whether what is read across is copied first.
+    """
+    for tensor in fusion.outputs:
+        if tensor.consumers:
+            tensor.cache_fork()
+    space = iteration_space(fusion)
+    assert space is not None
+    found = crossing(space)
+    assert found is not None
+    held = [tensor.cache_after() for tensor in found.inputs] if hold else []
+    space = iteration_space(fusion)
+    assert space is not None
+    for tensor in space.definitions:
+        axes = LabelledAxes(tensor, space.axes[tensor], found.groups)
+        axes.split("along", side, "columns", "along")
+        axes.split("across", side, "rows", "across")
+        axes.merge([*found.others, "columns"], "outer")
+        axes.order(["outer", "rows", "across", "along"])
+    return held, space
+
+
+def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
+    """Give squares to the cores, which transpose them in registers: whole lines of the caches.
+
+    A core goes along rows of what it reads across, a square at a time, so that it reads memory in
+    order. `unswitch` tests once a square whether it is whole.
+    """
+    space = iteration_space(fusion)
+    assert space is not None
+    extent = space.elements(_along(space))
+    whole = extent is None or extent % SIDE == 0
+    plain = whole and all(copies(t) for t in fusion.tensors if not t.is_input)
+    held, space = _shaped(fusion, SIDE, hold=not plain)
+    large = is_at_least(space.elements(space.all), processor.small)
+    for tensor in (*held, *fusion.outputs):
+        tensor.axis(-2).parallelize(ln.ParallelType.unswitch)
+        if whole:
+            tensor.axis(-1).parallelize(ln.ParallelType.vectorize)
+    for tensor in fusion.outputs:
+        if large:
+            tensor.axis(0).parallelize(ln.ParallelType.cpu_parallel)
+    for tensor in held:
+        tensor.inline_at(tensor.ndim - 2)
+    ln.inline_most([t for t in fusion.tensors if t not in held])
+
+
+def _along(space: IterationSpace) -> list[int]:
+    """Return the dimensions along which results are written."""
+    found = crossing(space)
+    assert found is not None
+    return dict(found.groups)["along"]
+
+
+def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
+    """Give squares to blocks: rows of shared memory are read along, its padded columns across."""
+    held, space = _shaped(fusion, BLOCK_SIDE, hold=True)
+    for tensor in held:
+        tensor.reorder({-2: -1})
+    for tensor in space.definitions:
+        tensor.merge(0)
+        tensor.split(-2, BLOCK_ROWS)  # [squares, steps, rows, columns]
+        tensor.parallelize(
+            {
+                0: ln.ParallelType.grid_x,
+                -3: ln.ParallelType.unroll,
+                -2: ln.ParallelType.block_y,
+                -1: ln.ParallelType.block_x,
+            }
+        )
+    for tensor in held:
+        tensor.memory = ln.SHARED
+        tensor.inline_at(1)
+        tensor.set_allocation(pad={tensor.ndim - 1: max(1, 4 // tensor.dtype.size)})
+    ln.inline_most([t for t in fusion.tensors if t not in held])
