@@ -19,7 +19,7 @@ from loopnest.errors import kind_of
 from loopnest.graph.graph_error import GraphError
 from loopnest.scalar import dtypes
 from loopnest.scalar.arguments import size_value
-from loopnest.scalar.expr import Const, Expr, Symbol, integer, substitute, walk
+from loopnest.scalar.expr import Const, Expr, Symbol, integer, walk
 from loopnest.scalar.polynomials import Monomial, Poly, Products
 from loopnest.scalar.simplify import Simplifier
 from loopnest.scalar.size_text import read_size
@@ -160,11 +160,6 @@ def never_at_most(a: Dim, b: Dim) -> bool:
     return algebra.holds_le(algebra.add(as_expr(b), integer(1)), as_expr(a))
 
 
-def is_static(shape: Iterable[Dim]) -> bool:
-    """Whether all extents are ints."""
-    return all(isinstance(dim, int) for dim in shape)
-
-
 def symbols(dim: Dim) -> Iterator[str]:
     """Yield the names of the sizes that an extent depends on."""
     if isinstance(dim, Symbol):
@@ -186,14 +181,6 @@ def typical(dim: Dim, sizes: Mapping[str, int] | None = None) -> int:
         return dim
     known = dict.fromkeys(symbols(dim), TYPICAL) | dict(sizes or {})
     return max(size_value(dim, known), 0)
-
-
-def put_in(dim: Dim, values: Mapping[str, Dim]) -> Dim:
-    """Return an extent with sizes replaced by other extents."""
-    if isinstance(dim, int):
-        return dim
-    mapping: dict[Expr, Expr] = {Symbol(n): as_expr(value) for n, value in values.items()}
-    return _dim(_algebra().simplify(substitute(dim, mapping)))
 
 
 def broadcast(shapes: Sequence[Shape]) -> Shape | None:

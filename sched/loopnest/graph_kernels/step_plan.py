@@ -79,8 +79,6 @@ class ValuePlace:
         return self.axes is None and self.strides is None
 
 
-Commits: TypeAlias = "Sequence[tuple[int, ValuePlace]]"
-"""Storages of variables, and where their new values are."""
 PlaceTree: TypeAlias = "ValuePlace | tuple[PlaceTree, ...]"
 
 

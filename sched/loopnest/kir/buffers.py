@@ -49,8 +49,3 @@ class Buffer:
 
     def __deepcopy__(self, memo: dict[int, object]) -> Buffer:
         return self
-
-    @property
-    def is_param(self) -> bool:
-        """Whether the caller passes it."""
-        return self.memory is Memory.GLOBAL

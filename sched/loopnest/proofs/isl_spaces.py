@@ -392,10 +392,6 @@ class Spaces:
             return set()
         return self.hidden.keys() & self.variables(site)
 
-    def block_of(self, members: Sequence[str]) -> list[str]:
-        """Return those of these variables that number the threads of a block."""
-        return [m for m in members if m.startswith("t_block")]
-
     def is_exact(self, site: Site) -> bool:
         """Whether no group of the site runs over more than its points."""
         members = self.members_of(site)

@@ -86,15 +86,6 @@ class Frame:
         frame.define(variable, np.tile(np.arange(start, stop), self.lanes))
         return frame
 
-    def lane_in(self, ancestor: Frame, lane: int) -> int:
-        """Return the lane of `ancestor` that `lane` of this frame continues."""
-        frame: Frame | None = self
-        while frame is not None and frame is not ancestor:
-            if frame.origin is not None:
-                lane = int(frame.origin[lane])
-            frame = frame.parent
-        return lane
-
     def at_lane(self, variable: Variable, lane: int) -> int | None:
         """Return the value of an index variable in one lane, or None where it is not defined."""
         frame: Frame | None = self
