@@ -62,11 +62,20 @@ def gpu(f, threads=256):
 
 @dropout.schedule("cpu")
 def cpu(f, chunk=4096):
-    """A core owns chunks; in a chunk the loop over elements becomes vector code."""
+    """A core owns chunks, for which it draws all numbers first, four a block of the generator.
+
+    Both loops over a chunk become vector code: the first over blocks, the second over elements. An
+    axis of one element around them is unswitched, so that N is tested once a chunk.
+    """
     y = f["y"]
+    _, drawn = y.producers
     y.split(0, chunk)
-    y.parallelize({0: ln.ParallelType.cpu_parallel})
+    y.split(0, 1)
+    y.parallelize({0: ln.ParallelType.cpu_parallel, 1: ln.ParallelType.unswitch})
     ln.propagate(y)
+    drawn.compute_at(y, 2)
+    drawn.split(2, 4)
+    drawn.axis(3).parallelize(ln.ParallelType.unroll)
     ln.inline_most()
 
 

@@ -416,6 +416,19 @@ def _function(form: CFormat, node: Op) -> Text:
     return form.call(node.op, node.args[0].dtype, *node.args)
 
 
+def _philox(form: CFormat, node: Op) -> Text:
+    """Call for a word of a random block; neighbours name the same block, and so share it."""
+    *words, number = node.args
+    dtype = number.dtype
+    if isinstance(number, Op) and number.op == "cast" and number.args[0].dtype is dtypes.index:
+        places = [Op(op, (number.args[0], integer(4)), dtypes.index) for op in ("floordiv", "mod")]
+        block, word = [cast(form.algebra.simplify(place), dtype) for place in places]
+    else:
+        block = Op("shr", (number, Const(2, dtype)), dtype)
+        word = Op("bitand", (number, Const(3, dtype)), dtype)
+    return form.call(node.op, node.args[0].dtype, *words, block, word)
+
+
 def _rounding(form: CFormat, node: Op) -> Text:
     """floor, ceil, round, trunc: integers stay as they are."""
     return _function(form, node) if node.dtype.is_float else form.text(node.args[0])
@@ -505,6 +518,6 @@ _RULES: Mapping[str, Rule] = {
     "div": _division, "neg": _negation, "not": _not, "bitnot": _not, "ceildiv": _ceil_division,
     "abs": _abs, "isnan": _isnan, "reciprocal": _reciprocal, "fma": _fma, "where": _where,
     "cast": _cast, "pow": _function, "shl": _function, "shr": _function,
-    "philox": _function,
+    "philox": _philox,
 }  # fmt: skip
 RULES = Column("form in C and CUDA", __name__, _RULES)

@@ -308,10 +308,10 @@ LN_SHIFTS(int32_t, uint32_t, uint32_t, i32, -(a < 0))
 LN_SHIFTS(uint32_t, uint32_t, uint32_t, u32, 0u)
 LN_SHIFTS(int64_t, uint64_t, uint64_t, i64, -(int64_t)(a < 0))
 
-/* ---- random bits: word e % 4 of block high * 2^64 + low + e / 4, Philox 4x32 in ten rounds ----
+/* ---- random bits: a word of the block high * 2^64 + low + block, Philox 4x32 in ten rounds ----
  * Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (2011). */
-LN_FN uint32_t ln_philox(int64_t key, int64_t low, int64_t high, int64_t e) {
-  uint64_t start = (uint64_t)low + ((uint64_t)e >> 2);
+LN_FN uint32_t ln_philox(int64_t key, int64_t low, int64_t high, int64_t block, int64_t word) {
+  uint64_t start = (uint64_t)low + (uint64_t)block;
   uint64_t top = (uint64_t)high + (start < (uint64_t)low);
   uint32_t c0 = (uint32_t)start, c1 = (uint32_t)(start >> 32);
   uint32_t c2 = (uint32_t)top, c3 = (uint32_t)(top >> 32);
@@ -326,8 +326,8 @@ LN_FN uint32_t ln_philox(int64_t key, int64_t low, int64_t high, int64_t e) {
     k0 += 0x9e3779b9u;
     k1 += 0xbb67ae85u;
   }
-  uint32_t first = (e & 1) ? c1 : c0, second = (e & 1) ? c3 : c2;
-  return (e & 2) ? second : first;
+  uint32_t first = (word & 1) ? c1 : c0, second = (word & 1) ? c3 : c2;
+  return (word & 2) ? second : first;
 }
 
 /* ---- small functions ---- */

@@ -123,11 +123,12 @@ _HELPERS: Mapping[str, tuple[str, str]] = {
   return n < 8 * sizeof(T) ? (T)(a >> n) : (T)0;
 }""",
     ),
-    # Word e % 4 of block high * 2^64 + low + e / 4: Philox 4x32 in ten rounds.
+    # A word of the block high * 2^64 + low + block: Philox 4x32 in ten rounds.
     "ln_philox": (
         "",
-        """unsigned int ln_philox(long long key, long long low, long long high, long long e) {
-  const unsigned long long start = (unsigned long long)low + ((unsigned long long)e >> 2);
+        """unsigned int ln_philox(
+    long long key, long long low, long long high, long long block, long long word) {
+  const unsigned long long start = (unsigned long long)low + (unsigned long long)block;
   const unsigned long long top = (unsigned long long)high + (start < (unsigned long long)low);
   unsigned int c0 = (unsigned int)start, c1 = (unsigned int)(start >> 32);
   unsigned int c2 = (unsigned int)top, c3 = (unsigned int)(top >> 32);
@@ -143,7 +144,7 @@ _HELPERS: Mapping[str, tuple[str, str]] = {
     k0 += 0x9e3779b9u;
     k1 += 0xbb67ae85u;
   }
-  return e & 2 ? (e & 1 ? c3 : c2) : (e & 1 ? c1 : c0);
+  return word & 2 ? (word & 1 ? c3 : c2) : (word & 1 ? c1 : c0);
 }""",
     ),
     # More digits than float64 has are gathered in its last one: the rounding is the only one.
