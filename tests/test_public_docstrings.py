@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import loopnest as ln
+import loopnest.graph as G
 
 DOCS = Path(__file__).parents[1] / "sched" / "docs"
 FUNCTIONS = [name for name in ln.__all__ if inspect.isroutine(getattr(ln, name))]
@@ -97,3 +98,16 @@ def test_the_example_of_a_docstring_runs(name: str) -> None:
     found = io.StringIO()
     result = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test, out=found.write)
     assert result.failed == 0, found.getvalue()
+
+
+GRAPH_FUNCTIONS = [
+    name for name in G.__all__ if inspect.isfunction(getattr(G, name))
+]  # fmt: skip
+NAMES_ALONE = {"op_names", "pass_names", "structural_hash", "unregister_alter_op_layout"}
+"""Graph functions whose first line says all."""
+
+
+@pytest.mark.parametrize("name", sorted(set(GRAPH_FUNCTIONS) - NAMES_ALONE))
+def test_a_function_of_the_graph_says_more_than_one_line(name: str) -> None:
+    text = inspect.getdoc(getattr(G, name)) or ""
+    assert len(text.splitlines()) > 1, f"G.{name}: {text}"

@@ -193,7 +193,17 @@ def get_attr(op: str | Node, key: str, default: Any = REQUIRED) -> Any:
 
 
 def pattern_of(node: Node) -> Pattern:
-    """Return the fusion pattern of a node's op; OPAQUE where none is registered."""
+    """Return the fusion pattern of a node's op; OPAQUE where none is registered.
+
+    Args:
+        node: a node of any kind; an input is OPAQUE.
+
+    >>> import loopnest.graph as G
+    >>> G.pattern_of(G.exp(G.var("x", (4,)))).name
+    'ELEMWISE'
+
+    Source: TVM's `OpPatternKind`.
+    """
     found: Pattern = get_attr(node, "pattern", Pattern.OPAQUE)
     return found
 

@@ -77,7 +77,19 @@ def _key(nodes: tuple[Node, ...] | list[Node], outputs: tuple[Node, ...], inputs
 
 
 def structural_equal(a: Graph | Node, b: Graph | Node) -> bool:
-    """Whether two graphs (or two nodes) are the same up to the names of inputs and nodes."""
+    """Whether two graphs (or two nodes) are the same up to the names of inputs and nodes.
+
+    Args:
+        a: a graph or a node.
+        b: likewise.
+
+    >>> import loopnest.graph as G
+    >>> x, y = G.var("x", (4,)), G.var("y", (4,))
+    >>> G.structural_equal(G.exp(x), G.exp(y)), G.structural_equal(G.exp(x), G.log(x))
+    (True, False)
+
+    Source: TVM's `StructuralEqual`.
+    """
     roots = [require_root(root, "structural_equal") for root in (a, b)]
     return structural_key(roots[0]) == structural_key(roots[1])
 

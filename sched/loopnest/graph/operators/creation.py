@@ -33,31 +33,84 @@ def full(shape: ShapeLike, value: float, dtype: DType | str | type | None = None
 
 @takes_arguments
 def zeros(shape: ShapeLike, dtype: DType | str | type = float32) -> Node:
-    """Return a tensor of zeros."""
+    """Return a tensor of zeros.
+
+    Args:
+        shape: an int or a size an axis.
+        dtype: the element type.
+
+    >>> import loopnest.graph as G
+    >>> print(*G.evaluate(G.Graph([], [G.zeros((2,), "int32")])))
+    [0 0]
+
+    Source: numpy.zeros.
+    """
     return full(shape, 0, dtype)
 
 
 @takes_arguments
 def ones(shape: ShapeLike, dtype: DType | str | type = float32) -> Node:
-    """Return a tensor of ones."""
+    """Return a tensor of ones.
+
+    Args:
+        shape: an int or a size an axis.
+        dtype: the element type.
+
+    >>> import loopnest.graph as G
+    >>> print(*G.evaluate(G.Graph([], [G.ones((2,), "int32")])))
+    [1 1]
+
+    Source: numpy.ones.
+    """
     return full(shape, 1, dtype)
 
 
 @takes_arguments
 def zeros_like(node: Node) -> Node:
-    """Return zeros of a node's shape and type."""
+    """Return zeros of a node's shape and type.
+
+    Args:
+        node: whose shape and element type the result has.
+
+    >>> import loopnest.graph as G
+    >>> G.zeros_like(G.var("x", (2, 3), "float32")).shape
+    (2, 3)
+
+    Source: numpy.zeros_like.
+    """
     return full(node.shape, 0, node.dtype)
 
 
 @takes_arguments
 def ones_like(node: Node) -> Node:
-    """Return ones of a node's shape and type."""
+    """Return ones of a node's shape and type.
+
+    Args:
+        node: whose shape and element type the result has.
+
+    >>> import loopnest.graph as G
+    >>> G.ones_like(G.var("x", (2, 3), "float32")).shape
+    (2, 3)
+
+    Source: numpy.ones_like.
+    """
     return full(node.shape, 1, node.dtype)
 
 
 @takes_arguments
 def full_like(node: Node, value: float) -> Node:
-    """Return a tensor of one number, of a node's shape and type."""
+    """Return a tensor of one number, of a node's shape and type.
+
+    Args:
+        node: whose shape and element type the result has.
+        value: every element, converted to that type.
+
+    >>> import loopnest.graph as G
+    >>> G.full_like(G.var("x", (2, 3), "float32"), 1.5).shape
+    (2, 3)
+
+    Source: numpy.full_like.
+    """
     return full(node.shape, value, node.dtype)
 
 

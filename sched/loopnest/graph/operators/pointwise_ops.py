@@ -9,6 +9,7 @@ from __future__ import annotations
 from loopnest.graph.leaves import dtype_of
 from loopnest.graph.node import Node, Operand
 from loopnest.graph.operators.node_operands import applied, converted, require, require_node
+from loopnest.graph.operators.op_docs import pointwise
 from loopnest.graph.registry import call, call_text
 from loopnest.scalar.dtypes import KEEPING, DType, bool_
 from loopnest.scalar.op_table import FUNCTIONS
@@ -21,182 +22,251 @@ def _apply(op: str, *operands: object) -> Node:
 # Arithmetic
 
 
+@pointwise
 def add(a: Operand, b: Operand) -> Node:
     """Return a + b; two bools give int32, as in all arithmetic."""
     return _apply("add", a, b)
 
 
+@pointwise
 def sub(a: Operand, b: Operand) -> Node:
     """Return a - b."""
     return _apply("sub", a, b)
 
 
+@pointwise
 def mul(a: Operand, b: Operand) -> Node:
     """Return a * b."""
     return _apply("mul", a, b)
 
 
+@pointwise
 def div(a: Operand, b: Operand) -> Node:
     """Return a / b; integers give float32."""
     return _apply("div", a, b)
 
 
+@pointwise
 def floordiv(a: Operand, b: Operand) -> Node:
     """Return a / b of integers, rounded towards minus infinity; by 0 it is 0."""
     return _apply("floordiv", a, b)
 
 
+@pointwise
 def lshift(a: Operand, b: Operand) -> Node:
     """Return the integer a * 2 ** b; 0 for a count that is negative or no less than the width."""
     return _apply("lshift", a, b)
 
 
+@pointwise
 def rshift(a: Operand, b: Operand) -> Node:
     """Return a / 2 ** b of integers, rounded towards minus infinity."""
     return _apply("rshift", a, b)
 
 
+@pointwise
 def mod(a: Operand, b: Operand) -> Node:
     """Return the remainder of a / b, with the sign of b; integers modulo 0 give 0."""
     return _apply("mod", a, b)
 
 
+@pointwise
 def pow(a: Operand, b: Operand) -> Node:
     """Return a ** b; of integers, a negative power is the true value without its fraction."""
     return _apply("pow", a, b)
 
 
+@pointwise
 def neg(x: Operand) -> Node:
     """Return -x."""
     return _apply("neg", x)
 
 
+@pointwise
 def fma(a: Operand, b: Operand, c: Operand) -> Node:
-    """Return a * b + c."""
+    """Return a * b + c, of floats rounded once where the target can.
+
+    Args:
+        a: a node, or a Python number.
+        b: likewise.
+        c: likewise; one of the three is a node.
+
+    Raises:
+        GraphError: an operand that is none, or shapes or types that do not fit.
+
+    >>> import numpy as np
+    >>> import loopnest.graph as G
+    >>> x = G.const(np.array([1, 2, 3], np.float32))
+    >>> print(*G.evaluate(G.Graph([], [G.fma(x, 2.0, 1.0)])))
+    [3. 5. 7.]
+
+    Source: C, fmaf.
+    """
     return _apply("fma", a, b, c)
 
 
 # Functions that keep integers
 
 
+@pointwise
 def abs(x: Operand) -> Node:
     """Return the magnitude of x."""
     return _apply("abs", x)
 
 
+@pointwise
 def floor(x: Operand) -> Node:
     """Return the largest integer <= x."""
     return _apply("floor", x)
 
 
+@pointwise
 def ceil(x: Operand) -> Node:
     """Return the least integer >= x."""
     return _apply("ceil", x)
 
 
+@pointwise
 def round(x: Operand) -> Node:
     """Return the nearest integer, the even one of two."""
     return _apply("round", x)
 
 
+@pointwise
 def trunc(x: Operand) -> Node:
     """Return x without its fraction."""
     return _apply("trunc", x)
 
 
+@pointwise
 def maximum(a: Operand, b: Operand) -> Node:
     """Return the larger of a and b; NaN if one is."""
     return _apply("maximum", a, b)
 
 
+@pointwise
 def minimum(a: Operand, b: Operand) -> Node:
     """Return the smaller of a and b; NaN if one is."""
     return _apply("minimum", a, b)
 
 
+@pointwise
 def relu(x: Operand) -> Node:
     """Return max(x, 0)."""
     return _apply("relu", x)
 
 
+@pointwise
 def clamp(x: Operand, lo: Operand, hi: Operand) -> Node:
-    """Return min(max(x, lo), hi); NaN stays NaN."""
+    """Return min(max(x, lo), hi); NaN stays NaN.
+
+    Args:
+        x: a node, or a Python number.
+        lo: likewise; the least value of the result.
+        hi: likewise; the largest, which wins where `lo` is larger.
+
+    Raises:
+        GraphError: an operand that is none, or shapes or types that do not fit.
+
+    >>> import numpy as np
+    >>> import loopnest.graph as G
+    >>> x = G.const(np.array([-1, 0.5, 2], np.float32))
+    >>> print(*G.evaluate(G.Graph([], [G.clamp(x, 0.0, 1.0)])))
+    [0.  0.5 1. ]
+
+    Source: numpy.clip.
+    """
     return _apply("clamp", x, lo, hi)
 
 
 # Functions of floats; integers give float32
 
 
+@pointwise
 def exp(x: Operand) -> Node:
     """Return e ** x."""
     return _apply("exp", x)
 
 
+@pointwise
 def exp2(x: Operand) -> Node:
     """Return 2 ** x."""
     return _apply("exp2", x)
 
 
+@pointwise
 def log(x: Operand) -> Node:
     """Return the natural logarithm of x."""
     return _apply("log", x)
 
 
+@pointwise
 def log2(x: Operand) -> Node:
     """Return the binary logarithm of x."""
     return _apply("log2", x)
 
 
+@pointwise
 def log1p(x: Operand) -> Node:
     """Return log(1 + x), exact for small x."""
     return _apply("log1p", x)
 
 
+@pointwise
 def sqrt(x: Operand) -> Node:
     """Return the square root of x."""
     return _apply("sqrt", x)
 
 
+@pointwise
 def rsqrt(x: Operand) -> Node:
     """Return 1 / sqrt(x)."""
     return _apply("rsqrt", x)
 
 
+@pointwise
 def reciprocal(x: Operand) -> Node:
     """Return 1 / x."""
     return _apply("reciprocal", x)
 
 
+@pointwise
 def sin(x: Operand) -> Node:
     """Return the sine of x."""
     return _apply("sin", x)
 
 
+@pointwise
 def cos(x: Operand) -> Node:
     """Return the cosine of x."""
     return _apply("cos", x)
 
 
+@pointwise
 def tan(x: Operand) -> Node:
     """Return the tangent of x."""
     return _apply("tan", x)
 
 
+@pointwise
 def tanh(x: Operand) -> Node:
     """Return the hyperbolic tangent of x."""
     return _apply("tanh", x)
 
 
+@pointwise
 def sigmoid(x: Operand) -> Node:
     """Return 1 / (1 + exp(-x))."""
     return _apply("sigmoid", x)
 
 
+@pointwise
 def erf(x: Operand) -> Node:
     """Return the error function of x."""
     return _apply("erf", x)
 
 
+@pointwise
 def silu(x: Operand) -> Node:
     """Return x * sigmoid(x)."""
     return _apply("silu", x)
@@ -221,71 +291,85 @@ def gelu(x: Operand, approximate: str = "none") -> Node:
 # Comparisons, bits, logic
 
 
+@pointwise
 def eq(a: Operand, b: Operand) -> Node:
     """Return a == b."""
     return _apply("eq", a, b)
 
 
+@pointwise
 def ne(a: Operand, b: Operand) -> Node:
     """Return a != b (true where one is NaN)."""
     return _apply("ne", a, b)
 
 
+@pointwise
 def lt(a: Operand, b: Operand) -> Node:
     """Return a < b."""
     return _apply("lt", a, b)
 
 
+@pointwise
 def le(a: Operand, b: Operand) -> Node:
     """Return a <= b."""
     return _apply("le", a, b)
 
 
+@pointwise
 def gt(a: Operand, b: Operand) -> Node:
     """Return a > b."""
     return _apply("gt", a, b)
 
 
+@pointwise
 def ge(a: Operand, b: Operand) -> Node:
     """Return a >= b."""
     return _apply("ge", a, b)
 
 
+@pointwise
 def bitand(a: Operand, b: Operand) -> Node:
     """Return a & b: of integers bitwise, of bools logical."""
     return _apply("bitand", a, b)
 
 
+@pointwise
 def bitor(a: Operand, b: Operand) -> Node:
     """Return a | b: of integers bitwise, of bools logical."""
     return _apply("bitor", a, b)
 
 
+@pointwise
 def bitxor(a: Operand, b: Operand) -> Node:
     """Return a ^ b: of integers bitwise, of bools logical."""
     return _apply("bitxor", a, b)
 
 
+@pointwise
 def invert(x: Operand) -> Node:
     """Return ~x: of integers bitwise, of bools logical."""
     return _apply("invert", x)
 
 
+@pointwise
 def logical_and(a: Operand, b: Operand) -> Node:
     """Return whether a and b are both not 0."""
     return call("logical_and", [_truth(a), _truth(b)])
 
 
+@pointwise
 def logical_or(a: Operand, b: Operand) -> Node:
     """Return whether a or b is not 0."""
     return call("logical_or", [_truth(a), _truth(b)])
 
 
+@pointwise
 def logical_not(x: Operand) -> Node:
     """Return whether x is 0."""
     return call("logical_not", [_truth(x)])
 
 
+@pointwise
 def isnan(x: Operand) -> Node:
     """Return whether x is NaN; of integers false."""
     return _apply("isnan", x)
@@ -295,7 +379,24 @@ def isnan(x: Operand) -> Node:
 
 
 def where(cond: Operand, a: Operand, b: Operand) -> Node:
-    """Return a where `cond` is not 0, else b."""
+    """Return a where `cond` is not 0, else b.
+
+    Args:
+        cond: a node; numbers other than 0 are true.
+        a: a node, or a Python number.
+        b: likewise.
+
+    Raises:
+        GraphError: an operand that is none, or shapes or types that do not fit.
+
+    >>> import numpy as np
+    >>> import loopnest.graph as G
+    >>> x = G.const(np.array([1, 2, 3], np.float32))
+    >>> print(*G.evaluate(G.Graph([], [G.where(G.gt(x, 1.0), x, 0.0)])))
+    [0. 2. 3.]
+
+    Source: numpy.where.
+    """
     cond, a, b = require("where", (cond, a, b))
     truth = _truth(cond)
     return applied("where", (a, b), KEEPING, lambda sides: call("where", [truth, *sides]))

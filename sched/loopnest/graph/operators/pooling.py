@@ -82,21 +82,48 @@ def avg_pool2d(
 
 @takes_arguments
 def max_pool2d_backward(x: Operand, dy: Operand, **attrs: object) -> Node:
-    """Return dy added up where the largest elements of the windows of x are."""
+    """Return dy added up where the largest elements of the windows of x are.
+
+    Args:
+        x: what was pooled, [N, C, H, W] in `data_layout`.
+        dy: of the shape of ``max_pool2d(x, **attrs)``.
+        attrs: pool_size, strides, padding and data_layout of that call.
+
+    Raises:
+        GraphError: shapes or attributes that do not fit.
+    """
     op = "max_pool2d_backward"
     return call(op, meet(op, (x, dy), FLOAT), attrs)
 
 
 @takes_arguments
 def max_pool2d_gather(x: Operand, values: Operand, **attrs: object) -> Node:
-    """Return the values (shaped as x) that stand where the largest elements of x are."""
+    """Return the values that stand where the largest elements of the windows of x are.
+
+    Args:
+        x: what was pooled, [N, C, H, W] in `data_layout`.
+        values: of the shape of x.
+        attrs: pool_size, strides, padding and data_layout of the pooling.
+
+    Raises:
+        GraphError: shapes or attributes that do not fit.
+    """
     op = "max_pool2d_gather"
     return call(op, meet(op, (x, values), FLOAT), attrs)
 
 
 @takes_arguments
 def avg_pool2d_backward(dy: Operand, shape: Sequence[DimLike], **attrs: object) -> Node:
-    """Return the gradient of x, of `shape`, for dy of an average's output."""
+    """Return the gradient of what was averaged, given that of the averages.
+
+    Args:
+        dy: of the shape of ``avg_pool2d(x, **attrs)``.
+        shape: that of x.
+        attrs: pool_size, strides, padding and data_layout of that call.
+
+    Raises:
+        GraphError: shapes or attributes that do not fit.
+    """
     op = "avg_pool2d_backward"
     return call(op, meet(op, (dy,), FLOAT), {"shape": shape_of(shape, op), **attrs})
 

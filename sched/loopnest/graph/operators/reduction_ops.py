@@ -17,6 +17,7 @@ from loopnest.graph.dimensions import Shape
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
 from loopnest.graph.operators.node_operands import require_node, tensors
+from loopnest.graph.operators.op_docs import folding
 from loopnest.graph.registry import (
     REQUIRED,
     Pattern,
@@ -31,42 +32,49 @@ from loopnest.scalar.dtypes import DType, bool_, float32, int64
 Axes: TypeAlias = int | Sequence[int] | None
 
 
+@folding("[1. 5.]", "numpy.sum")
 @takes_arguments
 def sum(x: Operand, axis: Axes = None, keepdims: bool = False) -> Node:
     """Return the sum over `axis`; of bools and integers in int64."""
     return _reduce("sum", x, axis, keepdims)
 
 
+@folding("[0. 6.]", "numpy.prod")
 @takes_arguments
 def prod(x: Operand, axis: Axes = None, keepdims: bool = False) -> Node:
     """Return the product over `axis`; of bools and integers in int64."""
     return _reduce("prod", x, axis, keepdims)
 
 
+@folding("[1. 3.]", "numpy.max")
 @takes_arguments
 def max(x: Operand, axis: Axes = None, keepdims: bool = False) -> Node:
     """Return the largest element over `axis`; NaN if one is."""
     return _reduce("max", x, axis, keepdims)
 
 
+@folding("[0. 2.]", "numpy.min")
 @takes_arguments
 def min(x: Operand, axis: Axes = None, keepdims: bool = False) -> Node:
     """Return the least element over `axis`; NaN if one is."""
     return _reduce("min", x, axis, keepdims)
 
 
+@folding("[ True  True]", "numpy.any")
 @takes_arguments
 def any(x: Operand, axis: Axes = None, keepdims: bool = False) -> Node:
     """Return whether an element over `axis` is not 0."""
     return _reduce("any", x, axis, keepdims)
 
 
+@folding("[False  True]", "numpy.all")
 @takes_arguments
 def all(x: Operand, axis: Axes = None, keepdims: bool = False) -> Node:
     """Return whether no element over `axis` is 0."""
     return _reduce("all", x, axis, keepdims)
 
 
+@folding("[0.5 2.5]", "numpy.mean")
 @takes_arguments
 def mean(x: Operand, axis: Axes = None, keepdims: bool = False) -> Node:
     """Return the mean over `axis`; integers give float32."""
@@ -87,12 +95,14 @@ def variance(x: Operand, axis: Axes = None, correction: float = 0, keepdims: boo
     return _reduce("variance", x, axis, keepdims, correction=correction)
 
 
+@folding("[0 0]", "numpy.argmax")
 @takes_arguments
 def argmax(x: Operand, axis: int, keepdims: bool = False) -> Node:
     """Return the place (int64) of the first largest element along one axis."""
     return _reduce("argmax", x, (axis,) if isinstance(axis, int) else axis, keepdims)
 
 
+@folding("[1 1]", "numpy.argmin")
 @takes_arguments
 def argmin(x: Operand, axis: int, keepdims: bool = False) -> Node:
     """Return the place (int64) of the first least element along one axis."""
