@@ -147,6 +147,9 @@ LEGITIMATE: Mapping[str, str] = {
     "an exchange in register stages": r"its circular buffer in registers unrolls the loop",
     "the order of a reducer": r"in any order, and \w+ need not commute|do not meet the elements in",
     "the order of a scan": r"a scan needs the one before|the axis of its scan|inside of its scan",
+    "memory that ends with its launch": r"memory, which ends with launch",
+    "a layout that passes between launches": r"reads it in a later launch .* allocation domain",
+    "an input that a launch overwrites": r"launch \d+ overwrites",
     "no common domain": r"a loop that they share has no common domain",
 }
 """Why a schedule may have no kernel: name -> what the sentence says."""

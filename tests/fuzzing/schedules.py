@@ -9,6 +9,8 @@ gives reductions tiles of what they read; "stages" factors one reduction again a
 in a memory of its own; "lanes" has vectors inside of unswitch and unroll loops; "joint" lets the
 threads of a block, and blocks, reduce several values of a thread together; "halo" gives what is
 read in windows tiles of its readers' loops; "swizzles" permutes buffers in shared memory.
+
+After any style, one schedule in eight gets several launches.
 """
 
 from __future__ import annotations
@@ -61,7 +63,33 @@ class ScheduleWriter:
         }[self.style]  # fmt: skip
         for line in calls():
             self._attempt(line)
+        self._several_launches()
         require_order(self.session.fusion)
+
+    def _several_launches(self) -> None:
+        """Let one schedule in eight be several launches; what others draw stays the same."""
+        own = Random("\n".join([str(tensor) for tensor in self.session.fusion.tensors]))
+        if own.random() < 0.125:
+            drawn, self.rng = self.rng, own
+            for line in self._launches():
+                self._attempt(line)
+            self.rng = drawn
+
+    def _launches(self) -> Iterator[str]:
+        """Yield starts of launches, and the memory that lasts from one to the next."""
+        rng, fusion = self.rng, self.session.fusion
+        live = fusion.live()
+        heads = [n for n in self.session.tensors if self._of(n).producers and self._of(n) in live]
+        for name in rng.sample(heads, min(len(heads), rng.randint(1, 3))):
+            yield f"{name}.new_launch()"
+            if rng.random() < 0.3:
+                yield from self._bind_apart(name)
+        for tensor in fusion.tensors:
+            inner = tensor.is_input or tensor.is_output or tensor.compute_at_pos
+            if not inner and tensor.memory is not ln.GLOBAL and rng.random() < 0.85:
+                yield f'f["{tensor.name}"].memory = ln.GLOBAL'
+        if rng.random() < 0.3:
+            yield self._any()
 
     def _attempt(self, line: str) -> bool:
         accepted = self.session.attempt(line, self.report)

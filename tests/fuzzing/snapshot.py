@@ -74,6 +74,7 @@ def _state(fusion: ln.Fusion) -> State:
         state[f"tensor {number}"] = (
             tensor, str(tensor), tensor.definition, domain, tensor.consumers, tensor.clones,
             tensor.memory, tensor.layout, *_positions(tensor), tensor.placed, tensor.reduction,
+            tensor.starts_launch,
         )  # fmt: skip
         state[f"domain {number}"] = (domain.root, domain.rfactor, domain.leaf, domain.allocation)
         axes = dict.fromkeys(domain.axes())
