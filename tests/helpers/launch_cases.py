@@ -84,11 +84,30 @@ def two_results() -> ln.Fusion:
     return f
 
 
+def masked() -> ln.Fusion:
+    """Rows of a triangle, stored with the identity outside of it, which the next launch skips."""
+    with ln.Fusion("masked") as f:
+        x = f.input("x", ("N", "N"), ln.float32)
+        rows = ln.broadcast(ln.iota("N"), (False, True))
+        columns = ln.broadcast(ln.iota("N"), (True, False))
+        t = ln.where(columns <= rows, x, 0.0)
+        y = f.output(ln.sum(t, axis=1), "y")
+    t.memory = ln.GLOBAL
+    t.parallelize({0: PT.grid_x, 1: PT.block_x})
+    y.new_launch()
+    y.parallelize({0: PT.grid_x})
+    rows.compute_at(t, -1)
+    columns.compute_at(t, -1)
+    f.inline_most()
+    return f
+
+
 CASES: dict[str, tuple[Callable[[], ln.Fusion], tuple[int, ...], int]] = {
     "split_sum": (split_sum, (77,), 2),
     "normalized": (normalized, (5, 37), 2),
     "scanned": (scanned, (150,), 3),
     "two_results": (two_results, (12, 11), 2),
+    "masked": (masked, (7, 7), 2),
 }
 """By name: the fusion, the shape of its input, and how many launches it is."""
 

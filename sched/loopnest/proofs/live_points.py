@@ -9,6 +9,7 @@ identity is a condition of the elements that count.
 from __future__ import annotations
 
 from loopnest.numerics.float64_math import fold
+from loopnest.proofs.single_launches import LaunchMath
 from loopnest.proofs.template_matching import reducer_of
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import IterKind
@@ -40,7 +41,8 @@ class LivePoints:
     """The conditions of the elements that count, of each reduction."""
 
     def __init__(self, math: MathSnapshot) -> None:
-        self.math = math
+        whole = math.whole if isinstance(math, LaunchMath) else None
+        self.math = math if whole is None else whole
         self._known: dict[str, tuple[Expr, ...]] = {}
 
     def conditions(self, tensor: MathTensor) -> tuple[Expr, ...]:

@@ -25,6 +25,18 @@ from loopnest.tensor.math_snapshot import MathAxis, MathSnapshot, MathTensor
 
 
 @dataclass(frozen=True, slots=True)
+class LaunchMath(MathSnapshot):
+    """The math of one launch of several.
+
+    Args:
+        whole: that of all, in which what earlier launches stored has definitions: a nest may leave
+            out elements that they make the identity.
+    """
+
+    whole: MathSnapshot | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SingleLaunch:
     """One launch of several.
 
@@ -226,7 +238,11 @@ class _LaunchProgram:
                 role = "" if role == "output" and tensor.name not in outputs else role
                 inplace = tensor.inplace if role == "output" else ""
                 found.append(replace(tensor, role=role, inplace=inplace))
-        return replace(self.math, tensors=tuple(found), outputs=tuple(outputs))
+        math = self.math
+        return LaunchMath(
+            math.name, tuple(found), math.scalars, math.symbols, math.conditions, tuple(outputs),
+            math.ranges, math,
+        )  # fmt: skip
 
 
 def _as_input(tensor: MathTensor) -> MathTensor:
