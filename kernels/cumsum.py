@@ -134,6 +134,47 @@ def gpu_long(f, threads=128, lanes=16):
     several.memory = far.memory = ln.GLOBAL
 
 
+@cumsum_long.schedule("gpu_launches")
+def gpu_long_launches(f, threads=128, lanes=16, some=32):
+    """Three launches, no grid that must be resident at once: any number of blocks will do.
+
+    A block scans 2048 neighbours as in "gpu", but leaves them in workspace. In the second launch
+    one block scans the totals of all blocks, `some` by a thread, for arrays of up to 64 million
+    elements. In the third all blocks add what lies before. Each element is read and written twice.
+    """
+    y = f["y"]
+    y.split(0, lanes)
+    y.split(0, threads)  # [N / 2048, 128, 16]
+    sums, totals, before = segments_of(y, 2)
+    before.split(0, threads)
+    inside, several, far = segments_of(before, 1)  # of a block, and of the grid
+    totals.split(0, threads)
+    grid, block = ln.ParallelType.grid_x, ln.ParallelType.block_x
+    for tensor in (y, sums, totals, before):
+        tensor.parallelize({0: grid, 1: block})
+    part = f["x"].cache_after()
+    part.compute_at(sums, 2)
+    for tensor in (y, part):
+        tensor.split(2, 16 // y.dtype.size)
+        tensor.parallelize({2: ln.ParallelType.unroll, 3: ln.ParallelType.vectorize})
+    sums.axis(2).parallelize(ln.ParallelType.unroll)
+    for tensor in (inside, several):
+        tensor.axis(0).parallelize(grid)
+    inside.axis(1).parallelize(ln.ParallelType.unswitch)
+    totals.memory = ln.SHARED
+    for tensor in (sums, inside, several, far):
+        tensor.memory = ln.GLOBAL
+
+    far.split(0, some)
+    own, parts, carried = segments_of(far, 1)
+    for tensor in (own, parts, far):
+        tensor.axis(0).parallelize(block)
+    own.memory = parts.memory = carried.memory = ln.SHARED
+    own.new_launch()
+    y.new_launch()
+    before.compute_at(y, 2)
+
+
 @cumsum_long.schedule("cpu")
 def cpu_long(f, part=1 << 14):
     """A core scans parts of the array side by side; one scans their sums."""

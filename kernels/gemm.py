@@ -153,6 +153,47 @@ def gpu_registers(f, threads=16, tile=4):
         tensor.axis(-2).parallelize(ln.ParallelType.unroll)
 
 
+@gemm.schedule("gpu_split_k")
+def gpu_split_k(f, slices=8, depth=32, rows=8, columns=32):
+    """Blocks share the terms of one tile of c: for few rows and columns, and many terms.
+
+    The sum over k is factored into `slices` parts, which blocks along z compute into workspace; a
+    second launch adds them, always in this order. With `slices` 1 a product of 64 x 64 would keep
+    16 blocks busy; with 8 it keeps 128.
+    """
+    c = f["c"]
+    (product,) = c.producers
+    grid, block = ln.ParallelType.grid_x, ln.ParallelType.block_x
+    tiles = [f[name].cache_after() for name in ("a", "b")]
+    c.split(2, depth)
+    c.split(2, slices)  # [M, N, K / 256, 8, 32]
+    part = c.rfactor([2, 4])
+    total = part.cache_before()
+    part.memory = ln.GLOBAL
+    part.split(1, columns)
+    part.split(0, rows)  # [M / 8, 8, N / 32, 32, 8]
+    part.reorder([4, 0, 2, 1, 3])
+    part.parallelize({0: ln.ParallelType.grid_z, 1: ln.ParallelType.grid_y, 2: grid})
+    part.parallelize({3: ln.ParallelType.block_y, 4: block})
+    total.compute_at(part, 3)  # [8, M / 8, N / 32, 8, 32, K / 256, 32]
+    total.reorder({5: 3})
+    total.parallelize({4: ln.ParallelType.block_y, 5: block})
+    for tile in tiles:
+        tile.compute_at(total, 4)
+        tile.memory = ln.SHARED
+    tiles[1].reorder({3: 4})  # neighbouring threads read neighbours
+    for tile in tiles:
+        tile.merge(3)
+        tile.split(3, columns)
+        tile.split(3, rows)  # [8, M / 8, N / 32, K / 256, rounds, 8, 32]
+        tile.parallelize({-2: ln.ParallelType.block_y, -1: block})
+    ln.inline_most([product, *product.producers])
+
+    c.new_launch()
+    c.split(1, 128)
+    c.parallelize({0: ln.ParallelType.grid_y, 1: grid, 2: block})
+
+
 @gemm.schedule("cpu")
 def cpu(f, rows=None, parts=2, lanes=None):
     """A core owns `parts` vectors of `lanes` columns of c and goes down them `rows` rows at a time.

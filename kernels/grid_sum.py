@@ -42,6 +42,30 @@ def gpu(f, blocks=264, threads=256, lanes=None):
     part.axis(3).parallelize(ln.ParallelType.vectorize)
 
 
+@grid_sum.schedule("gpu_launches")
+def gpu_launches(f, rounds=16, threads=256, lanes=None):
+    """A block folds `rounds * threads * lanes` elements; a second launch of one block the rest.
+
+    The second launch begins when all blocks have ended, so none has to count the others. The number
+    of blocks follows from N here, not that of the rounds.
+    """
+    y = f["y"]
+    y.split(0, lanes or 16 // y.dtype.size)
+    y.split(0, threads)
+    y.split(0, rounds)  # [N / 16384, 16, 256, 4]
+    total = y.rfactor([1, 2, 3])
+    part = f["x"].cache_after()
+    part.compute_at(total, 3)
+    total.parallelize(
+        {0: ln.ParallelType.grid_x, 2: ln.ParallelType.block_x, 3: ln.ParallelType.unroll}
+    )
+    part.axis(3).parallelize(ln.ParallelType.vectorize)
+    total.memory = ln.GLOBAL
+    y.new_launch()
+    y.split(0, threads)
+    y.axis(1).parallelize(ln.ParallelType.block_x)
+
+
 @grid_sum.schedule("cpu")
 def cpu(f, lanes=16, chunk=1 << 16):
     """Chunks go to the cores; `lanes` partial sums of each are folded side by side."""

@@ -19,7 +19,9 @@ from loopnest import kir
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.nest_text import nest_lines
 from loopnest.proofs.report import ALL_SIZES, Finding, Place, Report
-from loopnest.scalar.expr import Coordinate, Expr, Load, loads, rewrite
+from loopnest.scalar.expr import ONE, Coordinate, Expr, Load, loads, rewrite
+from loopnest.scalar.facts import Facts
+from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.domain import IterDomain, TensorDomain
 from loopnest.tensor.math_snapshot import MathAxis, MathSnapshot, MathTensor
 
@@ -151,15 +153,16 @@ class _LaunchProgram:
         self.changed: dict[Buffer, Buffer] = {}
 
     def made(self) -> SingleLaunch:
-        outputs = self._outputs()
         for output in self.program.outputs:  # what lies in the memory of an input has its own name
             if output.inplace and output.buffer in self.taken:
                 self.taken[output.buffer] = output.name
         for buffer, name in self.taken.items():
-            self.changed[buffer] = replace(buffer, name=name, tensor=name, kind="input")
+            held = self._as_declared(buffer)
+            self.changed[buffer] = replace(held, name=name, tensor=name, kind="input")
         for buffer in self.given:
             if buffer.kind == "workspace":
-                self.changed[buffer] = replace(buffer, kind="output")
+                self.changed[buffer] = replace(self._as_declared(buffer), kind="output")
+        outputs = self._outputs()
         math = self._math([output.name for output in outputs])
         program = replace(
             self.program,
@@ -170,15 +173,46 @@ class _LaunchProgram:
         between = [b.tensor for b in (*self.taken, *self.given) if b.kind == "workspace"]
         return SingleLaunch(program, math, self.lines, frozenset(between))
 
+    def _as_declared(self, buffer: Buffer) -> Buffer:
+        """Return workspace with the extents as the math writes them, where these are equal.
+
+        Of a variant that requires sizes to divide, they may be written in another way.
+        """
+        tensor = self.math.tensor(buffer.tensor)
+        if buffer.kind != "workspace" or tensor is None:
+            return buffer
+        algebra = Simplifier(Facts.of([test for _, test in self.program.assumed]))
+        extents = tuple([axis.extent for axis in tensor.logical]) or (ONE,)
+        strides: list[Expr] = []
+        size: Expr = ONE
+        for extent in reversed(extents):
+            strides.insert(0, size)
+            size = algebra.mul(size, extent)
+        found, wanted = (
+            [algebra.simplify(e) for e in layout]
+            for layout in (
+                (*buffer.shape, *buffer.strides, buffer.size),
+                (*extents, *strides, size),
+            )
+        )
+        same = len(found) == len(wanted) and all(map(algebra.equal, found, wanted))
+        if not same:
+            return buffer
+        return replace(buffer, shape=extents, strides=tuple(strides), size=size)
+
     def _outputs(self) -> list[kir.Output]:
         """Return what this launch computes for others: outputs, then what later launches read."""
         found = [o for o in self.program.outputs if o.buffer in self.written]
         names = {output.name for output in found}
         for buffer in self.given:
             if buffer.tensor not in names and buffer.kind == "workspace":
-                shape = next(p.shape for p in self.program.params if p.buffer is buffer)
-                found.append(kir.Output(buffer.tensor, buffer, shape))
+                found.append(kir.Output(buffer.tensor, buffer, self._shape(buffer)))
         return found
+
+    def _shape(self, buffer: Buffer) -> tuple[Expr, ...]:
+        """Return the logical extents of what a buffer holds."""
+        found = next(p.shape for p in self.program.params if p.buffer is buffer)
+        return self._buffer(buffer).shape if found else found
 
     def _buffer(self, buffer: Buffer) -> Buffer:
         return self.changed.get(buffer, buffer)
@@ -202,7 +236,12 @@ class _LaunchProgram:
             found = next(p for p in self.program.params if p.buffer is buffer)
             new = self.changed[buffer]
             arrays[new.name] = replace(
-                found, name=new.name, kind=new.kind, buffer=new, strides=None
+                found,
+                name=new.name,
+                kind=new.kind,
+                buffer=new,
+                shape=self._shape(buffer),
+                strides=None,
             )
         order = [t.name for t in math.tensors if t.role == "input"]
         order += [name for name in math.outputs if name in arrays and name not in order]
