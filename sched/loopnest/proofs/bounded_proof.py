@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from loopnest.gc_pause import paused
 from loopnest.proofs.enumeration import EnumeratedFacts
 from loopnest.proofs.obligations import CollectiveMath, Work
 from loopnest.proofs.point_arrays import NoLaunch, TooMany, Undecidable
@@ -104,7 +105,8 @@ class _SizeSearch:
             return None
         self.budget -= cost
         try:
-            found = self._findings(sizes)
+            with paused():
+                found = self._findings(sizes)
         except TooMany:
             self._skip(sizes, new)
             return None

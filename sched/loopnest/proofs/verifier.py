@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from loopnest import kir
 from loopnest.errors import VerifyError
+from loopnest.gc_pause import paused
 from loopnest.proofs.bounded_proof import enumerated, named
 from loopnest.proofs.interface_checks import interface_faults
 from loopnest.proofs.obligations import CollectiveMath, Work, collective_math_of, work_of
@@ -109,11 +110,12 @@ def verify_program(
         return _verify_launches(program, math, given)
     # Along a dimension without threads a launch runs once what stands outside of its loops.
     program = replace(program, launch=tuple([(d, _some(e)) for d, e in program.launch]))
-    model = Model(program)
-    faults = _unlike_the_math(model, math, given)
-    if faults:
-        return Report("refuted", tuple(faults))
-    works, exchanges, problems = obligations(model, math)
+    with paused():
+        model = Model(program)
+        faults = _unlike_the_math(model, math, given)
+        if faults:
+            return Report("refuted", tuple(faults))
+        works, exchanges, problems = obligations(model, math)
     if problems:
         refuted = [f for f in problems if f.status == "refuted"]
         if not refuted:

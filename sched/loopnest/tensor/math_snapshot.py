@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import cast
 
 from loopnest.scalar import dtypes
@@ -166,7 +166,7 @@ class MathTensor:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MathSnapshot:
     """The math of a kernel: tensors in order of creation, scalars, sizes, assumptions, outputs.
 
@@ -183,7 +183,11 @@ class MathSnapshot:
 
     def tensor(self, name: str) -> MathTensor | None:
         """Return the tensor of that name, or None."""
-        return next((t for t in self.tensors if t.name == name), None)
+        return self._by_name.get(name)
+
+    @cached_property
+    def _by_name(self) -> dict[str, MathTensor]:
+        return {t.name: t for t in self.tensors}
 
     def __reduce__(self) -> tuple[Callable[[bytes], MathSnapshot], tuple[bytes]]:
         """Pickle a table of the axes, without the fusion that they are of."""
