@@ -66,6 +66,17 @@ def from_the_input(count: int) -> Callable[[], object]:
     return run
 
 
+def at_the_output(count: int) -> Callable[[], object]:
+    made = chain(count)
+
+    def run() -> None:
+        made[-1].split(0, 32)
+        for tensor in reversed(made[1:-1]):
+            tensor.compute_at(made[-1], 2)
+
+    return run
+
+
 def inlined(count: int) -> Callable[[], object]:
     with ln.Fusion("norms") as f:
         x = f.input("x", (64, 128), ln.float32)
@@ -76,8 +87,8 @@ def inlined(count: int) -> Callable[[], object]:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda n: lambda: fan_out(n), from_the_output, from_the_input, inlined],
-    ids=["definition", "from the output", "from the input", "inlined"],
+    "make", [lambda n: lambda: fan_out(n), from_the_output, from_the_input, at_the_output, inlined],
+    ids=["definition", "from the output", "from the input", "at the output", "inlined"],
 )  # fmt: skip
 def test_work_grows_with_the_tensors(make: Callable[[int], Callable[[], object]]) -> None:
     make(3)()

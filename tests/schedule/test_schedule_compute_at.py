@@ -551,3 +551,32 @@ def test_what_joins_plainly_has_an_order(monkeypatch: pytest.MonkeyPatch) -> Non
     for key in random_keys(400, seed=4):
         load(key)
     assert min(said.count(True), said.count(False)) > 10
+
+
+def test_a_tensor_beside_the_way_to_a_target_is_not_placed_there() -> None:
+    """What the target does not depend on was replayed with others, but shares no loop with it."""
+    with ln.Fusion() as f:
+        x = f.input("x", (8, 8), ln.float32)
+        early = ln.exp(f.input("z", (8, 8), ln.float32))
+        t = ln.exp(x)
+        beside = t + early
+        f.output(beside * 2.0, "y0")
+        y1 = f.output(t * 3.0, "y1")
+    t.compute_at(y1, 1)
+    with pytest.raises(ln.ScheduleError) as error:
+        early.compute_at(y1, 1)
+    assert "y1 does not depend on" in str(error.value)
+
+
+def test_a_target_whose_loops_changed_since_is_replayed_again() -> None:
+    """What a call knows of the one before holds for the axes of then."""
+    with ln.Fusion() as f:
+        x = f.input("x", (8, 12), ln.float32)
+        first = ln.exp(x)
+        second = ln.sin(first)
+        y = f.output(second * 2.0, "y")
+    second.compute_at(y, 1)
+    y.split(1, 3)
+    first.compute_at(y, 2)
+    assert (second.compute_at_pos, first.compute_at_pos) == (2, 2)
+    assert str(first.domain) == "[i0: 8, i1: 4, i2: 3]"

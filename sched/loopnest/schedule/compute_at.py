@@ -16,7 +16,8 @@ from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.schedule import chains, recomputation
 from loopnest.schedule.loop_forest import LoopForest
 from loopnest.schedule.loop_groups import SEPARATE, Conflict, LaunchConflict
-from loopnest.schedule.max_info_tree import max_info_replay
+from loopnest.schedule.max_info_tree import next_replay, shared_loops
+from loopnest.schedule.placements import note_placed, placed_at
 from loopnest.schedule.replay import shared_positions
 from loopnest.schedule.root_maps import pairs, windowed
 from loopnest.schedule.transaction import (
@@ -64,6 +65,8 @@ def compute_at(
     """
     target = require_tensor(producer, consumer)
     require_flag("recompute", recompute)
+    if not recompute and _placed_next(producer, target, pos):
+        return producer
     if target is producer or target in producer.siblings:
         raise PrimitiveRefused("a tensor cannot be computed at itself", "name one of its consumers")
     if not chains.leads_to(producer, target):
@@ -126,23 +129,54 @@ def _propagate(producer: TensorView, target: TensorView, pos: int) -> bool:
     """Replay and position the selected tensors; return whether any position rose."""
     selected = selection(producer, target)
     selected |= set(target.siblings)
-    replayed = max_info_replay(target, pos, selected, windows=True)
-    risen: list[tuple[TensorView, int]] = []
-    for tensor, (domain, _) in replayed.items():
+    replayed = shared_loops(target, pos, selected)
+    for tensor, found in replayed.items():
         if tensor is not target:
-            rebind_unfrozen(tensor, domain)
+            rebind_unfrozen(tensor, found.domain)
     for tensor in replayed:
         require_aligned(tensor)
-    for tensor, (_, aligned) in replayed.items():
-        wanted = _wanted(tensor, aligned, selected)
-        if wanted > tensor.compute_at_pos:
-            risen.append((tensor, wanted))
+    wanted = {t: _wanted(t, len(found.loops), selected) for t, found in replayed.items()}
+    risen = [(tensor, place) for tensor, place in wanted.items() if place > tensor.compute_at_pos]
+    _raise(producer, risen)
+    if risen:
+        note_placed(target, pos, {t: replayed[t] for t, place in wanted.items() if place})
+    return bool(risen)
+
+
+def _raise(producer: TensorView, risen: list[tuple[TensorView, int]]) -> None:
+    """Set positions, and check that there is an order where that does not show at once."""
     plain = len(risen) == 1 and joins_plainly(*risen[0])
     for tensor, wanted in risen:
         set_position(tensor, wanted)
     if risen and not plain:
         _check_order(producer)
-    return bool(risen)
+
+
+def _placed_next(producer: TensorView, target: object, pos: object) -> bool:
+    """Place a tensor whose only consumer is computed at the target already; say whether it is.
+
+    Whatever lies between has its loops, which are frozen, so that the last step of the replay is
+    all that is left of it. Nothing is done where that is not known.
+    """
+    fusion = producer.fusion
+    if producer.is_input or not isinstance(target, TensorView) or target.fusion is not fusion:
+        return False
+    live = fusion.live()
+    consumers = [c for c in producer.consumers if c in live]
+    if len(producer.siblings) > 1 or len(consumers) != 1 or not {producer, target} <= live:
+        return False
+    known = placed_at(consumers[0], target, pos)
+    if known is None:
+        return False
+    place = target_position(target, pos)
+    found = next_replay(producer, consumers[0], known, target)
+    rebind_unfrozen(producer, found.domain)
+    require_aligned(producer)
+    wanted = _wanted(producer, len(found.loops), set(consumers))
+    if wanted > producer.compute_at_pos:
+        _raise(producer, [(producer, wanted)])
+    note_placed(target, place, {producer: found} if wanted else {})
+    return True
 
 
 def rebind_unfrozen(tensor: TensorView, domain: TensorDomain) -> None:

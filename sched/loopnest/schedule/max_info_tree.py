@@ -44,7 +44,24 @@ def max_info_replay(
     passed through, but not where another way leads to the same tensor: an input shares no loop.
     With `windows` a tensor that is read in windows gets the tiles that these need (see `overlap`).
     """
-    return _Replay(reference, pos, selected, windows).run()
+    found = _Replay(reference, pos, selected, windows).run()
+    return {t: (made.domain, len(made.loops)) for t, made in found.items()}
+
+
+def shared_loops(
+    reference: TensorView, pos: int, selected: Collection[TensorView]
+) -> dict[TensorView, SharedLoops]:
+    """Return what `max_info_replay` does across windows, with the loops of the reference."""
+    return _Replay(reference, pos, selected, windows=True).run()
+
+
+def next_replay(
+    tensor: TensorView, consumer: TensorView, known: SharedLoops, reference: TensorView
+) -> SharedLoops:
+    """Return the last step of `shared_loops`: a tensor that is reached from `consumer` alone."""
+    replay = _Replay(reference, len(known.loops), (tensor,), windows=True)
+    replay.done[consumer] = known
+    return replay.step(consumer, tensor)
 
 
 class _Replay:
@@ -61,7 +78,7 @@ class _Replay:
         self.waiting: dict[TensorView, _Entry] = {}
         self.start = whole_loops(reference, reference.domain, range(pos))
 
-    def run(self) -> Replayed:
+    def run(self) -> dict[TensorView, SharedLoops]:
         """Reach all tensors."""
         count = 0
         while self.queue or self.waiting:
@@ -80,7 +97,7 @@ class _Replay:
                 heapq.heappush(self.queue, (passed, -len(left), count, neighbour, near, left))
             for other in [t for t in self.waiting if not self._waits(t, None)]:
                 heapq.heappush(self.queue, self.waiting.pop(other))
-        return {t: (found.domain, len(found.loops)) for t, found in self.done.items()}
+        return self.done
 
     def _waits(self, tensor: TensorView, origin: TensorView | None) -> bool:
         """Whether a tensor that is read in windows waits for other consumers than `origin`."""
@@ -99,7 +116,7 @@ class _Replay:
         return self.waiting.pop(max(self.waiting, key=lambda t: order[t]))
 
     def _reach(self, tensor: TensorView, origin: TensorView | None) -> None:
-        found = self.start if origin is None else self._step(origin, tensor)
+        found = self.start if origin is None else self.step(origin, tensor)
         self.done[tensor] = found
         for twin in tensor.siblings:
             if twin not in self.done:
@@ -108,7 +125,8 @@ class _Replay:
                     domain = mirror(found.domain, twin)
                 self.done[twin] = SharedLoops(domain, found.loops, found.exact)
 
-    def _step(self, origin: TensorView, tensor: TensorView) -> SharedLoops:
+    def step(self, origin: TensorView, tensor: TensorView) -> SharedLoops:
+        """Return the loops of a tensor that is reached from `origin`, which is done."""
         source = self.done[origin]
         pos = len(source.loops)
         if tensor not in origin.producers:

@@ -21,6 +21,10 @@ class TensorOrder:
         version: of the graph.
         tensors: all of them, in order of creation.
         outputs: those that are declared.
+
+    Attributes:
+        placed: what the schedule layer knows of where tensors are computed, as long as the graph is
+            this one and no call was undone.
     """
 
     def __init__(
@@ -28,6 +32,7 @@ class TensorOrder:
     ) -> None:
         self.version = version
         self._tensors, self._outputs = tuple(tensors), tuple(outputs)
+        self.placed: dict[TensorView, object] = {}
 
     @cached_property
     def topological(self) -> tuple[TensorView, ...]:
