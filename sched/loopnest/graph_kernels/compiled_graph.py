@@ -7,7 +7,8 @@ Constants, variables and the arena belong to the function, so that calls take tu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from threading import Lock
 from types import MappingProxyType
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 import loopnest as ln
+from loopnest.backends.cuda.driver import driver_interface
 from loopnest.errors import LaunchError, kind_of
 from loopnest.graph.cost import flops, traffic
 from loopnest.graph.dimensions import Dim
@@ -33,11 +35,13 @@ from loopnest.graph_kernels.code_gen import (
     generated,
     schedule_target,
 )
+from loopnest.graph_kernels.device_arrays import DeviceArrays, DeviceStates
 from loopnest.graph_kernels.kept_groups import groups_key, keep_groups, read_groups
 from loopnest.graph_kernels.kernel_fusion import grouped, inlined, values_for_assignments
 from loopnest.graph_kernels.kernel_groups import VIEWS, GroupLimits
 from loopnest.graph_kernels.op_math import lower_of
 from loopnest.graph_kernels.runs_by_size import RunsBySize
+from loopnest.graph_kernels.sized_run import SizedRun
 from loopnest.graph_kernels.step_arrays import Array, HostArrays, Runner
 from loopnest.graph_kernels.step_plan import PlannedStep, StepPlan
 
@@ -192,14 +196,24 @@ class CompiledGraph:
         self.graph, self.target = graph, target
         self._subject = f"{graph.name}(...)"
         self._lock = Lock()
-        runs = RunsBySize(graph, target, calls, found, runners, library, HostArrays())
+        self._device: DeviceArrays | None = None
+        if target == "cuda":
+            self._device = DeviceArrays(driver_interface.find_driver())
+        with self._context():
+            arrays = self._device or HostArrays()
+            runs = RunsBySize(graph, target, calls, found, runners, library, arrays)
         self._runs, self._memory = runs, runs.memory
-        states = {
-            name: self._memory.states[name].reshape(node.static_shape)
-            for name, node in calls.variables.items()
-        }
-        self.state: Mapping[str, Array] = MappingProxyType(states)
+        states, shapes = (
+            self._memory.states,
+            {n: x.static_shape for n, x in calls.variables.items()},
+        )
+        self.state: Mapping[str, Array]
         """The value of each variable, by name: the arrays themselves, which calls overwrite."""
+        if self._device is not None:
+            self.state = self._states = DeviceStates(self._device, states, shapes)
+        else:
+            own = {name: states[name].reshape(shape) for name, shape in shapes.items()}
+            self.state = MappingProxyType(own)
         self.kernels = tuple([launch_of(step) for step in runs.plan.steps])
         """Each launch, in order."""
 
@@ -223,11 +237,27 @@ class CompiledGraph:
         """
         given = self._checked(arrays)
         numbers = self._runs.numbers([array.shape for array in given], sizes)
-        with self._lock, np.errstate(all="ignore"):
+        with self._lock, np.errstate(all="ignore"), self._context():
             run = self._runs.at(numbers)
             own = zip(run.inputs, given, strict=True)
+            if self._device is not None:
+                return self._on_device(self._device, run, own)
             results = run.run([(number, self._flat(array)) for number, array in own])
         return results[0] if len(results) == 1 else results
+
+    def _on_device(
+        self, device: DeviceArrays, run: SizedRun, given: Iterable[tuple[int, Array]]
+    ) -> Any:
+        """Return the outputs of a call whose memory is that of the GPU."""
+        self._states.send()
+        found = run.run([(number, device.constant(array)) for number, array in given])
+        results = device.results(found)
+        self._states.fetch()
+        return results[0] if len(results) == 1 else results
+
+    def _context(self) -> AbstractContextManager[None]:
+        """Return where memory may be used: a GPU's in its context."""
+        return nullcontext() if self._device is None else self._device.driver.current()
 
     def plan(self, **sizes: int) -> StepPlan:
         """Return the plan of a step: what a call does at these sizes.
@@ -241,7 +271,7 @@ class CompiledGraph:
         missing = [name for name in self._runs.names if name not in sizes]
         if missing:
             raise LaunchError(self._subject, f"the size {missing[0]} is missing")
-        with self._lock:
+        with self._lock, self._context():
             return self._runs.at(tuple([sizes[name] for name in self._runs.names])).plan
 
     # Arguments

@@ -210,9 +210,14 @@ class DeviceView:
     owner: object
 
     @property
+    def size(self) -> int:
+        """The number of its elements."""
+        return math.prod(self.shape)
+
+    @property
     def nbytes(self) -> int:
         """The bytes that its elements take."""
-        return math.prod(self.shape) * self.dtype.itemsize
+        return self.size * self.dtype.itemsize
 
     def overlaps(self, other: DeviceView) -> bool:
         """Whether the memory that one array spans meets that of the other."""
@@ -236,6 +241,8 @@ def view(array: Any, name: str, driver: Driver, stream: Stream, subject: str) ->
     """
     if isinstance(array, (np.ndarray, np.generic, int, float)):
         return None
+    if isinstance(array, DeviceView):
+        return array
     if isinstance(array, DeviceArray) and array.memory.driver is driver:
         return _of_ours(array, stream)
     place = dlpack.device_of(array)
