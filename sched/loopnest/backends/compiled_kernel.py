@@ -34,7 +34,7 @@ MAX_PLANS = 512
 
 
 class Launchable(Protocol):
-    """A kernel as far as it is launched."""
+    """What a launch needs of a kernel."""
 
     @property
     def program(self) -> kir.Program: ...

@@ -302,7 +302,7 @@ class KernelDef:
     def _check_keywords(
         self, compiled: CompiledKernel[Kernel], schedule: str, keywords: Mapping[str, Any]
     ) -> None:
-        """Name parameters, too, where a keyword is none of the kernel's arguments."""
+        """Refuse keywords that are no arguments; the error names the schedule's parameters, too."""
         known = self.parameters(schedule)
         taken = {p.name for p in compiled.kernel.params if p.kind in ("scalar", "size")}
         for name in keywords:

@@ -49,7 +49,7 @@ def bytes_of(kind: Type) -> Dim:
 
 
 def traffic(node: Node) -> Dim:
-    """Return the bytes that a node reads and writes, if it is computed by itself."""
+    """Return the bytes that a node reads and writes in a kernel of its own."""
     return total([bytes_of(node.type), *[bytes_of(x.type) for x in dict.fromkeys(node.inputs)]])
 
 

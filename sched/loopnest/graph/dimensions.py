@@ -200,7 +200,7 @@ def broadcast(shapes: Sequence[Shape]) -> Shape | None:
 
 
 def whole(value: object) -> int | None:
-    """Return an integer of any kind, but no bool, as an int; None where it is none."""
+    """Return an integer of Python or NumPy as an int; None for a bool, or anything else."""
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         return None
     try:
@@ -222,7 +222,7 @@ def size_symbol(name: str, refuse: Callable[[str], GraphError]) -> Symbol:
 
 
 def read_dim(text: str, refuse: Callable[[str], GraphError]) -> Dim:
-    """Return the extent that a text stands for: ``N``, ``N * 2 + 1``, ``ceildiv(N, 4)``.
+    """Return the extent that a text names: ``N``, ``N * 2 + 1``, ``ceildiv(N, 4)``.
 
     Raises:
         GraphError: it cannot be read.

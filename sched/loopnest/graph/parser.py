@@ -49,7 +49,7 @@ class _Token:
 
 
 def parse(text: str) -> Graph:
-    """Return the graph that a text stands for: `str(g)` gives one structurally equal to g.
+    """Return the graph of a text: `str(g)` gives one structurally equal to g.
 
     Raises:
         GraphError: malformed text, an unknown op or name, or a node that does not fit; `line` and

@@ -81,7 +81,7 @@ def _behind(array: np.ndarray[Any, Any], full: bool) -> str:
 
 
 def digest(array: np.ndarray[Any, Any]) -> str:
-    """Return what stands for a large constant: of its type, shape and elements."""
+    """Return a short name of a large constant: a hash of its type, shape and elements."""
     head = f"{array.dtype.name}{list(array.shape)}".encode()
     return hashlib.sha256(head + array.tobytes()).hexdigest()
 
@@ -201,7 +201,7 @@ def _number(value: Any) -> str:
 
 
 def read_number(text: str) -> bool | int | float:
-    """Return the number that a literal stands for."""
+    """Return the value of a literal."""
     if text in ("True", "False"):
         return text == "True"
     try:

@@ -22,7 +22,7 @@ Key: TypeAlias = tuple[Hashable, ...]
 
 
 def attribute_key(value: object) -> Hashable:
-    """Return what stands for an attribute's value: equal keys are equal values, bit by bit.
+    """Return a key of an attribute's value: keys are equal where values are, bit by bit.
 
     1, 1.0 and True differ, and so do 0.0 and -0.0; a NaN equals itself.
     """

@@ -21,7 +21,7 @@ def pointers_of(addresses: Sequence[int]) -> Pointers:
 
 
 def _source(sizes: int) -> str:
-    """Return C that calls functions of a table with pointers and up to so many sizes each.
+    """Return C source that calls the functions of a table, each with its pointers and sizes.
 
     ``counts`` has two numbers a function: those of its pointers and of its sizes; ``slots`` says
     which of the pointers ``p`` it takes.

@@ -74,7 +74,7 @@ class StepMemory:
         return self._constants[node]
 
     def reserve(self, size: int) -> None:
-        """Let the arena have so many bytes."""
+        """Let the arena have at least `size` bytes."""
         if self.reserved < size:
             self.arena, self.reserved = self.arrays.room(size), size
 

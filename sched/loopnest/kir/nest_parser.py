@@ -399,13 +399,13 @@ class NestParser:
         raise _Unreadable(f"an expression of the nest, not {ast.unparse(node)}")
 
     def unary(self, op: ast.unaryop, inner: Expr) -> Expr:
-        """Return what a sign makes of an operand."""
+        """Return an operand with a sign in front: its negation, or itself."""
         if isinstance(op, ast.USub) and isinstance(inner, Const):
             return Const(-inner.value, inner.dtype)
         return _op({ast.USub: "neg", ast.Not: "not", ast.Invert: "bitnot"}[type(op)], [inner])
 
     def name(self, name: str) -> Expr:
-        """Return what a name stands for; an unknown one is a size."""
+        """Return the expression that a name refers to; an unknown name is a size."""
         if name in ParallelType.__members__:
             return LaunchIndex(ParallelType(name))
         if name not in self.scope.names:

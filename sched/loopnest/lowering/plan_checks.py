@@ -251,7 +251,7 @@ def _runs_again(plan: LoopPlan, tensor: TensorView, group: LoopGroup) -> bool:
 
 
 def _check_tiles(plan: LoopPlan, tensor: TensorView) -> None:
-    """Refuse tiles in a loop whose index is none of the axis that they move with.
+    """Refuse tiles in a loop that does not run over the axis that the tiles move along.
 
     Raises:
         LoweringError: the loop was merged, for another tensor, with an axis that a reader lacks.

@@ -144,7 +144,7 @@ class Oracle(OracleOperands[V]):
     def results(
         self, wanted: Sequence[TensorView], final: Callable[[V, DType], Values]
     ) -> dict[TensorView, Values]:
-        """Return what `final` makes of the values of `wanted`, block by block where it can."""
+        """Return `final` of the values of `wanted`, computed block by block where possible."""
         needed = _producers_of(wanted)
         ends = {} if len(needed) == len(set(wanted)) else dict.fromkeys(wanted, final)
         made = self._define_all(wanted, ends)

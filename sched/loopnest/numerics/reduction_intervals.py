@@ -201,7 +201,8 @@ def _welford(
       by 2 E: times D that is at most 4 E sqrt(V S) by Cauchy and Schwarz, where S, the sum of
       ab / (a + b) / N, is at most log2 k, the entropy of the shares.
 
-    Source: Chan, Golub and LeVeque 1983, section 4, whose bound has the same terms.
+    Source: Chan, Golub and LeVeque, "Algorithms for Computing the Sample Variance", 1983, whose
+    bound has the same terms.
     """
     mean, spread, count = parts
     filled = count.value > 0

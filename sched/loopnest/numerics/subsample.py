@@ -130,7 +130,7 @@ class _Classes:
                     self._unite(axis, root[place])
 
     def find(self, axis: IterDomain) -> IterDomain:
-        """Return the axis that stands for the class of `axis`."""
+        """Return the representative of the class of `axis`."""
         while self.parents[axis] is not axis:
             axis = self.parents[axis]
         return axis

@@ -64,7 +64,7 @@ class Trusted:
 
 
 class DataIndices:
-    """The indices of one store's reads, as far as they depend on data.
+    """The indices of one store's reads that depend on data.
 
     Args:
         math: what the program should compute.
@@ -102,7 +102,7 @@ class DataIndices:
     def _values(
         self, data: tuple[Arg, ...], producer: MathTensor, operand: Operand
     ) -> Mapping[Expr, Expr]:
-        """Return the load that stands for each `Arg` of index templates."""
+        """Return the load of the nest for each `Arg` of the math's index templates."""
         loads = list(data_values(operand.index)) if isinstance(operand, Access) else []
         if len(loads) != len(data) or (data and not isinstance(operand, Access)):
             found = "a fixed element" if not loads else f"'{operand}', at indices that are data"

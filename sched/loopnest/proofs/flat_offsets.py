@@ -140,7 +140,7 @@ class FlatOffsets:
             self._context.reset_operations()
 
     def _limits(self, around: Sequence[str], guards: Guards) -> Iterator[str]:
-        """Yield what is known of the variables at an access, as far as isl can say it."""
+        """Yield the known bounds of the variables at an access that isl can express."""
         for name in around:
             yield f"{name} >= 0"
             try:

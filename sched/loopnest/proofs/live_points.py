@@ -137,7 +137,7 @@ def _before(identity: Const, dtype: dtypes.DType) -> Const | None:
 
 
 def _conjuncts(condition: Expr, wanted: bool) -> list[Expr]:
-    """Return what must hold for a condition to be `wanted`, as far as it is one of indices."""
+    """Return the conditions of indices that must hold for a condition to be `wanted`."""
     if not isinstance(condition, Op):
         return []
     if condition.op == "not":

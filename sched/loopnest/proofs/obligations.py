@@ -78,7 +78,7 @@ class Work:
 
     @property
     def part(self) -> Need | None:
-        """The partial result that it takes in, as far as there is one."""
+        """The partial result that it takes in, where there is one."""
         return next((n for n in self.needs if n.demand == "part" and n.tensor is self.tensor), None)
 
 

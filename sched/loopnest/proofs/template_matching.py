@@ -111,7 +111,7 @@ class StoredValue:
 
 
 def resolve(value: Expr, moment: Site, site: Site) -> tuple[Expr, Site]:
-    """Return what a name stands for, and the site that evaluates it.
+    """Return the value of a name, and the site that evaluates it.
 
     Raises:
         Mismatch: the name is not defined there.
@@ -399,7 +399,7 @@ class _Matcher:
 
 
 def unified(template: Expr, value: Expr) -> tuple[tuple[Arg, Expr], ...] | None:
-    """Return what each `Arg` of a template stands for in an expression; None if it does not fit."""
+    """Match a template with an expression: return the part for each `Arg`; None if they differ."""
     found: dict[Arg, Expr] = {}
     stack, seen = [(template, value)], set()
     while stack:

@@ -12,7 +12,7 @@ Order: TypeAlias = Literal["ascending", "any", "grid", "block"]
 
 
 class IterKind(Enum):
-    """What an axis stands for."""
+    """The kind of an axis."""
 
     ITERATION = "iteration"
     """One element of the result for each index."""

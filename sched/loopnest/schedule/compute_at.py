@@ -276,7 +276,7 @@ def _has_placed_ancestor(tensor: TensorView) -> bool:
 
 
 def _same_axes(tensor: TensorView, consumer: TensorView) -> bool:
-    """Whether each axis stands for one of the consumer, a broadcast for a broadcast."""
+    """Whether each axis corresponds to one of the consumer, broadcasts to broadcasts."""
     equal = tensor.fusion.algebra.equal
     return all(
         mine.is_broadcast == theirs.is_broadcast and equal(mine.size, theirs.size)

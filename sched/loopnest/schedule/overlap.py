@@ -54,7 +54,7 @@ class SharedLoops:
     exact: frozenset[int]
 
     def given(self, loops: Mapping[int, Index], *, exact: bool) -> dict[IterDomain, Expr]:
-        """Return what stands for each leading axis; with `exact`, only for those of exact loops."""
+        """Return the index of each leading axis; with `exact`, only of those with exact loops."""
         return {
             axis: loops[loop]
             for axis, loop in zip(self.domain.leaf, self.loops, strict=False)

@@ -86,7 +86,7 @@ def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
 
 
 def contraction(fusion: ln.Fusion, space: IterationSpace) -> Contraction | None:
-    """Return the parts of the contraction of a fusion; None where it is none."""
+    """Return the parts of a contraction; None for other fusions."""
     folds = reductions(fusion)
     if len(folds) != 1:
         return None

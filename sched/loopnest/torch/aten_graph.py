@@ -214,7 +214,7 @@ class _Translation:
         return self._in_torch(node)
 
     def _by_rule(self, rule: Rule, node: FxNode) -> Any:
-        """Return what a rule makes of a call.
+        """Return the nodes that a rule replaces a call by.
 
         Raises:
             NotTranslated: it makes nothing, or what torch does not say. The text begins by the

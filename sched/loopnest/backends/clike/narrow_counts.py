@@ -106,7 +106,7 @@ class _Narrowing:
         return self._is_count(buffer) and buffer.memory is not Memory.GLOBAL
 
     def _exchange(self, node: Collective) -> None:
-        """Find what an exchange makes of counts: sums, names and scratch memory."""
+        """Find which names and scratch buffers of an exchange hold sums of counts."""
         inner = [found for found, _ in walk(node.body)]
         stored: dict[Buffer, list[Expr]] = {}
         for found in inner:

@@ -106,7 +106,7 @@ def meet(op: str, operands: Sequence[object], rule: Rule) -> list[Node]:
 def applied(
     op: str, operands: Sequence[object], rule: Rule, make: Callable[[list[Node]], Node]
 ) -> Node:
-    """Return what `make` makes of operands in the type that `rule` computes in, in its result type.
+    """Return `make` of the operands, cast to the type that `rule` computes in, cast to its result.
 
     Raises:
         GraphError: one is neither node nor number, or the rule refuses the type.

@@ -85,7 +85,7 @@ def pass_instrument(cls: type[Any]) -> type[Any]:
 
 
 def _like(cls: type[Any]) -> dict[str, object]:
-    """Return the namespace of a class that stands for `cls`."""
+    """Return the namespace of a class that behaves as `cls` does."""
     return {
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,

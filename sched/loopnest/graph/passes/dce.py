@@ -78,7 +78,7 @@ def _has_effect(body: Graph, index: int) -> bool:
 
 
 def _smaller_call(node: Node, taken: set[int]) -> Node:
-    """Return what stands for a call of which only some outputs are needed.
+    """Return a call that computes only the outputs that are needed.
 
     It is the call itself where nothing is dead; else a tuple, of which each `get_item` will take
     its field, so that the fields that nobody takes vanish with it.

@@ -25,7 +25,7 @@ from loopnest.scalar.dtypes import float64
 
 
 class Decompose(FunctionPass):
-    """Replace each op that has the attribute ``decompose`` by what that makes of it.
+    """Replace each op that has the attribute ``decompose`` by the nodes that this function returns.
 
     softmax and log_softmax become a largest element, exponentials and their sum; a variance two
     means; a change of layout reshapes and transposes, also around windows of other layouts; a

@@ -39,7 +39,7 @@ def rule(table: Rules, *ops: str) -> Callable[[Rule], Rule]:
 
 
 def uniform(node: Node) -> bool | int | float | None:
-    """Return the number that all elements of a constant are, None if there is none."""
+    """Return the number that all elements of a constant equal; None where they differ."""
     if node.op == "full":
         value: bool | int | float = node.attrs["value"]
         return value
@@ -65,7 +65,7 @@ def _either(node: Node) -> Iterable[tuple[Node, Node]]:
 
 
 def _of(node: Node, op: str) -> Node | None:
-    """Return the operand of a call of a unary op, None if the node is none."""
+    """Return the operand of a call of a unary op; None for other nodes."""
     return node.inputs[0] if node.op == op else None
 
 

@@ -48,7 +48,7 @@ class PassInfo:
 
 
 class HasInfo(Protocol):
-    """A pass, as far as the catalog of names cares."""
+    """What the catalog of pass names asks of a pass."""
 
     @property
     def info(self) -> PassInfo: ...

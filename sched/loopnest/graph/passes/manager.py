@@ -174,7 +174,7 @@ def _as_pass(given: object, subject: str) -> Pass:
 
 
 def run(each: Pass, unit: Unit, ctx: PassContext, waiting: tuple[str, ...] = ()) -> Unit:
-    """Return what a pass makes of a graph, after the passes that it needs.
+    """Run a pass on a graph, after the passes that it requires; return the new graph.
 
     Args:
         each: the pass.

@@ -300,7 +300,7 @@ class _LocalReader:
         return self.accesses.nest.index_of[group]
 
     def _by_class(self, node: IterDomain) -> Expr | None:
-        """Return the index of an axis of the math that `node` is, as far as the reader has it."""
+        """Return the reader's index of the axis of the math that `node` runs over, or None."""
         class_of = self.accesses.plan.forest.class_of
         group = class_of.get(node)
         if group is None:

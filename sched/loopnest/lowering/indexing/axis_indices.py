@@ -218,7 +218,7 @@ class Environment:
         return self.part(axis)
 
     def part(self, axis: IterDomain) -> Expr | None:
-        """Return the index of what stands for an axis as a part of a split made anew, or None."""
+        """Return the index of an axis in the promoted copy of the split that made it, or None."""
         node = None if axis.is_broadcast else self.promotion.image.get(axis)
         if node is None or node.definition is None or len(node.definition.outputs) < 2:
             return None

@@ -271,7 +271,7 @@ class PhaseTerms:
             self._beyond(env, axis, value, how, terms)
 
     def _before(self, env: Environment, axis: IterDomain, terms: dict[Expr, PredicateTerm]) -> None:
-        """Add the test that an index, of which loops may make a negative one, is none."""
+        """Add the test that an index is not negative, where a tile with halo may begin before 0."""
         condition = self.algebra.lt(integer(-1), env.known[axis])
         if condition is not TRUE:
             condition = normal_le(ZERO, self._multiple_below(env.known[axis]), self.algebra)

@@ -347,7 +347,7 @@ class _Outside:
 
 
 def _is_harmless(site: _Site) -> bool:
-    """Whether a statement may run on any values, as far as what it computes is not used."""
+    """Whether a statement whose result is not used may run on any values."""
     if site.store.storage.memory is Memory.GLOBAL:
         return False
     for node in (n for e in expressions(site.store) for n in walk(e)):

@@ -259,7 +259,7 @@ class _ReadCheck:
         return tuple(result)
 
     def _stored(self, stored: Environment) -> bool:
-        """Whether the store happens there, the element being one that there is."""
+        """Whether the store happens there, given that the element exists."""
         held = self.plan.promoter.held(self.producer)
         for step in stored.promotion.steps:
             for axis in step.overshoots(self.algebra):

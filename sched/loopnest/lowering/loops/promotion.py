@@ -53,7 +53,7 @@ class Promotion:
 
     @property
     def repeats(self) -> bool:
-        """Whether a loop has points that are none of the tensor's; a loop around tiles has not."""
+        """Whether a loop runs at points that the tensor lacks; loops around tiles do not count."""
         return any(not is_tile_loop(axis) for axis in self.image)
 
 
@@ -119,7 +119,7 @@ class Promoter:
         return bool(self._reshaped.axes)
 
     def _known(self, axis: IterDomain) -> IterDomain:
-        """Return what stands for the class of `axis` already, else the axis itself."""
+        """Return the representative of the class of `axis`, by default the axis itself."""
         group = self.forest.class_of.get(axis)
         return axis if group is None else self._roots.get(group.find(), axis)
 
@@ -282,7 +282,7 @@ class Promoter:
         return self._closed(frozenset().union(*own))
 
     def canonical(self, node: IterDomain) -> IterDomain:
-        """Return the one axis that stands for all axes made alike from the same axes of the math.
+        """Return the representative of the axes that equal transforms made of the same axes.
 
         Loops of one tensor may get their axes from several tensors; what these made of one axis by
         the same steps must then be one axis too.

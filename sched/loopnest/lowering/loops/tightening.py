@@ -138,7 +138,7 @@ class _Tightening:
     # Conditions
 
     def weakened(self, terms: Iterable[Expr], var: Expr, extent: Expr) -> frozenset[Expr]:
-        """Return what conditions come to at the best number of an index, as far as that is known.
+        """Return conditions at the known value of an index that fulfils them most easily.
 
         Args:
             terms: the conditions.

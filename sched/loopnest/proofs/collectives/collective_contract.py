@@ -114,7 +114,7 @@ class Body:
         known: Mapping[ParallelType, int | None],
         given: Mapping[Expr, int],
     ) -> str | None:
-        """Check all shapes, many blocks at a time; what fails is checked again by itself."""
+        """Check all shapes, many at a time; those of a batch that fails are checked one by one."""
         outline = _Outline(self.node, frozenset([*given, *cases[0][1]]))
         tried = tuple([value for value, _ in cases])
         key = (outline.text, tuple(known.values()), tried, *[given.get(e) for e in outline.used])

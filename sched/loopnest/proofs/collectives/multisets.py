@@ -39,7 +39,7 @@ class Bits:
 
     @staticmethod
     def singles(members: int) -> Bits:
-        """Return, for each of so many threads, itself."""
+        """Return the multisets that hold one thread each, for `members` threads."""
         result = Bits.empty(members, members)
         thread = np.arange(members)
         bit = np.left_shift(np.uint64(1), (thread % 64).astype(np.uint64))
@@ -86,7 +86,7 @@ class Sums:
 
     @staticmethod
     def singles(members: int) -> Sums:
-        """Return, for each of so many threads, itself."""
+        """Return the multisets that hold one thread each, for `members` threads."""
         draw = np.random.Generator(np.random.PCG64(_SEED)).integers(0, 1 << 64, members, np.uint64)
         return Sums(np.ones(members, np.int64), draw)
 

@@ -112,7 +112,7 @@ class PolyhedralModel(IslRelations):
         return " and ".join([*found, *self._limits()]) or "1 = 1"
 
     def _limits(self) -> Iterator[str]:
-        """Yield the limits of a block, as far as they are limits of one extent."""
+        """Yield those limits of a block that bound one extent alone."""
         extents = {d: e for d, e in self.model.program.launch if d.is_block}
         known = [int(e.value) for e in extents.values() if isinstance(e, Const)]
         for dim, extent in extents.items():

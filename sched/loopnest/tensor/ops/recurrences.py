@@ -156,7 +156,7 @@ class Recurrences:
         )
 
     def _recurrence(self, number: int) -> TensorView | None:
-        """Return component `number` as a recurrence; None where it is none."""
+        """Return component `number` as a recurrence; None where it is not one."""
         count, kind = len(self.elements), self.kinds[number]
         if kind.is_bool or self.plain.identity[number].value != 0:
             return None
@@ -355,7 +355,7 @@ def _is_one(value: Expr) -> bool:
 
 
 def _linear(template: Expr, number: int, count: int) -> _Linear | None:
-    """Return `template` as a linear one in both sides of component `number`; None if it is none."""
+    """Return `template` as linear in both sides of component `number`; None if it is not."""
     if isinstance(template, Arg) and template.number % count == number:
         one = Const(1, template.dtype)
         return _Linear(one, None, None) if template.number < count else _Linear(None, one, None)

@@ -40,7 +40,7 @@ class Window:
     dilation: int
 
     def count(self, tensor: TensorView, demands: Demands, axis: int, around: Pair = (0, 0)) -> Expr:
-        """Return how many windows fit into an axis with so many elements before and after it.
+        """Return how many windows fit into an axis with so much padding `around`.
 
         Raises:
             OperandRefused: fewer than none.
