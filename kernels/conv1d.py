@@ -47,15 +47,24 @@ def gpu(f, threads=128, items=4):
 
 
 @conv1d.schedule("cpu")
-def cpu(f, width=256):
-    """A core has a channel; a piece of it and 3 elements before stand in a buffer without tests."""
-    y = f["y"]
-    y.split(2, width)
-    y.axis(0).parallelize(ln.ParallelType.cpu_parallel)
+def cpu(f, width=1024, lanes=16):
+    """A core has a channel; a piece of it and 3 elements before stand in its cache, without tests.
+
+    `lanes` results at a time are summed in a vector, tap after tap.
+    """
+    y, vector = f["y"], ln.ParallelType.vectorize
+    total, product = y.cache_before(), f["windows"].consumers[0]
+    y.split(2, width).split(3, lanes)  # [B, C, T / width, width / lanes, lanes]
+    y.parallelize({0: ln.ParallelType.cpu_parallel, 4: vector})
     f["before"].compute_at(y, 3)
-    y.reorder({3: 4})  # [B, C, T / width, 4, width]
-    f["w"].consumers[0].compute_at(y, -1)
-    ln.inline_most()
+    total.compute_at(y, 4)
+    total.reorder({5: 4})  # [.., 4, lanes]
+    total.parallelize({4: ln.ParallelType.unroll, 5: vector})
+    product.compute_at(total, 5)
+    f["windows"].compute_at(product, 5)
+    for tensor in (product, f["windows"]):
+        tensor.axis(5).parallelize(vector)
+    f["w"].consumers[0].compute_at(product, 5)
 
 
 if __name__ == "__main__":

@@ -8,36 +8,41 @@ Run it as `tools/run python tools/bench_run.py --help`.
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
 import json
 import os
 import platform
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter, process_time, sleep
 from typing import Any
 
 import click
-from cpu_peers import PEERS, Call, Peer
+import cpu_domain_peers
+from cpu_domain_peers import INDICES, OPERATIONS, SIZES
+from cpu_peers import PEERS, Call, Peer, kernel_of
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-ROOT = Path(__file__).resolve().parent.parent
-
 SHAPES: Mapping[str, Sequence[tuple[int, ...]]] = {
+    **cpu_domain_peers.SHAPES,
     "bias_gelu": [(8192, 4096), (4096,)],
     "softmax": [(4096, 4096)],
     "layernorm": [(4096, 4096), (4096,), (4096,)],
     "transpose": [(4096, 4096)],
     "gemm": [(1024, 1024), (1024, 1024)],
 }
-"""Each kernel and the shapes of its inputs, all float32."""
+"""Each kernel and the shapes of its inputs, float32 but for indices."""
 
-TARGETS = {"bias_gelu": 2.0, "softmax": 2.0, "layernorm": 2.0, "transpose": 2.0, "gemm": 3.0}
+TARGETS = {
+    **cpu_domain_peers.TARGETS,
+    "bias_gelu": 2.0,
+    "softmax": 2.0,
+    "layernorm": 2.0,
+    "transpose": 2.0,
+    "gemm": 3.0,
+}
 """At most: our time / that of the best of TVM, Halide, torch and inductor."""
 
 JUDGES = ("TVM", "Halide", "torch", "inductor")
@@ -106,7 +111,9 @@ def limit_of(name: str, moved: int, shapes: Sequence[tuple[int, ...]], threads: 
     from loopnest.backends.cpu.machine_probe import measure_machine
 
     now = measure_machine()
-    operations = 2 * shapes[0][0] * shapes[0][1] * shapes[1][1] if name == "gemm" else 0
+    operations = OPERATIONS.get(name, 0)
+    if name == "gemm":
+        operations = 2 * shapes[0][0] * shapes[0][1] * shapes[1][1]
     seconds = [moved / now.bandwidth] if now.bandwidth else []
     seconds += [operations / (now.flops * min(threads, now.cores))] if now.flops else []
     return 1e3 * max(seconds, default=0.0)
@@ -116,12 +123,23 @@ def our_call(name: str, arrays: Sequence[Any], threads: int) -> tuple[Call, Any]
     """Return a call of our kernel, and the array that it writes to."""
     import loopnest as ln
 
-    if str(ROOT) not in sys.path:
-        sys.path.insert(0, str(ROOT))
-    kernel = getattr(importlib.import_module(f"kernels.{name}"), name)
-    function = ln.compile(kernel.lower("cpu"), target="c", threads=threads)
-    result = function(*arrays)
-    return (lambda: function(*arrays, out=result)), result
+    function = ln.compile(kernel_of(name).lower("cpu"), target="c", threads=threads)
+    sizes = SIZES.get(name, {})
+    result = function(*arrays, **sizes)
+    return (lambda: function(*arrays, out=result, **sizes)), result
+
+
+def made_arrays(name: str) -> list[Any]:
+    """Return the inputs of a kernel: normal numbers, and indices in their range."""
+    import numpy as np
+
+    draw = np.random.default_rng(0)
+    return [
+        draw.integers(0, INDICES[name, place], shape, np.int32)
+        if (name, place) in INDICES
+        else draw.standard_normal(shape, np.float32)
+        for place, shape in enumerate(SHAPES[name])
+    ]
 
 
 def bench_kernel(
@@ -130,8 +148,7 @@ def bench_kernel(
     """Return times of one kernel, ours and the peers', and how they relate."""
     import numpy as np
 
-    draw = np.random.default_rng(0)
-    arrays = [draw.standard_normal(shape, np.float32) for shape in SHAPES[name]]
+    arrays = made_arrays(name)
     call, result = our_call(name, arrays, threads)
     candidates = {"loopnest": call}
     errors: dict[str, str] = {}
@@ -255,7 +272,7 @@ def _ms(found: Mapping[str, Any], label: str, kind: str) -> str:
 def main(
     names: tuple[str, ...], threads: int, rounds: int, peers: bool, use_cpu: bool, as_json: bool
 ) -> None:
-    """Run the "cpu" schedules of five kernels on target "c", beside the peers.
+    """Run the "cpu" schedules of kernels on target "c", beside the peers.
 
     "of limit" is the share of what the machine could do at that moment: the time of a copy of as
     many bytes by streaming stores, or of as many FMAs, whichever is longer, over our best time. A

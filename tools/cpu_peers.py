@@ -5,10 +5,29 @@ Those that compile get the loops of our "cpu" schedules, or better ones where th
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
+from cpu_domain_peers import MODULES, SIZES, HalideDomains, torch_call, torch_math
+
 Call = Callable[[], object]
+
+
+def reference_of(name: str) -> Callable[..., Any]:
+    """Return a kernel's reference in NumPy."""
+    reference: Callable[..., Any] = kernel_of(name).reference
+    return reference
+
+
+def kernel_of(name: str) -> Any:
+    """Return a kernel of the gallery."""
+    root = str(Path(__file__).resolve().parent.parent)
+    if root not in sys.path:
+        sys.path.insert(0, root)
+    return getattr(importlib.import_module(f"kernels.{MODULES.get(name, name)}"), name)
 
 
 class Peer(Protocol):
@@ -36,8 +55,12 @@ class NumPy:
         self.np = np
 
     def prepare(self, kernel: str, arrays: Sequence[Any]) -> tuple[Call, Callable[[], Any]]:
+        own = getattr(self, kernel, None)
+        function = own or reference_of(kernel)
+        sizes = {} if own else SIZES.get(kernel, {})
+
         def call() -> Any:
-            return getattr(self, kernel)(*arrays)
+            return function(*arrays, **sizes)
 
         return call, call
 
@@ -76,7 +99,10 @@ class Torch:
 
     def prepare(self, kernel: str, arrays: Sequence[Any]) -> tuple[Call, Callable[[], Any]]:
         tensors = [self.torch.from_numpy(a) for a in arrays]
-        result, call = getattr(self, kernel)(*tensors)
+        if hasattr(self, kernel):
+            result, call = getattr(self, kernel)(*tensors)
+        else:
+            result, call = torch_call(self.torch, kernel, tensors)
         return call, lambda: result.numpy()
 
     def bias_gelu(self, x: Any, bias: Any) -> tuple[Any, Call]:
@@ -128,6 +154,7 @@ class Inductor(Torch):
             ),
             "transpose": lambda x: x.t().contiguous(),
             "gemm": lambda a, b: a @ b,
+            **torch_math(self.torch),
         }
         compiled = self.torch.compile(math[kernel])
         tensors = [self.torch.from_numpy(a) for a in arrays]
@@ -269,7 +296,7 @@ class Tvm:
         return s, (m, n)
 
 
-class Halide:
+class Halide(HalideDomains):
     """Halide: one function each, for the processor at hand; all sizes are static.
 
     Vectors of 16 go over rows, rows go to the threads; partial results lie side by side in vectors.
@@ -292,7 +319,11 @@ class Halide:
         import numpy as np
 
         hl = self.hl
-        inputs = [hl.ImageParam(hl.Float(32), a.ndim, f"in{n}") for n, a in enumerate(arrays)]
+        types = [hl.Int(32) if a.dtype == np.int32 else hl.Float(32) for a in arrays]
+        inputs = [
+            hl.ImageParam(dtype, a.ndim, f"in{n}")
+            for n, (a, dtype) in enumerate(zip(arrays, types, strict=True))
+        ]
         for image, array in zip(inputs, arrays, strict=True):
             for n, size in enumerate(array.shape[::-1]):
                 image.dim(n).set_bounds(0, size)
