@@ -1,14 +1,27 @@
-"""Expressions in C and CUDA C++: one formatter and a `Dialect` of types, functions and casts."""
+"""Expressions in C and CUDA C++: one formatter, for each `Dialect`."""
 
 from __future__ import annotations
 
-import math
-import struct
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import lru_cache
 
+from loopnest.backends.clike.dialect import (
+    AND,
+    ATOM,
+    BITAND,
+    BITOR,
+    BITXOR,
+    COND,
+    EQ,
+    OR,
+    PRODUCT,
+    REL,
+    SUM,
+    UNARY,
+    Dialect,
+    Text,
+    literal,
+)
 from loopnest.backends.clike.identifiers import Names
 from loopnest.errors import InternalError, kind_of
 from loopnest.kir.buffers import Buffer
@@ -37,41 +50,12 @@ from loopnest.scalar.facts import Facts
 from loopnest.scalar.op_table import Column, ops
 from loopnest.scalar.simplify import Simplifier
 
-# Precedence in C. `BIT` and `TEST` operands get parentheses more often than C asks for, as
-# compilers' own warnings advise.
-COND, OR, AND, BITOR, BITXOR, BITAND, EQ, REL, SUM, PRODUCT, UNARY, ATOM = range(1, 13)
-
 _INFIX: Mapping[str, tuple[str, int]] = {
     "or": ("||", OR), "and": ("&&", AND), "bitor": ("|", BITOR), "bitxor": ("^", BITXOR),
     "bitand": ("&", BITAND), "eq": ("==", EQ), "ne": ("!=", EQ), "lt": ("<", REL),
     "le": ("<=", REL), "gt": (">", REL), "ge": (">=", REL), "add": ("+", SUM), "sub": ("-", SUM),
     "mul": ("*", PRODUCT), "div": ("/", PRODUCT),
 }  # fmt: skip
-
-Text = tuple[str, int]
-"""A text and how tightly its outermost operator binds."""
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Dialect:
-    """Where C and CUDA C++ differ in expressions.
-
-    Args:
-        types: the type of each dtype.
-        unsigned: the unsigned type in which each integer dtype wraps, if it is not itself one.
-        special: how "inf" and "nan" are written in each float dtype.
-        functions: the function of (operation, dtype of its first operand), where it is a call.
-        casts: the function that converts (from, to), where it is a call.
-        selects: the function of each dtype that chooses one of two values, where a choice by data
-            is a call: both are evaluated.
-    """
-
-    types: Mapping[str, str]
-    unsigned: Mapping[str, str]
-    special: Mapping[tuple[str, str], str]
-    functions: Mapping[tuple[str, str], str]
-    casts: Mapping[tuple[str, str], str]
-    selects: Mapping[str, str] = field(default_factory=dict)
 
 
 class CFormat(TextFormat):
@@ -276,65 +260,6 @@ class CFormat(TextFormat):
             case Op(op="where"):
                 return all(self.nonnegative(a) for a in node.args[1:])
         return False
-
-
-def literal(node: Const, dialect: Dialect) -> Text:
-    """Return a literal that has exactly the value of `node`."""
-    dtype = node.dtype
-    if dtype.is_float:
-        return _float_literal(float(node.value), dtype, dialect)
-    if dtype.is_bool:
-        return ("true" if node.value else "false"), ATOM
-    value = int(node.value)
-    if dtype is dtypes.uint32:
-        return f"{value}u", ATOM
-    wide = dtype is dtypes.int64 or (dtype is dtypes.index and abs(value) >= 1 << 31)
-    end = "LL" if wide else ""
-    if value in (-(1 << 31), -(1 << 63)):  # -2147483648 would be minus a number that is too large
-        return f"({value + 1}{end} - 1)", ATOM
-    return f"{value}{end}", UNARY if value < 0 else ATOM
-
-
-def _float_literal(value: float, dtype: DType, dialect: Dialect) -> Text:
-    if dtype.is_narrow:
-        inner, _ = _float_literal(value, dtypes.float32, dialect)
-        return f"{dialect.casts['float32', dtype.name]}({inner})", ATOM
-    if dtype is dtypes.float32:
-        value = _rounded(value)
-    if math.isnan(value):
-        return dialect.special["nan", dtype.name], ATOM
-    if math.isinf(value):
-        sign, level = ("-", UNARY) if value < 0 else ("", ATOM)
-        return sign + dialect.special["inf", dtype.name], level
-    text = float_text(value) + "f" if dtype is dtypes.float32 else repr(value)
-    return text, UNARY if text.startswith("-") else ATOM
-
-
-def _rounded(value: float) -> float:
-    try:
-        result: float = struct.unpack("f", struct.pack("f", value))[0]
-    except OverflowError:
-        return math.copysign(math.inf, value)
-    return result
-
-
-def float_text(value: float) -> str:
-    """Return the shortest decimal that reads back as the float32 `value`.
-
-    >>> float_text(0.10000000149011612), float_text(1.0), float_text(-0.0)
-    ('0.1', '1.0', '-0.0')
-    """
-    sign = "-" if math.copysign(1.0, value) < 0 else ""
-    return sign + _magnitude_text(abs(value))  # a cache takes 0.0 and -0.0 for one key
-
-
-@lru_cache(maxsize=4096)
-def _magnitude_text(value: float) -> str:
-    for digits in range(1, 10):
-        text = f"{value:.{digits}g}"
-        if _rounded(float(text)) == value:
-            break
-    return text if "." in text or "e" in text else text + ".0"
 
 
 def _in_float32(node: Op) -> Expr:

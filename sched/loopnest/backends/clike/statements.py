@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple, assert_never
 
-from loopnest.backends.clike.c_expressions import SUM, CFormat, Dialect
+from loopnest.backends.clike.c_expressions import CFormat
+from loopnest.backends.clike.dialect import SUM, Dialect
 from loopnest.backends.clike.identifiers import Names
 from loopnest.errors import NotSupported
 from loopnest.kir import (

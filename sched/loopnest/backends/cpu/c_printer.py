@@ -16,7 +16,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
-from loopnest.backends.clike.c_expressions import SUM, UNARY, CFormat, Dialect
+from loopnest.backends.clike.c_expressions import CFormat
+from loopnest.backends.clike.dialect import SUM, UNARY, Dialect
 from loopnest.backends.clike.float_functions import C
 from loopnest.backends.clike.identifiers import symbol
 from loopnest.backends.clike.narrow_counts import launch_programs

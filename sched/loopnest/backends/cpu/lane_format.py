@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from loopnest.backends.clike.c_expressions import ATOM, COND, OR, SUM, UNARY, CFormat, Text
+from loopnest.backends.clike.c_expressions import CFormat
+from loopnest.backends.clike.dialect import ATOM, COND, OR, SUM, UNARY, Text
 from loopnest.backends.cpu.lane_vectors import ARITHMETIC, LaneVectors
 from loopnest.scalar.expr import Expr, Load, Op
 

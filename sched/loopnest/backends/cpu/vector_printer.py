@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from functools import cached_property
 
-from loopnest.backends.clike.c_expressions import SUM, Dialect
+from loopnest.backends.clike.dialect import SUM, Dialect
 from loopnest.backends.clike.statements import StatementPrinter, comment
 from loopnest.backends.cpu.lane_format import LaneFormat
 from loopnest.backends.cpu.lane_vectors import NAMES, LaneVectors, lane_vectors

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 
-from loopnest.backends.clike.c_expressions import Dialect
+from loopnest.backends.clike.dialect import Dialect
 from loopnest.backends.clike.float_functions import CUDA
 from loopnest.backends.cuda.printing.cuda_float8 import FLOAT8, with_needed
 from loopnest.backends.cuda.printing.cuda_sync import FUNCTIONS

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from loopnest.backends.clike.c_expressions import SUM
+from loopnest.backends.clike.dialect import SUM
 from loopnest.backends.clike.identifiers import symbol
 from loopnest.backends.clike.narrow_counts import launch_programs
 from loopnest.backends.clike.sink_allocations import settle_allocations
