@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 from bench_codegen import load_kernel
-from sass_table import commit, fixed, nvrtc_version
+from sass_table import commit, fixed, is_typed, nvrtc_version
 from sass_text import Code, Function, functions
 
 import loopnest as ln
@@ -130,7 +130,7 @@ def rows(names: tuple[str, ...]) -> Iterator[str]:
             continue
         kernel = load_kernel(path.stem)
         for schedule in [s for s in kernel.schedules if s.startswith("gpu")]:
-            for dtype in TYPES:
+            for dtype in TYPES if is_typed(kernel) else TYPES[:1]:
                 click.echo(f"{path.stem}@{schedule} {dtype}", err=True)
                 found = estimate(fixed(kernel, schedule, dtype), dtype)
                 yield (
