@@ -67,18 +67,29 @@ def gpu(f, channels=8, height=8, width=32, depth=4):
 
 
 @conv2d.schedule("cpu")
-def cpu(f, height=4):
+def cpu(f, height=4, channels=8, lanes=8):
     """A core has `height` rows of an image at a time, with the halo in its cache, for all results.
 
-    The innermost loop goes along a row of results, whose sums stay in the cache.
+    The sums of `channels` x `lanes` results stay in registers; each element of the image is loaded
+    once for all channels.
     """
-    y = f["y"]
-    y.split(2, height).reorder({2: 1})  # [I, Y / height, O, height, X, P, 3, 3]
-    y.axis(0).parallelize(ln.ParallelType.cpu_parallel)
+    y, vector, unroll = f["y"], ln.ParallelType.vectorize, ln.ParallelType.unroll
+    total = y.cache_before()
+    product = total.producers[0]
+    windows, weights = product.producers
+    y.split(3, lanes).split(2, height).split(1, channels)
+    # [I, O / channels, channels, Y / height, height, X / lanes, lanes]
+    y.reorder([0, 3, 1, 4, 5, 2, 6])
+    y.parallelize({0: ln.ParallelType.cpu_parallel, 5: unroll, 6: vector})
+    y.axis(2).parallelize(ln.ParallelType.unswitch)
     f["image"].compute_at(y, 2)
-    y.reorder({4: 7})  # [.., O, height, P, 3, 3, X]
-    f["w"].consumers[0].compute_at(y, -1)
-    ln.inline_most([tensor for tensor in f.tensors if tensor is not f["image"]])
+    total.compute_at(y, 5)
+    total.reorder({5: -2, 6: -1})  # [.., P, 3, 3, channels, lanes]
+    for tensor, own in ((product, total), (windows, product), (weights, product)):
+        tensor.compute_at(own, own.ndim - 1)
+    for tensor in (total, product, windows):
+        tensor.axis(-1).parallelize(vector)
+        tensor.axis(-2).parallelize(unroll)
 
 
 if __name__ == "__main__":
