@@ -90,6 +90,10 @@ def _groups(space: IterationSpace) -> tuple[list[tuple[str, list[int]]], list[st
     return [*kept, *folded], [label for label, _ in kept], [label for label, _ in folded]
 
 
+_CHAINS = 4
+"""Vectors of partial results that one after the other need not wait for each other."""
+
+
 def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     """Give kept elements to the cores; fold rows in lanes, columns side by side.
 
@@ -132,21 +136,24 @@ def _is_inlined(tensor: ln.TensorView, place: int) -> bool:
 
 
 def _rows(fusion: ln.Fusion, space: IterationSpace, processor: Processor, large: bool) -> None:
-    """Make all axes [kept, folded…, folded / lanes, lanes]."""
+    """Make all axes [kept, folded…, folded / lanes, lanes], or with chains in front of lanes."""
     groups, kept, folded = _groups(space)
     row = space.elements(groups[-1][1])
     lanes = _lanes(fusion, processor)
     in_lanes = is_at_least(row, 2 * lanes)
+    chains = in_lanes and row is not None and row % (_CHAINS * lanes) == 0
     for tensor in space.definitions:
         axes = LabelledAxes(tensor, space.axes[tensor], groups)
         axes.merge(kept, "rows")
         if in_lanes:
             axes.split(folded[-1], lanes, "steps", "lanes")
+        if chains:
+            axes.split("steps", _CHAINS, "steps", "chains")
         if large:
             axes.parallelize({"rows": ln.ParallelType.cpu_parallel})
     if in_lanes:
         for tensor in reductions(fusion):
-            _fold_in_lanes(tensor, row, lanes)
+            _fold_in_lanes(tensor, row, lanes, chains)
 
 
 def _lanes(fusion: ln.Fusion, processor: Processor) -> int:
@@ -171,13 +178,26 @@ def _columns(fusion: ln.Fusion, space: IterationSpace, processor: Processor, lar
             axes.parallelize({"outer": ln.ParallelType.cpu_parallel})
 
 
-def _fold_in_lanes(tensor: ln.TensorView, row: int | None, lanes: int) -> None:
-    """Fold each lane of [.., row / lanes, lanes] by itself, and then the lanes."""
+def _fold_in_lanes(
+    tensor: ln.TensorView, row: int | None, lanes: int, chains: bool = False
+) -> None:
+    """Fold each lane of [.., row / lanes, lanes] by itself, and then the lanes.
+
+    With `chains` it is [.., steps, chains, lanes], and chains are folded by themselves first.
+    """
     definition = tensor.definition
     assert definition is not None
     if len(definition.outputs) > 1:
         return
     folded = [i for i, axis in enumerate(tensor.leaf_domain) if axis.is_reduction]
+    if chains:
+        partial = tensor.rfactor(folded[:-2])
+        chain = next(i for i, axis in enumerate(tensor.leaf_domain) if axis.is_reduction)
+        together = tensor.rfactor(chain)
+        for part in (partial, together):
+            part.axis(-2).parallelize(ln.ParallelType.unroll)
+            part.axis(-1).parallelize(ln.ParallelType.vectorize)
+        return
     partial = tensor.rfactor(folded[:-1])
     if row is None or row % lanes == 0:
         partial.axis(-1).parallelize(ln.ParallelType.vectorize)

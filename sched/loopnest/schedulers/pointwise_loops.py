@@ -51,21 +51,39 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
 
     Axes that lie together in all arrays are one. Where the arrays differ (one is repeated, or
     moved) the innermost is a chunk; else a chunk is `processor.chunk` elements, of which the last
-    may be short: `unswitch` tests once whether it is.
+    may be short: `unswitch` tests once whether it is. Where all elements are of one wide type, and
+    their number is known to fill vectors, a chunk goes by them, past the caches where it is large.
     """
     space = with_copies(fusion, keep_inputs=False)
     groups = [(str(n), dims) for n, dims in enumerate(coalesced(space, _kept(space)))]
     outer = [label for label, _ in groups[:-1]]
-    large = is_at_least(space.elements(_kept(space)), processor.small)
-    for tensor in _shared(space):
+    count = space.elements(_kept(space))
+    large = is_at_least(count, processor.small)
+    lanes = _lanes(fusion, processor) if large and count and len(groups) == 1 else 0
+    if lanes and count and count % lanes:
+        lanes = 0
+    shared = _shared(space)
+    for tensor in shared:
         axes = LabelledAxes(tensor, space.axes[tensor], groups)
         axes.merge(outer, "chunks")
         if len(groups) == 1 and large:
             axes.split("0", processor.chunk, "chunks", "chunk")
+            if lanes:
+                axes.split("chunk", lanes, "chunk", "lanes")
             axes.parallelize({"chunk": ln.ParallelType.unswitch})
         if large:
             axes.parallelize({"chunks": ln.ParallelType.cpu_parallel})
     fusion.inline_most()
+    for tensor in fusion.outputs if lanes else ():
+        tensor.axis(-1).parallelize(ln.ParallelType.vectorize)
+
+
+def _lanes(fusion: ln.Fusion, processor: Processor) -> int:
+    """Return how many elements fill a cache line; 0 where they are not all of one wide type."""
+    types = {tensor.dtype for tensor in fusion.tensors}
+    (dtype, *others) = types
+    wide = not others and dtype.is_float and dtype.size >= 4
+    return processor.vector_bytes // dtype.size if wide else 0
 
 
 def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
