@@ -1,5 +1,6 @@
 """The loop nest: its nodes, which are public, and what all its readers share."""
 
+from loopnest.kir.kernel_program import Output, Param, Program
 from loopnest.kir.nest_parser import parse
 from loopnest.kir.nodes import (
     BOUND,
@@ -12,9 +13,6 @@ from loopnest.kir.nodes import (
     Launch,
     Let,
     Loop,
-    Output,
-    Param,
-    Program,
     S,
     Shuffle,
     Stmt,

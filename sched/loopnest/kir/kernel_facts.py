@@ -8,7 +8,7 @@ from typing import Any
 
 from loopnest.errors import LoweringError
 from loopnest.kir.buffers import Buffer
-from loopnest.kir.nodes import Param
+from loopnest.kir.kernel_program import Param
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Const, Expr

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from loopnest.kir.buffers import Buffer
-from loopnest.kir.nodes import Program
+from loopnest.kir.kernel_program import Program
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Expr

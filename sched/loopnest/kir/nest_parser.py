@@ -15,6 +15,7 @@ from itertools import chain
 from loopnest.errors import LoopnestError
 from loopnest.kir import nodes as kir
 from loopnest.kir.buffers import Buffer
+from loopnest.kir.kernel_program import Output, Param, Program
 from loopnest.kir.nest_text import HEADER
 from loopnest.kir.nodes import BOUND
 from loopnest.scalar import dtypes
@@ -56,7 +57,7 @@ def parse(
     text: str,
     conditions: tuple[tuple[str, Expr], ...] = (),
     launch: Mapping[ParallelType, Expr] | None = None,
-) -> kir.Program:
+) -> Program:
     """Return the program of a nest text.
 
     Literals take the type of the other operand, else index (ints) or float32 (floats). `launch`
@@ -117,7 +118,7 @@ class NestParser:
         self.sizes: dict[str, None] = {}
         self.launch = dict(launch)
         self.given = set(launch)
-        self.workspace: list[kir.Param] = []
+        self.workspace: list[Param] = []
         self.conditions = conditions
 
     @property
@@ -130,7 +131,7 @@ class NestParser:
         """Its number in the text, counted from 1."""
         return self.numbers[self.at - 1]
 
-    def parsed(self) -> kir.Program:
+    def parsed(self) -> Program:
         """Return the program."""
         pattern = r"kernel (\w+)\((.*)\) -> \((.*)\)"
         name, taken, given = _match(pattern, self.lines[0], "kernel name(inputs) -> (outputs)")
@@ -138,21 +139,21 @@ class NestParser:
         outputs = [self.output(p) for p in parts(given)]
         body = self.body(0)
         made = [
-            kir.Param(o.name, "output", o.buffer.dtype, o.buffer, o.shape)
+            Param(o.name, "output", o.buffer.dtype, o.buffer, o.shape)
             for o in outputs
             if not o.inplace
         ]
         params = [p for p in inputs if p.kind == "input"] + made
         params += [p for p in inputs if p.kind == "scalar"]
-        params += [kir.Param(name, "size", dtypes.index) for name in self.sizes]
+        params += [Param(name, "size", dtypes.index) for name in self.sizes]
         order = [(d, self.launch[d]) for d in LAUNCH_DIMENSIONS if d in self.launch]
-        return kir.Program(
+        return Program(
             name, (*params, *self.workspace), body, tuple(order), tuple(outputs), self.conditions
         )
 
     # The signature
 
-    def param(self, text: str) -> kir.Param:
+    def param(self, text: str) -> Param:
         """Read an input or a scalar."""
         text, _, steps = text.partition(" strides")
         name, dtype, shape = _match(
@@ -160,11 +161,11 @@ class NestParser:
         )
         if not shape:
             self.scope.names[name] = ScalarParam(name, _dtype(dtype))
-            return kir.Param(name, "scalar", _dtype(dtype))
+            return Param(name, "scalar", _dtype(dtype))
         made = self.array(name, "input", dtype, shape)
         return self.strided(made, self.shape(steps)) if steps else made
 
-    def strided(self, param: kir.Param, strides: tuple[Expr, ...]) -> kir.Param:
+    def strided(self, param: Param, strides: tuple[Expr, ...]) -> Param:
         """Return a parameter whose array has other strides."""
         assert param.buffer is not None
         size: Expr = integer(1)
@@ -175,20 +176,20 @@ class NestParser:
         self.scope.buffers[param.name] = buffer
         return replace(param, buffer=buffer, strides=strides)
 
-    def array(self, name: str, kind: str, dtype: str, shape: str) -> kir.Param:
+    def array(self, name: str, kind: str, dtype: str, shape: str) -> Param:
         """Make the parameter of an array."""
         extents = self.shape(shape)
         buffer = self.buffer(name, dtype, extents or (integer(1),), Memory.GLOBAL, kind)
-        return kir.Param(name, kind, buffer.dtype, buffer, extents)
+        return Param(name, kind, buffer.dtype, buffer, extents)
 
-    def output(self, text: str) -> kir.Output:
+    def output(self, text: str) -> Output:
         """Read an output."""
         text, _, place = text.partition(" in ")
         name, dtype, shape = _match(r"(\w+): (\w+)(\[.*\])", text, "outputs as name: type[shape]")
         if place:
-            return kir.Output(name, self.scope.buffers[place], self.shape(shape), place)
+            return Output(name, self.scope.buffers[place], self.shape(shape), place)
         param = self.array(name, "output", dtype, shape)
-        return kir.Output(name, self.scope.buffers[name], param.shape)
+        return Output(name, self.scope.buffers[name], param.shape)
 
     def shape(self, text: str) -> tuple[Expr, ...]:
         """Read extents in brackets."""

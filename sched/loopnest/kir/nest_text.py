@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from loopnest.kir.buffers import Buffer
+from loopnest.kir.kernel_program import Param, Program
 from loopnest.kir.loop_bounds import loop_bounds
 from loopnest.kir.nodes import (
     Allocate,
@@ -20,8 +21,6 @@ from loopnest.kir.nodes import (
     Launch,
     Let,
     Loop,
-    Param,
-    Program,
     Shuffle,
     Stmt,
     Store,

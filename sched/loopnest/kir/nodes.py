@@ -62,8 +62,6 @@ from typing import TypeAlias, TypeVar, assert_never
 
 from loopnest.errors import InternalError
 from loopnest.kir.buffers import Buffer
-from loopnest.scalar.data_ranges import DataRange
-from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import Const, Expr, Index, Local
 from loopnest.scalar.origin import Origin
@@ -271,121 +269,6 @@ Stmt: TypeAlias = (
     "Loop | If | Allocate | Store | Let | Barrier | Shuffle | Arrive | Collective | Launch"
 )
 S = TypeVar("S", bound="Stmt")
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Param:
-    """A parameter of the kernel.
-
-    Args:
-        name: the identifier in the nest.
-        kind: "input", "output", "scalar", "size" or "workspace".
-        dtype: of the elements, of the scalar, or `index` for a size.
-        buffer: the array, for inputs, outputs and workspace.
-        shape: the logical shape of the array (its buffer has one dimension where this is `()`).
-        strides: of an input that need not be C-contiguous, in elements; None of other arrays.
-    """
-
-    name: str
-    kind: str
-    dtype: DType
-    buffer: Buffer | None = None
-    shape: tuple[Expr, ...] = ()
-    strides: tuple[Expr, ...] | None = None
-
-    @property
-    def c_type(self) -> str:
-        """The type in the C signature."""
-        names = {
-            "bool": "bool", "float16": "half_t", "float32": "float", "float64": "double",
-            "index": "int64_t",
-        }  # fmt: skip
-        base = names.get(self.dtype.name, f"{self.dtype.name}_t")
-        if self.buffer is None:
-            return base
-        return f"const {base}*" if self.kind == "input" else f"{base}*"
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Output:
-    """A result: its name, the buffer that holds it, its logical shape.
-
-    `inplace` names the input whose memory it takes, else "".
-    """
-
-    name: str
-    buffer: Buffer
-    shape: tuple[Expr, ...]
-    inplace: str = ""
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Program:
-    """A whole kernel.
-
-    Args:
-        name: an identifier.
-        params: inputs, outputs, scalars, sizes in order of first appearance, workspace. An output
-            in the memory of an input is no parameter; the input's buffer is then written.
-        body: statements.
-        launch: extent of each launch dimension in use, in the order x, y, z of grid, then block; of
-            several launches the largest.
-        outputs: the results, in order.
-        conditions: assumptions, as text and as a boolean expression over sizes.
-        requires: what this variant needs beside them, in the same form: that vectors divide sizes.
-            Where one fails, or an array is not aligned for its vectors, the scalar variant runs.
-        about: what messages say of tensors that not every target has a place for, by name: their
-            math and their axes.
-        ranges: what is declared of the elements of inputs, and checked at each launch.
-        counts: tensors that count elements, by name, each with the most that it counts; a target
-            may count in the width of indices.
-    """
-
-    name: str
-    params: tuple[Param, ...]
-    body: tuple[Stmt, ...]
-    launch: tuple[tuple[ParallelType, Expr], ...] = ()
-    outputs: tuple[Output, ...] = ()
-    conditions: tuple[tuple[str, Expr], ...] = ()
-    requires: tuple[tuple[str, Expr], ...] = ()
-    about: tuple[tuple[str, str], ...] = ()
-    ranges: tuple[DataRange, ...] = ()
-    counts: tuple[tuple[str, Expr], ...] = ()
-
-    def __copy__(self) -> Program:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, object]) -> Program:
-        return self
-
-    def launch_extent(self, dimension: ParallelType) -> Expr | None:
-        """Return the launch extent of `dimension`, None where it is not used (1)."""
-        return next((size for d, size in self.launch if d is dimension), None)
-
-    def with_body(self, body: tuple[Stmt, ...]) -> Program:
-        """Return this program with other statements; itself where they are the same."""
-        if body is self.body:
-            return self
-        return replace(self, body=body)
-
-    @property
-    def assumed(self) -> tuple[tuple[str, Expr], ...]:
-        """What holds wherever this variant runs: the conditions, and what it requires."""
-        return (*self.conditions, *self.requires)
-
-    @property
-    def launches(self) -> tuple[Program, ...]:
-        """The launches, a program each; this program itself where it is one.
-
-        All have its name, its parameters and its outputs, though each uses some of them only.
-        """
-        parts = [n for n in self.body if isinstance(n, Launch)]
-        return tuple([replace(self, body=n.body, launch=n.extents) for n in parts]) or (self,)
-
-    @property
-    def is_cooperative(self) -> bool:
-        """Whether blocks wait for each other, so that all must be resident at once."""
-        return any(isinstance(n, Barrier) and n.scope == "grid" for n, _ in walk(self.body))
 
 
 def one_launch(node: Launch) -> InternalError:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.schedule import chains, recomputation
 from loopnest.schedule.loop_forest import LoopForest
-from loopnest.schedule.loop_groups import SEPARATE, Conflict, LaunchConflict
+from loopnest.schedule.loop_groups import SEPARATE, Conflict, LaunchConflict, is_several_launches
 from loopnest.schedule.max_info_tree import next_replay, shared_loops
 from loopnest.schedule.placements import note_placed, placed_at
 from loopnest.schedule.replay import shared_positions
@@ -254,7 +254,7 @@ def joins_plainly(tensor: TensorView, pos: int) -> bool:
     consumers = [c for c in tensor.consumers if c in live]
     if len(tensor.siblings) > 1 or len(consumers) != 1 or tensor not in live:
         return False
-    if tensor.memory is Memory.GLOBAL and tensor.fusion.starts_launches:
+    if tensor.memory is Memory.GLOBAL and is_several_launches(tensor.fusion):
         return False
     (consumer,) = consumers
     places = shared_positions(tensor, consumer)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from loopnest.scalar.enums import Memory
 from loopnest.schedule import chains
-from loopnest.schedule.loop_groups import Conflict, LaunchConflict, LoopGroup
+from loopnest.schedule.loop_groups import Conflict, LaunchConflict, LoopGroup, is_several_launches
 from loopnest.tensor.tensor_view import TensorView
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Ordering:
                 self._overwrite(output, target)
         for body in (self.top, *self.node_of.values()):
             body.sort()
-        if self.forest.fusion.starts_launches:
+        if is_several_launches(self.forest.fusion):
             self._launches()
         return self.top
 

@@ -18,7 +18,7 @@ from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import ONE
 from loopnest.schedule.expression_order import LoopBody, Ordering
 from loopnest.schedule.fold_order import carries, folded_axes
-from loopnest.schedule.loop_groups import Conflict, LoopGroup, RootClass
+from loopnest.schedule.loop_groups import Conflict, LoopGroup, RootClass, is_several_launches
 from loopnest.schedule.replay import shared_positions
 from loopnest.schedule.root_maps import pairs
 from loopnest.tensor.domain import IterDomain, ancestors
@@ -78,7 +78,7 @@ class LoopForest:
         check of the whole.
         """
         start = unit.compute_at_pos
-        if carries(unit) or (unit.memory is Memory.GLOBAL and self.fusion.starts_launches):
+        if carries(unit) or (unit.memory is Memory.GLOBAL and is_several_launches(self.fusion)):
             return None
         if len(unit.siblings) > 1 or unit.produced_at_pos > start:
             return None

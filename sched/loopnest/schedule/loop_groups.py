@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from loopnest.tensor.domain import IterDomain
+from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.tensor_view import TensorView
 
 
@@ -20,6 +21,11 @@ SEPARATE = "give them separate loops, or keep what is read in LOCAL or SHARED me
 
 class LaunchConflict(Conflict):
     """A tensor would be computed in the loops of one that starts a launch after it."""
+
+
+def is_several_launches(fusion: Fusion) -> bool:
+    """Whether a tensor starts a launch (`TensorView.new_launch`)."""
+    return any(tensor.starts_launch for tensor in fusion.tensors)
 
 
 class LoopGroup:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import Expr, integer, whole
 from loopnest.schedule.launches import check_launches
+from loopnest.schedule.loop_groups import is_several_launches
 from loopnest.schedule.replay import mirror
 from loopnest.schedule.transaction import (
     PrimitiveRefused,
@@ -214,7 +215,7 @@ def set_memory(tensor: TensorView, memory: Memory) -> TensorView:
     if memory is not Memory.SHARED:
         _require_no_shared_layout(tensor, memory)
     tensor.fusion.change(tensor, "_memory", memory)
-    if memory is Memory.GLOBAL and tensor.fusion.starts_launches:
+    if memory is Memory.GLOBAL and is_several_launches(tensor.fusion):
         check_launches(tensor)
     return tensor
 

@@ -444,11 +444,6 @@ class Fusion:
         if attribute == "_compute_at_pos" and value and isinstance(target, TensorView):
             self.order.note_placed(target)
 
-    @property
-    def starts_launches(self) -> bool:
-        """Whether a tensor starts a launch (`TensorView.new_launch`)."""
-        return any(tensor.starts_launch for tensor in self._tensors)
-
     def begin(self) -> int:
         """Start or nest a transaction; return the mark to roll back to."""
         self._depth += 1
