@@ -7,14 +7,10 @@ a size is its own bound, at least what was assumed of it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import Expr, Index, LaunchIndex, Op, Symbol
-from loopnest.scalar.polynomials import UNIT, Poly
-
-if TYPE_CHECKING:
-    from loopnest.scalar.simplify import Simplifier
+from loopnest.scalar.polynomials import UNIT, Poly, PolynomialAlgebra
 
 
 class AtomBounds:
@@ -24,7 +20,7 @@ class AtomBounds:
         launch: extents of the launch, where known: bounds of the numbers of threads and blocks.
     """
 
-    def __init__(self, algebra: Simplifier) -> None:
+    def __init__(self, algebra: PolynomialAlgebra) -> None:
         self.algebra, self.facts = algebra, algebra.facts
         self.times, self.combine = algebra.products.times, algebra.combine
         self.launch: dict[ParallelType, Expr] = {}

@@ -6,10 +6,11 @@ An atom is what no sum or product is: a symbol, a loop index, a quotient, a rema
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from loopnest.scalar import dtypes
 from loopnest.scalar.expr import Expr, Index, Op, integer
+from loopnest.scalar.facts import Facts
 
 Monomial: TypeAlias = tuple[Expr, ...]
 Poly: TypeAlias = dict[Monomial, int]
@@ -57,6 +58,22 @@ class Products:
                 else:
                     result.pop(term, None)
         return result
+
+
+class PolynomialAlgebra(Protocol):
+    """What rules and bounds ask of the simplifier, which uses them."""
+
+    facts: Facts
+    products: Products
+
+    def poly(self, node: Expr) -> Poly: ...
+    def expression(self, poly: Poly) -> Expr: ...
+    def combine(self, a: Poly, b: Poly, sign: int) -> Poly: ...
+    def split(self, dividend: Poly, divisor: Expr) -> tuple[Poly, Poly]: ...
+    def mul(self, a: Expr, b: Expr) -> Expr: ...
+    def mod(self, a: Expr, b: Expr) -> Expr: ...
+    def binary(self, op: str, a: Expr, b: Expr) -> Expr: ...
+    def divides(self, divisor: Expr, value: Expr) -> bool: ...
 
 
 def divide_monomial(term: Monomial, by: Monomial) -> Monomial | None:

@@ -9,23 +9,8 @@ Source: the recombination is that of loopy and isl.
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from loopnest.scalar.expr import Expr, Op
-from loopnest.scalar.polynomials import Monomial, Poly, Products, index_op
-
-
-class PolynomialAlgebra(Protocol):
-    """What the rules ask of the simplifier."""
-
-    products: Products
-
-    def poly(self, node: Expr) -> Poly: ...
-    def mul(self, a: Expr, b: Expr) -> Expr: ...
-    def mod(self, a: Expr, b: Expr) -> Expr: ...
-    def divides(self, divisor: Expr, value: Expr) -> bool: ...
-    def combine(self, a: Poly, b: Poly, sign: int) -> Poly: ...
-    def split(self, dividend: Poly, divisor: Expr) -> tuple[Poly, Poly]: ...
+from loopnest.scalar.expr import Op
+from loopnest.scalar.polynomials import Monomial, Poly, PolynomialAlgebra, index_op
 
 
 def recombined(poly: Poly, algebra: PolynomialAlgebra) -> Poly | None:
