@@ -626,3 +626,15 @@ def test_a_collective_stores_to_its_own_buffers_alone() -> None:
     report = verify_program(k.program.with_body(body), k._lowered.math())
     assert report.status == "refuted"
     assert report.findings[0].message.endswith("it stores to T4, which it does not make")
+
+
+def test_an_index_by_way_of_a_narrow_integer_wraps() -> None:
+    with ln.Fusion("k") as f:
+        f.output(ln.cast(ln.iota("N"), ln.float32), "y")
+    f.inline_most()
+    program, math = lower(f).program, snapshot(f)
+    narrow = [m for m in mutants(program, frozenset({"operation"})) if "by way of int8" in m.text]
+    assert narrow
+    for mutant in narrow:
+        assert verify_program(mutant.program, math, {"N": 128}).status == "proved"
+        assert verify_program(mutant.program, math, {"N": 129}).status == "refuted"

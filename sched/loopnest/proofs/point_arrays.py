@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias, assert_never
 
 import numpy as np
@@ -39,12 +39,24 @@ class Undecidable(Exception):
     """An expression whose value verify does not know: it depends on data."""
 
 
+_WHOLE = 8
+"""Bytes of an integer that holds every index."""
+
+
 class TooMany(Exception):
     """More points than are worth enumerating."""
 
 
 class NoLaunch(Exception):
     """Sizes at which nothing runs: a loop is split by 0, no thread starts, a block is too large."""
+
+
+def _operated(node: Op, args: Sequence[Any]) -> Any:
+    """Return the value of an operation; what a narrow integer does not hold wraps."""
+    found = OPERATIONS[node.op](*args)
+    if node.op == "cast" and node.dtype.is_integer and node.dtype.size < _WHOLE:
+        return np.asarray(found).astype(node.dtype.numpy).astype(np.int64)
+    return found
 
 
 def _checked_divisor(b: Any) -> Any:
@@ -58,7 +70,7 @@ OPERATIONS: Mapping[str, Callable[..., Any]] = {
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
     "neg": lambda a: -a,
-    "cast": lambda a: a,  # of an integer to an index, which holds it as it is
+    "cast": lambda a: a,  # to an index or an int64, which hold an integer as it is
     "abs": np.abs,
     "floordiv": lambda a, b: a // _checked_divisor(b),
     "mod": lambda a, b: a % _checked_divisor(b),
@@ -177,7 +189,7 @@ class Points:
                     return self.value(let.value, lets, sizes)
             case Op() if node.op in OPERATIONS:
                 try:
-                    return OPERATIONS[node.op](*[self.value(a, lets, sizes) for a in node.args])
+                    return _operated(node, [self.value(a, lets, sizes) for a in node.args])
                 except ZeroDivisionError:
                     if node.op not in ("where", "and", "or"):
                         raise
