@@ -118,6 +118,13 @@ def compute_at_clones(f: ln.Fusion) -> None:
     t.compute_at(y, 2, recompute=True)
 
 
+@case(("launch", "it is computed in launch 1 of 2"))
+def new_launch(f: ln.Fusion) -> None:
+    t, y = pointwise(f)
+    t.memory = ln.GLOBAL
+    y.new_launch()
+
+
 @case(("place", "its statements stand inside of y.i0"))
 def inline_at(f: ln.Fusion) -> None:
     pointwise(f)[0].inline_at(1)

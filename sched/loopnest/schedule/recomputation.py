@@ -175,7 +175,8 @@ def clone(tensor: TensorView) -> tuple[TensorView, ...]:
         fusion.change(copy, "_compute_at_pos", original.compute_at_pos)
         fusion.change(copy, "_produced_at_pos", original.produced_at_pos)
         fusion.change(original, "clones", family)
-        fusion.change(copy, "_starts_launch", original.starts_launch)
+        if original.starts_launch:
+            fusion.change(copy, "_starts_launch", True)
         copies.append(copy)
     assert tensor.definition is not None
     definition = tensor.definition.with_outputs(copies)
