@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 import loopnest as ln
 from loopnest.proofs.verifier import verify_program
@@ -36,7 +37,7 @@ def test_an_update_goes_to_one_row() -> None:
     _, w = scattered()
     w.reorder({2: 0})
     kernel = ln.lower(w.fusion)
-    bounds = "for i3 in max(0, index(i[i2]))..min(index(i[i2]) + 1, V) of V:"
+    bounds = "for i3 in max(0, index(i[i2]))..min(index(i[i2]), V - 1) + 1 of V:"
     assert bounds in str(kernel)
     assert kernel.cubin("sm_90")
     judge(kernel)
@@ -81,3 +82,25 @@ def test_mutants_are_not_proved() -> None:
     made = [m for m in made if not (m.kind == "claim" and getattr(m.node, "role", "") == "init")]
     assert len(made) > 10
     assert [m.text for m in made if verify_program(m.program, math).ok] == []
+
+
+@pytest.mark.parametrize("kind", ["int64", "int32"])
+def test_indices_of_64_bits_bound_a_loop_without_a_declared_range(kind: str) -> None:
+    """Nothing is added to what may be the largest number: an index would exceed 64 bits."""
+    with ln.Fusion("add") as f:
+        x, u = f.input("x", ("N", "K"), ln.float32), f.input("u", ("N", "M"), ln.float32)
+        g = f.input("g", ("M",), getattr(ln, kind))
+        f.output(ln.index_add(x, 1, g, u), "y")
+    added = next(t for t in f.tensors if any(axis.is_reduction for axis in t.leaf_domain))
+    added.memory = ln.GLOBAL
+    added.reorder({2: 0})
+    k = ln.lower(f)
+    assert "if 0 <= index(g[i2]) and index(g[i2]) <= K - 1:" in str(k)
+    assert "for i4 in max(0, index(g[i2]))..min(index(g[i2]), K - 1) + 1 of K:" in str(k)
+    assert k.c()
+    assert k.cuda()
+    assert ln.verify(k).ok
+    limits = np.iinfo(kind)
+    data = np.array([1, limits.max, 0, limits.min, -1, 4, 1], kind)
+    arrays = [np.ones((2, 4), np.float32), np.arange(14, dtype=np.float32).reshape(2, 7), data]
+    np.testing.assert_array_equal(ln.compile(k, target="c")(*arrays), ln.evaluate(f, *arrays))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loopnest.kir.nodes import BOUND, If, Loop, Stmt
-from loopnest.scalar.expr import ONE, ZERO, Expr, Op, integer, substitute, terms_of, walk
+from loopnest.scalar.expr import ONE, ZERO, Expr, Op, integer, loads, substitute, terms_of, walk
 from loopnest.scalar.simplify import Simplifier
 
 
@@ -45,7 +45,12 @@ def loop_bounds(loop: Loop, algebra: Simplifier) -> LoopBounds | None:
             rest = algebra.simplify(substitute(gap, {loop.var: ZERO}))
             if count < 0:
                 last = algebra.floordiv(rest, integer(-count))
-                stop = algebra.min(algebra.add(last, ONE), stop)
+                behind = algebra.add(last, ONE)
+                if loads(last) and algebra.poly(behind).get((), 0) > 0:
+                    # What data say may be the largest number: nothing is added to it.
+                    stop = algebra.add(algebra.min(last, algebra.sub(stop, ONE)), ONE)
+                else:
+                    stop = algebra.min(behind, stop)
             else:
                 first = algebra.ceildiv(algebra.sub(ZERO, rest), integer(count))
                 start = algebra.max(start, first)

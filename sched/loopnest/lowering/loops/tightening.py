@@ -45,7 +45,7 @@ from loopnest.kir import (
 )
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.loop_bounds import gaps, slope
-from loopnest.scalar.conditions import normal_le
+from loopnest.scalar.conditions import le, normal_le
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import (
     FALSE,
@@ -154,10 +154,29 @@ class _Tightening:
                 best = self._at_best(gap, var, extent)
                 if best is None or self.algebra.proves_le(ZERO, best):
                     continue
-                condition = normal_le(ZERO, best, self.algebra)
+                condition = self._not_negative(best)
                 if condition not in (TRUE, FALSE):
                     result[condition] = None
         return frozenset(result)
+
+    def _not_negative(self, gap: Expr) -> Expr:
+        """Return the condition that `gap` is not negative, with what data say alone on its side.
+
+        That may be the largest number that there is: nothing is added to it.
+        """
+        algebra = self.algebra
+        terms = algebra.poly(gap)
+        data = {t: n for t, n in terms.items() if any(loads(atom) for atom in t)}
+        signs = {count > 0 for count in data.values()}
+        if len(signs) != 1:
+            return normal_le(ZERO, gap, algebra)
+        positive = signs == {True}
+        alone = algebra.sum(
+            [algebra.mul(algebra.product(t), integer(abs(n))) for t, n in data.items()]
+        )
+        if positive:
+            return le(algebra.sub(alone, gap), alone, algebra)
+        return le(alone, algebra.add(gap, alone), algebra)
 
     def _at_best(self, gap: Expr, var: Expr, extent: Expr) -> Expr | None:
         """Return the largest value of `gap` over an index; None where that is not known."""
