@@ -205,3 +205,23 @@ def test_a_launch_dimension_of_one_tensor_that_is_empty_leaves_the_rest_a_thread
     found = ln.compile(kernel, target="interpret")(*arrays)
     for result, want in zip(found, ln.evaluate(f, *arrays), strict=True):
         np.testing.assert_array_equal(result, want)
+
+
+@pytest.mark.parametrize("memory", [ln.SHARED, ln.GLOBAL, ln.LOCAL], ids=lambda m: m.name)
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_padded_buffer_keeps_its_gaps_where_another_tensor_leaves_no_thread(
+    target: str, memory: ln.Memory
+) -> None:
+    """It is stored through a merged axis, as a flat array: its strides stand in the index."""
+    with ln.Fusion("padded") as f:
+        x, e = f.input("x", (4, 5, "M"), ln.float32), f.input("e", ("N",), ln.float32)
+        t = ln.exp(x)
+        f.output(t * 2.0, "y").merge(1)
+        f.output(e + 1.0, "z").axis(0).parallelize(P.grid_y)
+    expected = [expect(f, {"M": 6, "N": count}) for count in (0, 2)]
+    t.memory = memory
+    t.allocation_domain.pad(1, 1)
+    t.merge(1)
+    function = compiled(ln.lower(f), target)
+    for case in expected:
+        run(function, case, target)

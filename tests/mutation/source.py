@@ -88,7 +88,9 @@ def _code_of(program: kir.Program, sizes: Mapping[str, int]) -> Code:
 
 def _layout(buffer: Buffer, sizes: Mapping[str, int], alone: bool) -> Layout:
     shape = tuple([size_value(s, sizes) for s in buffer.shape])
-    if alone and buffer.kind not in ("input", "output"):  # room for the thread of an empty launch
+    if (
+        alone and 0 in shape and buffer.kind not in ("input", "output")
+    ):  # room for the thread of an empty launch
         shape = tuple([max(extent, 1) for extent in shape])
         strides = tuple([math.prod(shape[n + 1 :]) for n in range(len(shape))])
         return shape, strides, math.prod(shape)

@@ -256,9 +256,10 @@ def _check_threads(program: kir.Program, extents: Mapping[ParallelType, int], su
 
 def _room(buffer: Buffer, sizes: Mapping[str, int], config: LaunchConfig) -> int:
     """Return the elements of workspace; room for one thread where the launch is empty."""
-    if not config.is_empty:
+    extents = [size_value(extent, sizes) for extent in buffer.shape]
+    if not config.is_empty or 0 not in extents:
         return size_value(buffer.size, sizes)
-    return math.prod([max(size_value(extent, sizes), 1) for extent in buffer.shape])
+    return math.prod([max(extent, 1) for extent in extents])
 
 
 def _numbers(shape: tuple[Expr, ...], sizes: Mapping[str, int]) -> tuple[int, ...]:

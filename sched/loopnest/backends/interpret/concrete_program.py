@@ -103,8 +103,9 @@ class ConcreteProgram:
 
     def _layouts(self) -> dict[Buffer, ElementLayout]:
         shapes = {b: self._shape(b) for b in self.buffers}
+        roomy = {b for b in self.buffers if shapes[b] != tuple([self.number(s) for s in b.shape])}
         sizes = {
-            b: math.prod(shapes[b]) if self.is_roomy else self.number(b.size) for b in self.buffers
+            b: math.prod(shapes[b]) if b in roomy else self.number(b.size) for b in self.buffers
         }
         space_bytes: dict[Buffer, int] = {}
         units: dict[Buffer, int] = {}
@@ -117,7 +118,7 @@ class ConcreteProgram:
         for buffer, space in self.spaces.items():
             shape = shapes[buffer]
             strides = tuple([self.number(s) for s in buffer.strides])
-            if self.is_roomy:
+            if buffer in roomy:
                 strides = tuple([math.prod(shape[n + 1 :]) for n in range(len(shape))])
             whole = -(-space_bytes[space] // units[space]) * units[space]
             result[buffer] = ElementLayout(
