@@ -14,7 +14,7 @@ FOLDER              of a KernelBench checkout: it holds level1/1_….py (or Kern
 --threads 0         threads of all that is timed; 0 is one a core. With 1, the time is that of the
                     processor, which other programs on the machine change little
 --inductor          time torch's own compiler too
---proofs            prove each generated kernel
+--proofs            prove each generated kernel, and those of the problem at symbolic sizes
 --write             write the table to tools/results
 
 A problem is right where the result lies within 1e-4 of torch's in float64, relative and absolute.
@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 import math
 import multiprocessing
 import os
@@ -37,7 +38,8 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -50,7 +52,10 @@ from rich.table import Table
 
 HERE = Path(__file__).resolve().parent
 TOLERANCE = 1e-4
-LIMITS = "problems that no kernel computes alone, wrong ones, and those below half of eager's speed"
+LIMITS = (
+    "problems that no kernel computes alone, wrong ones, those without a proof for all sizes, and "
+    "those below half of eager's speed"
+)
 
 
 @click.command()
@@ -189,6 +194,7 @@ class Problem:
                     self.tell(**{f"{name}_ms": milliseconds})
         if asked.proofs:
             self._proofs()
+            self._proofs_for_all_sizes()
 
     def in_turns(self, calls: Sequence[Callable[..., object]], budget: float = 1.0) -> list[float]:
         """Return the milliseconds of the fastest run of each of some functions.
@@ -268,12 +274,57 @@ class Problem:
     def _proofs(self) -> None:
         import loopnest as ln
 
-        kernels = {x.kernel: 0 for p in self.programs for x in p.kernels if x.kernel is not None}
+        kernels = _kernels(self.programs)
         proved = 0
         for number, kernel in enumerate(kernels, 1):
             report = ln.verify(kernel)
             proved += report.ok
             self.tell(kernels=len(kernels), judged=number, proved=proved)
+
+    def _proofs_for_all_sizes(self) -> None:
+        """Prove the kernels that are made where the extents of all inputs are symbols."""
+        import torch
+
+        import loopnest as ln
+        from loopnest.torch import recording
+
+        torch._dynamo.reset()
+        told: list[str] = []
+        with recording() as programs, torch.no_grad(), _messages(told):
+            options = {"library": False}
+            torch.compile(self.model, backend=_backend(), dynamic=True, options=options)(
+                *self.inputs
+            )
+        if not any(program.run.sizes for program in programs):
+            self.tell(all_sizes=0, symbolic=0, why=told[0] if told else "its sizes are constants")
+            return
+        kernels = _kernels(programs)
+        proved = 0
+        for kernel in kernels:
+            proved += ln.verify(kernel).all_sizes
+            self.tell(symbolic=len(kernels), all_sizes=proved)
+
+
+def _kernels(programs: Sequence[Any]) -> list[Any]:
+    return list(dict.fromkeys([x.kernel for p in programs for x in p.kernels if x.kernel]))
+
+
+@contextmanager
+def _messages(told: list[str]) -> Iterator[None]:
+    """Note why graphs are not compiled for all sizes."""
+    handler = logging.Handler(logging.INFO)
+    handler.emit = lambda record: (  # type: ignore[method-assign]
+        told.append(record.getMessage()) if "each of its sizes" in record.msg else None
+    )
+    log = logging.getLogger("loopnest")
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
 
 
 def _backend() -> Callable[..., Any]:
@@ -341,6 +392,7 @@ def cells(row: Mapping[str, Any]) -> list[str]:
     right = "right" if is_right(row) else "WRONG" if "error_of_generated" in row else "failed"
     generated = "yes" if is_generated(row) else "no" if "not_generated" in row else ""
     proved = f"{row['proved']}/{row['kernels']}" if "proved" in row else ""
+    symbolic = f"{row['all_sizes']}/{row['symbolic']}" if row.get("symbolic") else ""
     times = [shown(f"{key}_ms") for key in ("eager", "inductor", "library", "generated")]
     name = str(row["problem"])
     return [
@@ -349,6 +401,7 @@ def cells(row: Mapping[str, Any]) -> list[str]:
         right,
         generated,
         proved,
+        symbolic or ("no" if "all_sizes" in row else ""),
         ", ".join(row.get("schedules", [])),
         shown("first_call_s"),
         *times,
@@ -356,7 +409,8 @@ def cells(row: Mapping[str, Any]) -> list[str]:
 
 
 HEADINGS = (
-    *("", "problem", "result", "generated", "proved", "schedules", "first call, s"),
+    *("", "problem", "result", "generated", "proved", "for all sizes", "schedules"),
+    "first call, s",
     *("eager, ms", "inductor, ms", "library, ms", "generated, ms"),
 )
 
@@ -374,7 +428,11 @@ def summary_of(rows: Sequence[Mapping[str, Any]]) -> str:
     proved = sum(r["proved"] == r["kernels"] for r in proofs)
     lines = [f"{len(rows)} problems: {right} right, {generated} right and generated"]
     if proofs:
-        lines.append(f"every kernel proved: {proved} of the generated ones")
+        lines.append(f"every kernel proved at its sizes: {proved} of the generated ones")
+    symbolic = [r for r in rows if "all_sizes" in r]
+    if symbolic:
+        whole = sum(r["symbolic"] == r["all_sizes"] > 0 for r in symbolic)
+        lines.append(f"compiled for symbolic sizes and proved for all of them: {whole}")
     for key, name in (("library", "with library=True"), ("generated", "with library=False")):
         ratios = [r["eager_ms"] / r[f"{key}_ms"] for r in rows if r.get(f"{key}_ms")]
         if ratios:
@@ -395,6 +453,10 @@ def remarks_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         reasons += row.get("not_generated", [])
         if "error_of_generated" in row and not is_right(row):
             reasons.append(f"{row['error_of_generated']:.3g} times the error allowed")
+        if row.get("all_sizes", 1) < row.get("symbolic", 1):
+            reasons.append(f"proved for all sizes: {row['all_sizes']} of {row['symbolic']} kernels")
+        if "why" in row:
+            reasons.append(row["why"])
         if row.get("library_ms", 0) > 2 * row.get("eager_ms", math.inf):
             ratio = row["eager_ms"] / row["library_ms"]
             reasons.append(f"with library=True {ratio:.2f} of eager's speed")

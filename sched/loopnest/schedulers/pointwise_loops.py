@@ -55,7 +55,10 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     their number is known to fill vectors, a chunk goes by them, past the caches where it is large.
     """
     space = with_copies(fusion, keep_inputs=False)
-    groups = [(str(n), dims) for n, dims in enumerate(coalesced(space, _kept(space)))]
+    parts = coalesced(space, _kept(space))
+    if len(parts) == 1:
+        parts = _one_size_each(space, parts[0])
+    groups = [(str(n), dims) for n, dims in enumerate(parts)]
     outer = [label for label, _ in groups[:-1]]
     count = space.elements(_kept(space))
     large = is_at_least(count, processor.small)
@@ -84,6 +87,18 @@ def _lanes(fusion: ln.Fusion, processor: Processor) -> int:
     (dtype, *others) = types
     wide = not others and dtype.is_float and dtype.size >= 4
     return processor.vector_bytes // dtype.size if wide else 0
+
+
+def _one_size_each(space: IterationSpace, dims: list[int]) -> list[list[int]]:
+    """Return dimensions in two parts where several are symbolic: the inner one has one of them.
+
+    A chunk of a product of sizes has indices that are no sums of multiples, of which little is
+    proved for all sizes.
+    """
+    symbolic = [n for n, d in enumerate(dims) if not isinstance(space.dims[d].extent, int)]
+    if len(symbolic) < 2:
+        return [dims]
+    return [dims[: symbolic[-1]], dims[symbolic[-1] :]]
 
 
 def for_threads(fusion: ln.Fusion, processor: Processor) -> None:

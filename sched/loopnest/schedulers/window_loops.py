@@ -8,6 +8,7 @@ for image in ...:        # a core
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import loopnest as ln
@@ -24,6 +25,8 @@ from loopnest.schedulers.processor_facts import Processor
 
 ROWS = 8
 """Results of a tile along an axis that the windows do not have, at most."""
+IMAGE = 1 << 16
+"""So many elements with their border a core keeps for all windows, at most."""
 ENOUGH = 4
 """So many steps of a loop keep the cores busy."""
 
@@ -67,20 +70,50 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     kept = [label for label, _ in groups]
     order = [f"{label} tiles" if label in tile else label for label in kept]
     order += [label for label in kept if label in tile]
+    lanes = processor.vector_bytes // folds[0].dtype.compute.size
+    vectors = bool(tile) and tile[kept[-1]] % lanes == 0 and tile[kept[-1]] > lanes
     results = [t for t in space.definitions if t not in before]
     for tensor in results:
         axes = LabelledAxes(tensor, space.axes[tensor], groups)
         for label, extent in tile.items():
             axes.split(label, extent, f"{label} tiles", label)
         axes.order(order)
+        if vectors:
+            axes.split(kept[-1], lanes, "vectors", "lane")
         if large:
             axes.parallelize({_parallel(space, groups, tile, order): ln.ParallelType.cpu_parallel})
     target = fusion.outputs[-1]
     for total in reversed(folds):
-        total.compute_at(target, target.ndim - len(tile))
-        _folds_first(total, len(tile))
+        inner = len(tile) + vectors
+        total.compute_at(target, target.ndim - inner)
+        if vectors:
+            total.split(max(_kept_places(total)), lanes)
+        _folds_first(total, inner, vectors)
         _inline_operands(fusion, space, total)
+    for tensor in [t for t in space.definitions if t in before and has_border(t)]:
+        _keep_whole(space, tensor, target, order)
     fusion.inline_most()
+
+
+def _keep_whole(
+    space: IterationSpace, tensor: ln.TensorView, target: ln.TensorView, order: Sequence[str]
+) -> None:
+    """Compute a tensor with its border once for all windows, where it is not large.
+
+    Windows then read it without a test: it stands in the loops that it has itself.
+    """
+    own = [str(d) for d in space.all_of(tensor)]
+    outer = next((n for n, label in enumerate(order) if label not in own), len(order))
+    extents = [axis.extent for axis in tensor.rfactor_domain]
+    inner = 1
+    for place, extent in zip(space.axes[tensor], extents, strict=True):
+        if place is None or str(place) not in order[:outer]:
+            if not isinstance(extent, int):
+                return
+            inner *= extent
+    if outer and inner <= IMAGE:
+        tensor.compute_at(target, outer)
+        tensor.axis(outer).pin()
 
 
 def _with_copies(fusion: ln.Fusion) -> tuple[IterationSpace, tuple[ln.TensorView, ...]]:
@@ -120,15 +153,27 @@ def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
     fusion.inline_most()
 
 
-def _folds_first(total: ln.TensorView, inner: int) -> None:
-    """Let a fold go along its windows outside of the results of a tile."""
-    folded = [i for i, axis in enumerate(total.leaf_domain) if axis.is_reduction]
-    others = [i for i in range(total.ndim) if i not in folded]
+def _kept_places(total: ln.TensorView) -> list[int]:
+    """Return the places of the axes that a fold keeps."""
+    return [i for i, axis in enumerate(total.leaf_domain) if not axis.is_reduction]
+
+
+def _folds_first(total: ln.TensorView, inner: int, vectors: bool) -> None:
+    """Let a fold go along its windows outside of the results of a tile.
+
+    Args:
+        total: the fold.
+        inner: the axes of a tile.
+        vectors: whether the last of them are the lanes of a vector.
+    """
+    others = _kept_places(total)
+    folded = [i for i in range(total.ndim) if i not in others]
     total.reorder([*others[: len(others) - inner], *folded, *others[len(others) - inner :]])
+    unrolled = -2 if vectors else -1
     if inner:
-        total.axis(-1).parallelize(ln.ParallelType.unroll)
-    if inner > 1:
-        total.axis(-2).parallelize(ln.ParallelType.unswitch)
+        total.axis(unrolled).parallelize(ln.ParallelType.unroll)
+    if total.ndim >= 1 - unrolled:
+        total.axis(unrolled - 1).parallelize(ln.ParallelType.unswitch)
 
 
 Groups: TypeAlias = "list[tuple[str, list[int]]]"

@@ -102,20 +102,29 @@ class _Pool:
         self.padding = _each(0 if given[2] is None else given[2], rank)
         dilation = given[3] if dilated and given[3] is not None else 1
         self.dilation = _each(dilation, rank)
-        self.out = tuple([number_of(extent) for extent in out])
+        self.out = tuple(out)
 
     def reach(self, axis: int) -> int:
         """Return how far the last element of a window is from its first."""
         return (self.size[axis] - 1) * self.dilation[axis]
+
+    def behind(self, axis: int, extent: Dim) -> int:
+        """Return how many elements stand behind an axis: what its last window needs.
+
+        Of a symbolic extent it is the padding, which is right where the last window may be short.
+        """
+        out = self.out[axis]
+        if not isinstance(extent, int) or not isinstance(out, int):
+            return self.padding[axis]
+        end = (out - 1) * self.stride[axis] + self.reach(axis) + 1
+        return max(end - extent - self.padding[axis], 0)
 
     def windows(self, x: Node, fill: float) -> Node:
         """Return [*, *out, *size]: the windows of x, `fill` around it."""
         lead = x.ndim - self.rank
         widths = [(0, 0)] * lead
         for axis in range(self.rank):
-            end = (self.out[axis] - 1) * self.stride[axis] + self.reach(axis) + 1
-            behind = end - number_of(x.shape[lead + axis]) - self.padding[axis]
-            widths.append((self.padding[axis], max(behind, 0)))
+            widths.append((self.padding[axis], self.behind(axis, x.shape[lead + axis])))
         if any(map(any, widths)):
             x = G.pad(x, widths, fill)
         for axis in range(self.rank):
@@ -217,6 +226,9 @@ def _divided(total: Node, pool: _Pool, space: Sequence[int], call: Call, first: 
     if override is not None:
         return G.div(total, as_node(override, total.dtype))
     counted = given[1] is None or bool(given[1])
+    whole = not any(map(bool, pool.padding)) or counted
+    if whole and not given[0] and not all(isinstance(extent, int) for extent in space):
+        return G.div(total, as_node(math.prod(pool.size), total.dtype))
     rows = [_lengths(pool, axis, extent, counted) for axis, extent in enumerate(space)]
     if all(len(set(row)) == 1 for row in rows):
         return G.div(total, as_node(math.prod([row[0] for row in rows]), total.dtype))
@@ -231,7 +243,7 @@ def _lengths(pool: _Pool, axis: int, extent: int, counted: bool) -> list[int]:
     low = -pool.padding[axis] if counted else 0
     high = extent + (pool.padding[axis] if counted else 0)
     found = []
-    for place in range(pool.out[axis]):
+    for place in range(number_of(pool.out[axis])):
         start = place * pool.stride[axis] - pool.padding[axis]
         found.append(min(start + pool.size[axis], high) - max(start, low))
     return found

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import loopnest.graph as G
-from loopnest.graph.dimensions import Dim, add, dim_of, floordiv, mul, sub
+from loopnest.graph.dimensions import Dim, add, ceildiv, dim_of, floordiv, mul, sub
 from loopnest.graph.node import Node
 from loopnest.scalar.dtypes import float64
 
@@ -28,7 +28,6 @@ class UnknownSizes(Exception):
 
 _FUNCTIONS: dict[str, Callable[[Dim, Dim], Dim]] = {
     "CleanDiv": floordiv,
-    "FloorDiv": floordiv,
     "Mod": lambda a, b: sub(a, mul(floordiv(a, b), b)),
     "PythonMod": lambda a, b: sub(a, mul(floordiv(a, b), b)),
 }
@@ -55,6 +54,23 @@ def size_of(value: Any) -> Dim:
     if not isinstance(value, torch.SymInt):
         raise NotTranslated(f"a size that is {type(value).__name__}")
     return _translated(value.node.expr)
+
+
+def _sum(terms: Sequence[Any]) -> Dim:
+    """Return a sum; ``a // c + k`` as the ceildiv that the extents of windows are."""
+    known = sum([int(term) for term in terms if term.is_Integer])
+    found: Dim = 0
+    for term in [term for term in terms if not term.is_Integer]:
+        if type(term).__name__ != "FloorDiv":
+            found = add(found, _translated(term))
+            continue
+        dividend, divisor = map(_translated, term.args)
+        if isinstance(divisor, int):
+            dividend, known = add(dividend, divisor * (known - 1) + 1), 0
+            found = add(found, ceildiv(dividend, divisor))
+        else:
+            found = add(found, floordiv(dividend, divisor))
+    return add(found, known)
 
 
 def number_node(value: Any) -> Node:
@@ -97,9 +113,11 @@ def _translated(expr: Any) -> Dim:
         return int(expr)
     if expr.is_Symbol:
         return dim_of(str(expr), f"size({expr})")
-    parts = [_translated(part) for part in expr.args]
     if expr.is_Add:
-        return reduce(add, parts)
+        return _sum(expr.args)
+    if type(expr).__name__ == "FloorDiv":
+        return _sum([expr])
+    parts = [_translated(part) for part in expr.args]
     if expr.is_Mul:
         return reduce(mul, parts)
     if expr.is_Pow and isinstance(parts[1], int) and parts[1] > 0:

@@ -202,7 +202,7 @@ class PhaseTerms:
             known = max([places.get(v, 0) for v in used - inner], default=-1)
             used = frozenset(v for v in inner if places.get(v, -1) > known)
         specs = [self.nest.spec_of[var] for var in compute.loops]
-        if any(s.parallel is ParallelType.vectorize
+        if any(s.parallel in (ParallelType.vectorize, ParallelType.unroll)
                for var, s in zip(compute.loops, specs, strict=True) if var in used):  # fmt: skip
             return False
         # At its best thread a condition may stand outside of all loops over threads.
