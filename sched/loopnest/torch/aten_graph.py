@@ -37,6 +37,7 @@ from loopnest.torch.symbolic_sizes import (
     number_node,
     size_of,
     sizes_of,
+    strides_of,
 )
 from loopnest.torch.torch_calls import OperandPlace, torch_node, type_of_tensor
 
@@ -162,7 +163,7 @@ class _Translation:
         kind = type_of_tensor(tensor)
         if kind is None:
             raise NotTranslated(f"an input is {tensor.dtype}")
-        strides = sizes_of(tensor.stride()) if self.strided else contiguous(kind.shape)
+        strides = strides_of(tensor) if self.strided else contiguous(kind.shape)
         layout = InputLayout(kind.shape, strides)
         var, seen = layout.nodes(f"x{len(self.vars)}", kind.dtype)
         self.vars.append(var)
@@ -191,7 +192,10 @@ class _Translation:
         self.fakes[node] = node.meta.get("val")
         target = node.target
         if target is operator.getitem:
-            return self._argument(node.args[0])[node.args[1]]
+            found = self._argument(node.args[0])[node.args[1]]
+            if found is None and isinstance(node.meta.get("val"), torch.Tensor):
+                raise UnknownSizes(f"value {node.args[1]} of {node.args[0]} is of symbolic sizes")
+            return found
         if isinstance(target, torch._ops.HigherOrderOperator):
             raise NotTranslated(f"{target} is no operator of tensors alone")
         if not isinstance(target, torch._ops.OpOverload):
@@ -313,7 +317,7 @@ class _Translation:
             kind = type_of_tensor(value)
             if kind is None:
                 raise NotTranslated(f"{node.target} returns {value.dtype}")
-            order = order_in_memory(sizes_of(value.shape), sizes_of(value.stride()))
+            order = order_in_memory(sizes_of(value.shape), strides_of(value))
             if order is None or order == sorted(order):
                 return torch_node(node.target, operands, args, kwargs, kind)
             moved = TensorType(tuple([kind.shape[axis] for axis in order]), kind.dtype)
@@ -400,7 +404,7 @@ def _packet(item: FxNode) -> str:
 
 
 def _strides(fake: Any) -> tuple[Dim, ...]:
-    return sizes_of(fake.stride()) if isinstance(fake, torch.Tensor) else ()
+    return strides_of(fake) if isinstance(fake, torch.Tensor) else ()
 
 
 def _has_tensors(value: Any) -> bool:

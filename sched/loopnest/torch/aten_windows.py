@@ -159,13 +159,15 @@ def _places(space: Sequence[int], first: int = 0) -> Node:
 
 
 def _max_rule(rank: int) -> Any:
-    def rule(call: Call) -> tuple[Node, Node]:
+    def rule(call: Call) -> tuple[Node, Node | None]:
         x = call[0]
         pool = _Pool(call, 1, True, call.shape[-rank:])
         if not x.dtype.is_float:
             raise NotTranslated("of integers")
         windows = pool.windows(x, -math.inf)
         largest = G.max(windows, pool.last(windows))
+        if not all(isinstance(extent, int) for extent in x.shape[-rank:]):
+            return largest, None  # places in a space of symbolic sizes
         return largest, _first_places(call, pool, windows, largest, x.shape[-rank:])
 
     return rule

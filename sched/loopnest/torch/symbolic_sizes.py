@@ -43,8 +43,8 @@ def is_symbolic(value: Any) -> bool:
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
-def size_of(value: Any) -> Dim:
-    """Return a size of torch as an extent.
+def size_of(value: Any, stride: bool = False) -> Dim:
+    """Return a size of torch as an extent; in a `stride` the larger of 1 and a size is that size.
 
     Raises:
         NotTranslated: it is made of what size expressions do not have.
@@ -53,7 +53,13 @@ def size_of(value: Any) -> Dim:
         return value
     if not isinstance(value, torch.SymInt):
         raise NotTranslated(f"a size that is {type(value).__name__}")
-    return _translated(value.node.expr)
+    expr = value.node.expr
+    if stride:
+        expr = expr.replace(
+            lambda part: part.func.__name__ == "Max" and len(part.args) == 2 and 1 in part.args,
+            lambda part: next(arg for arg in part.args if arg != 1),
+        )
+    return _translated(expr)
 
 
 def _sum(terms: Sequence[Any]) -> Dim:
@@ -101,6 +107,11 @@ def _number(expr: Any) -> Node:
     if expr.is_Pow:
         return G.pow(*parts)
     raise NotTranslated(f"the number {expr}")
+
+
+def strides_of(tensor: Any) -> tuple[Dim, ...]:
+    """Return the strides of a tensor; torch counts an empty extent as 1 in them."""
+    return tuple([size_of(step, stride=True) for step in tensor.stride()])
 
 
 def sizes_of(values: Sequence[Any]) -> tuple[Dim, ...]:
