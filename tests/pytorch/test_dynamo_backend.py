@@ -62,6 +62,21 @@ class Block(nn.Module):
         return x + self.narrow(nn.functional.gelu(self.wide(x)))
 
 
+class Attention(nn.Module):
+    """Causal attention of several heads, by torch's own function."""
+
+    def __init__(self, width=8, heads=2):
+        super().__init__()
+        self.heads, self.qkv = heads, nn.Linear(width, 3 * width)
+
+    def forward(self, x):
+        n, t, c = x.shape
+        shape = n, t, self.heads, c // self.heads
+        q, k, v = [part.view(shape).transpose(1, 2) for part in self.qkv(x).chunk(3, -1)]
+        found = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return found.transpose(1, 2).reshape(n, t, c)
+
+
 class Language(nn.Module):
     """Embedded words, and the loss of what comes next."""
 
@@ -95,6 +110,13 @@ MODELS = {
     "block": (Block, (2, 5, 16)),
     "convolutions": (convolutions, (2, 3, 6, 6)),
     "language": (Language, (3, 6)),
+    "attention": (Attention, (2, 5, 8)),
+    "depthwise": (
+        lambda: nn.Sequential(
+            nn.Conv2d(4, 4, 3, padding=1, groups=4), nn.SiLU(), nn.Conv2d(4, 3, 1)
+        ),
+        (2, 4, 5, 5),
+    ),
     "norms": (
         lambda: nn.Sequential(nn.GroupNorm(2, 4), nn.ELU(), nn.InstanceNorm1d(4), nn.Softplus()),
         (2, 4, 9),
@@ -470,3 +492,70 @@ def test_gradients_of_few_columns(columns):
     model = nn.Sequential(nn.BatchNorm1d(columns), nn.ReLU())
     x = torch.randn(8, columns)
     close(gradients(model, compiled(model), x), gradients(model, model, x), 5)
+
+
+def test_arguments_that_share_memory():
+    """One changes what the other reads."""
+
+    def model(x, y):
+        x.mul_(2)
+        return x.sum() + y * 3
+
+    a = torch.arange(12.0)
+    b = a.clone()
+    close(compiled(model)(a, a[4:8]), model(b, b[4:8]))
+    close(a, b)
+    square = torch.randn(3, 3)
+    close(compiled(lambda x, y: x @ y + x)(square, square.t()), square @ square.t() + square)
+
+
+def test_a_buffer_that_the_model_changes():
+    class Counter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(3))
+
+        def forward(self, x):
+            self.seen += x.sum(0)
+            return x * self.seen
+
+    models = [Counter(), Counter()]
+    fast = compiled(models[0])
+    for _ in range(3):
+        x = torch.randn(2, 3)
+        close(fast(x), models[1](x))
+    close(models[0].seen, models[1].seen)
+
+
+def test_gradients_through_what_has_none():
+    """Torch says what stops: a rounded value has the gradient 0, an index none."""
+
+    def model(x):
+        return (x.round() * 2 + x.detach() * x).sum() + x.argmax().float()
+
+    x = torch.randn(5)
+    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
+    compiled(model)(a).backward()
+    model(b).backward()
+    close(a.grad, b.grad)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        compiled(lambda x: x.argmax().float())(a).backward()
+
+
+def test_autocast_forward_and_backward():
+    model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4))
+    x = torch.randn(3, 8)
+    grads = []
+    for call in (model, compiled(model)):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = call(x).float().square().mean()
+        loss.backward()
+        grads.append([p.grad.clone() for p in model.parameters()])
+    torch.testing.assert_close(*grads, rtol=5e-2, atol=2e-2)
+
+
+def test_no_elements_forward_and_backward():
+    model = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.ReLU())
+    x = torch.randn(0, 4)
+    close(gradients(model, compiled(model, library=False), x), gradients(model, model, x))

@@ -282,9 +282,9 @@ class SizedRun:
         own = [p for p in runner.kernel.program.params if p.kind == "input"]
         sizes = {name: self._sizes[name] for name in runner.sizes}
         for number, (place, param) in enumerate(zip(inputs, own, strict=True)):
-            if param.strides is not None:
-                shape, steps = _numbers(param.shape, sizes), _numbers(param.strides, sizes)
-                inputs[number] = ValuePlace(place.storage, shape, None, steps)
+            steps = None if param.strides is None else _numbers(param.strides, sizes)
+            shape = _numbers(param.shape, sizes)
+            inputs[number] = ValuePlace(place.storage, shape, None, steps)
         inplace = {output for output, _ in made.inplace}
 
         def run(memory: Memory) -> None:

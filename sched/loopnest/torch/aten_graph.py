@@ -21,6 +21,7 @@ from loopnest.graph.node import Node, TensorType, TupleType
 from loopnest.graph.size_binding import graph_sizes
 from loopnest.scalar.expr import Expr, Symbol
 from loopnest.torch import (  # noqa: F401 - registers the rules
+    aten_attention,
     aten_indexing,
     aten_movement,
     aten_pointwise,
@@ -47,7 +48,13 @@ _told: set[str] = set()
 FxNode: TypeAlias = "Any"
 WINDOWS_OF = ("avg_pool", "convolution", "max_pool")
 """How operators that read windows begin; schedules for "cuda" have none yet."""
-LIBRARY = frozenset({"mm", "bmm", "addmm", "convolution", "convolution_backward", "mv"})
+LIBRARY = frozenset(
+    (
+        *("mm", "bmm", "addmm", "convolution", "convolution_backward", "mv"),
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_flash_attention_for_cpu_backward",
+    )
+)
 """What torch's own libraries compute where `library` is True."""
 
 

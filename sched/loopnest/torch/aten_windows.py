@@ -63,8 +63,6 @@ def _convolution_backward(call: Call) -> tuple[Node | None, ...]:
         raise NotTranslated("without a batch")
     strides, padding, dilation = [_each(value, rank) for value in around[:3]]
     transposed, groups, (of_x, of_w, of_bias) = around[3], around[5], around[6]
-    if groups > 1 and of_w:
-        raise NotTranslated("the kernel of several groups")
     dx = dw = db = None
     if transposed:
         if of_x:

@@ -49,7 +49,7 @@ _ALSO = (
 )
 _OWN = (
     *("_to_copy", "addmm", "embedding_dense_backward", "index_select", "native_dropout"),
-    *("square", "stack"),
+    *("square", "stack", "_scaled_dot_product_flash_attention_for_cpu"),
 )
 """Operators that have a rule of their own, or that are to draw the numbers that torch draws."""
 
