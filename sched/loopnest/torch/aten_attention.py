@@ -19,14 +19,10 @@ def _scores(call: Call, q: Node, k: Node, dropout: float, is_causal: bool) -> tu
     """Return the scaled products of queries and keys, masked; and their scale."""
     if dropout:
         raise NotTranslated("with dropout")
-    width, scale = q.shape[-1], call.keywords.get("scale")
-    if scale is None and not isinstance(width, int):
-        raise NotTranslated(f"of {width} features")
-    if scale is None and isinstance(width, int):
-        scale = 1 / math.sqrt(width)
+    scale = _scale(call, q)
     wide = q.dtype.compute
     scores = G.matmul(as_node(q, wide), G.transpose(as_node(k, wide), _swapped(k)))
-    scores = G.mul(scores, as_node(float(scale), wide))
+    scores = G.mul(scores, as_node(scale, wide))
     mask = call.keywords.get("attn_mask")
     if mask is not None and mask.dtype is bool_:
         scores = G.where(mask, scores, as_node(-math.inf, wide))
@@ -36,7 +32,17 @@ def _scores(call: Call, q: Node, k: Node, dropout: float, is_causal: bool) -> tu
         rows = G.reshape(G.iota(q.shape[-2], 0, 1, int64), (q.shape[-2], 1))
         columns = G.reshape(G.iota(k.shape[-2], 0, 1, int64), (1, k.shape[-2]))
         scores = G.where(G.ge(rows, columns), scores, as_node(-math.inf, wide))
-    return scores, float(scale)
+    return scores, scale
+
+
+def _scale(call: Call, q: Node) -> float:
+    """Return what products are multiplied by: as given, or by the number of features."""
+    given, width = call.keywords.get("scale"), q.shape[-1]
+    if given is not None:
+        return float(given)
+    if not isinstance(width, int):
+        raise NotTranslated(f"of {width} features")
+    return 1 / math.sqrt(width)
 
 
 def _swapped(x: Node) -> list[int]:
