@@ -122,6 +122,17 @@ def test_updates_of_a_norm_overwrite_its_variables():
         assert_alike(value, state[name])
 
 
+def test_a_compiler_that_fails_is_named_with_the_ops(monkeypatch):
+    x = G.var("x", (4, 6))
+    monkeypatch.setenv("CC", "/no/such/compiler")
+    with pytest.raises(G.GraphError) as error:
+        G.compile(G.Graph([x], [G.exp(x) * 3.140625]), target="c", optimize=0)
+    assert str(error.value) == (
+        '@kernel0(x): its kernel (exp, mul) does not compile: target "c": CC=/no/such/compiler '
+        "does not start; mend or unset CC"
+    )
+
+
 # Schedules of a user's own
 
 

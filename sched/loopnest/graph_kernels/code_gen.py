@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import loopnest as ln
 from loopnest.errors import CompileError, LoopnestError
 from loopnest.graph.graph_error import GraphError
-from loopnest.graph.node import Node
+from loopnest.graph.node import LEAVES, Node
 from loopnest.graph.passes.compile_target import Target
 from loopnest.graph.program import Graph, body_of
 from loopnest.graph.structural import structural_key
@@ -168,5 +168,7 @@ def compiled(found: Generated, target: str, options: Mapping[str, Any]) -> dict[
     for call, made in found.kernels.items():
         error = runners[made.kernel]
         if isinstance(error, CompileError):
-            raise GraphError(str(call), f"its kernel does not compile: {error}") from error
+            ops = ", ".join([x.op for x in body_of(call).nodes if x.op not in LEAVES])
+            reason = f"its kernel ({ops}) does not compile: {error}"
+            raise GraphError(str(call), reason) from error
     return {call: runners[made.kernel] for call, made in found.kernels.items()}

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from loopnest.graph.data_layout import math_shape, parse_layout, shape_in, transform
-from loopnest.graph.dimensions import Dim, DimLike, Shape, add, at, divides, mul, shown
+from loopnest.graph.dimensions import Dim, DimLike, Shape, at, shown
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.leaves import shape_of
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
 from loopnest.graph.operators.node_operands import applied, meet, one_type, tensors
-from loopnest.graph.operators.windows import columns, scatter, window_extent
+from loopnest.graph.operators.windows import check_channels, columns, scatter, window_counts
 from loopnest.graph.registry import (
     REQUIRED,
     Pattern,
@@ -134,25 +134,12 @@ def _output(x: Mapping[str, Dim], w: Mapping[str, Dim], attrs: Attrs) -> dict[st
     Raises:
         Refused: the extents do not fit.
     """
-    groups = attrs["groups"]
-    if not isinstance(groups, int) or groups < 1 or not _both_divide(groups, x["C"], w["O"]):
-        raise Refused(
-            f"{groups} groups of {x['C']} channels to {w['O']}", "groups must divide both"
-        )
-    if mul(w["I"], groups) != x["C"]:
-        raise Refused(
-            f"the kernel takes {w['I']} channels in {groups} groups, the data has {x['C']}",
-            "the second extent of the kernel is C // groups",
-        )
+    check_channels(attrs["groups"], x["C"], w["I"], w["O"])
     top, left, bottom, right = attrs["padding"]
-    tall, wide = add(x["H"], top + bottom), add(x["W"], left + right)
-    height = window_extent(tall, w["H"], attrs["strides"][0], attrs["dilation"][0])
-    width = window_extent(wide, w["W"], attrs["strides"][1], attrs["dilation"][1])
+    space, kernel = (x["H"], x["W"]), (w["H"], w["W"])
+    pairs = ((top, bottom), (left, right))
+    height, width = window_counts(space, kernel, attrs["strides"], pairs, attrs["dilation"])
     return {"N": x["N"], "C": w["O"], "H": height, "W": width}
-
-
-def _both_divide(groups: int, *extents: Dim) -> bool:
-    return all(divides(groups, extent) for extent in extents)
 
 
 def _layouts(attrs: Attrs) -> tuple[Any, Any]:

@@ -13,11 +13,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from loopnest.graph.dimensions import Dim, Shape, add, divides, floordiv, mul
+from loopnest.graph.dimensions import Shape, floordiv, mul
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
 from loopnest.graph.operators.node_operands import applied, meet, one_type, require_node, tensors
-from loopnest.graph.operators.windows import window_extent
+from loopnest.graph.operators.windows import (
+    check_channels,
+    check_groups,
+    window_counts,
+    window_extent,
+)
 from loopnest.graph.registry import (
     REQUIRED,
     Pattern,
@@ -196,15 +201,7 @@ def _pairs(value: object, rank: int, subject: str) -> tuple[Pair, ...]:
 
 
 def _counts(space: Shape, kernel: Shape, attrs: Attrs) -> Shape:
-    """Return how many windows there are along each spatial axis."""
-    rows = zip(space, kernel, attrs["strides"], attrs["padding"], attrs["dilation"], strict=True)
-    return tuple([window_extent(add(n, sum(pair)), k, s, d) for n, k, s, pair, d in rows])
-
-
-def _check_groups(groups: object, first: Dim, second: Dim) -> None:
-    good = isinstance(groups, int) and groups >= 1
-    if not good or not divides(groups, first) or not divides(groups, second):  # type: ignore[arg-type]
-        raise Refused(f"{groups} groups of {first} channels to {second}", "groups divide both")
+    return window_counts(space, kernel, attrs["strides"], attrs["padding"], attrs["dilation"])
 
 
 def _operands(types: tuple[Type, ...]) -> tuple[TensorType, TensorType]:
@@ -218,10 +215,7 @@ def _operands(types: tuple[Type, ...]) -> tuple[TensorType, TensorType]:
 
 def _infer_conv(types: tuple[Type, ...], attrs: Attrs) -> Type:
     x, w = _operands(types)
-    _check_groups(attrs["groups"], x.shape[1], w.shape[0])
-    if mul(w.shape[1], attrs["groups"]) != x.shape[1]:
-        found = f"the kernel takes {w.shape[1]} channels in {attrs['groups']} groups"
-        raise Refused(found, f"the data has {x.shape[1]}")
+    check_channels(attrs["groups"], x.shape[1], w.shape[1], w.shape[0])
     space = _counts(x.shape[2:], w.shape[2:], attrs)
     return TensorType((x.shape[0], w.shape[0], *space), x.dtype)
 
@@ -229,7 +223,7 @@ def _infer_conv(types: tuple[Type, ...], attrs: Attrs) -> Type:
 def _infer_transposed(types: tuple[Type, ...], attrs: Attrs) -> Type:
     x, w = _operands(types)
     channels = mul(w.shape[1], attrs["groups"])
-    _check_groups(attrs["groups"], x.shape[1], channels)
+    check_groups(attrs["groups"], x.shape[1], channels)
     if w.shape[0] != x.shape[1]:
         raise Refused(f"the kernel takes {w.shape[0]} channels, the data has {x.shape[1]}")
     if len(attrs["space"]) != len(x.shape) - 2 or any(e < 0 for e in attrs["space"]):
@@ -239,7 +233,7 @@ def _infer_transposed(types: tuple[Type, ...], attrs: Attrs) -> Type:
 
 def _infer_weight(types: tuple[Type, ...], attrs: Attrs) -> Type:
     x, dy = _operands(types)
-    _check_groups(attrs["groups"], x.shape[1], dy.shape[1])
+    check_groups(attrs["groups"], x.shape[1], dy.shape[1])
     space = _counts(x.shape[2:], attrs["kernel"], attrs)
     if dy.shape != (x.shape[0], dy.shape[1], *space):
         raise Refused(f"the gradient is {list(dy.shape)}, the windows are {list(space)}")

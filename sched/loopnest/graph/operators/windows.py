@@ -7,7 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from loopnest.graph.dimensions import Dim, add, ceildiv, mul, never_at_most, sub
+from loopnest.graph.dimensions import (
+    Dim,
+    Shape,
+    add,
+    ceildiv,
+    divides,
+    mul,
+    never_at_most,
+    sub,
+)
 from loopnest.graph.graph_error import Refused
 
 
@@ -61,3 +70,54 @@ def scatter(
             cols = slice(second, second + strides[1] * (ow - 1) + 1, strides[1])
             result[:, :, rows, cols] += found[:, :, i, j]
     return result[:, :, top : top + size[0], left : left + size[1]]
+
+
+def check_groups(groups: object, own: Dim, out: Dim) -> None:
+    """Check the groups of a convolution of so many channels to so many.
+
+    Raises:
+        Refused: they do not divide both.
+    """
+    if (
+        not isinstance(groups, int)
+        or groups < 1
+        or not divides(groups, own)
+        or not divides(groups, out)
+    ):
+        raise Refused(f"{groups} groups of {own} channels to {out}", "groups must divide both")
+
+
+def check_channels(groups: int, own: Dim, kernel: Dim, out: Dim) -> None:
+    """Check the channels of a convolution in groups.
+
+    Args:
+        groups: their number.
+        own: channels of the data.
+        kernel: channels that a kernel takes: those of one group.
+        out: channels of the results.
+
+    Raises:
+        Refused: they do not fit.
+    """
+    check_groups(groups, own, out)
+    if mul(kernel, groups) != own:
+        raise Refused(
+            f"the kernel takes {kernel} channels in {groups} groups, the data has {own}",
+            "the second extent of the kernel is C // groups",
+        )
+
+
+def window_counts(
+    space: Shape,
+    kernel: Shape,
+    strides: Sequence[int],
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int],
+) -> Shape:
+    """Return how many windows there are along each spatial axis.
+
+    Raises:
+        Refused: a window does not fit.
+    """
+    rows = zip(space, kernel, strides, padding, dilation, strict=True)
+    return tuple([window_extent(add(n, sum(pair)), k, s, d) for n, k, s, pair, d in rows])
