@@ -3,11 +3,18 @@
 import importlib.util
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 import loopnest.graph as G
 
 _PATH = Path(__file__).resolve().parents[2] / "tools" / "examples" / "fused_training.py"
+
+
+@pytest.fixture(autouse=True)
+def _beside(monkeypatch):
+    """The examples import each other, as programs of one folder."""
+    monkeypatch.syspath_prepend(_PATH.parent)
 
 
 def example():
@@ -24,7 +31,7 @@ def test_the_activation_is_one_kernel():
 
 
 def test_it_prints_a_row_a_program():
-    arguments = ["--elements", "1000", "--hidden", "8", "--steps", "2"]
+    arguments = ["--elements", "1000", "--hidden", "8", "--steps", "2", "--no-unfused"]
     done = CliRunner().invoke(example().main, arguments)
     assert done.exit_code == 0, done.output
     assert "my_sigmoid" in done.output

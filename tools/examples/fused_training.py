@@ -5,6 +5,7 @@
 --elements 1000000  elements of the activation
 --hidden 256        neurons of the layer that Adam trains
 --steps 20          timed calls, of which the fastest counts
+--no-unfused        no row with a kernel for each op
 --torch eager,inductor,loopnest    rows of PyTorch: eager, and backends of torch.compile
 
 `my_sigmoid` is written with simple ops; a step of training is a loss, its gradients and Adam's
@@ -54,14 +55,16 @@ def training(hidden: int, batch: int = 64, features: int = 100, classes: int = 1
 @click.option("--hidden", default=256, help="Neurons of the trained layer.")
 @click.option("--steps", default=20, help="Timed calls.")
 @click.option("--torch", default="", help="eager and backends of torch.compile, by commas.")
-def main(elements: int, hidden: int, steps: int, torch: str) -> None:
+@click.option("--unfused/--no-unfused", default=True, help="A kernel for each op too.")
+def main(elements: int, hidden: int, steps: int, torch: str, unfused: bool) -> None:
     """Print a table a program."""
     for graph in (activation(elements), training(hidden)):
         random = np.random.default_rng(1)
         arrays = [random.uniform(0, 1, x.shape).astype(x.dtype.numpy) for x in graph.inputs]
         table = StepTable(graph, arrays, steps)
         table.add_ops()
-        table.add_unfused()
+        if unfused:
+            table.add_unfused()
         table.add_compiled("fused", G.compile(graph))
         if graph.variables:
             add_torch(table, torch)
