@@ -18,8 +18,8 @@ def body_of(nest):
 def run(request):
     """Run a nest with registers of so many bytes, as if no cache held more than a line."""
 
-    def run(nest, **values):
-        machine = f"#define LN_VECTOR_BYTES {request.param}\n#define LN_LAST_CACHE 64\n"
+    def run(nest, fast="", **values):
+        machine = f"{fast}#define LN_VECTOR_BYTES {request.param}\n#define LN_LAST_CACHE 64\n"
         return run_c(parse_nest(nest), before=machine, **values)
 
     return run
@@ -41,6 +41,18 @@ def test_an_output_is_stored_past_the_caches_where_it_is_larger(run):
     assert text.count("if (ln_past_y) LN_FENCE();") == 1
     x = RNG.standard_normal((5, 48)).astype(np.float32)
     np.testing.assert_array_equal(run(SCALE, x=x)["y"], x * 2)
+
+
+def test_functions_are_slower_than_fast_memory(run):
+    """Where a machine's memory is, what they compute is stored like all else."""
+    nest = SCALE.replace("* 2.0", "* 2.0 + exp(1.0 + x[i0, i1 * 16 + i2])")
+    assert ", ln_past_y && !LN_FAST_MEMORY);  // y" in body_of(nest)
+    assert "LN_FAST_MEMORY" not in body_of(SCALE)
+    x = RNG.standard_normal((5, 48)).astype(np.float32)
+    for fast in (0, 1):
+        nest = nest.replace("kernel k", f"kernel k{fast}")
+        result = run(nest, fast=f"#define LN_FAST_MEMORY {fast}\n", x=x)
+        np.testing.assert_allclose(result["y"], x * 2 + np.exp(1 + x), rtol=1e-5)
 
 
 def test_lines_that_are_not_aligned_are_stored_as_others(run):

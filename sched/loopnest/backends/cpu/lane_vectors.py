@@ -49,6 +49,9 @@ FUNCTIONS = frozenset({
 })  # fmt: skip
 """The operations that the header has for each vector type."""
 
+LONG = frozenset({"exp", "exp2", "log", "log2", "log1p", "tanh", "sigmoid", "erf"})
+"""Those that take as long as an element from memory does."""
+
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 _BELOW = {"lt": ("lt", False), "le": ("le", False), "gt": ("lt", True), "ge": ("le", True)}
 
@@ -67,6 +70,7 @@ class LaneVectors:
         inside: the loads and stores whose lanes all lie in their array, beyond the limit too.
         masks: the conditions on a lane's index, as "the index is below (or, False, not below)".
         calls: whether functions of the vector type are called.
+        takes_long: whether some of them take as long as memory does.
     """
 
     dtype: DType
@@ -79,6 +83,7 @@ class LaneVectors:
     inside: set[Load | Store] = field(default_factory=set)
     masks: dict[Op, tuple[Expr, bool]] = field(default_factory=dict)
     calls: bool = False
+    takes_long: bool = False
 
     @property
     def is_line(self) -> bool:
@@ -240,6 +245,7 @@ class _LaneReader:
                 return self._is_select(value)
             case Op():
                 self.found.calls |= value.op in FUNCTIONS
+                self.found.takes_long |= value.op in LONG
                 known = value.op in ARITHMETIC or value.op in FUNCTIONS
                 return known and all(self._is_vector(a) for a in value.args)
         return False

@@ -176,6 +176,9 @@ static const int64_t ln_numbers_f64[8] = {0, 1, 2, 3, 4, 5, 6, 7};
 #ifndef LN_LAST_CACHE
 #define LN_LAST_CACHE (32 << 20)
 #endif
+#ifndef LN_FAST_MEMORY /* 1 where a core is fed faster than it computes functions */
+#define LN_FAST_MEMORY 0
+#endif
 #define LN_PAST_CACHES(count, element) ((uint64_t)(count) * sizeof(element) > LN_LAST_CACHE)
 #if defined(__clang__)
 #define LN_NONTEMPORAL_F32(to, value) __builtin_nontemporal_store((value), (ln_f32x16 *)(to))

@@ -28,6 +28,9 @@ VARIABLE = "LOOPNEST_MACHINE"
 WIDER_PAYS = 1.3
 """How much faster wider vectors have to be; twice is what they promise."""
 
+FAST_MEMORY = 3e10
+"""Bytes a second of each core, all of them copying, with which functions are the slower part."""
+
 _VERSION = "1"  # of what is measured
 _COPIED = 2
 """The copied array is so many times the last cache."""
@@ -188,7 +191,9 @@ def vector_flags(machine: MachineFacts) -> tuple[str, ...]:
     bits = 8 * machine.vector_bytes
     preferred = (f"-mprefer-vector-width={bits}",) if bits >= 256 else ()
     cache = (f"-DLN_LAST_CACHE={machine.caches[-1]}",) if machine.caches else ()
-    return (*preferred, f"-DLN_VECTOR_BYTES={machine.vector_bytes}", *cache)
+    fast = machine.bandwidth > FAST_MEMORY * machine.cores
+    memory = ("-DLN_FAST_MEMORY=1",) if fast else ()
+    return (*preferred, f"-DLN_VECTOR_BYTES={machine.vector_bytes}", *cache, *memory)
 
 
 def measure_machine() -> MachineFacts:

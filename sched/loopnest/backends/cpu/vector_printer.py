@@ -160,6 +160,8 @@ class VectorPrinter(StatementPrinter):
             self.emit(f"{name}_store(&{place}, {mask}, {value});  // {remark}")
         elif not mask and node.storage in self.streamed and vectors.is_line:
             past = self.past(node.storage)
+            if vectors.takes_long:  # then stores that wait for memory cost more than they spare
+                past += " && !LN_FAST_MEMORY"
             self.emit(f"{name}_stream(&{place}, {value}, {past});  // {remark}")
         else:
             super().store(node, declare)
