@@ -349,7 +349,7 @@ class ScheduleMethods:
         ...     y = f.output(ln.sum(x), "y")
         >>> part = y.split(0, 1 << 12).rfactor(1)
         >>> part.memory = ln.GLOBAL
-        >>> part.axis(0).parallelize(ln.ParallelType.grid_x)
+        >>> _ = part.axis(0).parallelize(ln.ParallelType.grid_x)
         >>> y = y.new_launch()
         >>> [config.grid for config in ln.lower(f).launch().launches]
         [(256, 1, 1), (1, 1, 1)]
