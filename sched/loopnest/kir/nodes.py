@@ -266,7 +266,7 @@ class Launch:
 
 
 Stmt: TypeAlias = (
-    "Loop | If | Allocate | Store | Let | Barrier | Shuffle | Arrive | Collective | Launch"
+    Loop | If | Allocate | Store | Let | Barrier | Shuffle | Arrive | Collective | Launch
 )
 S = TypeVar("S", bound="Stmt")
 
