@@ -166,8 +166,8 @@ def test_a_kernel_of_a_symbolic_local_row_has_no_cuda_text():
         softmax.lower("cpu").cuda()
     assert str(caught.value) == (
         "e: its LOCAL buffer has the symbolic size D, while registers on target 'cuda' need a "
-        "static one; e = exp(shifted) has the axes [i0: N, i1: D], of which it shares the leading "
-        "1 with its consumers; inline it deeper (compute_at a consumer, or "
+        "static one; e = exp(shifted) has the axes [i0: N, i1: ceildiv(D, 16), i2: 16], of which "
+        "it shares the leading 1 with its consumers; inline it deeper (compute_at a consumer, or "
         "ln.propagate from one and then inline_most), compute it again (recompute=True), split "
         "its axis by a constant, or set its memory to SHARED or GLOBAL"
     )
