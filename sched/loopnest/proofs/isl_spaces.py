@@ -123,7 +123,12 @@ class Spaces:
                 self.apart.add(node)
                 continue
             for whole, divisor in self._trouble(node):
-                members = self.radix(whole)
+                try:
+                    members = self.radix(whole)
+                except NotAffine:
+                    if divisor is None:
+                        continue  # a part of a sum that stands elsewhere, or of no use
+                    raise
                 found = wanted.setdefault(members, {})
                 if divisor is not None:
                     found[divisor] = None
