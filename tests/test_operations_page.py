@@ -76,7 +76,10 @@ def test_the_list_of_operations_is_whole(request: pytest.FixtureRequest) -> None
     if request.config.getoption("--update-goldens"):
         PAGE.write_text(wanted, "utf-8")
     elif text != wanted:
-        pytest.fail(f"{PAGE.name} is not up to date; write it with pytest --update-goldens")
+        pytest.fail(
+            f"{PAGE} is not up to date; write it with "
+            "tools/run pytest --update-goldens tests/test_operations_page.py"
+        )
 
 
 def test_every_operator_stands_in_the_list() -> None:

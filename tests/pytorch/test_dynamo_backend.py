@@ -339,7 +339,7 @@ def test_types(dtype):
 POINTWISE = """
 abs ceil clamp(-0.5,0.5) cos elu(0.7) erf exp expm1 floor gelu hardsigmoid hardtanh
 leaky_relu(0.2) log1p_abs log_sigmoid mish neg pow(3) reciprocal relu round rsqrt_abs
-selu sigmoid sign silu sin softplus softsign sqrt_abs square tanh trunc remainder(0.7)
+selu sigmoid sign silu sin softplus softsign sqrt_abs square tan tanh trunc remainder(0.7)
 floor_divide(0.3)
 """
 

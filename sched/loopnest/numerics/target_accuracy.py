@@ -134,12 +134,12 @@ _FAST: Mapping[str, Accuracy] = {
     "log1p": Accuracy(4),
     "sin": Accuracy(4, absolute=2.0**-21.41, within=math.pi),
     "cos": Accuracy(4, absolute=2.0**-21.19, within=math.pi),
-    # sin(x) / cos(x): see `ranges.tangent_error`, which adds the errors of sine and cosine.
+    # sin(x) / cos(x): `operation_ranges.tangent_error` adds the errors of sine and cosine.
     "tan": Accuracy(4, within=math.pi),
     "tanh": Accuracy(4, relative=2.0**-11),
     "erf": _FUNCTION,
     "sigmoid": Accuracy(8, slope=1.173, absolute=4 / _FAST_RANGE),
-    # exp2(y * log2(x)): see `ranges.fast_power`, which adds the errors of product and logarithm.
+    # exp2(y * log2(x)): `operation_ranges.power_error` adds those of product and logarithm.
     "pow": Accuracy(4.5),
 }
 FAST = Column(
