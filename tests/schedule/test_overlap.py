@@ -261,3 +261,19 @@ def test_tiles_under_a_loop_that_repeats_them_are_those_of_the_whole_chain() -> 
     assert leaf(t) == leaf(u) == "i:8 i:3 i:9 i:5"
     assert positions(t, u) == (2, 2)
     assert ln.verify(ln.lower(f)).ok
+
+
+def test_what_a_tile_is_read_from_has_all_tiles_of_its_loops() -> None:
+    """Where a copy shares fewer loops than its reader, one tile of it is 8 of its reader's."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N",), ln.float32)
+        y = f.output(ln.max(ln.unfold(x, 0, 2, dilation=2), -1), "y")
+    inner = x.cache_after()
+    outer = inner.cache_before()
+    y.split(0, 8)
+    inner.compute_at(y, 2)
+    outer.compute_at(y, 1)
+    assert leaf(inner) == "i:ceildiv(N - 2, 8) i:8 i:2"
+    assert leaf(outer) == "i:ceildiv(N - 2, 8) i:10"
+    f.inline_most()
+    assert ln.verify(ln.lower(f)).all_sizes

@@ -278,14 +278,17 @@ class WindowReplay:
         """Whether each axis is that of one consumer in tiles, all of whose axes it has.
 
         The tensor then gets the consumer's own steps, and with them the tests of their tails.
-        Loops that are only repeated belong to no axis, and no replay of axes sees them.
+        Loops that are only repeated belong to no axis, and no replay of axes sees them. Within
+        fewer loops than the consumer's tiles move with, a tile has the elements of several.
         """
         first, *others = self.readers
         mapped = {root for _, root in pairs(first.twin, first.consumer)}
         steps = overlaps(first.place.domain.history)
+        shared = set(first.place.domain.leaf[: len(first.place.loops)])
         return (
             not any(windowed(r.twin, r.consumer) for r in self.readers)
             and all(step.inputs and mapped.issuperset(step.inputs) for step in steps)
+            and all(shared.issuperset(step.outer) for step in steps)
             and all(_same_steps(first.place.domain, r.place.domain) for r in others)
         )
 

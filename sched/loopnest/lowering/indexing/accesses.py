@@ -295,8 +295,13 @@ class _LocalReader:
 
     def _loop(self, axis: IterDomain) -> Expr:
         """Return the index of a loop around a tile, which the producer shares with its readers."""
-        plan = self.accesses.plan
+        plan, reader = self.accesses.plan, self.env.tensor
         group = plan.forest.find(plan.promoter.loop_of.get(axis, axis))
+        if group not in plan.forest.path(reader.siblings[0]):
+            raise InternalError(
+                f"{self.producer.name} read by {reader.name}",
+                f"its tile moves with a loop of extent {axis.size} that they do not share",
+            )
         return self.accesses.nest.index_of[group]
 
     def _by_class(self, node: IterDomain) -> Expr | None:
