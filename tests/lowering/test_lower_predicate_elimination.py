@@ -369,3 +369,17 @@ def test_tests_of_several_operands_go_with_the_one_in_the_loops() -> None:
     c = f["c"]
     c.parallelize({2: PT.block_y, 3: PT.block_x})
     assert [t for _, tests in roles(f, "update") for t in tests] == []
+
+
+def test_a_loop_around_a_tile_is_no_axis_to_lie_beyond() -> None:
+    """Beyond the two reads of a window, the elements of t are its own: the windows are filled."""
+    with ln.Fusion("k") as f:
+        t = -f.input("x", ("N",), ln.float32)
+        windows = ln.unfold(t, 0, 2)
+        y = f.output(ln.max(windows, -1), "y")
+    total = y.cache_before()
+    total.split(1, 16)
+    ln.propagate(total)
+    ln.inline_most([t])
+    assert filled(f) == {windows.name: -np.inf}
+    assert ln.verify(ln.lower(f)).ok

@@ -246,10 +246,20 @@ class PhaseTerms:
 
         Or is computed in tiles, of which there are no more than its loops have points.
         """
-        image, promoter = self.plan.promotions[unit].image, self.plan.promoter
-        if not image or not promoter.keys(axis).isdisjoint(promoter.held(unit)):
+        if self._holds(axis, unit):
             return True
+        image = self.plan.promotions[unit].image
         return any(axis in axes_behind(node) for own, node in image.items() if is_tile_loop(own))
+
+    def _holds(self, axis: IterDomain, unit: TensorView) -> bool:
+        """Whether an index beyond `axis` may lie beyond `unit`: it has an axis of the math of it.
+
+        One of a loop around its tiles it need not have: beyond that, elements of it are repeated.
+        """
+        promoter = self.plan.promoter
+        return not (
+            self.plan.promotions[unit].image and promoter.keys(axis).isdisjoint(promoter.held(unit))
+        )
 
     def _follows(self, env: Environment, axis: IterDomain, above: frozenset[IterDomain]) -> bool:
         """Whether the test of what `axis` was made from keeps `axis` within bounds too.
@@ -289,7 +299,8 @@ class PhaseTerms:
         size = self.algebra.simplify(axis.size)
         condition = self.algebra.lt(self._first_lane(env.tensor, value, size), size)
         if condition is not TRUE:
-            name, root = env.tensor.name, axis.definition is None
+            name, unit = env.tensor.name, env.tensor.siblings[0]
+            root = axis.definition is None and self._holds(axis, unit)
             terms[condition] = PredicateTerm(
                 condition,
                 f"{name}: {how} need not divide {size}",
