@@ -220,6 +220,22 @@ def test_limits_of_a_launch() -> None:
     assert limits(block_x="N", block_y="N/M|N").most(PT.block_y) == 32
 
 
+def test_an_assumption_is_used_where_it_bounds_what_a_launch_does_not() -> None:
+    with ln.Fusion("k") as f:
+        f.input("x", ("N", "M"), ln.float32)
+    for text in ("N <= 100000", "M <= 4096"):
+        f.assume(text)
+    algebra = f.algebra
+    n, m = f.symbols
+    found = LaunchBounds({PT.grid_x: n, PT.block_x: m}, algebra)
+    assert not found.has_one(PT.grid_x)
+    assert (found.most(PT.block_x), found.threads()) == (1024, 1024)
+    assert not algebra.facts.uses("N <= 100000")
+    assert not algebra.facts.uses("M <= 4096")
+    assert found.most(PT.grid_x) == 100000
+    assert algebra.facts.uses("N <= 100000")
+
+
 def test_two_pending_writes_share_the_barrier_in_the_loop_common_to_them() -> None:
     """One is stored in front of a loop, one in it; both are read in it: one barrier serves both.
 

@@ -118,7 +118,7 @@ def compute_at_clones(f: ln.Fusion) -> None:
     t.compute_at(y, 2, recompute=True)
 
 
-@case(("launch", "it is computed in launch 1 of 2"))
+@case(("launch", "it is computed in launch 1 of 0 to 1"))
 def new_launch(f: ln.Fusion) -> None:
     t, y = pointwise(f)
     t.memory = ln.GLOBAL

@@ -279,6 +279,16 @@ def test_assumption_that_nothing_used() -> None:
     ]
 
 
+def test_a_bound_of_blocks_that_decides_nothing() -> None:
+    f, _, y = scaled("N")
+    y.axis(0).parallelize(PT.grid_x)
+    f.assume("N <= 100000")
+    (note,) = notes(f)
+    assert note.startswith(
+        "scaled: scaled.assume('N <= 100000'): nothing but the check at each launch came of it"
+    )
+
+
 def test_calls_on_what_is_not_computed() -> None:
     with ln.Fusion("dead") as f:
         x = f.input("x", ("N",), ln.float32)

@@ -41,7 +41,7 @@ class AccessBounds:
 
     def most(self, dim: ParallelType, conditions: Conditions) -> int:
         """Return how many numbers along a dimension the threads under some conditions have."""
-        if self.limits.most(dim) == 1:
+        if self.limits.has_one(dim):
             return 1
         number = LaunchIndex(dim)
         if self.only_zero(number, conditions):

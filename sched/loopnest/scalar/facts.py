@@ -160,6 +160,18 @@ class Facts:
         self.used |= {(table, size) for table in ("lower", "upper", "divisible")}
         return value
 
+    def largest(self, size: Expr) -> int | None:
+        """Return the assumed upper bound of a size, or None, as no use of it; see `rely_on`."""
+        found = self._upper.get(size)
+        steps = [int(d.value) for d in self._divisible.get(size, ()) if isinstance(d, Const)]
+        step = max(math.lcm(*steps), 1)
+        return None if found is None else found // step * step
+
+    def rely_on(self, size: Expr) -> None:
+        """Note that the upper bound of a size decided something."""
+        if size in self._upper:
+            self.used |= {("upper", size), ("divisible", size)}
+
     def upper(self, atom: Expr) -> int | None:
         """Return the assumed upper bound of a size, or None."""
         found = self._upper.get(atom)

@@ -7,7 +7,7 @@ bound each other: a block of ``(ceildiv(M, 2), M)`` has at most 44 rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import reduce
 
 from loopnest.scalar.arguments import size_value
@@ -33,38 +33,67 @@ class LaunchBounds:
         self._block = {d: e for d, e in block.items() if e is not None}
         self.launched = frozenset(found for e in launch.values() for found in implied(e))
         self._largest: dict[Symbol, int | None] = {}
-        self._most: dict[ParallelType, int] = {}
+        self._most: dict[tuple[ParallelType, bool], int] = {}
         self._threads: int | None = None
 
     def most(self, dim: ParallelType) -> int:
         """Return the largest extent that a launch may have along `dim`."""
-        found = self._most.get(dim)
-        if found is None:
-            found = self._most[dim] = self._find_most(dim)
+        found = self._extent(dim, assumed=True)
+        if found < self._extent(dim, assumed=False):
+            self._rely_on(self.launch[dim])
         return found
+
+    def has_one(self, dim: ParallelType) -> bool:
+        """Whether no launch has more than one block or thread along `dim`.
+
+        Assumptions count as used where they say so; below another number they decide nothing.
+        """
+        return self._extent(dim, assumed=True) == 1 == self.most(dim)
 
     def threads(self) -> int:
         """Return the largest number of threads that a block may have."""
         if self._threads is None:
-            self._threads = self._find_threads()
+            block = [d for d in self.launch if d.is_block]
+            self._threads = self._find_threads(block, assumed=True)
+            if self._threads < self._find_threads(block, assumed=False):
+                for dim in block:
+                    self._rely_on(self.launch[dim])
         return self._threads
 
     def upper(self, size: Expr) -> int | None:
         """Return a number that an expression of sizes does not exceed, None where none is known."""
+        found = self._upper(size, assumed=True)
+        if found is not None and found != self._upper(size, assumed=False):
+            self._rely_on(size)
+        return found
+
+    def _rely_on(self, size: Expr) -> None:
+        for known in (size, *_symbols(size)):
+            self.algebra.facts.rely_on(known)
+
+    def _extent(self, dim: ParallelType, *, assumed: bool) -> int:
+        key = dim, assumed
+        found = self._most.get(key)
+        if found is None:
+            found = self._most[key] = self._find_most(dim, assumed=assumed)
+        return found
+
+    def _upper(self, size: Expr, *, assumed: bool) -> int | None:
+        """Return the bound of a size, from assumptions too or from the launch alone."""
         if isinstance(size, Const):
             return int(size.value)
-        assumed = self.algebra.facts.upper(size)
+        known = self.algebra.facts.largest(size) if assumed else None
         rising = self._rising(size, upper=True)
         if rising is None:
-            return assumed
+            return known
         largest: dict[str, int] = {}
         for symbol in _symbols(rising):
-            value = self._largest_of(symbol)
+            value = self._largest_of(symbol, assumed=assumed)
             if value is None:
-                return assumed
+                return known
             largest[symbol.name] = value
         found = size_value(rising, largest)
-        return found if assumed is None else min(found, assumed)
+        return found if known is None else min(found, known)
 
     def at_most_one(self, size: Expr) -> bool:
         """Whether a size is 0 or 1, whatever the symbols: ``ceildiv(ceildiv(N, 2), N)``."""
@@ -127,56 +156,57 @@ class LaunchBounds:
                 return self.runs(extent.args[0], known)
         return False
 
-    def _find_most(self, dim: ParallelType) -> int:
+    def _find_most(self, dim: ParallelType, *, assumed: bool) -> int:
         extent = self.launch.get(dim, ONE)
         if isinstance(extent, Const):
             return max(int(extent.value), 1)
         if not dim.is_block:
-            found = self.upper(extent)
+            found = self._upper(extent, assumed=assumed)
             return _FAR if found is None else found
         others = 1
         for other, size in self._block.items():
             if other is not dim:
                 others *= _least(size)
         most = min(MOST_THREADS // max(others, 1), MOST_ALONG[dim])
-        found = self.upper(extent)
+        found = self._upper(extent, assumed=assumed)
         return max(most if found is None else min(most, found), 1)
 
-    def _find_threads(self) -> int:
-        block = [d for d in self.launch if d.is_block]
-        bounds = min(math.prod([self.most(d) for d in block]), MOST_THREADS)
+    def _find_threads(self, block: Sequence[ParallelType], *, assumed: bool) -> int:
+        bounds = min(math.prod([self._extent(d, assumed=assumed) for d in block]), MOST_THREADS)
         symbols = {s for d in block for s in _symbols(self.launch[d])}
         if bounds <= WARP or len(symbols) != 1:
             return bounds
         (symbol,) = symbols
-        assumed = self.algebra.facts.upper(symbol)
-        if assumed is None or assumed > MOST_THREADS:
+        largest = self.algebra.facts.largest(symbol) if assumed else None
+        if largest is None or largest > MOST_THREADS:
             return bounds
-        sizes = [{symbol.name: value} for value in range(1, assumed + 1)]
+        sizes = [{symbol.name: value} for value in range(1, largest + 1)]
         extents = [self.launch[d] for d in block]
         found = [math.prod([size_value(e, some) for e in extents]) for some in sizes]
         return max([n for n in found if n <= MOST_THREADS], default=1)
 
-    def _largest_of(self, symbol: Symbol) -> int | None:
-        """Return the largest value of a size symbol, None where a launch does not limit it."""
+    def _largest_of(self, symbol: Symbol, *, assumed: bool) -> int | None:
+        """Return the largest value of a size symbol, None where nothing limits it."""
         if symbol not in self._largest:
             self._largest[symbol] = self._find_largest(symbol)
-        return self._largest[symbol]
+        found = self._largest[symbol]
+        known = self.algebra.facts.largest(symbol) if assumed else None
+        return min([n for n in (found, known) if n is not None], default=None)
 
     def _find_largest(self, symbol: Symbol) -> int | None:
-        _, assumed = self.algebra.facts.range_of(symbol)
+        """Return the largest value at which a block is within the limits, None without one."""
         low, high = 1, 2
         while self._may_start(symbol, high):
             low, high = high, 2 * high
             if high > _FAR:
-                return assumed
+                return None
         while high - low > 1:
             middle = (low + high) // 2
             if self._may_start(symbol, middle):
                 low = middle
             else:
                 high = middle
-        return low if assumed is None else min(low, assumed)
+        return low
 
     def _may_start(self, symbol: Symbol, value: int) -> bool:
         """Whether a block of some sizes is within the limits where one of them has this value."""

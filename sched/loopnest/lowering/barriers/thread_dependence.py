@@ -95,7 +95,7 @@ class Dependence:
         self.launch, self.algebra = launch, algebra
         self.limits = LaunchBounds(launch, algebra)
         self.ranges = AccessBounds(self.limits, algebra)
-        self.spread = tuple([d for d in launch if self.limits.most(d) > 1])
+        self.spread = tuple([d for d in launch if not self.limits.has_one(d)])
         self.arrivals: dict[Expr, Arrival] = {}
         self._memo: dict[tuple[object, ...], frozenset[ParallelType] | None] = {}
 

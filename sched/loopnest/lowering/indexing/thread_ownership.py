@@ -113,7 +113,7 @@ class _ReadCheck:
             if under.only_zero(index, reading.conditions):
                 self.zero[index] = ZERO
         self.zero |= {i: ZERO for i in reading.loops if bounds.at_most_one(i.extent)}
-        self.zero |= {LaunchIndex(d): ZERO for d in self.plan.launch if bounds.most(d) == 1}
+        self.zero |= {LaunchIndex(d): ZERO for d in self.plan.launch if bounds.has_one(d)}
         self.number = {d: self._number(d) for d in self.plan.launch}
         self.conditions = tuple([self._here(c) for c in reading.conditions])
 

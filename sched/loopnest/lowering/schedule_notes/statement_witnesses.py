@@ -64,7 +64,7 @@ def _launch(lowering: Lowering, intent: Intent) -> Finding:
     found = [parents[0] for _, parents in lowering.stores_of(tensor_of(intent)) if parents]
     number = next((n for n, launch in enumerate(launches) if launch in found), 0)
     if number:
-        return f"it is computed in launch {number} of {len(launches)}"
+        return f"it is computed in launch {number} of 0 to {len(launches) - 1}"
     return note_of(
         lowering,
         intent,
