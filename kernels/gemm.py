@@ -19,7 +19,23 @@ def gemm_numpy(a, b):
 def gemm(f, dtype=ln.float32):
     a = f.input("a", ("M", "K"), dtype)
     b = f.input("b", ("K", "N"), dtype)
-    f.output(ln.matmul(a, b), "c")
+    if dtype is dtype.compute:
+        c = ln.matmul(a, b)
+    else:
+        wide = [ln.cast(t, dtype.compute).named(f"wide_{t.name}") for t in (a, b)]
+        c = ln.matmul(*wide, dtype=dtype)
+    f.output(c, "c")
+
+
+def widened(f):
+    """Return both operands in float32, if they have 16 bits: what the products read."""
+    return [tensor for tensor in f.tensors if tensor.name in ("wide_a", "wide_b")]
+
+
+def cast_when_read(f):
+    """Convert each element of an operand where a product's copy of it is made."""
+    for wide in widened(f):
+        wide.compute_at(wide.consumers[0], -1)
 
 
 def tile_of_threads(tensor, rows, threads, lanes):
@@ -37,6 +53,37 @@ def tile_of_threads(tensor, rows, threads, lanes):
     tensor.parallelize({rows: ln.ParallelType.block_y, rows + 1: ln.ParallelType.block_x})
 
 
+def slices_of(f):
+    """Return the copies of a and of b on their way to the products: loaded, shared, fragment."""
+    slices, wide = [], widened(f)
+    for operand in (f["a"], f["b"]):
+        loaded = operand.cache_after()
+        shared = wide.pop(0) if wide else loaded.cache_after()
+        shared.memory = ln.SHARED
+        slices.append((loaded, shared, shared.cache_after()))
+    return slices
+
+
+def lay_out(transposed, straight, depth, lanes, words):
+    """Lay out the slices of a and b in shared memory, so that no lanes of a warp share a bank."""
+    layout = transposed.allocation_domain  # [M / 128, K / 8, 128, 8]
+    layout.split(3, lanes).split(2, 32 * lanes // depth)
+    layout.reorder([0, 1, 4, 5, 2, 3])  # [M / 128, K / 8, 2, 4, 8, 16]
+    if lanes > 1:
+        layout.swizzle(ln.Swizzle.XOR, 2, 4)
+    if words < lanes:
+        layout = straight.allocation_domain.split(2, lanes).split(3, words)
+        layout.reorder([0, 1, 5, 3, 2, 4])  # [N / 128, K / 16, 16, 2, 16, 4]
+
+
+def by_vectors(tensor, lanes, words):
+    """Let the `lanes` of the last axis go by vectors of `words`."""
+    if words < lanes:
+        tensor.split(-1, words)
+        tensor.axis(-2).parallelize(ln.ParallelType.unroll)
+    tensor.axis(-1).parallelize(ln.ParallelType.vectorize)
+
+
 @gemm.schedule("gpu")
 def gpu(f, threads=16, lanes=None, parts=None, depth=None, steps=None, stages=2, whole=False):
     """A block of `threads` x `threads` threads; a thread owns `parts * lanes` rows and columns.
@@ -47,6 +94,11 @@ def gpu(f, threads=16, lanes=None, parts=None, depth=None, steps=None, stages=2,
     loads of the next slice are in flight while this one is multiplied; one barrier a slice is
     enough. 8 x 8 sums use each number that is read from shared memory 8 times.
 
+    Operands of 16 bits are float32 in shared memory: the cast stands where a slice is stored, once
+    an element and block, and no product converts. Where a thread's vector in memory, 8 columns of
+    16 bits, is wider than 16 bytes of float32, the slice of b keeps its halves apart, so that
+    neighbouring threads read neighbouring words.
+
     The slice of a is transposed in shared memory: its buffer is [depth, 128], so that a thread
     reads its rows of a by 16 bytes, as it reads its columns of b. A swizzle moves the columns of
     that buffer, for each vector of k others: a warp that stores rows of a then uses all banks.
@@ -56,18 +108,13 @@ def gpu(f, threads=16, lanes=None, parts=None, depth=None, steps=None, stages=2,
     tiles are taken to divide all sizes (each launch checks it): no test remains.
     """
     c = f["c"]
-    lanes = lanes or 16 // c.dtype.size
-    parts = parts or 8 // lanes
-    depth, steps = depth or 2 * lanes, steps or lanes
     (product,) = c.producers
+    lanes = lanes or 16 // c.dtype.size
+    words = min(lanes, 16 // product.producers[0].dtype.size)  # what is read from shared memory
+    parts = parts or 8 // lanes
+    depth, steps = depth or 2 * lanes, steps or words
     total = c.cache_before()
-    slices = []
-    for name in ("a", "b"):
-        loaded = f[name].cache_after()
-        shared = loaded.cache_after()
-        shared.memory = ln.SHARED
-        slices.append((loaded, shared, shared.cache_after()))
-
+    slices = slices_of(f)
     block = threads * lanes * parts
     if whole:
         f.assume(f"M % {block} == 0")
@@ -88,12 +135,8 @@ def gpu(f, threads=16, lanes=None, parts=None, depth=None, steps=None, stages=2,
     for loaded, shared, _ in slices:
         shared.compute_at(total, 3)
         loaded.compute_at(shared, shared.compute_at_pos)
-    (_, transposed, left), (_, _, right) = slices
-    layout = transposed.allocation_domain  # [M / 128, K / 8, 128, 8]
-    layout.split(3, lanes).split(2, 32 * lanes // depth)
-    layout.reorder([0, 1, 4, 5, 2, 3])  # [M / 128, K / 8, 2, 4, 8, 16]
-    if lanes > 1:
-        layout.swizzle(ln.Swizzle.XOR, 2, 4)
+    (_, transposed, left), (_, straight, right) = slices
+    lay_out(transposed, straight, depth, lanes, words)
     product.compute_at(total, -1)
     for fragment in (right, left):
         fragment.compute_at(total, 7)
@@ -106,9 +149,12 @@ def gpu(f, threads=16, lanes=None, parts=None, depth=None, steps=None, stages=2,
             tensor.split(-2, threads)
             tensor.split(-3, threads)  # [..., rounds, ty, tx, lanes]
             tensor.parallelize({-3: ln.ParallelType.block_y, -2: ln.ParallelType.block_x})
-            wide = ln.ParallelType.unroll if tensor is transposed else ln.ParallelType.vectorize
-            tensor.axis(-1).parallelize(wide)
-        fragment.axis(-1).parallelize(ln.ParallelType.vectorize)
+        loaded.axis(-1).parallelize(ln.ParallelType.vectorize)
+        if shared is transposed:
+            shared.axis(-1).parallelize(ln.ParallelType.unroll)
+        else:
+            by_vectors(shared, lanes, words)
+        by_vectors(fragment, lanes, words)
         shared.circular_buffer(stages)
     for axis in range(6, 11):
         if total.axis(axis).extent != 1:
@@ -147,6 +193,7 @@ def gpu_registers(f, threads=16, tile=4):
     product.compute_at(total, -1)
     right.compute_at(total, 5)
     left.compute_at(total, 6)
+    cast_when_read(f)
     for tensor in (total, right, c):
         tensor.axis(-1).parallelize(ln.ParallelType.unroll)
     for tensor in (total, c):
@@ -164,7 +211,7 @@ def gpu_split_k(f, slices=8, depth=32, rows=8, columns=32):
     c = f["c"]
     (product,) = c.producers
     grid, block = ln.ParallelType.grid_x, ln.ParallelType.block_x
-    tiles = [f[name].cache_after() for name in ("a", "b")]
+    tiles = widened(f) or [f[name].cache_after() for name in ("a", "b")]
     c.split(2, depth)
     c.split(2, slices)  # [M, N, K / 256, 8, 32]
     part = c.rfactor([2, 4])
@@ -231,6 +278,7 @@ def cpu(f, rows=None, parts=2, lanes=None):
     product.compute_at(total, 5)
     product.axis(-1).parallelize(ln.ParallelType.vectorize)
     left.compute_at(product, 5)
+    cast_when_read(f)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 from bench_codegen import FixedSizes, load_kernel
-from sass_text import functions
+from sass_text import Code, functions
 
 import loopnest as ln
 from loopnest.backends.cuda.toolchain.cuda_toolkit import load_nvrtc, nvrtc_build
@@ -34,6 +34,8 @@ registers     of a thread
 spilled       bytes that a thread's instructions spill and bring back
 STS LDG STG   accesses to memory: those of 16 bytes / all
 BAR           barriers of a block
+
+Of several launches these are the sums, and the most registers that one takes.
 
 With --from, files that --json wrote at one commit are shown, and nothing is measured.
 
@@ -126,9 +128,10 @@ def cases(names: tuple[str, ...]) -> Iterator[tuple[str, ln.DType, ln.Kernel]]:
 
 
 def figures(kernel: ln.Kernel, arch: str) -> Figures:
-    """Return what a kernel takes on one architecture."""
-    (function,) = functions(kernel.sass(arch)).values()
-    code, used = function.code(), kernel.resources(arch)
+    """Return what a kernel takes on one architecture, in all of its launches."""
+    launches = functions(kernel.sass(arch)).values()
+    code = Code(tuple([i for launch in launches for i in launch.code().instructions]))
+    used = kernel.resources(arch)
     stores, loads, writes = ["/".join(map(str, code.accesses(n))) for n in ("STS", "LDG", "STG")]
     return Figures(
         str(len(code)), str(used.registers), str(used.spill_bytes), stores,

@@ -53,7 +53,12 @@ def test_no_conflicts(kernel, schedule, dtype):
 
 
 @pytest.mark.parametrize(
-    "parameters", [{"parts": 1}, {"depth": 16}, {"steps": 4}, {"whole": True}], ids=str
+    "parameters",
+    [
+        *({"parts": 1}, {"depth": 16}, {"steps": 4}, {"whole": True}, {"lanes": 8}),
+        *({"dtype": ln.float16}, {"dtype": ln.float16, "depth": 32}),
+    ],
+    ids=str,
 )
 def test_no_conflicts_in_other_tiles_of_gemm(parameters):
     lowered = gemm.lower("gpu", **parameters)

@@ -93,7 +93,11 @@ def test_kernel_is_right(kernel, schedule, dtype, caplog):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("params", [{"lanes": 1}, {"depth": 16, "stages": 3}], ids=str)
+@pytest.mark.parametrize(
+    "params",
+    [{"lanes": 1}, {"depth": 16, "stages": 3}, {"dtype": ln.float16, "depth": 32}],
+    ids=str,
+)
 def test_gemm_is_right_with_other_parameters(params, target):
     lowered = gemm.lower("gpu", threads=2, **params)
     options = {"optimize": 1} if target == "c" else {}

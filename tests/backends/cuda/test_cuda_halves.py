@@ -44,6 +44,15 @@ def chosen(dtype) -> ln.Fusion:
     return f
 
 
+def product(dtype) -> ln.Fusion:
+    """Return a product whose tiles in shared memory have 16 bits."""
+    with ln.Fusion("product") as f:
+        a, b = f.input("a", ("M", "K"), dtype), f.input("b", ("K", "N"), dtype)
+        f.output(ln.matmul(a, b), "c")
+        gemm.schedules["gpu"](f, whole=True)
+    return f
+
+
 def every_value(dtype) -> np.ndarray:
     """Return all numbers, zeros, infinities and NaNs of a 16-bit type."""
     return np.arange(1 << 16, dtype=np.uint16).view(dtype.numpy)
@@ -75,8 +84,18 @@ def test_machine_code_of_moves_has_no_conversion(dtype, arch):
 def test_shared_memory_takes_16_bytes_at_once(dtype, arch):
     """Also of what is loaded in one iteration and stored at the end of it; a is transposed."""
     pytest.importorskip("cuda.bindings")
-    found = opcodes(gemm.lower("gpu", dtype=dtype, lanes=8, parts=1, whole=True), arch)
+    found = opcodes(ln.lower(product(dtype)), arch)
     assert {n: c for n, c in found.items() if n.startswith("STS")} == {"STS.128": 2, "STS.U16": 16}
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_products_of_a_gemm_convert_nothing(arch):
+    """A thread converts 16 elements where it stores them: of a first slice, and in the loop."""
+    pytest.importorskip("cuda.bindings")
+    found = opcodes(gemm.lower("gpu", dtype=ln.float16, whole=True), arch)
+    assert {n: c for n, c in found.items() if n.startswith("STS")} == {"STS.128": 4, "STS": 16}
+    assert {n: c for n, c in found.items() if n.startswith("LDS")} == {"LDS.128": 16}
+    assert (found["FFMA"], found["HADD2.F32"]) == (256, 32)
 
 
 @pytest.mark.parametrize("target", ["c", "interpret"])
