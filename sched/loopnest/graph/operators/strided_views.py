@@ -25,7 +25,7 @@ def strided_view(x: Operand, shape: ShapeLike, strides: Sequence[DimLike]) -> No
 
     >>> from loopnest.graph import var
     >>> strided_view(var("x", 14), (4, 2), (4, 1))
-    <strided_view(x, shape=(4, 2), strides=(4, 1)): float32[4, 2]>
+    <strided_view(x): float32[4, 2]>
 
     Args:
         x: of one axis.
