@@ -16,6 +16,8 @@ from sass_table import commit, fixed, is_typed, nvrtc_version
 from sass_text import Code, Function, functions
 
 import loopnest as ln
+from loopnest.backends.cuda.toolchain.cubin import Resources
+from loopnest.launch.launch_plan import LaunchConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 ARCH = "sm_90"
@@ -39,8 +41,9 @@ is reckoned with is an H100 SXM: {PROCESSORS} multiprocessors at {CLOCK / 1e9} G
 load of memory to its value.
 
 \b
-blocks           of the launch; as many of them as have room on a multiprocessor at once, by
-                 registers ({REGISTERS}), threads ({THREADS}) and shared memory
+blocks           of a launch (a kernel of several has a row for each); as many of them as have
+                 room on a multiprocessor at once, by registers ({REGISTERS}), threads
+                 ({THREADS}) and shared memory
 bytes in flight  of a multiprocessor: what its threads load before the first of them computes
 an element       instructions of the innermost loop that loads (of all code where none does), by
                  the elements that it loads
@@ -100,10 +103,17 @@ def streaming(function: Function) -> Code:
     return max(found, key=loaded, default=function.code())
 
 
-def estimate(kernel: ln.Kernel, dtype: ln.DType) -> Estimate:
-    """Return what a kernel of static sizes keeps busy."""
-    (function,) = functions(kernel.sass(ARCH)).values()
-    used, launch = kernel.resources(ARCH), kernel.launch()
+def estimates(kernel: ln.Kernel, dtype: ln.DType) -> list[Estimate]:
+    """Return what each launch of a kernel of static sizes keeps busy."""
+    whole, used = kernel.launch(), kernel.resources(ARCH)
+    code = [function for _, function in sorted(functions(kernel.sass(ARCH)).items())]
+    return [estimate(f, one, used, dtype) for f, one in zip(code, whole.launches, strict=True)]
+
+
+def estimate(
+    function: Function, launch: LaunchConfig, used: Resources, dtype: ln.DType
+) -> Estimate:
+    """Return what a launch keeps busy, whose threads have no more registers than `used`."""
     threads, blocks = math.prod(launch.block), math.prod(launch.grid)
     taken = math.ceil(used.registers / 8) * 8 * max(threads, 32)
     shared = used.shared_bytes + launch.shared_bytes
@@ -132,12 +142,14 @@ def rows(names: tuple[str, ...]) -> Iterator[str]:
         for schedule in [s for s in kernel.schedules if s.startswith("gpu")]:
             for dtype in TYPES if is_typed(kernel) else TYPES[:1]:
                 click.echo(f"{path.stem}@{schedule} {dtype}", err=True)
-                found = estimate(fixed(kernel, schedule, dtype), dtype)
-                yield (
-                    f"| {path.stem}@{schedule} | {dtype} | {found.blocks} / {found.resident} "
+                launches = estimates(fixed(kernel, schedule, dtype), dtype)
+                yield from [
+                    f"| {path.stem}@{schedule}{f', launch {n}' if len(launches) > 1 else ''} "
+                    f"| {dtype} | {found.blocks} / {found.resident} "
                     f"| {found.registers} | {found.spilled} | {found.in_flight / 1024:.1f} "
                     f"| {found.instructions:.1f} | {found.bandwidth:.0%} | {found.products:.0%} |"
-                )
+                    for n, found in enumerate(launches, 1)
+                ]
 
 
 def page(names: tuple[str, ...]) -> Iterator[str]:
