@@ -42,10 +42,13 @@ def halo_notes(lowering: Lowering) -> Iterator[Note]:
         users = [[s.key for s in tiles[c]] for c in tensor.consumers if c in tiles]
         if any(step.inputs for step in steps) and (not users or any(keys != own for keys in users)):
             held = lowering.held[tensor]
+            counted = _counted(held, steps, _repeated(lowering, tensor), algebra)
+            if counted is None:
+                continue
             yield Note(
                 held.name,
                 held.placed.call or f"{held.name} in tiles",
-                _counted(held, steps, _repeated(lowering, tensor), algebra),
+                counted,
                 "tiles that are neighbours have a halo in common, and each computes its own",
                 "larger tiles have less of it, and at an outer position there is none",
                 held.placed,
@@ -145,8 +148,8 @@ def _counted(
     steps: Sequence[Overlap],
     repeated: Sequence[Expr],
     algebra: Simplifier,
-) -> str:
-    """Return how many elements are computed, of how many."""
+) -> str | None:
+    """Return how many elements are computed, of how many; None where none is computed again."""
     inside = [axis for step in steps for axis in step.inputs]
     rest = [a.size for a in held.domain.root if a not in inside and not a.is_broadcast]
     others = _numbers([algebra.simplify(size) for size in rest])
@@ -156,6 +159,8 @@ def _counted(
         pairs = [pair for pair in exact if pair is not None]
         computed = prod([*others, *times, *(pair[0] for pair in pairs)])
         needed = prod([*others, *(pair[1] for pair in pairs)])
+        if computed <= needed:
+            return None
         ratio = f", {computed / needed:.2f} times as many" if needed else ""
         return f"{computed} elements are computed for {needed} that are needed{ratio}"
     shapes: list[str] = []
@@ -179,6 +184,8 @@ def _counted(
         text = f"{text} and begin {far} apart, {share:.2f} times as many as are needed"
     again = [str(extent) for step in steps for extent in _again(step, algebra)]
     again += [str(extent) for extent in repeated]
+    if not again and len(apart) == len(shapes) and share <= 1.0:
+        return None
     return f"{text}, and each is computed {' * '.join(again)} times" if again else text
 
 

@@ -49,7 +49,8 @@ def conv(
         stride: from one window to the next: an int, or one a spatial axis.
         padding: how many zeros stand around: an int, or an int or a pair of ints a spatial axis.
         dilation: from one element of a window to the next: an int, or one a spatial axis.
-        groups: into how many parts the channels fall that have to do with each other alone.
+        groups: into how many parts the channels fall that have to do with each other alone. Of one
+            part a channel, where their number is a symbol, it is ``sum(unfold(x, …) * w)``.
         transposed: the map of the gradient: the elements of x are spread out by `stride`, the
             kernel is turned round, and the padding is what is left out around.
         dtype: the type of products, sum and result; by default as `matmul`'s.

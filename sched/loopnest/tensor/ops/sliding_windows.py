@@ -141,7 +141,7 @@ def max_pool(
     """Return the largest element of each window of ``x [N, C, *space]``: ``max(unfold(pad(x)))``.
 
     Args:
-        x: the operand.
+        x: the operand; of rank 3 it has one spatial axis.
         size: of windows, an int, or one a spatial axis.
         stride: from one window to the next, likewise; by default `size`.
         padding: how many elements stand around, less than all others: an int, or an int or a pair
@@ -177,7 +177,7 @@ def avg_pool(
         DefinitionError: no TensorView of rank >= 3, or bad parameters.
 
     Args:
-        x: the operand.
+        x: the operand; of rank 3 it has one spatial axis.
         size: of windows, an int, or one a spatial axis.
         stride: from one window to the next, likewise; by default `size`.
         padding: how many zeros stand around: an int, or an int or a pair of ints a spatial axis.
