@@ -94,6 +94,17 @@ def test_what_is_wrapped_is_looked_at_at_sizes() -> None:
     assert report.ranges == ()
 
 
+def test_lanes_of_rows_at_wrapped_indices_follow_each_other() -> None:
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("M", "D"), ln.float32)
+        i = f.input("i", ("K",), ln.int64)
+        y = f.output(ln.take(x, i, 0, mode="wrap"), "y")
+    y.split(-1, 2)
+    y.axis(-1).parallelize(ln.ParallelType.vectorize)
+    report = ln.verify(ln.lower(f))
+    assert (report.status, report.all_sizes) == ("proved", False)
+
+
 def test_a_tile_that_is_gathered_from_needs_its_barrier() -> None:
     with ln.Fusion("k") as f:
         x, i = f.input("x", ("V", 32), ln.float32), f.input("i", ("K",), ln.int32)
