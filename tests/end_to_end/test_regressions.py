@@ -449,3 +449,29 @@ def test_lanes_read_what_each_of_them_stores() -> None:
     y0.compute_at(y1, 3)
     y1.axis(-1).parallelize(ParallelType.vectorize)
     assert ln.verify(ln.lower(f)).ok
+
+
+def test_a_wide_output_beside_one_of_16_bits_is_folded_by_all_threads() -> None:
+    """The count was kept in memory that one thread wrote while all read it."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N",), ln.float16)
+        mean, _, count = ln.welford(x, -1)
+        y = f.output(x * 2.0, "y")
+        f.output(count, "count")
+        f.output(mean, "mean")
+    y.axis(0).parallelize(ln.ParallelType.block_y)
+    assert ln.verify(ln.lower(f)).all_sizes
+
+
+def test_both_results_of_an_argmin_are_repeated_under_a_loop_that_is_not_theirs() -> None:
+    """The replay of the second one lacked the loops that only repeat the first."""
+    with ln.Fusion("k") as f:
+        least = ln.argmin(f.input("x", (8, "N"), ln.float32), 1)
+        padded = ln.pad(least, [(-1, 0)], 1)
+        y = f.output(padded, "y")
+    y.split(0, 2)
+    y.split(-1, 2)
+    y.reorder([0, 2, 1])
+    y.split(2, 2)
+    least.compute_at(padded, 4)
+    assert ln.verify(ln.lower(f)).ok

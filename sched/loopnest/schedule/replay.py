@@ -58,7 +58,8 @@ class Match:
     `name` is the tensor that refusals speak of; `reshapes` whether it is a reshape. Axes in
     `opaque` the target neither lacks nor has. Without `tiles` steps to tiles with halo are not
     replayed: what those need, their producers have. A merge with one of `units`, source axes that
-    have one element wherever their loops run, is carried and stands for the same points.
+    have one element wherever their loops run, is carried and stands for the same points. With
+    `twins`, outputs of one definition, loops that only repeat the source repeat the target, too.
     """
 
     def __init__(
@@ -75,8 +76,10 @@ class Match:
         reshapes: bool = False,
         tiles: bool = True,
         units: Collection[IterDomain] = (),
+        twins: bool = False,
     ) -> None:
         self.source, self.target, self.tiles, self.units = source, target, tiles, units
+        self.twins = twins
         self.wanted, self.name, self.reshapes = wanted, name, reshapes
         self.image: dict[IterDomain, IterDomain] = {}
         self.absent: set[IterDomain] = set()
@@ -131,6 +134,9 @@ class Match:
                 continue
             if self._again(step):
                 continue
+            if not step.inputs and self.twins:
+                self._repeat(step)
+                continue
             present = [axis in self.image for axis in step.inputs]
             if not all(axis in self.image or axis in self.absent for axis in step.inputs):
                 continue
@@ -141,6 +147,15 @@ class Match:
             else:
                 self._carry(step, present)
         return self
+
+    def _repeat(self, step: Transform) -> None:
+        """Give the target loops that only repeat it, as the source has them."""
+        known = [own for own in self.target.history if not own.inputs and own.key == step.key]
+        own = next((own for own in known if own not in self.dropped), None)
+        if own is None:
+            own = step.replay((), self.algebra)
+            self.added.append(own)
+        self.image.update(zip(step.outputs, own.outputs, strict=True))
 
     def _again(self, step: Transform) -> bool:
         """Take the outputs of a step for the earlier axes that they are, where these are known."""
@@ -370,13 +385,14 @@ def _replay(
     opaque: Collection[IterDomain] = (),
     *,
     tiles: bool = True,
+    twins: bool = False,
 ) -> LeadingReplay:
     algebra = tensor.fusion.algebra
     same = same_axes(source, algebra)
     wanted = _wanted(source.leaf[:pos], source, same) if same else needed(source, pos)
     match = Match(
         source, target, seed, start, algebra, wanted, tensor.name, opaque,
-        reshapes=reshapes(tensor), tiles=tiles, units=tensor.fusion.order.unit_axes,
+        reshapes=reshapes(tensor), tiles=tiles, units=tensor.fusion.order.unit_axes, twins=twins,
     )  # fmt: skip
     prefix = leading_images(match.follow(replays=True), pos)
     return LeadingReplay(
@@ -410,7 +426,9 @@ def mirror(domain: TensorDomain, sibling: TensorView) -> TensorDomain:
     """Return the domain of `sibling` (another output of one definition) with `domain`'s loops."""
     target = sibling.domain
     seed = dict(zip(domain.rfactor, target.rfactor, strict=True))
-    replayed = _replay(domain, target, seed, domain.rfactor, len(domain.leaf), sibling).domain
+    replayed = _replay(
+        domain, target, seed, domain.rfactor, len(domain.leaf), sibling, twins=True
+    ).domain
     for axis, twin in zip(domain.leaf, replayed.leaf, strict=True):
         twin.parallel, twin.pinned = axis.parallel, axis.pinned
     return replayed

@@ -102,9 +102,9 @@ def accumulates_apart(plan: LoopPlan, tensor: TensorView) -> bool:
     """Whether a reduction folds in a LOCAL buffer of its own.
 
     One of 16 bits does, to be rounded once; one over threads, since each has a part; a SHARED one
-    where registers can hold it; and a GLOBAL one of whose definition another output is not, because
-    one thread writes it while all threads need the running values. A scan does, whose elements are
-    what that buffer holds one after the other.
+    where registers can hold it; and a GLOBAL one of whose definition another output is not GLOBAL,
+    or has 16 bits, because one thread writes it while all threads need the running values. A scan
+    does, whose elements are what that buffer holds one after the other.
     """
     if carries(tensor):
         return True
@@ -115,7 +115,9 @@ def accumulates_apart(plan: LoopPlan, tensor: TensorView) -> bool:
     if any(twin.memory is Memory.SHARED for twin in tensor.siblings):
         return True
     mixed = any(
-        twin.memory is not Memory.GLOBAL for twin in tensor.siblings if is_needed(plan, twin)
+        twin.memory is not Memory.GLOBAL or twin.dtype.is_narrow
+        for twin in tensor.siblings
+        if is_needed(plan, twin)
     )
     return tensor.dtype.is_narrow or (tensor.memory is Memory.GLOBAL and mixed)
 
