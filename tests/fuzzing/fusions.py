@@ -6,10 +6,11 @@ diamonds, shared producers and tensors that nobody uses come about by themselves
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 
-import loopnest as ln
+from fuzzing.fusion_lines import meets
+from fuzzing.indexed_operations import IndexedOperations
 from fuzzing.program import Session
 from loopnest.scalar.enums import IterKind
 
@@ -58,7 +59,7 @@ _FLAVOURS = {
 """What some fusions have more of."""
 
 
-class FusionWriter:
+class FusionWriter(IndexedOperations):
     """Writes the math of one case into a session.
 
     Args:
@@ -68,9 +69,7 @@ class FusionWriter:
     """
 
     def __init__(self, session: Session, rng: Random, dims: Sequence[int | str] = ()) -> None:
-        self.session, self.rng = session, rng
-        self.count = 0
-        self.dims: list[int | str] = list(dims)
+        super().__init__(session, rng, dims)
         self.flavour = rng.choice(list(_FLAVOURS))
 
     def write(self) -> None:
@@ -93,18 +92,6 @@ class FusionWriter:
             self._operation()
         self._outputs()
         self._name_all()
-
-    # Lines
-
-    def _line(self, name: str, text: str) -> bool:
-        return self.session.define(f"{name} = {text}")
-
-    def _define(self, text: str) -> bool:
-        """Define the next tensor; refused math is passed over."""
-        if not self._line(f"t{self.count}", text):
-            return False
-        self.count += 1
-        return True
 
     def _input(self, number: int) -> None:
         rng = self.rng
@@ -130,32 +117,6 @@ class FusionWriter:
         texts = [f"{name} % {factor} == 0", f"{name} <= 64", f"{name} >= 1"]
         texts += [f"{name} == {self.rng.choice([1, 4, 6, 16])}"] * 2
         self.session.define(f'f.assume("{self.rng.choice(texts)}")')
-
-    # What there is
-
-    def _tensors(self, test: Callable[[ln.TensorView], bool] = lambda _: True) -> list[str]:
-        session = self.session
-        return [n for n in session.tensors if test(session.tensor(n))]
-
-    def _pick(self, test: Callable[[ln.TensorView], bool] = lambda _: True) -> str | None:
-        """Return a tensor, a recent one more often."""
-        names = self._tensors(test)
-        if not names:
-            return None
-        if self.rng.random() < 0.5:
-            names = names[-3:]
-        return self.rng.choice(names)
-
-    def _mate(self, name: str) -> str:
-        """Return a second operand: a tensor, a scalar or a number."""
-        rng = self.rng
-        if "a0" in self.session.names and rng.random() < 0.2:
-            return "a0"
-        if rng.random() < 0.2:
-            return rng.choice(["2.0", "0.5", "-1.25", "3", "1", "-2"])
-        own = self.session.tensor(name)
-        meets = self._tensors(lambda t: _broadcasts(own, t))
-        return rng.choice(meets)
 
     # Operations
 
@@ -328,7 +289,7 @@ class FusionWriter:
             mine = f"t{self.count - 1}"  # make it concrete at once
             own = self.session.tensor(mine)
             mates = self._tensors(
-                lambda t: len(t.shape) == len(own.shape) and t is not own and _broadcasts(own, t)
+                lambda t: len(t.shape) == len(own.shape) and t is not own and meets(own, t)
             )
             if mates:
                 self._define(f"ln.{self.rng.choice(_ARITHMETIC)}({mine}, {self.rng.choice(mates)})")
@@ -400,224 +361,6 @@ class FusionWriter:
         self._define(f"{name} - ln.mean({name}, -1, keepdims=True)")
         self._define(f"t{at} * ln.rsqrt(ln.var({name}, -1, keepdims=True) + 1e-3)")
 
-    def _reshape(self) -> None:
-        """Give a tensor another shape: axes as one, an axis in parts, the shape of another one."""
-        name = self._pick()
-        if name is None:
-            return
-        rng, own = self.rng, self.session.tensor(name)
-        rank = len(own.shape)
-        shape = [f"{name}.shape[{n}]" for n in range(rank)]
-        algebra = self.session.fusion.algebra
-        whole = algebra.product(own.sizes)
-        fits = self._tensors(
-            lambda t: t.sizes != own.sizes and algebra.equal(algebra.product(t.sizes), whole)
-        )
-        kinds = ["part"] * 3 + ["flatten"] * 3 * (rank > 1) + ["turn"] * (rank > 1)
-        kind = rng.choice([*kinds, *["like"] * 3 * bool(fits)])
-        if kind == "flatten":
-            first = rng.randrange(rank - 1)
-            self._define(f"ln.flatten({name}, {first}, {rng.randrange(first + 1, rank)})")
-            return
-        if kind == "like":
-            self._define(f"ln.reshape({name}, {rng.choice(fits)}.shape)")
-            return
-        if kind == "turn":
-            rng.shuffle(shape)
-        elif rank and rank < 4:
-            place = rng.randrange(rank)
-            size = own.shape[place]
-            parts = [2, 2, 3, 4]
-            if isinstance(size, int):
-                parts = [n for n in range(1, 17) if size % n == 0]
-            factor = rng.choice(parts)
-            if str(size) in self.dims:
-                self.session.define(f'f.assume("{size} % {factor} == 0")')
-            pair = [str(factor), "-1" if size != 0 else "0"]
-            rng.shuffle(pair)
-            shape[place : place + 1] = pair
-        if rng.random() < 0.2 and len(shape) < 4:
-            shape.insert(rng.randint(0, len(shape)), "1")
-        self._define(f"ln.reshape({name}, ({''.join([f'{part}, ' for part in shape])}))")
-
-    # Other indices
-
-    def _part(self) -> None:
-        name = self._pick(lambda t: len(t.shape) > 0)
-        if name is not None:
-            shape = self.session.tensor(name).shape
-            items = [self._item(n if isinstance(n, int) else None) for n in shape]
-            if self.rng.random() < 0.2 and len(items) < 4:
-                items.insert(self.rng.randint(0, len(items)), "None")
-            self._define(f"{name}[{', '.join(items)}]")
-
-    def _item(self, extent: int | None) -> str:
-        """Return an index of an axis; None: of symbolic extent, which small bounds must fit."""
-        rng = self.rng
-        chance = rng.random()
-        if chance < 0.35:
-            return ":"
-        if chance < 0.42:
-            return rng.choice(["0", "-1"]) if extent != 0 else ":"
-        ends = [str(n) for n in range(-(extent or 3), (extent or 3) + 1)]
-        low = rng.choice(["", "", "1", "2", "-3"] if extent is None else ["", *ends])
-        high = rng.choice(["", "", "-1", "-2"] if extent is None else ["", *ends])
-        step = rng.choice(["", "", "", ":2", ":-1", ":-2", ":3"])
-        if "-" in step:
-            low, high = high, low
-        return f"{low}:{high}{step}"
-
-    def _border(self) -> None:
-        name = self._pick(lambda t: len(t.shape) > 0)
-        if name is None:
-            return
-        rng = self.rng
-        rank = len(self.session.tensor(name).shape)
-        widths = [(rng.choice([0, 0, 1, 2, -1]), rng.choice([0, 0, 1, 3, -1])) for _ in range(rank)]
-        between = [rng.choice([0, 0, 0, 0, 1, 2]) for _ in range(rank)]
-        extra = f", interior={tuple(between)}" if rng.random() < 0.2 else ""
-        self._define(f"ln.pad({name}, {widths}, {rng.choice(['0', '1', '0', '-1'])}{extra})")
-
-    def _stencil(self) -> None:
-        """Define neighbours along an axis, joined; sometimes of what such a one gave."""
-        rng = self.rng
-        name = self._pick(lambda t: len(t.shape) > 0)
-        for _ in range(rng.choice([1, 1, 2]) if name is not None else 0):
-            axis = rng.randrange(len(self.session.tensor(name).shape))
-            before = ":, " * axis
-            a, b = rng.choice([("1:", ":-1"), ("2:", ":-2"), ("1:-1", "2:"), ("::-1", ":")])
-            if not self._define(f"{name}[{before}{a}] {rng.choice('+-*')} {name}[{before}{b}]"):
-                return
-            name = f"t{self.count - 1}"
-
-    def _turn(self) -> None:
-        name = self._pick(lambda t: len(t.shape) > 0)
-        if name is not None:
-            axis = self.rng.randrange(len(self.session.tensor(name).shape))
-            shift = self.rng.choice([1, 2, -1, 5])
-            texts = [f"ln.flip({name}, {axis})", f"ln.roll({name}, {shift}, {axis})"]
-            self._define(self.rng.choice(texts))
-
-    def _join(self) -> None:
-        name = self._pick()
-        if name is None:
-            return
-        rank = len(self.session.tensor(name).shape)
-        own = self.session.tensor(name)
-        fits = self._tensors(lambda t: t.sizes == own.sizes)
-        names = [name, *(self.rng.choice(fits) for _ in range(self.rng.choice([1, 1, 2])))]
-        self.rng.shuffle(names)
-        op = self.rng.choice(["stack", "concatenate"] if rank else ["stack"])
-        if op == "concatenate" or rank < 4:
-            place = self.rng.randrange(rank + (op == "stack"))
-            self._define(f"ln.{op}([{', '.join(names)}], {place})")
-
-    def _window(self) -> None:
-        name = self._pick(lambda t: 0 < len(t.shape) < 4)
-        if name is None:
-            return
-        rng = self.rng
-        axis = rng.randrange(len(self.session.tensor(name).shape))
-        if rng.random() < 0.6:
-            rank = len(self.session.tensor(name).shape)
-            widths = [(int(n == axis), int(n == axis)) for n in range(rank)]
-            if self._define(f"ln.pad({name}, {widths})"):
-                name = f"t{self.count - 1}"
-        extra = rng.choice(["", "", ", stride=2", ", dilation=2", ", stride=3, dilation=2"])
-        if self._define(f"ln.unfold({name}, {axis}, {rng.choice([2, 3, 3])}{extra})"):
-            made = f"t{self.count - 1}"
-            if rng.random() < 0.8:
-                self._define(f"ln.{rng.choice(['sum', 'max', 'mean'])}({made}, -1)")
-
-    # Indices that are data
-
-    def _gather(self) -> None:
-        rng = self.rng
-        name = self._pick(lambda t: 0 < len(t.shape) < 4 and 0 not in t.shape)
-        if name is None:
-            return
-        shape = [s if isinstance(s, int) else str(s) for s in self.session.tensor(name).shape]
-        axis = rng.randrange(len(shape))
-        found = self._pick(lambda t: t.dtype.is_integer and len(t.shape) + len(shape) < 6)
-        if found is not None and rng.random() < 0.5:
-            kind = rng.choice(["int32", "int64"])
-            mode = rng.choice(["clip", "clip", "wrap"])
-            text = f"ln.take({name}, ln.cast({found}, ln.{kind}), {axis}, mode={mode!r})"
-            self._define(text)
-            return
-        indices = f"g{self.count}"
-        own = [rng.choice(self.dims) for _ in range(rng.choice([0, 1, 1, 2]))]
-        alike = rng.random() < 0.4
-        if alike:
-            own = [*shape[:axis], rng.choice(self.dims), *shape[axis + 1 :]]
-        extent = shape[axis]
-        if not (isinstance(extent, int) or extent.isidentifier()):
-            return
-        text = "(" + "".join(f"{s!r}, " for s in own).rstrip() + ")"
-        kind = rng.choice(["int32", "int64"])
-        if not self._line(indices, f'f.input("{indices}", {text}, ln.{kind})'):
-            return
-        if isinstance(extent, str):
-            self.session.define(f'f.assume("{extent} >= 1")')
-        self.session.define(f"f.assume_range({indices}, 0, {extent!r})")
-        self._define(f"ln.{'gather' if alike else 'take'}({name}, {indices}, {axis})")
-
-    def _scatter(self) -> None:
-        """Add updates where indices say; some of them lie outside."""
-        rng = self.rng
-        name = self._pick(lambda t: 0 < len(t.shape) < 4 and not t.dtype.is_bool)
-        if name is None:
-            return
-        own = self.session.tensor(name)
-        shape = [s if isinstance(s, int) else str(s) for s in own.shape]
-        axis = rng.randrange(len(shape))
-        updates, indices, count = f"u{self.count}", f"g{self.count}", rng.choice(self.dims)
-        changed = [*shape[:axis], count, *shape[axis + 1 :]]
-        if not all(isinstance(s, int) or s.isidentifier() for s in changed):
-            return
-        alike = rng.random() < 0.5
-        for variable, extents, kind in (
-            (updates, changed, own.dtype.name),
-            (indices, changed if alike else [count], rng.choice(["int32", "int64"])),
-        ):
-            text = "(" + "".join(f"{s!r}, " for s in extents).rstrip() + ")"
-            if not self._line(variable, f'f.input("{variable}", {text}, ln.{kind})'):
-                return
-        if alike:
-            self._define(f"ln.scatter_add({name}, {indices}, {updates}, {axis})")
-        else:
-            self._define(f"ln.index_add({name}, {axis}, {indices}, {updates})")
-
-    # Masks of coordinates
-
-    def _triangle(self) -> None:
-        """Reduce what a mask of coordinates leaves: a triangle, a band, a diagonal."""
-        rng = self.rng
-        name = self._pick(lambda t: 1 < len(t.shape) < 4 and t.dtype.is_float)
-        if name is None:
-            return
-        shape = [s if isinstance(s, int) else str(s) for s in self.session.tensor(name).shape]
-        if not all(isinstance(s, int) or s.isidentifier() for s in shape):
-            return
-        a, b = rng.sample(range(len(shape)), 2)
-        sides = []
-        for place in (a, b):
-            mask = tuple(n != place for n in range(len(shape)))
-            sides.append(f"ln.broadcast(ln.iota({shape[place]!r}), {mask})")
-        offset = rng.choice(["", "", " + 1", " - 2", " + 9"])
-        test = (
-            f"ln.{rng.choice(['le', 'lt', 'ge', 'gt', 'eq', 'ne'])}({sides[0]}, {sides[1]}{offset})"
-        )
-        if rng.random() < 0.3:
-            test = f"ln.logical_and({test}, ln.gt({sides[0]} + 3, {sides[1]}))"
-        op, identity = rng.choice(
-            [("sum", "0.0"), ("max", 'float("-inf")'), ("min", 'float("inf")'), ("prod", "1.0"),
-             ("sum", "1.0")]
-        )  # fmt: skip
-        if self._define(f"ln.where({test}, {name}, {identity})"):
-            axes = rng.choice([a, b, b, (a, b)])
-            self._define(f"ln.{op}(t{self.count - 1}, {axes})")
-
     # Outputs
 
     def _outputs(self) -> None:
@@ -665,9 +408,3 @@ class FusionWriter:
                     session.define(f"b{count} = {known[tensor]}.definition.outputs[{place}]")
                     queue.append(twin)
                     count += 1
-
-
-def _broadcasts(a: ln.TensorView, b: ln.TensorView) -> bool:
-    """Whether two tensors meet by NumPy's rule."""
-    pairs = zip(reversed(a.domain.logical), reversed(b.domain.logical), strict=False)
-    return all(x.is_broadcast or y.is_broadcast or x.size is y.size for x, y in pairs)
