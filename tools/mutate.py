@@ -25,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from mutation.journal import Journal, is_of
 from mutation.judge import Verdict, judge_mutant, judge_original, mutants_of
-from mutation.mutants import KINDS, Mutant
+from mutation.mutant import Mutant
+from mutation.mutants import KINDS
 from mutation.report import COLUMNS, Tally, by_kind, by_rule, by_subject, markdown
 from mutation.subjects import Key, Subject, keys_in, load, random_keys
 

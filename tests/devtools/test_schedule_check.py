@@ -17,7 +17,6 @@ from loopnest.devtools.schedule_check import check_schedule
 from loopnest.devtools.trial_sizes import tiles_of, trial_sizes
 from loopnest.facade import lower
 from loopnest.kir import parse as parse_nest
-from mutation.mutants import break_lowering
 
 ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "kernels"
@@ -93,11 +92,6 @@ def huge(f):
 def folder(tmp_path):
     (tmp_path / "scale.py").write_text(SCALE)
     return tmp_path
-
-
-@pytest.fixture
-def broken_lowering(monkeypatch):
-    return partial(break_lowering, monkeypatch)
 
 
 def call(*arguments):

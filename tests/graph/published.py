@@ -153,6 +153,13 @@ def conv_chain_of_tvm(channels: int = 4, size: int = 6) -> G.Graph:
     return G.Graph([x, *weights, *biases], [y], "conv_chain")
 
 
+def tuple_of_tvm() -> G.Graph:
+    """Return a tuple of two injective ops whose fields are multiplied (fuse_ops.cc, phase 2)."""
+    x, y = G.var("x", (4, 8), "float64"), G.var("y", (4, 8), "float64")
+    pair = G.make_tuple(G.transpose(x), G.exp(G.transpose(y)))
+    return G.Graph([x, y], [pair[0] * pair[1]])
+
+
 def residual_network(
     blocks: int = 24, channels: int = 4, size: int = 6, classes: int = 5, dtype: str = "float32"
 ) -> G.Graph:

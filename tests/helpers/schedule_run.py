@@ -1,12 +1,14 @@
-"""Helpers for tests of schedules: what a fusion lowers to, and whether it computes its math."""
+"""Helpers for tests of schedules: chains, refusals, what a fusion lowers to and computes."""
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pytest
 
 import loopnest as ln
 from loopnest.backends.interpret import interpret
@@ -20,6 +22,21 @@ from loopnest.scalar.expr import Symbol
 from loopnest.tensor.domain import TensorDomain
 
 PT = ln.ParallelType
+
+
+def chain(*shape: int | str, length: int) -> tuple[ln.Fusion, list[ln.TensorView]]:
+    """Return x -> T1 … of pointwise tensors, the last the output y."""
+    with ln.Fusion("chain") as f:
+        tensors = [f.input("x", shape, ln.float32)]
+        for number in range(length):
+            tensors.append(tensors[-1] + float(number + 1))
+        f.output(tensors[-1], "y")
+    return f, tensors[1:]
+
+
+def refused(message: str) -> pytest.RaisesExc[ln.ScheduleError]:
+    """Expect a ScheduleError with exactly this message."""
+    return pytest.raises(ln.ScheduleError, match=f"^{re.escape(message)}$")
 
 
 def program(f: ln.Fusion) -> Program:

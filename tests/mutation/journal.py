@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from mutation.judge import Verdict
-from mutation.mutants import Mutant
+from mutation.mutant import Mutant
 
 _NAMES = frozenset(f.name for f in fields(Verdict))
 

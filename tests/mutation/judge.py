@@ -30,7 +30,8 @@ from loopnest.proofs.size_choice import points_at
 from loopnest.scalar.expr import Arg, walk
 from loopnest.tensor.math_snapshot import MathSnapshot, MathTensor
 from mutation.machine import Run, run
-from mutation.mutants import KINDS, Mutant, mutants
+from mutation.mutant import Mutant
+from mutation.mutants import KINDS, mutants
 from mutation.reasons import explain
 from mutation.subjects import MOST_POINTS, Subject, Trial
 

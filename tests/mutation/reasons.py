@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from loopnest import kir
 from loopnest.scalar.enums import Memory
-from mutation.mutants import Mutant
+from mutation.mutant import Mutant
 
 if TYPE_CHECKING:
     from mutation.subjects import Trial

@@ -22,7 +22,8 @@ from loopnest.proofs import verify_program
 from mutation import judge
 from mutation.judge import Verdict, judge_mutant, judge_original, mutants_of
 from mutation.machine import run
-from mutation.mutants import CORE, KINDS, Mutant, mutants
+from mutation.mutant import Mutant
+from mutation.mutants import CORE, KINDS, mutants
 from mutation.reasons import relation
 from mutation.report import Tally, markdown
 from mutation.subjects import Key, Subject, keys_in, load, random_keys

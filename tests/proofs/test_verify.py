@@ -21,7 +21,8 @@ from loopnest.proofs.program_model import Model
 from loopnest.proofs.size_choice import small_sizes, telling_extents
 from loopnest.proofs.symbolic import polyhedral_model
 from loopnest.scalar.enums import ParallelType as PT
-from mutation.mutants import Mutant, mutants
+from mutation.mutant import Mutant
+from mutation.mutants import mutants
 
 CASES: dict[str, Callable[[], ln.Fusion]] = {}
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 import loopnest as ln
@@ -11,30 +9,17 @@ from helpers.schedule_run import (
     PT,
     assert_computes,
     body,
+    chain,
     leaf,
     loops,
     nest,
     positions,
     program,
     random,
+    refused,
     state,
 )
 from loopnest import kir
-
-
-def refused(message: str) -> pytest.RaisesExc[ln.ScheduleError]:
-    return pytest.raises(ln.ScheduleError, match=f"^{re.escape(message)}$")
-
-
-def chain(*shape: int | str, length: int) -> tuple[ln.Fusion, list[ln.TensorView]]:
-    """Return x -> T1 … of pointwise tensors, the last the output y."""
-    with ln.Fusion("chain") as f:
-        tensors = [f.input("x", shape, ln.float32)]
-        for number in range(length):
-            tensors.append(tensors[-1] + float(number + 1))
-        f.output(tensors[-1], "y")
-    return f, tensors[1:]
-
 
 # 30, 31: inline_most and inline_at
 

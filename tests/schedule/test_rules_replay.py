@@ -5,8 +5,6 @@ T[I, J] is a tensor with the axes I and J; a position counts shared leading loop
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 import loopnest as ln
@@ -19,6 +17,7 @@ from helpers.schedule_run import (
     nest,
     positions,
     random,
+    refused,
     state,
 )
 
@@ -31,11 +30,6 @@ def chain(*shape: str, length: int = 2) -> tuple[ln.Fusion, list[ln.TensorView]]
             tensors.append(tensors[-1] + float(number + 1))
         f.output(tensors[-1], "y")
     return f, tensors
-
-
-def refused(message: str) -> pytest.RaisesExc[ln.ScheduleError]:
-    """Expect a ScheduleError with exactly this message."""
-    return pytest.raises(ln.ScheduleError, match=f"^{re.escape(message)}$")
 
 
 # 1: what a position means

@@ -1,0 +1,201 @@
+"""Changes of loops, launches and of statements of several threads, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+
+from loopnest.kir import (
+    Allocate,
+    Arrive,
+    Barrier,
+    Collective,
+    If,
+    Launch,
+    Loop,
+    Program,
+    Shuffle,
+    Stmt,
+    bodies,
+    is_sync,
+    map_body,
+)
+from loopnest.kir import walk as statements
+from loopnest.scalar import dtypes
+from loopnest.scalar.enums import LAUNCH_DIMENSIONS, ParallelType
+from loopnest.scalar.expr import (
+    Const,
+    LaunchIndex,
+    Op,
+    integer,
+)
+from mutation.mutant import Mutant
+from mutation.rewriting import (
+    neighbours,
+    replaced,
+    swapped,
+    with_extent,
+)
+from mutation.statement_mutants import indices, values
+
+# Loops and launches
+
+
+def of_loop(program: Program, node: Loop) -> Iterator[Mutant]:
+    for step in (-1, 1):
+        extent = Op("add", (node.var.extent, integer(step)), dtypes.index)
+        text = f"loop {node.index} {step:+}"
+        yield Mutant("bound", text, replaced(program, node, with_extent(node, extent)), node)
+    width = node.extent
+    if node.parallel is ParallelType.vectorize and isinstance(width, int):
+        for other in (width // 2, width * 2):
+            text = f"vectorize {node.index} by {other} instead of {width}"
+            new = with_extent(node, integer(other))
+            yield Mutant("vector", text, replaced(program, node, new), node)
+
+
+def of_launch(program: Program) -> Iterator[Mutant]:
+    several = len(program.launches) > 1
+    for place, launch in enumerate(program.launches if several else ()):
+        for mutant in of_launch(launch):
+            changed = replace(program.body[place], extents=mutant.program.launch)
+            body = (*program.body[:place], changed, *program.body[place + 1 :])
+            yield Mutant("launch", f"{mutant.text} in launch {place}", program.with_body(body))
+    for number, (dimension, extent) in enumerate(() if several else program.launch):
+        for step in (-1, 1):
+            other = (dimension, Op("add", (extent, integer(step)), dtypes.index))
+            launch = (*program.launch[:number], other, *program.launch[number + 1 :])
+            text = f"launch {dimension.value} {step:+}"
+            yield Mutant("launch", text, replace(program, launch=launch))
+
+
+def of_one_launch(program: Program, node: Launch) -> Iterator[Mutant]:
+    """Yield programs without a launch, with the next one before it, or with both in one."""
+    place = program.body.index(node)
+    rest = [n for n in program.body if n is not node]
+    yield Mutant("launch", f"drop launch {place}", program.with_body(tuple(rest)), node)
+    following = program.body[place + 1 : place + 2]
+    if not following or not isinstance(following[0], Launch):
+        return
+    after = following[0]
+    swapped = [*program.body[:place], after, node, *program.body[place + 2 :]]
+    yield Mutant("launch", f"swap launch {place} with the next", program.with_body(tuple(swapped)))
+    extents = dict(node.extents)
+    for dimension, extent in after.extents:
+        known = extents.get(dimension, extent)
+        extents[dimension] = extent if known is extent else Op("max", (known, extent), dtypes.index)
+    order = tuple([(d, extents[d]) for d in LAUNCH_DIMENSIONS if d in extents])
+    one = Launch(order, (*node.body, *after.body))
+    joined = [*program.body[:place], one, *program.body[place + 2 :]]
+    text = f"no boundary between launch {place} and the next"
+    yield Mutant("launch", text, program.with_body(tuple(joined)), node)
+
+
+def swapped_threads(program: Program, nodes: list[Stmt]) -> Iterator[Mutant]:
+    loops = [n for n in nodes if isinstance(n, Loop) and n.parallel.is_thread]
+    for number, a in enumerate(loops):
+        for b in loops[number + 1 :]:
+            if a.parallel is b.parallel:
+                continue
+
+            def swap(node: Stmt, a: Loop = a, b: Loop = b) -> Stmt:
+                if isinstance(node, Loop) and node.var in (a.var, b.var):
+                    other = b if node.var is a.var else a
+                    return replace(node, parallel=other.parallel)
+                return node
+
+            text = f"swap {a.parallel.value} and {b.parallel.value}"
+            yield Mutant("threads", text, program.with_body(map_body(program.body, swap)), a)
+
+
+# Order
+
+
+def swapped_neighbours(program: Program) -> Iterator[Mutant]:
+    for a, b in neighbours(program):
+        if not any(isinstance(n, Allocate) or is_sync(n) for n in (a, b)):
+            yield Mutant("order", "swap two neighbours", swapped(program, a, b), b)
+
+
+# Statements of several threads
+
+_NARROWER = {"grid": "block", "block": "warp"}
+
+
+def of_barrier(program: Program, node: Barrier) -> Iterator[Mutant]:
+    def made(text: str, changed: Program) -> Mutant:
+        return Mutant("barrier", f"{text} barrier {node.scope}", changed, node)
+
+    yield made("remove", replaced(program, node, None))
+    if node.scope in _NARROWER:
+        narrow = replace(node, scope=_NARROWER[node.scope])
+        yield made("narrow", replaced(program, node, narrow))
+    for a, b in neighbours(program):
+        if node in (a, b):
+            yield made("raise" if b is node else "lower", swapped(program, a, b))
+    for loop, _ in statements(program.body):
+        if isinstance(loop, (Loop, If)) and any(node in inner for inner in bodies(loop)):
+            without = map_body((loop,), lambda n: None if n is node else n)
+            yield made("take out of its body", replaced(program, loop, (*without, node)))
+    for dimension, _ in program.launch:
+        if dimension.is_block:
+            test = Op("eq", (LaunchIndex(dimension), integer(0)), dtypes.bool_)
+            new = If(test, (node,))
+            yield made(f"only where {dimension.value} is 0:", replaced(program, node, new))
+
+
+def of_shuffle(program: Program, node: Shuffle) -> Iterator[Mutant]:
+    changes: list[tuple[str, Shuffle]] = []
+    for step, name in ((1, "offset + 1"), (-1, "offset - 1")):
+        offset = Op("add", (node.offset, integer(step)), dtypes.index)
+        changes.append((name, replace(node, offset=offset)))
+    twice = Op("mul", (node.offset, integer(2)), dtypes.index)
+    changes.append(("offset * 2", replace(node, offset=twice)))
+    for mode in ("xor", "down", "lane"):
+        if mode != node.mode:
+            changes.append((f"{mode} instead of {node.mode}", replace(node, mode=mode)))
+    for text, new in changes:
+        changed = replaced(program, node, new)
+        yield Mutant("shuffle", f"shuffle {node.var.name}: {text}", changed, node)
+    for kind, text, value in values(node.value):
+        yield Mutant(kind, text, replaced(program, node, replace(node, value=value)), node)
+
+
+def of_arrival(program: Program, node: Arrive) -> Iterator[Mutant]:
+    for step in (-1, 1):
+        count = Op("add", (node.count, integer(step)), dtypes.index)
+        text = f"arrive {node.counter.name}: count {step:+}"
+        new = replace(node, count=count)
+        yield Mutant("arrival", text, replaced(program, node, new), node)
+    for place, index in enumerate(node.index):
+        for name, other in indices(index):
+            changed = (*node.index[:place], other, *node.index[place + 1 :])
+            text = f"arrive {node.counter.name}: {name}"
+            new = replace(node, index=changed)
+            yield Mutant("arrival", text, replaced(program, node, new), node)
+
+
+def of_collective(program: Program, node: Collective) -> Iterator[Mutant]:
+    """Yield other declarations of the same statements."""
+    used = [d for d, _ in program.launch if d.is_block]
+    other_dims = [tuple(d for d in node.dims if d is not dim) for dim in node.dims]
+    other_dims += [(*node.dims, d) for d in used if d not in node.dims]
+    for dims in other_dims:
+        over = ", ".join([d.value for d in dims]) or "no dimension"
+        text = f"claim of {node.name}: over {over}"
+        yield Mutant("claim", text, replaced(program, node, replace(node, dims=dims)), node)
+    for number, value in enumerate(node.identity):
+        if isinstance(value, Const):
+            other = Const(value.value == 0, value.dtype)
+            identity = (*node.identity[:number], other, *node.identity[number + 1 :])
+            new = replace(node, identity=identity)
+            text = f"claim of {node.name}: identity {other}"
+            yield Mutant("claim", text, replaced(program, node, new), node)
+    for number, (one, two) in enumerate(pairwise(node.results)):
+        if one.dtype is two.dtype:
+            results = list(node.results)
+            results[number : number + 2] = two, one
+            new = replace(node, results=tuple(results))
+            text = f"claim of {node.name}: {one.name} and {two.name} for each other"
+            yield Mutant("claim", text, replaced(program, node, new), node)

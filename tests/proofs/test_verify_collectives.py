@@ -1,0 +1,201 @@
+"""Proofs about collectives by themselves: their bodies, their components, what they claim."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+import loopnest as ln
+from helpers.verify_nests import program_of
+from loopnest import kir
+from loopnest.facade import lower
+from loopnest.proofs import verify, verify_program
+from loopnest.proofs.collectives.collective_contract import Body
+from loopnest.scalar.enums import ParallelType as PT
+from loopnest.scalar.expr import Symbol, integer
+from mutation.mutants import mutants
+
+# Collectives by themselves
+
+SHUFFLES = """
+kernel k(x: float32[N]) -> (y: float32[N])
+acc: float32[1] local
+r = max(acc[0]) over block_x:
+  let a = shuffle_xor(acc[0], 1)
+  let b = max(acc[0], a)
+  let c = shuffle_xor(b, 1)
+  let r = max(b, c)
+"""
+
+EVERYONE = """
+kernel k(x: float32[N]) -> (y: float32[N])
+acc: float32[1] local
+r = sum(acc[0]) over block_x:
+  slots: float32[N] shared
+  slots[block_x] = acc[0]
+  barrier block
+  total: float32[1] local
+  total[0] = 0.0
+  for i in N:
+    total[0] = total[0] + slots[i]
+  let r = total[0]
+"""
+
+
+def body_of(text: str, old: str = "", new: str = "") -> Body:
+    """Return the collective of a nest, with one text replaced."""
+    assert old in text
+    program = program_of(text.replace(old, new, 1) if old else text, {PT.block_x: integer(2)})
+    (node,) = [n for n in program.body if isinstance(n, kir.Collective)]
+    return Body(node)
+
+
+def test_a_contribution_may_be_taken_twice_where_that_makes_no_difference() -> None:
+    assert body_of(SHUFFLES).check((2, 1, 1), {}) is None
+    twice = body_of(
+        SHUFFLES.replace("max(", "sum(", 1)
+        .replace("max(acc[0], a)", "acc[0] + a")
+        .replace("max(b, c)", "b + c")
+    )
+    assert twice.check((2, 1, 1), {}) == "r in thread 0 has twice the contribution of thread 0"
+
+
+def test_a_lane_that_does_not_exist_has_nothing() -> None:
+    assert body_of(SHUFFLES).check((1, 1, 1), {}) == "r is undefined in thread 0"
+
+
+def test_all_extents_of_a_block_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        sys.modules["loopnest.proofs.collectives.collective_contract"], "MOST_THREADS", 70
+    )
+    extents = {PT.block_x: Symbol("N")}
+    assert body_of(EVERYONE).check_all(extents, {}) is None
+    short = body_of(EVERYONE, "for i in N:", "for i in min(N, 60):")
+    assert short.check_all(extents, {}) == (
+        "in a block of (61, 1, 1): r in thread 0 lacks the contribution of thread 60"
+    )
+
+
+def test_sizes_that_follow_from_those_of_the_block_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        sys.modules["loopnest.proofs.collectives.collective_contract"], "MOST_THREADS", 70
+    )
+    text = EVERYONE.replace("float32[N] shared", "float32[ceildiv(N, 8) * 2] shared")
+    body = body_of(text.replace("for i in N:", "for i in ceildiv(N, 4):"))
+    assert body.check_all({PT.block_x: kir_extent("ceildiv(N, 4)")}, {}) is None
+
+
+def kir_extent(text: str) -> kir.Expr:
+    """Return an extent as an expression."""
+    program = program_of(f"""
+        kernel k(x: float32[N]) -> (y: float32[N])
+        for i in {text}:
+          y[i] = x[i]
+    """)
+    (loop,) = program.body
+    assert isinstance(loop, kir.Loop)
+    return loop.var.extent
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("  barrier block\n", "  if block_x == 0:\n    barrier block\n",
+         "not all threads of a block reach a barrier: not thread 0"),
+        ("slots[block_x] = acc[0]", "slots[block_x + 1] = acc[0]",
+         "block_x + 1 is out of bounds of slots in thread 1"),
+        ("slots[block_x] = acc[0]", "slots[0] = acc[0]",
+         "two threads store one element of slots"),
+        ("total[0] = 0.0", "total[0] = 3.0", "it takes in 3.0, the identity is 0.0"),
+        ("  total[0] = 0.0\n", "",
+         "nothing was stored to the element of total read by thread 0"),
+        ("slots[i]", "slots[0]", "r in thread 0 lacks the contribution of thread 1"),
+        ("let r = total[0]", "let r = 0.0", "r in thread 0 lacks the contribution of thread 0"),
+    ],
+)  # fmt: skip
+def test_a_wrong_body_is_named(old: str, new: str, message: str) -> None:
+    body = body_of(EVERYONE, old, new)
+    assert body.check((2, 1, 1), {Symbol("N"): 2}) == message
+
+
+def test_scratch_in_the_space_of_scratch_is_lost() -> None:
+    text = EVERYONE.replace(
+        "  barrier block\n",
+        "  others: float32[N] shared = slots\n  others[block_x] = acc[0]\n  barrier block\n",
+    )
+    assert body_of(text).check((2, 1, 1), {Symbol("N"): 2}) == (
+        "nothing was stored to the element of slots read by thread 0"
+    )
+
+
+# Components in collectives, and claims of merges
+
+
+def moments_of_blocks() -> ln.Fusion:
+    """Return a mean by two blocks a row; nothing depends on the variance's last stage."""
+    with ln.Fusion("moments") as f:
+        mean, _, _ = ln.welford(f.input("x", ("N", "D"), ln.float32), axis=1)
+        f.output(mean, "mean")
+    mean.split(1, 2, inner=False)
+    part = mean.rfactor([2])
+    mean.parallelize({1: PT.grid_x})
+    part.compute_at(mean, 2)
+    return f
+
+
+def test_a_wrong_claim_of_a_merge_is_refuted_though_nothing_depends_on_it() -> None:
+    k = lower(moments_of_blocks())
+    assert verify(k).ok
+    assert k._lowered.math is not None
+    math = k._lowered.math()
+    claims = [m for m in mutants(k.program, frozenset({"claim"}))
+              if isinstance(m.node, kir.Store) and m.node.role == "update"
+              and m.node.tensor == "T2" and m.text.endswith("axis 0")]  # fmt: skip
+    assert claims
+    for mutant in claims:
+        report = verify_program(mutant.program, math)
+        assert report.status == "refuted", f"{mutant.text}\n{report}"
+
+
+def moments_of_threads() -> ln.Fusion:
+    with ln.Fusion("moments") as f:
+        _, var, _ = ln.welford(f.input("x", ("N", "D"), ln.float32), axis=1)
+        f.output(var, "var")
+    var.split(1, 40)
+    part = var.rfactor(1)
+    var.parallelize({0: PT.grid_x, 1: PT.block_x})
+    part.compute_at(var, 1)
+    part.parallelize({2: PT.block_x})
+    return f
+
+
+def test_scratch_of_another_component_is_not_what_is_read() -> None:
+    k = lower(moments_of_threads())
+    assert k._lowered.math is not None
+    kinds = frozenset({"redirect", "predicate"})
+    found = [
+        m
+        for m in mutants(k.program, kinds)
+        if (m.kind == "redirect" and m.text.startswith("store T1_part: to T1_part_2"))
+        or (m.text.endswith("== 0'") and m.text.startswith("mask: drop 'v"))
+    ]
+    assert len(found) >= 2
+    for mutant in found:
+        report = verify_program(mutant.program, k._lowered.math())
+        assert report.status == "refuted", f"{mutant.text}\n{report}"
+
+
+def test_a_collective_stores_to_its_own_buffers_alone() -> None:
+    k = lower(moments_of_threads())
+    outside = next(n for n, _ in k.walk() if isinstance(n, kir.Allocate) and n.buffer == "T4")
+    store = next(n for n, _ in k.walk() if isinstance(n, kir.Store) and n.buffer == "T1_part")
+    other = replace(store, storage=outside.storage, index=(integer(0),))
+    body = kir.map_body(k.program.body, lambda n: other if n is store else n)
+    assert k._lowered.math is not None
+    report = verify_program(k.program.with_body(body), k._lowered.math())
+    assert report.status == "refuted"
+    assert report.findings[0].message.endswith("it stores to T4, which it does not make")
