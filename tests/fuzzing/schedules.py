@@ -8,7 +8,8 @@ cross threads: shared memory, and reductions over the threads of a block and ove
 gives reductions tiles of what they read; "stages" factors one reduction again and again, each stage
 in a memory of its own; "lanes" has vectors inside of unswitch and unroll loops; "joint" lets the
 threads of a block, and blocks, reduce several values of a thread together; "halo" gives what is
-read in windows tiles of its readers' loops; "swizzles" permutes buffers in shared memory.
+read in windows tiles of its readers' loops; "chains" puts copies between windows and places them
+all, in any order; "swizzles" permutes buffers in shared memory.
 
 After any style, one schedule in eight gets several launches.
 """
@@ -27,7 +28,7 @@ Report = Callable[[str, str], None]
 
 _STYLES = ["free", "free", "tile", "tile", "place", "place", "reduce"]
 _STYLES += ["threads"] * 3 + ["blocks"] * 4 + ["copies"] * 2 + ["stages"] * 3 + ["lanes"] * 2
-_STYLES += ["joint"] * 2 + ["halo"] * 3 + ["swizzles"] * 2
+_STYLES += ["joint"] * 2 + ["halo"] * 3 + ["swizzles"] * 2 + ["chains"] * 3
 
 
 class ScheduleWriter(ScheduleCalls):
@@ -56,7 +57,7 @@ class ScheduleWriter(ScheduleCalls):
             "free": self._free, "tile": self._tile, "place": self._place, "reduce": self._reduce,
             "threads": self._threads, "blocks": self._blocks, "copies": self._copies,
             "stages": self._stages, "lanes": self._lanes, "joint": self._joint,
-            "halo": self._halo, "swizzles": self._swizzles,
+            "halo": self._halo, "swizzles": self._swizzles, "chains": self._chains,
         }[self.style]  # fmt: skip
         for line in calls():
             self._attempt(line)
@@ -389,6 +390,41 @@ class ScheduleWriter(ScheduleCalls):
                 yield from self._bind_apart(name)
             elif rng.random() < 0.2:
                 yield self._layout(name)
+
+    def _chains(self) -> Iterator[str]:
+        """Yield calls that copy what windows read, copies of copies too, and place them all."""
+        rng, made = self.rng, list[str]()
+        read = [n for n in self.session.tensors if self._is_windowed(n)]
+        for _ in range(rng.randint(1, 4)):
+            name = rng.choice([*made[-1:] * 2, *read] or self.session.tensors)
+            copy = self._new("c")
+            before = not self._of(name).is_input and rng.random() < 0.3
+            yield f"{copy} = {name}.cache_{'before' if before else 'after'}()"
+            made += [copy] * (copy in self.session.tensors)
+        ref = self._output()
+        for _ in range(rng.randint(1, 4)):
+            yield self._transform(ref)
+        computed = [n for n in read if self._is_plain(n)]
+        moved = [*made, *self._some(computed), *self._some(made)]
+        rng.shuffle(moved)
+        for name in moved:
+            below = self._below(name) or [ref]
+            near = [n for n in below if self._of(name) in self._of(n).producers]
+            target = rng.choice([*near, *near, rng.choice(below), *[ref] * (ref in below)])
+            if rng.random() < 0.2:
+                yield self._transform(target)
+            yield f"{name}.compute_at({target}, {self._position(target)})"
+            if rng.random() < 0.3:
+                yield f"{name}.memory = ln.{rng.choice(MEMORIES)}"
+        for name in self._some(made):
+            if rng.random() < 0.2:
+                yield from self._rotated(name)
+            if rng.random() < 0.3:
+                yield from self._bind_apart(name)
+        if rng.random() < 0.4:
+            yield self._most()
+        if rng.random() < 0.6:
+            yield from self._bind(ref)
 
     def _swizzles(self) -> Iterator[str]:
         """Yield calls that swizzle buffers in shared memory, and give their tensors threads."""
