@@ -141,6 +141,29 @@ def test_a_tile_in_each_memory_and_loop(memory: str, outer: ln.ParallelType) -> 
         assert "barrier grid" in str(kernel)
 
 
+@pytest.mark.parametrize(
+    ("stride", "dilation", "owner"),
+    [
+        (4, 2, "(i1 * 2 < 4 or i0 + 1 == ceildiv(N - 8, 4))"),
+        (3, 2, "(i1 * 2 < 6 or ceildiv(N - 8, 3) - 2 < i0 + 1)"),
+        (1, 8, "i1 * 8 < 8 or N - 40 < i0 + 1"),
+    ],
+)
+def test_a_tile_of_elements_apart_shares_them_with_a_later_one(
+    stride: int, dilation: int, owner: str
+) -> None:
+    """Tiles whose elements lie apart have some of the same only after several tiles."""
+    with ln.Fusion("k") as f:
+        t = f.input("x", ("N",), ln.float32) * 2.0
+        windows = ln.unfold(t, 0, 5, stride=stride, dilation=dilation)
+        y = f.output(ln.sum(windows, -1), "y")
+    t.memory = ln.GLOBAL
+    windows.compute_at(y, -1)
+    t.compute_at(y, 1)
+    y.axis(0).parallelize(PT.block_x)
+    assert owner in str(check(f, np.arange(77, dtype=np.float32)))
+
+
 def test_a_tail_of_a_tile_is_not_read_beyond_it() -> None:
     """18 rows in parts of 8: the third part has two, and what it reads has no more."""
     with ln.Fusion("k") as f:

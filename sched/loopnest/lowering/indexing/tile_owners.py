@@ -5,12 +5,15 @@ first in the interior of stores it, and the last one what is left; the rest of t
 all of them, as for any value that another thread wrote. Where no rule of one loop says which tile
 that is, the schedule has no kernel.
 
-Before: ``T1[8 * i0 + i1] = …`` for i1 in 10; after: under ``i1 < 8 or i0 == last``.
+Before: ``T1[8 * i0 + i1] = …`` for i1 in 10; after: under ``i1 < 8 or i0 == last``. Where
+the elements of a tile lie apart, ``T1[3 * i0 + 2 * i1]``, only every second tile has some of the
+same: ``2 * i1 < 6 or last - 2 < i0``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import gcd
 
 from loopnest.errors import LoweringError
 from loopnest.lowering.indexing.axis_indices import Environment
@@ -28,6 +31,7 @@ from loopnest.scalar.expr import (
     free_indices,
     integer,
 )
+from loopnest.scalar.simplify import Simplifier
 from loopnest.scalar.templates import coordinates
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.overlapping_tiles import Overlap, overlaps
@@ -71,12 +75,31 @@ def _of_loop(plan: LoopPlan, env: Environment, step: Overlap, number: int) -> Ex
         raise _refused(plan, env, axis)
     last = algebra.sub(step.extents[place], ONE)
     by = integer(step.steps[place])
+    turns = _turns(width, step.steps[place], algebra)
+    if turns is None:
+        raise _refused(plan, env, axis)
+    width = algebra.mul(width, integer(turns))
     if algebra.lt(algebra.mul(last, by), width) is TRUE:
         return TRUE
     inner = env.known[env.promotion.image.get(step.inner[place], step.inner[place])]
     distance = algebra.mul(algebra.sub(last, inner) if falls else inner, by)
-    ends = Op("eq", (algebra.add(index, ONE), step.loops[number]), dtypes.bool_)
+    ends: Expr = Op("eq", (algebra.add(index, ONE), step.loops[number]), dtypes.bool_)
+    if turns > 1:
+        ends = algebra.lt(algebra.sub(step.loops[number], integer(turns)), algebra.add(index, ONE))
+    if ends is TRUE:
+        return TRUE
     return Op("or", (algebra.lt(distance, width), ends), dtypes.bool_)
+
+
+def _turns(width: Expr, step: int, algebra: Simplifier) -> int | None:
+    """Return after how many tiles one has elements of the first again; None where it is not known.
+
+    Tiles begin `width` apart, and their elements lie `step` apart: the first tile's element
+    ``step * j`` is one of tile t where ``width * t`` is a multiple of `step`.
+    """
+    if algebra.mod(width, integer(step)) == ZERO:
+        return 1
+    return step // gcd(int(width.value), step) if isinstance(width, Const) else None
 
 
 def _refused(plan: LoopPlan, env: Environment, axis: IterDomain) -> LoweringError:
