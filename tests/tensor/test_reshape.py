@@ -110,6 +110,17 @@ def test_the_assumption_is_checked_by_each_launch() -> None:
                 fn(np.zeros(6, np.float32), G=size)
 
 
+def test_one_element_has_any_shape_of_sizes_that_are_1() -> None:
+    with ln.Fusion("k") as f:
+        x, z = f.input("x", (1,), ln.float32), f.input("z", (1, "N", 1), ln.float32)
+        f.assume("N == 1")
+        y = ln.reshape(x, z.shape)
+        f.output(y + z, "y")
+    assert y.shape == (1, 1, 1)
+    one = np.ones((1, 1, 1), np.float32)
+    assert ln.evaluate(f, one[0, 0], one) == 2 * one
+
+
 def test_flatten_takes_stop_in() -> None:
     x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     with ln.Fusion("k") as f:

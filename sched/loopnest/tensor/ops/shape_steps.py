@@ -148,6 +148,8 @@ class Reshaping:
             if not axis.is_broadcast:
                 root.append(IterDomain(axis.size, axis.kind))
         kept = list(root)
+        if not kept:
+            sizes = [ONE] * len(sizes)  # symbols that are assumed to be 1: there is one element
         targets = [size for size in sizes if size is not ONE]
         made = [axis for run in self._runs(kept, targets) for axis in self._run(*run)]
         rest = iter(made)
