@@ -28,6 +28,8 @@ from loopnest.schedulers.loop_shapes import (
     even_part,
     in_memory_order,
     is_at_least,
+    one_size_each,
+    symbolic_labels,
     with_copies,
 )
 from loopnest.schedulers.processor_facts import Processor
@@ -164,28 +166,68 @@ def _elements(tensor: ln.TensorView) -> int | None:
     return product
 
 
-def _shaped(
-    fusion: ln.Fusion, tile: tuple[int, int], lanes: int = 0
-) -> tuple[IterationSpace, Contraction, ln.TensorView]:
-    """Make the axes of all results [outer columns, outer rows, rows of a tile, its columns].
+@dataclass(frozen=True, slots=True)
+class _Shaped:
+    """A contraction whose results have the axes [bands…, tiles…, row, column].
 
-    With `lanes` the columns of a tile are two axes: [vectors, lanes].
+    Args:
+        space: its space.
+        parts: its parts.
+        result: the last output.
+        bands: the number of axes over bands of columns.
+        tiles: the number of axes over tiles of a band.
+    """
+
+    space: IterationSpace
+    parts: Contraction
+    result: ln.TensorView
+    bands: int
+    tiles: int
+
+
+def _shaped(fusion: ln.Fusion, tile: tuple[int, int], lanes: int = 0) -> _Shaped:
+    """Make the axes of all results [bands of columns…, tiles of rows…, row, column] of a tile.
+
+    With `lanes` the columns of a tile are two axes: [vectors, lanes], and each axis has one
+    symbolic extent at most: a tile lies along the innermost one.
     """
     space = with_copies(fusion, keep_inputs=False)
     parts = contraction(fusion, space)
     assert parts is not None
     before = upstream([parts.total])
+    groups, symbolic = parts.groups[:-1], frozenset[str]()
+    if lanes:
+        groups = tuple([row for label, dims in groups for row in _one_size(space, label, dims)])
+        symbolic = symbolic_labels(space, groups)
+        symbolic |= {part for part, whole in _PARTS.items() if whole in symbolic}
+    rows = even_part(space.elements(dict(groups)["rows"]), tile[0])
+    around = {
+        label: [name for name, _ in groups if name.startswith(prefixes)]
+        for label, prefixes in (("bands", ("batch", "columns ")), ("tiles", ("rows ",)))
+    }
+    bands: list[str] = []
+    tiles: list[str] = []
     for tensor in space.definitions:
         if tensor not in before:
-            axes = LabelledAxes(tensor, space.axes[tensor], parts.groups[:-1])
-            rows = even_part(space.elements(parts.dims("rows")), tile[0])
+            axes = LabelledAxes(tensor, space.axes[tensor], groups)
             axes.split("rows", rows, "tiles", "row")
             if lanes:
                 axes.split("columns", lanes, "columns", "lane")
             axes.split("columns", tile[1] // max(lanes, 1), "bands", "column")
-            axes.merge(["batch", "bands"], "bands")
-            axes.order(["bands", "tiles", "row", "column", "lane"])
-    return space, parts, fusion.outputs[-1]
+            bands = axes.spread([*around["bands"], "bands"], symbolic, "band")
+            tiles = axes.spread([*around["tiles"], "tiles"], symbolic, "tile")
+            axes.order([*bands, *tiles, "row", "column", "lane"])
+    return _Shaped(space, parts, fusion.outputs[-1], len(bands), len(tiles))
+
+
+_PARTS = {"bands": "columns", "tiles": "rows"}
+"""The label of an axis that a split makes, and of the axis that it splits."""
+
+
+def _one_size(space: IterationSpace, label: str, dims: list[int]) -> list[tuple[str, list[int]]]:
+    """Return dimensions in groups of one symbolic extent; the last has the label itself."""
+    *outer, last = one_size_each(space, dims) or [[]]
+    return [*[(f"{label} {n}", own) for n, own in enumerate(outer)], (label, last)]
 
 
 def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
@@ -197,10 +239,12 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     """
     folded_type = reductions(fusion)[0].dtype
     lanes = min(processor.vector_bytes // folded_type.size, processor.tile[1])
-    space, parts, result = _shaped(fusion, processor.tile, lanes)
-    result.axis(-5).parallelize(ln.ParallelType.cpu_parallel)
+    shaped = _shaped(fusion, processor.tile, lanes)
+    space, parts, result = shaped.space, shaped.parts, shaped.result
     total, pairs, left, right = parts.total, parts.pairs, parts.left, parts.right
-    column = result.ndim - 4
+    column = result.ndim - 3 - shaped.tiles
+    for place in range(column - shaped.bands, column):
+        result.axis(place).parallelize(ln.ParallelType.cpu_parallel)
     right.compute_at(result, column)
     right.reorder({column: -2, column + 1: -1})  # neighbours along a row of the copy
     if parts.copies_windows and not _is_shifted(space, parts):
@@ -228,7 +272,8 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
 
 def _is_shifted(space: IterationSpace, parts: Contraction) -> bool:
     """Whether the place of a column in its array is found by shifts, without divisions."""
-    extents = [space.dims[d].extent for d in parts.dims("columns")[1:]]
+    *_, inner = one_size_each(space, parts.dims("columns"))
+    extents = [space.dims[d].extent for d in inner[1:]]
     return all(isinstance(e, int) and e & (e - 1) == 0 for e in extents)
 
 
@@ -259,7 +304,8 @@ def _moved_for(operand: ln.TensorView) -> list[ln.TensorView]:
 
 def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
     """Give a block 16 x 16 squares of 4 x 4 results; a thread keeps one in registers."""
-    _, parts, result = _shaped(fusion, (4, 4))
+    shaped = _shaped(fusion, (4, 4))
+    parts, result = shaped.parts, shaped.result
     first = result.ndim - 4
     result.split(first + 1, 16)
     result.split(first, 16)  # [bands / 16, 16, tiles / 16, 16, 4, 4]

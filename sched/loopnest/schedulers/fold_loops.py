@@ -23,6 +23,7 @@ from loopnest.schedulers.loop_shapes import (
     coalesced,
     is_at_least,
     reference,
+    symbolic_labels,
     widest,
     with_copies,
 )
@@ -83,10 +84,13 @@ def _folds_neighbours(space: IterationSpace) -> bool:
     return not order or order[-1] in space.reduced
 
 
-def _groups(space: IterationSpace) -> tuple[list[tuple[str, list[int]]], list[str], list[str]]:
+def _groups(
+    space: IterationSpace, one_size: bool
+) -> tuple[list[tuple[str, list[int]]], list[str], list[str]]:
     """Return the coalesced dimensions by label, and the labels of those kept and folded."""
-    kept = [(f"kept{n}", dims) for n, dims in enumerate(coalesced(space, space.kept))]
-    folded = [(f"folded{n}", dims) for n, dims in enumerate(coalesced(space, space.reduced))]
+    kept = [(f"kept{n}", dims) for n, dims in enumerate(coalesced(space, space.kept, one_size))]
+    inner = coalesced(space, space.reduced, one_size)
+    folded = [(f"folded{n}", dims) for n, dims in enumerate(inner)]
     return [*kept, *folded], [label for label, _ in kept], [label for label, _ in folded]
 
 
@@ -104,8 +108,7 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     space = with_copies(fusion, keep_inputs=False)
     large = is_at_least(space.elements(space.all), processor.small)
     shape = _rows if _folds_neighbours(space) else _columns
-    shape(fusion, space, processor, large)
-    _inline(fusion, space, min(1, len(space.kept)))
+    _inline(fusion, space, shape(fusion, space, processor, large))
 
 
 def _inline(fusion: ln.Fusion, space: IterationSpace, kept: int) -> None:
@@ -135,25 +138,32 @@ def _is_inlined(tensor: ln.TensorView, place: int) -> bool:
     return True
 
 
-def _rows(fusion: ln.Fusion, space: IterationSpace, processor: Processor, large: bool) -> None:
-    """Make all axes [kept, folded…, folded / lanes, lanes], or with chains in front of lanes."""
-    groups, kept, folded = _groups(space)
+def _rows(fusion: ln.Fusion, space: IterationSpace, processor: Processor, large: bool) -> int:
+    """Make all axes [kept…, folded…, folded / lanes, lanes], or with chains in front of lanes.
+
+    Returns:
+        The number of loops over kept axes: one where no inner extent of them is symbolic.
+    """
+    groups, kept, folded = _groups(space, one_size=True)
+    symbolic = symbolic_labels(space, groups)
+    rows: list[str] = []
     row = space.elements(groups[-1][1])
     lanes = _lanes(fusion, processor)
     in_lanes = is_at_least(row, 2 * lanes)
     chains = in_lanes and row is not None and row % (_CHAINS * lanes) == 0
     for tensor in space.definitions:
         axes = LabelledAxes(tensor, space.axes[tensor], groups)
-        axes.merge(kept, "rows")
+        rows = axes.spread(kept, symbolic, "rows")
         if in_lanes:
             axes.split(folded[-1], lanes, "steps", "lanes")
         if chains:
             axes.split("steps", _CHAINS, "steps", "chains")
         if large:
-            axes.parallelize({"rows": ln.ParallelType.cpu_parallel})
+            axes.parallelize(dict.fromkeys(rows, ln.ParallelType.cpu_parallel))
     if in_lanes:
         for tensor in reductions(fusion):
             _fold_in_lanes(tensor, row, lanes, chains)
+    return len(rows)
 
 
 def _lanes(fusion: ln.Fusion, processor: Processor) -> int:
@@ -162,9 +172,17 @@ def _lanes(fusion: ln.Fusion, processor: Processor) -> int:
     return min(processor.lanes, processor.vector_bytes // widest_type)
 
 
-def _columns(fusion: ln.Fusion, space: IterationSpace, processor: Processor, large: bool) -> None:
-    """Make all axes [kept and blocks of columns, folded…, columns of a block]."""
-    groups, kept, folded = _groups(space)
+def _columns(fusion: ln.Fusion, space: IterationSpace, processor: Processor, large: bool) -> int:
+    """Make all axes [kept and blocks of columns…, folded…, columns of a block].
+
+    Returns:
+        The number of the first of these loops: one where no inner extent is symbolic.
+    """
+    groups, kept, folded = _groups(space, one_size=True)
+    symbolic = symbolic_labels(space, groups)
+    if kept[-1] in symbolic:
+        symbolic |= {"blocks"}
+    outer: list[str] = []
     blocks = is_at_least(space.elements(groups[len(kept) - 1][1]), processor.columns + 1)
     for tensor in space.definitions:
         axes = LabelledAxes(tensor, space.axes[tensor], groups)
@@ -172,10 +190,11 @@ def _columns(fusion: ln.Fusion, space: IterationSpace, processor: Processor, lar
             axes.split(kept[-1], processor.columns, "blocks", "columns")
         else:
             axes.merge(kept[-1:], "columns")
-        axes.merge([*kept[:-1], "blocks"], "outer")
-        axes.order(["outer", *folded, "columns"])
+        outer = axes.spread([*kept[:-1], "blocks"], symbolic, "outer")
+        axes.order([*outer, *folded, "columns"])
         if large:
-            axes.parallelize({"outer": ln.ParallelType.cpu_parallel})
+            axes.parallelize(dict.fromkeys(outer, ln.ParallelType.cpu_parallel))
+    return len(outer)
 
 
 def _fold_in_lanes(
@@ -206,24 +225,32 @@ def _fold_in_lanes(
 
 
 def alone_on_cores(fusion: ln.Fusion, processor: Processor) -> None:
-    """Give chunks of the folded elements to the cores; fold what they found afterwards."""
+    """Give chunks of the folded elements to the cores; fold what they found afterwards.
+
+    Where inner extents are symbolic, a chunk is a row.
+    """
     space = with_copies(fusion, keep_inputs=True)
-    groups, kept, folded = _groups(space)
+    groups, kept, folded = _groups(space, one_size=True)
+    symbolic = symbolic_labels(space, groups)
     lanes = _lanes(fusion, processor)
+    chunks: list[str] = []
     for tensor in space.definitions:
         axes = LabelledAxes(tensor, space.axes[tensor], groups)
         axes.merge(kept, "kept")
-        axes.merge(folded, "folded")
-        axes.split("folded", processor.chunk, "chunks", "chunk")
-        axes.split("chunk", lanes, "steps", "lanes")
-    chunks = []
+        *chunks, last = axes.spread(folded, symbolic, "folded")
+        if not chunks:
+            axes.split(last, processor.chunk, "chunks", last)
+            chunks = ["chunks"]
+        axes.split(last, lanes, "steps", "lanes")
+    partial = []
     for tensor in reductions(fusion):
-        chunk = tensor.rfactor([-2, -1])
-        chunk.memory = ln.GLOBAL
-        chunk.axis(-3).parallelize(ln.ParallelType.cpu_parallel)
-        _fold_in_lanes(chunk, space.elements(space.reduced), lanes)
-        chunks.append(chunk)
-    ln.inline_most([t for t in fusion.tensors if t not in chunks])
+        found = tensor.rfactor([-2, -1])
+        found.memory = ln.GLOBAL
+        for place in range(len(chunks)):
+            found.axis(-3 - place).parallelize(ln.ParallelType.cpu_parallel)
+        _fold_in_lanes(found, space.elements(space.reduced), lanes)
+        partial.append(found)
+    ln.inline_most([t for t in fusion.tensors if t not in partial])
 
 
 def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
@@ -233,7 +260,7 @@ def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
     share their columns.
     """
     space = with_copies(fusion, keep_inputs=True)
-    groups, kept, folded = _groups(space)
+    groups, kept, folded = _groups(space, one_size=False)
     by_rows = _folds_neighbours(space)
     for tensor in space.definitions:
         axes = LabelledAxes(tensor, space.axes[tensor], groups)

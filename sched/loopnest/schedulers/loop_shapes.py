@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import TypeAlias
 
 import loopnest as ln
 from loopnest.schedulers.iteration_space import IterationSpace, MemoryAccess, iteration_space
@@ -71,18 +72,51 @@ def in_memory_order(space: IterationSpace, dims: Iterable[int]) -> list[int]:
     return [d for d in known if d in wanted]
 
 
-def coalesced(space: IterationSpace, dims: Iterable[int]) -> list[list[int]]:
+def coalesced(
+    space: IterationSpace, dims: Iterable[int], one_size: bool = False
+) -> list[list[int]]:
     """Return dimensions in groups that lie together in memory, wherever they are accessed.
 
     A tensor has all of a group, or nothing of it.
+
+    Args:
+        space: the space.
+        dims: some of its dimensions.
+        one_size: whether a symbolic extent begins a group. An index of a group is divided by the
+            extents behind its first one, and little is proved of a quotient by a size.
     """
     groups: list[list[int]] = []
     for d in in_memory_order(space, dims):
-        if groups and _together(space, groups[-1][-1], d):
+        begins = one_size and is_symbolic(space, [d])
+        if groups and not begins and _together(space, groups[-1][-1], d):
             groups[-1].append(d)
         else:
             groups.append([d])
     return groups
+
+
+def one_size_each(space: IterationSpace, dims: Iterable[int]) -> list[list[int]]:
+    """Return dimensions in groups of neighbours, of which the first alone may be symbolic."""
+    groups: list[list[int]] = []
+    for d in dims:
+        if not groups or is_symbolic(space, [d]):
+            groups.append([])
+        groups[-1].append(d)
+    return groups
+
+
+def is_symbolic(space: IterationSpace, dims: Iterable[int]) -> bool:
+    """Whether a product of extents is not known."""
+    return space.elements(dims) is None
+
+
+Groups: TypeAlias = "Sequence[tuple[str, Sequence[int]]]"
+"""Dimensions by label, outermost first."""
+
+
+def symbolic_labels(space: IterationSpace, groups: Groups) -> frozenset[str]:
+    """Return the labels of the groups whose extents are not known."""
+    return frozenset([label for label, dims in groups if is_symbolic(space, dims)])
 
 
 def _together(space: IterationSpace, outer: int, inner: int) -> bool:
@@ -146,6 +180,30 @@ class LabelledAxes:
             ]  # it stands where the outer one stood
         if own:
             self.labels[self.place(own[0])] = into
+
+    def spread(self, labels: Sequence[str], symbolic: Collection[str], into: str) -> list[str]:
+        """Merge neighbours among `labels`, but let each symbolic extent begin an axis of its own.
+
+        Loops over several axes then divide no index by a size. The tensor need not have all of
+        `labels`; what is returned does not depend on which it has.
+
+        Args:
+            labels: the axes, outermost first.
+            symbolic: those of them whose extents are not known.
+            into: the label of the first axis; that of the others has a number behind it.
+
+        Returns:
+            The labels of the axes, outermost first.
+        """
+        runs: list[list[str]] = []
+        for label in labels:
+            if not runs or label in symbolic:
+                runs.append([])
+            runs[-1].append(label)
+        names = [f"{into}{number or ''}" for number in range(len(runs))]
+        for run, name in zip(runs, names, strict=True):
+            self.merge(run, name)
+        return names
 
     def split(self, label: str, factor: int, outer: str, inner: str) -> None:
         """Split an axis into blocks of `factor`."""

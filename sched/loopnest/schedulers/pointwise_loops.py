@@ -13,6 +13,7 @@ from loopnest.schedulers.loop_shapes import (
     LabelledAxes,
     coalesced,
     is_at_least,
+    symbolic_labels,
     with_copies,
 )
 from loopnest.schedulers.processor_facts import Processor
@@ -50,15 +51,15 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     """Give chunks of neighbours to the cores; the loop over a chunk becomes vector code.
 
     Axes that lie together in all arrays are one. Where the arrays differ (one is repeated, or
-    moved) the innermost is a chunk; else a chunk is `processor.chunk` elements, of which the last
-    may be short: `unswitch` tests once whether it is. Where all elements are of one wide type, and
-    their number is known to fill vectors, a chunk goes by them, past the caches where it is large.
+    moved), or an inner extent is symbolic, the innermost is a chunk; else a chunk is
+    `processor.chunk` elements, of which the last may be short: `unswitch` tests once whether it is.
+    Where all elements are of one wide type, and their number is known to fill vectors, a chunk goes
+    by them, past the caches where it is large.
     """
     space = with_copies(fusion, keep_inputs=False)
-    parts = coalesced(space, _kept(space))
-    if len(parts) == 1:
-        parts = _one_size_each(space, parts[0])
+    parts = coalesced(space, _kept(space), one_size=True)
     groups = [(str(n), dims) for n, dims in enumerate(parts)]
+    symbolic = symbolic_labels(space, groups)
     outer = [label for label, _ in groups[:-1]]
     count = space.elements(_kept(space))
     large = is_at_least(count, processor.small)
@@ -68,14 +69,15 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     shared = _shared(space)
     for tensor in shared:
         axes = LabelledAxes(tensor, space.axes[tensor], groups)
-        axes.merge(outer, "chunks")
+        chunks = axes.spread(outer, symbolic, "chunks")
         if len(groups) == 1 and large:
             axes.split("0", processor.chunk, "chunks", "chunk")
+            chunks = ["chunks"]
             if lanes:
                 axes.split("chunk", lanes, "chunk", "lanes")
             axes.parallelize({"chunk": ln.ParallelType.unswitch})
         if large:
-            axes.parallelize({"chunks": ln.ParallelType.cpu_parallel})
+            axes.parallelize(dict.fromkeys(chunks, ln.ParallelType.cpu_parallel))
     fusion.inline_most()
     for tensor in fusion.outputs if lanes else ():
         tensor.axis(-1).parallelize(ln.ParallelType.vectorize)
@@ -87,18 +89,6 @@ def _lanes(fusion: ln.Fusion, processor: Processor) -> int:
     (dtype, *others) = types
     wide = not others and dtype.is_float and dtype.size >= 4
     return processor.vector_bytes // dtype.size if wide else 0
-
-
-def _one_size_each(space: IterationSpace, dims: list[int]) -> list[list[int]]:
-    """Return dimensions in two parts where several are symbolic: the inner one has one of them.
-
-    A chunk of a product of sizes has indices that are no sums of multiples, of which little is
-    proved for all sizes.
-    """
-    symbolic = [n for n, d in enumerate(dims) if not isinstance(space.dims[d].extent, int)]
-    if len(symbolic) < 2:
-        return [dims]
-    return [dims[: symbolic[-1]], dims[symbolic[-1] :]]
 
 
 def for_threads(fusion: ln.Fusion, processor: Processor) -> None:

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 import loopnest as ln
 from loopnest.schedulers.iteration_space import IterationSpace, iteration_space, reductions
-from loopnest.schedulers.loop_shapes import LabelledAxes, in_memory_order, is_at_least
+from loopnest.schedulers.loop_shapes import (
+    LabelledAxes,
+    in_memory_order,
+    is_at_least,
+    one_size_each,
+    symbolic_labels,
+)
 from loopnest.schedulers.processor_facts import Processor
 
 BLOCK = 32
@@ -49,11 +55,11 @@ def _scanned(space: IterationSpace) -> tuple[frozenset[int], frozenset[int]] | N
     return found, space.all - found
 
 
-def _shaped(fusion: ln.Fusion, processor: Processor, columns: int) -> bool:
-    """Make all axes [rows, along], or [rows, along, columns] where rows lie side by side.
+def _shaped(fusion: ln.Fusion, processor: Processor, columns: int) -> tuple[bool, int]:
+    """Make all axes [rows…, along], or [rows…, along, columns] where rows lie side by side.
 
     Returns:
-        Whether rows lie side by side.
+        Whether rows lie side by side, and the number of loops over rows.
     """
     for tensor in fusion.outputs:
         if tensor.consumers:
@@ -65,24 +71,30 @@ def _shaped(fusion: ln.Fusion, processor: Processor, columns: int) -> bool:
     kept, along = scanned
     order = in_memory_order(space, space.all)
     first = min([order.index(d) for d in along])
-    outer = [d for d in order[:first] if d in kept]
-    inner = [d for d in order[first:] if d in kept]
-    groups = [("outer", outer), ("along", [d for d in order if d in along]), ("inner", inner)]
+    before = one_size_each(space, [d for d in order[:first] if d in kept])
+    behind = one_size_each(space, [d for d in order[first:] if d in kept])
+    outer = [(f"outer{n}", dims) for n, dims in enumerate([*before, *behind[:-1]])]
+    inner = [("inner", dims) for dims in behind[-1:]]
+    groups = [*outer, ("along", [d for d in order if d in along]), *inner]
     large = is_at_least(space.elements(space.all), processor.small)
+    by_threads = columns == 1
+    symbolic = frozenset() if by_threads else symbolic_labels(space, groups)
+    last = "inner"
+    rows: list[str] = []
     for tensor in space.definitions:
         axes = LabelledAxes(tensor, space.axes[tensor], groups)
-        if inner and columns > 1:
+        if inner and not by_threads:
             axes.split("inner", columns, "blocks", "columns")
-            axes.merge(["outer", "blocks"], "rows")
-        else:
-            axes.merge(["outer", "inner"], "rows")
-        axes.order(["rows", "along", "columns"])
-        if columns > 1 and large:
-            axes.parallelize({"rows": ln.ParallelType.cpu_parallel})
-        if columns == 1:
+            last = "blocks"
+        across = {last} if "inner" in symbolic else set()
+        rows = axes.spread([*[label for label, _ in outer], last], symbolic | across, "rows")
+        axes.order([*rows, "along", "columns"])
+        if large and not by_threads:
+            axes.parallelize(dict.fromkeys(rows, ln.ParallelType.cpu_parallel))
+        if by_threads:
             axes.split("rows", BLOCK, "blocks", "threads")
             axes.parallelize({"blocks": ln.ParallelType.grid_x, "threads": ln.ParallelType.block_x})
-    return bool(inner)
+    return bool(inner), len(rows)
 
 
 def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
@@ -91,12 +103,12 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     What a single row is scanned of is computed before: an element of a scan waits for the one
     before it, and what stood in its loop would too.
     """
-    side_by_side = _shaped(fusion, processor, processor.columns)
+    side_by_side, rows = _shaped(fusion, processor, processor.columns)
     ahead: list[ln.TensorView] = []
     if not side_by_side:
         ahead = [t for t in fusion.tensors if not t.is_input and any(map(_scans, t.consumers))]
     for tensor in ahead:
-        tensor.inline_at(min(1, tensor.ndim - 1))
+        tensor.inline_at(min(rows, tensor.ndim - 1))
     ln.inline_most([t for t in fusion.tensors if t not in ahead])
 
 

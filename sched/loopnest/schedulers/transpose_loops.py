@@ -14,7 +14,12 @@ from dataclasses import dataclass
 import loopnest as ln
 from loopnest.schedulers import pointwise_loops
 from loopnest.schedulers.iteration_space import IterationSpace, copies, iteration_space
-from loopnest.schedulers.loop_shapes import LabelledAxes, coalesced, is_at_least
+from loopnest.schedulers.loop_shapes import (
+    LabelledAxes,
+    coalesced,
+    is_at_least,
+    symbolic_labels,
+)
 from loopnest.schedulers.processor_facts import Processor
 
 LEAST = 8
@@ -48,13 +53,16 @@ def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
     return space is not None and crossing(space) is not None
 
 
-def crossing(space: IterationSpace) -> Crossing | None:
-    """Return what a pointwise fusion reads across; None where nothing, or in two ways."""
+def crossing(space: IterationSpace, one_size: bool = False) -> Crossing | None:
+    """Return what a pointwise fusion reads across; None where nothing, or in two ways.
+
+    With `one_size` no two symbolic extents are in one group of dimensions (see `coalesced`).
+    """
     if not space.joined or any(read.reads_parts for read in space.reads):
         return None
     if any(frozenset(write.order) != space.all for write in space.writes):
         return None
-    groups = coalesced(space, space.all)
+    groups = coalesced(space, space.all, one_size)
     last = {write.order[-1:] for write in space.writes}
     if len(last) != 1 or last == {()}:
         return None
@@ -76,31 +84,41 @@ def crossing(space: IterationSpace) -> Crossing | None:
     return Crossing(tuple(found), labelled, tuple([label for label, _ in rest]))
 
 
-def _shaped(fusion: ln.Fusion, side: int, hold: bool) -> tuple[list[ln.TensorView], IterationSpace]:
-    """Make all axes [squares…, across, along]; return the copies of what is read across.
+def _shaped(
+    fusion: ln.Fusion, side: int, hold: bool, one_size: bool
+) -> tuple[list[ln.TensorView], IterationSpace, int]:
+    """Make all axes [squares…, rows of squares, across, along].
+
+    Returns:
+        The copies of what is read across, the space, and the number of loops over squares in front
+        of those over their rows.
 
     Args:
         fusion: unscheduled.
         side: rows and columns of a square.
         hold: whether what is read across is copied first.
+        one_size: whether each loop has one symbolic extent at most.
     """
     for tensor in fusion.outputs:
         if tensor.consumers:
             tensor.cache_fork()
     space = iteration_space(fusion)
     assert space is not None
-    found = crossing(space)
+    found = crossing(space, one_size)
     assert found is not None
     held = [tensor.cache_after() for tensor in found.inputs] if hold else []
     space = iteration_space(fusion)
     assert space is not None
+    symbolic = symbolic_labels(space, found.groups) if one_size else frozenset()
+    columns = {"columns"} if "along" in symbolic else set()
+    outer: list[str] = []
     for tensor in space.definitions:
         axes = LabelledAxes(tensor, space.axes[tensor], found.groups)
         axes.split("along", side, "columns", "along")
         axes.split("across", side, "rows", "across")
-        axes.merge([*found.others, "columns"], "outer")
-        axes.order(["outer", "rows", "across", "along"])
-    return held, space
+        outer = axes.spread([*found.others, "columns"], symbolic | columns, "outer")
+        axes.order([*outer, "rows", "across", "along"])
+    return held, space, len(outer)
 
 
 def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
@@ -114,15 +132,15 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     extent = space.elements(_along(space))
     whole = extent is None or extent % SIDE == 0
     plain = whole and all(copies(t) for t in fusion.tensors if not t.is_input)
-    held, space = _shaped(fusion, SIDE, hold=not plain)
+    held, space, outer = _shaped(fusion, SIDE, not plain, one_size=True)
     large = is_at_least(space.elements(space.all), processor.small)
     for tensor in (*held, *fusion.outputs):
         tensor.axis(-2).parallelize(ln.ParallelType.unswitch)
         if whole:
             tensor.axis(-1).parallelize(ln.ParallelType.vectorize)
     for tensor in fusion.outputs:
-        if large:
-            tensor.axis(0).parallelize(ln.ParallelType.cpu_parallel)
+        for place in range(-3 - outer, -3) if large else ():
+            tensor.axis(place).parallelize(ln.ParallelType.cpu_parallel)
     for tensor in held:
         tensor.inline_at(tensor.ndim - 2)
     ln.inline_most([t for t in fusion.tensors if t not in held])
@@ -130,14 +148,14 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
 
 def _along(space: IterationSpace) -> list[int]:
     """Return the dimensions along which results are written."""
-    found = crossing(space)
+    found = crossing(space, one_size=True)
     assert found is not None
     return dict(found.groups)["along"]
 
 
 def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
     """Give squares to blocks: rows of shared memory are read along, its padded columns across."""
-    held, space = _shaped(fusion, BLOCK_SIDE, hold=True)
+    held, space, _ = _shaped(fusion, BLOCK_SIDE, hold=True, one_size=False)
     for tensor in held:
         tensor.reorder({-2: -1})
     for tensor in space.definitions:
