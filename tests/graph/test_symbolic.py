@@ -5,13 +5,10 @@ import pytest
 
 import loopnest.graph as G
 from graph_kernels.random_programs import SIZES, RandomProgram, assert_alike
+from helpers.graph_arrays import feeds
 from loopnest.graph.size_binding import graph_sizes
 
 X = G.var("x", ("N", "D"))
-
-
-def feeds(graph, arrays):
-    return {x.name: array for x, array in zip(graph.inputs, arrays, strict=True)}
 
 
 @pytest.mark.parametrize(

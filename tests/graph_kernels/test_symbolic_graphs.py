@@ -6,10 +6,7 @@ import pytest
 import loopnest as ln
 import loopnest.graph as G
 from graph_kernels.random_programs import RandomProgram, assert_alike
-
-
-def feeds(graph, arrays):
-    return {x.name: array for x, array in zip(graph.inputs, arrays, strict=True)}
+from helpers.graph_arrays import feeds
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -1,60 +1,13 @@
-"""Lowering of values that cross threads: barriers, shared memory, exchanges, circular buffers."""
+"""Lowering of values that cross threads: exchanges, barriers, blocks that wait."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 import loopnest as ln
-from loopnest.kir import Barrier, Collective, Loop, Shuffle
-
-PT = ln.ParallelType
-
-
-def nest(f: ln.Fusion) -> list[str]:
-    return str(ln.lower(f)).splitlines()[2:]
-
-
-def barriers(f: ln.Fusion) -> list[tuple[str, int]]:
-    """Return the scope of each barrier and how many real loops it stands in."""
-    return [
-        (node.scope, sum(isinstance(a, Loop) for a in ancestors))
-        for node, ancestors in ln.lower(f).walk()
-        if isinstance(node, Barrier)
-    ]
-
-
-def chain(*extents: int | str, copies: int = 1) -> tuple[ln.Fusion, Sequence[ln.TensorView]]:
-    """Return a fusion of doubled copies of x, the last one its output."""
-    with ln.Fusion("k") as f:
-        x = f.input("x", extents, ln.float32)
-        made = [x]
-        for _ in range(copies + 1):
-            made.append(made[-1] * 2.0)
-        f.output(made[-1], "y")
-    return f, made[1:]
-
-
-def summed(*block: int | str, dims: Sequence[ln.ParallelType], over: Sequence[int]) -> ln.Fusion:
-    """Return the sum of x over axes of a block; all axes are bound to threads."""
-    with ln.Fusion("k") as f:
-        x = f.input("x", ("N", *block), ln.float32)
-        y = f.output(ln.sum(x, axis=tuple(n + 1 for n in over)), "y")
-    y.parallelize({0: PT.grid_x, **{n + 1: d for n, d in enumerate(dims)}})
-    return f
-
-
-def collective(f: ln.Fusion) -> Collective:
-    (found,) = [n for n, _ in ln.lower(f).walk() if isinstance(n, Collective)]
-    return found
-
-
-def shuffles(f: ln.Fusion) -> list[str]:
-    nodes = [n for n, _ in ln.lower(f).walk() if isinstance(n, Shuffle)]
-    return [f"{n.mode} {n.offset}" for n in nodes]
-
+from helpers.thread_fusions import PT, barriers, chain, collective, nest, shuffles, summed
+from loopnest.kir import Collective
 
 # Exchanges
 
@@ -398,121 +351,6 @@ def test_what_depends_on_two_reductions_over_the_grid_takes_a_barrier(apart: boo
     for order in (None, *range(8)):
         found = ln.compile(f, target="interpret", thread_order=order)(values)
         np.testing.assert_array_equal(found, (78, 12) if z is not y else np.float32(78 / 12))
-
-
-# Circular buffers, layouts
-
-
-def staged(stages: int, *, registers: bool) -> ln.Fusion:
-    """Return y = sum over k of a tile that is copied through shared memory."""
-    with ln.Fusion("k") as f:
-        x = f.input("x", ("K", 64), ln.float32)
-        y = f.output(ln.sum(x, axis=0), "y")
-    y.reorder([1, 0])
-    tile = x.cache_after()
-    if registers:
-        held, tile = tile, tile.cache_after()
-    tile.memory = ln.SHARED
-    y.reorder([1, 0])
-    tile.compute_at(y, 1)
-    if registers:
-        held.compute_at(tile, 1)
-    tile.parallelize({1: PT.block_x})
-    if registers:
-        held.parallelize({1: PT.block_x})
-    y.parallelize({1: PT.block_x})
-    tile.circular_buffer(stages)
-    return f
-
-
-@pytest.mark.parametrize("stages", [2, 3])
-def test_a_circular_buffer_has_a_prologue_and_rotates(stages: int) -> None:
-    """The loop computes `stages` - 1 iterations ahead."""
-    f = staged(stages, registers=False)
-    text = "\n".join(nest(f))
-    assert f"T2: float32[{stages}, 64] shared" in text
-    assert f"i0 + {stages - 1} < K" in text or f"+ {stages - 1} < K" in text
-    assert text.count("T2[0, ") == 1
-    assert f"+ {stages - 1}) % {stages}" in text
-
-
-def test_registers_are_loaded_first_and_stored_last() -> None:
-    """Loads are in flight while the sum is taken."""
-    lines = [line.strip() for line in nest(staged(2, registers=True))]
-    loop = next(n for n, line in enumerate(lines) if line.endswith("in K:"))
-    kinds = [line.split("[")[0] for line in lines[loop:] if "] = " in line]
-    assert kinds[:3] == ["T2", "y_acc" if "y_acc" in kinds else "y", "T3"]
-
-
-def test_a_circular_buffer_is_computed_alone() -> None:
-    """Welford over one element is pointwise, but its three outputs share their loops."""
-    with ln.Fusion("k") as f:
-        x = f.input("x", ("N", "K", 1), ln.float32)
-        mean, variance, count = ln.welford(x, 2)
-        y = f.output(mean * variance + ln.cast(count, ln.float32), "y")
-    mean.compute_at(y, 1)
-    count.memory = ln.SHARED
-    with pytest.raises(ln.ScheduleError, match="is computed together with T1, T2; a tensor that"):
-        count.circular_buffer(2)
-
-
-def test_layouts_change_strides_and_size_alone() -> None:
-    """Padding widens a stride; an order permutes them; stages come first."""
-    f, (t, y) = chain("N", 16, 32)
-    t.memory = ln.SHARED
-    t.compute_at(y, 1)
-    t.set_allocation(pad={2: 1})
-    (buffer,) = [b for b in ln.lower(f).buffers if b.memory is ln.SHARED]
-    assert (buffer.shape, buffer.strides, buffer.size) == ((16, 32), (33, 1), 16 * 33)
-    t.set_allocation(order=[0, 2, 1])
-    (buffer,) = [b for b in ln.lower(f).buffers if b.memory is ln.SHARED]
-    assert (buffer.shape, buffer.strides, buffer.size) == ((16, 32), (1, 16), 512)
-
-
-def test_a_swizzle_stands_in_the_nest() -> None:
-    f, (t, y) = chain("N", 32, 32)
-    t.memory = ln.SHARED
-    t.compute_at(y, 1)
-    t.swizzle(ln.Swizzle.XOR, 1, 2)
-    assert "  T1: float32[32, 32] shared xor(0, 1)" in nest(f)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda t: t.swizzle(ln.Swizzle.XOR, 0, 1),
-            "T1.swizzle(xor, 0, 1): axes 0 and 1 of T1 have the extents N and 32; two "
-            "axes of one static power of two may be swizzled",
-        ),
-        (
-            lambda t: t.circular_buffer(1),
-            "T1.circular_buffer(1): stages=1; use an int from 2 to 32",
-        ),
-        (
-            lambda t: t.circular_buffer(2),
-            "T1.circular_buffer(2): T1 is computed at the root; compute it inside a serial loop of "
-            "its consumer first",
-        ),
-        (
-            lambda t: t.set_allocation(order=[0, 0]),
-            "T1.set_allocation(order=[0, 0]): order=[0, 0] is no permutation of the 2 leaf axes of "
-            "T1; name each leaf axis once, the one that varies slowest first",
-        ),
-        (
-            lambda t: t.set_allocation(pad={0: -1}),
-            "T1.set_allocation(pad={0: -1}): pad={0: -1} is no number of elements; use an int >= 0",
-        ),
-    ],
-)
-def test_layout_calls_that_cannot_be(call: object, message: str) -> None:
-    f, (t, _) = chain("N", 32)
-    t.memory = ln.SHARED
-    assert callable(call)
-    with pytest.raises(ln.ScheduleError) as caught:
-        call(t)
-    assert str(caught.value) == message
-    assert f["y"].ndim == 2
 
 
 # Vectors

@@ -14,33 +14,11 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import loopnest as ln  # noqa: E402 - torch is asked for first
-from loopnest.torch import loopnest_backend, recording  # noqa: E402
+from helpers.torch_models import close, compiled, gradients  # noqa: E402
+from loopnest.torch import recording  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of several versions
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(autouse=True)
-def fresh():
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-
-
-def compiled(model, **options):
-    return torch.compile(model, backend=loopnest_backend, options=options)
-
-
-def close(found, expected, factor=1.0):
-    torch.testing.assert_close(found, expected, rtol=2e-5 * factor, atol=2e-5 * factor)
-
-
-def gradients(model, call, *inputs):
-    """Return the value of a call, and all gradients of its sum of squares."""
-    leaves = [x.clone().requires_grad_() for x in inputs]
-    model.zero_grad()
-    found = call(*leaves)
-    (found * found).sum().backward()
-    return found.detach(), [x.grad for x in leaves], [p.grad.clone() for p in model.parameters()]
 
 
 class Block(nn.Module):
@@ -193,48 +171,6 @@ def test_batches_of_other_sizes():
     for count in (3, 5, 1, 8, 3):
         x = torch.randn(count, 6)
         close(gradients(model, fast, x), gradients(model, model, x))
-
-
-def mutating(x, y):
-    x.add_(y)
-    y[1:] *= 2
-    return x.sum() + y[0].sum()
-
-
-def test_arguments_that_the_program_changes():
-    x, y = torch.randn(3, 4), torch.randn(3, 4)
-    a, b = x.clone(), y.clone()
-    close(compiled(mutating)(a, b), mutating(x, y))
-    close((a, b), (x, y))
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x: (x.t(), x[1:].clone(), x.view(-1)),
-        lambda x: (x.clone(), x + 1, (x + 1).t()),
-        lambda x: (x, x),
-        lambda x: x.permute(1, 0).contiguous() * 2,
-    ],
-)
-def test_views_and_copies(function):
-    """What torch returns as a view of an argument is one, and what it copies is none."""
-    x = torch.randn(3, 4)
-    expected, found = function(x), compiled(function)(x)
-    close(found, expected)
-    pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
-    for a, b in pairs:
-        assert a.stride() == b.stride()
-        same = b.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
-        assert (a.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()) == same
-
-
-@pytest.mark.parametrize("given", [(4, 3), (3, 8), (0, 4), (3, 0)])
-def test_strided_and_empty_arguments(given):
-    rows, columns = given
-    x = torch.randn(columns, rows).t()[:, ::2]
-    model = lambda x: (x * 2 + 1).sum(0)  # noqa: E731
-    close(compiled(model)(x), model(x))
 
 
 def test_an_operator_without_a_rule_runs_in_torch_and_is_named_once(caplog):
@@ -393,69 +329,6 @@ def test_loopnest_does_not_import_torch():
     assert subprocess.run([sys.executable, "-c", code], env=path).returncode == 0
 
 
-LAYOUTS = {
-    "transposed": lambda: torch.randn(6, 5).t(),
-    "sliced": lambda: torch.randn(9, 12)[1:6, ::2],
-    "expanded": lambda: torch.randn(5, 1).expand(5, 6),
-    "permuted": lambda: torch.randn(2, 3, 5).permute(2, 0, 1).flatten(1)[:, :6],
-    "unfolded": lambda: torch.randn(10).unfold(0, 6, 1),
-    "channels last": lambda: torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
-}
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_strided_arguments_are_read_where_they_lie(name, monkeypatch):
-    """No argument is copied: the address that a kernel takes is that of the tensor."""
-    from loopnest.torch import torch_graph
-
-    x = LAYOUTS[name]()
-    model = lambda x: (x * 2).exp().sum(1)  # noqa: E731
-    seen = []
-
-    def address(array):
-        seen.append(array.data_ptr())
-        return array.data_ptr()
-
-    original = torch_graph.TorchArrays.__init__
-
-    def made(self, device):
-        original(self, device)
-        self.address = address
-
-    monkeypatch.setattr(torch_graph.TorchArrays, "__init__", made)
-    copies = []
-    whole = torch.Tensor.contiguous
-    monkeypatch.setattr(
-        torch.Tensor, "contiguous", lambda t, *a, **k: copies.append(t.shape) or whole(t, *a, **k)
-    )
-    with recording() as programs:
-        fast = compiled(model, library=False)
-        close(fast(x), model(x), 5)
-    assert x.data_ptr() in seen
-    assert copies == []
-    assert [ln.verify(k.kernel).status for p in programs for k in p.kernels] == ["proved"]
-
-
-def test_a_convolution_in_torch_reads_and_returns_channels_last():
-    model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
-    x = torch.randn(2, 3, 6, 6).to(memory_format=torch.channels_last)
-    with recording() as programs, torch.no_grad():
-        found = compiled(model)(x)
-    close(found, model(x))
-    assert found.stride() == model(x).stride()
-    assert [k.ops for k in programs[0].kernels] == [("torch_call",)]
-
-
-def test_an_argument_that_lies_otherwise_than_when_it_was_compiled():
-    """A gradient comes as torch's engine made it, whatever the graph was compiled for."""
-    x = torch.randn(4, 3, requires_grad=True)
-    fast = compiled(lambda x: x.t() * 2)
-    for dy in (torch.randn(3, 4), torch.randn(4, 3).t(), torch.ones(()).expand(3, 4)):
-        x.grad = None
-        fast(x).backward(dy)
-        close(x.grad, 2 * dy.t())
-
-
 SYMBOLIC = {
     "mlp": (lambda: nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)), (8,)),
     "block": (Block, (5, 16)),
@@ -492,39 +365,6 @@ def test_gradients_of_few_columns(columns):
     model = nn.Sequential(nn.BatchNorm1d(columns), nn.ReLU())
     x = torch.randn(8, columns)
     close(gradients(model, compiled(model), x), gradients(model, model, x), 5)
-
-
-def test_arguments_that_share_memory():
-    """One changes what the other reads."""
-
-    def model(x, y):
-        x.mul_(2)
-        return x.sum() + y * 3
-
-    a = torch.arange(12.0)
-    b = a.clone()
-    close(compiled(model)(a, a[4:8]), model(b, b[4:8]))
-    close(a, b)
-    square = torch.randn(3, 3)
-    close(compiled(lambda x, y: x @ y + x)(square, square.t()), square @ square.t() + square)
-
-
-def test_a_buffer_that_the_model_changes():
-    class Counter(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("seen", torch.zeros(3))
-
-        def forward(self, x):
-            self.seen += x.sum(0)
-            return x * self.seen
-
-    models = [Counter(), Counter()]
-    fast = compiled(models[0])
-    for _ in range(3):
-        x = torch.randn(2, 3)
-        close(fast(x), models[1](x))
-    close(models[0].seen, models[1].seen)
 
 
 def test_gradients_through_what_has_none():
