@@ -190,7 +190,15 @@ class Simplifier:
         if self.divides(b, a):
             return self.floordiv(a, b)
         known = self._extremes.one_quotient(a, b, lambda n, d: -(-n // d))
-        return known if known is not None else index_op("ceildiv", a, b)
+        if known is not None:
+            return known
+        # ceil((w * b + c) / b) = w + ceil(c / b): of an even D, ceildiv(D - 1, 2) is D // 2
+        rest = self.poly(a).get(UNIT, 0)
+        if rest and isinstance(b, Const):
+            whole = self.sub(a, integer(rest))
+            if self.divides(b, whole):
+                return self.add(self.floordiv(whole, b), integer(-(-rest // int(b.value))))
+        return index_op("ceildiv", a, b)
 
     # Division: a = quotient * b + rest, the quotient free of division
 
@@ -288,10 +296,10 @@ class Simplifier:
     def _tail(self, rest: Poly, divisor: Expr) -> tuple[Poly, Poly]:
         """Return whole and low: ``rest = whole + low``, ``0 <= low < scale``.
 
-        Here `scale` divides `whole` and the symbolic divisor, so that division leaves the low part
-        as it is. It is empty where there is no such part.
+        Here `scale` divides `whole` and the divisor, so that division leaves the low part as it is.
+        It is empty where there is no such part.
         """
-        if isinstance(divisor, Const) or len(rest) < 2:
+        if len(rest) < 2:
             return rest, {}
         steps = {term: self._divisor({term: count}) for term, count in rest.items()}
         for scale in sorted({abs(step) for term, step in steps.items() if term != UNIT} - {1}):
