@@ -34,6 +34,7 @@ from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.op_table import OPS
+from loopnest.scalar.size_operators import SizeOperators
 
 if TYPE_CHECKING:
     from loopnest.kir.buffers import Buffer
@@ -45,7 +46,7 @@ _TABLE: WeakValueDictionary[tuple[object, ...], Expr] = WeakValueDictionary()
 Leaf = TypeVar("Leaf", bound="Expr")
 
 
-class Expr:
+class Expr(SizeOperators):
     """A scalar expression. `dtype` is its type, `args` its operands."""
 
     __slots__ = ("__weakref__", "_text", "args", "dtype")

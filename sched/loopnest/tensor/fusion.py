@@ -13,7 +13,7 @@ from loopnest.scalar.data_ranges import DataRange
 from loopnest.scalar.dtypes import DType, int64
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Expr, ScalarParam, Symbol, cast, integer, walk, whole
-from loopnest.scalar.facts import Facts
+from loopnest.scalar.facts import Facts, size_expression
 from loopnest.scalar.origin import Origin, caller
 from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.buffer_layout import PLAIN
@@ -381,7 +381,7 @@ class Fusion:
     # Names, sizes, numbers
 
     def size(self, call: str, extent: object) -> Expr:
-        """Return an extent (int, symbol name or size expression) as an expression.
+        """Return an extent (int, symbol name, size expression or its text) as an expression.
 
         Raises:
             DefinitionError: it is none of these, or negative.
@@ -391,7 +391,7 @@ class Fusion:
                 for node in walk(extent):
                     if isinstance(node, Symbol):
                         self.size(call, node.name)
-                return extent
+                return self.algebra.simplify(extent)
             case bool():
                 pass
             case int() if extent >= 0:
@@ -400,13 +400,13 @@ class Fusion:
                 if extent in self._names:
                     raise DefinitionError(call, f"'{extent}' is the name of an argument already")
                 return self._symbols.setdefault(extent, Symbol(extent))
+            case str() if set(extent) & set("+-*/%("):
+                known = self._symbols.__contains__
+                return self.algebra.simplify(size_expression(extent, known, call))
         if not isinstance(extent, (int, str)) and (number := whole(extent)) is not None:
             return self.size(call, number)
-        raise DefinitionError(
-            call,
-            f"{extent!r} is no extent",
-            "use an int >= 0 or the name of a size symbol (an identifier)",
-        )
+        allowed = "use an int >= 0 or the name of a size symbol (an identifier)"
+        raise DefinitionError(call, f"{extent!r} is no extent", allowed)
 
     def _check_name(self, call: str, name: object) -> None:
         if not isinstance(name, str) or not name.isidentifier():

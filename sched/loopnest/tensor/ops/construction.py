@@ -149,11 +149,15 @@ def common_axes(
 def _mismatch(
     name: str, operands: Sequence[object], a: TensorView, b: TensorView, place: int
 ) -> DefinitionError:
+    one, other = a.sizes[place], b.sizes[place]
+    hint = "extents at one axis are equal (the same int or the same name), or one is a static 1"
+    algebra = a.fusion.algebra
+    if algebra.simplify(one) is algebra.simplify(other):
+        hint = "they are equal by an assumption that stands behind them: state it before"
     return DefinitionError(
         call_text(name, operands),
-        f"at axis {place} the extent of {a.name} is {a.sizes[place]}, "
-        f"that of {b.name} is {b.sizes[place]}",
-        "extents at one axis are equal (the same int or the same name), or one is a static 1",
+        f"at axis {place} the extent of {a.name} is {one}, that of {b.name} is {other}",
+        hint,
     )
 
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from loopnest.errors import DefinitionError
 from loopnest.scalar.dtypes import DType, int64
 from loopnest.scalar.enums import IterKind
-from loopnest.scalar.expr import Const, Coordinate, Expr, Op, Symbol, cast, walk
+from loopnest.scalar.expr import ZERO, Const, Coordinate, Expr, Op, cast
 from loopnest.tensor.declarations import check_dtype
 from loopnest.tensor.fusion import Fusion, current_fusion
 from loopnest.tensor.ops.construction import (
@@ -20,6 +20,7 @@ from loopnest.tensor.ops.construction import (
     normalized_axes,
     position,
 )
+from loopnest.tensor.ops.index_maps import Demands
 from loopnest.tensor.ops.operands import (
     OperandRefused,
     Scalar,
@@ -313,17 +314,22 @@ def _listed(values: object) -> list[object] | None:
 def sizes_of(fusion: Fusion, call: str, shape: object) -> list[Expr]:
     """Return the extents of `shape`; their symbols become symbols of `fusion`.
 
+    Where one may be negative, as ``N - 4`` is for a small N, each launch checks that it is not.
+
     Raises:
-        DefinitionError: no shape, or an extent that is none.
+        DefinitionError: no shape, or an extent that is none, or always negative.
     """
     given = _listed(shape)
     if given is None:
         raise DefinitionError(call, f"the shape {show(shape)} is not a tuple of extents")
     sizes = [fusion.size(call, extent) for extent in given]
-    for size in sizes:
-        for node in walk(size):
-            if isinstance(node, Symbol):
-                fusion.size(call, node.name)
+    demands = Demands(fusion.algebra)
+    try:
+        for size in sizes:
+            demands.at_most(ZERO, size, f"the extent {size} is negative")
+    except OperandRefused as refused:
+        raise DefinitionError(call, refused.reason, refused.hint) from None
+    fusion.require(*demands.conditions)
     return sizes
 
 

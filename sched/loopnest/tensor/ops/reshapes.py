@@ -12,7 +12,6 @@ from typing import TypeAlias
 from loopnest.errors import DefinitionError
 from loopnest.scalar.arguments import as_int
 from loopnest.scalar.expr import ZERO, Arg, Const, Expr, Symbol, walk
-from loopnest.scalar.facts import size_expression
 from loopnest.tensor.definition import Definition, Read
 from loopnest.tensor.domain import TensorDomain
 from loopnest.tensor.fusion import Fusion
@@ -134,13 +133,9 @@ def _sizes(
 
 
 def _size(fusion: Fusion, call: str, extent: object) -> Expr:
-    if isinstance(extent, str):
-        if extent.isidentifier():  # a symbol of the fusion only once the call goes well
-            taken = extent in fusion._names
-            return fusion.size(call, extent) if taken else Symbol(extent)
-        known = {symbol.name for symbol in fusion.symbols}
-        found_size = size_expression(extent, known.__contains__, call)
-        return fusion.algebra.simplify(found_size)
+    fresh = isinstance(extent, str) and extent.isidentifier() and extent not in fusion._names
+    if fresh:  # a symbol of the fusion only once the call goes well
+        return Symbol(str(extent))
     return fusion.size(call, extent)
 
 

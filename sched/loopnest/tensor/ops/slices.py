@@ -261,6 +261,8 @@ def _bound(tv: TensorView, axis: int, bound: object) -> Expr | None:
         return bound
     if isinstance(bound, str) and bound.isidentifier() and bound not in tv.fusion._names:
         return Symbol(bound)
+    if isinstance(bound, str) and set(bound) & set("+-*/%("):
+        return tv.fusion.size(f"{tv.name}[{bound!r}]", bound)
     raise OperandRefused(
         f"the bound {show(bound)} of axis {axis} is no index",
         "use an int, the name of a size symbol, a size expression or None",
