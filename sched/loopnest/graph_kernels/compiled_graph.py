@@ -20,13 +20,16 @@ import loopnest as ln
 from loopnest.backends.cuda.driver import driver_interface
 from loopnest.errors import LaunchError, kind_of
 from loopnest.graph.cost import flops, traffic
-from loopnest.graph.dimensions import Dim
+from loopnest.graph.dimensions import Dim, at
 from loopnest.graph.graph_error import GraphError
+from loopnest.graph.leaves import var
 from loopnest.graph.node import LEAVES, Node, describe
 from loopnest.graph.passes.decompose import Decompose
 from loopnest.graph.passes.eliminate_common_subexpr import EliminateCommonSubexpr
 from loopnest.graph.passes.fold_constant import FoldConstant
 from loopnest.graph.program import Graph, body_of, require_graph
+from loopnest.graph.registry import call, rebuild
+from loopnest.graph.size_binding import node_sizes
 from loopnest.graph.state import check_state
 from loopnest.graph_kernels.code_gen import (
     Generated,
@@ -38,7 +41,14 @@ from loopnest.graph_kernels.code_gen import (
 from loopnest.graph_kernels.device_arrays import DeviceArrays, DeviceStates
 from loopnest.graph_kernels.kept_groups import groups_key, keep_groups, read_groups
 from loopnest.graph_kernels.kernel_fusion import grouped, inlined, values_for_assignments
-from loopnest.graph_kernels.kernel_groups import VIEWS, GroupLimits
+from loopnest.graph_kernels.kernel_groups import VIEWS, GroupLimits, is_library, product_of
+from loopnest.graph_kernels.library_times import (
+    LibraryTimes,
+    Rivals,
+    Run,
+    is_measured,
+    measured,
+)
 from loopnest.graph_kernels.op_math import lower_of
 from loopnest.graph_kernels.runs_by_size import RunsBySize
 from loopnest.graph_kernels.sized_run import SizedRun
@@ -61,6 +71,7 @@ class GraphLaunch:
         schedule: the name of the scheduler; "" where there is no kernel.
         kernel: the kernel; None where there is none.
         fallback: why NumPy evaluates it; "" where it does not.
+        times: of an op that a library and kernels were measured at, both times.
     """
 
     ops: tuple[str, ...]
@@ -70,10 +81,12 @@ class GraphLaunch:
     schedule: str
     kernel: ln.Kernel | None
     fallback: str
+    times: str = ""
 
     def __str__(self) -> str:
         how = self.schedule or ("library" if self.library else f"fallback: {self.fallback}")
-        return f"{', '.join(self.ops)}: {self.bytes} bytes, {self.flops} flops, {how}"
+        times = f"; {self.times}" if self.times else ""
+        return f"{', '.join(self.ops)}: {self.bytes} bytes, {self.flops} flops, {how}{times}"
 
 
 def compile_graph(
@@ -89,8 +102,11 @@ def compile_graph(
     Args:
         g: the graph.
         target: "c", "interpret", "cuda", or "auto": the first that this machine can do.
-        library: whether products of matrices are left to NumPy's library, and what has no kernel
-            may be evaluated; where False, everything is a kernel.
+        library: whether products of matrices may be left to NumPy's library, and what has no
+            kernel may be evaluated; where False, everything is a kernel. A product is left where
+            the library is faster, which is measured once for its sizes (see ``launch.times``); on
+            the target "interpret", where sizes are symbolic, and with ``LOOPNEST_MACHINE=any``,
+            it always is.
         **options: those of `loopnest.compile` for the target.
 
     Raises:
@@ -104,12 +120,54 @@ def compile_graph(
         found = f"library is {kind_of(library)}"
         raise GraphError(f"compile({g.name})", found, "pass True or False")
     chosen = current_target() if target == "auto" else target
-    graph, found_kernels = with_kernels(g, chosen, library, fallback=library)
-    runners = compiled(found_kernels, chosen, options)
-    return CompiledGraph(g, chosen, graph, found_kernels, runners, library)
+    times = _product_times(g, chosen, options) if library else {}
+    return _compiled(g, chosen, library, options, times)
 
 
-def with_kernels(g: Graph, target: str, library: bool, fallback: bool) -> tuple[Graph, Generated]:
+def _compiled(
+    g: Graph,
+    target: str,
+    library: bool,
+    options: Mapping[str, Any],
+    times: Mapping[str, LibraryTimes],
+) -> CompiledGraph:
+    own = tuple(sorted([name for name, found in times.items() if not found.by_library]))
+    graph, found = with_kernels(g, target, library, fallback=library, own=own)
+    runners = compiled(found, target, options)
+    return CompiledGraph(g, target, graph, found, runners, library, times)
+
+
+def _product_times(g: Graph, target: str, options: Mapping[str, Any]) -> Mapping[str, LibraryTimes]:
+    """Return the times of the products of matrices of known sizes, by `product_of`."""
+    if target == "interpret" or not is_measured():
+        return {}
+    nodes = {product_of(x): x for x in inlined(Decompose()(g)).nodes if is_library(x)}
+    known = [x for x in nodes.values() if not any(map(list, map(node_sizes, (x, *x.inputs))))]
+    return measured([_rivals(x, target, options) for x in known])
+
+
+def _rivals(node: Node, target: str, options: Mapping[str, Any]) -> Rivals:
+    """Return a product of matrices as what is measured."""
+    leaves = [x.inputs[0] if x.op == "transpose" else x for x in node.inputs]
+    own = [var(f"x{n}", x.shape, x.dtype) for n, x in enumerate(leaves)]
+    seen = [
+        call("transpose", [leaf], x.attrs) if x.op == "transpose" else leaf
+        for x, leaf in zip(node.inputs, own, strict=True)
+    ]
+    graph = Graph(own, [rebuild(node, seen)], "product")
+
+    def made() -> tuple[Run, Run]:
+        arrays = [np.ones(x.static_shape, x.dtype.numpy) for x in own]
+        kernels, library = [_compiled(graph, target, left, options, {}) for left in (False, True)]
+        return lambda: kernels(*arrays), lambda: library(*arrays)
+
+    settings = f"{np.__version__} {target} {sorted(options.items())}"
+    return Rivals(product_of(node), settings, float(at(flops(node), {})), made)
+
+
+def with_kernels(
+    g: Graph, target: str, library: bool, fallback: bool, own: tuple[str, ...] = ()
+) -> tuple[Graph, Generated]:
     """Return a graph of calls, and their kernels; a group that has none is taken apart.
 
     Args:
@@ -117,16 +175,17 @@ def with_kernels(g: Graph, target: str, library: bool, fallback: bool) -> tuple[
         target: "c", "interpret" or "cuda".
         library: whether products of matrices are left to a library.
         fallback: whether ops may stay without a kernel.
+        own: products that are not left to it, by `product_of`.
 
     Raises:
         GraphError: an op has no kernel, and `fallback` is False.
     """
-    own = g.attrs.get("generated")
-    if "rtc" in g.attrs and isinstance(own, Generated) and not _assigns_inside(g):
-        return g, own
+    made = g.attrs.get("generated")
+    if "rtc" in g.attrs and isinstance(made, Generated) and not _assigns_inside(g):
+        return g, made
     simple = EliminateCommonSubexpr()(FoldConstant()(inlined(Decompose()(g))))
     simple = values_for_assignments(simple)
-    limits = GroupLimits(schedule_target(target), library)
+    limits = GroupLimits(schedule_target(target), library, own)
     single: frozenset[Node] = frozenset()
     if not fallback:
         _check_lowered(simple)
@@ -182,6 +241,7 @@ class CompiledGraph:
         found: the kernels of the calls.
         runners: the compiled kernel of each call.
         library: whether a library computes products of matrices.
+        times: of products that it and kernels were measured at.
     """
 
     def __init__(
@@ -192,6 +252,7 @@ class CompiledGraph:
         found: Generated,
         runners: Mapping[Node, Runner],
         library: bool,
+        times: Mapping[str, LibraryTimes],
     ) -> None:
         self.graph, self.target = graph, target
         self._subject = f"{graph.name}(...)"
@@ -214,7 +275,7 @@ class CompiledGraph:
         else:
             own = {name: states[name].reshape(shape) for name, shape in shapes.items()}
             self.state = MappingProxyType(own)
-        self.kernels = tuple([launch_of(step) for step in runs.plan.steps])
+        self.kernels = tuple([launch_of(step, times) for step in runs.plan.steps])
         """Each launch, in order."""
 
     def __repr__(self) -> str:
@@ -300,18 +361,21 @@ class CompiledGraph:
         return np.ascontiguousarray(array).reshape(-1)
 
 
-def launch_of(step: PlannedStep) -> GraphLaunch:
-    """Return what is listed of a step."""
+def launch_of(step: PlannedStep, times: Mapping[str, LibraryTimes]) -> GraphLaunch:
+    """Return what is listed of a step; `times` are those of products, by `product_of`."""
     node = step.node
     nodes = body_of(node).nodes if node.op == "fused" else (node,)
     ops = tuple([x.op for x in nodes if x.op not in LEAVES])
     made = step.made
+    by_library = step.kind == "library"
+    told = [str(times[name]) for x in nodes if (name := product_of(x)) in times]
     return GraphLaunch(
         ops,
         traffic(node),
         flops(node),
-        step.kind == "library",
+        by_library,
         made.schedule if made else "",
         made.kernel if made else None,
-        step.reason,
+        "" if by_library else step.reason,
+        step.reason if by_library and step.reason else "; ".join(told),
     )

@@ -14,7 +14,7 @@ from loopnest.graph_kernels.kernel_groups import (
     GroupLimits,
     KernelGroups,
     body_graph,
-    is_library,
+    is_left,
     operands_of,
 )
 from loopnest.graph_kernels.op_math import lower_of
@@ -40,7 +40,7 @@ def _outside(node: Node, limits: GroupLimits) -> str:
         return "computes nothing by itself: it stands in every kernel that reads it"
     if node.is_tuple:
         return "is a tuple: it says where values lie"
-    if limits.library and is_library(node):
+    if is_left(node, limits):
         return "is left to a library; library=False makes a kernel of it"
     if get_attr(node, "decompose", None) is not None and node.op not in VIEWS:
         return "is made of other ops: apply G.Decompose() to the graph first"

@@ -67,7 +67,7 @@ def groups_key(graph: Graph, limits: GroupLimits) -> str | None:
         operands = tuple([numbers[x] for x in node.inputs])
         rows.append((_row(node), operands))
     ends = tuple([numbers[x] for x in graph.outputs])
-    return digest(_package(), repr(limits), repr(rows), repr(ends))
+    return digest(package_digest(), repr(limits), repr(rows), repr(ends))
 
 
 def _row(node: Node) -> Hashable:
@@ -85,7 +85,7 @@ def _is_own(node: Node) -> bool:
 
 
 @cache
-def _package() -> str:
+def package_digest() -> str:
     """Return what names the code that decides: its version, and when each file was written."""
     folder = Path(ln.__file__).parent
     files = []

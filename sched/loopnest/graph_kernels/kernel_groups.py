@@ -44,12 +44,14 @@ class GroupLimits:
     Args:
         target: "c" or "cuda".
         library: whether products of matrices are left to a library.
+        own: products that are not, by `product_of`, in order.
         most: the largest number of ops in a group.
         processor: what schedulers choose by.
     """
 
     target: str = "c"
     library: bool = False
+    own: tuple[str, ...] = ()
     most: int = 64
     processor: Processor = field(default_factory=Processor)
 
@@ -58,7 +60,24 @@ def is_member(node: Node, limits: GroupLimits) -> bool:
     """Whether a node is computed by a kernel that is made for it."""
     if node.op in LEAVES or node.op in FREE or node.is_tuple or lower_of(node) is None:
         return False
-    return not (limits.library and is_library(node))
+    return not is_left(node, limits)
+
+
+def is_left(node: Node, limits: GroupLimits) -> bool:
+    """Whether a node is left to a library."""
+    return limits.library and is_library(node) and product_of(node) not in limits.own
+
+
+def product_of(node: Node) -> str:
+    """Return the name of a product of matrices: what its time follows from.
+
+    An operand that is transposed is one that lies so in memory.
+    """
+    operands = []
+    for x in node.inputs:
+        moved = f" by {x.attrs['axes']}" if x.op == "transpose" else ""
+        operands.append(f"{x.type}{moved}")
+    return f"{node.op}({', '.join(operands)})"
 
 
 def is_library(node: Node) -> bool:

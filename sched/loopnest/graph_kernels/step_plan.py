@@ -94,7 +94,7 @@ class PlannedStep:
         made: of a kernel.
         copies: inputs that a kernel overwrites but that are still needed: copied first, from place
             to place.
-        reason: why it is a fallback.
+        reason: why it is a fallback, or a call of a library.
     """
 
     node: Node
@@ -221,9 +221,11 @@ class _StepPlanner:
         tree = self._results(node.type, "made" if own else "arena")
         made = self.found.kernels.get(node)
         kind = "fallback" if made is None else "kernel"
-        if made is None and self.library and is_library(node):
+        by_choice, reason = node.attrs.get("told", (False, ""))
+        if made is None and (by_choice or (self.library and is_library(node))):
             kind = "library"
-        reason = "" if kind != "fallback" else self._reason(node)
+        elif kind == "fallback":
+            reason = reason or self._reason(node)
         inputs = [self.places[x] for x in node.inputs]
         step = PlannedStep(node, kind, inputs, [*places_in(tree)], made, reason=reason)
         self.steps.append(step)

@@ -19,6 +19,7 @@ from loopnest.errors import LoopnestError
 from loopnest.graph.dimensions import Dim
 from loopnest.graph.node import Node, TensorType, TupleType
 from loopnest.graph.size_binding import graph_sizes
+from loopnest.graph_kernels.library_times import LibraryTimes
 from loopnest.scalar.expr import Expr, Symbol
 from loopnest.torch import (  # noqa: F401 - registers the rules
     aten_attention,
@@ -95,6 +96,7 @@ class AtenGraph:
             None as a tuple of one.
         aliases: the outputs of the graph that may be memory of an input.
         in_torch: the operators that run in torch, by name, and why.
+        times: of operators that torch and loopnest were measured at.
     """
 
     graph: G.Graph
@@ -104,10 +106,16 @@ class AtenGraph:
     outputs: tuple[AtenOutput | tuple[Any], ...]
     aliases: frozenset[int]
     in_torch: Mapping[str, str]
+    times: tuple[LibraryTimes, ...] = ()
 
 
 def translated(
-    module: Any, values: Sequence[Any], library: bool, target: str, strided: bool = True
+    module: Any,
+    values: Sequence[Any],
+    library: bool,
+    target: str,
+    strided: bool = True,
+    times: Mapping[FxNode, LibraryTimes] | None = None,
 ) -> AtenGraph:
     """Return the graph of a module of ATen operators.
 
@@ -117,18 +125,26 @@ def translated(
         library: whether products of matrices and convolutions are left to torch.
         target: of the kernels.
         strided: whether inputs lie as their fake tensors say; else all are C-contiguous.
+        times: of operators that both can compute: the faster does; what is not in it is torch's.
 
     Raises:
         NotTranslated: a tensor has a type that loopnest does not know.
         UnknownSizes: an operator has no rule for symbolic shapes.
     """
-    return _Translation(module, values, library, target, strided).result()
+    return _Translation(module, values, library, target, strided, times or {}).result()
 
 
 class _Translation:
     def __init__(
-        self, module: Any, values: Sequence[Any], library: bool, target: str, strided: bool
+        self,
+        module: Any,
+        values: Sequence[Any],
+        library: bool,
+        target: str,
+        strided: bool,
+        times: Mapping[FxNode, LibraryTimes],
     ) -> None:
+        self.times = times
         self.module, self.library, self.target = module, library, target
         self.values, self.strided = list(values), strided
         self.symbolic = any(is_symbolic(n.meta.get("val")) for n in module.graph.nodes)
@@ -211,7 +227,9 @@ class _Translation:
             return self._number(node)
         name = target.overloadpacket.__name__
         if self.library and name in LIBRARY:
-            return self._in_torch(node)
+            times = self.times.get(node)
+            if times is None or times.by_library:
+                return self._in_torch(node, "" if times is None else str(times), True)
         rule = RULES.get(target)
         reason = "it has no rule"
         if self.target == "cuda" and name.startswith(WINDOWS_OF):
@@ -222,7 +240,7 @@ class _Translation:
             except NotTranslated as missing:
                 reason = str(missing)
         self._tell(node, reason)
-        return self._in_torch(node)
+        return self._in_torch(node, reason)
 
     def _by_rule(self, rule: Rule, node: FxNode) -> Any:
         """Return the nodes that a rule replaces a call by.
@@ -314,8 +332,9 @@ class _Translation:
             _told.add(name)
             _log.info("torch computes %s: %s", name, reason)
 
-    def _in_torch(self, node: FxNode) -> Any:
-        """Return a node that calls torch, or its values."""
+    def _in_torch(self, node: FxNode, why: str, library: bool = False) -> Any:
+        """Return a node that calls torch, or its values; why it does, and whether by choice."""
+        told = (library, why)
         operands: list[Node] = []
         args = tuple([self._place(x, operands) for x in node.args])
         kwargs = {key: self._place(x, operands) for key, x in node.kwargs.items()}
@@ -326,16 +345,16 @@ class _Translation:
                 raise NotTranslated(f"{node.target} returns {value.dtype}")
             order = order_in_memory(sizes_of(value.shape), strides_of(value))
             if order is None or order == sorted(order):
-                return torch_node(node.target, operands, args, kwargs, kind)
+                return torch_node(node.target, operands, args, kwargs, kind, (), told)
             moved = TensorType(tuple([kind.shape[axis] for axis in order]), kind.dtype)
-            found = torch_node(node.target, operands, args, kwargs, moved, order)
+            found = torch_node(node.target, operands, args, kwargs, moved, order, told)
             return G.transpose(found, sorted(range(len(order)), key=order.__getitem__))
         kept = [x for x in value if isinstance(x, torch.Tensor)]
         kinds = [type_of_tensor(x) for x in kept]
         if None in kinds:
             raise NotTranslated(f"{node.target} returns types that loopnest does not know")
         fields = TupleType(tuple([kind for kind in kinds if kind is not None]))
-        whole = torch_node(node.target, operands, args, kwargs, fields)
+        whole = torch_node(node.target, operands, args, kwargs, fields, (), told)
         numbers = iter(range(len(kept)))
         return [whole[next(numbers)] if isinstance(x, torch.Tensor) else None for x in value]
 
@@ -377,7 +396,7 @@ class _Translation:
         told = dict(self.in_torch)
         return AtenGraph(
             graph, tuple(self.sources), tuple(self.layouts), self.sizes, tuple(outputs), aliases,
-            told,
+            told, tuple(dict.fromkeys(self.times.values())),
         )  # fmt: skip
 
 

@@ -21,7 +21,8 @@ MAX_SIZES = 512
 class CompiledProgram:
     """A graph of ATen operators, compiled.
 
-    `kernels` are its launches, `in_torch` the operators without a rule, by name, and why.
+    `kernels` are its launches, `in_torch` the operators without a rule, by name, and why, `times`
+    what was measured of operators that a library may compute.
 
     Args:
         found: the graph.
@@ -34,7 +35,7 @@ class CompiledProgram:
         self, found: AtenGraph, target: str, device: Any, options: Mapping[str, Any]
     ) -> None:
         self.found, self.device = found, device
-        self.in_torch = found.in_torch
+        self.in_torch, self.times = found.in_torch, found.times
         self.run = TorchGraph(found.graph, target, device, options, found.aliases)
         self.kernels = self.run.kernels
         self._sizes = [found.sizes[name] for name in self.run.sizes]

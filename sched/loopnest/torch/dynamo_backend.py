@@ -15,13 +15,13 @@ from typing import Any, TypeAlias
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from loopnest.errors import LaunchError
 from loopnest.graph.graph_error import GraphError
 from loopnest.torch.aten_graph import translated
 from loopnest.torch.compiled_program import CompiledProgram
 from loopnest.torch.decompositions import decompositions
+from loopnest.torch.op_times import library_times, shapes_propagated
 from loopnest.torch.symbolic_sizes import NotTranslated, UnknownSizes, is_symbolic
 
 _log = logging.getLogger("loopnest")
@@ -125,8 +125,10 @@ class LazyProgram:
         device = _device(args, values)
         target = self.options.get("target") or ("cuda" if device.type == "cuda" else "c")
         library = bool(self.options.get("library", True))
-        found = translated(self.module, values, library, target, strided)
-        program = CompiledProgram(found, target, device, self.options.get("compile", {}))
+        options = self.options.get("compile", {})
+        times = library_times(self.module, target, device, options) if library else {}
+        found = translated(self.module, values, library, target, strided, times)
+        program = CompiledProgram(found, target, device, options)
         for listener in _listening:
             listener.append(program)
         return program
@@ -136,27 +138,11 @@ class LazyProgram:
         places = [node for node in self.module.graph.nodes if node.op == "placeholder"]
         if not self._symbolic or not self._by_size:
             return [node.meta["val"] for node in places]
-        mode = FakeTensorMode(allow_non_fake_inputs=True)
-        fakes = [
-            mode.from_tensor(x, static_shapes=True) if isinstance(x, torch.Tensor) else x
-            for x in args
-        ]
-        with mode:
-            _ShapePropagation(self.module).run(*fakes)
-        return fakes
+        return shapes_propagated(self.module, args)
 
 
 def _dense(value: Any) -> Any:
     return value.contiguous() if isinstance(value, torch.Tensor) else value
-
-
-class _ShapePropagation(torch.fx.Interpreter):  # type: ignore[misc, unused-ignore]
-    """Runs a graph on fake tensors, and keeps what each node is."""
-
-    def run_node(self, n: Any) -> Any:
-        found = super().run_node(n)
-        n.meta["val"] = found
-        return found
 
 
 def _key(value: Any) -> object:

@@ -33,6 +33,7 @@ def torch_node(
     kwargs: Any,
     kind: Type,
     order: Sequence[int] = (),
+    told: tuple[bool, str] = (False, ""),
 ) -> Node:
     """Return a node that calls a function of torch.
 
@@ -44,6 +45,7 @@ def torch_node(
         kind: what it returns.
         order: of a tensor that lies in another order in memory: its axes from the outermost there,
             which is the order that the node's value has them in.
+        told: whether torch computes it by choice, and why: what a launch says.
     """
     tags = getattr(function, "tags", ())
     draws = torch.Tag.nondeterministic_seeded in tags
@@ -53,6 +55,7 @@ def torch_node(
         "kwargs": tuple(sorted(kwargs.items())),
         "result": _spec(kind),
         "order": tuple(order),
+        "told": told,
     }
     return call("torch_random" if draws else "torch_call", operands, attrs)
 
@@ -107,7 +110,7 @@ for _name in ("torch_call", "torch_random"):
         _name,
         infer=_infer,
         evaluate=_evaluate,
-        params=("function", "args", "kwargs", "result", "order"),
+        params=("function", "args", "kwargs", "result", "order", "told"),
         pattern=Pattern.OPAQUE,
     )
     register_attr(_name, "makes_memory", True)

@@ -57,7 +57,7 @@ class TorchGraph:
         self._runs = RunsBySize(graph, target, calls, found, runners, False, arrays, aliases)
         self.sizes = self._runs.names
         """The sizes of the graph."""
-        self.kernels = tuple([launch_of(step) for step in self._runs.plan.steps])
+        self.kernels = tuple([launch_of(step, {}) for step in self._runs.plan.steps])
         """Each launch, in order."""
         self._lock = Lock()
 
