@@ -48,7 +48,7 @@ class ToyExpr(Expr):
     __slots__ = ()
 
     def __init__(self, like: Expr) -> None:
-        self.dtype, self.args, self._text = like.dtype, (), None
+        self.dtype, self.args, self._text, self._variables = like.dtype, (), None, None
 
 
 def toy_parallel() -> ParallelType:

@@ -15,9 +15,10 @@ from loopnest.scalar.expr import (
     Op,
     Symbol,
     integer,
+    loads,
     rewrite,
     substitute,
-    walk,
+    variables,
 )
 from loopnest.scalar.launch_bounds import LaunchBounds
 from loopnest.scalar.simplify import Simplifier
@@ -38,6 +39,7 @@ class AccessBounds:
 
     def __init__(self, limits: LaunchBounds, algebra: Simplifier) -> None:
         self.limits, self.algebra = limits, algebra
+        self._reached: dict[tuple[Expr, Expr, Expr], bool] = {}
 
     def most(self, dim: ParallelType, conditions: Conditions) -> int:
         """Return how many numbers along a dimension the threads under some conditions have."""
@@ -68,6 +70,15 @@ class AccessBounds:
 
     def _reaches(self, value: Expr, index: Expr, bound: Expr) -> bool:
         """Whether `value`, a sum of a multiple of `index` and others, is at `bound` from 1 on."""
+        if index not in variables(value):
+            return False
+        key = value, index, bound
+        found = self._reached.get(key)
+        if found is None:
+            found = self._reached[key] = self._find_reach(value, index, bound)
+        return found
+
+    def _find_reach(self, value: Expr, index: Expr, bound: Expr) -> bool:
         algebra = self.algebra
         first = algebra.simplify(substitute(value, {index: ZERO}))
         if first is value:
@@ -139,10 +150,7 @@ class AccessBounds:
 
 def is_fixed(value: Expr, common: frozenset[Index]) -> bool:
     """Whether `value` is the same for two accesses with these indices in common."""
-    return all(
-        isinstance(n, (Const, Symbol, Op)) or (isinstance(n, Index) and n in common)
-        for n in walk(value)
-    )
+    return all(isinstance(n, Symbol) or n in common for n in variables(value)) and not loads(value)
 
 
 def without_remainders(index: Expr, conditions: tuple[Expr, ...], algebra: Simplifier) -> Expr:

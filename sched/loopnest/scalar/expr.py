@@ -29,11 +29,9 @@ from operator import index as as_index
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
-from loopnest.errors import InternalError
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import ParallelType
-from loopnest.scalar.op_table import OPS
 from loopnest.scalar.size_operators import SizeOperators
 
 if TYPE_CHECKING:
@@ -49,10 +47,11 @@ Leaf = TypeVar("Leaf", bound="Expr")
 class Expr(SizeOperators):
     """A scalar expression. `dtype` is its type, `args` its operands."""
 
-    __slots__ = ("__weakref__", "_text", "args", "dtype")
+    __slots__ = ("__weakref__", "_text", "_variables", "args", "dtype")
     dtype: DType
     args: tuple[Expr, ...]
     _text: str | None
+    _variables: frozenset[Expr] | None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self}>"
@@ -60,6 +59,8 @@ class Expr(SizeOperators):
     def __str__(self) -> str:
         text = self._text
         if text is None:
+            from loopnest.scalar.expr_text import TEXT
+
             text = self._text = TEXT.format(self)
         return text
 
@@ -79,7 +80,7 @@ def _leaf(cls: type[Leaf], dtype: DType, **own: object) -> Leaf:
     node = _TABLE.get(key)
     if node is None:
         node = object.__new__(cls)
-        node.dtype, node.args, node._text = dtype, (), None
+        node.dtype, node.args, node._text, node._variables = dtype, (), None, None
         for name, value in own.items():
             setattr(node, name, value)
         _TABLE[key] = node
@@ -103,7 +104,8 @@ class Const(Expr):
         node = _TABLE.get(key)
         if node is None:
             node = object.__new__(cls)
-            node.value, node.dtype, node.args, node._text = value, dtype, (), None
+            node.value, node.dtype, node.args = value, dtype, ()
+            node._text, node._variables = None, None
             _TABLE[key] = node
         assert isinstance(node, Const)
         return node
@@ -147,7 +149,7 @@ class Index(Expr):
 
     def __init__(self, name: str, extent: Expr) -> None:
         self.name, self.extent = name, extent
-        self.dtype, self.args, self._text = dtypes.index, (), None
+        self.dtype, self.args, self._text, self._variables = dtypes.index, (), None, None
 
     def __reduce__(self) -> tuple[type[Index], tuple[str, Expr]]:
         return Index, (self.name, self.extent)
@@ -160,7 +162,8 @@ class Local(Expr):
     name: str
 
     def __init__(self, name: str, dtype: DType) -> None:
-        self.name, self.dtype, self.args, self._text = name, dtype, (), None
+        self.name, self.dtype, self.args = name, dtype, ()
+        self._text, self._variables = None, None
 
     def __reduce__(self) -> tuple[type[Local], tuple[str, DType]]:
         return Local, (self.name, self.dtype)
@@ -218,7 +221,7 @@ class Load(Expr):
         if node is None:
             node = object.__new__(cls)
             node.buffer, node.flat, node.dtype = buffer, flat, buffer.dtype
-            node.args, node._text = index, None
+            node.args, node._text, node._variables = index, None, None
             _TABLE[key] = node
         assert isinstance(node, Load)
         return node
@@ -238,7 +241,8 @@ class Op(Expr):
         node = _TABLE.get(key)
         if node is None:
             node = object.__new__(cls)
-            node.op, node.args, node.dtype, node._text = op, args, dtype, None
+            node.op, node.args, node.dtype = op, args, dtype
+            node._text, node._variables = None, None
             _TABLE[key] = node
         assert isinstance(node, Op)
         return node
@@ -317,6 +321,40 @@ def walk(root: Expr) -> Iterator[Expr]:
                 stack.append((arg, False))
 
 
+def variables(root: Expr) -> frozenset[Expr]:
+    """Return the nodes without operands below `root` that are no literals: what it depends on.
+
+    Each node keeps its own, so that who asks for all parts of an expression walks it once.
+    """
+    found = root._variables
+    if found is not None:
+        return found
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        waiting = [arg for arg in node.args if arg._variables is None]
+        if waiting:
+            stack += waiting
+            continue
+        stack.pop()
+        if node._variables is None:
+            node._variables = _own_variables(node)
+    assert root._variables is not None
+    return root._variables
+
+
+def _own_variables(node: Expr) -> frozenset[Expr]:
+    if not node.args:
+        return frozenset() if isinstance(node, Const) else frozenset((node,))
+    largest: frozenset[Expr] = frozenset()
+    parts = [arg._variables for arg in node.args if arg._variables]
+    for part in parts:
+        if len(part) > len(largest):
+            largest = part
+    # Most operands depend on what their user does: they share one set.
+    return largest if all(part <= largest for part in parts) else largest.union(*parts)
+
+
 def _rows(root: Expr) -> tuple[object, ...]:
     """Return what `_from_rows` makes `root` of: a row a node, operands by their row's number.
 
@@ -366,7 +404,14 @@ def rebuild(node: Expr, args: tuple[Expr, ...]) -> Expr:
 
 def substitute(root: Expr, mapping: Mapping[Expr, Expr]) -> Expr:
     """Return `root` with nodes replaced; shared nodes are visited once."""
-    return rewrite(root, mapping.get)
+    if any(key.args or isinstance(key, Const) for key in mapping):
+        return rewrite(root, mapping.get)
+    replaced = mapping.keys()
+
+    def rule(node: Expr) -> Expr | None:
+        return node if replaced.isdisjoint(variables(node)) else mapping.get(node)
+
+    return rewrite(root, rule)
 
 
 def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
@@ -406,7 +451,7 @@ def instantiate(
 
 def free_indices(root: Expr) -> frozenset[Index]:
     """Return the loop indices that `root` depends on."""
-    return frozenset(node for node in walk(root) if isinstance(node, Index))
+    return frozenset([node for node in variables(root) if isinstance(node, Index)])
 
 
 def loads(root: Expr) -> tuple[Load, ...]:
@@ -431,66 +476,3 @@ def terms_of(condition: Expr) -> tuple[Expr, ...]:
     if isinstance(condition, Op) and condition.op == "and":
         return (*terms_of(condition.args[0]), *terms_of(condition.args[1]))
     return (condition,)
-
-
-class TextFormat:
-    """Print expressions as in the nest: Python's operators and precedence.
-
-    A subclass for another language overrides the methods, not the traversal.
-    """
-
-    def format(self, node: Expr, level: int = 0) -> str:
-        """Return the text of `node`, in parentheses where `level` binds tighter than it."""
-        match node:
-            case Op():
-                text, own = self.operation(node)
-                return f"({text})" if own < level else text
-            case Const():
-                return self.literal(node, level)
-            case Load():
-                return self.load(node)
-            case Index() | Symbol() | ScalarParam() | Local():
-                return self.name(node)
-            case LaunchIndex():
-                return self.launch_index(node)
-            case Arg():
-                return f"${node.number}"
-            case Coordinate():
-                return f"#{node.number}"
-        raise InternalError(type(node).__name__, "no text for expressions of this class")
-
-    def name(self, node: Index | Symbol | ScalarParam | Local) -> str:
-        """Return the name of a variable."""
-        return node.name
-
-    def launch_index(self, node: LaunchIndex) -> str:
-        """Return the number of this block or thread along a launch dimension."""
-        return node.dimension.value
-
-    def literal(self, node: Const, level: int) -> str:
-        """Return a literal: Python's repr."""
-        text = repr(node.value)
-        return f"({text})" if text.startswith("-") and level > 11 else text
-
-    def load(self, node: Load) -> str:
-        """Return an access: ``x[i, j]``, or ``x.flat[e]`` for one offset."""
-        inner = ", ".join([self.format(a) for a in node.args])
-        return f"{node.buffer.name}{'.flat' if node.flat else ''}[{inner}]"
-
-    def operation(self, node: Op) -> tuple[str, int]:
-        """Return the text and the precedence of an operation."""
-        info = OPS[node.op]
-        level = info.precedence
-        if node.op == "cast":
-            return f"{node.dtype.name}({self.format(node.args[0])})", 12
-        if not info.infix:
-            return f"{info.name}({', '.join([self.format(a) for a in node.args])})", 12
-        if info.arity == 1:
-            return info.infix + self.format(node.args[0], level), level
-        left, right = node.args
-        left_level = level + 1 if level == 4 else level
-        text = f"{self.format(left, left_level)} {info.infix} {self.format(right, level + 1)}"
-        return text, level
-
-
-TEXT = TextFormat()

@@ -12,7 +12,7 @@ from functools import reduce
 
 from loopnest.scalar.arguments import size_value
 from loopnest.scalar.enums import MOST_ALONG, MOST_THREADS, WARP, ParallelType
-from loopnest.scalar.expr import ONE, ZERO, Const, Expr, Op, Symbol, walk
+from loopnest.scalar.expr import ONE, ZERO, Const, Expr, Op, Symbol, variables
 from loopnest.scalar.simplify import Simplifier
 
 _FAR = 1 << 40
@@ -34,6 +34,7 @@ class LaunchBounds:
         self.launched = frozenset(found for e in launch.values() for found in implied(e))
         self._largest: dict[Symbol, int | None] = {}
         self._most: dict[tuple[ParallelType, bool], int] = {}
+        self._uppers: dict[tuple[Expr, bool], int | None] = {}
         self._threads: int | None = None
 
     def most(self, dim: ParallelType) -> int:
@@ -82,6 +83,12 @@ class LaunchBounds:
         """Return the bound of a size, from assumptions too or from the launch alone."""
         if isinstance(size, Const):
             return int(size.value)
+        key = size, assumed
+        if key not in self._uppers:
+            self._uppers[key] = self._find_upper(size, assumed=assumed)
+        return self._uppers[key]
+
+    def _find_upper(self, size: Expr, *, assumed: bool) -> int | None:
         known = self.algebra.facts.largest(size) if assumed else None
         rising = self._rising(size, upper=True)
         if rising is None:
@@ -195,6 +202,8 @@ class LaunchBounds:
 
     def _find_largest(self, symbol: Symbol) -> int | None:
         """Return the largest value at which a block is within the limits, None without one."""
+        if not any(symbol in variables(extent) for extent in self._block.values()):
+            return None  # no number of threads follows from it
         low, high = 1, 2
         while self._may_start(symbol, high):
             low, high = high, 2 * high
@@ -226,7 +235,7 @@ def _least(size: Expr, given: Mapping[str, int] | None = None) -> int:
 
 
 def _symbols(size: Expr) -> list[Symbol]:
-    return [node for node in walk(size) if isinstance(node, Symbol)]
+    return [node for node in variables(size) if isinstance(node, Symbol)]
 
 
 def implied(extent: Expr, least: int = 1) -> Iterator[Expr]:

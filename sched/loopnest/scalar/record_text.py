@@ -34,8 +34,8 @@ from loopnest.scalar.expr import (
     Op,
     ScalarParam,
     Symbol,
-    TextFormat,
 )
+from loopnest.scalar.expr_text import TextFormat
 from loopnest.scalar.op_table import OPS
 from loopnest.scalar.origin import Origin
 
