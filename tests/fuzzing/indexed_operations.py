@@ -200,7 +200,18 @@ class IndexedOperations(FusionLines):
             lambda t: t.sizes != own.sizes and algebra.equal(algebra.product(t.sizes), whole)
         )
         kinds = ["part"] * 3 + ["flatten"] * 3 * (rank > 1) + ["turn"] * (rank > 1)
+        kinds += ["repeat"] * 3 * (0 < rank < 4)
         kind = rng.choice([*kinds, *["like"] * 3 * bool(fits)])
+        if kind == "repeat":  # elements of an axis several times, or all of it again
+            place, times = rng.randrange(rank), rng.choice([2, 2, 3, 4])
+            new = place + rng.randint(0, 1)
+            mask = [n == new for n in range(rank + 1)]
+            shape.insert(new, str(times))
+            if self._define(f"ln.broadcast({name}, {mask})"):
+                wide = f"t{self.count - 1}"
+                if self._define(f"ln.expand({wide}, ({', '.join(shape)}))"):
+                    self._define(f"ln.flatten(t{self.count - 1}, {place}, {place + 1})")
+            return
         if kind == "flatten":
             first = rng.randrange(rank - 1)
             self._define(f"ln.flatten({name}, {first}, {rng.randrange(first + 1, rank)})")

@@ -175,6 +175,33 @@ def test_symbolic_products_are_proved_at_sizes() -> None:
     check(f, RNG.standard_normal((2, 3)).astype(np.float32), all_sizes=False)
 
 
+REPEATED = {
+    "rows": (lambda x, h, w: ln.expand(x[None, :, :], (4, h, w)), (0, 1)),
+    "elements": (lambda x, h, w: ln.expand(x[:, :, None], (h, w, 3)), (1, 2)),
+    "pixels": (lambda x, h, w: ln.flatten(ln.expand(x[:, None, :, None], (h, 2, w, 2)), 2, 3),
+               (0, 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("memory", [ln.LOCAL, ln.SHARED], ids=str)
+@pytest.mark.parametrize("kind", REPEATED)
+def test_what_a_reshape_repeats_is_read_inside_its_own_axis(kind: str, memory: ln.Memory) -> None:
+    """A loop of W * 2 elements by 8 passes beyond W as well: x is not read there."""
+    repeat, (first, last) = REPEATED[kind]
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("H", "W"), ln.float32)
+        t = x * 2.0
+        wide = repeat(t, *x.shape)
+        y = f.output(ln.flatten(wide, first, last) + 1.0, "y")
+    y.split(1, 8)
+    y.split(0, 8)
+    y.parallelize({0: PT.grid_x, 2: PT.block_x} if memory is not ln.LOCAL else {})
+    t.compute_at(y, 2 if memory is not ln.LOCAL else -1)
+    t.memory = memory
+    f.inline_most()
+    check(f, RNG.standard_normal((3, 5)).astype(np.float32), all_sizes=kind != "rows")
+
+
 def test_cuda_text_and_full_text_hold_the_shape() -> None:
     with ln.Fusion("k") as f:
         t = -f.input("x", ("N", 12), ln.float32)

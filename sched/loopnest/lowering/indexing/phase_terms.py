@@ -255,11 +255,13 @@ class PhaseTerms:
         """Whether an index beyond `axis` may lie beyond `unit`: it has an axis of the math of it.
 
         One of a loop around its tiles it need not have: beyond that, elements of it are repeated.
+        Of an axis that a reshape makes it need not have all that it is made of: where T[W, 2] is
+        read as an axis of W * 2 elements, an index beyond these lies beyond W, too.
         """
         promoter = self.plan.promoter
-        return not (
-            self.plan.promotions[unit].image and promoter.keys(axis).isdisjoint(promoter.held(unit))
-        )
+        if not self.plan.promotions[unit].image:
+            return True
+        return not promoter.concrete_keys(axis).isdisjoint(promoter.held(unit))
 
     def _follows(self, env: Environment, axis: IterDomain, above: frozenset[IterDomain]) -> bool:
         """Whether the test of what `axis` was made from keeps `axis` within bounds too.
