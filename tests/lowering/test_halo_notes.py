@@ -69,7 +69,7 @@ def test_numbers_are_those_of_a_run(make: Callable[[], tuple[ln.Fusion, ln.Tenso
     assert ran.broken == {}
     computed = sum(name == "rows" for made in ran.trace.values() for name, *_ in made)
     size = int(np.prod([int(n) for n in rows.shape]))
-    pattern = r"(\d+) elements are computed for (\d+) that are needed, (\d+\.\d\d) times as many"
+    pattern = r"(\d+) elements are (?:computed|loaded) for (\d+) that are needed, (\d+\.\d\d) times as many"
     found = re.fullmatch(pattern, note.became)
     assert found is not None, note.became
     assert int(found[1]) == computed > int(found[2])
@@ -93,6 +93,18 @@ def test_sizes_that_are_no_numbers() -> None:
         "many as are needed, tiles that are neighbours have a halo in common, and each computes "
         "its own; larger tiles have less of it, and at an outer position there is none"
     )
+
+
+def test_elements_of_a_copy_are_loaded_more_than_once() -> None:
+    with ln.Fusion("blur") as f:
+        x = f.input("x", (18,), ln.float32)
+        y = f.output(x[:-2] + x[1:-1] + x[2:], "y")
+    held = x.cache_after()
+    y.split(0, 4)
+    held.compute_at(y, 1)
+    (note,) = [n for n in ln.lower(f).notes if "halo" in n.why]
+    assert note.became == "24 elements are loaded for 18 that are needed, 1.33 times as many"
+    assert note.why.endswith("and each loads its own")
 
 
 def test_tiles_without_halo_have_no_note() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import loopnest as ln
@@ -51,3 +52,27 @@ def test_values_of_a_reducer_of_ones_own_are_named() -> None:
         f.output(ln.reduce(add, (x, 1.0, w), axis=1)[0], "y")
     lines = f.print_math().splitlines()
     assert lines[2] == "  y: float32[N] = three_sums(x, 1.0, T2, axis=1)[0]"
+
+
+@pytest.mark.parametrize("name", ["conv", "transposed", "pool"])
+def test_windows_are_printed_as_calls_that_make_them(name: str) -> None:
+    with ln.Fusion("k") as f:
+        x = f.input("x", (2, 3, 7, 6), ln.float32)
+        w = f.input("w", (3, 4, 3, 2) if name == "transposed" else (4, 3, 3, 2), ln.float32)
+        if name == "pool":
+            made = ln.max_pool(x, (3, 2), (2, 1))
+        else:
+            made = ln.conv(x, w, stride=(1, 2), dilation=(2, 1), transposed=name == "transposed")
+        f.output(made, "y")
+        tensors = {t.name: t for t in f.tensors}
+        lines = [line.split(" = ", 1) for line in f.print_math().splitlines()[1:]]
+        texts = [(head, text) for head, text in lines if "unfold" in text or "flip" in text]
+        assert len(texts) == (2 if name == "transposed" else 1)
+        for number, (head, text) in enumerate(texts):
+            typed = eval(text, {**vars(ln), **tensors})
+            f.output(typed, f"typed{number}")
+            f.output(tensors[head.split(":")[0].strip()], f"made{number}")
+    rng = np.random.default_rng(0)
+    found = ln.evaluate(f, *[rng.normal(size=t.shape).astype(np.float32) for t in (x, w)])
+    for typed, made in zip(found[1::2], found[2::2], strict=True):
+        assert np.array_equal(typed, made)

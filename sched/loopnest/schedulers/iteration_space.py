@@ -147,10 +147,7 @@ def upstream(tensors: Iterable[ln.TensorView]) -> frozenset[ln.TensorView]:
 
 def copies(tensor: ln.TensorView) -> bool:
     """Whether a tensor's elements are those of one other tensor, moved or repeated."""
-    definition = tensor.definition
-    if definition is None or definition.reducer is not None or len(definition.values) != 1:
-        return False
-    return isinstance(definition.values[0], Arg)
+    return tensor.definition is not None and tensor.definition.is_copy
 
 
 def has_border(tensor: ln.TensorView) -> bool:

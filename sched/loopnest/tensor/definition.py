@@ -156,7 +156,8 @@ class Definition:
         values: one template an output (for a reduction: of the partial result of one element).
         reducer: how the values fold over the reduction axes; None for a pointwise definition.
         scan: the axis along which they fold instead, and each element has what is folded so far.
-        note: what `print_math` adds: "axis=1", "mask=(True, False)".
+        note: what `print_math` adds: "axis=1", "mask=(True, False)". One with ``{}`` in it is the
+            whole text, operands in place of these: a definition that several calls make, too.
     """
 
     op: str
@@ -173,6 +174,11 @@ class Definition:
     def __post_init__(self) -> None:
         found = tuple(dict.fromkeys([read.producer for read in self.reads]))
         object.__setattr__(self, "producers", found)
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether each element is one of a single producer, unchanged: it is moved or repeated."""
+        return self.reducer is None and len(self.values) == 1 and isinstance(self.values[0], Arg)
 
     def with_producers(self, replace: dict[TensorView, TensorView]) -> Definition:
         """Return this definition reading other tensors of the same shape and type."""

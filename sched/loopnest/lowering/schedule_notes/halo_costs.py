@@ -42,14 +42,16 @@ def halo_notes(lowering: Lowering) -> Iterator[Note]:
         users = [[s.key for s in tiles[c]] for c in tensor.consumers if c in tiles]
         if any(step.inputs for step in steps) and (not users or any(keys != own for keys in users)):
             held = lowering.held[tensor]
-            counted = _counted(held, steps, _repeated(lowering, tensor), algebra)
+            copied = tensor.definition is not None and tensor.definition.is_copy
+            done, each = ("loaded", "loads") if copied else ("computed", "computes")
+            counted = _counted(held, steps, _repeated(lowering, tensor), algebra, done)
             if counted is None:
                 continue
             yield Note(
                 held.name,
                 held.placed.call or f"{held.name} in tiles",
                 counted,
-                "tiles that are neighbours have a halo in common, and each computes its own",
+                f"tiles that are neighbours have a halo in common, and each {each} its own",
                 "larger tiles have less of it, and at an outer position there is none",
                 held.placed,
             )
@@ -148,8 +150,12 @@ def _counted(
     steps: Sequence[Overlap],
     repeated: Sequence[Expr],
     algebra: Simplifier,
+    done: str,
 ) -> str | None:
-    """Return how many elements are computed, of how many; None where none is computed again."""
+    """Return how many elements tiles have, and of how many; None where none is in two tiles.
+
+    `done` is what makes them: "computed", or "loaded" where the tensor is a copy.
+    """
     inside = [axis for step in steps for axis in step.inputs]
     rest = [a.size for a in held.domain.root if a not in inside and not a.is_broadcast]
     others = _numbers([algebra.simplify(size) for size in rest])
@@ -162,7 +168,7 @@ def _counted(
         if computed <= needed:
             return None
         ratio = f", {computed / needed:.2f} times as many" if needed else ""
-        return f"{computed} elements are computed for {needed} that are needed{ratio}"
+        return f"{computed} elements are {done} for {needed} that are needed{ratio}"
     shapes: list[str] = []
     apart: list[int] = []
     share = 1.0
@@ -186,7 +192,7 @@ def _counted(
     again += [str(extent) for extent in repeated]
     if not again and len(apart) == len(shapes) and share <= 1.0:
         return None
-    return f"{text}, and each is computed {' * '.join(again)} times" if again else text
+    return f"{text}, and each is {done} {' * '.join(again)} times" if again else text
 
 
 def _exact(tiles: Overlap, algebra: Simplifier) -> tuple[int, int] | None:

@@ -14,7 +14,7 @@ from loopnest.tensor.ops.index_maps import Demands, along, axis_of, listed_ints,
 from loopnest.tensor.ops.operands import call_text, common_type, fusion_of, kind_text, show
 from loopnest.tensor.ops.reducers import SUM
 from loopnest.tensor.ops.reductions import WIDE, fold
-from loopnest.tensor.ops.sliding_windows import Window, check_fit, padded, paddings
+from loopnest.tensor.ops.sliding_windows import Window, check_fit, padded, paddings, unfolded
 from loopnest.tensor.tensor_view import TensorView
 
 
@@ -157,7 +157,10 @@ def _turned(w: TensorView, groups: int) -> TensorView:
         indices = [algebra.add(first, own[1]), algebra.mod(own[0], outer)]
     for size, place in zip(kernel, own[2:], strict=True):
         indices.append(algebra.sub(algebra.sub(size, ONE), place))
-    return view("turn", w, indices, axes, f"groups={groups}")
+    if groups > 1:
+        return view("turn", w, indices, axes, f"groups={groups}")
+    order, turned = (1, 0, *range(2, 2 + len(kernel))), tuple(range(2, 2 + len(kernel)))
+    return view("flip", w, indices, axes, f"flip(permute({{}}, order={order}), axis={turned})")
 
 
 def _windows(x: TensorView, w: TensorView, windows: Sequence[Window], groups: int) -> TensorView:
@@ -180,8 +183,13 @@ def _windows(x: TensorView, w: TensorView, windows: Sequence[Window], groups: in
         for window, start, place in zip(windows, own[2 : 2 + rank], inner, strict=True)
     ]
     x.fusion.require(*demands.conditions)
-    shown = ", ".join([f"{w.size} by {w.stride} apart {w.dilation}" for w in windows])
-    return view("windows", x, indices, axes, f"{shown}, groups={groups}")
+    if groups > 1:  # no short call gives each output channel the windows of its group
+        shown = ", ".join([f"{w.size} by {w.stride} apart {w.dilation}" for w in windows])
+        return view("windows", x, indices, axes, f"{shown}, groups={groups}")
+    order = (0, *range(2, 2 + rank), 1, *range(2 + rank, 2 + 2 * rank))
+    mask = (False, True, *[False] * (1 + 2 * rank))
+    text = f"broadcast(permute({unfolded(windows)}, order={order}), mask={mask})"
+    return view("unfold", x, indices, axes, text)
 
 
 def _summed(left: TensorView, right: TensorView, rank: int, dtype: DType | None) -> TensorView:

@@ -47,6 +47,8 @@ def right_side(tensor: TensorView) -> str:
         left, right = [_operand(o, info.precedence + 1) for o in definition.operands]
         return f"{left} {info.infix} {right}"
     parts = [_operand(operand, 0) for operand in definition.operands]
+    if "{}" in definition.note:
+        return definition.note.format(*parts)
     text = f"{definition.op}({', '.join([*parts, definition.note] if definition.note else parts)})"
     if len(definition.outputs) == 1:
         return text

@@ -222,9 +222,18 @@ def _pooled(
         w.index(demands, own[n + 2], own[n + 2 + rank]) for n, w in enumerate(windows)
     ]
     tensor.fusion.require(*demands.conditions)
-    shown = f"size={sizes}, stride={strides}"
-    made = view("windows", whole, indices, axes, shown)
+    made = view("unfold", whole, indices, axes, unfolded(windows))
     return made, tuple(range(2 + rank, 2 + 2 * rank))
+
+
+def unfolded(windows: Sequence[Window]) -> str:
+    """Return the calls that make the windows of ``[N, C, *space]`` as text, ``{}`` the operand."""
+    text = "{}"
+    for place, window in enumerate(windows, 2):
+        steps = [("stride", window.stride), ("dilation", window.dilation)]
+        shown = "".join([f", {name}={step}" for name, step in steps if step != 1])
+        text = f"unfold({text}, axis={place}, size={window.size}{shown})"
+    return text
 
 
 def check_fit(call: str, x: TensorView, windows: Sequence[Window], pairs: Sequence[Pair]) -> None:
