@@ -8,6 +8,7 @@ from loopnest.kir import Stmt, Store, expressions, walk
 from loopnest.kir.lowered import Note
 from loopnest.lowering.loops.needed_components import is_needed
 from loopnest.lowering.schedule_notes.axis_witnesses import AXIS_CHECKS
+from loopnest.lowering.schedule_notes.bank_conflicts import bank_notes
 from loopnest.lowering.schedule_notes.buffer_witnesses import BUFFER_CHECKS
 from loopnest.lowering.schedule_notes.halo_costs import halo_notes
 from loopnest.lowering.schedule_notes.lowered_schedule import (
@@ -32,7 +33,8 @@ def notes_of(lowering: Lowering) -> tuple[Note, ...]:
             tensor = None if intent.kind == "parallel" else note.subject
             key = (tensor, note.became, note.why, note.remedy)
             found.setdefault(key, note)
-    return tuple(dict.fromkeys([*found.values(), *nest_notes(lowering), *halo_notes(lowering)]))
+    costs = [*nest_notes(lowering), *halo_notes(lowering), *bank_notes(lowering)]
+    return tuple(dict.fromkeys([*found.values(), *costs]))
 
 
 def findings(lowering: Lowering) -> Iterator[tuple[Intent, Finding]]:
