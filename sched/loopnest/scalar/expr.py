@@ -404,14 +404,21 @@ def rebuild(node: Expr, args: tuple[Expr, ...]) -> Expr:
 
 def substitute(root: Expr, mapping: Mapping[Expr, Expr]) -> Expr:
     """Return `root` with nodes replaced; shared nodes are visited once."""
-    if any(key.args or isinstance(key, Const) for key in mapping):
-        return rewrite(root, mapping.get)
-    replaced = mapping.keys()
+    for key in mapping:
+        if key.args or isinstance(key, Const):
+            return _rewritten(root, mapping.get, {})
+    return _substituted(root, mapping, dict(mapping))
 
-    def rule(node: Expr) -> Expr | None:
-        return node if replaced.isdisjoint(variables(node)) else mapping.get(node)
 
-    return rewrite(root, rule)
+def _substituted(node: Expr, mapping: Mapping[Expr, Expr], known: dict[Expr, Expr]) -> Expr:
+    """Return `node` with variables replaced; `known` is what is found so far."""
+    found = known.get(node)
+    if found is None:
+        found = node
+        if not mapping.keys().isdisjoint(variables(node)):
+            found = rebuild(node, tuple([_substituted(a, mapping, known) for a in node.args]))
+        known[node] = found
+    return found
 
 
 def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
@@ -420,18 +427,21 @@ def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
     `rule` sees a node before its operands are rewritten; what it returns, if not None, stands for
     the node and is not visited again.
     """
-    memo: dict[Expr, Expr] = {}
+    return _rewritten(root, rule, {})
 
-    def visit(node: Expr) -> Expr:
-        found = memo.get(node)
+
+def _rewritten(node: Expr, rule: Callable[[Expr], Expr | None], memo: dict[Expr, Expr]) -> Expr:
+    # No closure: one that calls itself is a cycle, which only the collector frees.
+    found = memo.get(node)
+    if found is None:
+        found = rule(node)
         if found is None:
-            found = rule(node)
-            if found is None:
-                found = rebuild(node, tuple([visit(a) for a in node.args])) if node.args else node
-            memo[node] = found
-        return found
-
-    return visit(root)
+            args = node.args
+            found = (
+                rebuild(node, tuple([_rewritten(a, rule, memo) for a in args])) if args else node
+            )
+        memo[node] = found
+    return found
 
 
 def two_sides(types: Sequence[DType]) -> tuple[tuple[Arg, ...], tuple[Arg, ...]]:
