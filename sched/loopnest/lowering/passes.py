@@ -35,7 +35,8 @@ class State:
     Args:
         fusion: the math and its schedule.
         facts: what is known of its sizes.
-        whole_vectors: whether vectorized axes may require their sizes to be multiples; otherwise
+        like: the state of the program that is right at all sizes, where this one is of sizes that
+            its vectors divide: it has the same loops, and nothing is checked again. Without one,
             each lane has a test of its own.
 
     A kernel of several launches has a state of its own for each, whose plan has the tensors of that
@@ -67,10 +68,8 @@ class State:
     frame: Program
     program: Program
 
-    def __init__(self, fusion: Fusion, facts: Facts, *, whole_vectors: bool) -> None:
-        self.fusion = fusion
-        self.facts = facts
-        self.whole_vectors = whole_vectors
+    def __init__(self, fusion: Fusion, facts: Facts, like: State | None = None) -> None:
+        self.fusion, self.facts, self.like = fusion, facts, like
         self.texts: list[tuple[str, Text]] = []
         self.storage = {}
         self.parts: tuple[State, ...] = ()
@@ -80,23 +79,6 @@ class State:
     def launches(self) -> tuple[State, ...]:
         """The states that a pass goes through: those of the launches, or this one."""
         return self.parts or (self,)
-
-    def fork(self, *, whole_vectors: bool) -> State:
-        """Return a state that goes on from here by itself; what the passes made is shared."""
-        found = self._forked(whole_vectors)
-        found.texts = list(self.texts)
-        found.names, found.storage = self.names.copied(), dict(self.storage)
-        found.parts = tuple([part._forked(whole_vectors) for part in self.parts])
-        for state in (found, *found.parts):
-            state.whole, state.names, state.storage = found, found.names, found.storage
-        return found
-
-    def _forked(self, whole_vectors: bool) -> State:
-        found = copy(self)
-        found.whole_vectors = whole_vectors
-        if hasattr(self, "meetings"):
-            found.meetings = dict(self.meetings)
-        return found
 
     def split(self, plans: Sequence[LoopPlan]) -> None:
         """Give each of several launches a state of its own."""

@@ -53,7 +53,7 @@ from loopnest.tensor.tensor_view import TensorView
 
 
 def _groups(state: State) -> None:
-    state.plan = group_loops(state.fusion, state.facts)
+    state.plan = group_loops(state.fusion, state.facts, state.like and state.like.plan)
     state.names = FreshNames({tensor.name for tensor in state.fusion.tensors})
     parts = launch_parts(state.plan)
     if len(parts) > 1:
@@ -77,7 +77,8 @@ def _allocation(state: State) -> None:
 
 
 def _checks(state: State) -> None:
-    check_plan(state.plan, state.storage)
+    if state.like is None:
+        check_plan(state.plan, state.storage)
 
 
 def _grid_reductions(state: State) -> None:
@@ -88,14 +89,15 @@ def _grid_reductions(state: State) -> None:
 def _indexing(state: State) -> None:
     state.indexer = Indexer(
         state.nest, state.storage, state.meetings, state.flagged, state.names,
-        whole_vectors=state.whole_vectors,
+        whole_vectors=state.like is not None,
     )  # fmt: skip
     state.tree = index_tree(state.tree, state.indexer)
     state.frame = replace(_program(state.whole), launch=tuple(state.plan.launch.items()))
 
 
 def _ownership(state: State) -> None:
-    check_readers(state.indexer)
+    if state.like is None:
+        check_readers(state.indexer)
 
 
 def _predicate_elimination(state: State) -> None:
@@ -242,10 +244,7 @@ PASSES = (
 )  # fmt: skip
 """The pipeline, in order."""
 
-_PLANNED = [step.name for step in PASSES].index("indexing")
-"""As many passes do not ask whether vectors may require anything."""
-
-_INDEXED = _PLANNED + 1
+_INDEXED = [step.name for step in PASSES].index("indexing") + 1
 """After as many passes it is known what vectors require."""
 
 
@@ -254,7 +253,8 @@ def lower(fusion: Fusion) -> Lowered:
     """Return the loop nest of `fusion` as it is scheduled now; the fusion is unchanged.
 
     The passes are `PASSES`, in that order. Where vectors ask sizes to divide, two programs are
-    made: one that requires it, one whose lanes test for themselves.
+    made: one whose lanes test for themselves, and one that requires it. They have the same loops;
+    what a pass refuses of the first for all sizes, it need not ask of the second.
 
     Raises:
         LoweringError: no kernel exists for this schedule, or LOOPNEST_PASSES names no watcher.
@@ -262,32 +262,27 @@ def lower(fusion: Fusion) -> Lowered:
     """
     watchers = chosen_watchers()
     with paused():
-        planned = State(fusion, fusion.facts, whole_vectors=True)
-        perform(PASSES[:_PLANNED], planned, watchers)
-        first = planned.fork(whole_vectors=True)
-        perform(PASSES[_PLANNED:_INDEXED], first, watchers)
-        if not first.requires:
-            return _lowered(first, watchers)
+        lanes = State(fusion, fusion.facts)
+        perform(PASSES, lanes, watchers)
+        scalar = _lowered(lanes, watchers)
+        if not lanes.requires:
+            return scalar
         facts = fusion.facts
-        for size, width, _ in first.requires.values():
+        for size, width, _ in lanes.requires.values():
             facts = facts.with_divisor(size, width)
-        second = State(fusion, facts, whole_vectors=True)
-        perform(PASSES[:_INDEXED], second, watchers)
+        whole = State(fusion, facts, like=lanes)
+        perform(PASSES[:_INDEXED], whole, watchers)
         # What is known may give sizes another form, and that other requirements.
-        requires = {**first.requires, **second.requires}
+        requires = {**lanes.requires, **whole.requires}
         tests = [(text, test) for text, (_, _, test) in requires.items()]
-        for state in second.launches:
+        for state in whole.launches:
             state.frame = replace(state.frame, requires=tuple(tests))
-        whole = _lowered(second, watchers)
-        third = planned.fork(whole_vectors=False)
-        perform(PASSES[_PLANNED:_INDEXED], third, watchers)
-        lanes = _lowered(third, watchers)
-        return replace(whole, scalar=lambda: replace(lanes, notes=None))
+        perform(PASSES[_INDEXED:], whole, watchers)
+        return replace(_lowered(whole, watchers), scalar=lambda: replace(scalar, notes=None))
 
 
 def _lowered(state: State, watchers: Sequence[Watcher]) -> Lowered:
-    """Return the result of the remaining passes."""
-    perform(PASSES[_INDEXED:], state, watchers)
+    """Return what the passes made."""
     state.program = assembled([part.program for part in state.launches])
     for watcher in watchers:
         watcher.end(state)

@@ -66,15 +66,15 @@ class Reading:
 
 
 class WholeVectors:
-    """Sizes that the lanes of vectors are taken to divide, for the "indexing" pass.
+    """Sizes that the lanes of vectors would have to divide, for the "indexing" pass.
 
     Args:
         nest: the loops.
-        assumed: whether a symbolic size may be taken to divide; else each lane has its own test.
+        assumed: whether a symbolic size is taken to divide; else each lane has its own test.
 
     Attributes:
         lanes: the indices of vectorized loops.
-        requires: what is taken to divide so far: text -> (size, width, test).
+        requires: what whole vectors require so far: text -> (size, width, test).
     """
 
     def __init__(self, nest: Nest, *, assumed: bool) -> None:
@@ -215,7 +215,7 @@ class Accesses:
     def _require_strides(self, buffer: Buffer, env: Environment) -> None:
         """Take a symbolic stride to be a multiple of the vector of loads along another axis."""
         lanes = self.vectors.lanes.intersection(env.known.values())
-        if not self.vectors.assumed or ONE not in buffer.strides:
+        if ONE not in buffer.strides:
             return
         for lane in lanes:
             for stride in buffer.strides:

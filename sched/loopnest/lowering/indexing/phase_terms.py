@@ -7,7 +7,8 @@ again, in the blocks that go on, and, of an update, only where it takes somethin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 
 from loopnest.errors import LoweringError
@@ -43,6 +44,7 @@ from loopnest.scalar.expr import (
     integer,
     loads,
     substitute,
+    variables,
     walk,
 )
 from loopnest.scalar.templates import coordinates
@@ -286,7 +288,8 @@ class PhaseTerms:
         """Add the test that an index is not negative, where a tile with halo may begin before 0."""
         condition = self.algebra.lt(integer(-1), env.known[axis])
         if condition is not TRUE:
-            condition = normal_le(ZERO, self._multiple_below(env.known[axis]), self.algebra)
+            below = self._lanes_agree(self._multiple_below, env.known[axis])
+            condition = normal_le(ZERO, below, self.algebra)
             reason = f"{env.tensor.name}: a tile with halo begins in front of the first element"
             terms[condition] = PredicateTerm(condition, reason)
 
@@ -299,7 +302,8 @@ class PhaseTerms:
         terms: dict[Expr, PredicateTerm],
     ) -> None:
         size = self.algebra.simplify(axis.size)
-        condition = self.algebra.lt(self._first_lane(env.tensor, value, size), size)
+        first = self._lanes_agree(partial(self._first_lane, env.tensor, size), value)
+        condition = self.algebra.lt(first, size)
         if condition is not TRUE:
             name, unit = env.tensor.name, env.tensor.siblings[0]
             root = axis.definition is None and self._holds(axis, unit)
@@ -311,7 +315,14 @@ class PhaseTerms:
                 or axis in _scanned(env.tensor),
             )
 
-    def _first_lane(self, tensor: TensorView, value: Expr, size: Expr) -> Expr:
+    def _lanes_agree(self, tested: Callable[[Expr, bool], Expr], value: Expr) -> Expr:
+        """Return the index to test, and note what whole vectors require."""
+        whole = tested(value, True)
+        if self.vectors.assumed or self.vectors.lanes.isdisjoint(variables(value)):
+            return whole
+        return tested(value, False)
+
+    def _first_lane(self, tensor: TensorView, size: Expr, value: Expr, assumed: bool) -> Expr:
         """Return the index to test: that of iteration 0 where all of an inner loop agree.
 
         They do where they are neighbours and the loop's extent divides the size. For the lanes of a
@@ -321,15 +332,15 @@ class PhaseTerms:
             if not isinstance(node, Index) or not isinstance(node.extent, Const):
                 continue
             first = self.algebra.sub(value, node)
-            if not self._starts_whole(node, first):
+            if not self._starts_whole(node, first, assumed):
                 continue
             if self.algebra.divides(node.extent, size):
-                return self._first_lane(tensor, first, size)
+                return self._first_lane(tensor, size, first, assumed)
             if node in self.vectors.lanes:
-                return self._of_lanes(tensor, node, value, size)
+                return self._of_lanes(tensor, node, value, size, assumed)
         return value
 
-    def _multiple_below(self, value: Expr) -> Expr:
+    def _multiple_below(self, value: Expr, assumed: bool) -> Expr:
         """Return what is negative where `value` is: the part that an inner loop counts on from.
 
         It is a multiple of the loop's extent, so that no number lies between it and 0.
@@ -337,18 +348,18 @@ class PhaseTerms:
         for node in walk(value):
             if isinstance(node, Index) and isinstance(node.extent, Const):
                 first = self.algebra.sub(value, node)
-                if self._starts_whole(node, first):
-                    return self._multiple_below(first)
+                if self._starts_whole(node, first, assumed):
+                    return self._multiple_below(first, assumed)
         return value
 
-    def _starts_whole(self, node: Index, first: Expr) -> bool:
+    def _starts_whole(self, node: Index, first: Expr, assumed: bool) -> bool:
         """Whether an inner loop's extent divides what it counts on from.
 
         For the lanes of a vector that is required of sizes that an index is moved by.
         """
         if self.algebra.divides(node.extent, first):
             return True
-        if node not in self.vectors.lanes or not self.vectors.assumed:
+        if node not in self.vectors.lanes or not assumed:
             return False
         sizes: list[Expr] = []
         for term, count in self.algebra.poly(first).items():
@@ -363,7 +374,9 @@ class PhaseTerms:
             self.vectors.require(size, node.extent)
         return True
 
-    def _of_lanes(self, tensor: TensorView, lane: Index, value: Expr, size: Expr) -> Expr:
+    def _of_lanes(
+        self, tensor: TensorView, lane: Index, value: Expr, size: Expr, assumed: bool
+    ) -> Expr:
         if isinstance(size, Const):
             raise LoweringError(
                 tensor.name,
@@ -371,7 +384,7 @@ class PhaseTerms:
                 f"which {lane.extent} does not divide",
                 "a vectorized axis must divide: choose another factor",
             )
-        if not self.vectors.assumed:
+        if not assumed:
             return value
         self.vectors.require(size, lane.extent)
         return self.algebra.sub(value, lane)

@@ -90,16 +90,19 @@ class LoopPlan:
                 yield from self._lines(item, depth + 1)
 
 
-def group_loops(fusion: Fusion, facts: Facts) -> LoopPlan:
+def group_loops(fusion: Fusion, facts: Facts, like: LoopPlan | None = None) -> LoopPlan:
     """Return the loops of `fusion`, given what is known of its sizes.
+
+    Which axes share a loop, and in which order, does not depend on that: `like` is a plan that has
+    found it.
 
     Raises:
         LoweringError: the positions have no order, or a loop would have two parallel types.
     """
     algebra = Simplifier(facts)
     try:
-        forest = LoopForest(fusion)
-        order = forest.order()
+        forest = LoopForest(fusion) if like is None else like.forest
+        order = forest.order() if like is None else like.order
     except Conflict as conflict:
         raise LoweringError(fusion.name, conflict.reason, "change a compute-at position") from None
     promoter = Promoter(forest, algebra)

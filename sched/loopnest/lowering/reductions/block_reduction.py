@@ -58,12 +58,6 @@ class FreshNames:
         self.taken = taken
         self._made = 0
 
-    def copied(self) -> FreshNames:
-        """Return the same names not taken yet, to be given away by themselves."""
-        found = FreshNames(set(self.taken))
-        found._made = self._made
-        return found
-
     def local(self, value: Expr) -> Local:
         """Return a new name for a value of that type."""
         return Local(f"v{self._next()}", value.dtype)
