@@ -105,8 +105,8 @@ def test_one_value_in_all_lanes_keeps_its_sign(run):
         "y[i0] = where(i0 < 5, x[0], 1.0)",  # one load, under a condition that differs
         "y[i0] = where(x[i0] < 0.0 and x[0] < 1.0, 0.0, 1.0)",
         "y[i0] = where(i0 * i0 < 5, x[i0], 1.0)",  # neither the first lanes nor the last
-        "y[i0] = x[i0 * 2]",  # no neighbours
-        "y[i0] = x[15 - i0]",
+        "y[i0] = x[i0 * 5]",  # too far apart
+        "y[i0] = x[i0 * i0]",
         "y[i0] = x[i0 % 4] + 1.0",
         "y[i0] = float32(i0)",  # the number of the lane
         "y[i0] = x[i0] + float32(i0)",
@@ -168,6 +168,26 @@ TAIL = """
         if i0 * 16 + i1 < N:
           y[i0 * 16 + i1] = x[i0 * 16 + i1] + 1.0
     """
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("step", [2, -1, 3, -2, 4])
+@pytest.mark.parametrize("n", [3, 8, 21])
+def test_elements_a_few_steps_apart_are_loaded_and_shuffled(run, dtype, step, n):
+    """The array ends with the last element that is read, and begins with the first."""
+    place = f"(i0 * 8 + i1) * {step}" if step > 0 else f"(N - 1 - i0 * 8 - i1) * {-step}"
+    nest = f"""
+        kernel k(x: {dtype}[(N - 1) * {abs(step)} + 1]) -> (y: {dtype}[N])
+        for i0 in ceildiv(N, 8):
+          for i1 in 8:  # vectorize
+            if i0 * 8 + i1 < N:
+              y[i0 * 8 + i1] = x[{place}] * 2.0
+        """
+    text = body_of(nest)
+    assert "simd" not in text
+    assert text.count("_every(&x[") == text.count("_every_of(&x[") == 1
+    x = randn((n - 1) * abs(step) + 1, dtype=dtype)
+    np.testing.assert_array_equal(run(nest, x=x, sizes={"N": n})["y"], x[::step] * 2)
 
 
 def test_partial_sums_of_a_tail_keep_what_other_lanes_have(run):

@@ -27,6 +27,7 @@ from loopnest.backends.clike.statements import (
     mark,
     static_size,
 )
+from loopnest.backends.cpu.border_loops import Piece, border_pieces
 from loopnest.backends.cpu.first_iterations import first_iterations
 from loopnest.backends.cpu.fission.loop_form import (
     LoopForm,
@@ -269,12 +270,11 @@ class _CPrinter(VectorPrinter):
         del self.scope[mark:]
 
     def _print_peeled(self, node: Loop) -> bool:
-        """Print a loop in two, where its test holds and the rest; return whether it is one."""
-        ordinary = node.parallel in (ParallelType.serial, ParallelType.unswitch)
-        if not ordinary or not self.is_whole(node):
+        """Print a loop in pieces, in each of which a test holds or fails; return whether it is."""
+        if node.parallel not in (ParallelType.serial, ParallelType.unswitch):
             return False
-        first = first_iterations(node, self.algebra, self.loops.limits)
-        if first is None:
+        pieces = self._pieces(node)
+        if len(pieces) == 1:
             return False
         mark = len(self.scope)
         index = self.format.format(node.var)
@@ -282,13 +282,26 @@ class _CPrinter(VectorPrinter):
         self.emit("{")
         outer, self.pad = self.pad, self.pad + "  "
         self.emit(f"idx_t {index} = 0;{self.remark(node)}")
-        count, whole, rest = first
-        for size, body in ((count, whole), (node.var.extent, rest)):
-            self.block(f"for (; {index} < {self.format.format(size, SUM)}; ++{index}) {{", body)
+        for stop, body in pieces:
+            self.block(f"for (; {index} < {self.format.format(stop, SUM)}; ++{index}) {{", body)
         self.pad = outer
         self.emit("}")
         del self.scope[mark:]
         return True
+
+    def _pieces(self, node: Loop) -> list[Piece]:
+        """Return where the pieces of a loop stop, and what they do."""
+        pieces: tuple[Piece, ...] = ((self.bound(node), node.body),)
+        if self.is_whole(node):
+            first = first_iterations(node, self.algebra, self.loops.limits)
+            if first is not None:
+                count, whole, rest = first
+                pieces = (count, whole), (node.var.extent, rest)
+        return [
+            part
+            for stop, body in pieces
+            for part in border_pieces(body, node.var, stop, self.algebra)
+        ]
 
     def bound_loop(self, node: Loop) -> None:
         mark = len(self.scope)

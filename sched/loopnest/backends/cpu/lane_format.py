@@ -55,6 +55,10 @@ class LaneFormat(CFormat):
         if self.vectors is None or node not in self.vectors.places:
             return place
         name = self.vectors.type_name
+        if node in self.vectors.steps:
+            step = self.vectors.steps[node]
+            some = f"_of(&{place}, {step}, {self.mask})" if self.mask else f"(&{place}, {step})"
+            return f"{name}_every{some}"
         if not self.mask or node in self.vectors.inside:
             return f"LN_VEC({name}, {place})"
         return f"{name}_load(&{place}, {self.mask})"

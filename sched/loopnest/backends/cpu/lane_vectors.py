@@ -27,7 +27,7 @@ from loopnest.kir.vector_access import VectorFinder
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import ONE, Expr, Index, Load, Local, Op, loads
+from loopnest.scalar.expr import ONE, Const, Expr, Index, Load, Local, Op, loads
 from loopnest.scalar.expr import walk as nodes_of
 
 NAMES = {dtypes.float32: "f32", dtypes.float64: "f64"}
@@ -39,6 +39,9 @@ has a type for each."""
 
 _MOST_BYTES = 8 * WIDTHS[-1]
 """Loops of more lanes are no handful of vectors."""
+
+STEPS = (-1, 2, -2, 3, -3, 4, -4)
+"""Elements from one lane to the next that are loaded by vectors and shuffles, besides 1."""
 
 ARITHMETIC = frozenset({"add", "sub", "mul", "div", "neg", "reciprocal"})
 """What C's operators do with vectors."""
@@ -64,7 +67,8 @@ class LaneVectors:
         dtype: of all that differs by lane.
         lanes: iterations of the loop.
         varying: private scalars and names whose value differs by lane.
-        places: the loads of neighbouring elements.
+        places: the loads of neighbouring elements, and of elements a few steps apart.
+        steps: how many, where the loads are not of neighbours.
         spread: the stores of one value to all lanes.
         limit: how many lanes there are, where that is not all of them.
         inside: the loads and stores whose lanes all lie in their array, beyond the limit too.
@@ -78,6 +82,7 @@ class LaneVectors:
     var: Index
     varying: set[Buffer | Local] = field(default_factory=set)
     places: set[Load] = field(default_factory=set)
+    steps: dict[Load, int] = field(default_factory=dict)
     spread: set[Store] = field(default_factory=set)
     limit: Expr | None = None
     inside: set[Load | Store] = field(default_factory=set)
@@ -240,7 +245,8 @@ class _LaneReader:
                 self.found.places.add(value)
                 if self._are_inside(value.buffer, value.args, value.flat):
                     self.found.inside.add(value)
-                return self._are_neighbours(value.buffer, value.args, value.flat)
+                near = self._are_neighbours(value.buffer, value.args, value.flat)
+                return near or self._are_steps_apart(value)
             case Op(op="where"):
                 return self._is_select(value)
             case Op():
@@ -307,6 +313,19 @@ class _LaneReader:
         if buffer.dtype is not self.found.dtype or any(_named(i, self.found) for i in index):
             return False
         return self.finder.are_neighbours(buffer, index, flat, self.loop.var, self.found.lanes)
+
+    def _are_steps_apart(self, load: Load) -> bool:
+        """Whether the lanes load elements a few steps apart, at an index of plain numbers."""
+        if load.buffer.dtype is not self.found.dtype or any(
+            _named(i, self.found) for i in load.args
+        ):
+            return False
+        step = self.finder.step(load.buffer, load.args, load.flat, self.loop.var)
+        if not isinstance(step, Const) or step.value not in STEPS:
+            return False
+        self.found.steps[load] = int(step.value)
+        self.found.calls = True
+        return True
 
 
 def _named(index: Expr, found: LaneVectors) -> bool:

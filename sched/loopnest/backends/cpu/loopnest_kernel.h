@@ -66,7 +66,9 @@ LN_VECTOR_TYPE(ln_f64x8, double, 64);
 static const int32_t ln_numbers_f32[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 static const int64_t ln_numbers_f64[8] = {0, 1, 2, 3, 4, 5, 6, 7};
 
-/* Loads and stores of the lanes of a mask; nothing else is touched. */
+/* Loads and stores of the lanes of a mask; nothing else is touched. Where all lanes are asked for,
+ * a load is one without a mask: loads with one may not start the prefetch of the lines that follow
+ * (Zen 5: three times the time from memory). */
 #if defined(__AVX512F__) && !defined(__clang__)
 #define LN_TEST_f32(mask) __builtin_ia32_ptestmd512((mask), (mask), -1)
 #define LN_TEST_f64(mask) __builtin_ia32_ptestmq512((mask), (mask), -1)
@@ -81,11 +83,15 @@ static const int64_t ln_numbers_f64[8] = {0, 1, 2, 3, 4, 5, 6, 7};
   __builtin_ia32_loadupd512_mask((from), (T){0}, LN_TEST_f64(mask))
 #define LN_STORE_f32_64(T, to, mask, x) __builtin_ia32_storeups512_mask((to), (x), LN_TEST_f32(mask))
 #define LN_STORE_f64_64(T, to, mask, x) __builtin_ia32_storeupd512_mask((to), (x), LN_TEST_f64(mask))
+#define LN_IS_FULL_f32_64(mask) ((uint16_t)LN_TEST_f32(mask) == 0xffff)
+#define LN_IS_FULL_f64_64(mask) ((uint8_t)LN_TEST_f64(mask) == 0xff)
 #else
 #define LN_LOAD_f32_64 LN_LOAD_LANES
 #define LN_LOAD_f64_64 LN_LOAD_LANES
 #define LN_STORE_f32_64 LN_STORE_LANES
 #define LN_STORE_f64_64 LN_STORE_LANES
+#define LN_IS_FULL_f32_64 LN_IS_NEVER_FULL
+#define LN_IS_FULL_f64_64 LN_IS_NEVER_FULL
 #endif
 #if defined(__AVX__)
 #define LN_LOAD_f32_32(T, from, mask) __builtin_ia32_maskloadps256((const void *)(from), (mask))
@@ -96,6 +102,10 @@ static const int64_t ln_numbers_f64[8] = {0, 1, 2, 3, 4, 5, 6, 7};
 #define LN_STORE_f64_32(T, to, mask, x) __builtin_ia32_maskstorepd256((void *)(to), (mask), (x))
 #define LN_STORE_f32_16(T, to, mask, x) __builtin_ia32_maskstoreps((void *)(to), (mask), (x))
 #define LN_STORE_f64_16(T, to, mask, x) __builtin_ia32_maskstorepd((void *)(to), (mask), (x))
+#define LN_IS_FULL_f32_32(mask) (__builtin_ia32_movmskps256((ln_f32x8)(mask)) == 0xff)
+#define LN_IS_FULL_f64_32(mask) (__builtin_ia32_movmskpd256((ln_f64x4)(mask)) == 0xf)
+#define LN_IS_FULL_f32_16(mask) (__builtin_ia32_movmskps((ln_f32x4)(mask)) == 0xf)
+#define LN_IS_FULL_f64_16(mask) (__builtin_ia32_movmskpd((ln_f64x2)(mask)) == 0x3)
 #else
 #define LN_LOAD_f32_32 LN_LOAD_LANES
 #define LN_LOAD_f64_32 LN_LOAD_LANES
@@ -105,7 +115,12 @@ static const int64_t ln_numbers_f64[8] = {0, 1, 2, 3, 4, 5, 6, 7};
 #define LN_STORE_f64_32 LN_STORE_LANES
 #define LN_STORE_f32_16 LN_STORE_LANES
 #define LN_STORE_f64_16 LN_STORE_LANES
+#define LN_IS_FULL_f32_32 LN_IS_NEVER_FULL
+#define LN_IS_FULL_f64_32 LN_IS_NEVER_FULL
+#define LN_IS_FULL_f32_16 LN_IS_NEVER_FULL
+#define LN_IS_FULL_f64_16 LN_IS_NEVER_FULL
 #endif
+#define LN_IS_NEVER_FULL(mask) 0 /* lane by lane in any case */
 #define LN_LOAD_LANES(T, from, mask)                                                   \
   ({                                                                                   \
     T some = {0};                                                                      \
@@ -121,13 +136,68 @@ static const int64_t ln_numbers_f64[8] = {0, 1, 2, 3, 4, 5, 6, 7};
     }                                                                                  \
   } while (0)
 
+/* Elements `step` apart. Of two vectors, the second ends at the last one: no other is read. */
+#if defined(__clang__)
+#define LN_EVERY(T, U, I, from, step) LN_V_EACH(T, (from)[e * (step)])
+#else
+#define LN_EVERY(T, U, I, from, step)                                                  \
+  enum { lanes = sizeof(T) / sizeof(*(from)) };                                        \
+  if (step == 2 || step == -1) {                                                       \
+    const T first = *(const T *)((from) + (step < 0 ? 1 - lanes : 0));                 \
+    const T second = *(const T *)((from) + (step < 0 ? 1 - lanes : lanes - 1));        \
+    I places;                                                                          \
+    _Pragma("GCC unroll 16") for (int e = 0; e < lanes; ++e) {                         \
+      places[e] = step < 0 ? lanes - 1 - e : e < lanes / 2 ? 2 * e : 2 * e + 1;        \
+    }                                                                                  \
+    return __builtin_shuffle(first, second, places);                                   \
+  }                                                                                    \
+  LN_V_EACH(T, (from)[e * (step)])
+#endif
+
+/* a > b ? a : b, and a < b ? a : b: one instruction of x86, which gives b where one is NaN. */
+#define LN_MAX_LANES(T, U, a, b) LN_V_PICK(T, U, (a) > (b), (a), (b))
+#define LN_MIN_LANES(T, U, a, b) LN_V_PICK(T, U, (a) < (b), (a), (b))
+#if defined(__AVX512F__) && !defined(__clang__)
+#define LN_MAX_f32_64(T, U, a, b) __builtin_ia32_maxps512_mask((a), (b), (T){0}, -1, 4)
+#define LN_MIN_f32_64(T, U, a, b) __builtin_ia32_minps512_mask((a), (b), (T){0}, -1, 4)
+#define LN_MAX_f64_64(T, U, a, b) __builtin_ia32_maxpd512_mask((a), (b), (T){0}, -1, 4)
+#define LN_MIN_f64_64(T, U, a, b) __builtin_ia32_minpd512_mask((a), (b), (T){0}, -1, 4)
+#else
+#define LN_MAX_f32_64 LN_MAX_LANES
+#define LN_MIN_f32_64 LN_MIN_LANES
+#define LN_MAX_f64_64 LN_MAX_LANES
+#define LN_MIN_f64_64 LN_MIN_LANES
+#endif
+#if defined(__AVX__)
+#define LN_MAX_f32_32(T, U, a, b) __builtin_ia32_maxps256((a), (b))
+#define LN_MIN_f32_32(T, U, a, b) __builtin_ia32_minps256((a), (b))
+#define LN_MAX_f64_32(T, U, a, b) __builtin_ia32_maxpd256((a), (b))
+#define LN_MIN_f64_32(T, U, a, b) __builtin_ia32_minpd256((a), (b))
+#else
+#define LN_MAX_f32_32 LN_MAX_LANES
+#define LN_MIN_f32_32 LN_MIN_LANES
+#define LN_MAX_f64_32 LN_MAX_LANES
+#define LN_MIN_f64_32 LN_MIN_LANES
+#endif
+#if defined(__SSE2__)
+#define LN_MAX_f32_16(T, U, a, b) __builtin_ia32_maxps((a), (b))
+#define LN_MIN_f32_16(T, U, a, b) __builtin_ia32_minps((a), (b))
+#define LN_MAX_f64_16(T, U, a, b) __builtin_ia32_maxpd((a), (b))
+#define LN_MIN_f64_16(T, U, a, b) __builtin_ia32_minpd((a), (b))
+#else
+#define LN_MAX_f32_16 LN_MAX_LANES
+#define LN_MIN_f32_16 LN_MIN_LANES
+#define LN_MAX_f64_16 LN_MAX_LANES
+#define LN_MIN_f64_16 LN_MIN_LANES
+#endif
+
 #define LN_VECTOR_MATH(N, kind, bytes, T, F, U, I, integer, f, FUNCTIONS) \
   typedef unsigned integer U __attribute__((vector_size(sizeof(T))));                        \
   typedef integer I __attribute__((vector_size(sizeof(T))));                           \
   FUNCTIONS(N, LN_V_, T, U, I)                                                         \
   LN_FN T N(where)(I c, T a, T b) { return LN_V_PICK(T, U, c, a, b); } \
-  LN_FN T N(max)(T a, T b) { return N(where)((I)(a != a), a, LN_V_PICK(T, U, a > b, a, b)); } \
-  LN_FN T N(min)(T a, T b) { return N(where)((I)(a != a), a, LN_V_PICK(T, U, a < b, a, b)); } \
+  LN_FN T N(max)(T a, T b) { return N(where)((I)(a != a), a, LN_MAX(kind, bytes)(T, U, a, b)); } \
+  LN_FN T N(min)(T a, T b) { return N(where)((I)(a != a), a, LN_MIN(kind, bytes)(T, U, a, b)); } \
   LN_FN T N(abs)(T x) { return (T)((U)x & ~LN_V_SIGN(U)); }                            \
   LN_FN T N(sqrt)(T x) { LN_V_EACH(T, __builtin_sqrt##f(x[e])); }                      \
   LN_FN T N(rsqrt)(T x) { return (F)1 / N(sqrt)(x); }                                  \
@@ -142,11 +212,22 @@ static const int64_t ln_numbers_f64[8] = {0, 1, 2, 3, 4, 5, 6, 7};
     __builtin_memcpy(&numbers, ln_numbers_##kind, sizeof numbers);                   \
     return numbers < (integer)(count < 0 ? 0 : count < lanes ? count : lanes);         \
   }                                                                                    \
-  LN_FN T N(load)(const F *from, I mask) { return LN_LOAD(kind, bytes)(T, from, mask); } \
+  LN_FN T N(load)(const F *from, I mask) {                                             \
+    if (LN_IS_FULL(kind, bytes)(mask)) return *(const T *)from;                        \
+    return LN_LOAD(kind, bytes)(T, from, mask);                                        \
+  }                                                                                    \
+  LN_FN T N(every)(const F *from, int64_t step) { LN_EVERY(T, U, I, from, step); }     \
+  LN_FN T N(every_of)(const F *from, int64_t step, I mask) {                           \
+    if (LN_IS_FULL(kind, bytes)(mask)) return N(every)(from, step);                    \
+    LN_V_EACH(T, mask[e] ? from[e * step] : 0);                                        \
+  }                                                                                    \
   LN_FN void N(store)(F *to, I mask, T x) { LN_STORE(kind, bytes)(T, to, mask, x); }
 #define LN_PASTE(a, b) LN_PASTE_(a, b)
 #define LN_PASTE_(a, b) a##b
 #define LN_LOAD(kind, bytes) LN_PASTE(LN_LOAD_##kind##_, bytes)
+#define LN_IS_FULL(kind, bytes) LN_PASTE(LN_IS_FULL_##kind##_, bytes)
+#define LN_MAX(kind, bytes) LN_PASTE(LN_MAX_##kind##_, bytes)
+#define LN_MIN(kind, bytes) LN_PASTE(LN_MIN_##kind##_, bytes)
 #define LN_STORE(kind, bytes) LN_PASTE(LN_STORE_##kind##_, bytes)
 #define LN_VECTOR_F32(N, T, bytes) \
   LN_VECTOR_MATH(N, f32, bytes, T, float, T##_bits, T##_mask, int, f, LN_FLOAT32_FUNCTIONS)

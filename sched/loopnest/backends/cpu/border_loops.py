@@ -1,0 +1,131 @@
+"""Which innermost loops choose by their index between a value and what stands outside of a tensor.
+
+The choice holds in a range of iterations: the loop becomes three, none of which has a test. C
+compilers copy the middle one in vectors; of a load under a test they make a gather, or nothing::
+
+    for i in X + 2:                                    for i up to 1: row[i] = 0.0
+      row[i] = where(0 <= i - 1 and i - 1 < X,    ->   for i up to X + 1: row[i] = x[i - 1]
+                     x[i - 1], 0.0)                    for i up to X + 2: row[i] = 0.0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from loopnest.kir import Allocate, Let, Stmt, Store, expressions, map_expressions
+from loopnest.kir.loop_bounds import gaps, slope
+from loopnest.scalar import dtypes
+from loopnest.scalar.expr import (
+    ZERO,
+    Const,
+    Expr,
+    Index,
+    Local,
+    Op,
+    all_of,
+    free_indices,
+    integer,
+    loads,
+    substitute,
+    terms_of,
+    walk,
+)
+from loopnest.scalar.simplify import Simplifier
+
+Piece = tuple[Expr, tuple[Stmt, ...]]
+"""Where iterations stop, and what they do."""
+
+LEAST = 16
+"""Shorter loops are unrolled, and then each iteration has a test of its own, or none."""
+
+
+def border_pieces(
+    body: tuple[Stmt, ...], var: Index, stop: Expr, algebra: Simplifier
+) -> tuple[Piece, ...]:
+    """Return the loops that do what a loop does; that loop alone where it has no such choice.
+
+    Args:
+        body: what an ordinary loop does.
+        var: its index.
+        stop: behind its last iteration.
+        algebra: for the bounds.
+    """
+    whole = ((stop, body),)
+    if isinstance(var.extent, Const) and var.extent.value < LEAST:
+        return whole
+    if not all(isinstance(node, (Allocate, Let, Store)) for node in body):
+        return whole
+    values = [value for node in body for value in expressions(node)]
+    choices = list(dict.fromkeys(c for value in values for c in _choices(value)))
+    conditions = dict.fromkeys(c.args[0] for c in choices)
+    terms = list(dict.fromkeys(term for test in conditions for term in terms_of(test)))
+    found = _range(terms, var, algebra)
+    if found is None:
+        return whole
+    first, last, steady = found
+    begin = algebra.min(first, stop)
+    if steady:  # where they fail, all iterations stand outside
+        begin = Op("where", (all_of(steady), begin, stop), dtypes.index)
+    end = stop if last is None else algebra.min(last, stop)
+    middle = _chosen(body, {c: c.args[1] for c in choices})
+    # Where there are several conditions, some of them may hold there.
+    sides = body
+    if len(conditions) == 1:
+        sides = _chosen(body, {c: c.args[2] for c in choices})
+    pieces = (begin, sides), (end, middle), (stop, sides)
+    return pieces if last is not None else pieces[:2]
+
+
+def _choices(value: Expr) -> Iterator[Op]:
+    """Yield the outermost choices by indices in `value` that load on one side."""
+    if isinstance(value, Op) and value.op == "where" and _is_of_indices(value.args[0]):
+        if any(True for side in value.args[1:] for _ in loads(side)):
+            yield value
+        return
+    for part in value.args:
+        yield from _choices(part)
+
+
+def _is_of_indices(condition: Expr) -> bool:
+    """Whether a condition compares indices, which may be done before the loop."""
+    for node in walk(condition):
+        divides = isinstance(node, Op) and node.op in ("floordiv", "mod", "ceildiv")
+        if isinstance(node, Local) or (divides and not isinstance(node.args[1], Const)):
+            return False
+    return not any(True for _ in loads(condition))
+
+
+def _range(
+    terms: list[Expr], var: Index, algebra: Simplifier
+) -> tuple[Expr, Expr | None, list[Expr]] | None:
+    """Return where all of `terms` begin to hold, behind the last one, and those free of `var`.
+
+    None where one of them is no comparison that is linear in `var`, or all are free of it.
+    """
+    first: Expr = ZERO
+    last: Expr | None = None
+    steady: list[Expr] = []
+    for term in terms:
+        if var not in free_indices(term):
+            steady.append(term)
+            continue
+        bounds = gaps(term, algebra)
+        if not bounds:
+            return None
+        for gap in bounds:
+            count = slope(gap, var, algebra)
+            if not count:
+                return None
+            rest = algebra.simplify(substitute(gap, {var: ZERO}))
+            if count > 0:
+                start = algebra.ceildiv(algebra.sub(ZERO, rest), integer(count))
+                first = algebra.max(first, start)
+            else:
+                behind = algebra.add(algebra.floordiv(rest, integer(-count)), integer(1))
+                last = behind if last is None else algebra.min(last, behind)
+    return None if len(steady) == len(terms) else (first, last, steady)
+
+
+def _chosen(body: tuple[Stmt, ...], values: dict[Expr, Expr]) -> tuple[Stmt, ...]:
+    """Return statements with one of its sides in place of each choice."""
+    return tuple([map_expressions(n, lambda value: substitute(value, values)) for n in body])
