@@ -42,14 +42,23 @@ def gpu(f, height=8, width=32):
 
 
 @max_pool.schedule("cpu")
-def cpu(f, height=8):
-    """A core has `height` rows of results of an image, and the rows they read with the border."""
-    y = f["y"]
-    y.split(2, height)  # [I, P, Y / height, height, X, 3, 3]
-    y.axis(0).parallelize(ln.ParallelType.cpu_parallel)
-    f["image"].compute_at(y, 3)
-    y.reorder({4: 6})
-    ln.inline_most()
+def cpu(f, height=8, columns=8):
+    """A core has `height` rows of results of an image; the rows they read are copied to its cache.
+
+    The copy has the border, so that windows need no test. `columns` results are a vector: each of
+    its nine operands is every second element of a row.
+    """
+    y, image, vector = f["y"], f["image"], ln.ParallelType.vectorize
+    total = y.cache_before()
+    windows = total.producers[0]
+    y.split(3, columns).split(2, height)  # [I, P, Y / height, height, X / columns, columns]
+    y.parallelize({0: ln.ParallelType.cpu_parallel, -1: vector})
+    image.compute_at(y, 3)
+    total.compute_at(y, 5)
+    total.reorder({5: -1})  # [.., 3, 3, columns]
+    total.parallelize({5: ln.ParallelType.unroll, 6: ln.ParallelType.unroll, 7: vector})
+    windows.compute_at(total, 7)
+    windows.axis(-1).parallelize(vector)
 
 
 if __name__ == "__main__":
