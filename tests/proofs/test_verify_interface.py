@@ -242,5 +242,5 @@ def test_what_depends_on_which_block_is_the_last_is_refuted_where_it_fails() -> 
         m for m in mutants(k.program, frozenset({"threads"})) if m.text.startswith("swap block_x")
     )
     report = judged(k, mutant.program)
-    assert (report.status, report.scope) == ("refuted", "N=3, D=5")
+    assert (report.status, report.scope) == ("refuted", "N=1, D=1")
     assert report.findings[0].kind == "claim"

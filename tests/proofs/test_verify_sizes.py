@@ -33,7 +33,7 @@ def test_what_isl_does_not_prove_names_its_sizes() -> None:
     note = report.findings[-1]
     assert (note.kind, note.status) == ("sizes", "note")
     assert note.message == (
-        "there is no proof for all sizes: it has no affine form: division by a sum"
+        "there is no proof for all sizes: it has no affine form: division by a symbol"
     )
     assert note.at is not None
     assert note.at.text == "y[i0] = y[i0] + T2[i3]"

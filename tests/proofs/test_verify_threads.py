@@ -234,11 +234,11 @@ def test_a_race_names_both_accesses() -> None:
     n, m = race.sizes["N"], race.sizes["M"]
     assert str(race) == (
         "race: two threads use one element of t, and one of them writes; "
-        "read of t[1, 0] at nest line 15 'y[i0 * 8 + i4, i1 * 8 + i5] = t[i5, i4] * 2.0', "
-        "block (0, 0, 0), thread (1, 0, 0), i0=0, i1=0, i4=0, i5=1; "
-        "other access: write of t[1, 0] at nest line 10 "
+        "read of t[0, 1] at nest line 15 'y[i0 * 8 + i4, i1 * 8 + i5] = t[i5, i4] * 2.0', "
+        "block (0, 0, 0), thread (0, 1, 0), i0=0, i1=0, i4=1, i5=0; "
+        "other access: write of t[0, 1] at nest line 10 "
         "'t[i2, i3] = x[i1 * 8 + i2, i0 * 8 + i3]', "
-        f"block (0, 0, 0), thread (0, 1, 0), i0=0, i1=0, i2=1, i3=0; N={n}, M={m}"
+        f"block (0, 0, 0), thread (1, 0, 0), i0=0, i1=0, i2=0, i3=1; N={n}, M={m}"
     )
 
 

@@ -117,16 +117,20 @@ class FlatOffsets:
         return self._known[key]
 
     def _is_shown(self, around: Sequence[str], guards: Guards, rest: Poly, size: Poly) -> bool:
+        outside = f"not ({self.algebra.text(rest, str)} >= 0 and " + (
+            f"{self.algebra.compare('lt', rest, size, str)})"
+        )
+        return self.no_point(around, [outside, *self._limits(around, guards)])
+
+    def no_point(self, variables: Sequence[str], conditions: Sequence[str]) -> bool:
+        """Whether isl shows that some conditions hold nowhere, at sizes that are assumed."""
         import islpy
 
         if self._context is None:
             self._context = islpy.Context()
             self._context.set_max_operations(MAX_OPERATIONS)
-        outside = f"not ({self.algebra.text(rest, str)} >= 0 and " + (
-            f"{self.algebra.compare('lt', rest, size, str)})"
-        )
-        limits = [outside, *self._limits(around, guards), *self._assumed()]
-        names = ", ".join(around)
+        limits = [*conditions, *self._assumed()]
+        names = ", ".join(variables)
         parameters = ", ".join(sorted({*self.algebra.symbols, *self.algebra.products.values()}))
         where = " and ".join([*limits, self.algebra.context()])
         try:

@@ -23,8 +23,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from loopnest import kir
+from loopnest.proofs.bounded_quotients import BoundedQuotients
 from loopnest.proofs.flat_offsets import FlatOffsets, Parts
-from loopnest.proofs.program_model import Access, Model, Site, reads_memory
+from loopnest.proofs.program_model import Access, Guards, Model, Site, reads_memory
 from loopnest.proofs.quasi_affine import (
     Algebra,
     Monomial,
@@ -89,12 +90,14 @@ class Spaces:
         for node, _ in kir.walk(program.body):
             if isinstance(node, kir.Loop):
                 self._loop(node)
+        algebra.extents.update(self.extent)
         self.groups: list[Group] = []
         self.group_of: dict[str, Group] = {}
         self.last_of: dict[str, Poly] = {}
         self.derived: dict[str, dict[str, str]] = {}
         self.hidden: dict[str, str] = {}
         self.offsets = FlatOffsets(model, algebra, self.env, self.extent)
+        self.quotients = BoundedQuotients(self)
         self.apart: set[Expr] = set()
         """Flat offsets whose indices follow from the extents and tests around them."""
         self._find_groups()
@@ -117,30 +120,49 @@ class Spaces:
         wanted: dict[tuple[str, ...], dict[Monomial, None]] = {}
         products: dict[tuple[str, ...], dict[Monomial, None]] = {}
         expressions = self._expressions()
+        left: list[Expr] = []
+        offsets: dict[tuple[str, ...], list[Expr]] = {}
         for node in sorted(expressions, key=lambda node: len(expressions[node]) > 0):
             accesses = expressions[node]
             if self._are_apart(accesses, wanted):
                 self.apart.add(node)
                 continue
-            for whole, divisor in self._trouble(node):
+            for whole, by in self._trouble(node):
+                divisor = None if by is None else _single(by)
                 try:
                     members = self.radix(whole)
                 except NotAffine:
-                    if divisor is None:
-                        continue  # a part of a sum that stands elsewhere, or of no use
-                    raise
+                    if by is not None:
+                        left.append(node)
+                    continue  # a part of a sum that stands elsewhere, of no use, or a quotient
+                if accesses:
+                    offsets.setdefault(members, []).append(node)
                 found = wanted.setdefault(members, {})
                 if divisor is not None:
                     found[divisor] = None
                 products.setdefault(members, {}).update(dict.fromkeys(self._products(whole)))
         taken: set[str] = set()
-        for members, divisors in wanted.items():
+        for members, divisors in sorted(wanted.items(), key=lambda found: not found[1]):
+            if taken.intersection(members):
+                if divisors:
+                    raise NotAffine("an index in two sums")
+                self.apart.update(offsets.get(members, ()))  # the digits of others may tell
+                continue
             if not divisors and self._hide(members, products[members]):
                 continue
-            if taken.intersection(members):
-                raise NotAffine("an index in two sums")
             taken.update(members)
             self._add_group(members, list(divisors))
+        self.quotients.find(left)
+
+    def uses(self) -> Iterator[tuple[Expr, Site, Guards]]:
+        """Yield the index expressions of statements, and the conditions that each is used under."""
+        for site in self.model.sites:
+            used: list[tuple[Expr, Guards]] = [(node, ()) for node in self._of_site(site)]
+            for access in self.model.accesses_of(site):
+                used += [(node, access.guards) for node in access.index]
+            for node, guards in used:
+                for part in _index_parts(node):
+                    yield part, site, guards
 
     def _expressions(self) -> dict[Expr, list[Access]]:
         """Return the index expressions, with the flat accesses that they are the offsets of.
@@ -219,7 +241,7 @@ class Spaces:
             result = plus(result, term)
         return result
 
-    def _trouble(self, node: Expr) -> list[tuple[Poly, Monomial | None]]:
+    def _trouble(self, node: Expr) -> list[tuple[Poly, Poly | None]]:
         """Return the sums in `node` that are divided by, or multiplied with, a symbol."""
         algebra = self.algebra
         start = len(algebra.divisions)
@@ -229,7 +251,7 @@ class Spaces:
             found = algebra.divisions[start:]
             if not found:
                 raise
-            return [(whole, divisor) for whole, divisor in found]
+            return [(whole, by) for whole, by in found]
         return [(p, None)] if not all(self._derive(m) for m in self._products(p)) else []
 
     def _products(self, p: Poly) -> list[Monomial]:
@@ -331,6 +353,7 @@ class Spaces:
                 raise NotAffine("divisors of one sum that do not divide each other")
             digit = f"{name}_{n}"
             algebra.below[digit] = limit
+            algebra.extents[digit] = {limit: 1}
             digits.insert(0, digit)
             whole = plus(whole, {tuple(sorted((*below, digit))): 1})
             below = divisor
@@ -342,11 +365,24 @@ class Spaces:
             exact = times(exact, self.extent[member]) if exact is not None else None
         if any(part in algebra.functions for m in exact or {} for part in m):
             exact = None
+        if exact is not None:
+            exact = self._at_top(top, below, whole, exact)
         group = Group(members, tuple(digits), whole, exact)
         self.groups.append(group)
         for member in members:
             self.group_of[member] = group
         self._eliminate(group)
+
+    def _at_top(self, top: str, below: Monomial, whole: Poly, exact: Poly) -> Poly | None:
+        """Return the bound of a sum, None where isl cannot compare them; bound its top digit."""
+        try:
+            self.algebra.compare("lt", whole, exact, str)
+        except NotAffine:
+            return None
+        limit = {quotient(monomial, below): count for monomial, count in exact.items()}
+        if None not in limit:
+            self.algebra.extents[top] = {m: n for m, n in limit.items() if m is not None}
+        return exact
 
     def _eliminate(self, group: Group) -> None:
         """Write the fastest member as the whole less the others; these must cancel in every use."""
@@ -363,6 +399,36 @@ class Spaces:
                 self.env[node] = rest
 
     # What a site has
+
+    def range_of(self, v: str) -> list[str]:
+        """Return the limits of a variable."""
+        if v in self.extent:
+            return [f"0 <= {v} < {self.algebra.text(self.extent[v], str)}"]
+        if v in self.algebra.derived.values():
+            return []
+        limit = self.algebra.below.get(v)
+        below = [] if limit is None else [f"{v} < {self.algebra.text({limit: 1}, str)}"]
+        return [f"{v} >= 0", *below]
+
+    def bound(self, loop: kir.Loop) -> list[str]:
+        """Return the test that a loop bound to a launch dimension makes, where it is one."""
+        launch = self.extent.get(_launch_name(loop.parallel), constant(1))
+        mine = self.algebra.poly(loop.var.extent, {})
+        if mine == launch:
+            return []
+        return [self.algebra.compare("lt", self.env[LaunchIndex(loop.parallel)], mine, str)]
+
+    def limits(self, site: Site) -> list[str]:
+        """Return the limits of a site's variables, without tests, and without ties."""
+        variables = self.variables(site)
+        result = [text for v in variables for text in self.range_of(v)]
+        for group in self.groups:
+            if group.digits[0] in variables and group.exact is not None:
+                result.append(self.algebra.compare("lt", group.whole, group.exact, str))
+        for loop in site.loops:
+            if loop.parallel.is_thread:
+                result += self.bound(loop)
+        return result
 
     def members_of(self, site: Site) -> list[str]:
         """Return the indices around a site: launch dimensions, then serial loops."""
@@ -416,6 +482,11 @@ def _index_parts(node: Expr) -> Iterator[Expr]:
             yield from _index_parts(arg)
     elif not isinstance(node, Local) and not reads_memory(node):
         yield node
+
+
+def _single(divisor: Poly) -> Monomial | None:
+    """Return a divisor that is a product of sizes; None for a sum or a multiple."""
+    return next(iter(divisor)) if len(divisor) == 1 and 1 in divisor.values() else None
 
 
 def _has_sizes(access: Access) -> bool:

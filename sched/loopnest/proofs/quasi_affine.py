@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 Monomial: TypeAlias = "tuple[str, ...]"
 Poly: TypeAlias = "dict[Monomial, int]"
+Division: TypeAlias = "tuple[frozenset[tuple[Monomial, int]], frozenset[tuple[Monomial, int]]]"
+"""What is divided, and by what."""
 
 
 class NotAffine(Exception):
@@ -83,8 +85,14 @@ class Algebra:
         symbols: the parameters of isl: sizes, and what else is one number a launch.
         bounds: what is known of a parameter beside that it is not negative.
         below: digits, with the product that each is less than.
+        extents: how many values a variable has, which is 0 or more.
         derived: products of an index and sizes for which a variable of its own stands.
         named: index expressions that have a name.
+        quotients: the variables of quotients with few values; `divided_in` has what they divide.
+        data: the variables of data that indices are computed from.
+        remainders: of data by a size: any number in [0, size); `wrapped` has the sizes.
+        divisors: of sizes and of data; a proof shows that they are positive.
+        divisions: those that could not be carried out.
     """
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
@@ -94,10 +102,17 @@ class Algebra:
         self.functions: dict[str, tuple[str, tuple[Poly, ...]]] = {}
         self._names: dict[object, str] = {}
         self.below: dict[str, Monomial] = {}
+        self.extents: dict[str, Poly] = {}
         self.derived: dict[Monomial, str] = {}
         self.bounds: dict[str, str] = {}
         self.named: dict[Expr, Expr] = {}
-        self.divisions: list[tuple[Poly, Monomial]] = []
+        self.quotients: dict[Division, str] = {}
+        self.divided_in: dict[str, Poly] = {}
+        self.data: set[str] = set()
+        self.remainders: dict[Division, str] = {}
+        self.wrapped: dict[str, Poly] = {}
+        self.divisors: list[Poly] = []
+        self.divisions: list[tuple[Poly, Poly]] = []
 
     # Expressions
 
@@ -137,11 +152,19 @@ class Algebra:
                 return times(args[0], args[1])
             case "floordiv":
                 return self.divided(args[0], args[1])
+            case "mod" if self.variables(args[0]) & self.data and as_constant(args[1]) is None:
+                key = self.division(*args)
+                name = self.remainders.setdefault(key, f"r_{len(self.remainders)}")
+                self.wrapped[name] = args[1]
+                self.divisors.append(args[1])
+                return variable(name)
             case "mod":
                 return plus(args[0], times(args[1], self.divided(args[0], args[1])), -1)
             case "ceildiv":
-                negative = plus({}, args[0], -1)
-                return plus({}, self.divided(negative, args[1]), -1)
+                found = self._of_sizes("ceil", args[0], args[1])
+                if found is None:
+                    found = plus({}, self.divided(plus({}, args[0], -1), args[1]), -1)
+                return found
             case "min" | "max":
                 return self._function(op, tuple(args))
             case "cast":  # of an integer, which an index holds as it is
@@ -159,9 +182,24 @@ class Algebra:
         if number is not None:
             if number <= 0:
                 raise NotAffine("division by a number <= 0")
-            return self._by_number(whole, number)
+            return self._of_sizes("floor", whole, by) or self._by_number(whole, number)
+        known = self.quotients.get(self.division(whole, by))
+        if known is not None:
+            return variable(known)
+        found = self._exactly(whole, by) or self._of_sizes("floor", whole, by)
+        if found is None:
+            self.divisions.append((whole, by))
+            raise NotAffine(f"division by a {'symbol' if len(by) == 1 else 'sum'}")
+        return found
+
+    def division(self, whole: Poly, by: Poly) -> Division:
+        """Return by what a quotient is known."""
+        return frozenset(whole.items()), frozenset(by.items())
+
+    def _exactly(self, whole: Poly, by: Poly) -> Poly | None:
+        """Return a quotient by a product of sizes; None where the rest may not be smaller."""
         if len(by) != 1 or next(iter(by.values())) != 1:
-            raise NotAffine("division by a sum")
+            return None
         (divisor,) = by
         exact: Poly = {}
         rest: Poly = {}
@@ -171,10 +209,34 @@ class Algebra:
                 rest[monomial] = count
             else:
                 exact[part] = count
-        if not self._smaller(rest, divisor):
-            self.divisions.append((whole, divisor))
-            raise NotAffine("division by a symbol")
-        return exact
+        return exact if self._smaller(rest, divisor) else None
+
+    def _of_sizes(self, op: str, whole: Poly, by: Poly) -> Poly | None:
+        """Return a quotient of sizes that does not come out even, as a parameter; else None.
+
+        Nothing is known of it where the divisor is not positive.
+        """
+        known = {v for p in (whole, by) for monomial in p for v in monomial} <= self.symbols
+        number = as_constant(by)
+        if not known or not whole or any(n < 0 for n in whole.values()):
+            return None
+        if number is None:
+            exact = self._exactly(whole, by)
+            if exact is not None:
+                return exact
+        elif number <= 0 or all(count % number == 0 for count in whole.values()):
+            return None
+        key = (op, *self.division(whole, by))
+        name = self._names.get(key)
+        if name is None:
+            name = self._names[key] = f"q{len(self._names)}_{op}"
+            self.symbols.add(name)
+            self.divisors.append(by)
+            rest = plus(whole, times(variable(name), by), -1)
+            low, high = self.text(rest, str), self.text(by, str)
+            inside = f"0 <= {low} < {high}" if op == "floor" else f"0 <= -{low} < {high}"
+            self.bounds[name] = f"({high} <= 0 or {inside})"
+        return variable(name)
 
     def _by_number(self, whole: Poly, number: int) -> Poly:
         exact = {m: c // number for m, c in whole.items() if c % number == 0}
@@ -192,20 +254,23 @@ class Algebra:
         return variable(name)
 
     def _smaller(self, rest: Poly, bound: Monomial) -> bool:
-        """Whether `rest` lies in [0, bound), by digits."""
+        """Whether `rest` lies in [0, bound): what it is at most where each index is at its last."""
         if not rest:
             return True
-        for name, limit in self.below.items():
-            left = quotient(bound, limit)
-            if left is None or rest.get((name,)) != 1:
-                continue
-            others = plus(rest, variable(name), -1)
-            if not others:
-                return True
-            inner = {quotient(m, limit): c for m, c in others.items()}
-            if left and None not in inner:
-                return self._smaller({m: c for m, c in inner.items() if m is not None}, left)
-        return False
+        most: Poly = {}
+        for monomial, count in rest.items():
+            own = [v for v in monomial if v not in self.symbols]
+            if count < 0 or len(own) > 1:
+                return False
+            top: Poly = {tuple(v for v in monomial if v in self.symbols): count}
+            for v in own:
+                if v not in self.extents:
+                    return False
+                top = times(top, plus(self.extents[v], constant(1), -1))
+            most = plus(most, top)
+        room = plus(plus({bound: 1}, most, -1), constant(1), -1)
+        known = {v for monomial in room for v in monomial} <= self.symbols
+        return known and all(count >= 0 for count in room.values())
 
     # Text
 
@@ -239,15 +304,17 @@ class Algebra:
         )
 
     def variables(self, p: Poly) -> set[str]:
-        """Return the variables in a polynomial, those inside of functions too."""
+        """Return the variables in a polynomial, those inside of functions and quotients too."""
         found: set[str] = set()
         for monomial in p:
             for part in monomial:
                 if part in self.functions:
                     for arg in self.functions[part][1]:
                         found |= self.variables(arg)
-                else:
-                    found.add(part)
+                    continue
+                found.add(part)
+                if part in self.divided_in:
+                    found |= self.variables(self.divided_in[part])
         return found
 
     def compare(self, op: str, a: Poly, b: Poly, name: Callable[[str], str]) -> str:

@@ -46,6 +46,7 @@ def prove(
         values.prove()
         prove_fold_order(setting, values.flow, values.parts)
         _declarations(model, exchanges, sizes)
+        setting.require_divisors()
     except setting.isl.Error as error:
         raise NotProved(f"isl: {error}") from None
     return setting.notes
@@ -67,6 +68,7 @@ def prove_order(
     setting = PolyhedralModel(model, math, works, exchanges, sizes)
     try:
         SymbolicRaces(setting, without).prove_apart()
+        setting.require_divisors()
     except setting.isl.Error as error:
         raise NotProved(f"isl: {error}") from None
 

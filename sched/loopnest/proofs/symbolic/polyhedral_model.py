@@ -35,7 +35,7 @@ from loopnest.proofs.quasi_affine import (
 )
 from loopnest.proofs.report import Finding
 from loopnest.proofs.symbolic.isl_relations import IslRelations
-from loopnest.proofs.symbolic.statement_instances import Instances, NotProved, about
+from loopnest.proofs.symbolic.statement_instances import NOWHERE, Instances, NotProved, about
 from loopnest.scalar.enums import (
     BLOCK_DIMENSIONS,
     GRID_DIMENSIONS,
@@ -43,7 +43,7 @@ from loopnest.scalar.enums import (
     MOST_THREADS,
     ParallelType,
 )
-from loopnest.scalar.expr import Arg, Const, Expr, LaunchIndex, Load, Local, Op, loads
+from loopnest.scalar.expr import Arg, Const, Expr, Load, Local, Op, Symbol, loads, walk
 from loopnest.tensor.math_snapshot import MathSnapshot
 
 MAX_OPERATIONS = 10_000_000
@@ -99,7 +99,10 @@ class PolyhedralModel(IslRelations):
         for load in self._loads():
             name = self._data.setdefault(load, f"d_{len(self._data)}")
             self.env[load] = variable(name)
+            self.algebra.data.add(name)
         self.sites: dict[Site, Instances] = {s: self.instances(s) for s in model.sites}
+        for site, at in self.sites.items():
+            self._require_covered(site, at)
 
     def _assumptions(self) -> str:
         program = self.model.program
@@ -109,7 +112,17 @@ class PolyhedralModel(IslRelations):
                 found.append(self.algebra.condition(condition, {}, str))
             except NotAffine:
                 continue  # not needed for soundness: what is shown holds without it
-        return " and ".join([*found, *self._limits()]) or "1 = 1"
+        return " and ".join([*found, *self._factors(), *self._limits()]) or "1 = 1"
+
+    def _factors(self) -> Iterator[str]:
+        """Yield that the sizes that axes are split by are not 0: such a launch is refused."""
+        program = self.model.program
+        loops = [node for node, _ in kir.walk(program.body) if isinstance(node, kir.Loop)]
+        extents = [n.var.extent for n in loops if "." in n.axis] + [e for _, e in program.launch]
+        for node in [n for extent in extents for n in walk(extent)]:
+            match node:
+                case Op(op="ceildiv", args=(_, Symbol() as by)):
+                    yield f"{self.text(self.algebra.poly(by, {}))} >= 1"
 
     def _limits(self) -> Iterator[str]:
         """Yield those limits of a block that bound one extent alone."""
@@ -179,21 +192,39 @@ class PolyhedralModel(IslRelations):
             return self._instances(site, name, moment or site)
 
     def _instances(self, site: Site, name: str, moment: Site) -> Instances:
-        spaces, algebra = self.spaces, self.algebra
+        spaces = self.spaces
         variables = spaces.variables(site)
         chosen = [self._data[load] for load in self.chosen.get(site, {}).values()]
         ties = [text for v in variables for text in spaces.derived.get(v, {}).values()]
-        conditions = [text for v in variables for text in self._range(v)] + ties
-        for group in spaces.groups:
-            if group.digits[0] in variables and group.exact is not None:
-                conditions.append(algebra.compare("lt", group.whole, group.exact, str))
-        for loop in site.loops:
-            if loop.parallel.is_thread:
-                conditions += self.bound(loop)
+        conditions = [*spaces.limits(site), *ties]
         conditions += self.guards(site.guards)
         self.require_present(conditions, variables)
         mark = name or f"S{next(self.numbers)}"
         return Instances(mark, [*variables, *chosen], conditions, self.time(moment), ties)
+
+    def _require_covered(self, site: Site, at: Instances) -> None:
+        """Show that the ties of quotients leave out no point of a statement.
+
+        Raises:
+            NotAffine: one may have other values there.
+        """
+        for name, cover in self.spaces.quotients.covers.items():
+            if name in at.variables:
+                known = [c for c in at.conditions if "_quotient" not in c]
+                context = [*known, f"not {cover}", self.algebra.context(), self.assumed]
+                if not self.relation(at.tuple, "", context).is_empty():
+                    with about(site):
+                        raise NotAffine("division by a symbol")
+
+    def require_divisors(self) -> None:
+        """Show that no size that is divided by is 0 where there is a launch.
+
+        Raises:
+            NotProved: one may be.
+        """
+        for by in self.algebra.divisors:
+            zero = self.algebra.compare("le", by, {}, str)
+            self.require_empty(self.among(NOWHERE, [zero]), "that no divisor is 0")
 
     # Data
 
@@ -253,24 +284,11 @@ class PolyhedralModel(IslRelations):
                 where = self.guards(trusted.guards)
                 conditions.append(f"(not ({' and '.join(where)}) or {text})" if where else text)
         names = [n for n in [self._data[load] for load in found] if n not in at.variables]
+        used = set[str]().union(*[self.algebra.variables(p) for p in self.polys(access.index)])
+        for remainder in sorted(used & self.algebra.wrapped.keys() - set(at.variables)):
+            names.append(remainder)
+            conditions.append(f"0 <= {remainder} < {self.text(self.algebra.wrapped[remainder])}")
         return Instances(name, [*at.variables, *names], conditions, at.time, at.ties)
-
-    def _range(self, v: str) -> list[str]:
-        if v in self.spaces.extent:
-            return [f"0 <= {v} < {self.text(self.spaces.extent[v])}"]
-        if v in self.algebra.derived.values():
-            return []
-        limit = self.algebra.below.get(v)
-        return [f"{v} >= 0"] + ([f"{v} < {self.text({limit: 1})}"] if limit is not None else [])
-
-    def bound(self, loop: kir.Loop) -> list[str]:
-        """Return the test that a loop bound to a launch dimension makes, where it is one."""
-        launch = self.spaces.extent.get(f"t_{loop.parallel.value}", constant(1))
-        mine = self.algebra.poly(loop.var.extent, {})
-        if mine == launch:
-            return []
-        index = self.env[LaunchIndex(loop.parallel)]
-        return [self.algebra.compare("lt", index, mine, str)]
 
     def guards(self, guards: Guards) -> list[str]:
         """Return conditions as texts."""

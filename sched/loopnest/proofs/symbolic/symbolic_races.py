@@ -170,7 +170,10 @@ class SymbolicRaces:
             NotProved: the arrival's counter has no affine index.
         """
         bound = [
-            t for loop in site.loops if loop.parallel.is_thread for t in self.setting.bound(loop)
+            t
+            for loop in site.loops
+            if loop.parallel.is_thread
+            for t in self.setting.spaces.bound(loop)
         ]
         if not site.serial and not site.guards and not bound:
             return self._arrived_once(site, first, second)
