@@ -123,6 +123,11 @@ def crosses(tensor: TensorView, consumers: Iterable[TensorView]) -> bool:
     )
 
 
+def _in_windows(twin: TensorView, consumer: TensorView, place: SharedLoops) -> bool:
+    """Whether a consumer reads a tensor in windows, or from loops over tiles."""
+    return bool(windowed(twin, consumer) or overlaps(place.domain.history))
+
+
 class WindowReplay:
     """The replay of one tensor as its consumers, some of which may read it in windows.
 
@@ -135,7 +140,11 @@ class WindowReplay:
         self.tensor, self.algebra = tensor, tensor.fusion.algebra
         self.loops: dict[int, Index] = {}
         self.readers: list[_ConsumerLoops] = []
+        self.hulls: dict[IterDomain, Footprint] = {}
+        self.plain: dict[IterDomain, frozenset[Index]] = {}
         found = [(twin, c, places[c]) for twin, c in readers(tensor) if c in places]
+        if len(found) == 1 and not _in_windows(*found[0]):
+            return  # one reader reads each axis as it is: there is nothing to measure
         for exact in (True, False):
             for _, _, place in found:
                 for axis, loop in zip(place.domain.leaf, place.loops, strict=False):
@@ -147,8 +156,6 @@ class WindowReplay:
                 for exact in (True, False)
             ]
             self.readers.append(_ConsumerLoops(twin, consumer, place, known, whole))
-        self.hulls: dict[IterDomain, Footprint] = {}
-        self.plain: dict[IterDomain, frozenset[Index]] = {}
         if self.readers:
             self._measure()
 
