@@ -53,7 +53,8 @@ from loopnest.tensor.tensor_view import TensorView
 
 
 def _groups(state: State) -> None:
-    state.plan = group_loops(state.fusion, state.facts, state.like and state.like.plan)
+    like = None if state.like is None else state.like.plan
+    state.plan = group_loops(state.fusion, state.facts, like)
     state.names = FreshNames({tensor.name for tensor in state.fusion.tensors})
     parts = launch_parts(state.plan)
     if len(parts) > 1:

@@ -19,7 +19,7 @@ from loopnest.scalar.expr import ONE
 from loopnest.schedule.expression_order import LoopBody, Ordering
 from loopnest.schedule.fold_order import carries, folded_axes
 from loopnest.schedule.loop_groups import Conflict, LoopGroup, RootClass, is_several_launches
-from loopnest.schedule.replay import shared_positions
+from loopnest.schedule.replay import Match, match_leaves, shared_positions
 from loopnest.schedule.root_maps import pairs
 from loopnest.tensor.domain import IterDomain, ancestors
 from loopnest.tensor.fusion import Fusion
@@ -140,19 +140,34 @@ class LoopForest:
             Conflict: the consumers' loops cannot be one.
         """
         outer: LoopGroup | None = None
+        siblings = unit.siblings
+        reads = self._placed_readers(siblings) if pos else []
         for place, axis in enumerate(unit.domain.leaf):
             if place < pos:
-                outer = self._share(unit, place)
+                outer = self._share(unit, reads, place)
             else:
                 outer = self._new_group(axis, outer)
-            for twin in unit.siblings[1:]:
+            for twin in siblings[1:]:
                 self._join(twin.domain.leaf[place], outer)
-        for twin in unit.siblings[1:]:
+        for twin in siblings[1:]:
             self._unite_twins(unit, twin)
-        for twin in unit.siblings:
+        for twin in siblings:
             self.position[twin] = pos
-            if pos:
-                self._unite_roots(twin, pos)
+        for match, twin, consumer in reads:
+            # One axis of the math may not be used two ways inside shared loops.
+            for mine, theirs in match.equal_above(pos):
+                self._unite_class(twin, mine, consumer, theirs)
+
+    def _placed_readers(
+        self, siblings: Iterable[TensorView]
+    ) -> list[tuple[Match, TensorView, TensorView]]:
+        """Return the placed consumers of tensors, each with what it reads and their match."""
+        return [
+            (match_leaves(twin, consumer), twin, consumer)
+            for twin in siblings
+            for consumer in twin.consumers
+            if consumer in self.position
+        ]
 
     def _new_group(self, axis: IterDomain, outer: LoopGroup | None) -> LoopGroup:
         group = LoopGroup(axis, outer, self._earliest.get(axis, 0))
@@ -164,14 +179,19 @@ class LoopForest:
         group.earliest = min(group.earliest, self._earliest.get(axis, 0))
         self.group_of[axis] = group
 
-    def _share(self, unit: TensorView, place: int) -> LoopGroup:
+    def _share(
+        self,
+        unit: TensorView,
+        reads: Iterable[tuple[Match, TensorView, TensorView]],
+        place: int,
+    ) -> LoopGroup:
         group: LoopGroup | None = None
-        for twin in unit.siblings:
-            for consumer in twin.consumers:
-                if consumer not in self.position:
-                    continue
-                found = self.find(self._consumer_axis(twin, consumer, place))
-                group = found if group is None else self._unite(group, found, unit)
+        for match, twin, consumer in reads:
+            positions = match.shared_positions()
+            if place >= len(positions):
+                raise _short_of_axes(twin, consumer, place, len(positions))
+            found = self.find(consumer.domain.leaf[positions[place]])
+            group = found if group is None else self._unite(group, found, unit)
         assert group is not None
         self._join(unit.domain.leaf[place], group)
         return group
@@ -179,10 +199,7 @@ class LoopForest:
     def _consumer_axis(self, producer: TensorView, consumer: TensorView, place: int) -> IterDomain:
         positions = shared_positions(producer, consumer)
         if place >= len(positions):
-            raise Conflict(
-                f"{producer.name} shares {place + 1} loops with {consumer.name}, "
-                f"but only {len(positions)} of their leading axes correspond"
-            )
+            raise _short_of_axes(producer, consumer, place, len(positions))
         return consumer.domain.leaf[positions[place]]
 
     def find(self, axis: IterDomain) -> LoopGroup:
@@ -223,16 +240,7 @@ class LoopForest:
             "inside different loops"
         )
 
-    # Root axes: one axis of the math may not be used two ways inside shared loops
-
-    def _unite_roots(self, tensor: TensorView, pos: int) -> None:
-        needed = ancestors(tensor.domain.leaf[:pos], tensor.domain)
-        for consumer in tensor.consumers:
-            if consumer not in self.position:
-                continue
-            for mine, theirs in pairs(tensor, consumer):
-                if mine in needed:
-                    self._unite_class(tensor, mine, consumer, theirs)
+    # Root axes
 
     def _unite_twins(self, unit: TensorView, twin: TensorView) -> None:
         """Take the axes of two outputs of one definition, which share every loop, as one."""
@@ -381,3 +389,10 @@ class LoopForest:
             except Conflict:
                 pass
         return Ordering(self, overwrites=False).run()
+
+
+def _short_of_axes(producer: TensorView, consumer: TensorView, place: int, count: int) -> Conflict:
+    return Conflict(
+        f"{producer.name} shares {place + 1} loops with {consumer.name}, "
+        f"but only {count} of their leading axes correspond"
+    )

@@ -292,3 +292,35 @@ def holds(
         if span.step % by or not algebra.divides(integer(by), before):
             return False
     return True
+
+
+def loops_of_tiles(
+    steps: Iterable[Overlap],
+    loops: Mapping[IterDomain, IterDomain],
+    producer: TensorView,
+    consumer: TensorView,
+) -> dict[IterDomain, IterDomain]:
+    """Return which loops of the consumer are those that tiles of the producer follow from.
+
+    They are those of `loops` under which all that the consumer reads lies in the tile.
+    """
+    algebra = producer.fusion.algebra
+    result: dict[IterDomain, IterDomain] = {}
+    for step in steps:
+        if not all(axis in loops for axis in step.outer):
+            continue
+        images = [loops[axis] for axis in step.outer]
+        indices = [Index("l", axis.size) for axis in images]
+        used = step.used()
+        if not all(algebra.equal(step.outer[n].size, images[n].size) for n in used):
+            continue
+        given = GivenLoops(
+            consumer.domain,
+            {axis: i for n, (axis, i) in enumerate(zip(images, indices, strict=True)) if n in used},
+            algebra,
+        )
+        found = dict(zip(producer.domain.logical, spans(producer, consumer, given), strict=True))
+        read = {axis: hull(axis, found[axis], algebra) for axis in step.inputs}
+        if holds(step, read, indices, algebra):
+            result.update(zip(step.outer, images, strict=True))
+    return result

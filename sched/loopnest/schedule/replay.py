@@ -19,9 +19,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from loopnest.scalar.expr import Index
 from loopnest.scalar.simplify import Simplifier
-from loopnest.schedule.read_footprints import GivenLoops, holds, hull, spans
+from loopnest.schedule.read_footprints import loops_of_tiles
 from loopnest.schedule.root_maps import pairs, windowed
 from loopnest.schedule.transaction import PrimitiveRefused
 from loopnest.tensor.domain import (
@@ -87,6 +86,8 @@ class Match:
         self.dropped: set[Transform] = set()
         self.added: list[Transform] = []
         self._positions: tuple[int, ...] | None = None
+        self._equal: Collection[tuple[IterDomain, IterDomain]] = seed.items()
+        self._equal_above: dict[int, tuple[tuple[IterDomain, IterDomain], ...]] = {}
         self.algebra = algebra
         self.same = same_axes(source, algebra)
         self._latest = {b: a for a, b in same_axes(target, algebra).items()}
@@ -178,6 +179,13 @@ class Match:
         if self._positions is None:
             self._positions = tuple(self._walk_leaves())
         return self._positions
+
+    def equal_above(self, pos: int) -> tuple[tuple[IterDomain, IterDomain], ...]:
+        """Return the equal axes that the leading `pos` leaves of the source are made from."""
+        if pos not in self._equal_above:
+            needed = ancestors(self.source.leaf[:pos], self.source)
+            self._equal_above[pos] = tuple([pair for pair in self._equal if pair[0] in needed])
+        return self._equal_above[pos]
 
     def take(self, loops: Mapping[IterDomain, IterDomain]) -> None:
         """Extend the image by loops of the target that the source's tiles follow from."""
@@ -448,41 +456,13 @@ def match_leaves(producer: TensorView, consumer: TensorView) -> Match:
             producer.domain, consumer.domain, seed, producer.domain.rfactor,
             producer.fusion.algebra, opaque=windowed(producer, consumer),
         ).follow()  # fmt: skip
-        if overlaps(producer.domain.history):
-            found.take(_tile_loops(found, producer, consumer))
+        tiles = overlaps(producer.domain.history)
+        if tiles:  # its loops are those in the same places, where they fit
+            steps = [s for s in tiles if found.image.keys().isdisjoint(s.outer)]
+            loops = found.walk_tiles([axis for step in steps for axis in step.outer])
+            found.take(loops_of_tiles(steps, loops, producer, consumer))
         known[key] = found
     return found
-
-
-def _tile_loops(
-    match: Match, producer: TensorView, consumer: TensorView
-) -> dict[IterDomain, IterDomain]:
-    """Return which loops of the consumer are those that tiles of the producer follow from.
-
-    They are those in the same places under which all that the consumer reads lies in the tile.
-    """
-    steps = [s for s in overlaps(producer.domain.history) if match.image.keys().isdisjoint(s.outer)]
-    loops = match.walk_tiles([axis for step in steps for axis in step.outer])
-    algebra = producer.fusion.algebra
-    result: dict[IterDomain, IterDomain] = {}
-    for step in steps:
-        if not all(axis in loops for axis in step.outer):
-            continue
-        images = [loops[axis] for axis in step.outer]
-        indices = [Index("l", axis.size) for axis in images]
-        used = step.used()
-        if not all(algebra.equal(step.outer[n].size, images[n].size) for n in used):
-            continue
-        given = GivenLoops(
-            consumer.domain,
-            {axis: i for n, (axis, i) in enumerate(zip(images, indices, strict=True)) if n in used},
-            algebra,
-        )
-        found = dict(zip(producer.domain.logical, spans(producer, consumer, given), strict=True))
-        read = {axis: hull(axis, found[axis], algebra) for axis in step.inputs}
-        if holds(step, read, indices, algebra):
-            result.update(zip(step.outer, images, strict=True))
-    return result
 
 
 def shared_positions(producer: TensorView, consumer: TensorView) -> tuple[int, ...]:
