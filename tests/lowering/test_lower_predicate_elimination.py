@@ -383,3 +383,37 @@ def test_a_loop_around_a_tile_is_no_axis_to_lie_beyond() -> None:
     ln.inline_most([t])
     assert filled(f) == {windows.name: -np.inf}
     assert ln.verify(ln.lower(f)).ok
+
+
+def bordered(value: float) -> ln.Fusion:
+    """Return sums of windows of a padded row, in tiles, the border made with each tile."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N",), ln.float32)
+        border = ln.pad(x, [(1, 1)], value)
+        y = f.output(ln.sum(ln.unfold(border, 0, 3) * 2.0, axis=1), "y")
+    total = y.cache_before()
+    y.split(0, 8)
+    total.compute_at(y, 1)
+    border.compute_at(total, 1)
+    for tensor in total.producers:
+        tensor.compute_at(total, -1)
+    f.inline_most()
+    return f
+
+
+@pytest.mark.parametrize(("value", "tested"), [(0.0, False), (1.0, True)])
+def test_the_test_of_a_border_that_its_own_tests_imply_goes(value: float, tested: bool) -> None:
+    k = ln.lower(bordered(value))
+    (around,) = [
+        [a for a in above if isinstance(a, If)]
+        for node, above in k.walk()
+        if isinstance(node, Store) and "where" in str(node.value)
+    ]
+    assert bool(around) == tested, str(k)
+    assert ln.verify(k).scope == "all sizes"
+    run = ln.compile(bordered(value), target="interpret")
+    for size in (1, 2, 7, 8, 9, 17):
+        data = np.arange(1.0, size + 1, dtype=np.float32)
+        held = np.pad(data, 1, constant_values=value)
+        expected = 2 * (held[:-2] + held[1:-1] + held[2:])
+        assert np.array_equal(run(data), expected)

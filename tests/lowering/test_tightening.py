@@ -243,3 +243,16 @@ def test_a_fold_whose_order_counts(split: bool) -> None:
     kernel = ln.lower(f)
     assert " of " in str(kernel)
     judge(f, kernel, some(21, 21))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_triangle_in_an_unswitch_loop(axis: int) -> None:
+    with ln.Fusion("above") as f:
+        x = f.input("x", ("N", "M"), ln.float32)
+        mask = ln.lt(index("N", 0, 2), index("M", 1, 2))
+        y = f.output(ln.sum(ln.where(mask, x, 0.0), 1), "y")
+    f.inline_most()
+    y.parallelize({axis: PT.unswitch})
+    kernel = ln.lower(f)
+    assert not any(line.startswith("if") for line in loops_of(kernel)), str(kernel)
+    judge(f, kernel, some(5, 7))

@@ -17,7 +17,9 @@ from loopnest import kir
 from loopnest.errors import VerifyError
 from loopnest.facade import Kernel, compile, lower
 from loopnest.proofs import Report, verify, verify_program
+from loopnest.scalar.dtypes import bool_
 from loopnest.scalar.enums import ParallelType as PT
+from loopnest.scalar.expr import ZERO, Op
 from mutation.mutant import Mutant
 from mutation.mutants import mutants
 
@@ -252,3 +254,14 @@ def is_dead(k: Kernel, mutant: Mutant) -> bool:
     assert isinstance(mutant.node, kir.Store)
     name = mutant.node.tensor
     return name in variance and name not in read and name not in math_of(k).outputs
+
+
+def test_an_index_outside_of_its_loop_is_refuted() -> None:
+    k = lower(CASES["row_sum"]())
+    (test, *_) = [n for n, _ in k.walk() if isinstance(n, kir.Loop) and n.index == "i1"]
+    changed = kir.If(Op("lt", (ZERO, test.var), bool_), k.program.body, k.program.body)
+    report = verify_program(k.program.with_body((changed,)), math_of(k))
+    assert report.status == "refuted"
+    assert [(f.kind, f.message) for f in report.findings] == [
+        ("scope", "a condition names i1 outside of its loop")
+    ]

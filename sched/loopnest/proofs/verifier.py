@@ -10,6 +10,7 @@ from typing import Any, Literal
 from loopnest import kir
 from loopnest.errors import VerifyError
 from loopnest.gc_pause import paused
+from loopnest.kir.legal_program import program_faults
 from loopnest.proofs.bounded_proof import enumerated, named
 from loopnest.proofs.interface_checks import interface_faults
 from loopnest.proofs.obligations import CollectiveMath, Work, collective_math_of, work_of
@@ -27,6 +28,9 @@ from loopnest.scalar.recursion import deep
 from loopnest.tensor.math_snapshot import MathSnapshot
 
 _log = logging.getLogger("loopnest")
+
+_UNBOUND = ("outside of its loop", "before it is defined")
+"""How the faults of a nest end that names what has no value there."""
 
 
 @deep
@@ -108,6 +112,10 @@ def verify_program(
     _check_sizes(program, given)
     if any(isinstance(node, kir.Launch) for node in program.body):
         return _verify_launches(program, math, given)
+    unbound = [f for f in program_faults(program) if f.endswith(_UNBOUND)]
+    if unbound:
+        # isl would take such a name for one more size, and prove what no compiler can build.
+        return Report("refuted", tuple([Finding("scope", "refuted", f) for f in unbound]))
     # Along a dimension without threads a launch runs once what stands outside of its loops.
     program = replace(program, launch=tuple([(d, _some(e)) for d, e in program.launch]))
     with paused():

@@ -84,6 +84,7 @@ class AccessBounds:
         if first is value:
             return False
         second = algebra.simplify(substitute(value, {index: integer(1)}))
+        # Linear in the index and growing, and at the bound from 1 on: then below it at 0 alone.
         step = algebra.sub(second, first)
         linear = algebra.add(first, algebra.mul(step, index))
         grows = step is not ZERO and algebra.proves_le(ZERO, step)
@@ -96,8 +97,10 @@ class AccessBounds:
         if scale <= 0 or most is None:
             return
         rest = self.algebra.sub(small, self.algebra.mul(integer(scale), number))
+        # number + ceil(n / 2) < n leaves numbers below n / 2
         if scale == 1 and rest is self._half(large):
             yield most // 2
+        # scale * number <= large - 1 - rest, where rest is not negative
         elif self.algebra.proves_le(ZERO, rest):
             most -= int(rest.value) if isinstance(rest, Const) else 0
             yield -(-most // scale)
@@ -171,6 +174,7 @@ def without_remainders(index: Expr, conditions: tuple[Expr, ...], algebra: Simpl
         )
         if not known or not algebra.proves_le(ZERO, value):
             return None
+        # 0 <= x < K: then x % K is x, and x // K is 0
         return value if node.op == "mod" else ZERO
 
     return rewrite(index, rule) if less else index

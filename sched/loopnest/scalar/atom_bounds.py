@@ -36,9 +36,11 @@ class AtomBounds:
             return False
         if all(c >= 0 for c in poly.values()):
             return True
+        # Each term bounded by itself bounds the sum, if not sharply.
         low = self._bound(poly, upper=False)
         if all(c >= 0 for c in low.values()):
             return True
+        # N - 1 has a negative coefficient; with N = N' + 1, N' >= 0, it has none.
         return all(c >= 0 for c in self._shifted(low, least or self._least).values())
 
     def _natural(self, atom: Expr) -> bool:
@@ -52,6 +54,7 @@ class AtomBounds:
 
     def _at_least(self, atom: Op, bound: int) -> bool:
         """Whether an atom is known to be >= `bound`, which is 0 or 1."""
+        # A remainder may be 0, and so may a quotient of something positive.
         if atom.op in ("mod", "floordiv") and bound:
             return False
         proved = (
@@ -62,6 +65,7 @@ class AtomBounds:
             case "mod":
                 return True
             case "floordiv" | "ceildiv":
+                # divisors are positive, so that the dividend alone decides
                 return next(proved)
             case "min":
                 return all(proved)
@@ -98,6 +102,7 @@ class AtomBounds:
             if all(self._natural(part) for poly in polys for term in poly for part in term):
                 highest = [self._bound(poly, upper=True) for poly in polys]
                 top, *others = [self.algebra.expression(poly) for poly in highest]
+                # a quotient grows with its dividend, `min` and `max` with each argument
                 if atom.op in ("floordiv", "ceildiv"):
                     return self.algebra.poly(self.algebra.binary(atom.op, top, atom.args[1]))
                 if atom.op in ("min", "max"):

@@ -129,6 +129,8 @@ class LaunchBounds:
         args = [arg for arg in made if arg is not None]
         whole = len(args) == len(made)
         match size.op:
+            # Any argument of a minimum bounds it from above, any one of a maximum from below; the
+            # other way round all are needed.
             case "max" | "min" if args and (whole or upper == (size.op == "min")):
                 return reduce(lambda a, b: Op(size.op, (a, b), size.dtype), args)
             case "add" | "mul" if whole:
@@ -181,6 +183,8 @@ class LaunchBounds:
     def _find_threads(self, block: Sequence[ParallelType], *, assumed: bool) -> int:
         bounds = min(math.prod([self._extent(d, assumed=assumed) for d in block]), MOST_THREADS)
         symbols = {s for d in block for s in _symbols(self.launch[d])}
+        # Where one size decides all extents, each value that it may have can be tried; products of
+        # bounds would take them for independent.
         if bounds <= WARP or len(symbols) != 1:
             return bounds
         (symbol,) = symbols
@@ -209,6 +213,8 @@ class LaunchBounds:
             low, high = high, 2 * high
             if high > _FAR:
                 return None
+        # The number of threads does not fall where the size grows (`_rising`), so that halving
+        # finds the largest one.
         while high - low > 1:
             middle = (low + high) // 2
             if self._may_start(symbol, middle):
@@ -248,6 +254,7 @@ def implied(extent: Expr, least: int = 1) -> Iterator[Expr]:
             yield from implied(extent.args[0], least)
         case "mul" | "min":
             for arg in extent.args:
+                # of a product of 2 or more each factor is 1 or more, and no more is known
                 yield from implied(arg)
         case "max":
             rest = [a for a in extent.args if not (isinstance(a, Const) and a.value < least)]

@@ -35,6 +35,7 @@ def _undo_mod(
     others.remove(atom)
     factor = {algebra.products.monomial([quotient, *others]): count}
     partner = algebra.products.times(factor, algebra.poly(divisor))
+    # A divisor that is a sum spreads the quotient over several terms: not looked for.
     if len(partner) != 1:
         return None
     ((key, wanted),) = partner.items()

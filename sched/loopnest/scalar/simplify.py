@@ -229,7 +229,9 @@ class Simplifier:
         if not rest or self._within(rest, divisor):
             return {}
         if self._within(self.combine(rest, self.poly(divisor), 1), divisor):
+            # rest lies in [-divisor, 0), so that the floor is -1
             return {UNIT: -1}
+        # floor(g * r / (g * d)) is floor(r / d)
         rest, divisor, _ = self._reduce(rest, divisor)
         dividend = self.expression(rest)
         digits = self._digits(rest, divisor)
@@ -241,6 +243,7 @@ class Simplifier:
             return self.poly(self.floordiv(self.expression(whole), divisor))
         if isinstance(dividend, Op) and dividend.op == "floordiv":
             inner, by = dividend.args
+            # floor(floor(n / p) / q) = floor(n / (p * q)), p and q being positive
             return self.poly(self.floordiv(inner, self.mul(by, divisor)))
         if isinstance(dividend, Const) and isinstance(divisor, Const):
             return {UNIT: int(dividend.value) // int(divisor.value)}
@@ -264,6 +267,7 @@ class Simplifier:
             and dividend.op == "mod"
             and self.divides(divisor, dividend.args[1])
         ):
+            # (n % m) % d = n % d where d divides m
             return self.mul(self.mod(dividend.args[0], divisor), integer(scale))
         return self.mul(index_op("mod", dividend, divisor), integer(scale))
 

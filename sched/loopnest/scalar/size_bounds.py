@@ -30,6 +30,8 @@ class SizeBounds:
         low, high = self._range(self._poly(a))
         if low is None or high is None:
             return None
+        # A quotient never falls where the dividend grows: equal at both ends, it is one number
+        # between.
         first = divide(low, int(b.value))
         return integer(first) if first == divide(high, int(b.value)) else None
 
@@ -49,6 +51,7 @@ class SizeBounds:
         least, most = 1, 1
         for atom in term:
             low, high = self._atom_range(atom)
+            # Bounds multiply to bounds of the product only where no factor is negative.
             if low is None or low < 0 or high is None:
                 return None, None
             least, most = least * low, most * high

@@ -102,6 +102,8 @@ def target_position(target: TensorView, pos: object) -> int:
 
 def _users(tensor: TensorView, target: TensorView) -> tuple[TensorView, ...]:
     on_the_way = chains.ancestors(target)
+    # Outputs of one definition have one position (rule 14): the first speaks for all of them, and
+    # the target's own siblings stand where the target does.
     found = [c for c in chains.consumers_of(tensor) if c in on_the_way and c is not target]
     return tuple(c for c in found if c is c.siblings[0] and target not in c.siblings)
 
@@ -119,6 +121,8 @@ def _place(producer: TensorView, target: TensorView, pos: int) -> None:
     fusion = producer.fusion
     mark = fusion.begin()
     try:
+        # Replays without a position that rises would leave other loops and share none: rule 7 asks
+        # that such a call changes nothing.
         if not _propagate(producer, target, pos):
             fusion.rollback(mark)
     finally:
@@ -133,6 +137,8 @@ def _propagate(producer: TensorView, target: TensorView, pos: int) -> bool:
     for tensor, found in replayed.items():
         if tensor is not target:
             rebind_unfrozen(tensor, found.domain)
+    # All domains are final before any position is set: which axes a tensor shares is found by
+    # comparing its domain to its consumers', in whatever order these were replayed.
     for tensor in replayed:
         require_aligned(tensor)
     wanted = {t: _wanted(t, len(found.loops), selected) for t, found in replayed.items()}
@@ -217,6 +223,9 @@ def require_aligned(tensor: TensorView) -> None:
 
 def _wanted(tensor: TensorView, aligned: int, selected: set[TensorView]) -> int:
     """Return the compute-at position that an aligned position means for `tensor`."""
+    # A tensor has one place (rule 8): a consumer that this pass does not schedule keeps loops of
+    # its own, so that no loop can be shared by all. A reduction axis of the tensor ends what can be
+    # shared (rule 22): its result is there only behind that loop.
     consumers = [c for c in chains.consumers_of(tensor) if c in tensor.fusion.live()]
     if not consumers or not all(c in selected for c in consumers):
         return 0
@@ -258,6 +267,8 @@ def joins_plainly(tensor: TensorView, pos: int) -> bool:
         return False
     (consumer,) = consumers
     places = shared_positions(tensor, consumer)
+    # With axes of equal extent, broadcasts matched by broadcasts, no two axes of the math become
+    # one and no extent contradicts another (rules 18 and 19).
     if tensor.compute_at_pos or pos > len(places) or not _same_axes(tensor, consumer):
         return False
     if not tensor.produced_at_pos and not _has_placed_ancestor(tensor):
@@ -296,6 +307,8 @@ def _align(tensor: TensorView, consumer: TensorView, pos: int) -> None:
         )
     for place in places[:pos]:
         _require_free(tensor, consumer, place)
+    # Places rise, so the last is the largest. Axes of the consumer in between, which the tensor
+    # lacks (rule 25), lie around the tensor too: they are frozen with the others.
     reached = places[pos - 1] + 1
     for twin in consumer.siblings:
         if reached > twin.produced_at_pos:
@@ -328,6 +341,7 @@ def _require_free(tensor: TensorView, holder: TensorView, number: int) -> None:
 def _check_order(tensor: TensorView) -> None:
     try:
         LoopForest(tensor.fusion).check()
+    # A clone would not help there: the launches, not the positions, contradict each other.
     except LaunchConflict as conflict:
         raise PrimitiveRefused(conflict.reason, SEPARATE) from None
     except Conflict as conflict:

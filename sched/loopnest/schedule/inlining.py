@@ -210,6 +210,8 @@ class _Sweep:
     def place_all(self) -> None:
         """Place every wanted unit."""
         before = LoopForest(self.fusion)
+        # Consumers first: a tensor joins loops that its consumers have by then. Those in front of
+        # it are not placed in this forest; `earliest` says in which loops they will turn up.
         forest = LoopForest(self.fusion, units=(), earliest=before.earliest())
         for rank, unit in reversed(list(enumerate(before.units))):
             if unit in self.wanted:
@@ -228,6 +230,8 @@ class _Sweep:
         found = tiles_at(unit, None)
         if found is None or _passes_barred(unit, len(found.loops), _BEST_EFFORT):
             return False
+        # An axis left inside would hold what one consumer reads at several indices in one
+        # iteration: every iteration would compute all of them anew.
         if any(axis.size is not ONE for axis in found.domain.leaf[len(found.loops) :]):
             return False
         mark = self.fusion.begin()

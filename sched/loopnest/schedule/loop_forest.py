@@ -78,6 +78,8 @@ class LoopForest:
         check of the whole.
         """
         start = unit.compute_at_pos
+        # Steps of a scan have an order that loops inside may break, and a tensor that passes
+        # between launches may need its loops in the earlier one.
         if carries(unit) or (unit.memory is Memory.GLOBAL and is_several_launches(self.fusion)):
             return None
         if len(unit.siblings) > 1 or unit.produced_at_pos > start:
@@ -85,6 +87,8 @@ class LoopForest:
         consumers = [c for c in unit.consumers if c in self.position]
         for place in range(pos):
             groups = {self.find(self._consumer_axis(unit, c, place)) for c in consumers}
+            # A tensor in front of `unit` that lies in this loop may lead to it by way of one
+            # outside, which the loop would then have to precede and to follow (rule 33).
             if len(groups) > 1 or (place >= start and groups.pop().earliest < rank):
                 return None
         return True if self._roots_agree(unit, consumers, pos) else None
@@ -211,6 +215,7 @@ class LoopForest:
             return a
         # Two loops become one. What encloses either must enclose both, so the enclosing loops must
         # lie on one path; and a loop cannot come to lie inside itself.
+        # The smaller joins the larger, so that n axes are moved at most log n times each.
         keep, drop = (a, b) if len(a.axes) >= len(b.axes) else (b, a)
         outer = self._inner_most(keep.enclosing(), drop.enclosing(), unit)
         if outer is not None and not {keep, drop}.isdisjoint(outer.path()):

@@ -251,11 +251,15 @@ class Match:
                     f"of {self.name}",
                     "an iteration axis merges with iteration or broadcast axes only",
                 )
+            # An axis has one use in a domain: where the source's step stands, the target's own
+            # cannot.
             for axis in images:
                 self.drop_use(axis)
             own = step.replay(images, self.algebra)
             self.added.append(own)
         assert own is not None
+        # Past a merge that `settle` followed, an image stands for more points than the source's
+        # axis.
         exact = images == direct and all(axis in self.exact for axis in step.inputs)
         for axis, image in zip(step.outputs, own.outputs, strict=True):
             self.image[axis] = self._latest.get(image, image)

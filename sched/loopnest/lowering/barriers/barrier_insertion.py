@@ -64,6 +64,8 @@ class _Entry:
     @property
     def is_over(self) -> bool:
         """Whether barriers that are always reached part it from all that is beyond."""
+        # Threads of one block alone meet in SHARED memory; an element of GLOBAL memory may be met
+        # by another block, which a barrier of the block does not stop.
         scope = self.passed.get(NO_SIZES, Scope.NONE)
         shared = self.access.buffer.memory is Memory.SHARED
         return scope >= (Scope.block if shared else Scope.grid)
@@ -88,6 +90,7 @@ def insert_barriers(
         plan: the loops.
         arrivals: by flag: the grid dimensions whose blocks have all arrived where it is true.
     """
+    # One thread runs it all, in the order of the text; cores of a parallel loop meet at its end.
     if not plan.launch:
         return tree
     placer = _Placer(plan, arrivals, _shared(tree))
@@ -240,6 +243,7 @@ class _Placer:
             for a in before:
                 loops = a.access.loops | b.access.loops
                 level = widest(limits, both(a.passed, b.passed), loops, twice)
+                # All that SHARED memory can ask for: who meets there is in one block.
                 if level >= Scope.block and not _is_global(a, b):
                     continue
                 scope, apart = dependence.scope(a.access, b.access, common, wrapped)
@@ -250,6 +254,8 @@ class _Placer:
                     scope, apart = dependence.scope(
                         a.access, b.access, common, wrapped, adjacent=True
                     )
+                # What was passed orders this pair too if it is as wide; and one barrier stands here
+                # in the end, as wide as the widest pair asks for.
                 if scope <= max(level, need) or _arrived(a, b, apart):
                     continue
                 need, reason = scope, _reason(a.access, b.access)
@@ -282,6 +288,8 @@ class _Placer:
             if isinstance(node, Arrive):
                 arrival = Arrival(self.arrivals[node.var], common)
                 self.dependence.arrivals[node.var] = arrival
+                # An arrival orders as a barrier of the block (`kir`); under a test not every
+                # execution comes to it.
                 sure = sure if item.terms else always(Scope.block)
             whose = node.tensor if isinstance(node, Store) else ""
             for value in expressions(node):

@@ -70,9 +70,12 @@ def _check(program: Program, buffer: Buffer, plan: LoopPlan, tensor: TensorView)
     if not stores:  # another launch does
         return
     own = [s for s in map(plan.spec, tensor.domain.leaf) if not is_trivial(s)]
+    # A reduction stores its element before it has read all that it folds.
     legal = len(stores) == 1 and stores[0][1].role == "define"
     if legal:
         order, store, there = stores[0]
+        # Where a loop runs over more than the tensor has, its element is stored again, from a value
+        # that was overwritten.
         once = not plan.promotions[tensor].image and len(there.loops) == len(own)
         arrived = max([arrivals[flag] for flag in there.flags if flag in arrivals], default=-1)
         legal = once and all(

@@ -46,5 +46,7 @@ def widest(
         return Scope.NONE
     known = {found for e in loops for found in implied(e)}
     known.update(() if twice is None else implied(twice, 2))
+    # A barrier counts whose every enclosing loop runs: because the two accesses happen, because the
+    # launch has threads, or because a loop around both runs twice.
     held = [s for sizes, s in sure.items() if all(limits.runs(e, known) for e in sizes)]
     return max(held, default=Scope.NONE)

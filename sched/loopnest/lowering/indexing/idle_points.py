@@ -33,9 +33,12 @@ def live_terms(definition: Definition) -> tuple[Expr, ...]:
     an index that is data stands the `Arg` of the read that finds it.
     """
     reducer = definition.reducer
+    # A scan stores what is folded so far at every step, also where a step adds nothing.
     if reducer is None or definition.scan is not None:
         return ()
     found: dict[Expr, None] | None = None
+    # All components are folded by one update, which may stay away only where each of them takes
+    # nothing in: of the conditions those that all have in common.
     for value, identity in zip(definition.values, reducer.identity, strict=True):
         mine = _live(value, identity, definition.reads, outermost=True)
         found = dict.fromkeys(t for t in mine if found is None or t in found)
@@ -80,6 +83,8 @@ def _converted_to(identity: Const, dtype: dtypes.DType) -> Const | None:
     found = fold(cast(Const(identity.value, dtype.compute), dtype))
     if not isinstance(found, Const) or found.dtype is not dtype:
         return None
+    # Rounding to the narrower type may change the literal: only one that comes back is the identity
+    # there, too.
     return found if fold(cast(found, identity.dtype)) is identity else None
 
 
@@ -96,6 +101,8 @@ def _terms(
             return moved(inner, reads[condition.number])
         case Op(op="not"):
             return _terms(condition.args[0], reads, not wanted, outermost)
+        # All parts of an `and` that holds hold; all parts of an `or` that fails fail. Of the two
+        # other cases nothing follows for one part alone.
         case Op(op="and" | "or") if wanted == (condition.op == "and"):
             return tuple([
                 t for arg in condition.args for t in _terms(arg, reads, wanted, outermost)
@@ -114,6 +121,7 @@ def _comparison(
 ) -> tuple[Expr, ...]:
     op, sides = condition.op, [_index(arg, reads, outermost) for arg in condition.args]
     a, b = sides
+    # Indices that are not equal lie on either side: no bound of a loop follows.
     if a is None or b is None or (op == "eq" and not wanted):
         return ()
     op = op if wanted else _NEGATED[op]

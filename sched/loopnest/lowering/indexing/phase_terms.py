@@ -148,6 +148,9 @@ class PhaseTerms:
         terms: dict[Expr, PredicateTerm] = {}
         own = [self.storage[twin] for twin in compute.unit.siblings]
         own_axes = any(s.axes is not None and s.accumulator is s.buffer for s in own)
+        # An init may run at holes of a buffer whose dimensions are its loops: there is room, and no
+        # other element lies there (rule 37). GLOBAL memory, and a buffer laid out by axes of its
+        # own, have no room beyond their elements, or another element there.
         if compute.phase != "init" or is_global or own_axes:
             last = compute.phase == "finish" or not self.plan.crossed[compute.unit]
             terms = {t.condition: t for t in self.flags(compute.unit, own=last)}

@@ -48,6 +48,7 @@ from loopnest.scalar.expr import (
     Op,
     loads,
     substitute,
+    terms_of,
     walk,
 )
 from loopnest.tensor.definition import TracedReducer
@@ -154,7 +155,39 @@ class _Fills:
         for site in self.sites:
             if site.store.role == "update" and site.holes:
                 settled.update(self._needed(site, settled))
-        return {site.item: _rewritten(site.item, choice) for site, choice in settled.items()}
+        return {site.item: self._rewritten(site, choice) for site, choice in settled.items()}
+
+    def _rewritten(self, site: _Site, choice: _Choice) -> Guarded:
+        """Return a guarded statement with what was chosen for its tests.
+
+        A filled store of ``where(c, v, fill)`` needs no test that c implies: where that test fails
+        c does too, so the store leaves the constant by itself, and v is not loaded.
+        """
+        item, value = site.item, site.store.value
+        if choice.fill is None:
+            return replace(item, terms=tuple([t for t in item.terms if t not in site.holes
+                                              or t in choice.kept]))  # fmt: skip
+        needless: set[PredicateTerm] = set()
+        if isinstance(value, Op) and value.op == "where" and value.args[2] is choice.fill:
+            tests = list(terms_of(value.args[0]))
+            needless = {t for t in site.holes if self._implies(tests, t.condition)}
+        terms = tuple([t for t in item.terms if t not in needless])
+        return replace(item, terms=terms, fill=None if needless == {*site.holes} else choice.fill)
+
+    def _implies(self, tests: Iterable[Expr], wanted: Expr) -> bool:
+        """Whether all of `wanted` holds where all of `tests` do: each part by one of these."""
+        return all(any(self._is_weaker(part, test) for test in tests) for part in terms_of(wanted))
+
+    def _is_weaker(self, part: Expr, test: Expr) -> bool:
+        """Whether ``a < b`` holds wherever ``c < d`` does: a - b is never above c - d."""
+        if part is test:
+            return True
+        if not (isinstance(part, Op) and isinstance(test, Op)) or part.op != test.op:
+            return False
+        if part.op not in ("lt", "le"):
+            return False
+        algebra = self.algebra
+        return algebra.proves_le(algebra.sub(*part.args), algebra.sub(*test.args))
 
     def _needed(self, update: _Site, settled: _Choices) -> _Choices:
         """Return what an update asks of itself and others; nothing where that is no gain.
@@ -377,13 +410,6 @@ def _threads(site: _Site) -> dict[ParallelType, Expr]:
     """Return the extents of the thread loops around a statement."""
     specs = [loop.spec for loop in site.loops if loop.spec is not None]
     return {spec.parallel: spec.extent for spec in specs if spec.parallel.is_thread}
-
-
-def _rewritten(item: Guarded, choice: _Choice) -> Guarded:
-    if choice.fill is not None:
-        return replace(item, fill=choice.fill)
-    terms = tuple([t for t in item.terms if t.inside is None or t in choice.kept])
-    return replace(item, terms=terms)
 
 
 def _items(tree: Tree) -> Iterator[Guarded]:

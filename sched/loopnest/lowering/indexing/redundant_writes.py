@@ -34,6 +34,7 @@ def first_points(
     is_global = memory is Memory.GLOBAL
     plan, unit = nest.plan, compute.unit
     path, leaf = plan.forest.path(unit), unit.domain.leaf
+    # As many loops as leaf axes, each over the axis itself: every element is met once.
     if len(path) == len(leaf) and not plan.promotions[unit].image:
         return
     held = plan.promoter.held(unit)
@@ -47,6 +48,7 @@ def first_points(
         if group in tiled or index is ZERO or not _matters(parallel, memory, depth >= start):
             continue
         keys = plan.promoter.concrete_keys(plan.promoter.node_of[group])
+        # A loop over nothing that the tensor has meets each of its elements once an iteration.
         if keys and keys.isdisjoint(held):
             yield _is_zero(index)
     if compute.phase == "finish":

@@ -64,6 +64,8 @@ def _whole(var: Index, held: list[tuple[_Digit, Expr]], algebra: Simplifier) -> 
     reach = 1
     value: Expr = ZERO
     for part, digit in sorted(held, key=lambda pair: pair[0].low):
+        # Digits of a loop index must follow each other without a gap and without overlap, else one
+        # number has two writings, or none.
         if part.low != reach:
             return None
         value = algebra.add(value, algebra.mul(digit, integer(part.low)))
@@ -83,6 +85,8 @@ def _parts(place: Expr, extent: Expr, algebra: Simplifier) -> list[_Digit] | Non
         parts.append(part)
     reach = 1
     for part in sorted(parts, key=lambda part: part.weight):
+        # The same of the digits that a dimension is the sum of: each of its numbers is then met
+        # once.
         if part.weight != reach:
             return None
         reach *= part.numbers

@@ -215,6 +215,7 @@ class _ReadCheck:
             for group, spec in specs
             if spec.parallel.is_thread
             and not is_trivial(spec)
+            # an exchange gives it to every thread
             and spec.parallel not in self.plan.crossed[unit]
         ]
 
@@ -223,6 +224,7 @@ class _ReadCheck:
         extent = self.plan.specs[loop.group].extent
         if loop.index is ZERO or loop.group in self.path:
             return True
+        # A thread beyond the end of the loop around the store stored nothing, whatever it reads.
         if self.algebra.proves_lt(loop.index, extent) or self._is_tested(loop.index, extent):
             return True
         return isinstance(loop.index, Index) and self.algebra.proves_le(loop.index.extent, extent)

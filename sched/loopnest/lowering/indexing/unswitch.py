@@ -33,6 +33,7 @@ from loopnest.scalar.expr import (
     Op,
     all_of,
     free_indices,
+    loads,
     rewrite,
     substitute,
     terms_of,
@@ -68,6 +69,8 @@ def _double(loop: Loop, algebra: Simplifier) -> Stmt:
                 top = _at_largest(term, inner, algebra)
                 if top is not None and top is not TRUE:
                     largest[top] = None
+    # Where a test fails at the largest index whatever the sizes, the body without tests would never
+    # run.
     if not largest or FALSE in largest:
         return loop
 
@@ -79,6 +82,8 @@ def _double(loop: Loop, algebra: Simplifier) -> Stmt:
             return If(all_of(kept), node.body, node.orelse, node.reason, node.origin)
         return node
 
+    # A term is dropped that was asked at its largest index: it holds at all smaller ones, since its
+    # left side grows with each of them (`_grows`).
     fast = Loop(loop.var, loop.parallel, loop.axis, map_body(loop.body, drop), loop.origin)
     reason = "unswitch: at the largest index all tests inside hold"
     test = substitute(all_of(largest), threads)
@@ -90,6 +95,10 @@ def _at_largest(term: Expr, inner: set[Index], algebra: Simplifier) -> Expr | No
     if not isinstance(term, Op) or term.op != "lt":
         return None
     value, bound = term.args
+    # The test stands outside of the loops: it may neither name their indices in its bound, nor load
+    # what may lie outside of a buffer where their own tests fail.
+    if not inner.isdisjoint(free_indices(bound)) or any(loads(term)):
+        return None
     if not _grows(value, inner, algebra):
         return None
 
@@ -110,10 +119,10 @@ def _grows(value: Expr, inner: set[Index], algebra: Simplifier) -> bool:
     match value.op:
         case "add" | "min" | "max":
             return all(_grows(arg, inner, algebra) for arg in value.args)
-        case "mul":
+        case "mul":  # a product grows with its factors where none of them is negative
             natural = all(algebra.proves_le(ZERO, arg) for arg in value.args)
             return natural and all(_grows(arg, inner, algebra) for arg in value.args)
-        case "sub" | "floordiv":
+        case "sub" | "floordiv":  # in their first operand; divisors are positive
             first, second = value.args
             return inner.isdisjoint(free_indices(second)) and _grows(first, inner, algebra)
     return False

@@ -78,6 +78,8 @@ class Promoter:
     def run(self) -> None:
         """Fill `node_of` and `promotions`."""
         groups: dict[LoopGroup, None] = {}
+        # Reshapes first: what an axis was made from, and which axes are one, is asked of all other
+        # tensors in terms of the axes that reshapes make.
         for unit in self.forest.units:
             self._note_reshape(unit)
         for unit in self.forest.units:
@@ -87,6 +89,7 @@ class Promoter:
                     groups[self.forest.find(axis)] = None
         for group in groups:
             self.node_of[group] = self._promoted_axis(group)
+        # Before any image is made: images refer to the transforms that the loops have in the end.
         self._keep_running(groups)
         for unit in self.forest.units:
             for twin in unit.siblings:
@@ -201,6 +204,8 @@ class Promoter:
             return first
         parts = [self._cover(axis) for axis in group.axes]
         whole = self._closed(frozenset().union(*parts))
+        # A member that covers what all others do has the extents of the loop; only where none does
+        # is an axis made that no tensor owns.
         for axis in group.axes:
             if self._cover(axis) == whole:
                 return axis
@@ -217,6 +222,8 @@ class Promoter:
         if missing:
             self._require_merges_only(group, best, missing)
             missing = self._least(group, whole - missing)
+        # Any order of these merges is right; this one is the same in every run, that of a set is
+        # not.
         for root in sorted(map(_concrete, missing), key=lambda axis: str(axis.size)):
             node = Merge(node, root, self.algebra).outputs[0]
         return node
@@ -264,6 +271,8 @@ class Promoter:
         for unit in self.forest.units:
             path = self.forest.path(unit)
             seen = any(twin.is_output for twin in unit.siblings)
+            # Where a loop that a tensor shares with its consumers is empty, nothing reads the
+            # tensor. An output is read outside of all loops.
             shared = 0 if seen else self.forest.shared_depth(unit)
             held = self.held(unit)
             for group in path[shared:]:
@@ -425,6 +434,8 @@ class Promoter:
         for axis, node in zip(domain.leaf, nodes, strict=True):
             if node is not axis:
                 image[axis] = node
+        # Upwards first: the promoted axis of a leaf tells those of its siblings and of what it was
+        # made from. Downwards then, for inner axes of which no leaf told.
         for step in reversed(domain.history):
             self._match_upwards(step, domain, image)
         for step in domain.history:

@@ -114,6 +114,8 @@ class _SymbolicRun:
         self.literals: list[Const] = []
         self.steps = 0
         self.loaded: dict[tuple[Load, int], tuple[Flags, Value]] = {}
+        # Expressions are interned: of two arguments that are one expression, a use does not tell
+        # which is meant.
         if len(set(node.args)) != len(node.args):
             raise Undecidable("two components of a collective are one value")
 
@@ -248,6 +250,7 @@ class _SymbolicRun:
                 raise Undecidable(f"shuffle {node.mode}")
         place = first + source
         exists = mask & (source >= 0) & (source < WARP)
+        # the last warp of a block may be partial
         exists &= place < self.blocks.first + self.blocks.size
         return self.value(node.value, mask).take(np.where(exists, place, 0), exists)
 

@@ -44,6 +44,8 @@ class ConflictJoin:
     def conflicts(self) -> Array:
         """Return the rows that conflict with the first of their group."""
         first = self.start[self.group]
+        # If any two rows conflict, the first row is a store (stores come first), and one of the two
+        # has another owner than it: so the first row conflicts with that one.
         return np.flatnonzero((self.who != self.who[first]) & self.writes[first])
 
     def groups_in_conflict(self) -> Array:
@@ -55,6 +57,8 @@ def bipartite(a: ConflictJoin, b: ConflictJoin) -> Iterator[tuple[int, int]]:
     shared = np.intersect1d(a.when, b.when)
     for when in shared.tolist():
         mine, theirs = np.flatnonzero(a.when == when), np.flatnonzero(b.when == when)
+        # min(a) = max(b) and max(a) = min(b) only where all owners are one: two comparisons decide
+        # all pairs.
         low, high = mine[np.argmin(a.who[mine])], theirs[np.argmax(b.who[theirs])]
         if a.who[low] != b.who[high]:
             yield int(low), int(high)

@@ -87,6 +87,8 @@ class EnumeratedRaces:
         for site in self.model.syncs:
             scope = scope_of(site)
             points = self.space.points[site]
+            # A run of a barrier is one team at one time; as many threads must be in it as the team
+            # has.
             whole = np.bincount(self.team(scope, lanes // self.space.threads, lanes))
             team = self.team(scope, points.block, points.thread)
             runs, first, count = np.unique(
@@ -236,6 +238,8 @@ class EnumeratedRaces:
         epoch = [self._epoch(m, ("grid",), "grid") for m in marks]
         owner = [m.points.block for m in marks]
         key = [m.place for m in marks]
+        # An arrival orders pairs of blocks, and ends no stretch for the others: with one, pairs
+        # must be looked at.
         if not self.model.arrivals:
             yield from self._meet(marks, key, owner, epoch, "blocks")
             return

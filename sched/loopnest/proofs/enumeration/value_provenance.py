@@ -131,6 +131,7 @@ class Writes:
         place = np.searchsorted(keys, key)
         known = place < keys.size
         known &= keys[np.where(known, place, 0)] == key
+        # Strictly before: of one statement, all loads precede the write (`kir`).
         found = np.searchsorted(rank * span + self.time, place * span + time) - 1
         valid = known & (found >= 0)
         valid &= self.key[np.where(found >= 0, found, 0)] == key
@@ -350,8 +351,12 @@ class ValueProvenance:
             own.order.put(rows, added.order)
         place = np.arange(size)
         fresh = np.r_[True, writes.key[1:] != writes.key[:-1]][:size]
+        # A value lasts from a start to the next one of its key; what was added since is a
+        # cumulative sum less what it was at the start.
         begin = np.maximum.accumulate(np.where(writes.starts | fresh, place, 0))
         changed = ~writes.starts & (writes.tensor != writes.tensor[begin])
+        # Not known is what continues nothing, a value of another tensor, or one that was whole
+        # already.
         bad = (
             ~own.valid | (fresh & ~writes.starts) | changed | (~writes.starts & writes.final[begin])
         )

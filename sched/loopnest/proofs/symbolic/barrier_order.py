@@ -84,6 +84,8 @@ class Order:
             for text in self.setting.spaces.derived.get(v, {}).values():
                 conditions.append(_marked(text, "b_", (v, *tied)))
         domain = self.setting.domain(at)
+        # Reached by all of the block or by none is more than a warp needs, holds mostly, and has no
+        # division in it; only where it fails is each warp asked by itself.
         if site in self.setting.model.syncs and scope_of(site) == "warp":
             try:
                 self._all(at, conditions, domain)
@@ -162,6 +164,7 @@ class Order:
             if scope_of(other) not in scopes or isinstance(other.node, kir.Shuffle):
                 continue
             barrier = setting.sites[other]
+            # Its own instances: the others of its scope are at the same ones (`prove_uniform`).
             team = [*setting.grid(barrier), *setting.block(barrier)]
             pairs = setting.relation(
                 at.renamed("a_"), barrier.renamed("b_"), [f"a_{v} = b_{v}" for v in team]

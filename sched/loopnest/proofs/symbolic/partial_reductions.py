@@ -84,6 +84,7 @@ class PartialReductions:
         for work in [w for w, _ in writes if not w.starts]:
             again, chained = self.chain(work, buffer, starts)
             space = self.flow.pairs(at, again)
+            # Of the updates, those that continue the start which the read finds.
             taken = begun.reverse().apply_range(chained).extract_map(space)
             if not taken.is_empty():  # {read -> update of the same value}
                 late = taken.intersect(self.flow.late(at, again))
@@ -178,6 +179,7 @@ class PartialReductions:
                 here = substitute(at(condition, work.store.coordinate), data)
                 within += setting.guards(((here, True),))
             adds = setting.over(again, f"C[{', '.join(places)}]", within)
+        # Within one value, from one start on, each element is added by one point alone.
         if not chained.reverse().range_product(self.isl.UnionMap.from_map(adds)).is_injective():
             raise NotProved("an element is accumulated twice")
         self._contents[work] = adds
@@ -230,6 +232,8 @@ class PartialReductions:
         for first, *others in exchange.node.by_value(held):
             if not all(first.is_equal(other) for other in others):
                 raise NotProved("partial results out of step")
+            # `kept` tells the group: within it, an element of two threads would be in the result
+            # twice.
             if not key.range_product(first).is_injective():
                 raise NotProved("two threads contribute one element")
         self._exchanges[exchange.site] = at, held

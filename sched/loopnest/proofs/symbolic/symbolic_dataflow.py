@@ -109,6 +109,8 @@ class SymbolicDataflow:
         result = self.isl.UnionMap.read_from_str(self.setting.ctx, "{}")
         reached = access.domain().subtract(access.domain())
         later: list[Instances] = []
+        # From the last statement on: what it reaches has its source there, and is taken from the
+        # earlier ones, if these always come before it (`hidden`).
         for source, writes in reversed(stores):
             pairs = self._before(at, access, (source, writes), same)
             if pairs.is_empty():
@@ -118,6 +120,8 @@ class SymbolicDataflow:
                 return None
             later.append(source)
             pairs = pairs.subtract_domain(reached)
+            # Several points of one statement reach a read: which one is the last, the text does not
+            # tell.
             if not pairs.is_single_valued():
                 return None
             reached = reached.union(pairs.domain())
@@ -132,6 +136,8 @@ class SymbolicDataflow:
         ]
         if not made or any(s.serial != made[0].serial for s in made):
             return ()
+        # A buffer is a new one in each iteration of the loops that it is made in: no store of
+        # another iteration reaches a read.
         return tuple(self.setting.spaces.variables(made[0]))
 
     def _before(

@@ -81,6 +81,8 @@ class SymbolicRaces:
         first, second = setting.points(a), setting.points(b)
         shared = a.buffer.memory is Memory.SHARED
         synced = any(map(self.order.has, ("block", "grid", "warp")))
+        # Without barriers the whole launch is one epoch: threads of one block and of two are asked
+        # at once.
         if not shared and not synced and a.buffer is b.buffer:
             self._apart(a, b, setting.spaces.launch, [])
             return
@@ -101,6 +103,7 @@ class SymbolicRaces:
             self._meet(a, b, first, second, pairs, scopes)
             return
         order = self.order
+        # A barrier of the warp orders threads of one warp; for those of two it does not count.
         self._meet(a, b, first, second, [*pairs, order.warp_condition(False)], scopes)
         inside = [*pairs, order.warp_condition(True)]
         self._meet(a, b, first, second, inside, (*scopes, "warp"))
@@ -238,6 +241,8 @@ class SymbolicRaces:
         where = setting.access(at, access, place=True)
         derived = setting.algebra.derived.values()
         others = [v for v in at.variables if v not in (*dims, *setting.block(at), *derived)]
+        # Two arrivals at one counter that differ in anything but the blocks that it gathers (or the
+        # thread, which all threads of a block share) would be two rounds of counting.
         differ = " or ".join([f"a_{v} != b_{v}" for v in others]) or "1 = 0"
         pairs = setting.relation(at.renamed("a_"), at.renamed("b_"), [differ])
         met = where.apply_range(where.reverse()).intersect(pairs)
@@ -269,6 +274,7 @@ class SymbolicRaces:
         model, spaces = self.setting.model, self.setting.spaces
         for a, b in combinations_with_replacement(accesses, 2):
             made = model.lifetime(a)
+            # A buffer made inside of the loop is another one in each iteration.
             inner = made is not None and loop in made.loops
             if inner or not (a.writes or b.writes):
                 continue
@@ -286,6 +292,8 @@ class SymbolicRaces:
             gone = [m for m in members if m not in first.variables or m not in second.variables]
             if not all(m in spaces.group_of for m in gone):
                 raise NotProved("a race")
+        # Digits of a merged index may agree where the index differs: a group is asked for as a
+        # whole.
         for group in spaces.groups:
             part = set(group.members)
             if not part.isdisjoint(same) and not part <= set(same):
