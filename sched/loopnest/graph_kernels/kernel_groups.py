@@ -163,6 +163,8 @@ class KernelGroups:
             if is_member(node, limits):
                 self.group[node] = [node]
         streams = {node for node in self.group if self._streams(node)}
+        # Ops that memory limits first, among themselves: each such group saves round trips through
+        # memory. Then all, whose products may take in what is left.
         for chosen in (streams, set(self.group)):
             for node in [x for x in self.group if x in chosen]:
                 sources = sorted(self._sources(node), key=lambda x: -typical(bytes_of(x.type)))
@@ -216,6 +218,7 @@ class KernelGroups:
         if self.single & {*first, *second}:
             return False
         index = self.graph.index
+        # Groups only grow: a first member and a length name one.
         key = (index[first[0]], len(first), index[second[0]], len(second))
         if key in self._refused:
             return False
@@ -237,8 +240,11 @@ class KernelGroups:
             node = pending.pop()
             if node in inside:
                 return True
+            # Nodes are numbered in topological order: behind the last member no way leads back.
             if node in seen or self.graph.index[node] > last:
                 continue
+            # Another group is computed whole: what leaves any of its members comes after all of
+            # them.
             together = self.group.get(node, [node])
             seen.update(together)
             pending += [u for x in together for u in self.graph.users[x] if u not in together]

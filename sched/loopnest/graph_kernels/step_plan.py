@@ -250,6 +250,8 @@ class _StepPlanner:
             writer = maker.get(value.storage)
             if writer is None:
                 continue
+            # A reader of the old value comes before the step that overwrites it, unless it needs
+            # that step: then the old value is kept, and copied at the end (`_commits`).
             for number, read in enumerate(reads):
                 old = number != writer and self.states[name] in read
                 if old and not _reaches(before, number, writer):
@@ -287,6 +289,7 @@ class _StepPlanner:
         if not reads:
             return True
         number = [p.storage for p in writer.outputs].index(value.storage)
+        # The step reads the old value itself: element by element in the same place, or not at all.
         return writer.made is not None and all((number, i) in writer.made.inplace for i in reads)
 
     def _keep_apart(self, step: PlannedStep) -> None:
@@ -312,9 +315,11 @@ class _StepPlanner:
                 first.setdefault(place.storage, number)
                 last[place.storage] = number
         for place in (*places_in(results), *[value for _, value in commits]):
+            # Results and new values of variables are read behind the last step.
             last[place.storage] = len(self.steps)
         arena = _Arena()
         wanted = [n for n, s in enumerate(self.storages) if s.kind == "arena" and n in first]
+        # Largest first: small ones find gaps between large ones, seldom the other way round.
         for number in sorted(wanted, key=lambda n: (-self.storages[n].bytes, n)):
             life = (first[number], last[number])
             self.storages[number].offset = arena.take(self.storages[number].bytes, life)

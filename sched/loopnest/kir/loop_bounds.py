@@ -40,6 +40,8 @@ def loop_bounds(loop: Loop, algebra: Simplifier) -> LoopBounds | None:
     for term in terms_of(guard.condition):
         for gap in gaps(term, algebra):
             count = slope(gap, loop.var, algebra)
+            # A condition that is not linear in the index is no bound of it; one without it would
+            # bound nothing.
             if not count:
                 return None
             rest = algebra.simplify(substitute(gap, {loop.var: ZERO}))

@@ -300,6 +300,7 @@ class VectorFinder:
         """Whether XOR moves all lanes together: both operands are multiples, but for the lane."""
         a, b = swizzle
         moved = self._before_lane(index[b], lane)
+        # Of multiples of `lanes`, XOR changes no bit below: neighbours stay neighbours.
         if moved is None or lane in free_indices(index[a]):
             return False
         return all(self.algebra.divides(integer(lanes), i) for i in (index[a], moved))
@@ -360,6 +361,7 @@ def _certain_loads(value: Expr) -> Iterator[Load]:
         seen.add(node)
         if isinstance(node, Load):
             yield node
+        # a load that a condition guards may lie outside of its buffer
         guarded = isinstance(node, Op) and node.op in ("where", "and", "or")
         stack.extend(reversed(node.args[:1] if guarded else node.args))
 
@@ -373,11 +375,16 @@ def _keeps_order(access: WideAccess, candidates: tuple[WideAccess, ...]) -> bool
         uses = [
             k for k, n in enumerate(body) if any(access.load in loads(e) for e in expressions(n))
         ]
+        # A wide load stands before all stores of the lanes; in the order of the text the last lane
+        # loads after the first lane stored, unless no statement stores before the use. Lanes
+        # themselves are in no order.
         return not stores or uses[-1] <= stores[0]
     others = [k for k, n in enumerate(body) for e in expressions(n)
               if any(load.buffer is buffer for load in loads(e))]  # fmt: skip
     wide = {a.statement for a in candidates if a.is_store}
     after = max(others, default=-1) > body.index(access.statement)
+    # A wide store stands behind all lanes: nothing may load the buffer after it, and no single
+    # store may come to stand before it.
     return not after and all(body[k] in wide for k in stores)
 
 

@@ -191,6 +191,8 @@ def check_races(plan: LoopPlan, tensor: TensorView, storage: TensorStorage) -> N
     own = {plan.forest.find(axis) for axis in tensor.domain.leaf}
     path = plan.forest.path(tensor.siblings[0])
     local = storage.accumulator.memory is Memory.LOCAL
+    # Loops that a LOCAL tensor shares with its consumers enclose its buffer: each iteration has one
+    # of its own.
     start = plan.forest.shared_depth(tensor.siblings[0]) if local else 0
     repeated = plan.promotions[tensor].repeats and not local
     for group in path[start:]:

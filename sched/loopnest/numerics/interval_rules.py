@@ -121,6 +121,8 @@ def _rounded_once(
     Source: Figueroa, "When is double rounding innocuous?", 1995.
     """
     if dtype is float32:
+        # Either the rounded value or the one before it may be what a kernel holds, if it keeps more
+        # digits.
         near = value.astype(np.float32).astype(np.float64)
         if np.equal(near, value).all():
             return exact(value, unsigned)

@@ -189,6 +189,7 @@ def around(
 def flushed(low: Values, high: Values) -> tuple[Values, Values]:
     """Take in 0 where a float32 result may be subnormal: fast math may flush it."""
     normal = FORMATS["float32"].normal
+    # Where the interval meets the subnormal range, from either side.
     near = (low < normal) & (high > -normal)
     return np.where(near, np.minimum(low, 0.0), low), np.where(near, np.maximum(high, 0.0), high)
 

@@ -68,6 +68,7 @@ def _mul(value: Values, args: Sequence[Interval]) -> Ends:
     a, b = args
     if a is b:
         low, high = a.low * a.low, a.high * a.high
+        # A square is least at 0 where the interval holds it: the corners do not show that.
         outside = (a.low > 0) | (a.high < 0)
         return np.where(outside, np.minimum(low, high), 0.0 * low), np.maximum(low, high)
     if _positive(a) and _positive(b):
@@ -88,6 +89,7 @@ def _div(value: Values, args: Sequence[Interval]) -> Ends:
             return a.low / b.high, a.high / b.low
         return _corners(np.divide, a, b)
     low, high = _corners(np.divide, a, b)
+    # Beside 0 a quotient goes to either infinity.
     either = poles(b)
     return np.where(either, -np.inf, low), np.where(either, np.inf, high)
 
@@ -102,6 +104,7 @@ def _reciprocal(value: Values, args: Sequence[Interval]) -> Ends:
 def _rsqrt(value: Values, args: Sequence[Interval]) -> Ends:
     (x,) = args
     either = poles(x)
+    # it falls where x grows
     low, high = 1 / np.sqrt(x.high), 1 / np.sqrt(x.low)
     return np.where(either, -np.inf, low), np.where(either, np.inf, high)
 

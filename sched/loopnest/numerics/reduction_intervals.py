@@ -67,6 +67,8 @@ def _sum(
     sizes = _magnitude(x)
     if x.wild:
         sizes = np.where(np.isfinite(sizes), sizes, 0.0)
+    # Whatever the tree: each of its n - 1 additions errs by at most u times its own result, and
+    # each result is at most the sum of all magnitudes.
     size = sizes.sum(-1)
     slack = steps * unit(dtype) * size
     if arithmetic.fast_math:
@@ -78,6 +80,7 @@ def _sum(
     low, high = around(low, high, dtype, arithmetic)
     over = size + slack >= form.largest  # a partial sum may overflow
     if over.any():
+        # Of one sign, partial sums overflow that way alone.
         low = np.where(over & ~(x.low >= 0).all(-1), -np.inf, low)
         high = np.where(over & ~(x.high <= 0).all(-1), np.inf, high)
     return [_settled_fold(total, low, high, x)]
@@ -174,6 +177,8 @@ def _extremum(function: Callable[..., Values]) -> Fold:
         (x,), (total,) = parts, totals
         if x.exact:
             return [exact(total, unsigned=True)]
+        # A maximum and a minimum grow with each operand and round nothing: their ends are those of
+        # the ends.
         low, high = function(x.low, axis=-1), function(x.high, axis=-1)
         if not dtype.is_float:
             return [Interval(total, low, high)]

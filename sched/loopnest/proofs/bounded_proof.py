@@ -100,6 +100,8 @@ class _SizeSearch:
         new = self.open & crossed(self.extents, sizes)
         cost = points_at(self.program, sizes)
         most = MOST_FIRST if new or not self.telling else self.budget
+        # A loop that runs as often as is telling for the first time is worth more points than the
+        # budget.
         if cost > most or (len(self.done) >= MOST_SIZES and not new):
             self._skip(sizes, new)
             return None
@@ -150,6 +152,8 @@ class _SizeSearch:
         undecided: Undecidable | None = None
         flags = tuple(self.model.arrivals)
         choices: list[tuple[Local, ...]] = [()]
+        # Which block arrives last is the machine's choice. What common memory holds must not depend
+        # on it; `_lonely` refuses what names that block, and one other choice shows what it missed.
         if flags and not self.telling:
             choices += [flags, *([(flag,) for flag in flags] if len(flags) > 1 else [])]
         for first in choices:

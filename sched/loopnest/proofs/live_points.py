@@ -64,6 +64,8 @@ class LivePoints:
         common: list[Expr] | None = None
         for value, identity in zip(definition.values, reducer.identity, strict=True):
             mine = _peeled(self._written_out(value, definition, True), identity)
+            # All components are folded at once: an element may be left out only where each of them
+            # is the identity.
             common = mine if common is None else [c for c in common if c in mine]
         return common or []
 
@@ -87,6 +89,8 @@ class LivePoints:
                 mapping[arg] = Arg(-1, arg.dtype)
         found = substitute(value, mapping)
         size = sum(1 for _ in walk(found))
+        # Diamonds of pointwise definitions grow exponentially when they are written out; without
+        # that an element counts, which is safe.
         return found if size <= _LARGEST else value
 
     def _inlined(self, arg: Arg, definition: MathDefinition) -> Expr | None:
@@ -95,6 +99,7 @@ class LivePoints:
         if producer is None or producer.definition is None or data_of(read.indices):
             return None
         own = producer.definition
+        # A reduction is no function of one element of what it reads.
         if own.reducer is not None or producer.is_factored:
             return None
         index = [

@@ -123,6 +123,7 @@ def _accesses(program: kir.Program) -> tuple[Launches, Launches]:
 
 def _crossing(stored: Launches, read: Launches) -> tuple[Buffer, ...]:
     """Return what one launch stores and a later one reads."""
+    # A read in the launch of the store is the matter of that launch's own proof.
     return tuple([b for b, w in stored.items() if max(read.get(b, {-1})) > min(w)])
 
 

@@ -188,6 +188,8 @@ def _live_users(tensor: TensorView) -> Iterator[tuple[TensorView, bool]]:
     ended = False
     while waiting:
         _, unit = heapq.heappop(waiting)
+        # In topological order: what waits is what edges from tensors before lead to. Where nothing
+        # else waits and no chain has ended, every chain runs through this one.
         yield unit, not waiting and not ended and unit is not head
         for consumer in consumers_of(unit):
             first = consumer.siblings[0]

@@ -52,6 +52,8 @@ class Ordering:
         if self.overwrites:
             for output, target in self.forest.fusion.inplace.items():
                 self._overwrite(output, target)
+        # Bodies are sorted one by one: every demand is put into the innermost loop around both
+        # tensors, where it decides between two items; outside of it both are in one.
         for body in (self.top, *self.node_of.values()):
             body.sort()
         if is_several_launches(self.forest.fusion):
@@ -208,6 +210,8 @@ class LoopBody:
             level[key] += any(tensor.starts_launch for tensor in heads)
             for other in self._after.get(key, ()):
                 level[other] = max(level[other], level[key])
+        # A stable sort: within a launch the order of before stays, and no item passes one that it
+        # depends on, whose launch is not later.
         self._keys.sort(key=lambda key: level[key])
         self.order = [self._items[key] for key in self._keys]
         numbers = {found: n for n, found in enumerate(sorted(set(level.values())))}

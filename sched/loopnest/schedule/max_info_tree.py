@@ -113,6 +113,8 @@ class _Replay:
     def _last_waiting(self) -> _Entry:
         """Take the waiting tensor that is computed last: none of its consumers comes any more."""
         order = {t: n for n, t in enumerate(self.reference.fusion.topological())}
+        # The last in program order: nothing that still waits depends on it, so that no reader of it
+        # is to come.
         return self.waiting.pop(max(self.waiting, key=lambda t: order[t]))
 
     def _reach(self, tensor: TensorView, origin: TensorView | None) -> None:
@@ -139,6 +141,8 @@ class _Replay:
                     return across
             made = producer_as_consumer(tensor, origin, source.domain, pos)
         loops = tuple([source.loops[place] for place in made.places])
+        # A loop is exact only if it is so at every step of the path: what was merged with more on
+        # the way stays so.
         exact = whole_loops(tensor, made.domain, loops).exact & source.exact
         kept = {source.loops[place] for place in made.exact}
         return SharedLoops(made.domain, loops, exact & kept)

@@ -202,6 +202,9 @@ class WindowReplay:
         if not result:
             return []
         result += [_Tiles([axis]) for axis in self.hulls if self._is_part(axis)]
+        # A loop of a tile moves all axes that it has to do with: an axis that is read as it is
+        # joins the tile once it shares a loop with it, and brings its other loops. So on until
+        # nothing joins.
         rest = {axis: set(loops) for axis, loops in self.plain.items()}
         grown = True
         while grown:
@@ -239,6 +242,8 @@ class WindowReplay:
         if self._is_placed():
             return whole_loops(self.tensor, self.tensor.domain, sorted(self.loops))
         self._require_tiles(tiles)
+        # Loops that no axis follows from still stand around the tensor: they are outer axes of a
+        # step without inputs, so that positions of producer and consumer stay in step.
         tiles += self._repeated(tiles)
         match, pos = self._match()
         old = overlaps(self.tensor.domain.history)
@@ -259,6 +264,8 @@ class WindowReplay:
         by_loop.update({loop: outer[i] for loop, i in self.loops.items() if i in outer})
         loops = tuple(sorted(by_loop))
         prefix = [by_loop[loop] for loop in loops]
+        # A tile is a function of its outer loops, whose indices are those of the reader; of a plain
+        # loop the replay tells whether it is exact.
         exact = {n for reader in self.readers for n in reader.place.exact} - set(plain.values())
         first = self.readers[0].place
         exact.update(

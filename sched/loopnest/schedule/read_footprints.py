@@ -131,6 +131,7 @@ class GivenLoops:
 
     def _span(self, value: Expr) -> Footprint:
         if self.inner.isdisjoint(free_indices(value)):
+            # An index that is data is no function of the loops.
             if any(not isinstance(n, (Const, Symbol, Index, Op)) for n in walk(value)):
                 raise _Unknown
             return Footprint(value, ZERO, ZERO, 0)
@@ -167,6 +168,7 @@ class GivenLoops:
         low, high = mul(span.low, factor), mul(span.high, factor)
         if isinstance(factor, Const):
             count = int(factor.value)
+            # A negative factor turns the interval round.
             low, high = (high, low) if count < 0 else (low, high)
             return Footprint(center, low, high, span.step * abs(count))
         if not self._of_sizes(factor) or not self.algebra.proves_le(ZERO, factor):
@@ -184,6 +186,8 @@ class GivenLoops:
         if not self._of_sizes(divisor):
             raise _Unknown
         slack: Expr = ZERO
+        # floor((c + r) / d) is floor(c / d) + floor(r / d) where d divides c; else what c leaves
+        # over may carry one more.
         if not algebra.divides(divisor, span.center):
             slack = algebra.sub(divisor, ONE)
         return Footprint(
@@ -196,6 +200,7 @@ class GivenLoops:
             return Footprint(algebra.mod(span.center, divisor), ZERO, ZERO, 0)
         if not self._of_sizes(divisor):
             raise _Unknown
+        # (c + r) % d is r where d divides c and 0 <= r < d; else it may be anything below d.
         inside = algebra.proves_le(ZERO, span.low) and algebra.proves_lt(span.high, divisor)
         if inside and algebra.divides(divisor, span.center):
             return replace(span, center=ZERO)
@@ -206,6 +211,8 @@ class GivenLoops:
         choose = algebra.min if op == "min" else algebra.max
         if algebra.equal(a.center, b.center):
             return Footprint(a.center, choose(a.low, b.low), choose(a.high, b.high), 1)
+        # min(c + r, c' + r') lies between min(c, c') + the least of all r and min(c, c') + the
+        # greatest; likewise max.
         low, high = least(a.low, b.low, algebra), most(a.high, b.high, algebra)
         return Footprint(choose(a.center, b.center), low, high, 1)
 
@@ -232,6 +239,7 @@ def hull(axis: IterDomain, found: Sequence[Footprint], algebra: Simplifier) -> F
     first, *others = found
     for span in others:
         moved = algebra.sub(span.center, first.center)
+        # Reads whose distance depends on a loop have no common tile that moves with it.
         if not all(isinstance(node, (Const, Symbol, Op)) for node in walk(moved)):
             return whole_axis(axis, algebra)
         low, high = algebra.add(span.low, moved), algebra.add(span.high, moved)
@@ -289,6 +297,7 @@ def holds(
         last = algebra.mul(algebra.sub(extent, ONE), integer(by))
         if not (is_below(ZERO, before, algebra) and is_below(after, last, algebra)):
             return False
+        # A tile of every by-th element has those that are read only if these lie on its grid.
         if span.step % by or not algebra.divides(integer(by), before):
             return False
     return True

@@ -82,6 +82,8 @@ def _apart(
     """Return the consumers of `fork` that must read a clone; () where even that does not help."""
     way = chains.ancestors(target)
     users = _users(fork)
+    # The target decides where the original stands: if the original cannot serve it, no clone for
+    # others helps.
     users.sort(key=lambda user: (user is not target.siblings[0], user not in way))
     kept: list[TensorView] = []
     for user in users:
@@ -133,6 +135,8 @@ def _clone_for(producer: TensorView, fork: TensorView, apart: Sequence[TensorVie
     again = chains.descendants(producer) & chains.ancestors(fork)
     depths: dict[TensorView, int] = {}
     copy_of: dict[TensorView, TensorView] = {}
+    # Consumers first: a clone reads clones of what is cloned with it, so that its readers must be
+    # there when it is made.
     for tensor in reversed(fork.fusion.topological()):
         if tensor is not tensor.siblings[0] or tensor.is_input:
             continue

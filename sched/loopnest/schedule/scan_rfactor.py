@@ -120,6 +120,8 @@ def _totals(
             )
         element = tuple([substitute(value, moved) for value in definition.values])
         held = reducer.combine(held, element)
+    # The last segment may end early. Its total is never used (no segment stands behind it), so that
+    # it may be the identity.
     inside = normal_le(algebra.add(last, integer(1)), size, algebra)
     values = tuple(
         [

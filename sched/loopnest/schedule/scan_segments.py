@@ -63,6 +63,7 @@ def goes_by_segments(
     steps = steps_along(axis, domain)
     inside = [steps[leaf] for leaf in loops if leaf.size is not ONE]
     apart = [step for leaf, step in steps.items() if leaf not in loops and leaf.size is not ONE]
+    # A loop outside that moves by no multiple of a segment would begin in the middle of one.
     if any(step is None or step % segment for step in apart):
         return False
     known = [step for step in inside if step is not None]

@@ -191,6 +191,7 @@ def iteration_space(fusion: ln.Fusion, in_order: bool = False) -> IterationSpace
     found = None
     reshaped = any(map(_is_reshaped, fusion.tensors))
     if not reshaped and (in_order or not any(map(_keeps_order, fusion.tensors))):
+        # An input may be read in two ways (x and its transpose): then its axes join no others.
         found = _Numbers(fusion, joined=True).space() or _Numbers(fusion, joined=False).space()
     _LAST[:] = [(fusion, fusion.version, in_order, found)]
     return found
@@ -277,6 +278,7 @@ class _Numbers:
                 continue
             axes[tensor] = self._places(tensor)
             concrete = [d for d in axes[tensor] if d is not None]
+            # One dimension for two axes of a tensor: only its diagonal would be computed (rule 18).
             if len(set(concrete)) < len(concrete):
                 return None
             own = self._own(tensor, axes[tensor])
@@ -304,6 +306,7 @@ class _Numbers:
                     continue
                 if tensor in inputs and root not in extents:
                     continue  # it is read at other indices alone
+                # A loop has one extent (rule 19).
                 if extents.setdefault(root, axis.extent) != axis.extent:
                     return None
                 if axis.is_reduction:

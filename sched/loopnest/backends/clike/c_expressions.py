@@ -201,6 +201,8 @@ class CFormat(TextFormat):
     def operation(self, node: Op) -> Text:
         """Return the text and the precedence of an operation."""
         if node.op not in ("cast", "where") and any(a.dtype.is_narrow for a in node.args):
+            # A sum, product or quotient of two narrow floats that is rounded to float32 first is
+            # rounded right to the narrow type then: float32 has twice its digits and two more.
             return self.text(_in_float32(node))
         rule = RULES.get(node.op)
         if rule is None:
@@ -279,6 +281,8 @@ def _infix(form: CFormat, node: Op) -> Text:
 
 def _arithmetic(form: CFormat, node: Op) -> Text:
     """+, - and *: integer values wrap, which C's signed integers do not promise."""
+    # Overflow of signed integers is undefined in C; unsigned ones wrap, and the conversion back
+    # keeps the bits (two's complement, by every compiler that is supported).
     unsigned = form.dialect.unsigned.get(node.dtype.name)
     if unsigned is None:
         return _infix(form, node)
@@ -313,6 +317,7 @@ def _not(form: CFormat, node: Op) -> Text:
 def _floor_division(form: CFormat, node: Op) -> Text:
     left, right = node.args
     if node.dtype is dtypes.index and form.nonnegative(left) and form.nonnegative(right):
+        # C divides towards 0, which is the floor where no operand is negative.
         sign = "/" if node.op == "floordiv" else "%"
         return f"{form.format(left, PRODUCT)} {sign} {form.format(right, UNARY)}", PRODUCT
     return form.call(node.op, node.dtype, left, right)
@@ -425,6 +430,8 @@ def _cast(form: CFormat, node: Op) -> Text:
         between = dtypes.float64 if long else dtypes.float32
         return _cast(form, Op("cast", (cast(value, between),), dtype))
     if value.dtype.is_float and dtype.kind == "i" and dtype not in (dtypes.int32, dtypes.int64):
+        # A float beyond the range of the target type is undefined in C; through a wider type the
+        # low bits remain.
         wide = dtypes.int64 if dtype is dtypes.uint32 else dtypes.int32
         return _cast(form, Op("cast", (cast(value, wide),), dtype))
     if dtype.is_bool:

@@ -63,6 +63,7 @@ def _float_literal(value: float, dtype: DType, dialect: Dialect) -> Text:
     if dtype.is_narrow:
         inner, _ = _float_literal(value, dtypes.float32, dialect)
         return f"{dialect.casts['float32', dtype.name]}({inner})", ATOM
+    # The literal must be the float32 that arithmetic before it found, not a float64 next to it.
     if dtype is dtypes.float32:
         value = _rounded(value)
     if math.isnan(value):

@@ -63,9 +63,12 @@ def _count(test: If, loop: Loop, around: list[Loop], algebra: Simplifier) -> Exp
                 if rising is None:
                     return None
                 assert isinstance(node.extent, int)
+                # A linear gap is smallest at one end of an inner loop: the test holds in all of it
+                # if it does there.
                 worst = 0 if rising > 0 else node.extent - 1
                 gap = algebra.simplify(substitute(gap, {node.var: integer(worst)}))
             count = slope(gap, loop.var, algebra)
+            # It must fall: once it is negative it stays so, and the first iterations are all.
             if count is None or count >= 0:
                 return None
             rest = algebra.simplify(substitute(gap, {loop.var: ZERO}))

@@ -34,6 +34,7 @@ def streamed_outputs(program: Program, body: tuple[Stmt, ...]) -> tuple[Buffer, 
         for store in loop.body
         if isinstance(store, Store) and is_line(loop, store.storage)
     }
+    # What is read again would have to come back from memory.
     return tuple([buffer for buffer in found if buffer in lines and buffer not in read])
 
 

@@ -65,6 +65,8 @@ def transposed_tile(loop: Loop, finder: VectorFinder) -> TransposedTile | None:
     assert isinstance(lanes, int)
     if lanes * store.storage.dtype.size != LINE_BYTES:
         return None
+    # The tile is read as a whole before any of it is written: within one array the loops might read
+    # what they wrote.
     if load.buffer.dtype is not store.storage.dtype or load.buffer is store.storage:
         return None
     to, source = (store.storage, store.index, store.flat), (load.buffer, load.args, load.flat)

@@ -35,7 +35,9 @@ class PostDominators:
         self._depth = [0] * (root + 1)
         self._jump = [root] * (root + 1)
         self._jumped: list[Pattern] = [Pattern.OPAQUE] * (root + 1)
+        # Users first: the tree holds all of an op's users, so that their common ancestor is known.
         for number in reversed(range(root)):
+            # The value leaves the graph here: no later op stands on all ways out.
             if graph.outputs[number]:
                 self._insert(number, root, Pattern.OPAQUE)
             else:
@@ -76,6 +78,8 @@ class PostDominators:
             else:
                 a, pattern = self.parents[a], max(pattern, self.patterns[a])
         while a != b:  # ops of one depth jump to one depth
+            # Different behind the jump: the meeting lies beyond it. The same: it lies at the jump
+            # or before it, and one step is taken.
             if self._jump[a] != self._jump[b]:
                 pattern = max(pattern, self._jumped[a], self._jumped[b])
                 a, b = self._jump[a], self._jump[b]

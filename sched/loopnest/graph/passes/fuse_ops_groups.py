@@ -240,6 +240,8 @@ class _PartitionRun:
             return
         self._up[child] = leader
         self._size[leader] += self._size[child]
+        # The pattern of a group is that of its anchor once it has one: what joins later must ask
+        # for the heavy op.
         if self._anchor[child] >= 0:
             if self._anchor[leader] >= 0:
                 raise InternalError(

@@ -100,6 +100,7 @@ def _matters(parallel: ParallelType, memory: Memory, reducing: bool) -> bool:
     """
     if not parallel.is_thread:
         return memory is Memory.GLOBAL or reducing
+    # Threads of other blocks have a SHARED memory of their own; on GLOBAL memory all would race.
     if memory is Memory.SHARED:
         return parallel.is_block
     return memory is Memory.GLOBAL and parallel.is_thread

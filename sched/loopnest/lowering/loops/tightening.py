@@ -115,6 +115,8 @@ class _Tightening:
                 return {node.counter: frozenset()}
             case If():
                 mine = frozenset(t for t in terms_of(node.condition) if t in self.idle)
+                # Other terms of the test are left out: a condition may only be weakened on its way
+                # out.
                 inner = {b: g | mine for b, g in self.left(node.body).items()}
                 return _joined([inner, self.left(node.orelse)])
             case Loop():
@@ -152,6 +154,8 @@ class _Tightening:
                 continue
             for gap in gaps(term, self.algebra):
                 best = self._at_best(gap, var, extent)
+                # Unknown, or fulfilled at the best index whatever the rest: it says nothing about
+                # this loop as a whole.
                 if best is None or self.algebra.proves_le(ZERO, best):
                     continue
                 condition = self._not_negative(best)
@@ -244,10 +248,15 @@ class _Tightening:
         around = [t for t in terms if not _uses(t, node.var)]
         if not is_bounded(node.parallel, node.var.extent):
             inside = []
+        # An iteration that only carries on may be left out if no later one counts: the condition
+        # must end the loop, not begin it.
         if any(every[b].isdisjoint(inside) for b in carried):
             inside = [t for t in inside if self._ends(t, node.var)]
+        # A loop over threads widens to the launch where they meet, and a vector is one statement:
+        # neither goes under a test of its own.
         if node.parallel.is_thread or node.parallel is ParallelType.vectorize:
             around = []
+        # Others count on the barriers inside: the loop must be reached, and run at least once.
         if _meets(node) and not self._is_alone(node):
             around = []
             inside = [t for t in inside if self._holds_at_first(t, node.var)]
@@ -281,8 +290,11 @@ class _Tightening:
             return sorted(found, key=str)
         if any(_of_blocks(n) for n, _ in walk(node.body)):
             return []
+        # All threads must agree on the bounds of a loop in which they meet: the condition at the
+        # best thread holds wherever that of any thread does.
         for number, extent in self.threads.items():
             found = self.weakened(found, number, extent)
+        # Data may differ from thread to thread.
         plain = [t for t in found if not loads(t)]
         return sorted(plain, key=str)
 

@@ -96,6 +96,7 @@ class _Space:
         if not self._is_over(life) and not all(_apart(life, other) for other in self.lives):
             return False
         scratch = self.scratch or life.buffer.kind == "scratch"
+        # An alias may cost a barrier, which scratch of a few warps does not pay for.
         return not scratch or _bytes(life.buffer) >= _LEAST_SCRATCH
 
     def _is_over(self, life: _Life) -> bool:
@@ -132,6 +133,8 @@ def _bytes(buffer: Buffer) -> int:
 def _apart(a: _Life, b: _Life) -> bool:
     """Whether the one is not accessed any more before the other is."""
     depth = 0
+    # In the innermost body that both are made in: in a loop inside of it, the accesses of one
+    # iteration are followed by those of the next, so that whole items of that body are compared.
     while depth < min(len(a.home), len(b.home)) - 1 and a.home[depth] == b.home[depth]:
         depth += 1
     mine = [path[depth] for path in a.accesses]

@@ -163,6 +163,7 @@ def stored_places(plan: LoopPlan, tensor: TensorView, start: int) -> tuple[int, 
         if place < start or not axis.is_iteration:
             continue
         spec = plan.spec(axis)
+        # Each thread has a buffer of its own, and one index of every axis that is bound to threads.
         if spec.parallel.is_thread or spec.extent is ONE:
             continue
         result.append(place)
@@ -179,6 +180,8 @@ def shared_places(plan: LoopPlan, tensor: TensorView) -> tuple[int, ...]:
     for place, axis in enumerate(tensor.domain.leaf):
         spec = plan.spec(axis)
         inside = place >= tensor.compute_at_pos or spec.parallel.is_block
+        # Of axes left of the position, those over threads of the block count: its threads are at
+        # all of their indices at once. A block has one index of each axis bound to the grid.
         if axis.is_iteration and inside and not spec.parallel.is_grid and spec.extent is not ONE:
             result.append(place)
     return tuple(result)

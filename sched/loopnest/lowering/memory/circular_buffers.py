@@ -140,6 +140,7 @@ class _Circle:
         algebra, extent = self.plan.algebra, self.var.extent
         yield from parts.made
         for stage in range(self.prefetch):
+            # later stages do not exist either
             if _below(stage, extent) is FALSE:
                 break
             guard = self._exists(_below(stage, extent))
@@ -151,6 +152,9 @@ class _Circle:
         first = [self._moved(item, later, guard) for item in parts.loads]
         last = [self._moved(item, later, guard) for item in parts.stores]
         rest = [_mapped(item, now) for item in parts.rest]
+        # Loads into registers stand first and are stored last, so that they are under way during
+        # the work of the iteration. Without them the stores go to another stage than the one that
+        # is read, and may stand first.
         body = [*first, *rest, *last] if first else [*last, *rest]
         yield replace(loop, body=tuple(body))
 
@@ -258,6 +262,8 @@ def _private_producers(plan: LoopPlan, tensor: TensorView) -> list[TensorView]:
         definition = waiting.pop().definition
         for producer in definition.producers if definition is not None else ():
             readers = [c for c in producer.consumers if c in plan.forest.position]
+            # Only what nobody else reads may run ahead: another reader wants the value of this
+            # iteration.
             alone = all(c is tensor or c in found for c in readers)
             plain = producer.memory is Memory.LOCAL and producer.layout.stages == 1
             if plain and alone and producer not in found:

@@ -24,6 +24,7 @@ def flatten_addresses(tree: Tree, algebra: Simplifier) -> Tree:
     """Return `tree` with flat offsets for all accesses of a buffer where they save divisions."""
     found: dict[Buffer, int] = {}
     for buffer, index in _accesses(tree):
+        # A swizzle permutes indices along two dimensions, which an offset does not have.
         if buffer.memory is not Memory.GLOBAL and not buffer.swizzles:
             saved = sum(map(_divisions, index)) - _divisions(_offset(buffer, index, algebra))
             found[buffer] = found.get(buffer, 0) + saved

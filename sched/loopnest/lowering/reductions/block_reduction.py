@@ -163,6 +163,8 @@ class _Body:
         values = self._named(args)
         extents, used = self.exchange.extents, self.exchange.dims
         dims = tuple([d for d in used if d in dims])
+        # The cases come by their price: shuffles need no memory, whole warps one slot each, and a
+        # dimension by itself a slot a thread.
         if self._in_warp(dims):
             return self._butterfly(values, self._lane_bits(dims))
         leading = used[: used.index(dims[-1]) + 1]
@@ -189,6 +191,9 @@ class _Body:
         total = 1
         for dim in used[: used.index(dims[-1]) + 1]:
             size = _static(self.exchange.extents[dim])
+            # xor by an offset stays in a group only where groups are powers of two and begin at
+            # multiples of their size; so must the dimensions below be, which the offset passes
+            # over.
             if size is None or size & (size - 1):
                 return False
             total *= size
@@ -239,6 +244,7 @@ class _Body:
     def _over_warps(self, values: Values, size: int) -> Values:
         """Reduce groups of `size` neighbouring threads, whole warps."""
         warps = size // WARP
+        # All 32 lanes exist: a group is whole warps.
         values = self._butterfly(values, [16, 8, 4, 2, 1])
         threads = self.exchange.product(self.exchange.dims)
         slots = self._scratch((self.algebra.ceildiv(threads, integer(WARP)),))
@@ -246,6 +252,8 @@ class _Body:
         self._store(slots, (self._warp(),), values, first)
         group = self.algebra.floordiv(self.exchange.thread(), integer(size))
         base = self.algebra.mul(group, integer(warps))
+        # Every warp of a group reads all slots of the group, a lane each, and repeats them past
+        # `power`: the second butterfly then gives all lanes the result, without a second exchange.
         power = 1 << (warps - 1).bit_length()
         slot = self.algebra.mod(self.exchange.thread(), integer(power))
         place = self.algebra.add(base, slot)
@@ -272,6 +280,7 @@ class _Body:
         """Return the combination of slots 0 to `size`, read by every thread."""
         known = _static(size)
         if known is not None and known <= _FEW:
+            # Slot 0 always exists, so that no identity is taken in.
             values = self._named(self._load(slots, place(ZERO)))
             for slot in range(1, known):
                 found = self._load(slots, place(integer(slot)))

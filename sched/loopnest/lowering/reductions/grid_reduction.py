@@ -85,6 +85,8 @@ def last_blocks(plan: LoopPlan) -> dict[TensorView, tuple[TensorView, ...]]:
         dims = {d for d in plan.crossed[start] if d.is_grid}
         after = [u for u in _downstream(plan, start) if u is not start]
         around = set(_around(plan, start))
+        # What runs along these dimensions again needs the result in all blocks; what stands outside
+        # of a loop around the reduction, that of all iterations.
         if all(
             not dims & thread_dims(plan, unit)
             and around <= set(_all_around(plan, unit))
@@ -149,6 +151,8 @@ def block_stage(
             for tensor, own in zip(unit.siblings, inner, strict=True)
         ]
     )
+    # Each block with a result of its own, and each iteration around the reduction, has a counter:
+    # only blocks that reduce together may count together.
     counter = None
     if unit in flagged[unit]:
         counter = _workspace(plan, unit, names, "count", tuple(kept), dtypes.int32, "counter")

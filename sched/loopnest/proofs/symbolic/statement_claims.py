@@ -61,6 +61,8 @@ class StatementClaims:
             if found is None:
                 raise NotProved(f"the layout of {buffer.name}")
             extent, stride = rest.pop(found)
+            # Elements of all dimensions so far lie below stride * extent, since the ones before lie
+            # below the stride.
             reach = times(stride, extent)
         if not self._at_least(poly(buffer.size, {}), reach):
             raise NotProved(f"the size of {buffer.name}")
@@ -104,6 +106,8 @@ class StatementClaims:
     def _bounds(self, at: Instances, access: Access) -> None:
         guards = self.setting.guards(access.guards)
         shape = access.buffer.shape
+        # Inside of the buffer is enough for an offset, if isl can say so; else the indices along
+        # its axes are asked, which is more.
         if access.flat:
             size = self.algebra.poly(access.buffer.size, {})
             try:

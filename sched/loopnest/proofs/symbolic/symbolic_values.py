@@ -98,6 +98,8 @@ class Values:
     ) -> None:
         """Show that every point of `at` reads the whole value of `element` of `tensor`."""
         writes = self.flow.writes(buffer)
+        # No store claims the whole value: what the accumulator holds must be the domain of the
+        # element.
         if finishes or not any(w.is_final for w, _ in writes):
             so_far = tensor.scan is not None  # the elements after this one come later
             held = self.parts.held(at, access, buffer, tensor, so_far=so_far)
@@ -237,6 +239,7 @@ class Values:
             for v, a in zip(names, tensor.logical, strict=True)
         ]
         conditions += setting.launched()
+        # Read behind the last statement of the program.
         last = [str(len(setting.model.program.body))]
         at = Instances("OUT", names, conditions, last + ["0"] * (setting.times - 1))
         place = setting.place(buffer, [variable(v) for v in names] or [constant(0)])

@@ -68,6 +68,7 @@ class Tilings:
             found = self._tilings(work)
             if not hidden <= {name for tiling in found for name in self._products(tiling.whole)}:
                 raise NotAffine("a product that is in no coordinate")
+            # c and the tile tell one product by subtraction, and of two only the sum.
             if any(len(self._products(tiling.whole)) > 1 for tiling in found):
                 raise NotAffine("a coordinate that does not determine its products")
             known = self._of_tensors.setdefault(work.tensor, found)
@@ -123,6 +124,9 @@ class Tilings:
                 extent = self.spaces.extent[member]
                 total = times(total, extent)
                 result.append(f"0 <= {name} < {self.setting.text(extent)}")
+            # Digits in mixed radix reach exactly the numbers below the product of their extents:
+            # with fewer than the axis has, elements at its end have no tile, and none could be
+            # found missing.
             more = algebra.compare("lt", total, extents[tiling.axis], str)
             found = self.setting.among(NOWHERE, [more])
             self.setting.require_empty(found, f"the tiles of {tensor.name}")

@@ -110,6 +110,8 @@ def _trim(node: Stmt, limits: dict[Loop, tuple[Expr, ...]]) -> Stmt:
     if not isinstance(node, Loop) or node.parallel not in _TRIMMED or len(node.body) != 1:
         return node
     (test,) = node.body
+    # What is loaded may change from iteration to iteration, and a loop stops at the first that
+    # fails.
     if not isinstance(test, If) or test.orelse or loads(test.condition):
         return node
     fixed, bounds, kept = _sort_terms(test.condition, node.var)
@@ -174,6 +176,8 @@ def upper_bound(term: Expr, var: Index) -> Expr | None:
     algebra = Simplifier()
     # left < right with left = rest + var gives var < right - rest.
     rest = substitute(left, {var: integer(0)})
+    # The test fails once and for all only where the index has the factor 1, and all else stands
+    # still.
     if algebra.poly(left) != algebra.poly(Op("add", (rest, var), dtypes.index)):
         return None
     if var in free_indices(rest) or var in free_indices(right):

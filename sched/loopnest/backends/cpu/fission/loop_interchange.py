@@ -102,12 +102,15 @@ class _Chooser:
             match node:
                 case Loop() if holds_sync(node.body):
                     self._visit(node.body, times * _trips(node))
+                # A loop may stand around all threads only if they agree on how often it runs.
                 case Loop() if self._is_steady(node.var.extent):
                     verdict = self._verdict(node)
                     if verdict is None:
                         self.undecided.append((node, times))
                     else:
                         self._place(node, times, outside=verdict)
+                # A test of index arithmetic can be evaluated in each region again; one of data may
+                # find other values there.
                 case If() if holds_sync(node.body + node.orelse) or is_formula(node.condition):
                     self._visit(node.body, times)
                     self._visit(node.orelse, times)

@@ -198,6 +198,7 @@ class Cutter:
                 found.region(guards).body.append(node)
 
     def _is_invariant(self, value: Expr) -> bool:
+        # A load may find another value in another region, after a store in between.
         return self.is_uniform(value) and not any(isinstance(n, Load) for n in walk(value))
 
     def _is_parted(self, node: Stmt) -> bool:
@@ -238,6 +239,7 @@ class Cutter:
         return var
 
     def _fork_loop(self, node: Loop, found: Listing, guards: tuple[Expr, ...]) -> None:
+        # A loop in which threads meet is executed once for all of them.
         if not self.is_uniform(node.var.extent):
             reason = f"its extent {node.var.extent} differs between threads that meet in it"
             raise InternalError(f"loop {node.index}", reason)
@@ -253,6 +255,8 @@ class Cutter:
             if not self._is_taken_together(node):
                 self._guard(node, found, guards)
                 return
+            # All threads of the block take the branch or none does (`kir`): what the first one
+            # finds holds for all.
             test = decided = self._name("taken", test, found, guards)
             self.decided[decided] = None
         found.close()

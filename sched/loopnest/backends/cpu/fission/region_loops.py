@@ -135,6 +135,7 @@ class _Spread:
     def _formula(self, var: Local) -> Expr | None:
         """Return the value of a name that is better computed again than kept, else None."""
         value = self.cut.values[var]
+        # Others read it from its array, which must then be stored.
         if value is None or var in self.cut.offered or var in self.cut.decided:
             return None
         fetched = isinstance(value, Load) and value.buffer in self.maker.fixed
@@ -159,6 +160,8 @@ class _Spread:
                     users.setdefault(buffer, []).append(listing)
         blocks, threads = self.threads.blocks, self.threads.threads
         for buffer, places in users.items():
+            # One region of the body that makes it: a variable there. Two regions, or one in a body
+            # inside, run at different times, between which other threads run.
             if len(set(places)) < len(places) or not set(places) <= homes[buffer]:
                 self.slots[buffer] = self.maker.of_buffer(buffer, blocks, threads)
 
@@ -291,6 +294,8 @@ def _store(to: Load, value: Expr, tensor: str) -> Store:
 def _touches(buffer: Buffer, body: tuple[Stmt, ...]) -> int:
     """Estimate how often a thread loads from or stores to `buffer` within loops of its own."""
     total = 0
+    # Outside of loops of its own a region touches a buffer once or twice: a copy would cost as
+    # much.
     for node, ancestors in walk_statements(body):
         extents = [a.extent for a in ancestors if isinstance(a, Loop)]
         count = prod([e if isinstance(e, int) else UNKNOWN_EXTENT for e in extents])

@@ -35,6 +35,8 @@ def is_swap(node: Shuffle, threads: tuple[Index, ...]) -> bool:
         return False
     run = int(offset.value)
     _, count = _number(threads)
+    # xor with a power of two swaps neighbouring runs of that length; if all pairs of runs are
+    # whole, every partner exists.
     return run & (run - 1) == 0 and Simplifier().divides(integer(2 * run), count)
 
 
@@ -79,6 +81,7 @@ def shuffled(node: Shuffle, offered: ContextArray, threads: tuple[Index, ...]) -
     match node.mode:
         case "xor" if isinstance(node.offset, Const) and 0 <= node.offset.value < WARP:
             partner: Expr = Op("bitxor", (number, node.offset), dtypes.index)
+            # an offset below 32 leaves the number of the warp as it is
             exists = algebra.lt(partner, count)
         case "xor":
             target: Expr = Op("bitxor", (lane, node.offset), dtypes.index)

@@ -240,6 +240,7 @@ class _Flat:
         if scopes and (node.parallel.is_block or "grid" in scopes):
             reason = f"it holds a barrier and has extent {extent}, while the launch has {whole}"
             raise InternalError(f"loop {node.index} ({node.parallel.value})", reason)
+        # A loop over fewer threads than the launch has is run by the first ones.
         return (If(Op("lt", (number, extent), dtypes.bool_), body, (), "", node.origin),)
 
 
@@ -275,6 +276,7 @@ class _Passes:
 
     def grid(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
         """Return the loops over all threads of a launch."""
+        # Without a barrier of the grid blocks are independent: one loop over them holds everything.
         if not any(_scope(n) == "grid" for n, _ in walk_statements(body)):
             return self._blocks(body)
         all_of_them = Threads(
@@ -303,6 +305,7 @@ class _Passes:
     def _around(
         self, body: tuple[Stmt, ...], indices: Sequence[Index], kind: ParallelType
     ) -> tuple[Stmt, ...]:
+        # Nothing is left behind: no loop is needed.
         if all(isinstance(node, (Allocate, Let)) for node in body):
             return ()
         for index in reversed(indices):

@@ -91,6 +91,7 @@ def static_mask(program: Program) -> str | None:
             factor *= int(size.value)
         else:
             static = False
+    # Where a multiple of 32 divides the number of threads whatever the sizes, no warp is partial.
     if factor % WARP == 0:
         return FULL_MASK
     return f"{(1 << threads) - 1:#x}u" if static and 0 < threads < WARP else None

@@ -127,6 +127,7 @@ def _copy(loop: Loop, finder: VectorFinder, accesses: tuple[WideAccess, ...]) ->
     pieces = [finder.piece(*side, loop.var, loop.extent) for side in sides]
     if store.storage.dtype is not source.dtype or not all(pieces):
         return None
+    # A wide load before a wide store is another order than lane by lane, if the two overlap.
     if store.storage is source.buffer:
         return None
     target, origin = (Span(buffer, first_lane(loop, index), flat) for buffer, index, flat in sides)
