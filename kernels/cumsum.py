@@ -102,13 +102,11 @@ def cumsum_long(f, dtype=ln.float32):
     f.output(ln.cumsum(x, axis=0), "y")
 
 
-@cumsum_long.schedule("gpu")
-def gpu_long(f, threads=128, lanes=16):
-    """A block owns a part of the array, a thread `lanes` neighbours in registers.
+def scan_in_blocks(f, threads, lanes):
+    """Give each block a part of the array, each thread `lanes` neighbours in registers.
 
-    One thread of a block scans the totals of all. Blocks write the sums of their parts, wait for
-    each other, and one thread scans these; so each element is read and written once. The grid must
-    be resident at once.
+    Returns the sums within each thread's part and their totals; what lies before each thread; and,
+    of that, the sums within a block, the totals of blocks, and what lies before each block.
     """
     y = f["y"]
     y.split(0, lanes)
@@ -129,6 +127,18 @@ def gpu_long(f, threads=128, lanes=16):
     for tensor in (inside, several):
         tensor.axis(0).parallelize(grid)
     inside.axis(1).parallelize(ln.ParallelType.unswitch)
+    return sums, totals, before, inside, several, far
+
+
+@cumsum_long.schedule("gpu")
+def gpu_long(f, threads=128, lanes=16):
+    """A block owns a part of the array, a thread `lanes` neighbours in registers.
+
+    One thread of a block scans the totals of all. Blocks write the sums of their parts, wait for
+    each other, and one thread scans these; so each element is read and written once. The grid must
+    be resident at once.
+    """
+    _, totals, _, inside, several, far = scan_in_blocks(f, threads, lanes)
     for tensor in (totals, inside):
         tensor.memory = ln.SHARED
     several.memory = far.memory = ln.GLOBAL
@@ -142,25 +152,7 @@ def gpu_long_launches(f, threads=128, lanes=16, some=32):
     one block scans the totals of all blocks, `some` by a thread, for arrays of up to 64 million
     elements. In the third all blocks add what lies before. Each element is read and written twice.
     """
-    y = f["y"]
-    y.split(0, lanes)
-    y.split(0, threads)  # [N / 2048, 128, 16]
-    sums, totals, before = segments_of(y, 2)
-    before.split(0, threads)
-    inside, several, far = segments_of(before, 1)  # of a block, and of the grid
-    totals.split(0, threads)
-    grid, block = ln.ParallelType.grid_x, ln.ParallelType.block_x
-    for tensor in (y, sums, totals, before):
-        tensor.parallelize({0: grid, 1: block})
-    part = f["x"].cache_after()
-    part.compute_at(sums, 2)
-    for tensor in (y, part):
-        tensor.split(2, 16 // y.dtype.size)
-        tensor.parallelize({2: ln.ParallelType.unroll, 3: ln.ParallelType.vectorize})
-    sums.axis(2).parallelize(ln.ParallelType.unroll)
-    for tensor in (inside, several):
-        tensor.axis(0).parallelize(grid)
-    inside.axis(1).parallelize(ln.ParallelType.unswitch)
+    sums, totals, before, inside, several, far = scan_in_blocks(f, threads, lanes)
     totals.memory = ln.SHARED
     for tensor in (sums, inside, several, far):
         tensor.memory = ln.GLOBAL
@@ -168,11 +160,11 @@ def gpu_long_launches(f, threads=128, lanes=16, some=32):
     far.split(0, some)
     own, parts, carried = segments_of(far, 1)
     for tensor in (own, parts, far):
-        tensor.axis(0).parallelize(block)
+        tensor.axis(0).parallelize(ln.ParallelType.block_x)
     own.memory = parts.memory = carried.memory = ln.SHARED
     own.new_launch()
-    y.new_launch()
-    before.compute_at(y, 2)
+    f["y"].new_launch()
+    before.compute_at(f["y"], 2)
 
 
 @cumsum_long.schedule("cpu")

@@ -260,10 +260,15 @@ def _twice(node: Node) -> Node | None:
 
 @rule(LOOSE, "sub")
 def _difference(node: Node) -> Node | None:
+    return _cancelled(node, "add", 0)
+
+
+def _cancelled(node: Node, inverse: str, neutral: int) -> Node | None:
+    """Return ``x - x`` or ``x / x`` as its number, and ``(x + y) - y`` or ``(x * y) / y`` as x."""
     a, b = node.inputs
     if a is b:
-        return operators.full_like(node, 0)
-    if a.op == "add" and b in a.inputs:
+        return operators.full_like(node, neutral)
+    if a.op == inverse and b in a.inputs:
         return in_shape(a.inputs[a.inputs[0] is b], node)
     return None
 
@@ -278,12 +283,7 @@ def _put_back(node: Node) -> Node | None:
 
 @rule(LOOSE, "div")
 def _ratio(node: Node) -> Node | None:
-    a, b = node.inputs
-    if a is b:
-        return operators.full_like(node, 1)
-    if a.op == "mul" and b in a.inputs:
-        return in_shape(a.inputs[a.inputs[0] is b], node)
-    return None
+    return _cancelled(node, "mul", 1)
 
 
 @rule(LOOSE, "exp", "log", "exp2", "log2")
