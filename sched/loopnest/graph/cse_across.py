@@ -41,7 +41,7 @@ class Candidate:
         flops: the operations that computing it from the backward's own inputs takes, if nothing
             is kept.
         stashed: whether it is kept.
-        name: the input of the backward that it is, "" if it is not kept.
+        name: of the backward's input that the kept value becomes; "" if it is not kept.
         recomputed: the operations that its own op costs in the new backward; 0 if it is kept or
             no longer needed.
         is_output: whether the forward returned it anyway, so that keeping it takes no new memory.

@@ -239,7 +239,7 @@ def dim_of(value: object, subject: str) -> Dim:
     """Return an extent that a user wrote: an int >= 0, a text, or a size expression.
 
     Raises:
-        GraphError: it is none.
+        GraphError: `value` is no such extent.
     """
 
     def refuse(reason: str) -> GraphError:

@@ -162,7 +162,7 @@ def Variable(value: object, name: str, dtype: DType | str | type | None = None) 
         dtype: the element type; that of `value` by default.
 
     Raises:
-        GraphError: the name is no identifier, or the value is none.
+        GraphError: the name is no identifier, or `value` is no array, number or node.
     """
     subject = f"Variable({name!r})"
     _check_name(name, subject)

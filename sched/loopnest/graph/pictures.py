@@ -91,8 +91,8 @@ class _Effort:
     """How a picture of many nodes is laid out: refinement of the layout grows with their square.
 
     Attributes:
-        nodes: it is for more nodes than these.
-        far: a value that is read so many levels further down is named at its reader instead.
+        nodes: the number of nodes from which on these settings hold.
+        far: from how many levels on an edge is replaced by the value's name at its reader.
         settings: what Graphviz is told.
     """
 

@@ -196,7 +196,7 @@ def require_graph(value: object, function: str) -> Graph:
     """Return the first argument of a function if it is a graph.
 
     Raises:
-        GraphError: it is none.
+        GraphError: the argument is no graph.
     """
     if isinstance(value, Graph):
         return value
@@ -229,7 +229,7 @@ def body_of(node: Node) -> Graph:
     """Return the body of a fused node.
 
     Raises:
-        GraphError: the node is none.
+        GraphError: the node is no fused one.
     """
     if not isinstance(node, Node):
         raise GraphError("body_of(…)", f"it was given {kind_of(node)}", "pass a node")

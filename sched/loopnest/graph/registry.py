@@ -121,10 +121,10 @@ def op_names() -> tuple[str, ...]:
 
 
 def get_op(name: str) -> OpDef:
-    """Return an op.
+    """Return the registered op of a name.
 
     Raises:
-        GraphError: there is none of that name.
+        GraphError: no op has that name.
     """
     found = _OPS.get(name) if isinstance(name, str) else None
     if found is None:
@@ -316,7 +316,7 @@ def freeze(value: object) -> object:
 
 
 def read_only(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return a contiguous array that nobody can write to; itself if it owns its data and is one."""
+    """Return a contiguous read-only array: the array itself where it is one, or can become one."""
     if not array.flags.writeable and array.base is None and array.flags.c_contiguous:
         return array
     copy = np.array(array, order="C", copy=True)

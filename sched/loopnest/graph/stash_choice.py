@@ -91,7 +91,7 @@ def choose(problem: Problem, budget: int | None) -> StashChoice:
 
 
 def evaluate(problem: Problem, kept: Iterable[int]) -> StashChoice:
-    """Return what it costs to keep some values; those that nobody needs are dropped."""
+    """Return the cost of keeping some values, without those that the backward does not need."""
     wanted = frozenset(kept)
     pending, seen = list(problem.required), set(problem.required)
     while pending:
@@ -110,9 +110,9 @@ def _named(choice: StashChoice, method: str, least: int) -> StashChoice:
 
 
 def _cut(problem: Problem, flops: int, bytes_: int) -> StashChoice:
-    """Return the choice of the least total, an operation at a price and a byte at a price.
+    """Return the choice of least cost, at a price for an operation and one for a byte kept.
 
-    Of equal choices it keeps what stands nearest to the backward: the largest expressions.
+    Of choices of equal cost, the one that keeps the values nearest to the backward.
     """
     count = len(problem.flops)
     source, sink = 2 * count, 2 * count + 1

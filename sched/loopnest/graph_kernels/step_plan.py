@@ -37,7 +37,7 @@ class Storage:
     Args:
         kind: "input", "const", "state", "output" (new in each call), "arena", or "made": by a step
             whose op makes its own memory (attribute ``makes_memory``).
-        node: the var, const or variable that it is of; None for what a step computes.
+        node: the var, const or variable whose value it holds; None for the value of a step.
         elements: their number.
         dtype: their type.
         offset: in the arena, in bytes.

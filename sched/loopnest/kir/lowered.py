@@ -46,7 +46,7 @@ class Note:
     """Something that was asked of a schedule and that the loop nest does not show.
 
     Args:
-        subject: the tensor, loop or fusion that it is about.
+        subject: the tensor, loop or fusion concerned.
         asked: what was asked, as the call reads.
         became: what became of it.
         why: the reason.
@@ -121,7 +121,7 @@ class KernelRecord:
 
     @staticmethod
     def of(lowered: Lowered, known: MathSnapshot | None = None) -> KernelRecord:
-        """Return the record of `lowered`; `known` is the math of the kernel that it is of."""
+        """Return the record of `lowered`; `known` is the math of its kernel, if that is known."""
         math = None if lowered.math is None else lowered.math()
         return KernelRecord(
             lowered.program,

@@ -104,7 +104,7 @@ class LoweringPass:
         name: as `Kernel.stages` and ``loopnest dump --stage`` call it.
         module: below `lower/`; its docstring says what the pass requires and ensures, with a small
             nest before and after it.
-        result: what there is after it, in a few words.
+        result: what the pass adds, in a few words.
         why: the reason for its place in the order.
         run: the pass.
         text: of what it made; taken right after it.
@@ -122,7 +122,7 @@ class Watcher(Protocol):
     """Is told after each pass; `LOOPNEST_PASSES` chooses some (see `lowering/watchers`)."""
 
     def after(self, step: LoweringPass, state: State, seconds: float) -> None:
-        """Look at the state after `step`, which took so many seconds."""
+        """Look at the state after `step`, which took `seconds`."""
 
     def end(self, state: State) -> None:
         """Look at the state after the last pass."""

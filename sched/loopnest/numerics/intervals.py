@@ -69,7 +69,7 @@ class Interval:
         return self.value, self.low, self.high
 
     def viewed(self, view: Callable[[Values], Values]) -> Interval:
-        """Return this with each array replaced by what `view` makes of it."""
+        """Return this interval with `view` applied to each of its arrays."""
         value = view(self.value)
         if self.exact:
             return replace(self, value=value, low=value, high=value)

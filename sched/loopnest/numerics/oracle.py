@@ -353,9 +353,9 @@ class Oracle(OracleOperands[V]):
         return self._reduced(reducer, domain.rfactor, shape, parts)
 
     def _places(self, domain: TensorDomain, cut: Mapping[IterDomain, int]) -> tuple[Values, ...]:
-        """Return where on the rfactor domain each point of the root domain lies.
+        """Return the index along each rfactor axis of each point of the root domain.
 
-        Of the axes in `cut`, which both domains have, only so many coordinates are looked at.
+        `cut` gives for some axes, which both domains have, how many coordinates are looked at.
         """
         algebra = Simplifier()
         env: dict[Expr, Values] = dict(self.indices)

@@ -25,9 +25,9 @@ def fold_values(reducer: TracedReducer, parts: Sequence[Values]) -> list[Values]
 def scan_values(
     reducer: TracedReducer, parts: Sequence[Values], *, exclusive: bool = False
 ) -> list[Values]:
-    """Return for each element along the last axis what all up to it fold to.
+    """Return for each element along the last axis the fold of all elements up to it.
 
-    Each round lets it take in what twice as many elements in front of it fold to.
+    By doubling: after each round an element holds the fold of twice as many in front of it.
     """
     now, size, reach = list(parts), parts[0].shape[-1], 1
     left, right = two_sides(reducer.types)

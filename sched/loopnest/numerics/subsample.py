@@ -65,7 +65,7 @@ def choose(fusion: Fusion, sizes: Mapping[str, int], most: int) -> Sample | None
     """Return a sample that takes at most `most` points: all where that is enough.
 
     Returns:
-        None where there is none: too much is reduced to each result.
+        None where one result alone reduces more points than that.
     """
     import numpy as np
 

@@ -298,7 +298,7 @@ class Spaces:
         """Return the outermost loop of a sum inside of which the index of a product is known.
 
         Raises:
-            NotAffine: there is none.
+            NotAffine: the index is known inside of no loop of the sum.
         """
         for v in members:
             known = all(found.intersection(product) for found in around if v in found)
@@ -319,7 +319,7 @@ class Spaces:
         """Return the indices of a sum in mixed radix, the fastest last.
 
         Raises:
-            NotAffine: it is none.
+            NotAffine: the sum is no number in mixed radix.
         """
         strides: dict[str, Poly] = {}
         for monomial, count in whole.items():

@@ -50,7 +50,7 @@ class Work:
         write: its write.
         element: the logical index that it claims; empty for "init" and "partial".
         needs: its reads.
-        equalities: (coordinate of the math, what stands in its place); both must be equal.
+        equalities: (coordinate of the math, index in the nest) that must be equal.
         conditions: conditions of the math, and what must say the same.
         trusted: what the math asks of the data that indices are computed from.
     """
@@ -152,7 +152,7 @@ def _claimed(tensor: MathTensor, store: kir.Store) -> tuple[Expr, ...]:
 
 
 def _same_type(store: kir.Store, tensor: MathTensor, kind: Kind) -> None:
-    """Check that a value is stored as what it is: rounded once where it is whole, not before."""
+    """Check the element type of a store: a partial result is not rounded, a whole value once."""
     whole = kind in ("define", "fill", "finish")
     wanted = tensor.dtype if whole else tensor.dtype.compute
     if store.storage.dtype is not wanted:
@@ -266,7 +266,7 @@ def _reduction(math: MathSnapshot, operand: Operand) -> MathDefinition:
 
 
 def _same_component(math: MathSnapshot, need: Need) -> None:
-    """Check that a collective's result is taken for the component that it is."""
+    """Check that a store takes the component of a collective's result that its tensor is."""
     operand = need.operand
     if isinstance(operand, Combined):
         outputs = _reduction(math, operand).outputs

@@ -124,9 +124,9 @@ def _loaded(values: Sequence[Expr]) -> Iterator[Buffer]:
 def focused(program: kir.Program, barrier: kir.Barrier) -> kir.Program:
     """Return what a thread does around a barrier, without long loops before and after it.
 
-    Where it is none of the grid, only the first block runs. What is left of a body is a stretch of
-    its statements, and of a loop at most two iterations, one where the stretch is not all of its
-    body. A race that is left is one of the program.
+    For a barrier of a block or a warp, only the first block runs. Of each body a stretch of its
+    statements is kept, of each loop at most two iterations (one, where the stretch is not the whole
+    body). Each race of the result is a race of the program.
     """
     launch = [
         (d, ONE if d.is_grid and barrier.scope != "grid" else size) for d, size in program.launch

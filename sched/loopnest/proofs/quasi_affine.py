@@ -254,7 +254,7 @@ class Algebra:
         return variable(name)
 
     def _smaller(self, rest: Poly, bound: Monomial) -> bool:
-        """Whether `rest` lies in [0, bound): what it is at most where each index is at its last."""
+        """Whether `rest` lies in [0, bound), by its value where each index is at its largest."""
         if not rest:
             return True
         most: Poly = {}

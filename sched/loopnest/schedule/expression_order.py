@@ -136,7 +136,7 @@ class Ordering:
 
 
 class LoopBody:
-    """What stands inside one loop (or the kernel: `group` is None), in order of execution."""
+    """The loops and tensors in one loop (or in the kernel: `group` is None), in their order."""
 
     __slots__ = ("_after", "_items", "_keys", "_rank", "_waiting", "group", "launches", "order")
 

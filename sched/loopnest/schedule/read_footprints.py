@@ -43,8 +43,7 @@ from loopnest.tensor.tensor_view import TensorView
 class Footprint:
     """The indices ``center + low``, … ``center + high``, `step` apart.
 
-    `center` is an expression of given loops, `low` and `high` are none of any loop. A `step` of 0
-    is that of a single index.
+    `center` depends on given loops, `low` and `high` on no loop. A single index has the `step` 0.
     """
 
     center: Expr
@@ -81,7 +80,7 @@ class GivenLoops:
 
     Args:
         domain: the consumer's axes.
-        given: leaf axes, and what stands for the index of each.
+        given: leaf axes, each with an expression for its index.
         algebra: the arithmetic of indices.
     """
 

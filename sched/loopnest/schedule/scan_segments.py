@@ -42,7 +42,7 @@ def _steps(axis: IterDomain, domain: TensorDomain) -> dict[IterDomain, int | Non
 def folded_by_segment(
     axis: IterDomain, domain: TensorDomain, segment: int | None
 ) -> tuple[IterDomain, ...]:
-    """Return the leaves that go through a segment, or along the whole axis where there is none."""
+    """Return the leaves that go through a segment; without segments, all along the axis."""
     if segment is None:
         return tuple([leaf for leaf in domain.leaf if axis in ancestors([leaf], domain)])
     steps = steps_along(axis, domain).items()

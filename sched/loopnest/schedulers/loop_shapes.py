@@ -77,7 +77,7 @@ def coalesced(
 ) -> list[list[int]]:
     """Return dimensions in groups that lie together in memory, wherever they are accessed.
 
-    A tensor has all of a group, or nothing of it.
+    Each tensor has all dimensions of a group, or none of them.
 
     Args:
         space: the space.

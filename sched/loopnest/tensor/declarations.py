@@ -27,7 +27,7 @@ def check_dtype(call: str, dtype: object) -> None:
     """Refuse what is no element type.
 
     Raises:
-        DefinitionError: it is none, or the type of indices.
+        DefinitionError: `dtype` is no element type, or is the type of indices.
     """
     if not isinstance(dtype, DType) or dtype.kind == "x":
         raise DefinitionError(

@@ -63,10 +63,10 @@ class Read:
         return cls(producer, tuple([ZERO if a is None else Coordinate(a) for a in axes]))
 
     def equal_axes(self, root: Sequence[IterDomain]) -> AxisMap:
-        """Return which root axis of the reader each axis of the producer is.
+        """Return for each axis of the producer the number of the reader's root axis that it equals.
 
-        None where it is none: it is read at another index, or has another extent. A broadcast axis
-        is any axis along which it is repeated.
+        None for an axis that is read at another index, or has another extent. A broadcast axis
+        equals any axis along which it is repeated.
         """
         return tuple(
             [

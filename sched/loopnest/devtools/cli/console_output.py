@@ -30,7 +30,7 @@ PATIENCE = 2.0
 
 
 class UserCodeError(click.ClickException):
-    """An exception that the user's own code raised: its traceback, as far as it is theirs."""
+    """An exception that the user's own code raised, with the user's part of the traceback."""
 
     def __init__(self, error: BaseException, file: str) -> None:
         super().__init__(str(error))

@@ -62,7 +62,7 @@ def require_node(op: str, operand: object) -> Node:
     """Return `operand` as a tensor node; a number becomes a const.
 
     Raises:
-        GraphError: it is none.
+        GraphError: the operand is neither a tensor node nor a number.
     """
     (found,) = require(op, (operand,))
     return found if isinstance(found, Node) else const(found)
@@ -91,7 +91,7 @@ def converted(operand: Operand, dtype: DType, op: str = "cast") -> Node:
 
 
 def meet(op: str, operands: Sequence[object], rule: Rule) -> list[Node]:
-    """Return operands as nodes of the one type that `rule` makes of their common type.
+    """Return operands converted to one element type: what `rule` gives for their common type.
 
     For ops that move elements or take operands of one type alone; see `applied`.
 

@@ -72,7 +72,7 @@ def _taken(graph: Graph, node: Node) -> set[int]:
 
 
 def _has_effect(body: Graph, index: int) -> bool:
-    """Whether an output must be computed even if nobody takes it."""
+    """Whether an output must be computed even if it is not read."""
     part = Graph(body.inputs, [body.outputs[index]], body.name)
     return bool(assignments(part)) or not body_is_pure(part)
 
@@ -120,7 +120,7 @@ def _reached(body: Graph, outputs: Sequence[Node]) -> list[Node]:
 
 
 def _placeholder(kind: Type) -> Node:
-    """Return a node of a type, for a field that nobody takes."""
+    """Return a node of a type, in place of a field that is not read."""
     if isinstance(kind, TensorType):
         return operators.zeros(kind.shape, kind.dtype)
     return make_tuple(*[_placeholder(part) for part in kind.fields])

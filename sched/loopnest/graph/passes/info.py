@@ -85,10 +85,10 @@ def note_name(name: str) -> None:
 
 
 def check_names(subject: str, names: Iterable[str] | None) -> tuple[str, ...]:
-    """Return names if there is a pass of each; none for None.
+    """Return names of registered passes as a tuple, an empty one for None.
 
     Raises:
-        GraphError: there is none of one.
+        GraphError: no pass has one of the names.
     """
     if isinstance(names, str):
         raise GraphError(subject, f"{names!r} is a string", f"write [{names!r}]")
@@ -124,7 +124,7 @@ def unregister_pass(name: str) -> None:
     """Forget a registered pass (for tests of toy passes).
 
     Raises:
-        GraphError: there is none of that name.
+        GraphError: no pass has that name.
     """
     factory_of(name)
     del _FACTORIES[name], _NAMES[name]

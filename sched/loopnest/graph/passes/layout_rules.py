@@ -149,10 +149,10 @@ def stand_in(operand: Node, layout: DataLayout, name: str) -> Node:
 
 
 def ask(hook: Hook, node: Node, inputs: Sequence[Node]) -> Node | Mapping[str, object] | None:
-    """Return what a hook says of a node.
+    """Return what a hook answers for a node: another node, attributes to change, or None.
 
     Raises:
-        GraphError: it is none of what a hook may return.
+        GraphError: the answer is of another kind.
     """
     found = hook(dict(node.attrs), list(inputs), [x.type for x in node.inputs], node.type)
     if found is None or isinstance(found, (Node, Mapping)):

@@ -275,7 +275,7 @@ def _provider(attr: str, info: PassInfo, ctx: PassContext) -> Pass:
     """Return the first registered pass that provides an attribute and is enabled.
 
     Raises:
-        GraphError: there is none, or it is disabled.
+        GraphError: no registered pass provides the attribute, or each that does is disabled.
     """
     subject = f"pass {info.name} depends on the graph attribute {attr!r}"
     names = [name for name in pass_names() if attr in make_pass(name).info.provides]
@@ -296,7 +296,7 @@ def make_pass(name: str) -> Pass:
     """Return a new pass of a registered name.
 
     Raises:
-        GraphError: there is none of that name.
+        GraphError: no pass has that name.
     """
     made = factory_of(name)()
     if not isinstance(made, Pass):

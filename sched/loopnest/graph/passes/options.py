@@ -46,7 +46,7 @@ def option_of(key: str) -> PassOption:
     """Return a registered option.
 
     Raises:
-        GraphError: there is none of that name.
+        GraphError: no option has that name.
     """
     if key not in _OPTIONS:
         raise GraphError(f"option({key!r})", "there is no such option", "use register_option")

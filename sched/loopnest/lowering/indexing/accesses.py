@@ -95,7 +95,7 @@ class Accesses:
     """The accesses of a fusion's tensors, for the statements of its phases.
 
     Attributes:
-        readings: what was read of computed tensors so far, with the tests that it is under.
+        readings: the reads of computed tensors so far, each with the tests that it is under.
         unguarded: what the phase at hand read, before its tests are known.
     """
 

@@ -129,7 +129,7 @@ class Environment:
     def of_class(self, group: RootClass) -> Expr | None:
         """Return the index of an axis of the math, None where the loops do not tell it.
 
-        That of an axis which a reshape makes follows from those that it is made of.
+        The index of an axis that a reshape makes follows from the axes that the reshape takes.
         """
         value = self.by_class().get(group)
         if value is None:
@@ -194,9 +194,9 @@ class Environment:
         return self._allocated[axis]
 
     def above(self, axes: Sequence[IterDomain]) -> frozenset[IterDomain]:
-        """Return the axes that the loops run over and that `axes` are only parts of.
+        """Return the axes that the loops run over and of which `axes` are only parts.
 
-        Whether an index of theirs is in range says nothing of an element along `axes`.
+        That an index of such an axis is in range does not place an element along `axes` in range.
         """
         class_of = self.plan.forest.class_of
         classes = {class_of[axis].find() for axis in axes if axis in class_of}

@@ -87,7 +87,7 @@ def _error_of_order(reading: Reading, serial: LoopSpec, threads: LoopSpec) -> Lo
 
 @dataclass(frozen=True, slots=True)
 class _Loop:
-    """A loop around the store: what it is bound to, and the index that the reader gives it."""
+    """A loop around the store: its launch dimension, and its index in the reading thread."""
 
     group: LoopGroup
     dimension: ParallelType

@@ -154,7 +154,7 @@ class _Builder:
         return result
 
     def _after(self, unit: TensorView, loops: tuple[Index, ...]) -> list[NestItem]:
-        """Return what stands after the reduction loops of `unit`."""
+        """Return the statements behind the reduction loops of `unit`."""
         result: list[NestItem] = []
         if carries(unit):
             return result

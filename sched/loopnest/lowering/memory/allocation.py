@@ -208,8 +208,8 @@ def _on_chip(plan: LoopPlan, tensor: TensorView, indices: Indices) -> TensorStor
 def _position(plan: LoopPlan, tensor: TensorView) -> int:
     """Return the position right of which a buffer of `tensor` needs its axes.
 
-    That of an output of several that nobody reads lies inside of all loops that its definition does
-    not go through more than once: only its siblings, computed there, need it.
+    Mostly the compute-at position. Of a component that no consumer reads (a count beside a mean) it
+    is that of the first reduction loop: only its siblings need it, while they are computed.
     """
     read = any(consumer.siblings[0] in plan.forest.position for consumer in tensor.consumers)
     if read or tensor.memory is not Memory.LOCAL or len(tensor.siblings) == 1:

@@ -222,6 +222,6 @@ def _exact(tiles: Overlap, algebra: Simplifier) -> tuple[int, int] | None:
 
 
 def _numbers(values: Sequence[Expr]) -> list[int] | None:
-    """Return expressions as numbers; None where one is none."""
+    """Return expressions as numbers; None where one of them is symbolic."""
     found = [int(value.value) for value in values if isinstance(value, Const)]
     return found if len(found) == len(values) else None

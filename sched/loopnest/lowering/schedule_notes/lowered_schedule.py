@@ -50,7 +50,7 @@ class Lowering:
         held: each tensor as it was.
         intents: what was asked until then.
         spread: why LOCAL buffers of symbolic size are that large, by tensor.
-        idle: the assumptions that told nobody anything, and whether anybody could have asked.
+        idle: the assumptions that no proof used, and whether they have a form that one can use.
     """
 
     plan: LoopPlan
@@ -63,7 +63,7 @@ class Lowering:
 
     @cached_property
     def stores(self) -> dict[str, list[tuple[Store, tuple[Stmt, ...]]]]:
-        """The stores of each tensor, by name, and what stands around them."""
+        """The stores of each tensor, by name, each with the statements around it."""
         found: dict[str, list[tuple[Store, tuple[Stmt, ...]]]] = {}
         for node, around in walk(self.program.body):
             if isinstance(node, Store):
@@ -89,7 +89,7 @@ class Lowering:
         return self.plan.spec(axis)
 
     def stores_of(self, tensor: TensorView) -> list[tuple[Store, tuple[Stmt, ...]]]:
-        """Return the stores of `tensor`, and what stands around each."""
+        """Return the stores of `tensor`, each with the statements around it."""
         return self.stores.get(self.held[tensor].name, [])
 
 

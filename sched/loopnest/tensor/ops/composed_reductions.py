@@ -171,7 +171,7 @@ def _pairs(parts: Sequence[Expr]) -> list[_Pair]:
 
 
 def _inserted(kept: Sequence[_Pair], new: _Pair, place: int) -> _Pair:
-    """Return what stands at `place` of sorted pairs when one more has taken its place."""
+    """Return the pair at `place` of sorted pairs after one more pair is inserted."""
     here = _chosen(_before(new, kept[place]), new, kept[place])
     return here if not place else _chosen(_before(new, kept[place - 1]), kept[place - 1], here)
 
@@ -179,11 +179,7 @@ def _inserted(kept: Sequence[_Pair], new: _Pair, place: int) -> _Pair:
 def _merged(
     one: Sequence[_Pair], other: Sequence[_Pair], place: int, neutral: tuple[Const, Const]
 ) -> _Pair:
-    """Return what stands at `place` of two sorted lists of pairs in one.
-
-    It is the pair n of one list in front of which there are `place` - n of the other, no more.
-    All tests are of the pairs themselves, so that the templates stay small.
-    """
+    """Return the pair at `place` of two sorted lists of pairs, merged."""
     result: _Pair = neutral
     for mine, theirs in ((one, other), (other, one)):
         for n in range(place + 1):

@@ -131,7 +131,7 @@ def _check_channels(call: str, x: TensorView, w: TensorView, groups: int, transp
 def _outer(
     call: str, w: TensorView, pairs: Sequence[Pair], apart: Sequence[int]
 ) -> tuple[Pair, ...]:
-    """Return what stands around the spread out operand of a transposed convolution."""
+    """Return the padding around the spread out operand of a transposed convolution."""
     result: list[Pair] = []
     for size, (low, high), between in zip(w.sizes[2:], pairs, apart, strict=True):
         length = static(size)

@@ -77,9 +77,10 @@ def take(tv: TensorView, indices: TensorView, axis: int, mode: str = "raise") ->
 
 
 def _taken_from(tv: TensorView, where: Sequence[Expr]) -> tuple[TensorView, tuple[Expr, ...]]:
-    """Return a tensor, and where in it the elements of `tv` at `where` stand.
+    """Return a tensor and the index in it of the element of `tv` at `where`.
 
-    Of what was taken at indices that are no data, that is what it was taken from.
+    The tensor is `tv` itself; or, where `tv` is a `take` at indices that are not data, the tensor
+    that it takes from.
     """
     found = tv.definition
     plain = found is not None and found.op == "take" and len(found.reads) == 1

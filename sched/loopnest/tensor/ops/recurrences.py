@@ -86,7 +86,7 @@ class Recurrences:
         return self.reducer.plain(self.kinds)
 
     def is_uneven(self) -> bool:
-        """Whether a component needs axes that one that it is combined with does without."""
+        """Whether one component varies along axes that another one, combined with it, lacks."""
         if all(self.axes[place][1] is IterKind.BROADCAST for place in self.reduced):
             return False
         every = range(len(self.elements))
