@@ -316,7 +316,7 @@ def freeze(value: object) -> object:
 
 
 def read_only(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return a contiguous read-only array: the array itself where it is one, or can become one."""
+    """Return a contiguous read-only array: the array itself, if it is one and owns its data."""
     if not array.flags.writeable and array.base is None and array.flags.c_contiguous:
         return array
     copy = np.array(array, order="C", copy=True)

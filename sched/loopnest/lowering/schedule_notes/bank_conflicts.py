@@ -38,7 +38,7 @@ _MOST_PAD = 16
 
 
 @dataclass(frozen=True, slots=True)
-class _Access:
+class _BankAccess:
     """What the lanes of a warp access at once: elements `index` of `buffer`, a piece each."""
 
     buffer: Buffer
@@ -68,7 +68,7 @@ class _Access:
 
 def bank_notes(lowering: Lowering) -> Iterator[Note]:
     """Yield a note for each SHARED tensor of which an access takes more turns than it needs."""
-    worst: dict[Buffer, _Access] = {}
+    worst: dict[Buffer, _BankAccess] = {}
     for launch in lowering.program.launches:
         for access in _accesses(launch):
             taken, least = access.turns()
@@ -92,7 +92,7 @@ def bank_notes(lowering: Lowering) -> Iterator[Note]:
         )
 
 
-def _remedy(lowering: Lowering, tensor: TensorView, access: _Access) -> str:
+def _remedy(lowering: Lowering, tensor: TensorView, access: _BankAccess) -> str:
     """Return the least padding of rows that parts the lanes, or a swizzle."""
     where, held = lowering.storage[tensor], lowering.held[tensor]
     swizzle = f"{held.name}.allocation_domain.swizzle(ln.Swizzle.XOR, a, b) permutes rows"
@@ -129,7 +129,7 @@ def _padded(buffer: Buffer, pad: int) -> Buffer | None:
     return replace(buffer, strides=(*longer, buffer.strides[-1]))
 
 
-def _accesses(program: Program) -> Iterator[_Access]:
+def _accesses(program: Program) -> Iterator[_BankAccess]:
     """Yield what the first warp of a launch accesses in SHARED memory."""
     extents: dict[Any, int] = {}
     for dimension, extent in program.launch:
@@ -149,7 +149,7 @@ def _accesses(program: Program) -> Iterator[_Access]:
 
 def _walk(
     body: tuple[Stmt, ...], active: Any, values: dict[Any, Any], wide: Mapping[object, WideAccess]
-) -> Iterator[_Access]:
+) -> Iterator[_BankAccess]:
     """Yield the accesses of statements in the lanes that are active."""
     for node in body:
         if isinstance(node, Loop):
@@ -171,7 +171,7 @@ def _walk(
 
 def _of_statement(
     node: Stmt, active: Any, values: dict[Any, Any], wide: Mapping[object, WideAccess]
-) -> Iterator[_Access]:
+) -> Iterator[_BankAccess]:
     found: list[tuple[Load | Store, Buffer, tuple[Expr, ...], bool, str]] = []
     for load in dict.fromkeys([load for e in expressions(node) for load in loads(e)]):
         by = f"a load of it by {node.tensor}" if isinstance(node, Store) else "a load of it"
@@ -187,7 +187,7 @@ def _of_statement(
         if not flat and not all(isinstance(s, Const) for s in buffer.strides):
             continue
         size = wide[key].piece_bytes if key in wide else buffer.dtype.size
-        yield _Access(buffer, tuple(places), flat, np.broadcast_to(active, (_WARP,)), size, by)
+        yield _BankAccess(buffer, tuple(places), flat, np.broadcast_to(active, (_WARP,)), size, by)
     if isinstance(node, Let):
         value = _value(node.value, values)
         if value is not None:

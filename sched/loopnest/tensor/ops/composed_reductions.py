@@ -179,7 +179,11 @@ def _inserted(kept: Sequence[_Pair], new: _Pair, place: int) -> _Pair:
 def _merged(
     one: Sequence[_Pair], other: Sequence[_Pair], place: int, neutral: tuple[Const, Const]
 ) -> _Pair:
-    """Return the pair at `place` of two sorted lists of pairs, merged."""
+    """Return the pair at `place` of two sorted lists of pairs, merged.
+
+    It is pair n of one list, in front of which there are `place` - n pairs of the other.
+    All tests are of the pairs themselves, so that the templates stay small.
+    """
     result: _Pair = neutral
     for mine, theirs in ((one, other), (other, one)):
         for n in range(place + 1):
