@@ -3,7 +3,9 @@
 A gather: which row is read is data. That all tokens are rows of the table is declared, so that each
 launch checks it, and `verify` proves the kernel under it. The gradient adds row k of `g` to row
 token[k] of the result: a sum over the tokens whose loop over rows runs over one row alone, that of
-the token. No two threads add to one element, so that the order of the sum is the same each time.
+the token. On a GPU each token has a block of its own, which adds by atomic operations; on a CPU,
+and with `fixed`, a thread owns some columns and walks through the tokens: no two threads add to one
+element, so that the order of the sum is the same each time.
 
     python kernels/embedding.py                      # show them, run them, compare them
     python kernels/embedding.py:embedding dump --stage cuda
@@ -59,7 +61,24 @@ def embedding_grad(f, dtype=ln.float32):
 
 
 @embedding_grad.schedule("gpu")
-def grad_gpu(f, threads=32):
+def grad_gpu(f, threads=128, lanes=4):
+    """A launch stores zeros; in the next one a block takes a token, and adds its row."""
+    table = f["table"]
+    zeros = table.atomic()
+    zeros.split(1, lanes)
+    zeros.split(1, threads)
+    zeros.parallelize({0: ln.ParallelType.grid_x, 2: ln.ParallelType.block_x})
+    zeros.parallelize({3: ln.ParallelType.vectorize})
+    table.new_launch()
+    table.split(1, threads)
+    table.reorder({3: 0, 1: 1, 2: 2})  # [K, D / threads, threads, V]
+    table.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.grid_y})
+    table.parallelize({2: ln.ParallelType.block_x})
+    f["rows"].compute_at(table, 3)
+
+
+@embedding_grad.schedule("fixed")
+def grad_fixed(f, threads=32):
     """A thread owns a column, and walks through the tokens: of each it adds to one row."""
     table = f["table"]
     table.split(1, threads)

@@ -242,6 +242,27 @@ class ScheduleCalls:
         axes = str(chosen[0]) if len(chosen) == 1 else str(chosen)
         return f"{self._new('r')} = {name}.rfactor({axes})"
 
+    def _atomic(self, name: str) -> Iterator[str]:
+        """Yield an atomic reduction, with loops of its own for what it folds and starts from."""
+        rng = self.rng
+        if not self._of(name).is_output:
+            yield f"{name}.memory = ln.GLOBAL"
+        start = self._new("a")
+        yield f"{start} = {name}.atomic()"
+        if start not in self.session.tensors:
+            return
+        if rng.random() < 0.5:
+            yield f"{name}.new_launch()"
+        for made in (name, start):
+            for place in range(self._of(made).ndim):
+                if rng.random() < 0.4:
+                    how = rng.choice(["grid_x", "block_x", "block_y", "cpu_parallel"])
+                    yield f"{made}.axis({place}).parallelize(ln.ParallelType.{how})"
+        if rng.random() < 0.3:
+            yield f"{start}.compute_at({name}, {self._position(name)})"
+        if rng.random() < 0.2:
+            yield rng.choice([f"{start}.memory = ln.SHARED", self._any()])
+
     def _cache(self) -> str:
         rng = self.rng
         names = self.session.tensors

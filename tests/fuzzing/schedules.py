@@ -61,8 +61,19 @@ class ScheduleWriter(ScheduleCalls):
         }[self.style]  # fmt: skip
         for line in calls():
             self._attempt(line)
+        self._atomic_folds()
         self._several_launches()
         require_order(self.session.fusion)
+
+    def _atomic_folds(self) -> None:
+        """Let one schedule in eight have an atomic reduction; what others draw stays the same."""
+        shown = [str(tensor) for tensor in self.session.fusion.tensors]
+        own = Random("\n".join(["atomic", *shown]))
+        if own.random() < 0.125:
+            drawn, self.rng = self.rng, own
+            for line in self._atomic(self._reduction()):
+                self._attempt(line)
+            self.rng = drawn
 
     def _several_launches(self) -> None:
         """Let one schedule in eight be several launches; what others draw stays the same."""

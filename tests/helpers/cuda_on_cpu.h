@@ -116,9 +116,24 @@ static unsigned atomicInc(unsigned *place, unsigned most) {
   *place = before >= most ? 0 : before + 1;
   return before;
 }
-static unsigned atomicAdd(unsigned *place, unsigned value) {
-  unsigned before = *place;
+template <class T> static T atomicAdd(T *place, T value) {
+  T before = *place;
   *place += value;
+  return before;
+}
+template <class T> static T atomicMax(T *place, T value) {
+  T before = *place;
+  *place = before < value ? value : before;
+  return before;
+}
+template <class T> static T atomicMin(T *place, T value) {
+  T before = *place;
+  *place = value < before ? value : before;
+  return before;
+}
+template <class T> static T atomicCAS(T *place, T compare, T value) {
+  T before = *place;
+  *place = before == compare ? value : before;
   return before;
 }
 

@@ -54,7 +54,7 @@ CORE = frozenset({
 
 KINDS = CORE | {
     "launch", "stride", "vector", "barrier", "shuffle", "arrival", "alias", "redirect", "clobber",
-    "type", "interface", "values", "constant", "operation", "swizzle",
+    "type", "interface", "values", "constant", "operation", "swizzle", "atomic",
 }  # fmt: skip
 """All kinds.
 
@@ -85,6 +85,7 @@ values      swap the values of two neighbouring stores
 interface   what a caller sees: parameters, their types and order, outputs, memory, assumptions
 constant    another literal in a value
 operation   another operation in a value
+atomic      a load, a computation and a store in place of an update in one step
 """
 
 

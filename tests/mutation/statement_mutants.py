@@ -76,6 +76,11 @@ def _without(index: Expr) -> Iterator[tuple[str, Expr]]:
 def of_store(program: Program, node: Store) -> Iterator[Mutant]:
     yield from _dropped(program, node)
     yield from _redirected(program, node)
+    if node.atomic:
+        new = replace(node, atomic=False)
+        yield Mutant(
+            "atomic", f"update {node.storage.name} by steps", replaced(program, node, new), node
+        )
     for place, index in enumerate(node.index):
         for name, other in indices(index):
             changed = (*node.index[:place], other, *node.index[place + 1 :])

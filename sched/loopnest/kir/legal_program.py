@@ -25,8 +25,10 @@ from loopnest.kir import (
     Stmt,
     Store,
 )
+from loopnest.kir.atomic_updates import is_update
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar import dtypes
+from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import (
     Arg,
     Const,
@@ -99,8 +101,7 @@ class _VisibleNames:
                     yield f"{node.buffer} is made twice"
                 self.buffers |= {node.storage}
             case Store():
-                yield from self._access(node.storage, node.index, node.flat)
-                yield from self._value(node.value, f"a store to {node.buffer}")
+                yield from self._store(node)
             case Let():
                 yield from self._define(node.var, node.value)
             case Shuffle() | Arrive():
@@ -114,6 +115,14 @@ class _VisibleNames:
                 yield "a launch stands inside of other statements"
             case _:
                 assert_never(node)
+
+    def _store(self, node: Store) -> Iterator[str]:
+        yield from self._access(node.storage, node.index, node.flat)
+        yield from self._value(node.value, f"a store to {node.buffer}")
+        if node.atomic and not is_update(node):
+            yield f"an atomic store to {node.buffer} is no update of its element alone"
+        if node.atomic and node.storage.memory is Memory.LOCAL:
+            yield f"an atomic store to {node.buffer}, which one thread has"
 
     def _test(self, node: If) -> Iterator[str]:
         yield from self._value(node.condition, "a condition")

@@ -337,7 +337,7 @@ class NestParser:
 
     def store(self, line: str) -> kir.Stmt:
         """Read a store."""
-        target, _, value = line.partition(" = ")
+        target, _, value = line.removeprefix("atomic ").partition(" = ")
         access = self.expr(target)
         if not isinstance(access, Load):
             raise _Unreadable("a statement")
@@ -347,6 +347,7 @@ class NestParser:
             self.expr(value, access.dtype),
             access.buffer.tensor,
             flat=access.flat,
+            atomic=line.startswith("atomic "),
         )
 
     def loop(self, line: str, indent: int) -> kir.Stmt:

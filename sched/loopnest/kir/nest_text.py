@@ -66,7 +66,9 @@ class _Nest:
             case Store():
                 inner = _list(node.index)
                 flat = ".flat" if node.flat else ""
-                self.lines.append(f"{pad}{node.storage.name}{flat}[{inner}] = {node.value}")
+                atomic = "atomic " if node.atomic else ""
+                place = f"{node.storage.name}{flat}[{inner}]"
+                self.lines.append(f"{pad}{atomic}{place} = {node.value}")
             case Loop():
                 self._loop(node, pad)
             case If():

@@ -20,6 +20,8 @@ axis, and elements of an output that nobody stores are what its reduction starts
   fault.
 - `Store` evaluates the index and the value, converts the value to the buffer's type (floats round
   to nearest even), then writes one element. Within one statement all loads precede the write.
+- An `atomic` store is one step for all threads: nothing comes between its load of the element that
+  it stores and the store. Its value is that load combined with something that reads other buffers.
 - `Let` names a value; the name is defined for the rest of the enclosing body.
 
 Threads of a block are numbered x + X * (y + Y * z), with the launch extents X and Y; 32 neighbours
@@ -44,7 +46,8 @@ threads of the one before have ended, and sees all that they wrote. What a launc
 names ends with it; only arrays, workspace among them, last from one to the next.
 
 Two accesses to one element of SHARED or GLOBAL memory by different threads, one of them a store,
-race unless a barrier (or an arrival) orders them. Stores of one equal value race too.
+race unless a barrier (or an arrival) orders them, or both belong to atomic stores. Stores of one
+equal value race too.
 
 Indices are mathematical integers here; their width is chosen by the runtime. Division is floor
 division. Expressions follow `loopnest.scalar.expr`: a load under a false `where` or behind a false
@@ -63,7 +66,7 @@ from typing import TypeAlias, TypeVar, assert_never
 from loopnest.errors import InternalError
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar.enums import ParallelType
-from loopnest.scalar.expr import Const, Expr, Index, Local
+from loopnest.scalar.expr import Const, Expr, Index, Load, Local
 from loopnest.scalar.origin import Origin
 
 Item = TypeVar("Item")
@@ -149,6 +152,7 @@ class Store:
             the tensor) or "partial" (a partial result that is handed on).
         coordinate: the element that this claims to compute: of the tensor's root domain; of its
             logical domain where the tensor is factored and the role one of `WHOLE_ELEMENTS`.
+        atomic: whether the load of the element, the computation and the write are one step.
     """
 
     storage: Buffer
@@ -159,11 +163,17 @@ class Store:
     flat: bool = False
     coordinate: tuple[Expr, ...] = ()
     origin: Origin | None = None
+    atomic: bool = False
 
     @property
     def buffer(self) -> str:
         """The name of the buffer written."""
         return self.storage.name
+
+    @property
+    def own(self) -> Load:
+        """The element written, as a load."""
+        return Load(self.storage, self.index, self.flat)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -343,6 +343,7 @@ def is_vector(loop: Loop) -> bool:
     if loop.parallel is not ParallelType.vectorize or not isinstance(count, int):
         return False
     simple = all(isinstance(n, (Store, Let)) or _is_private(n) for n in loop.body)
+    simple = simple and not any(isinstance(n, Store) and n.atomic for n in loop.body)
     return count > 1 and count & (count - 1) == 0 and simple
 
 

@@ -45,6 +45,7 @@ from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Const, Expr
 from loopnest.scalar.recursion import deep
+from loopnest.tensor.definition import started_by
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.math_snapshot import capture
@@ -331,7 +332,7 @@ def _program(state: State) -> Program:
     params += [Param(s.name, "size", dtypes.index) for s in fusion.symbols]
     for unit in plan.forest.units:
         for tensor in unit.siblings:
-            if storage[tensor].buffer.kind == "workspace":
+            if storage[tensor].buffer.kind == "workspace" and started_by(tensor) is None:
                 params.append(_array(tensor, storage[tensor].buffer, "workspace"))
     for stage in meetings.values():
         made = (*stage.partials, *([stage.counter] if stage.counter else []))

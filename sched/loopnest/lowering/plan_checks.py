@@ -13,6 +13,7 @@ from loopnest.errors import LoweringError
 from loopnest.lowering.loops.loop_plan import (
     LoopPlan,
     LoopSpec,
+    is_atomic,
     is_reduced,
     is_trivial,
 )
@@ -83,6 +84,8 @@ def _check_reduction(plan: LoopPlan, tensor: TensorView) -> None:
     for place, axis in enumerate(tensor.domain.leaf):
         spec = plan.spec(axis)
         if not axis.is_reduction or is_trivial(spec):
+            continue
+        if is_atomic(tensor) and spec.parallel is not ParallelType.vectorize:
             continue
         if spec.parallel.is_unordered:
             raise LoweringError(
@@ -168,6 +171,12 @@ def _check_vectors(plan: LoopPlan, tensor: TensorView) -> None:
         spec = plan.spec(axis)
         if spec.parallel is not ParallelType.vectorize:
             continue
+        if is_atomic(tensor) and not is_trivial(spec):
+            raise LoweringError(
+                tensor.name,
+                f"its axis {place} is vectorized, but an atomic operation updates one element",
+                "leave the axis serial, or bind it to threads",
+            )
         if place != tensor.ndim - 1:
             raise LoweringError(
                 tensor.name,

@@ -132,6 +132,8 @@ def work_of(model: Model, math: MathSnapshot, site: Site, other: StoredValue | N
                        f"the {len(axes)} {domain} axes of {tensor.name}")  # fmt: skip
     element = () if kind == "init" else _claimed(tensor, store)
     found = other or match(site, tensor, "update" if kind == "merge" else kind)
+    if store.atomic and kind != "update":
+        raise Mismatch("value", True, f"is atomic, and no update of {tensor.name}")
     if kind == "merge" and not found.merges:
         raise Mismatch("value", True, f"takes in no partial result of {tensor.name}")
     if found.merges:

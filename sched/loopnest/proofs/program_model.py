@@ -65,6 +65,7 @@ class Access:
         buffer, index, flat: the element.
         writes: whether it writes.
         guards: conditions beside those of the site.
+        atomic: whether it is a part of an atomic store: others of these may come at any time.
     """
 
     site: Site
@@ -74,6 +75,7 @@ class Access:
     flat: bool
     writes: bool
     guards: Guards = ()
+    atomic: bool = False
 
     def __str__(self) -> str:
         inner = ", ".join([str(i) for i in self.index])
@@ -271,11 +273,15 @@ def _accesses(site: Site) -> Iterator[Access]:
     found: dict[tuple[Expr, Guards], None] = {}
     for part in kir.expressions(node):
         _loads(part, (), found)
+    atomic = isinstance(node, kir.Store) and node.atomic
+    own = node.own if isinstance(node, kir.Store) and node.atomic else None
     for load, guards in found:
         assert isinstance(load, Load)
-        yield Access(site, site, load.buffer, load.args, load.flat, False, guards)
+        yield Access(
+            site, site, load.buffer, load.args, load.flat, False, guards, load is own
+        )  # fmt: skip
     if isinstance(node, kir.Store):
-        yield Access(site, site, node.storage, node.index, node.flat, True)
+        yield Access(site, site, node.storage, node.index, node.flat, True, (), atomic)
     if isinstance(node, kir.Arrive):
         yield Access(site, site, node.counter, node.index, False, True)
 

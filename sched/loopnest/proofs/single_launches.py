@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.nest_text import nest_lines
+from loopnest.proofs.earlier_starts import started_launches
 from loopnest.proofs.report import ALL_SIZES, Finding, Place, Report
 from loopnest.scalar.expr import ONE, Coordinate, Expr, Load, loads, rewrite
 from loopnest.scalar.facts import Facts
@@ -68,8 +69,9 @@ class SingleLaunch:
         return None if place is None else replace(place, line=place.line + self.lines)
 
 
-def order_faults(program: kir.Program) -> Iterator[tuple[bool, str, str]]:
+def order_faults(program: kir.Program, math: MathSnapshot) -> Iterator[tuple[bool, str, str]]:
     """Yield (whether it is wrong, tensor, sentence) of what passes between launches."""
+    program = started_launches(program, math).program
     stored, read = _accesses(program)
     for output in program.outputs:
         if output.buffer not in stored:
@@ -93,12 +95,16 @@ def order_faults(program: kir.Program) -> Iterator[tuple[bool, str, str]]:
 
 def single_launches(program: kir.Program, math: MathSnapshot) -> tuple[SingleLaunch, ...]:
     """Return the launches of a program in which `order_faults` found nothing."""
-    stored, read = _accesses(program)
-    crossing = _crossing(stored, read)
-    parts = program.launches
+    started = started_launches(program, math)
+    stored, read = _accesses(started.program)
+    crossing = (*_crossing(stored, read), *started.starts)
+    shifts = [
+        _shift(program, number, part) - started.added.get(number, 0)
+        for number, part in enumerate(program.launches)
+    ]
     return tuple([
-        _LaunchProgram(number, part, math, stored, crossing, _shift(program, number, part)).made()
-        for number, part in enumerate(parts)
+        _LaunchProgram(number, part, math, stored, crossing, shifts[number]).made()
+        for number, part in enumerate(started.program.launches)
     ])  # fmt: skip
 
 

@@ -141,7 +141,7 @@ def _verify_launches(program: kir.Program, math: MathSnapshot, given: Mapping[st
     ]
     faults += [
         replace(witness.plain("flow", text, name), status="refuted" if wrong else "unknown")
-        for wrong, name, text in order_faults(program)
+        for wrong, name, text in order_faults(program, math)
     ]
     if faults:
         refuted = any(fault.status == "refuted" for fault in faults)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from loopnest.scalar.enums import Memory
+from loopnest.schedule.atomic_folds import require_no_start, require_not_atomic
 from loopnest.schedule.cloning import (
     carry_allocation,
     clone_domain,
@@ -30,6 +31,7 @@ def cache_after(tensor: TensorView) -> TensorView:
         ScheduleError: no tensor consumes it, or it has a frozen prefix.
     """
     _require_unfrozen(tensor)
+    require_no_start(tensor, "cache_after")
     consumers = tensor.consumers
     if not consumers:
         raise PrimitiveRefused(
@@ -58,6 +60,7 @@ def cache_before(tensor: TensorView) -> TensorView:
     """
     require_computed(tensor)
     require_no_launch(tensor, "cache_before")
+    require_not_atomic(tensor, "cache_before")
     _require_unfrozen(tensor)
     definition = tensor.definition
     assert definition is not None

@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from loopnest.scalar.enums import Memory
 from loopnest.schedule import chains
+from loopnest.schedule.atomic_folds import require_not_atomic
 from loopnest.schedule.cloning import carry_allocation, clone_domain, new_tensor, reroute
 from loopnest.schedule.replay import shared_positions
 from loopnest.schedule.transaction import PrimitiveRefused
@@ -183,6 +184,7 @@ def clone(tensor: TensorView) -> tuple[TensorView, ...]:
             fusion.change(copy, "_starts_launch", True)
         copies.append(copy)
     assert tensor.definition is not None
+    require_not_atomic(tensor, "compute_at")
     definition = tensor.definition.with_outputs(copies)
     for copy in copies:
         copy.define(definition)

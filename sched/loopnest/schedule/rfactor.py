@@ -8,6 +8,7 @@ from itertools import pairwise
 from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import Arg
 from loopnest.scalar.simplify import Simplifier
+from loopnest.schedule.atomic_folds import require_not_atomic
 from loopnest.schedule.cloning import carry_allocation, clone_domain, new_tensor
 from loopnest.schedule.fold_order import keeps_order
 from loopnest.schedule.launches import require_no_launch
@@ -50,6 +51,7 @@ def rfactor(tensor: TensorView, axes: int | Sequence[int]) -> TensorView:
     """
     require_computed(tensor)
     require_no_launch(tensor, "rfactor")
+    require_not_atomic(tensor, "rfactor")
     places = _places(tensor, axes)
     definition = tensor.definition
     assert definition is not None

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import Expr, integer, whole
+from loopnest.schedule.atomic_folds import require_not_atomic
 from loopnest.schedule.launches import check_launches
 from loopnest.schedule.loop_groups import is_several_launches
 from loopnest.schedule.replay import mirror
@@ -212,6 +213,8 @@ def set_memory(tensor: TensorView, memory: Memory) -> TensorView:
             f"{tensor.name} is {role}, which is global",
             "set the memory of an intermediate: cache_before or cache_after makes one",
         )
+    if memory is not tensor.memory:
+        require_not_atomic(tensor, "memory =")
     if memory is not Memory.SHARED:
         _require_no_shared_layout(tensor, memory)
     tensor.fusion.change(tensor, "_memory", memory)

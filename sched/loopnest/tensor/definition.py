@@ -15,7 +15,7 @@ under a false condition is never performed. A padded tensor is
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from loopnest.scalar.dtypes import DType
@@ -158,6 +158,10 @@ class Definition:
         scan: the axis along which they fold instead, and each element has what is folded so far.
         note: what `print_math` adds: "axis=1", "mask=(True, False)". One with ``{}`` in it is the
             whole text, operands in place of these: a definition that several calls make, too.
+        start: the number of a read whose producer holds what the fold starts from, in the memory
+            that this one folds in, by atomic operations (`TensorView.atomic`): identities, so that
+            no template needs them. None where the loops that fold make the identity themselves.
+        deterministic: whether the same bits are asked for each time.
     """
 
     op: str
@@ -168,6 +172,8 @@ class Definition:
     reducer: TracedReducer | None = None
     note: str = ""
     scan: Scan | None = None
+    start: int | None = None
+    deterministic: bool = False
     producers: tuple[TensorView, ...] = field(init=False)
     """The tensors read, each once."""
 
@@ -180,25 +186,22 @@ class Definition:
         """Whether each element is one of a single producer, unchanged: it is moved or repeated."""
         return self.reducer is None and len(self.values) == 1 and isinstance(self.values[0], Arg)
 
-    def with_producers(self, replace: dict[TensorView, TensorView]) -> Definition:
+    def with_producers(self, new: dict[TensorView, TensorView]) -> Definition:
         """Return this definition reading other tensors of the same shape and type."""
-        return Definition(
-            self.op,
-            tuple([o if isinstance(o, Expr) else replace.get(o, o) for o in self.operands]),
-            tuple([Read(replace.get(r.producer, r.producer), r.indices) for r in self.reads]),
-            self.outputs,
-            self.values,
-            self.reducer,
-            self.note,
-            self.scan,
+        return replace(
+            self,
+            operands=tuple([o if isinstance(o, Expr) else new.get(o, o) for o in self.operands]),
+            reads=tuple([Read(new.get(r.producer, r.producer), r.indices) for r in self.reads]),
         )
 
     def with_outputs(self, outputs: Iterable[TensorView]) -> Definition:
         """Return the same expression defining other tensors."""
-        return Definition(
-            self.op, self.operands, self.reads, tuple(outputs), self.values, self.reducer,
-            self.note, self.scan,
-        )  # fmt: skip
+        return replace(self, outputs=tuple(outputs))
+
+    @property
+    def starts_from(self) -> TensorView | None:
+        """The tensor whose memory holds what an atomic fold starts from; None of any other."""
+        return None if self.start is None else self.reads[self.start].producer
 
     def value(self, component: int, args: tuple[Expr, ...]) -> Expr:
         """Return the template of `component` with the values that its reads find put in."""
@@ -207,3 +210,11 @@ class Definition:
             for number, (read, value) in enumerate(zip(self.reads, args, strict=True))
         }
         return substitute(self.values[component], mapping)
+
+
+def started_by(tensor: TensorView) -> TensorView | None:
+    """Return the atomic fold whose initial values `tensor` holds; None of any other tensor."""
+    for consumer in tensor.consumers:
+        if consumer.definition is not None and consumer.definition.starts_from is tensor:
+            return consumer
+    return None

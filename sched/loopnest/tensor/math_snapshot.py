@@ -82,6 +82,7 @@ class MathDefinition:
         values: for each component the value at an element (of a reduction: of that element alone).
         reducer: how the values fold; None for a pointwise definition.
         scan: along which axis they fold so far; None where over reduction axes.
+        start: the number of the read in whose memory it folds, None where it makes its own start.
         updates: each component after one more element, in terms of `Arg(len(reads) + k)`.
     """
 
@@ -93,6 +94,7 @@ class MathDefinition:
     reducer: TracedReducer | None = None
     updates: tuple[Expr, ...] = ()
     scan: Scan | None = None
+    start: int | None = None
 
     @property
     def producers(self) -> tuple[str, ...]:
@@ -337,6 +339,7 @@ def _definition(name: str, found: Definition, names: dict[TensorView, str]) -> M
         reducer,
         updates,
         found.scan,
+        found.start,
     )
 
 
@@ -391,6 +394,7 @@ def thaw(math: MathSnapshot) -> Fusion:
                 found.values,
                 found.reducer,
                 scan=found.scan,
+                start=found.start,
             )
         made[tensor.name].define(done[found.outputs])
     fusion._inputs = tuple([made[t.name] for t in math.tensors if t.role == "input"])

@@ -360,6 +360,44 @@ class ScheduleMethods:
 
         return launches.new_launch(_tensor(self))
 
+    def atomic(self) -> TensorView:
+        """Let all threads fold into the memory of this reduction, by atomic operations.
+
+        Its loops over what is reduced may then be bound to anything a launch has, and to
+        cpu_parallel, without partial results: an update is one step, whoever takes it. The order
+        of the updates is free, so that a sum of floats has other bits each time. Where data say
+        which element an update goes to, this is how a scatter runs over its sources:
+        ``ln.index_add(w, 0, i, u)``.
+
+        Returns:
+            A new tensor, of the initial values, in the memory of this one. It has loops of its
+            own; all of its elements are stored before any update: in an earlier launch where this
+            tensor calls `new_launch`, else before a barrier.
+
+        Raises:
+            ScheduleError: no reduction; a scan; several components; a reducer that need not
+                commute; a type whose partial results are wider (float16), or that is not of 4 or 8
+                bytes; a sum of floats with ``deterministic=True``; memory that is not GLOBAL.
+
+        >>> import loopnest as ln
+        >>> with ln.Fusion("k") as f:
+        ...     x = f.input("x", ("N",), ln.int32)
+        ...     y = f.output(ln.sum(x, dtype=ln.int32), "y")
+        >>> start = y.atomic()
+        >>> y = y.parallelize({0: ln.ParallelType.cpu_parallel})
+        >>> print(ln.lower(f))
+        # loopnest nest 1
+        kernel k(x: int32[N]) -> (y: int32[])
+        y[0] = 0
+        for i0 in N:  # cpu_parallel
+          atomic y[0] = y[0] + x[i0]
+
+        Source: Halide's ``Func::atomic``; CUDA C++ Programming Guide, "Atomic Functions".
+        """
+        from loopnest.schedule import atomic_folds
+
+        return atomic_folds.atomic(_tensor(self))
+
     def circular_buffer(self, stages: int, prefetch: int | None = None) -> TensorView:
         """Compute this LOCAL or SHARED tensor some iterations ahead of its consumers.
 

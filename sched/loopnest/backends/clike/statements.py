@@ -27,8 +27,10 @@ from loopnest.kir import (
     one_launch,
     walk,
 )
+from loopnest.kir.atomic_updates import operation_of
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.loop_bounds import loop_bounds
+from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ONE, ZERO, Const, Expr, Local
 from loopnest.scalar.facts import Facts
@@ -236,9 +238,48 @@ class StatementPrinter(ABC):
 
     def store(self, node: Store, declare: str = "") -> None:
         """Print an assignment, with the tensor that it computes."""
+        if node.atomic and self.is_contended(node):
+            self.atomic_store(node)
+            return
         place, value = self.stored_place(node), self.stored_value(node)
         role = "" if node.role == "define" else f" {node.role}"
         self.emit(f"{declare}{place} = {value};  // {comment(node.tensor)}{role}")
+
+    def is_contended(self, node: Store) -> bool:
+        """Whether other threads may store what an atomic store does."""
+        return True
+
+    def atomic_store(self, node: Store) -> None:
+        """Print an atomic store: by one operation that the machine has, or else by a loop."""
+        place, remark = self.stored_place(node), f"// {comment(node.tensor)} atomic"
+        found = operation_of(node)
+        if found is not None:
+            operation, operand = found
+            value = self.format.converted(operand, node.storage.dtype)
+            call = self.atomic_call(operation, node.storage.dtype, f"&{place}", value)
+            if call:
+                self.emit(f"{call};  {remark}")
+                return
+        element = self.type_of(node.storage)
+        self.emit("{" + f"  {remark}")
+        outer, self.pad = self.pad, self.pad + "  "
+        self.emit(f"{element} *const ln_place = &{place};")
+        self.emit(f"{element} ln_old = *ln_place, ln_new;")
+        self.emit("do {")
+        with self.format.renamed({node.own: "ln_old"}):
+            value = self.format.converted(node.value, node.storage.dtype)
+        self.emit(f"  ln_new = {value};")
+        self.emit(f"}} while (!{self.swap('ln_place', '&ln_old', 'ln_new')});")
+        self.pad = outer
+        self.emit("}")
+
+    def atomic_call(self, operation: str, dtype: DType, place: str, value: str) -> str:
+        """Return the call of an atomic operation; empty where the machine has none."""
+        return ""
+
+    def swap(self, place: str, old: str, new: str) -> str:
+        """Return the call that stores `new` where `old` is found, else says what is found."""
+        raise self._unsupported()
 
     def stored_place(self, node: Store) -> str:
         """Return what is assigned to."""

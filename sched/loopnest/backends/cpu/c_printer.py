@@ -47,6 +47,7 @@ from loopnest.errors import InternalError
 from loopnest.kir import Arrive, Barrier, Loop, Program, Stmt, Store, walk
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar import dtypes
+from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import Expr, Local, Op, free_indices
 from loopnest.scalar.recursion import deep
@@ -114,6 +115,8 @@ class _CPrinter(VectorPrinter):
         self.scope: list[Variable] = []  # what enclosing statements of the entry define
         self.works: list[str] = []
         self.in_work = False
+        self.is_shared_out = False
+        """Whether several threads run the statement at hand."""
         self.streamed = streamed_outputs(program, self.loops.body)
 
     @cached_property
@@ -221,10 +224,12 @@ class _CPrinter(VectorPrinter):
         params = _lines([*share, *(v.declaration for v in known), *own])
         lines, pad = self.lines, self.pad
         self.lines, self.pad, self.in_work = [f"LN_WORK {name}({params})", "{"], "  ", True
+        self.is_shared_out = bool(chain)
         self._share(chain, body)
         self.fence(body)
         self.works.append("\n".join([*self.lines, "}", ""]))
         self.lines, self.pad, self.in_work = lines, pad, False
+        self.is_shared_out = False
         return _Work(name, [v.name for v in known], scratch)
 
     def _share(self, chain: Sequence[Loop], body: tuple[Stmt, ...]) -> None:
@@ -399,6 +404,17 @@ class _CPrinter(VectorPrinter):
     def arrive(self, node: Arrive) -> None:
         place = self.format.element(node.counter, node.index, flat=False)
         self.define(node.var, f"ln_arrive(&{place}, {self.format.format(node.count)})")
+
+    def is_contended(self, node: Store) -> bool:
+        return self.is_shared_out
+
+    def atomic_call(self, operation: str, dtype: DType, place: str, value: str) -> str:
+        if operation != "add" or dtype.is_float:
+            return ""
+        return f"__atomic_fetch_add({place}, {value}, __ATOMIC_RELAXED)"
+
+    def swap(self, place: str, old: str, new: str) -> str:
+        return f"LN_SWAP({place}, {old}, {new})"
 
     def barrier(self, node: Barrier) -> None:
         raise InternalError(self.program.name, f"a barrier of the {node.scope} is left in C")

@@ -11,6 +11,10 @@
 #include <omp.h>
 #endif
 
+/* Store a value where the old one is found, else learn what is there: a step of an atomic update. */
+#define LN_SWAP(place, old, value) \
+  __atomic_compare_exchange(place, old, &(value), 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)
+
 /* What a kernel returns. */
 enum { LN_OK = 0, LN_OUT_OF_MEMORY = 1 };
 

@@ -183,8 +183,11 @@ class Machine:
 
     def _store(self, node: kir.Store, frame: Frame) -> None:
         target = Load(node.storage, node.index, node.flat)
-        if node in self.folding:
+        if node in self.folding or (node.atomic and folded(node) is not None):
             self._fold(node, target, frame)
+            return
+        if node.atomic and not self._is_apart(target, frame):
+            self._one_by_one(node, target, frame)
             return
         dtype = node.storage.dtype
         value = self._value_to_store(node.value, target, frame)
@@ -193,9 +196,33 @@ class Machine:
         for part in (node.value, *node.index):
             self._require_defined(part, "what is stored", frame)
         rounded = as_array(convert(value, node.value.dtype, dtype), dtype)
-        if self.races is not None:
-            self.races.write(target, address, frame)
+        self._watch_store(node, target, address, frame)
         self.memory[node.storage].store(address, rounded)
+
+    def _watch_store(self, node: kir.Store, target: Load, address: Value, frame: Frame) -> None:
+        if self.races is None:
+            return
+        if node.atomic:
+            self.races.update(target, address, frame)
+        else:
+            self.races.write(target, address, frame)
+
+    def _is_apart(self, target: Load, frame: Frame) -> bool:
+        """Whether no two lanes have one element."""
+        address = np.asarray(self.eval.address(target, frame))
+        return frame.lanes == 1 or (address.size > 1 and np.unique(address).size == frame.lanes)
+
+    def _one_by_one(self, node: kir.Store, target: Load, frame: Frame) -> None:
+        """Execute an atomic store by one lane of those of each element after the other."""
+        address = np.broadcast_to(np.asarray(self.eval.address(target, frame)), (frame.lanes,))
+        order = np.argsort(address, kind="stable")
+        same = address[order]
+        first = np.maximum.accumulate(
+            np.where(np.r_[True, same[1:] != same[:-1]], np.arange(order.size), 0)
+        )
+        turn = np.arange(order.size) - first
+        for number in range(int(turn.max(initial=0)) + 1):
+            self._store(node, frame.subset(np.sort(order[turn == number])))
 
     def _value_to_store(self, value: Expr, target: Load, frame: Frame) -> Value:
         """Return what is stored; a load of the element itself races only if the store does."""
@@ -233,8 +260,7 @@ class Machine:
         self.eval.require_defined(access, address, frame)
         for part in (operand, *node.index):
             self._require_defined(part, "what is stored", frame)
-        if self.races is not None:
-            self.races.write(access, address, frame)
+        self._watch_store(node, access, address, frame)
         places = np.broadcast_to(np.asarray(address), (frame.lanes,))
         operation.at(self.memory[node.storage].data, places, value)
 

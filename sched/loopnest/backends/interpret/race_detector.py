@@ -64,7 +64,8 @@ class Shadow:
         is_shared: whether each block has its own.
         wrote: the code of the last store, -1 for none.
         readers: the code of the loads since; made when first needed.
-        last_write, last_read: the latest time in the codes.
+        updaters: that of the atomic updates since; made when first needed.
+        last_write, last_update, last_read: the latest time in the codes.
         log: loads not yet among the readers.
         logged: how many.
     """
@@ -73,7 +74,9 @@ class Shadow:
     is_shared: bool
     wrote: Array
     readers: Array | None = None
+    updaters: Array | None = None
     last_write: int = -1
+    last_update: int = -1
     last_read: int = -1
     log: dict[tuple[Value, Value], Entry] = field(default_factory=dict)
     logged: int = 0
@@ -158,6 +161,9 @@ class RaceDetector:
         if shadow.last_write >= self._floor(shadow):
             for at in _places(shadow, access.buffer, address, frame.lanes):
                 self._check(shadow.wrote, "write", at, threads, shadow, access, frame)
+        if shadow.updaters is not None and shadow.last_update >= self._floor(shadow):
+            for at in _places(shadow, access.buffer, address, frame.lanes):
+                self._check(shadow.updaters, "update", at, threads, shadow, access, frame)
         self._log(shadow, access.buffer, address, threads, frame)
 
     def _log(
@@ -192,9 +198,35 @@ class RaceDetector:
                 self._check(shadow.wrote, "write", at, threads, shadow, access, frame)
             if shadow.readers is not None and shadow.last_read >= floor:
                 self._check(shadow.readers, "read", at, threads, shadow, access, frame)
+            if shadow.updaters is not None and shadow.last_update >= floor:
+                self._check(shadow.updaters, "update", at, threads, shadow, access, frame)
             shadow.wrote[at] = code | threads
             self._check(shadow.wrote, "write", at, threads, shadow, access, frame)
         shadow.last_write = self.horizons.now
+
+    def update(self, access: Load, address: Value, frame: Frame) -> None:
+        """Check atomic updates of the element of `access`, and remember them.
+
+        Raises:
+            KernelFault: another thread stored or read otherwise, and nothing orders the two.
+        """
+        if access.buffer not in self._watched:
+            return
+        shadow = self._shadow(access.buffer)
+        threads = self.eval.pure(THREAD, frame)
+        if shadow.log:
+            self._enter_log(shadow)
+        if shadow.updaters is None:
+            shadow.updaters = np.full(shadow.wrote.size, -1)
+        floor = self._floor(shadow)
+        code = self._code()
+        for at in _places(shadow, access.buffer, address, frame.lanes):
+            if shadow.last_write >= floor:
+                self._check(shadow.wrote, "write", at, threads, shadow, access, frame)
+            if shadow.readers is not None and shadow.last_read >= floor:
+                self._check(shadow.readers, "read", at, threads, shadow, access, frame)
+            self._enter(shadow.updaters, at, code | threads, floor)
+        shadow.last_update = self.horizons.now
 
     def _check(
         self,

@@ -241,6 +241,8 @@ class _Placer:
         limits = dependence.limits
         for b in after:
             for a in before:
+                if a.access.atomic and b.access.atomic:
+                    continue
                 loops = a.access.loops | b.access.loops
                 level = widest(limits, both(a.passed, b.passed), loops, twice)
                 # All that SHARED memory can ask for: who meets there is in one block.
@@ -292,9 +294,10 @@ class _Placer:
                 # execution comes to it.
                 sure = sure if item.terms else always(Scope.block)
             whose = node.tensor if isinstance(node, Store) else ""
+            own = node.own if isinstance(node, Store) and node.atomic else None
             for value in expressions(node):
                 for load in loads(value):
-                    if load.buffer in self.shared:
+                    if load.buffer in self.shared and load is not own:
                         entries.append(self._entry(load, conditions, whose))
             if isinstance(node, Store) and node.storage in self.shared:
                 entries.append(self._entry(node, conditions, whose))
@@ -307,11 +310,14 @@ class _Placer:
         around = frozenset(self.around)
         if isinstance(node, Load):
             return _Entry(BufferAccess(node.buffer, index, False, conditions, whose, False, around))
-        injective = node.role != "partial"
+        injective = node.role != "partial" and not node.atomic
         again = node.storage.memory is Memory.GLOBAL and node.tensor in self.repeated
         return _Entry(
-            BufferAccess(node.storage, index, True, conditions, whose, injective, around, again)
-        )
+            BufferAccess(
+                node.storage, index, True, conditions, whose, injective, around,
+                again or node.atomic, node.atomic,
+            )
+        )  # fmt: skip
 
 
 def _no_more(made: TreeItem, than: TreeItem) -> bool:

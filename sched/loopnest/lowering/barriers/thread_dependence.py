@@ -59,6 +59,7 @@ class BufferAccess:
         injective: whether one thread alone stores each element.
         loops: extents of the loops around it, none of which is 0 where it happens.
         again: whether later iterations may store the same elements again.
+        atomic: whether it belongs to an atomic update, which others may follow at any time.
     """
 
     buffer: Buffer
@@ -69,6 +70,7 @@ class BufferAccess:
     injective: bool
     loops: frozenset[Expr] = frozenset()
     again: bool = False
+    atomic: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True)

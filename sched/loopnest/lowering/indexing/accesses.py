@@ -125,6 +125,13 @@ class Accesses:
         claim = env.element() if factored else env.coordinate()
         return Store(buffer, index, value, env.tensor.name, role, flat, claim, placed)
 
+    def start(self, env: Environment, fold: TensorView, buffer: Buffer, value: Expr) -> Store:
+        """Return the store of what `fold` starts from, at the element of its initial values."""
+        stored = self.store(env, buffer, value, "init")
+        element = dict(zip(fold.domain.logical, stored.coordinate, strict=True))
+        claim = tuple([element.get(axis, ZERO) for axis in fold.domain.root])
+        return replace(stored, tensor=fold.name, coordinate=claim)
+
     def load_own(self, env: Environment, buffer: Buffer) -> Load:
         """Return the element of `buffer` at hand."""
         index, flat = self._own_index(env, buffer)
@@ -185,8 +192,11 @@ class Accesses:
         found: dict[Expr, Expr] = {}
         order = sorted(enumerate(definition.reads), key=lambda item: bool(item[1].data))
         for number, read in order:
+            if number == definition.start:
+                continue  # no template asks for it
             found[Arg(number, read.producer.dtype)] = self._read(read, env, found)
-        return tuple([found[Arg(n, r.producer.dtype)] for n, r in enumerate(definition.reads)])
+        args = [Arg(n, read.producer.dtype) for n, read in enumerate(definition.reads)]
+        return tuple([found.get(arg, arg) for arg in args])
 
     def _read(self, read: Read, env: Environment, data: Mapping[Expr, Expr]) -> Load:
         producer = read.producer

@@ -10,11 +10,14 @@ Before: ``for i0: define T1``; after: ``for i0: T1[0] = x[i0] * 2.0``.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from loopnest.kir import Let, Store
 from loopnest.lowering.indexing.accesses import Accesses, WholeVectors
 from loopnest.lowering.indexing.axis_indices import Environment
 from loopnest.lowering.indexing.phase_terms import PhaseTerms
 from loopnest.lowering.loops.guarded_tree import TreeItem
+from loopnest.lowering.loops.loop_plan import is_atomic
 from loopnest.lowering.loops.needed_components import is_needed
 from loopnest.lowering.loops.phase_nest import Compute, Nest
 from loopnest.lowering.memory.allocation import TensorStorage
@@ -22,6 +25,7 @@ from loopnest.lowering.reductions.block_reduction import BlockReduction, FreshNa
 from loopnest.lowering.reductions.cooperative_phases import CooperativePhases, looped
 from loopnest.lowering.reductions.grid_reduction import GridReduction
 from loopnest.schedule.fold_order import carries
+from loopnest.tensor.definition import started_by
 from loopnest.tensor.tensor_view import TensorView
 
 
@@ -89,6 +93,10 @@ class Indexer:
         definition = unit.definition
         assert definition is not None
         values = self.accesses.values(definition, environments[0])
+        fold = started_by(unit)
+        if fold is not None:
+            buffer = self.storage[unit].buffer
+            return (self.accesses.start(environments[0], fold, buffer, values[0]),)
         return tuple(
             [
                 self.accesses.store(env, self.storage[env.tensor].buffer, value, "define")
@@ -136,6 +144,8 @@ class Indexer:
             self.accesses.store(env, self.storage[env.tensor].accumulator, value, "update")
             for env, value in after
         ]
+        if is_atomic(unit):
+            stores = [replace(store, atomic=True) for store in stores]
         return (*lets, *stores)
 
     def _step(

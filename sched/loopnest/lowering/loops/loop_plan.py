@@ -132,11 +132,16 @@ def is_reduced(unit: TensorView) -> bool:
     return any(axis.is_reduction and (factored or axis.size is not ONE) for axis in domain.root)
 
 
+def is_atomic(unit: TensorView) -> bool:
+    """Whether all threads fold into the memory of `unit`, by atomic operations."""
+    return unit.definition is not None and unit.definition.start is not None
+
+
 def _crossed(
     unit: TensorView, forest: LoopForest, specs: dict[LoopGroup, LoopSpec]
 ) -> tuple[ParallelType, ...]:
     """Return the launch dimensions that a definition reduces over, in the order of a launch."""
-    if not is_reduced(unit):
+    if not is_reduced(unit) or is_atomic(unit):
         return ()
     reduced = [specs[forest.find(a)] for a in unit.domain.leaf if a.is_reduction]
     found = {s.parallel for s in reduced if s.parallel.is_thread and not _takes_one(s)}

@@ -18,7 +18,13 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from loopnest.lowering.loops.joint_values import joint_axes
-from loopnest.lowering.loops.loop_plan import LoopPlan, LoopSpec, is_reduced, is_trivial
+from loopnest.lowering.loops.loop_plan import (
+    LoopPlan,
+    LoopSpec,
+    is_atomic,
+    is_reduced,
+    is_trivial,
+)
 from loopnest.lowering.loops.needed_components import is_needed
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ZERO, Const, Expr, Index, LaunchIndex
@@ -108,7 +114,7 @@ def accumulates_apart(plan: LoopPlan, tensor: TensorView) -> bool:
     """
     if carries(tensor):
         return True
-    if not is_reduced(tensor):
+    if not is_reduced(tensor) or is_atomic(tensor):
         return False
     if plan.crossed[tensor.siblings[0]]:
         return True
@@ -129,7 +135,7 @@ class _Builder:
         self.spec_of: dict[Index, LoopSpec] = {}
         self.first_loop: dict[LoopGroup, list[TensorView]] = {}
         for unit in plan.forest.units:
-            if is_reduced(unit) or carries(unit):
+            if (is_reduced(unit) and not is_atomic(unit)) or carries(unit):
                 group = self._first_fold(unit)
                 self.first_loop.setdefault(group, []).append(unit)
 

@@ -37,6 +37,7 @@ from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import ONE, Expr, integer
 from loopnest.schedule.fold_order import folded_axes
 from loopnest.schedule.loop_groups import LoopGroup
+from loopnest.tensor.definition import started_by
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.tensor_view import TensorView
 
@@ -89,6 +90,12 @@ def _storage(
     done: dict[TensorView, TensorStorage],
     indices: Indices,
 ) -> TensorStorage:
+    start = tensor.definition.starts_from if tensor.definition is not None else None
+    if start is not None:
+        return done[start]
+    fold = started_by(tensor)
+    if fold is not None:  # initial values lie where the fold updates them
+        tensor = fold
     target = plan.fusion.inplace.get(tensor)
     if target is not None and tensor.is_output:
         return done[target]

@@ -20,6 +20,7 @@ from loopnest.scalar.expr import Const
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.origin import Origin
 from loopnest.schedule.replay import match_leaves
+from loopnest.tensor.definition import started_by
 from loopnest.tensor.domain import IterDomain, TensorDomain
 from loopnest.tensor.fusion import Intent
 from loopnest.tensor.tensor_view import TensorView
@@ -51,6 +52,7 @@ class Lowering:
         intents: what was asked until then.
         spread: why LOCAL buffers of symbolic size are that large, by tensor.
         idle: the assumptions that no proof used, and whether they have a form that one can use.
+        starts: for each atomic fold the tensor of its initial values, by name.
     """
 
     plan: LoopPlan
@@ -60,6 +62,7 @@ class Lowering:
     intents: tuple[Intent, ...]
     spread: Mapping[TensorView, tuple[str, str]]
     idle: Mapping[str, bool]
+    starts: Mapping[str, str]
 
     @cached_property
     def stores(self) -> dict[str, list[tuple[Store, tuple[Stmt, ...]]]]:
@@ -67,7 +70,8 @@ class Lowering:
         found: dict[str, list[tuple[Store, tuple[Stmt, ...]]]] = {}
         for node, around in walk(self.program.body):
             if isinstance(node, Store):
-                found.setdefault(node.tensor, []).append((node, around))
+                name = self.starts.get(node.tensor, "") if node.role == "init" else ""
+                found.setdefault(name or node.tensor, []).append((node, around))
         return found
 
     @cached_property
@@ -118,7 +122,10 @@ def lowering_of(
     }
     intents = tuple(fusion.intents)
     idle = {text: facts.teaches(text) for text, _ in facts.conditions if not facts.uses(text)}
-    return Lowering(plan, storage, program, held, intents, spread, idle)
+    starts = {
+        fold.name: t.name for t in fusion.tensors if (fold := started_by(t)) is not None
+    }  # fmt: skip
+    return Lowering(plan, storage, program, held, intents, spread, idle, starts)
 
 
 def _spread(tensor: TensorView) -> tuple[str, str]:

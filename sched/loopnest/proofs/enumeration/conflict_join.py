@@ -11,7 +11,10 @@ from loopnest.proofs.point_arrays import Array
 
 
 class ConflictJoin:
-    """Accesses in groups that may conflict: of one element, in one epoch; stores first."""
+    """Accesses in groups that may conflict: of one element, in one epoch.
+
+    Stores come first, then atomic updates, which do not conflict with each other, then loads.
+    """
 
     def __init__(
         self,
@@ -23,7 +26,9 @@ class ConflictJoin:
         self.marks = marks
         keys, when = np.concatenate(key), np.concatenate(epoch)
         writes = np.concatenate([np.full(m.place.size, m.access.writes) for m in marks])
-        order = np.lexsort((~writes, when, keys))
+        atomic = np.concatenate([np.full(m.place.size, m.access.atomic) for m in marks])
+        order = np.lexsort((np.where(atomic, 1, np.where(writes, 0, 2)), when, keys))
+        self.atomic = atomic[order]
         keys, when, self.writes = keys[order], when[order], writes[order]
         self.when = when
         self.who = np.concatenate(owner)[order]
@@ -46,7 +51,24 @@ class ConflictJoin:
         first = self.start[self.group]
         # If any two rows conflict, the first row is a store (stores come first), and one of the two
         # has another owner than it: so the first row conflicts with that one.
-        return np.flatnonzero((self.who != self.who[first]) & self.writes[first])
+        bad = (self.who != self.who[first]) & self.writes[first] & ~self.atomic[first]
+        if self.atomic.any():
+            # Where updates come first, nobody else may load: of several that update, nobody at all.
+            updated = self.atomic[first]
+            others = self.atomic & (self.who != self.who[first])
+            several = np.bincount(self.group[others], minlength=self.start.size) > 0
+            loads = updated & ~self.atomic
+            bad |= loads & (several[self.group] | (self.who != self.who[first]))
+        return np.flatnonzero(bad)
+
+    def rival(self, row: int) -> int:
+        """Return a row that one of `conflicts` conflicts with."""
+        group = self.group[row]
+        first = int(self.start[group])
+        if self.who[first] != self.who[row]:
+            return first
+        rows = np.flatnonzero((self.group == group) & self.atomic & (self.who != self.who[row]))
+        return int(rows[0])
 
     def groups_in_conflict(self) -> Array:
         return np.unique(self.group[self.conflicts()])

@@ -260,7 +260,7 @@ class EnumeratedRaces:
         bad = joined.conflicts()
         if bad.size:
             b = int(bad[0])
-            yield self._race(joined, b, int(joined.start[joined.group[b]]), what)
+            yield self._race(joined, b, joined.rival(b), what)
 
     def _race(
         self, joined: ConflictJoin, b: int, a: int, what: str, other: ConflictJoin | None = None
@@ -299,6 +299,7 @@ class EnumeratedRaces:
                 raise Undecidable("too many accesses beside an arrival")
             a, b = np.meshgrid(rows, rows, indexing="ij")
             bad = (joined.who[a] != joined.who[b]) & joined.writes[a]
+            bad &= ~(joined.atomic[a] & joined.atomic[b])
             for before, after in phases:
                 bad &= ~((before[a] == after[b]) & (before[a] >= 0))
                 bad &= ~((before[b] == after[a]) & (before[b] >= 0))
@@ -317,7 +318,8 @@ class EnumeratedRaces:
         known = [a for pair in phases for a in pair]
         for group in groups.tolist():
             rows = np.arange(joined.start[group], joined.start[group] + size[group])
-            alike = np.stack([joined.who[rows], joined.writes[rows], *[a[rows] for a in known]])
+            own = (joined.who[rows], joined.writes[rows], joined.atomic[rows])
+            alike = np.stack([*own, *[a[rows] for a in known]])
             _, first = np.unique(alike, axis=1, return_index=True)
             yield rows[np.sort(first)]
 

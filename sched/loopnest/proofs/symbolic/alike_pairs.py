@@ -28,7 +28,7 @@ class AlikePairs:
         seen: set[object] = set()
         for a, b in combinations_with_replacement(accesses, 2):
             places = self._places(a, b)
-            if not (a.writes or b.writes) or places is None:
+            if not (a.writes or b.writes) or places is None or (a.atomic and b.atomic):
                 continue
             key = (self._where(a), self._where(b), places)
             if key not in seen:
@@ -39,7 +39,15 @@ class AlikePairs:
         """Return where an access stands: its buffer, its body, and between which barriers."""
         site = access.site
         around = (site.loops, site.guards, site.time[:-1], site.within)
-        return access.buffer, access.writes, access.guards, access.flat, around, self._stretch[site]
+        return (
+            access.buffer,
+            access.writes,
+            access.atomic,
+            access.guards,
+            access.flat,
+            around,
+            self._stretch[site],
+        )
 
     def _places(self, a: Access, b: Access) -> tuple[tuple[Expr, Expr] | None, ...] | None:
         """Return where indices differ from a constant that both have; None where they never meet.

@@ -276,7 +276,7 @@ class SymbolicRaces:
             made = model.lifetime(a)
             # A buffer made inside of the loop is another one in each iteration.
             inner = made is not None and loop in made.loops
-            if inner or not (a.writes or b.writes):
+            if inner or not (a.writes or b.writes) or (a.atomic and b.atomic):
                 continue
             with about(b.site):
                 if a.buffer is not b.buffer:

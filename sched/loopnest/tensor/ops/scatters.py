@@ -1,8 +1,9 @@
 """Sums into elements that data choose: scatter_add, index_add.
 
 What is added to an element is a sum over all updates, each where its index is that element's and 0
-elsewhere: a reduction like any other, whose order is free and which every schedule gives the same
-way. No index is written to, so that no two threads meet at one.
+elsewhere: a reduction like any other, whose order is free. Where its loops over the updates stand
+outside of those over the chosen axis, these run over the one index of the update, so that it goes
+through the updates alone; by atomic operations (`TensorView.atomic`) threads share these out.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ def scatter_add(
             an index outside of `axis` is added nowhere.
         updates: of the shape of `indices` and the type of `tv`.
         axis: of all of them.
-        deterministic: asks for the same bits each time and on every target. Every schedule gives
-            them, since none adds by atomic operations; another schedule may have other bits.
+        deterministic: asks for the same bits each time and on every target: `TensorView.atomic`
+            then refuses a sum of floats. All other schedules give them in any case; another
+            schedule may have other bits.
 
     Raises:
         DefinitionError: no TensorViews, types or shapes that do not fit, or an axis out of range.
@@ -67,7 +69,9 @@ def scatter_add(
     folded = axes_of(indices)[place][0]
     where = [along(n, axis) for n, axis in enumerate(axes_of(indices))]
     where[place] = Coordinate(len(axes))
-    return _scattered("scatter_add", tv, indices, updates, place, folded, (where, where))
+    return _scattered(
+        "scatter_add", tv, indices, updates, place, folded, (where, where), deterministic
+    )
 
 
 def index_add(
@@ -83,8 +87,9 @@ def index_add(
         axis: of `tv` and `updates`.
         indices: int32 or int64, of one axis. What has an index outside of `axis` is added nowhere.
         updates: of the type of `tv`, and of its shape but for `axis`, which is that of `indices`.
-        deterministic: asks for the same bits each time and on every target. Every schedule gives
-            them, since none adds by atomic operations; another schedule may have other bits.
+        deterministic: asks for the same bits each time and on every target: `TensorView.atomic`
+            then refuses a sum of floats. All other schedules give them in any case; another
+            schedule may have other bits.
 
     Raises:
         DefinitionError: no TensorViews, types or shapes that do not fit, or an axis out of range.
@@ -117,7 +122,9 @@ def index_add(
     where = [along(n, axis) for n, axis in enumerate(axes_of(updates))]
     where[place] = last
     own = [last]
-    return _scattered("index_add", tv, indices, updates, place, sizes[place], (own, where))
+    return _scattered(
+        "index_add", tv, indices, updates, place, sizes[place], (own, where), deterministic
+    )
 
 
 def _check_updates(call: str, tv: TensorView, updates: object, deterministic: object) -> None:
@@ -141,6 +148,7 @@ def _scattered(
     place: int,
     folded: Expr,
     where: tuple[Sequence[Expr], Sequence[Expr]],
+    deterministic: bool,
 ) -> TensorView:
     """Return `tv` and the sum over the last axis of updates whose index is that of the element.
 
@@ -162,8 +170,13 @@ def _scattered(
     result = TensorView(fusion, fresh_domain(axes), tv.dtype)
     reads = (Read(indices, tuple(where[0])), Read(updates, tuple(where[1])))
     reducer = reducers.SUM.of(real)
-    note = f"axis={place}"
-    result.define(Definition(name, (indices, updates), reads, (result,), (value,), reducer, note))
+    note = f"axis={place}" + (", deterministic=True" if deterministic else "")
+    result.define(
+        Definition(
+            name, (indices, updates), reads, (result,), (value,), reducer, note,
+            deterministic=deterministic,
+        )
+    )  # fmt: skip
     if _is_zero(tv):
         return result
     total = pointwise.add(tv, result)

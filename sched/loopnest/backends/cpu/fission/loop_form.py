@@ -204,7 +204,11 @@ def stores_apart(loop: Loop, *, lanes: bool) -> bool:
                 inside.add(node.storage)
             case Let() if any(n in moving for n in walk(node.value)):
                 moving.add(node.var)
+            case Store() if node.atomic and not lanes:
+                pass  # threads may update one element at once
             case Store() if node.storage not in inside:
+                if node.atomic:
+                    return False
                 if lanes and not any(_is_linear(i, loop.var) for i in node.index):
                     return False
                 if not any(n in moving for i in node.index for n in walk(i)):

@@ -27,6 +27,7 @@ from loopnest.backends.cuda.printing.cuda_sync import (
     FULL_MASK,
     GRID_COUNTER,
     SHUFFLES,
+    atomic_call,
     mask_value,
     static_mask,
     thread_number,
@@ -313,6 +314,13 @@ class _CudaPrinter(StatementPrinter):
         else:
             value = self.format.converted(node.value, node.storage.dtype)
             self.emit(f"{lane} = {value};  // {comment(node.tensor)}")
+
+    def atomic_call(self, operation: str, dtype: DType, place: str, value: str) -> str:
+        return atomic_call(operation, dtype, place, value)
+
+    def swap(self, place: str, old: str, new: str) -> str:
+        self.format.called["ln_swap"] = None
+        return f"ln_swap({place}, {old}, {new})"
 
     def parallel_loop(self, node: Loop) -> None:
         self.plain_loop(node)

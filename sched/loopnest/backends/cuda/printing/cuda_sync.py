@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from loopnest.kir import Program
+from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import BLOCK_DIMENSIONS, WARP, ParallelType
 from loopnest.scalar.expr import ONE, Const, Expr
 
@@ -37,6 +38,26 @@ FUNCTIONS: Mapping[str, tuple[str, str]] = {
         """unsigned int ln_warp_mask(unsigned int thread, unsigned int threads) {
   const unsigned int lanes = threads - thread / 32 * 32;
   return lanes >= 32 ? 0xffffffffu : (1u << lanes) - 1;
+}""",
+    ),
+    # The loop of an atomic update that the machine has no operation for: bits are compared.
+    "ln_swap": (
+        "template <class T>\n",
+        """bool ln_swap(T *place, T *old, T value) {
+  if (sizeof(T) == 4) {
+    unsigned int before, after;
+    memcpy(&before, old, 4);
+    memcpy(&after, &value, 4);
+    const unsigned int found = atomicCAS((unsigned int *)place, before, after);
+    memcpy(old, &found, 4);
+    return found == before;
+  }
+  unsigned long long before, after;
+  memcpy(&before, old, sizeof(T));
+  memcpy(&after, &value, sizeof(T));
+  const unsigned long long found = atomicCAS((unsigned long long *)place, before, after);
+  memcpy(old, &found, sizeof(T));
+  return found == before;
 }""",
     ),
     # atomicInc goes back to 0 by itself at the last block.
@@ -72,6 +93,26 @@ FUNCTIONS: Mapping[str, tuple[str, str]] = {
     ),
 }
 """Device functions by name, in the form of `cuda_functions`."""
+
+
+_ATOMICS: Mapping[tuple[str, str], tuple[str, str]] = {
+    **{("add", name): ("atomicAdd", "") for name in ("float32", "float64", "int32", "uint32")},
+    ("add", "int64"): ("atomicAdd", "unsigned long long"),
+    **{
+        (op, name): (f"atomic{op.capitalize()}", "")
+        for op in ("max", "min")
+        for name in ("int32", "uint32", "int64")
+    },
+}
+"""By operation and type: CUDA's function, and the type that its operands are seen as."""
+
+
+def atomic_call(operation: str, dtype: DType, place: str, value: str) -> str:
+    """Return the call of an atomic operation; empty where CUDA has none of this type."""
+    function, seen = _ATOMICS.get((operation, dtype.name), ("", ""))
+    if seen:
+        place, value = f"({seen} *){place}", f"({seen})({value})"
+    return f"{function}({place}, {value})" if function else ""
 
 
 def block_extents(program: Program) -> tuple[Expr, ...]:

@@ -1,0 +1,138 @@
+"""atomic: a reduction whose threads update its memory directly, one step at a time.
+
+Before ``y [i0, r1]``, whose threads along r1 would fold partial results of their own and exchange
+them; ``s = y.atomic()`` makes ``s [i0]`` of identities, in the memory of y, and y then updates that
+memory by atomic operations. s is scheduled like any tensor; its elements must be stored before any
+update: in a launch of its own (``y.new_launch()``), or in loops before those of y, with a barrier
+in between where other threads store them.
+
+A scatter is a reduction in which data say which element an update goes to, so that its loops over
+the updates may be bound to all that a launch has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loopnest.scalar.enums import Memory
+from loopnest.schedule.cloning import new_tensor, plain_domain
+from loopnest.schedule.transaction import PrimitiveRefused, primitive, require_computed
+from loopnest.tensor.definition import Definition, Read, started_by
+from loopnest.tensor.tensor_view import TensorView
+
+EXACT = ("max", "min")
+"""Reducers whose result does not depend on the order, whatever the type."""
+
+
+@primitive
+def atomic(tensor: TensorView) -> TensorView:
+    """Let all threads fold into the memory of `tensor`; see `TensorView.atomic`."""
+    require_computed(tensor)
+    _require_reduction(tensor)
+    _require_memory(tensor)
+    definition = tensor.definition
+    assert definition is not None
+    assert definition.reducer is not None
+    start = new_tensor(tensor, plain_domain(tensor))
+    tensor.fusion.change(start, "_memory", Memory.GLOBAL)
+    values = definition.reducer.identity
+    start.define(Definition("start", (), (), (start,), values, None, definition.reducer.name))
+    root = tensor.domain.root
+    read = Read.along(start, tuple([root.index(axis) for axis in tensor.domain.logical]))
+    reads = (*definition.reads, read)
+    tensor.define(replace(definition, reads=reads, start=len(definition.reads)))
+    return start
+
+
+def _require_reduction(tensor: TensorView) -> None:
+    """Refuse what no thread may fold on its own, in any order, in a single element."""
+    definition, name = tensor.definition, tensor.name
+    folds = any(axis.is_reduction for axis in tensor.domain.root)
+    if definition is None or definition.reducer is None or not (folds or definition.scan):
+        raise PrimitiveRefused(f"{name} is no reduction", "atomic() is for reductions")
+    reducer = definition.reducer
+    if definition.start is not None:
+        raise PrimitiveRefused(f"{name} is atomic already", "call it once")
+    if definition.scan is not None:
+        raise PrimitiveRefused(
+            f"{name} is a scan, whose steps have an order", "rfactor it for threads side by side"
+        )
+    if len(reducer.identity) > 1:
+        raise PrimitiveRefused(
+            f"{reducer.name} has {len(reducer.identity)} components, and an atomic operation "
+            "updates one element",
+            "bind the loops without atomic(): threads then exchange partial results",
+        )
+    if reducer.ordered:
+        raise PrimitiveRefused(
+            f"{reducer.name} need not commute, and atomic operations have no order",
+            "say commutative=True of a reducer that commutes",
+        )
+    if tensor.dtype.compute is not tensor.dtype:
+        raise PrimitiveRefused(
+            f"{name} is {tensor.dtype}, whose partial results are {tensor.dtype.compute}: each "
+            "update would round",
+            f"reduce to {tensor.dtype.compute} (dtype=, or ln.cast of what is reduced), and cast "
+            "the result",
+        )
+    if tensor.dtype.size not in (4, 8):
+        raise PrimitiveRefused(
+            f"an element of {name} has {tensor.dtype.size} "
+            f"{'byte' if tensor.dtype.size == 1 else 'bytes'}",
+            "atomic operations update 4 or 8 bytes",
+        )
+    if definition.deterministic and tensor.dtype.is_float and reducer.name not in EXACT:
+        raise PrimitiveRefused(
+            f"{name} is {definition.op} with deterministic=True, and a {reducer.name} of "
+            f"{tensor.dtype} by atomic operations has other bits each time",
+            "leave out deterministic=True, or schedule the reduction without atomic()",
+        )
+    if tensor.domain.is_factored or not set(tensor.domain.logical) <= set(tensor.domain.root):
+        raise PrimitiveRefused(
+            f"{name} is a partial result of rfactor", "call atomic() of what reduces it"
+        )
+
+
+def _require_memory(tensor: TensorView) -> None:
+    if tensor.memory is not Memory.GLOBAL:
+        raise PrimitiveRefused(
+            f"{tensor.name} is {tensor.memory.value}, and all threads update it",
+            f"set {tensor.name}.memory = ln.GLOBAL first",
+        )
+    if tensor in tensor.fusion.inplace:
+        raise PrimitiveRefused(
+            f"{tensor.name} takes the memory of {tensor.fusion.inplace[tensor].name}, which its "
+            "initial values would overwrite",
+            "drop inplace=",
+        )
+
+
+def require_not_atomic(tensor: TensorView, call: str) -> None:
+    """Refuse a call that would take an atomic reduction and its initial values apart.
+
+    Raises:
+        PrimitiveRefused: `tensor` is one of the two.
+    """
+    for twin in tensor.siblings:
+        if twin.definition is not None and twin.definition.start is not None:
+            start = twin.definition.starts_from
+            assert start is not None
+            raise PrimitiveRefused(
+                f"{twin.name} is atomic: its memory is that of its initial values {start.name}",
+                f"call {call} before atomic()",
+            )
+    require_no_start(tensor, call)
+
+
+def require_no_start(tensor: TensorView, call: str) -> None:
+    """Refuse a call on the initial values of an atomic reduction.
+
+    Raises:
+        PrimitiveRefused: `tensor` holds such values.
+    """
+    fold = started_by(tensor)
+    if fold is not None:
+        raise PrimitiveRefused(
+            f"{tensor.name} holds the initial values of {fold.name}, in its memory",
+            f"{call} serves other tensors",
+        )

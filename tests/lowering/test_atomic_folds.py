@@ -1,0 +1,260 @@
+"""Atomic reductions: scatters over their sources, what is refused, what verify sees, the texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import loopnest as ln
+from helpers.cuda_on_cpu import CpuGpu
+from helpers.fake_gpu import plug_in
+from helpers.math_run import assert_equal
+from loopnest.kir.kernel_program import Program
+from loopnest.proofs.verifier import verify_program
+from mutation.mutants import Mutant, mutants
+
+PT = ln.ParallelType
+
+
+def gradient(dtype: Any = ln.float32, deterministic: bool = False) -> tuple[ln.Fusion, Any]:
+    with ln.Fusion("gradient") as f:
+        g, i = f.input("g", ("K", "D"), dtype), f.input("i", ("K",), ln.int32)
+        zeros = ln.full(("V", "D"), 0, dtype=dtype)
+        w = f.output(ln.index_add(zeros, 0, i, g, deterministic=deterministic), "w")
+    return f, w
+
+
+def _two_launches(w: Any) -> None:
+    start = w.atomic()
+    start.parallelize({0: PT.grid_x, 1: PT.block_x})
+    w.reorder({2: 0, 1: 1})
+    w.new_launch()
+    w.parallelize({0: PT.grid_x, 1: PT.block_x})
+
+
+def _one_grid(w: Any) -> None:
+    start = w.atomic()
+    start.parallelize({0: PT.grid_x, 1: PT.block_x})
+    w.reorder({2: 0, 1: 1})
+    w.parallelize({0: PT.grid_x, 1: PT.block_x})
+
+
+def _one_block(w: Any) -> None:
+    start = w.atomic()
+    start.parallelize({0: PT.block_x})
+    w.split(2, 4)
+    w.reorder({2: 0, 3: 1})
+    w.parallelize({1: PT.block_x})
+
+
+def _cores(w: Any) -> None:
+    w.atomic()
+    w.reorder({2: 0, 1: 1})
+    w.parallelize({0: PT.cpu_parallel})
+
+
+def _started_in_loop(w: Any) -> None:
+    start = w.atomic()
+    w.reorder({1: 0})
+    w.parallelize({2: PT.cpu_parallel})
+    start.compute_at(w, 1)
+
+
+SCHEDULES = [_two_launches, _one_grid, _one_block, _cores, _started_in_loop]
+
+
+def data(dtype: Any = np.float32) -> tuple[Any, Any, Any]:
+    rng = np.random.default_rng(0)
+    g, i = rng.integers(-8, 9, (37, 5)).astype(dtype), rng.integers(-1, 5, 37).astype(np.int32)
+    expected = np.zeros((4, 5), dtype)
+    inside = (i >= 0) & (i < 4)
+    np.add.at(expected, i[inside], g[inside])
+    return g, i, expected
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_all_targets(
+    schedule: Callable[[Any], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    f, w = gradient()
+    schedule(w)
+    kernel = ln.lower(f)
+    assert "atomic w[" in str(kernel)
+    assert ln.verify(kernel).all_sizes, ln.verify(kernel)
+    g, i, expected = data()
+    for target in ("interpret", "c"):
+        assert_equal(ln.compile(kernel, target=target)(g, i, V=4), expected)
+    run = ln.compile(kernel, target="interpret", thread_order=3)
+    assert_equal(run(g, i, V=4), expected)
+    assert kernel.cubin("sm_80")
+    if "cpu_parallel" not in str(kernel):
+        plug_in(monkeypatch, CpuGpu(tmp_path))
+        assert_equal(ln.compile(kernel, target="cuda")(g, i, V=4), expected)
+
+
+HARMLESS = ("drop '", "weaken", "launch grid", "launch block")
+
+KINDS = frozenset({"atomic", "init", "identity", "predicate", "barrier", "launch", "bound", "index",
+                   "claim", "clobber", "order", "store"})  # fmt: skip
+
+
+def _broken(program: Program) -> list[Mutant]:
+    """Return the mutants that are wrong: not those that leave out a test that holds anyway."""
+    made = [m for m in mutants(program, KINDS) if not m.text.startswith(HARMLESS)]
+    made = [m for m in made if not (m.kind == "bound" and m.text.endswith("+1"))]
+    return [m for m in made if not (m.kind == "claim" and getattr(m.node, "role", "") == "init")]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_mutants_are_not_proved(schedule: Callable[[Any], None]) -> None:
+    f, w = gradient()
+    schedule(w)
+    lowered = ln.lower(f)._lowered
+    assert lowered.math is not None
+    math = lowered.math()
+    made = _broken(lowered.program)
+    kinds = {m.kind for m in made}
+    assert kinds >= {"atomic", "init", "identity", "index", "claim"}
+    assert [m.text for m in made if verify_program(m.program, math).ok] == []
+
+
+REDUCERS = [
+    (ln.max, np.float32), (ln.min, np.float64), (ln.max, np.int32), (ln.prod, np.float32),
+    (ln.sum, np.int64), (ln.sum, np.float64), (ln.min, np.uint32),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("reduce", "dtype"), REDUCERS)
+def test_reducers(reduce: Any, dtype: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the operations that CUDA has, and by a loop that compares and swaps."""
+    kind = getattr(ln, np.dtype(dtype).name)
+    with ln.Fusion("k") as f:
+        x = f.input("x", (12, 5), kind)
+        y = f.output(reduce(x, axis=0, **({"dtype": kind} if reduce is ln.sum else {})), "y")
+    start = y.atomic()
+    start.parallelize({0: PT.block_x})
+    y.new_launch()
+    for axis, how in enumerate((PT.grid_x, PT.block_x)):
+        y.parallelize({axis: how})
+    kernel = ln.lower(f)
+    assert ln.verify(kernel).ok
+    values = np.random.default_rng(1).integers(1, 4, (12, 5)).astype(dtype)
+    expected = ln.evaluate(f, values)
+    plug_in(monkeypatch, CpuGpu(tmp_path))
+    for target in ("interpret", "c", "cuda"):
+        assert_equal(ln.compile(kernel, target=target)(values), expected)
+    assert kernel.cubin("sm_80")
+
+
+def test_bits_of_a_fixed_sum_are_the_same_each_time() -> None:
+    _, w = gradient(deterministic=True)
+    with pytest.raises(ln.ScheduleError) as caught:
+        w.atomic()
+    assert str(caught.value) == (
+        "w.atomic(): w is index_add with deterministic=True, and a sum of float32 by atomic "
+        "operations has other bits each time; leave out deterministic=True, or schedule the "
+        "reduction without atomic()"
+    )
+    _, w = gradient(ln.int32, deterministic=True)
+    assert w.atomic().shape == w.shape
+
+
+def _sum(kind: Any = ln.float32, **options: Any) -> tuple[ln.Fusion, Any]:
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", "D"), kind)
+        y = f.output(ln.sum(x, axis=0, **options), "y")
+    return f, y
+
+
+def _twice(y: Any) -> None:
+    y.atomic()
+    y.atomic()
+
+
+def _factored(y: Any) -> None:
+    y.split(1, 4)
+    y.atomic()
+    y.rfactor(1)
+
+
+def _cached(y: Any) -> None:
+    y.atomic().cache_after()
+
+
+def _moved(y: Any) -> None:
+    y.atomic().memory = ln.SHARED
+
+
+REFUSED = [
+    (_twice, "y.atomic(): y is atomic already; call it once"),
+    (_factored, "y.rfactor(1): y is atomic: its memory is that of its initial values T2; call "
+     "rfactor before atomic()"),
+    (_cached, "T2.cache_after(): T2 holds the initial values of y, in its memory; cache_after "
+     "serves other tensors"),
+    (_moved, "T2.set_memory(shared): T2 holds the initial values of y, in its memory; memory = "
+     "serves other tensors"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schedule", "said"), REFUSED)
+def test_what_is_refused(schedule: Callable[[Any], None], said: str) -> None:
+    _, y = _sum()
+    with pytest.raises(ln.ScheduleError) as caught:
+        schedule(y)
+    assert str(caught.value) == said
+
+
+def test_types_that_are_refused() -> None:
+    with pytest.raises(ln.ScheduleError, match="whose partial results are float32: each update"):
+        _sum(ln.float16)[1].atomic()
+    with pytest.raises(ln.ScheduleError, match="an element of y has 1 byte; atomic operations"):
+        _sum(ln.int8, dtype=ln.int8)[1].atomic()
+
+
+def test_initial_values_stay_outside_of_what_is_folded() -> None:
+    f, y = _sum()
+    start = y.atomic()
+    start.compute_at(y, 1)
+    assert start.compute_at_pos == 0
+    y.reorder({1: 0})
+    start.compute_at(y, 2)
+    assert start.compute_at_pos == 1
+    assert ln.verify(ln.lower(f)).all_sizes
+
+
+def test_lanes_of_a_vector_are_refused() -> None:
+    f, y = _sum()
+    y.atomic()
+    y.split(1, 4)
+    y.parallelize({2: PT.vectorize})
+    with pytest.raises(ln.LoweringError) as caught:
+        ln.lower(f)
+    assert str(caught.value) == (
+        "y: its axis 2 is vectorized, but an atomic operation updates one element; leave the axis "
+        "serial, or bind it to threads"
+    )
+
+
+def test_a_reader_beside_updates_is_a_race() -> None:
+    """Updates of one element by several threads, and a plain load of it: the load races."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", (64,), ln.int32)
+        s = ln.sum(x, dtype=ln.int32)
+        f.output(ln.cast(x, ln.int32) + s, "y")
+    s.memory = ln.GLOBAL
+    start = s.atomic()
+    s.parallelize({0: PT.block_x})
+    f["y"].parallelize({0: PT.block_x})
+    lowered = ln.lower(f)._lowered
+    assert str(ln.lower(f)).count("barrier block") == 2
+    assert start.memory is ln.GLOBAL
+    assert ln.verify(ln.lower(f)).all_sizes
+    assert lowered.math is not None
+    barriers = [m for m in mutants(lowered.program, frozenset({"barrier"})) if "remove" in m.text]
+    assert len(barriers) == 2
+    for mutant in barriers:
+        assert verify_program(mutant.program, lowered.math()).status == "refuted"
