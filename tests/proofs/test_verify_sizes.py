@@ -12,6 +12,7 @@ from helpers.verify_cases import (
 )
 from loopnest import kir
 from loopnest.facade import compile, lower
+from loopnest.kir.vector_access import wide_accesses
 from loopnest.proofs import bounded_proof, verify
 from loopnest.proofs.point_arrays import Enumeration
 from loopnest.proofs.program_model import Model
@@ -159,3 +160,17 @@ def test_a_launch_along_which_there_is_no_thread() -> None:
     found = ln.compile(f, target="interpret")(np.zeros((0, 8), np.float32), np.ones(16, np.float32))
     assert np.array_equal(found[1], np.full(16, 4.0))
     assert w.is_output
+
+
+def test_a_product_of_sizes_aligns_what_is_a_multiple_of_it() -> None:
+    """That 4 divides N * N is known of the product alone, of which a row's offset has several."""
+    with ln.Fusion("rows") as f:
+        (n,) = f.input("like", ("N",), ln.float32).sizes
+        x = f.input("x", (2, 3, n * n), ln.float32)
+        y = f.output(x * 2.0, "y")
+    y.split(2, 4)
+    y.axis(3).parallelize(ln.ParallelType.vectorize)
+    f.assume("N * N % 4 == 0")
+    k = lower(f)
+    assert wide_accesses(k.program)
+    assert verify(k).all_sizes

@@ -91,18 +91,16 @@ class FlatOffsets:
     def _divided(self, whole: Poly, size: Poly) -> tuple[Poly, Poly]:
         """Return quotient and rest of a division of polynomials.
 
-        Raises:
-            NotAffine: the leading term of the size has a factor.
+        A term that the leading one of the size does not divide stays in the rest.
         """
         if as_constant(size) is not None:
             found = self.algebra.divided(whole, size)
             return found, plus(whole, times(found, size), -1)
         lead = max(size, key=lambda monomial: (len(monomial), monomial))
-        if size[lead] != 1:
-            raise NotAffine("division by a multiple of a size")
         found, rest = {}, dict(whole)
         while True:
-            term = next((part for m in rest if (part := _part(m, lead, rest[m])) is not None), None)
+            parts = [_part(m, lead, rest[m], size[lead]) for m in rest]
+            term = next((part for part in parts if part is not None), None)
             if term is None:
                 return found, rest
             found = plus(found, term)
@@ -167,7 +165,7 @@ class FlatOffsets:
                 continue
 
 
-def _part(monomial: Monomial, lead: Monomial, count: int) -> Poly | None:
+def _part(monomial: Monomial, lead: Monomial, count: int, times_lead: int) -> Poly | None:
     """Return a term divided by a leading one; None where that does not divide it."""
     part = quotient(monomial, lead)
-    return None if part is None else {part: count}
+    return None if part is None or count % times_lead else {part: count // times_lead}

@@ -11,13 +11,14 @@ from loopnest.proofs.quasi_affine import (
     Poly,
     as_constant,
     plus,
+    quotient,
     times,
     variable,
 )
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
 from loopnest.proofs.symbolic.statement_instances import Instances, NotProved, about
 from loopnest.proofs.wide_accesses import WidePlace, wide_place_of
-from loopnest.scalar.expr import Const, Op, Symbol
+from loopnest.scalar.expr import Const, Expr, Op
 
 
 class Alignment:
@@ -31,19 +32,28 @@ class Alignment:
         self.setting, self.algebra = setting, setting.algebra
         self.divisors = self._divisors()
 
-    def _divisors(self) -> dict[str, int]:
-        """Return what sizes are known to be multiples of."""
-        found: dict[str, int] = {}
+    def _divisors(self) -> dict[Monomial, int]:
+        """Return what products of sizes are known to be multiples of, the longest first."""
+        found: dict[Monomial, int] = {}
         program = self.setting.model.program
         for _, condition in (*program.conditions, *program.requires):
             match condition:
                 case Op(
                     op="eq",
-                    args=(Op(op="mod", args=(Symbol() as s, Const() as by)), Const(value=0)),
+                    args=(Op(op="mod", args=(whole, Const() as by)), Const(value=0)),
                 ):
-                    name = f"p_{s.name}"
-                    found[name] = math.lcm(found.get(name, 1), int(by.value))
-        return found
+                    monomial = self._product(whole)
+                    if monomial:
+                        found[monomial] = math.lcm(found.get(monomial, 1), int(by.value))
+        return dict(sorted(found.items(), key=lambda item: -len(item[0])))
+
+    def _product(self, whole: Expr) -> Monomial:
+        """Return the sizes that an expression is the product of; none for another one."""
+        try:
+            poly = self.algebra.poly(whole, {})
+        except NotAffine:
+            return ()
+        return next(iter(poly)) if [*poly.values()] == [1] else ()
 
     def prove(self) -> None:
         """Prove it for all of them."""
@@ -118,7 +128,8 @@ class Alignment:
         self.setting.require_empty(found, what)
 
     def _known(self, monomial: Monomial) -> int:
-        result = 1
-        for part in monomial:
-            result *= self.divisors.get(part, 1)
+        result, rest = 1, monomial
+        for known, divisor in self.divisors.items():
+            while (left := quotient(rest, known)) is not None:
+                result, rest = result * divisor, left
         return result
