@@ -185,3 +185,30 @@ def test_an_extent_as_a_scalar() -> None:
     assert ln.verify(k).all_sizes
     found = ln.compile(k, target="c")(np.ones(5, np.float32))
     assert np.array_equal(found, [1, 1, 1, 0, 0])
+
+
+def test_borders_whose_widths_are_sizes() -> None:
+    """A border of a size's width, and one that fills the last window; proved for all sizes."""
+    with ln.Fusion("borders") as f:
+        x = f.input("x", ("N",), ln.float32)
+        f.input("like", ("B",), ln.float32)
+        (n,) = x.sizes
+        rest = -(-n // 4) * 4 - n
+        f.output(ln.pad(x, ((1, "B"),), value=7.0), "y")
+        f.output(ln.pad(x, (("B", -1),), interior=1), "z")
+        f.output(ln.unfold(x, 0, 4, stride=4, padding=(0, rest)), "tiles")
+    k = ln.lower(f)
+    assert ln.verify(k).all_sizes
+    for size, width in ((5, 3), (8, 0), (1, 2)):
+        given = np.arange(1, size + 1, dtype=np.float32)
+        spread = np.zeros(2 * size - 1, np.float32)
+        spread[::2] = given
+        fill = np.pad(given, (0, -size % 4)).reshape(-1, 4)
+        expected = (
+            np.pad(given, (1, width), constant_values=7),
+            np.pad(spread, (width, 0))[:-1],
+            fill,
+        )
+        for run in (ln.evaluate, lambda f, *a: ln.compile(ln.lower(f), target="interpret")(*a)):
+            found = run(f, given, np.zeros(width, np.float32))
+            assert all(map(np.array_equal, found, expected))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from loopnest.errors import DefinitionError
 from loopnest.scalar.arguments import as_int
-from loopnest.scalar.expr import ONE, ZERO, Coordinate, Expr, cast, integer
+from loopnest.scalar.expr import ONE, ZERO, Const, Coordinate, Expr, cast, integer
 from loopnest.tensor.ops.construction import Axis, axes_of
 from loopnest.tensor.ops.index_maps import Demands, along, axis_of, bordered, compared, listed_ints
 from loopnest.tensor.ops.operands import (
@@ -21,7 +22,13 @@ from loopnest.tensor.ops.operands import (
 )
 from loopnest.tensor.tensor_view import TensorView
 
-Pair = tuple[int, int]
+Width: TypeAlias = "int | str | Expr"
+"""How many elements stand beside an axis: an int, a size symbol by name, or a size expression."""
+Pair: TypeAlias = "tuple[Width, Width]"
+"""How many stand before the elements of an axis, and after them."""
+Border: TypeAlias = "tuple[Expr, Expr]"
+"""The same, as expressions."""
+NO_BORDER: Border = (ZERO, ZERO)
 
 
 def pad(
@@ -42,14 +49,16 @@ def pad(
 
     Args:
         tv: the operand.
-        widths: two ints an axis; negative ones leave elements out.
+        widths: two an axis; negative ones leave elements out. Each is an int, a size symbol by name
+            or a size expression. What leaves a negative extent is refused, at launch if only
+            that knows.
         value: a Python number or a scalar of the fusion, converted to the type of `tv`.
         interior: how many elements of `value` stand between two of `tv`: an int, or one an axis.
             It asks for one element at least along an axis of symbolic extent.
 
     Raises:
-        DefinitionError: no TensorView, not two ints an axis, a negative extent of the result, or a
-            value that is no number.
+        DefinitionError: no TensorView, not two widths an axis, a negative extent of the result, or
+            a value that is no number.
 
     Source: the order (interior first, then what is around or left out) is XLA's Pad.
     """
@@ -64,7 +73,7 @@ def pad(
     indices: list[Expr] = []
     inside: list[Expr] = []
     for place, (pair, extra) in enumerate(zip(pairs, between, strict=True)):
-        if pair == (0, 0) and not extra:
+        if pair == NO_BORDER and not extra:
             axes.append(old[place])
             indices.append(along(place, old[place]))
             continue
@@ -82,18 +91,35 @@ def pad(
     return bordered("pad", tv, indices, inside, fill, axes, note)
 
 
-def _pairs(call: str, tv: TensorView, widths: object) -> list[Pair]:
+def _pairs(call: str, tv: TensorView, widths: object) -> list[Border]:
     rank = len(tv.domain.logical)
     hint = f"give a pair of ints for each of the {rank} axes of {tv.name}, as in ((1, 1), (0, 2))"
     if not isinstance(widths, (tuple, list)) or len(widths) != rank:
         raise DefinitionError(call, f"the widths are {show(widths)}", hint)
-    pairs: list[Pair] = []
+    pairs: list[Border] = []
     for pair in widths:
-        ints = [as_int(width) for width in pair] if isinstance(pair, (tuple, list)) else []
-        if len(ints) != 2 or ints[0] is None or ints[1] is None:
+        found = border_of(tv, call, pair)
+        if found is None:
             raise DefinitionError(call, f"the widths {show(pair)} are no pair of ints", hint)
-        pairs.append((ints[0], ints[1]))
+        pairs.append(found)
     return pairs
+
+
+def border_of(tv: TensorView, call: str, pair: object) -> Border | None:
+    """Return a pair of widths as expressions; None where it is none."""
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        return None
+    low, high = [_width(tv, call, width) for width in pair]
+    return None if low is None or high is None else (low, high)
+
+
+def _width(tv: TensorView, call: str, width: object) -> Expr | None:
+    number = as_int(width)
+    if number is not None:
+        return integer(number)
+    if not isinstance(width, (str, Expr)):
+        return None
+    return tv.fusion.algebra.simplify(tv.fusion.size(call, width))
 
 
 def border_value(call: str, tv: TensorView, value: object) -> Expr:
@@ -111,7 +137,7 @@ def border_value(call: str, tv: TensorView, value: object) -> Expr:
         raise DefinitionError(call, refused.reason, refused.hint) from None
 
 
-def _extent(tv: TensorView, demands: Demands, place: int, pair: Pair, extra: int) -> Expr:
+def _extent(tv: TensorView, demands: Demands, place: int, pair: Border, extra: int) -> Expr:
     """Return the extent of a padded axis."""
     algebra, size = tv.fusion.algebra, tv.sizes[place]
     whole = size
@@ -119,25 +145,31 @@ def _extent(tv: TensorView, demands: Demands, place: int, pair: Pair, extra: int
         hint = f"{tv.name} is {tv.signature}"
         demands.at_most(ONE, size, f"axis {place} has no elements to stand apart", hint)
         whole = algebra.sub(algebra.mul(size, integer(extra + 1)), integer(extra))
-    result = algebra.add(whole, integer(sum(pair)))
+    result = algebra.add(whole, algebra.add(*pair))
     reason = f"the extent of axis {place} would be {result}"
     demands.at_most(ZERO, result, reason, f"{tv.name} is {tv.signature}")
     return result
 
 
 def border(
-    tv: TensorView, size: Expr, own: Expr, pair: Pair, extra: int = 0
+    tv: TensorView, size: Expr, own: Expr, pair: Border, extra: int = 0
 ) -> tuple[Expr, list[Expr]]:
     """Return the index at which a padded axis reads its producer, and where it does."""
     algebra = tv.fusion.algebra
-    dense = algebra.sub(own, integer(pair[0]))
+    low, high = pair
+    dense = algebra.sub(own, low)
     step = integer(extra + 1)
     tests: list[Expr] = []
-    if pair[0] > 0:
+    if _is_positive(low):
         tests.append(compared("le", ZERO, dense))
     index = algebra.floordiv(dense, step)
-    if pair[1] > 0 or size is ZERO:
+    if _is_positive(high) or size is ZERO:
         tests.append(compared("lt", index, size))
     if extra and isinstance(own, Coordinate):
         tests.append(compared("eq", algebra.mod(dense, step), ZERO))
     return index, tests
+
+
+def _is_positive(width: Expr) -> bool:
+    """Whether elements stand there, or may: that depends on a size."""
+    return not isinstance(width, Const) or width.value > 0

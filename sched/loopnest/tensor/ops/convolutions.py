@@ -8,7 +8,7 @@ from loopnest.errors import DefinitionError
 from loopnest.scalar.dtypes import ARITHMETIC, DType
 from loopnest.scalar.expr import ONE, Expr, Op, integer
 from loopnest.tensor.declarations import check_dtype
-from loopnest.tensor.ops.borders import Pair, pad
+from loopnest.tensor.ops.borders import Border, Pair, pad
 from loopnest.tensor.ops.construction import Axis, axes_of, elementwise, insert_axes
 from loopnest.tensor.ops.index_maps import Demands, along, axis_of, listed_ints, static, view
 from loopnest.tensor.ops.operands import call_text, common_type, fusion_of, kind_text, show
@@ -65,7 +65,7 @@ def conv(
     rank = _spatial(call, x, w)
     strides = listed_ints(call, "stride", stride, rank, least=1)
     apart = listed_ints(call, "dilation", dilation, rank, least=1)
-    pairs = paddings(call, padding, rank)
+    pairs = paddings(x, call, padding, rank)
     (parts,) = listed_ints(call, "groups", groups, 1, least=1)
     if not isinstance(transposed, bool):
         what = f"transposed={show(transposed)} is no bool"
@@ -129,17 +129,18 @@ def _check_channels(call: str, x: TensorView, w: TensorView, groups: int, transp
 
 
 def _outer(
-    call: str, w: TensorView, pairs: Sequence[Pair], apart: Sequence[int]
-) -> tuple[Pair, ...]:
+    call: str, w: TensorView, pairs: Sequence[Border], apart: Sequence[int]
+) -> tuple[Border, ...]:
     """Return the padding around the spread out operand of a transposed convolution."""
-    result: list[Pair] = []
+    algebra = w.fusion.algebra
+    result: list[Border] = []
     for size, (low, high), between in zip(w.sizes[2:], pairs, apart, strict=True):
         length = static(size)
         reach = None if length is None else (length - 1) * between
-        if reach is None or max(low, high) > reach:
+        if reach is None or any((static(width) or 0) > reach for width in (low, high)):
             hint = "the kernel is static, and the padding at most dilation * (size - 1)"
             raise DefinitionError(call, f"{w.name} is {w.signature}, padding ({low}, {high})", hint)
-        result.append((reach - low, reach - high))
+        result.append((algebra.sub(integer(reach), low), algebra.sub(integer(reach), high)))
     return tuple(result)
 
 

@@ -9,7 +9,15 @@ from loopnest.errors import DefinitionError
 from loopnest.scalar.arguments import as_int
 from loopnest.scalar.expr import ONE, Expr, integer
 from loopnest.tensor.ops import reducers
-from loopnest.tensor.ops.borders import Pair, border, border_value, pad
+from loopnest.tensor.ops.borders import (
+    NO_BORDER,
+    Border,
+    Pair,
+    border,
+    border_of,
+    border_value,
+    pad,
+)
 from loopnest.tensor.ops.construction import axes_of, position
 from loopnest.tensor.ops.index_maps import (
     Demands,
@@ -39,14 +47,16 @@ class Window:
     stride: int
     dilation: int
 
-    def count(self, tensor: TensorView, demands: Demands, axis: int, around: Pair = (0, 0)) -> Expr:
+    def count(
+        self, tensor: TensorView, demands: Demands, axis: int, around: Border = NO_BORDER
+    ) -> Expr:
         """Return how many windows fit into an axis with so much padding `around`.
 
         Raises:
             OperandRefused: fewer than none.
         """
         algebra = demands.algebra
-        extent = algebra.add(tensor.sizes[axis], integer(sum(around)))
+        extent = algebra.add(tensor.sizes[axis], algebra.add(*around))
         reach = algebra.mul(algebra.sub(self.size, ONE), integer(self.dilation))
         starts = algebra.sub(extent, reach)
         demands.at_most(
@@ -110,7 +120,7 @@ def unfold(
     )
     given = [("size", size), ("stride", stride), ("dilation", dilation)]
     length, by, apart = [listed_ints(call, what, found, 1, least=1)[0] for what, found in given]
-    (around,) = paddings(call, [padding], 1)
+    (around,) = paddings(tv, call, [padding], 1)
     fill = border_value(call, tv, value)
     try:
         place = position(tv, axis)
@@ -128,7 +138,8 @@ def unfold(
     indices[place], inside = border(tv, extent, index, around)
     tv.fusion.require(*demands.conditions)
     note = f"axis={place}, size={length}, stride={by}, dilation={apart}"
-    note += f", padding={around}, value={fill}" if any(around) else ""
+    if around != NO_BORDER:
+        note += f", padding=({around[0]}, {around[1]}), value={fill}"
     return bordered("unfold", tv, indices, inside, fill, axes, note)
 
 
@@ -209,7 +220,7 @@ def _pooled(
         raise DefinitionError(call, f"{tensor.name} is {tensor.signature}", hint)
     sizes = listed_ints(call, "size", size, rank, least=1)
     strides = sizes if stride is None else listed_ints(call, "stride", stride, rank, least=1)
-    pairs = paddings(call, padding, rank)
+    pairs = paddings(tensor, call, padding, rank)
     windows = [Window(integer(n), s, 1) for n, s in zip(sizes, strides, strict=True)]
     check_fit(call, tensor, windows, pairs)
     whole = padded(tensor, pairs, fill)
@@ -236,11 +247,11 @@ def unfolded(windows: Sequence[Window]) -> str:
     return text
 
 
-def check_fit(call: str, x: TensorView, windows: Sequence[Window], pairs: Sequence[Pair]) -> None:
+def check_fit(call: str, x: TensorView, windows: Sequence[Window], pairs: Sequence[Border]) -> None:
     """Check that a window fits into each padded axis, before anything is defined."""
     algebra = x.fusion.algebra
     for place, (window, pair) in enumerate(zip(windows, pairs, strict=True), 2):
-        length = static(algebra.add(x.sizes[place], integer(sum(pair))))
+        length = static(algebra.add(x.sizes[place], algebra.add(*pair)))
         reach = static(algebra.mul(algebra.sub(window.size, ONE), integer(window.dilation)))
         if length is not None and (
             length < 0 or (reach is not None and length - reach <= -window.stride)
@@ -253,24 +264,23 @@ def check_fit(call: str, x: TensorView, windows: Sequence[Window], pairs: Sequen
             )
 
 
-def paddings(call: str, padding: object, rank: int) -> tuple[Pair, ...]:
+def paddings(x: TensorView, call: str, padding: object, rank: int) -> tuple[Border, ...]:
     """Return how many elements stand before and after each spatial axis."""
     given = [padding] * rank if as_int(padding) is not None else padding
-    pairs: list[Pair] = []
+    pairs: list[Border] = []
     for each in given if isinstance(given, (tuple, list)) else ():
         pair = each if isinstance(each, (tuple, list)) else (each, each)
-        ints = [as_int(width) for width in pair]
-        low, high = ints if len(ints) == 2 else (None, None)
-        if low is not None and high is not None and low >= 0 and high >= 0:
-            pairs.append((low, high))
+        found = border_of(x, call, pair)
+        if found is not None and all((static(width) or 0) >= 0 for width in found):
+            pairs.append(found)
     if not isinstance(given, (tuple, list)) or len(pairs) != len(given) or len(pairs) != rank:
         hint = f"give an int >= 0, or for each of {rank} axes an int or a pair of ints"
         raise DefinitionError(call, f"padding is {show(padding)}", hint)
     return tuple(pairs)
 
 
-def padded(x: TensorView, pairs: Sequence[Pair], fill: float) -> TensorView:
+def padded(x: TensorView, pairs: Sequence[Border], fill: float) -> TensorView:
     """Return ``x [N, C, *space]`` with its spatial axes padded: itself where they are not."""
-    if not any(map(any, pairs)):
+    if all(pair == NO_BORDER for pair in pairs):
         return x
-    return pad(x, ((0, 0), (0, 0), *pairs), value=fill)
+    return pad(x, (NO_BORDER, NO_BORDER, *pairs), value=fill)
