@@ -155,3 +155,34 @@ def test_indices_are_checked_before_a_kernel_reads():
         G.compile(graph, target="c", optimize=0)(*arrays)
     with pytest.raises(G.GraphError, match="index 9 is outside of an axis of 9"):
         G.evaluate(graph, feeds(graph, arrays))
+
+
+def image():
+    return G.var("x", ("N", 2, "H", "W"))
+
+
+def grown(x, w):
+    return G.conv_transposed(x, w, ("H * 2 + 1", "W * 2 + 1"), 2, 1)
+
+
+LAST_WINDOWS = {
+    "conv2d": (lambda x, w: G.conv2d(x, w, 2, 1), (4, 2, 3, 3)),
+    "conv_transposed": (grown, (2, 3, 4, 4)),
+    "max_pool2d": (lambda x, w: G.max_pool2d(x * w, 3, 2, 1), ()),
+}
+
+
+@pytest.mark.parametrize("name", LAST_WINDOWS)
+def test_gradients_of_windows(name):
+    """A size says how many elements behind the last window none has; proved for all sizes."""
+    build, shape = LAST_WINDOWS[name]
+    x, w = image(), G.var("w", shape)
+    y = build(x, w)
+    graph = G.Graph([x, w], G.gradient(G.sum(y * y), [x, w]))
+    fn = G.compile(graph, target="interpret", library=False)
+    reports = [ln.verify(launch.kernel) for launch in fn.kernels]
+    assert all(report.all_sizes for report in reports), [str(report) for report in reports]
+    random = np.random.default_rng(0)
+    shapes = ((2, 2, 5, 6), shape)
+    arrays = [random.normal(size=shape).astype(np.float32) for shape in shapes]
+    assert_alike(fn(*arrays), G.evaluate(graph, feeds(graph, arrays)), 10)

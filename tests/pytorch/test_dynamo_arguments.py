@@ -149,3 +149,37 @@ def test_a_buffer_that_the_model_changes():
         x = torch.randn(2, 3)
         close(fast(x), models[1](x))
     close(models[0].seen, models[1].seen)
+
+
+class Halved(nn.Module):
+    """Half the size in three ways, by windows of which the last may be short."""
+
+    def __init__(self):
+        super().__init__()
+        self.shrink = nn.Conv2d(2, 4, 3, stride=2, padding=1)
+        self.pool = nn.MaxPool2d(3, 2, 1, ceil_mode=True)
+
+    def forward(self, x):
+        average = nn.functional.avg_pool2d(x, 2, 2, 1, count_include_pad=False)
+        pooled = average.square().sum() + self.pool(x).square().sum()
+        return self.shrink(x).square().sum() + pooled
+
+
+def test_windows_of_symbolic_sizes_and_their_gradients_are_compiled_once():
+    model = Halved()
+    options = {"library": False, "compile": {"optimize": 0}}
+    fast = torch.compile(model, backend="loopnest", dynamic=True, options=options)
+    with recording() as programs:
+        for height, width in ((9, 12), (14, 7)):
+            x = torch.randn(3, 2, height, width, requires_grad=True)
+            results = []
+            for run in (fast, model):
+                model.zero_grad()
+                x.grad = None
+                y = run(x)
+                y.backward()
+                results.append((y, x.grad, *[p.grad for p in model.parameters()]))
+            close(*results, 20)
+    assert len(programs) == 2
+    assert not [k.fallback for p in programs for k in p.kernels if k.fallback]
+    assert [p.in_torch for p in programs] == [{}, {}]

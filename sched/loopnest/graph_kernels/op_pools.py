@@ -12,7 +12,7 @@ from loopnest.graph.dimensions import Dim, add, mul, sub
 from loopnest.graph.node import Node
 from loopnest.graph.registry import register_attr
 from loopnest.graph_kernels.op_math import MathOperand, as_tensor, size_operand
-from loopnest.graph_kernels.op_windows import check_plain, static_width
+from loopnest.graph_kernels.op_windows import Around, check_plain
 
 _NOWHERE = 1 << 30
 """Behind the places of all elements of a window."""
@@ -122,13 +122,13 @@ def _around(values: ln.TensorView, node: Node, fill: int) -> ln.TensorView:
     The last window that it lies in, in which it is the first element, comes last.
     """
     attrs, counts = node.attrs, node.inputs[0].shape
-    widths: list[tuple[int, int]] = [(0, 0), (0, 0)]
+    widths: list[Around] = [(0, 0), (0, 0)]
     for axis in (0, 1):
         size, stride = attrs["pool"][axis], attrs["strides"][axis]
         before = size - 1 - attrs["padding"][axis]
         own = add(mul(sub(counts[2 + axis], 1), stride), 1)
         after = sub(add(node.shape[2 + axis], size - 1), add(own, before))
-        widths.append((before, static_width(after, node)))
+        widths.append((before, after))
     between = (0, 0, *[stride - 1 for stride in attrs["strides"]])
     found = ln.pad(values, widths, fill, between)
     for axis in (0, 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import loopnest as ln
 from loopnest.errors import NotSupported
@@ -10,6 +11,9 @@ from loopnest.graph.dimensions import Dim, Shape, add, mul, sub
 from loopnest.graph.node import Node, describe
 from loopnest.graph.registry import register_attr
 from loopnest.graph_kernels.op_math import MathOperand, as_tensor, size_operand
+
+Around: TypeAlias = "tuple[Dim, Dim]"
+"""How many elements stand before those of an axis, and after them."""
 
 
 @register_attr("slice", "lower")
@@ -46,24 +50,25 @@ def _unslice(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
     (x,) = node.inputs
     if x.tensor_type.size == 0:
         return ln.full(node.shape, 0, node.dtype)
-    widths, between = [], []
+    widths: list[Around] = []
+    between: list[int] = []
     rows = zip(node.shape, x.shape, node.attrs["starts"], node.attrs["steps"], strict=True)
     for whole, own, start, step in rows:
         after = sub(sub(whole, start), add(mul(sub(own, 1), step), 1))
-        widths.append((static_width(start, node), static_width(after, node)))
+        widths.append((start, after))
         between.append(step - 1)
     return ln.pad(as_tensor(operands[0], node), widths, 0, between)
 
 
 def static_width(found: Dim, node: Node) -> int:
-    """Return the width of a border.
+    """Return an extent that math needs as a number.
 
     Raises:
         NotSupported: it depends on a size.
     """
     if isinstance(found, int):
         return found
-    raise NotSupported(describe(node), f"a border of it has {found} elements, no static number")
+    raise NotSupported(describe(node), f"it needs a number where {found} stands")
 
 
 @register_attr("concatenate", "lower")
@@ -135,14 +140,14 @@ def _conv_data(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
     attrs = node.attrs
     if attrs["groups"] > 1:
         return _transposed(node, dy, w, node.shape[2:], attrs["padding"][:2])
-    widths: list[tuple[int, int]] = [(0, 0), (0, 0)]
+    widths: list[Around] = [(0, 0), (0, 0)]
     for place in (0, 1):
         kernel, stride = node.inputs[1].shape[2 + place], attrs["strides"][place]
         span = mul(sub(kernel, 1), attrs["dilation"][place])
         spread = add(mul(sub(node.inputs[0].shape[2 + place], 1), stride), 1)
         before = sub(span, attrs["padding"][place])
         after = sub(sub(add(node.shape[2 + place], span), before), spread)
-        widths.append((static_width(before, node), static_width(after, node)))
+        widths.append((before, after))
     between = (0, 0, *[stride - 1 for stride in attrs["strides"]])
     spread_dy = ln.pad(dy, widths, 0, between)
     reversed_w = ln.permute(ln.flip(w, (2, 3)), (1, 0, 2, 3))
@@ -155,13 +160,13 @@ def _conv_weight(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView
     check_plain(node)
     x, dy = [as_tensor(operand, node) for operand in operands]
     attrs = node.attrs
-    widths: list[tuple[int, int]] = [(0, 0), (0, 0)]
+    widths: list[Around] = [(0, 0), (0, 0)]
     for place in (0, 1):
         own, out = node.inputs[0].shape[2 + place], node.inputs[1].shape[2 + place]
         before = attrs["padding"][place]
         reach = mul(sub(node.shape[2 + place], 1), attrs["dilation"][place])
         needed = add(add(reach, mul(sub(out, 1), attrs["strides"][place])), 1)
-        widths.append((before, static_width(sub(sub(needed, own), before), node)))
+        widths.append((before, sub(sub(needed, own), before)))
     return _over_batch(node, ln.pad(x, widths), dy)
 
 
@@ -223,19 +228,22 @@ def _conv_transposed(node: Node, operands: tuple[MathOperand, ...]) -> ln.Tensor
 def _transposed(
     node: Node, x: ln.TensorView, w: ln.TensorView, space: Shape, before: Sequence[int]
 ) -> ln.TensorView:
-    """Return the core's; zeros behind x make what lies behind its windows."""
+    """Return the core's; zeros behind x make what lies behind its windows.
+
+    Where a size says how many elements are left out behind, or are missing, the core adds zeros.
+    """
     attrs = node.attrs
-    pairs: list[tuple[int, int]] = []
+    pairs: list[Around] = []
     behind: list[tuple[int, int]] = [(0, 0), (0, 0)]
     for axis, extent in enumerate(space):
         own, size = node.inputs[0].shape[2 + axis], node.inputs[1].shape[2 + axis]
         stride = attrs["strides"][axis]
         reach = mul(sub(size, 1), attrs["dilation"][axis])
         end = add(add(mul(sub(own, 1), stride), reach), 1)
-        left = static_width(sub(sub(end, before[axis]), extent), node)
-        more = -(min(left, 0) // stride)
+        left = sub(sub(end, before[axis]), extent)
+        more = -(min(left, 0) // stride) if isinstance(left, int) else 0
         behind.append((0, more))
-        pairs.append((before[axis], left + more * stride))
+        pairs.append((before[axis], add(left, more * stride)))
     if any(after for _, after in behind):
         x = ln.pad(x, behind)
     steps, apart, groups = attrs["strides"], attrs["dilation"], attrs["groups"]
@@ -247,13 +255,13 @@ def _conv_weight_of_any_rank(node: Node, operands: tuple[MathOperand, ...]) -> l
     """Return x correlated with dy over the batch: strides and dilation change places."""
     x, dy = [as_tensor(operand, node) for operand in operands]
     attrs = node.attrs
-    widths: list[tuple[int, int]] = [(0, 0), (0, 0)]
+    widths: list[Around] = [(0, 0), (0, 0)]
     for axis, size in enumerate(attrs["kernel"]):
         own, out = node.inputs[0].shape[2 + axis], node.inputs[1].shape[2 + axis]
         before = attrs["padding"][axis][0]
         reach = (size - 1) * attrs["dilation"][axis] + 1
         needed = add(mul(sub(out, 1), attrs["strides"][axis]), reach)
-        widths.append((before, static_width(sub(sub(needed, own), before), node)))
+        widths.append((before, sub(sub(needed, own), before)))
     return _over_batch(node, ln.pad(x, widths), dy)
 
 

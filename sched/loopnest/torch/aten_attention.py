@@ -10,19 +10,19 @@ from typing import Any
 
 import loopnest.graph as G
 from loopnest.graph.node import Node
-from loopnest.scalar.dtypes import bool_, int64
+from loopnest.scalar.dtypes import DType, bool_, float64, int64
 from loopnest.torch.aten_table import Call, as_node, translates
 from loopnest.torch.symbolic_sizes import NotTranslated
 
 
-def _scores(call: Call, q: Node, k: Node, dropout: float, is_causal: bool) -> tuple[Node, float]:
+def _scores(call: Call, q: Node, k: Node, dropout: float, is_causal: bool) -> tuple[Node, Node]:
     """Return the scaled products of queries and keys, masked; and their scale."""
     if dropout:
         raise NotTranslated("with dropout")
-    scale = _scale(call, q)
     wide = q.dtype.compute
+    scale = _scale(call, q, wide)
     scores = G.matmul(as_node(q, wide), G.transpose(as_node(k, wide), _swapped(k)))
-    scores = G.mul(scores, as_node(scale, wide))
+    scores = G.mul(scores, scale)
     mask = call.keywords.get("attn_mask")
     if mask is not None and mask.dtype is bool_:
         scores = G.where(mask, scores, as_node(-math.inf, wide))
@@ -35,14 +35,14 @@ def _scores(call: Call, q: Node, k: Node, dropout: float, is_causal: bool) -> tu
     return scores, scale
 
 
-def _scale(call: Call, q: Node) -> float:
+def _scale(call: Call, q: Node, dtype: DType) -> Node:
     """Return what products are multiplied by: as given, or by the number of features."""
     given, width = call.keywords.get("scale"), q.shape[-1]
     if given is not None:
-        return float(given)
-    if not isinstance(width, int):
-        raise NotTranslated(f"of {width} features")
-    return 1 / math.sqrt(width)
+        return as_node(float(given), dtype)
+    if isinstance(width, int):
+        return as_node(1 / math.sqrt(width), dtype)
+    return as_node(G.div(1.0, G.sqrt(G.size(width, float64))), dtype)
 
 
 def _swapped(x: Node) -> list[int]:
@@ -81,7 +81,7 @@ def _attention_backward(call: Call) -> tuple[Node, Node, Node]:
     shares = G.exp(G.sub(scores, G.expand_dims(as_node(rows, wide), -1)))
     along = G.sum(G.mul(dy, y), -1, True)
     ds = G.mul(shares, G.sub(G.matmul(dy, G.transpose(v, _swapped(v))), along))
-    ds = G.mul(ds, as_node(scale, wide))
+    ds = G.mul(ds, scale)
     dq = G.matmul(ds, as_node(k, wide))
     dk = G.matmul(G.transpose(ds, _swapped(ds)), as_node(q, wide))
     dv = G.matmul(G.transpose(shares, _swapped(shares)), dy)

@@ -17,6 +17,7 @@ import loopnest.graph as G
 from loopnest.graph.dimensions import Dim
 from loopnest.graph.node import Node
 from loopnest.scalar.dtypes import DType
+from loopnest.scalar.expr import Expr
 from loopnest.torch.symbolic_sizes import NotTranslated, sizes_of
 from loopnest.torch.tensor_arrays import Tensor, dtype_of_torch
 
@@ -91,9 +92,11 @@ def translates(*names: str) -> Callable[[Rule], Rule]:
 
 
 def as_node(value: Any, dtype: DType) -> Node:
-    """Return an operand as a node of an element type; a number as a constant."""
+    """Return an operand as a node of an element type; a number as a constant, a size as itself."""
     if isinstance(value, Node):
         return value if value.dtype is dtype else G.cast(value, dtype)
+    if isinstance(value, Expr):
+        return G.size(value, dtype)
     if dtype.is_bool:
         value = bool(value)
     elif dtype.is_integer:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import loopnest.graph as G
-from loopnest.graph.dimensions import Dim
+from loopnest.graph.dimensions import Dim, add, ceildiv, product, sub
 from loopnest.graph.node import Node
 from loopnest.scalar.dtypes import int64
 from loopnest.torch.aten_table import Call, as_node, translates
@@ -46,8 +46,9 @@ def _convolution(call: Call) -> Node:
     strides, padding, dilation = [_each(value, rank) for value in around[:3]]
     transposed, groups = around[3], around[5]
     if transposed:
-        space = [number_of(extent) for extent in call.shape[-rank:]]
-        found = G.conv_transposed(batched, w, space, strides, padding, dilation, groups)
+        found = G.conv_transposed(
+            batched, w, call.shape[-rank:], strides, padding, dilation, groups
+        )
     else:
         found = G.conv(batched, w, strides, padding, dilation, groups)
     if bias is not None:
@@ -109,11 +110,13 @@ class _Pool:
     def behind(self, axis: int, extent: Dim) -> int:
         """Return how many elements stand behind an axis: what its last window needs.
 
-        Of a symbolic extent it is the padding, which is right where the last window may be short.
+        Of a symbolic extent it is the padding, and a step less one more where a window that is
+        partly outside counts; what that makes too many, no window has.
         """
-        out = self.out[axis]
+        out, low, stride = self.out[axis], self.padding[axis], self.stride[axis]
         if not isinstance(extent, int) or not isinstance(out, int):
-            return self.padding[axis]
+            starts = sub(add(extent, 2 * low + stride - 1), self.reach(axis))
+            return low + stride - 1 if ceildiv(starts, stride) == out else low
         end = (out - 1) * self.stride[axis] + self.reach(axis) + 1
         return max(end - extent - self.padding[axis], 0)
 
@@ -130,7 +133,7 @@ class _Pool:
             x = G.unfold(x, lead + axis, size, stride, self.dilation[axis])
         return x
 
-    def covering(self, dy: Node, space: Sequence[int]) -> Node:
+    def covering(self, dy: Node, space: Sequence[Dim]) -> Node:
         """Return [*, *space, *size]: what stands in the windows over each element, else 0."""
         lead = dy.ndim - self.rank
         shape, starts, steps = [*dy.shape[:lead]], [0] * lead, [1] * lead
@@ -138,7 +141,7 @@ class _Pool:
             reach = self.reach(axis)
             if self.padding[axis] > reach:
                 raise NotTranslated("more padding than a window is long")
-            shape.append(extent + reach)
+            shape.append(add(extent, reach))
             starts.append(reach - self.padding[axis])
             steps.append(self.stride[axis])
         spread = G.unslice(dy, shape, starts, steps)
@@ -151,35 +154,42 @@ class _Pool:
         return list(range(windows.ndim - self.rank, windows.ndim))
 
 
-def _places(space: Sequence[int], first: int = 0) -> Node:
+def _places(space: Sequence[Dim], first: int = 0) -> Node:
     """Return each element's flat place in space, from `first` on."""
-    return G.reshape(G.iota(math.prod(space), first, 1, int64), tuple(space))
+    if all(isinstance(extent, int) for extent in space):
+        return G.reshape(G.iota(product(space), first, 1, int64), tuple(space))
+    found = G.iota(space[0], 0, 1, int64)
+    for axis in range(1, len(space)):
+        rows = G.expand_dims(found, axis) * G.size(space[axis], int64)
+        found = rows + G.iota(space[axis], 0, 1, int64)
+    return found + first
+
+
+_NOWHERE = 1 << 62
+"""Behind the places of all elements."""
 
 
 def _max_rule(rank: int) -> Any:
-    def rule(call: Call) -> tuple[Node, Node | None]:
+    def rule(call: Call) -> tuple[Node, Node]:
         x = call[0]
         pool = _Pool(call, 1, True, call.shape[-rank:])
         if not x.dtype.is_float:
             raise NotTranslated("of integers")
         windows = pool.windows(x, -math.inf)
         largest = G.max(windows, pool.last(windows))
-        if not all(isinstance(extent, int) for extent in x.shape[-rank:]):
-            return largest, None  # places in a space of symbolic sizes
         return largest, _first_places(call, pool, windows, largest, x.shape[-rank:])
 
     return rule
 
 
 def _first_places(
-    call: Call, pool: _Pool, windows: Node, largest: Node, space: Sequence[int]
+    call: Call, pool: _Pool, windows: Node, largest: Node, space: Sequence[Dim]
 ) -> Node:
     """Return the first place of the largest element of each window (a NaN is the largest)."""
-    none = math.prod(space)
-    own = pool.windows(_places(space), none)
+    own = pool.windows(_places(space), _NOWHERE)
     whole = G.reshape(largest, (*largest.shape, *[1] * pool.rank))
     found = G.logical_or(G.eq(windows, whole), G.isnan(windows))
-    return G.min(G.where(found, own, G.const(none, int64)), pool.last(windows))
+    return G.min(G.where(found, own, G.const(_NOWHERE, int64)), pool.last(windows))
 
 
 def _max_backward_rule(rank: int) -> Any:
@@ -219,7 +229,7 @@ def _average_backward_rule(rank: int) -> Any:
     return rule
 
 
-def _divided(total: Node, pool: _Pool, space: Sequence[int], call: Call, first: int) -> Node:
+def _divided(total: Node, pool: _Pool, space: Sequence[Dim], call: Call, first: int) -> Node:
     """Divide sums over windows by their numbers of elements, as the arguments from `first` say."""
     given = [*call.args[first:], *[None] * 3]
     override = given[2]
@@ -227,8 +237,16 @@ def _divided(total: Node, pool: _Pool, space: Sequence[int], call: Call, first: 
         return G.div(total, as_node(override, total.dtype))
     counted = given[1] is None or bool(given[1])
     whole = not any(map(bool, pool.padding)) or counted
-    if whole and not given[0] and not all(isinstance(extent, int) for extent in space):
-        return G.div(total, as_node(math.prod(pool.size), total.dtype))
+    if not all(isinstance(extent, int) for extent in (*space, *pool.out)):
+        if whole and not given[0]:
+            return G.div(total, as_node(math.prod(pool.size), total.dtype))
+        lengths = [
+            _symbolic_lengths(pool, axis, extent, counted) for axis, extent in enumerate(space)
+        ]
+        found = lengths[0]
+        for axis in range(1, len(space)):
+            found = G.expand_dims(found, axis) * lengths[axis]
+        return G.div(total, G.cast(found, total.dtype))
     rows = [_lengths(pool, axis, extent, counted) for axis, extent in enumerate(space)]
     if all(len(set(row)) == 1 for row in rows):
         return G.div(total, as_node(math.prod([row[0] for row in rows]), total.dtype))
@@ -238,10 +256,18 @@ def _divided(total: Node, pool: _Pool, space: Sequence[int], call: Call, first: 
     return G.div(total, G.const(counts, total.dtype))
 
 
-def _lengths(pool: _Pool, axis: int, extent: int, counted: bool) -> list[int]:
+def _symbolic_lengths(pool: _Pool, axis: int, extent: Dim, counted: bool) -> Node:
+    """Return what `_lengths` returns as a node."""
+    low = -pool.padding[axis] if counted else 0
+    high = G.size(add(extent, -low), int64)
+    start = G.iota(pool.out[axis], -pool.padding[axis], pool.stride[axis], int64)
+    return G.minimum(start + pool.size[axis], high) - G.maximum(start, low)
+
+
+def _lengths(pool: _Pool, axis: int, extent: Dim, counted: bool) -> list[int]:
     """Return how many elements each window has along an axis, with the padding or without."""
     low = -pool.padding[axis] if counted else 0
-    high = extent + (pool.padding[axis] if counted else 0)
+    high = number_of(extent) + (pool.padding[axis] if counted else 0)
     found = []
     for place in range(number_of(pool.out[axis])):
         start = place * pool.stride[axis] - pool.padding[axis]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from loopnest.graph.dimensions import Dim, add, mul, sub
 from loopnest.graph.gradients.gradient_rules import not_differentiable
-from loopnest.graph.node import Attrs, Node
+from loopnest.graph.graph_error import GraphError
+from loopnest.graph.node import Attrs, Node, describe
 from loopnest.graph.operators import convolution, creation, pooling, slicing, spatial_ops
 from loopnest.graph.operators import movement_ops as m
 from loopnest.graph.operators import pointwise_ops as p
@@ -65,21 +67,37 @@ def _conv_transposed(node: Node, dy: Node) -> tuple[Node, Node]:
     return spatial_ops.conv(dy, w, **around), dw  # type: ignore[arg-type]
 
 
-def _ends(node: Node) -> list[int]:
-    """Return where the last windows of a transposed convolution end in its result."""
-    x, w = node.inputs
-    attrs = node.attrs
-    steps = zip(attrs["strides"], attrs["dilation"], strict=True)
-    rows = zip(x.static_shape[2:], w.static_shape[2:], steps, strict=True)
-    ends = [(n - 1) * s + (k - 1) * d + 1 for n, k, (s, d) in rows]
-    return [max(end - low, 0) for end, low in zip(ends, attrs["padding"], strict=True)]
+def _ends(node: Node) -> list[Dim]:
+    """Return where the last windows of a transposed convolution end in its result, or that ends."""
+    return [
+        add(extent, min(behind, 0))
+        for extent, behind in zip(node.attrs["space"], _behind(node), strict=True)
+    ]
 
 
 def _padding_of(node: Node) -> list[tuple[int, int]]:
     """Return the padding of the convolution that a transposed one is the gradient of."""
-    attrs = node.attrs
-    rows = zip(attrs["padding"], _ends(node), attrs["space"], strict=True)
-    return [(low, max(end - extent, 0)) for low, end, extent in rows]
+    rows = zip(node.attrs["padding"], _behind(node), strict=True)
+    return [(low, max(behind, 0)) for low, behind in rows]
+
+
+def _behind(node: Node) -> list[int]:
+    """Return how many elements of the last windows lie behind the result; negative: before its end.
+
+    Raises:
+        GraphError: that depends on a size.
+    """
+    (x, w), attrs = node.inputs, node.attrs
+    found = []
+    for axis, extent in enumerate(attrs["space"]):
+        reach = mul(sub(w.shape[2 + axis], 1), attrs["dilation"][axis])
+        last = mul(sub(x.shape[2 + axis], 1), attrs["strides"][axis])
+        behind = sub(sub(add(add(last, reach), 1), attrs["padding"][axis]), extent)
+        if not isinstance(behind, int):
+            reason = f"its last window has {behind} elements behind axis {2 + axis}"
+            raise GraphError(describe(node), reason, "bind the sizes: G.bind")
+        found.append(max(behind, -extent) if isinstance(extent, int) else behind)
+    return found
 
 
 @register_attr("conv_weight", "gradient")

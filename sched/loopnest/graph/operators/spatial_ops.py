@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from loopnest.graph.dimensions import Shape, floordiv, mul
+from loopnest.graph.dimensions import DimLike, Shape, floordiv, mul
 from loopnest.graph.graph_error import GraphError, Refused
+from loopnest.graph.leaves import shape_of
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
 from loopnest.graph.operators.node_operands import applied, meet, one_type, require_node, tensors
 from loopnest.graph.operators.windows import (
@@ -75,7 +76,7 @@ def conv(
 def conv_transposed(
     x: Operand,
     w: Operand,
-    space: Sequence[int],
+    space: Sequence[DimLike],
     stride: int | Sequence[int] = 1,
     padding: int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
@@ -98,7 +99,7 @@ def conv_transposed(
     subject = call_text("conv_transposed", (x, w), {"space": space, "stride": stride})
     rank = _rank(x, subject)
     attrs = {
-        "space": tuple(space),
+        "space": shape_of(space, "conv_transposed"),
         "strides": _each(stride, rank, subject),
         "padding": _each(padding, rank, subject, least=0),
         "dilation": _each(dilation, rank, subject),
@@ -226,7 +227,9 @@ def _infer_transposed(types: tuple[Type, ...], attrs: Attrs) -> Type:
     check_groups(attrs["groups"], x.shape[1], channels)
     if w.shape[0] != x.shape[1]:
         raise Refused(f"the kernel takes {w.shape[0]} channels, the data has {x.shape[1]}")
-    if len(attrs["space"]) != len(x.shape) - 2 or any(e < 0 for e in attrs["space"]):
+    if len(attrs["space"]) != len(x.shape) - 2 or any(
+        isinstance(e, int) and e < 0 for e in attrs["space"]
+    ):
         raise Refused(f"space={attrs['space']}", "an extent for each spatial axis")
     return TensorType((x.shape[0], channels, *attrs["space"]), x.dtype)
 
