@@ -20,7 +20,8 @@ from loopnest.graph.passes.compile_target import Target
 from loopnest.graph.program import Graph, body_of
 from loopnest.graph.structural import structural_key
 from loopnest.graph_kernels.group_math import Inplace, group_math
-from loopnest.schedulers import Processor, auto_schedule
+from loopnest.schedulers import Processor, scheduler_of
+from loopnest.schedulers.processor_facts import this_processor
 
 Runner: TypeAlias = "Any"
 """A compiled kernel: what `ln.compile` returns."""
@@ -121,7 +122,10 @@ def _made(
 ) -> GroupKernel | str:
     try:
         math = group_math(body, inplace)
-        scheduler = auto_schedule(math.fusion, schedule_target(target), processor)
+        scheduler = scheduler_of(math.fusion, schedule_target(target), processor)
+        if scheduler is None:
+            return f"{math.fusion.name}: no scheduler for a single nest accepts it"
+        scheduler.schedule(math.fusion, this_processor() if processor is None else processor)
         kernel = ln.lower(math.fusion)
     except LoopnestError as error:
         return str(error)

@@ -3,7 +3,8 @@
 Schedulers use public primitives alone and know a fusion as math: which axes its tensors share, read
 and fold (`iteration_space`). Each is a file to read as an example: `pointwise_loops`, `fold_loops`
 (sums, softmax, norms), `contraction_loops` (products of matrices, convolutions), `window_loops`
-(pooling), `scan_loops`, `transpose_loops`. `scheduler_table` is the registry; a user's own
+(pooling), `scan_loops`, `transpose_loops`; `stage_loops` takes what none of these does.
+`scheduler_table` is the registry; a user's own
 scheduler is asked first.
 """
 

@@ -128,8 +128,10 @@ class IterationSpace:
 
 
 def reductions(fusion: ln.Fusion) -> tuple[ln.TensorView, ...]:
-    """Return the tensors that fold, one a definition, in order of creation."""
+    """Return the tensors that fold, one a definition, in order of creation; not what is unused."""
+    live = upstream(fusion.outputs)
     found = [t for t in fusion.tensors if any(axis.is_reduction for axis in t.root_domain)]
+    found = [t for t in found if not live.isdisjoint(together(t))]
     return tuple([t for t in found if t.definition is not None and t.definition.outputs[0] is t])
 
 
@@ -201,7 +203,7 @@ _LAST: list[tuple[ln.Fusion, int, bool, IterationSpace | None]] = []
 """The last answer, of a fusion at a version of its tensors: several schedulers ask in turn."""
 
 
-def _of(tensor: ln.TensorView) -> tuple[ln.TensorView, ...]:
+def together(tensor: ln.TensorView) -> tuple[ln.TensorView, ...]:
     """Return the tensors that are computed together with a tensor."""
     return (tensor,) if tensor.definition is None else tensor.definition.outputs
 
@@ -231,7 +233,7 @@ class _Numbers:
     def __init__(self, fusion: ln.Fusion, joined: bool) -> None:
         self.fusion, self.joined = fusion, joined
         live = upstream(fusion.outputs)  # what nothing reads has no dimensions of its own
-        self.tensors = [t for t in fusion.tensors if t.is_input or not live.isdisjoint(_of(t))]
+        self.tensors = [t for t in fusion.tensors if t.is_input or not live.isdisjoint(together(t))]
         self.first: dict[ln.TensorView, int] = {}
         self.parent: list[int] = []
         self.domain: list[ln.IterDomain] = []

@@ -21,8 +21,10 @@ def with_copies(fusion: ln.Fusion, keep_inputs: bool) -> IterationSpace:
     if space.joined:
         every = keep_inputs or not _connected(fusion)
         overwritten = fusion.inplace.values()
+        in_parts = {read.tensor for read in space.reads if read.reads_parts}
         for tensor in fusion.inputs:
-            if len(tensor.consumers) > 1 and (every or tensor in overwritten):
+            shared = every and tensor not in in_parts  # what one reads elsewhere is in no register
+            if len(tensor.consumers) > 1 and (shared or tensor in overwritten):
                 tensor.cache_after()
     for tensor in fusion.outputs:
         if tensor.consumers:

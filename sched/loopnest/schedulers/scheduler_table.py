@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from copy import deepcopy
 from dataclasses import dataclass
 from threading import Lock
 from typing import TypeAlias
@@ -20,6 +21,7 @@ from loopnest.schedulers import (
     fold_loops,
     pointwise_loops,
     scan_loops,
+    stage_loops,
     transpose_loops,
     window_loops,
 )
@@ -73,6 +75,12 @@ _SCHEDULERS: list[Scheduler] = [
     Scheduler("scan", "cuda", scan_loops.accepts, scan_loops.for_threads),
 ]
 _OWN = tuple(_SCHEDULERS)
+_STAGES = {
+    "c": Scheduler("stages", "c", stage_loops.accepts, stage_loops.for_cores),
+    "cuda": Scheduler("stages", "cuda", stage_loops.accepts, stage_loops.for_threads),
+}
+"""What `auto_schedule` takes where none accepts. It is none of `schedulers`: groups of a graph are
+made of what those accept, and this one accepts everything."""
 _ANSWERS: OrderedDict[_Key, Scheduler | None] = OrderedDict()
 _LOCK = Lock()
 
@@ -154,6 +162,9 @@ def auto_schedule(
 ) -> Scheduler:
     """Schedule a fusion by the scheduler that accepts it, and return that.
 
+    Where none does, or what one makes of it has no CUDA text, it goes in stages: each fold and each
+    output in loops of its own, through memory. That is right for any fusion, and one to go on from.
+
     >>> with ln.Fusion("scale") as f:
     ...     x = f.input("x", (1000, 300), ln.float32)
     ...     y = f.output(x * 2.0, "y")
@@ -161,7 +172,7 @@ def auto_schedule(
     'pointwise'
 
     Raises:
-        ScheduleError: it has a schedule already, or no scheduler accepts it.
+        ScheduleError: it has a schedule already.
     """
     subject = f"auto_schedule({fusion!r}, {target!r})"
     if not isinstance(fusion, ln.Fusion):
@@ -171,12 +182,29 @@ def auto_schedule(
     if fusion.trace:
         found = f"it has a schedule already: {fusion.trace[0].call}"
         raise ScheduleError(subject, found, "pass a fusion that is math alone")
-    chosen = scheduler_of(fusion, target, processor)
-    if chosen is None:
-        have = ", ".join([s.name for s in schedulers(target)])
-        raise ScheduleError(subject, "no scheduler accepts it", f"there are: {have}")
-    chosen.schedule(fusion, this_processor() if processor is None else processor)
+    facts = this_processor() if processor is None else processor
+    chosen = scheduler_of(fusion, target, facts)
+    if chosen is None or (chosen in _OWN and not _has_text(fusion, chosen, facts)):
+        chosen = _STAGES[target]
+    chosen.schedule(fusion, facts)
     return chosen
+
+
+def _has_text(fusion: ln.Fusion, scheduler: Scheduler, processor: Processor) -> bool:
+    """Whether a fusion has the text of its target under a schedule; tried on a copy.
+
+    Schedulers decide by the dimensions of tensors. What a GPU has no registers for (a tensor that
+    others read at several places) shows in lowering.
+    """
+    if scheduler.target == "c":
+        return True
+    trial = deepcopy(fusion)
+    scheduler.schedule(trial, processor)
+    try:
+        ln.lower(trial).cuda()
+    except (ln.LoweringError, ln.NotSupported):
+        return False
+    return True
 
 
 def structure(fusion: ln.Fusion) -> Hashable:
