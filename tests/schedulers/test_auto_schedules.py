@@ -132,6 +132,10 @@ WINDOWS = {
         lambda x, w: ln.conv(x, w, padding=1, groups=2),
         lambda n, d: [(2, 4, n, d), (6, 2, 3, 3)],
     ),
+    "depthwise conv": (
+        lambda x, w: ln.conv(x, w, groups=3),
+        lambda n, d: [(2, 3, n, d), (3, 1, 2, 3)],
+    ),
     "max pool": (lambda x: ln.max_pool(x, 3, 2, 1) * 2.0, lambda n, d: [(2, 3, n, d)]),
     "two pools": (
         lambda x: ln.avg_pool(x, 2, 1, 1) / ln.avg_pool(ln.exp(x), 2, 1, 1),
@@ -240,6 +244,7 @@ def test_extents_may_be_symbols(name):
         ("pointwise: transpose", 1000, 3, "pointwise"),
         ("window: unpadded conv", 1000, 300, "contraction"),
         ("window: grouped conv", 1000, 300, "window"),
+        ("window: depthwise conv", 1000, 300, "window"),
         ("fold: rows", 1000, 300, "fold"),
         ("fold: all", 1000, 300, "fold_alone"),
         ("fold: softmax of all", 1000, 300, "fold"),

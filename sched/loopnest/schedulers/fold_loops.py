@@ -15,6 +15,7 @@ from loopnest.errors import ScheduleError
 from loopnest.schedulers.iteration_space import (
     IterationSpace,
     iteration_space,
+    reads_windows,
     reductions,
     upstream,
 )
@@ -34,7 +35,10 @@ ALONE = 8
 
 
 def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
-    """Whether all reductions fold alike, and each output has the kept dimensions, or all."""
+    """Whether all reductions fold alike, and each output has the kept dimensions, or all.
+
+    Windows of an input that are folded to a result each have a scheduler of their own.
+    """
     space = iteration_space(fusion)
     folds = reductions(fusion)
     if space is None or not folds or _is_crossed(folds, space):
@@ -46,7 +50,12 @@ def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
     for tensor in folds:
         if space.folded(tensor) != space.reduced or space.all_of(tensor) != space.all:
             return False
-    return all(frozenset(w.order) in (space.all, space.kept) for w in space.writes)
+    orders = [frozenset(write.order) for write in space.writes]
+    if all(order == space.kept for order in orders) and len(folds) < 3:
+        before = upstream(folds) - {*fusion.inputs}
+        if any(reads_windows(space, tensor) for tensor in before):
+            return False
+    return all(order in (space.all, space.kept) for order in orders)
 
 
 def _is_crossed(folds: tuple[ln.TensorView, ...], space: IterationSpace) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import loopnest as ln
-from loopnest.scalar.expr import Arg, Const, Expr, Op
+from loopnest.scalar.expr import Arg, Const, Coordinate, Expr, Op, walk
 
 Places: TypeAlias = "tuple[int | None, ...]"
 """For each axis its dimension; None for a broadcast axis."""
@@ -171,6 +171,21 @@ def reads_parts(tensor: ln.TensorView) -> bool:
         pairs = zip(axes, read.equal_axes(tensor.root_domain), strict=True)
         if any(place is None and axis.extent != 1 for axis, place in pairs):
             return True
+    return False
+
+
+def reads_windows(space: IterationSpace, tensor: ln.TensorView) -> bool:
+    """Whether a tensor reads an input in windows: where it is kept and where it is folded meet.
+
+    One index of the input is then made of a dimension of each kind.
+    """
+    assert tensor.definition is not None
+    places = space.axes[tensor]
+    for read in tensor.definition.reads:
+        for index in read.indices if read.producer.is_input else ():
+            own = {places[part.number] for part in walk(index) if isinstance(part, Coordinate)}
+            if own & space.kept and own & space.reduced:
+                return True
     return False
 
 

@@ -243,3 +243,15 @@ def even_part(extent: int | None, most: int) -> int:
     if extent <= most:
         return max(extent, 1)
     return next((n for n in range(most, most // 2, -1) if extent % n == 0), most)
+
+
+def lane_part(extent: int | None, most: int, lanes: int) -> int:
+    """Return the extent of a part of an axis that is cut to vectors; the last may be short.
+
+    >>> lane_part(64, 32, 16), lane_part(62, 32, 16), lane_part(18, 64, 16), lane_part(6, 32, 16)
+    (32, 32, 32, 6)
+    """
+    even = even_part(extent, most)
+    if extent is None or extent < lanes or even % lanes == 0:
+        return even
+    return min(most, -(-extent // lanes) * lanes)

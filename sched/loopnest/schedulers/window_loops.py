@@ -20,7 +20,7 @@ from loopnest.schedulers.iteration_space import (
     reductions,
     upstream,
 )
-from loopnest.schedulers.loop_shapes import LabelledAxes, even_part, is_at_least
+from loopnest.schedulers.loop_shapes import LabelledAxes, even_part, is_at_least, lane_part
 from loopnest.schedulers.processor_facts import Processor
 
 ROWS = 8
@@ -65,12 +65,12 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     """
     space, folds = _with_copies(fusion)
     before = upstream(folds)
-    groups, tile = _tiles(space, processor)
+    lanes = processor.vector_bytes // folds[0].dtype.compute.size
+    groups, tile = _tiles(space, processor, lanes)
     large = is_at_least(space.elements(space.all_of(folds[0])), processor.small)
     kept = [label for label, _ in groups]
     order = [f"{label} tiles" if label in tile else label for label in kept]
     order += [label for label in kept if label in tile]
-    lanes = processor.vector_bytes // folds[0].dtype.compute.size
     vectors = bool(tile) and tile[kept[-1]] % lanes == 0 and tile[kept[-1]] > lanes
     results = [t for t in space.definitions if t not in before]
     for tensor in results:
@@ -179,7 +179,9 @@ def _folds_first(total: ln.TensorView, inner: int, vectors: bool) -> None:
 Groups: TypeAlias = "list[tuple[str, list[int]]]"
 
 
-def _tiles(space: IterationSpace, processor: Processor) -> tuple[Groups, dict[str, int]]:
+def _tiles(
+    space: IterationSpace, processor: Processor, lanes: int
+) -> tuple[Groups, dict[str, int]]:
     """Return the dimensions of the results by label, and the extents of a tile."""
     results = list(space.writes[0].order)
     groups = [(str(d), [d]) for d in results]
@@ -191,7 +193,7 @@ def _tiles(space: IterationSpace, processor: Processor) -> tuple[Groups, dict[st
     tile: dict[str, int] = {}
     if free:
         tile[str(free[0])] = even_part(space.elements(free[:1]), ROWS)
-    tile[str(results[-1])] = even_part(space.elements(results[-1:]), columns)
+    tile[str(results[-1])] = lane_part(space.elements(results[-1:]), columns, lanes)
     return groups, tile
 
 

@@ -13,6 +13,7 @@ from loopnest.graph.operators import movement_ops as m
 from loopnest.graph.operators import pointwise_ops as p
 from loopnest.graph.operators import reduction_ops as r
 from loopnest.graph.operators.creation import size
+from loopnest.graph.passes import conv_phases  # noqa: F401 - registers how one is made of others
 from loopnest.graph.passes.context import PassContext
 from loopnest.graph.passes.decorators import register_pass
 from loopnest.graph.passes.info import PassInfo
@@ -28,8 +29,9 @@ class Decompose(FunctionPass):
     """Replace each op that has the attribute ``decompose`` by the nodes that this function returns.
 
     softmax and log_softmax become a largest element, exponentials and their sum; a variance two
-    means; a change of layout reshapes and transposes, also around windows of other layouts; a
-    reshape that only adds or drops axes of extent 1 an expand_dims or a squeeze.
+    means; a transposed convolution with strides a convolution; a change of layout reshapes and
+    transposes, also around windows of other layouts; a reshape that only adds or drops axes of
+    extent 1 an expand_dims or a squeeze.
 
     >>> from loopnest.graph import Graph, count_ops, softmax, var
     >>> x = var("x", (4, 8))

@@ -1,0 +1,141 @@
+"""A transposed convolution with strides as one without: a convolution for each phase of the result.
+
+Elements of the result that are a stride apart see the same elements of the kernel. So the kernel is
+cut into as many kernels as there are phases, each without the zeros between the elements of x. A
+convolution with all of them makes as many channels for one, and the last step lays these side by
+side. What stride and dilation have as a common divisor leaves zeros in the result alone.
+
+Source: Shi et al., "Is the deconvolution layer the same as a convolutional layer?", 2016
+(arXiv:1609.07009).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd, prod
+
+from loopnest.graph.dimensions import at, product
+from loopnest.graph.node import Node
+from loopnest.graph.operators import movement_ops as m
+from loopnest.graph.operators import slicing
+from loopnest.graph.operators import spatial_ops as s
+from loopnest.graph.registry import register_attr
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """A spatial axis of a transposed convolution.
+
+    Element p of the result sees element k of the kernel at element i of x where
+    ``stride * i + k * dilation == p + padding``.
+
+    Args:
+        stride: the number of phases.
+        dilation: the distance of the kernel's elements.
+        start: of the first of them in the kernel that is cut.
+        taps: the elements of the kernel of a phase.
+        front: elements in front of the result that are computed too.
+        count: results of a phase.
+        before: zeros in front of x.
+        behind: zeros behind it.
+    """
+
+    stride: int
+    dilation: int
+    start: int
+    taps: int
+    front: int
+    count: int
+    before: int
+    behind: int
+
+
+def _axis(stride: int, dilation: int, padding: int, kernel: int, own: int, out: int) -> _Axis:
+    reach = (kernel - 1) * dilation + 1
+    start = -padding % stride  # the phases then begin with the result
+    if (reach + start - 1) // stride > (reach - 1) // stride:
+        start = 0
+    taps = (reach + start - 1) // stride + 1
+    first, front = divmod(padding + start, stride)
+    last = (padding + start + out - 1) // stride
+    before, behind = taps - 1 - first, last - own + 1
+    return _Axis(stride, dilation, start, taps, front, last - first + 1, before, behind)
+
+
+@register_attr("conv_transposed", "decompose")
+def by_phases(node: Node) -> Node:
+    """Return a transposed convolution as a convolution, where that has fewer products.
+
+    It is left as it is where its strides are 1, its spatial extents are symbolic, or elements of x
+    are not read.
+    """
+    x, w = node.inputs
+    extents = (*x.shape[2:], *w.shape, *node.shape[2:])
+    static = [e for e in extents if isinstance(e, int) and e > 0]
+    if set(node.attrs["strides"]) == {1} or len(static) < len(extents):
+        return node
+    spread = _without_zeros(node)
+    return _by_phases(node) if spread is None else spread
+
+
+def _without_zeros(node: Node) -> Node | None:
+    """Return the result from its elements that are not zero; None where all phases have some."""
+    (x, w), attrs = node.inputs, node.attrs
+    both = [gcd(*pair) for pair in zip(attrs["strides"], attrs["dilation"], strict=True)]
+    firsts = [-(-p // g) for p, g in zip(attrs["padding"], both, strict=True)]
+    rows = zip(firsts, both, attrs["padding"], node.shape[2:], strict=True)
+    counts = [(p + out - 1) // g - first + 1 for first, g, p, out in rows]
+    if set(both) == {1} or min(counts) < 1:
+        return None
+    strides, dilation = [
+        [e // g for e, g in zip(attrs[name], both, strict=True)] for name in ("strides", "dilation")
+    ]
+    inner = s.conv_transposed(x, w, counts, strides, firsts, dilation, attrs["groups"])
+    starts = [f * g - p for f, g, p in zip(firsts, both, attrs["padding"], strict=True)]
+    return slicing.unslice(by_phases(inner), node.shape, [0, 0, *starts], [1, 1, *both])
+
+
+def _by_phases(node: Node) -> Node:
+    (x, w), attrs = node.inputs, node.attrs
+    kernel, groups = w.shape[2:], attrs["groups"]
+    names = "strides", "dilation", "padding"
+    rows = zip(*[attrs[name] for name in names], kernel, x.shape[2:], node.shape[2:], strict=True)
+    axes = [_axis(*row) for row in rows]
+    if any(a.before < 0 or a.behind < 0 for a in axes):
+        return node
+    if prod([a.taps for a in axes]) >= at(product(kernel), {}):
+        return node
+    found = s.conv(x, _kernels(w, axes, groups), 1, [(a.before, a.behind) for a in axes], 1, groups)
+    return _side_by_side(found, axes, node)
+
+
+def _kernels(w: Node, axes: list[_Axis], groups: int) -> Node:
+    """Return [O * phases, C / groups, *taps] of w, which is [C, O / groups, *kernel]."""
+    rank = len(axes)
+    c, own = w.shape[:2]
+    whole = [c, own, *[a.taps * a.stride for a in axes]]
+    starts, steps = [0, 0, *[a.start for a in axes]], [1, 1, *[a.dilation for a in axes]]
+    spread = w if [*w.shape] == whole else slicing.unslice(w, whole, starts, steps)
+    cut = m.reshape(
+        spread, (groups, c // groups, own, *[e for a in axes for e in (a.taps, a.stride)])
+    )
+    taps, phases = [3 + 2 * n for n in range(rank)], [4 + 2 * n for n in range(rank)]
+    moved = m.transpose(cut, (0, 2, *phases, 1, *taps))
+    moved = m.flip(moved, [3 + rank + n for n in range(rank)])
+    channels = groups * own * prod([a.stride for a in axes])
+    return m.reshape(moved, (channels, c // groups, *[a.taps for a in axes]))
+
+
+def _side_by_side(found: Node, axes: list[_Axis], node: Node) -> Node:
+    """Return [N, O, *space] of [N, O * phases, *counts]."""
+    rank = len(axes)
+    n, o = node.shape[:2]
+    apart = m.reshape(found, (n, o, *[a.stride for a in axes], *[a.count for a in axes]))
+    order = [place for axis in range(rank) for place in (2 + rank + axis, 2 + axis)]
+    whole = m.reshape(
+        m.transpose(apart, (0, 1, *order)), (n, o, *[a.count * a.stride for a in axes])
+    )
+    if whole.shape == node.shape:
+        return whole
+    stops = [a.front + out for a, out in zip(axes, node.shape[2:], strict=True)]
+    return slicing.slice(whole, [0, 0, *[a.front for a in axes]], [n, o, *stops], [1] * (2 + rank))

@@ -1,0 +1,98 @@
+"""Transposed convolutions with strides as convolutions: the same values, fewer products."""
+
+import random
+
+import numpy as np
+import pytest
+
+import loopnest.graph as G
+from loopnest.graph.passes.conv_phases import by_phases
+from loopnest.graph.traverse import postorder
+
+
+def transposed(own, kernel, space, stride=1, padding=0, dilation=1, groups=1):
+    x = G.var("x", (2, 2 * groups, *own))
+    w = G.var("w", (2 * groups, 3, *kernel))
+    return G.conv_transposed(x, w, space, stride, padding, dilation, groups)
+
+
+def nodes(node):
+    return [*postorder([node])]
+
+
+def values(node):
+    rng = np.random.default_rng(0)
+    inputs = sorted([x for x in nodes(node) if x.op == "var"], key=lambda x: x.name)
+    feeds = {x.name: rng.standard_normal(x.shape).astype(np.float32) for x in inputs}
+    (found,) = G.evaluate(G.Graph(inputs, [node]), feeds)
+    return found
+
+
+def operations(node):
+    return [x.op for x in nodes(node) if x.op != "var"]
+
+
+CASES = {
+    "a phase at each border": ([4, 5], [3, 4], [8, 10], 2, 1),
+    "the result begins inside a phase": ([4], [5], [9], 3, 1),
+    "groups": ([3, 3], [3, 3], [7, 7], 2, 0, 1, 2),
+    "a dilation prime to the stride": ([4], [3], [12], 3, 0, 2),
+    "a dilation that the stride divides": ([3, 4], [3, 3], [9, 11], 2, 1, 2),
+    "zeros behind what windows reach": ([3], [2], [9], 2),
+    "more phases than elements": ([3], [2], [11], 5),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_values_are_the_same(case):
+    node = transposed(*CASES[case])
+    found = by_phases(node)
+    assert found.type == node.type
+    assert found is not node
+    np.testing.assert_allclose(values(found), values(node), rtol=1e-5, atol=1e-5)
+
+
+def test_what_a_transposed_convolution_becomes():
+    found = by_phases(transposed([4, 4], [4, 4], [8, 8], 2, 0))
+    kernels = ["reshape", "transpose", "flip", "reshape"]
+    assert operations(found) == [*kernels, "conv", "reshape", "transpose", "reshape"]
+    found = by_phases(transposed([4, 4], [4, 4], [9, 9], 2, 0))
+    assert operations(found)[-1] == "slice"
+    found = by_phases(transposed([4], [3], [9], 2, 0, 2))
+    assert operations(found) == ["conv_transposed", "unslice"]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ([4, 4], [3, 3], [6, 6], 1),  # no strides
+        ([4], [1], [7], 2),  # no fewer products
+        ([4], [3], [3], 2),  # elements of x that are not read
+    ],
+)
+def test_what_stays_as_it_is(case):
+    node = transposed(*case)
+    assert by_phases(node) is node
+
+
+def test_symbolic_extents_stay():
+    x, w = G.var("x", ("N", 2, 4)), G.var("w", (2, 3, 3))
+    node = G.conv_transposed(x, w, [9], 2)
+    assert by_phases(node).op == "slice"  # the batch may be a size
+    x = G.var("x", (2, 2, "H"))
+    assert by_phases(kept := G.conv_transposed(x, w, [9], 2)) is kept
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_ones(seed):
+    rng = random.Random(seed)
+    own, kernel, stride, padding, dilation = [
+        [rng.randint(low, high) for _ in range(2)]
+        for low, high in ((1, 4), (1, 5), (1, 4), (0, 3), (1, 3))
+    ]
+    rows = zip(own, kernel, stride, padding, dilation, strict=True)
+    space = [max((n - 1) * s + (k - 1) * d + 1 - 2 * p, 1) for n, k, s, p, d in rows]
+    node = transposed(own, kernel, space, stride, padding, dilation, rng.choice([1, 2]))
+    found = by_phases(node)
+    assert found.type == node.type
+    np.testing.assert_allclose(values(found), values(node), rtol=1e-5, atol=1e-5)
