@@ -200,3 +200,16 @@ def test_a_fault_names_the_line_in_the_nest_of_all_launches():
     lines = print_nest(program).splitlines()
     place = next(n for n, line in enumerate(lines, 1) if "y_acc[0] + T2[" in line)
     assert f"nest line {place} " in found
+
+
+def test_what_a_launch_stores_and_nothing_reads_is_math_of_it() -> None:
+    """The index along an axis of one element is 0, whatever the data say."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", (1,), ln.int16)
+        t, wide = ln.cast(x, ln.int32), x * 2
+        y = f.output(ln.take(wide, t, axis=0, mode="wrap"), "y")
+    t.memory = wide.memory = ln.GLOBAL
+    y.new_launch()
+    kernel = ln.lower(f)
+    assert "y[0] = T2[0]" in str(kernel)
+    assert ln.verify(kernel).all_sizes

@@ -266,7 +266,10 @@ class _LaunchProgram:
         overwritten = {b.name for b in self.taken}  # an input whose memory has another tensor now
         kept = {t.name for t in self.math.tensors if t.role == "input"} - overwritten
         tensors = {tensor.name: tensor for tensor in self.math.tensors}
-        waiting = list(outputs)
+        # What is stored and read by nothing (an index along an axis of 1 is 0) is math, too.
+        nodes = [node for node, _ in kir.walk(self.program.body)]
+        own = {node.tensor for node in nodes if isinstance(node, kir.Store)} & tensors.keys()
+        waiting = [*outputs, *sorted(own)]
         while waiting:
             name = waiting.pop()
             definition = tensors[name].definition
