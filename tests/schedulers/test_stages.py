@@ -112,10 +112,18 @@ def in_the_memory_of_what_is_read_elsewhere():
     return f, [floats(5, 5)]
 
 
+def scanned_in_place():
+    with ln.Fusion("scanned") as f:
+        x = f.input("x", ("N", "M"), F)
+        f.output(ln.sum(x, axis=0), "total")
+        f.output(ln.cumsum(x, axis=1, exclusive=True), "y", inplace=x)
+    return f, [floats(3, 4)]
+
+
 PROGRAMS = [
     blocks_of_cosines, weights_of_four_bits, normalized_by_neighbours, edges, choice_of_experts,
     nearest_of_another_set, moving_average, mean_loss, doubled_image,
-    in_the_memory_of_what_is_read_elsewhere,
+    in_the_memory_of_what_is_read_elsewhere, scanned_in_place,
 ]  # fmt: skip
 
 

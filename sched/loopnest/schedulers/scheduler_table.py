@@ -162,7 +162,7 @@ def auto_schedule(
 ) -> Scheduler:
     """Schedule a fusion by the scheduler that accepts it, and return that.
 
-    Where none does, or what one makes of it has no CUDA text, it goes in stages: each fold and each
+    Where none does, or what one makes of it has no kernel, it goes in stages: each fold and each
     output in loops of its own, through memory. That is right for any fusion, and one to go on from.
 
     >>> with ln.Fusion("scale") as f:
@@ -184,25 +184,25 @@ def auto_schedule(
         raise ScheduleError(subject, found, "pass a fusion that is math alone")
     facts = this_processor() if processor is None else processor
     chosen = scheduler_of(fusion, target, facts)
-    if chosen is None or (chosen in _OWN and not _has_text(fusion, chosen, facts)):
+    if chosen is None or (chosen in _OWN and not _works(fusion, chosen, facts)):
         chosen = _STAGES[target]
     chosen.schedule(fusion, facts)
     return chosen
 
 
-def _has_text(fusion: ln.Fusion, scheduler: Scheduler, processor: Processor) -> bool:
+def _works(fusion: ln.Fusion, scheduler: Scheduler, processor: Processor) -> bool:
     """Whether a fusion has the text of its target under a schedule; tried on a copy.
 
     Schedulers decide by the dimensions of tensors. What a GPU has no registers for (a tensor that
-    others read at several places) shows in lowering.
+    others read at several places), and what an assumption makes of a size, shows in lowering.
     """
-    if scheduler.target == "c":
-        return True
     trial = deepcopy(fusion)
-    scheduler.schedule(trial, processor)
     try:
-        ln.lower(trial).cuda()
-    except (ln.LoweringError, ln.NotSupported):
+        scheduler.schedule(trial, processor)
+        kernel = ln.lower(trial)
+        if scheduler.target == "cuda":
+            kernel.cuda()
+    except (ln.ScheduleError, ln.LoweringError, ln.NotSupported):
         return False
     return True
 

@@ -61,6 +61,9 @@ def _schedule(fusion: ln.Fusion, spread: Spread) -> list[ln.TensorView]:
     Where the loops of a tensor cannot become those of its reader (a reshape stands between them) it
     is a stage as well. That shows when they are asked to, so that a copy of the fusion goes first.
     """
+    for tensor in fusion.inplace:
+        if tensor.definition is not None and tensor.definition.reducer is not None:
+            tensor.cache_before()  # a fold reads on after it has stored
     for tensor in set(fusion.inplace.values()):
         if tensor.consumers:
             tensor.cache_after()  # what reads it later finds it as it was
