@@ -1,5 +1,6 @@
 """`G.compile`: values, memory, what shares a kernel, what is listed, and wrong calls."""
 
+import inspect
 import subprocess
 import sys
 
@@ -113,14 +114,21 @@ def test_updates_of_a_norm_overwrite_its_variables():
         assert_alike(value, state[name])
 
 
+def this_line():
+    frame = inspect.currentframe().f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
 def test_a_compiler_that_fails_is_named_with_the_ops(monkeypatch):
     x = G.var("x", (4, 6))
     monkeypatch.setenv("CC", "/no/such/compiler")
+    y, place = G.exp(x), this_line()
+    z, other = y * 3.140625, this_line()
     with pytest.raises(G.GraphError) as error:
-        G.compile(G.Graph([x], [G.exp(x) * 3.140625]), target="c", optimize=0)
+        G.compile(G.Graph([x], [z]), target="c", optimize=0)
     assert str(error.value) == (
-        '@kernel0(x): its kernel (exp, mul) does not compile: target "c": CC=/no/such/compiler '
-        "does not start; mend or unset CC"
+        f"@kernel0(x): its kernel (exp made at {place}, mul made at {other}) does not compile: "
+        'target "c": CC=/no/such/compiler does not start; mend or unset CC'
     )
 
 
@@ -299,10 +307,11 @@ def test_a_variable_that_is_assigned_twice():
 
 def test_everything_generated_or_refused(opaque):
     x = G.var("x", (4, 5))
-    graph = G.Graph([x], [opaque(G.exp(x))], "f")
+    y = G.exp(x)
+    graph, place = G.Graph([x], [G.call("opaque", [y])], "f"), this_line()
     assert error_of(lambda: G.compile(graph, "c", library=False), G.GraphError) == (
-        "compile(f, library=False), node opaque(exp(…)): it has no kernel: op opaque has no "
-        "attribute 'lower'; pass library=True"
+        f"compile(f, library=False), node opaque(exp(…)) made at {place}: it has no kernel: op "
+        "opaque has no attribute 'lower'; pass library=True"
     )
     assert error_of(lambda: G.compile(graph, "c", library=3), G.GraphError) == (
         "compile(f): library is an int; pass True or False"

@@ -1,11 +1,14 @@
 """Operators that torch and kernels can compute: by made-up times, the faster does."""
 
+import inspect
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
+from loopnest.graph.node_origins import place_of  # noqa: E402 - torch is asked for first
 from loopnest.graph_kernels import library_times  # noqa: E402 - torch is asked for first
 from loopnest.torch import loopnest_backend, op_times, recording  # noqa: E402
 
@@ -46,3 +49,18 @@ def test_the_faster_of_torch_and_kernels_computes_an_operator(monkeypatch, tmp_p
     for kernels, library in asked:
         torch.testing.assert_close(kernels, library)
     assert len(asked) == 1
+
+
+def test_nodes_know_the_line_of_the_model():
+    torch._dynamo.reset()
+    line = inspect.currentframe().f_lineno + 2
+
+    def model(x):
+        return x.exp()
+
+    with recording() as programs, torch.no_grad():
+        torch.compile(model, backend=loopnest_backend, options={"target": "interpret"})(
+            torch.ones(3)
+        )
+    (node,) = programs[0].found.graph.outputs
+    assert place_of(node) == f" made at {__file__}:{line + 1}"

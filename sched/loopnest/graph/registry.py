@@ -20,6 +20,7 @@ import numpy as np
 from loopnest.errors import kind_of
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.node import NO_ATTRS, Attrs, Node, Type, describe, items_of
+from loopnest.graph.node_origins import keep_origin, made_for, origin_of
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Expr
 
@@ -234,7 +235,7 @@ def call(
     except WRONG as error:
         reason = f"an attribute is not what the op takes: {error}"
         raise GraphError(call_text(op, operands, given), reason) from error
-    return Node(op, operands, complete, inferred, name)
+    return keep_origin(Node(op, operands, complete, inferred, name))
 
 
 def takes_arguments(function: Callable[P, T]) -> Callable[P, T]:
@@ -273,7 +274,8 @@ def rebuild(node: Node, inputs: Sequence[Node]) -> Node:
     """Return `node` on other inputs, its type inferred again; itself where they are the same."""
     if len(inputs) == len(node.inputs) and all(map(_is, inputs, node.inputs)):
         return node
-    return call(node.op, inputs, node.attrs, node.name)
+    with made_for(origin_of(node)):
+        return call(node.op, inputs, node.attrs, node.name)
 
 
 def _is(a: object, b: object) -> bool:
@@ -282,7 +284,8 @@ def _is(a: object, b: object) -> bool:
 
 def with_attrs(node: Node, **changes: object) -> Node:
     """Return `node` with some attributes replaced."""
-    return call(node.op, node.inputs, {**node.attrs, **changes}, node.name)
+    with made_for(origin_of(node)):
+        return call(node.op, node.inputs, {**node.attrs, **changes}, node.name)
 
 
 def _complete(definition: OpDef, inputs: tuple[Node, ...], attrs: Mapping[str, object]) -> Attrs:

@@ -11,6 +11,7 @@ from typing import TypeAlias, overload
 from loopnest.errors import kind_of
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import Node, describe, items_of
+from loopnest.graph.node_origins import made_for, origin_of
 from loopnest.graph.program import Graph, body_of, require_root
 from loopnest.graph.registry import rebuild, with_attrs
 from loopnest.graph.traverse import postorder
@@ -93,7 +94,8 @@ class ExprMutator:
 
     def _visited(self, node: Node) -> Node:
         method = _method(self, node.op)
-        result = method(node) if method is not None else self.visit_node(node)
+        with made_for(origin_of(node)):
+            result = method(node) if method is not None else self.visit_node(node)
         if not isinstance(result, Node):
             raise GraphError(
                 describe(node),

@@ -16,6 +16,7 @@ import loopnest as ln
 from loopnest.errors import CompileError, LoopnestError
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import LEAVES, Node
+from loopnest.graph.node_origins import place_of
 from loopnest.graph.passes.compile_target import Target
 from loopnest.graph.program import Graph, body_of
 from loopnest.graph.structural import structural_key
@@ -172,7 +173,8 @@ def compiled(found: Generated, target: str, options: Mapping[str, Any]) -> dict[
     for call, made in found.kernels.items():
         error = runners[made.kernel]
         if isinstance(error, CompileError):
-            ops = ", ".join([x.op for x in body_of(call).nodes if x.op not in LEAVES])
+            own = [x for x in body_of(call).nodes if x.op not in LEAVES]
+            ops = ", ".join([f"{x.op}{place_of(x)}" for x in own])
             reason = f"its kernel ({ops}) does not compile: {error}"
             raise GraphError(str(call), reason) from error
     return {call: runners[made.kernel] for call, made in found.kernels.items()}

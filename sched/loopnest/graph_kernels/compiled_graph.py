@@ -24,6 +24,7 @@ from loopnest.graph.dimensions import Dim, at
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.leaves import var
 from loopnest.graph.node import LEAVES, Node, describe
+from loopnest.graph.node_origins import place_of
 from loopnest.graph.passes.decompose import Decompose
 from loopnest.graph.passes.eliminate_common_subexpr import EliminateCommonSubexpr
 from loopnest.graph.passes.fold_constant import FoldConstant
@@ -225,7 +226,7 @@ def _check_lowered(graph: Graph) -> None:
 
 
 def _without_kernel(graph: Graph, node: Node, reason: str) -> GraphError:
-    subject = f"compile({graph.name}, library=False), node {describe(node)}"
+    subject = f"compile({graph.name}, library=False), node {describe(node)}{place_of(node)}"
     return GraphError(subject, f"it has no kernel: {reason}", "pass library=True")
 
 

@@ -19,6 +19,7 @@ from loopnest.graph.cost import bytes_of
 from loopnest.graph.dimensions import typical
 from loopnest.graph.leaves import var
 from loopnest.graph.node import LEAVES, Node
+from loopnest.graph.node_origins import keep_origin
 from loopnest.graph.program import Graph
 from loopnest.graph.structural import structural_key
 from loopnest.graph_kernels.group_math import group_math
@@ -124,7 +125,7 @@ def body_graph(members: Sequence[Node], outputs: Sequence[Node], name: str) -> G
                 continue
             if ready or not node.inputs:
                 inputs = tuple([inner[x] for x in node.inputs])
-                inner[node] = Node(node.op, inputs, node.attrs, node.type)
+                inner[node] = keep_origin(Node(node.op, inputs, node.attrs, node.type), node)
             else:
                 stack.append((node, True))
                 stack += [(x, False) for x in reversed(node.inputs)]

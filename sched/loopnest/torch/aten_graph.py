@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import operator
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -18,9 +19,11 @@ import loopnest.graph as G
 from loopnest.errors import LoopnestError
 from loopnest.graph.dimensions import Dim
 from loopnest.graph.node import Node, TensorType, TupleType
+from loopnest.graph.node_origins import made_for
 from loopnest.graph.size_binding import graph_sizes
 from loopnest.graph_kernels.library_times import LibraryTimes
 from loopnest.scalar.expr import Expr, Symbol
+from loopnest.scalar.origin import Origin
 from loopnest.torch import (  # noqa: F401 - registers the rules
     aten_attention,
     aten_indexing,
@@ -46,6 +49,7 @@ from loopnest.torch.torch_calls import OperandPlace, torch_node, type_of_tensor
 _log = logging.getLogger("loopnest")
 _told: set[str] = set()
 
+_LINE = re.compile(r'File "([^"]+)", line (\d+)')
 FxNode: TypeAlias = "Any"
 WINDOWS_OF = ("avg_pool", "convolution", "max_pool")
 """How operators that read windows begin; schedules for "cuda" have none yet."""
@@ -168,7 +172,8 @@ class _Translation:
             elif node.op == "output":
                 returned = node.args[0]
             else:
-                self.known[node] = self._call(node)
+                with made_for(_origin(node)):
+                    self.known[node] = self._call(node)
         return self._returned(returned)
 
     # Leaves
@@ -330,7 +335,8 @@ class _Translation:
         self.in_torch.setdefault(name, reason)
         if name not in _told:
             _told.add(name)
-            _log.info("torch computes %s: %s", name, reason)
+            place = _origin(node)
+            _log.info("torch computes %s%s: %s", name, f" at {place}" if place else "", reason)
 
     def _in_torch(self, node: FxNode, why: str, library: bool = False) -> Any:
         """Return a node that calls torch, or its values; why it does, and whether by choice."""
@@ -423,6 +429,12 @@ def _is_view(item: FxNode) -> bool:
     while item.op == "call_function" and _packet(item) in VIEWS:
         item = item.args[0]
     return bool(item.op == "placeholder")
+
+
+def _origin(item: FxNode) -> Origin | None:
+    """Return the line of the model that an operator was traced at, where torch knows it."""
+    lines = _LINE.findall(item.meta.get("stack_trace") or "")
+    return Origin(lines[-1][0], int(lines[-1][1])) if lines else None
 
 
 def _packet(item: FxNode) -> str:
