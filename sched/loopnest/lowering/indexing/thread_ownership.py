@@ -38,7 +38,7 @@ def check_readers(indexer: Indexer) -> None:
     plan = indexer.plan
     if not plan.launch:
         return
-    bounds = LaunchBounds(plan.launch, plan.algebra)
+    bounds = AccessBounds(LaunchBounds(plan.launch, plan.algebra), plan.algebra)
     for reading in indexer.accesses.readings:
         sizes = [index.extent for index in reading.loops]
         sizes += [axis.size for axis in reading.env.tensor.domain.root]
@@ -97,7 +97,7 @@ class _Loop:
 class _ReadCheck:
     """One read, and the store that the same thread would have made of the element."""
 
-    def __init__(self, indexer: Indexer, bounds: LaunchBounds, reading: Reading) -> None:
+    def __init__(self, indexer: Indexer, bounds: AccessBounds, reading: Reading) -> None:
         self.indexer, self.reading = indexer, reading
         self.plan, self.algebra = indexer.plan, indexer.algebra
         self.producer = reading.producer
@@ -108,12 +108,11 @@ class _ReadCheck:
             for c in reading.conditions
             if isinstance(c, Op) and c.op == "eq" and c.args[1] is ZERO
         }
-        under = AccessBounds(bounds, self.algebra)
         for index in (*reading.loops, *map(LaunchIndex, self.plan.launch)):
-            if under.only_zero(index, reading.conditions):
+            if bounds.only_zero(index, reading.conditions):
                 self.zero[index] = ZERO
-        self.zero |= {i: ZERO for i in reading.loops if bounds.at_most_one(i.extent)}
-        self.zero |= {LaunchIndex(d): ZERO for d in self.plan.launch if bounds.has_one(d)}
+        self.zero |= {i: ZERO for i in reading.loops if bounds.limits.at_most_one(i.extent)}
+        self.zero |= {LaunchIndex(d): ZERO for d in self.plan.launch if bounds.limits.has_one(d)}
         self.number = {d: self._number(d) for d in self.plan.launch}
         self.conditions = tuple([self._here(c) for c in reading.conditions])
 
