@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from loopnest.kir import Allocate, Barrier, Let, Program, map_body
 from loopnest.kir import parse as parse_nest
 from loopnest.kir.legal_program import program_faults
 from loopnest.lowering import pipeline, watchers
+from loopnest.lowering.loops import loop_plan
 from loopnest.lowering.pipeline import PASSES
 from loopnest.scalar.expr import Local
 
@@ -69,6 +71,24 @@ def test_texts_are_those_of_their_passes():
         has = [word in stages[step] for step in order]
         assert has.index(True) == order.index(name)
         assert all(has[has.index(True) :])
+
+
+def test_two_programs_share_what_no_size_decides(monkeypatch):
+    """What is right at all sizes is checked once; the other program has its loops."""
+    calls = []
+    for module, name in (
+        (pipeline, "check_plan"), (pipeline, "check_readers"), (loop_plan, "LoopForest"),
+        (pipeline, "index_tree"),
+    ):  # fmt: skip
+        run = getattr(module, name)
+        monkeypatch.setattr(
+            module, name, lambda *given, run=run, name=name: (calls.append(name), run(*given))[1]
+        )
+    kernel = gemm.lower("gpu")
+    assert kernel.has_scalar
+    assert Counter(calls) == {
+        "check_plan": 1, "check_readers": 1, "LoopForest": 1, "index_tree": 2,
+    }  # fmt: skip
 
 
 # LOOPNEST_PASSES

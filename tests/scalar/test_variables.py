@@ -1,5 +1,7 @@
 """What an expression depends on, which each node keeps, and substitution, which asks for it."""
 
+import gc
+
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar import dtypes
 from loopnest.scalar.access_bounds import is_fixed
@@ -12,6 +14,7 @@ from loopnest.scalar.expr import (
     Symbol,
     free_indices,
     integer,
+    rewrite,
     substitute,
     variables,
 )
@@ -67,3 +70,18 @@ def test_what_holds_no_replaced_variable_stays():
     left, right = index_op("mod", i, integer(4)), index_op("mod", j, integer(4))
     assert substitute(index_op("add", left, right), {j: i}) is index_op("add", left, left)
     assert substitute(left, {j: i}) is left
+
+
+def test_rewriting_leaves_nothing_to_the_collector():
+    i = Index("i", N)
+    value = index_op("add", index_op("mod", i, integer(4)), N)
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        substitute(value, {i: ZERO})
+        rewrite(value, lambda node: ZERO if node is i else None)
+        assert gc.collect() == 0
+    finally:
+        if enabled:
+            gc.enable()
