@@ -67,8 +67,12 @@ def begun(tiles, tile):
 def over_tiles(f, dtype, width, tile, causal):
     """Declare attention by one reduction over tiles of keys."""
     q, k, v = inputs(f, dtype, width)
-    keys = in_tiles(k, tile).named("keys")  # [H, T, D, tile]
-    values = ln.permute(in_tiles(v, tile), (0, 1, 3, 2)).named("values")  # [H, T, tile, W]
+    keys, values = in_tiles(k, tile), ln.permute(in_tiles(v, tile), (0, 1, 3, 2))
+    if dtype is not dtype.compute:  # once a tile, not once a row
+        keys, values = ln.cast(keys, dtype.compute), ln.cast(values, dtype.compute)
+        q = ln.cast(q, dtype.compute)
+    keys.named("keys")  # [H, T, D, tile]
+    values.named("values")  # [H, T, tile, W]
     rows = ln.broadcast(q, (False, True, False, False))
     scores = ln.matmul(rows, keys, dtype=dtype.compute).named("scores")  # [H, T, M, tile]
 
@@ -176,10 +180,31 @@ def in_vectors(f, lanes, partials=(), inner=ln.ParallelType.vectorize):
     for name in ("scores", "product"):
         f[name].reorder({-1: 4})
     for name in ("scores", "scaled", "weights", "product", "sized", "y"):
-        f[name].split(-1, lanes)
-        own = ln.ParallelType.vectorize if name == "y" else inner
-        f[name].parallelize({-2: unroll, -1: own})
+        stored = name == "y"
+        f[name].split(-1, max(lanes, 16 // f["y"].dtype.size) if stored else lanes)
+        f[name].parallelize({-2: unroll, -1: ln.ParallelType.vectorize if stored else inner})
     inline_rest(f, *partials)
+
+
+def in_blocks(tensor, copy, threads, across, along, rows_first=False):
+    """Let the threads of a block copy what a tile needs of an input, in 16 bytes.
+
+    Neighbouring threads take neighbours along the last axis, or, `rows_first`, along the other.
+
+    Args:
+        tensor: in shared memory; its last two axes are those of a tile.
+        copy: what a thread loads to registers: rows of the input.
+        threads: of a block.
+        across, along: elements of a thread in both axes.
+    """
+    tensor.split(-1, along).split(-3, across)
+    tensor.reorder({-4: -3, -3: -2, -2: -4} if rows_first else {-3: -2, -2: -3})
+    tensor.merge(-4).split(-3, threads)  # [.., threads, across, along]
+    tensor.parallelize({-3: ln.ParallelType.block_x, -2: ln.ParallelType.unroll})
+    copy.compute_at(tensor, tensor.ndim - 2)
+    copy.axis(-2).parallelize(ln.ParallelType.unroll)
+    for part in (tensor, copy):
+        part.axis(-1).parallelize(ln.ParallelType.vectorize)
 
 
 @attention.schedule("gpu")
@@ -187,25 +212,25 @@ def in_vectors(f, lanes, partials=(), inner=ln.ParallelType.vectorize):
 def gpu(f, rows=64, lanes=4):
     """A thread owns a row, a block `rows` of a head; all threads read the same keys and values.
 
-    These lie in shared memory, a tile at a time, as do the queries and the exponentials of a row,
-    whose columns a thread goes through in a loop; sums and scores stay in registers.
+    These lie in shared memory as float32, a tile at a time, as do the queries and the exponentials
+    of a row, whose columns a thread goes through in a loop; sums and scores stay in registers.
+    Inputs are loaded in 16 bytes; a thread turns `lanes` keys by 16 bytes round in registers.
     """
     block, unroll = ln.ParallelType.block_x, ln.ParallelType.unroll
-    queries = f["q"].cache_after()
+    parts = [f[name].cache_after() for name in "qkv"]
+    queries = parts[0].cache_after()
+    wide = 16 // queries.dtype.size
     by_tiles(f, rows, 1)
     queries.compute_at(f["sized"], 2)
     word = max(1, 4 // queries.dtype.size)  # a row later is a bank later
-    for held, pad in ((queries, word), (f["keys"], lanes), (f["values"], 0)):
+    for held in (queries, f["keys"], f["values"]):
         held.memory = ln.SHARED
-        held.set_allocation(pad={3: pad})
-        if held is f["keys"]:
-            held.reorder({2: 3, 3: 2})  # neighbours in memory are elements of one key
-        held.split(3, rows)
-        held.axis(4).parallelize(block)
-        if held is f["keys"]:  # a thread stores vectors, so that no bank is asked twice
-            held.split(2, lanes)
-            held.reorder({3: -1})
-            held.axis(-1).parallelize(ln.ParallelType.vectorize)
+    queries.set_allocation(pad={3: word})
+    f["keys"].set_allocation(pad={3: lanes})
+    f["values"].allocation_domain.split(3, 32).pad(4, lanes)  # the halves of a row in other banks
+    in_blocks(queries, parts[0], rows, 1, wide, rows_first=True)
+    in_blocks(f["keys"], parts[1], rows, wide, lanes)
+    in_blocks(f["values"], parts[2], rows, 1, wide)
     f["weights"].memory = ln.SHARED
     f["weights"].set_allocation(pad={5: 1})
     y = f["y"]
@@ -214,7 +239,7 @@ def gpu(f, rows=64, lanes=4):
         f[name].axis(3).parallelize(block)
     for name in ("largest", "total"):
         f[name].axis(-1).parallelize(unroll)
-    in_vectors(f, lanes, [queries], unroll)
+    in_vectors(f, lanes, [queries, *parts], unroll)
 
 
 @attention.schedule("cpu")
