@@ -175,6 +175,18 @@ def test_what_is_needed_as_a_whole_is_cloned() -> None:
     assert [leaf(clone) for clone in t.clones] == ["i:N"]
 
 
+@pytest.mark.parametrize("call", ["s.compute_at(y, 1)", "u.compute_at(y, 1); s.inline_at(1)"])
+def test_an_output_has_not_the_tiles_of_what_reads_it(call: str) -> None:
+    with ln.Fusion("k") as f:
+        s = f.output(ln.exp(f.input("x", ("N", "M"), ln.float32)), "s")
+        u = s * 2.0
+        y = f.output(u[1:] + 1.0, "y")
+    with pytest.raises(ln.ScheduleError, match="s is an output, and its consumers read it in win"):
+        exec(call, {"s": s, "u": u, "y": y})
+    assert leaf(s) == "i:N i:M"
+    assert ln.verify(ln.lower(f)).all_sizes
+
+
 def test_an_output_and_a_scan_have_no_tiles() -> None:
     with ln.Fusion("k") as f:
         t = f.output(ln.exp(f.input("x", ("N",), ln.float32)), "t")

@@ -14,7 +14,14 @@ import heapq
 from collections.abc import Collection, Iterator, Mapping
 from typing import TypeAlias
 
-from loopnest.schedule.overlap import SharedLoops, WindowReplay, crosses, readers, whole_loops
+from loopnest.schedule.overlap import (
+    SharedLoops,
+    WindowReplay,
+    crosses,
+    readers,
+    require_no_output,
+    whole_loops,
+)
 from loopnest.schedule.replay import (
     consumer_as_producer,
     mirror,
@@ -119,6 +126,8 @@ class _Replay:
 
     def _reach(self, tensor: TensorView, origin: TensorView | None) -> None:
         found = self.start if origin is None else self.step(origin, tensor)
+        if len(overlaps(found.domain.history)) > len(overlaps(tensor.domain.history)):
+            require_no_output(tensor)  # tiles that its reader has, not its own windows
         self.done[tensor] = found
         for twin in tensor.siblings:
             if twin not in self.done:

@@ -281,6 +281,7 @@ class WindowReplay:
         """Return the domain with the loops of consumers that are alike; None where they are not."""
         if not self.tiles() or not self._is_alike():
             return None
+        require_no_output(self.tensor)
         first = self.readers[0]
         made = producer_as_consumer(
             self.tensor, first.consumer, first.place.domain, len(first.place.loops)
@@ -324,13 +325,7 @@ class WindowReplay:
 
     def _require_tiles(self, tiles: Sequence[_Tiles]) -> None:
         tensor = self.tensor
-        if any(twin.is_output for twin in tensor.siblings):
-            raise PrimitiveRefused(
-                f"{tensor.name} is an output, and its consumers read it in windows: the tiles "
-                "that their loops need overlap, and need not be all of it",
-                f"let {tensor.name}.cache_fork() make the output a copy, or use a position in "
-                "front of the windows",
-            )
+        require_no_output(tensor)
         if carries(tensor):
             along = folded_axes(tensor)
             folded = ancestors(along, tensor.domain)
@@ -430,3 +425,18 @@ def tiles_at(tensor: TensorView, count: int | None) -> SharedLoops | None:
         if result is not None and count in (None, len(result.loops)):
             return result
     return None
+
+
+def require_no_output(tensor: TensorView) -> None:
+    """Refuse tiles of an output: loops of windows need not run over all of its elements.
+
+    Raises:
+        PrimitiveRefused: the tensor, or a result of the same definition, is an output.
+    """
+    if any(twin.is_output for twin in tensor.siblings):
+        raise PrimitiveRefused(
+            f"{tensor.name} is an output, and its consumers read it in windows: the tiles "
+            "that their loops need overlap, and need not be all of it",
+            f"let {tensor.name}.cache_fork() make the output a copy, or use a position in "
+            "front of the windows",
+        )
