@@ -243,4 +243,4 @@ def test_what_depends_on_which_block_is_the_last_is_refuted_where_it_fails() -> 
     )
     report = judged(k, mutant.program)
     assert (report.status, report.scope) == ("refuted", "N=1, D=1")
-    assert report.findings[0].kind == "claim"
+    assert report.findings[0].kind == "flow"

@@ -38,6 +38,7 @@ from loopnest.proofs.quasi_affine import (
     times,
     variable,
 )
+from loopnest.proofs.shared_divisors import share_divisors
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS
 from loopnest.scalar.expr import Const, Expr, Index, LaunchIndex, Local
 
@@ -141,6 +142,7 @@ class Spaces:
                 if divisor is not None:
                     found[divisor] = None
                 products.setdefault(members, {}).update(dict.fromkeys(self._products(whole)))
+        share_divisors(self, wanted)
         taken: set[str] = set()
         for members, divisors in sorted(wanted.items(), key=lambda found: not found[1]):
             if taken.intersection(members):
@@ -485,8 +487,8 @@ def _index_parts(node: Expr) -> Iterator[Expr]:
 
 
 def _single(divisor: Poly) -> Monomial | None:
-    """Return a divisor that is a product of sizes; None for a sum or a multiple."""
-    return next(iter(divisor)) if len(divisor) == 1 and 1 in divisor.values() else None
+    """Return the sizes of a divisor that is a product; None for a sum."""
+    return next(iter(divisor)) if len(divisor) == 1 and min(divisor.values()) > 0 else None
 
 
 def _has_sizes(access: Access) -> bool:

@@ -13,6 +13,7 @@ may therefore be followed on these times, once it is shown that there are no rac
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -21,7 +22,18 @@ from typing import TypeAlias, assert_never
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
-from loopnest.scalar.expr import Expr, Index, LaunchIndex, Load, Local, Op, ScalarParam, walk
+from loopnest.scalar.expr import (
+    Const,
+    Expr,
+    Index,
+    LaunchIndex,
+    Load,
+    Local,
+    Op,
+    ScalarParam,
+    Symbol,
+    walk,
+)
 
 Guards: TypeAlias = "tuple[tuple[Expr, bool], ...]"
 """Conditions, each with the value that it must have."""
@@ -380,3 +392,15 @@ def launch_dimensions(site: Site, node: Expr) -> set[ParallelType]:
             for inner in kir.expressions(made.node):
                 result |= launch_dimensions(made, inner)
     return result & set(LAUNCH_DIMENSIONS)
+
+
+def multiples(program: kir.Program) -> dict[str, int]:
+    """Return what sizes are assumed, or required by vectors, to be multiples of."""
+    found: dict[str, int] = {}
+    for _, condition in (*program.conditions, *program.requires):
+        match condition:
+            case Op(
+                op="eq", args=(Op(op="mod", args=(Symbol() as s, Const() as by)), Const(value=0))
+            ):
+                found[s.name] = math.lcm(found.get(s.name, 1), int(by.value))
+    return found

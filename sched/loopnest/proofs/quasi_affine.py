@@ -80,9 +80,11 @@ class Algebra:
 
     Args:
         sizes: the size symbols that have a value.
+        multiples: what a size is assumed to be a multiple of.
 
     Attributes:
-        symbols: the parameters of isl: sizes, and what else is one number a launch.
+        symbols: the parameters of isl: sizes, divided by what they are multiples of, and what else
+            is one number a launch.
         bounds: what is known of a parameter beside that it is not negative.
         below: digits, with the product that each is less than.
         extents: how many values a variable has, which is 0 or more.
@@ -95,8 +97,8 @@ class Algebra:
         divisions: those that could not be carried out.
     """
 
-    def __init__(self, sizes: Mapping[str, int]) -> None:
-        self.sizes = sizes
+    def __init__(self, sizes: Mapping[str, int], multiples: Mapping[str, int]) -> None:
+        self.sizes, self.multiples = sizes, multiples
         self.symbols: set[str] = set()
         self.products: dict[Monomial, str] = {}
         self.functions: dict[str, tuple[str, tuple[Poly, ...]]] = {}
@@ -132,7 +134,7 @@ class Algebra:
                 if node.name in self.sizes:
                     return constant(self.sizes[node.name])
                 self.symbols.add(f"p_{node.name}")
-                return variable(f"p_{node.name}")
+                return {(f"p_{node.name}",): self.multiples.get(node.name, 1)}
             case Local() if node in self.named:
                 return self.poly(self.named[node], env)
             case Op() if node.dtype.kind == "x":
@@ -186,7 +188,7 @@ class Algebra:
         known = self.quotients.get(self.division(whole, by))
         if known is not None:
             return variable(known)
-        found = self._exactly(whole, by) or self._of_sizes("floor", whole, by)
+        found = self.exactly(whole, by) or self._of_sizes("floor", whole, by)
         if found is None:
             self.divisions.append((whole, by))
             raise NotAffine(f"division by a {'symbol' if len(by) == 1 else 'sum'}")
@@ -196,20 +198,23 @@ class Algebra:
         """Return by what a quotient is known."""
         return frozenset(whole.items()), frozenset(by.items())
 
-    def _exactly(self, whole: Poly, by: Poly) -> Poly | None:
+    def exactly(self, whole: Poly, by: Poly) -> Poly | None:
         """Return a quotient by a product of sizes; None where the rest may not be smaller."""
-        if len(by) != 1 or next(iter(by.values())) != 1:
+        if len(by) != 1 or next(iter(by.values())) < 1:
             return None
-        (divisor,) = by
+        ((divisor, number),) = by.items()
         exact: Poly = {}
         rest: Poly = {}
         for monomial, count in whole.items():
             part = quotient(monomial, divisor)
-            if part is None:
+            if part is None or count % number:
                 rest[monomial] = count
             else:
-                exact[part] = count
-        return exact if self._smaller(rest, divisor) else None
+                exact[part] = count // number
+        if self._smaller(rest, by):
+            return exact
+        found = None if number == 1 else self.exactly(whole, {divisor: 1})
+        return None if found is None else self._by_number(found, number)
 
     def _of_sizes(self, op: str, whole: Poly, by: Poly) -> Poly | None:
         """Return a quotient of sizes that does not come out even, as a parameter; else None.
@@ -221,7 +226,7 @@ class Algebra:
         if not known or not whole or any(n < 0 for n in whole.values()):
             return None
         if number is None:
-            exact = self._exactly(whole, by)
+            exact = self.exactly(whole, by)
             if exact is not None:
                 return exact
         elif number <= 0 or all(count % number == 0 for count in whole.values()):
@@ -253,7 +258,7 @@ class Algebra:
             self.functions[name] = (op, args)
         return variable(name)
 
-    def _smaller(self, rest: Poly, bound: Monomial) -> bool:
+    def _smaller(self, rest: Poly, bound: Poly) -> bool:
         """Whether `rest` lies in [0, bound), by its value where each index is at its largest."""
         if not rest:
             return True
@@ -268,7 +273,7 @@ class Algebra:
                     return False
                 top = times(top, plus(self.extents[v], constant(1), -1))
             most = plus(most, top)
-        room = plus(plus({bound: 1}, most, -1), constant(1), -1)
+        room = plus(plus(bound, most, -1), constant(1), -1)
         known = {v for monomial in room for v in monomial} <= self.symbols
         return known and all(count >= 0 for count in room.values())
 

@@ -57,3 +57,40 @@ def parted(f):
 def parted_gpu(f):
     f["y"].split(0, "M")
     f["y"].parallelize({0: PT.grid_x, 1: PT.block_x})
+
+
+def merged_numpy(x):
+    return x * 2.0 + 1.0
+
+
+@ln.kernel(sizes={"N": 6, "M": 5}, reference=merged_numpy)
+def merged(f):
+    """A buffer with the elements of two axes along one, read by both of them."""
+    x = f.input("x", ("N", "M"), ln.float32)
+    f.output((x * 2.0).named("twice") + 1.0, "y")
+
+
+@merged.schedule("cpu")
+def merged_cpu(f):
+    f["twice"].merge(0)
+    f["twice"].parallelize({0: PT.cpu_parallel})
+
+
+def halves_numpy(x):
+    return x.reshape(2, x.shape[0] // 2, x.shape[1]).sum(axis=0)
+
+
+@ln.kernel(sizes={"N": 10, "M": 4}, reference=halves_numpy)
+def halves(f):
+    """An axis in parts of half its length."""
+    x = f.input("x", ("N", "M"), ln.float32)
+    f.assume("N % 2 == 0")
+    f.output(ln.sum(ln.reshape(x, (2, -1, "M")), axis=0), "y")
+
+
+@halves.schedule("gpu")
+def halves_gpu(f, threads=4):
+    f["y"].split(0, threads)
+    f["y"].parallelize({0: PT.grid_x, 1: PT.block_x})
+    ln.propagate(f["y"])
+    f.inline_most()

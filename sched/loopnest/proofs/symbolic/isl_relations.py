@@ -100,5 +100,6 @@ class IslRelations:
             name = params.get_dim_name(isl.dim_type.param, place)
             value = point.get_coordinate_val(isl.dim_type.param, place)
             if name in self.algebra.symbols and name.startswith("p_"):
-                result[name.removeprefix("p_")] = int(value.to_python())
+                size = name.removeprefix("p_")
+                result[size] = int(value.to_python()) * self.algebra.multiples.get(size, 1)
         return result

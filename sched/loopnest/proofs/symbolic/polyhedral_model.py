@@ -22,6 +22,7 @@ from loopnest.proofs.program_model import (
     data_values,
     is_private,
     launch_dimensions,
+    multiples,
 )
 from loopnest.proofs.quasi_affine import (
     Algebra,
@@ -35,6 +36,7 @@ from loopnest.proofs.quasi_affine import (
 )
 from loopnest.proofs.report import Finding
 from loopnest.proofs.symbolic.isl_relations import IslRelations
+from loopnest.proofs.symbolic.parted_axes import PartedAxes
 from loopnest.proofs.symbolic.statement_instances import NOWHERE, Instances, NotProved, about
 from loopnest.scalar.enums import (
     BLOCK_DIMENSIONS,
@@ -75,7 +77,7 @@ class PolyhedralModel(IslRelations):
         sizes: dict[str, int],
     ) -> None:
         most = max(MAX_OPERATIONS, MAX_OPERATIONS_A_STATEMENT * len(model.sites))
-        super().__init__(Algebra(sizes), most)
+        super().__init__(Algebra(sizes, multiples(model.program)), most)
         self.model, self.math, self.works = model, math_, list(works)
         self.exchanges = {e.site: e for e in exchanges}
         self.spaces = Spaces(model, self.algebra)
@@ -91,6 +93,7 @@ class PolyhedralModel(IslRelations):
             self._arrival(flag, site)
         self.assumed = self._assumptions()
         self.strides = self._flat_strides()
+        self.parted = PartedAxes(self)
         self._by_data: dict[tuple[object, ...], Instances] = {}
         self._trusted: dict[Site, tuple[Trusted, ...]] = {w.site: w.trusted for w in works}
         self._data: dict[Load, str] = {}
@@ -410,7 +413,7 @@ class PolyhedralModel(IslRelations):
         """
         strides = self.strides.get(buffer)
         if strides is None:
-            return list(index)
+            return self.parted.parts(buffer, index)
         total: Poly = {}
         for p, stride in zip(index, strides, strict=True):
             total = plus(total, times(p, constant(stride)))

@@ -116,7 +116,9 @@ class StatementClaims:
             except NotAffine:
                 pass
         extents = [self.algebra.poly(s, {}) for s in shape]
-        self._inside(at, self.setting.element(access), extents, guards, access)
+        index = self.setting.element(access)
+        parts = self.setting.parted.bounded(access.buffer, index, extents)
+        self._inside(at, *parts, guards, access)
 
     def _inside(
         self,

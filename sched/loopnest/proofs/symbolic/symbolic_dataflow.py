@@ -71,7 +71,8 @@ class SymbolicDataflow:
             members = [m for m in members if not m.startswith("t_block")]
         copy = setting.spaces.replaced(members)
         owner = [v for v in (*setting.grid(at), *setting.block(at)) if v in copy]
-        width = 1 if buffer in setting.strides else len(buffer.shape)
+        axes = setting.parted.divisors(buffer)
+        width = 1 if buffer in setting.strides else sum(len(found) + 1 for found in axes)
         places = [f"k{n}" for n in range(len(copy) + width)]
         same = [f"{places[copy.index(v)]} = {v}" for v in owner]
         target = f"{setting.tags[buffer]}[{', '.join(places)}]"
