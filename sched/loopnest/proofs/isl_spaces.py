@@ -3,7 +3,8 @@
 Where a program uses some loop indices only by one sum in mixed radix (``i0 * 128 + i1``) that it
 divides by symbolic extents, or that multiplies an index by one, these indices are replaced by the
 digits of the sum: ``i0 * 128 + i1`` with ``e // D`` and ``e % D`` becomes ``q * D + r``, and all is
-affine in q and r. The points correspond one to one and in the same order.
+affine in q and r. The points correspond one to one, and in the same order where the loops stand in
+that of the sum (`symbolic/merged_order` has the others).
 
 The product of an index with few values and a size (``i1 * ceildiv(D, 4)`` with i1 < 4) becomes a
 variable of its own, tied to the index by one case for each value.

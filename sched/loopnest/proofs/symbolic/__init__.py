@@ -14,6 +14,7 @@ from loopnest.proofs.obligations import CollectiveMath, Work
 from loopnest.proofs.point_arrays import Undecidable
 from loopnest.proofs.program_model import Model
 from loopnest.proofs.report import Finding
+from loopnest.proofs.symbolic.merged_order import require_any_order
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
 from loopnest.proofs.symbolic.statement_instances import NotProved
 from loopnest.proofs.symbolic.symbolic_alignment import Alignment
@@ -43,6 +44,7 @@ def prove(
         values.claims.prove()
         Alignment(setting).prove()
         SymbolicRaces(setting).prove()
+        require_any_order(setting)
         values.prove()
         prove_fold_order(setting, values.flow, values.parts)
         _declarations(model, exchanges, sizes)
@@ -68,6 +70,7 @@ def prove_order(
     setting = PolyhedralModel(model, math, works, exchanges, sizes)
     try:
         SymbolicRaces(setting, without).prove_apart()
+        require_any_order(setting)
         setting.require_divisors()
     except setting.isl.Error as error:
         raise NotProved(f"isl: {error}") from None
