@@ -22,6 +22,7 @@ from loopnest.scalar.enums import MOST_ALONG, MOST_THREADS, Memory, ParallelType
 from loopnest.scalar.expr import ZERO, Const
 from loopnest.schedule.fold_order import folded_axes, keeps_order, scans_in_order
 from loopnest.schedule.loop_groups import LoopGroup
+from loopnest.tensor.definition import started_by
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.overlapping_tiles import is_tile_loop, overlaps
 from loopnest.tensor.tensor_view import TensorView
@@ -41,6 +42,7 @@ def check_plan(plan: LoopPlan, storage: dict[TensorView, TensorStorage]) -> None
         _check_order(plan, unit)
         _check_scan(plan, unit)
         for tensor in unit.siblings:
+            _check_start(tensor)
             _check_reduction(plan, tensor)
             _check_vectors(plan, tensor)
             check_races(plan, tensor, storage[tensor])
@@ -78,6 +80,19 @@ def _axes(plan: LoopPlan, dimension: ParallelType) -> str:
         [s.axis for s in plan.specs.values() if s.parallel is dimension and not is_trivial(s)]
     )
     return f" ({', '.join(axes)})"
+
+
+def _check_start(tensor: TensorView) -> None:
+    """Refuse readers of initial values that a fold has changed by then."""
+    fold = started_by(tensor)
+    others = [c.name for c in tensor.consumers if c is not fold]
+    if fold is not None and (others or tensor.is_output):
+        what = f"{', '.join(others)} reads it too" if others else "it is an output"
+        raise LoweringError(
+            tensor.name,
+            f"it holds what {fold.name} starts from, in the memory of {fold.name}, and {what}",
+            "use a tensor of its own, as ln.full makes one",
+        )
 
 
 def _check_reduction(plan: LoopPlan, tensor: TensorView) -> None:

@@ -120,7 +120,7 @@ def work_of(model: Model, math: MathSnapshot, site: Site, other: StoredValue | N
     for index in store.index:
         if reads_memory(index):
             raise Mismatch("value", False, f"writes at '{index}', an index that depends on data")
-    write = Access(site, site, store.storage, store.index, store.flat, True)
+    write = Access(site, site, store.storage, store.index, store.flat, True, (), store.atomic)
     _same_type(store, tensor, kind)
     if kind == "partial":
         needs = _part(math, tensor, site)

@@ -11,6 +11,7 @@ from typing import Concatenate, ParamSpec
 
 from loopnest.scalar.enums import Memory, Swizzle
 from loopnest.scalar.expr import whole
+from loopnest.schedule.atomic_folds import require_not_atomic
 from loopnest.schedule.transaction import PrimitiveRefused, primitive, require_flag
 from loopnest.schedule.transforms import factor_of
 from loopnest.tensor.allocation_domain import AllocationDomain, derived_axes
@@ -190,6 +191,7 @@ def require_intermediate(tensor: TensorView) -> None:
             f"{tensor.name} is {role}, whose layout is the caller's",
             "lay out an intermediate: cache_before or cache_after makes one",
         )
+    require_not_atomic(tensor, "a layout")
 
 
 def require_shared(tensor: TensorView) -> None:

@@ -99,6 +99,11 @@ def _require_memory(tensor: TensorView) -> None:
             f"{tensor.name} is {tensor.memory.value}, and all threads update it",
             f"set {tensor.name}.memory = ln.GLOBAL first",
         )
+    if tensor.domain.allocation is not None:
+        raise PrimitiveRefused(
+            f"{tensor.name} is laid out by an allocation domain of its own",
+            f"{tensor.name}.allocation_domain.reset() first: updates go to the plain layout",
+        )
     if tensor in tensor.fusion.inplace:
         raise PrimitiveRefused(
             f"{tensor.name} takes the memory of {tensor.fusion.inplace[tensor].name}, which its "
@@ -119,7 +124,7 @@ def require_not_atomic(tensor: TensorView, call: str) -> None:
             assert start is not None
             raise PrimitiveRefused(
                 f"{twin.name} is atomic: its memory is that of its initial values {start.name}",
-                f"call {call} before atomic()",
+                f"{call} comes before atomic(), if at all",
             )
     require_no_start(tensor, call)
 

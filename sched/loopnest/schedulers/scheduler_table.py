@@ -21,6 +21,7 @@ from loopnest.schedulers import (
     fold_loops,
     pointwise_loops,
     scan_loops,
+    scatter_loops,
     stage_loops,
     transpose_loops,
     window_loops,
@@ -60,6 +61,7 @@ _Key: TypeAlias = "tuple[str, Processor, Hashable]"
 _SCHEDULERS: list[Scheduler] = [
     Scheduler("transpose", "c", transpose_loops.accepts, transpose_loops.for_cores),
     Scheduler("pointwise", "c", pointwise_loops.accepts, pointwise_loops.for_cores),
+    Scheduler("scatter", "c", scatter_loops.accepts, scatter_loops.for_cores),
     Scheduler("fold_alone", "c", fold_loops.accepts_alone, fold_loops.alone_on_cores),
     Scheduler("fold", "c", fold_loops.accepts, fold_loops.for_cores),
     Scheduler("contraction", "c", contraction_loops.accepts, contraction_loops.for_cores, True),
@@ -67,6 +69,7 @@ _SCHEDULERS: list[Scheduler] = [
     Scheduler("scan", "c", scan_loops.accepts, scan_loops.for_cores),
     Scheduler("transpose", "cuda", transpose_loops.accepts, transpose_loops.for_threads),
     Scheduler("pointwise", "cuda", pointwise_loops.accepts, pointwise_loops.for_threads),
+    Scheduler("scatter", "cuda", scatter_loops.accepts_atomic, scatter_loops.for_threads),
     Scheduler("fold", "cuda", fold_loops.accepts, fold_loops.for_threads),
     Scheduler(
         "contraction", "cuda", contraction_loops.accepts, contraction_loops.for_threads, True
@@ -219,7 +222,7 @@ def structure(fusion: ln.Fusion) -> Hashable:
             reads = tuple([(place[r.producer], r.indices) for r in definition.reads])
             outputs = tuple([place[t] for t in definition.outputs])
             fold = (definition.reducer, definition.scan)
-            rows.append((reads, outputs, definition.values, *fold))
+            rows.append((reads, outputs, definition.values, *fold, definition.deterministic))
     inplace = tuple([(place[o], place[i]) for o, i in fusion.inplace.items()])
     return (tuple(rows), inplace)
 

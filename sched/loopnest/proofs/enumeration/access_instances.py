@@ -99,7 +99,7 @@ class InstanceTable:
         """
         key = (
             access.site, access.moment, access.buffer, access.index, access.flat, access.writes,
-            access.guards,
+            access.guards, access.atomic,
         )  # fmt: skip
         found = self._marks.get(key)
         if found is None:

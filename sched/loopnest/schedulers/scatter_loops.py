@@ -1,0 +1,129 @@
+"""Schedules of scatters: loops over the updates, each of which goes to the element that data name.
+
+On a GPU threads take updates, and add by atomic operations to what an earlier launch stored; cores
+own columns of the result, and walk through the updates, so that the order of a sum is fixed.
+
+    for update in ...: for column in ...:  # blocks and threads
+      atomic: result[index[update], column] += updates[update, column]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import loopnest as ln
+from loopnest.scalar.expr import Const, Coordinate
+from loopnest.schedulers.iteration_space import reductions
+from loopnest.schedulers.processor_facts import Processor
+
+COLUMNS = 32
+"""Neighbouring columns of a core: two lines of a cache, of float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scatter:
+    """The sum of a scatter, the axis that data choose, and the pointwise result that reads it."""
+
+    fold: ln.TensorView
+    place: int
+    result: ln.TensorView | None
+
+
+def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
+    """Whether it is a scatter of inputs, into zeros or into an input."""
+    return _scatter(fusion) is not None
+
+
+def accepts_atomic(fusion: ln.Fusion, processor: Processor) -> bool:
+    """Whether it is one whose sums atomic operations can take, in any order."""
+    found = _scatter(fusion)
+    if found is None or found.fold.dtype.size not in (4, 8):
+        return False
+    definition = found.fold.definition
+    fixed = definition is not None and definition.deterministic and found.fold.dtype.is_float
+    return found.fold.dtype.compute is found.fold.dtype and not fixed
+
+
+def _scatter(fusion: ln.Fusion) -> _Scatter | None:
+    folds = reductions(fusion)
+    if len(folds) != 1 or len(fusion.outputs) != 1 or fusion.inplace:
+        return None
+    (fold,), (output,) = folds, fusion.outputs
+    definition = fold.definition
+    if definition is None or definition.op not in ("scatter_add", "index_add"):
+        return None
+    if len(definition.reads) != 2 or not all(t.is_input for t in definition.producers):
+        return None
+    folded = [n for n, axis in enumerate(fold.root_domain) if axis.is_reduction]
+    chosen = [n for n, i in enumerate(definition.reads[1].indices) if i is Coordinate(folded[0])]
+    if len(folded) != 1 or len(chosen) != 1 or len(fold.root_domain) != len(fold.sizes) + 1:
+        return None
+    if fold is output:
+        return _Scatter(fold, chosen[0], None)
+    others = [t for t in output.producers if t is not fold]
+    plain = all(t.is_input for t in others) and fold.consumers == (output,)
+    return _Scatter(fold, chosen[0], output) if plain and output.ndim == fold.ndim - 1 else None
+
+
+def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
+    """Let a launch store what the sums start from; in the next one blocks take the updates."""
+    found = _scatter(fusion)
+    assert found is not None
+    fold, last = found.fold, found.fold.ndim - 1
+    if found.result is not None:
+        fold.memory = ln.GLOBAL
+    start = fold.atomic()
+    _elements(start, processor.threads)
+    fold.new_launch()
+    others = [n for n in range(last) if n != found.place]
+    fold.reorder({n: place for place, n in enumerate([last, *others, found.place])})
+    if others:
+        _merged(fold, 1, len(others))
+        columns = fold.ndim - 2
+        extent = fold.leaf_domain[columns].size
+        known = int(extent.value) if isinstance(extent, Const) else processor.threads + 1
+        if known > processor.threads:
+            fold.split(columns, processor.threads)
+            fold.axis(columns).parallelize(ln.ParallelType.grid_y)
+            columns += 1
+        fold.parallelize({0: ln.ParallelType.grid_x, columns: ln.ParallelType.block_x})
+    else:
+        fold.split(0, processor.threads)
+        fold.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_x})
+    if found.result is not None:
+        found.result.new_launch()
+        _elements(found.result, processor.threads)
+
+
+def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
+    """Give each core some columns; it walks through the updates, and adds to one row of each."""
+    found = _scatter(fusion)
+    assert found is not None
+    fold, last = found.fold, found.fold.ndim - 1
+    if found.result is not None:
+        fold.memory = ln.GLOBAL
+        found.result.parallelize({0: ln.ParallelType.cpu_parallel})
+    others = [n for n in range(last) if n != found.place]
+    fold.reorder({n: place for place, n in enumerate([*others, last, found.place])})
+    if others:
+        columns = len(others) - 1
+        fold.split(columns, COLUMNS)
+        fold.reorder({columns + 1: columns + 3, columns + 2: columns + 1, columns + 3: columns + 2})
+        fold.parallelize({0: ln.ParallelType.cpu_parallel})
+
+
+def _elements(tensor: ln.TensorView, threads: int) -> None:
+    """Give neighbouring elements to the threads of a block."""
+    if not tensor.ndim:
+        return
+    _merged(tensor, 0, tensor.ndim)
+    tensor.split(tensor.ndim - 1, threads)
+    tensor.parallelize({tensor.ndim - 1: ln.ParallelType.block_x, 0: ln.ParallelType.grid_x})
+
+
+def _merged(tensor: ln.TensorView, first: int, count: int) -> None:
+    """Make one axis of neighbours where their extents are numbers."""
+    axes = tensor.leaf_domain[first : first + count]
+    if all(isinstance(axis.size, Const) for axis in axes):
+        for _ in range(count - 1):
+            tensor.merge(first)

@@ -1,0 +1,61 @@
+"""Scatters by automatic schedules: over their sources, by atomic operations where threads share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import loopnest as ln
+from helpers.math_run import assert_equal
+from loopnest.schedulers.scheduler_table import auto_schedule, scheduler_of
+
+G = np.random.default_rng(0).integers(-3, 4, (9, 6, 5)).astype(np.float32)
+
+
+def scatter(shape: tuple[int, ...], axis: int, into: str, alike: bool = False) -> ln.Fusion:
+    given = [*shape[:axis], 9, *shape[axis + 1 :]]
+    with ln.Fusion("scatter") as f:
+        i = f.input("i", tuple(given) if alike else (9,), ln.int32)
+        g = f.input("g", tuple(given), ln.float32)
+        base = ln.full(shape, 0.0) if into == "zeros" else f.input("x", shape, ln.float32)
+        add = ln.scatter_add(base, i, g, axis) if alike else ln.index_add(base, axis, i, g)
+        f.output(add, "w")
+    return f
+
+
+CASES = [
+    ((4, 6), 0, "zeros", False), ((6, 4, 5), 1, "x", False), ((4,), 0, "zeros", True),
+    ((3, 4), 1, "x", True), ((4, 300), 0, "zeros", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["c", "cuda"])
+@pytest.mark.parametrize(("shape", "axis", "into", "alike"), CASES)
+def test_scatters(shape: tuple[int, ...], axis: int, into: str, alike: bool, target: str) -> None:
+    f = scatter(shape, axis, into, alike)
+    rng = np.random.default_rng(0)
+    arrays: list[Any] = []
+    for tensor in f.inputs:
+        drawn = rng.integers(-1 if tensor.name == "i" else -4, 5, tensor.shape)
+        arrays.append(drawn.astype(tensor.dtype.numpy))
+    expected = ln.evaluate(f, *arrays)
+    assert auto_schedule(f, target).name == "scatter"
+    kernel = ln.lower(f)
+    assert ("atomic" in str(kernel)) == (target == "cuda")
+    assert ln.verify(kernel).ok
+    assert_equal(ln.compile(kernel, target="interpret")(*arrays), expected)
+
+
+def test_a_fixed_sum_and_a_narrow_one_have_no_atomic_updates() -> None:
+    for dtype, fixed in ((ln.float32, True), (ln.float16, False)):
+        with ln.Fusion("k") as f:
+            i, g = f.input("i", (9,), ln.int32), f.input("g", (9, 6), dtype)
+            f.output(ln.index_add(ln.full((4, 6), 0, dtype=dtype), 0, i, g, deterministic=fixed))
+        chosen = scheduler_of(f, "cuda")
+        assert chosen is not None
+        assert chosen.name == "fold"
+        chosen = scheduler_of(f, "c")
+        assert chosen is not None
+        assert chosen.name == "scatter"
