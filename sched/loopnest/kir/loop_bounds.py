@@ -46,6 +46,9 @@ def loop_bounds(loop: Loop, algebra: Simplifier) -> LoopBounds | None:
                 return None
             rest = algebra.simplify(substitute(gap, {loop.var: ZERO}))
             if count < 0:
+                # rest - |count| * i >= 0 is i <= floor(rest / |count|), and rest + count * i >= 0
+                # is i >= ceil(-rest / count): floor and ceil over all integers, also where rest is
+                # negative.
                 last = algebra.floordiv(rest, integer(-count))
                 behind = algebra.add(last, ONE)
                 if loads(last) and algebra.poly(behind).get((), 0) > 0:

@@ -150,4 +150,7 @@ def _low_bits(row: Expr, buffer: Buffer, swizzle: tuple[int, int]) -> Expr:
         return row
     if rows.value <= columns.value:
         return row
+    # Columns are a power of two: a number below them XOR another one stays below them, and XOR by
+    # one number is its own inverse, so that each row is a permutation of its columns. Higher bits
+    # of the row would lead out of it.
     return Op("bitand", (row, integer(int(columns.value) - 1)), dtypes.index)

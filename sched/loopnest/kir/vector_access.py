@@ -260,6 +260,8 @@ class VectorFinder:
         first = self.algebra.simplify(substitute(offset, {var: ZERO}))
         step = self.algebra.sub(self.algebra.simplify(substitute(offset, {var: ONE})), first)
         moved = Op("add", (first, Op("mul", (var, step), dtypes.index)), dtypes.index)
+        # Two iterations alone do not tell: a quotient may move at the third. The whole difference
+        # must cancel.
         same = not self.algebra.poly(Op("sub", (offset, moved), dtypes.index))
         return step if same else None
 

@@ -203,6 +203,8 @@ class Points:
             ZeroDivisionError: a divisor is 0 that is evaluated.
         """
         first = np.broadcast_to(self.value(node.args[0], lets, sizes), (self.count,))
+        # Of `or` the second operand is asked for where the first one is false, else where it is
+        # true; of `where` the third one where it is false.
         chosen = first if node.op != "or" else ~first
         result = np.array(first, np.int64 if node.op == "where" else np.bool_)
         for arg, where in zip(node.args[1:], (chosen, ~chosen), strict=False):
@@ -248,6 +250,7 @@ def groups_along(
     """
     for dim, place in places.items():
         if dim not in dims:
+            # A place is below the largest block: no two (key, place) give one number.
             key = key * MOST_THREADS + place
     return key
 
@@ -394,6 +397,7 @@ class Enumeration:
         if points.count * extent > self.most:
             raise TooMany
         inside = points.expand(node.var, extent)
+        # All that an iteration does has times from its own start on, below that of the next one.
         inside.time = inside.time + inside.values[node.var] * self._duration(node.body)
         self._body(node.body, inside, (*now, node.var), start)
 
@@ -427,6 +431,7 @@ class Enumeration:
             p = int(np.flatnonzero(size[found] != count)[0])
             message = f"{int(size[found[p]])} blocks arrive at {node.counter.name}, not {count[p]}"
             self.faults.append((site, message))
+        # (counter, block, time) are unique: fewer (counter, block) than those are two times.
         if np.unique(once[:2], axis=1).shape[1] != once.shape[1]:
             self.faults.append((site, f"a block arrives twice at one {node.counter.name}"))
         is_first = node.var in self.first

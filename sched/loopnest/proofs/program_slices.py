@@ -51,6 +51,8 @@ def sliced(program: kir.Program) -> kir.Program:
 
     def short(node: kir.Stmt) -> kir.Stmt:
         if isinstance(node, kir.Store) and not any(b in watched for b in _loaded([node.value])):
+            # A race is about where and when; the value of a store that loads no shared memory is
+            # neither.
             return replace(node, value=Const(0, node.storage.dtype))
         return node
 
@@ -151,6 +153,9 @@ def _stretch(
             if node.parallel.is_thread:
                 node = replace(node, body=inner)
             else:
+                # Two iterations show a race of what stands behind the barrier with what stands
+                # before it in the next one, but only where all of the body is kept: what is left
+                # out could have a barrier.
                 node = _shortened(node, inner, 2 if whole and not looped else 1)
                 looped = True
     low, high = place, place + 1

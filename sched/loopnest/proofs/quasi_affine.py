@@ -156,6 +156,8 @@ class Algebra:
                 return self.divided(args[0], args[1])
             case "mod" if self.variables(args[0]) & self.data and as_constant(args[1]) is None:
                 key = self.division(*args)
+                # isl has no remainder by a size. Any number in its range stands for it: there are
+                # more points then than the program has, of which all must be right.
                 name = self.remainders.setdefault(key, f"r_{len(self.remainders)}")
                 self.wrapped[name] = args[1]
                 self.divisors.append(args[1])
@@ -240,10 +242,13 @@ class Algebra:
             rest = plus(whole, times(variable(name), by), -1)
             low, high = self.text(rest, str), self.text(by, str)
             inside = f"0 <= {low} < {high}" if op == "floor" else f"0 <= -{low} < {high}"
+            # Without the first part a divisor of 0 would leave the parameter no value, and all
+            # would be shown of none; `divisors` asks for a proof that it is positive.
             self.bounds[name] = f"({high} <= 0 or {inside})"
         return variable(name)
 
     def _by_number(self, whole: Poly, number: int) -> Poly:
+        # An integer comes out of a floor as it is; the rest stays under it, for isl.
         exact = {m: c // number for m, c in whole.items() if c % number == 0}
         rest = {m: c for m, c in whole.items() if c % number}
         if not rest:
@@ -273,6 +278,9 @@ class Algebra:
                     return False
                 top = times(top, plus(self.extents[v], constant(1), -1))
             most = plus(most, top)
+        # No size and no index is negative, so that no number of the rest is. What has no negative
+        # coefficient is at least 0: then the largest rest is at most bound - 1. Where an extent is
+        # 0 there is no point to speak of.
         room = plus(plus(bound, most, -1), constant(1), -1)
         known = {v for monomial in room for v in monomial} <= self.symbols
         return known and all(count >= 0 for count in room.values())
@@ -330,6 +338,7 @@ class Algebra:
             case "gt":
                 return self._positive(plus(a, b, -1), name)
             case "ge":
+                # Over integers, and by way of `_positive`, which alone knows what a digit decides.
                 return f"not ({self.compare('lt', a, b, name)})"
             case "le":
                 return f"not ({self.compare('lt', b, a, name)})"

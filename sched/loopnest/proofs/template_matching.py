@@ -116,6 +116,7 @@ def resolve(value: Expr, moment: Site, site: Site) -> tuple[Expr, Site]:
     Raises:
         Mismatch: the name is not defined there.
     """
+    # A name is bound once, before its uses, to an expression over names bound earlier: this ends.
     while isinstance(value, Local):
         made = _definition(value, moment, site)
         if not isinstance(made.node, kir.Let):
@@ -183,6 +184,9 @@ def _update(site: Site, tensor: MathTensor) -> StoredValue:
     foreign = [o for n, o in found.reads if n < count and _holds(o, twins, producers)]
     if refused is None and not foreign:
         return found
+    # The value of an element and a partial result may have one form (a sum adds both). It is the
+    # second where the first does not fit, or where what would be the element lies in the memory of
+    # the reduction.
     other = StoredValue(site, merges=True)
     try:
         _Matcher(other, tensor).match(
@@ -310,6 +314,8 @@ class _Matcher:
         key = (template, value, moment, guards)
         if key in self._seen:
             return
+        # A value that stands twice in a tree of shared nodes is matched once: matching is a
+        # function of this key, and what it found is a set of demands.
         self._seen.add(key)
         match template:
             case Arg():

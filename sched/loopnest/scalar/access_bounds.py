@@ -129,6 +129,8 @@ class AccessBounds:
         for term, count in self.algebra.poly(index).items():
             least, most = self._range_of(term, conditions)
             if term and (count < 0 or least < 0):
+                # Neither end is known then: a term that falls, or may be negative, has no use for
+                # the bounds of the others.
                 return -_FAR, None
             low += count * least
             open_above = open_above or most is None
@@ -147,6 +149,7 @@ class AccessBounds:
         if isinstance(atom, Index):
             most = self.limits.upper(atom.extent)
             return 0, None if most is None else most - 1
+        # The access happens, so that what the launch needs to start at all is 1 or more.
         positive = self._is_size(term) and self.limits.runs(atom)
         return int(positive), self.limits.upper(atom) if self._is_size(term) else None
 

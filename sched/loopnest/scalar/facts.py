@@ -86,6 +86,7 @@ class Facts:
         if isinstance(atom, Op) and atom.op == "floordiv" and isinstance(atom.args[1], Const):
             whole = self.divisor(atom.args[0])
             by = int(atom.args[1].value)
+            # whole | n and by | whole: n // by = (n / whole) * (whole / by), without a rest.
             return whole // by if whole % by == 0 else 1
         known = [int(d.value) for d in self._divisible.get(atom, ()) if isinstance(d, Const)]
         if known:
@@ -144,6 +145,7 @@ class Facts:
         low, high = max(self._lower.get(size, 0), 0), self.upper(size)
         if low:
             self.used.add(("lower", size))
+        # Of the multiples of `step` the first is not below `low`, the last not above `high`.
         step = self.divisor(size)
         return -(-low // step) * step, None if high is None else high // step * step
 

@@ -124,6 +124,7 @@ class LaunchBounds:
         if not isinstance(size, Op):
             return size if isinstance(size, Symbol) else None
         if self.at_most_one(size):
+            # Such a size may fall where a symbol grows (a divisor); its two values bound it anyway.
             return ONE if upper else ZERO
         made = [self._rising(arg, upper=upper) for arg in size.args]
         args = [arg for arg in made if arg is not None]
@@ -139,6 +140,8 @@ class LaunchBounds:
                 by = size.args[1]
                 if isinstance(by, Const):
                     return Op(size.op, (made[0], by), size.dtype) if by.value > 0 else None
+                # By a divisor of 1 or more a quotient is at most the dividend; larger sizes may
+                # make it smaller, so that nothing but 0 bounds it from below.
                 return made[0] if upper else ZERO
         return None
 

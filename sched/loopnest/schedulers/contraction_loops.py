@@ -107,6 +107,7 @@ def contraction(fusion: ln.Fusion, space: IterationSpace) -> Contraction | None:
         return None
     result = in_memory_order(space, space.all_of(total) - folded)
     indirect = _has_windows(first), _has_windows(second)
+    # The right operand is the one that is copied, and whose lanes are vectors.
     if _is_copied(first, second, min(map(result.index, a)) > min(map(result.index, b))):
         first, second, a, b = second, first, b, a
     named = {"batch": both - folded, "rows": a, "columns": b, "folded": folded}
@@ -253,6 +254,8 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     leaves = total.leaf_domain
     folded = [i for i, axis in enumerate(leaves) if axis.is_reduction]
     others = [i for i in range(len(leaves)) if i not in folded]
+    # Folded axes outside of the tile: each element of an operand is then loaded once for a whole
+    # row or column of results, which stay in registers.
     total.reorder([*others[:-3], *folded, *others[-3:]])  # [..., folded, rows, vectors, lanes]
     total.parallelize(
         {

@@ -76,6 +76,7 @@ def accepts_alone(fusion: ln.Fusion, processor: Processor) -> bool:
         return False
     space = iteration_space(fusion)
     assert space is not None
+    # With rows enough for the cores each row is folded by one, without memory or a second pass.
     kept, folded = space.elements(space.kept), space.elements(space.reduced)
     if kept is None or kept >= ALONE or not is_at_least(folded, processor.small):
         return False

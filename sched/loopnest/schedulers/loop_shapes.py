@@ -125,6 +125,8 @@ def _together(space: IterationSpace, outer: int, inner: int) -> bool:
     """Whether every access has two dimensions as neighbours, or neither of them."""
     for access in space.accesses:
         order = access.order
+        # An array that repeats one of two dimensions would need the quotient or the remainder of
+        # the merged index, where it had an index before.
         if (outer in order) != (inner in order):
             return False
         if outer in order and order.index(inner) != order.index(outer) + 1:

@@ -64,6 +64,8 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     count = space.elements(_kept(space))
     large = is_at_least(count, processor.small)
     lanes = _lanes(fusion, processor) if large and count and len(groups) == 1 else 0
+    # A vector that is cut off at the end would need a test in each chunk; of a plain loop the
+    # compiler makes vector code anyway.
     if lanes and count and count % lanes:
         lanes = 0
     shared = _shared(space)

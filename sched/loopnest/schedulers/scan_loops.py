@@ -70,6 +70,8 @@ def _shaped(fusion: ln.Fusion, processor: Processor, columns: int) -> tuple[bool
     assert scanned is not None
     kept, along = scanned
     order = in_memory_order(space, space.all)
+    # What stands in front of the scanned dimension in memory makes separate rows; what stands
+    # behind it makes rows whose elements are neighbours, step by step.
     first = min([order.index(d) for d in along])
     before = one_size_each(space, [d for d in order[:first] if d in kept])
     behind = one_size_each(space, [d for d in order[first:] if d in kept])

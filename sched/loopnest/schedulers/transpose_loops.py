@@ -73,6 +73,7 @@ def crossing(space: IterationSpace, one_size: bool = False) -> Crossing | None:
         if along in read.order and read.order[-1] != along
     }
     places = {g: dims for g, dims in enumerate(groups) if dims[-1] in found.values()}
+    # Squares have two sides. A read along a third dimension would cross them both.
     if len(places) != 1:
         return None
     ((number, across),) = places.items()
@@ -172,5 +173,8 @@ def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
     for tensor in held:
         tensor.memory = ln.SHARED
         tensor.inline_at(1)
+        # A bank is 4 bytes wide and a row of 32 elements a whole turn of the 32 banks: without
+        # padding a column would lie in one bank. One bank more a row, and the columns of a warp lie
+        # in 32.
         tensor.set_allocation(pad={tensor.ndim - 1: max(1, 4 // tensor.dtype.size)})
     ln.inline_most([t for t in fusion.tensors if t not in held])

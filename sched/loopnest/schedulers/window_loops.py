@@ -111,6 +111,7 @@ def _keep_whole(
             if not isinstance(extent, int):
                 return
             inner *= extent
+    # Inside of no loop it would be one array for all cores, and of all images.
     if outer and inner <= IMAGE:
         tensor.compute_at(target, outer)
         tensor.axis(outer).pin()

@@ -134,6 +134,8 @@ class PolyhedralModel(IslRelations):
         for dim, extent in extents.items():
             if isinstance(extent, Const):
                 continue
+            # The other symbolic extents are 1 or more where a block starts: they only lower this
+            # bound.
             most = min(MOST_THREADS // max(math.prod(known), 1), MOST_ALONG[dim])
             try:
                 mine = self.algebra.poly(extent, {})
