@@ -100,9 +100,9 @@ def test_every_function_called_in_c_is_defined() -> None:
     defined = set(
         re.findall(r"^(?:LN_FN|static inline .*) (?:float|double|int) (ln_\w+)\(", text, re.M)
     )
-    single, _, double = text.partition("#define LN_FLOAT64_FUNCTIONS")  # of a type T each
-    for part, suffix in ((single, "f"), (double, "")):
-        defined |= {f"ln_{n}{suffix}" for n in re.findall(r"^LN_FN T N\((\w+)\)", part, re.M)}
+    for suffix, bits in (("f", 32), ("", 64)):  # of a type T each, written once
+        assert f"LN_FLOAT{bits}_FUNCTIONS(LN_NAME_F{bits}, " in text
+        defined |= {f"ln_{n}{suffix}" for n in re.findall(r"^LN_FN T N\((\w+)\)", text, re.M)}
     called = {name for pair in C.values() for name in pair}
     assert called <= defined, f"loopnest_math.h does not define {sorted(called - defined)}"
 

@@ -5,8 +5,9 @@
  * code in a `#pragma omp simd` loop or at -O3. Nothing needs -ffast-math; NaN, infinities,
  * signed zeros and subnormal numbers give what NumPy gives.
  *
- * Accuracy: every float32 and float64 function is within 4 ulp of the exact value over its whole
- * range, with and without hardware FMA (tests/backends/cpu/test_c_math.py).
+ * Accuracy: exp, exp2, sigmoid, tanh, erf and the logarithms are within 1 ulp of the exact value
+ * over their whole range with hardware FMA, and within 4 without, as the other functions are
+ * (tests/backends/cpu/test_c_math.py).
  *
  * Polynomials: minimax fits by the Remez exchange in 160- to 220-bit arithmetic, coefficients
  * rounded to the working type. Range reductions are the classical ones: Cody and Waite, "Software
@@ -121,8 +122,8 @@ LN_FN uint16_t ln_f64_to_f16(double x) { return ln_f32_to_f16(ln_f64_to_f32_odd(
 
 LN_FN uint16_t ln_f64_to_bf16(double x) { return ln_f32_to_bf16(ln_f64_to_f32_odd(x)); }
 
-/* An integer of 64 bits has more digits than float64; those that do not fit are gathered in the last
- * one, so that the rounding to bfloat16 is the only one. */
+/* An integer of 64 bits has more digits than float64; those that do not fit are gathered in the
+ * last one, so that the rounding to bfloat16 is the only one. */
 LN_FN uint16_t ln_i64_to_bf16(int64_t x) {
   int64_t odd = (x & ~(int64_t)0x7ff) | ((x & 0x7ff) != 0) * 0x400;
   int fits = (x < ((int64_t)1 << 53)) & (x > -((int64_t)1 << 53));
@@ -372,16 +373,22 @@ LN_FN double ln_mod(double a, double b) {
 
 /* ---- exponentials and logarithms, of one value and of vectors ----
  *
- * The functions of float32 and float64 are written once, for any type of values T with integers U
- * and I as wide: T is a scalar, or a vector type of the compiler (loopnest_kernel.h). N names a
- * function; S is the family of helpers below, for scalars or for vectors. Conditions are integers:
- * 0 or 1 of a scalar, 0 or -1 in each lane of a vector. */
+ * Each function is written once, for any type of values T with integers U and I as wide: T is a
+ * scalar, or a vector type of the compiler (loopnest_kernel.h). N names a function; S is the family
+ * of helpers below, for scalars or for vectors; W is 32 or 64, the bits of an element, and picks
+ * the constants and polynomials. Conditions are integers: 0 or 1 of a scalar, 0 or -1 in each lane
+ * of a vector.
+ *
+ * Errors stay below 1 ulp where there is FMA. The last addition of each function rounds once, to
+ * half an ulp; what it adds is small beside the other summand, or the summand's own rounding error
+ * (`low`) is known and added too. Sources of these sums: Dekker, "A floating-point technique for
+ * extending the available precision" (1971), which also needs |a| >= |b| of fl(a + b); Muller et
+ * al., "Handbook of Floating-Point Arithmetic", chapter 4. */
 #define LN_S32_BITS(U, x) ln_bits_f32(x)
 #define LN_S32_FROM(T, u) ln_from_bits_f32(u)
 #define LN_S32_ALL(T, x) (x)
 #define LN_S32_PICK(T, U, c, a, b) ((c) ? (a) : (b))
 #define LN_S32_SIGNED(T, U, r, x) __builtin_copysignf((r), (x))
-#define LN_S32_FLOAT(T, k) ((T)(k))
 #define LN_S32_FMA(a, b, c) LN_FMAF((a), (b), (c))
 #define LN_S64_BITS(U, x) ln_bits_f64(x)
 #define LN_S64_FROM(T, u) ln_from_bits_f64(u)
@@ -392,163 +399,331 @@ LN_FN double ln_mod(double a, double b) {
 #define LN_NAME_F32(name) ln_##name##f
 #define LN_NAME_F64(name) ln_##name
 
-#define LN_FLOAT32_FUNCTIONS(N, S, T, U, I)                                                        \
-/* p * 2^n for |n| <= 252, `t` holding n in its low bits: two steps, so that results in the        \
- * subnormal range are rounded once and results out of range overflow. */                          \
+/* A polynomial of x by Horner's rule, the constant term first: LN_POLY(n, S, T, x, c0, c1, ...). */
+#define LN_POLY(n, ...) LN_POLY_(n, __VA_ARGS__)
+#define LN_POLY_(n, ...) LN_POLY##n(__VA_ARGS__)
+#define LN_POLY1(S, T, x, c) S##ALL(T, c)
+#define LN_POLY2(S, T, x, c, ...) S##FMA(LN_POLY1(S, T, x, __VA_ARGS__), x, c)
+#define LN_POLY3(S, T, x, c, ...) S##FMA(LN_POLY2(S, T, x, __VA_ARGS__), x, c)
+#define LN_POLY4(S, T, x, c, ...) S##FMA(LN_POLY3(S, T, x, __VA_ARGS__), x, c)
+#define LN_POLY5(S, T, x, c, ...) S##FMA(LN_POLY4(S, T, x, __VA_ARGS__), x, c)
+#define LN_POLY6(S, T, x, c, ...) S##FMA(LN_POLY5(S, T, x, __VA_ARGS__), x, c)
+#define LN_POLY7(S, T, x, c, ...) S##FMA(LN_POLY6(S, T, x, __VA_ARGS__), x, c)
+#define LN_POLY8(S, T, x, c, ...) S##FMA(LN_POLY7(S, T, x, __VA_ARGS__), x, c)
+#define LN_POLY9(S, T, x, c, ...) S##FMA(LN_POLY8(S, T, x, __VA_ARGS__), x, c)
+#define LN_POLY10(S, T, x, c, ...) S##FMA(LN_POLY9(S, T, x, __VA_ARGS__), x, c)
+#define LN_POLY11(S, T, x, c, ...) S##FMA(LN_POLY10(S, T, x, __VA_ARGS__), x, c)
+#define LN_POLY12(S, T, x, c, ...) S##FMA(LN_POLY11(S, T, x, __VA_ARGS__), x, c)
+#define LN_POLY13(S, T, x, c, ...) S##FMA(LN_POLY12(S, T, x, __VA_ARGS__), x, c)
+#define LN_POLY14(S, T, x, c, ...) S##FMA(LN_POLY13(S, T, x, __VA_ARGS__), x, c)
+#define LN_POLY15(S, T, x, c, ...) S##FMA(LN_POLY14(S, T, x, __VA_ARGS__), x, c)
+#define LN_POLY16(S, T, x, c, ...) S##FMA(LN_POLY15(S, T, x, __VA_ARGS__), x, c)
+#define LN_POLY17(S, T, x, c, ...) S##FMA(LN_POLY16(S, T, x, __VA_ARGS__), x, c)
+#define LN_POLY18(S, T, x, c, ...) S##FMA(LN_POLY17(S, T, x, __VA_ARGS__), x, c)
+#define LN_POLY19(S, T, x, c, ...) S##FMA(LN_POLY18(S, T, x, __VA_ARGS__), x, c)
+#define LN_POLY20(S, T, x, c, ...) S##FMA(LN_POLY19(S, T, x, __VA_ARGS__), x, c)
+#define LN_POLY21(S, T, x, c, ...) S##FMA(LN_POLY20(S, T, x, __VA_ARGS__), x, c)
+
+/* A literal, and the format: how many bits the fraction has, the bits of all but the sign, those of
+ * 1 and of other limits. Adding LN_ROUND rounds to an integer and leaves it in the low bits; a
+ * small integer in the low bits of LN_WHOLE is added to it. log(2) is the sum of a number whose
+ * products with exponents are exact, and of the rest; 1 / log(2) that of a half as long one, whose
+ * products with numbers of LN_HALF are, and of the rest. */
+#define LN_C_32(x) x##f
+#define LN_DIGITS_32 23
+#define LN_MAGNITUDE_32 0x7fffffffu
+#define LN_FRACTION_32 0x7fffffu
+#define LN_BIAS_32 127
+#define LN_EXPONENT_32 127.0f
+#define LN_EXPONENT_SUBNORMAL_32 150.0f
+#define LN_ONE_32 0x3f800000u
+#define LN_SQRT_HALF_32 0x3f3504f3u
+#define LN_THREE_QUARTERS_32 0x3f400000u
+#define LN_WHOLE_32 0x1p23f
+#define LN_WHOLE_BITS_32 0x4b000000u
+#define LN_NORMAL_32 0x1p-126f
+#define LN_INFINITE_32 LN_INFF
+#define LN_NO_NUMBER_32 LN_NANF
+#define LN_ROUND_32 0x1.8p23f
+#define LN_LOG2E_32 0x1.715476p0f
+#define LN_LOG2E_HALF_32 0x1.716p0f
+#define LN_LOG2E_REST_32 -0x1.7135a8p-13f
+#define LN_HALF_32 0xfffff000u
+#define LN_LOG2_32 0x1.62e4p-1f
+#define LN_LOG2_LOW_32 0x1.7f7d1cp-20f
+#define LN_C_64(x) x
+#define LN_DIGITS_64 52
+#define LN_MAGNITUDE_64 0x7fffffffffffffffu
+#define LN_FRACTION_64 0xfffffffffffffu
+#define LN_BIAS_64 1023
+#define LN_EXPONENT_64 1023.0
+#define LN_EXPONENT_SUBNORMAL_64 1075.0
+#define LN_ONE_64 0x3ff0000000000000u
+#define LN_SQRT_HALF_64 0x3fe6a09e667f3bcdu
+#define LN_THREE_QUARTERS_64 0x3fe8000000000000u
+#define LN_WHOLE_64 0x1p52
+#define LN_WHOLE_BITS_64 0x4330000000000000u
+#define LN_NORMAL_64 0x1p-1022
+#define LN_INFINITE_64 LN_INF
+#define LN_NO_NUMBER_64 LN_NAN
+#define LN_ROUND_64 0x1.8p52
+#define LN_LOG2E_64 0x1.71547652b82fep0
+#define LN_LOG2E_HALF_64 0x1.7154768p0
+#define LN_LOG2E_REST_64 -0x1.6a3e80f444178p-27
+#define LN_HALF_64 0xfffffffff8000000u
+#define LN_LOG2_64 0x1.62e42fefa3800p-1
+#define LN_LOG2_LOW_64 0x1.ef35793c76730p-45
+
+/* (exp(r) - 1 - r) / r^2 for |r| <= log(2) / 2, and from where on exp is infinite or 0. */
+#define LN_EXP_TAIL_32(S, T, r) LN_POLY(5, S, T, r, 0x1p-1f, 0x1.555466p-3f, 0x1.5552fep-5f, \
+  0x1.125804p-7f, 0x1.6fed46p-10f)
+#define LN_EXP_MOST_32 89.0f
+#define LN_EXP_LEAST_32 -104.0f
+#define LN_EXP_TAIL_64(S, T, r) LN_POLY(10, S, T, r, 0x1.000000000000ap-1, 0x1.55555555554fap-3, \
+  0x1.555555555086ap-5, 0x1.1111111127c40p-7, 0x1.6c16c1842e7ffp-10, 0x1.a01a012a419d6p-13, \
+  0x1.a01999ffadb19p-16, 0x1.71df256fcd55ep-19, 0x1.28ad7f208bb9ap-22, 0x1.ad7f600b3dd2dp-26)
+#define LN_EXP_MOST_64 710.0
+#define LN_EXP_LEAST_64 -746.0
+
+/* 2^r for |r| <= 1/2, and from where on exp2 is infinite or 0. */
+#define LN_EXP2_32(S, T, r) LN_POLY(7, S, T, r, 1.0f, 0x1.62e430p-1f, 0x1.ebfbdcp-3f, \
+  0x1.c6aee8p-5f, 0x1.3b2d4cp-7f, 0x1.5f3e58p-10f, 0x1.41fbbap-13f)
+#define LN_EXP2_MOST_32 129.0f
+#define LN_EXP2_LEAST_32 -151.0f
+#define LN_EXP2_64(S, T, r) LN_POLY(12, S, T, r, 1.0, 0x1.62e42fefa39efp-1, 0x1.ebfbdff82c5a4p-3, \
+  0x1.c6b08d7049fe8p-5, 0x1.3b2ab6fba0117p-7, 0x1.5d87fe78cd6e9p-10, 0x1.4309130ed97bap-13, \
+  0x1.ffcbfba97b52bp-17, 0x1.62bfc79b74688p-20, 0x1.b5267ce730a76p-24, 0x1.e61b52fab35c7p-28, \
+  0x1.e79bb272aab51p-32)
+#define LN_EXP2_MOST_64 1025.0
+#define LN_EXP2_LEAST_64 -1076.0
+
+/* (tanh(c) / c - 1) / c^2 below 0.55 as a function of c^2, and from where on tanh is 1. */
+#define LN_TANH_32(S, T, z) LN_POLY(5, S, T, z, -0x1.555548p-2f, 0x1.110c5ep-3f, \
+  -0x1.b905c4p-5f, 0x1.5812a2p-6f, -0x1.9460e4p-8f)
+#define LN_TANH_MOST_32 9.02f
+#define LN_TANH_64(S, T, z) LN_POLY(11, S, T, z, -0x1.555555555554cp-2, 0x1.11111111103dap-3, \
+  -0x1.ba1ba1b946466p-5, 0x1.664f484cf56dfp-6, -0x1.226e2d77940ffp-7, 0x1.d6d259d612c31p-9, \
+  -0x1.7d8c7dccda316p-10, 0x1.346805abe8f73p-11, -0x1.e8543ec2e24ecp-13, 0x1.5a4243d03584dp-14, \
+  -0x1.3f20dcd18eaebp-16)
+#define LN_TANH_MOST_64 19.1
+
+/* erf(c) / c - 1 below 1.125 as a function of c^2 less LN_ERF_ABOUT, so that where erf is large the
+ * last steps of the polynomial have small factors. Above that, 1 less a power of a root q of erfc,
+ * which is a tame function, of s = c less LN_ERF_FROM. A third root errs less when it is raised
+ * than a fourth one, and needs more terms; the fourth one is a sum of two floats. Then from where
+ * on erf is 1. */
+#define LN_ERF_32(S, T, z) LN_POLY(7, S, T, z, 0x1.ecdcbep-10f, -0x1.350d90p-2f, 0x1.62bac0p-4f, \
+  -0x1.49967ep-6f, 0x1.f8ff70p-9f, -0x1.4373cep-11f, 0x1.26a99cp-14f)
+#define LN_ERF_ABOUT_32 0.375f
+#define LN_ERF_FROM_32 1.0f
+#define LN_ERF_LARGE_32(S, T, s)                                                                   \
+  T q = LN_POLY(9, S, T, s, 0x1.146266p-1f, -0x1.e64774p-2f, 0x1.d64a1ap-5f, 0x1.04cff4p-4f,       \
+                -0x1.ad75f2p-7f, -0x1.46603ep-7f, 0x1.514f20p-8f, -0x1.dcfb96p-11f,                \
+                0x1.d95b50p-15f);                                                                  \
+  T large = S##FMA(-(q * q), q, 1.0f);
+#define LN_ERF_MOST_32 3.95f
+#define LN_ERF_64(S, T, z) LN_POLY(14, S, T, z, 0x1.ecdcb3fadb1c6p-10, -0x1.350d94d118e26p-2, \
+  0x1.62bad8f5b13a0p-4, -0x1.498fcbc3d1597p-6, 0x1.f8a20cbf0a377p-9, -0x1.46ba7f89bea77p-11, \
+  0x1.6db169f2e221ap-14, -0x1.6804448b4ffc8p-17, 0x1.3c253f806608ep-20, -0x1.f4efa0b3049dep-24, \
+  0x1.696ca364c621cp-27, -0x1.de13d170733b1p-31, 0x1.1d75a3399960dp-34, -0x1.fd5514650b49bp-39)
+#define LN_ERF_ABOUT_64 0.375
+#define LN_ERF_FROM_64 1.1875
+#define LN_ERF_LARGE_64(S, T, s)                                                                   \
+  T p = LN_POLY(20, S, T, s, -0x1.a27141189507ap-2, 0x1.045be05bad341p-5, 0x1.7add33a765a7dp-5,    \
+                -0x1.0c1ddd82f9e5dp-7, -0x1.fad0347a8a280p-9, 0x1.1d725cb6e3fdbp-10,               \
+                0x1.730eae8f7a5ccp-13, -0x1.5e3958a1c265fp-14, -0x1.4266140ab4354p-19,             \
+                0x1.01b1f1f987853p-18, -0x1.09d49e53eb2dbp-24, -0x1.3682cdce48094p-23,             \
+                0x1.1433cec999042p-28, 0x1.6f533c5a5f2dap-28, 0x1.96614a372d67ap-33,               \
+                -0x1.1528dfc8be350p-31, 0x1.0edd090f98ba4p-33, -0x1.024f5b11568e5p-36,             \
+                0x1.027b47c34db22p-40, -0x1.b50f80e70aaa5p-46);                                    \
+  T q = S##FMA(p, s, 0x1.1acd3d9c05d12p-1);                                                        \
+  T low = S##FMA(p, s, 0x1.1acd3d9c05d12p-1 - q);                                                  \
+  T square = q * q;                                                                                \
+  T large = 1.0 - S##FMA(square, square, 4.0 * square * q * low);
+#define LN_ERF_MOST_64 5.95
+
+/* log(1 + f) - f for 1 + f in [sqrt(1/2), 3/2). In float64 it goes through s = f / (2 + f), whose
+ * polynomial is half as long. */
+#define LN_LOG_TAIL_32(S, T)                                                                       \
+  T z = f * f;                                                                                     \
+  T p = LN_POLY(9, S, T, f, 0x1.55554cp-2f, -0x1.0000b6p-2f, 0x1.99a2fap-3f, -0x1.5512d8p-3f,      \
+                0x1.232376p-3f, -0x1.02cbfap-3f, 0x1.f0f258p-4f, -0x1.aca2e0p-4f, 0x1.8a3b2cp-5f); \
+  return S##FMA(-0.5f * f, f, z * f * p);
+#define LN_LOG_TAIL_64(S, T)                                                                       \
+  T s = f / (2.0 + f);                                                                             \
+  T z = s * s;                                                                                     \
+  T p = LN_POLY(8, S, T, z, 0x1.555555555554fp-1, 0x1.999999999c17ap-2, 0x1.24924921e43bbp-2,      \
+                0x1.c71c748fd4af6p-3, 0x1.745c4ad4ddd0cp-3, 0x1.3b35c1ed09501p-3,                  \
+                0x1.0dcb7de856f79p-3, 0x1.1b82558b960f0p-3);                                       \
+  T half = 0.5 * f;                                                                                \
+  return S##FMA(-half, f, s * S##FMA(p, z, half * f));
+
+#define LN_FLOAT_FUNCTIONS(N, S, W, T, U, I)                                                       \
+/* p * 2^n, `t` holding n in its low bits: two steps, so that results in the subnormal range are   \
+ * rounded once and results out of range overflow. */                                              \
 LN_FN T N(scale)(T p, U t) {                                                                       \
   U half = t >> 1;                                                                                 \
-  T low = S##FROM(T, (half << 23) + 0x3f800000u);                                                  \
-  T high = S##FROM(T, ((t - half) << 23) + 0x3f800000u);                                           \
+  T low = S##FROM(T, (half << LN_DIGITS_##W) + LN_ONE_##W);                                        \
+  T high = S##FROM(T, ((t - half) << LN_DIGITS_##W) + LN_ONE_##W);                                 \
   return p * low * high;                                                                           \
 }                                                                                                  \
                                                                                                    \
-/* exp(r) for |r| <= log(2) / 2. */                                                                \
-LN_FN T N(exp_poly)(T r) {                                                                         \
-  T p = S##ALL(T, 0x1.6ac74ep-10f);                                                                \
-  p = S##FMA(p, r, 0x1.123de0p-7f);                                                                \
-  p = S##FMA(p, r, 0x1.555858p-5f);                                                                \
-  p = S##FMA(p, r, 0x1.55548cp-3f);                                                                \
-  p = S##FMA(p, r, 0x1.fffffcp-2f);                                                                \
-  return S##FMA(r * r, p, r) + 1.0f;                                                               \
+/* c = n log(2) + r with |r| <= log(2) / 2; n lies in the low bits of the result. */               \
+LN_FN T N(exp_split)(T c, T *r) {                                                                  \
+  T t = S##FMA(c, LN_LOG2E_##W, LN_ROUND_##W);                                                     \
+  T n = t - LN_ROUND_##W;                                                                          \
+  *r = S##FMA(n, -LN_LOG2_LOW_##W, S##FMA(n, -LN_LOG2_##W, c));                                    \
+  return t;                                                                                        \
 }                                                                                                  \
                                                                                                    \
-/* Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits. The clamps stand at       \
- * arguments whose results are surely infinite and zero; a NaN passes them. */                     \
+/* x between two ends; a NaN passes. */                                                            \
+LN_FN T N(clamp)(T x, T least, T most) {                                                           \
+  T c = S##PICK(T, U, x > most, most, x);                                                          \
+  return S##PICK(T, U, c < least, least, c);                                                       \
+}                                                                                                  \
+                                                                                                   \
 LN_FN T N(exp)(T x) {                                                                              \
-  T c = S##PICK(T, U, x > 89.0f, S##ALL(T, 89.0f), x);                                             \
-  c = S##PICK(T, U, c < -104.0f, S##ALL(T, -104.0f), c);                                           \
-  T t = S##FMA(c, 0x1.715476p0f, 0x1.8p23f);                                                       \
-  T n = t - 0x1.8p23f;                                                                             \
-  T r = S##FMA(n, -0x1.62e4p-1f, c);                                                               \
-  r = S##FMA(n, -0x1.7f7d1cp-20f, r);                                                              \
-  return N(scale)(N(exp_poly)(r), S##BITS(U, t));                                                  \
+  T r, c = N(clamp)(x, S##ALL(T, LN_EXP_LEAST_##W), S##ALL(T, LN_EXP_MOST_##W));                   \
+  T t = N(exp_split)(c, &r);                                                                       \
+  T p = S##FMA(LN_EXP_TAIL_##W(S, T, r), r, LN_C_##W(1.0));                                        \
+  return N(scale)(S##FMA(p, r, LN_C_##W(1.0)), S##BITS(U, t));                                     \
 }                                                                                                  \
                                                                                                    \
 LN_FN T N(exp2)(T x) {                                                                             \
-  T c = S##PICK(T, U, x > 129.0f, S##ALL(T, 129.0f), x);                                           \
-  c = S##PICK(T, U, c < -151.0f, S##ALL(T, -151.0f), c);                                           \
-  T t = c + 0x1.8p23f;                                                                             \
-  T r = c - (t - 0x1.8p23f);                                                                       \
-  T p = S##ALL(T, 0x1.41fbbap-13f);                                                                \
-  p = S##FMA(p, r, 0x1.5f3e58p-10f);                                                               \
-  p = S##FMA(p, r, 0x1.3b2d4cp-7f);                                                                \
-  p = S##FMA(p, r, 0x1.c6aee8p-5f);                                                                \
-  p = S##FMA(p, r, 0x1.ebfbdcp-3f);                                                                \
-  p = S##FMA(p, r, 0x1.62e430p-1f);                                                                \
-  return N(scale)(S##FMA(p, r, 1.0f), S##BITS(U, t));                                              \
+  T c = N(clamp)(x, S##ALL(T, LN_EXP2_LEAST_##W), S##ALL(T, LN_EXP2_MOST_##W));                    \
+  T t = c + LN_ROUND_##W;                                                                          \
+  T r = c - (t - LN_ROUND_##W);                                                                    \
+  return N(scale)(LN_EXP2_##W(S, T, r), S##BITS(U, t));                                            \
 }                                                                                                  \
                                                                                                    \
-/* Only exp(-|x|) is needed, so nothing overflows and small results keep their digits. */          \
+/* 1 / (1 + e) or e / (1 + e), e = exp(-|x|): nothing overflows and small results keep their       \
+ * digits. e and 1 + e are sums of two floats, and the division gets its remainder. */             \
 LN_FN T N(sigmoid)(T x) {                                                                          \
-  T e = N(exp)(-S##FROM(T, S##BITS(U, x) & 0x7fffffffu));                                          \
-  return S##PICK(T, U, x >= 0.0f, S##ALL(T, 1.0f), e) / (1.0f + e);                                \
+  T r, a = S##FROM(T, S##BITS(U, x) & LN_MAGNITUDE_##W);                                           \
+  T t = N(exp_split)(S##PICK(T, U, a > -LN_EXP_LEAST_##W, S##ALL(T, LN_EXP_LEAST_##W), -a), &r);   \
+  T p = S##FMA(LN_EXP_TAIL_##W(S, T, r), r, LN_C_##W(1.0));                                        \
+  T e = S##FMA(p, r, LN_C_##W(1.0));                                                               \
+  T e_low = N(scale)(S##FMA(p, r, LN_C_##W(1.0) - e), S##BITS(U, t));                              \
+  e = N(scale)(e, S##BITS(U, t));                                                                  \
+  T d = e + LN_C_##W(1.0);                                                                         \
+  T d_low = ((LN_C_##W(1.0) - d) + e) + e_low;                                                     \
+  T above = S##PICK(T, U, x < LN_C_##W(0.0), e, S##ALL(T, LN_C_##W(1.0)));                         \
+  T above_low = S##PICK(T, U, x < LN_C_##W(0.0), e_low, S##ALL(T, LN_C_##W(0.0)));                 \
+  T inverse = LN_C_##W(1.0) / d;                                                                   \
+  T q = above * inverse;                                                                           \
+  T rest = S##FMA(-q, d_low, S##FMA(-q, d, above) + above_low);                                    \
+  return S##FMA(rest, inverse, q);                                                                 \
 }                                                                                                  \
                                                                                                    \
-/* 1 - 2 / (exp(2a) + 1) from where it has no cancellation, below it an odd polynomial. Past       \
- * 9.02 the result rounds to 1, so the power of two needs no second scaling step. */               \
+/* 1 - 2 / d, d = exp(2a) + 1, from where it has no cancellation, below it an odd polynomial. d is \
+ * a sum of two floats, and so is 1 - 2 / d. Past the clamp the result rounds to 1, so the power   \
+ * of two needs no second scaling step. */                                                         \
 LN_FN T N(tanh)(T x) {                                                                             \
-  T a = S##FROM(T, S##BITS(U, x) & 0x7fffffffu);                                                   \
-  T c = S##PICK(T, U, a > 9.02f, S##ALL(T, 9.02f), a);                                             \
-  T t = S##FMA(c, 0x1.715476p1f, 0x1.8p23f);                                                       \
-  T n = t - 0x1.8p23f;                                                                             \
-  T r = S##FMA(n, -0x1.62e4p-1f, c + c);                                                           \
-  r = S##FMA(n, -0x1.7f7d1cp-20f, r);                                                              \
-  T scale = S##FROM(T, (S##BITS(U, t) << 23) + 0x3f800000u);                                       \
-  T large = 1.0f - 2.0f / S##FMA(N(exp_poly)(r), scale, 1.0f);                                     \
+  T r, a = S##FROM(T, S##BITS(U, x) & LN_MAGNITUDE_##W);                                           \
+  T c = S##PICK(T, U, a > LN_TANH_MOST_##W, S##ALL(T, LN_TANH_MOST_##W), a);                       \
+  T t = N(exp_split)(c + c, &r);                                                                   \
+  T scale = S##FROM(T, (S##BITS(U, t) << LN_DIGITS_##W) + LN_ONE_##W);                             \
+  T u = S##FMA(r * r, LN_EXP_TAIL_##W(S, T, r), r);                                                \
+  T more = scale + LN_C_##W(1.0);                                                                  \
+  T d = S##FMA(scale, u, more);                                                                    \
+  T d_low = S##FMA(scale, u, more - d);                                                            \
+  T q = LN_C_##W(2.0) / d;                                                                         \
+  T high = LN_C_##W(1.0) - q;                                                                      \
+  T large = high + S##FMA(q * (LN_C_##W(0.5) * q), d_low, (LN_C_##W(1.0) - high) - q);             \
   T z = c * c;                                                                                     \
-  T p = S##ALL(T, -0x1.9460e4p-8f);                                                                \
-  p = S##FMA(p, z, 0x1.5812a2p-6f);                                                                \
-  p = S##FMA(p, z, -0x1.b905c4p-5f);                                                               \
-  p = S##FMA(p, z, 0x1.110c5ep-3f);                                                                \
-  p = S##FMA(p, z, -0x1.555548p-2f);                                                               \
-  T small = S##FMA(c * z, p, c);                                                                   \
-  return S##SIGNED(T, U, S##PICK(T, U, c < 0.55f, small, large), x);                               \
+  T small = S##FMA(c * z, LN_TANH_##W(S, T, z), c);                                                \
+  return S##SIGNED(T, U, S##PICK(T, U, c < LN_C_##W(0.55), small, large), x);                      \
 }                                                                                                  \
                                                                                                    \
-/* From 1 on, the eighth root of erfc is a tame function: erf = 1 - q^8. */                        \
 LN_FN T N(erf)(T x) {                                                                              \
-  T a = S##FROM(T, S##BITS(U, x) & 0x7fffffffu);                                                   \
-  T c = S##PICK(T, U, a > 3.95f, S##ALL(T, 3.95f), a);                                             \
-  T z = c * c;                                                                                     \
-  T p = S##ALL(T, 0x1.496a32p-14f);                                                                \
-  p = S##FMA(p, z, -0x1.a3f700p-11f);                                                              \
-  p = S##FMA(p, z, 0x1.5405b2p-8f);                                                                \
-  p = S##FMA(p, z, -0x1.b7f90ep-6f);                                                               \
-  p = S##FMA(p, z, 0x1.ce2cf8p-4f);                                                                \
-  p = S##FMA(p, z, -0x1.81273ep-2f);                                                               \
-  p = S##FMA(p, z, 0x1.06eba8p-3f);                                                                \
-  T small = S##FMA(c, p, c);                                                                       \
-  T q = S##ALL(T, 0x1.0cd070p-16f);                                                                \
-  q = S##FMA(q, c, -0x1.75b694p-15f);                                                              \
-  q = S##FMA(q, c, -0x1.849448p-10f);                                                              \
-  q = S##FMA(q, c, 0x1.4e5178p-7f);                                                                \
-  q = S##FMA(q, c, -0x1.c88914p-8f);                                                               \
-  q = S##FMA(q, c, -0x1.0cc29cp-4f);                                                               \
-  q = S##FMA(q, c, -0x1.24a582p-3f);                                                               \
-  q = S##FMA(q, c, 0x1.0017d6p0f);                                                                 \
-  q = q * q;                                                                                       \
-  q = q * q;                                                                                       \
-  T large = S##FMA(-q, q, 1.0f);                                                                   \
-  return S##SIGNED(T, U, S##PICK(T, U, c < 1.0f, small, large), x);                                \
+  T a = S##FROM(T, S##BITS(U, x) & LN_MAGNITUDE_##W);                                              \
+  T c = S##PICK(T, U, a > LN_ERF_MOST_##W, S##ALL(T, LN_ERF_MOST_##W), a);                         \
+  T z = S##FMA(c, c, -LN_ERF_ABOUT_##W);                                                           \
+  T small = S##FMA(c, LN_ERF_##W(S, T, z), c);                                                     \
+  T s = c - LN_ERF_FROM_##W;                                                                       \
+  LN_ERF_LARGE_##W(S, T, s)                                                                        \
+  return S##SIGNED(T, U, S##PICK(T, U, c < LN_C_##W(1.125), small, large), x);                     \
 }                                                                                                  \
                                                                                                    \
-/* log(1 + f) - f for 1 + f in [2/3, 4/3). */                                                      \
-LN_FN T N(log_tail)(T f) {                                                                         \
-  T p = S##ALL(T, -0x1.0805b0p-3f);                                                                \
-  p = S##FMA(p, f, 0x1.1e66d4p-3f);                                                                \
-  p = S##FMA(p, f, -0x1.f3112ep-4f);                                                               \
-  p = S##FMA(p, f, 0x1.1ed712p-3f);                                                                \
-  p = S##FMA(p, f, -0x1.559dccp-3f);                                                               \
-  p = S##FMA(p, f, 0x1.99d028p-3f);                                                                \
-  p = S##FMA(p, f, -0x1.fffef0p-3f);                                                               \
-  p = S##FMA(p, f, 0x1.555506p-2f);                                                                \
-  T z = f * f;                                                                                     \
-  return S##FMA(z * f, p, -0.5f * z);                                                              \
+/* log(1 + f) - f. */                                                                              \
+LN_FN T N(log_tail)(T f) { LN_LOG_TAIL_##W(S, T) }                                                 \
+                                                                                                   \
+/* A small non-negative integer as a float: AVX2 converts no 64-bit integers. */                   \
+LN_FN T N(small)(U k) { return S##FROM(T, k | LN_WHOLE_BITS_##W) - LN_WHOLE_##W; }                 \
+                                                                                                   \
+/* x = 2^e * (1 + f) with 1 + f from `least` (its bits) to twice that: the exponent as the bits of \
+ * a float count it, with 1 + f below them. */                                                     \
+LN_FN U N(log_bits)(T x, U least) { return S##BITS(U, x) + (LN_ONE_##W - least); }                 \
+                                                                                                   \
+LN_FN T N(log_rest)(U u, U least) {                                                                \
+  return S##FROM(T, (u & LN_FRACTION_##W) + least) - LN_C_##W(1.0);                                \
 }                                                                                                  \
                                                                                                    \
-/* Split x = 2^e * (1 + f) with 1 + f in [2/3, 4/3): no cancellation between e and log(1 + f). */  \
+/* 1 + f lies in [sqrt(1/2), sqrt(2)): little cancellation between e and log(1 + f). */            \
 LN_FN T N(log_split)(T x, T *e) {                                                                  \
-  I subnormal = x < 0x1p-126f;                                                                     \
-  U u = S##BITS(U, S##PICK(T, U, subnormal, x * 0x1p23f, x)) - 0x3f2aaaabu;                        \
-  *e = S##FLOAT(T, (I)u >> 23) + S##PICK(T, U, subnormal, S##ALL(T, -23.0f), S##ALL(T, 0.0f));     \
-  return S##FROM(T, (u & 0x7fffffu) + 0x3f2aaaabu) - 1.0f;                                         \
+  const U least = (U){0} + LN_SQRT_HALF_##W;                                                       \
+  I subnormal = x < LN_NORMAL_##W;                                                                 \
+  U u = N(log_bits)(S##PICK(T, U, subnormal, x * LN_WHOLE_##W, x), least);                         \
+  *e = N(small)(u >> LN_DIGITS_##W) -                                                              \
+       S##PICK(T, U, subnormal, S##ALL(T, LN_EXPONENT_SUBNORMAL_##W),                              \
+               S##ALL(T, LN_EXPONENT_##W));                                                        \
+  return N(log_rest)(u, least);                                                                    \
 }                                                                                                  \
                                                                                                    \
 /* What log gives outside (0, inf), else r. */                                                     \
 LN_FN T N(log_edges)(T x, T r) {                                                                   \
-  r = S##PICK(T, U, x < LN_INFF, r, x);                                                            \
-  r = S##PICK(T, U, x == 0.0f, S##ALL(T, -LN_INFF), r);                                            \
-  return S##PICK(T, U, x < 0.0f, S##ALL(T, LN_NANF), r);                                           \
+  r = S##PICK(T, U, x < LN_INFINITE_##W, r, x);                                                    \
+  r = S##PICK(T, U, x == LN_C_##W(0.0), S##ALL(T, -LN_INFINITE_##W), r);                           \
+  return S##PICK(T, U, x < LN_C_##W(0.0), S##ALL(T, LN_NO_NUMBER_##W), r);                         \
+}                                                                                                  \
+                                                                                                   \
+/* fl(a + b), and what is left of the sum; |a| >= |b|, or a is 0. */                               \
+LN_FN T N(sum)(T a, T b, T *rest) {                                                                \
+  T high = a + b;                                                                                  \
+  *rest = (a - high) + b;                                                                          \
+  return high;                                                                                     \
+}                                                                                                  \
+                                                                                                   \
+/* e log(2) + f + tail. */                                                                         \
+LN_FN T N(log_sum)(T e, T f) {                                                                     \
+  T rest, high = N(sum)(e * LN_LOG2_##W, f, &rest);                                                \
+  return high + (N(log_tail)(f) + S##FMA(e, LN_LOG2_LOW_##W, rest));                               \
 }                                                                                                  \
                                                                                                    \
 LN_FN T N(log)(T x) {                                                                              \
-  T e;                                                                                             \
-  T f = N(log_split)(x, &e);                                                                       \
-  T y = S##FMA(e, 0x1.7f7d1cp-20f, N(log_tail)(f));                                                \
-  return N(log_edges)(x, S##FMA(e, 0x1.62e4p-1f, f + y));                                          \
+  T e, f = N(log_split)(x, &e);                                                                    \
+  return N(log_edges)(x, N(log_sum)(e, f));                                                        \
 }                                                                                                  \
                                                                                                    \
+/* The product of the upper halves of f and 1 / log(2) is exact. */                                \
 LN_FN T N(log2)(T x) {                                                                             \
-  T e;                                                                                             \
-  T f = N(log_split)(x, &e);                                                                       \
-  return N(log_edges)(x, S##FMA(f + N(log_tail)(f), 0x1.715476p0f, e));                            \
+  T e, f = N(log_split)(x, &e);                                                                    \
+  T half = S##FROM(T, S##BITS(U, f) & LN_HALF_##W);                                                \
+  T rest, high = N(sum)(e, half * LN_LOG2E_HALF_##W, &rest);                                       \
+  rest = S##FMA(half, LN_LOG2E_REST_##W, S##FMA(f - half, LN_LOG2E_##W, rest));                    \
+  return N(log_edges)(x, high + S##FMA(N(log_tail)(f), LN_LOG2E_##W, rest));                       \
 }                                                                                                  \
                                                                                                    \
-/* 1 + x picks the power of two; f = x / 2^e + (1 / 2^e - 1) then has all of x's digits. Where     \
- * 1 / 2^e would not be a normal number, 1 + x = x, and f is read off the mantissa. */             \
+/* 1 + x picks the power of two; f = x / 2^e + (1 / 2^e - 1) then has all of x's digits, as 1 + f  \
+ * lies in [3/4, 3/2). Where 1 / 2^e would not be a normal number, 1 + x = x, and f is read off the\
+ * mantissa. */                                                                                    \
 LN_FN T N(log1p)(T x) {                                                                            \
-  T s = 1.0f + x;                                                                                  \
-  U u = S##BITS(U, s) - 0x3f2aaaabu;                                                               \
-  I e = (I)u >> 23;                                                                                \
-  T scale = S##FROM(T, (U)(127 - e) << 23);                                                        \
-  T read = S##FROM(T, (u & 0x7fffffu) + 0x3f2aaaabu) - 1.0f;                                       \
-  T f = S##PICK(T, U, e > 64, read, S##FMA(x, scale, scale - 1.0f));                               \
-  T y = S##FMA(S##FLOAT(T, e), 0x1.7f7d1cp-20f, N(log_tail)(f));                                   \
-  T r = S##FMA(S##FLOAT(T, e), 0x1.62e4p-1f, f + y);                                               \
-  return S##PICK(T, U, x == 0.0f, x, N(log_edges)(s, r));                                          \
+  const U least = (U){0} + LN_THREE_QUARTERS_##W;                                                  \
+  T s = x + LN_C_##W(1.0);                                                                         \
+  U u = N(log_bits)(s, least);                                                                     \
+  U k = u >> LN_DIGITS_##W;                                                                        \
+  T e = N(small)(k) - LN_EXPONENT_##W;                                                             \
+  T scale = S##FROM(T, (2 * LN_BIAS_##W - k) << LN_DIGITS_##W);                                    \
+  T f = S##FMA(x, scale, scale - LN_C_##W(1.0));                                                   \
+  f = S##PICK(T, U, e > LN_C_##W(64.0), N(log_rest)(u, least), f);                                 \
+  T r = N(log_edges)(s, N(log_sum)(e, f));                                                         \
+  return S##PICK(T, U, x == LN_C_##W(0.0), x, r);                                                  \
 }
+#define LN_FLOAT32_FUNCTIONS(N, S, T, U, I) LN_FLOAT_FUNCTIONS(N, S, 32, T, U, I)
+#define LN_FLOAT64_FUNCTIONS(N, S, T, U, I) LN_FLOAT_FUNCTIONS(N, S, 64, T, U, I)
 
 LN_FLOAT32_FUNCTIONS(LN_NAME_F32, LN_S32_, float, uint32_t, int32_t)
+LN_FLOAT64_FUNCTIONS(LN_NAME_F64, LN_S64_, double, uint64_t, int64_t)
 
 /* ---- float32: sine, cosine, tangent ---- */
 
@@ -633,200 +808,12 @@ LN_FN float ln_tanf(float x) {
   return magnitude < 0x7f800000u ? y : LN_NANF;
 }
 
-#define LN_FLOAT64_FUNCTIONS(N, S, T, U, I)                                                        \
-LN_FN T N(scale)(T p, U t) {                                                                       \
-  U half = t >> 1;                                                                                 \
-  T low = S##FROM(T, (half << 52) + 0x3ff0000000000000u);                                          \
-  T high = S##FROM(T, ((t - half) << 52) + 0x3ff0000000000000u);                                   \
-  return p * low * high;                                                                           \
-}                                                                                                  \
-                                                                                                   \
-LN_FN T N(exp_poly)(T r) {                                                                         \
-  T p = S##ALL(T, 0x1.ad7f600b3dd2dp-26);                                                          \
-  p = S##FMA(p, r, 0x1.28ad7f208bb9ap-22);                                                         \
-  p = S##FMA(p, r, 0x1.71df256fcd55ep-19);                                                         \
-  p = S##FMA(p, r, 0x1.a01999ffadb19p-16);                                                         \
-  p = S##FMA(p, r, 0x1.a01a012a419d6p-13);                                                         \
-  p = S##FMA(p, r, 0x1.6c16c1842e7ffp-10);                                                         \
-  p = S##FMA(p, r, 0x1.1111111127c40p-7);                                                          \
-  p = S##FMA(p, r, 0x1.555555555086ap-5);                                                          \
-  p = S##FMA(p, r, 0x1.55555555554fap-3);                                                          \
-  p = S##FMA(p, r, 0x1.000000000000ap-1);                                                          \
-  return S##FMA(r * r, p, r) + 1.0;                                                                \
-}                                                                                                  \
-                                                                                                   \
-LN_FN T N(exp)(T x) {                                                                              \
-  T c = S##PICK(T, U, x > 710.0, S##ALL(T, 710.0), x);                                             \
-  c = S##PICK(T, U, c < -746.0, S##ALL(T, -746.0), c);                                             \
-  T t = S##FMA(c, 0x1.71547652b82fep0, 0x1.8p52);                                                  \
-  T n = t - 0x1.8p52;                                                                              \
-  T r = S##FMA(n, -0x1.62e42fefa3800p-1, c);                                                       \
-  r = S##FMA(n, -0x1.ef35793c76730p-45, r);                                                        \
-  return N(scale)(N(exp_poly)(r), S##BITS(U, t));                                                  \
-}                                                                                                  \
-                                                                                                   \
-LN_FN T N(exp2)(T x) {                                                                             \
-  T c = S##PICK(T, U, x > 1025.0, S##ALL(T, 1025.0), x);                                           \
-  c = S##PICK(T, U, c < -1076.0, S##ALL(T, -1076.0), c);                                           \
-  T t = c + 0x1.8p52;                                                                              \
-  T r = c - (t - 0x1.8p52);                                                                        \
-  T p = S##ALL(T, 0x1.e79bb272aab51p-32);                                                          \
-  p = S##FMA(p, r, 0x1.e61b52fab35c7p-28);                                                         \
-  p = S##FMA(p, r, 0x1.b5267ce730a76p-24);                                                         \
-  p = S##FMA(p, r, 0x1.62bfc79b74688p-20);                                                         \
-  p = S##FMA(p, r, 0x1.ffcbfba97b52bp-17);                                                         \
-  p = S##FMA(p, r, 0x1.4309130ed97bap-13);                                                         \
-  p = S##FMA(p, r, 0x1.5d87fe78cd6e9p-10);                                                         \
-  p = S##FMA(p, r, 0x1.3b2ab6fba0117p-7);                                                          \
-  p = S##FMA(p, r, 0x1.c6b08d7049fe8p-5);                                                          \
-  p = S##FMA(p, r, 0x1.ebfbdff82c5a4p-3);                                                          \
-  p = S##FMA(p, r, 0x1.62e42fefa39efp-1);                                                          \
-  return N(scale)(S##FMA(p, r, 1.0), S##BITS(U, t));                                               \
-}                                                                                                  \
-                                                                                                   \
-LN_FN T N(sigmoid)(T x) {                                                                          \
-  T e = N(exp)(-S##FROM(T, S##BITS(U, x) & 0x7fffffffffffffffu));                                  \
-  return S##PICK(T, U, x >= 0.0, S##ALL(T, 1.0), e) / (1.0 + e);                                   \
-}                                                                                                  \
-                                                                                                   \
-LN_FN T N(tanh)(T x) {                                                                             \
-  T a = S##FROM(T, S##BITS(U, x) & 0x7fffffffffffffffu);                                           \
-  T c = S##PICK(T, U, a > 19.1, S##ALL(T, 19.1), a);                                               \
-  T t = S##FMA(c, 0x1.71547652b82fep1, 0x1.8p52);                                                  \
-  T n = t - 0x1.8p52;                                                                              \
-  T r = S##FMA(n, -0x1.62e42fefa3800p-1, c + c);                                                   \
-  r = S##FMA(n, -0x1.ef35793c76730p-45, r);                                                        \
-  T scale = S##FROM(T, (S##BITS(U, t) << 52) + 0x3ff0000000000000u);                               \
-  T large = 1.0 - 2.0 / S##FMA(N(exp_poly)(r), scale, 1.0);                                        \
-  T z = c * c;                                                                                     \
-  T p = S##ALL(T, -0x1.3f20dcd18eaebp-16);                                                         \
-  p = S##FMA(p, z, 0x1.5a4243d03584dp-14);                                                         \
-  p = S##FMA(p, z, -0x1.e8543ec2e24ecp-13);                                                        \
-  p = S##FMA(p, z, 0x1.346805abe8f73p-11);                                                         \
-  p = S##FMA(p, z, -0x1.7d8c7dccda316p-10);                                                        \
-  p = S##FMA(p, z, 0x1.d6d259d612c31p-9);                                                          \
-  p = S##FMA(p, z, -0x1.226e2d77940ffp-7);                                                         \
-  p = S##FMA(p, z, 0x1.664f484cf56dfp-6);                                                          \
-  p = S##FMA(p, z, -0x1.ba1ba1b946466p-5);                                                         \
-  p = S##FMA(p, z, 0x1.11111111103dap-3);                                                          \
-  p = S##FMA(p, z, -0x1.555555555554cp-2);                                                         \
-  T small = S##FMA(c * z, p, c);                                                                   \
-  return S##SIGNED(T, U, S##PICK(T, U, c < 0.55, small, large), x);                                \
-}                                                                                                  \
-                                                                                                   \
-LN_FN T N(erf)(T x) {                                                                              \
-  T a = S##FROM(T, S##BITS(U, x) & 0x7fffffffffffffffu);                                           \
-  T c = S##PICK(T, U, a > 5.95, S##ALL(T, 5.95), a);                                               \
-  T z = c * c;                                                                                     \
-  T p = S##ALL(T, 0x1.e68ff0c17ab77p-43);                                                          \
-  p = S##FMA(p, z, -0x1.8cf3d8eb5562fp-38);                                                        \
-  p = S##FMA(p, z, 0x1.9086f7703e5ecp-34);                                                         \
-  p = S##FMA(p, z, -0x1.501927d6333ecp-30);                                                        \
-  p = S##FMA(p, z, 0x1.fc766dffae382p-27);                                                         \
-  p = S##FMA(p, z, -0x1.5f6f242553438p-23);                                                        \
-  p = S##FMA(p, z, 0x1.b9e6528dd5118p-20);                                                         \
-  p = S##FMA(p, z, -0x1.f4d2544b9e124p-17);                                                        \
-  p = S##FMA(p, z, 0x1.f9a32699b0d86p-14);                                                         \
-  p = S##FMA(p, z, -0x1.c02db3fd22eddp-11);                                                        \
-  p = S##FMA(p, z, 0x1.565bcd0e5962dp-8);                                                          \
-  p = S##FMA(p, z, -0x1.b82ce3128845dp-6);                                                         \
-  p = S##FMA(p, z, 0x1.ce2f21a042bcap-4);                                                          \
-  p = S##FMA(p, z, -0x1.812746b0379e7p-2);                                                         \
-  p = S##FMA(p, z, 0x1.06eba8214db69p-3);                                                          \
-  T small = S##FMA(c, p, c);                                                                       \
-  T s = c - 3.0;                                                                                   \
-  T q = S##ALL(T, 0x1.e829753328c0cp-41);                                                          \
-  q = S##FMA(q, s, 0x1.1b18deaaefd5dp-39);                                                         \
-  q = S##FMA(q, s, -0x1.5099f4e89b05fp-35);                                                        \
-  q = S##FMA(q, s, 0x1.afcc053dbb48dp-33);                                                         \
-  q = S##FMA(q, s, 0x1.6f961519e9d8fp-30);                                                         \
-  q = S##FMA(q, s, -0x1.d07e6b3ef1c2cp-27);                                                        \
-  q = S##FMA(q, s, -0x1.feec708f2b7b5p-26);                                                        \
-  q = S##FMA(q, s, 0x1.7738e11b3ae6dp-21);                                                         \
-  q = S##FMA(q, s, -0x1.d20743d361bf1p-21);                                                        \
-  q = S##FMA(q, s, -0x1.8a21239e16590p-16);                                                        \
-  q = S##FMA(q, s, 0x1.b51fe7ec7e78ep-14);                                                         \
-  q = S##FMA(q, s, 0x1.556cced25070fp-12);                                                         \
-  q = S##FMA(q, s, -0x1.bf28cce8eb340p-9);                                                         \
-  q = S##FMA(q, s, 0x1.9610da451e45bp-9);                                                          \
-  q = S##FMA(q, s, 0x1.9932b57f0f98dp-5);                                                          \
-  q = S##FMA(q, s, -0x1.a68981e289b40p-3);                                                         \
-  q = S##FMA(q, s, 0x1.0c1e27f35c123p-2);                                                          \
-  q = q * q;                                                                                       \
-  q = q * q;                                                                                       \
-  T large = S##FMA(-q, q, 1.0);                                                                    \
-  return S##SIGNED(T, U, S##PICK(T, U, c < 1.25, small, large), x);                                \
-}                                                                                                  \
-                                                                                                   \
-/* A small non-negative integer as float64: AVX2 converts no 64-bit integers. */                   \
-LN_FN T N(small_to_f64)(U k) {                                                                     \
-  return S##FROM(T, k | 0x4330000000000000u) - 0x1p52;                                             \
-}                                                                                                  \
-                                                                                                   \
-/* Split x > 0 into 2^e * (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)). */                           \
-LN_FN T N(log_split)(T x, T *e) {                                                                  \
-  I subnormal = x < 0x1p-1022;                                                                     \
-  U u = S##BITS(U, S##PICK(T, U, subnormal, x * 0x1p52, x)) - 0x3fe6a09e667f3bcdu + 0x3ff0000000000000u; \
-  *e = N(small_to_f64)(u >> 52) - S##PICK(T, U, subnormal, S##ALL(T, 1075.0), S##ALL(T, 1023.0));  \
-  return S##FROM(T, (u & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu) - 1.0;                           \
-}                                                                                                  \
-                                                                                                   \
-/* log(1 + f) = f - (f^2/2 - s (f^2/2 + R(s^2))) with s = f / (2 + f); this is the bracket, with   \
- * `low` taken off. */                                                                             \
-LN_FN T N(log_tail)(T f, T low) {                                                                  \
-  T s = f / (2.0 + f);                                                                             \
-  T z = s * s;                                                                                     \
-  T p = S##ALL(T, 0x1.2f02e83e4ae69p-3);                                                           \
-  p = S##FMA(p, z, 0x1.39a1fb60b35a5p-3);                                                          \
-  p = S##FMA(p, z, 0x1.74663c55988edp-3);                                                          \
-  p = S##FMA(p, z, 0x1.c71c521643833p-3);                                                          \
-  p = S##FMA(p, z, 0x1.24924941e0cbep-2);                                                          \
-  p = S##FMA(p, z, 0x1.999999997fee8p-2);                                                          \
-  p = S##FMA(p, z, 0x1.5555555555592p-1);                                                          \
-  T half = 0.5 * f * f;                                                                            \
-  return half - S##FMA(s, S##FMA(p, z, half), low);                                                \
-}                                                                                                  \
-                                                                                                   \
-LN_FN T N(log_edges)(T x, T r) {                                                                   \
-  r = S##PICK(T, U, x < LN_INF, r, x);                                                             \
-  r = S##PICK(T, U, x == 0.0, S##ALL(T, -LN_INF), r);                                              \
-  return S##PICK(T, U, x < 0.0, S##ALL(T, LN_NAN), r);                                             \
-}                                                                                                  \
-                                                                                                   \
-LN_FN T N(log)(T x) {                                                                              \
-  T e;                                                                                             \
-  T f = N(log_split)(x, &e);                                                                       \
-  T y = f - N(log_tail)(f, e * 0x1.ef35793c76730p-45);                                             \
-  return N(log_edges)(x, S##FMA(e, 0x1.62e42fefa3800p-1, y));                                      \
-}                                                                                                  \
-                                                                                                   \
-LN_FN T N(log2)(T x) {                                                                             \
-  T e;                                                                                             \
-  T f = N(log_split)(x, &e);                                                                       \
-  return N(log_edges)(x, S##FMA(f - N(log_tail)(f, S##ALL(T, 0.0)), 0x1.71547652b82fep0, e));                 \
-}                                                                                                  \
-                                                                                                   \
-LN_FN T N(log1p)(T x) {                                                                            \
-  T s = 1.0 + x;                                                                                   \
-  U u = S##BITS(U, s) + 0x3ff0000000000000u - 0x3fe6a09e667f3bcdu;                                 \
-  U k = u >> 52;                                                                                   \
-  T scale = S##FROM(T, (2046u - k) << 52);                                                         \
-  T read = S##FROM(T, (u & 0xfffffffffffffu) + 0x3fe6a09e667f3bcdu) - 1.0;                         \
-  T e = N(small_to_f64)(k) - 1023.0;                                                               \
-  T f = S##PICK(T, U, e > 512.0, read, S##FMA(x, scale, scale - 1.0));                             \
-  T y = f - N(log_tail)(f, e * 0x1.ef35793c76730p-45);                                             \
-  T r = S##FMA(e, 0x1.62e42fefa3800p-1, y);                                                        \
-  return S##PICK(T, U, x == 0.0, x, N(log_edges)(s, r));                                           \
-}
-
-LN_FLOAT64_FUNCTIONS(LN_NAME_F64, LN_S64_, double, uint64_t, int64_t)
-
 /* ---- power ---- */
 
 /* log2(x) to some 2^-36 for x >= 0 that was a float32 (so a normal float64, or 0, inf, NaN). */
 LN_FN double ln_pow_log2(double x) {
   uint64_t u = ln_bits_f64(x) + 0x3ff0000000000000u - 0x3fe5555555555555u;
-  double e = ln_small_to_f64(u >> 52) - 1023.0;
+  double e = ln_small(u >> 52) - 1023.0;
   double f = ln_from_bits_f64((u & 0xfffffffffffffu) + 0x3fe5555555555555u) - 1.0;
   double p = 0x1.42a573e0ccc22p-3;
   p = LN_FMA(p, f, -0x1.542f30d302c4ep-3);
