@@ -37,6 +37,12 @@ from loopnest.schedulers.processor_facts import Processor
 ENOUGH_ROWS = 4
 """So many rows of results pay for a copy of windows."""
 
+MANY_PLACES = 1 << 18
+"""An operand of so many elements does not lie in a core's cache."""
+
+TERMS_AT_ONCE = 16
+"""A copy takes so many terms of some rows before it comes to other rows: whole lines of a tile."""
+
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
@@ -265,12 +271,44 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
         }
     )
     pairs.compute_at(total, total.ndim - 1)
-    left.compute_at(pairs, pairs.ndim - 1)
+    if _has_rows_inside(space, parts):
+        _copy_tiles(space, parts, processor.tile[0])
+    else:
+        left.compute_at(pairs, pairs.ndim - 1)
     for operand in (left, right):
         for tensor in _moved_for(operand):
             if space.all_of(tensor) <= space.all_of(total):
                 tensor.compute_at(operand, -1)
     fusion.inline_most()
+
+
+def _has_rows_inside(space: IterationSpace, parts: Contraction) -> bool:
+    """Whether neighbours of the left operand in memory are rows, and not terms of one sum.
+
+    A tile would find the rows of each term at another place far away, and of so many lines few stay
+    in a cache until the next tile needs the rest of them.
+    """
+    read = next(r for r in space.reads if r.reader in _steps(parts.left))
+    matrix = [d for d in read.order if d not in parts.dims("batch")]
+    is_large = is_at_least(space.elements(matrix), MANY_PLACES)
+    return is_large and read.order[-1] in parts.dims("rows")
+
+
+def _copy_tiles(space: IterationSpace, parts: Contraction, rows: int) -> None:
+    """Copy the left operand first, in memory [tiles, terms, rows of a tile].
+
+    A core takes a few terms, whose rows it reads from front to back.
+    """
+    left = parts.left
+    left.memory = ln.GLOBAL
+    axes = LabelledAxes(left, space.axes[left], parts.groups)
+    axes.split("rows", rows, "tiles", "row")
+    axes.merge(["batch", "tiles"], "tiles")
+    axes.order(["tiles", "folded", "row"])
+    left.set_allocation([*range(left.ndim)])
+    axes.split("folded", TERMS_AT_ONCE, "slices", "term")
+    axes.order(["slices", "tiles", "term", "row"])
+    axes.parallelize({"slices": ln.ParallelType.cpu_parallel})
 
 
 def _is_shifted(space: IterationSpace, parts: Contraction) -> bool:

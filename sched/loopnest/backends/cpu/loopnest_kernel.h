@@ -59,7 +59,6 @@ LN_VECTOR_TYPE(ln_f64x8, double, 64);
   ((T)(((__typeof__(c))(a) & (c)) | ((__typeof__(c))(b) & ~(c)))) /* one blend to compilers */
 #define LN_V_SIGN(U) (((U){0} + 1) << (8 * sizeof((U){0}[0]) - 1))
 #define LN_V_SIGNED(T, U, r, x) ((T)(((U)(r) & ~LN_V_SIGN(U)) | ((U)(x) & LN_V_SIGN(U))))
-#define LN_V_FLOAT(T, k) __builtin_convertvector((k), T)
 #define LN_V_FMA(a, b, c) ((a) * (b) + (c))
 #define LN_V_EACH(T, value)                                                            \
   T r = {0};                                                                           \
