@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of several ver
 def test_the_faster_of_torch_and_kernels_computes_an_operator(monkeypatch, tmp_path, seconds):
     asked = []
 
-    def in_turns(runs, finish):
+    def in_turns(runs, finish, clock):
         asked.append([run()[0] for run in runs])
         return seconds
 

@@ -27,12 +27,14 @@ Run: TypeAlias = "Callable[[], object]"
 
 GRAPH_SECONDS = 10.0
 """So long the ops of one graph may be compiled and measured; the library computes the others."""
-OP_SECONDS = 0.2
-"""So long an op is measured, but three times at least."""
+OP_SECONDS = 0.3
+"""So long an op is measured, but `_FEWEST` turns at least."""
 MARGIN = 0.95
 """A kernel is taken where its time is below this part of the library's."""
 _HOPELESS = 3.0
-"""A way that takes so many times as long in the first turn has lost."""
+"""A way that takes so many times as long in the first few turns has lost."""
+_FIRST, _FEWEST = 3, 5
+"""Turns that no judgement comes before, and that there are without one."""
 _RUN_SECONDS = 2e-4
 """A run is so many calls that it takes so long."""
 
@@ -74,6 +76,8 @@ class Rivals:
         work: what grows with its time: those with most are measured first.
         make: returns a call of its kernels and one of the library.
         finish: waits until what was called has run.
+        clock: in seconds; that of a processor where one thread does all, which other programs on
+            the machine change little.
     """
 
     op: str
@@ -81,6 +85,7 @@ class Rivals:
     work: float
     make: Callable[[], tuple[Run, Run]]
     finish: Run = lambda: None
+    clock: Callable[[], float] = time.perf_counter
 
 
 _KIND, _SUFFIX = "library_times", ".json"
@@ -151,36 +156,38 @@ def _read(key: str, op: str) -> LibraryTimes | None:
 def _measure(rival: Rivals) -> LibraryTimes:
     """Return the times of an op; one that has no kernel, or fails, is the library's."""
     try:
-        kernel, library = in_turns(rival.make(), rival.finish)
+        kernel, library = in_turns(rival.make(), rival.finish, rival.clock)
     except (LoopnestError, RuntimeError, MemoryError) as error:
         _log.info("%s: no kernel is measured: %s", rival.op, error)
         return LibraryTimes(rival.op, math.inf, math.inf)
     return LibraryTimes(rival.op, kernel, library)
 
 
-def in_turns(runs: Sequence[Run], finish: Run) -> list[float]:
+def in_turns(
+    runs: Sequence[Run], finish: Run, clock: Callable[[], float] = time.perf_counter
+) -> list[float]:
     """Return the seconds of the fastest call of each function; they take turns."""
     counts = []
     best = [math.inf] * len(runs)
     for number, run in enumerate(runs):
         run()  # what is made at the first call
-        best[number] = _seconds(run, 1, finish)
+        best[number] = _seconds(run, 1, finish, clock)
         counts.append(max(1, min(1000, int(_RUN_SECONDS / max(best[number], 1e-7)))))
-    end = time.perf_counter() + OP_SECONDS
+    end = clock() + OP_SECONDS
     turns = 0
-    while turns < 3 or time.perf_counter() < end:
-        if max(best) > _HOPELESS * min(best) and turns:
+    while turns < _FEWEST or clock() < end:
+        if max(best) > _HOPELESS * min(best) and turns >= _FIRST:
             break
         for number, (run, count) in enumerate(zip(runs, counts, strict=True)):
-            best[number] = min(best[number], _seconds(run, count, finish))
+            best[number] = min(best[number], _seconds(run, count, finish, clock))
         turns += 1
     return best
 
 
-def _seconds(run: Run, count: int, finish: Run) -> float:
+def _seconds(run: Run, count: int, finish: Run, clock: Callable[[], float]) -> float:
     finish()
-    start = time.perf_counter()
+    start = clock()
     for _ in range(count):
         run()
     finish()
-    return (time.perf_counter() - start) / count
+    return (clock() - start) / count
