@@ -174,3 +174,14 @@ def test_a_product_of_sizes_aligns_what_is_a_multiple_of_it() -> None:
     k = lower(f)
     assert wide_accesses(k.program)
     assert verify(k).all_sizes
+
+
+def test_loops_around_an_empty_one_have_no_points() -> None:
+    """However often they run: nothing is left to look at."""
+    with ln.Fusion("empty") as f:
+        x = f.input("x", (1 << 20, 0, 1 << 10), ln.float32)
+        y = f.output(ln.permute(x, (0, 2, 1)), "y")
+    y.merge(0)
+    k = lower(f)
+    assert "for i0 in 1073741824:\n  for i1 in 0:" in str(k), str(k)
+    assert verify(k).status == "proved"

@@ -394,6 +394,8 @@ class Enumeration:
             inside.values[node.var] = index[index < extent]
             self._body(node.body, inside, now, start)
             return
+        if not self._duration(node.body):
+            extent = min(extent, 1)  # loops that do not run hold all that it does
         if points.count * extent > self.most:
             raise TooMany
         inside = points.expand(node.var, extent)
