@@ -9,6 +9,7 @@ from graph import published
 from graph.case_makers import Case
 from graph.op_cases import CASES, COMPOSITES
 from graph.random_graphs import samples
+from helpers.made_at import without_lines
 from loopnest.graph.gradients import NotDifferentiable
 
 
@@ -103,7 +104,7 @@ def test_no_gradient(op):
         return
     with pytest.raises(G.GraphError) as found:
         G.gradient(node, [x for x in node.inputs if x.dtype.is_float])
-    assert str(found.value) == (
+    assert without_lines(found.value) == (
         f"gradient of {op}(x0): op {op} is not differentiable: it is piecewise constant; "
         f"register_attr('{op}', 'gradient', …) gives it a rule"
     )
@@ -116,14 +117,14 @@ def test_an_op_without_a_rule():
         toy = G.call("toy", [x])
         with pytest.raises(G.GraphError) as found:
             G.gradient(toy * 2.0, [x])
-        assert str(found.value) == (
+        assert without_lines(found.value) == (
             "gradient of toy(x): op toy is not differentiable: no gradient is registered for it; "
             "register_attr('toy', 'gradient', …) gives it a rule"
         )
         G.register_attr("toy", "gradient", lambda node, dy: (G.sum(dy),))
         with pytest.raises(G.GraphError) as found:
             G.gradient(toy * 2.0, [x])
-        assert str(found.value) == (
+        assert without_lines(found.value) == (
             "gradient of toy(x): its rule gives float32[] for x; that is float32[2]"
         )
         G.register_attr("toy", "gradient", lambda node, dy: (dy,), override=True)

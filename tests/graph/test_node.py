@@ -7,6 +7,7 @@ import pytest
 
 import loopnest as ln
 import loopnest.graph as G
+from loopnest.graph.node_origins import place_of
 from loopnest.graph.registry import REQUIRED, get_op, rebuild, unregister_op, with_attrs
 
 TYPES = (
@@ -379,3 +380,31 @@ def test_ops_of_users_refuse_as_the_built_in_ones_do():
         assert str(found.value) == "picky(y: float32[5]): it takes nothing; leave it out"
     finally:
         unregister_op("picky")
+
+
+def line_of(function):
+    """Return the place of a function's second line."""
+    return f" made at {__file__}:{function.__code__.co_firstlineno + 1}"
+
+
+def test_errors_name_the_line_that_made_a_node():
+    """Also where it was rewritten, derived or put at sizes since."""
+
+    def model(x):
+        return G.floor(x * 2.0)
+
+    x = G.var("x", ("N",))
+    y = model(x)
+    with pytest.raises(G.GraphError) as found:
+        G.gradient(G.sum(y), [x])
+    assert str(found.value).startswith(f"gradient of floor(mul(…)){line_of(model)}: op floor is")
+    at_sizes = G.bind(G.Graph([x], [y]), {"N": 3}).outputs[0]
+    other = G.rewrite(G.Graph([x], [y]), lambda n: G.ceil(n.inputs[0]) if n.op == "floor" else n)
+    for node in (y, at_sizes, other.outputs[0]):
+        assert place_of(node) == line_of(model)
+
+    def square(x):
+        return G.exp(x)
+
+    (slope,) = G.gradient(square(x), [x])
+    assert place_of(slope) == line_of(square)

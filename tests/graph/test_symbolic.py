@@ -6,6 +6,7 @@ import pytest
 import loopnest.graph as G
 from graph_kernels.random_programs import SIZES, RandomProgram, assert_alike
 from helpers.graph_arrays import feeds
+from helpers.made_at import without_lines
 from loopnest.graph.size_binding import graph_sizes
 
 X = G.var("x", ("N", "D"))
@@ -192,7 +193,7 @@ def test_sizes_that_do_not_fit(shapes, sizes, message):
     arrays = dict(zip("xy", [np.zeros(shape, np.float32) for shape in shapes], strict=True))
     with pytest.raises(G.GraphError) as found:
         G.evaluate(graph_of_slices(), arrays, **sizes)
-    assert str(found.value) == message
+    assert without_lines(found.value) == message
 
 
 def test_a_size_that_no_input_has_is_given_by_name():

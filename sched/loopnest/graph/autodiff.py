@@ -11,6 +11,7 @@ from loopnest.graph.gradients.gradient_rules import Contribution
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.leaves import var
 from loopnest.graph.node import Node, TensorType, TupleType, describe, items_of
+from loopnest.graph.node_origins import made_for, origin_of, place_of
 from loopnest.graph.operators.creation import ones_like, zeros_like
 from loopnest.graph.operators.pointwise_ops import add
 from loopnest.graph.program import body_of
@@ -92,7 +93,8 @@ def _pulled_back(adjoints: dict[Node, Adjoint], xs: Sequence[Node]) -> dict[Node
         dy = adjoints.get(node)
         if dy is None or not any(x in active for x in node.inputs):
             continue
-        parts = _rule(node)(node, dy)
+        with made_for(origin_of(node)):
+            parts = _rule(node)(node, dy)
         if len(parts) != len(node.inputs):
             raise GraphError(
                 describe(node), f"its gradient has {len(parts)} parts", "one for each operand"
@@ -113,7 +115,7 @@ def _rule(node: Node) -> Rule:
     if rule is None or isinstance(rule, NotDifferentiable):
         why = "no gradient is registered for it" if rule is None else rule.reason
         raise GraphError(
-            f"gradient of {describe(node)}",
+            f"gradient of {describe(node)}{place_of(node)}",
             f"op {node.op} is not differentiable: {why}",
             f"register_attr({node.op!r}, 'gradient', …) gives it a rule",
         )
@@ -131,7 +133,7 @@ def _sum(node: Node, operand: Node, old: Adjoint | None, part: Contribution) -> 
     if not isinstance(part, Node) or part.type != operand.type:
         what = part.type if isinstance(part, Node) else type(part).__name__
         raise GraphError(
-            f"gradient of {describe(node)}",
+            f"gradient of {describe(node)}{place_of(node)}",
             f"its rule gives {what} for {describe(operand)}",
             f"that is {operand.type}",
         )

@@ -14,6 +14,7 @@ from loopnest.errors import kind_of
 from loopnest.graph.dimensions import Dim, at, symbols, whole
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.node import Attrs, Node, TupleType, Type, describe
+from loopnest.graph.node_origins import made_for, origin_of, place_of
 from loopnest.graph.program import Graph, require_graph
 from loopnest.graph.registry import call
 from loopnest.graph.traverse import postorder
@@ -200,9 +201,10 @@ class _Binder:
             return node
         attrs: Attrs = {key: self._attribute(value) for key, value in node.attrs.items()}
         try:
-            return call(node.op, inputs, attrs, node.name)
+            with made_for(origin_of(node)):
+                return call(node.op, inputs, attrs, node.name)
         except GraphError as error:
-            subject = f"graph {graph.name} at {self.where}, node {describe(node)}"
+            subject = f"graph {graph.name} at {self.where}, node {describe(node)}{place_of(node)}"
             raise GraphError(subject, error.reason, error.hint) from None
 
     def _attribute(self, value: Any) -> object:

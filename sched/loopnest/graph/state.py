@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import Node, describe
+from loopnest.graph.node_origins import place_of
 from loopnest.graph.program import Graph, body_of
 from loopnest.graph.structural import node_key
 
@@ -45,8 +46,8 @@ def check_state(graph: Graph) -> None:
 
 def _assigned_twice(graph: Graph, name: str, first: Node, second: Node) -> GraphError:
     return GraphError(
-        f"graph {graph.name}, node {describe(second, 2)}",
-        f"the variable {name} is assigned twice, first by {describe(first, 2)}",
+        f"graph {graph.name}, node {describe(second, 2)}{place_of(second)}",
+        f"the variable {name} is assigned twice, first by {describe(first, 2)}{place_of(first)}",
         "its new value is one node",
     )
 

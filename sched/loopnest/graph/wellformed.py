@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import Node, describe
+from loopnest.graph.node_origins import place_of
 from loopnest.graph.program import Graph, body_of, require_graph
 from loopnest.graph.registry import call, get_op
 from loopnest.graph.state import check_state
@@ -28,7 +29,7 @@ def check(graph: Graph) -> Graph:
 
 
 def _check_node(graph: Graph, node: Node) -> None:
-    subject = f"graph {graph.name}, node {describe(node)}"
+    subject = f"graph {graph.name}, node {describe(node)}{place_of(node)}"
     try:
         definition = get_op(node.op)
         again = call(node.op, node.inputs, node.attrs)

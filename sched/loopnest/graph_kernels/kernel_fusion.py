@@ -8,6 +8,7 @@ from itertools import count
 
 from loopnest.graph.leaves import make_tuple
 from loopnest.graph.node import Node
+from loopnest.graph.node_origins import made_for, origin_of
 from loopnest.graph.program import Graph, body_of, call_graph
 from loopnest.graph.registry import rebuild
 from loopnest.graph.rewriting import inline_call
@@ -112,7 +113,8 @@ def grouped(
             done[node] = rebuild(node, [done[x] for x in args])
         else:
             outputs = groups.outputs_of(members) if node in groups.group else [node]
-            call = call_graph(bodies.of(members, outputs), [done[x] for x in args])
+            with made_for(origin_of(members[-1])):
+                call = call_graph(bodies.of(members, outputs), [done[x] for x in args])
             computed[call] = members
             for number, output in enumerate(outputs):
                 done[output] = call if len(outputs) == 1 else call[number]
