@@ -286,8 +286,10 @@ def _has_rows_inside(space: IterationSpace, parts: Contraction) -> bool:
     """Whether neighbours of the left operand in memory are rows, and not terms of one sum.
 
     A tile would find the rows of each term at another place far away, and of so many lines few stay
-    in a cache until the next tile needs the rest of them.
+    in a cache until the next tile needs the rest of them. Windows stay: a copy repeats elements.
     """
+    if _has_windows(parts.left):
+        return False
     read = next(r for r in space.reads if r.reader in _steps(parts.left))
     matrix = [d for d in read.order if d not in parts.dims("batch")]
     is_large = is_at_least(space.elements(matrix), MANY_PLACES)
