@@ -213,7 +213,7 @@ WRONG = {
     "block: half a warp shuffles": (
         "block",
         ("    let v1 = shuffle", "    if block_x < 16:\n      let v1 = shuffle"),
-        "scope", "it uses v1, which is not defined there",
+        "scope", "the value of v2 names v1 before it is defined",
     ),
 }  # fmt: skip
 
