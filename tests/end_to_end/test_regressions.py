@@ -475,3 +475,18 @@ def test_both_results_of_an_argmin_are_repeated_under_a_loop_that_is_not_theirs(
     y.split(2, 2)
     least.compute_at(padded, 4)
     assert ln.verify(ln.lower(f)).ok
+
+
+def test_one_thread_starts_a_result_that_lacks_the_threads_inside_of_its_fold() -> None:
+    """The update was tested, and the init before it ran in all threads."""
+    reducer = ln.Reducer((1.0, 0.0), lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), "affine")
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("M", "N"), ln.float32)
+        product, folded = ln.reduce(reducer, (ln.sin(ln.max(x, 0)), x), -1)
+        y = f.output(folded, "y")
+        f.output(product, "product")
+    y.definition.outputs[0].reorder([1, 0])
+    x.compute_at(y, -2)
+    f.inline_most()
+    y.axis(1).parallelize(ParallelType.block_x)
+    assert ln.verify(ln.lower(f)).all_sizes

@@ -51,7 +51,7 @@ def first_points(
         # A loop over nothing that the tensor has meets each of its elements once an iteration.
         if keys and keys.isdisjoint(held):
             yield _is_zero(index)
-    if compute.phase == "finish":
+    if compute.phase in ("init", "finish"):
         yield from _of_result(nest, compute, memory)
     if is_global:
         yield from _of_threads(nest, compute, known)
