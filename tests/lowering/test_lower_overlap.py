@@ -211,3 +211,16 @@ def test_vectors_of_tiles_moved_by_sizes_are_whole() -> None:
     assert {"D % 4 == 0", "E % 4 == 0", "C % 4 == 0"} <= required
     assert "D + E <= i1 * 4 + i4" in str(k.scalar)
     assert ln.verify(k).all_sizes
+
+
+def test_one_element_of_an_axis_is_computed_alone() -> None:
+    """No loop tells which one, and no other axis is read in windows."""
+    with ln.Fusion("last") as f:
+        x = f.input("x", ("N", "M"), ln.float32)
+        t = ln.exp(x)
+        y = f.output(t[:, -1] * 2.0, "y")
+    t.compute_at(y, -1)
+    f.inline_most()
+    kernel = ln.lower(f)
+    assert "T1[0] = exp(x[i0, M - 1])" in str(kernel)
+    assert ln.verify(kernel).all_sizes

@@ -199,9 +199,9 @@ class WindowReplay:
             loops = set(free_indices(span.center))
             if axis not in self.plain and loops:
                 result.append(_Tiles([axis], loops))
+        result += [_Tiles([axis]) for axis in self.hulls if self._is_part(axis)]
         if not result:
             return []
-        result += [_Tiles([axis]) for axis in self.hulls if self._is_part(axis)]
         # A loop of a tile moves all axes that it has to do with: an axis that is read as it is
         # joins the tile once it shares a loop with it, and brings its other loops. So on until
         # nothing joins.
