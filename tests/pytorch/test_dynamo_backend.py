@@ -1,5 +1,6 @@
 """`torch.compile(backend="loopnest")`: models forward and backward, against torch itself."""
 
+import inspect
 import logging
 import os
 import re
@@ -174,6 +175,8 @@ def test_batches_of_other_sizes():
 
 
 def test_an_operator_without_a_rule_runs_in_torch_and_is_named_once(caplog):
+    line = inspect.currentframe().f_lineno + 3
+
     def model(x):
         return torch.sort(x.exp() + torch.eye(3)).values * 2
 
@@ -187,7 +190,8 @@ def test_an_operator_without_a_rule_runs_in_torch_and_is_named_once(caplog):
         torch._dynamo.reset()
         close(compiled(model)(x), model(x), 10)
     told = [r.message for r in caplog.records if r.message.startswith("torch computes")]
-    assert told == ["torch computes aten.sort.default: it has no rule"]
+    place = f"{__file__}:{line}"
+    assert told == [f"torch computes aten.sort.default at {place}: it has no rule"]
     assert [set(p.in_torch) for p in programs] == [{"aten.sort.default"}] * 2
 
 
