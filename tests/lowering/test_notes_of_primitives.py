@@ -175,6 +175,16 @@ def rfactor_of_a_scan(f: ln.Fusion) -> None:
     y.split(1, 8).rfactor(2)
 
 
+@case(
+    ("loops", "its statements stand inside of T2.i0"), ("tensor", "it is stored"),
+    ("memory", "its buffer is global"), ("parallel", "the launch has 32 along block_x, which it uses"),
+)  # fmt: skip
+def atomic(f: ln.Fusion) -> None:
+    y = row_sums(f)
+    y.atomic()
+    y.parallelize({1: P.block_x})
+
+
 @case(("loops", "its statements stand inside of T3.i0, T3.i1"), ("tensor", "it is stored"))
 def cache_after(f: ln.Fusion) -> None:
     pointwise(f)

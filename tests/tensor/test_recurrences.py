@@ -191,3 +191,29 @@ def test_several_axes(name: str) -> None:
     wanted, bound = ln.evaluate(f, x, w, exact=True), ln.error_bound(f, x, w)
     found = np.asarray(ln.compile(k, target="c")(x, w))
     assert (abs(found - wanted) <= bound).all()
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_an_axis_of_one_element_is_reduced_like_others(keepdims: bool) -> None:
+    def scaled(a: Any, b: Any) -> Any:
+        most = ln.maximum(a[0], b[0])
+        return most, a[1] * ln.exp(a[0] - most) + b[1] * ln.exp(b[0] - most)
+
+    reducer = ln.Reducer((-INF, 0.0), scaled, "scaled")
+    x = np.random.default_rng(0).random((N, 1, W)).astype(np.float32)
+    with ln.Fusion("k") as f:
+        tensor = f.input("x", x.shape, ln.float32)
+        values = (ln.max(tensor, -1, keepdims=True), tensor)
+        largest, total = ln.reduce(reducer, values, axis=(0, 1), keepdims=keepdims)
+        f.output(largest, "largest")
+        f.output(total, "total")
+    found = ln.evaluate(f, x)
+    m = x.max(axis=2, keepdims=True)
+    weights = np.exp(m - m.max())
+    expected = (
+        m.max(axis=(0, 1), keepdims=keepdims),
+        (x * weights).sum(axis=(0, 1), keepdims=keepdims),
+    )
+    for one, other in zip(found, expected, strict=True):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one, other, rtol=1e-5)

@@ -24,6 +24,7 @@ from loopnest.scalar.expr import ONE, Arg, Const, Expr, Op, substitute, two_side
 from loopnest.tensor.definition import Scan, TracedReducer
 from loopnest.tensor.ops import reducers
 from loopnest.tensor.ops.construction import Axis, define_tuple
+from loopnest.tensor.ops.data_movement import squeeze
 from loopnest.tensor.ops.own_reducers import Reducer
 from loopnest.tensor.tensor_view import TensorView
 
@@ -93,8 +94,12 @@ class Recurrences:
         return any(self.needs(n) < self.needs(k) for k in every for n in self.closure(k))
 
     def results(self) -> tuple[TensorView, ...]:
-        """Define and return the results, one a component."""
-        return tuple([self._result(n) for n in range(len(self.elements))])
+        """Define and return the results, one a component, without the axes that are reduced."""
+        folded = [n for n in self.reduced if self.axes[n][1] is not IterKind.BROADCAST]
+        left = [n for n in range(len(self.axes)) if n not in folded]
+        single = [place for place, n in enumerate(left) if n in self.reduced]
+        made = tuple([self._result(n) for n in range(len(self.elements))])
+        return tuple([squeeze(tensor, single) for tensor in made]) if single else made
 
     # What depends on what
 
