@@ -177,7 +177,8 @@ def rfactor_of_a_scan(f: ln.Fusion) -> None:
 
 @case(
     ("loops", "its statements stand inside of T2.i0"), ("tensor", "it is stored"),
-    ("memory", "its buffer is global"), ("parallel", "the launch has 32 along block_x, which it uses"),
+    ("memory", "its buffer is global"),
+    ("parallel", "the launch has 32 along block_x, which it uses"),
 )  # fmt: skip
 def atomic(f: ln.Fusion) -> None:
     y = row_sums(f)
