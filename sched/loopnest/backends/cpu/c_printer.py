@@ -21,12 +21,7 @@ from loopnest.backends.clike.dialect import SUM, UNARY, Dialect
 from loopnest.backends.clike.float_functions import C
 from loopnest.backends.clike.identifiers import symbol
 from loopnest.backends.clike.narrow_counts import launch_programs
-from loopnest.backends.clike.statements import (
-    Variable,
-    comment,
-    mark,
-    static_size,
-)
+from loopnest.backends.clike.statements import Variable, comment, mark, static_size
 from loopnest.backends.cpu.border_loops import Piece, border_pieces
 from loopnest.backends.cpu.first_iterations import first_iterations
 from loopnest.backends.cpu.fission.loop_form import (
