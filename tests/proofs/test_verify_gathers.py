@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -122,3 +123,28 @@ def test_a_tile_that_is_gathered_from_needs_its_barrier() -> None:
         m for m in mutants(lowered.program, frozenset({"barrier"})) if m.text.startswith("remove")
     ]
     assert verify_program(mutant.program, lowered.math()).status == "refuted"
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("mode", ["raise", "wrap", "clip"])
+@pytest.mark.parametrize("memory", [ln.LOCAL, ln.GLOBAL])
+def test_an_index_of_the_only_element_is_zero(axis: int, mode: str, memory: ln.Memory) -> None:
+    """A buffer lacks an axis of one element, or is read at the index that is data."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", (5, "V") if axis else ("V", 5), ln.float32)
+        f.assume("V == 1")
+        i = f.input("i", ("K",), ln.int64)
+        t = x * 2.0
+        f.output(ln.take(t, i, axis, mode=mode), "y")
+    t.memory = memory
+    kernel = ln.lower(f)
+    assert ln.verify(kernel).all_sizes
+    lowered = kernel._lowered
+    assert lowered.math is not None
+    math = lowered.math()
+    unknown = replace(lowered.program, conditions=())
+    report = verify_program(unknown, replace(math, conditions=()))
+    assert not report.ok
+    if mode == "raise":
+        fixed = any("reads a fixed element of T2" in found.message for found in report.findings)
+        assert fixed == (memory is ln.LOCAL)  # in GLOBAL memory it reads at i

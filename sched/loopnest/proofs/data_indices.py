@@ -20,7 +20,9 @@ from loopnest.proofs.template_matching import Mismatch, Operand
 from loopnest.scalar import dtypes
 from loopnest.scalar.data_ranges import DataRange
 from loopnest.scalar.enums import IterKind
-from loopnest.scalar.expr import ZERO, Arg, Const, Expr, Load, Op, cast, substitute
+from loopnest.scalar.expr import ONE, ZERO, Arg, Const, Expr, Load, Op, cast, substitute
+from loopnest.scalar.facts import Facts
+from loopnest.scalar.simplify import Simplifier
 from loopnest.scalar.templates import at
 from loopnest.tensor.definition import data_of
 from loopnest.tensor.math_snapshot import MathRead, MathSnapshot, MathTensor
@@ -91,6 +93,7 @@ class DataIndices:
             ZERO if axis.kind is IterKind.BROADCAST else index
             for axis, index in zip(producer.logical, read.indices, strict=True)
         ]
+        indices = self._read_at_data(indices, read, producer, operand)
         values = self._values(data_of(indices), producer, operand)
         needed = [at(substitute(index, values), self.store.coordinate) for index in indices]
         for template, index, axis in zip(indices, needed, producer.logical, strict=True):
@@ -98,6 +101,30 @@ class DataIndices:
                 (load,) = data_values((index,))
                 self._inside(load, operand, axis.extent)
         return tuple(needed)
+
+    def _read_at_data(
+        self, indices: list[Expr], read: MathRead, producer: MathTensor, operand: Operand
+    ) -> list[Expr]:
+        """Return indices where those that can only be 0 are, unless the nest computes them.
+
+        Along an axis of one element, also by what is assumed of sizes, an index that is data is 0
+        wherever the math has a value; a buffer may lack that axis.
+        """
+        definition = self.tensor.definition
+        assert definition is not None
+        loads = data_values(operand.index) if isinstance(operand, Access) else ()
+        names = {load.buffer.tensor for load in loads}
+        result = list(indices)
+        for place, index in enumerate(indices):
+            sources = {definition.reads[arg.number].producer for arg in data_of((index,))}
+            if not sources <= names and self._single(producer.logical[place].extent):
+                result[place] = ZERO
+        return result
+
+    def _single(self, extent: Expr) -> bool:
+        """Whether an axis has one element, at all sizes that are assumed."""
+        algebra = Simplifier(Facts.of([test for _, test in self.math.conditions]))
+        return algebra.simplify(extent) is ONE
 
     def _values(
         self, data: tuple[Arg, ...], producer: MathTensor, operand: Operand
