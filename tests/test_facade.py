@@ -183,7 +183,7 @@ def message(error, call):
         (
             {"N": 2**32, "D": 2**32},
             "row_sum.launch(N=4294967296, D=4294967296): for N = 4294967296, D = 4294967296 an "
-            "index exceeds 64 bits; pass smaller sizes",
+            "index exceeds 64 bits: x has N * D elements; pass smaller sizes",
         ),
     ],
 )
@@ -290,7 +290,8 @@ def test_other_widths_are_sentences():
             "use 64, or None for what they need"
         )
     assert message(ln.LoweringError, plus_one(1 << 32, 1 << 32, bound=False).cuda) == (
-        "plus_one.cuda(index_bits=None): an index exceeds 64 bits; use smaller static sizes"
+        "plus_one.cuda(index_bits=None): an index exceeds 64 bits: x has 18446744073709551616 "
+        "elements; use smaller static sizes"
     )
 
 

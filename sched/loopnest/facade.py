@@ -181,7 +181,8 @@ class Kernel:
             hint = "use 32, 64, or None for what its static sizes need"
             raise LoweringError(subject, f"{asked!r} is no width of indices", hint)
         if needed is None:
-            raise LoweringError(subject, "an index exceeds 64 bits", "use smaller static sizes")
+            found = self._planner.bounds.too_large()
+            raise LoweringError(subject, found, "use smaller static sizes")
         if wanted is not None and wanted < needed:
             hint = f"use {needed}, or None for what they need"
             raise LoweringError(subject, f"its static sizes need {needed}-bit indices", hint)

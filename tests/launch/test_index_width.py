@@ -94,3 +94,32 @@ def test_an_index_read_from_memory_lies_inside_unless_it_is_clamped():
     narrow, wide = (parse_nest(text.format(dtype=d, index=clamped)) for d in ("int32", "int64"))
     assert IndexWidth(narrow).fits({"N": 3}, INT32)
     assert not IndexWidth(wide).fits({"N": 3}, INT32)
+
+
+@pytest.mark.parametrize(
+    ("index", "fits"),
+    [
+        ("index(x[i0]) // 4 * 4 + index(x[i0]) % 4", True),  # digits of an index that lies inside
+        ("index(x[i0]) % 4 * 3", False),  # a remainder alone is one of any index
+        ("index(x[i0]) // 4 % 8 * 4 + index(x[i0]) % 4", False),  # of a remainder: it may be wide
+        ("max(min(index(x[i0]), 2), 0) // 4 * 4 + index(x[i0]) % 4", False),
+    ],
+)
+def test_both_digits_of_an_index_read_from_memory(index, fits):
+    program = parse_nest(f"""
+    kernel k(x: int64[N]) -> (y: float32[N])
+    for i0 in N:
+      y[{index}] = 1.0
+    """)
+    assert IndexWidth(program).fits({"N": 3}, INT32) is fits
+
+
+def test_what_is_too_large_is_named():
+    program = parse_nest("""
+    kernel k(x: float32[N, D]) -> (y: float32[N])
+    for i0 in N:
+      y[i0] = x[i0 * 4611686018427387904, 0]
+    """)
+    bounds = IndexWidth(program)
+    assert bounds.too_large({"N": 1 << 33, "D": 1 << 33}).endswith(": x has D * N elements")
+    assert bounds.too_large({"N": 5, "D": 1}).endswith(": 'i0 * 4611686018427387904'")

@@ -89,12 +89,27 @@ class IndexWidth:
 
     def fits(self, sizes: Mapping[str, int], largest: int) -> bool:
         """Whether every index, size and intermediate value lies within +-`largest`."""
+        return self._beyond(sizes, largest) is None
+
+    def _beyond(self, sizes: Mapping[str, int], largest: int) -> Expr | None:
+        """Return the first index, size or intermediate value beyond +-`largest`, or None."""
         found = self.intervals(sizes)
-        if not all(-largest <= low and high <= largest for low, high in found.values()):
-            return False
-        # ceildiv(a, b) is computed as (a + b - 1) / b.
-        rounded_up = [n for n in found if isinstance(n, Op) and n.op == "ceildiv"]
-        return all(sum(found[a][1] for a in n.args) <= largest for n in rounded_up)
+        for node, (low, high) in found.items():
+            if low < -largest or high > largest:
+                return node
+            # ceildiv(a, b) is computed as (a + b - 1) / b.
+            rounded_up = isinstance(node, Op) and node.op == "ceildiv"
+            if rounded_up and sum(found[a][1] for a in node.args) > largest:
+                return node
+        return None
+
+    def too_large(self, sizes: Mapping[str, int] | None = None) -> str:
+        """Return what exceeds 64 bits, as errors name it, at `sizes` or, without, at 1 each."""
+        given = self._ones() if sizes is None else sizes
+        for buffer in self.buffers:
+            if size_value(buffer.size, given) > INT64:
+                return f"an index exceeds 64 bits: {buffer.tensor} has {buffer.size} elements"
+        return f"an index exceeds 64 bits: '{self._beyond(given, INT64)}'"
 
     def static_bits(self, more: Sequence[Expr] = ()) -> int | None:
         """Return the width that static sizes alone need, 32 or 64; None beyond 64 bits.
@@ -104,10 +119,14 @@ class IndexWidth:
         Args:
             more: sizes of what a target makes beside the buffers.
         """
-        ones = {p.name: 1 for p in self.program.params if p.kind == "size"}
+        ones = self._ones()
         if self.fits(ones, INT32) and all(size_value(size, ones) <= INT32 for size in more):
             return 32
         return 64 if self.fits(ones, INT64) else None
+
+    def _ones(self) -> dict[str, int]:
+        """Return 1 for each size symbol."""
+        return {p.name: 1 for p in self.program.params if p.kind == "size"}
 
     def takes_vectors(self, sizes: Mapping[str, int]) -> bool:
         """Whether there are vectorized loops, and every test in one holds for all its lanes."""
@@ -140,21 +159,30 @@ def _index_roots(node: kir.Stmt) -> list[Expr]:
     return [n for e in kir.expressions(node) for n in walk(e) if n.dtype.kind == "x"]
 
 
-_FREE = ("min", "max", "mod", "eq", "ne", "lt", "le", "gt", "ge")
+_FREE = ("min", "max", "eq", "ne", "lt", "le", "gt", "ge")
 """What may be asked of an index that is data, whatever it is."""
 
 
 def _inside(nodes: Sequence[kir.Stmt]) -> set[Expr]:
-    """Return indices that are data and must lie inside of an axis: such as are not clamped."""
+    """Return indices that are data and must lie inside of an axis: such as are not clamped.
+
+    The remainder of one is small whatever it is; a quotient is so only where the index is. Where a
+    layout takes both, they are the digits of an index inside of its axis.
+    """
     found: set[Expr] = set()
     free: set[Expr] = set()
-    for node in nodes:
-        for part in [n for e in kir.expressions(node) for n in walk(e) if isinstance(n, Op)]:
-            if part.op == "cast" and part.dtype.kind == "x":
-                found.add(part)
-            if part.op in _FREE:
-                free.update(part.args)
-    return found - free
+    wrapped: set[Expr] = set()
+    digits: set[Expr] = set()
+    for root in dict.fromkeys([e for node in nodes for e in kir.expressions(node)]):
+        parts = [n for n in walk(root) if isinstance(n, Op)]
+        found.update([n for n in parts if n.op == "cast" and n.dtype.kind == "x"])
+        free.update([a for n in parts if n.op in _FREE for a in n.args])
+        remainders = [n for n in parts if n.op == "mod"]
+        wrapped.update([n.args[0] for n in remainders])
+        small = {q for n in remainders for q in walk(n.args[0])}
+        quotients = [n for n in parts if n.op == "floordiv" and n not in small]
+        digits.update([n.args[0] for n in quotients])
+    return found - free - (wrapped - digits)
 
 
 def _vector_tests(program: kir.Program) -> list[Expr] | None:

@@ -154,7 +154,8 @@ class Planner:
         if self.bounds.fits(sizes, INT64):
             return 64
         found = ", ".join([f"{name} = {size}" for name, size in sizes.items()])
-        raise LaunchError(subject, f"for {found} an index exceeds 64 bits", "pass smaller sizes")
+        problem = f"for {found} {self.bounds.too_large(sizes)}"
+        raise LaunchError(subject, problem, "pass smaller sizes")
 
     def _check_factors(self, sizes: Mapping[str, int], subject: str) -> None:
         """Raise where a loop is split by a size that is 0.
