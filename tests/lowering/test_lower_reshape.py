@@ -212,3 +212,23 @@ def test_cuda_text_and_full_text_hold_the_shape() -> None:
     assert "x[grid_x * 12 + i1 * 4 + block_x]" in kernel.cuda()
     again = ln.Kernel.parse(kernel.text(full=True))
     assert ln.verify(again).all_sizes
+
+
+@pytest.mark.parametrize("factor", [None, 4])
+@pytest.mark.parametrize("size", [7, "N"])
+def test_repeated_and_flattened_twice(size: int | str, factor: int | None) -> None:
+    """The loops run over the last shape; t has one of the axes that the first one was made of."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", (size,), ln.float32)
+        t = x * 2.0
+        rows = ln.flatten(ln.expand(ln.broadcast(t, [False, True]), (size, 3)), 0, 1)
+        wide = ln.expand(ln.broadcast(rows, [True, False]), (2, rows.shape[0]))
+        y = f.output(ln.flatten(wide, 0, 1), "y")
+    if factor is not None:
+        y.split(0, factor)
+    ln.propagate(y)
+    f.inline_most()
+    data = RNG.standard_normal(7).astype(np.float32)
+    kernel = check(f, data, all_sizes=size == 7)  # no affine form: i0 % (N * 3)
+    assert "float32[1] local" in str(kernel)
+    assert "float32[7]" not in str(kernel).partition("->")[2]

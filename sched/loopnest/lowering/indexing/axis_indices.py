@@ -32,6 +32,7 @@ class Environment:
             if index is not None
         }
         self._by_class: dict[RootClass, Expr] | None = None
+        self._taken_by_class: dict[RootClass, Expr] | None = None
         self._by_node: dict[IterDomain, Expr] | None = None
         self._allocated: dict[IterDomain, Expr] = {}
         algebra = plan.algebra
@@ -129,15 +130,37 @@ class Environment:
     def of_class(self, group: RootClass) -> Expr | None:
         """Return the index of an axis of the math, None where the loops do not tell it.
 
-        The index of an axis that a reshape makes follows from the axes that the reshape takes.
+        The index of an axis that a reshape makes follows from the axes that the reshape takes, and
+        those of the axes that it takes from what it makes, where the loops run over that.
         """
         value = self.by_class().get(group)
         if value is None:
             node = self.plan.promoter.reshaped(group)
             value = None if node is None else self._made(node)
+            if value is None:
+                value = self._taken().get(group)
             if value is not None:
                 self.by_class()[group] = value
         return value
+
+    def _taken(self) -> dict[RootClass, Expr]:
+        """Return the indices of axes that reshapes take, from those of what they make."""
+        if self._taken_by_class is None:
+            self._taken_by_class = {}
+            promoter, class_of = self.plan.promoter, self.plan.forest.class_of
+            found = {promoter.canonical(axis): value for axis, value in self.known.items()}
+            for step in reversed(promoter.reshape_steps):
+                outputs = [found.get(promoter.canonical(axis)) for axis in step.outputs]
+                given = [value for value in outputs if value is not None]
+                if len(given) < len(outputs):
+                    continue
+                values = step.backward(given, self.plan.algebra)
+                for axis, value in zip(step.inputs, values, strict=True):
+                    group = class_of.get(axis)
+                    if group is not None and not axis.is_broadcast:
+                        found.setdefault(promoter.canonical(axis), value)
+                        self._taken_by_class.setdefault(group.find(), value)
+        return self._taken_by_class
 
     def _made(self, node: IterDomain) -> Expr | None:
         """Return the index of what a reshape makes, from those of what it makes it of."""

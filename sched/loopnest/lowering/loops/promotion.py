@@ -114,12 +114,17 @@ class Promoter:
                 if group is not None:
                     self._roots.setdefault(group.find(), node)
                 self._reshaped.axes.add(node)
-            self._reshaped.steps.append((step.inputs, step.outputs))
+            self._reshaped.steps.append(step)
 
     @property
     def reshapes(self) -> bool:
         """Whether any tensor is reshaped."""
         return bool(self._reshaped.axes)
+
+    @property
+    def reshape_steps(self) -> Sequence[Transform]:
+        """The splits and merges of all reshapes, producers first."""
+        return self._reshaped.steps
 
     def _known(self, axis: IterDomain) -> IterDomain:
         """Return the representative of the class of `axis`, by default the axis itself."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from loopnest.schedule.loop_groups import RootClass
-from loopnest.tensor.domain import IterDomain, transforms_between
+from loopnest.tensor.domain import IterDomain, Transform, transforms_between
 
 RootKey: TypeAlias = "RootClass | IterDomain"
 """An axis of the math: a class of root axes, or an axis that is in none."""
@@ -17,11 +17,11 @@ RootKey: TypeAlias = "RootClass | IterDomain"
 class ReshapedAxes:
     """The axes that reshapes make, and which axes of the math they are made from.
 
-    `axes` are canonical; `steps` are the inputs and outputs of each split and merge on the way.
+    `axes` are canonical; `steps` are the splits and merges on the way.
     """
 
     axes: set[IterDomain] = field(default_factory=set)
-    steps: list[tuple[tuple[IterDomain, ...], tuple[IterDomain, ...]]] = field(default_factory=list)
+    steps: list[Transform] = field(default_factory=list)
     _closed: dict[frozenset[RootKey], frozenset[RootKey]] = field(default_factory=dict)
 
     def closed(
@@ -34,7 +34,8 @@ class ReshapedAxes:
             while found != before:
                 before = found
                 for step in self.steps:
-                    sides = [frozenset().union(*map(keys_of, axes)) for axes in step]
+                    both = (step.inputs, step.outputs)
+                    sides = [frozenset().union(*map(keys_of, axes)) for axes in both]
                     if any(side <= found for side in sides):
                         found = found.union(*sides)
             self._closed[keys] = found
