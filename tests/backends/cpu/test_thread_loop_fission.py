@@ -26,9 +26,9 @@ def test_text_of_a_barrier():
     for (idx_t i1 = 0; i1 < 32; i1 += LN_LANES(ln_f32x16)) {  // i1 block_x
       LN_VEC(ln_f32x16, s[i1]) = LN_VEC(ln_f32x16, x[i0 * 32 + i1]) * 2.0f;  // s
     }
-    #pragma omp simd
-    for (idx_t i1 = 0; i1 < 32; ++i1) {  // i1 block_x
-      y[i0 * 32 + i1] = s[31 - i1];  // y
+    #pragma GCC unroll 32
+    for (idx_t i1 = 0; i1 < 32; i1 += LN_LANES(ln_f32x16)) {  // i1 block_x
+      LN_VEC(ln_f32x16, y[i0 * 32 + i1]) = ln_f32x16_every(&s[31 - i1], -1);  // y
     }
   }
 }
@@ -295,7 +295,7 @@ def test_names_of_index_arithmetic_are_computed_again():
             else:
               y[i0, i1] = s[v1]
         """
-    assert lines(body_of(text), r"slots\[\d+\];") == ["bool v4_slots[32];"]
+    assert lines(body_of(text), r"slots\[\d+\];") == ["uint8_t v4_slots[32];"]
     x = randn(6, 32)
     rows = np.arange(6, dtype=np.float32)[:, None]
     expected = np.where(x < 0, x[:, ::-1] + 2 * rows, x[:, ::-1])

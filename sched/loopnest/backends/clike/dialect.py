@@ -32,6 +32,7 @@ class Dialect:
         casts: the function that converts (from, to), where it is a call.
         selects: the function of each dtype that chooses one of two values, where a choice by data
             is a call: both are evaluated.
+        elements: the type of each dtype in an array, where it is another one.
     """
 
     types: Mapping[str, str]
@@ -40,6 +41,11 @@ class Dialect:
     functions: Mapping[tuple[str, str], str]
     casts: Mapping[tuple[str, str], str]
     selects: Mapping[str, str] = field(default_factory=dict)
+    elements: Mapping[str, str] = field(default_factory=dict)
+
+    def element(self, dtype: DType) -> str:
+        """Return the type of an element of an array."""
+        return self.elements.get(dtype.name, self.types[dtype.name])
 
 
 def literal(node: Const, dialect: Dialect) -> Text:

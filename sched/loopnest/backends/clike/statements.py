@@ -127,7 +127,7 @@ class StatementPrinter(ABC):
             else:
                 reads = param.kind in read_only and param.buffer.kind != "counter"
                 const = "const " if reads and param.buffer not in written else ""
-                element = self.dialect.types[param.buffer.dtype.name]
+                element = self.dialect.element(param.buffer.dtype)
                 pointer = f"*{restrict} " if self.is_restricted(param.buffer) else "*"
                 declared = f"{const}{element} {pointer}{name}"
             result.append(Variable(declared, name))
@@ -260,7 +260,7 @@ class StatementPrinter(ABC):
             if call:
                 self.emit(f"{call};  {remark}")
                 return
-        element = self.type_of(node.storage)
+        element = self.dialect.element(node.storage.dtype)
         self.emit("{" + f"  {remark}")
         outer, self.pad = self.pad, self.pad + "  "
         self.emit(f"{element} *const ln_place = &{place};")
@@ -389,11 +389,10 @@ class StatementPrinter(ABC):
 
     def declare_local(self, buffer: Buffer, count: int, align: str) -> None:
         """Declare a variable or an array of static size."""
-        element = self.type_of(buffer)
         if self.is_scalar(buffer):
-            self.emit(f"{element} {self.enter_scalar(buffer)};")
+            self.emit(f"{self.type_of(buffer)} {self.enter_scalar(buffer)};")
         else:
-            name = self.names.of("buffer", buffer.name)
+            element, name = self.dialect.element(buffer.dtype), self.names.of("buffer", buffer.name)
             self.emit(f"{align}{element} {name}[{max(count, 1)}];")
 
     # What the targets do differently

@@ -172,7 +172,9 @@ class _CPrinter(VectorPrinter):
             self.emit("}")
 
     def _element(self, buffer: Buffer) -> str:
-        return self.dialect.types[buffer.dtype.name]
+        if self.is_scalar(buffer):
+            return self.type_of(buffer)
+        return self.dialect.element(buffer.dtype)
 
     def _place(self, buffer: Buffer) -> str:
         return "ln_at_" + self.names.of("buffer", buffer.name)
@@ -486,7 +488,10 @@ def _dialect(index_bits: int) -> Dialect:
     # gcc 12 makes masked loads of conditional ones, and wrong ones where it unrolls 3, 5, 6 or 7 of
     # them in a loop that it vectorizes.
     selects = {name: f"ln_select_{name}" for name in types if name != "index"}
-    return Dialect(types, _UNSIGNED, special, _functions(f"i{index_bits}"), casts, selects)
+    # gcc 12 vectorizes no loop that loads bool.
+    elements = {"bool": "uint8_t"}
+    functions = _functions(f"i{index_bits}")
+    return Dialect(types, _UNSIGNED, special, functions, casts, selects, elements)
 
 
 _UNSIGNED = {
