@@ -331,7 +331,7 @@ class _CPrinter(VectorPrinter):
         if self.is_whole(node) and self.print_transposed(node):
             return
         if (
-            is_short(node)
+            is_short(node, self.in_work)
             and reads_own_lane(node)
             and self._has_free_order(node)
             and self.print_vectors(node)
@@ -488,9 +488,8 @@ def _dialect(index_bits: int) -> Dialect:
     # gcc 12 makes masked loads of conditional ones, and wrong ones where it unrolls 3, 5, 6 or 7 of
     # them in a loop that it vectorizes.
     selects = {name: f"ln_select_{name}" for name in types if name != "index"}
-    # gcc 12 vectorizes no loop that loads bool.
-    elements = {"bool": "uint8_t"}
     functions = _functions(f"i{index_bits}")
+    elements = {"bool": "uint8_t"}  # gcc 12 vectorizes no loop that loads bool
     return Dialect(types, _UNSIGNED, special, functions, casts, selects, elements)
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from loopnest.backends.clike.c_expressions import CFormat
 from loopnest.backends.clike.dialect import ATOM, COND, OR, SUM, UNARY, Text
 from loopnest.backends.cpu.lane_vectors import ARITHMETIC, LaneVectors
-from loopnest.scalar.expr import Expr, Load, Op
+from loopnest.scalar.expr import Const, Expr, Load, Op
 
 
 class LaneFormat(CFormat):
@@ -55,6 +55,10 @@ class LaneFormat(CFormat):
         if self.vectors is None or node not in self.vectors.places:
             return place
         name = self.vectors.type_name
+        if node.dtype.is_bool:
+            all_lanes = not self.mask or node in self.vectors.inside
+            some = f"(&{place})" if all_lanes else f"_of(&{place}, {self.mask})"
+            return f"{name}_load_mask{some}"
         if node in self.vectors.steps:
             step = self.vectors.steps[node]
             some = f"_of(&{place}, {step}, {self.mask})" if self.mask else f"(&{place}, {step})"
@@ -71,6 +75,9 @@ class LaneFormat(CFormat):
             return self._select(node)
         if node.dtype.is_bool:
             return self._mask(node)
+        if node.op == "cast":  # of a condition
+            one, zero = Const(1.0, node.dtype), Const(0.0, node.dtype)
+            return self._select(Op("where", (node.args[0], one, zero), node.dtype))
         arguments = ", ".join([self.vector(a) for a in node.args])
         return f"{vectors.type_name}_{node.op}({arguments})", ATOM
 
@@ -101,15 +108,16 @@ class LaneFormat(CFormat):
             return f"~{self.format(args[0], UNARY)}", UNARY
         if node.op in ("and", "or"):
             # Loads of the second are those of the lanes that the first does not decide.
-            first = self._as_mask(args[0])
+            first = self.as_mask(args[0])
             with self.under(first if node.op == "and" else f"~{first}"):
-                second = self._as_mask(args[1])
+                second = self.as_mask(args[1])
             return f"({first} {'&' if node.op == 'and' else '|'} {second})", ATOM
         sides = [self.format(a, UNARY) for a in (args * 2)[:2]]
         sign = _SIGNS[node.op]
         return f"({name}_mask)({sides[0]} {sign} {sides[1]})", UNARY
 
-    def _as_mask(self, condition: Expr) -> str:
+    def as_mask(self, condition: Expr) -> str:
+        """Return a condition as a mask, one that is the same for all lanes too."""
         assert self.vectors is not None
         text = self.format(condition, UNARY)
         if self.vectors.varies(condition):

@@ -10,10 +10,11 @@ such judgement: each of its statements is one operation on vectors::
 
 Functions, comparisons and selects have such a form too: a condition that differs by lane is a mask.
 Where a loop ends before its last lane, at the end of a row, its loads and stores are those of the
-lanes that are left. The header cuts a vector type to the registers of the machine that compiles it,
-so that the text is the same everywhere. What has no form with vector types (conversions, other
-functions, elements that are no neighbours) stays a loop over lanes, which the compiler may
-vectorize.
+lanes that are left. Booleans in memory are bytes, 0 or 1: a load makes a mask of as many bytes as
+there are lanes, and a store makes bytes of a mask. The header cuts a vector type to the registers
+of the machine that compiles it, so that the text is the same everywhere. What has no form with
+vector types (conversions, other functions, elements that are no neighbours) stays a loop over
+lanes, which the compiler may vectorize.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class LaneVectors:
     """What a vectorized loop needs to be printed with vector types.
 
     Args:
-        dtype: of all that differs by lane.
+        dtype: of all that differs by lane, but for conditions.
         lanes: iterations of the loop.
         varying: private scalars and names whose value differs by lane.
         places: the loads of neighbouring elements, and of elements a few steps apart.
@@ -123,11 +124,10 @@ def lane_vectors(loop: Loop, finder: VectorFinder, limit: Expr | None = None) ->
         finder: knows which elements are neighbours.
         limit: how many iterations it runs, where that is not all of them.
     """
-    stored = {n.storage.dtype for n, _ in walk(loop.body) if isinstance(n, Store)}
     lanes = loop.extent
-    if len(stored) != 1 or not isinstance(lanes, int) or lanes & (lanes - 1):
+    if not isinstance(lanes, int) or lanes & (lanes - 1):
         return None
-    (dtype,) = stored
+    dtype = _dtype(loop)
     if dtype not in NAMES or not WIDTHS[0] <= lanes * dtype.size <= _MOST_BYTES:
         return None
     found = LaneVectors(dtype, lanes, loop.var, limit=limit, calls=limit is not None)
@@ -136,9 +136,25 @@ def lane_vectors(loop: Loop, finder: VectorFinder, limit: Expr | None = None) ->
     return found if reader.reads(loop.body) else None
 
 
-def is_short(loop: Loop) -> bool:
-    """Whether an ordinary loop has as few iterations as a vector has elements."""
+def _dtype(loop: Loop) -> DType | None:
+    """Return the one type that a loop stores besides booleans, or else loads; None for several."""
+    nodes = [node for node, _ in walk(loop.body)]
+    found = {n.storage.dtype for n in nodes if isinstance(n, Store)} - {dtypes.bool_}
+    if not found:
+        values = [e for n in nodes for e in expressions(n)]
+        found = {load.dtype for e in values for load in loads(e)} - {dtypes.bool_}
+    return found.pop() if len(found) == 1 else None
+
+
+def is_short(loop: Loop, in_work: bool) -> bool:
+    """Whether an ordinary loop has as few iterations as a vector has elements.
+
+    Args:
+        loop: the loop.
+        in_work: whether it is part of what one thread does: loops over cores are ordinary there.
+    """
     ordinary = loop.parallel in (ParallelType.serial, ParallelType.unroll)
+    ordinary = ordinary or (in_work and loop.parallel is ParallelType.cpu_parallel)
     lanes = loop.extent
     return ordinary and isinstance(lanes, int) and any(lanes * d.size in WIDTHS for d in NAMES)
 
@@ -202,7 +218,8 @@ class _LaneReader:
             case Allocate():
                 return node.storage in self.private and node.storage.size is ONE
             case Let():
-                return node.var not in self.found.varying or self._is_vector(node.value)
+                known = node.value.dtype is node.var.dtype and self._has_form(node.value)
+                return known or node.var not in self.found.varying
             case Store():
                 return self._stores(node)
             case If():
@@ -225,10 +242,17 @@ class _LaneReader:
             self.found.inside.add(node)
         if not self._varies(node.value):
             self.found.spread.add(node)
-        return self._is_vector(node.value)
+        self.found.calls |= node.storage.dtype.is_bool
+        return node.value.dtype is node.storage.dtype and self._has_form(node.value)
 
     def _varies(self, value: Expr) -> bool:
         return self.found.varies(value)
+
+    def _has_form(self, value: Expr) -> bool:
+        """Whether a value is one expression of vectors, masks and plain numbers."""
+        if value.dtype.is_bool:
+            return not self._varies(value) or self._is_mask(value)
+        return self._is_vector(value)
 
     def _is_vector(self, value: Expr) -> bool:
         """Whether a value that differs by lane is one expression of vectors and plain numbers."""
@@ -240,21 +264,27 @@ class _LaneReader:
             case Local():
                 return True
             case Load():
-                if value.buffer in self.private:
-                    return True
-                self.found.places.add(value)
-                if self._are_inside(value.buffer, value.args, value.flat):
-                    self.found.inside.add(value)
-                near = self._are_neighbours(value.buffer, value.args, value.flat)
-                return near or self._are_steps_apart(value)
+                return self._is_near(value) or self._are_steps_apart(value)
             case Op(op="where"):
                 return self._is_select(value)
+            case Op(op="cast", args=(condition,)):
+                self.found.calls = True
+                return condition.dtype.is_bool and self._is_mask(condition)
             case Op():
                 self.found.calls |= value.op in FUNCTIONS
                 self.found.takes_long |= value.op in LONG
                 known = value.op in ARITHMETIC or value.op in FUNCTIONS
                 return known and all(self._is_vector(a) for a in value.args)
         return False
+
+    def _is_near(self, load: Load) -> bool:
+        """Whether the lanes load a private scalar, or neighbouring elements; notes the latter."""
+        if load.buffer in self.private:
+            return True
+        self.found.places.add(load)
+        if self._are_inside(load.buffer, load.args, load.flat):
+            self.found.inside.add(load)
+        return self._are_neighbours(load.buffer, load.args, load.flat)
 
     def _is_select(self, value: Op) -> bool:
         """Whether a `where` is one: a load under a mask is that of the lanes of the mask."""
@@ -271,13 +301,16 @@ class _LaneReader:
 
     def _is_mask(self, condition: Expr) -> bool:
         """Whether a condition that differs by lane is one operation on masks and vectors."""
+        if isinstance(condition, Load):
+            self.found.calls = True
+            return self._is_near(condition)
         if not isinstance(condition, Op):
-            return False
+            return isinstance(condition, Local)
         args = condition.args
         if condition.op in ("and", "or"):
             if self._loads_once(args[1]):  # where the first does not decide
                 return False
-            return all(self._is_mask(a) or not self._varies(a) for a in args)
+            return all(not self._varies(a) or self._is_mask(a) for a in args)
         if condition.op == "not":
             return self._is_mask(args[0])
         if condition.op in COMPARISONS and args[0].dtype is dtypes.index:
@@ -310,7 +343,8 @@ class _LaneReader:
 
     def _are_neighbours(self, buffer: Buffer, index: tuple[Expr, ...], flat: bool) -> bool:
         """Whether the lanes access neighbouring elements, at an index of plain numbers."""
-        if buffer.dtype is not self.found.dtype or any(_named(i, self.found) for i in index):
+        known = buffer.dtype is self.found.dtype or buffer.dtype.is_bool
+        if not known or any(_named(i, self.found) for i in index):
             return False
         return self.finder.are_neighbours(buffer, index, flat, self.loop.var, self.found.lanes)
 

@@ -57,6 +57,7 @@ LN_VECTOR_TYPE(ln_f64x8, double, 64);
 #define LN_V_ALL(T, x) ((x) - (T){0})
 #define LN_V_PICK(T, U, c, a, b) \
   ((T)(((__typeof__(c))(a) & (c)) | ((__typeof__(c))(b) & ~(c)))) /* one blend to compilers */
+#define LN_MASK_PICK(c, a, b) (((a) & (c)) | ((b) & ~(c)))
 #define LN_V_SIGN(U) (((U){0} + 1) << (8 * sizeof((U){0}[0]) - 1))
 #define LN_V_SIGNED(T, U, r, x) ((T)(((U)(r) & ~LN_V_SIGN(U)) | ((U)(x) & LN_V_SIGN(U))))
 #define LN_V_FMA(a, b, c) ((a) * (b) + (c))
@@ -218,6 +219,24 @@ static const int64_t ln_numbers_f64[8] = {0, 1, 2, 3, 4, 5, 6, 7};
   LN_FN T N(load)(const F *from, I mask) {                                             \
     if (LN_IS_FULL(kind, bytes)(mask)) return *(const T *)from;                        \
     return LN_LOAD(kind, bytes)(T, from, mask);                                        \
+  }                                                                                    \
+  typedef uint8_t T##_flags                                                            \
+      __attribute__((vector_size(sizeof(T) / sizeof(F)), aligned(1), may_alias));      \
+  LN_FN I N(load_mask)(const uint8_t *from) {                                          \
+    return __builtin_convertvector(*(const T##_flags *)from, I) != 0;                  \
+  }                                                                                    \
+  LN_FN I N(load_mask_of)(const uint8_t *from, I mask) {                               \
+    if (LN_IS_FULL(kind, bytes)(mask)) return N(load_mask)(from);                      \
+    LN_V_EACH(I, mask[e] && from[e] ? -1 : 0);                                         \
+  }                                                                                    \
+  LN_FN void N(store_mask)(uint8_t *to, I x) {                                         \
+    *(T##_flags *)to = __builtin_convertvector(x, T##_flags) & 1;                      \
+  }                                                                                    \
+  LN_FN void N(store_mask_of)(uint8_t *to, I mask, I x) {                              \
+    if (LN_IS_FULL(kind, bytes)(mask)) return N(store_mask)(to, x);                    \
+    for (int e = 0; e < (int)(sizeof(T) / sizeof(F)); ++e) {                           \
+      if (mask[e]) to[e] = x[e] & 1;                                                   \
+    }                                                                                  \
   }                                                                                    \
   LN_FN T N(every)(const F *from, int64_t step) { LN_EVERY(T, U, I, from, step); }     \
   LN_FN T N(every_of)(const F *from, int64_t step, I mask) {                           \

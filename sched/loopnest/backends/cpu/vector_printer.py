@@ -124,7 +124,8 @@ class VectorPrinter(StatementPrinter):
 
     def type_of(self, variable: Buffer | Local) -> str:
         if self.vectors is not None and variable in self.vectors.varying:
-            return self.vectors.type_name
+            name = self.vectors.type_name
+            return f"{name}_mask" if variable.dtype.is_bool else name
         return super().type_of(variable)
 
     def statement(self, node: Stmt) -> None:
@@ -154,8 +155,14 @@ class VectorPrinter(StatementPrinter):
             self.declares = False
             return
         place = self.format.element(node.storage, node.index, flat=node.flat)
-        value, remark = self.stored_value(node), comment(node.tensor)
+        remark = comment(node.tensor)
         name, mask = vectors.type_name, self.lane_format.mask
+        if node.storage.dtype.is_bool:
+            lanes = f"_of(&{place}, {mask}, " if mask else f"(&{place}, "
+            value = self.lane_format.as_mask(node.value)
+            self.emit(f"{name}_store_mask{lanes}{value});  // {remark}")
+            return
+        value = self.stored_value(node)
         if mask and node not in vectors.inside:
             self.emit(f"{name}_store(&{place}, {mask}, {value});  // {remark}")
         elif not mask and node.storage in self.streamed and vectors.is_line:
@@ -183,10 +190,11 @@ class VectorPrinter(StatementPrinter):
         return f"LN_VEC({self.vectors.type_name}, {place})"
 
     def stored_value(self, node: Store) -> str:
-        value = super().stored_value(node)
         if self.vectors is None:
-            return value
-        if node in self.vectors.spread:
+            return super().stored_value(node)
+        masks = node.storage.dtype.is_bool and node.storage in self.vectors.varying
+        value = self.lane_format.as_mask(node.value) if masks else super().stored_value(node)
+        if not masks and node in self.vectors.spread:
             value = f"LN_ALL({self.vectors.type_name}, {value})"
         kept = node in self.vectors.inside
         if self.is_scalar(node.storage) and self.lane_format.depth:
@@ -194,7 +202,8 @@ class VectorPrinter(StatementPrinter):
         if self.lane_format.mask and kept:
             # The other lanes keep what they have; the array stays in registers.
             mask, place = self.lane_format.mask, self.stored_place(node)
-            value = f"{self.vectors.type_name}_where({mask}, {value}, {place})"
+            pick = "LN_MASK_PICK" if masks else f"{self.vectors.type_name}_where"
+            value = f"{pick}({mask}, {value}, {place})"
         return value
 
 
