@@ -29,6 +29,7 @@ from kernels.layernorm import layernorm
 from kernels.layernorm_backward import layernorm_backward
 from kernels.lstm_cell import lstm_cell
 from kernels.max_pool import max_pool
+from kernels.nbody import nbody
 from kernels.rmsnorm import rmsnorm
 from kernels.rope import rope
 from kernels.row_sum import row_sum
@@ -40,7 +41,8 @@ KERNELS = (
     adam, argmax, attention, attention_causal, attention_two_pass, batchnorm, bias_gelu,
     bilinear, blur, column_sum, concatenate, conv1d, conv2d, cross_entropy, cumsum, cumsum_long,
     dropout, embedding, embedding_grad, gemm, grid_sum, group_norm, int8_gemm, jacobi3d, layernorm,
-    layernorm_backward, lstm_cell, max_pool, rmsnorm, rope, row_sum, softmax, spmv, transpose,
+    layernorm_backward, lstm_cell, max_pool, nbody, rmsnorm, rope, row_sum, softmax, spmv,
+    transpose,
 )  # fmt: skip
 CASES = [
     pytest.param(kernel, name, id=kernel.label(name))
