@@ -309,7 +309,7 @@ def _align(tensor: TensorView, consumer: TensorView, pos: int) -> None:
         _require_free(tensor, consumer, place)
     # Places rise, so the last is the largest. Axes of the consumer in between, which the tensor
     # lacks (rule 25), lie around the tensor too: they are frozen with the others.
-    reached = places[pos - 1] + 1
+    reached = places[pos - 1] + 1 if pos else 0
     for twin in consumer.siblings:
         if reached > twin.produced_at_pos:
             twin.fusion.change(twin, "_produced_at_pos", reached)
