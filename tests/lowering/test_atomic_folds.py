@@ -226,6 +226,17 @@ def test_types_that_are_refused() -> None:
         _sum(ln.int8, dtype=ln.int8)[1].atomic()
 
 
+def test_a_sum_behind_what_it_is_added_to_is_named() -> None:
+    """As `index_add` adds one to a table."""
+    with ln.Fusion("k") as f:
+        x, table = f.input("x", ("N", 4), ln.float32), f.input("table", (4,), ln.float32)
+        y = f.output(table + ln.sum(x, axis=0), "y")
+    with pytest.raises(ln.ScheduleError) as caught:
+        y.atomic()
+    said = "y.atomic(): y is no reduction; atomic() is for reductions; y reads T2, which has it"
+    assert str(caught.value) == said
+
+
 def test_initial_values_stay_outside_of_what_is_folded() -> None:
     f, y = _sum()
     start = y.atomic()

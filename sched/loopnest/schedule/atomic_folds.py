@@ -44,13 +44,19 @@ def atomic(tensor: TensorView) -> TensorView:
     return start
 
 
+def _folds(tensor: TensorView) -> bool:
+    return any(axis.is_reduction for axis in tensor.domain.root)
+
+
 def _require_reduction(tensor: TensorView) -> None:
     """Refuse what no thread may fold on its own, in any order, in a single element."""
     definition, name = tensor.definition, tensor.name
-    folds = any(axis.is_reduction for axis in tensor.domain.root)
-    if definition is None or definition.reducer is None or not (folds or definition.scan):
-        raise PrimitiveRefused(f"{name} is no reduction", "atomic() is for reductions")
+    assert definition is not None
     reducer = definition.reducer
+    if reducer is None or not (_folds(tensor) or definition.scan):
+        folded = sorted({read.producer.name for read in definition.reads if _folds(read.producer)})
+        hint = f"; {name} reads {', '.join(folded)}, which has it" if folded else ""
+        raise PrimitiveRefused(f"{name} is no reduction", f"atomic() is for reductions{hint}")
     if definition.start is not None:
         raise PrimitiveRefused(f"{name} is atomic already", "call it once")
     if definition.scan is not None:
