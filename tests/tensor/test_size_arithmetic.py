@@ -6,7 +6,8 @@ from numpy.testing import assert_array_equal
 
 import loopnest as ln
 from loopnest.scalar.arguments import size_value
-from loopnest.scalar.expr import integer
+from loopnest.scalar.expr import Expr, integer
+from loopnest.scalar.polynomials import index_op
 
 F = ln.float32
 
@@ -132,3 +133,99 @@ def test_quotients_beside_a_known_divisor(divisor, known, offset):
         made = op(size, integer(divisor))
         for value in range(known, known * 9, known):
             assert size_value(made, {"D": value}) == expected(value + offset)
+
+
+@pytest.mark.parametrize("length", [2, 3, 7, 8])
+def test_bounds_of_sizes_below_0_count_from_the_end(length):
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N",), F)
+        half = x.shape[0] // 2
+        for part in (x[-half:], x[:-half], x[-half - 1 : -1], x[-half:None:-1]):
+            f.output(part * 1.0, f"y{len(f.outputs)}")
+    values = np.arange(length, dtype="f")
+    half = length // 2
+    expected = values[-half:], values[:-half], values[-half - 1 : -1], values[-half:None:-1]
+    for got, wanted in zip(ln.evaluate(f, values), expected, strict=True):
+        assert_array_equal(got, wanted)
+
+
+def test_a_bound_that_counts_from_the_end_is_not_0():
+    with ln.Fusion("k") as f:
+        x, k = f.input("x", ("N",), F), f.input("k", ("K",), F)
+        y = f.output(x[-k.shape[0] :] * k, "y")
+        assert y.shape[0] is k.shape[0]
+    values = np.arange(5, dtype="f")
+    assert_array_equal(ln.evaluate(f, values, values[:2]), [0.0, 4.0])
+    with pytest.raises(ln.LaunchError, match=r"the assumption '1 <= K' does not hold for K = 0"):
+        ln.evaluate(f, values, values[:0])
+
+
+@pytest.mark.parametrize("parts", [2, 3, 4])
+def test_what_a_part_leaves_of_a_multiple(parts):
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", "D"), F)
+        f.assume(f"D % {parts * 2} == 0")
+        n, d = x.shape
+        part = d // parts
+        for factor in range(-3, 4):
+            for count in range(-7, 8):
+                made = d * factor + part * count + n
+                for value in (0, parts * 2, parts * 6):
+                    simple = f.algebra.simplify(made) if isinstance(made, Expr) else made
+                    sizes = {"D": value, "N": 5}
+                    assert size_value(simple, sizes) == value * factor + value // parts * count + 5
+        rest = x[:, part:]
+        assert rest.shape[1] is f.algebra.simplify(part * (parts - 1))
+
+
+def test_a_quotient_that_is_0_stands_beside_others(sizes):
+    algebra = sizes[0].algebra
+    nothing = index_op("floordiv", algebra.sub(sizes[2], sizes[2]), integer(4))
+    made = algebra.sub(sizes[2], index_op("mul", nothing, sizes[3]))
+    assert size_value(made, {"N": 5, "D": 3}) == 5
+
+
+def test_halves_of_an_even_axis_are_as_long():
+    """As a rotary embedding reads them."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", "D"), F)
+        f.assume("D % 2 == 0")
+        half = x.shape[1] // 2
+        low, high = x[:, :half], x[:, half:]
+        f.output(ln.concatenate([-high, low], 1), "y")
+        f.output(low * high, "z")
+    values = np.arange(8, dtype="f").reshape(2, 4)
+    y, z = ln.evaluate(f, values)
+    assert_array_equal(y, [[-2, -3, 0, 1], [-6, -7, 4, 5]])
+    assert_array_equal(z, [[0, 3], [24, 35]])
+
+
+@pytest.mark.parametrize("length", [2, 3, 8])
+def test_an_index_is_a_size(length):
+    with ln.Fusion("k") as f:
+        x, k = f.input("x", ("N", 2), F), f.input("k", ("K",), F)
+        half = x.shape[0] // 2
+        f.output(x[half] + x[-half, 1] + x[x.shape[0] - 1, 0] + ln.sum(k), "y")
+        f.output(x[k.shape[0]], "z")
+    values, k = np.arange(length * 2, dtype="f").reshape(-1, 2), np.zeros(1, "f")
+    half = length // 2
+    y, z = ln.evaluate(f, values, k)
+    assert_array_equal(y, values[half] + values[-half, 1] + values[length - 1, 0])
+    assert_array_equal(z, values[1])
+    with pytest.raises(ln.LaunchError, match=r"the assumption 'K \+ 1 <= N' does not hold"):
+        ln.evaluate(f, values, np.zeros(length, "f"))
+
+
+@pytest.mark.parametrize("text", ["N // 0", "N % 0", "N // -1", "ceildiv(N, 0)", "2 // (-N % 0)"])
+def test_a_text_that_divides_by_0_or_less(sizes, text):
+    f = sizes[0]
+    with pytest.raises(ln.DefinitionError, match="sizes are divided by what is 1 or more"):
+        ln.full((text,), 0.0)
+    with pytest.raises(ln.DefinitionError, match="sizes are divided by what is 1 or more"):
+        f.assume(f"{text} == 0")
+
+
+def test_errors_write_sizes_as_they_are(sizes):
+    _, x, n, d = sizes
+    with pytest.raises(ln.DefinitionError, match=r"reshape\(x, \(N, D // 16, 16\)\): x is"):
+        ln.reshape(x, (n, d // 16, 16))

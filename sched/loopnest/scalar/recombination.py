@@ -9,7 +9,7 @@ Source: the recombination is that of loopy and isl.
 
 from __future__ import annotations
 
-from loopnest.scalar.expr import Op
+from loopnest.scalar.expr import Const, Op
 from loopnest.scalar.polynomials import Monomial, Poly, PolynomialAlgebra, index_op
 
 
@@ -85,6 +85,30 @@ def _undo_exact(
     return algebra.combine(rest, algebra.products.times(algebra.poly(inner), divided[0]), 1)
 
 
+def _take_part(
+    algebra: PolynomialAlgebra, poly: Poly, term: Monomial, count: int, atom: Op
+) -> Poly | None:
+    """Write ``x - x // d`` as ``(d - 1) * (x // d)`` where the int d divides x."""
+    inner, divisor = atom.args
+    if len(poly) < 2 or not isinstance(divisor, Const):
+        return None
+    others = list(term)
+    others.remove(atom)
+    sign, by = (1 if count < 0 else -1), int(divisor.value)
+    factor = {algebra.products.monomial(others): sign}
+    whole = algebra.products.times(algebra.poly(inner), factor)
+    if not whole or by < 2 or term in whole:
+        return None
+    if any(poly.get(key, 0) * wanted < wanted * wanted for key, wanted in whole.items()):
+        return None
+    if not algebra.divides(divisor, inner):
+        return None
+    # Each step leaves less of the dividend, so that there are finitely many.
+    left = {key: number - whole.get(key, 0) for key, number in poly.items()}
+    left[term] = count + sign * by
+    return {key: number for key, number in left.items() if number}
+
+
 def _undo_quotient(
     algebra: PolynomialAlgebra, poly: Poly, term: Monomial, count: int, atom: Op
 ) -> Poly | None:
@@ -104,4 +128,4 @@ def _undo_quotient(
     return algebra.combine(rest, algebra.products.times(algebra.poly(inner), scale), 1)
 
 
-_RULES = {"mod": (_undo_mod, _undo_digit), "floordiv": (_undo_exact, _undo_quotient)}
+_RULES = {"mod": (_undo_mod, _undo_digit), "floordiv": (_undo_exact, _undo_quotient, _take_part)}

@@ -67,10 +67,13 @@ class SizeOperators:
 
     def __neg__(self) -> Expr | int:
         from loopnest.scalar.expr import Op
+        from loopnest.scalar.simplify import Simplifier
 
-        if isinstance(self, Op) and self.op == "floordiv":  # -(-a // b) is how Python rounds up
+        if isinstance(self, Op) and self.op == "floordiv":
             dividend, divisor = self.args
-            return _operate("ceildiv", _operate("sub", 0, dividend), divisor)
+            # -(-a // b) is how Python rounds up; -(a // b) is what it is
+            if all(count < 0 for count in Simplifier().poly(dividend).values()):
+                return _operate("ceildiv", _operate("sub", 0, dividend), divisor)
         return _operate("sub", 0, self)
 
 

@@ -43,10 +43,17 @@ def read_size(node: ast.expr, symbol: Callable[[str], Symbol], refuse: Refuse) -
             return Op("neg", (inner,), dtypes.index)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
             args = (read_size(left, symbol, refuse), read_size(right, symbol, refuse))
-            return Op(_ARITHMETIC[type(op)], args, dtypes.index)
+            return _operation(_ARITHMETIC[type(op)], args, refuse)
         case ast.Call(func=ast.Name(id=name), args=[left, right], keywords=[]) if (
             name in _FUNCTIONS
         ):
             args = (read_size(left, symbol, refuse), read_size(right, symbol, refuse))
-            return Op(name, args, dtypes.index)
+            return _operation(name, args, refuse)
     raise refuse(f"'{ast.unparse(node)}' is not allowed")
+
+
+def _operation(name: str, args: tuple[Expr, Expr], refuse: Refuse) -> Op:
+    divisor = args[1]
+    if name in ("floordiv", "mod", "ceildiv") and isinstance(divisor, Const) and divisor.value <= 0:
+        raise refuse(f"a divisor is {divisor}, and sizes are divided by what is 1 or more")
+    return Op(name, args, dtypes.index)

@@ -83,6 +83,8 @@ def show(operand: object) -> str:
         return operand.name
     if isinstance(operand, ScalarOperand):
         return str(operand.expr)
+    if isinstance(operand, Expr):
+        return str(operand)
     if isinstance(operand, (tuple, list)):
         text = ", ".join([show(item) for item in operand])
         text = f"[{text}]" if isinstance(operand, list) else f"({text}{',' * (len(operand) == 1)})"

@@ -9,8 +9,9 @@ from types import EllipsisType
 from typing import TypeAlias
 
 from loopnest.errors import DefinitionError
+from loopnest.scalar import dtypes
 from loopnest.scalar.arguments import as_int
-from loopnest.scalar.expr import ZERO, Arg, Const, Expr, Op, Symbol, integer, walk
+from loopnest.scalar.expr import ZERO, Arg, Expr, Op, Symbol, integer, walk
 from loopnest.tensor.definition import Read
 from loopnest.tensor.ops.construction import (
     Axis,
@@ -75,8 +76,9 @@ def slice(
 
     Args:
         tv: the operand.
-        starts: a bound an axis: an int (negative from the end), a size symbol by name, a size
-            expression, or None.
+        starts: a bound an axis: an int, a size symbol by name, a size expression, or None. An int
+            below 0 counts from the end, and so does an expression that is never above 0,
+            ``-(N // 2)``; launches refuse sizes for which it is 0.
         stops: likewise.
         steps: an int an axis, not 0; by default 1. A negative one starts from the end.
 
@@ -102,7 +104,7 @@ def slice(
 def basic_index(tv: TensorView, key: object) -> TensorView:
     """Return ``tv[key]`` by NumPy's basic indexing: ints, slices, None and one ``...``.
 
-    An int removes its axis, None inserts a broadcast axis.
+    An int, or a size expression, removes its axis, None inserts a broadcast axis.
 
     Raises:
         DefinitionError: an index of another kind, too many, or one that is out of range.
@@ -112,7 +114,7 @@ def basic_index(tv: TensorView, key: object) -> TensorView:
     items = list(key) if isinstance(key, tuple) else [key]
     for item in items:
         basic = item is None or item is ... or isinstance(item, builtins.slice)
-        if not basic and as_int(item) is None:
+        if not basic and as_int(item) is None and not _is_size(item):
             raise DefinitionError(call, f"{show(item)} is no basic index", _ITEMS)
     dots = [place for place, item in enumerate(items) if item is ...]
     if len(dots) > 1:
@@ -131,6 +133,10 @@ def basic_index(tv: TensorView, key: object) -> TensorView:
     return insert_axes(taken, [item is None for item in kept])
 
 
+def _is_size(item: object) -> bool:
+    return isinstance(item, Expr) and item.dtype is dtypes.index
+
+
 def _key_text(key: object) -> str:
     items = key if isinstance(key, tuple) else (key,)
     return ", ".join([_item_text(item) for item in items])
@@ -141,12 +147,8 @@ def _item_text(item: object) -> str:
         return "..."
     if not isinstance(item, builtins.slice):
         return show(item)
-    parts = ["" if bound is None else _bound_text(bound) for bound in (item.start, item.stop)]
+    parts = ["" if bound is None else show(bound) for bound in (item.start, item.stop)]
     return ":".join([*parts, *([show(item.step)] if item.step is not None else [])])
-
-
-def _bound_text(bound: object) -> str:
-    return str(bound) if isinstance(bound, Expr) else show(bound)
 
 
 def _taken(op: str, call: str, tv: TensorView, items: Sequence[object]) -> TensorView:
@@ -232,9 +234,7 @@ def _symbolic(
 ) -> _Part:
     """Return a part whose bounds are known at launch: the elements from `low` to before `high`."""
     algebra = tv.fusion.algebra
-    start, stop = [
-        algebra.add(size, b) if isinstance(b, Const) and b.value < 0 else b for b in (start, stop)
-    ]
+    start, stop = [_from_end(tv, demands, axis, size, b) for b in (start, stop)]
     if step > 0:
         low, high = ZERO if start is None else start, size if stop is None else stop
     else:
@@ -248,6 +248,22 @@ def _symbolic(
     demands.at_most(high, size, f"{span} ends beyond the axis", hint)
     count = algebra.ceildiv(algebra.sub(high, low), integer(abs(step)))
     return _Part(low if step > 0 else algebra.sub(high, integer(1)), step, count)
+
+
+def _from_end(
+    tv: TensorView, demands: Demands, axis: int, size: Expr, bound: Expr | None
+) -> Expr | None:
+    """Return a bound as a place from the front: one that is below 0 counts from the end.
+
+    A bound such as ``-(N // 2)`` is 0 for some sizes, which would be a place in front: launches
+    refuse these.
+    """
+    algebra = tv.fusion.algebra
+    if bound is None or bound is ZERO or not algebra.holds_le(bound, ZERO):
+        return bound
+    reason = f"the bound {bound} of axis {axis} counts from the end, and is not below 0"
+    demands.at_most(integer(1), algebra.sub(ZERO, bound), reason)
+    return algebra.add(size, bound)
 
 
 def _bound(tv: TensorView, axis: int, bound: object) -> Expr | None:
@@ -270,12 +286,12 @@ def _bound(tv: TensorView, axis: int, bound: object) -> Expr | None:
 
 
 def _element(tv: TensorView, demands: Demands, axis: int, size: Expr, item: object) -> _Part:
-    place = as_int(item)
-    assert place is not None
-    reason, hint = f"index {place} of axis {axis} is out of range", f"{tv.name} is {tv.signature}"
-    beyond = integer(place + 1 if place >= 0 else -place)
-    demands.at_most(beyond, size, reason, hint)
-    first = integer(place) if place >= 0 else tv.fusion.algebra.sub(size, integer(-place))
+    algebra = tv.fusion.algebra
+    reason, hint = f"index {item} of axis {axis} is out of range", f"{tv.name} is {tv.signature}"
+    first = _from_end(tv, demands, axis, size, _bound(tv, axis, item))
+    assert first is not None
+    demands.at_most(ZERO, first, reason, hint)
+    demands.at_most(algebra.add(first, integer(1)), size, reason, hint)
     return _Part(first, 1, None)
 
 
