@@ -224,3 +224,16 @@ def test_one_element_of_an_axis_is_computed_alone() -> None:
     kernel = ln.lower(f)
     assert "T1[0] = exp(x[i0, M - 1])" in str(kernel)
     assert ln.verify(kernel).all_sizes
+
+
+@pytest.mark.parametrize("size", [8, "N"])
+def test_one_element_of_the_only_axis_shares_no_loop(size: int | str) -> None:
+    with ln.Fusion("k") as f:
+        x = f.input("x", (size,), ln.float32)
+        if size == "N":
+            f.assume("N >= 3")
+        t = x * 2.0
+        f.output(t[-3:-2], "y")
+    f.inline_most()
+    assert t.compute_at_pos == 0
+    assert ln.verify(ln.lower(f)).all_sizes

@@ -228,7 +228,9 @@ class _Sweep:
         if folds or barred or unit.frozen:
             return False
         found = tiles_at(unit, None)
-        if found is None or _passes_barred(unit, len(found.loops), _BEST_EFFORT):
+        if found is None or not found.loops:  # without a loop there is nothing to share
+            return False
+        if _passes_barred(unit, len(found.loops), _BEST_EFFORT):
             return False
         # An axis left inside would hold what one consumer reads at several indices in one
         # iteration: every iteration would compute all of them anew.
