@@ -127,3 +127,25 @@ def test_merged_axes_in_front_of_a_window_are_proved_for_all_sizes(
     y.split(-3, 8)
     f.inline_most()
     assert ln.verify(ln.lower(f)).all_sizes
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-3, -2), (1, 2)])
+def test_which_of_two_equal_parts_is_read_follows_from_what_is_assumed(
+    start: int, stop: int
+) -> None:
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", 2), ln.float32)
+        f.assume("N >= 3")
+        t = x * 2.0
+        f.output(ln.concatenate([t, t])[start:stop], "y")
+    f.inline_most()
+    kernel = ln.lower(f)
+    assert "where" not in str(kernel)
+    assert ln.verify(kernel).all_sizes
+    lowered = kernel._lowered
+    assert lowered.math is not None
+    made = mutants(lowered.program, frozenset({"index"}))
+    moved = [mutant for mutant in made if "load T1" in mutant.text]
+    assert moved
+    for mutant in moved:
+        assert not verify_program(mutant.program, lowered.math()).ok, mutant.text

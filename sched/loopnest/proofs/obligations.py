@@ -131,7 +131,7 @@ def work_of(model: Model, math: MathSnapshot, site: Site, other: StoredValue | N
         raise Mismatch("claim", True, f"claims {len(store.coordinate)} coordinates for "
                        f"the {len(axes)} {domain} axes of {tensor.name}")  # fmt: skip
     element = () if kind == "init" else _claimed(tensor, store)
-    found = other or match(site, tensor, "update" if kind == "merge" else kind)
+    found = other or match(site, tensor, "update" if kind == "merge" else kind, model.algebra)
     if store.atomic and kind != "update":
         raise Mismatch("value", True, f"is atomic, and no update of {tensor.name}")
     if kind == "merge" and not found.merges:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from operator import itemgetter
 from typing import TypeAlias, assert_never
 
@@ -34,6 +35,8 @@ from loopnest.scalar.expr import (
     Symbol,
     walk,
 )
+from loopnest.scalar.facts import Facts
+from loopnest.scalar.simplify import Simplifier
 
 Guards: TypeAlias = "tuple[tuple[Expr, bool], ...]"
 """Conditions, each with the value that it must have."""
@@ -143,6 +146,11 @@ class Model:
         for place, access in enumerate(self.accesses):
             self._accesses_to.setdefault(access.buffer, []).append((place, access))
         self.shared_space = _spaces(list(self.buffers()))
+
+    @cached_property
+    def algebra(self) -> Simplifier:
+        """The simplifier that knows what is assumed of sizes."""
+        return Simplifier(Facts.of([test for _, test in self.program.assumed]))
 
     def _visit(
         self,

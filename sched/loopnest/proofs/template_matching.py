@@ -35,9 +35,6 @@ from loopnest.scalar.templates import at
 from loopnest.tensor.definition import TracedReducer
 from loopnest.tensor.math_snapshot import MathSnapshot, MathTensor
 
-_ALGEBRA = Simplifier()
-"""Knows what holds at all sizes."""
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Combined:
@@ -132,8 +129,10 @@ def _definition(name: Local, moment: Site, site: Site) -> Site:
     return found
 
 
-def match(site: Site, tensor: MathTensor, kind: str) -> StoredValue:
+def match(site: Site, tensor: MathTensor, kind: str, algebra: Simplifier) -> StoredValue:
     """Return the operands of the store at `site`, of this role.
+
+    Of conditions that lowering may have decided, those that `algebra` decides are taken so first.
 
     Raises:
         Mismatch: its value is not what the math says.
@@ -161,13 +160,13 @@ def match(site: Site, tensor: MathTensor, kind: str) -> StoredValue:
             raise Mismatch("value", False, reason)
         found.reads.append((0, operand))
     elif kind == "define":
-        _Matcher(found, tensor).match(definition.values[component], store.value, site, ())
+        _Matcher(found, tensor, algebra).match(definition.values[component], store.value, site, ())
     else:
-        return _update(site, tensor)
+        return _update(site, tensor, algebra)
     return found
 
 
-def _update(site: Site, tensor: MathTensor) -> StoredValue:
+def _update(site: Site, tensor: MathTensor, algebra: Simplifier) -> StoredValue:
     """Match an update: by the value of an element, or by another partial result."""
     definition, store = tensor.definition, site.node
     assert definition is not None
@@ -175,7 +174,7 @@ def _update(site: Site, tensor: MathTensor) -> StoredValue:
     component = definition.component
     found = StoredValue(site)
     try:
-        _Matcher(found, tensor).match(definition.updates[component], store.value, site, ())
+        _Matcher(found, tensor, algebra).match(definition.updates[component], store.value, site, ())
         refused = None
     except Mismatch as why:
         refused = why
@@ -189,7 +188,7 @@ def _update(site: Site, tensor: MathTensor) -> StoredValue:
     # the reduction.
     other = StoredValue(site, merges=True)
     try:
-        _Matcher(other, tensor).match(
+        _Matcher(other, tensor, algebra).match(
             reducer_of(tensor).combination[component], store.value, site, ()
         )
     except Mismatch:
@@ -303,9 +302,9 @@ def _is_of_coordinates(part: Expr) -> bool:
 
 
 class _Matcher:
-    def __init__(self, found: StoredValue, tensor: MathTensor) -> None:
+    def __init__(self, found: StoredValue, tensor: MathTensor, algebra: Simplifier) -> None:
         assert isinstance(found.site.node, kir.Store)
-        self.found, self.tensor = found, tensor
+        self.found, self.tensor, self.algebra = found, tensor, algebra
         self.site, self.store = found.site, found.site.node
         self._seen: set[_Key] = set()
 
@@ -349,7 +348,7 @@ class _Matcher:
             inner = [guarded(value, n, guards) for n in (1, 2)]
             ways.append((found, list(zip((yes, no), sides, inner, strict=True))))
         ways += [(TRUE, [(yes, value, guards)]), (FALSE, [(no, value, guards)])]
-        if len(ways) > 2 and (decision := decided(wanted, _ALGEBRA)) in (TRUE, FALSE):
+        if (decision := decided(wanted, self.algebra)) in (TRUE, FALSE):
             # Of operands that are alike several ways fit: what is decided is tried first.
             ways.sort(key=lambda way: way[0] is not decision)
         refused: Mismatch | None = None
