@@ -12,7 +12,7 @@ from loopnest.facade import Kernel, lower
 from loopnest.proofs import Report, verify, verify_program
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.enums import ParallelType as PT
-from loopnest.scalar.expr import Const, Local
+from loopnest.scalar.expr import Const, Local, substitute
 from mutation.interfaces import retyped
 from mutation.mutants import mutants
 from mutation.rewriting import with_buffer
@@ -176,10 +176,12 @@ def welford() -> ln.Fusion:
 
 
 def with_name(program: kir.Program, let: kir.Let, var: Local) -> kir.Program:
-    """Return `program` with another name for a temporary; its uses stay as they are."""
+    """Return `program` with another temporary in place of one, in its uses too."""
 
     def rule(node: kir.Stmt) -> kir.Stmt:
-        return replace(let, var=var) if node is let else node
+        if node is let:
+            return replace(let, var=var)
+        return kir.map_expressions(node, lambda value: substitute(value, {let.var: var}))
 
     return program.with_body(kir.map_body(program.body, rule))
 
@@ -207,7 +209,9 @@ def test_an_output_is_stored_as_what_it_is() -> None:
         n for n, _ in kir.walk(k.program.body) if isinstance(n, kir.Store) and n.role == "finish"
     )
     zero = replace(finish, role="init", value=Const(0, ln.float32))
-    program = k.program.with_body((*k.program.body, zero))
+    program = k.program.with_body(
+        kir.map_body(k.program.body, lambda node: zero if node is finish else node)
+    )
     found = [f.message for f in judged(k, program).findings]
     assert "the store stores a partial result of y as float16, the math has float32" in found
 
