@@ -5,4 +5,4 @@ import re
 
 def without_lines(error: object) -> str:
     """Return the text of an error, without each ``made at FILE:LINE``."""
-    return re.sub(r" made at [^ :,;]*:\d+", "", str(error))
+    return re.sub(r" made at [^:,;]*:\d+", "", str(error))

@@ -65,6 +65,8 @@ extern "C" __global__ void wrong(float* x) {
 }
 
 
+
+
 extern "C" __global__ void wrong_too(float* x) {
   x[0] = missing(x[1]);
 }
