@@ -237,3 +237,14 @@ def test_one_element_of_the_only_axis_shares_no_loop(size: int | str) -> None:
     f.inline_most()
     assert t.compute_at_pos == 0
     assert ln.verify(ln.lower(f)).all_sizes
+
+
+def test_tiles_of_a_tensor_whose_sibling_alone_is_read() -> None:
+    """The places of an argmax are read, not its values, by what is read in windows itself."""
+    with ln.Fusion("places") as f:
+        x, w = f.input("x", ("N", 11), ln.float32), f.input("w", (1, 11), ln.float32)
+        t = ln.argmax(w, 0, keepdims=True) + x
+        y = f.output(t[:, 3:9:2] * 1, "y")
+    y.split(1, 2)
+    f.inline_most()
+    assert ln.verify(ln.lower(f)).all_sizes

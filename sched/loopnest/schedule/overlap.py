@@ -301,7 +301,8 @@ class WindowReplay:
         steps = overlaps(first.place.domain.history)
         shared = set(first.place.domain.leaf[: len(first.place.loops)])
         return (
-            not any(windowed(r.twin, r.consumer) for r in self.readers)
+            first.twin is self.tensor  # whose axes the consumer has
+            and not any(windowed(r.twin, r.consumer) for r in self.readers)
             and all(step.inputs and mapped.issuperset(step.inputs) for step in steps)
             and all(shared.issuperset(step.outer) for step in steps)
             and all(_same_steps(first.place.domain, r.place.domain) for r in others)
