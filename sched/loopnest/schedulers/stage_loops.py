@@ -71,7 +71,7 @@ def _schedule(fusion: ln.Fusion, spread: Spread) -> list[ln.TensorView]:
     while True:
         trial = deepcopy(fusion)
         failed = _compute_again(trial, _stages(trial, names, spread))
-        if failed is None:
+        if failed is None or failed in names:
             break
         names = names | {failed}
     stages = _stages(fusion, names, spread)
