@@ -52,8 +52,8 @@ def complaints(found: tuple[Column[object], ...]) -> list[str]:
 COLUMNS = {
     "NumPy function", "interpreter's function", "interpreter's function of indices",
     "interpreter's predicate", "range over an interval", "range over integers or bools",
-    "accuracy", "accuracy with fast math", "form in C and CUDA", "function in CUDA",
-    "value in a graph", "gradient", "cost",
+    "accuracy", "accuracy with fast math", "accuracy in C", "form in C and CUDA",
+    "function in CUDA", "value in a graph", "gradient", "cost",
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from loopnest.scalar.enums import ParallelType
-from loopnest.scalar.expr import Expr, Index, LaunchIndex, Op, Symbol
+from loopnest.scalar.expr import Expr, Index, LaunchIndex, Op, Symbol, variables
 from loopnest.scalar.polynomials import UNIT, Poly, PolynomialAlgebra
 
 
@@ -26,12 +26,27 @@ class AtomBounds:
         self.launch: dict[ParallelType, Expr] = {}
         self._high: dict[Expr, Poly] = {}
         self._naturals: dict[Expr, bool] = {}
+        self._proved: dict[tuple[object, ...], bool] = {}
+
+    def take(self, launch: dict[ParallelType, Expr]) -> None:
+        """Take over the extents of a launch: bounds of the numbers of threads from now on."""
+        self.launch = launch
+        self._proved.clear()
 
     def nonnegative(self, poly: Poly, least: Callable[[Expr], int] | None = None) -> bool:
         """Whether poly >= 0 is proved, from bounds of its atoms, none of which may be negative.
 
         `least` gives lower bounds of sizes; by default those inside of loops over them.
         """
+        if least is not None:
+            return self._prove(poly, least)
+        shape = _shape(poly)
+        found = self._proved.get(shape)
+        if found is None:
+            found = self._proved[shape] = self._prove(poly, self._least)
+        return found
+
+    def _prove(self, poly: Poly, least: Callable[[Expr], int]) -> bool:
         if not all(self._natural(atom) for term in poly for atom in term):
             return False
         if all(c >= 0 for c in poly.values()):
@@ -41,7 +56,30 @@ class AtomBounds:
         if all(c >= 0 for c in low.values()):
             return True
         # N - 1 has a negative coefficient; with N = N' + 1, N' >= 0, it has none.
-        return all(c >= 0 for c in self._shifted(low, least or self._least).values())
+        if all(c >= 0 for c in self._shifted(low, least).values()):
+            return True
+        return bool(self.algebra.solved) and self._solved_nonnegative(low, least)
+
+    def _solved_nonnegative(self, low: Poly, least: Callable[[Expr], int]) -> bool:
+        """Whether low >= 0 is proved with assumed equations put in: N - T * 16 of N == T * 16."""
+        solved, size = self.algebra.solved, self.algebra.expression(low)
+        found = solved.apply(size)
+        if found is size:
+            return False
+        poly = self.algebra.poly(found)
+        if not all(self._natural(atom) for term in poly for atom in term):
+            return False
+        # A size that comes in by an equation has a loop of its own only where it must be >= 1 for
+        # the old one to be: T of N == T * 16 is, K of N == T + K may be 0.
+        known = variables(size) | solved.factors(size)
+
+        def at_least(atom: Expr) -> int:
+            return least(atom) if variables(atom) <= known else self.at_launch(atom)
+
+        proved = all(c >= 0 for c in self._shifted(poly, at_least).values())
+        if proved:
+            solved.rely_on((size,))
+        return proved
 
     def _natural(self, atom: Expr) -> bool:
         """Whether `atom` is known to be >= 0."""
@@ -128,6 +166,24 @@ class AtomBounds:
     def at_launch(self, atom: Expr) -> int:
         """Return a lower bound of a size at any launch."""
         return self.facts.range_of(atom)[0] if isinstance(atom, Symbol) else self.facts.lower(atom)
+
+
+def _shape(poly: Poly) -> tuple[object, ...]:
+    """Return what a proof depends on: of the index of a loop its extent alone.
+
+    Atoms are bounded one by one. Tensors that are computed in loops of their own have other
+    indices in the same polynomials.
+    """
+    numbers: dict[Expr, int] = {}
+    parts: list[object] = []
+    for term, count in poly.items():
+        for atom in term:
+            if isinstance(atom, Index):
+                parts.append((atom.extent, numbers.setdefault(atom, len(numbers))))
+            else:
+                parts.append(atom)
+        parts.append(count)
+    return tuple(parts)
 
 
 def _low_of(atom: Expr) -> Poly:

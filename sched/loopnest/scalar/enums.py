@@ -21,6 +21,8 @@ class IterKind(Enum):
     BROADCAST = "broadcast"
     """Extent 1, read along any extent."""
 
+    __hash__ = object.__hash__  # a member is one object: Enum's own hash is that of its name
+
     @property
     def letter(self) -> str:
         """The letter that names an axis of this kind in errors: i, r or b."""
@@ -96,10 +98,12 @@ class ParallelType(Enum):
     CUDA: a loop of the thread. C: iterations spread over the cores. The interpreter: a loop.
     """
 
+    __hash__ = object.__hash__  # as that of `IterKind`
+
     @property
     def order(self) -> Order:
         """How the iterations run: one after another, in any order, by blocks or by threads."""
-        found = _ORDERS.get(self._name_)  # by name: the hash of a member is slow
+        found = _ORDERS.get(self._name_)
         if found is None:
             raise InternalError(str(self), "nobody says in which order its iterations run")
         return found
@@ -208,6 +212,8 @@ class Memory(Enum):
     """Of one block: ``__shared__`` memory on CUDA, an array a block elsewhere."""
     GLOBAL = "global"
     """Of all blocks: arguments, and workspace of the launch for intermediate tensors."""
+
+    __hash__ = object.__hash__  # as that of `IterKind`
 
 
 class Swizzle(Enum):

@@ -27,11 +27,11 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import index as as_index
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
-from weakref import WeakValueDictionary
 
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import ParallelType
+from loopnest.scalar.interning import InternTable
 from loopnest.scalar.size_operators import SizeOperators
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 
 Number: TypeAlias = "bool | int | float"
 
-_TABLE: WeakValueDictionary[tuple[object, ...], Expr] = WeakValueDictionary()
+_TABLE: InternTable[Expr] = InternTable()
+_TABLE.guard_forks()
+_find = _TABLE.find
 
 Leaf = TypeVar("Leaf", bound="Expr")
 
@@ -47,9 +49,10 @@ Leaf = TypeVar("Leaf", bound="Expr")
 class Expr(SizeOperators):
     """A scalar expression. `dtype` is its type, `args` its operands."""
 
-    __slots__ = ("__weakref__", "_text", "_variables", "args", "dtype")
+    __slots__ = ("_loads", "_text", "_variables", "args", "dtype")
     dtype: DType
     args: tuple[Expr, ...]
+    _loads: tuple[Load, ...] | None
     _text: str | None
     _variables: frozenset[Expr] | None
 
@@ -77,13 +80,14 @@ class Expr(SizeOperators):
 def _leaf(cls: type[Leaf], dtype: DType, **own: object) -> Leaf:
     """Return the node without operands that has these fields; a new one where none lives."""
     key = (cls, dtype, *own.values())
-    node = _TABLE.get(key)
+    node = _find(key)
     if node is None:
         node = object.__new__(cls)
-        node.dtype, node.args, node._text, node._variables = dtype, (), None, None
+        node.dtype, node.args = dtype, ()
+        node._text = node._variables = node._loads = None
         for name, value in own.items():
             setattr(node, name, value)
-        _TABLE[key] = node
+        node = _TABLE.add(key, node)
     assert isinstance(node, cls)
     return node
 
@@ -95,18 +99,18 @@ class Const(Expr):
     value: Number
 
     def __new__(cls, value: Number, dtype: DType) -> Const:
-        if dtype.is_float:
+        if dtype.kind == "f":
             value = float(value)
             key: tuple[object, ...] = (cls, value.hex(), dtype)
         else:
-            value = bool(value) if dtype.is_bool else int(value)
+            value = bool(value) if dtype.kind == "b" else int(value)
             key = (cls, value, dtype)
-        node = _TABLE.get(key)
+        node = _find(key)
         if node is None:
             node = object.__new__(cls)
             node.value, node.dtype, node.args = value, dtype, ()
-            node._text, node._variables = None, None
-            _TABLE[key] = node
+            node._text = node._variables = node._loads = None
+            node = _TABLE.add(key, node)
         assert isinstance(node, Const)
         return node
 
@@ -149,7 +153,8 @@ class Index(Expr):
 
     def __init__(self, name: str, extent: Expr) -> None:
         self.name, self.extent = name, extent
-        self.dtype, self.args, self._text, self._variables = dtypes.index, (), None, None
+        self.dtype, self.args = dtypes.index, ()
+        self._text = self._variables = self._loads = None
 
     def __reduce__(self) -> tuple[type[Index], tuple[str, Expr]]:
         return Index, (self.name, self.extent)
@@ -163,7 +168,7 @@ class Local(Expr):
 
     def __init__(self, name: str, dtype: DType) -> None:
         self.name, self.dtype, self.args = name, dtype, ()
-        self._text, self._variables = None, None
+        self._text = self._variables = self._loads = None
 
     def __reduce__(self) -> tuple[type[Local], tuple[str, DType]]:
         return Local, (self.name, self.dtype)
@@ -217,12 +222,13 @@ class Load(Expr):
 
     def __new__(cls, buffer: Buffer, index: tuple[Expr, ...], flat: bool = False) -> Load:
         key = (cls, buffer, flat, *index)
-        node = _TABLE.get(key)
+        node = _find(key)
         if node is None:
             node = object.__new__(cls)
             node.buffer, node.flat, node.dtype = buffer, flat, buffer.dtype
-            node.args, node._text, node._variables = index, None, None
-            _TABLE[key] = node
+            node.args = index
+            node._text = node._variables = node._loads = None
+            node = _TABLE.add(key, node)
         assert isinstance(node, Load)
         return node
 
@@ -238,12 +244,12 @@ class Op(Expr):
 
     def __new__(cls, op: str, args: tuple[Expr, ...], dtype: DType) -> Op:
         key = (op, dtype, *args)
-        node = _TABLE.get(key)
+        node = _find(key)
         if node is None:
             node = object.__new__(cls)
             node.op, node.args, node.dtype = op, args, dtype
-            node._text, node._variables = None, None
-            _TABLE[key] = node
+            node._text = node._variables = node._loads = None
+            node = _TABLE.add(key, node)
         assert isinstance(node, Op)
         return node
 
@@ -263,7 +269,8 @@ def whole(value: object) -> int | None:
 
 def integer(value: int) -> Const:
     """Return `value` as an index literal."""
-    return Const(value, dtypes.index)
+    found = _find((Const, value, dtypes.index))
+    return found if isinstance(found, Const) else Const(value, dtypes.index)
 
 
 TRUE = Const(True, dtypes.bool_)
@@ -303,22 +310,23 @@ def _fits_float32(value: Number) -> bool:
     return back == value or math.isnan(value)
 
 
-def walk(root: Expr) -> Iterator[Expr]:
-    """Yield every node below `root` once, operands before their users."""
+def walk(*roots: Expr) -> Iterator[Expr]:
+    """Yield every node below one of `roots` once, operands before their users."""
     seen: set[Expr] = set()
-    stack: list[tuple[Expr, bool]] = [(root, False)]
-    while stack:
-        node, ready = stack.pop()
-        if ready:
-            yield node
-        elif node not in seen:
-            seen.add(node)
-            if not node.args:
+    for root in roots:
+        stack: list[tuple[Expr, bool]] = [(root, False)]
+        while stack:
+            node, ready = stack.pop()
+            if ready:
                 yield node
-                continue
-            stack.append((node, True))
-            for arg in reversed(node.args):
-                stack.append((arg, False))
+            elif node not in seen:
+                seen.add(node)
+                if not node.args:
+                    yield node
+                    continue
+                stack.append((node, True))
+                for arg in reversed(node.args):
+                    stack.append((arg, False))
 
 
 def variables(root: Expr) -> frozenset[Expr]:
@@ -402,17 +410,24 @@ def rebuild(node: Expr, args: tuple[Expr, ...]) -> Expr:
     return Op(node.op, args, node.dtype)
 
 
-def substitute(root: Expr, mapping: Mapping[Expr, Expr]) -> Expr:
-    """Return `root` with nodes replaced; shared nodes are visited once."""
+def substitute(
+    root: Expr, mapping: Mapping[Expr, Expr], known: dict[Expr, Expr] | None = None
+) -> Expr:
+    """Return `root` with nodes replaced; shared nodes are visited once.
+
+    `known`, empty at first, keeps what is found for other expressions with the same `mapping`.
+    """
+    if not root.args:
+        return mapping.get(root, root)
     for key in mapping:
         if key.args or isinstance(key, Const):
             return _rewritten(root, mapping.get, {})
-    return _substituted(root, mapping, dict(mapping))
+    return _substituted(root, mapping, {} if known is None else known)
 
 
 def _substituted(node: Expr, mapping: Mapping[Expr, Expr], known: dict[Expr, Expr]) -> Expr:
     """Return `node` with variables replaced; `known` is what is found so far."""
-    found = known.get(node)
+    found = known.get(node, mapping.get(node))
     if found is None:
         found = node
         if not mapping.keys().isdisjoint(variables(node)):
@@ -450,15 +465,6 @@ def two_sides(types: Sequence[DType]) -> tuple[tuple[Arg, ...], tuple[Arg, ...]]
     return tuple(args[: len(types)]), tuple(args[len(types) :])
 
 
-def instantiate(
-    templates: tuple[Expr, ...], one: tuple[Expr, ...], other: tuple[Expr, ...]
-) -> tuple[Expr, ...]:
-    """Return templates in the `Arg`s of `two_sides` with values put in."""
-    args = two_sides([value.dtype for value in one])
-    mapping: dict[Expr, Expr] = dict(zip((*args[0], *args[1]), (*one, *other), strict=True))
-    return tuple([substitute(template, mapping) for template in templates])
-
-
 def free_indices(root: Expr) -> frozenset[Index]:
     """Return the loop indices that `root` depends on."""
     return frozenset([node for node in variables(root) if isinstance(node, Index)])
@@ -466,9 +472,17 @@ def free_indices(root: Expr) -> frozenset[Index]:
 
 def loads(root: Expr) -> tuple[Load, ...]:
     """Return the loads in `root`, each once, in order of appearance."""
+    if isinstance(root, Load):  # it keeps none: its own would hold it
+        for arg in root.args:
+            if loads(arg):
+                return tuple([node for node in walk(root) if isinstance(node, Load)])
+        return (root,)
     if not root.args:
-        return (root,) if isinstance(root, Load) else ()
-    return tuple([node for node in walk(root) if isinstance(node, Load)])
+        return ()
+    found = root._loads
+    if found is None:  # a root keeps its own: every pass asks for them again
+        found = root._loads = tuple([node for node in walk(root) if isinstance(node, Load)])
+    return found
 
 
 def all_of(terms: Iterable[Expr]) -> Expr:

@@ -117,6 +117,15 @@ class Facts:
             self.used |= {("equal", a), ("equal", b)}
         return found
 
+    @property
+    def equations(self) -> Mapping[Expr, Expr]:
+        """What was assumed to equal what, both ways."""
+        return self._equal
+
+    def rely_on_equation(self, side: Expr) -> None:
+        """Note that what `side` was assumed to equal decided something."""
+        self.used.add(("equal", side))
+
     def lower(self, atom: Expr) -> int:
         """Return a lower bound of a size inside a loop over it: 1 of a symbol, or as assumed."""
         plain, assumed = int(isinstance(atom, Symbol)), self._lower.get(atom, 0)
@@ -228,11 +237,25 @@ class Facts:
                 self._divisible.setdefault(left.args[0], []).append(left.args[1])
         elif isinstance(right, Const) and not isinstance(left, Const):
             self._lower[left] = self._upper[left] = int(right.value)
-        elif isinstance(left, Symbol):
+        elif not isinstance(left, Const):
             self._equal[left] = right
+        if (divisor := _rounded(left, right)) is not None:
+            self._divisible.setdefault(left, []).append(divisor)
         if isinstance(right, Op) and right.op == "mul":
             for factor in right.args:
                 self._divisible.setdefault(left, []).append(factor)
+
+
+def _rounded(size: Expr, product: Expr) -> Expr | None:
+    """Return d where `product` is ``size // d * d``, which equals `size` where d divides it."""
+    factors = list(_factors(product))
+    for quotient in factors:
+        if isinstance(quotient, Op) and quotient.op == "floordiv" and quotient.args[0] is size:
+            divisor = quotient.args[1]
+            others = [factor for factor in factors if factor is not quotient]
+            if others == list(_factors(divisor)):
+                return divisor
+    return None
 
 
 def _factors(product: Expr) -> Iterator[Expr]:

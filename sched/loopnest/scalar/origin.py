@@ -7,9 +7,12 @@ import sys
 from dataclasses import dataclass
 from types import FrameType
 
+from loopnest.fast_init import fast_init
+
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class Origin:
     """A place in the user's code, and the schedule call there (empty for a definition)."""

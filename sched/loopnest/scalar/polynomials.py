@@ -6,11 +6,14 @@ An atom is what no sum or product is: a symbol, a loop index, a quotient, a rema
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from loopnest.scalar import dtypes
 from loopnest.scalar.expr import Expr, Index, Op, integer
 from loopnest.scalar.facts import Facts
+
+if TYPE_CHECKING:
+    from loopnest.scalar.equations import SolvedSizes
 
 Monomial: TypeAlias = tuple[Expr, ...]
 Poly: TypeAlias = dict[Monomial, int]
@@ -66,6 +69,9 @@ class PolynomialAlgebra(Protocol):
     facts: Facts
     products: Products
 
+    @property
+    def solved(self) -> SolvedSizes: ...
+
     def poly(self, node: Expr) -> Poly: ...
     def expression(self, poly: Poly) -> Expr: ...
     def combine(self, a: Poly, b: Poly, sign: int) -> Poly: ...
@@ -74,6 +80,7 @@ class PolynomialAlgebra(Protocol):
     def mod(self, a: Expr, b: Expr) -> Expr: ...
     def binary(self, op: str, a: Expr, b: Expr) -> Expr: ...
     def divides(self, divisor: Expr, value: Expr) -> bool: ...
+    def simplify(self, root: Expr) -> Expr: ...
 
 
 def divide_monomial(term: Monomial, by: Monomial) -> Monomial | None:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from loopnest.scalar import dtypes
 from loopnest.scalar.atom_bounds import AtomBounds
 from loopnest.scalar.enums import ParallelType
+from loopnest.scalar.equations import SolvedSizes
 from loopnest.scalar.expr import (
     FALSE,
     ONE,
@@ -32,6 +33,7 @@ from loopnest.scalar.expr import (
     Symbol,
     integer,
     rewrite,
+    variables,
 )
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.polynomials import (
@@ -73,6 +75,7 @@ class Simplifier:
         self._simple: dict[Expr, Expr] = {}
         self._extremes = SizeBounds(self.facts, self.poly)
         self._bounds = AtomBounds(self)
+        self._solved: SolvedSizes | None = None
 
     def __reduce__(self) -> tuple[Callable[..., Simplifier], tuple[object, ...]]:
         """Pickle the facts, and the order in which atoms were seen: sums are written in it."""
@@ -85,7 +88,7 @@ class Simplifier:
 
     @launch.setter
     def launch(self, extents: dict[ParallelType, Expr]) -> None:
-        self._bounds.launch = extents
+        self._bounds.take(extents)
 
     # Sums and products
 
@@ -247,7 +250,28 @@ class Simplifier:
             return self.poly(self.floordiv(inner, self.mul(by, divisor)))
         if isinstance(dividend, Const) and isinstance(divisor, Const):
             return {UNIT: int(dividend.value) // int(divisor.value)}
+        if isinstance(divisor, Const) and all(isinstance(v, Symbol) for v in variables(dividend)):
+            rounded = self._rounded_up(rest, divisor)
+            if rounded is not None:
+                return rounded
         return {(index_op("floordiv", dividend, divisor),): 1}
+
+    def _rounded_up(self, rest: Poly, divisor: Const) -> Poly | None:
+        """Return the quotient of sizes that is written to round up: (N + 1) // 2, -N // 2.
+
+        They are ceildiv(N, 2) and -ceildiv(N, 2), so that all ways to write it are one extent, and
+        one whose sign shows.
+        """
+        last = int(divisor.value) - 1
+        sizes = {term: count for term, count in rest.items() if term != UNIT}
+        if all(count < 0 for count in sizes.values()):
+            # floor((c - p) / d) = -ceil((p - c) / d) = -floor((p - c + d - 1) / d)
+            opposite = self.combine({UNIT: last}, rest, -1)
+            quotient = self.floordiv(self.expression(opposite), divisor)
+            return self.combine({}, self.poly(quotient), -1)
+        if rest.get(UNIT) == last and all(count > 0 for count in sizes.values()):
+            return self.poly(self.ceildiv(self.expression(sizes), divisor))
+        return None
 
     def _mod_rest(self, rest: Poly, divisor: Expr) -> Expr:
         if not rest or self._within(rest, divisor):
@@ -370,15 +394,19 @@ class Simplifier:
     def expression(self, poly: Poly) -> Expr:
         """Return a polynomial as an expression."""
         result: Expr | None = None
-        for term, coefficient in sorted(poly.items(), key=lambda item: item[0] == UNIT):
-            factor = abs(coefficient)
-            product = product_of(term, factor)
+        for term, coefficient in poly.items():
+            if not term:  # the number comes last
+                continue
             if result is None:
-                negated = product_of(term, coefficient)
-                result = product if coefficient > 0 else negated
+                result = product_of(term, coefficient)
             else:
+                product = product_of(term, abs(coefficient))
                 result = index_op("add" if coefficient > 0 else "sub", result, product)
-        result = ZERO if result is None else result
+        number = poly.get(UNIT, 0)
+        if result is None:
+            result = integer(number)
+        elif number:
+            result = index_op("add" if number > 0 else "sub", result, integer(abs(number)))
         self._polys.setdefault(result, poly)
         return result
 
@@ -458,7 +486,23 @@ class Simplifier:
 
     def equal(self, a: Expr, b: Expr) -> bool:
         """Whether a == b is proved."""
-        return a is b or self.poly(a) == self.poly(b) or self.facts.states_equal(a, b)
+        if a is b or self.poly(a) == self.poly(b) or self.facts.states_equal(a, b):
+            return True
+        if not self.solved:
+            return False
+        found = self.poly(self.solved.apply(a)) == self.poly(self.solved.apply(b))
+        if found:
+            self.solved.rely_on((a, b))
+        return found
+
+    @property
+    def solved(self) -> SolvedSizes:
+        """What assumed equations say of sizes."""
+        if self._solved is None:
+            # Solving simplifies, which asks for what is solved: nothing, so far.
+            self._solved = SolvedSizes(self, ())
+            self._solved = SolvedSizes(self, self.facts.equations.items())
+        return self._solved
 
     def simplify(self, root: Expr) -> Expr:
         """Return an index or predicate expression with every operation simplified."""

@@ -6,7 +6,7 @@ made of them are equal.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from loopnest.errors import DefinitionError
 
@@ -29,7 +29,7 @@ class SizeOperators:
     D // 2
 
     Raises:
-        DefinitionError: a divisor of 0 or less.
+        DefinitionError: a divisor of 0 or less, or what may be no whole number: floats, / and **.
     """
 
     __slots__ = ()
@@ -65,6 +65,18 @@ class SizeOperators:
     def __rmod__(self, other: object) -> Expr | int:
         return _operate("mod", other, self)
 
+    def __truediv__(self, other: object) -> NoReturn:
+        raise _no_size(f"{self} / {other}")
+
+    def __rtruediv__(self, other: object) -> NoReturn:
+        raise _no_size(f"{other} / {self}")
+
+    def __pow__(self, other: object) -> NoReturn:
+        raise _no_size(f"{self} ** {other}")
+
+    def __rpow__(self, other: object) -> NoReturn:
+        raise _no_size(f"{other} ** {self}")
+
     def __neg__(self) -> Expr | int:
         from loopnest.scalar.expr import Op
         from loopnest.scalar.simplify import Simplifier
@@ -77,6 +89,17 @@ class SizeOperators:
         return _operate("sub", 0, self)
 
 
+_SIGNS = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
+
+
+def _no_size(call: str) -> DefinitionError:
+    return DefinitionError(
+        call,
+        "sizes are whole numbers, with + - * // % by whole numbers",
+        "f.extent(size) is a scalar of the math, of which there are all functions",
+    )
+
+
 def _operate(op: str, left: object, right: object) -> Expr | int:
     """Return the simplified result; NotImplemented where an operand is no size."""
     from loopnest.scalar.expr import Const
@@ -84,6 +107,8 @@ def _operate(op: str, left: object, right: object) -> Expr | int:
 
     sizes = [_size(operand) for operand in (left, right)]
     one, other = sizes
+    if isinstance(left, float) or isinstance(right, float):
+        raise _no_size(f"{left} {_SIGNS[op]} {right}")
     if one is None or other is None:
         return cast("int", NotImplemented)  # Python tries the other operand, then raises TypeError
     if op in ("floordiv", "mod", "ceildiv") and isinstance(other, Const) and other.value <= 0:
