@@ -1,16 +1,14 @@
-"""Bad input to the math: each kind raises its error, and the sentence says what to do."""
+"""Bad operands of the math: each kind raises its error, and the sentence says what to do."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import pytest
 
 import loopnest as ln
+from helpers.named_operands import names
 from loopnest.tensor.ops.operands import ScalarOperand
 
-OPERAND = "use TensorViews, scalars of the fusion or Python numbers"
+OPERAND = "use TensorViews, scalars of the fusion, sizes or Python numbers"
 NO_FUSION = "at least one must be a TensorView or a scalar of a fusion"
 TYPES = (
     "use ln.bool, int8, uint8, int16, int32, uint32, int64, float8_e4m3fn, float8_e5m2, float16, "
@@ -18,13 +16,8 @@ TYPES = (
 )
 EXTENTS = "extents at one axis are equal (the same int or the same name), or one is a static 1"
 EXTENT = "use an int >= 0 or the name of a size symbol (an identifier)"
-ASSUME = (
-    "write one comparison of integers and size symbols with + - * // %, "
-    "such as 'N % 128 == 0' or 'N <= 65536'"
-)
 MASK = "use True for a new axis, False for one of the tensor"
 FUSIONS = "all operands of an expression belong to one fusion"
-INPLACE = "an output takes the memory of an input of the same shape and type"
 CORRECTION = "use 0 (of a population), 1 (of a sample) or another number"
 SQUEEZE = "only broadcast axes (of a static extent 1) can be squeezed"
 EXPAND = "only broadcast axes (of a static extent 1) can be expanded"
@@ -32,24 +25,6 @@ MATMUL = "the last extent of the first is the last but one of the second"
 FLOORS = "// takes integers or bool; of floats use ln.floor(a / b)"
 SHIFTS = "shifts take integers or bool"
 BITS = "bitwise operations take integers or bool"
-
-
-def names() -> dict[str, Any]:
-    """Return what the code below may use: tensors and scalar `a` of fusion f, `z` of fusion g."""
-    with ln.Fusion("main") as f:
-        tensors = [
-            f.input("x", ("N", "D"), ln.float32),
-            f.input("i", ("N", "D"), ln.int32),
-            f.input("b", ("D",), ln.float32),
-            f.input("u", ("N", 1), ln.float32),
-            f.input("r", (), ln.float32),
-            f.input("m", ("M",), ln.float32),
-            f.input("s", (4,), ln.float32),
-        ]
-        a = f.scalar("alpha", ln.float32)
-    with ln.Fusion("other") as g:
-        z = g.input("z", ("N", "D"), ln.float32)
-    return {"ln": ln, "np": np, "f": f, "a": a, "z": z, **{t.name: t for t in tensors}}
 
 
 # The code, the message up to the hint, the hint (if several share it).
@@ -348,109 +323,9 @@ EXPRESSIONS = [
     ),
 ]
 
-DECLARATIONS = [
-    ('ln.Fusion("a b")', "Fusion('a b'): the name is not an identifier", ""),
-    ("ln.Fusion(3)", "Fusion(3): the name is not an identifier", ""),
-    (
-        'f["nothing"]',
-        "main['nothing']: no tensor has this name; the tensors are x, i, b, u, r, m, s",
-        "",
-    ),
-    ('f.input("x", ("N",), ln.float32)', "input('x', ('N',)): the name 'x' is taken already", ""),
-    (
-        'f.input("alpha", ("N",), ln.float32)',
-        "input('alpha', ('N',)): the name 'alpha' is taken already",
-        "",
-    ),
-    (
-        'f.input("N", ("N",), ln.float32)',
-        "input('N', ('N',)): the name 'N' is a size symbol already",
-        "",
-    ),
-    (
-        'f.input("T3", ("N",), ln.float32)',
-        "input('T3', ('N',)): the name 'T3' is reserved; names like T3 are given automatically",
-        "",
-    ),
-    ('f.input(3, ("N",), ln.float32)', "input(3, ('N',)): the name 3 is not an identifier", ""),
-    (
-        'f.input("y", "N", ln.float32)',
-        "input('y', 'N'): the shape 'N' is not a tuple of extents",
-        "",
-    ),
-    ('f.input("y", 3, ln.float32)', "input('y', 3): the shape 3 is not a tuple of extents", ""),
-    ('f.input("y", ("a b",), ln.float32)', "input('y', ('a b',)): 'a b' is no extent", EXTENT),
-    (
-        'f.input("y", ("x",), ln.float32)',
-        "input('y', ('x',)): 'x' is the name of an argument already",
-        "",
-    ),
-    ('f.input("y", (-1,), ln.float32)', "input('y', (-1,)): -1 is no extent", EXTENT),
-    ('f.input("y", (True,), ln.float32)', "input('y', (True,)): True is no extent", EXTENT),
-    ('f.input("y", (1.5,), ln.float32)', "input('y', (1.5,)): 1.5 is no extent", EXTENT),
-    ('f.input("y", ("N",), "float32")', "input('y', ('N',)): 'float32' is no element type", TYPES),
-    (
-        'f.input("y", ("N",), np.float32)',
-        "input('y', ('N',)): <class 'numpy.float32'> is no element type",
-        TYPES,
-    ),
-    ('f.scalar("x", ln.float32)', "scalar('x'): the name 'x' is taken already", ""),
-    ('f.scalar("beta", float)', "scalar('beta'): <class 'float'> is no element type", TYPES),
-    ('f.scalar("D", ln.int32)', "scalar('D'): the name 'D' is a size symbol already", ""),
-    ('x.named("b")', "x.named('b'): the name 'b' is taken already", ""),
-    (
-        'x.named("T1")',
-        "x.named('T1'): the name 'T1' is reserved; names like T3 are given automatically",
-        "",
-    ),
-    ('f.output(x + 1, "b")', "output('b'): the name 'b' is taken already", ""),
-    ('f.output(x + 1, "2y")', "output('2y'): the name '2y' is not an identifier", ""),
-    (
-        'f.output(z, "y")',
-        "output('y'): <TensorView z float32 global [i0: N, i1: D] compute_at=0 produced_at=0> "
-        "is no TensorView of fusion main",
-        "",
-    ),
-    ('f.output(1.0, "y")', "output('y'): 1.0 is no TensorView of fusion main", ""),
-    (
-        'f.output(x + 1, "y", inplace=i)',
-        "output('y'): T7 is float32[N, D] but i is int32[N, D]",
-        INPLACE,
-    ),
-    ('f.output(x + 1, "y", inplace=z)', "output('y'): inplace= is not an input of this fusion", ""),
-    (
-        'f.output(x + 1, "y", inplace=x + 1)',
-        "output('y'): inplace= is not an input of this fusion",
-        "",
-    ),
-    (
-        '(f.output(x + 1, "y", inplace=x), f.output(x + 2, "w", inplace=x))',
-        "output('w'): x is overwritten by another output already",
-        "",
-    ),
-    ('f.assume("N")', "assume('N'): it is not one comparison", ASSUME),
-    ('f.assume("N <")', "assume('N <'): it cannot be read", ASSUME),
-    ('f.assume("N < 3 < D")', "assume('N < 3 < D'): it is not one comparison", ASSUME),
-    ('f.assume("N < Q")', "assume('N < Q'): 'Q' is no size symbol of this fusion", ASSUME),
-    ('f.assume("N < 2.5")', "assume('N < 2.5'): '2.5' is not allowed", ASSUME),
-    ('f.assume("N / 2 == 4")', "assume('N / 2 == 4'): 'N / 2' is not allowed", ASSUME),
-    ('f.assume("N is D")', "assume('N is D'): it is not one comparison", ASSUME),
-    ('f.assume("abs(N) == 4")', "assume('abs(N) == 4'): 'abs(N)' is not allowed", ASSUME),
-    ("f.assume(3)", "assume(3): it is not a string", ""),
-]
-
 
 @pytest.mark.parametrize(("code", "message", "hint"), EXPRESSIONS, ids=[c[0] for c in EXPRESSIONS])
 def test_bad_expression(code: str, message: str, hint: str) -> None:
-    with pytest.raises(ln.DefinitionError) as caught:
-        eval(code, names())
-    assert str(caught.value) == (f"{message}; {hint}" if hint else message)
-
-
-@pytest.mark.parametrize(
-    ("code", "message", "hint"), DECLARATIONS, ids=[c[0] for c in DECLARATIONS]
-)
-def test_bad_declaration(code: str, message: str, hint: str) -> None:
     with pytest.raises(ln.DefinitionError) as caught:
         eval(code, names())
     assert str(caught.value) == (f"{message}; {hint}" if hint else message)

@@ -149,7 +149,10 @@ REFUSED = [
     ("ln.reshape(2, (1,))", "reshape(2, (1,)): operand 1 is of type int; use a TensorView"),
     ("ln.reshape(z, ('N', 'Q'))", "reshape(z, ('N', 'Q')): z is float32[N, C] and has N * C "
      "elements, the shape (N, Q) has N * Q, and nothing says that these are equal; state it "
-     "before: f.symbol('Q'), f.assume('N * C == N * Q')"),
+     "before: f.symbol('Q'), f.assume('C == Q')"),
+    ("ln.reshape(z, ('N', 'C // 4', 2, 2))", "reshape(z, ('N', 'C // 4', 2, 2)): z is float32[N, "
+     "C] and has N * C elements, the shape (N, C // 4, 2, 2) has N * (C // 4) * 4, and nothing "
+     "says that these are equal; state it before: f.assume('C % 4 == 0')"),
     ("ln.reshape(z, ('N', 3, -1))", "reshape(z, ('N', 3, -1)): -1 stands for the N * C elements of "
      "z by N * 3, which nothing says is a whole number; state it before: f.assume('C % 3 == 0')"),
     ("ln.reshape(z, ('N * Q', -1))", "reshape(z, ('N * Q', -1)): of the size 'N * Q', 'Q' is no "

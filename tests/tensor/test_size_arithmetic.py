@@ -47,11 +47,88 @@ def test_without_symbols_the_result_is_an_int(sizes):
 
 def test_no_arithmetic_with_other_types(sizes):
     n = sizes[2]
-    for other in (1.5, True, "N", None):
+    for other in (True, "N", None):
         with pytest.raises(TypeError):
             n + other
     with pytest.raises(ln.DefinitionError, match=r"N // 0: sizes are divided by what is 1 or more"):
         n // 0
+
+
+@pytest.mark.parametrize(
+    ("written", "call"),
+    [
+        (lambda n: n + 1.5, "N + 1.5"),
+        (lambda n: 0.5 * n, "0.5 * N"),
+        (lambda n: n / 2, "N / 2"),
+        (lambda n: 1.0 / n, "1.0 / N"),
+        (lambda n: n**2, "N ** 2"),
+        (lambda n: 2.0**n, "2.0 ** N"),
+    ],
+)
+def test_what_is_no_whole_number_is_a_scalar_of_the_math(sizes, written, call):
+    with pytest.raises(ln.DefinitionError) as caught:
+        written(sizes[2])
+    assert str(caught.value) == (
+        f"{call}: sizes are whole numbers, with + - * // % by whole numbers; "
+        "f.extent(size) is a scalar of the math, of which there are all functions"
+    )
+
+
+def test_sizes_are_operands_of_math(sizes):
+    f, x, n, d = sizes
+    i = ln.iota(d, start=n)
+    y = x * d / ln.sqrt(n) + ln.full((n, d), d) + ln.where(x > n, n, d // 2)
+    f.output(y + ln.clamp(i, 0, n + d - 2), "y")
+    total = ln.Reducer((0.0, 0.0), lambda a, b: (a[0] + b[0], a[1] + b[1]), "sums")
+    f.output(ln.reduce(total, (x, ln.full((), 1.0) * d), axis=1)[1], "z")
+    data = np.arange(12, dtype=np.float32).reshape(3, 4)
+    expected = (
+        data * 4 / np.sqrt(3) + 4 + np.where(data > 3, 3, 2) + np.clip(np.arange(4) + 3, 0, 5)
+    )
+    y, z = ln.compile(f, target="interpret")(data)
+    np.testing.assert_allclose(y, expected, rtol=1e-6)
+    assert z.tolist() == [16, 16, 16]
+    assert ln.verify(ln.lower(f)).all_sizes
+
+
+def test_a_size_with_an_int32_tensor_is_int64(sizes):
+    _, x, n, _ = sizes
+    assert (ln.cast(x, ln.int32) + n).dtype is ln.int64
+
+
+def test_all_ways_to_round_up_are_one_extent(sizes):
+    _, x, _, d = sizes
+    parts = [x[:, : -(-d // 2)], x[:, : (d + 1) // 2], x[:, :"ceildiv(D, 2)"]]
+    assert {str(part.shape[1]) for part in parts} == {"ceildiv(D, 2)"}
+    assert (parts[0] + parts[1] + parts[2]).shape[1] is parts[0].shape[1]
+
+
+WAYS = [
+    (lambda d: (d + 3) // 2, "ceildiv(D, 2) + 1"),
+    (lambda d: (2 * d + 1) // 2, "D"),
+    (lambda d: (2 * d + 3) // 4, "ceildiv(D * 2, 4)"),
+    (lambda d: -d // 2, "ceildiv(D, 2) * -1"),
+    (lambda d: -(d + 1) // 2, "D // 2 * -1 - 1"),
+    (lambda d: (3 - d) // 2, "D // 2 * -1 + 1"),
+    (lambda d: (d + 1) // 4, "(D + 1) // 4"),
+]
+
+
+@pytest.mark.parametrize(("written", "text"), WAYS)
+def test_quotients_that_round_up_or_are_negative(sizes, written, text):
+    found = written(sizes[3])
+    assert str(found) == text
+    for d in range(13):
+        assert size_value(found, {"D": d}) == written(d)
+
+
+@pytest.mark.parametrize("bound", ["-D // 2", "-(D // 2)"])
+def test_a_bound_below_zero_counts_from_the_end(sizes, bound):
+    f, x, _, _ = sizes
+    f.output(ln.slice(x, (0, bound), (None, None)), "y")
+    data = np.arange(10, dtype=np.float32).reshape(2, 5)
+    found = ln.compile(f, target="interpret")(data)
+    assert (found == data[:, eval(bound, {"D": 5}) :]).all()
 
 
 def test_extents_of_texts_and_of_arithmetic_are_equal(sizes):
@@ -229,3 +306,18 @@ def test_errors_write_sizes_as_they_are(sizes):
     _, x, n, d = sizes
     with pytest.raises(ln.DefinitionError, match=r"reshape\(x, \(N, D // 16, 16\)\): x is"):
         ln.reshape(x, (n, d // 16, 16))
+
+
+def test_extents_that_an_assumption_makes_equal_stand_at_one_axis():
+    """F == D * 2: the second half of an axis of F has F - D elements, which are D."""
+    with ln.Fusion("halves") as f:
+        x = f.input("x", ("N", "D"), F)
+        h = f.input("h", ("N", "F"), F)
+        with pytest.raises(ln.DefinitionError):
+            x * h[:, "D":]
+        f.assume("F == D * 2")
+        f.output(x * h[:, :"D"] + h[:, "D":], "y")
+    x, h = np.ones((2, 3), np.float32), np.arange(12, dtype=np.float32).reshape(2, 6)
+    kernel = ln.lower(f)
+    assert_array_equal(ln.compile(kernel, target="interpret")(x, h), h[:, :3] + h[:, 3:])
+    assert ln.verify(kernel).all_sizes

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
+from loopnest.fast_init import fast_init
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import (
     ZERO,
@@ -25,10 +26,10 @@ from loopnest.scalar.expr import (
     Const,
     Coordinate,
     Expr,
-    instantiate,
     substitute,
     walk,
 )
+from loopnest.scalar.templates import instantiate
 
 if TYPE_CHECKING:
     from loopnest.tensor.domain import IterDomain
@@ -38,6 +39,7 @@ AxisMap: TypeAlias = "tuple[int | None, ...]"
 """For each logical axis of a producer the root axis of the consumer that it is; else None."""
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class Read:
     """Which element of a producer a definition reads, at an element of its own.

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, SupportsIndex
 
+from loopnest.fast_init import fast_init
 from loopnest.scalar.enums import IterKind, ParallelType
 from loopnest.scalar.expr import ONE, ZERO, Const, Expr
 from loopnest.scalar.origin import Origin
@@ -298,6 +299,7 @@ class Merge(Transform):
         return "merge"
 
 
+@fast_init
 @dataclass(frozen=True, eq=False)
 class TensorDomain:
     """The axes of a tensor at every level, as node sets of the domain graph; immutable.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from loopnest.errors import DefinitionError
+from loopnest.fast_init import fast_init
 from loopnest.scalar.data_ranges import DataRange
 from loopnest.scalar.dtypes import DType, int64
 from loopnest.scalar.enums import Memory
@@ -36,6 +37,7 @@ def current_fusion() -> Fusion | None:
     return _CURRENT.get()
 
 
+@fast_init
 @dataclass(frozen=True, eq=False, slots=True)
 class Intent:
     """What a schedule call means to achieve, as the lowered nest can witness it.
@@ -94,8 +96,9 @@ class Fusion:
         """What each call of the trace, and each assumption, means to achieve."""
         self.version = 0
         """Grows with every change of the graph of tensors; keys caches of its traversals."""
-        self.matches: dict[tuple[TensorDomain, TensorDomain], object] = {}
-        """Correspondences of the axes of direct neighbours (see `schedule.replay`)."""
+        self.matches: dict[tuple[object, ...], object] = {}
+        """Correspondences of the axes of direct neighbours, and what was replayed as what: told by
+        tensors and domains (see `schedule.root_maps`, `schedule.replay`)."""
         self._order: TensorOrder | None = None
 
     def __reduce__(self) -> tuple[Callable[..., Fusion], tuple[object, bytes]]:
@@ -233,8 +236,11 @@ class Fusion:
         assert isinstance(found, Symbol)
         return found
 
-    def extent(self, extent: int | str) -> ScalarOperand:
+    def extent(self, extent: int | str | Expr) -> ScalarOperand:
         """Return an extent as an int64 scalar, to compare indices with, as in a mask.
+
+        Where an operand stands beside a tensor or a scalar, as in ``x / x.shape[0]``, sizes become
+        such scalars by themselves.
 
         >>> import loopnest as ln
         >>> with ln.Fusion("k") as f:

@@ -228,7 +228,7 @@ class ScheduleMethods:
 
         return inlining.inline_at(_tensor(self), pos)
 
-    def rfactor(self, axes: int | Sequence[int]) -> TensorView:
+    def rfactor(self, axes: int | Sequence[int], refold: bool = False) -> TensorView:
         """Factor a reduction in two: a new tensor reduces some axes, this one the others.
 
         Before ``y [i0, r1, r2]``; after ``t = y.rfactor(1)``: ``t [i0, r1, i2]``, ``y [i0, r1]``,
@@ -238,13 +238,16 @@ class ScheduleMethods:
         Args:
             axes: the reduction leaf axes that the new tensor reduces, one or several, not all; the
                 inner ones of those that the axis of a scan was split to.
+            refold: of a scan: whether the totals of its segments fold their elements again. The
+                scan of a segment is then read by this tensor alone, and may be computed in its
+                loops; else a total is the last element of that scan.
 
         Returns:
             The new tensor, the producer of this one.
 
         Raises:
             ScheduleError: no reduction or scan; an axis that is none, is out of range or is named
-                twice; all of them; a frozen prefix.
+                twice; all of them; a frozen prefix; `refold` of what is no scan.
 
         >>> import loopnest as ln
         >>> with ln.Fusion("k") as f:
@@ -257,7 +260,7 @@ class ScheduleMethods:
         """
         from loopnest.schedule import rfactor
 
-        return rfactor.rfactor(_tensor(self), axes)
+        return rfactor.rfactor(_tensor(self), axes, refold=refold)
 
     def cache_after(self) -> TensorView:
         """Insert a copy between this tensor and its consumers; return the copy.

@@ -141,7 +141,7 @@ def common_axes(
             other = fixed[place]
             if other is None:
                 fixed[place], result[place] = tensor, (axis.size, axis.kind)
-            elif result[place][0] is not axis.size:
+            elif not tensor.fusion.algebra.equal(result[place][0], axis.size):
                 raise _mismatch(name, operands, other, tensor, place - rank - trailing)
     return result
 

@@ -31,6 +31,7 @@ from loopnest.tensor.ops.operands import (
     fusion_of,
     is_number,
     require_tensor,
+    scalar_of,
     show,
 )
 from loopnest.tensor.tensor_view import TensorView, root_axis
@@ -222,6 +223,7 @@ def iota(
     Source: numpy.arange, by length.
     """
     call = _call("iota", (length, start, step), dtype)
+    start, step = scalar_of(start), scalar_of(step)
     fusion = fusion_of_scalars(call, (start, step))
     (size,) = sizes_of(fusion, call, (length,))
     found = common_type((start, step))
@@ -263,6 +265,7 @@ def full(shape: Extent | Sequence[Extent], value: Scalar, dtype: DType | None = 
     Source: numpy.full.
     """
     call = _call("full", (shape, value), dtype)
+    value = scalar_of(value)
     fusion = fusion_of_scalars(call, (value,))
     given = (shape,) if isinstance(shape, (int, str, Expr)) else shape
     sizes = sizes_of(fusion, call, given)

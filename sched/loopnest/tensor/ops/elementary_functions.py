@@ -6,7 +6,7 @@ They are computed in floats; integers give float32. Written as those of `pointwi
 from __future__ import annotations
 
 import math
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from loopnest.errors import DefinitionError
 from loopnest.scalar.expr import Const, Expr, Op
@@ -137,9 +137,8 @@ def gelu(x: T, approximate: str = "none") -> T:
         raise DefinitionError(
             call_text("gelu", (x,), note), f"there is no {note}", "use 'none' or 'tanh'"
         )
-    result = apply("gelu", (x,), template, note if approximate == "tanh" else "")
-    assert isinstance(result, type(x))
-    return result
+    # A tensor gives a tensor, and a scalar or a size gives a scalar.
+    return cast(T, apply("gelu", (x,), template, note if approximate == "tanh" else ""))
 
 
 def _gelu(x: Expr) -> Expr:

@@ -92,7 +92,7 @@ def _check(a: TensorView, b: TensorView) -> Fusion:
         low = a if len(sizes_a) < 2 else b
         what = f"{low.name} has rank {len(low.sizes)}"
         raise DefinitionError(call_text("matmul", (a, b)), what, "both ranks are at least 2")
-    if sizes_a[-1] is not sizes_b[-2]:
+    if not a.fusion.algebra.equal(sizes_a[-1], sizes_b[-2]):
         raise DefinitionError(
             call_text("matmul", (a, b)),
             f"{a.name} is {a.signature}, {b.name} is {b.signature}",

@@ -1,8 +1,8 @@
 """Operands: what the functions of this package take, and the types that they meet in.
 
-An operand is a TensorView, a `ScalarOperand` (a run-time scalar or an expression of such) or a
-Python number. Python numbers are weak: they take the type of the others (NEP 50); alone they are
-bool, int32 or float32.
+An operand is a TensorView, a `ScalarOperand` (a run-time scalar or an expression of such), a size
+(``x.shape[1]``, which is an int64 scalar in the math) or a Python number. Python numbers are weak:
+they take the type of the others (NEP 50); alone they are bool, int32 or float32.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Const, Expr, cast
 from loopnest.scalar.operators import Operators
-from loopnest.tensor.fusion import Fusion
+from loopnest.tensor.fusion import Fusion, current_fusion
 from loopnest.tensor.tensor_view import TensorView
 
 Number: TypeAlias = "bool | int | float"
-Scalar: TypeAlias = "ScalarOperand | bool | int | float"
-Operand: TypeAlias = "TensorView | ScalarOperand | bool | int | float"
+Scalar: TypeAlias = "ScalarOperand | Expr | bool | int | float"
+Operand: TypeAlias = "TensorView | ScalarOperand | Expr | bool | int | float"
 
 _FLOAT_RANGE = {dtypes.float32: float.fromhex("0x1.ffffffp+127"), dtypes.float64: float("inf")}
 """From this magnitude on a literal rounds to infinity."""
@@ -99,6 +99,8 @@ def kind_text(operand: object) -> str:
     """Return what an operand is, for errors."""
     if isinstance(operand, ScalarOperand):
         return "a scalar"
+    if is_size(operand):
+        return "a size"
     return f"of type {type(operand).__name__}"
 
 
@@ -106,6 +108,28 @@ def call_text(name: str, operands: Sequence[object], note: str = "") -> str:
     """Return a call as errors show it: ``add(x, 2.0)``."""
     shown = [show(operand) for operand in operands]
     return f"{name}({', '.join([*shown, note] if note else shown)})"
+
+
+def with_sizes(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
+    """Return the operands of a call with sizes, such as ``x.shape[1]``, as scalars of the math."""
+    if not any(isinstance(operand, Expr) for operand in operands):
+        return operands
+    owners = [o.fusion for o in operands if isinstance(o, (TensorView, ScalarOperand))]
+    fusion = owners[0] if owners else current_fusion()
+    if fusion is None:
+        return operands
+    return tuple([fusion.extent(o) if is_size(o) else o for o in operands])
+
+
+def scalar_of(value: Scalar) -> Scalar:
+    """Return a scalar; a size becomes one of the current fusion."""
+    fusion = current_fusion()
+    return value if fusion is None or not is_size(value) else fusion.extent(value)
+
+
+def is_size(operand: object) -> TypeGuard[Expr]:
+    """Whether an operand is an expression of sizes."""
+    return isinstance(operand, Expr) and operand.dtype is dtypes.index
 
 
 def fusion_of(name: str, operands: Sequence[object]) -> Fusion:
@@ -128,7 +152,7 @@ def fusion_of(name: str, operands: Sequence[object]) -> Fusion:
             raise DefinitionError(
                 call_text(name, operands),
                 f"operand {number + 1} is {kind_text(operand)}",
-                "use TensorViews, scalars of the fusion or Python numbers",
+                "use TensorViews, scalars of the fusion, sizes or Python numbers",
             )
     if fusion is None:
         raise DefinitionError(
@@ -222,4 +246,6 @@ def as_expr(operand: Scalar, dtype: DType) -> Expr:
     """
     if isinstance(operand, ScalarOperand):
         return cast(operand.expr, dtype)
+    if isinstance(operand, Expr):
+        return cast(cast(operand, dtypes.int64), dtype)
     return literal(operand, dtype)

@@ -20,6 +20,7 @@ from loopnest.tensor.ops.operands import (
     ScalarOperand,
     common_type,
     fusion_of,
+    with_sizes,
 )
 from loopnest.tensor.ops.pointwise_typing import apply, binary, unary
 from loopnest.tensor.tensor_view import TensorView
@@ -376,7 +377,7 @@ def where(cond: Operand, a: Operand, b: Operand) -> TensorView | ScalarOperand:
 
     Source: numpy.where.
     """
-    operands = (cond, a, b)
+    cond, a, b = operands = with_sizes((cond, a, b))
     fusion = fusion_of("where", operands)
     dtype = common_type((a, b))
     types = (bool_, _chosen_type(a, dtype), _chosen_type(b, dtype))

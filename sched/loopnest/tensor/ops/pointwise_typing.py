@@ -17,6 +17,7 @@ from loopnest.tensor.ops.operands import (
     call_text,
     common_type,
     fusion_of,
+    with_sizes,
 )
 from loopnest.tensor.ops.pointwise_docs import docstring
 from loopnest.tensor.tensor_view import TensorView
@@ -50,6 +51,7 @@ def apply(
     Raises:
         DefinitionError: operands that do not fit together.
     """
+    operands = with_sizes(operands)
     fusion = fusion_of(name, operands)
     common = common_type(operands)
     types = FUNCTIONS[name].rule.get(common)

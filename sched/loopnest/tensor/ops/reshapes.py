@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 from loopnest.errors import DefinitionError
 from loopnest.scalar.arguments import as_int
-from loopnest.scalar.expr import ZERO, Arg, Const, Expr, Symbol, walk
+from loopnest.scalar.expr import ZERO, Arg, Const, Expr, Op, Symbol, walk
+from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.definition import Definition, Read
 from loopnest.tensor.domain import TensorDomain
 from loopnest.tensor.fusion import Fusion
@@ -147,7 +148,7 @@ def _different(
     what = f"{tv.name} is {tv.signature} and has {mine} elements, the shape ({shown}) has {wanted}"
     if isinstance(mine, Const) and isinstance(wanted, Const):
         return DefinitionError(call, what, "both have as many elements, or one extent is -1")
-    hint = _assumed(tv.fusion, f"{mine} == {wanted}", sizes)
+    hint = _assumed(tv.fusion, _conditions(tv, sizes, algebra), sizes)
     return DefinitionError(call, f"{what}, and nothing says that these are equal", hint)
 
 
@@ -163,13 +164,36 @@ def _indivisible(
         hint = f"{tv.name} is {tv.signature}"
         return DefinitionError(call, f"{what}, which is no whole number", hint)
     divisor = str(by) if isinstance(by, (Const, Symbol)) else f"({by})"
-    hint = _assumed(tv.fusion, f"{mine} % {divisor} == 0", others)
+    hint = _assumed(tv.fusion, [f"{mine} % {divisor} == 0"], others)
     return DefinitionError(call, f"{what}, which nothing says is a whole number", hint)
 
 
-def _assumed(fusion: Fusion, condition: str, sizes: Sequence[Expr]) -> str:
-    """Return how to state an assumption, and how to declare the names in it that are new."""
+def _conditions(tv: TensorView, sizes: Sequence[Expr], algebra: ShapeAlgebra) -> list[str]:
+    """Return assumptions under which two shapes have as many elements.
+
+    Where all that is missing is that quotients have no rest, as in N * (K // 2) * 2 and N * K, they
+    say that: more follows from it than from an equation.
+    """
+    facts, missing = tv.fusion.facts, []
+    nodes = dict.fromkeys(node for size in (*tv.sizes, *sizes) for node in walk(size))
+    for node in nodes:
+        if isinstance(node, Op) and node.op == "floordiv":
+            whole, divisor = node.args
+            if not Simplifier(facts).divides(divisor, whole):
+                facts = facts.with_divisor(whole, divisor)
+                written = divisor if isinstance(divisor, (Const, Symbol)) else f"({divisor})"
+                missing.append(f"{whole} % {written} == 0")
+    known = [condition for _, condition in facts.conditions]
+    if missing and ShapeAlgebra(Simplifier(facts), known).same(tv.sizes, sizes):
+        return missing
+    mine, wanted = [algebra.product(rest) for rest in algebra.cancelled(tv.sizes, sizes)]
+    return [f"{mine} == {wanted}"]
+
+
+def _assumed(fusion: Fusion, conditions: Sequence[str], sizes: Sequence[Expr]) -> str:
+    """Return how to state assumptions, and how to declare the names in them that are new."""
     nodes = dict.fromkeys(node for size in sizes for node in walk(size))
     fresh = [n.name for n in nodes if isinstance(n, Symbol) and n not in fusion.symbols]
     declared = "".join([f"f.symbol('{name}'), " for name in fresh])
-    return f"state it before: {declared}f.assume('{condition}')"
+    stated = ", ".join([f"f.assume('{condition}')" for condition in conditions])
+    return f"state it before: {declared}{stated}"

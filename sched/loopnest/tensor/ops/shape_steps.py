@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import IterKind
-from loopnest.scalar.expr import ONE, ZERO, Const, Expr, Op, Symbol, substitute, walk
+from loopnest.scalar.expr import ONE, ZERO, Const, Expr, Op, walk
 from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.definition import AxisMap
 from loopnest.tensor.domain import IterDomain, Merge, Split
@@ -25,29 +25,19 @@ class ShapeAlgebra:
 
     def __init__(self, algebra: Simplifier, conditions: Iterable[Expr]) -> None:
         self.algebra = algebra
-        self._equal: dict[Expr, Expr] = {}
-        self._differences = []
-        for condition in conditions:
-            if isinstance(condition, Op) and condition.op == "eq":
-                left, right = condition.args
-                for a, b in ((left, right), (right, left)):
-                    if isinstance(a, Symbol) and a not in self._equal and _is_product(b, a):
-                        self._equal[a] = b
-                        break
-                self._differences.append(algebra.sub(left, right))
+        self._differences = [
+            algebra.sub(*condition.args)
+            for condition in conditions
+            if isinstance(condition, Op) and condition.op == "eq"
+        ]
 
     def product(self, sizes: Iterable[Expr]) -> Expr:
         """Return the product of extents."""
         return self.algebra.product(sizes)
 
     def normal(self, size: Expr) -> Expr:
-        """Return an extent with sizes that are products of others written out."""
-        for _ in self._equal:
-            found = substitute(size, self._equal)
-            if found is size:
-                break
-            size = found
-        return self.algebra.simplify(size)
+        """Return an extent with sizes that follow from others written out."""
+        return self.algebra.simplify(self.algebra.solved.apply(size))
 
     def same(self, a: Sequence[Expr], b: Sequence[Expr]) -> bool:
         """Whether two shapes have as many elements."""
@@ -248,10 +238,3 @@ class Reshaping:
 
 def _has_quotient(size: Expr) -> bool:
     return any(isinstance(node, Op) and node.op != "mul" for node in walk(size))
-
-
-def _is_product(size: Expr, symbol: Symbol) -> bool:
-    """Whether a size is one of products of other sizes than `symbol`."""
-    if isinstance(size, Op):
-        return size.op == "mul" and all(_is_product(arg, symbol) for arg in size.args)
-    return size is not symbol and isinstance(size, (Const, Symbol))

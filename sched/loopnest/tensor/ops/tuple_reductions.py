@@ -34,6 +34,7 @@ from loopnest.tensor.ops.operands import (
     fusion_of,
     is_number,
     show,
+    with_sizes,
 )
 from loopnest.tensor.ops.own_reducers import Reducer
 from loopnest.tensor.ops.recurrences import Recurrences
@@ -163,7 +164,7 @@ def folded_values(
         DefinitionError: no reducer, values that do not fit it or each other, or types in which the
             reducer fails its trial.
     """
-    parts = _parts(name, reducer, values)
+    parts = with_sizes(_parts(name, reducer, values))
     fusion_of(name, parts)
     tensors = list(dict.fromkeys([v for v in parts if isinstance(v, TensorView)]))
     if not tensors:
