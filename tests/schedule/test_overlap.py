@@ -289,3 +289,17 @@ def test_what_a_tile_is_read_from_has_all_tiles_of_its_loops() -> None:
     assert leaf(outer) == "i:ceildiv(N - 2, 8) i:10"
     f.inline_most()
     assert ln.verify(ln.lower(f)).all_sizes
+
+
+def test_a_part_is_kept_of_what_no_other_consumer_reads_whole() -> None:
+    """The copy is read in a part by y, whose loops reach it first, and whole by z."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", (3, "N"), ln.float32)
+        y = f.output(x[:, -3:-1] + 1.0, "y")
+        z = f.output(x * 2.0, "z")
+    copy = x.cache_after()
+    copy.compute_at(y, 1)
+    assert leaf(copy) == "i:3 i:N"
+    assert positions(copy) == (1,)
+    assert z.produced_at_pos == 1
+    assert ln.verify(ln.lower(f)).all_sizes

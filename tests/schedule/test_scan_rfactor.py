@@ -84,6 +84,68 @@ def test_nest() -> None:
     """)
 
 
+def test_nest_of_totals_that_fold_again() -> None:
+    """The array is read twice, and a segment's scan is a register."""
+    f = rows()
+    y = f["y"].split(1, 4)
+    p = y.rfactor(2, refold=True)
+    p.compute_at(y, 3)
+    for tensor in parts(y, p):
+        tensor.compute_at(y, 1)
+    assert nest(f) == body("""
+        for i0 in N:
+          T3: float32[ceildiv(D, 4)] local
+          T4: float32[ceildiv(D, 4)] local
+          T4_acc: float32[1] local
+          for i1 in ceildiv(D, 4):
+            T3[i1] = 0.0
+            if i1 * 4 + 4 <= D:
+              for i2 in 4:
+                T3[i1] = T3[i1] + where(i1 * 4 + 4 <= D, x[i0, i1 * 4 + i2], 0.0)
+          T4_acc[0] = 0.0
+          for i3 in ceildiv(D, 4):
+            T4[i3] = T4_acc[0]
+            T4_acc[0] = T4_acc[0] + T3[i3]
+          for i4 in ceildiv(D, 4):
+            T2_acc: float32[1] local
+            T2_acc[0] = 0.0
+            for i5 in 4:
+              T2: float32[1] local
+              if i4 * 4 + i5 < D:
+                T2_acc[0] = T2_acc[0] + x[i0, i4 * 4 + i5]
+                T2[0] = T2_acc[0]
+                y[i0, i4 * 4 + i5] = T4[i4] + T2[0]
+    """)
+
+
+def test_totals_of_computed_elements_and_of_a_scan_from_its_end() -> None:
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        wide = ln.pad(ln.exp(-(x * x)), ((0, 0), (1, 2)), value=0.5)
+        y = f.output(ln.cumsum(wide, 1, reverse=True), "y")
+    scan = next(t for t in f.tensors if t.definition is not None and t.definition.scan is not None)
+    scan.split(1, 4)
+    p = scan.rfactor(2, refold=True)
+    p.compute_at(scan, 3)
+    f.inline_most()
+    check(f, named=True)
+    assert y.is_output
+
+
+def test_refold_of_a_reduction_is_refused() -> None:
+    with ln.Fusion("k") as f:
+        y = f.output(ln.sum(f.input("x", ("N", "D"), ln.float32), 1), "y")
+    y.split(1, 4)
+    before = state(f)
+    with pytest.raises(ln.ScheduleError) as caught:
+        y.rfactor(1, refold=True)
+    assert str(caught.value) == (
+        "y.rfactor(1, refold=True): refold is asked for, and y is no scan; a reduction has no "
+        "totals of segments; leave refold out"
+    )
+    assert state(f) == before
+
+
 def segments(f: ln.Fusion) -> None:
     f["y"].split(1, 4).rfactor(2)
 
@@ -128,9 +190,42 @@ def block(f: ln.Fusion) -> None:
         tensor.memory = ln.SHARED
 
 
+def refolded(f: ln.Fusion) -> None:
+    """Segments are scanned where they are stored; their totals are sums of vectors."""
+    y = f["y"].split(1, 8).split(1, 3)  # [N, D / 24, 3, 8]
+    p = y.rfactor(3, refold=True)
+    totals, carried = parts(y, p)
+    assert totals not in p.consumers
+    if len(totals.siblings) == 1:
+        totals.split(2, 4)
+        vectors = totals.rfactor(2)
+        vectors.compute_at(totals, 2)
+        vectors.axis(-1).parallelize(PT.vectorize)
+    y.reorder({2: 3, 3: 2})
+    p.compute_at(y, 4)
+    for tensor in (totals, carried):
+        tensor.memory = ln.GLOBAL
+    y.parallelize({1: PT.cpu_parallel})
+    totals.parallelize({1: PT.cpu_parallel})
+
+
+def refolded_again(f: ln.Fusion) -> None:
+    """Segments of segments, of which both fold again."""
+    y = f["y"].split(1, 6)
+    p = y.rfactor(2, refold=True)
+    p.split(2, 2)
+    p.rfactor(3, refold=True)
+    carried = y.producers[0]
+    carried.split(1, 3)
+    carried.rfactor(2, refold=True)
+
+
 SCHEDULES: dict[str, Callable[[ln.Fusion], None]] = {
     "segments": segments, "lanes": lanes, "two axes": two_axes, "again": again, "block": block,
+    "refolded": refolded, "refolded again": refolded_again,
 }  # fmt: skip
+NAMED = ("again", "refolded again")
+"""Schedules that are proved at sizes."""
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -138,19 +233,20 @@ SCHEDULES: dict[str, Callable[[ln.Fusion], None]] = {
 def test_schedules(name: str, exclusive: bool) -> None:
     f = rows(exclusive)
     SCHEDULES[name](f)
-    check(f, named=name == "again")
+    check(f, named=name in NAMED)
 
 
-@pytest.mark.parametrize("name", ["segments", "again"])
+@pytest.mark.parametrize("name", ["segments", "again", "refolded", "refolded again"])
 def test_pairs_that_do_not_commute(name: str) -> None:
     f = rows(pairs=True)
     SCHEDULES[name](f)
-    check(f, named=name == "again")
+    check(f, named=name in NAMED)
 
 
-def test_sixteen_bits_are_rounded_once() -> None:
+@pytest.mark.parametrize("refold", [False, True])
+def test_sixteen_bits_are_rounded_once(refold: bool) -> None:
     f = rows(dtype=ln.float16)
-    p = f["y"].split(1, 4).rfactor(2)
+    p = f["y"].split(1, 4).rfactor(2, refold)
     assert {t.dtype for t in (p, *parts(f["y"], p))} == {ln.float32}
     check(f)
 
@@ -259,3 +355,14 @@ def test_an_inclusive_scan_is_no_exclusive_one() -> None:
         block(f)
         made.append(program_of(ln.lower(f), "verify"))
     assert verify_program(made[0][0], made[1][1]).status != "proved"
+
+
+def test_mutants_of_totals_that_fold_again() -> None:
+    f = rows()
+    refolded(f)
+    program, math = program_of(ln.lower(f), "verify")
+    kinds = frozenset({"init", "store", "clobber", "identity", "index"})
+    wrong = [*mutants(program, kinds)]
+    passed = [m.text for m in wrong if verify_program(m.program, math).status == "proved"]
+    assert len(wrong) > 30
+    assert passed == []

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 import loopnest as ln
-from helpers.schedule_run import assert_computes, leaf, loops, positions, random, state
+from helpers.schedule_run import (
+    assert_computes,
+    leaf,
+    loops,
+    positions,
+    random,
+    refused,
+    state,
+)
 
 
 def chain(old: tuple[int | str, ...], new: tuple[int | str, ...]) -> tuple[ln.Fusion, ...]:
@@ -191,3 +199,60 @@ def test_a_flattened_tensor_and_its_source_share_loops_again() -> None:
     f.inline_most()
     assert (leaf(t), t.compute_at_pos, flat.compute_at_pos) == ("i:N i:3 i:2", 3, 3)
     assert_computes(f, random(4, 6))
+
+
+def test_a_size_that_an_assumption_relates_to_another_is_its_quotient() -> None:
+    """N == T * 16: an axis of N split by 16 has the loops of [T, 16], and no test of its end."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        f.symbol("T")
+        f.assume("N == T * 16")
+        e = f.input("e", ("T",), ln.float32)
+        tiles = ln.reshape(x, ("T", 16, "D")) * ln.broadcast(e, (False, True, True))
+        y = f.output(ln.reshape(tiles, x.shape), "y")
+    y.split(0, 16)
+    tiles.compute_at(y, 2)
+    f.inline_most()
+    assert "if " not in str(ln.lower(f))
+    assert_computes(f, random(32, 5), random(2))
+    assert ln.verify(ln.lower(f)).all_sizes
+
+
+def test_a_row_that_a_repetition_takes_apart_shares_no_loop() -> None:
+    """Of 4 * M rows of parts of repeated elements none has a row of x."""
+    with ln.Fusion("k") as f:
+        t = f.input("x", ("M", "M"), ln.float32) * 2.0
+        flat = ln.flatten(t)
+        wide = ln.expand(ln.broadcast(flat, (False, True)), (flat.shape[0], 4))
+        y = f.output(ln.flatten(wide), "y")
+    y.split(0, "M")
+    before = state(f)
+    message = (
+        f"{t.name}.compute_at(y, 1): loop 0 of {t.name} is an axis that the reshape {flat.name} "
+        f"took and a split makes again, but in the loops around {flat.name} its elements are "
+        "repeated before that split; compute it outside of that loop, or give the repetition a "
+        "loop of its own"
+    )
+    with refused(message):
+        t.compute_at(y, 1)
+    assert state(f) == before
+    ln.propagate(y)
+    f.inline_most()
+    assert flat.compute_at_pos == 2
+    assert t.compute_at_pos == 0
+    assert_computes(f, random(3, 3))
+    assert ln.verify(ln.lower(f)).ok
+
+
+def test_a_repetition_outside_of_the_rows_leaves_them() -> None:
+    with ln.Fusion("k") as f:
+        t = f.input("x", ("M", "M"), ln.float32) * 2.0
+        flat = ln.flatten(t)
+        wide = ln.expand(ln.broadcast(flat, (True, False)), (4, flat.shape[0]))
+        y = f.output(wide + 1.0, "y")
+    y.split(1, "M")
+    y.merge(0)
+    t.compute_at(y, 1)
+    assert (leaf(y), positions(t, flat)) == ("i:M * 4 i:M", (1, 1))
+    assert_computes(f, random(3, 3))
+    assert ln.verify(ln.lower(f)).ok

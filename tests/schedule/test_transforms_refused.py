@@ -44,6 +44,12 @@ BAD: list[tuple[Call, str]] = [
      f"y.split(axis=0, factor=2.5): the factor 2.5 is not allowed; {NO_FACTOR}"),
     (lambda y: y.split(0, True),
      f"y.split(axis=0, factor=True): the factor True is not allowed; {NO_FACTOR}"),
+    (lambda y: y.split(0, y.shape[1] // 2),
+     f"y.split(axis=0, factor='D // 2'): the factor 'D // 2' is not allowed; {NO_FACTOR}; split by "
+     "2 with inner=False cuts an axis in halves"),
+    (lambda y: y.split(0, "D // 2"),
+     f"y.split(axis=0, factor='D // 2'): the factor 'D // 2' is not allowed; {NO_FACTOR}; split by "
+     "2 with inner=False cuts an axis in halves"),
     (lambda y: y.split(0, "M"),
      "y.split(axis=0, factor='M'): 'M' is no size symbol of fusion k; the symbols are N, D"),
     (lambda y: y.merge(0, 0), "y.merge(0, 0): axis 0 cannot be merged with itself; name two axes"),

@@ -14,11 +14,19 @@ from __future__ import annotations
 
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.schedule import chains, recomputation
+from loopnest.schedule.fold_order import carries
 from loopnest.schedule.loop_forest import LoopForest
-from loopnest.schedule.loop_groups import SEPARATE, Conflict, LaunchConflict, is_several_launches
+from loopnest.schedule.loop_groups import (
+    ELSEWHERE,
+    SEPARATE,
+    Conflict,
+    LaunchConflict,
+    RepeatedReshape,
+    is_several_launches,
+)
 from loopnest.schedule.max_info_tree import next_replay, shared_loops
 from loopnest.schedule.placements import note_placed, placed_at
-from loopnest.schedule.replay import shared_positions
+from loopnest.schedule.replay import reshapes, shared_positions
 from loopnest.schedule.root_maps import pairs, windowed
 from loopnest.schedule.transaction import (
     PrimitiveRefused,
@@ -151,7 +159,7 @@ def _propagate(producer: TensorView, target: TensorView, pos: int) -> bool:
 
 def _raise(producer: TensorView, risen: list[tuple[TensorView, int]]) -> None:
     """Set positions, and check that there is an order where that does not show at once."""
-    plain = len(risen) == 1 and joins_plainly(*risen[0])
+    plain = joins_plainly(*risen[0]) if len(risen) == 1 else _join_plainly(risen)
     for tensor, wanted in risen:
         set_position(tensor, wanted)
     if risen and not plain:
@@ -266,6 +274,8 @@ def joins_plainly(tensor: TensorView, pos: int) -> bool:
     if tensor.memory is Memory.GLOBAL and is_several_launches(tensor.fusion):
         return False
     (consumer,) = consumers
+    if reshapes(consumer) and consumer.compute_at_pos:
+        return False  # its consumers tell whether an axis that it took is one of their loops
     places = shared_positions(tensor, consumer)
     # With axes of equal extent, broadcasts matched by broadcasts, no two axes of the math become
     # one and no extent contradicts another (rules 18 and 19).
@@ -276,6 +286,52 @@ def joins_plainly(tensor: TensorView, pos: int) -> bool:
     alone = not consumer.frozen and len(consumer.siblings) == 1
     others = [p for p in consumer.producers if p is not tensor and not p.is_input]
     return alone and not others and places[:pos] == tuple(range(pos))
+
+
+def _join_plainly(risen: list[tuple[TensorView, int]]) -> bool:
+    """Whether tensors may share loops with their consumers without a look at others.
+
+    None of them, and nothing that they depend on, shares a loop so far, and each has one consumer:
+    then no two loops become one, each tensor only joins loops that there are. An order would fail
+    only if a chain led out of such a loop and back into it by one of the tensors; it would begin
+    at something that the tensor depends on and that lies in the loop, but that one is alone in its
+    loops, or leads to its own consumer inside of them.
+    """
+    chosen = {tensor for tensor, _ in risen}
+    for tensor, pos in risen:
+        live = tensor.fusion.live()
+        consumers = [c for c in tensor.consumers if c in live]
+        if len(tensor.siblings) > 1 or len(consumers) != 1 or tensor not in live:
+            return False
+        if tensor.frozen or tensor.memory is Memory.GLOBAL or carries(tensor):
+            return False
+        if reshapes(consumers[0]):
+            return False  # its consumers tell whether an axis that it took is one of their loops
+        if pos > len(shared_positions(tensor, consumers[0])) or not _fits(tensor, consumers[0]):
+            return False
+    waiting, seen = list(chosen), chosen
+    while waiting:
+        for producer in waiting.pop().producers:
+            for twin in producer.siblings:
+                if twin not in seen:
+                    if twin.frozen:
+                        return False
+                    seen.add(twin)
+                    waiting.append(twin)
+    return True
+
+
+def _fits(tensor: TensorView, consumer: TensorView) -> bool:
+    """Whether axes of a tensor that shares no loop yet can be those of its consumer (18, 19).
+
+    Each is another axis of it, and has its extent unless it is a broadcast.
+    """
+    found = pairs(tensor, consumer)
+    equal = tensor.fusion.algebra.equal
+    return len({theirs for _, theirs in found}) == len(found) and all(
+        mine.is_broadcast or (not theirs.is_broadcast and equal(mine.size, theirs.size))
+        for mine, theirs in found
+    )
 
 
 def _has_placed_ancestor(tensor: TensorView) -> bool:
@@ -341,9 +397,11 @@ def _require_free(tensor: TensorView, holder: TensorView, number: int) -> None:
 def _check_order(tensor: TensorView) -> None:
     try:
         LoopForest(tensor.fusion).check()
-    # A clone would not help there: the launches, not the positions, contradict each other.
+    # A clone would not help there: the launches, or the shapes, contradict each other.
     except LaunchConflict as conflict:
         raise PrimitiveRefused(conflict.reason, SEPARATE) from None
+    except RepeatedReshape as conflict:
+        raise PrimitiveRefused(conflict.reason, ELSEWHERE) from None
     except Conflict as conflict:
         raise PrimitiveRefused(
             f"{conflict.reason}, so a tensor would have to be recomputed", recomputation.RECOMPUTE

@@ -18,8 +18,14 @@ from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import ONE
 from loopnest.schedule.expression_order import LoopBody, Ordering
 from loopnest.schedule.fold_order import carries, folded_axes
-from loopnest.schedule.loop_groups import Conflict, LoopGroup, RootClass, is_several_launches
-from loopnest.schedule.replay import Match, match_leaves, shared_positions
+from loopnest.schedule.loop_groups import (
+    Conflict,
+    LoopGroup,
+    RepeatedReshape,
+    RootClass,
+    is_several_launches,
+)
+from loopnest.schedule.replay import Match, match_leaves, reshapes, shared_positions
 from loopnest.schedule.root_maps import pairs
 from loopnest.tensor.domain import IterDomain, ancestors
 from loopnest.tensor.fusion import Fusion
@@ -27,7 +33,8 @@ from loopnest.tensor.overlapping_tiles import is_tile_loop
 from loopnest.tensor.tensor_view import TensorView
 
 _FEW = 16
-"""So many tensors of a loop are looked at for one that is computed by it."""
+"""So many tensors of a loop are looked at for one that is computed by it, and of what follows from
+these: a look that finds nothing is followed by a check of the whole."""
 
 
 class LoopForest:
@@ -85,6 +92,8 @@ class LoopForest:
         if len(unit.siblings) > 1 or unit.produced_at_pos > start:
             return None
         consumers = [c for c in unit.consumers if c in self.position]
+        if any(reshapes(c) for c in consumers):
+            return None
         for place in range(pos):
             groups = {self.find(self._consumer_axis(unit, c, place)) for c in consumers}
             # A tensor in front of `unit` that lies in this loop may lead to it by way of one
@@ -108,14 +117,27 @@ class LoopForest:
         return False
 
     def _computes_what_is_read_in(self, group: LoopGroup, other: LoopGroup) -> bool:
+        """Whether what is computed by one loop is needed in the other, directly or by others.
+
+        It is there behind the loop only, and so is all that follows from it.
+        """
+        waiting: list[TensorView] = []
         for axis in group.axes[:_FEW]:
             tensor = axis.owner
             if not isinstance(tensor, TensorView) or tensor not in self.position:
                 continue
-            if axis in tensor.domain.leaf[self.position[tensor] :] and any(
-                other in self.path(c) for c in tensor.consumers if c in self.position
-            ):
-                return True
+            if axis in tensor.domain.leaf[self.position[tensor] :]:
+                waiting.append(tensor)
+        inside = {axis.owner for axis in other.axes}
+        seen = set(waiting)
+        for tensor in waiting:  # which grows: nearest first
+            for consumer in tensor.consumers:
+                if consumer in self.position and consumer not in seen:
+                    if consumer in inside:
+                        return True
+                    seen.add(consumer)
+                    if len(waiting) < 2 * _FEW:
+                        waiting.append(consumer)
         return False
 
     def earliest(self) -> dict[IterDomain, int]:
@@ -194,11 +216,30 @@ class LoopForest:
             positions = match.shared_positions()
             if place >= len(positions):
                 raise _short_of_axes(twin, consumer, place, len(positions))
-            found = self.find(consumer.domain.leaf[positions[place]])
+            theirs = consumer.domain.leaf[positions[place]]
+            if theirs in match.restored and not self._keeps(consumer, theirs, positions[place]):
+                raise _repeated(twin, consumer, place)
+            found = self.find(theirs)
             group = found if group is None else self._unite(group, found, unit)
         assert group is not None
         self._join(unit.domain.leaf[place], group)
         return group
+
+    def _keeps(self, tensor: TensorView, axis: IterDomain, place: int) -> bool:
+        """Whether the loop at `place` of a tensor tells the index of `axis`, which it was made of.
+
+        It does not where a consumer that shares the loop repeats the tensor below a split: the loop
+        then runs over parts of (element, repetition).
+        """
+        if place >= self.position[tensor]:
+            return True
+        for match, twin, consumer in self._placed_readers((tensor,)):
+            image = match.image.get(axis)
+            if image is None or not match.repeated.isdisjoint(ancestors((axis,), twin.domain)):
+                return False
+            if not self._keeps(consumer, image, match.shared_positions()[place]):
+                return False
+        return True
 
     def _consumer_axis(self, producer: TensorView, consumer: TensorView, place: int) -> IterDomain:
         positions = shared_positions(producer, consumer)
@@ -394,6 +435,14 @@ class LoopForest:
             except Conflict:
                 pass
         return Ordering(self, overwrites=False).run()
+
+
+def _repeated(producer: TensorView, consumer: TensorView, place: int) -> RepeatedReshape:
+    return RepeatedReshape(
+        f"loop {place} of {producer.name} is an axis that the reshape {consumer.name} took and a "
+        f"split makes again, but in the loops around {consumer.name} its elements are repeated "
+        "before that split"
+    )
 
 
 def _short_of_axes(producer: TensorView, consumer: TensorView, place: int, count: int) -> Conflict:

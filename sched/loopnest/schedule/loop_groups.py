@@ -23,6 +23,14 @@ class LaunchConflict(Conflict):
     """A tensor would be computed in the loops of one that starts a launch after it."""
 
 
+ELSEWHERE = "compute it outside of that loop, or give the repetition a loop of its own"
+"""What helps against a `RepeatedReshape`."""
+
+
+class RepeatedReshape(Conflict):
+    """A tensor would be computed in a loop that does not tell which of its elements is due."""
+
+
 def is_several_launches(fusion: Fusion) -> bool:
     """Whether a tensor starts a launch (`TensorView.new_launch`)."""
     return any(tensor.starts_launch for tensor in fusion.tensors)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from loopnest.fast_init import fast_init
 from loopnest.scalar.expr import Const, Expr, Index, free_indices
 from loopnest.schedule.fold_order import carries, folded_axes
 from loopnest.schedule.read_footprints import (
@@ -41,6 +42,7 @@ from loopnest.tensor.overlapping_tiles import Overlap, overlaps
 from loopnest.tensor.tensor_view import TensorView
 
 
+@fast_init
 @dataclass(frozen=True, eq=False, slots=True)
 class SharedLoops:
     """The leading loops of a replayed tensor, told by their places in the target of the replay.
@@ -142,7 +144,9 @@ class WindowReplay:
         self.readers: list[_ConsumerLoops] = []
         self.hulls: dict[IterDomain, Footprint] = {}
         self.plain: dict[IterDomain, frozenset[Index]] = {}
-        found = [(twin, c, places[c]) for twin, c in readers(tensor) if c in places]
+        consumers = readers(tensor)
+        found = [(twin, c, places[c]) for twin, c in consumers if c in places]
+        self.complete = len(found) == len(consumers)
         if len(found) == 1 and not _in_windows(*found[0]):
             return  # one reader reads each axis as it is: there is nothing to measure
         for exact in (True, False):
@@ -222,7 +226,12 @@ class WindowReplay:
         return result
 
     def _is_part(self, axis: IterDomain) -> bool:
-        """Whether all loops together read a part of an axis that no loop tells, and not all."""
+        """Whether all loops together read a part of an axis that no loop tells, and not all.
+
+        A consumer whose loops are not known yet may read all of it.
+        """
+        if not self.complete:
+            return False
         span = self.hulls[axis]
         if axis in self.plain or free_indices(span.center):
             return False

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from loopnest.fast_init import fast_init
 from loopnest.schedule.overlap import SharedLoops
 from loopnest.schedule.transaction import leading_position
 from loopnest.tensor.domain import TensorDomain
 from loopnest.tensor.tensor_view import TensorView
 
 
+@fast_init
 @dataclass(frozen=True, eq=False, slots=True)
 class Placement:
     """The loops of a target that a tensor was placed in.

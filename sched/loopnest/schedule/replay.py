@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from loopnest.fast_init import fast_init
 from loopnest.scalar.simplify import Simplifier
 from loopnest.schedule.read_footprints import loops_of_tiles
 from loopnest.schedule.root_maps import pairs, windowed
@@ -34,6 +35,7 @@ from loopnest.tensor.overlapping_tiles import Overlap, overlaps
 from loopnest.tensor.tensor_view import TensorView
 
 
+@fast_init
 @dataclass(frozen=True, eq=False, slots=True)
 class LeadingReplay:
     """A domain that was replayed as a neighbour's.
@@ -42,11 +44,21 @@ class LeadingReplay:
         domain: with the neighbour's axes in front.
         places: which leading axes of the neighbour those are.
         exact: the places of those that stand for the same points: no merge was carried.
+        pos: how many leading axes of the neighbour were replayed.
     """
 
     domain: TensorDomain
     places: tuple[int, ...]
     exact: frozenset[int]
+    pos: int
+
+    def up_to(self, pos: int) -> LeadingReplay:
+        """Return the replay of `domain` up to an earlier position: itself, with fewer loops."""
+        if pos == self.pos:
+            return self
+        places = tuple([place for place in self.places if place < pos])
+        exact = frozenset([place for place in self.exact if place < pos])
+        return LeadingReplay(self.domain, places, exact, pos)
 
 
 class Match:
@@ -59,6 +71,8 @@ class Match:
     replayed: what those need, their producers have. A merge with one of `units`, source axes that
     have one element wherever their loops run, is carried and stands for the same points. With
     `twins`, outputs of one definition, loops that only repeat the source repeat the target, too.
+    Axes in `repeated` are broadcasts of the source that the target has elements along; those in
+    `restored` are an earlier axis of the target again, behind a reshape.
     """
 
     def __init__(
@@ -90,7 +104,10 @@ class Match:
         self._equal_above: dict[int, tuple[tuple[IterDomain, IterDomain], ...]] = {}
         self.algebra = algebra
         self.same = same_axes(source, algebra)
-        self._latest = {b: a for a, b in same_axes(target, algebra).items()}
+        restored = same_axes(target, algebra)
+        self.restored: Collection[IterDomain] = restored.keys()
+        self._latest = {b: a for a, b in restored.items()}
+        self.repeated = {a for a, b in seed.items() if a.is_broadcast and not b.is_broadcast}
         for axis in start:
             if wanted is not None and axis not in wanted:
                 continue
@@ -399,7 +416,11 @@ def _replay(
     tiles: bool = True,
     twins: bool = False,
 ) -> LeadingReplay:
-    algebra = tensor.fusion.algebra
+    fusion = tensor.fusion
+    algebra, known = fusion.algebra, fusion.matches
+    done = known.get((tensor, source, target, fusion.version))
+    if isinstance(done, LeadingReplay) and pos <= done.pos:
+        return done.up_to(pos)
     same = same_axes(source, algebra)
     wanted = _wanted(source.leaf[:pos], source, same) if same else needed(source, pos)
     match = Match(
@@ -407,9 +428,13 @@ def _replay(
         reshapes=reshapes(tensor), tiles=tiles, units=tensor.fusion.order.unit_axes, twins=twins,
     )  # fmt: skip
     prefix = leading_images(match.follow(replays=True), pos)
-    return LeadingReplay(
-        assemble(match, pos, prefix), tuple(prefix.values()), exact_places(match, prefix)
-    )
+    domain = assemble(match, pos, prefix)
+    found = LeadingReplay(domain, tuple(prefix.values()), exact_places(match, prefix), pos)
+    # What was replayed has the source's steps, and is found as it is by a replay up to there. Not
+    # across a reshape or a tile with halo, where steps are known by other axes.
+    if not (twins or same or match.reshapes or overlaps(source.history)):
+        known[tensor, source, domain, fusion.version] = found
+    return found
 
 
 def producer_as_consumer(

@@ -26,7 +26,7 @@ from loopnest.tensor.tensor_view import TensorView
 
 
 @primitive
-def rfactor(tensor: TensorView, axes: int | Sequence[int]) -> TensorView:
+def rfactor(tensor: TensorView, axes: int | Sequence[int], refold: bool = False) -> TensorView:
     """Factor `axes` of a reduction out into a new producer.
 
     Before ``y [i0, r1: D / 4, r2: 4]``; ``p = y.rfactor(1)`` gives ``p [i0, r1: D / 4, i2: 4]``
@@ -39,6 +39,8 @@ def rfactor(tensor: TensorView, axes: int | Sequence[int]) -> TensorView:
         axes: reduction leaf axes that the new tensor reduces; at least one other must stay. All
             outputs of a multi-output reduction are factored alike. Of a scan, the innermost of the
             axes that its axis was split to.
+        refold: of a scan: whether the totals fold the elements again, in place of reading the last
+            one of each segment's scan, which may then be computed in the loops of `tensor`.
 
     Returns:
         The new producer (of a 16-bit tensor in float32: partial results are not rounded).
@@ -57,8 +59,13 @@ def rfactor(tensor: TensorView, axes: int | Sequence[int]) -> TensorView:
     assert definition is not None
     assert definition.reducer is not None
     if definition.scan is not None:
-        segments = factor_scan(tensor, places)
+        segments = factor_scan(tensor, places, refold)
         return segments[definition.outputs.index(tensor)]
+    if refold:
+        raise PrimitiveRefused(
+            f"refold is asked for, and {tensor.name} is no scan",
+            "a reduction has no totals of segments; leave refold out",
+        )
     if definition.reducer.ordered:
         _require_order(tensor, definition.reducer, places)
     partials = tuple([_partial(twin, places) for twin in tensor.siblings])

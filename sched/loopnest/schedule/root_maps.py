@@ -2,25 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from loopnest.errors import ScheduleError
+from loopnest.fast_init import fast_init
+from loopnest.tensor.definition import Definition
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.tensor_view import TensorView
 
 
-def pairs(producer: TensorView, consumer: TensorView) -> list[tuple[IterDomain, IterDomain]]:
+@fast_init
+@dataclass(frozen=True, eq=False, slots=True)
+class _EqualAxes:
+    """The pairs of two neighbours, and what they follow from: loops have no part in them."""
+
+    definition: Definition
+    rfactor: tuple[IterDomain, ...]
+    root: tuple[IterDomain, ...]
+    pairs: tuple[tuple[IterDomain, IterDomain], ...]
+
+
+def pairs(producer: TensorView, consumer: TensorView) -> tuple[tuple[IterDomain, IterDomain], ...]:
     """Return (logical axis of `producer`, root axis of `consumer`) for direct neighbours.
 
     These are the axes that are equal in every read of `producer`.
     """
-    definition = consumer.definition
+    definition, root, rfactor = consumer.definition, consumer.domain.root, producer.domain.rfactor
+    known, key = producer.fusion.matches, (producer, consumer)
+    found = known.get(key)
+    if (
+        isinstance(found, _EqualAxes)
+        and found.definition is definition
+        and found.root is root
+        and found.rfactor is rfactor
+    ):
+        return found.pairs
     assert definition is not None
-    root = consumer.domain.root
     first, *others = [r.equal_axes(root) for r in definition.reads if r.producer is producer]
-    return [
-        (axis, root[place])
-        for number, (axis, place) in enumerate(zip(producer.domain.logical, first, strict=True))
-        if place is not None and all(axes[number] == place for axes in others)
-    ]
+    result = tuple(
+        [
+            (axis, root[place])
+            for number, (axis, place) in enumerate(zip(producer.domain.logical, first, strict=True))
+            if place is not None and all(axes[number] == place for axes in others)
+        ]
+    )
+    known[key] = _EqualAxes(definition, rfactor, root, result)
+    return result
 
 
 def windowed(producer: TensorView, consumer: TensorView) -> set[IterDomain]:

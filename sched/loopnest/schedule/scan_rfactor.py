@@ -2,7 +2,10 @@
 
 Before ``y [i0, i1: D / 4, i2: 4]``, a scan along D; ``p = y.rfactor(2)`` gives p, which scans each
 four elements by themselves, so that its loop over D / 4 may be bound to threads; the totals
-``t [i0, D / 4]`` of the segments; ``c``, their exclusive scan; and y, which combines c and p.
+``t [i0, D / 4]`` of the segments; ``c``, their exclusive scan; and y, which combines c and p. A
+total is the last element of its segment's scan; with `refold` it folds the elements of the segment
+again, ``t [i0, D / 4, r2: 4]``. Nothing but y then reads p, so that p may be computed in the loops
+of y: the elements are read twice, and p is no array.
 
 Source: Blelloch, "Prefix sums and their applications", 1990, section 1.2.
 """
@@ -12,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loopnest.scalar.conditions import normal_le
+from loopnest.scalar.enums import IterKind
 from loopnest.scalar.expr import ONE, Arg, Coordinate, Expr, Op, integer, substitute
 from loopnest.schedule.cloning import clone_domain, new_tensor
 from loopnest.schedule.scan_segments import folded_by_segment, steps_along
@@ -21,8 +25,13 @@ from loopnest.tensor.domain import IterDomain, Split, TensorDomain
 from loopnest.tensor.tensor_view import TensorView
 
 
-def factor_scan(tensor: TensorView, places: Sequence[int]) -> tuple[TensorView, ...]:
+def factor_scan(tensor: TensorView, places: Sequence[int], refold: bool) -> tuple[TensorView, ...]:
     """Factor the leaf axes `places` of a scan out; return the scans of segments, one an output.
+
+    Args:
+        tensor: the scan.
+        places: of leaf axes.
+        refold: whether the totals fold the elements again.
 
     Raises:
         PrimitiveRefused: they are not what is innermost of its axis.
@@ -42,7 +51,7 @@ def factor_scan(tensor: TensorView, places: Sequence[int]) -> tuple[TensorView, 
     )  # fmt: skip
     for partial in partials:
         partial.define(moved)
-    totals = _totals(definition, partials, scan)
+    totals = (_refolded if refold else _totals)(definition, partials, scan)
     carried = _carried(definition, totals, scan)
     _final(definition, partials, carried, scan)
     return partials
@@ -132,6 +141,43 @@ def _totals(
     return _defined(definition.op, partials, _segment_axes(one, scan), reads, values, "totals")
 
 
+def _refolded(
+    definition: Definition, partials: Sequence[TensorView], scan: Scan
+) -> tuple[TensorView, ...]:
+    """Define what each segment folds to by a fold of its elements."""
+    reducer, segment = definition.reducer, scan.segment
+    assert reducer is not None
+    assert segment is not None
+    one = partials[0]
+    algebra, size = one.fusion.algebra, one.domain.root[scan.axis].size
+    rank = len(one.domain.root)
+    start = algebra.mul(Coordinate(scan.axis), integer(segment))
+    moved: dict[Expr, Expr] = {Coordinate(scan.axis): algebra.add(start, Coordinate(rank))}
+    reads = [
+        Read(r.producer, tuple([algebra.simplify(substitute(i, moved)) for i in r.indices]))
+        for r in definition.reads
+    ]
+    # As in `_totals`: of a segment that ends early the total is never used.
+    end = algebra.add(start, integer(segment))
+    inside = normal_le(end, size, algebra)
+    values = tuple(
+        [
+            Op("where", (inside, substitute(value, moved), neutral), value.dtype)
+            for value, neutral in zip(definition.values, reducer.identity, strict=True)
+        ]
+    )
+    domains = []
+    for _ in partials:
+        axes = [*_segment_axes(one, scan).root, IterDomain(integer(segment), IterKind.REDUCTION)]
+        domains.append(TensorDomain.of_root(axes))
+    made = tuple([new_tensor(t, d, t.dtype) for t, d in zip(partials, domains, strict=True)])
+    shown = tuple(dict.fromkeys([read.producer for read in reads]))
+    found = Definition(definition.op, shown, tuple(reads), made, values, reducer, "totals")
+    for tensor in made:
+        tensor.define(found)
+    return made
+
+
 def _carried(
     definition: Definition, totals: Sequence[TensorView], scan: Scan
 ) -> tuple[TensorView, ...]:
@@ -141,7 +187,7 @@ def _carried(
     assert own is not None
     assert scan.segment is not None
     segment = None if own.segment is None else own.segment // scan.segment
-    axes = tuple(range(len(one.domain.root)))
+    axes = tuple(range(len(one.domain.logical)))
     domains = [_in_segments(total, scan.axis, segment) for total in totals]
     made = tuple([new_tensor(t, d, t.dtype) for t, d in zip(totals, domains, strict=True)])
     note = f"axis={scan.axis}, exclusive=True" + (f", segment={segment}" if segment else "")
@@ -162,7 +208,7 @@ def _carried(
 
 def _in_segments(like: TensorView, axis: int, segment: int | None) -> TensorDomain:
     """Return the domain of a scan of `like`, whose loops go from segment to segment, and inside."""
-    root = [IterDomain(a.size, a.kind) for a in like.domain.root]
+    root = [IterDomain(a.size, a.kind) for a in like.domain.logical]
     if segment is None:
         return TensorDomain.of_root(root)
     split = Split(root[axis], integer(segment), like.fusion.algebra)

@@ -17,7 +17,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from loopnest.errors import ScheduleError
 from loopnest.gc_pause import paused
-from loopnest.scalar.expr import whole
+from loopnest.scalar.expr import Expr, whole
 from loopnest.scalar.origin import Origin, caller
 from loopnest.tensor.buffer_layout import BufferLayout
 from loopnest.tensor.domain import IterDomain, TensorDomain
@@ -114,7 +114,8 @@ def _argument(value: object) -> str:
             return "[" + ", ".join(map(_argument, value)) + "]"
         case tuple():
             return f"({', '.join(map(_argument, value))}{',' if len(value) == 1 else ''})"
-    return repr(value)
+    # a size as text, which calls take too
+    return repr(str(value) if isinstance(value, Expr) else value)
 
 
 _KINDS = {"_compute_at_pos": "place", "_memory": "memory", "_starts_launch": "launch"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import Expr, integer, whole
+from loopnest.scalar.expr import Expr, Symbol, integer, whole
 from loopnest.schedule.atomic_folds import require_not_atomic
 from loopnest.schedule.launches import check_launches
 from loopnest.schedule.loop_groups import is_several_launches
@@ -57,17 +57,26 @@ def factor_of(tensor: TensorView, factor: object) -> Expr:
         known = {symbol.name: symbol for symbol in fusion.symbols}
         if factor in known:
             return known[factor]
+        if not factor.isidentifier():
+            raise PrimitiveRefused(f"the factor {factor!r} is not allowed", _PARTS)
         names = ", ".join(known) or "none"
         raise PrimitiveRefused(
             f"'{factor}' is no size symbol of fusion {fusion.name}", f"the symbols are {names}"
         )
+    if isinstance(factor, Symbol) and factor in fusion.symbols:
+        return factor
     extent = whole(factor)
     if extent is None or extent < 1:
+        is_size = isinstance(factor, Expr)
+        written = repr(str(factor) if is_size else factor)
         raise PrimitiveRefused(
-            f"the factor {factor!r} is not allowed",
-            "use an int >= 1 or the name of a size symbol",
+            f"the factor {written} is not allowed", _PARTS if is_size else _FACTORS
         )
     return integer(extent)
+
+
+_FACTORS = "use an int >= 1 or the name of a size symbol"
+_PARTS = f"{_FACTORS}; split by 2 with inner=False cuts an axis in halves"
 
 
 @primitive
