@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from loopnest.fast_init import fast_init
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Expr
 
 
+@fast_init
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Buffer:
     """A piece of memory with a layout; compared by identity.

@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
+from loopnest.fast_init import fast_init
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.nodes import Barrier, Launch, Stmt, walk
 from loopnest.scalar.data_ranges import DataRange
@@ -15,6 +18,7 @@ from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import Expr
 
 
+@fast_init
 @dataclass(frozen=True, eq=False, slots=True)
 class Param:
     """A parameter of the kernel.
@@ -61,7 +65,8 @@ class Output:
     inplace: str = ""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@fast_init
+@dataclass(frozen=True, eq=False)
 class Program:
     """A whole kernel.
 
@@ -94,6 +99,18 @@ class Program:
     ranges: tuple[DataRange, ...] = ()
     counts: tuple[tuple[str, Expr], ...] = ()
 
+    def __getstate__(self) -> list[object]:
+        """Return the fields, without what was found of the body."""
+        return [getattr(self, field.name) for field in fields(self)]
+
+    def __setstate__(self, state: Sequence[object]) -> None:
+        self.__dict__.update(zip([field.name for field in fields(self)], state, strict=True))
+
+    @cached_property
+    def nodes(self) -> tuple[Stmt, ...]:
+        """All statements, pre-order: each as often as it stands in the body."""
+        return tuple([node for node, _ in walk(self.body)])
+
     def __copy__(self) -> Program:
         return self
 
@@ -124,7 +141,7 @@ class Program:
         parts = [n for n in self.body if isinstance(n, Launch)]
         return tuple([replace(self, body=n.body, launch=n.extents) for n in parts]) or (self,)
 
-    @property
+    @cached_property
     def is_cooperative(self) -> bool:
         """Whether blocks wait for each other, so that all must be resident at once."""
-        return any(isinstance(n, Barrier) and n.scope == "grid" for n, _ in walk(self.body))
+        return any(isinstance(n, Barrier) and n.scope == "grid" for n in self.nodes)

@@ -45,7 +45,8 @@ from loopnest.scalar.expr import (
 )
 
 _SCOPES = ("warp", "block", "grid")
-_MODES = ("xor", "down", "lane")
+_MODES = ("xor", "down", "up", "lane")
+_SCANS = ("", "inclusive", "exclusive")
 
 
 def program_faults(program: Program, *, staged: bool = True) -> list[str]:
@@ -144,7 +145,10 @@ class _VisibleNames:
 
     def _collective(self, node: Collective) -> Iterator[str]:
         size = len(node.identity)
-        if len(node.results) != len(node.args) or len(node.args) % max(size, 1):
+        wanted = [len(node.args), 2 * size] if node.scan else [len(node.args)]
+        if node.scan not in _SCANS or (node.scan and len(node.args) != size):
+            yield f"a scan '{node.scan}' by {node.name} of {len(node.args)} values"
+        if len(node.results) not in wanted or len(node.args) % max(size, 1):
             yield (
                 f"{node.name} of {size} components combines {len(node.args)} values to "
                 f"{len(node.results)}"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from loopnest.fast_init import fast_init
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.kernel_program import Program
 from loopnest.scalar.dtypes import DType
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from loopnest.tensor.math_snapshot import MathSnapshot
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
     """A tensor as it was scheduled when the kernel was lowered.

@@ -293,8 +293,10 @@ class NestParser:
 
     def collective(self, line: str, indent: int) -> kir.Stmt:
         """Read a collective with its body."""
-        names, name, given, dims = _match(
-            r"(.*?) = (\w+)\((.*)\) over (.*):", line, "results = reducer(values) over dimensions:"
+        names, scan, name, given, dims = _match(
+            r"(.*?) = (inclusive |exclusive |)(\w+)\((.*)\) over (.*):",
+            line,
+            "results = reducer(values) over dimensions:",
         )
         values = [tuple([self.expr(part) for part in parts(value)]) for value in given.split(";")]
         first = values[0]
@@ -313,6 +315,7 @@ class NestParser:
             tuple([Const(start, a.dtype) for a in first]),
             tuple([_op(op, pair) for pair in zip(one, other, strict=True) if op]),
             body,
+            scan=scan.strip(),
         )
 
     def allocate_or_store(self, line: str) -> kir.Stmt | None:

@@ -88,7 +88,8 @@ class _Nest:
                 dims = ", ".join([d.value for d in node.dims])
                 names = "; ".join([_list(v) for v in node.by_value(node.results)])
                 given = "; ".join([_list(v) for v in node.by_value(node.args)])
-                self.lines.append(f"{pad}{names} = {node.name}({given}) over {dims}:")
+                name = f"{node.scan} {node.name}".lstrip()
+                self.lines.append(f"{pad}{names} = {name}({given}) over {dims}:")
                 self._nested(node.body, pad)
             case Shuffle():
                 call = f"shuffle_{node.mode}({node.value}, {node.offset})"

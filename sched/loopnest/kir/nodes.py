@@ -37,8 +37,11 @@ iterations of the same loops; anything else is a fault (a divergent barrier).
   It may be one block at this counter and another one at that.
 - `Collective` runs its body, in place, and declares what comes of it: after it, `results` hold, in
   every thread, the combination of `args` over all threads of the block that differ from it in
-  `dims` only; of several values, each is combined with itself alone. Names that the body defines
-  stay defined. Readers may believe the declaration only if they have checked it.
+  `dims` only; of several values, each is combined with itself alone. A `scan` gives each thread
+  the combination over those threads of its group alone that come before it ("exclusive") or up to
+  it ("inclusive"), in their order: by their number along `dims`, x running fastest; and then, if
+  there are as many results more, the combination over all of them, in that order too. Names that
+  the body defines stay defined. Readers may believe the declaration only if they have checked it.
 
 A program may be several launches: its body is then `Launch` statements and nothing else. They run
 one after the other, each by threads of its own, as many as its extents say; one begins when all
@@ -64,6 +67,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar, assert_never
 
 from loopnest.errors import InternalError
+from loopnest.fast_init import fast_init
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import Const, Expr, Index, Load, Local
@@ -75,6 +79,7 @@ WHOLE_ELEMENTS = frozenset({"init", "merge", "finish"})
 """Roles of stores that concern a logical element, not a single point that a reduction folds."""
 
 
+@fast_init
 @dataclass(frozen=True, eq=False, slots=True)
 class Loop:
     """``for index in extent: body``.
@@ -108,6 +113,7 @@ BOUND = "bounds the loop"
 """The reason of an `If` that is the whole body of a loop: targets print it as the loop's bounds."""
 
 
+@fast_init
 @dataclass(frozen=True, eq=False, slots=True)
 class If:
     """``if condition: body else: orelse``; `reason` says why the test is needed."""
@@ -119,6 +125,7 @@ class If:
     origin: Origin | None = None
 
 
+@fast_init
 @dataclass(frozen=True, eq=False, slots=True)
 class Allocate:
     """Make `storage` for the rest of the enclosing body."""
@@ -137,6 +144,7 @@ class Allocate:
         return self.storage.tensor
 
 
+@fast_init
 @dataclass(frozen=True, eq=False, slots=True)
 class Store:
     """``storage[index] = value``.
@@ -176,6 +184,7 @@ class Store:
         return Load(self.storage, self.index, self.flat)
 
 
+@fast_init
 @dataclass(frozen=True, eq=False, slots=True)
 class Let:
     """``var = value``: a scalar temporary."""
@@ -194,6 +203,7 @@ class Barrier:
     origin: Origin | None = None
 
 
+@fast_init
 @dataclass(frozen=True, eq=False, slots=True)
 class Shuffle:
     """``var = value in lane``: the value that another thread of the warp has.
@@ -201,7 +211,8 @@ class Shuffle:
     Args:
         var: the result.
         value: what this thread offers.
-        mode: "xor" (lane number ^ offset), "down" (lane number + offset) or "lane" (offset itself).
+        mode: "xor" (lane number ^ offset), "down" (lane number + offset), "up" (lane number -
+            offset) or "lane" (offset itself).
         offset: in lanes; the same in all threads of the warp.
     """
 
@@ -230,6 +241,7 @@ class Arrive:
     origin: Origin | None = None
 
 
+@fast_init
 @dataclass(frozen=True, eq=False, slots=True)
 class Collective:
     """Statements by which threads combine values, with a declaration of what they compute.
@@ -237,13 +249,15 @@ class Collective:
     Args:
         name: of the reducer: "sum", "max", "welford"…
         results: of each value, one a component of the reducer; defined by the body, equal in all
-            threads that differ in `dims` only.
+            threads that differ in `dims` only. Of a scan (of one value) those of this thread, and
+            then, where somebody needs it, those of the whole group.
         args: what each thread contributes: of each value, one a component.
         dims: the launch dimensions of the block that are reduced over.
         identity: of the reducer, one a component.
         combine: the reducer: templates of the components of two partial results in one, in the
             `Arg`s of `expr.two_sides`.
         body: the statements; they store to no buffer but those that they make.
+        scan: "inclusive" or "exclusive"; empty where threads get the combination of all.
     """
 
     name: str
@@ -254,6 +268,11 @@ class Collective:
     combine: tuple[Expr, ...]
     body: tuple[Stmt, ...]
     origin: Origin | None = None
+    scan: str = ""
+
+    def is_so_far(self, result: int) -> bool:
+        """Whether a result, by its number, is what threads combine to up to this one."""
+        return bool(self.scan) and result < len(self.args)
 
     def by_value(self, items: Sequence[Item]) -> tuple[tuple[Item, ...], ...]:
         """Return `args` or `results` (or what goes with them) as a tuple a value."""
@@ -289,14 +308,16 @@ def one_launch(node: Launch) -> InternalError:
 def bodies(node: Stmt) -> tuple[tuple[Stmt, ...], ...]:
     """Return the nested bodies of a statement."""
     match node:
+        case Store() | Let():  # the most frequent ones come first
+            return ()
         case Loop():
             return (node.body,)
         case If():
             return (node.body, node.orelse)
+        case Shuffle() | Allocate() | Barrier() | Arrive():
+            return ()
         case Collective() | Launch():
             return (node.body,)
-        case Store() | Let() | Allocate() | Barrier() | Shuffle() | Arrive():
-            return ()
         case _:
             assert_never(node)
 
@@ -321,10 +342,19 @@ def walk(
     body: tuple[Stmt, ...], ancestors: tuple[Stmt, ...] = ()
 ) -> Iterator[tuple[Stmt, tuple[Stmt, ...]]]:
     """Yield (statement, ancestors), pre-order, ancestors outermost first."""
-    for node in body:
-        yield node, ancestors
-        for inner in bodies(node):
-            yield from walk(inner, (*ancestors, node))
+    # No recursion: each level of generators would hand every statement on.
+    stack = [(iter(body), ancestors)]
+    while stack:
+        rest, around = stack[-1]
+        for node in rest:
+            yield node, around
+            inner = bodies(node)
+            if inner:
+                below = (*around, node)
+                stack += [(iter(part), below) for part in reversed(inner) if part]
+                break
+        else:
+            stack.pop()
 
 
 def expressions(node: Stmt) -> tuple[Expr, ...]:
@@ -350,12 +380,17 @@ def map_expressions(node: S, rule: Callable[[Expr], Expr]) -> S:
     """Return `node` with `rule` applied to each expression that it evaluates, not in its bodies."""
     match node:
         case If():
-            return replace(node, condition=rule(node.condition))
+            made = rule(node.condition)
+            return node if made is node.condition else replace(node, condition=made)
         case Store():
             index, coordinate = _all(rule, node.index), _all(rule, node.coordinate)
-            return replace(node, index=index, value=rule(node.value), coordinate=coordinate)
+            made = rule(node.value)
+            if made is node.value and index is node.index and coordinate is node.coordinate:
+                return node
+            return replace(node, index=index, value=made, coordinate=coordinate)
         case Let():
-            return replace(node, value=rule(node.value))
+            made = rule(node.value)
+            return node if made is node.value else replace(node, value=made)
         case Shuffle():
             return replace(node, value=rule(node.value), offset=rule(node.offset))
         case Arrive():
@@ -369,7 +404,8 @@ def map_expressions(node: S, rule: Callable[[Expr], Expr]) -> S:
 
 
 def _all(rule: Callable[[Expr], Expr], items: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    return tuple([rule(item) for item in items])
+    made = tuple([rule(item) for item in items])
+    return items if all(a is b for a, b in zip(items, made, strict=True)) else made
 
 
 def with_bodies(node: Stmt, inner: tuple[tuple[Stmt, ...], ...]) -> Stmt:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from loopnest.errors import InternalError
-from loopnest.kir import Allocate, Program, walk
+from loopnest.kir import Allocate, Program
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory
@@ -76,7 +76,7 @@ def shared_places(program: Program) -> tuple[SharedPiece, ...]:
     Raises:
         InternalError: a buffer is an alias of none that exists.
     """
-    found = [n.storage for n, _ in walk(program.body) if isinstance(n, Allocate)]
+    found = [n.storage for n in program.nodes if isinstance(n, Allocate)]
     buffers = list(dict.fromkeys([b for b in found if b.memory is Memory.SHARED]))
     by_name = {b.name: b for b in buffers}
     groups: dict[Buffer, list[Buffer]] = {b: [] for b in buffers if b.alias_of is None}

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
 
-from loopnest.kir import Allocate, Let, Loop, Program, Stmt, Store, expressions, walk
+from loopnest.kir import Allocate, Let, Loop, Program, Stmt, Store, expressions
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.shared_memory import permuted
 from loopnest.scalar import dtypes
@@ -83,7 +83,7 @@ class WideAccess:
 
 def wide_accesses(program: Program) -> tuple[WideAccess, ...]:
     """Return the wide accesses of `program`, in the order of its statements."""
-    loops = [n for n, _ in walk(program.body) if isinstance(n, Loop) and is_vector(n)]
+    loops = [n for n in program.nodes if isinstance(n, Loop) and is_vector(n)]
     finder = VectorFinder(program) if loops else None
     return tuple([a for loop in loops if finder is not None for a in finder.of_loop(loop)])
 
@@ -105,7 +105,7 @@ class VectorFinder:
         self.algebra.launch = dict(program.launch)
         self.values: dict[Expr, Expr] = {
             n.var: n.value
-            for n, _ in walk(program.body)
+            for n in program.nodes
             if isinstance(n, Let) and n.var.dtype is dtypes.index
         }
 
