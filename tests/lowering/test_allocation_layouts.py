@@ -234,6 +234,18 @@ def test_stages_of_a_circular_buffer_come_first() -> None:
     assert held(k)[0] == (("3", "8", "4", "4"), ("144", "16", "4", "1"), "432")
 
 
+@pytest.mark.parametrize("axes", [(2, 3), (3, 2)])
+def test_a_swizzle_of_one_element_moves_nothing(axes: tuple[int, int]) -> None:
+    """A parameter of a schedule may leave an axis one element; others are swizzled still."""
+    f, t, y = chain(32, 32)
+    t.memory = ln.SHARED
+    t.compute_at(y, 1)
+    t.allocation_domain.split(1, 32).reorder([0, 2, 1]).split(1, 4)  # [32, 8, 4, 1]
+    t.allocation_domain.swizzle(XOR, *axes).swizzle(XOR, 1, 2)
+    k = right(f, 32, 32)
+    assert "T1: float32[8, 4] shared xor(0, 1)\n" in str(k)
+
+
 # Refusals
 
 

@@ -18,7 +18,7 @@ from loopnest.lowering.loops.loop_plan import (
     is_trivial,
 )
 from loopnest.lowering.memory.allocation import TensorStorage
-from loopnest.scalar.enums import MOST_ALONG, MOST_THREADS, Memory, ParallelType
+from loopnest.scalar.enums import BLOCK_DIMENSIONS, MOST_ALONG, MOST_THREADS, Memory, ParallelType
 from loopnest.scalar.expr import ZERO, Const
 from loopnest.schedule.fold_order import folded_axes, keeps_order, scans_in_order
 from loopnest.schedule.loop_groups import LoopGroup
@@ -143,21 +143,16 @@ def _check_order(plan: LoopPlan, unit: TensorView) -> None:
 
 
 def _check_scan(plan: LoopPlan, unit: TensorView) -> None:
-    """Refuse loops that do not go through a scan step by step, each element once."""
+    """Refuse loops that do not go through a scan step by step, each element once.
+
+    Threads of a block take the steps of the innermost loops together.
+    """
     definition, domain = unit.definition, unit.domain
     if definition is None or definition.scan is None or not folded_axes(unit):
         return
     path = plan.forest.path(unit)
     loops = sorted(folded_axes(unit), key=lambda axis: path.index(plan.forest.find(axis)))
-    for axis in loops:
-        spec = plan.spec(axis)
-        if not is_trivial(spec) and spec.parallel not in _STEPWISE:
-            raise LoweringError(
-                unit.name,
-                f"its loop over {_named(unit, axis)} is {spec.parallel.value}, but each step of a "
-                "scan needs the one before",
-                "bind another axis",
-            )
+    _check_scan_loops(plan, unit, loops)
     if not scans_in_order(unit, loops):
         shown = ", ".join([_named(unit, axis) for axis in loops])
         raise LoweringError(
@@ -175,6 +170,44 @@ def _check_scan(plan: LoopPlan, unit: TensorView) -> None:
             f"the loop {named} inside of its scan would take each step again",
             "compute it outside of that loop",
         )
+
+
+def _check_scan_loops(plan: LoopPlan, unit: TensorView, loops: list[IterDomain]) -> None:
+    """Refuse parallel loops along a scan, but for threads of a block inside of all others."""
+    threads: list[IterDomain] = []
+    for axis in loops:
+        spec = plan.spec(axis)
+        if is_trivial(spec) or spec.extent is ZERO:
+            continue
+        if spec.parallel.is_block:
+            # Threads are numbered with x running fastest: that must be the inner part.
+            if threads and BLOCK_DIMENSIONS.index(plan.spec(threads[-1]).parallel) < (
+                BLOCK_DIMENSIONS.index(spec.parallel)
+            ):
+                raise LoweringError(
+                    unit.name,
+                    f"its loop over {_named(unit, threads[-1])} is "
+                    f"{plan.spec(threads[-1]).parallel.value}, and {_named(unit, axis)} inside of "
+                    f"it is {spec.parallel.value}: neighbouring threads have no neighbouring "
+                    "elements",
+                    "bind the inner part to block_x, outer ones to block_y and block_z",
+                )
+            threads.append(axis)
+        elif spec.parallel not in _STEPWISE:
+            raise LoweringError(
+                unit.name,
+                f"its loop over {_named(unit, axis)} is {spec.parallel.value}, but each step of a "
+                "scan needs the one before",
+                "bind another axis, or threads of a block to the inner part of this one",
+            )
+        elif threads:
+            raise LoweringError(
+                unit.name,
+                f"its loop over {_named(unit, axis)} lies inside of "
+                f"{_named(unit, threads[-1])}, which is {plan.spec(threads[-1]).parallel.value}: "
+                "a thread would need what all threads before it fold, before its first step",
+                "rfactor the inner axis, and bind the scan of its totals; or reorder them",
+            )
 
 
 def _named(tensor: TensorView, axis: IterDomain) -> str:

@@ -20,8 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import assert_never
 
+from loopnest.fast_init import fast_init
 from loopnest.kir import Allocate, Arrive, Barrier, Store, expressions, is_sync, map_expressions
 from loopnest.kir.buffers import Buffer
 from loopnest.lowering.barriers.must_reach import NO_SIZES, Sure, always, both, widest
@@ -46,6 +48,7 @@ from loopnest.scalar.expr import (
 from loopnest.scalar.simplify import Simplifier
 
 
+@fast_init
 @dataclass(frozen=True, eq=False, slots=True)
 class _Entry:
     """An access and the barriers between it and the edge of the body that is looked at.
@@ -71,6 +74,7 @@ class _Entry:
         return scope >= (Scope.block if shared else Scope.grid)
 
 
+@fast_init
 @dataclass(frozen=True, eq=False, slots=True)
 class _Summary:
     """A part of the nest: entries as seen from its start and from its end, and its barriers."""
@@ -93,9 +97,19 @@ def insert_barriers(
     # One thread runs it all, in the order of the text; cores of a parallel loop meet at its end.
     if not plan.launch:
         return tree
-    placer = _Placer(plan, arrivals, _shared(tree))
+    shared = _shared(tree)
+    if not shared and not _holds_sync(tree):
+        return tree
+    placer = _Placer(plan, arrivals, shared)
     body, _ = placer.sequence(tree.body, frozenset())
-    return replace(tree, body=_widened(body, plan))
+    return _with_body(tree, _widened(body, plan))
+
+
+def _with_body(tree: Tree, body: tuple[TreeItem, ...]) -> Tree:
+    """Return a tree with other items; itself where they are the same."""
+    if len(body) == len(tree.body) and all(a is b for a, b in zip(body, tree.body, strict=True)):
+        return tree
+    return Tree(tree.var, tree.spec, body, tree.collective)
 
 
 def _shared(tree: Tree) -> frozenset[Buffer]:
@@ -131,11 +145,17 @@ class _Placer:
     ) -> None:
         self.plan, self.arrivals, self.shared = plan, arrivals, shared
         self.dependence = Dependence(plan.launch, plan.algebra)
-        stored_again = [unit for unit in plan.forest.units if is_repeated(plan, unit)]
-        self.repeated = {twin.name for unit in stored_again for twin in unit.siblings}
         self.threads: dict[Expr, Expr] = {}
         self.around: list[Expr] = []
         self.twice: dict[Expr, Dependence] = {}
+        self.summaries: dict[tuple[Guarded, frozenset[Index]], _Summary] = {}
+        self.private: dict[Tree, bool] = {}
+
+    @cached_property
+    def repeated(self) -> frozenset[str]:
+        """The names of tensors whose elements loops of one thread store again."""
+        again = [unit for unit in self.plan.forest.units if is_repeated(self.plan, unit)]
+        return frozenset([twin.name for unit in again for twin in unit.siblings])
 
     def sequence(
         self, items: Iterable[TreeItem], common: frozenset[Index], outside: Sequence[_Entry] = ()
@@ -154,7 +174,9 @@ class _Placer:
             before = [*(e.behind(sure) for e in outside), *pending]
             made, part = self.item(item, common)
             need, reason = self._needed(before, part.head, common)
-            if need and isinstance(item, Tree) and item.var is not None and item.spec is not None:
+            loop = isinstance(item, Tree) and item.var is not None and item.spec is not None
+            if need and loop and any(_scopes(made)):
+                assert isinstance(item, Tree)
                 # Try to serve what comes before the loop by a barrier inside it, which is there
                 # anyway: taken if nothing is left over and no barrier is added or widened.
                 again, inside = self._loop(item, common, before)
@@ -185,17 +207,44 @@ class _Placer:
         match item:
             case Tree() if item.var is None:
                 body, summary = self.sequence(item.body, common)
-                return replace(item, body=body), summary
+                return _with_body(item, body), summary
+            case Tree() if self._is_private(item):
+                return item, _Summary([], [])
             case Tree():
                 return self._loop(item, common)
             case Guarded():
-                return item, self._guarded(item, common)
+                # A loop is looked at again where a barrier inside may serve what comes before it.
+                found = self.summaries.get((item, common))
+                if found is None:
+                    found = self.summaries[item, common] = self._guarded(item, common)
+                return item, found
             case Barrier():
                 return item, _Summary([], [], always(Scope[item.scope]))
             case Compute() | Allocate():
                 return item, _Summary([], [])
             case _:
                 assert_never(item)
+
+    def _is_private(self, tree: Tree) -> bool:
+        """Whether the threads that run a tree have nothing in common in it."""
+        found = self.private.get(tree)
+        if found is None:
+            found = self.private[tree] = all(
+                self._is_private(item) if isinstance(item, Tree) else self._is_alone(item)
+                for item in tree.body
+            )
+        return found
+
+    def _is_alone(self, item: TreeItem) -> bool:
+        if isinstance(item, Guarded):
+            return not any(is_sync(node) or self._shares(node) for node in item.statements)
+        return not isinstance(item, Barrier)
+
+    def _shares(self, node: Simple) -> bool:
+        stores = isinstance(node, Store) and node.storage in self.shared
+        return stores or any(
+            load.buffer in self.shared for value in expressions(node) for load in loads(value)
+        )
 
     def _loop(
         self, tree: Tree, common: frozenset[Index], outside: Sequence[_Entry] = ()
@@ -207,7 +256,7 @@ class _Placer:
             self.threads[tree.var] = LaunchIndex(tree.spec.parallel)
             body, summary = self.sequence(tree.body, common, outside)
             self.around.pop()
-            return replace(tree, body=body), summary
+            return _with_body(tree, body), summary
         body, summary = self.sequence(tree.body, common | {tree.var}, outside)
         # Between iterations: the accesses of the end against those of the beginning, whose loop
         # index has another value. Barriers that every iteration passes count.
@@ -221,7 +270,7 @@ class _Placer:
         self.around.pop()
         # What the body is sure of holds behind the loop only where the loop runs at least once.
         sure = {sizes | {tree.spec.extent}: scope for sizes, scope in summary.sure.items()}
-        return replace(tree, body=body), replace(summary, sure=sure)
+        return _with_body(tree, body), _Summary(summary.head, summary.tail, sure)
 
     def _needed(
         self,
@@ -367,16 +416,18 @@ def _widened(body: tuple[TreeItem, ...], plan: LoopPlan) -> tuple[TreeItem, ...]
 
 def _widen(tree: Tree, plan: LoopPlan) -> Tree:
     """Make a loop bound to threads that holds a barrier run over the whole launch."""
-    tree = replace(tree, body=_widened(tree.body, plan))
+    if not _holds_sync(tree):
+        return tree
+    tree = _with_body(tree, _widened(tree.body, plan))
     if tree.var is None or tree.spec is None:
         return tree
-    if tree.spec.parallel is ParallelType.cpu_parallel and _holds_sync(tree):
+    if tree.spec.parallel is ParallelType.cpu_parallel:
         # Threads that meet in it go through its iterations together.
         return replace(tree, spec=replace(tree.spec, parallel=ParallelType.serial))
     if not tree.spec.parallel.is_thread:
         return tree
     extent = plan.launch[tree.spec.parallel]
-    if plan.algebra.equal(extent, tree.spec.extent) or not _holds_sync(tree):
+    if plan.algebra.equal(extent, tree.spec.extent):
         return tree
     var = Index(tree.var.name, extent)
     test = plan.algebra.lt(var, tree.spec.extent)

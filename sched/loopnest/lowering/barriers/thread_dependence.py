@@ -19,6 +19,7 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
+from loopnest.fast_init import fast_init
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar.access_bounds import AccessBounds, is_fixed
 from loopnest.scalar.enums import BLOCK_DIMENSIONS, WARP, Memory, ParallelType
@@ -46,6 +47,7 @@ class Scope(IntEnum):
     grid = 3
 
 
+@fast_init
 @dataclass(frozen=True, eq=False, slots=True)
 class BufferAccess:
     """A load or store of memory that threads share.

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from loopnest.errors import InternalError
+from loopnest.fast_init import fast_init
 from loopnest.kir import WHOLE_ELEMENTS, Store
 from loopnest.kir.buffers import Buffer
 from loopnest.lowering.indexing.axis_indices import Environment
@@ -44,6 +45,7 @@ from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.tensor_view import TensorView
 
 
+@fast_init
 @dataclass(frozen=True, eq=False, slots=True)
 class Reading:
     """A read of a tensor that is computed.

@@ -78,7 +78,7 @@ def index_tree(tree: Tree, indexer: Indexer) -> Tree:
             body.extend(indexer.statements(item))
         else:
             body.append(item)
-    return replace(tree, body=tuple(body))
+    return Tree(tree.var, tree.spec, tuple(body), tree.collective)
 
 
 def statements(tree: Tree, *, lifted: bool) -> tuple[Stmt, ...]:

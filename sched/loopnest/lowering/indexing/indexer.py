@@ -17,13 +17,14 @@ from loopnest.lowering.indexing.accesses import Accesses, WholeVectors
 from loopnest.lowering.indexing.axis_indices import Environment
 from loopnest.lowering.indexing.phase_terms import PhaseTerms
 from loopnest.lowering.loops.guarded_tree import TreeItem
-from loopnest.lowering.loops.loop_plan import is_atomic
+from loopnest.lowering.loops.loop_plan import is_atomic, scanned_over
 from loopnest.lowering.loops.needed_components import is_needed
 from loopnest.lowering.loops.phase_nest import Compute, Nest
 from loopnest.lowering.memory.allocation import TensorStorage
-from loopnest.lowering.reductions.block_reduction import BlockReduction, FreshNames, Values
 from loopnest.lowering.reductions.cooperative_phases import CooperativePhases, looped
+from loopnest.lowering.reductions.exchange_body import BlockThreads, FreshNames, Values
 from loopnest.lowering.reductions.grid_reduction import GridReduction
+from loopnest.lowering.reductions.thread_scans import ThreadScan
 from loopnest.schedule.fold_order import carries
 from loopnest.tensor.definition import started_by
 from loopnest.tensor.tensor_view import TensorView
@@ -50,7 +51,7 @@ class Indexer:
         self.nest, self.plan, self.names = nest, nest.plan, names
         self.algebra = self.plan.algebra
         self.storage, self.stages = storage, stages
-        self.exchange = BlockReduction(self.plan.launch, self.algebra, names)
+        self.exchange = BlockThreads(self.plan.launch, self.algebra, names)
         self.vectors = WholeVectors(nest, assumed=whole_vectors)
         self.accesses = Accesses(nest, storage, self.vectors)
         self.terms = PhaseTerms(self.accesses, stages, flagged, names)
@@ -72,7 +73,9 @@ class Indexer:
                 values: Values | None = None
                 if self.plan.crossed[unit]:
                     before, values = CooperativePhases(self, compute, environments).finish()
-                made = self._finish(environments, values)
+                made = self.finish(environments, values)
+            case "update" if scanned_over(self.plan, unit):
+                return ThreadScan(self, compute, environments).statements()
             case "update" if carries(unit):
                 return self._step(compute, unit, environments)
             case "update":
@@ -155,14 +158,14 @@ class Indexer:
         assert unit.definition is not None
         assert unit.definition.scan is not None
         update = self._update(unit, environments)
-        steps: list[tuple[Store | Let, ...]] = [update, self._finish(environments, None)]
+        steps: list[tuple[Store | Let, ...]] = [update, self.finish(environments, None)]
         if unit.definition.scan.exclusive:
             steps.reverse()
         guarded = [g for made in steps for g in self.terms.guarded(compute, environments[0], made)]
         self.accesses.keep_readings(compute, guarded)
         return tuple(guarded)
 
-    def _finish(self, environments: list[Environment], values: Values | None) -> tuple[Store, ...]:
+    def finish(self, environments: list[Environment], values: Values | None) -> tuple[Store, ...]:
         """Return the stores of the results: `values`, or else what the accumulators hold."""
         result: list[Store] = []
         for number, env in enumerate(environments):

@@ -24,7 +24,7 @@ from loopnest.lowering.loops.loop_plan import is_trivial
 from loopnest.lowering.loops.phase_nest import Compute
 from loopnest.lowering.loops.reshaped_axes import axes_behind
 from loopnest.lowering.loops.tightening import is_bounded
-from loopnest.lowering.reductions.block_reduction import FreshNames
+from loopnest.lowering.reductions.exchange_body import FreshNames
 from loopnest.lowering.reductions.grid_reduction import GridReduction, result_loops
 from loopnest.scalar import dtypes
 from loopnest.scalar.conditions import decided, normal_le
@@ -128,8 +128,9 @@ class PhaseTerms:
         holes = self._holes(compute, env)
         once = all(twin.memory is Memory.GLOBAL for twin in compute.unit.siblings)
         once = once and not self.plan.crossed[compute.unit]  # all threads have a part
-        by_memory = {m: self._terms(compute, env, m, once, holes) for m in Memory}
         stores = [s for s in made if isinstance(s, Store)]
+        memories = dict.fromkeys([store.storage.memory for store in stores])
+        by_memory = {m: self._terms(compute, env, m, once, holes) for m in memories}
         result: list[Guarded] = []
         for memory, same in groupby(stores, key=lambda store: store.storage.memory):
             first = () if result else tuple([s for s in made if isinstance(s, Let)])

@@ -30,6 +30,7 @@ from itertools import product
 from math import isfinite
 from typing import NamedTuple
 
+from loopnest.fast_init import fast_init
 from loopnest.kir import Store, expressions
 from loopnest.kir.buffers import Buffer
 from loopnest.lowering.indexing.stored_places import solved_places
@@ -63,6 +64,7 @@ def fill_copies(tree: Tree, plan: LoopPlan) -> Tree:
     return _replaced(tree, chosen) if chosen else tree
 
 
+@fast_init
 @dataclass(frozen=True, eq=False, slots=True)
 class _Site:
     """A single store with its place.

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from loopnest.errors import LoweringError
+from loopnest.fast_init import fast_init
 from loopnest.lowering.indexing.accesses import Reading
 from loopnest.lowering.indexing.axis_indices import Environment
 from loopnest.lowering.indexing.indexer import Indexer
@@ -85,6 +87,7 @@ def _error_of_order(reading: Reading, serial: LoopSpec, threads: LoopSpec) -> Lo
     )
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class _Loop:
     """A loop around the store: its launch dimension, and its index in the reading thread."""
@@ -102,22 +105,38 @@ class _ReadCheck:
         self.plan, self.algebra = indexer.plan, indexer.algebra
         self.producer = reading.producer
         unit = reading.env.tensor.siblings[0]
+        self.bounds = bounds
         self.path = self.plan.forest.path(unit)
-        self.zero: dict[Expr, Expr] = {
+        self._numbers: dict[ParallelType, Expr] = {}
+
+    @cached_property
+    def zero(self) -> dict[Expr, Expr]:
+        """The indices that are 0 where the tests of the reader hold."""
+        reading, bounds = self.reading, self.bounds
+        found: dict[Expr, Expr] = {
             c.args[0]: ZERO
             for c in reading.conditions
             if isinstance(c, Op) and c.op == "eq" and c.args[1] is ZERO
         }
         for index in (*reading.loops, *map(LaunchIndex, self.plan.launch)):
             if bounds.only_zero(index, reading.conditions):
-                self.zero[index] = ZERO
-        self.zero |= {i: ZERO for i in reading.loops if bounds.limits.at_most_one(i.extent)}
-        self.zero |= {LaunchIndex(d): ZERO for d in self.plan.launch if bounds.limits.has_one(d)}
-        self.number = {d: self._number(d) for d in self.plan.launch}
-        self.conditions = tuple([self._here(c) for c in reading.conditions])
+                found[index] = ZERO
+        found |= {i: ZERO for i in reading.loops if bounds.limits.at_most_one(i.extent)}
+        return found | {LaunchIndex(d): ZERO for d in self.plan.launch if bounds.limits.has_one(d)}
+
+    @cached_property
+    def conditions(self) -> tuple[Expr, ...]:
+        """The tests of the reader, under themselves."""
+        return tuple([self._here(c) for c in self.reading.conditions])
+
+    def number(self, dimension: ParallelType) -> Expr:
+        """Return the number of the reading thread along a dimension."""
+        found = self._numbers.get(dimension)
+        if found is None:
+            found = self._numbers[dimension] = self._number(dimension)
+        return found
 
     def _number(self, dimension: ParallelType) -> Expr:
-        """Return the number of the reading thread along a dimension."""
         for index in self.reading.loops:
             if self.indexer.nest.spec_of[index].parallel is dimension:
                 return self.zero.get(index, index)
@@ -138,9 +157,14 @@ class _ReadCheck:
     def foreign(self) -> ParallelType | None:
         """Return a dimension along which another thread wrote the element, None where none is."""
         shared = self.producer.memory is Memory.SHARED
-        loops = [loop for loop in self._thread_loops() if not (shared and loop.dimension.is_block)]
-        if all(loop.group in self.path for loop in loops):
+        around = [
+            (group, dimension)
+            for group, dimension in self._thread_loops()
+            if not (shared and dimension.is_block)
+        ]
+        if all(group in self.path for group, _ in around):
             return None  # the store and the read stand in one iteration of each: in one thread
+        loops = [_Loop(group, d, self.number(d)) for group, d in around]
         for loop in loops:
             if not self._runs(loop):
                 return loop.dimension
@@ -201,7 +225,7 @@ class _ReadCheck:
 
     # The thread of a store
 
-    def _thread_loops(self) -> list[_Loop]:
+    def _thread_loops(self) -> list[tuple[LoopGroup, ParallelType]]:
         """Return the loops around the last store of an element that are bound to threads.
 
         All threads have the result of a reduction over threads.
@@ -210,7 +234,7 @@ class _ReadCheck:
         path = result_loops(self.plan, unit) if is_reduced(unit) else self.plan.forest.path(unit)
         specs = [(group, self.plan.specs[group]) for group in path]
         return [
-            _Loop(group, spec.parallel, self.number[spec.parallel])
+            (group, spec.parallel)
             for group, spec in specs
             if spec.parallel.is_thread
             and not is_trivial(spec)
@@ -253,7 +277,7 @@ class _ReadCheck:
             elif is_trivial(spec):
                 result.append(ZERO)
             elif spec.parallel.is_thread:
-                result.append(self.number[spec.parallel])
+                result.append(self.number(spec.parallel))
             else:  # shared with the reader, or an axis along which nothing differs
                 index = self.indexer.nest.index_of[group] if group in self.path else ZERO
                 result.append(self._here(index))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from loopnest.fast_init import fast_init
 from loopnest.kir import Allocate, Arrive, Barrier, Collective, Let, Shuffle, Store
 from loopnest.lowering.loops.loop_plan import LoopSpec
 from loopnest.lowering.loops.phase_nest import Compute
 from loopnest.scalar.expr import Const, Expr, Index
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class PredicateTerm:
     """One term of a predicate, and why it is needed.
@@ -32,6 +34,7 @@ class PredicateTerm:
 Simple: TypeAlias = "Store | Let | Shuffle | Arrive"
 
 
+@fast_init
 @dataclass(frozen=True, eq=False, slots=True)
 class Guarded:
     """Statements under the conjunction of `terms`.
@@ -44,6 +47,7 @@ class Guarded:
     fill: Const | None = None
 
 
+@fast_init
 @dataclass(frozen=True, eq=False, slots=True)
 class Tree:
     """A loop (or the kernel's body, where `var` is None) with allocations in place.

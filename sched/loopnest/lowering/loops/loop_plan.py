@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from loopnest.errors import LoweringError
+from loopnest.fast_init import fast_init
 from loopnest.lowering.loops.promotion import Promoter, Promotion
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, ParallelType
 from loopnest.scalar.expr import ONE, ZERO, Const, Expr
@@ -24,6 +25,7 @@ from loopnest.scalar.facts import Facts
 from loopnest.scalar.origin import Origin
 from loopnest.scalar.simplify import Simplifier
 from loopnest.schedule.expression_order import LoopBody
+from loopnest.schedule.fold_order import carries, folded_axes
 from loopnest.schedule.loop_forest import LoopForest
 from loopnest.schedule.loop_groups import Conflict, LoopGroup
 from loopnest.tensor.domain import IterDomain
@@ -31,6 +33,7 @@ from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.tensor_view import TensorView
 
 
+@fast_init
 @dataclass(frozen=True, eq=False, slots=True)
 class LoopSpec:
     """One loop: the axis that it runs over, its extent, its parallel type, who shares it."""
@@ -146,6 +149,23 @@ def _crossed(
     reduced = [specs[forest.find(a)] for a in unit.domain.leaf if a.is_reduction]
     found = {s.parallel for s in reduced if s.parallel.is_thread and not _takes_one(s)}
     return tuple([d for d in LAUNCH_DIMENSIONS if d in found])
+
+
+def scanned_over(plan: LoopPlan, unit: TensorView) -> tuple[ParallelType, ...]:
+    """Return the dimensions of a block that a scan goes along, in the order of a launch."""
+    if not carries(unit):
+        return ()
+    specs = [plan.spec(axis) for axis in folded_axes(unit)]
+    found = {s.parallel for s in specs if s.parallel.is_block and not _takes_one(s)}
+    return tuple([d for d in LAUNCH_DIMENSIONS if d in found])
+
+
+def keeps_carry(plan: LoopPlan, unit: TensorView) -> bool:
+    """Whether a thread needs what a scan folded in earlier iterations of a loop."""
+    specs = [plan.spec(axis) for axis in folded_axes(unit)]
+    return not scanned_over(plan, unit) or any(
+        not s.parallel.is_thread and not is_trivial(s) for s in specs
+    )
 
 
 def launch_extents(specs: Iterable[LoopSpec], algebra: Simplifier) -> dict[ParallelType, Expr]:

@@ -7,7 +7,7 @@ of pairs (F, v), folded as ``v = v' * F + v``, the product of all F is such a on
 
 from __future__ import annotations
 
-from loopnest.lowering.loops.loop_plan import LoopPlan
+from loopnest.lowering.loops.loop_plan import LoopPlan, scanned_over
 from loopnest.scalar.expr import Arg, walk
 from loopnest.tensor.tensor_view import TensorView
 
@@ -17,7 +17,7 @@ def is_needed(plan: LoopPlan, tensor: TensorView) -> bool:
     definition = tensor.definition
     if definition is None or definition.reducer is None or len(definition.outputs) == 1:
         return True
-    if plan.crossed[definition.outputs[0]]:
+    if plan.crossed[definition.outputs[0]] or scanned_over(plan, definition.outputs[0]):
         return True  # partial results are exchanged whole
     combination = (*definition.reducer.combination,)
     special = definition.reducer.special

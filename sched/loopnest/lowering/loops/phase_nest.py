@@ -4,6 +4,8 @@ Requires the plan of loop groups. Ensures a tree of `LoopNode` and `Compute`; ev
 `Index`, numbered in order of appearance; loops of extent 1 are gone; a reduction is an init before
 its outermost reduction loop, an update inside, and a finish after where it folds apart; a scan is
 an init before the outermost loop along its axis, and an update inside, which stores the element.
+One whose loops are all bound to threads carries nothing from iteration to iteration, and has no
+init.
 It comes before allocation and indexing because both ask where a tensor stands in the nest.
 
 Before, loops of T2 ``[i0, r1]``; after::
@@ -17,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from loopnest.fast_init import fast_init
 from loopnest.lowering.loops.joint_values import joint_axes
 from loopnest.lowering.loops.loop_plan import (
     LoopPlan,
@@ -24,6 +27,8 @@ from loopnest.lowering.loops.loop_plan import (
     is_atomic,
     is_reduced,
     is_trivial,
+    keeps_carry,
+    scanned_over,
 )
 from loopnest.lowering.loops.needed_components import is_needed
 from loopnest.scalar.enums import Memory, ParallelType
@@ -35,6 +40,7 @@ from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.tensor_view import TensorView
 
 
+@fast_init
 @dataclass(frozen=True, eq=False, slots=True)
 class Compute:
     """One phase of a definition: "define", or "init", "update" and "finish".
@@ -60,6 +66,7 @@ class Compute:
         return f"{self.phase} {', '.join(t.name for t in self.unit.siblings)}{over}"
 
 
+@fast_init
 @dataclass(frozen=True, eq=False, slots=True)
 class LoopNode:
     """A loop of the tree."""
@@ -110,10 +117,11 @@ def accumulates_apart(plan: LoopPlan, tensor: TensorView) -> bool:
     One of 16 bits does, to be rounded once; one over threads, since each has a part; a SHARED one
     where registers can hold it; and a GLOBAL one of whose definition another output is not GLOBAL,
     or has 16 bits, because one thread writes it while all threads need the running values. A scan
-    does, whose elements are what that buffer holds one after the other.
+    does, whose elements are what that buffer holds one after the other, but for one that a block
+    goes through at once.
     """
     if carries(tensor):
-        return True
+        return keeps_carry(plan, tensor.siblings[0])
     if not is_reduced(tensor) or is_atomic(tensor):
         return False
     if plan.crossed[tensor.siblings[0]]:
@@ -135,7 +143,8 @@ class _Builder:
         self.spec_of: dict[Index, LoopSpec] = {}
         self.first_loop: dict[LoopGroup, list[TensorView]] = {}
         for unit in plan.forest.units:
-            if (is_reduced(unit) and not is_atomic(unit)) or carries(unit):
+            starts = keeps_carry(plan, unit) if carries(unit) else is_reduced(unit)
+            if starts and not is_atomic(unit):
                 group = self._first_fold(unit)
                 self.first_loop.setdefault(group, []).append(unit)
 
@@ -200,13 +209,14 @@ class _Builder:
         made: list[tuple[Index, LoopSpec]] = []
         together = () if phase == "init" else joint_axes(self.plan, unit)
         joint: list[tuple[Index, LoopSpec]] = []
+        exchanges = bool(self.plan.crossed[unit] or scanned_over(self.plan, unit))
         for axis in leaf[start:]:
             if axis in folded:
                 continue
             spec = self.plan.spec(axis)
             if is_trivial(spec):
                 own[axis] = ZERO
-            elif phase == "init" and spec.parallel.is_thread and self.plan.crossed[unit]:
+            elif phase == "init" and spec.parallel.is_thread and exchanges:
                 own[axis] = LaunchIndex(spec.parallel)  # every thread takes part in the exchange
             else:
                 var = self._index(spec)

@@ -9,7 +9,7 @@ other names. It is last because it is about names alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from loopnest.kir import Launch, Loop, Program, Stmt, bodies, map_expressions, walk, with_bodies
@@ -30,7 +30,12 @@ def renumber(program: Program) -> Program:
             names[var] = Index(f"i{number}", var.extent)
     if not names:
         return program
-    return program.with_body(tuple([_renamed(node, names) for node in program.body]))
+    known: dict[Expr, Expr] = {}
+
+    def rule(value: Expr) -> Expr:
+        return substitute(value, names, known)
+
+    return program.with_body(tuple([_renamed(node, names, rule) for node in program.body]))
 
 
 def assembled(parts: Sequence[Program]) -> Program:
@@ -48,12 +53,11 @@ def assembled(parts: Sequence[Program]) -> Program:
     return renumber(replace(parts[0], launch=order, body=body))
 
 
-def _renamed(node: Stmt, names: dict[Expr, Expr]) -> Stmt:
-    node = map_expressions(node, lambda value: substitute(value, names))
-    inner = tuple([tuple([_renamed(n, names) for n in body]) for body in bodies(node)])
-    made = with_bodies(node, inner) if inner else node
-    if isinstance(made, Loop) and made.var in names:
-        var = names[made.var]
+def _renamed(node: Stmt, names: Mapping[Expr, Expr], rule: Callable[[Expr], Expr]) -> Stmt:
+    node = map_expressions(node, rule)
+    inner = tuple([tuple([_renamed(n, names, rule) for n in body]) for body in bodies(node)])
+    if isinstance(node, Loop):
+        var = names.get(node.var, node.var)
         assert isinstance(var, Index)
-        return replace(made, var=var)
-    return made
+        return Loop(var, node.parallel, node.axis, inner[0], node.origin)
+    return with_bodies(node, inner) if inner else node

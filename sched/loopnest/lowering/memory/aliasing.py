@@ -41,12 +41,16 @@ class _Life:
 
 def share_space(tree: Tree) -> Tree:
     """Return `tree` with SHARED buffers in each other's space where their lives allow it."""
-    lives: dict[Buffer, _Life] = {}
-    for path, item in _leaves(tree, ()):
-        if isinstance(item, Allocate):
-            if item.storage.memory is Memory.SHARED:
-                lives[item.storage] = _Life(item.storage, path)
-        elif isinstance(item, Guarded):
+    leaves = list(_leaves(tree, ()))
+    lives = {
+        item.storage: _Life(item.storage, path)
+        for path, item in leaves
+        if isinstance(item, Allocate) and item.storage.memory is Memory.SHARED
+    }
+    if len(lives) < 2:
+        return tree
+    for path, item in leaves:
+        if isinstance(item, Guarded):
             for buffer in _accessed(item):
                 if buffer in lives:
                     lives[buffer].accesses.append(path)

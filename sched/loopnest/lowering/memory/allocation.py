@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from loopnest.fast_init import fast_init
 from loopnest.kir.buffers import Buffer
 from loopnest.lowering.loops.loop_plan import LoopPlan
 from loopnest.lowering.loops.phase_nest import accumulates_apart
@@ -31,7 +32,7 @@ from loopnest.lowering.memory.stored_axes import (
     strides_of,
     swizzles,
 )
-from loopnest.lowering.reductions.block_reduction import FreshNames, row_major
+from loopnest.lowering.reductions.exchange_body import FreshNames, row_major
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import ONE, Expr, integer
@@ -42,6 +43,7 @@ from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.tensor_view import TensorView
 
 
+@fast_init
 @dataclass(frozen=True, eq=False, slots=True)
 class TensorStorage:
     """Where a tensor lives.
@@ -133,7 +135,11 @@ def _laid_out(plan: LoopPlan, tensor: TensorView, buffer: Buffer, stored: Stored
     strides, size = strides_of(plan, tensor, stored)
     shape = stored.extents or (ONE,)
     return replace(
-        buffer, shape=shape, strides=strides or (ONE,), size=size, swizzles=swizzles(tensor, stored)
+        buffer,
+        shape=shape,
+        strides=strides or (ONE,),
+        size=size,
+        swizzles=swizzles(plan, tensor, stored),
     )
 
 

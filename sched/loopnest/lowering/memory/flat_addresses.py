@@ -25,8 +25,11 @@ def flatten_addresses(tree: Tree, algebra: Simplifier) -> Tree:
     found: dict[Buffer, int] = {}
     for buffer, index in _accesses(tree):
         # A swizzle permutes indices along two dimensions, which an offset does not have.
-        if buffer.memory is not Memory.GLOBAL and not buffer.swizzles:
-            saved = sum(map(_divisions, index)) - _divisions(_offset(buffer, index, algebra))
+        if buffer.memory is Memory.GLOBAL or buffer.swizzles:
+            continue
+        now = sum(map(_divisions, index))
+        if now or any(map(_divisions, buffer.strides)):  # else the offset has none either
+            saved = now - _divisions(_offset(buffer, index, algebra))
             found[buffer] = found.get(buffer, 0) + saved
     chosen = {buffer for buffer, saved in found.items() if saved > 0}
     return _flattened(tree, chosen, algebra) if chosen else tree
@@ -72,4 +75,6 @@ def _offset(buffer: Buffer, index: tuple[Expr, ...], algebra: Simplifier) -> Exp
 
 
 def _divisions(value: Expr) -> int:
+    if not value.args:
+        return 0
     return sum(1 for node in walk(value) if isinstance(node, Op) and node.op in ("floordiv", "mod"))

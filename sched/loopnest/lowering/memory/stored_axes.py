@@ -106,7 +106,7 @@ def strides_of(
     return tuple([stride[axis] for axis in stored.axes]), step
 
 
-def swizzles(tensor: TensorView, stored: StoredAxes) -> tuple[tuple[int, int], ...]:
+def swizzles(plan: LoopPlan, tensor: TensorView, stored: StoredAxes) -> tuple[tuple[int, int], ...]:
     """Return the pairs of dimensions that are swizzled.
 
     Raises:
@@ -114,6 +114,9 @@ def swizzles(tensor: TensorView, stored: StoredAxes) -> tuple[tuple[int, int], .
     """
     result: list[tuple[int, int]] = []
     for pair in swizzles_of(tensor.domain.allocation or ()):
+        # (a, b ^ a) with as many bits of `a` as `b` has: of one element, either has none to move.
+        if ONE in _sizes(plan, pair):
+            continue
         places = [stored.axes.index(axis) for axis in pair if axis in stored.axes]
         if tensor.memory is not Memory.SHARED or len(places) != 2:
             raise LoweringError(

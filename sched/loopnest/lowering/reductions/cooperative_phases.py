@@ -24,7 +24,8 @@ from loopnest.kir.buffers import Buffer
 from loopnest.lowering.loops.guarded_tree import Guarded, PredicateTerm, Simple, Tree, TreeItem
 from loopnest.lowering.loops.loop_plan import LoopSpec
 from loopnest.lowering.loops.phase_nest import Compute
-from loopnest.lowering.reductions.block_reduction import Values, row_major, serial_loop
+from loopnest.lowering.reductions.block_reduction import reduce_threads
+from loopnest.lowering.reductions.exchange_body import Values, row_major, serial_loop
 from loopnest.lowering.reductions.grid_reduction import GridReduction
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ONE, TRUE, ZERO, Const, Expr, Index, LaunchIndex, Load, integer
@@ -129,8 +130,8 @@ class CooperativePhases:
         points = [tuple(map(integer, point)) for point in product(*map(range, sizes))]
         each = [self._where(dict(zip(joint, point, strict=True))) for point in points]
         args = tuple(chain.from_iterable([phases._own() for phases in each]))
-        tree, values = self.indexer.exchange.reduce_threads(
-            self.unit.name, self.reducer, args, self.threads, self.origin
+        tree, values = reduce_threads(
+            self.indexer.exchange, self.unit.name, self.reducer, args, self.threads, self.origin
         )
         if not joint:
             return [tree], values

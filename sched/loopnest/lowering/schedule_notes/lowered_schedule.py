@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
+from loopnest.fast_init import fast_init
 from loopnest.kir import Loop, Program, Stmt, Store, walk
 from loopnest.kir.lowered import Note
 from loopnest.kir.vector_access import VectorFinder
@@ -29,6 +30,7 @@ UNSWITCHED = "unswitch: "
 """How the reason of a test begins that decides those of an unswitch loop."""
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class ScheduledTensor:
     """What a tensor was when it was lowered."""
