@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import loopnest as ln
@@ -11,7 +13,9 @@ from kernels.layernorm import layernorm
 from kernels.softmax import softmax
 from loopnest.proofs import verify_program
 from loopnest.proofs.verifier import program_of as lowered
+from mutation.judge import mutants_of
 from mutation.mutants import mutants
+from mutation.subjects import keys_in, load
 
 NEST = """# loopnest nest 1
 kernel k(x: float32[N]) -> (y: float32[N])
@@ -107,3 +111,13 @@ def test_other_constants_and_operations_in_kernels(kernel, schedule) -> None:  #
     assert len(changed) > 5
     for mutant in changed:
         assert verify_program(mutant.program, math, {}).status == "refuted", mutant.text
+
+
+def test_components_that_store_each_other_s_values_are_not_proved() -> None:
+    """A component that is computed from its siblings alone has no element of its own to go on."""
+    folder = Path(__file__).resolve().parent.parent / "mutation" / "kernels"
+    for key in keys_in(folder, ("plain_moments",)):
+        subject = load(key)
+        assert subject is not None
+        for mutant in mutants_of(subject, frozenset({"values"})):
+            assert verify_program(mutant.program, subject.math).status != "proved", mutant.text

@@ -11,6 +11,7 @@ import loopnest as ln
 from helpers.launch_cases import CASES, numbers, split_sum
 from loopnest.proofs.barrier_necessity import superfluous_barriers
 from loopnest.proofs.verifier import verify_program
+from loopnest.scalar.expr import Op, integer
 from mutation.machine import run
 from mutation.mutants import mutants
 
@@ -43,6 +44,27 @@ def test_launches_in_another_order_are_refuted():
 def test_a_launch_left_out_is_refuted():
     assert report_of(lambda a, b: (b,)).status == "refuted"
     assert report_of(lambda a, b: (a,)).findings[0].message == "no launch stores the output y"
+
+
+def test_a_statement_beside_the_launches_is_refuted():
+    """No launch runs it: a proof of each launch says nothing of it."""
+    store = next(node for node, _ in kir.walk(ln.lower(split_sum()).program.body)
+                 if isinstance(node, kir.Store))  # fmt: skip
+    report = report_of(lambda a, b: (a, b, store))
+    assert report.status == "refuted"
+    assert report.findings[0].message == (
+        "a statement stands beside the launches, so that none of them runs it"
+    )
+
+
+def test_an_extent_below_0_starts_no_threads():
+    """At N = 0 a launch of N - 1 blocks is none; at other sizes its outputs are not all stored."""
+    lowered = ln.lower(split_sum())._lowered
+    a, b = lowered.program.body
+    (dim, extent), *rest = b.extents
+    less = Op("sub", (extent, integer(1)), extent.dtype)
+    fewer = replace(b, extents=((dim, less), *rest))
+    assert verify_program(lowered.program.with_body((a, fewer)), lowered.math()).status == "refuted"
 
 
 def test_two_launches_as_one_are_a_race():

@@ -11,13 +11,18 @@ import pytest
 
 import loopnest as ln
 from loopnest.proofs.verifier import verify_program
+from mutation.judge import mutants_of
 from mutation.subjects import keys_in, load
 
 KERNELS = Path(__file__).resolve().parent.parent / "mutation" / "kernels"
 KEYS = [key for key in keys_in(KERNELS) if key.file.endswith("quotients.py")]
+AT_SIZES = "rolled_sum"
+"""The kernel whose quotient has no bound that is known."""
 
 
-@pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
+@pytest.mark.parametrize(
+    "key", [key for key in KEYS if key.kernel != AT_SIZES], ids=lambda key: key.name
+)
 def test_it_is_proved_for_all_sizes(key) -> None:
     subject = load(key)
     assert subject is not None
@@ -57,3 +62,51 @@ def test_flat_windows_around_the_end_of_two_axes() -> None:
     f.inline_most()
     report = ln.verify(ln.lower(f))
     assert report.scope == "all sizes"
+
+
+def grouped(reads: int, schedule: str) -> ln.Kernel:
+    """A row of 4 groups of channels; `reads` is the group whose rate the second one takes."""
+    with ln.Fusion("grouped") as f:
+        x = f.input("x", ("N", "C", "S"), ln.float32)
+        rate = f.input("rate", ("N", 4), ln.float32)
+        f.assume("C % 4 == 0")
+        rows = ln.reshape(x, (x.shape[0], 4, -1)).named("rows")
+        moved = ln.roll(rate, 1 - reads, 1)
+        rated = (rows * ln.broadcast(moved, (False, False, True))).named("rated")
+        y = f.output(ln.reshape(rated, x.shape) + 1.0, "y")
+    y.split(1, 4, inner=False)
+    if schedule == "cpu":
+        y.merge(0)
+        y.parallelize({0: ln.ParallelType.cpu_parallel})
+        rated.compute_at(y, 1)
+    else:
+        y.merge(2)
+        y.split(2, 2, inner=False)
+        ln.propagate(y)
+        y.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.grid_y})
+        rated.compute_at(y, 2)
+        for tensor in (rated, y):
+            tensor.axis(3).parallelize(ln.ParallelType.block_x)
+    f.inline_most()
+    return ln.lower(f)
+
+
+@pytest.mark.parametrize("schedule", ["cpu", "gpu"])
+def test_rows_of_a_reshape_at_another_group_are_refuted(schedule: str) -> None:
+    """A product of a digit and a size may have any value, but it is that of its own digit."""
+    math = grouped(2, schedule)._lowered.math
+    assert math is not None
+    assert verify_program(grouped(2, schedule)._lowered.program, math()).scope == "all sizes"
+    assert verify_program(grouped(3, schedule)._lowered.program, math()).status == "refuted"
+
+
+def test_a_collective_is_held_against_all_numbers_of_threads() -> None:
+    """Where a proof is one at sizes, a mask may be off by one at none of these."""
+    (key,) = [key for key in KEYS if key.kernel == AT_SIZES]
+    subject = load(key)
+    assert subject is not None
+    assert verify_program(subject.program, subject.math).status == "proved"
+    weak = [m for m in mutants_of(subject) if m.text.startswith("mask: weaken")]
+    assert len(weak) == 5
+    for mutant in weak:
+        assert verify_program(mutant.program, subject.math).status != "proved", mutant.text

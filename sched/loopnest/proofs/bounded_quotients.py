@@ -5,6 +5,10 @@ whole // by`` is one of a few numbers k, q becomes a variable of its own, tied t
 case for each: ``k * by <= whole < (k + 1) * by and q = k``. In a case all products of q are linear,
 and a remainder is ``whole - q * by``.
 
+A quotient of many values, as that of a row of channels and pixels by the pixels of a channel, has a
+hidden variable, and its product with the divisor another one, where digits cannot stand for its
+indices (`_name_hidden`).
+
 A case says that the divisor is positive. The tie is exact at the points where some case holds, and
 leaves out all others; that a statement has none of these, whether it uses q or not, is shown when
 its points are made (`PolyhedralModel`).
@@ -16,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from loopnest.proofs.program_model import terms
-from loopnest.proofs.quasi_affine import NotAffine, Poly, constant, plus, times
+from loopnest.proofs.quasi_affine import NotAffine, Poly, constant, plus, quotient, times
 
 if TYPE_CHECKING:
     from loopnest.proofs.isl_spaces import Spaces
@@ -36,12 +40,14 @@ class BoundedQuotients:
     Attributes:
         values: the values of each quotient, by its variable.
         covers: for each the condition that it has one of these.
+        many: for each with too many values, under which condition something is known of it.
     """
 
     def __init__(self, spaces: Spaces) -> None:
         self.spaces, self.algebra = spaces, spaces.algebra
         self.values: dict[str, range] = {}
         self.covers: dict[str, str] = {}
+        self.many: dict[str, str] = {}
         self._keys: dict[str, str] = {}
 
     def find(self, nodes: Sequence[Expr]) -> None:
@@ -73,9 +79,15 @@ class BoundedQuotients:
                     raise
             self._name(*self.algebra.divisions[-1], places)
 
-    def _name(self, whole: Poly, by: Poly, uses: Iterable[tuple[Site, Guards]]) -> None:
+    def _name(self, whole: Poly, by: Poly, uses: Sequence[tuple[Site, Guards]]) -> None:
         """Make a variable for a quotient, from the statements and conditions that it is used in."""
-        values = self._values(whole, by, uses)
+        try:
+            values = self._values(whole, by, uses)
+        except NotAffine:
+            if not self.spaces.wide:
+                raise
+            self._name_hidden(whole, by, uses)
+            return
         name = f"m{len(self.values)}_quotient"
         key = self._key(whole)
         cases = [f"({self._case(whole, by, k)} and {name} = {k})" for k in values]
@@ -96,6 +108,96 @@ class BoundedQuotients:
         cases = [f"({name} = {k} and {found} = {k} * {step})" for k in self.values[name]]
         self.algebra.derived[product] = found
         self.spaces.derived[self._keys[name]][found] = f"({' or '.join(cases)})"
+
+    def _name_hidden(self, whole: Poly, by: Poly, uses: Sequence[tuple[Site, Guards]]) -> None:
+        """Make two variables for a quotient q of many values: for q and for the product q * by.
+
+        Both are hidden (`index_products`): of them is known that 0 <= q < top, that the product is
+        0 or more and at most (top - 1) * by, and that whole - product, the remainder, lies in [0,
+        by). These hold of the true ones wherever 0 <= whole < top * by, since floor division is
+        unique; elsewhere nothing is said. That no statement asks for the quotient there is shown
+        by `require_known`.
+        """
+        algebra, spaces = self.algebra, self.spaces
+        top = self._top(whole, by, uses)
+        key, number = self._key(whole), len(algebra.derived)
+        name, product = f"m{number}_many", f"m{number}_hidden"
+        ((sizes, _),) = by.items()
+        last = algebra.text(times(plus(top, constant(1), -1), by), str)
+        inside = self._inside(whole, by, top)
+        rest = f"({algebra.text(whole, str)} - {product})"
+        limit = f"0 <= {name} < {algebra.text(top, str)} and 0 <= {product} <= {last}"
+        limit += f" and 0 <= {rest} < {algebra.text(by, str)}"
+        algebra.quotients[algebra.division(whole, by)] = name
+        algebra.divided_in[name] = whole
+        algebra.extents[name] = top
+        algebra.derived[(name,)] = name
+        algebra.derived[tuple(sorted((name, *sizes)))] = product
+        self.many[name] = inside
+        for hidden in (name, product):
+            spaces.hidden[hidden] = limit
+            spaces.derived.setdefault(key, {})[hidden] = f"(not {inside} or ({limit}))"
+
+    def _inside(self, whole: Poly, by: Poly, top: Poly) -> str:
+        low, high = self.algebra.text(whole, str), self.algebra.text(times(top, by), str)
+        return f"({low} >= 0 and {low} < {high})"
+
+    def _top(self, whole: Poly, by: Poly, uses: Sequence[tuple[Site, Guards]]) -> Poly:
+        """Return a product of sizes that a quotient is always below.
+
+        Raises:
+            NotAffine: none of the extents in the program is one, or a product is divided by.
+        """
+        if len(by) != 1 or next(iter(by.values())) != 1:
+            raise NotAffine("division by a sum")
+        ((sizes, _),) = by.items()
+        for extent in self._extents(uses):
+            top: Poly = {}
+            for monomial, count in extent.items():
+                part = quotient(monomial, sizes)
+                if part is not None:
+                    top[part] = count
+            if not top or times(top, by) != extent:
+                continue
+            if all(self._lies_inside(whole, extent, site, guards) for site, guards in uses):
+                return top
+        raise NotAffine("division by a symbol")
+
+    def _lies_inside(self, whole: Poly, extent: Poly, site: Site, guards: Guards) -> bool:
+        limits = self._limits(site, guards)
+        return self._shown(limits, site, whole, ">= 0") and self._shown(
+            limits, site, plus(whole, extent, -1), "< 0"
+        )
+
+    def _extents(self, uses: Sequence[tuple[Site, Guards]]) -> list[Poly]:
+        """Return the extents of buffers and loops, and what tests compare with, each once."""
+        algebra, spaces = self.algebra, self.spaces
+        found = {frozenset(p.items()): p for p in spaces.extent.values()}
+        nodes = [e for buffer in spaces.model.buffers() for e in buffer.shape]
+        for site, guards in uses:
+            for condition, _ in (*site.guards, *guards):
+                nodes += [
+                    a for t in terms(condition) for a in t.args if not t.args[0].dtype.is_bool
+                ]
+        for node in nodes:
+            try:
+                p = algebra.poly(node, spaces.env)
+            except NotAffine:
+                continue
+            found[frozenset(p.items())] = p
+        return list(found.values())
+
+    def require_known(self, name: str, site: Site) -> None:
+        """Show that a quotient with many values is one of them wherever a statement runs.
+
+        Raises:
+            NotAffine: it may be another one.
+        """
+        inside = self.many.get(name)
+        if inside is not None:
+            outside = [f"not {inside}", *self._limits(site, ())]
+            if not self._never(outside, site):
+                raise NotAffine("division by a symbol")
 
     def _case(self, whole: Poly, by: Poly, k: int) -> str:
         least = self.algebra.text(plus(whole, times(by, constant(k)), -1), str)
@@ -147,11 +249,15 @@ class BoundedQuotients:
         return result
 
     def _shown(self, limits: Sequence[str], site: Site, p: Poly, sign: str) -> bool:
-        spaces = self.spaces
-        variables = spaces.variables(site)
-        ties = [text for v in variables for text in spaces.derived.get(v, {}).values()]
         try:
             outside = f"not ({self.algebra.text(p, str)} {sign})"
         except NotAffine:
             return False
-        return spaces.offsets.no_point(variables, [outside, *limits, *ties])
+        return self._never([outside, *limits], site)
+
+    def _never(self, conditions: Sequence[str], site: Site) -> bool:
+        """Whether isl shows that some conditions hold at no point of a statement."""
+        spaces = self.spaces
+        variables = spaces.variables(site)
+        ties = [text for v in variables for text in spaces.derived.get(v, {}).values()]
+        return spaces.offsets.no_point(variables, [*conditions, *ties])

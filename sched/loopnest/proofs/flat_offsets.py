@@ -24,7 +24,7 @@ from loopnest.proofs.quasi_affine import (
     quotient,
     times,
 )
-from loopnest.scalar.expr import Expr
+from loopnest.scalar.expr import Expr, Op, walk
 
 MAX_OPERATIONS = 200_000
 """How many steps isl may take to place one rest."""
@@ -118,7 +118,7 @@ class FlatOffsets:
         outside = f"not ({self.algebra.text(rest, str)} >= 0 and " + (
             f"{self.algebra.compare('lt', rest, size, str)})"
         )
-        return self.no_point(around, [outside, *self._limits(around, guards)])
+        return self.no_point(around, [outside, *self.limits(around, guards)])
 
     def no_point(self, variables: Sequence[str], conditions: Sequence[str]) -> bool:
         """Whether isl shows that some conditions hold nowhere, at sizes that are assumed."""
@@ -141,7 +141,7 @@ class FlatOffsets:
         finally:
             self._context.reset_operations()
 
-    def _limits(self, around: Sequence[str], guards: Guards) -> Iterator[str]:
+    def limits(self, around: Sequence[str], guards: Guards) -> Iterator[str]:
         """Yield the known bounds of the variables at an access that isl can express."""
         for name in around:
             yield f"{name} >= 0"
@@ -155,6 +155,17 @@ class FlatOffsets:
             except NotAffine:
                 continue
             yield text if value else f"not ({text})"
+
+    def terms(self, guards: Guards) -> Iterator[Poly]:
+        """Yield the index expressions that conditions compare, as far as they are polynomials."""
+        for condition, _ in guards:
+            for part in walk(condition):
+                if isinstance(part, Op) and part.dtype.is_bool and part.args[0].dtype.kind == "x":
+                    for arg in part.args:
+                        try:
+                            yield self.algebra.poly(arg, self.env)
+                        except NotAffine:
+                            continue
 
     def _assumed(self) -> Iterator[str]:
         program = self.model.program

@@ -14,6 +14,10 @@ Where the indices of a sum are used by themselves too, or have many values, such
 known. There are more points then than the program has, with products that are none. What is shown
 of all of them is shown; what must exist must not depend on a hidden variable (`symbolic/tilings`).
 
+Three more forms are for programs that have no proof without them (`Forms`): a loop whose index is
+divided by a number has a variable for each digit (`divided_loops`), an array of the caller another
+shape (`dense_shapes`), and a quotient of many values two hidden variables (`bounded_quotients`).
+
 A flat offset needs none of these where the extents and tests around it tell its indices, as behind
 ``i1 * 8 + i2 < W`` (`flat_offsets`).
 """
@@ -21,11 +25,14 @@ A flat offset needs none of these where the extents and tests around it tell its
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from loopnest import kir
 from loopnest.proofs.bounded_quotients import BoundedQuotients
+from loopnest.proofs.dense_shapes import DenseShapes
+from loopnest.proofs.divided_loops import numbers_below
 from loopnest.proofs.flat_offsets import FlatOffsets, Parts
+from loopnest.proofs.index_notation import DividedSums, Forms, Group
+from loopnest.proofs.index_products import IndexProducts
 from loopnest.proofs.program_model import Access, Guards, Model, Site, reads_memory
 from loopnest.proofs.quasi_affine import (
     Algebra,
@@ -39,30 +46,9 @@ from loopnest.proofs.quasi_affine import (
     times,
     variable,
 )
-from loopnest.proofs.shared_divisors import share_divisors
+from loopnest.proofs.shared_divisors import left_whole, share_divisors
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS
 from loopnest.scalar.expr import Const, Expr, Index, LaunchIndex, Local
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Indices that are used by one sum: the sum's digits stand for them.
-
-    Args:
-        members: their names, the fastest last.
-        digits: the names of the digits, the fastest last; all but the first are bounded.
-        whole: the sum, in digits.
-        exact: an upper bound of the sum that makes it run over just the points, or None.
-    """
-
-    members: tuple[str, ...]
-    digits: tuple[str, ...]
-    whole: Poly
-    exact: Poly | None
-
-
-MOST_CASES = 8
-"""How many values an index may have whose products with sizes are variables."""
 
 
 class Spaces:
@@ -72,11 +58,13 @@ class Spaces:
         NotAffine: an index cannot be represented.
     """
 
-    def __init__(self, model: Model, algebra: Algebra) -> None:
-        self.model, self.algebra = model, algebra
+    def __init__(self, model: Model, algebra: Algebra, forms: Forms = Forms.PLAIN) -> None:
+        self.model, self.algebra, self.forms = model, algebra, forms
         program = model.program
         self.env: dict[Expr, Poly] = {}
-        self.names: dict[Index, str] = {}
+        self.names: dict[Index, tuple[str, ...]] = {}
+        """The variables of each serial loop's index: one, or its digits, the fastest last."""
+        self._cuts = numbers_below(program) if self.wide else {}
         self.extent: dict[str, Poly] = {}
         self.launch = [
             _launch_name(d) for d in LAUNCH_DIMENSIONS if program.launch_extent(d) is not None
@@ -100,33 +88,79 @@ class Spaces:
         self.hidden: dict[str, str] = {}
         self.offsets = FlatOffsets(model, algebra, self.env, self.extent)
         self.quotients = BoundedQuotients(self)
+        self.products = IndexProducts(self)
         self.apart: set[Expr] = set()
         """Flat offsets whose indices follow from the extents and tests around them."""
+        self.dense = DenseShapes(self)
         self._find_groups()
 
     def _loop(self, node: kir.Loop) -> None:
         if node.parallel.is_thread:
             self.env[node.var] = self.env[LaunchIndex(node.parallel)]
             return
-        name = self.name(node.var)
-        self.env[node.var] = variable(name)
-        self.extent[name] = self.algebra.poly(node.var.extent, {})
+        # Copies of one loop have one index, and one name.
+        known = self.names.get(node.var)
+        name = known[0] if known else f"v_{len(self.names)}"
+        number, extent = self._cuts.get(node.var, 0), self.algebra.poly(node.var.extent, {})
+        whole = {m: c // number for m, c in extent.items()} if number else {}
+        if as_constant(extent) is not None or times(whole, constant(number)) != extent:
+            self.names[node.var] = (name,)
+            self.env[node.var], self.extent[name] = variable(name), extent
+            return
+        # isl has no product of a size and a floor, but one of a size and a variable can be had:
+        # where the digits of an index are those of two axes, each has a variable.
+        digit = f"{name}_low"
+        self.names[node.var] = (name, digit)
+        self.env[node.var] = {(name,): number, (digit,): 1}
+        self.extent[name], self.extent[digit] = whole, constant(number)
 
     def name(self, var: Index) -> str:
-        """Return the variable of a serial loop's index (the names of two may be the same)."""
-        return self.names.setdefault(var, f"v_{len(self.names)}")
+        """Return the variable of a loop whose index is not divided by a number."""
+        (name,) = self.names[var]
+        return name
 
     # Groups
 
     def _find_groups(self) -> None:
-        wanted: dict[tuple[str, ...], dict[Monomial, None]] = {}
-        products: dict[tuple[str, ...], dict[Monomial, None]] = {}
-        expressions = self._expressions()
-        left: list[Expr] = []
-        offsets: dict[tuple[str, ...], list[Expr]] = {}
+        sums = self._sums()
+        wanted = sums.divisors
+        for members in self._left_whole(wanted):
+            sums.left += sums.nodes.get(members, ())
+            del wanted[members]
+        share_divisors(self, wanted)
+        taken: set[str] = set()
+        for members, divisors in sorted(wanted.items(), key=lambda found: not found[1]):
+            if taken.intersection(members):
+                if divisors:
+                    raise NotAffine("an index in two sums")
+                self.apart.update(sums.offsets.get(members, ()))  # the digits of others may tell
+                continue
+            if not divisors and self.products.hide(members, sums.products[members]):
+                continue
+            taken.update(members)
+            self._add_group(members, list(divisors))
+        self.quotients.find(sums.left)
+
+    @property
+    def wide(self) -> bool:
+        """Whether hidden variables and other shapes may be used."""
+        return self.forms is not Forms.PLAIN
+
+    def _left_whole(
+        self, wanted: dict[tuple[str, ...], dict[Monomial, None]]
+    ) -> list[tuple[str, ...]]:
+        """Return the sums whose quotients have variables of their own, instead of digits."""
+        if self.forms is Forms.QUOTIENTS:
+            return [members for members, divisors in wanted.items() if divisors]
+        return left_whole(self, wanted) if self.wide else []
+
+    def _sums(self) -> DividedSums:
+        """Return the sums in mixed radix that are divided, or that hold products."""
+        sums = DividedSums()
+        expressions = self.expressions()
         for node in sorted(expressions, key=lambda node: len(expressions[node]) > 0):
             accesses = expressions[node]
-            if self._are_apart(accesses, wanted):
+            if self._are_apart(accesses, sums.divisors):
                 self.apart.add(node)
                 continue
             for whole, by in self._trouble(node):
@@ -135,27 +169,17 @@ class Spaces:
                     members = self.radix(whole)
                 except NotAffine:
                     if by is not None:
-                        left.append(node)
+                        sums.left.append(node)
                     continue  # a part of a sum that stands elsewhere, of no use, or a quotient
                 if accesses:
-                    offsets.setdefault(members, []).append(node)
-                found = wanted.setdefault(members, {})
+                    sums.offsets.setdefault(members, []).append(node)
+                found = sums.divisors.setdefault(members, {})
                 if divisor is not None:
                     found[divisor] = None
-                products.setdefault(members, {}).update(dict.fromkeys(self._products(whole)))
-        share_divisors(self, wanted)
-        taken: set[str] = set()
-        for members, divisors in sorted(wanted.items(), key=lambda found: not found[1]):
-            if taken.intersection(members):
-                if divisors:
-                    raise NotAffine("an index in two sums")
-                self.apart.update(offsets.get(members, ()))  # the digits of others may tell
-                continue
-            if not divisors and self._hide(members, products[members]):
-                continue
-            taken.update(members)
-            self._add_group(members, list(divisors))
-        self.quotients.find(left)
+                    sums.nodes.setdefault(members, []).append(node)
+                products = dict.fromkeys(self.products.of(whole))
+                sums.products.setdefault(members, {}).update(products)
+        return sums
 
     def uses(self) -> Iterator[tuple[Expr, Site, Guards]]:
         """Yield the index expressions of statements, and the conditions that each is used under."""
@@ -167,7 +191,7 @@ class Spaces:
                 for part in _index_parts(node):
                     yield part, site, guards
 
-    def _expressions(self) -> dict[Expr, list[Access]]:
+    def expressions(self) -> dict[Expr, list[Access]]:
         """Return the index expressions, with the flat accesses that they are the offsets of.
 
         There are none for one that stands elsewhere too.
@@ -180,6 +204,8 @@ class Spaces:
                     found.setdefault(part, [])
                     elsewhere.add(part)
             for access in self.model.accesses_of(site):
+                if access.buffer in self.dense.shapes:
+                    continue
                 for part in (p for node in access.index for p in _index_parts(node)):
                     found.setdefault(part, [])
                     if access.flat and _has_sizes(access) and access.index == (part,):
@@ -231,10 +257,10 @@ class Spaces:
         found = self._parts(access) if access.index[0] in self.apart else None
         if found is None:
             return None
-        tail = tuple([self._in_digits(p) for p in found.tail])
-        return Parts(found.count, self._in_digits(found.whole), tail)
+        tail = tuple([self.in_digits(p) for p in found.tail])
+        return Parts(found.count, self.in_digits(found.whole), tail)
 
-    def _in_digits(self, p: Poly) -> Poly:
+    def in_digits(self, p: Poly) -> Poly:
         """Return a polynomial of loop indices, the last of each group written by its digits."""
         result: Poly = {}
         for monomial, count in p.items():
@@ -255,68 +281,7 @@ class Spaces:
             if not found:
                 raise
             return [(whole, by) for whole, by in found]
-        return [(p, None)] if not all(self._derive(m) for m in self._products(p)) else []
-
-    def _products(self, p: Poly) -> list[Monomial]:
-        """Return the products of an index and sizes in a sum."""
-        return [m for m in p if len(m) > 1 and any(v in self.extent for v in m)]
-
-    def _derive(self, product: Monomial) -> bool:
-        """Make a variable for the product of an index and sizes; whether there can be one."""
-        algebra = self.algebra
-        own = [v for v in product if v in self.extent]
-        cases = as_constant(self.extent[own[0]])
-        rest = list(product)
-        rest.remove(own[0])
-        known = set[str]().union(*[algebra.variables({(v,): 1}) for v in rest])
-        if len(own) > 1 or cases is None or cases > MOST_CASES or known - algebra.symbols:
-            return False
-        if product not in algebra.derived:
-            name = f"m{len(algebra.derived)}_{own[0]}"
-            algebra.derived[product] = name
-            step = algebra.text({tuple(rest): 1}, str)
-            values = [f"({own[0]} = {n} and {name} = {n} * {step})" for n in range(cases)]
-            self.derived.setdefault(own[0], {})[name] = f"({' or '.join(values) or '1 = 0'})"
-        return True
-
-    def _hide(self, members: tuple[str, ...], products: Iterable[Monomial]) -> bool:
-        """Make hidden variables for the products in a sum; whether its indices are used apart."""
-        around = [set(self.members_of(site)) for site in self.model.sites]
-        if all(found.isdisjoint(members) or found.issuperset(members) for found in around):
-            return False
-        for product in products:
-            if product not in self.algebra.derived:
-                name = f"m{len(self.algebra.derived)}_hidden"
-                self.algebra.derived[product] = name
-                self.hidden[name] = self._between(product)
-            name = self.algebra.derived[product]
-            if name in self.hidden:
-                key = self._inside(members, product, around)
-                self.derived.setdefault(key, {})[name] = self.hidden[name].format(name)
-        return True
-
-    def _inside(
-        self, members: tuple[str, ...], product: Monomial, around: Sequence[set[str]]
-    ) -> str:
-        """Return the outermost loop of a sum inside of which the index of a product is known.
-
-        Raises:
-            NotAffine: the index is known inside of no loop of the sum.
-        """
-        for v in members:
-            known = all(found.intersection(product) for found in around if v in found)
-            if v not in self.launch and v not in product and known:
-                return v
-        raise NotAffine("a part of a merged index")
-
-    def _between(self, product: Monomial) -> str:
-        """Return the limits of a product, as a text with a place for its name."""
-        (own,) = [v for v in product if v in self.extent]
-        rest = list(product)
-        rest.remove(own)
-        top = times(plus(self.extent[own], constant(1), -1), {tuple(rest): 1})
-        text = self.algebra.text(top, str)
-        return f"((0 <= {{0}} <= {text}) or ({text} <= {{0}} <= 0))"
+        return [(p, None)] if not all(self.products.derive(m) for m in self.products.of(p)) else []
 
     def radix(self, whole: Poly) -> tuple[str, ...]:
         """Return the indices of a sum in mixed radix, the fastest last.
@@ -398,8 +363,8 @@ class Spaces:
         fastest = group.members[-1]
         self.last_of[fastest] = rest
         for node, value in self.env.items():
-            if value == variable(fastest):
-                self.env[node] = rest
+            if any(fastest in monomial for monomial in value):
+                self.env[node] = self.in_digits(value)
 
     # What a site has
 
@@ -435,7 +400,7 @@ class Spaces:
 
     def members_of(self, site: Site) -> list[str]:
         """Return the indices around a site: launch dimensions, then serial loops."""
-        return [*self.launch, *[self.name(loop.var) for loop in site.serial]]
+        return [*self.launch, *[v for loop in site.serial for v in self.names[loop.var]]]
 
     def variables(self, site: Site) -> list[str]:
         """Return the variables of a site, groups replaced by their digits."""

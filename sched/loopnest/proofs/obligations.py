@@ -239,7 +239,8 @@ def collective_math_of(math: MathSnapshot, site: Site) -> CollectiveMath:
     definition = _reduction(math, args[0])
     tensors = _twins(math, definition)
     count = len(node.identity)
-    if len(tensors) != count or len(args) % count or len(node.results) != len(args):
+    given = len(node.results) - len(args) if node.scan else len(node.results)
+    if len(tensors) != count or len(args) % count or given not in _wanted_results(node):
         raise Mismatch(
             "value",
             True,
@@ -248,6 +249,11 @@ def collective_math_of(math: MathSnapshot, site: Site) -> CollectiveMath:
         )
     _same_reducer(node, tensors)
     return CollectiveMath(site, node, tensors * (len(args) // count), tuple(args))
+
+
+def _wanted_results(node: kir.Collective) -> tuple[int, ...]:
+    """Return how many results there may be; of a scan, beside those of each thread."""
+    return (0, len(node.args)) if node.scan else (len(node.args),)
 
 
 def _reduction(math: MathSnapshot, operand: Operand) -> MathDefinition:

@@ -281,7 +281,8 @@ class Enumeration:
         self.block = [launch.get(d, 1) for d in BLOCK_DIMENSIONS]
         self.threads = math.prod(self.block)
         total = math.prod(self.grid) * self.threads
-        if not total or not fits_launch(launch):
+        # An extent of fewer than no threads, as of N - 1 at N = 0, starts none either.
+        if min(launch.values(), default=1) <= 0 or not fits_launch(launch):
             raise NoLaunch
         if total > most:
             raise TooMany

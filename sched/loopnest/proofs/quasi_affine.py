@@ -94,6 +94,7 @@ class Algebra:
         data: the variables of data that indices are computed from.
         remainders: of data by a size: any number in [0, size); `wrapped` has the sizes.
         divisors: of sizes and of data; a proof shows that they are positive.
+        asked: the quotients with a variable that came out of divisions so far.
         divisions: those that could not be carried out.
     """
 
@@ -114,6 +115,7 @@ class Algebra:
         self.remainders: dict[Division, str] = {}
         self.wrapped: dict[str, Poly] = {}
         self.divisors: list[Poly] = []
+        self.asked: set[str] = set()
         self.divisions: list[tuple[Poly, Poly]] = []
 
     # Expressions
@@ -186,15 +188,37 @@ class Algebra:
         if number is not None:
             if number <= 0:
                 raise NotAffine("division by a number <= 0")
-            return self._of_sizes("floor", whole, by) or self._by_number(whole, number)
-        known = self.quotients.get(self.division(whole, by))
-        if known is not None:
-            return variable(known)
-        found = self.exactly(whole, by) or self._of_sizes("floor", whole, by)
+            return self._of_sizes("floor", whole, by) or self._exactly_by(whole, number)
+        found = self._named_quotient(whole, by)
+        if found is None:
+            found = self.exactly(whole, by) or self._of_sizes("floor", whole, by)
+        if found is None:
+            whole, by = self._reduced(whole, by)
+            found = self._named_quotient(whole, by)
         if found is None:
             self.divisions.append((whole, by))
             raise NotAffine(f"division by a {'symbol' if len(by) == 1 else 'sum'}")
         return found
+
+    def _named_quotient(self, whole: Poly, by: Poly) -> Poly | None:
+        known = self.quotients.get(self.division(whole, by))
+        if known is None:
+            return None
+        self.asked.add(known)
+        return variable(known)
+
+    def _reduced(self, whole: Poly, by: Poly) -> tuple[Poly, Poly]:
+        """Return a division of one quotient, ``(4 * i + j) // (4 * D)`` as ``i // D`` for j < 4.
+
+        The floor of a quotient by a product is that of the quotients by its factors in turn. Where
+        the first comes out in indices, all quotients of neighbours have one name.
+        """
+        number = next(iter(by.values()), 0)
+        if len(by) == 1 and number > 1:
+            found = self.exactly(whole, constant(number))
+            if found is not None and not any(v in self.functions for m in found for v in m):
+                return found, dict.fromkeys(by, 1)
+        return whole, by
 
     def division(self, whole: Poly, by: Poly) -> Division:
         """Return by what a quotient is known."""
@@ -246,6 +270,10 @@ class Algebra:
             # would be shown of none; `divisors` asks for a proof that it is positive.
             self.bounds[name] = f"({high} <= 0 or {inside})"
         return variable(name)
+
+    def _exactly_by(self, whole: Poly, number: int) -> Poly:
+        found = self.exactly(whole, constant(number))
+        return self._by_number(whole, number) if found is None else found
 
     def _by_number(self, whole: Poly, number: int) -> Poly:
         # An integer comes out of a floor as it is; the rest stays under it, for isl.

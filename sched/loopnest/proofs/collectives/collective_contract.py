@@ -15,7 +15,7 @@ import numpy as np
 
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
-from loopnest.proofs.collectives.symbolic_execution import check, check_many
+from loopnest.proofs.collectives.symbolic_execution import MOST_LANES, check, check_many
 from loopnest.proofs.collectives.thread_values import Blocks, Shape
 from loopnest.proofs.point_arrays import OPERATIONS, Undecidable, number
 from loopnest.scalar.enums import (
@@ -40,9 +40,6 @@ from loopnest.scalar.expr_text import TextFormat
 
 MOST_SIZE = 1 << 15
 """Sizes are tried up to this one, where the extents of a block follow from it."""
-
-MOST_LANES = 1 << 14
-"""Threads that are run together."""
 
 
 _KNOWN: dict[tuple[object, ...], str | None] = {}
@@ -254,7 +251,7 @@ class _Outline(TextFormat):
         self.used: list[Expr] = []
         self._numbers: dict[object, int] = {}
         self._template = node.combine
-        head = [str(node.dims), *[f"{a.dtype}" for a in node.args]]
+        head = [str(node.dims), node.scan, *[f"{a.dtype}" for a in node.args]]
         if self._binary(self._template[0]) is None:
             head += [str(t) for t in (*self._template, *node.identity)]
         lines = [*head, *self._body(node.body, 0), *map(self.format, node.results)]

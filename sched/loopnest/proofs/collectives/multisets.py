@@ -117,4 +117,50 @@ class Sums:
         return Sums(count[group], sums[group])
 
 
-Multisets: TypeAlias = "Bits | Sums"
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Runs of neighbouring threads, combined in their order: what a scan may hold of its group.
+
+    Anything else, one out of order or with a gap, is no run, and never becomes one again.
+
+    Args:
+        first: the number of the first thread; equal to `stop` where there is none.
+        stop: behind the last one.
+    """
+
+    first: Array
+    stop: Array
+
+    @staticmethod
+    def empty(size: int, members: int) -> Spans:
+        del members
+        return Spans(np.zeros(size, np.int64), np.zeros(size, np.int64))
+
+    def take(self, place: Array) -> Spans:
+        return Spans(self.first[place], self.stop[place])
+
+    def put(self, place: Array, other: Spans) -> None:
+        self.first[place], self.stop[place] = other.first, other.stop
+
+    def plus(self, other: Spans) -> Spans:
+        """Return this run and then the other one."""
+        mine, theirs = self.first == self.stop, other.first == other.stop
+        joined = self.stop == other.first
+        first = np.where(mine, other.first, np.where(theirs | joined, self.first, _NO_RUN))
+        stop = np.where(mine, other.stop, np.where(theirs, self.stop, other.stop))
+        return Spans(first, np.where(first == _NO_RUN, _NO_RUN - 1, stop))
+
+    def choose(self, holds: Flags, other: Spans) -> Spans:
+        return Spans(
+            np.where(holds, self.first, other.first), np.where(holds, self.stop, other.stop)
+        )
+
+    def same(self, other: Spans) -> Flags:
+        neither = (self.first == self.stop) & (other.first == other.stop)
+        result: Flags = neither | ((self.first == other.first) & (self.stop == other.stop))
+        return result
+
+
+_NO_RUN = -1
+
+Multisets: TypeAlias = "Bits | Sums | Spans"

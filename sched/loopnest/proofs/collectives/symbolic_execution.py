@@ -7,7 +7,9 @@ depend on thread numbers and sizes alone. Threads run in step; that this order i
 follows from the absence of races, which is shown for the whole program, not here.
 
 The reducer is associative and commutative (but for rounding) and its identity neutral: facts of
-`loopnest.tensor.ops.reducers`, which the math uses as well.
+`loopnest.tensor.ops.reducers`, which the math uses as well. That it commutes is not taken for
+granted in a scan: its partial results are runs of neighbouring threads, and only those that meet
+may be combined, the earlier one first.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import numpy as np
 
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
-from loopnest.proofs.collectives.multisets import Bits, Multisets, Sums
+from loopnest.proofs.collectives.multisets import Bits, Multisets, Spans, Sums
 from loopnest.proofs.collectives.thread_values import Blocks, Shape, Value, Wrong
 from loopnest.proofs.point_arrays import OPERATIONS, Array, Flags, Undecidable, groups_along
 from loopnest.proofs.program_model import is_decidable
@@ -31,6 +33,9 @@ from loopnest.scalar.expr import Arg, Const, Expr, Index, LaunchIndex, Load, Loc
 
 IDEMPOTENT = ("max", "min", "any", "all")
 """Reducers in which a contribution may be taken in more than once."""
+
+MOST_LANES = 1 << 14
+"""Threads that are run together; a batch ends with the shape that exceeds it."""
 
 MOST_STATEMENTS = 4096
 """How many statements of a body are run, iterations of loops counted."""
@@ -106,7 +111,8 @@ def check_many(node: kir.Collective, blocks: Blocks) -> Shape | None:
 
 class _SymbolicRun:
     def __init__(self, node: kir.Collective, blocks: Blocks, kind: type[Bits] | type[Sums]) -> None:
-        self.node, self.blocks, self.kind = node, blocks, kind
+        self.node, self.blocks, self._sets = node, blocks, kind
+        self.kind: type[Bits] | type[Sums] | type[Spans] = Spans if node.scan else kind
         self.count = blocks.count
         self.names: dict[Local, Any] = {}
         self.indices: dict[Index, int] = {}
@@ -130,18 +136,51 @@ class _SymbolicRun:
 
     @cached_property
     def singles(self) -> Multisets:
-        return self.kind.singles(self.count)
+        if self.kind is Spans:
+            first, place, _ = self.turns
+            return Spans(first + place, first + place + 1)
+        return self._sets.singles(self.count)
+
+    @cached_property
+    def group(self) -> Array:
+        """The number of each thread's group."""
+        key = groups_along(self.node.dims, self.blocks.places, self.blocks.block)
+        return np.unique(key, return_inverse=True)[1]
+
+    @cached_property
+    def turns(self) -> tuple[Array, Array, Array]:
+        """For each thread of a scan the first number of its group, its place, the group's size.
+
+        Numbers of two groups do not meet.
+        """
+        # Threads are in the order of their numbers: so are those of a group, x running fastest.
+        order = np.argsort(self.group, kind="stable")
+        sizes = np.bincount(self.group)
+        start = np.cumsum(sizes) - sizes
+        place = np.empty(self.count, np.int64)
+        place[order] = np.arange(self.count) - start[self.group[order]]
+        return self.group * (2 * MOST_LANES), place, sizes[self.group]
 
     def run(self) -> None:
         self.body(self.node.body, np.ones(self.count, np.bool_))
-        key = groups_along(self.node.dims, self.blocks.places, self.blocks.block)
-        group = np.unique(key, return_inverse=True)[1]
-        wanted = self.singles.gathered(group)
         for component, name in enumerate(self.node.results):
             if name not in self.names:
                 raise Wrong(f"{name} is not defined by it")
             which, part = divmod(component, len(self.template))
-            self.result(name, self.part(self.names[name], part), which, wanted)
+            if self.node.scan:
+                which = 0
+            found = self.part(self.names[name], part)
+            self.result(name, found, which, self.wanted(component))
+
+    def wanted(self, result: int) -> Multisets:
+        """Return what a result, by its number, holds in each thread."""
+        if not self.node.scan:
+            assert not isinstance(self.singles, Spans)
+            return self.singles.gathered(self.group)
+        first, place, size = self.turns
+        if not self.node.is_so_far(result):
+            return Spans(first, first + size)
+        return Spans(first, first + place + (self.node.scan == "inclusive"))
 
     def result(self, name: Local, found: Value, which: int, wanted: Multisets) -> None:
         """Check that a result is the combination of one value of a thread's whole group."""
@@ -166,7 +205,9 @@ class _SymbolicRun:
                         f"{name} in thread {int(rows[0])} {text} the contribution of thread {other}"
                     )
             return
-        self.refuse(~found.held.same(wanted), f"{name} is not combined in")  # type: ignore[arg-type]
+        same = found.held.same(wanted)  # type: ignore[arg-type]
+        what = "is no combination of its threads in their order in" if self.node.scan else ""
+        self.refuse(~same, f"{name} {what or 'is not combined in'}")
 
     def refuse(self, bad: Flags, text: str) -> None:
         """Raise Wrong where something holds in a thread."""
@@ -244,6 +285,8 @@ class _SymbolicRun:
                 source = lane ^ offset
             case "down":
                 source = lane + offset
+            case "up":
+                source = lane - offset
             case "lane":
                 source = offset
             case _:

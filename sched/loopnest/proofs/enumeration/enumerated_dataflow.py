@@ -14,7 +14,7 @@ from loopnest.proofs.data_indices import Need
 from loopnest.proofs.enumeration.access_instances import AccessInstances
 from loopnest.proofs.enumeration.value_provenance import Held, ValueProvenance, Writes
 from loopnest.proofs.obligations import CollectiveMath, Work
-from loopnest.proofs.point_arrays import Array, Flags
+from loopnest.proofs.point_arrays import Array, Flags, Undecidable
 from loopnest.proofs.program_model import Access, is_private
 from loopnest.proofs.report import Finding
 from loopnest.proofs.template_matching import Combined, reducer_of
@@ -248,7 +248,10 @@ class EnumeratedDataflow:
         self, work: Work, mark: AccessInstances, source: Array, writes: Writes
     ) -> Flags:
         """Return where another component has not taken in the same elements as this one."""
-        mine = next(n.operand for n in work.needs if n.demand == "own" and n.tensor is work.tensor)
+        owned = [n.operand for n in work.needs if n.demand == "own" and n.tensor is work.tensor]
+        if not owned:
+            raise Undecidable(f"{work.tensor.name} is computed from other components alone")
+        mine = owned[0]
         assert isinstance(mine, Access)
         own, _, place = self.contents.own(mine)
         if bool((place < 0).any()) or own.where.size != mark.where.size:
@@ -263,6 +266,8 @@ class EnumeratedDataflow:
         for need in work.needs:
             if need.demand != "part" or need.tensor is not work.tensor:
                 continue
+            if work.tensor.scan is not None:
+                continue  # readers ask what is held, whatever was claimed
             held = self.contents.part(work, need)
             first = np.flatnonzero(held.valid & ~self.contents.claimed(work, held))
             if first.size:

@@ -80,6 +80,36 @@ def nothing(size: int) -> Held:
     return Held(np.zeros(size, np.int64), none, valid, none.copy(), FoldOrder.nothing(size))
 
 
+def _scanned(part: Held, group: Array, turn: Array, inclusive: bool) -> Held:
+    """Return for each what the members of its group before it hold, by `turn`, and its own."""
+    size = group.size
+    place = np.lexsort((turn, group))
+    own, sorted_group = part.take(place), group[place]
+    fresh = np.r_[True, sorted_group[1:] != sorted_group[:-1]][:size]
+    begin = np.maximum.accumulate(np.where(fresh, np.arange(size), 0))
+
+    def since(values: Any) -> Any:
+        total = np.cumsum(values)
+        return total - total[begin] + values[begin]
+
+    found = Held(
+        since(own.count), since(own.sums), since(~own.valid) == 0, since(own.results),
+        own.order.since(begin),
+    )  # fmt: skip
+    if not inclusive:
+        first = nothing(size)
+        found = found.take(np.maximum(np.arange(size) - 1, 0))
+        for mine, neutral in (
+            (found.count, first.count), (found.sums, first.sums), (found.valid, first.valid),
+            (found.results, first.results),
+            *zip(found.order.parts, first.order.parts, strict=True),
+        ):  # fmt: skip
+            mine[fresh] = neutral[fresh]
+    back = np.empty(size, np.int64)
+    back[place] = np.arange(size)
+    return found.take(back)
+
+
 def _equal(a: Held, b: Held) -> bool:
     return all(
         map(
@@ -437,9 +467,14 @@ class ValueProvenance:
         """Return what the results of a collective hold, at every point of its site."""
         key = (exchange.site, component)
         if key not in self._combined:
-            tensor = exchange.tensors[component]
-            part = self.found(exchange.site, exchange.args[component], tensor)
+            argument = component % len(exchange.args)
+            tensor = exchange.tensors[argument]
+            part = self.found(exchange.site, exchange.args[argument], tensor)
             group = self.groups(exchange)
+            if exchange.node.is_so_far(component):
+                inclusive = exchange.node.scan == "inclusive"
+                self._combined[key] = _scanned(part, group, self._threads(exchange), inclusive)
+                return self._combined[key]
             size = int(group.max(initial=-1)) + 1
             whole = nothing(size)
             np.add.at(whole.count, group, part.count)

@@ -6,13 +6,16 @@ that something has no affine form: never that the kernel is wrong.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from loopnest import kir
 from loopnest.proofs.collectives.collective_contract import Body
+from loopnest.proofs.index_notation import Forms
 from loopnest.proofs.obligations import CollectiveMath, Work
 from loopnest.proofs.point_arrays import Undecidable
 from loopnest.proofs.program_model import Model
+from loopnest.proofs.quasi_affine import NotAffine
 from loopnest.proofs.report import Finding
 from loopnest.proofs.symbolic.merged_order import require_any_order
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
@@ -23,7 +26,9 @@ from loopnest.proofs.symbolic.symbolic_races import SymbolicRaces
 from loopnest.proofs.symbolic.symbolic_values import Values
 from loopnest.tensor.math_snapshot import MathSnapshot
 
-__all__ = ["NotProved", "prove", "prove_order"]
+_log = logging.getLogger("loopnest")
+
+__all__ = ["NotProved", "broken_contract", "prove", "prove_order"]
 
 
 def prove(
@@ -38,7 +43,26 @@ def prove(
     Raises:
         NotProved, NotAffine: it could not be shown.
     """
-    setting = PolyhedralModel(model, math, works, exchanges, sizes)
+    first: NotProved | NotAffine | None = None
+    for forms in Forms:  # the plain ones first: they cost least, and few programs need others
+        try:
+            setting = PolyhedralModel(model, math, works, exchanges, sizes, forms)
+            return _proved(setting, model, exchanges, sizes)
+        except (NotProved, NotAffine) as why:
+            _log.debug("verify %s: %s is not shown, %s", model.program.name, why, forms)
+            first = first or why
+            if isinstance(why, NotProved) and why.sizes:
+                break  # sizes at which it may fail are worth more than another try
+    assert first is not None
+    raise first
+
+
+def _proved(
+    setting: PolyhedralModel,
+    model: Model,
+    exchanges: Sequence[CollectiveMath],
+    sizes: dict[str, int],
+) -> list[Finding]:
     try:
         values = Values(setting)
         values.claims.prove()
@@ -77,12 +101,26 @@ def prove_order(
 
 
 def _declarations(model: Model, exchanges: Sequence[CollectiveMath], sizes: dict[str, int]) -> None:
+    try:
+        problem = broken_contract(model, exchanges, sizes)
+    except Undecidable as why:
+        raise NotProved(str(why)) from None
+    if problem is not None:
+        raise NotProved(problem)
+
+
+def broken_contract(
+    model: Model, exchanges: Sequence[CollectiveMath], sizes: dict[str, int]
+) -> str | None:
+    """Return how a collective breaks its declaration for some number of threads, or None.
+
+    Raises:
+        Undecidable: it is not known for all of them.
+    """
     extents = dict(model.program.launch)
     conditions = [condition for _, condition in model.program.conditions]
     for exchange in exchanges:
-        try:
-            problem = Body(exchange.node).check_all(extents, sizes, conditions)
-        except Undecidable as why:
-            raise NotProved(str(why)) from None
+        problem = Body(exchange.node).check_all(extents, sizes, conditions)
         if problem is not None:
-            raise NotProved(problem)
+            return problem
+    return None

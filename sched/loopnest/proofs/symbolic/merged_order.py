@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from itertools import combinations_with_replacement
 
-from loopnest.proofs.isl_spaces import Group
+from loopnest.proofs.index_notation import Group
 from loopnest.proofs.program_model import Access, Site, is_private
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
 from loopnest.proofs.symbolic.statement_instances import NotProved, about
@@ -42,7 +42,7 @@ def _has(setting: PolyhedralModel, group: Group, site: Site) -> bool:
 
 def _is_in_order(setting: PolyhedralModel, group: Group, site: Site) -> bool:
     """Whether the serial loops of a group follow each other around a site, the slowest first."""
-    serial = [setting.spaces.name(loop.var) for loop in site.serial]
+    serial = [v for loop in site.serial for v in setting.spaces.names[loop.var]]
     own = [m for m in group.members if m in serial]
     first = min([serial.index(m) for m in own], default=0)
     return serial[first : first + len(own)] == own
@@ -87,8 +87,8 @@ def _outside(setting: PolyhedralModel, group: Group, site: Site) -> list[str]:
     """Return the indices of the loops around the outermost one of a group."""
     result: list[str] = []
     for loop in site.serial:
-        name = setting.spaces.name(loop.var)
-        if name in group.members:
+        names = setting.spaces.names[loop.var]
+        if not set(group.members).isdisjoint(names):
             break
-        result.append(name)
+        result += names
     return result

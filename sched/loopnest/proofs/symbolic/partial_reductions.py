@@ -5,7 +5,7 @@ What a reader finds is a map from it to these elements:
 - a start (an init, or a partial result that is stored) holds what it took, an init nothing;
 - an update adds the element at its coordinate (beyond its domain, nothing: see `outside`), a merge
   what the other partial result holds;
-- a collective holds the union over its group of threads.
+- a collective holds the union over its group of threads, a scan over those before a thread.
 
 Each stage must be disjoint: then a map that equals the wanted domain covers it exactly once.
 """
@@ -20,6 +20,7 @@ from loopnest.kir.buffers import Buffer
 from loopnest.proofs.data_indices import Need
 from loopnest.proofs.obligations import CollectiveMath, Work
 from loopnest.proofs.program_model import Access, Site, data_values
+from loopnest.proofs.quasi_affine import NotAffine
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
 from loopnest.proofs.symbolic.statement_instances import Instances, NotProved
 from loopnest.proofs.symbolic.symbolic_dataflow import SymbolicDataflow, Writes
@@ -78,7 +79,9 @@ class PartialReductions:
         setting.require_empty(missing, f"a read of {tensor.name} without an init")
         parts = []
         for work in [w for w, _ in starts if w.kind != "init"]:
-            found = begun.extract_map(self.flow.pairs(setting.sites[work.site], at)).reverse()
+            found = begun.extract_map(
+                self.flow.pairs(setting.hidden_points.storing(work), at)
+            ).reverse()
             if not found.is_empty():
                 parts.append(found.apply_range(self._content(work)))
         for work in [w for w, _ in writes if not w.starts]:
@@ -136,6 +139,7 @@ class PartialReductions:
         so_far: bool = False,
     ) -> Any:
         """Return what an operand holds at the points of `at`, as a map from tuples of a name."""
+        so_far = so_far or tensor.scan is not None  # what is carried on goes on growing
         if isinstance(operand, Combined):
             held = self.combined(at, operand)
         else:
@@ -199,14 +203,44 @@ class PartialReductions:
     # Collectives
 
     def combined(self, at: Instances, operand: Combined) -> Any:
-        """Return what a collective's result holds: the union over the group of each thread."""
+        """Return what a collective's result holds: the union over the group of each thread.
+
+        Of what a scan gives to a thread, that over the threads before it, and itself.
+        """
         exchange = self.setting.exchanges[operand.moment]
         group, held = self._exchange(exchange)
-        kept = self._kept(exchange, group)
-        same = [f"a_{v} = b_{v}" for v in kept]
+        same = [f"a_{v} = b_{v}" for v in self._kept(exchange, group)]
+        if exchange.node.is_so_far(operand.component):
+            itself = exchange.node.scan == "inclusive"
+            same.append(self._before(exchange, group, at, itself=itself))
         members = self.setting.relation(at.renamed("a_"), group.renamed("b_"), same)
         members = members.intersect_domain(self.setting.domain(at))
-        return members.apply_range(held[operand.component]).coalesce()
+        return members.apply_range(held[operand.component % len(held)]).coalesce()
+
+    def _before(
+        self, exchange: CollectiveMath, first: Instances, second: Instances, *, itself: bool
+    ) -> str:
+        """Return that ``b_``, a thread of `first`, comes before ``a_`` of `second` in a scan.
+
+        Raises:
+            NotAffine: a thread's number is part of a merged index.
+        """
+        result = "1 = 1" if itself else "1 = 0"
+        for dim in exchange.node.dims:  # x, which runs fastest, comes first
+            name = f"t_{dim.value}"
+            if name not in first.variables or name not in second.variables:
+                raise NotAffine("a merged index over threads of a scan")
+            result = f"(b_{name} < a_{name} or (b_{name} = a_{name} and {result}))"
+        return result
+
+    def in_turn(self, exchange: CollectiveMath) -> Any:
+        """Return {element -> element that a later thread of its group contributes} of a scan."""
+        group, held = self._exchange(exchange)
+        same = [f"a_{v} = b_{v}" for v in self._kept(exchange, group)]
+        same.append(self._before(exchange, group, group, itself=False))
+        later = self.setting.relation(group.renamed("b_"), group.renamed("a_"), same)
+        later = later.intersect_domain(self.setting.domain(group))
+        return held[0].reverse().apply_range(later).apply_range(held[0])
 
     def _kept(self, exchange: CollectiveMath, group: Instances) -> list[str]:
         """Return the variables in which the threads of a group agree."""

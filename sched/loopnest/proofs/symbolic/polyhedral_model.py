@@ -11,6 +11,7 @@ from typing import Any
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
 from loopnest.proofs.data_indices import Trusted
+from loopnest.proofs.index_notation import Forms
 from loopnest.proofs.isl_spaces import Spaces
 from loopnest.proofs.live_points import LivePoints
 from loopnest.proofs.obligations import CollectiveMath, Work
@@ -35,6 +36,7 @@ from loopnest.proofs.quasi_affine import (
     variable,
 )
 from loopnest.proofs.report import Finding
+from loopnest.proofs.symbolic.hidden_points import HiddenPoints
 from loopnest.proofs.symbolic.isl_relations import IslRelations
 from loopnest.proofs.symbolic.parted_axes import PartedAxes
 from loopnest.proofs.symbolic.statement_instances import NOWHERE, Instances, NotProved, about
@@ -63,6 +65,7 @@ class PolyhedralModel(IslRelations):
         works: its stores.
         exchanges: its collectives.
         sizes: the size symbols that have a value.
+        forms: how indices are written.
 
     Raises:
         NotProved, NotAffine: it cannot be represented.
@@ -75,15 +78,16 @@ class PolyhedralModel(IslRelations):
         works: Sequence[Work],
         exchanges: Sequence[CollectiveMath],
         sizes: dict[str, int],
+        forms: Forms = Forms.PLAIN,
     ) -> None:
         most = max(MAX_OPERATIONS, MAX_OPERATIONS_A_STATEMENT * len(model.sites))
         super().__init__(Algebra(sizes, multiples(model.program)), most)
         self.model, self.math, self.works = model, math_, list(works)
         self.exchanges = {e.site: e for e in exchanges}
-        self.spaces = Spaces(model, self.algebra)
+        self.spaces = Spaces(model, self.algebra, forms)
         self.env = self.spaces.env
         self.numbers = count()
-        self.depth = max([len(s.time) for s in model.sites], default=0)
+        self.depth = max([self._steps(s) for s in model.sites], default=0)
         self.notes: list[Finding] = []
         self.tags: dict[Buffer, str] = {b: f"B{n}" for n, b in enumerate(model.buffers())}
         self.last: dict[Local, list[ParallelType]] = {}
@@ -103,6 +107,7 @@ class PolyhedralModel(IslRelations):
             name = self._data.setdefault(load, f"d_{len(self._data)}")
             self.env[load] = variable(name)
             self.algebra.data.add(name)
+        self.hidden_points = HiddenPoints(self)
         self.sites: dict[Site, Instances] = {s: self.instances(s) for s in model.sites}
         for site, at in self.sites.items():
             self._require_covered(site, at)
@@ -329,15 +334,20 @@ class PolyhedralModel(IslRelations):
             if isinstance(step, int):
                 result.append(str(step))
                 continue
-            name = self.spaces.name(step)
-            group = self.spaces.group_of.get(name)
-            if group is None:
-                result.append(name)
-            elif name == next(m for m in group.members if m.startswith("v_")):
-                result += list(group.digits)
-            else:
-                result.append("0")
+            for name in self.spaces.names[step]:
+                group = self.spaces.group_of.get(name)
+                if group is None:
+                    result.append(name)
+                elif name == next(m for m in group.members if m.startswith("v_")):
+                    result += list(group.digits)
+                else:
+                    result.append("0")
         return result + ["0"] * (self.times - len(result))
+
+    def _steps(self, site: Site) -> int:
+        """Return how many texts a site's time has, without digits of merged indices."""
+        names = self.spaces.names
+        return sum([1 if isinstance(step, int) else len(names[step]) for step in site.time])
 
     @property
     def times(self) -> int:
@@ -363,6 +373,8 @@ class PolyhedralModel(IslRelations):
             NotProved: there is padding.
             NotAffine: nothing tells the indices of a flat offset.
         """
+        if access.buffer in self.spaces.dense.shapes:
+            return self.spaces.dense.index(access)
         index = self.polys(access.index)
         if not access.flat:
             return index
@@ -414,6 +426,8 @@ class PolyhedralModel(IslRelations):
         The address where the strides are static and some access has a flat offset.
         """
         strides = self.strides.get(buffer)
+        if buffer in self.spaces.dense.shapes:
+            return list(index)
         if strides is None:
             return self.parted.parts(buffer, index)
         total: Poly = {}

@@ -115,8 +115,11 @@ class StatementClaims:
                 return
             except NotAffine:
                 pass
-        extents = [self.algebra.poly(s, {}) for s in shape]
         index = self.setting.element(access)
+        if access.buffer in self.setting.spaces.dense.shapes:
+            self._inside(at, index, self.setting.spaces.dense.shapes[access.buffer], guards, access)
+            return
+        extents = [self.algebra.poly(s, {}) for s in shape]
         parts = self.setting.parted.bounded(access.buffer, index, extents)
         self._inside(at, *parts, guards, access)
 
@@ -153,8 +156,10 @@ class StatementClaims:
         for agreement in work.conditions:
             self._agree(at, agreement)
         if is_callers(work.store.storage) and work.kind not in ("init", "partial"):
-            written = self.setting.element(work.write)
-            self.same_element(at, written, work.tensor, self.setting.polys(work.element))
+            element = self.setting.polys(work.element)
+            self.same_element(at, work.write, work.tensor, element)
+            if work.store.storage in self.setting.spaces.dense.shapes:
+                self._in_domain(at, work.tensor, element)
         if any(isinstance(n.operand, Combined) for n in work.needs) and not exact:
             raise NotProved("a merged index over threads")
 
@@ -177,15 +182,37 @@ class StatementClaims:
         self.setting.require_empty(found, "a claim")
 
     def same_element(
-        self, at: Instances, index: Sequence[Poly], tensor: MathTensor, element: Sequence[Poly]
+        self, at: Instances, access: Access, tensor: MathTensor, element: Sequence[Poly]
     ) -> None:
-        """Show that an element's index is the logical one of a tensor."""
+        """Show that an access is to an element of a tensor, both given by logical indices."""
+        dense = self.setting.spaces.dense
+        if access.buffer in dense.shapes:
+            # Two elements of dense memory are one where their offsets are.
+            offset = dense.offset(access.buffer, element)
+            if offset != dense.whole(access):
+                raise NotProved(f"an element of {tensor.name}")
+            return
+        index = self.setting.element(access)
         if not element:
             element = [constant(0)]
         if len(index) != len(element):
             raise NotProved(f"the shape of {tensor.name}")
         for a, b in zip(index, element, strict=True):
             self.same(at, a, b)
+
+    def _in_domain(self, at: Instances, tensor: MathTensor, element: Sequence[Poly]) -> None:
+        """Show that each index of a claimed element lies within its axis.
+
+        An offset inside of the array does not show it: ``(0, C)`` is where ``(1, 0)`` lies.
+        """
+        good = []
+        for p, axis in zip(element, tensor.logical, strict=True):
+            good.append(f"{self.setting.text(p)} >= 0")
+            extent = self.algebra.poly(axis.extent, {})
+            good.append(self.algebra.compare("lt", p, extent, str))
+        self.setting.require_present(good, at.variables)
+        found = self.setting.among(at, [f"not ({' and '.join([f'({g})' for g in good])})"])
+        self.setting.require_empty(found, f"the domain of {tensor.name}")
 
     def _bounded(self, work: Work, at: Instances) -> bool:
         """Whether the tests around a store bound each merged index by the sum's own extent.

@@ -39,7 +39,7 @@ class SymbolicDataflow:
         if found is None:
             setting = self.setting
             found = self._writes[buffer] = [
-                (w, setting.access(setting.sites[w.site], w.write))
+                (w, setting.access(setting.hidden_points.storing(w), w.write))
                 for w in setting.works
                 if w.store.storage is buffer
             ]
@@ -90,7 +90,7 @@ class SymbolicDataflow:
         """
         if not writes:
             raise NotProved("a read without a store")
-        stores = [(self.setting.sites[w.site], m) for w, m in writes]
+        stores = [(self.setting.hidden_points.storing(w), m) for w, m in writes]
         same = self._one_iteration(buffer)
         kills = self.kills(buffer)
         if all(self._before(at, access, store, ()).is_empty() for store in kills):

@@ -1,13 +1,15 @@
 """In which order a reducer that need not commute takes its elements in, for all sizes.
 
-Of two updates of one value the earlier one has the lower coordinate. Partial results that threads
-or blocks combine are left to `enumeration`.
+Of two updates of one value the earlier one has the lower coordinate. Of a scan over threads, what
+a thread contributes lies before what later ones do, and what is carried before what it is combined
+with. Other partial results that threads or blocks combine are left to `enumeration`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from typing import Any
 
 from loopnest.proofs.obligations import Work
 from loopnest.proofs.symbolic.partial_reductions import PartialReductions
@@ -27,16 +29,45 @@ def prove_fold_order(
         NotProved, NotAffine: it could not be shown.
     """
     for exchange in setting.exchanges.values():
-        _require_free(exchange.tensors[0])
-    updates = [w for w in setting.works if not w.starts and _is_ordered(w.tensor)]
-    for work in updates:
+        with about(exchange.site):
+            tensor = exchange.tensors[0]
+            if exchange.node.scan and _is_ordered(tensor):
+                _require_rising(setting, parts, tensor, parts.in_turn(exchange))
+            else:
+                _require_free(tensor)
+    works = [w for w in setting.works if not w.starts and _is_ordered(w.tensor)]
+    for work in works:
         with about(work.site):
             if work.kind == "merge":
-                _require_free(work.tensor)
+                _prove_merge(setting, parts, work)
+    updates = [w for w in works if w.kind != "merge"]
     for first, second in product(updates, repeat=2):
         if first.store.storage is second.store.storage:
             with about(second.site):
                 _prove_pair(setting, flow, parts, first, second)
+
+
+def _prove_merge(setting: PolyhedralModel, parts: PartialReductions, work: Work) -> None:
+    """Show that what a merge continues lies before what it takes in."""
+    if work.tensor.scan is None:
+        _require_free(work.tensor)
+    part = work.part
+    own = next((n for n in work.needs if n.demand == "own" and n.tensor is work.tensor), None)
+    if part is None or own is None:
+        raise NotProved("a merge of nothing")
+    pairs = parts.continued(work, own).reverse().apply_range(parts.part(work, part))
+    _require_rising(setting, parts, work.tensor, pairs)
+
+
+def _require_rising(
+    setting: PolyhedralModel, parts: PartialReductions, tensor: MathTensor, pairs: Any
+) -> None:
+    """Show that of all pairs of elements the first lies before the second in C order."""
+    names = parts.tilings.names(tensor)
+    places = [(f"a_{name}", f"b_{name}") for name in names[: len(tensor.root)]]
+    one, other = [f"C[{', '.join([mark + n for n in names])}]" for mark in ("a_", "b_")]
+    wrong = setting.relation(one, other, [_not_below(places)])
+    setting.require_empty(pairs.intersect(wrong), f"the order in which {tensor.name} folds")
 
 
 def _prove_pair(

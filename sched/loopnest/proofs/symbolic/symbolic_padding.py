@@ -96,7 +96,7 @@ class SymbolicPadding:
         setting.require_empty(missing, f"a read of {need.tensor.name} without a source")
         result: Const | None = None
         for source, _ in writes:
-            part = found.extract_map(self.flow.pairs(setting.sites[source.site], at))
+            part = found.extract_map(self.flow.pairs(setting.hidden_points.storing(source), at))
             if part.is_empty():
                 continue
             value = self._stored(source, part.domain())

@@ -281,8 +281,9 @@ class SymbolicRaces:
             with about(b.site):
                 if a.buffer is not b.buffer:
                     raise NotProved("a loop without an order over shared space")
-                outer = [spaces.name(o.var) for o in a.site.serial[: a.site.serial.index(loop)]]
-                self._apart(a, b, [spaces.name(loop.var)], [*spaces.launch, *outer])
+                around = a.site.serial[: a.site.serial.index(loop)]
+                outer = [v for o in around for v in spaces.names[o.var]]
+                self._apart(a, b, spaces.names[loop.var], [*spaces.launch, *outer])
 
     def _apart(self, a: Access, b: Access, differ: Sequence[str], same: Sequence[str]) -> None:
         """Show that no two points with these indices different use one element."""

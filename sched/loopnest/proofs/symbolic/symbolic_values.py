@@ -6,7 +6,7 @@ that holds just the domain of the element (`parts`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from loopnest import kir
@@ -14,10 +14,11 @@ from loopnest.kir.buffers import Buffer
 from loopnest.proofs.data_indices import Need
 from loopnest.proofs.obligations import Work
 from loopnest.proofs.program_model import Access, Site
-from loopnest.proofs.quasi_affine import Poly, constant, variable
+from loopnest.proofs.quasi_affine import NotAffine, Poly, constant, variable
 from loopnest.proofs.report import Finding
 from loopnest.proofs.symbolic.partial_reductions import PartialReductions
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
+from loopnest.proofs.symbolic.sibling_stores import side_by_side
 from loopnest.proofs.symbolic.statement_claims import StatementClaims
 from loopnest.proofs.symbolic.statement_instances import Instances, NotProved, about
 from loopnest.proofs.symbolic.symbolic_dataflow import SymbolicDataflow, Writes
@@ -79,7 +80,7 @@ class Values:
     def _input(self, at: Instances, access: Access, need: Need, element: Sequence[Poly]) -> None:
         if access.buffer.tensor != need.tensor.name:
             raise NotProved("an input's buffer")
-        self.claims.same_element(at, self.setting.element(access), need.tensor, element)
+        self.claims.same_element(at, access, need.tensor, element)
         writes = self.flow.writes(access.buffer)
         if writes:
             overwritten, _ = self.flow.sources(
@@ -101,6 +102,8 @@ class Values:
         # No store claims the whole value: what the accumulator holds must be the domain of the
         # element.
         if finishes or not any(w.is_final for w, _ in writes):
+            if at.name == "OUT" and buffer in self.setting.spaces.dense.shapes:
+                raise NotAffine("an index of a reduction that is stored as a digit")
             so_far = tensor.scan is not None  # the elements after this one come later
             held = self.parts.held(at, access, buffer, tensor, so_far=so_far)
             self._covers(at, held, tensor, element)
@@ -108,12 +111,14 @@ class Values:
         found, missing = self.flow.sources(at, access, buffer, writes)
         self.setting.require_empty(missing, f"a read of {tensor.name} without a source")
         for work, _ in writes:
-            source = self.setting.sites[work.site]
+            source = self.setting.hidden_points.storing(work)
             part = found.extract_map(self.flow.pairs(source, at))
             if part.is_empty():
                 continue
             if work.tensor is not tensor or not work.is_final:
                 raise NotProved(f"the source of a read of {tensor.name}")
+            if at.name == "OUT" and buffer in self.setting.spaces.dense.shapes:
+                continue  # that it stores what belongs to its place is a claim of its own
             for a, b in zip(self.setting.polys(work.element), element, strict=True):
                 differ = f"{self.setting.text(a, 'a_')} != {self.setting.text(b, 'b_')}"
                 bad = self.setting.relation(source.renamed("a_"), at.renamed("b_"), [differ])
@@ -204,13 +209,23 @@ class Values:
         Of the one that is continued each component must have begun, even if nothing reads it
         afterwards: its siblings are computed from it.
         """
-        own = [self.parts.continued(work, need) for need in work.needs if need.demand == "own"]
-        parts = [self.parts.part(work, need) for need in work.needs if need.demand == "part"]
-        if work.kind == "merge":
-            self._claimed(work)
-        for components in (own, parts):
-            if not all(components[0].is_equal(other) for other in components[1:]):
-                raise NotProved("partial results out of step")
+        own = [need for need in work.needs if need.demand == "own"]
+        parts = [need for need in work.needs if need.demand == "part"]
+        if work.kind == "merge" and work.tensor.scan is None:
+            self._claimed(work)  # of a scan, readers ask what is held, whatever was claimed
+        self._same(work.tensor, own, lambda need: self.parts.continued(work, need))
+        self._same(work.tensor, parts, lambda need: self.parts.part(work, need))
+
+    def _same(self, tensor: MathTensor, needs: Sequence[Need], held: Callable[[Need], Any]) -> None:
+        # An element that no sibling is computed from has nothing to be in step with: what it holds
+        # is asked by its readers.
+        if not needs or (len(needs) == 1 and needs[0].tensor is tensor):
+            return
+        if side_by_side(self.flow, needs):
+            return
+        components = [held(need) for need in needs]
+        if not all(components[0].is_equal(other) for other in components[1:]):
+            raise NotProved("partial results out of step")
 
     def _claimed(self, work: Work) -> None:
         """Show that all that a merge takes in folds into the element that it claims."""
@@ -233,10 +248,12 @@ class Values:
         tensor = setting.math.tensor(name)
         if tensor is None:
             raise NotProved("an output")
-        names = [f"o{n}" for n in range(len(tensor.logical))]
+        extents = setting.spaces.dense.shapes.get(buffer)
+        if extents is None:
+            extents = tuple([setting.algebra.poly(a.extent, {}) for a in tensor.logical])
+        names = [f"o{n}" for n, _ in enumerate(extents)]
         conditions = [
-            f"0 <= {v} < {setting.text(setting.algebra.poly(a.extent, {}))}"
-            for v, a in zip(names, tensor.logical, strict=True)
+            f"0 <= {v} < {setting.text(extent)}" for v, extent in zip(names, extents, strict=True)
         ]
         conditions += setting.launched()
         # Read behind the last statement of the program.

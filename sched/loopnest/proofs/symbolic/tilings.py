@@ -76,6 +76,9 @@ class Tilings:
                 raise NotProved(f"two tilings of {work.tensor.name}")
         elif hidden:
             made = self.setting.model.lifetime(work.write)
+            hidden &= set(self.setting.hidden_points.storing(work).variables)
+            if not hidden:
+                return
             if made is None or not hidden <= self.spaces.hidden_at(made):
                 raise NotAffine("a product where a value is stored")
 

@@ -1,0 +1,91 @@
+"""Points with hidden variables: which products stores claim, and where these do not matter."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from loopnest.proofs.obligations import Work
+from loopnest.proofs.program_model import is_callers
+from loopnest.proofs.quasi_affine import Monomial
+from loopnest.proofs.symbolic.statement_instances import Instances, about
+
+if TYPE_CHECKING:
+    from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
+
+
+class HiddenPoints:
+    """The hidden variables of what stores claim.
+
+    Args:
+        setting: the program in isl, whose statements have no points yet.
+
+    Raises:
+        NotAffine: a product is none of an index, or nothing is known of a quotient where a
+            statement asks for it.
+    """
+
+    def __init__(self, setting: PolyhedralModel) -> None:
+        self.setting, self.spaces = setting, setting.spaces
+        self._storing: dict[Work, Instances] = {}
+        for work in setting.works if self.spaces.wide else ():
+            with about(work.site):
+                self._hide(work)
+
+    def _hide(self, work: Work) -> None:
+        """Make variables for the products of indices and sizes in what a store claims and reads."""
+        algebra, products = self.setting.algebra, self.spaces.products
+        algebra.asked.clear()
+        found = self._compared(work)
+        self.setting.polys(work.store.coordinate)
+        for name in sorted(algebra.asked):
+            self.spaces.quotients.require_known(name, work.site)
+        for monomial in found:
+            if not products.derive(monomial):
+                products.hide_at(monomial, work.site)
+
+    def _compared(self, work: Work) -> list[Monomial]:
+        """Return the products in indices that a source and its reader must have in common."""
+        polys, products = self.setting.polys, self.spaces.products
+        claimed = polys(work.element)
+        compared = [] if is_callers(work.store.storage) else [*claimed]
+        for need in work.needs:
+            element = polys(need.element)
+            if need.tensor.definition is not None:
+                compared += element
+        for access in self.setting.model.accesses_of(work.site):
+            if access.buffer not in self.spaces.dense.shapes and not access.flat:
+                compared += polys(access.index)
+        return [m for p in compared for m in products.of(p)]
+
+    def storing(self, work: Work) -> Instances:
+        """Return the points of a store, without the hidden variables that do not matter to it.
+
+        A statement runs once for the true value of a product, which is one of those that a hidden
+        variable may have. Where no test, no time, no place and no claim of the store names the
+        variable, all of them are one point, and none must be found: the variable is left out.
+        """
+        found = self._storing.get(work)
+        if found is None:
+            found = self._storing[work] = self._without_hidden(work)
+        return found
+
+    def _without_hidden(self, work: Work) -> Instances:
+        setting, spaces = self.setting, self.spaces
+        at = setting.sites[work.site]
+        made = setting.model.lifetime(work.write)
+        # A buffer made where a product is known is another one for each value of it.
+        kept = set() if made is None else spaces.hidden_at(made)
+        gone = spaces.hidden_at(work.site) - kept
+        if not gone or not spaces.wide or work.kind not in ("init", "define"):
+            return at
+        ties = [t for v in spaces.derived.values() for name, t in v.items() if name in gone]
+        conditions = [text for text in at.conditions if text not in ties]
+        texts = [*conditions, *at.time, *map(setting.text, setting.placed(work.write))]
+        if work.store.storage not in spaces.dense.shapes:
+            texts += map(setting.text, setting.polys(work.element))
+        if any(re.search(rf"\b{name}\b", text) for name in gone for text in texts):
+            return at
+        variables = [v for v in at.variables if v not in gone]
+        left = [t for t in at.ties if t not in ties]
+        return Instances(at.name, variables, conditions, at.time, left)
