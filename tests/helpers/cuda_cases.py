@@ -257,13 +257,14 @@ def transpose(tile=32, swizzle=True):
 def exchange(dtype, threads=48):
     """Shuffle a value of `dtype` in each way, in a block of `threads` threads."""
     x = global_("x", ("N",), dtype)
-    outputs = [global_(f"y{mode}", ("N",), dtype, "output") for mode in ("xor", "down", "lane")]
+    modes = ("xor", "down", "up", "lane")
+    outputs = [global_(f"y{mode}", ("N",), dtype, "output") for mode in modes]
     thread = LaunchIndex(PT.block_x)
     value = Local("value", dtype)
     guard = less(thread, Symbol("N"))
     body = [Let(value, Op("where", (guard, Load(x, (thread,)), cast(Const(0, dtypes.int32), dtype)
                                     if not dtype.is_bool else FALSE), dtype))]  # fmt: skip
-    for y, mode in zip(outputs, ("xor", "down", "lane"), strict=True):
+    for y, mode in zip(outputs, modes, strict=True):
         var = Local(f"v_{mode}", dtype)
         body += [Shuffle(var, value, mode, ONE), If(guard, (Store(y, (thread,), var, y.name),))]
     body.append(Barrier("warp"))

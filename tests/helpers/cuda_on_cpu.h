@@ -77,6 +77,7 @@ static void cpu_fail(const char *reason) {
 #define __syncwarp(...) cpu_warp(cpu_mask(__VA_ARGS__), SITE)
 #define __shfl_xor_sync(mask, value, n) cpu_shuffle(mask, value, cpu_lane() ^ (int)(n), SITE)
 #define __shfl_down_sync(mask, value, n) cpu_shuffle(mask, value, cpu_lane() + (int)(n), SITE)
+#define __shfl_up_sync(mask, value, n) cpu_shuffle(mask, value, cpu_lane() - (int)(n), SITE)
 #define __shfl_sync(mask, value, n) cpu_shuffle(mask, value, (int)(n) & 31, SITE)
 #define __threadfence() ((void)0)
 
@@ -100,7 +101,7 @@ template <class T> static T cpu_shuffle(unsigned mask, T value, int lane, unsign
   memcpy(cpu_thread->offered, &value, sizeof value);
   cpu_warp(mask, site);
   T result;
-  if (lane > 31) {
+  if (lane < 0 || lane > 31) {
     result = value;
   } else if (mask >> lane & 1) {
     unsigned number = cpu_thread->number / 32 * 32 + lane;

@@ -87,8 +87,13 @@ class _Launch:
         values = [thread.value(node.value) for thread in warp]
         for lane, thread in enumerate(warp):
             offset = thread.value(node.offset)
-            partner = {"xor": lane ^ offset, "down": lane + offset, "lane": offset}[node.mode]
-            thread.names[node.var] = values[partner if partner < len(warp) else lane]
+            partner = {
+                "xor": lane ^ offset,
+                "down": lane + offset,
+                "up": lane - offset,
+                "lane": offset,
+            }[node.mode]
+            thread.names[node.var] = values[partner if 0 <= partner < len(warp) else lane]
 
     def _arrive(self, node, threads):
         place = threads[0].place(node.counter, node.index, False)

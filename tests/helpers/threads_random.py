@@ -208,7 +208,7 @@ class RandomProgram:
         return [*lines, "barrier block"]
 
     def shuffle(self, scope, depth, meet):
-        name, mode = self.fresh("v"), self.pick(["xor", "down", "lane"])
+        name, mode = self.fresh("v"), self.pick(["xor", "down", "up", "lane"])
         value = self.value(scope)
         if scope.scalars and self.random.random() < 0.6:
             value = self.pick(scope.scalars)

@@ -31,6 +31,17 @@ TARGETS: Mapping[str, TargetRow] = {
 """Every target; "auto" tries them in this order."""
 
 
+def check_target(target: object, subject: str) -> None:
+    """Check that something names a target, or is "auto".
+
+    Raises:
+        CompileError: it does not.
+    """
+    if not isinstance(target, str) or target not in (*TARGETS, "auto"):
+        allowed = ", ".join([f'"{t}"' for t in (*TARGETS, "auto")])
+        raise CompileError(subject, f"there is no target {target!r}", f"use one of {allowed}")
+
+
 def compile_kernel(kernel: K, target: str, options: Mapping[str, Any]) -> CompiledKernel[K]:
     """Return `kernel` ready to run on `target`; "auto" takes the first that this machine can do.
 
@@ -44,9 +55,7 @@ def compile_kernel(kernel: K, target: str, options: Mapping[str, Any]) -> Compil
     name = kernel.program.name
     shown = [f"{key}={value!r}" for key, value in options.items()]
     subject = f"compile({', '.join([name, f'target={target!r}', *shown])})"
-    if not isinstance(target, str) or target not in (*TARGETS, "auto"):
-        allowed = ", ".join([f'"{t}"' for t in (*TARGETS, "auto")])
-        raise CompileError(subject, f"there is no target {target!r}", f"use one of {allowed}")
+    check_target(target, subject)
     for argument in _keywords(kernel.program):
         if argument in ("out", "stream"):
             reason = f"its argument '{argument}' hides the keyword {argument}= of every call"

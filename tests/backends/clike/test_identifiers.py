@@ -91,7 +91,8 @@ def test_headers_of_c_declare_no_identifier_that_is_kept():
         pytest.skip("asks gcc's preprocessor")
     command = ["gcc", "-std=gnu11", "-fopenmp", "-x", "c", "-E", "-P", "-"]
     done = subprocess.run(command, input=c_prelude(), capture_output=True, text=True, check=True)
-    functions = set(re.findall(r"(?:^|[ *])([A-Za-z]\w*) ?\([^;{}()]*\)[^;{}]*[;{]", done.stdout))
+    text = re.sub(r"__attribute__ ?\(\((?:[^()]|\([^()]*\))*\)\)", "", done.stdout)
+    functions = set(re.findall(r"(?:^|[ *])([A-Za-z]\w*) ?\([^;{}()]*\)[^;{}]*[;{]", text))
     assert {"omp_get_wtime", "ln_expf", "ln_scratch_new"} <= functions
     assert [n for n in functions if symbol(n) == n] == []
     command[-2:] = ["-dM", "-"]

@@ -146,3 +146,35 @@ def test_a_short_loop_is_left_to_be_unrolled():
           y[i1] = where(1 <= i1, x[i1 - 1], 0.0)
         """
     assert not loops_of(nest)[0]
+
+
+MERGED = """
+    kernel k(x: float32[M, N]) -> (y: float32[M * N, N + 2])
+    for i0 in M * N:
+      for i1 in N + 2:
+        y[i0, i1] = where(1 <= i0 % N and 1 <= i1 and i1 <= N, x[i0 // N, i1 - 1], 0.0)
+    """
+
+
+@pytest.mark.parametrize(("m", "n"), [(3, 40), (2, 1), (0, 4)])
+def test_a_border_is_asked_for_where_loops_were_merged(m, n):
+    """The loop around runs, over a multiple of the divisor: this is not 0."""
+    stops, _ = loops_of(MERGED)
+    assert stops == ["(1 <= i0 % N ? 1 : N + 2)", "N + 1", "N + 2"]
+    x = X[:m, :n].copy()
+    wanted = np.zeros((m, n, n + 2), np.float32)
+    wanted[:, 1:, 1:-1] = x[:, None]
+    np.testing.assert_array_equal(run(MERGED, x, M=m, N=n), wanted.reshape(m * n, n + 2))
+
+
+def test_a_divisor_that_may_be_zero_is_asked_in_the_loop():
+    nest = """
+        kernel k(x: float32[40], z: float32[N]) -> (y: float32[40, N])
+        for i0 in 40:
+          for i1 in N:
+            y[i0, i1] = where(1 <= i0 % N and i1 < 30, x[i1], 0.0)
+        """
+    assert loops_of(nest)[0] == []
+    z = np.zeros(0, np.float32)
+    found = run_c(parse_nest(nest), x=X[0], z=z, sizes={"N": 0})["y"]
+    assert found.shape == (40, 0)

@@ -92,6 +92,19 @@ def test_source_is_compiled_once(folder: Path, builds: list[str]) -> None:
 
 
 @needs_compiler
+def test_cc_may_name_a_processor(folder: Path, builds: list[str]) -> None:
+    found = compiler()
+    c_compiler._features.cache_clear()
+    named = Compiler((*found.command, "-march=x86-64"), found.version)
+    try:
+        flags = c_compiler._features(named).native
+    except CompileError:
+        pytest.skip("the compiler knows no -march=x86-64")
+    assert flags == ()
+    assert c_compiler._features(found).native in c_compiler._NATIVE
+
+
+@needs_compiler
 def test_another_process_takes_the_library_from_disk(
     folder: Path, builds: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
 
 @pytest.mark.parametrize("offset", [0, 1, 5, 16, 31])
 @pytest.mark.parametrize("size", [16, 32, 33, 50, 64, 100])
-@pytest.mark.parametrize("mode", ["xor", "down", "lane"])
+@pytest.mark.parametrize("mode", ["xor", "down", "up", "lane"])
 def test_shuffles(mode, size, offset):
     text = f"""
         kernel k(x: float32[{size}]) -> (y: float32[{size}])
@@ -25,9 +25,14 @@ def test_shuffles(mode, size, offset):
     x = randn(size)
     number = np.arange(size)
     lane = number % 32
-    target = {"xor": lane ^ offset, "down": lane + offset, "lane": 0 * lane + offset}[mode]
+    target = {
+        "xor": lane ^ offset,
+        "down": lane + offset,
+        "up": lane - offset,
+        "lane": 0 * lane + offset,
+    }[mode]
     partner = number - lane + target
-    exists = (target < 32) & (partner < size)
+    exists = (target >= 0) & (target < 32) & (partner < size)
     y = run(text, x)
     np.testing.assert_array_equal(y[exists], x[partner[exists]])
 

@@ -238,14 +238,14 @@ def test_blocks_arrive_at_one_counter():
         print_c(program)
 
 
-def test_shuffles_have_three_modes():
+def test_shuffles_have_four_modes():
     program = parse_nest("""
         kernel k(x: float32[32]) -> (y: float32[32])
         for i0 in 32:  # block_x
-          let v0 = shuffle_up(x[i0], 1)
+          let v0 = shuffle_turn(x[i0], 1)
           y[i0] = v0
         """)
-    with pytest.raises(InternalError, match="v0: a shuffle of mode 'up'"):
+    with pytest.raises(InternalError, match="v0: a shuffle of mode 'turn'"):
         print_c(program)
 
 

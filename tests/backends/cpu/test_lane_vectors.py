@@ -287,6 +287,19 @@ def test_a_load_under_a_condition_is_that_of_its_lanes_alone(run):
     np.testing.assert_allclose(run(nest, x=x, s=5.0)["y"], wanted, rtol=1e-6)
 
 
+def test_what_is_loaded_in_any_case_needs_no_mask_under_a_condition(run):
+    nest = """
+        kernel k(x: float32[8], z: float32[8]) -> (y: float32[8])
+        for i0 in 8:  # vectorize
+          y[i0] = where(x[i0] > 0.0, x[i0], z[i0])
+        """
+    text = body_of(nest)
+    assert "_load(&x[" not in text
+    assert "_load(&z[i0], ~" in text
+    x, z = randn(8), randn(8)
+    np.testing.assert_array_equal(run(nest, x=x, z=z)["y"], np.where(x > 0, x, z))
+
+
 def test_a_test_of_a_lane_is_a_mask_of_its_stores(run):
     """Scalars keep what they had in the other lanes, and other arrays are not touched there."""
     nest = """
@@ -379,6 +392,32 @@ def test_a_condition_that_is_the_same_for_all_lanes_chooses_a_vector(run):
         """
     x = randn(16)
     np.testing.assert_array_equal(run(nest, x=x, s=2.0)["y"], np.r_[x[:8], np.full(8, 2)])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "wanted"),
+    [
+        ("s", "x[i1] + s", lambda x, s: (s, x + s)),
+        ("-x[i1]", "x[i1]", lambda x, s: (-x, x)),
+        ("x[i1] * s", "s - x[i1]", lambda x, s: (x * s, s - x)),
+        ("where(n < 1, x[i1], x[i1] / s)", "s", lambda x, s: (x / s, s)),
+    ],
+)
+def test_branches_of_one_condition_are_vectors_of_one_type(run, first, second, wanted):
+    """A sum of vectors has another type to gcc than vectors in memory: it refused the two."""
+    nest = f"""
+        kernel k(x: float32[4], s: float32, n: int32) -> (y: float32[4])
+        for i0 in 1:
+          for i1 in 4:  # vectorize
+            y[i1] = where(n < 2, {first}, {second})
+        """
+    text = body_of(nest)
+    assert "LN_VEC(ln_f32x4, y[" in text
+    assert "n < 2 ?" in text
+    x = randn(4)
+    for n, branch in ((1, 0), (2, 1)):
+        expected = np.broadcast_to(wanted(x, np.float32(1.5))[branch], 4)
+        np.testing.assert_allclose(run(nest, x=x, s=1.5, n=n)["y"], expected, rtol=1e-6)
 
 
 def test_several_vectors_of_a_wide_loop(run):

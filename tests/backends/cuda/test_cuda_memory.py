@@ -128,7 +128,7 @@ def test_a_launch_does_not_walk_the_nest(gpu, monkeypatch):
     fn(x)
     monkeypatch.setattr("helpers.fake_gpu.FakeGpu.launch", lambda *a: gpu._note("launch"))
     asked = []
-    found = kir.Program.is_cooperative.fget
+    found = kir.Program.is_cooperative.func
     monkeypatch.setattr(
         kir.Program, "is_cooperative", property(lambda p: asked.append(p) or found(p))
     )

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from loopnest.fast_init import fast_init
 from loopnest.kir import Allocate, Loop, Stmt, Store, bodies, expressions, with_bodies
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar.expr import ONE, Expr, Load
@@ -26,6 +27,7 @@ Table: TypeAlias = "dict[Buffer, list[Stmt]]"
 """For each buffer the statements of one body that touch it, in order."""
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class _Use:
     """What a statement touches: by its own expressions, and in each of its bodies."""

@@ -25,7 +25,6 @@ from loopnest.kir import (
     Stmt,
     Store,
     one_launch,
-    walk,
 )
 from loopnest.kir.atomic_updates import operation_of
 from loopnest.kir.buffers import Buffer
@@ -112,8 +111,8 @@ class StatementPrinter(ABC):
             size_type: their type.
             whole: the program, for the function that runs all launches of it one by one.
         """
-        body = self.program.body if whole is None else whole.body
-        written = {n.storage for n, _ in walk(body) if isinstance(n, Store)}
+        nodes = self.program.nodes if whole is None else whole.nodes
+        written = {n.storage for n in nodes if isinstance(n, Store)}
         read_only = ("input", "output", "workspace") if self.is_part and not whole else ("input",)
         result = []
         for param in self.program.params:

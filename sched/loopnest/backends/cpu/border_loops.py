@@ -56,7 +56,7 @@ def border_pieces(
     if not all(isinstance(node, (Allocate, Let, Store)) for node in body):
         return whole
     values = [value for node in body for value in expressions(node)]
-    choices = list(dict.fromkeys(c for value in values for c in _choices(value)))
+    choices = list(dict.fromkeys(c for value in values for c in _choices(value, var, algebra)))
     conditions = dict.fromkeys(c.args[0] for c in choices)
     terms = list(dict.fromkeys(term for test in conditions for term in terms_of(test)))
     found = _range(terms, var, algebra)
@@ -76,23 +76,38 @@ def border_pieces(
     return pieces if last is not None else pieces[:2]
 
 
-def _choices(value: Expr) -> Iterator[Op]:
+def _choices(value: Expr, var: Index, algebra: Simplifier) -> Iterator[Op]:
     """Yield the outermost choices by indices in `value` that load on one side."""
-    if isinstance(value, Op) and value.op == "where" and _is_of_indices(value.args[0]):
-        if any(True for side in value.args[1:] for _ in loads(side)):
-            yield value
-        return
+    if isinstance(value, Op) and value.op == "where":
+        condition, *sides = value.args
+        if _is_of_indices(condition, var, algebra):
+            if any(True for side in sides for _ in loads(side)):
+                yield value
+            return
     for part in value.args:
-        yield from _choices(part)
+        yield from _choices(part, var, algebra)
 
 
-def _is_of_indices(condition: Expr) -> bool:
-    """Whether a condition compares indices, which may be done before the loop."""
+def _is_of_indices(condition: Expr, var: Index, algebra: Simplifier) -> bool:
+    """Whether a condition compares indices, which may be done before the loop of `var`."""
     for node in walk(condition):
         divides = isinstance(node, Op) and node.op in ("floordiv", "mod", "ceildiv")
-        if isinstance(node, Local) or (divides and not isinstance(node.args[1], Const)):
+        if isinstance(node, Local) or (divides and not _may_divide(node, var, algebra)):
             return False
     return not any(True for _ in loads(condition))
+
+
+def _may_divide(division: Expr, var: Index, algebra: Simplifier) -> bool:
+    """Whether a divisor is known not to be 0 where the loop of `var` may run no iteration.
+
+    The loops around it run: an extent that is a multiple of the divisor is not 0, nor is the
+    divisor then.
+    """
+    dividend, divisor = division.args
+    if isinstance(divisor, Const):
+        return True
+    around = [index for index in free_indices(dividend) if index is not var]
+    return any(algebra.mod(index.extent, divisor) is ZERO for index in around)
 
 
 def _range(

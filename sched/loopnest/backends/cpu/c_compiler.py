@@ -45,8 +45,9 @@ _FLAGS = (
     "-w",
 )
 # Sums keep their order even so: the compensated sums of the header rely on it.
-_FAST_MATH = ("-fno-signed-zeros", "-freciprocal-math")
-# The last resort of each list is to do without.
+_FAST_MATH = ("-fno-signed-zeros", "-freciprocal-math", "-DLN_FAST_MATH")
+# The last resort of each list is to do without. Where CC names a processor, that is the one.
+_PROCESSOR = ("-march=", "-mcpu=")
 _NATIVE = (("-march=native",), ("-mcpu=native",), ())
 _OPENMP = (("-fopenmp",), ("-fopenmp-simd", "-DLOOPNEST_OPENMP_SIMD"), ())
 _MEND_CC = "mend or unset CC"
@@ -112,7 +113,8 @@ class Library:
 def find_compiler() -> Compiler | None:
     """Return the compiler that ``CC`` names, else the first of cc, gcc and clang, or None.
 
-    ``CC`` may hold arguments (``ccache gcc``). Where it is set, no other compiler is tried.
+    ``CC`` may hold arguments (``ccache gcc``); ``-march=`` or ``-mcpu=`` among them names the
+    processor to compile for, else it is the one at hand. Where CC is set, no other is tried.
     """
     return _find(os.environ.get("CC", ""), os.environ.get("PATH", ""))
 
@@ -147,7 +149,8 @@ def compile_c(
         optimize: the level after -O; below 2 the header's functions are not inlined by force.
         openmp: build ``#pragma omp parallel`` too, not the SIMD pragmas alone. Where the compiler
             cannot, the build is serial, and that is logged once.
-        fast_math: allow reciprocals for divisions and forget the sign of zero.
+        fast_math: allow reciprocals for divisions, forget the sign of zero, and compute erf of
+            float32 within 7 ulp instead of 1.
         flags: more of them; a compiler that does not know them all gets none.
 
     Raises:
@@ -289,7 +292,8 @@ def _features(compiler: Compiler) -> Features:
     Raises:
         CompileError: the compiler builds nothing that loads.
     """
-    for native in _NATIVE:
+    named = any(argument.startswith(_PROCESSOR) for argument in compiler.command)
+    for native in ((),) if named else _NATIVE:
         for level, threads in enumerate(_OPENMP):
             with suppress(CompileError):
                 _probe(compiler, (*native, *threads))

@@ -23,6 +23,7 @@ from loopnest.backends.clike.identifiers import symbol
 from loopnest.backends.clike.narrow_counts import launch_programs
 from loopnest.backends.clike.statements import Variable, comment, mark, static_size
 from loopnest.backends.cpu.border_loops import Piece, border_pieces
+from loopnest.backends.cpu.constant_masks import MAX_UNROLL, has_constant_masks, kept_whole
 from loopnest.backends.cpu.first_iterations import first_iterations
 from loopnest.backends.cpu.fission.loop_form import (
     LoopForm,
@@ -46,8 +47,6 @@ from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import Expr, Local, Op, free_indices
 from loopnest.scalar.recursion import deep
-
-MAX_UNROLL = 256
 
 VECTOR_BYTES = 64
 """The widest vector register: arrays that fill one are aligned to it."""
@@ -268,7 +267,7 @@ class _CPrinter(VectorPrinter):
         mark = len(self.scope)
         index = self.format.format(node.var)
         self._define(f"const idx_t {index}", index)
-        super().plain_loop(node, pragmas)
+        super().plain_loop(node, pragmas or kept_whole(node))
         del self.scope[mark:]
 
     def _print_peeled(self, node: Loop) -> bool:
@@ -363,7 +362,7 @@ class _CPrinter(VectorPrinter):
         self.plain_loop(node, [f"#pragma GCC unroll {count}"] if known else ())
 
     def vector_loop(self, node: Loop) -> None:
-        apart = self._has_free_order(node)
+        apart = self._has_free_order(node) and not has_constant_masks(node)
         if not (apart and self.print_vectors(node)):
             self.plain_loop(node, ["#pragma omp simd"] if apart else ())
 

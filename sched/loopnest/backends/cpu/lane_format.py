@@ -85,7 +85,7 @@ class LaneFormat(CFormat):
         assert self.vectors is not None
         condition, first, second = node.args
         if not self.vectors.varies(condition):
-            either = f"{self.vector(first, OR)} : {self.vector(second, COND)}"
+            either = f"{self._branch(first, OR)} : {self._branch(second, COND)}"
             return f"{self.format(condition, OR)} ? {either}", COND
         mask = self.format(condition, UNARY)
         with self.under(mask):
@@ -93,6 +93,17 @@ class LaneFormat(CFormat):
         with self.under(f"~{mask}"):
             otherwise = self.vector(second)
         return f"{self.vectors.type_name}_where({mask}, {then}, {otherwise})", ATOM
+
+    def _branch(self, value: Expr, level: int) -> str:
+        """Return a branch of a conditional expression, both of which gcc wants of one type.
+
+        What it computes of vectors has another type than vectors in memory, whose elements are
+        aligned one by one.
+        """
+        assert self.vectors is not None
+        if isinstance(value, Op) and value.op in ARITHMETIC and self.vectors.varies(value):
+            return f"({self.vectors.type_name})({self.vector(value)})"
+        return self.vector(value, level)
 
     def _mask(self, node: Op) -> Text:
         """Return a condition that differs by lane, in parentheses or behind a cast."""

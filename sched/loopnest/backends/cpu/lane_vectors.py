@@ -19,6 +19,7 @@ lanes, which the compiler may vectorize.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from loopnest.backends.cpu.fission.loop_form import upper_bound
@@ -72,7 +73,8 @@ class LaneVectors:
         steps: how many, where the loads are not of neighbours.
         spread: the stores of one value to all lanes.
         limit: how many lanes there are, where that is not all of them.
-        inside: the loads and stores whose lanes all lie in their array, beyond the limit too.
+        inside: the loads and stores whose lanes all lie in their array, beyond the limit and a
+            mask too.
         masks: the conditions on a lane's index, as "the index is below (or, False, not below)".
         calls: whether functions of the vector type are called.
         takes_long: whether some of them take as long as memory does.
@@ -133,7 +135,28 @@ def lane_vectors(loop: Loop, finder: VectorFinder, limit: Expr | None = None) ->
     found = LaneVectors(dtype, lanes, loop.var, limit=limit, calls=limit is not None)
     reader = _LaneReader(loop, finder, found)
     reader.learn_what_varies()
-    return found if reader.reads(loop.body) else None
+    if not reader.reads(loop.body):
+        return None
+    if limit is None:  # what is loaded in any case needs no mask where a condition guards it
+        found.inside |= found.places & set(_always_loaded(loop.body))
+    return found
+
+
+def _always_loaded(body: tuple[Stmt, ...]) -> Iterator[Load]:
+    """Yield what each iteration loads, whatever its conditions say."""
+    for node in body:
+        if isinstance(node, (Let, Store)):
+            for value in expressions(node):
+                yield from _unguarded_loads(value)
+
+
+def _unguarded_loads(value: Expr) -> Iterator[Load]:
+    if isinstance(value, Load):
+        yield value
+    elif isinstance(value, Op):
+        guarding = value.op in ("where", "and", "or")
+        for part in value.args[:1] if guarding else value.args:
+            yield from _unguarded_loads(part)
 
 
 def _dtype(loop: Loop) -> DType | None:

@@ -59,7 +59,6 @@ LN_VECTOR_TYPE(ln_f64x8, double, 64);
   ((T)(((__typeof__(c))(a) & (c)) | ((__typeof__(c))(b) & ~(c)))) /* one blend to compilers */
 #define LN_MASK_PICK(c, a, b) (((a) & (c)) | ((b) & ~(c)))
 #define LN_V_SIGN(U) (((U){0} + 1) << (8 * sizeof((U){0}[0]) - 1))
-#define LN_V_SIGNED(T, U, r, x) ((T)(((U)(r) & ~LN_V_SIGN(U)) | ((U)(x) & LN_V_SIGN(U))))
 #define LN_V_FMA(a, b, c) ((a) * (b) + (c))
 #define LN_V_EACH(T, value)                                                            \
   T r = {0};                                                                           \
@@ -198,10 +197,12 @@ static const int64_t ln_numbers_f64[8] = {0, 1, 2, 3, 4, 5, 6, 7};
 #define LN_VECTOR_MATH(N, kind, bytes, T, F, U, I, integer, f, FUNCTIONS) \
   typedef unsigned integer U __attribute__((vector_size(sizeof(T))));                        \
   typedef integer I __attribute__((vector_size(sizeof(T))));                           \
+  LN_FN T N(larger)(T a, T b) { return LN_MAX(kind, bytes)(T, U, a, b); }              \
+  LN_FN T N(smaller)(T a, T b) { return LN_MIN(kind, bytes)(T, U, a, b); }             \
   FUNCTIONS(N, LN_V_, T, U, I)                                                         \
   LN_FN T N(where)(I c, T a, T b) { return LN_V_PICK(T, U, c, a, b); } \
-  LN_FN T N(max)(T a, T b) { return N(where)((I)(a != a), a, LN_MAX(kind, bytes)(T, U, a, b)); } \
-  LN_FN T N(min)(T a, T b) { return N(where)((I)(a != a), a, LN_MIN(kind, bytes)(T, U, a, b)); } \
+  LN_FN T N(max)(T a, T b) { return N(where)((I)(a != a), a, N(larger)(a, b)); } \
+  LN_FN T N(min)(T a, T b) { return N(where)((I)(a != a), a, N(smaller)(a, b)); } \
   LN_FN T N(abs)(T x) { return (T)((U)x & ~LN_V_SIGN(U)); }                            \
   LN_FN T N(sqrt)(T x) { LN_V_EACH(T, __builtin_sqrt##f(x[e])); }                      \
   LN_FN T N(rsqrt)(T x) { return (F)1 / N(sqrt)(x); }                                  \
@@ -216,6 +217,7 @@ static const int64_t ln_numbers_f64[8] = {0, 1, 2, 3, 4, 5, 6, 7};
     __builtin_memcpy(&numbers, ln_numbers_##kind, sizeof numbers);                   \
     return numbers < (integer)(count < 0 ? 0 : count < lanes ? count : lanes);         \
   }                                                                                    \
+  LN_FN int N(is_full)(I mask) { return LN_IS_FULL(kind, bytes)(mask); }               \
   LN_FN T N(load)(const F *from, I mask) {                                             \
     if (LN_IS_FULL(kind, bytes)(mask)) return *(const T *)from;                        \
     return LN_LOAD(kind, bytes)(T, from, mask);                                        \
@@ -316,64 +318,94 @@ static const int64_t ln_numbers_f64[8] = {0, 1, 2, 3, 4, 5, 6, 7};
 LN_STREAM_TYPE(ln_f32x16, float, LN_NONTEMPORAL_F32)
 LN_STREAM_TYPE(ln_f64x8, double, LN_NONTEMPORAL_F64)
 
-/* A square tile as wide as a cache line: rows become columns, in registers. In stage h, rows r and
- * r + h exchange blocks of h elements. Narrower registers take parts of a copy of the tile. */
+/* A square tile as wide as a cache line: rows become columns, in registers. Stage h takes rows r and
+ * r + h. Within 16 bytes it interleaves their blocks of h elements, which is one instruction for
+ * registers of any width: the lower halves go to row r, the upper ones to row r + h. That leaves the
+ * columns of 16 bytes with the bits of their numbers reversed. Beyond 16 bytes rows exchange blocks
+ * of h elements. A stage lists the places of the lower halves among those of both rows; the upper
+ * ones are `up` places further. The lists are literals, since compilers choose the instruction
+ * before they unroll loops. */
 #if defined(__clang__)
-#define LN_EXCHANGE(a, b, first, second)                                               \
-  for (int e = 0; e < lanes; ++e) {                                                    \
-    both[e] = (a)[e];                                                                  \
-    both[lanes + e] = (b)[e];                                                          \
-  }                                                                                    \
-  for (int e = 0; e < lanes; ++e) {                                                    \
-    (a)[e] = both[(first)[e]];                                                         \
-    (b)[e] = both[(second)[e]];                                                        \
-  }
+#define LN_SHUFFLE(places, a, b, ...) __builtin_shufflevector((a), (b), __VA_ARGS__)
 #else
-#define LN_EXCHANGE(a, b, first, second)                                               \
-  const vector low = __builtin_shuffle((a), (b), (first));                             \
-  (b) = __builtin_shuffle((a), (b), (second));                                         \
-  (a) = low;
+#define LN_SHUFFLE(places, a, b, ...) __builtin_shuffle((a), (b), (places){__VA_ARGS__})
 #endif
-#define LN_TRANSPOSE_TYPE(name, element, integer)                                      \
+#define LN_UP2(up, a, b) (a) + (up), (b) + (up)
+#define LN_UP4(up, a, b, c, d) LN_UP2(up, a, b), LN_UP2(up, c, d)
+#define LN_UP8(up, a, b, c, d, ...) LN_UP4(up, a, b, c, d), LN_UP4(up, __VA_ARGS__)
+#define LN_UP16(up, a, b, c, d, e, f, g, h, ...) \
+  LN_UP8(up, a, b, c, d, e, f, g, h), LN_UP8(up, __VA_ARGS__)
+#define LN_STAGE(h, up, UP, ...)                                                       \
+  _Pragma("GCC unroll 16") for (int r = 0; r < lanes; ++r) {                           \
+    if (!(r & h)) {                                                                    \
+      const vector low = LN_SHUFFLE(places, a[r], a[r | h], UP(0, __VA_ARGS__));       \
+      a[r | h] = LN_SHUFFLE(places, a[r], a[r | h], UP(up, __VA_ARGS__));              \
+      a[r] = low;                                                                      \
+    }                                                                                  \
+  }
+#if LN_VECTOR_BYTES == 64
+#define LN_STAGES_F32                                                                            \
+  LN_STAGE(1, 2, LN_UP16, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29)              \
+  LN_STAGE(2, 2, LN_UP16, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29)              \
+  LN_STAGE(4, 4, LN_UP16, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27)              \
+  LN_STAGE(8, 8, LN_UP16, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23)
+#define LN_STAGES_F64                            \
+  LN_STAGE(1, 1, LN_UP8, 0, 8, 2, 10, 4, 12, 6, 14) \
+  LN_STAGE(2, 2, LN_UP8, 0, 1, 8, 9, 4, 5, 12, 13)  \
+  LN_STAGE(4, 4, LN_UP8, 0, 1, 2, 3, 8, 9, 10, 11)
+#elif LN_VECTOR_BYTES == 32
+#define LN_STAGES_F32                              \
+  LN_STAGE(1, 2, LN_UP8, 0, 8, 1, 9, 4, 12, 5, 13) \
+  LN_STAGE(2, 2, LN_UP8, 0, 1, 8, 9, 4, 5, 12, 13) \
+  LN_STAGE(4, 4, LN_UP8, 0, 1, 2, 3, 8, 9, 10, 11)
+#define LN_STAGES_F64 LN_STAGE(1, 1, LN_UP4, 0, 4, 2, 6) LN_STAGE(2, 2, LN_UP4, 0, 1, 4, 5)
+#else
+#define LN_STAGES_F32 LN_STAGE(1, 2, LN_UP4, 0, 4, 1, 5) LN_STAGE(2, 2, LN_UP4, 0, 1, 4, 5)
+#define LN_STAGES_F64 LN_STAGE(1, 1, LN_UP2, 0, 2)
+#endif
+
+/* Registers that are narrower than the line take parts of a copy of the tile: parts of lines far
+ * apart would come from memory again. The parts of a line of the result are stored together, or it
+ * would go past the caches in pieces. */
+#define LN_TRANSPOSE_TYPE(name, element, integer, STAGES)                              \
   static inline __attribute__((unused, always_inline)) void name##_transpose(          \
-      element *to, int64_t to_step, const element *from, int64_t from_step, bool past) { \
+      element *to, int64_t to_step, const element *from, int64_t from_step, bool past) {\
     typedef name vector;                                                               \
-    typedef integer places __attribute__((vector_size(sizeof(vector))));               \
+    typedef integer places __attribute__((unused, vector_size(sizeof(vector))));       \
     enum { lanes = sizeof(vector) / sizeof(element), side = 64 / sizeof(element) };    \
     element tile[side * side] __attribute__((aligned(64)));                            \
-    if (lanes < side) { /* parts of lines far apart would come from memory again */    \
+    element lines[lanes * side] __attribute__((unused, aligned(64)));                  \
+    if (lanes < side) {                                                                \
       for (int r = 0; r < side; ++r)                                                   \
         for (int e = 0; e < side; ++e) tile[r * side + e] = from[r * from_step + e];   \
       from = tile;                                                                     \
       from_step = side;                                                                \
     }                                                                                  \
-    element both[2 * lanes] __attribute__((unused));                                   \
     for (int j = 0; j < side; j += lanes) {                                            \
-      for (int i = 0; i < side; i += lanes) {                                          \
+      _Pragma("GCC unroll 4") for (int i = 0; i < side; i += lanes) {                  \
         vector a[lanes];                                                               \
         _Pragma("GCC unroll 16") for (int r = 0; r < lanes; ++r) {                     \
           a[r] = *(const vector *)(from + (i + r) * from_step + j);                    \
         }                                                                              \
-        _Pragma("GCC unroll 4") for (int h = 1; h < lanes; h *= 2) {                   \
-          _Pragma("GCC unroll 16") for (int r = 0; r < lanes; ++r) {                   \
-            if (!(r & h)) {                                                            \
-              places first, second;                                                    \
-              _Pragma("GCC unroll 16") for (int e = 0; e < lanes; ++e) {               \
-                first[e] = e & h ? lanes + (e ^ h) : e;                                \
-                second[e] = e & h ? lanes + e : e | h;                                 \
-              }                                                                        \
-              LN_EXCHANGE(a[r], a[r | h], first, second)                               \
-            }                                                                          \
-          }                                                                            \
-        }                                                                              \
+        STAGES                                                                         \
         _Pragma("GCC unroll 16") for (int r = 0; r < lanes; ++r) {                     \
-          name##_stream(to + (j + r) * to_step + i, a[r], past);                     \
+          const int swapped = (r & ~3) | (r & 1) << 1 | (r >> 1 & 1);                  \
+          const int column = sizeof(element) == 4 ? swapped : r;                       \
+          element *line = to + (j + column) * to_step;                                 \
+          if (i + lanes < side) {                                                      \
+            *(vector *)(lines + column * side + i) = a[r];                             \
+            continue;                                                                  \
+          }                                                                            \
+          _Pragma("GCC unroll 4") for (int e = 0; e < i; e += lanes) {                 \
+            name##_stream(line + e, *(const vector *)(lines + column * side + e), past);\
+          }                                                                            \
+          name##_stream(line + i, a[r], past);                                         \
         }                                                                              \
       }                                                                                \
     }                                                                                  \
   }
-LN_TRANSPOSE_TYPE(ln_f32x16, float, int32_t)
-LN_TRANSPOSE_TYPE(ln_f64x8, double, int64_t)
+LN_TRANSPOSE_TYPE(ln_f32x16, float, int32_t, LN_STAGES_F32)
+LN_TRANSPOSE_TYPE(ln_f64x8, double, int64_t, LN_STAGES_F64)
 
 /* The work of one thread. A function of its own, so that its pointers stay `restrict`: the body of
  * a parallel region would reach them through memory, and loops would be compiled for aliases. */

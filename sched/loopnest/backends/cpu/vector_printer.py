@@ -9,6 +9,7 @@ from loopnest.backends.clike.dialect import SUM, Dialect
 from loopnest.backends.clike.statements import StatementPrinter, comment
 from loopnest.backends.cpu.lane_format import LaneFormat
 from loopnest.backends.cpu.lane_vectors import NAMES, LaneVectors, lane_vectors
+from loopnest.backends.cpu.skipped_functions import skipped_side
 from loopnest.backends.cpu.transposed_tiles import TransposedTile, transposed_tile
 from loopnest.kir import If, Loop, Program, Stmt, Store, walk
 from loopnest.kir.buffers import Buffer
@@ -127,6 +128,26 @@ class VectorPrinter(StatementPrinter):
             name = self.vectors.type_name
             return f"{name}_mask" if variable.dtype.is_bool else name
         return super().type_of(variable)
+
+    def statements(self, body: tuple[Stmt, ...]) -> None:
+        vectors, found = self.vectors, None
+        if vectors is not None and vectors.takes_long and body and not self.lane_format.mask:
+            found = skipped_side(body, vectors)
+        if vectors is None or found is None:
+            super().statements(body)
+            return
+        super().statements(found.before)
+        if found.rest[-1] in vectors.inside:
+            vectors.inside.add(found.other)
+        if not vectors.varies(found.other.value):
+            vectors.spread.add(found.other)
+        mask = self.lane_format.as_mask(found.condition)
+        lanes = mask if found.holds else f"~{mask}"
+        self.block(f"if ({vectors.type_name}_is_full({lanes})) {{", (found.other,), "} else {")
+        outer, self.pad = self.pad, self.pad + "  "
+        super().statements(found.rest)
+        self.pad = outer
+        self.emit("}")
 
     def statement(self, node: Stmt) -> None:
         if isinstance(node, If) and self.vectors and self.vectors.varies(node.condition):

@@ -18,7 +18,8 @@ from loopnest.backends.interpret.evaluator import Evaluator
 from loopnest.backends.interpret.frame import Frame
 from loopnest.backends.interpret.native_math import Array, Value
 from loopnest.scalar.enums import BLOCK_DIMENSIONS
-from loopnest.scalar.expr import Expr, Local, instantiate
+from loopnest.scalar.expr import Expr, Local
+from loopnest.scalar.templates import instantiate
 
 
 def combine_declared(
@@ -26,11 +27,37 @@ def combine_declared(
 ) -> None:
     """Define the results of `node`: in each thread the combination of its group's arguments."""
     lanes_of, group_of = _groups(node, setting, evaluator, frame)
+    if node.scan:
+        _scan_declared(node, lanes_of, evaluator, frame)
+        return
     for some, results in zip(node.by_value(node.args), node.by_value(node.results), strict=True):
         values = _combined(node, some, lanes_of, evaluator, frame)
         for result, value in zip(results, values, strict=True):
             spread = np.broadcast_to(np.asarray(value), (len(lanes_of),))
             frame.define(result, spread[group_of])
+
+
+def _scan_declared(
+    node: kir.Collective, lanes_of: Array, evaluator: Evaluator, frame: Frame
+) -> None:
+    """Define the results of a scan: what the threads of a group combine to so far, and at last."""
+    size = len(node.identity)
+    neutral = [evaluator.value(value, frame) for value in node.identity]
+    found = [np.empty(frame.lanes, np.asarray(value).dtype) for value in neutral]
+    for turn in range(lanes_of.shape[1]):
+        until = turn + (node.scan == "inclusive")
+        some = lanes_of[:, :until]
+        values = _combined(node, node.args, some, evaluator, frame) if until else neutral
+        for whole, value in zip(found, values, strict=True):
+            whole[lanes_of[:, turn]] = value
+    for result, whole in zip(node.results, found, strict=False):
+        frame.define(result, whole)
+    if len(node.results) > size:
+        group = np.empty(frame.lanes, np.int64)
+        group[lanes_of] = np.arange(len(lanes_of))[:, None]
+        values = _combined(node, node.args, lanes_of, evaluator, frame)
+        for result, value in zip(node.results[size:], values, strict=True):
+            frame.define(result, np.broadcast_to(np.asarray(value), (len(lanes_of),))[group])
 
 
 def _combined(

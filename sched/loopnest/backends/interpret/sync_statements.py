@@ -120,7 +120,12 @@ class SyncStatements:
         mine = threads % WARP
         offset = np.broadcast_to(np.asarray(self.eval.value(node.offset, frame)), (frame.lanes,))
         self._require_uniform(offset, mine, "the offset of a shuffle differs in a warp", frame)
-        other = {"xor": mine ^ offset, "down": mine + offset, "lane": offset}[node.mode]
+        other = {
+            "xor": mine ^ offset,
+            "down": mine + offset,
+            "up": mine - offset,
+            "lane": offset,
+        }[node.mode]
         exists = (other >= 0) & (other < WARP) & (threads - mine + other < self.setting.threads)
         return np.where(exists, np.arange(frame.lanes) - mine + other, 0), exists
 

@@ -88,6 +88,8 @@ def shuffled(node: Shuffle, offered: ContextArray, threads: tuple[Index, ...]) -
             partner, exists = _in_warp(number, lane, target, count)
         case "down":
             partner, exists = _in_warp(number, lane, algebra.add(lane, node.offset), count)
+        case "up":
+            partner, exists = _in_warp(number, lane, algebra.sub(lane, node.offset), count)
         case "lane":
             partner, exists = _in_warp(number, lane, node.offset, count)
         case mode:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from loopnest.kir import (
     Arrive,
@@ -14,7 +15,6 @@ from loopnest.kir import (
     Store,
     expressions,
     is_sync,
-    walk,
 )
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar.enums import Memory
@@ -25,7 +25,7 @@ class Usage:
     """What the statements of a program touch, found in one pass."""
 
     def __init__(self, program: Program) -> None:
-        self.nodes = [n for n, _ in walk(program.body)]
+        self.nodes = program.nodes
         self.loads = _loads(self.nodes)
         self.stores = [n for n in self.nodes if isinstance(n, Store)]
 
@@ -61,7 +61,7 @@ class Usage:
         )
 
 
-def _loads(nodes: list[Stmt]) -> list[Load]:
+def _loads(nodes: Sequence[Stmt]) -> list[Load]:
     """Return every load, once; expressions that statements share are visited once."""
     found: list[Load] = []
     seen: set[Expr] = set()

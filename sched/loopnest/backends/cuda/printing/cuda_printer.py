@@ -54,7 +54,6 @@ from loopnest.kir import (
     Stmt,
     Store,
     map_body,
-    walk,
 )
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.shared_memory import ALIGNMENT, shared_layout, shared_places
@@ -440,7 +439,7 @@ def declared(printers: Sequence[_CudaPrinter]) -> Iterator[str]:
     for printer in printers:
         program = printer.program
         used |= {p.dtype for p in program.params}
-        used |= {n.storage.dtype for n, _ in walk(program.body) if isinstance(n, Allocate)}
+        used |= {n.storage.dtype for n in program.nodes if isinstance(n, Allocate)}
         called.update(printer.format.called)
     if dtypes.float16 in used or any("half" in name for name in called):
         yield "#include <cuda_fp16.h>"

@@ -23,6 +23,7 @@ FULL_MASK = "0xffffffffu"
 SHUFFLES: Mapping[str, str] = {
     "xor": "__shfl_xor_sync",
     "down": "__shfl_down_sync",
+    "up": "__shfl_up_sync",
     "lane": "__shfl_sync",
 }
 """By mode: bits of any 4 or 8 bytes, and of 16-bit floats; a bool goes as an int."""

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from loopnest.kir import Loop, Program, Store, walk
+from loopnest.kir import Loop, Program, Store
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.vector_access import VectorFinder, WideAccess, first_lane, is_vector
 from loopnest.scalar.enums import Memory
@@ -102,7 +102,7 @@ class WideLoop:
 
 def plan_vectors(program: Program) -> dict[Loop, WideCopy | WideLoop]:
     """Return how the vectorized loops of `program` are printed; others are plain loops."""
-    loops = [n for n, _ in walk(program.body) if isinstance(n, Loop) and is_vector(n)]
+    loops = [n for n in program.nodes if isinstance(n, Loop) and is_vector(n)]
     found: dict[Loop, WideCopy | WideLoop] = {}
     if not loops:
         return found
