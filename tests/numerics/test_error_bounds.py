@@ -21,13 +21,14 @@ from fuzzing.size_draws import choose_sizes
 from helpers.math_run import define
 from kernels.layernorm import layernorm
 from kernels.softmax import softmax
+from loopnest.backends.targets import TARGETS
 from loopnest.launch.strided_arrays import copied
 from loopnest.numerics import float64_math, oracle_blocks
 from loopnest.numerics.compare import compare
 from loopnest.numerics.error_bounds import enclosures
 from loopnest.numerics.intervals import Interval
 from loopnest.numerics.operation_ranges import RANGES
-from loopnest.numerics.target_accuracy import Arithmetic
+from loopnest.numerics.target_accuracy import TARGET_NAMES, Arithmetic
 from loopnest.tensor.math_snapshot import snapshot, thaw
 
 Array = np.ndarray[Any, Any]
@@ -433,6 +434,25 @@ def test_a_reference_may_leave_out_16_bit_roundings() -> None:
 def test_fast_math_is_told() -> None:
     values = np.linspace(1, 20, 50, dtype=np.float32)
     assert (bound(ln.exp, values, fast_math=True) > bound(ln.exp, values)).all()
+
+
+@pytest.mark.parametrize("name", ["exp", "log", "tanh", "sigmoid", "erf", "sin"])
+def test_functions_of_c_err_less(name: str) -> None:
+    values = np.linspace(0.1, 3, 50, dtype=np.float32)
+    math = getattr(ln, name)
+    any_target, c = bound(math, values), bound(math, values, target="c")
+    assert (c < any_target).all()
+    assert (bound(math, values, target="interpret") == any_target).all()
+    assert (bound(math, values, target="c", fast_math=True) >= any_target).all()
+
+
+def test_names_of_targets() -> None:
+    assert set(TARGET_NAMES) == set(TARGETS)
+    with pytest.raises(ln.LaunchError) as caught:
+        bound(ln.exp, np.ones(3, np.float32), target="cpu")
+    assert str(caught.value) == (
+        'error_bound(target=\'cpu\'): there is no such target; use "cuda", "c", "interpret"'
+    )
 
 
 # What they cost

@@ -201,7 +201,11 @@ problems it takes a part."""
 
 
 def oracle(
-    fusion: Fusion, arguments: Arguments, fast_math: bool = False, most: int = MOST_POINTS
+    fusion: Fusion,
+    arguments: Arguments,
+    fast_math: bool = False,
+    most: int = MOST_POINTS,
+    target: str = "",
 ) -> Wanted | None:
     """Return what the math gives, an array an output; None where even a part would take long.
 
@@ -210,6 +214,7 @@ def oracle(
         arguments: of the launch.
         fast_math: whether the kernel was compiled with ``fast_math=True``.
         most: at how many points to evaluate it at most.
+        target: whose results are to be judged; "": those of any target.
     """
     from loopnest.numerics.float64_math import stored
     from loopnest.numerics.target_accuracy import Arithmetic
@@ -217,7 +222,7 @@ def oracle(
     sample = choose(fusion, arguments.sizes, most)
     if sample is None:
         return None
-    found = _enclosed(fusion, arguments, Arithmetic(fast_math), sample)
+    found = _enclosed(fusion, arguments, Arithmetic(fast_math, target=target), sample)
     arrays = [stored(e.value, t.dtype) for e, t in zip(found, fusion.outputs, strict=True)]
     return Wanted(tuple(arrays), found, None, sample)
 
@@ -240,6 +245,7 @@ def expected(
     fast_math: bool = False,
     most: int = MOST_POINTS,
     exact: Wanted | None = None,
+    target: str = "",
 ) -> Wanted | None:
     """Return what the kernel's reference gives, an array an output.
 
@@ -251,6 +257,7 @@ def expected(
         fast_math: whether the kernel was compiled with ``fast_math=True``.
         most: at how many points to evaluate the oracle at most, which says how exact it must be.
         exact: what `oracle` gives for these arguments, where it is known.
+        target: whose results are to be judged; "": those of any target.
 
     Returns:
         None where it has no reference, or too much is reduced to each result for the oracle.
@@ -263,7 +270,7 @@ def expected(
     if kernel.reference is None:
         return None
     if exact is None:
-        exact = oracle(fusion, arguments, fast_math, most)
+        exact = oracle(fusion, arguments, fast_math, most, target)
     if exact is None:
         return None
     arrays = _referred(kernel, fusion, arguments, params)

@@ -7,14 +7,24 @@ split loop.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar.arguments import size_value
 from loopnest.scalar.dtypes import uint32
-from loopnest.scalar.expr import Const, Expr, Index, LaunchIndex, Local, Op, Symbol, walk
+from loopnest.scalar.enums import ParallelType
+from loopnest.scalar.expr import (
+    Const,
+    Expr,
+    Index,
+    LaunchIndex,
+    Local,
+    Op,
+    Symbol,
+    walk,
+)
 
 Interval: TypeAlias = tuple[int, int]
 
@@ -27,37 +37,48 @@ class IndexWidth:
 
     def __init__(self, program: kir.Program) -> None:
         self.program = program
-        nodes = [node for node, _ in kir.walk(program.body)]
+        nodes = program.nodes
         self.lets = {n.var: n.value for n in nodes if isinstance(n, kir.Let)}
         self.buffers = _buffers(program, nodes)
         self.tests = _vector_tests(program)
         self.factors = _factors(program, nodes)
-        roots = [e for node in nodes for e in _index_roots(node)]
-        roots += [size for _, size in program.launch]
-        roots += [e for b in self.buffers for e in (b.size, *b.strides)]
-        self.inside = _inside(nodes)
-        roots += [most for _, most in program.counts]
         self.order: dict[Expr, None] = {}
-        for root in roots:
-            self._add(root)
+        evaluated = dict.fromkeys([e for node in nodes for e in kir.expressions(node)])
+        for node in nodes:
+            if isinstance(node, kir.Loop):
+                self._add(node.var)
+        parts = list(walk(*evaluated))
+        for part in parts:
+            self._note(part)
+        for _, size in program.launch:
+            self._add(size)
+        for buffer in self.buffers:
+            for e in (buffer.size, *buffer.strides):
+                self._add(e)
+        for _, most in program.counts:
+            self._add(most)
+        data = any(n.dtype.kind == "x" and isinstance(n, Op) and n.op == "cast" for n in parts)
+        self.inside = _inside(evaluated) if data else set()
 
     def _add(self, root: Expr) -> None:
-        if root in self.order:
-            return
-        for node in walk(root):
-            if isinstance(node, Index):
-                self._add(node.extent)
-            elif isinstance(node, LaunchIndex):
-                self._add_launch_extent(node)
-            elif isinstance(node, Local) and node in self.lets and node.dtype.kind == "x":
-                self._add(self.lets[node])
-            if node.dtype.kind == "x":
-                self.order.setdefault(node)
+        if root not in self.order:
+            for node in walk(root):
+                self._note(node)
 
-    def _add_launch_extent(self, node: LaunchIndex) -> None:
-        extent = self.program.launch_extent(node.dimension)
-        if extent is not None:
-            self._add(extent)
+    def _note(self, node: Expr) -> None:
+        """Take in one index expression, whose operands are known, behind what bounds it."""
+        if node.dtype.kind != "x" or node in self.order:
+            return
+        bound: Expr | None = None
+        if isinstance(node, Index):
+            bound = node.extent
+        elif isinstance(node, LaunchIndex):
+            bound = self.program.launch_extent(node.dimension)
+        elif isinstance(node, Local):
+            bound = self.lets.get(node)
+        if bound is not None:
+            self._add(bound)
+        self.order[node] = None
 
     def intervals(self, sizes: Mapping[str, int]) -> dict[Expr, Interval]:
         """Return the least and the largest value of each index expression."""
@@ -136,7 +157,7 @@ class IndexWidth:
         return all(_holds(test, found) for test in self.tests)
 
 
-def _factors(program: kir.Program, nodes: list[kir.Stmt]) -> tuple[str, ...]:
+def _factors(program: kir.Program, nodes: Sequence[kir.Stmt]) -> tuple[str, ...]:
     """Return the size symbols that axes are split by.
 
     A loop of no axis folds what threads left: their number divides its extent.
@@ -148,22 +169,16 @@ def _factors(program: kir.Program, nodes: list[kir.Stmt]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([n.name for n in named if isinstance(n, Symbol)]))
 
 
-def _buffers(program: kir.Program, nodes: list[kir.Stmt]) -> list[Buffer]:
+def _buffers(program: kir.Program, nodes: Sequence[kir.Stmt]) -> list[Buffer]:
     params = [p.buffer for p in program.params if p.buffer is not None]
     return [*params, *[n.storage for n in nodes if isinstance(n, kir.Allocate)]]
-
-
-def _index_roots(node: kir.Stmt) -> list[Expr]:
-    if isinstance(node, kir.Loop):
-        return [node.var]
-    return [n for e in kir.expressions(node) for n in walk(e) if n.dtype.kind == "x"]
 
 
 _FREE = ("min", "max", "eq", "ne", "lt", "le", "gt", "ge")
 """What may be asked of an index that is data, whatever it is."""
 
 
-def _inside(nodes: Sequence[kir.Stmt]) -> set[Expr]:
+def _inside(roots: Iterable[Expr]) -> set[Expr]:
     """Return indices that are data and must lie inside of an axis: such as are not clamped.
 
     The remainder of one is small whatever it is; a quotient is so only where the index is. Where a
@@ -173,7 +188,7 @@ def _inside(nodes: Sequence[kir.Stmt]) -> set[Expr]:
     free: set[Expr] = set()
     wrapped: set[Expr] = set()
     digits: set[Expr] = set()
-    for root in dict.fromkeys([e for node in nodes for e in kir.expressions(node)]):
+    for root in roots:
         parts = [n for n in walk(root) if isinstance(n, Op)]
         found.update([n for n in parts if n.op == "cast" and n.dtype.kind == "x"])
         free.update([a for n in parts if n.op in _FREE for a in n.args])
@@ -190,12 +205,15 @@ def _vector_tests(program: kir.Program) -> list[Expr] | None:
     tests: list[Expr] = []
     found = False
     for node, ancestors in kir.walk(program.body):
-        loops = [n for n in (*ancestors, node) if isinstance(n, kir.Loop)]
-        vectors = [n for n in loops if n.parallel.value == "vectorize"]
-        found = found or bool(vectors)
-        if vectors and isinstance(node, kir.If):
+        if isinstance(node, kir.Loop):
+            found = found or _is_vector(node)
+        elif isinstance(node, kir.If) and any(map(_is_vector, ancestors)):
             tests.append(node.condition)
     return tests if found else None
+
+
+def _is_vector(node: kir.Stmt) -> bool:
+    return isinstance(node, kir.Loop) and node.parallel is ParallelType.vectorize
 
 
 def _holds(test: Expr, found: Mapping[Expr, Interval]) -> bool:

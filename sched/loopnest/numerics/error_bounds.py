@@ -17,7 +17,7 @@ from loopnest.numerics.oracle import Oracle, Result
 from loopnest.numerics.oracle_folds import fold_values, scan_values
 from loopnest.numerics.oracle_operands import Places
 from loopnest.numerics.reduction_intervals import FOLDS, fold
-from loopnest.numerics.target_accuracy import STANDARD, Arithmetic
+from loopnest.numerics.target_accuracy import STANDARD, TARGET_NAMES, Arithmetic
 from loopnest.numerics.template_folds import fold_templates, scan_templates
 from loopnest.scalar.dtypes import DType, float32
 from loopnest.scalar.expr import Expr
@@ -29,12 +29,12 @@ from loopnest.tensor.tensor_view import TensorView
 @overload
 def error_bound(
     fusion: Fusion, /, *arrays: object, tensors: Literal[False] = False,
-    fast_math: bool = False, **scalars: object,
+    fast_math: bool = False, target: str = "", **scalars: object,
 ) -> Result: ...  # fmt: skip
 @overload
 def error_bound(
     fusion: Fusion, /, *arrays: object, tensors: Literal[True],
-    fast_math: bool = False, **scalars: object,
+    fast_math: bool = False, target: str = "", **scalars: object,
 ) -> tuple[Result, dict[str, npt.NDArray[Any]]]: ...  # fmt: skip
 def error_bound(
     fusion: Fusion,
@@ -42,6 +42,7 @@ def error_bound(
     *arrays: object,
     tensors: bool = False,
     fast_math: bool = False,
+    target: str = "",
     **scalars: object,
 ) -> Result | tuple[Result, dict[str, npt.NDArray[Any]]]:
     """Return how far each result of a correct kernel may lie from that of `loopnest.evaluate`.
@@ -67,6 +68,8 @@ def error_bound(
         arrays: one an input, in the order of ``fusion.inputs``.
         tensors: whether to return the bounds of every tensor too.
         fast_math: whether the kernel was compiled with ``fast_math=True``.
+        target: what the kernel was compiled for: "cuda", "c" or "interpret". Functions of "c" err
+            by 1 or 2 units in the last place; by default the bound holds for every target.
         scalars: the run-time scalars, and the sizes that no input has.
 
     Returns:
@@ -80,8 +83,14 @@ def error_bound(
     """
     if not isinstance(fusion, Fusion):
         raise LaunchError(f"error_bound({fusion!r})", "it is no Fusion", "pass the fusion itself")
+    if target not in ("", *TARGET_NAMES):
+        names = ", ".join([f'"{name}"' for name in TARGET_NAMES])
+        raise LaunchError(
+            f"error_bound(target={target!r})", "there is no such target", f"use {names}"
+        )
     wanted = fusion.tensors if tensors else fusion.outputs
-    oracle = _Enclosures(Arithmetic(fast_math), fusion, arrays, scalars, "error_bound")
+    arithmetic = Arithmetic(fast_math, target=target)
+    oracle = _Enclosures(arithmetic, fusion, arrays, scalars, "error_bound")
     found = oracle.results(wanted, Interval.bound_in)
     bounds = {tensor.name: bound for tensor, bound in found.items()}
     outputs = tuple([bounds[tensor.name] for tensor in fusion.outputs])

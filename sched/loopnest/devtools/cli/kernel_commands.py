@@ -309,9 +309,10 @@ def _compared(
     from loopnest.devtools.harness import expected, judge, oracle
 
     with patience("running the reference"):
-        wanted = expected(choice.kernel, fusion, arguments, choice.params)
+        target = compiled.target
+        wanted = expected(choice.kernel, fusion, arguments, choice.params, target=target)
         if wanted is None:
-            wanted = oracle(fusion, arguments)
+            wanted = oracle(fusion, arguments, target=target)
     if wanted is None:
         click.echo("not compared: it is too large for the oracle")
         return True
