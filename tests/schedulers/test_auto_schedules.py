@@ -14,6 +14,7 @@ from loopnest.schedulers import (
     schedulers,
     unregister_scheduler,
 )
+from loopnest.schedulers.processor_facts import Processor
 
 
 def fusion(build, *shapes, dtype=ln.float32):
@@ -270,7 +271,7 @@ REFUSED = {
     "sums along both axes": (lambda x: (ln.sum(x, axis=1), ln.max(x, axis=0)), [(3, 4)]),
     "one sum after another": (lambda x: ln.max(ln.sum(x, axis=1), axis=0), [(3, 4)]),
     "meets its transpose": (with_own_transpose, [(3, 3)]),
-    "computed operand": (lambda x, w: ln.matmul(ln.exp(x), w), [(3, 4), (4, 5)]),
+    "normalised operand": (lambda x, w: ln.matmul(softmax(1)(x), w), [(3, 4), (4, 5)]),
 }
 
 
@@ -347,3 +348,22 @@ def test_equal_structure_is_asked_once():
     finally:
         unregister_scheduler("asked", "c")
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize("columns", [1023, 1024])
+def test_long_rows_are_folded_in_chains_whatever_their_length(columns):
+    processor = Processor(lanes=16, vector_bytes=64)
+    f = fusion(FOLDS["rows"][0], (64, columns))
+    auto_schedule(f, "c", processor)
+    kernel = ln.lower(f)
+    assert "float32[4, 16] local" in kernel.text()
+    assert ln.verify(kernel).ok
+    check_values(f)
+
+
+def test_a_condition_on_the_way_leaves_elements_in_vectors():
+    f = fusion(lambda x: ln.where(ln.gt(x, 0.0), x, ln.exp(x) - 1.0), (64, 1024))
+    auto_schedule(f, "c", Processor(vector_bytes=64))
+    assert f.outputs[0].axis(-1).parallel is ln.ParallelType.vectorize
+    assert ln.verify(ln.lower(f)).ok
+    check_values(f)

@@ -59,3 +59,24 @@ def test_a_fixed_sum_and_a_narrow_one_have_no_atomic_updates() -> None:
         chosen = scheduler_of(f, "c")
         assert chosen is not None
         assert chosen.name == "scatter"
+
+
+@pytest.mark.parametrize("target", ["c", "cuda"])
+def test_updates_are_computed_where_they_are_added(target: str) -> None:
+    with ln.Fusion("scaled") as f:
+        i, g = f.input("i", ("N",), ln.int32), f.input("g", ("N", "D"), ln.float32)
+        share, x = f.input("s", ("N",), ln.float32), f.input("x", ("V", "D"), ln.float32)
+        f.assume_range(i, 0, "V")
+        f.output(ln.index_add(x, 0, i, ln.relu(g) * share[:, None]), "w")
+    assert auto_schedule(f, target).name == "scatter"
+    kernel = ln.lower(f)
+    report = ln.verify(kernel)
+    assert report.all_sizes, str(report)
+    assert len(kernel.launch(N=9, D=5, V=4).launches if target == "cuda" else [0]) <= 3
+    rng = np.random.default_rng(0)
+    arrays = (
+        rng.integers(0, 4, 9).astype(np.int32), G[:, :5, 0].copy(),
+        np.arange(9, dtype=np.float32), rng.integers(-3, 4, (4, 5)).astype(np.float32),
+    )  # fmt: skip
+    found = ln.compile(kernel, target="interpret")(*arrays)
+    assert_equal(found, ln.evaluate(f, *arrays))

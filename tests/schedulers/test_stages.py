@@ -120,10 +120,44 @@ def scanned_in_place():
     return f, [floats(3, 4)]
 
 
+def tiles_of_a_small_convolution():
+    """Winograd's transform of 4 x 4 tiles of an image that overlap by 2."""
+    with ln.Fusion("tiles") as f:
+        x, b = f.input("x", ("H", "W"), F), f.input("b", (4, 4), F)
+        tiles = ln.unfold(ln.unfold(x, 0, 4, stride=2), 1, 4, stride=2)
+        f.output(ln.matmul(ln.matmul(b, tiles), ln.permute(b, (1, 0))), "y")
+    return f, [floats(8, 10), floats(4, 4)]
+
+
+def sums_and_differences():
+    """Two steps of a fast Hadamard transform of 8 elements."""
+    with ln.Fusion("hadamard") as f:
+        t = f.input("x", ("B", 8), F)
+        for half in (1, 2):
+            pairs = ln.reshape(t, ("B", 4 // half, 2, half))
+            first, second = pairs[:, :, 0], pairs[:, :, 1]
+            t = ln.reshape(ln.stack([first + second, first - second], axis=2), ("B", 8))
+        f.output(t, "y")
+    return f, [floats(3, 8)]
+
+
+def keys_put_into_a_cache():
+    """Turned keys stand in the row that `pos` names, all others stay."""
+    with ln.Fusion("cache") as f:
+        k, angle = f.input("k", ("N", 8), F), f.input("angle", ("N", 4), F)
+        cache, pos = f.input("cache", ("N", "L", 8), F), f.input("pos", ("N",), ln.int32)
+        a, b, c, s = k[:, :4], k[:, 4:], ln.cos(angle), ln.sin(angle)
+        turned = ln.concatenate([a * c - b * s, b * c + a * s], axis=1)
+        hit = ln.eq(ln.iota("L")[None, :, None], pos[:, None, None])
+        f.output(ln.where(hit, turned[:, None], cache), "y", inplace=cache)
+    return f, [floats(3, 8), floats(3, 4), floats(3, 5, 8), np.array([4, 0, 2], np.int32)]
+
+
 PROGRAMS = [
     blocks_of_cosines, weights_of_four_bits, normalized_by_neighbours, edges, choice_of_experts,
     nearest_of_another_set, moving_average, mean_loss, doubled_image,
-    in_the_memory_of_what_is_read_elsewhere, scanned_in_place,
+    in_the_memory_of_what_is_read_elsewhere, scanned_in_place, tiles_of_a_small_convolution,
+    sums_and_differences, keys_put_into_a_cache,
 ]  # fmt: skip
 
 

@@ -6,6 +6,8 @@ import pytest
 
 import loopnest as ln
 from loopnest.schedulers import contraction_loops
+from loopnest.schedulers.contraction_parts import contraction
+from loopnest.schedulers.iteration_space import iteration_space
 from loopnest.schedulers.processor_facts import Processor
 
 
@@ -35,3 +37,16 @@ def test_sizes_that_are_not_known_are_proved() -> None:
     assert " global\n" in str(kernel)
     report = ln.verify(kernel)
     assert report.ok, report
+
+
+def test_columns_are_innermost_in_the_result_whichever_operand_is_largest() -> None:
+    """The right operand is the largest array, and has the rows of the result in front."""
+    with ln.Fusion("flat") as f:
+        a, b = f.input("a", (31, 512), ln.float32), f.input("b", (512, 640), ln.float32)
+        f.output(ln.matmul(a, b), "y")
+    space = iteration_space(f)
+    assert space is not None
+    parts = contraction(f, space)
+    assert parts is not None
+    assert [space.dims[d].extent for d in parts.dims("columns")] == [640]
+    assert [space.dims[d].extent for d in parts.dims("rows")] == [31]

@@ -1,7 +1,8 @@
 """Schedules of contractions: a fold over pairs of elements of two arrays, and what follows it.
 
 A product of matrices, of batches of them, a table of distances: the pairs of a row of one array
-and a column of the other are folded along what both have.
+and a column of the other are folded along what both have. What an operand is computed from on the
+way (an activation, dequantised weights) is computed where it is copied.
 
     for columns in ...:      # a core
       a copy of its part of the second array
@@ -14,20 +15,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import loopnest as ln
+from loopnest.schedulers.contraction_parts import (
+    Contraction,
+    contraction,
+    dear_before_windows,
+    has_windows,
+    is_computed,
+    steps,
+    widest_read,
+)
 from loopnest.schedulers.iteration_space import (
     IterationSpace,
-    copies,
-    has_border,
     iteration_space,
-    reads_parts,
     reductions,
     upstream,
 )
 from loopnest.schedulers.loop_shapes import (
+    GRID,
     LabelledAxes,
+    divided_by_numbers,
     even_part,
-    in_memory_order,
     is_at_least,
+    on_grid,
     one_size_each,
     symbolic_labels,
     with_copies,
@@ -44,39 +53,8 @@ TERMS_AT_ONCE = 16
 """A copy takes so many terms of some rows before it comes to other rows: whole lines of a tile."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contraction:
-    """The parts of a contraction.
-
-    Args:
-        total: the tensor that folds.
-        pairs: what it folds, or that is computed from: the tensor that reads both operands.
-        left: the operand that has rows; a copy of an input.
-        right: the operand that has columns; a copy of an input.
-        groups: the dimensions by label: "batch" of both operands, "rows" of the left one,
-            "columns" of the right one, "folded". One may be empty, which is no batch.
-        copies_windows: whether the right operand has windows or parts of an input, or a border.
-    """
-
-    total: ln.TensorView
-    pairs: ln.TensorView
-    left: ln.TensorView
-    right: ln.TensorView
-    groups: tuple[tuple[str, list[int]], ...]
-    copies_windows: bool
-
-    def dims(self, label: str) -> list[int]:
-        """Return the dimensions of a group."""
-        return dict(self.groups)[label]
-
-    @property
-    def results(self) -> frozenset[int]:
-        """The dimensions of the results."""
-        return frozenset([d for label, dims in self.groups if label != "folded" for d in dims])
-
-
 def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
-    """Whether it is a contraction of two inputs, and what follows has the shape of its result.
+    """Whether it is a contraction, and what follows has the shape of its result.
 
     The columns of one may be windows, if the other has rows enough to use each copy of them again.
     """
@@ -93,89 +71,9 @@ def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
     return all(frozenset(w.order) == results for w in space.writes)
 
 
-def contraction(fusion: ln.Fusion, space: IterationSpace) -> Contraction | None:
-    """Return the parts of a contraction; None for other fusions."""
-    folds = reductions(fusion)
-    if len(folds) != 1:
-        return None
-    total = pairs = folds[0]
-    while len(pairs.producers) == 1:
-        (pairs,) = pairs.producers
-        if len(pairs.consumers) != 1:
-            return None
-    if len(pairs.producers) != 2:
-        return None
-    first, second = pairs.producers
-    one, other = _source(first, space), _source(second, space)
-    folded = space.folded(total)
-    a, b, both = one - other - folded, other - one - folded, one & other
-    if not a or not b or not folded or not folded <= both or a | b | both != space.all_of(total):
-        return None
-    result = in_memory_order(space, space.all_of(total) - folded)
-    indirect = _has_windows(first), _has_windows(second)
-    # The right operand is the one that is copied, and whose lanes are vectors.
-    if _is_copied(first, second, min(map(result.index, a)) > min(map(result.index, b))):
-        first, second, a, b = second, first, b, a
-    named = {"batch": both - folded, "rows": a, "columns": b, "folded": folded}
-    groups = tuple([(label, in_memory_order(space, dims)) for label, dims in named.items()])
-    return Contraction(total, pairs, first, second, groups, any(indirect))
-
-
-def _source(operand: ln.TensorView, space: IterationSpace) -> frozenset[int]:
-    """Return the dimensions of an operand that is an input, moved or repeated; none of another.
-
-    It may be windows of an input, also with a border.
-    """
-    tensor = operand
-    while not tensor.is_input and len(tensor.consumers) == 1:
-        if len(tensor.producers) != 1 or not (copies(tensor) or has_border(tensor)):
-            break
-        if len(tensor.producers) > 1:  # where it reads is data
-            break
-        if any(read.reader is tensor for read in space.reads):
-            return space.present[operand]
-        (tensor,) = tensor.producers
-    return frozenset()
-
-
-def _has_windows(operand: ln.TensorView) -> bool:
-    """Whether an operand has windows or parts of an input, or a border."""
-    return any(has_border(tensor) or reads_parts(tensor) for tensor in _steps(operand))
-
-
-def _is_copied(first: ln.TensorView, second: ln.TensorView, later: bool) -> bool:
-    """Whether the first of two operands is copied, and the second is read where it lies.
-
-    A copy saves windows from being looked up again and again. Of two arrays with windows the larger
-    one is copied, since all of the other one is read for each band of columns.
-
-    Args:
-        first: an operand.
-        second: the other one.
-        later: whether the results of the first operand lie closer together.
-    """
-    windows = _has_windows(first), _has_windows(second)
-    if windows[0] != windows[1]:
-        return windows[0]
-    a, b = [_elements(_steps(operand)[-1].producers[0]) for operand in (first, second)]
-    if not windows[0] or a is None or b is None or a == b:
-        return later
-    return a > b
-
-
-def _elements(tensor: ln.TensorView) -> int | None:
-    """Return how many elements an input has; None where an extent is symbolic."""
-    product = 1
-    for axis in tensor.rfactor_domain:
-        if not isinstance(axis.extent, int):
-            return None
-        product *= axis.extent
-    return product
-
-
 @dataclass(frozen=True, slots=True)
 class _Shaped:
-    """A contraction whose results have the axes [bands…, tiles…, row, column].
+    """A contraction whose results have the axes [bands…, tiles…, row, column, lane].
 
     Args:
         space: its space.
@@ -192,49 +90,61 @@ class _Shaped:
     tiles: int
 
 
-def _shaped(fusion: ln.Fusion, tile: tuple[int, int], lanes: int = 0) -> _Shaped:
-    """Make the axes of all results [bands of columns…, tiles of rows…, row, column] of a tile.
+class _OneSizeLoops:
+    """The dimensions of a contraction, in groups of one symbolic extent at most.
 
-    With `lanes` the columns of a tile are two axes: [vectors, lanes], and each axis has one
-    symbolic extent at most: a tile lies along the innermost one.
+    A tile lies along the innermost one.
+
+    Args:
+        fusion: unscheduled.
     """
-    space = with_copies(fusion, keep_inputs=False)
-    parts = contraction(fusion, space)
-    assert parts is not None
-    before = upstream([parts.total])
-    groups, symbolic = parts.groups[:-1], frozenset[str]()
-    if lanes:
-        groups = tuple([row for label, dims in groups for row in _one_size(space, label, dims)])
-        symbolic = symbolic_labels(space, groups)
-        symbolic |= {part for part, whole in _PARTS.items() if whole in symbolic}
-    rows = even_part(space.elements(dict(groups)["rows"]), tile[0])
-    around = {
-        label: [name for name, _ in groups if name.startswith(prefixes)]
-        for label, prefixes in (("bands", ("batch", "columns ")), ("tiles", ("rows ",)))
-    }
+
+    def __init__(self, fusion: ln.Fusion) -> None:
+        self.space = with_copies(fusion, keep_inputs=False)
+        found = contraction(fusion, self.space)
+        assert found is not None
+        self.parts = found
+        before = upstream([found.total])
+        self.results = [t for t in self.space.definitions if t not in before]
+        named = [row for label, dims in found.groups for row in self._one_size(label, dims)]
+        self.groups = tuple(named)
+        symbolic = symbolic_labels(self.space, self.groups)
+        self.symbolic = symbolic | {p for p, whole in _PARTS.items() if whole in symbolic}
+
+    def _one_size(self, label: str, dims: list[int]) -> list[tuple[str, list[int]]]:
+        """Return dimensions in groups of one symbolic extent; the last has the label itself."""
+        *outer, last = one_size_each(self.space, dims) or [[]]
+        return [*[(f"{label} {n}", own) for n, own in enumerate(outer)], (label, last)]
+
+    def axes(self, tensor: ln.TensorView) -> LabelledAxes:
+        """Return the axes of a tensor by label."""
+        return LabelledAxes(tensor, self.space.axes[tensor], self.groups)
+
+    def labels(self, *prefixes: str) -> list[str]:
+        """Return the labels that begin so, of groups with dimensions."""
+        return [name for name, dims in self.groups if dims and name.startswith(prefixes)]
+
+
+def _shaped(fusion: ln.Fusion, tile: tuple[int, int], lanes: int) -> _Shaped:
+    """Make the axes of all results [bands of columns…, tiles of rows…, row, column, lane]."""
+    loops = _OneSizeLoops(fusion)
+    rows = even_part(loops.space.elements(dict(loops.groups)["rows"]), tile[0])
     bands: list[str] = []
     tiles: list[str] = []
-    for tensor in space.definitions:
-        if tensor not in before:
-            axes = LabelledAxes(tensor, space.axes[tensor], groups)
-            axes.split("rows", rows, "tiles", "row")
-            if lanes:
-                axes.split("columns", lanes, "columns", "lane")
-            axes.split("columns", tile[1] // max(lanes, 1), "bands", "column")
-            bands = axes.spread([*around["bands"], "bands"], symbolic, "band")
-            tiles = axes.spread([*around["tiles"], "tiles"], symbolic, "tile")
-            axes.order([*bands, *tiles, "row", "column", "lane"])
-    return _Shaped(space, parts, fusion.outputs[-1], len(bands), len(tiles))
+    for tensor in loops.results:
+        axes = loops.axes(tensor)
+        axes.split("rows", rows, "tiles", "row")
+        axes.split("columns", lanes, "columns", "lane")
+        axes.split("columns", tile[1] // lanes, "bands", "column")
+        outer = [*loops.labels("batch", "columns "), "bands"]
+        bands = axes.spread(outer, loops.symbolic, "band")
+        tiles = axes.spread([*loops.labels("rows "), "tiles"], loops.symbolic, "tile")
+        axes.order([*bands, *tiles, "row", "column", "lane"])
+    return _Shaped(loops.space, loops.parts, fusion.outputs[-1], len(bands), len(tiles))
 
 
 _PARTS = {"bands": "columns", "tiles": "rows"}
 """The label of an axis that a split makes, and of the axis that it splits."""
-
-
-def _one_size(space: IterationSpace, label: str, dims: list[int]) -> list[tuple[str, list[int]]]:
-    """Return dimensions in groups of one symbolic extent; the last has the label itself."""
-    *outer, last = one_size_each(space, dims) or [[]]
-    return [*[(f"{label} {n}", own) for n, own in enumerate(outer)], (label, last)]
 
 
 def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
@@ -271,15 +181,30 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
         }
     )
     pairs.compute_at(total, total.ndim - 1)
-    if _has_rows_inside(space, parts):
+    many = is_at_least(space.elements(parts.dims("columns")), processor.tile[1] + 1)
+    if _has_rows_inside(space, parts) or (many and _is_made_again(left)):
         _copy_tiles(space, parts, processor.tile[0])
     else:
         left.compute_at(pairs, pairs.ndim - 1)
+    stored = dear_before_windows(parts)
+    for tensor in stored:
+        tensor.memory = ln.GLOBAL
+        if tensor.ndim:
+            tensor.axis(0).parallelize(ln.ParallelType.cpu_parallel)
     for operand in (left, right):
-        for tensor in _moved_for(operand):
+        for tensor in [t for t in steps(operand)[1:] if t not in upstream(stored)]:
+            # What is read in windows has other dimensions; it can be inlined later.
             if space.all_of(tensor) <= space.all_of(total):
                 tensor.compute_at(operand, -1)
     fusion.inline_most()
+
+
+def _is_made_again(left: ln.TensorView) -> bool:
+    """Whether each band of columns would compute the left operand again. Windows stay as they are.
+
+    A copy of them repeats elements.
+    """
+    return is_computed(left) and not has_windows(left)
 
 
 def _has_rows_inside(space: IterationSpace, parts: Contraction) -> bool:
@@ -288,12 +213,12 @@ def _has_rows_inside(space: IterationSpace, parts: Contraction) -> bool:
     A tile would find the rows of each term at another place far away, and of so many lines few stay
     in a cache until the next tile needs the rest of them. Windows stay: a copy repeats elements.
     """
-    if _has_windows(parts.left):
+    if has_windows(parts.left):
         return False
-    read = next(r for r in space.reads if r.reader in _steps(parts.left))
-    matrix = [d for d in read.order if d not in parts.dims("batch")]
+    order = widest_read(space, parts.left).order
+    matrix = [d for d in order if d not in parts.dims("batch")]
     is_large = is_at_least(space.elements(matrix), MANY_PLACES)
-    return is_large and read.order[-1] in parts.dims("rows")
+    return is_large and order[-1] in parts.dims("rows")
 
 
 def _copy_tiles(space: IterationSpace, parts: Contraction, rows: int) -> None:
@@ -331,46 +256,88 @@ def _hoist_places(right: ln.TensorView, inner: int) -> None:
     right.set_allocation([*places[:ahead], *places[ahead + 2 :], ahead, ahead + 1])
 
 
-def _steps(operand: ln.TensorView) -> list[ln.TensorView]:
-    """Return an operand, and the tensors between it and its input."""
-    return [operand, *_moved_for(operand)]
-
-
-def _moved_for(operand: ln.TensorView) -> list[ln.TensorView]:
-    """Return the tensors between an input and an operand, the last one first."""
-    found = []
-    while operand.producers and not operand.producers[0].is_input:
-        (operand,) = operand.producers
-        found.append(operand)
-    return found
+THREADS, OWN = 16, 4
+"""A block has so many rows and columns of threads, and a thread so many of results."""
+DEPTH = 16
+"""Terms of a slice in shared memory."""
 
 
 def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
-    """Give a block 16 x 16 squares of 4 x 4 results; a thread keeps one in registers."""
-    shaped = _shaped(fusion, (4, 4))
-    parts, result = shaped.parts, shaped.result
-    first = result.ndim - 4
-    result.split(first + 1, 16)
-    result.split(first, 16)  # [bands / 16, 16, tiles / 16, 16, 4, 4]
-    result.reorder({first + 1: first + 2})
-    result.parallelize(
-        {
-            first: ln.ParallelType.grid_x,
-            first + 1: ln.ParallelType.grid_y,
-            first + 2: ln.ParallelType.block_x,
-            first + 3: ln.ParallelType.block_y,
-        }
-    )
-    ln.propagate(result, first + 4)
+    """Give a block 64 x 64 results; it goes through both operands in slices of shared memory.
+
+    for slice in ...:            # 16 terms
+      a slice of rows and one of columns: each element is computed once by a thread of the block
+      for term: 4 x 4 results of a thread, in registers
+
+    What takes work and is read in windows has a launch of its own in front.
+    """
+    loops = _OneSizeLoops(fusion)
+    space, parts, result = loops.space, loops.parts, fusion.outputs[-1]
     total = parts.total
-    total.compute_at(result, first + 4)
-    folded = [i for i, axis in enumerate(total.leaf_domain) if axis.is_reduction]
-    others = [i for i in range(total.ndim) if i not in folded]
-    total.reorder([*others[:-2], *folded, *others[-2:]])  # [..., folded, 4, 4]
+    fragments = [operand.cache_after() for operand in (parts.left, parts.right)]
+    slices = [*loops.labels("folded "), "slices"]
+    for tensor in (*loops.results, total, parts.left, parts.right):
+        axes = loops.axes(tensor)
+        axes.split("rows", THREADS * OWN, "tiles", "rows")
+        axes.split("columns", THREADS * OWN, "bands", "columns")
+        axes.split("folded", DEPTH, "slices", "term")
+        # Bands and tiles are not merged: in an operand one of them is a broadcast axis, and windows
+        # are followed through no loop that is merged with one.
+        outer = [*loops.labels("batch", "columns "), "bands"]
+        grid = axes.spread(outer, loops.symbolic, "band", GRID - 1)
+        grid += axes.spread([*loops.labels("rows "), "tiles"], loops.symbolic, "tile", 1)
+        if tensor is parts.left:
+            axes.order([*grid, *slices, "columns", "term", "rows"])
+        elif tensor is parts.right:
+            axes.order([*grid, *slices, "rows", "term", "columns"])
+        else:
+            axes.split("rows", OWN, "y", "row")
+            axes.split("columns", OWN, "x", "column")
+            axes.order([*grid, *slices, "y", "x", "term", "row", "column"])
+            axes.parallelize(_THREADS)
+        axes.parallelize(dict(on_grid(grid)))
+    stored = dear_before_windows(parts)
+    for tensor in stored:
+        tensor.memory = ln.GLOBAL
+        parts_of = divided_by_numbers(space, space.all_of(tensor))
+        groups = [(str(n), dims) for n, dims in enumerate(parts_of)]
+        axes = LabelledAxes(tensor, space.axes[tensor], groups)
+        labels = [label for label, _ in groups]
+        axes.to_threads(labels, symbolic_labels(space, groups), processor.threads)
+        result.new_launch()
+    total.compute_at(result, result.ndim - 4)
     parts.pairs.compute_at(total, -1)
-    parts.right.compute_at(total, total.ndim - 2)
-    parts.left.compute_at(total, total.ndim - 1)
-    for tensor in (total, result):
-        tensor.axis(-1).parallelize(ln.ParallelType.unroll)
-        tensor.axis(-2).parallelize(ln.ParallelType.unroll)
-    fusion.inline_most()
+    for fragment in fragments:
+        fragment.compute_at(total, total.ndim - 2)
+        fragment.parallelize({-2: ln.ParallelType.unroll, -1: ln.ParallelType.unroll})
+    _share(space, parts.left, total.ndim - 5, parts.dims("folded"))
+    _share(space, parts.right, total.ndim - 5, parts.dims("folded"))
+    for operand in (parts.left, parts.right):
+        for tensor in [t for t in steps(operand)[1:] if t not in upstream(stored)]:
+            tensor.compute_at(operand, -1)
+    ln.inline_most([tensor for tensor in fusion.tensors if tensor not in fragments])
+
+
+_THREADS = {
+    "y": ln.ParallelType.block_y,
+    "x": ln.ParallelType.block_x,
+    "row": ln.ParallelType.unroll,
+    "column": ln.ParallelType.unroll,
+}
+
+
+def _share(space: IterationSpace, operand: ln.TensorView, place: int, folded: list[int]) -> None:
+    """Let the threads of a block make a slice of an operand: [term, neighbour] in shared memory.
+
+    Neighbouring threads read neighbours of the operand's input, whichever of the two axes that is.
+    """
+    operand.memory = ln.SHARED
+    operand.inline_at(place)
+    order = widest_read(space, operand).order
+    along_terms = not has_windows(operand) and order and order[-1] in folded
+    # Threads that store down a column: with one element more a row it lies in 16 banks.
+    pad = {operand.ndim - 1: 1} if along_terms else {}
+    operand.set_allocation([*range(operand.ndim)], pad)
+    operand.split(-1, THREADS)  # [..., term, parts, neighbour]
+    operand.reorder({-2: -3} if not along_terms else {-3: -1})
+    operand.parallelize({-2: ln.ParallelType.block_y, -1: ln.ParallelType.block_x})

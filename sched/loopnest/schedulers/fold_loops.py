@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import loopnest as ln
 from loopnest.errors import ScheduleError
+from loopnest.scalar.enums import WARP
 from loopnest.schedulers.iteration_space import (
     IterationSpace,
     iteration_space,
@@ -20,15 +21,22 @@ from loopnest.schedulers.iteration_space import (
     upstream,
 )
 from loopnest.schedulers.loop_shapes import (
+    GRID,
     LabelledAxes,
     coalesced,
+    divided_by_numbers,
     is_at_least,
+    lane_part,
+    on_grid,
     reference,
     symbolic_labels,
     widest,
     with_copies,
 )
 from loopnest.schedulers.processor_facts import Processor
+
+HELD = 32
+"""So many elements of each tensor a thread keeps in registers."""
 
 ALONE = 8
 """So few kept elements do not keep the cores busy."""
@@ -107,6 +115,9 @@ def _groups(
 _CHAINS = 4
 """Vectors of partial results that one after the other need not wait for each other."""
 
+_LONG = 4
+"""From so many steps of all chains on, the test whether a step is whole costs less than waiting."""
+
 
 def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     """Give kept elements to the cores; fold rows in lanes, columns side by side.
@@ -160,7 +171,10 @@ def _rows(fusion: ln.Fusion, space: IterationSpace, processor: Processor, large:
     row = space.elements(groups[-1][1])
     lanes = _lanes(fusion, processor)
     in_lanes = is_at_least(row, 2 * lanes)
-    chains = in_lanes and row is not None and row % (_CHAINS * lanes) == 0
+    whole = row is not None and row % (_CHAINS * lanes) == 0
+    # Of a long row the last step alone is short: a loop of its own, with a test in each lane.
+    long = row is not None and row >= _LONG * _CHAINS * lanes
+    chains = in_lanes and (whole or long)
     for tensor in space.definitions:
         axes = LabelledAxes(tensor, space.axes[tensor], groups)
         rows = axes.spread(kept, symbolic, "rows")
@@ -168,11 +182,15 @@ def _rows(fusion: ln.Fusion, space: IterationSpace, processor: Processor, large:
             axes.split(folded[-1], lanes, "steps", "lanes")
         if chains:
             axes.split("steps", _CHAINS, "steps", "chains")
+        if chains and not whole:
+            axes.parallelize({"chains": ln.ParallelType.unswitch})
         if large:
             axes.parallelize(dict.fromkeys(rows, ln.ParallelType.cpu_parallel))
     if in_lanes:
+        if not chains:
+            whole = row is None or row % lanes == 0
         for tensor in reductions(fusion):
-            _fold_in_lanes(tensor, row, lanes, chains)
+            _fold_in_lanes(tensor, chains, whole)
     return len(rows)
 
 
@@ -193,11 +211,13 @@ def _columns(fusion: ln.Fusion, space: IterationSpace, processor: Processor, lar
     if kept[-1] in symbolic:
         symbolic |= {"blocks"}
     outer: list[str] = []
-    blocks = is_at_least(space.elements(groups[len(kept) - 1][1]), processor.columns + 1)
+    count = space.elements(groups[len(kept) - 1][1])
+    blocks = is_at_least(count, processor.columns + 1)
+    width = lane_part(count, processor.columns, processor.lanes)
     for tensor in space.definitions:
         axes = LabelledAxes(tensor, space.axes[tensor], groups)
         if blocks:
-            axes.split(kept[-1], processor.columns, "blocks", "columns")
+            axes.split(kept[-1], width, "blocks", "columns")
         else:
             axes.merge(kept[-1:], "columns")
         outer = axes.spread([*kept[:-1], "blocks"], symbolic, "outer")
@@ -207,12 +227,15 @@ def _columns(fusion: ln.Fusion, space: IterationSpace, processor: Processor, lar
     return len(outer)
 
 
-def _fold_in_lanes(
-    tensor: ln.TensorView, row: int | None, lanes: int, chains: bool = False
-) -> None:
+def _fold_in_lanes(tensor: ln.TensorView, chains: bool, whole: bool) -> None:
     """Fold each lane of [.., row / lanes, lanes] by itself, and then the lanes.
 
     With `chains` it is [.., steps, chains, lanes], and chains are folded by themselves first.
+
+    Args:
+        tensor: the reduction.
+        chains: whether there are chains.
+        whole: whether the last step is as long as all others, or nothing is known of it.
     """
     definition = tensor.definition
     assert definition is not None
@@ -223,12 +246,16 @@ def _fold_in_lanes(
         partial = tensor.rfactor(folded[:-2])
         chain = next(i for i, axis in enumerate(tensor.leaf_domain) if axis.is_reduction)
         together = tensor.rfactor(chain)
-        for part in (partial, together):
-            part.axis(-2).parallelize(ln.ParallelType.unroll)
-            part.axis(-1).parallelize(ln.ParallelType.vectorize)
+        together.axis(-2).parallelize(ln.ParallelType.unroll)
+        together.axis(-1).parallelize(ln.ParallelType.vectorize)
+        if whole:
+            partial.axis(-2).parallelize(ln.ParallelType.unroll)
+            partial.axis(-1).parallelize(ln.ParallelType.vectorize)
+        else:
+            partial.axis(-2).parallelize(ln.ParallelType.unswitch)
         return
     partial = tensor.rfactor(folded[:-1])
-    if row is None or row % lanes == 0:
+    if whole:
         partial.axis(-1).parallelize(ln.ParallelType.vectorize)
     else:
         partial.axis(-2).parallelize(ln.ParallelType.unswitch)
@@ -253,12 +280,13 @@ def alone_on_cores(fusion: ln.Fusion, processor: Processor) -> None:
             chunks = ["chunks"]
         axes.split(last, lanes, "steps", "lanes")
     partial = []
+    count = space.elements(space.reduced)
     for tensor in reductions(fusion):
         found = tensor.rfactor([-2, -1])
         found.memory = ln.GLOBAL
         for place in range(len(chunks)):
             found.axis(-3 - place).parallelize(ln.ParallelType.cpu_parallel)
-        _fold_in_lanes(found, space.elements(space.reduced), lanes)
+        _fold_in_lanes(found, chains=False, whole=count is None or count % lanes == 0)
         partial.append(found)
     ln.inline_most([t for t in fusion.tensors if t not in partial])
 
@@ -267,26 +295,52 @@ def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
     """Give rows to blocks, whose threads fold them together; columns to threads.
 
     Where neighbours in memory are kept, a warp has 32 of them, and the other threads of its block
-    share their columns.
+    share their columns. Where several extents are symbolic, each kept one has a dimension of the
+    grid, and the last two folded ones have a dimension of the block.
+
+    A thread keeps its part of a row in registers from one fold to the next. What is too long for
+    them, or of no known length, is read and computed again for each fold.
     """
-    space = with_copies(fusion, keep_inputs=True)
-    groups, kept, folded = _groups(space, one_size=False)
+    space = iteration_space(fusion)
+    assert space is not None
+    row = space.elements(space.reduced)
+    is_held = row is not None and row <= HELD * processor.threads
+    space = with_copies(fusion, keep_inputs=is_held)
+    own = [(f"kept{n}", d) for n, d in enumerate(divided_by_numbers(space, space.kept))]
+    inner = [(f"folded{n}", d) for n, d in enumerate(coalesced(space, space.reduced, True))]
+    groups = [*own, *inner]
+    kept, folded = [label for label, _ in own], [label for label, _ in inner]
+    symbolic = symbolic_labels(space, groups)
     by_rows = _folds_neighbours(space)
+    blocks: list[str] = []
     for tensor in space.definitions:
         axes = LabelledAxes(tensor, space.axes[tensor], groups)
-        axes.merge(kept, "kept")
-        axes.merge(folded, "folded")
-        if by_rows:
-            axes.split("folded", processor.threads, "steps", "x")
-            axes.parallelize({"kept": ln.ParallelType.grid_x, "x": ln.ParallelType.block_x})
+        blocks = axes.spread(kept, symbolic, "kept", GRID)
+        runs = axes.spread(folded, symbolic, "folded")
+        threads = {"x": ln.ParallelType.block_x, "y": ln.ParallelType.block_y}
+        if not by_rows:
+            axes.split(runs[-1], processor.threads // WARP, "steps", "y")
+            if blocks:
+                axes.split(blocks[-1], WARP, "blocks", "x")
+                blocks[-1] = "blocks"
+        elif len(runs) > 1:
+            axes.split(runs[-1], WARP, "steps", "x")
+            axes.split(runs[-2], processor.threads // WARP, "outer steps", "y")
         else:
-            axes.split("folded", processor.threads // 32, "steps", "y")
-            axes.split("kept", 32, "blocks", "x")
-            axes.parallelize(
-                {
-                    "blocks": ln.ParallelType.grid_x,
-                    "x": ln.ParallelType.block_x,
-                    "y": ln.ParallelType.block_y,
-                }
-            )
-    _inline(fusion, space, min(1 if by_rows else 2, 2 * len(space.kept)))
+            axes.split(runs[-1], processor.threads, "steps", "x")
+        axes.parallelize({**on_grid(blocks), **threads})
+    if not is_held:
+        _compute_for_each_fold(fusion, space)
+    _inline(fusion, space, len(blocks) + (not by_rows and bool(blocks)))
+
+
+def _compute_for_each_fold(fusion: ln.Fusion, space: IterationSpace) -> None:
+    """Give each fold, and what follows the last one, its own clone of what they read of a row."""
+    pending = [t for t in space.axes if space.all_of(t) & space.reduced and not space.folded(t)]
+    while pending:
+        tensor = next(t for t in reversed(pending) if not any(c in pending for c in t.consumers))
+        pending.remove(tensor)
+        known = len(fusion.tensors)
+        if len(tensor.consumers) > 1:
+            tensor.compute_at(tensor.consumers[0], -1, recompute=True)
+        pending += fusion.tensors[known:]  # a clone of what it reads may have several readers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import loopnest as ln
 from loopnest.schedulers.iteration_space import IterationSpace, MemoryAccess, iteration_space
@@ -97,6 +97,35 @@ def coalesced(
     return groups
 
 
+def divided_by_numbers(space: IterationSpace, dims: Iterable[int]) -> list[list[int]]:
+    """Return dimensions in groups for the threads of a launch, whose indices no size divides.
+
+    Where all lie together in every array, a flat index serves for all of them. Where one is read in
+    parts or repeated, or some lack a dimension, each of several symbolic extents begins a group.
+    """
+    wanted = [*dims]
+    flat = coalesced(space, wanted)
+    if len(flat) == 1 and not any(None in access.places for access in space.accesses):
+        return flat
+    return coalesced(space, wanted, one_size=True)
+
+
+_Axis = TypeVar("_Axis", str, int)
+"""An axis by label, or by place."""
+
+GRID = 3
+"""A grid has so many dimensions."""
+
+
+def on_grid(axes: Sequence[_Axis]) -> dict[_Axis, ln.ParallelType]:
+    """Return the dimension of a grid for each of up to three axes, outermost first.
+
+    The outermost one may be long: along x a grid has 2**31 - 1 blocks, along y and z 65,535.
+    """
+    kinds = [ln.ParallelType.grid_x, ln.ParallelType.grid_y, ln.ParallelType.grid_z]
+    return dict(zip(axes, kinds, strict=False))
+
+
 def one_size_each(space: IterationSpace, dims: Iterable[int]) -> list[list[int]]:
     """Return dimensions in groups of neighbours, of which the first alone may be symbolic."""
     groups: list[list[int]] = []
@@ -178,14 +207,17 @@ class LabelledAxes:
         """Merge those axes of `labels` that there are, the first of them the outermost."""
         own = [label for label in labels if self.has(label)]
         for label in own[1:]:
-            self.tensor.merge(self.place(own[0]), self.place(label))
-            self.labels = [
-                x for x in self.labels if x != label
-            ]  # it stands where the outer one stood
+            places = self.place(own[0]), self.place(label)
+            self.tensor.merge(*places)
+            # What was merged stands at the smaller of the two places.
+            self.labels[min(places)] = own[0]
+            del self.labels[max(places)]
         if own:
             self.labels[self.place(own[0])] = into
 
-    def spread(self, labels: Sequence[str], symbolic: Collection[str], into: str) -> list[str]:
+    def spread(
+        self, labels: Sequence[str], symbolic: Collection[str], into: str, most: int = 0
+    ) -> list[str]:
         """Merge neighbours among `labels`, but let each symbolic extent begin an axis of its own.
 
         Loops over several axes then divide no index by a size. The tensor need not have all of
@@ -195,6 +227,7 @@ class LabelledAxes:
             labels: the axes, outermost first.
             symbolic: those of them whose extents are not known.
             into: the label of the first axis; that of the others has a number behind it.
+            most: so many axes at most, where it is not 0: the outermost are merged nevertheless.
 
         Returns:
             The labels of the axes, outermost first.
@@ -204,10 +237,25 @@ class LabelledAxes:
             if not runs or label in symbolic:
                 runs.append([])
             runs[-1].append(label)
+        while most and len(runs) > most:
+            # Where the outermost is static it becomes the inner one: its extent divides the index.
+            first, second = runs[:2]
+            runs[:2] = [first + second if first[0] in symbolic else second + first]
         names = [f"{into}{number or ''}" for number in range(len(runs))]
         for run, name in zip(runs, names, strict=True):
             self.merge(run, name)
         return names
+
+    def to_threads(self, labels: Sequence[str], symbolic: Collection[str], threads: int) -> None:
+        """Give neighbours along the last of `labels` to the threads of a block, the rest to a grid.
+
+        Where several extents are symbolic, each of them has a dimension of the grid.
+        """
+        runs = self.spread(labels, symbolic, "all", GRID)
+        if runs:
+            self.split(runs[-1], threads, "block", "thread")
+            grid = on_grid([*runs[:-1], "block"])
+            self.parallelize({**grid, "thread": ln.ParallelType.block_x})
 
     def split(self, label: str, factor: int, outer: str, inner: str) -> None:
         """Split an axis into blocks of `factor`."""
@@ -238,13 +286,17 @@ def is_at_least(extent: int | None, least: int) -> bool:
 def even_part(extent: int | None, most: int) -> int:
     """Return the extent of a part of an axis: a divisor up to `most`, so that no part is short.
 
-    Where all divisors are small it is `most`, and the last part is short.
+    Where all divisors are small the last part is short, as little as the number of parts allows.
+
+    >>> even_part(24, 6), even_part(14, 6), even_part(7, 6), even_part(31, 6), even_part(None, 6)
+    (6, 5, 4, 6, 6)
     """
     if extent is None:
         return most
     if extent <= most:
         return max(extent, 1)
-    return next((n for n in range(most, most // 2, -1) if extent % n == 0), most)
+    parts = -(-extent // most)
+    return next((n for n in range(most, most // 2, -1) if extent % n == 0), -(-extent // parts))
 
 
 def lane_part(extent: int | None, most: int, lanes: int) -> int:
@@ -252,8 +304,10 @@ def lane_part(extent: int | None, most: int, lanes: int) -> int:
 
     >>> lane_part(64, 32, 16), lane_part(62, 32, 16), lane_part(18, 64, 16), lane_part(6, 32, 16)
     (32, 32, 32, 6)
+    >>> lane_part(257, 128, 16)
+    96
     """
     even = even_part(extent, most)
     if extent is None or extent < lanes or even % lanes == 0:
         return even
-    return min(most, -(-extent // lanes) * lanes)
+    return min(most, -(-even // lanes) * lanes)

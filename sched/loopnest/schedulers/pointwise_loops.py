@@ -12,6 +12,7 @@ from loopnest.schedulers.iteration_space import IterationSpace, iteration_space,
 from loopnest.schedulers.loop_shapes import (
     LabelledAxes,
     coalesced,
+    divided_by_numbers,
     is_at_least,
     symbolic_labels,
     with_copies,
@@ -86,8 +87,12 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
 
 
 def _lanes(fusion: ln.Fusion, processor: Processor) -> int:
-    """Return how many elements fill a cache line; 0 where they are not all of one wide type."""
-    types = {tensor.dtype for tensor in fusion.tensors}
+    """Return how many elements fill a cache line; 0 where they are not all of one wide type.
+
+    A condition that is computed on the way is a mask.
+    """
+    ends = {*fusion.inputs, *fusion.outputs}
+    types = {t.dtype for t in fusion.tensors if t in ends or not t.dtype.is_bool}
     (dtype, *others) = types
     wide = not others and dtype.is_float and dtype.size >= 4
     return processor.vector_bytes // dtype.size if wide else 0
@@ -96,10 +101,10 @@ def _lanes(fusion: ln.Fusion, processor: Processor) -> int:
 def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
     """Give each thread one element: neighbouring threads have neighbouring elements."""
     space = with_copies(fusion, keep_inputs=True)
-    groups = [(str(n), dims) for n, dims in enumerate(coalesced(space, _kept(space)))]
+    parts = divided_by_numbers(space, _kept(space))
+    groups = [(str(n), dims) for n, dims in enumerate(parts)]
+    symbolic = symbolic_labels(space, groups)
     for tensor in _shared(space):
         axes = LabelledAxes(tensor, space.axes[tensor], groups)
-        axes.merge([label for label, _ in groups], "all")
-        axes.split("all", processor.threads, "block", "thread")
-        axes.parallelize({"block": ln.ParallelType.grid_x, "thread": ln.ParallelType.block_x})
+        axes.to_threads([label for label, _ in groups], symbolic, processor.threads)
     fusion.inline_most()

@@ -1,17 +1,24 @@
 """Schedules of scans: each row along one axis by itself, from one end to the other.
 
-for row in ...:      # a core, or a thread
+for row in ...:      # a core, or some threads of a block
   for element in row: what is folded so far, and what follows it
+
+On a GPU the lanes of a warp, or more threads, go along a row together, so that neighbours read
+neighbours; rows that lie side by side in memory are a thread each.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import loopnest as ln
+from loopnest.scalar.enums import WARP
 from loopnest.schedulers.iteration_space import IterationSpace, iteration_space, reductions
 from loopnest.schedulers.loop_shapes import (
     LabelledAxes,
     in_memory_order,
     is_at_least,
+    is_symbolic,
     one_size_each,
     symbolic_labels,
 )
@@ -19,6 +26,12 @@ from loopnest.schedulers.processor_facts import Processor
 
 BLOCK = 32
 """Threads of a block, each with a row."""
+
+MOST_LANES = 256
+"""So many threads go along a row where there are few rows."""
+
+MANY_ROWS = 1024
+"""So many rows keep a GPU busy by a warp each."""
 
 
 def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
@@ -83,6 +96,7 @@ def _shaped(fusion: ln.Fusion, processor: Processor, columns: int) -> tuple[bool
     symbolic = frozenset() if by_threads else symbolic_labels(space, groups)
     last = "inner"
     rows: list[str] = []
+    lanes, several = _block(space, [d for _, dims in [*outer, *inner] for d in dims], along)
     for tensor in space.definitions:
         axes = LabelledAxes(tensor, space.axes[tensor], groups)
         if inner and not by_threads:
@@ -93,10 +107,36 @@ def _shaped(fusion: ln.Fusion, processor: Processor, columns: int) -> tuple[bool
         axes.order([*rows, "along", "columns"])
         if large and not by_threads:
             axes.parallelize(dict.fromkeys(rows, ln.ParallelType.cpu_parallel))
-        if by_threads:
+        if by_threads and not inner:
+            _bind_lanes(axes, rows[-1], lanes, several)
+        elif by_threads:
             axes.split("rows", BLOCK, "blocks", "threads")
             axes.parallelize({"blocks": ln.ParallelType.grid_x, "threads": ln.ParallelType.block_x})
     return bool(inner), len(rows)
+
+
+def _bind_lanes(axes: LabelledAxes, rows: str, lanes: int, several: int) -> None:
+    """Let `lanes` threads go along a row, a block have `several` rows."""
+    if several > 1:
+        axes.split(rows, several, rows, "several")
+    axes.split("along", lanes, "steps", "lanes")
+    grid, block = ln.ParallelType.grid_x, ln.ParallelType.block_x
+    axes.parallelize({rows: grid, "several": ln.ParallelType.block_y, "lanes": block})
+
+
+def _block(space: IterationSpace, rows: Iterable[int], along: Iterable[int]) -> tuple[int, int]:
+    """Return how many threads go along a row, and how many rows a block has."""
+    rows = list(rows)
+    count = space.elements(rows)
+    length = max([space.elements([d]) or MOST_LANES for d in along])
+    lanes = WARP if is_at_least(count, MANY_ROWS) else MOST_LANES
+    while lanes > 1 and lanes >= 2 * length:
+        lanes //= 2
+    if sum(is_symbolic(space, [d]) for d in rows) > 1:
+        # An index of several sizes is divided by one of them; beyond the last one, which a block of
+        # rows may have, little is proved of it.
+        return lanes, 1
+    return lanes, max(1, min(MOST_LANES // 2 // lanes, count or MOST_LANES))
 
 
 def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
@@ -119,6 +159,17 @@ def _scans(tensor: ln.TensorView) -> bool:
 
 
 def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
-    """Give each thread a row."""
+    """Give each row to the lanes of a warp, or of several; each row of columns to a thread."""
     _shaped(fusion, processor, 1)
     fusion.inline_most()
+    for tensor in fusion.tensors:
+        if not tensor.is_input and not tensor.is_output and _is_kept(tensor):
+            tensor.memory = ln.GLOBAL
+
+
+def _is_kept(tensor: ln.TensorView) -> bool:
+    """Whether registers cannot hold it: other lanes read it, or a row of unknown length is kept."""
+    return bool(tensor.consumers) and any(
+        axis.parallel is ln.ParallelType.block_x or not isinstance(axis.extent, int)
+        for axis in tensor.leaf_domain[tensor.compute_at_pos :]
+    )

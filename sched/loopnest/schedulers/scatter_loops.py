@@ -9,11 +9,12 @@ own columns of the result, and walk through the updates, so that the order of a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import loopnest as ln
 from loopnest.scalar.expr import Const, Coordinate
-from loopnest.schedulers.iteration_space import reductions
+from loopnest.schedulers.iteration_space import reads_parts, reductions, upstream
 from loopnest.schedulers.processor_facts import Processor
 
 COLUMNS = 32
@@ -30,7 +31,7 @@ class _Scatter:
 
 
 def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
-    """Whether it is a scatter of inputs, into zeros or into an input."""
+    """Whether it is a scatter of what is made element by element, into zeros or into an input."""
     return _scatter(fusion) is not None
 
 
@@ -52,7 +53,7 @@ def _scatter(fusion: ln.Fusion) -> _Scatter | None:
     definition = fold.definition
     if definition is None or definition.op not in ("scatter_add", "index_add"):
         return None
-    if len(definition.reads) != 2 or not all(t.is_input for t in definition.producers):
+    if len(definition.reads) != 2 or not all(map(_is_made_for_one, definition.producers)):
         return None
     folded = [n for n, axis in enumerate(fold.root_domain) if axis.is_reduction]
     chosen = [n for n, i in enumerate(definition.reads[1].indices) if i is Coordinate(folded[0])]
@@ -65,11 +66,31 @@ def _scatter(fusion: ln.Fusion) -> _Scatter | None:
     return _Scatter(fold, chosen[0], output) if plain and output.ndim == fold.ndim - 1 else None
 
 
+def _is_made_for_one(tensor: ln.TensorView) -> bool:
+    """Whether a tensor is an input, or made of inputs element by element for a single reader."""
+    if tensor.is_input:
+        return True
+    definition = tensor.definition
+    if definition is None or definition.reducer is not None or len(tensor.consumers) != 1:
+        return False
+    return not reads_parts(tensor) and all(map(_is_made_for_one, tensor.producers))
+
+
+def _compute_updates(fold: ln.TensorView, read: Sequence[ln.TensorView], chosen: int) -> None:
+    """Compute what `read` has of an update outside of the loop over the axis that data choose.
+
+    Nothing that is read has that axis.
+    """
+    own, place = upstream(read), fold.leaf_domain.index(fold.root_domain[chosen])
+    for tensor in [t for t in reversed(fold.fusion.tensors) if t in own and not t.is_input]:
+        tensor.compute_at(fold, place)
+
+
 def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
     """Let a launch store what the sums start from; in the next one blocks take the updates."""
     found = _scatter(fusion)
     assert found is not None
-    fold, last = found.fold, found.fold.ndim - 1
+    fold, last, read = found.fold, found.fold.ndim - 1, found.fold.producers
     if found.result is not None:
         fold.memory = ln.GLOBAL
     start = fold.atomic()
@@ -90,6 +111,7 @@ def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
     else:
         fold.split(0, processor.threads)
         fold.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_x})
+    _compute_updates(fold, read, found.place)
     if found.result is not None:
         found.result.new_launch()
         _elements(found.result, processor.threads)
@@ -99,7 +121,7 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     """Give each core some columns; it walks through the updates, and adds to one row of each."""
     found = _scatter(fusion)
     assert found is not None
-    fold, last = found.fold, found.fold.ndim - 1
+    fold, last, read = found.fold, found.fold.ndim - 1, found.fold.producers
     if found.result is not None:
         fold.memory = ln.GLOBAL
         found.result.parallelize({0: ln.ParallelType.cpu_parallel})
@@ -110,6 +132,7 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
         fold.split(columns, COLUMNS)
         fold.reorder({columns + 1: columns + 3, columns + 2: columns + 1, columns + 3: columns + 2})
         fold.parallelize({0: ln.ParallelType.cpu_parallel})
+    _compute_updates(fold, read, found.place)
 
 
 def _elements(tensor: ln.TensorView, threads: int) -> None:

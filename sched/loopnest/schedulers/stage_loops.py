@@ -16,8 +16,9 @@ from copy import deepcopy
 from typing import TypeAlias
 
 import loopnest as ln
-from loopnest.errors import ScheduleError
+from loopnest.errors import LoweringError, ScheduleError
 from loopnest.schedulers.iteration_space import copies, has_border, together, upstream
+from loopnest.schedulers.loop_shapes import GRID, on_grid
 from loopnest.schedulers.processor_facts import Processor
 from loopnest.tensor.definition import Read
 
@@ -73,21 +74,38 @@ def _schedule(fusion: ln.Fusion, spread: Spread) -> list[ln.TensorView]:
         failed = _compute_again(trial, _stages(trial, names, spread))
         if failed is None or failed in names:
             break
-        names = names | {failed}
+        # What the new stage reads may be read by another one, too.
+        names = _stage_names(fusion, names | {failed})
+    if not _has_nest(trial):
+        names = frozenset([t.definition.outputs[0].name for t in _live(fusion) if t.definition])
     stages = _stages(fusion, names, spread)
     _compute_again(fusion, stages)
     return stages
 
 
-def _stage_names(fusion: ln.Fusion) -> frozenset[str]:
+def _has_nest(fusion: ln.Fusion) -> bool:
+    """Whether a scheduled fusion has a loop nest.
+
+    It has none where tiles of what windows read would stand in a loop over more than their axis:
+    over rows that repeat them.
+    """
+    try:
+        ln.lower(fusion)
+    except LoweringError:
+        return False
+    return True
+
+
+def _stage_names(fusion: ln.Fusion, chosen: frozenset[str] = frozenset()) -> frozenset[str]:
     """Return the names of the tensors that are stages by themselves, one a definition.
 
-    Beside outputs and folds: what would be computed again too often, and what two stages read,
-    which would have to share loops.
+    Beside those that are `chosen`, outputs and folds: what would be computed again too often, and
+    what two stages read, which would have to share loops.
     """
     times: dict[ln.TensorView, int] = {}
     users: dict[ln.TensorView, set[str]] = {}
     found = {tensor.name for kept in fusion.inplace.values() for tensor in kept.consumers}
+    found |= chosen
     for tensor in [t for t in reversed(_live(fusion)) if t.definition]:
         definition = tensor.definition
         assert definition is not None
@@ -184,15 +202,13 @@ def _spread(stage: ln.TensorView, kept: int, threads: int) -> None:
             kept -= 1
         else:
             place += 1
-    while kept > 3:
+    while kept > GRID:
         stage.merge(0)
         kept -= 1
     if not kept:
         return
     stage.split(kept - 1, threads)
-    kinds = [ln.ParallelType.grid_z, ln.ParallelType.grid_y][: kept - 1]
-    kinds += [ln.ParallelType.grid_x, ln.ParallelType.block_x]
-    stage.parallelize(dict(enumerate(kinds)))
+    stage.parallelize({**on_grid(range(kept)), kept: ln.ParallelType.block_x})
 
 
 def _compute_again(fusion: ln.Fusion, stages: list[ln.TensorView]) -> str | None:

@@ -15,9 +15,11 @@ import loopnest as ln
 from loopnest.schedulers import pointwise_loops
 from loopnest.schedulers.iteration_space import IterationSpace, copies, iteration_space
 from loopnest.schedulers.loop_shapes import (
+    GRID,
     LabelledAxes,
     coalesced,
     is_at_least,
+    on_grid,
     symbolic_labels,
 )
 from loopnest.schedulers.processor_facts import Processor
@@ -86,39 +88,45 @@ def crossing(space: IterationSpace, one_size: bool = False) -> Crossing | None:
 
 
 def _shaped(
-    fusion: ln.Fusion, side: int, hold: bool, one_size: bool
+    fusion: ln.Fusion, side: int, hold: bool, grid: bool
 ) -> tuple[list[ln.TensorView], IterationSpace, int]:
-    """Make all axes [squares…, rows of squares, across, along].
+    """Make all axes [squares…, rows of squares, across, along], with one symbolic extent in each.
 
     Returns:
-        The copies of what is read across, the space, and the number of loops over squares in front
-        of those over their rows.
+        The copies of what is read across, the space, and the number of loops in front of `across`.
 
     Args:
         fusion: unscheduled.
         side: rows and columns of a square.
         hold: whether what is read across is copied first.
-        one_size: whether each loop has one symbolic extent at most.
+        grid: whether the loops over squares are those of a grid: rows are merged with the others
+            then where no size divides an index for it, and there are no more loops than dimensions.
     """
     for tensor in fusion.outputs:
         if tensor.consumers:
             tensor.cache_fork()
     space = iteration_space(fusion)
     assert space is not None
-    found = crossing(space, one_size)
+    found = crossing(space, one_size=True)
     assert found is not None
     held = [tensor.cache_after() for tensor in found.inputs] if hold else []
     space = iteration_space(fusion)
     assert space is not None
-    symbolic = symbolic_labels(space, found.groups) if one_size else frozenset()
+    symbolic = symbolic_labels(space, found.groups)
     columns = {"columns"} if "along" in symbolic else set()
+    rows = {"rows"} if "across" in symbolic else set()
     outer: list[str] = []
     for tensor in space.definitions:
         axes = LabelledAxes(tensor, space.axes[tensor], found.groups)
         axes.split("along", side, "columns", "along")
         axes.split("across", side, "rows", "across")
-        outer = axes.spread([*found.others, "columns"], symbolic | columns, "outer")
-        axes.order([*outer, "rows", "across", "along"])
+        if grid:
+            squares = [*found.others, "columns", "rows"]
+            outer = axes.spread(squares, symbolic | columns | rows, "outer", GRID)
+        else:
+            outer = axes.spread([*found.others, "columns"], symbolic | columns, "outer")
+            outer.append("rows")
+        axes.order([*outer, "across", "along"])
     return held, space, len(outer)
 
 
@@ -133,14 +141,14 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     extent = space.elements(_along(space))
     whole = extent is None or extent % SIDE == 0
     plain = whole and all(copies(t) for t in fusion.tensors if not t.is_input)
-    held, space, outer = _shaped(fusion, SIDE, not plain, one_size=True)
+    held, space, outer = _shaped(fusion, SIDE, not plain, grid=False)
     large = is_at_least(space.elements(space.all), processor.small)
     for tensor in (*held, *fusion.outputs):
         tensor.axis(-2).parallelize(ln.ParallelType.unswitch)
         if whole:
             tensor.axis(-1).parallelize(ln.ParallelType.vectorize)
     for tensor in fusion.outputs:
-        for place in range(-3 - outer, -3) if large else ():
+        for place in range(-2 - outer, -3) if large else ():
             tensor.axis(place).parallelize(ln.ParallelType.cpu_parallel)
     for tensor in held:
         tensor.inline_at(tensor.ndim - 2)
@@ -155,16 +163,18 @@ def _along(space: IterationSpace) -> list[int]:
 
 
 def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
-    """Give squares to blocks: rows of shared memory are read along, its padded columns across."""
-    held, space, _ = _shaped(fusion, BLOCK_SIDE, hold=True, one_size=False)
+    """Give squares to blocks: rows of shared memory are read along, its padded columns across.
+
+    Where several extents are symbolic, each of them has a dimension of the grid.
+    """
+    held, space, squares = _shaped(fusion, BLOCK_SIDE, hold=True, grid=True)
     for tensor in held:
         tensor.reorder({-2: -1})
     for tensor in space.definitions:
-        tensor.merge(0)
-        tensor.split(-2, BLOCK_ROWS)  # [squares, steps, rows, columns]
+        tensor.split(-2, BLOCK_ROWS)  # [squares…, steps, rows, columns]
         tensor.parallelize(
             {
-                0: ln.ParallelType.grid_x,
+                **on_grid(range(squares)),
                 -3: ln.ParallelType.unroll,
                 -2: ln.ParallelType.block_y,
                 -1: ln.ParallelType.block_x,
@@ -172,7 +182,7 @@ def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
         )
     for tensor in held:
         tensor.memory = ln.SHARED
-        tensor.inline_at(1)
+        tensor.inline_at(squares)
         # A bank is 4 bytes wide and a row of 32 elements a whole turn of the 32 banks: without
         # padding a column would lie in one bank. One bank more a row, and the columns of a warp lie
         # in 32.

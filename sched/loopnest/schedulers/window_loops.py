@@ -20,7 +20,13 @@ from loopnest.schedulers.iteration_space import (
     reductions,
     upstream,
 )
-from loopnest.schedulers.loop_shapes import LabelledAxes, even_part, is_at_least, lane_part
+from loopnest.schedulers.loop_shapes import (
+    LabelledAxes,
+    even_part,
+    is_at_least,
+    lane_part,
+    symbolic_labels,
+)
 from loopnest.schedulers.processor_facts import Processor
 
 ROWS = 8
@@ -142,11 +148,10 @@ def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
     space, folds = _with_copies(fusion)
     before = upstream(folds)
     groups = [(str(d), [d]) for d in space.writes[0].order]
+    symbolic = symbolic_labels(space, groups)
     for tensor in [t for t in space.definitions if t not in before]:
         axes = LabelledAxes(tensor, space.axes[tensor], groups)
-        axes.merge([label for label, _ in groups], "all")
-        axes.split("all", processor.threads, "block", "thread")
-        axes.parallelize({"block": ln.ParallelType.grid_x, "thread": ln.ParallelType.block_x})
+        axes.to_threads([label for label, _ in groups], symbolic, processor.threads)
     target = fusion.outputs[-1]
     for total in reversed(folds):
         total.compute_at(target, target.ndim)
