@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import loopnest.graph as G
-from loopnest.graph.passes.conv_phases import by_phases
+from loopnest.graph.passes.conv_phases import by_phases, gradient_by_phases
 from loopnest.graph.traverse import postorder
 
 
@@ -40,6 +40,8 @@ CASES = {
     "a dilation that the stride divides": ([3, 4], [3, 3], [9, 11], 2, 1, 2),
     "zeros behind what windows reach": ([3], [2], [9], 2),
     "more phases than elements": ([3], [2], [11], 5),
+    "a kernel of one element": ([4, 3], [1, 1], [8, 5], 2),
+    "one of its extents is 1": ([4, 3], [1, 3], [7, 7], 2, (0, 1), 3),
 }
 
 
@@ -66,7 +68,6 @@ def test_what_a_transposed_convolution_becomes():
     "case",
     [
         ([4, 4], [3, 3], [6, 6], 1),  # no strides
-        ([4], [1], [7], 2),  # no fewer products
         ([4], [3], [3], 2),  # elements of x that are not read
     ],
 )
@@ -96,3 +97,56 @@ def test_random_ones(seed):
     found = by_phases(node)
     assert found.type == node.type
     np.testing.assert_allclose(values(found), values(node), rtol=1e-5, atol=1e-5)
+
+
+# Gradients of the operands of convolutions
+
+
+def backward(x_shape, w_shape, strides, padding, dilation=1, groups=1, **layouts):
+    x, w = G.var("x", x_shape), G.var("w", w_shape)
+    y = G.conv2d(x, w, strides, padding, dilation, groups, **layouts)
+    dy = G.var("y", y.shape)
+    (dx,) = G.gradient(y, [x], dy=dy)
+    return next(n for n in nodes(dx) if n.op == "conv2d_backward_data")
+
+
+BACKWARD = {
+    "resnet": ([2, 3, 8, 8], [4, 3, 3, 3], 2, 1),
+    "shortcut": ([2, 3, 8, 8], [4, 3, 1, 1], 2, 0),
+    "first layer": ([2, 3, 12, 11], [4, 3, 7, 7], 2, 3),
+    "uneven": ([1, 2, 9, 7], [3, 2, 3, 2], (3, 2), (1, 0, 2, 1)),
+    "dilation": ([1, 2, 11, 9], [3, 2, 3, 3], 2, 1, 2),
+}
+
+
+@pytest.mark.parametrize("case", BACKWARD)
+def test_gradients_by_phases_are_the_same(case):
+    node = backward(*BACKWARD[case])
+    found = gradient_by_phases(node)
+    assert "conv2d_backward_data" not in operations(found)
+    assert found.type == node.type
+    np.testing.assert_allclose(values(found), values(node), rtol=1e-5, atol=1e-5)
+
+
+def test_gradients_that_stay_as_they_are():
+    node = backward([2, 3, 8, 8], [4, 3, 3, 3], 1, 1)
+    assert gradient_by_phases(node) is node
+    node = backward([2, 4, 8, 8], [6, 2, 3, 3], 2, 1, 1, 2)
+    assert gradient_by_phases(node) is node
+    node = backward([1, 2, 11, 9], [3, 2, 3, 3], 2, 1, 3)  # phases have no fewer products
+    assert gradient_by_phases(node) is node
+    layouts = {"data_layout": "NHWC", "kernel_layout": "OHWI"}
+    node = backward([2, 8, 8, 3], [4, 3, 3, 3], 2, 1, **layouts)
+    assert gradient_by_phases(node) is node
+
+
+@pytest.mark.parametrize("case", BACKWARD)
+def test_gradients_by_phases_are_kernels(case):
+    node = backward(*BACKWARD[case])
+    graph = G.Graph([x for x in nodes(node) if x.op == "var"], [node])
+    fn = G.compile(graph, target="c", library=False, optimize=1)
+    assert "conv2d_backward_data" not in [op for launch in fn.kernels for op in launch.ops]
+    rng = np.random.default_rng(1)
+    arrays = {x.name: rng.standard_normal(x.shape).astype(np.float32) for x in graph.inputs}
+    (expected,) = G.evaluate(graph, arrays)
+    np.testing.assert_allclose(fn(*arrays.values()), expected, rtol=1e-4, atol=1e-4)

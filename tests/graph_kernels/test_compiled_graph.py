@@ -297,6 +297,41 @@ def test_wrong_arguments():
     )
 
 
+@pytest.mark.parametrize(
+    ("value", "kind"), [(None, "a NoneType"), ("abc", "a str"), (G.var("y", (2, 3)), "a Node")]
+)
+def test_arguments_that_are_no_arrays(value, kind):
+    x = G.var("x", (2, 3))
+    fn = G.compile(G.Graph([x], [x + 1.0], "f"), target="c")
+    assert error_of(lambda: fn(value), ln.LaunchError) == (
+        f"f(...): x is float32[2, 3], it is given {kind}; pass arrays"
+    )
+
+
+def test_a_target_that_there_is_not():
+    x = G.var("x", (2, 3))
+    for outputs in ([x + 1.0], [x]):  # also where there is nothing to compile
+        graph = G.Graph([x], outputs, "f")
+        assert error_of(lambda g=graph: G.compile(g, target="gpu"), ln.CompileError) == (
+            "compile(f, target='gpu'): there is no target 'gpu'; "
+            'use one of "cuda", "c", "interpret", "auto"'
+        )
+
+
+def test_arguments_of_which_two_are_one_array_or_that_cannot_be_written():
+    """Arguments are read: they stay as they are, whatever memory they have."""
+    x, y = G.var("x", (2, 3)), G.var("y", (2, 3))
+    fn = G.compile(G.Graph([x, y], [x + y, x - y], "f"), target="c")
+    array = np.arange(8, dtype=np.float32)
+    array.flags.writeable = False
+    same, shifted = array[:6].reshape(2, 3), array[2:].reshape(2, 3)
+    for other in (same, shifted, array[5::-1].reshape(2, 3)):
+        total, difference = fn(same, other)
+        np.testing.assert_array_equal(total, same + other)
+        np.testing.assert_array_equal(difference, same - other)
+    assert array.tolist() == list(range(8))
+
+
 def test_a_variable_that_is_assigned_twice():
     s = counter()
     graph = G.Graph([], [G.assign(s, s + 1.0), G.assign(s, s + 2.0)])

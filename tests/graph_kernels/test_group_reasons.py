@@ -28,7 +28,7 @@ def reason(a, b, **options):
             OTHER_PRODUCT,
             SCALED,
             {},
-            "matmul(x, mul(…)) and mul(matmul(…), 0.5) share a kernel of 2 ops, by the scheduler "
+            "matmul(x, mul(…)) and mul(matmul(…), 0.5) share a kernel of 3 ops, by the scheduler "
             "'contraction'",
         ),
         (

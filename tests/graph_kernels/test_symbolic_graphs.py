@@ -54,7 +54,7 @@ def test_the_arena_is_that_of_the_largest_call():
         array = random.normal(size=(n, n)).astype(np.float32)
         assert_alike((fn(array),), G.evaluate(graph, {"x": array}), 10)
         assert fn.plan(N=n).arena <= 2 * 4 * n * n
-    assert fn._memory.arena.nbytes <= 2 * 4 * 64 * 64
+    assert fn._runs.memory.arena.nbytes <= 2 * 4 * 64 * 64
 
 
 def test_state_is_shared_by_all_sizes():

@@ -7,6 +7,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import loopnest as ln  # noqa: E402 - torch is asked for first
+import loopnest.graph as G  # noqa: E402
 from helpers.torch_models import close, compiled  # noqa: E402
 from loopnest.torch import recording  # noqa: E402
 
@@ -183,3 +184,29 @@ def test_windows_of_symbolic_sizes_and_their_gradients_are_compiled_once():
     assert len(programs) == 2
     assert not [k.fallback for p in programs for k in p.kernels if k.fallback]
     assert [p.in_torch for p in programs] == [{}, {}]
+
+
+def test_a_compiler_that_fails_leaves_arguments_as_they_are(monkeypatch):
+    monkeypatch.setenv("CC", "false")
+
+    def changes(x):
+        x.mul_(1.4375)
+        return x.tanh()
+
+    x = torch.ones(5)
+    with pytest.raises(G.GraphError) as error:
+        compiled(changes)(x)
+    assert f"mul made at {__file__}" in str(error.value)
+    assert "CC=false does not start" in str(error.value)
+    assert x.tolist() == [1] * 5
+
+
+def test_arguments_whose_memory_overlaps():
+    def changes(a, b):
+        a.add_(1.0)
+        return a * b
+
+    memory, own = torch.arange(6.0), torch.arange(6.0)
+    result = compiled(changes)(memory[:4], memory[2:])
+    close(result, changes(own[:4], own[2:]))
+    close(memory, own)

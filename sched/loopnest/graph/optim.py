@@ -4,7 +4,10 @@
     fn = G.compile(step)
 
 The state of an optimiser are variables of its own, named after it, so that a call of the compiled
-graph is a whole step of training.
+graph is a whole step of training. It overwrites the variables, which are the compiled graph's own,
+and copies none of them: ``loss, updates = fn(x, labels)`` gives the loss, and updates that copy a
+value when it is asked for. ``fn.state`` has all variables by name, ``fn.state_dict()`` is a
+checkpoint, and a graph of scores that is compiled with ``state=fn`` reads what the step has learnt.
 
 Source: TinyFlow's ``AdamOptimizer`` (github.com/tqchen/tinyflow), whose defaults these are.
 """

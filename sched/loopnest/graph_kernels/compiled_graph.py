@@ -7,42 +7,37 @@ Constants, variables and the arena belong to the function, so that calls take tu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from threading import Lock
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-import loopnest as ln
 from loopnest.backends.cuda.driver import driver_interface
+from loopnest.backends.targets import check_target
 from loopnest.errors import LaunchError, kind_of
-from loopnest.graph.cost import flops, traffic
-from loopnest.graph.dimensions import Dim, at
+from loopnest.graph.cost import flops
+from loopnest.graph.dimensions import at
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.leaves import var
-from loopnest.graph.node import LEAVES, Node, describe
-from loopnest.graph.node_origins import place_of
+from loopnest.graph.node import Node
 from loopnest.graph.passes.decompose import Decompose
-from loopnest.graph.passes.eliminate_common_subexpr import EliminateCommonSubexpr
-from loopnest.graph.passes.fold_constant import FoldConstant
-from loopnest.graph.program import Graph, body_of, require_graph
-from loopnest.graph.registry import call, rebuild
+from loopnest.graph.program import Graph, require_graph
+from loopnest.graph.registry import call, rebuild, short
 from loopnest.graph.size_binding import node_sizes
 from loopnest.graph.state import check_state
+from loopnest.graph_kernels.array_address import address_of
 from loopnest.graph_kernels.code_gen import (
     Generated,
     compiled,
     current_target,
-    generated,
-    schedule_target,
 )
 from loopnest.graph_kernels.device_arrays import DeviceArrays, DeviceStates
-from loopnest.graph_kernels.kept_groups import groups_key, keep_groups, read_groups
-from loopnest.graph_kernels.kernel_fusion import grouped, inlined, values_for_assignments
-from loopnest.graph_kernels.kernel_groups import VIEWS, GroupLimits, is_library, product_of
+from loopnest.graph_kernels.graph_launch import launch_of
+from loopnest.graph_kernels.kernel_calls import with_kernels
+from loopnest.graph_kernels.kernel_fusion import inlined
+from loopnest.graph_kernels.kernel_groups import is_library, product_of
 from loopnest.graph_kernels.library_times import (
     LibraryTimes,
     Rivals,
@@ -50,48 +45,19 @@ from loopnest.graph_kernels.library_times import (
     is_measured,
     measured,
 )
-from loopnest.graph_kernels.op_math import lower_of
 from loopnest.graph_kernels.runs_by_size import RunsBySize
-from loopnest.graph_kernels.sized_run import SizedRun
 from loopnest.graph_kernels.step_arrays import Array, HostArrays, Runner
-from loopnest.graph_kernels.step_plan import PlannedStep, StepPlan
-
-MEMORY = frozenset({"assign", "get_item", "group", "tuple"})
-"""Ops that compute nothing: what they say is where values lie."""
-
-
-@dataclass(frozen=True, slots=True)
-class GraphLaunch:
-    """A launch of a compiled graph: a kernel, a call of a library, or a fallback.
-
-    Args:
-        ops: the names of the ops that it computes, in order.
-        bytes: what it reads and writes: an int, or a size expression.
-        flops: operations, as `loopnest.graph.cost` weighs them, likewise.
-        library: whether a library computes it.
-        schedule: the name of the scheduler; "" where there is no kernel.
-        kernel: the kernel; None where there is none.
-        fallback: why NumPy evaluates it; "" where it does not.
-        times: of an op that a library and kernels were measured at, both times.
-    """
-
-    ops: tuple[str, ...]
-    bytes: Dim
-    flops: Dim
-    library: bool
-    schedule: str
-    kernel: ln.Kernel | None
-    fallback: str
-    times: str = ""
-
-    def __str__(self) -> str:
-        how = self.schedule or ("library" if self.library else f"fallback: {self.fallback}")
-        times = f"; {self.times}" if self.times else ""
-        return f"{', '.join(self.ops)}: {self.bytes} bytes, {self.flops} flops, {how}{times}"
+from loopnest.graph_kernels.step_plan import StepPlan
+from loopnest.graph_kernels.step_profile import StepProfile, least
+from loopnest.graph_kernels.variable_memory import VariableMemory
 
 
 def compile_graph(
-    g: Graph, target: str = "auto", library: bool = True, **options: Any
+    g: Graph,
+    target: str = "auto",
+    library: bool = True,
+    state: CompiledGraph | None = None,
+    **options: Any,
 ) -> CompiledGraph:
     """Return a function of arrays that computes a graph by kernels.
 
@@ -108,11 +74,13 @@ def compile_graph(
             the library is faster, which is measured once for its sizes (see ``launch.times``); on
             the target "interpret", where sizes are symbolic, and with ``LOOPNEST_MACHINE=any``,
             it always is.
+        state: a compiled graph whose variables this one reads and assigns, instead of its own:
+            what a step of training has learnt, a graph of scores sees, without copies.
         **options: those of `loopnest.compile` for the target.
 
     Raises:
         GraphError: it assigns a variable twice, or has an op without a kernel and `library` is
-            False.
+            False, or a variable that `state` does not have.
         CompileError: as `loopnest.compile`.
     """
     require_graph(g, "compile")
@@ -120,9 +88,36 @@ def compile_graph(
     if not isinstance(library, bool):
         found = f"library is {kind_of(library)}"
         raise GraphError(f"compile({g.name})", found, "pass True or False")
+    check_target(target, f"compile({g.name}, target={short(target)})")
     chosen = current_target() if target == "auto" else target
+    if state is not None:
+        _check_shared(g, chosen, state)
     times = _product_times(g, chosen, options) if library else {}
-    return _compiled(g, chosen, library, options, times)
+    return _compiled(g, chosen, library, options, times, state)
+
+
+def _check_shared(g: Graph, target: str, other: object) -> None:
+    """Check that a compiled graph has the variables of a graph.
+
+    Raises:
+        GraphError: they are not what the graph needs.
+    """
+    subject = f"compile({g.name}, state=…)"
+    if not isinstance(other, CompiledGraph):
+        raise GraphError(subject, f"state is {kind_of(other)}", "pass what G.compile returned")
+    if (other.target == "cuda") != (target == "cuda"):
+        found = f"the variables lie where '{other.target}' runs, the graph is for '{target}'"
+        raise GraphError(subject, found, "compile both for one target")
+    memory = other.variable_memory
+    for name, node in g.variables.items():
+        own = memory.nodes.get(name)
+        if own is None:
+            has = ", ".join(memory.nodes) or "none"
+            found = f"{other.graph.name} has no variable {name}; it has {has}"
+            raise GraphError(subject, found, "let both graphs have the same variables")
+        if own.type != node.type:
+            found = f"the variable {name} is {node.type}, in {other.graph.name} it is {own.type}"
+            raise GraphError(subject, found, "let both graphs have the same variables")
 
 
 def _compiled(
@@ -131,11 +126,12 @@ def _compiled(
     library: bool,
     options: Mapping[str, Any],
     times: Mapping[str, LibraryTimes],
+    shared: CompiledGraph | None = None,
 ) -> CompiledGraph:
     own = tuple(sorted([name for name, found in times.items() if not found.by_library]))
     graph, found = with_kernels(g, target, library, fallback=library, own=own)
     runners = compiled(found, target, options)
-    return CompiledGraph(g, target, graph, found, runners, library, times)
+    return CompiledGraph(g, target, graph, found, runners, library, times, shared)
 
 
 def _product_times(g: Graph, target: str, options: Mapping[str, Any]) -> Mapping[str, LibraryTimes]:
@@ -166,70 +162,6 @@ def _rivals(node: Node, target: str, options: Mapping[str, Any]) -> Rivals:
     return Rivals(product_of(node), settings, float(at(flops(node), {})), made)
 
 
-def with_kernels(
-    g: Graph, target: str, library: bool, fallback: bool, own: tuple[str, ...] = ()
-) -> tuple[Graph, Generated]:
-    """Return a graph of calls, and their kernels; a group that has none is taken apart.
-
-    Args:
-        g: the graph.
-        target: "c", "interpret" or "cuda".
-        library: whether products of matrices are left to a library.
-        fallback: whether ops may stay without a kernel.
-        own: products that are not left to it, by `product_of`.
-
-    Raises:
-        GraphError: an op has no kernel, and `fallback` is False.
-    """
-    made = g.attrs.get("generated")
-    if "rtc" in g.attrs and isinstance(made, Generated) and not _assigns_inside(g):
-        return g, made
-    simple = EliminateCommonSubexpr()(FoldConstant()(inlined(Decompose()(g))))
-    simple = values_for_assignments(simple)
-    limits = GroupLimits(schedule_target(target), library, own)
-    single: frozenset[Node] = frozenset()
-    if not fallback:
-        _check_lowered(simple)
-    key = groups_key(simple, limits)
-    kept = read_groups(key)
-    if kept is not None:
-        graph = grouped(simple, limits, known=kept.groups).graph
-        return graph, kept.generated(graph)
-    while True:
-        grouping = grouped(simple, limits, single)
-        found = generated(grouping.graph, target)
-        apart = [x for call in found.refused for x in grouping.members[call]]
-        if single.issuperset(apart):
-            if found.refused and not fallback:
-                raise _without_kernel(g, *next(iter(found.refused.items())))
-            keep_groups(key, simple, grouping.groups, grouping.graph, found)
-            return grouping.graph, found
-        single = single.union(apart)
-
-
-def _assigns_inside(graph: Graph) -> bool:
-    """Whether a function of a graph assigns a variable."""
-    return any(node.op == "assign" for body in graph.functions for node in body.nodes)
-
-
-def _check_lowered(graph: Graph) -> None:
-    """Check that every op can be math of a kernel, or is another shape of its operand.
-
-    Raises:
-        GraphError: one cannot; it names the node.
-    """
-    for node in graph.nodes:
-        if node.op in LEAVES or node.op in VIEWS or node.op in MEMORY:
-            continue
-        if lower_of(node) is None:
-            raise _without_kernel(graph, node, f"op {node.op} has no attribute 'lower'")
-
-
-def _without_kernel(graph: Graph, node: Node, reason: str) -> GraphError:
-    subject = f"compile({graph.name}, library=False), node {describe(node)}{place_of(node)}"
-    return GraphError(subject, f"it has no kernel: {reason}", "pass library=True")
-
-
 class CompiledGraph:
     """A graph that runs on arrays: ``fn(*arrays, **sizes)``, in the order of the graph's inputs.
 
@@ -243,6 +175,7 @@ class CompiledGraph:
         runners: the compiled kernel of each call.
         library: whether a library computes products of matrices.
         times: of products that it and kernels were measured at.
+        shared: a graph whose variables this one has too; None for its own.
     """
 
     def __init__(
@@ -254,30 +187,45 @@ class CompiledGraph:
         runners: Mapping[Node, Runner],
         library: bool,
         times: Mapping[str, LibraryTimes],
+        shared: CompiledGraph | None = None,
     ) -> None:
         self.graph, self.target = graph, target
         self._subject = f"{graph.name}(...)"
-        self._lock = Lock()
         self._device: DeviceArrays | None = None
         if target == "cuda":
             self._device = DeviceArrays(driver_interface.find_driver())
         with self._context():
             arrays = self._device or HostArrays()
-            runs = RunsBySize(graph, target, calls, found, runners, library, arrays)
-        self._runs, self._memory = runs, runs.memory
-        states, shapes = (
-            self._memory.states,
-            {n: x.static_shape for n, x in calls.variables.items()},
-        )
-        self.state: Mapping[str, Array]
+            variables = None if shared is None else shared.variable_memory
+            runs = RunsBySize(
+                graph, target, calls, found, runners, library, arrays, shared=variables
+            )
+        self._runs = runs
+        self.variable_memory: VariableMemory = runs.memory.variables
+        """The variables, which graphs that are compiled with ``state=`` share."""
+        self._device_states = self._new_device_states(shared)
+        self.state: Mapping[str, Array] = self._new_state(shared)
         """The value of each variable, by name: the arrays themselves, which calls overwrite."""
-        if self._device is not None:
-            self.state = self._states = DeviceStates(self._device, states, shapes)
-        else:
-            own = {name: states[name].reshape(shape) for name, shape in shapes.items()}
-            self.state = MappingProxyType(own)
         self.kernels = tuple([launch_of(step, times) for step in runs.plan.steps])
         """Each launch, in order."""
+        self._expected = [(x.shape, x.dtype.numpy) for x in graph.inputs]
+
+    def _new_device_states(self, shared: CompiledGraph | None) -> DeviceStates | None:
+        if shared is not None:
+            return shared._device_states
+        memory = self.variable_memory
+        if self._device is None:
+            return None
+        return DeviceStates(self._device, memory.states, memory.shapes())
+
+    def _new_state(self, shared: CompiledGraph | None) -> Mapping[str, Array]:
+        if shared is not None:
+            return shared.state
+        if self._device_states is not None:
+            return self._device_states
+        memory = self.variable_memory
+        own = {name: memory.states[name].reshape(x) for name, x in memory.shapes().items()}
+        return MappingProxyType(own)
 
     def __repr__(self) -> str:
         return f"<CompiledGraph {self.graph.name} on '{self.target}': {len(self.kernels)} launches>"
@@ -291,35 +239,119 @@ class CompiledGraph:
             **sizes: the sizes that the shapes of the inputs do not say.
 
         Returns:
-            The output, or a tuple of them (of an output of several values a tuple too); arrays of
-            the caller's own.
+            The output, or a tuple of them; arrays of the caller's own. Of a tuple it is a tuple, of
+            a group of updates (`G.group`, ``minimize``) a sequence whose values of variables are
+            copied when they are asked for, until a later call overwrites them.
 
         Raises:
             LaunchError: an argument does not fit, or a node at these sizes; nothing ran.
         """
-        given = self._checked(arrays)
-        numbers = self._runs.numbers([array.shape for array in given], sizes)
-        with self._lock, np.errstate(all="ignore"), self._context():
+        given, places = self._checked(arrays)
+        names = self._runs.names
+        numbers = self._runs.numbers([x.shape for x in given], sizes) if names or sizes else ()
+        with self.variable_memory.lock:
+            if self._device_states is not None:
+                return self._on_device(self._device_states, numbers, given)
             run = self._runs.at(numbers)
-            own = zip(run.inputs, given, strict=True)
-            if self._device is not None:
-                return self._on_device(self._device, run, own)
-            results = run.run([(number, self._flat(array)) for number, array in own])
+            if run.is_table:
+                results = run.run(given, places)
+            else:
+                with np.errstate(all="ignore"):
+                    results = run.run(given, places)
         return results[0] if len(results) == 1 else results
 
     def _on_device(
-        self, device: DeviceArrays, run: SizedRun, given: Iterable[tuple[int, Array]]
+        self, states: DeviceStates, numbers: tuple[int, ...], given: Sequence[Array]
     ) -> Any:
         """Return the outputs of a call whose memory is that of the GPU."""
-        self._states.send()
-        found = run.run([(number, device.constant(array)) for number, array in given])
-        results = device.results(found)
-        self._states.fetch()
+        device = states.arrays
+        with np.errstate(all="ignore"), device.driver.current():
+            run = self._runs.at(numbers)
+            states.send()
+            sent = [device.constant(array) for array in given]
+            results = device.results(run.run(sent, [x.address for x in sent]))
+            states.fetch()
         return results[0] if len(results) == 1 else results
 
     def _context(self) -> AbstractContextManager[None]:
         """Return where memory may be used: a GPU's in its context."""
         return nullcontext() if self._device is None else self._device.driver.current()
+
+    # Variables
+
+    def state_dict(self) -> dict[str, Array]:
+        """Return a copy of the value of each variable, by name: a checkpoint."""
+        memory = self.variable_memory
+        with memory.lock, self._context():
+            if self._device_states is not None:
+                self._device_states.send()
+            shapes = memory.shapes().items()
+            return {name: memory.arrays.kept(memory.states[name]).reshape(x) for name, x in shapes}
+
+    def load_state_dict(self, values: Mapping[str, Any]) -> None:
+        """Give each variable the value that has its name, as `state_dict` returned them.
+
+        Raises:
+            LaunchError: a name is missing or unknown, or a value is no array of the shape and type;
+                no variable has changed.
+        """
+        subject, memory = f"{self.graph.name}.load_state_dict(…)", self.variable_memory
+        if not isinstance(values, Mapping):
+            reason = f"the values are {kind_of(values)}, not a mapping of names"
+            raise LaunchError(subject, reason, "pass what state_dict returned")
+        found: dict[str, Array] = {}
+        for name, node in memory.nodes.items():
+            if name not in values:
+                raise LaunchError(subject, f"there is no value for the variable {name}")
+            try:
+                found[name] = np.array(values[name])  # a copy: it may be memory of a variable
+            except (ValueError, TypeError) as error:
+                reason = f"the value of the variable {name} is no array"
+                raise LaunchError(subject, reason, "pass what state_dict returned") from error
+            if found[name].shape != node.shape or found[name].dtype != node.dtype.numpy:
+                given = f"{found[name].dtype}{list(found[name].shape)}"
+                reason = f"the variable {name} is {node.type}, the value {given}"
+                raise LaunchError(subject, reason, "pass what state_dict returned")
+        unknown = [name for name in values if name not in found]
+        if unknown:
+            has = ", ".join(found) or "none"
+            reason = f"there is no variable {short(unknown[0])}"
+            raise LaunchError(subject, reason, f"the graph has {has}")
+        with memory.lock, self._context():
+            memory.version += 1
+            for name, value in found.items():
+                memory.arrays.overwrite(memory.states[name], value)
+            if self._device_states is not None:
+                self._device_states.fetch()
+
+    # Times
+
+    def profile(self, *arrays: Any, calls: int = 5, **sizes: int) -> StepProfile:
+        """Measure the launches of a step; variables are then as they were before.
+
+        Args:
+            *arrays: as of a call.
+            calls: how often to run; of each launch the least time counts.
+            **sizes: as of a call.
+
+        Raises:
+            LaunchError: as of a call; `calls` is less than 1.
+        """
+        if not isinstance(calls, int) or calls < 1:
+            raise LaunchError(f"{self.graph.name}.profile(…)", f"calls is {short(calls)}")
+        given, places = self._checked(arrays)
+        numbers = self._runs.numbers([x.shape for x in given], sizes)
+        before = self.state_dict()
+        with self.variable_memory.lock, np.errstate(all="ignore"), self._context():
+            run = self._runs.at(numbers)
+            if self._device is not None:
+                given = [self._device.constant(array) for array in given]
+                places = [x.address for x in given]
+            times = [run.timed(given, places) for _ in range(calls)]
+        self.load_state_dict(before)
+        at_sizes = dict(zip(self._runs.names, numbers, strict=True))
+        moved = tuple([at(launch.bytes, at_sizes) for launch in self.kernels])
+        return StepProfile(self.kernels, moved, *least(times))
 
     def plan(self, **sizes: int) -> StepPlan:
         """Return the plan of a step: what a call does at these sizes.
@@ -333,50 +365,42 @@ class CompiledGraph:
         missing = [name for name in self._runs.names if name not in sizes]
         if missing:
             raise LaunchError(self._subject, f"the size {missing[0]} is missing")
-        with self._lock, self._context():
+        with self.variable_memory.lock, self._context():
             return self._runs.at(tuple([sizes[name] for name in self._runs.names])).plan
 
     # Arguments
 
-    def _checked(self, arrays: Sequence[Any]) -> list[Array]:
-        """Return the arguments as arrays of the types and ranks that the inputs have."""
-        inputs = self.graph.inputs
-        if len(arrays) != len(inputs):
-            names = ", ".join([f"{x.name}: {x.type}" for x in inputs]) or "none"
-            found = f"{len(arrays)} arrays were given for {len(inputs)} inputs"
+    def _checked(self, arrays: Sequence[Any]) -> tuple[list[Array], list[int]]:
+        """Return the arguments as C-contiguous arrays of the types and ranks that inputs have.
+
+        And where their first elements lie.
+        """
+        if len(arrays) != len(self._expected):
+            names = ", ".join([f"{x.name}: {x.type}" for x in self.graph.inputs]) or "none"
+            found = f"{len(arrays)} arrays were given for {len(self._expected)} inputs"
             raise LaunchError(self._subject, found, f"pass {names}")
+        begin, end = self.variable_memory.host_range
+        sized = bool(self._runs.names)
         given: list[Array] = []
-        for node, value in zip(inputs, arrays, strict=True):
-            array = np.asarray(value)
-            fits = array.shape == node.shape if not self._runs.names else array.ndim == node.ndim
-            if not fits or array.dtype != node.dtype.numpy:
-                found = f"{node.name} is {node.type}, the array {array.dtype}{list(array.shape)}"
-                hint = "compile the graph for the shapes and types that it is called with"
-                raise LaunchError(self._subject, found, hint)
+        places: list[int] = []
+        for value, (shape, dtype) in zip(arrays, self._expected, strict=True):
+            array = value if value.__class__ is np.ndarray else np.asarray(value)
+            fits = array.ndim == len(shape) if sized else array.shape == shape
+            if not fits or array.dtype != dtype:
+                raise self._does_not_fit(self.graph.inputs[len(given)], value, array)
+            if not array.flags.c_contiguous:
+                array = np.ascontiguousarray(array)
+            place = address_of(array)
+            if begin < place + array.nbytes and place < end:
+                array = array.copy()  # a step may write to the variable before it is read
+                place = address_of(array)
             given.append(array)
-        return given
+            places.append(place)
+        return given, places
 
-    def _flat(self, array: Array) -> Array:
-        if np.may_share_memory(array, self._memory.variables):
-            array = array.copy()  # a step may write to the variable before it is read
-        return np.ascontiguousarray(array).reshape(-1)
-
-
-def launch_of(step: PlannedStep, times: Mapping[str, LibraryTimes]) -> GraphLaunch:
-    """Return what is listed of a step; `times` are those of products, by `product_of`."""
-    node = step.node
-    nodes = body_of(node).nodes if node.op == "fused" else (node,)
-    ops = tuple([x.op for x in nodes if x.op not in LEAVES])
-    made = step.made
-    by_library = step.kind == "library"
-    told = [str(times[name]) for x in nodes if (name := product_of(x)) in times]
-    return GraphLaunch(
-        ops,
-        traffic(node),
-        flops(node),
-        by_library,
-        made.schedule if made else "",
-        made.kernel if made else None,
-        "" if by_library else step.reason,
-        step.reason if by_library and step.reason else "; ".join(told),
-    )
+    def _does_not_fit(self, node: Node, value: object, array: Array) -> LaunchError:
+        found = f"{node.name} is {node.type}, the array {array.dtype}{list(array.shape)}"
+        hint = "compile the graph for the shapes and types that it is called with"
+        if array.dtype.kind in "OSU":
+            found, hint = f"{node.name} is {node.type}, it is given {kind_of(value)}", "pass arrays"
+        return LaunchError(self._subject, found, hint)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from loopnest.backends.cuda.driver.device_array import DeviceMemory, DeviceView, gathered
 from loopnest.backends.cuda.driver.driver_interface import Driver
 from loopnest.graph.dimensions import at
-from loopnest.graph_kernels.step_arrays import Array, HostArrays, Memory, Runner
+from loopnest.graph_kernels.step_arrays import Array, HostArrays, Memory, Runner, Seen
 from loopnest.graph_kernels.step_plan import PlannedStep, ValuePlace, places_in
 from loopnest.scalar.dtypes import DType, uint8
 
@@ -35,14 +35,19 @@ class DeviceArrays:
         driver: of the GPU.
     """
 
+    is_host = False
+
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
 
-    def empty(self, shape: Sequence[int], dtype: DType) -> DeviceView:
-        """Return a new array."""
-        memory = DeviceMemory(self.driver, math.prod(shape) * dtype.numpy.itemsize, STREAM)
-        own = tuple(shape)
-        return DeviceView(memory, memory.address, own, dtype.numpy, None, False, memory)
+    def maker(self, shape: Sequence[int], dtype: DType) -> Callable[[], DeviceView]:
+        """Return a function that makes new arrays."""
+        own, kind = tuple(shape), dtype.numpy
+        return lambda: self._empty(own, kind)
+
+    def _empty(self, shape: tuple[int, ...], kind: np.dtype[Any]) -> DeviceView:
+        memory = DeviceMemory(self.driver, math.prod(shape) * kind.itemsize, STREAM)
+        return DeviceView(memory, memory.address, shape, kind, None, False, memory)
 
     def constant(self, value: npt.NDArray[Any]) -> DeviceView:
         """Return a copy of an array of the host, flat."""
@@ -54,7 +59,7 @@ class DeviceArrays:
 
     def room(self, size: int) -> DeviceView:
         """Return bytes."""
-        return self.empty((size,), uint8)
+        return self._empty((size,), uint8.numpy)
 
     def piece(self, room: DeviceView, start: int, size: int, dtype: DType) -> DeviceView:
         """Return bytes of a room as a flat array of elements."""
@@ -86,6 +91,11 @@ class DeviceArrays:
         """Return a copy: on the host, where results go."""
         return self.fetched(array)
 
+    def kept(self, array: DeviceView) -> npt.NDArray[Any]:
+        """Return a copy on the host for a caller, behind the call."""
+        with self.driver.current():
+            return self.fetched(array)
+
     def overwrite(self, array: DeviceView, value: DeviceView | npt.NDArray[Any]) -> None:
         """Give an array the elements of another, in C order."""
         self.send(array, self.fetched(value) if isinstance(value, DeviceView) else value)
@@ -96,9 +106,16 @@ class DeviceArrays:
         """Launch a kernel; an output that overwrites an input is None."""
         runner(*inputs, out=tuple(outputs), **sizes)
 
-    def without_kernel(self, step: PlannedStep) -> Callable[[Memory], None]:
+    def without_kernel(
+        self, step: PlannedStep, seen: Callable[[ValuePlace], Seen]
+    ) -> Callable[[Memory], None]:
         """Return what computes a step that has no kernel: NumPy, on copies."""
-        compute = HostArrays().without_kernel(step)
+        host = HostArrays()
+
+        def copy_of(place: ValuePlace) -> Seen:
+            return lambda memory: host.seen(memory[place.storage], place)
+
+        compute = host.without_kernel(step, copy_of)
         reads = {place.storage for place in places_in(step.inputs)}
         writes = [place.storage for place in step.outputs]
 
@@ -132,7 +149,7 @@ class DeviceArrays:
 
     def results(self, values: Any) -> Any:
         """Return outputs of a step as arrays of the host; of a tuple a tuple."""
-        if isinstance(values, tuple):
+        if type(values) is tuple:
             return tuple([self.results(value) for value in values])
         return self.fetched(values) if isinstance(values, DeviceView) else values
 
@@ -155,13 +172,13 @@ class DeviceStates(Mapping[str, npt.NDArray[Any]]):
         states: Mapping[str, DeviceView],
         shapes: Mapping[str, Sequence[int]],
     ) -> None:
-        self._arrays, self._states, self._shapes = arrays, states, shapes
+        self.arrays, self._states, self._shapes = arrays, states, shapes
         self._lent: dict[str, npt.NDArray[Any]] = {}
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         if name not in self._lent:
-            with self._arrays.driver.current():
-                found = self._arrays.fetched(self._states[name])
+            with self.arrays.driver.current():
+                found = self.arrays.fetched(self._states[name])
             self._lent[name] = found.reshape(self._shapes[name])
         return self._lent[name]
 
@@ -174,9 +191,9 @@ class DeviceStates(Mapping[str, npt.NDArray[Any]]):
     def send(self) -> None:
         """Copy to the GPU what a caller may have written."""
         for name, value in self._lent.items():
-            self._arrays.send(self._states[name], value)
+            self.arrays.send(self._states[name], value)
 
     def fetch(self) -> None:
         """Copy what callers look at from the GPU."""
         for name, value in self._lent.items():
-            value[...] = self._arrays.fetched(self._states[name]).reshape(value.shape)
+            value[...] = self.arrays.fetched(self._states[name]).reshape(value.shape)

@@ -14,6 +14,7 @@ from loopnest.graph_kernels.code_gen import Generated
 from loopnest.graph_kernels.sized_run import SizedRun, StepMemory
 from loopnest.graph_kernels.step_arrays import Runner, StepArrays
 from loopnest.graph_kernels.step_plan import plan_steps
+from loopnest.graph_kernels.variable_memory import VariableMemory
 
 MAX_RUNS = 32
 """Plans at other sizes are kept up to this number."""
@@ -31,6 +32,7 @@ class RunsBySize:
         library: whether a library computes products of matrices.
         arrays: what the runs work on.
         aliases: outputs that may be memory of an input.
+        shared: the variables, of a graph whose variables this one shares; None for its own.
     """
 
     def __init__(
@@ -43,12 +45,13 @@ class RunsBySize:
         library: bool,
         arrays: StepArrays,
         aliases: frozenset[int] = frozenset(),
+        shared: VariableMemory | None = None,
     ) -> None:
         self.graph, self.target = graph, target
         self.subject = f"{graph.name}(...)"
         self.names = graph_sizes(calls)
         """The sizes of the graph."""
-        self.memory = StepMemory(arrays, calls.variables)
+        self.memory = StepMemory(arrays, shared or VariableMemory(arrays, calls.variables))
         self.plan = plan_steps(calls, found, library, len(graph.outputs))
         """The plan of a step, with sizes where the graph has them."""
         self._calls, self._found, self._runners = calls, found, runners
@@ -56,6 +59,8 @@ class RunsBySize:
         self.kept: OrderedDict[tuple[int, ...], SizedRun] = OrderedDict()
         """The runs at the sizes of the last calls."""
         self._sizes_of: dict[Hashable, tuple[int, ...]] = {}
+        self._last: tuple[tuple[int, ...], SizedRun] | None = None
+        """The run of the last call."""
         if not self.names:
             self.at(())
 
@@ -88,11 +93,17 @@ class RunsBySize:
         Raises:
             LaunchError: a node does not fit at these sizes.
         """
-        run = self.kept.get(numbers)
-        if run is not None:
-            if self.names:
-                self.kept.move_to_end(numbers)
-            return run
+        if self._last is not None and self._last[0] == numbers:
+            return self._last[1]
+        run = self.kept.get(numbers) or self._planned(numbers)
+        self.kept[numbers] = run
+        self.kept.move_to_end(numbers)
+        while len(self.kept) > MAX_RUNS:
+            self.kept.popitem(last=False)
+        self._last = (numbers, run)
+        return run
+
+    def _planned(self, numbers: tuple[int, ...]) -> SizedRun:
         sizes = dict(zip(self.names, numbers, strict=True))
         try:
             at_sizes = bound(self._calls, sizes)
@@ -104,8 +115,4 @@ class RunsBySize:
         )
         runners = {at_sizes.nodes[call]: runner for call, runner in self._runners.items()}
         plan = plan_steps(at_sizes.graph, found, self._library, len(self.graph.outputs))
-        run = SizedRun(self.subject, self.target, plan, runners, sizes, self.memory, self._aliases)
-        self.kept[numbers] = run
-        while len(self.kept) > MAX_RUNS:
-            self.kept.popitem(last=False)
-        return run
+        return SizedRun(self.subject, self.target, plan, runners, sizes, self.memory, self._aliases)

@@ -8,7 +8,7 @@ variables, the arena) belongs to `StepMemory`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, TypeAlias
 
 from loopnest.backends.cpu.c_target import CompiledC
@@ -17,28 +17,27 @@ from loopnest.errors import LaunchError
 from loopnest.graph.dimensions import at
 from loopnest.graph.node import Node
 from loopnest.graph_kernels.launch_table import (
-    MOST_POINTERS,
-    MOST_SIZES,
+    MOST_ARGUMENTS,
     LaunchTable,
-    Pointers,
     pointers_of,
 )
-from loopnest.graph_kernels.step_arrays import Array, Memory, Runner, StepArrays
+from loopnest.graph_kernels.step_arrays import Array, Memory, Runner, Seen, StepArrays
 from loopnest.graph_kernels.step_plan import (
-    ALIGNMENT,
-    PlaceTree,
     PlannedStep,
+    ResultTree,
     StepPlan,
     Storage,
+    UpdatedVariable,
+    UpdateGroup,
     ValuePlace,
     places_in,
+    rounded,
 )
-from loopnest.scalar.dtypes import DType
+from loopnest.graph_kernels.variable_memory import StepUpdates, VariableMemory
 from loopnest.scalar.expr import Expr
 
-Values: TypeAlias = "Array | tuple[Values, ...]"
-Action: TypeAlias = "Callable[[Memory, Pointers], None]"
-"""A step on the storages of a call, and on where they lie."""
+Values: TypeAlias = "Any"
+"""Results: arrays, tuples of them, and groups of updates."""
 
 
 class StepMemory:
@@ -46,26 +45,15 @@ class StepMemory:
 
     Args:
         arrays: of which kind.
-        variables: the nodes of the variables, one a name.
+        variables: the variables, which other graphs may share.
     """
 
-    def __init__(self, arrays: StepArrays, variables: Mapping[str, Node]) -> None:
-        self.arrays = arrays
-        sizes = {name: rounded(node.value.nbytes) for name, node in variables.items()}
-        self.variables = arrays.room(sum(sizes.values()))
-        """All variables in one piece, so that one look tells an alias of any."""
+    def __init__(self, arrays: StepArrays, variables: VariableMemory) -> None:
+        self.arrays, self.variables = arrays, variables
         self.arena = arrays.room(0)
         self.reserved = 0
         """The bytes of the arena."""
-        self.states: dict[str, Array] = {}
-        """The value of each variable, flat."""
         self._constants: dict[Node, Array] = {}
-        used = 0
-        for name, node in variables.items():
-            dtype = node.dtype
-            self.states[name] = arrays.piece(self.variables, used, node.value.nbytes, dtype)
-            arrays.overwrite(self.states[name], arrays.constant(node.value))
-            used += sizes[name]
 
     def constant(self, node: Node) -> Array:
         """Return the value of a constant, flat."""
@@ -83,13 +71,45 @@ class StepMemory:
         self.arena, self.reserved = self.arrays.room(0), 0
 
 
-@dataclass(frozen=True, slots=True)
-class _NewArray:
-    """An output that a call makes: the number of its storage, its shape and type."""
+class _TableAction:
+    """Launches of a table, as a part of a call."""
 
-    number: int
-    shape: tuple[int, ...]
-    dtype: DType
+    def __init__(self, launches: Sequence[_Entry], subject: str) -> None:
+        self.table = LaunchTable(*zip(*launches, strict=True))
+        self._subject = subject
+
+    def run(self, memory: Memory) -> None:
+        """Run the launches."""
+        if self.table.run():
+            raise self._no_memory()
+
+    def timed(self, memory: Memory) -> list[float]:
+        """Run the launches; return the seconds of each."""
+        status, seconds = self.table.timed()
+        if status:
+            raise self._no_memory()
+        return seconds
+
+    def _no_memory(self) -> LaunchError:
+        found = "no memory is left for the local buffers of its kernels"
+        return LaunchError(self._subject, found, "pass smaller arrays, or fewer threads")
+
+
+class _CallAction:
+    """A step that Python calls: a library, an evaluation, a kernel that no table takes.
+
+    Args:
+        run: the step.
+    """
+
+    def __init__(self, run: Callable[[Memory], None]) -> None:
+        self.run = run
+
+    def timed(self, memory: Memory) -> list[float]:
+        """Run the step; return its seconds."""
+        start = perf_counter()
+        self.run(memory)
+        return [perf_counter() - start]
 
 
 class SizedRun:
@@ -119,74 +139,128 @@ class SizedRun:
         self._subject, self._target = subject, target
         self._runners, self._sizes, self._memory = runners, sizes, memory
         self._arrays = memory.arrays
-        self._new = [*self._new_arrays()]
+        self._address = memory.arrays.address
         self.inputs = [number for number, s in enumerate(plan.storages) if s.kind == "input"]
         """The storage of each input, in order."""
+        self._made, self._makers = self._new_arrays()
         self._fixed: Memory = []
+        self._nothing: Memory = []
         self._pointers = pointers_of([])
         self._arena: Array = None
+        self._more: list[int] = []
+        """What stands behind the storages of the plan: sizes, and 0 for workspace."""
         self._workspace: dict[int, int] = {}
-        """Storages behind those of the plan that are workspace, and where they begin in it."""
+        """Which of that are workspace, and where they begin in it."""
         self._workspace_bytes = 0
         self._calls: list[PlannedStep] = []
         """Steps that are no entries of a table."""
         self._actions = self._joined()
+        self._runs = [action.run for action in self._actions]
         self._results = [(tree, n in aliases) for n, tree in enumerate(plan.results)]
-        own = {new.number: new.shape for new in self._new}
-        self._plain = [
-            place.storage
-            for place in plan.results
-            if isinstance(place, ValuePlace) and own.get(place.storage) == place.shape
-        ]
-        """Where each result is an array that the call makes, as it is: their numbers."""
-        if not len(set(self._plain)) == len(self._plain) == len(plan.results):
-            self._plain = []
+        self._assigns = bool(plan.commits) or any(s.over is not None for s in plan.storages)
+        self._simple = self._simple_results()
+        """Where results are arrays that the call makes, or updates: a number or items of each."""
+        self.is_table = not self._calls and self._simple is not None
+        """Whether a call runs kernels of C alone, and makes the arrays of its results before."""
 
-    @property
-    def is_table(self) -> bool:
-        """Whether a call runs kernels of C alone, and its results are all arrays that it makes."""
-        return not self._calls and bool(self._plain)
-
-    def _new_arrays(self) -> list[_NewArray]:
-        """Return the outputs that a call makes, in the shapes that they are returned in."""
+    def _new_arrays(self) -> tuple[list[int], list[Callable[[], Array]]]:
+        """Return the storages of outputs that a call makes, and what makes each."""
         shapes = {p.storage: p.shape for p in places_in(self.plan.results) if p.is_plain}
-        found = []
+        found, makers = [], []
         for number, storage in enumerate(self.plan.storages):
             if storage.kind == "output":
-                shape = shapes.get(number, (storage.elements,))
-                found.append(_NewArray(number, _numbers(shape, {}), storage.dtype))
-        return found
+                shape = _numbers(shapes.get(number, (storage.elements,)), {})
+                found.append(number)
+                makers.append(self._arrays.maker(shape, storage.dtype))
+        return found, makers
 
-    def run(self, given: Sequence[tuple[int, Array]]) -> tuple[Values, ...]:
+    def _simple_results(self) -> list[int | tuple[UpdatedVariable, ...]] | None:
+        """Return what the results are, where they are new arrays as they are, or updates alone."""
+        shapes = {p.storage: p.shape for p in places_in(self.plan.results) if p.is_plain}
+        found: list[int | tuple[UpdatedVariable, ...]] = []
+        left = dict(zip(self._made, range(len(self._made)), strict=True))
+        for tree in self.plan.results:
+            if isinstance(tree, ValuePlace) and tree.storage in left:
+                if shapes[tree.storage] != tree.shape:
+                    return None
+                found.append(left.pop(tree.storage))
+            elif isinstance(tree, UpdateGroup):
+                items = tuple([x for x in tree.items if isinstance(x, UpdatedVariable)])
+                if len(items) < len(tree.items):
+                    return None
+                found.append(items)
+            else:
+                return None
+        return None if self.plan.commits else found
+
+    def run(self, given: Sequence[Array], places: Sequence[int]) -> tuple[Values, ...]:
         """Run the steps; return the outputs.
 
         Args:
-            given: arrays of inputs, each with the number of its storage.
+            given: the inputs in order, C-contiguous.
+            places: where their first elements lie.
 
         Raises:
             LaunchError: no memory is left.
         """
-        if self._arena is None or self._arena is not self._memory.arena:
-            self._attach()
-        memory, pointers = self._fixed.copy(), self._pointers
-        address = self._arrays.address
-        for number, array in given:
-            memory[number] = array
-            pointers[number] = address(array)
-        for new in self._new:
-            array = memory[new.number] = self._arrays.empty(new.shape, new.dtype)
-            pointers[new.number] = address(array)
+        made = self._begun(places)
+        memory = self._nothing if self.is_table else self._storages(given, made)
+        for run in self._runs:
+            run(memory)
+        return self._values(made, memory)
+
+    def timed(self, given: Sequence[Array], places: Sequence[int]) -> tuple[float, list[float]]:
+        """Run the steps; return the seconds of the call, and those of each step."""
+        seconds: list[float] = []
+        start = perf_counter()
+        made = self._begun(places)
+        memory = self._nothing if self.is_table else self._storages(given, made)
         for action in self._actions:
-            action(memory, pointers)
-        results = tuple([memory[number] for number in self._plain])
-        if not self._plain:
+            seconds += action.timed(memory)
+        self._values(made, memory)
+        return perf_counter() - start, seconds
+
+    def _begun(self, places: Sequence[int]) -> list[Array]:
+        """Tell the tables where inputs lie, and new arrays for the outputs; return these."""
+        if self._arena is not self._memory.arena:
+            self._attach()
+        pointers, address = self._pointers, self._address
+        for number, place in zip(self.inputs, places, strict=True):
+            pointers[number] = place
+        made = [make() for make in self._makers]
+        for number, array in zip(self._made, made, strict=True):
+            pointers[number] = address(array)
+        if self._assigns:
+            self._memory.variables.version += 1
+        return made
+
+    def _values(self, made: Sequence[Array], memory: Memory) -> tuple[Values, ...]:
+        """Return the results, and give variables the new values that lie elsewhere."""
+        if self._simple is None:
             taken: set[int] = set()
-            results = tuple([self._result(x, memory, taken, alias) for x, alias in self._results])
-        if self.plan.commits:
-            self._commit(memory)
-        return results
+            found = tuple([self._result(x, memory, taken, alias) for x, alias in self._results])
+            if self.plan.commits:
+                self._commit(memory)
+            return found
+        variables, subject = self._memory.variables, self._subject
+        results: list[Values] = []
+        for x in self._simple:
+            if isinstance(x, int):
+                results.append(made[x])
+            else:
+                results.append(StepUpdates.of(x, variables, subject))
+        return tuple(results)
 
     # Memory
+
+    def _storages(self, given: Sequence[Array], made: Sequence[Array]) -> Memory:
+        """Return the array of each storage in this call."""
+        memory = self._fixed.copy()
+        for number, array in zip(self.inputs, given, strict=True):
+            memory[number] = array
+        for number, array in zip(self._made, made, strict=True):
+            memory[number] = array
+        return memory
 
     def _attach(self) -> None:
         """Find the storages that stay: again where the arena has moved."""
@@ -200,34 +274,58 @@ class SizedRun:
             found = self._place(owner)
             self._fixed.append(nothing if found is None else found)
         start = self._arrays.address(self._arena) + room
-        spaces = [start + offset for offset in self._workspace.values()]
-        self._pointers = pointers_of([*map(self._arrays.address, self._fixed), *spaces])
+        self._pointers = pointers_of([*map(self._arrays.address, self._fixed), *self._more])
+        for number, offset in self._workspace.items():
+            self._pointers[number] = start + offset
+        for action in self._actions:
+            if isinstance(action, _TableAction):
+                action.table.attach(self._pointers)
 
     def _place(self, storage: Storage) -> Array | None:
         if storage.kind == "const" and storage.node is not None:
             return self._memory.constant(storage.node)
         if storage.kind == "state" and storage.node is not None:
-            return self._memory.states[storage.node.attrs["variable"]]
+            return self._memory.variables.states[storage.node.attrs["variable"]]
         if storage.kind == "arena" and storage.offset >= 0:
             offset = storage.offset
             return self._arrays.piece(self._arena, offset, storage.bytes, storage.dtype)
         return None
 
-    def _seen(self, place: ValuePlace, memory: Memory) -> Array:
-        return self._arrays.seen(memory[place.storage], place)
+    def _seen(self, place: ValuePlace) -> Seen:
+        """Return what a place is in a call; kept where its storage stays from call to call."""
+        number, arrays = place.storage, self._arrays
+        if self.plan.storages[number].kind not in ("const", "state", "arena"):
+            return lambda memory: arrays.seen(memory[number], place)
+        source: Array = None
+        view: Array = None
 
-    def _result(self, tree: PlaceTree, memory: Memory, taken: set[int], is_alias: bool) -> Values:
+        def kept(memory: Memory) -> Array:
+            nonlocal source, view
+            if memory[number] is not source:
+                source = memory[number]
+                view = arrays.seen(source, place)
+            return view
+
+        return kept
+
+    def _result(self, tree: ResultTree, memory: Memory, taken: set[int], is_alias: bool) -> Values:
         """Return an output as an array of the caller's own."""
-        if not isinstance(tree, ValuePlace):
-            return tuple([self._result(item, memory, taken, is_alias) for item in tree])
-        kind = self.plan.storages[tree.storage].kind
-        found = self._seen(tree, memory)
-        if is_alias and kind == "input":
-            return self._arrays.alias(found)
-        if kind in ("output", "made") and tree.storage not in taken:
-            taken.add(tree.storage)
-            return found
-        return self._arrays.copied(found)
+        match tree:
+            case ValuePlace():
+                kind = self.plan.storages[tree.storage].kind
+                found = self._arrays.seen(memory[tree.storage], tree)
+                if is_alias and kind == "input":
+                    return self._arrays.alias(found)
+                if kind in ("output", "made") and tree.storage not in taken:
+                    taken.add(tree.storage)
+                    return found
+                return self._arrays.copied(found)
+            case UpdatedVariable():
+                return tree
+            case UpdateGroup():
+                items = [self._result(item, memory, taken, is_alias) for item in tree.items]
+                return StepUpdates.of(tuple(items), self._memory.variables, self._subject)
+        return tuple([self._result(item, memory, taken, is_alias) for item in tree])
 
     def _commit(self, memory: Memory) -> None:
         """Write the new values of variables that lie elsewhere: all are read before one is."""
@@ -242,9 +340,9 @@ class SizedRun:
 
     # Steps
 
-    def _joined(self) -> list[Action]:
+    def _joined(self) -> list[_TableAction | _CallAction]:
         """Return what a call does: launches of C that follow each other are one action."""
-        actions: list[Action] = []
+        actions: list[_TableAction | _CallAction] = []
         table: list[_Entry] = []
         for step in self.plan.steps:
             fast = self._fast(step)
@@ -252,26 +350,31 @@ class SizedRun:
                 table.append(fast)
                 continue
             if table:
-                actions.append(self._table(table))
+                actions.append(_TableAction(table, self._subject))
                 table = []
             self._calls.append(step)
-            actions.append(self._slow(step))
+            actions.append(_CallAction(self._slow(step)))
         if table:
-            actions.append(self._table(table))
+            actions.append(_TableAction(table, self._subject))
         return actions
 
-    def _slow(self, step: PlannedStep) -> Action:
+    def _slow(self, step: PlannedStep) -> Callable[[Memory], None]:
         """Return a step as a call of a library, or of a compiled kernel."""
         arrays = self._arrays
-        run = self._kernel_call(step) if step.kind == "kernel" else arrays.without_kernel(step)
+        if step.kind == "kernel":
+            run = self._kernel_call(step)
+        else:
+            run = arrays.without_kernel(step, self._seen)
         made = [x.storage for x in step.outputs if self.plan.storages[x.storage].kind == "made"]
+        if not step.copies and not made:
+            return run
 
-        def action(memory: Memory, pointers: Pointers) -> None:
+        def action(memory: Memory) -> None:
             for source, target in step.copies:
                 arrays.overwrite(memory[target.storage], memory[source.storage])
             run(memory)
             for number in made:
-                pointers[number] = arrays.address(memory[number])
+                self._pointers[number] = arrays.address(memory[number])
 
         return action
 
@@ -286,13 +389,15 @@ class SizedRun:
             shape = _numbers(param.shape, sizes)
             inputs[number] = ValuePlace(place.storage, shape, None, steps)
         inplace = {output for output, _ in made.inplace}
+        seen = [*map(self._seen, inputs)]
+        results = [
+            None if number in inplace else self._seen(place)
+            for number, place in enumerate(step.outputs)
+        ]
 
         def run(memory: Memory) -> None:
-            outputs = [
-                None if number in inplace else self._seen(place, memory)
-                for number, place in enumerate(step.outputs)
-            ]
-            operands = [self._seen(place, memory) for place in inputs]
+            outputs = [None if result is None else result(memory) for result in results]
+            operands = [operand(memory) for operand in seen]
             self._arrays.launch(runner, operands, outputs, sizes)
 
         return run
@@ -305,20 +410,27 @@ class SizedRun:
         plan, executable = self._runners[step.node].launch_at(self._sizes)
         if plan.is_empty or plan.program.ranges or not isinstance(executable, CompiledC):
             return None  # what a launch does beyond calling the function
-        if executable.threads is not None or len(plan.sizes) > MOST_SIZES:
+        if executable.threads is not None:
             return None
         spaces = [p.buffer for p in plan.program.params if p.kind == "workspace"]
-        if spaces and (plan.sizes or any(b is None or b.kind == "counter" for b in spaces)):
+        if any(b is None or b.kind == "counter" for b in spaces):
             return None
         operands = [step.inputs[number] for number in made.inputs]
         overwritten = {output for output, _ in made.inplace}
         own = [p for number, p in enumerate(step.outputs) if number not in overwritten]
         slots = [place.storage for place in (*places_in(operands), *own)]
-        if not 0 < len(slots) + len(spaces) <= MOST_POINTERS:
+        if not 0 < len(slots) + len(plan.sizes) + len(spaces) <= MOST_ARGUMENTS:
             return None
+        slots += map(self._number, plan.sizes.values())
         rooms = zip(spaces, plan.workspace, strict=True)
         slots += self._spaces([count * b.dtype.numpy.itemsize for b, count in rooms if b])
-        return executable.function(executable.index_bits(plan)), slots, [*plan.sizes.values()]
+        return executable.function(executable.index_bits(plan)), slots
+
+    def _number(self, value: int) -> int:
+        """Return the place behind the storages of the plan where a size stands."""
+        number = len(self.plan.storages) + len(self._more)
+        self._more.append(value)
+        return number
 
     def _spaces(self, sizes: Sequence[int]) -> list[int]:
         """Return storages behind those of the plan for a launch's workspace.
@@ -327,32 +439,17 @@ class SizedRun:
         """
         found, offset = [], 0
         for size in sizes:
-            number = len(self.plan.storages) + len(self._workspace)
+            number = self._number(0)
             self._workspace[number] = offset
             found.append(number)
             offset += rounded(size)
         self._workspace_bytes = max(self._workspace_bytes, offset)
         return found
 
-    def _table(self, launches: Sequence[_Entry]) -> Action:
-        table = LaunchTable(*zip(*launches, strict=True))
 
-        def action(memory: Memory, pointers: Pointers) -> None:
-            if table.run(pointers):
-                found = "no memory is left for the local buffers of its kernels"
-                raise LaunchError(self._subject, found, "pass smaller arrays, or fewer threads")
-
-        return action
-
-
-_Entry: TypeAlias = "tuple[Any, list[int], list[int]]"
-"""A launch of a table: a function, the numbers of its storages, and its sizes."""
+_Entry: TypeAlias = "tuple[Any, list[int]]"
+"""A launch of a table: a function, and the numbers of its storages and sizes."""
 
 
 def _numbers(extents: Sequence[int | Expr], sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple([at(extent, sizes) for extent in extents])
-
-
-def rounded(size: int) -> int:
-    """Return a size in whole cache lines."""
-    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -14,6 +15,7 @@ import loopnest as ln
 from loopnest.backends.compiled_kernel import CompiledKernel
 from loopnest.graph.dimensions import at
 from loopnest.graph.node_values import compute
+from loopnest.graph_kernels.array_address import address_of
 from loopnest.graph_kernels.step_plan import (
     ALIGNMENT,
     PlaceTree,
@@ -28,13 +30,22 @@ Array: TypeAlias = "Any"
 Memory: TypeAlias = "list[Array]"
 """The array of each storage of a plan, in a call."""
 Runner: TypeAlias = "CompiledKernel[ln.Kernel]"
+SMALL = 4096
+"""Bytes below which it costs more to find a cache line than kernels gain by it."""
+
+
+Seen: TypeAlias = "Callable[[Memory], Array]"
+"""What a place of a step is in a call."""
 
 
 class StepArrays(Protocol):
     """The functions of a library of arrays that a step calls."""
 
-    def empty(self, shape: Sequence[int], dtype: DType) -> Array:
-        """Return a new C-contiguous array."""
+    is_host: bool
+    """Whether arrays lie in the memory of the host, and are NumPy's."""
+
+    def maker(self, shape: Sequence[int], dtype: DType) -> Callable[[], Array]:
+        """Return a function that makes new C-contiguous arrays."""
 
     def constant(self, value: npt.NDArray[Any]) -> Array:
         """Return the value of a constant, flat."""
@@ -57,6 +68,9 @@ class StepArrays(Protocol):
     def copied(self, array: Array) -> Array:
         """Return a C-contiguous copy."""
 
+    def kept(self, array: Array) -> Array:
+        """Return a copy for a caller, behind the call."""
+
     def overwrite(self, array: Array, value: Array) -> None:
         """Give an array the elements of another, in C order."""
 
@@ -65,17 +79,27 @@ class StepArrays(Protocol):
     ) -> None:
         """Launch a kernel; an output that overwrites an input is None."""
 
-    def without_kernel(self, step: PlannedStep) -> Callable[[Memory], None]:
-        """Return what computes a step that has no kernel."""
+    def without_kernel(
+        self, step: PlannedStep, seen: Callable[[ValuePlace], Seen]
+    ) -> Callable[[Memory], None]:
+        """Return what computes a step that has no kernel, on what its places are in a call."""
 
 
 class HostArrays:
     """Arrays of NumPy, for graphs that run on the host."""
 
-    def empty(self, shape: Sequence[int], dtype: DType) -> Array:
-        """Return a new array, which begins at a cache line."""
-        count = math.prod(shape)
-        return self.room(count * dtype.numpy.itemsize).view(dtype.numpy).reshape(shape)
+    is_host = True
+
+    def __init__(self) -> None:
+        self.address: Callable[[Array], int] = address_of
+
+    def maker(self, shape: Sequence[int], dtype: DType) -> Callable[[], Array]:
+        """Return a function that makes new arrays; large ones begin at a cache line."""
+        own, kind = tuple(shape), dtype.numpy
+        size = math.prod(own) * kind.itemsize
+        if size < SMALL:
+            return partial(np.empty, own, kind)
+        return lambda: self.room(size).view(kind).reshape(own)
 
     def constant(self, value: npt.NDArray[Any]) -> Array:
         """Return the value of a constant, flat."""
@@ -92,11 +116,6 @@ class HostArrays:
     def piece(self, room: Array, start: int, size: int, dtype: DType) -> Array:
         """Return bytes of a room as a flat array of elements."""
         return room[start : start + size].view(dtype.numpy)
-
-    def address(self, array: Array) -> int:
-        """Return where the first element of an array lies."""
-        found: int = array.__array_interface__["data"][0]
-        return found
 
     def seen(self, array: Array, place: ValuePlace) -> Array:
         """Return the array of a storage as a place in it says, at known sizes."""
@@ -115,6 +134,10 @@ class HostArrays:
         """Return a C-contiguous copy."""
         return array.copy()
 
+    def kept(self, array: Array) -> Array:
+        """Return a copy for a caller, behind the call."""
+        return array.copy()
+
     def overwrite(self, array: Array, value: Array) -> None:
         """Give an array the elements of another, in C order."""
         array[...] = value.reshape(array.shape)
@@ -125,20 +148,20 @@ class HostArrays:
         """Launch a kernel; an output that overwrites an input is None."""
         runner(*inputs, out=tuple(outputs), **sizes)
 
-    def without_kernel(self, step: PlannedStep) -> Callable[[Memory], None]:
+    def without_kernel(
+        self, step: PlannedStep, seen: Callable[[ValuePlace], Seen]
+    ) -> Callable[[Memory], None]:
         """Return what computes a step that has no kernel: NumPy."""
-
-        def product(memory: Memory) -> None:
-            a, b = [self.seen(memory[x.storage], x) for x in places_in(step.inputs)]
-            (place,) = step.outputs
-            np.matmul(a, b, out=self.seen(memory[place.storage], place))
+        if step.kind == "library":
+            a, b, result = map(seen, places_in([*step.inputs, *step.outputs]))
+            return lambda memory: np.matmul(a(memory), b(memory), out=result(memory))
 
         def evaluated(memory: Memory) -> None:
             found = compute(step.node, [self._tree(x, memory) for x in step.inputs])
             for place, value in zip(step.outputs, _leaves(found), strict=True):
                 self.seen(memory[place.storage], place)[...] = value
 
-        return product if step.kind == "library" else evaluated
+        return evaluated
 
     def _tree(self, places: PlaceTree, memory: Memory) -> Any:
         if isinstance(places, ValuePlace):

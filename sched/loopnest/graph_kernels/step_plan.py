@@ -82,6 +82,30 @@ class ValuePlace:
 PlaceTree: TypeAlias = "ValuePlace | tuple[PlaceTree, ...]"
 
 
+@dataclass(frozen=True, slots=True)
+class UpdatedVariable:
+    """An item of a group: the value that a variable has behind the step.
+
+    Args:
+        name: of the variable.
+        shape: its shape.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateGroup:
+    """An output that is a group: no step makes values for it of what it says of variables."""
+
+    items: tuple[ResultTree, ...]
+
+
+ResultTree: TypeAlias = "PlaceTree | UpdatedVariable | UpdateGroup"
+"""What an output of a graph is."""
+
+
 @dataclass(slots=True)
 class PlannedStep:
     """A launch of a kernel, or a call of NumPy.
@@ -124,18 +148,23 @@ class StepPlan:
 
     steps: tuple[PlannedStep, ...]
     storages: tuple[Storage, ...]
-    results: tuple[PlaceTree, ...]
+    results: tuple[ResultTree, ...]
     commits: tuple[tuple[int, ValuePlace], ...]
     arena: int
 
 
-def places_in(tree: PlaceTree | Iterable[PlaceTree]) -> Iterator[ValuePlace]:
+def places_in(tree: ResultTree | Iterable[ResultTree]) -> Iterator[ValuePlace]:
     """Yield the places of trees, left to right."""
     if isinstance(tree, ValuePlace):
         yield tree
-    else:
-        for item in tree:
+    elif not isinstance(tree, UpdatedVariable):
+        for item in tree.items if isinstance(tree, UpdateGroup) else tree:
             yield from places_in(item)
+
+
+def rounded(size: int) -> int:
+    """Return a size in whole cache lines."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def plan_steps(graph: Graph, found: Generated, library: bool, results: int) -> StepPlan:
@@ -155,7 +184,7 @@ class _StepPlanner:
     def plan(self, count: int) -> StepPlan:
         for node in self.graph.nodes:
             self.places[node] = self._place(node)
-        results = tuple([self.places[x] for x in self.graph.outputs[:count]])
+        results = tuple(map(self._result, self.graph.outputs[:count]))
         self.steps = self._ordered()
         for place in places_in(results):
             storage = self.storages[place.storage]
@@ -166,6 +195,18 @@ class _StepPlanner:
         return StepPlan(tuple(self.steps), tuple(self.storages), results, tuple(commits), arena)
 
     # Places
+
+    def _result(self, node: Node) -> ResultTree:
+        if node.op == "group":
+            items = tuple(map(self._update, node.inputs))
+            if any(isinstance(x, (UpdatedVariable, UpdateGroup)) for x in items):
+                return UpdateGroup(items)
+        return self.places[node]
+
+    def _update(self, node: Node) -> ResultTree:
+        if node.op == "assign":
+            return UpdatedVariable(node.attrs["variable"], node.static_shape)
+        return self._result(node)
 
     def _new(self, kind: str, node: Node | None, tensor: TensorType) -> ValuePlace:
         self.storages.append(Storage(kind, node, tensor.size, tensor.dtype))
@@ -260,7 +301,7 @@ class _StepPlanner:
 
     # Variables
 
-    def _commits(self, results: Sequence[PlaceTree]) -> list[tuple[int, ValuePlace]]:
+    def _commits(self, results: Sequence[ResultTree]) -> list[tuple[int, ValuePlace]]:
         """Let new values overwrite old ones where that is safe; return what is copied instead."""
         late = {place.storage for place in places_in(results)}
         late |= {place.storage for place in self.assigned.values()}
@@ -304,7 +345,7 @@ class _StepPlanner:
     # The arena
 
     def _lay_out(
-        self, results: Sequence[PlaceTree], commits: Sequence[tuple[int, ValuePlace]]
+        self, results: Sequence[ResultTree], commits: Sequence[tuple[int, ValuePlace]]
     ) -> int:
         """Give each storage of the arena its offset; return the size of the arena."""
         first: dict[int, int] = {}
@@ -371,7 +412,7 @@ class _Arena:
 
     def take(self, count: int, life: tuple[int, int]) -> int:
         """Return the lowest offset of `count` bytes that are free from one step to another."""
-        length = -(-count // ALIGNMENT) * ALIGNMENT
+        length = rounded(count)
         rivals = [
             (start, end)
             for start, end, (born, dies) in self._taken

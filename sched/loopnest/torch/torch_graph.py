@@ -7,7 +7,7 @@ on the stream that is torch's current one. A step that runs in torch is a call o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from threading import Lock
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,9 +16,10 @@ from loopnest.graph.dimensions import at
 from loopnest.graph.node_values import compute
 from loopnest.graph.program import Graph
 from loopnest.graph_kernels.code_gen import compiled
-from loopnest.graph_kernels.compiled_graph import launch_of, with_kernels
+from loopnest.graph_kernels.graph_launch import launch_of
+from loopnest.graph_kernels.kernel_calls import with_kernels
 from loopnest.graph_kernels.runs_by_size import RunsBySize
-from loopnest.graph_kernels.step_arrays import Memory, Runner
+from loopnest.graph_kernels.step_arrays import Memory, Runner, Seen
 from loopnest.graph_kernels.step_plan import (
     ALIGNMENT,
     PlaceTree,
@@ -59,7 +60,6 @@ class TorchGraph:
         """The sizes of the graph."""
         self.kernels = tuple([launch_of(step, {}) for step in self._runs.plan.steps])
         """Each launch, in order."""
-        self._lock = Lock()
 
     def __repr__(self) -> str:
         return f"<TorchGraph {self.graph.name} on '{self.target}': {len(self.kernels)} launches>"
@@ -77,13 +77,13 @@ class TorchGraph:
         Returns:
             A contiguous tensor for each output, of the caller's own where it is no alias.
         """
-        with self._lock:
+        with self._runs.memory.variables.lock:
             run = self._runs.at(numbers)
-            given = list(zip(run.inputs, tensors, strict=True))
+            places = [*map(self._runs.memory.arrays.address, tensors)]
             if run.is_table:
-                return run.run(given)
+                return run.run(tensors, places)
             with torch.no_grad():
-                found = run.run(given)
+                found = run.run(tensors, places)
             if self.target == "cuda":  # each call has an arena of its own, by the order of a stream
                 self._runs.memory.renew()
         return found
@@ -92,12 +92,14 @@ class TorchGraph:
 class TorchArrays:
     """Tensors of torch on a device, as `loopnest.graph_kernels.step_arrays` asks of them."""
 
+    is_host = False
+
     def __init__(self, device: Any) -> None:
         self.device = device
         self.address: Callable[[Tensor], int] = torch.Tensor.data_ptr
 
-    def empty(self, shape: Sequence[int], dtype: DType) -> Tensor:
-        return torch.empty(shape, dtype=torch_dtype(dtype), device=self.device)
+    def maker(self, shape: Sequence[int], dtype: DType) -> Callable[[], Tensor]:
+        return partial(torch.empty, shape, dtype=torch_dtype(dtype), device=self.device)
 
     def constant(self, value: Any) -> Tensor:
         return tensor_of(value.reshape(-1).copy()).to(self.device)
@@ -123,6 +125,9 @@ class TorchArrays:
     def copied(self, array: Tensor) -> Tensor:
         return array.clone(memory_format=torch.contiguous_format)
 
+    def kept(self, array: Tensor) -> Tensor:
+        return self.copied(array)
+
     def overwrite(self, array: Tensor, value: Tensor) -> None:
         array.copy_(value.reshape(array.shape))
 
@@ -135,10 +140,12 @@ class TorchArrays:
         else:
             runner(*map(array_of, inputs), out=tuple(map(array_of, outputs)), **sizes)
 
-    def without_kernel(self, step: PlannedStep) -> Callable[[Memory], None]:
+    def without_kernel(
+        self, step: PlannedStep, seen: Callable[[ValuePlace], Seen]
+    ) -> Callable[[Memory], None]:
         """Return a call of torch; of an op that torch does not know, of NumPy on the host."""
         if step.node.op.startswith("torch_"):
-            return self._torch_call(step)
+            return self._torch_call(step, seen)
 
         def run(memory: Memory) -> None:
             found = compute(step.node, [self._tree(tree, memory) for tree in step.inputs])
@@ -148,13 +155,14 @@ class TorchArrays:
 
         return run
 
-    def _torch_call(self, step: PlannedStep) -> Callable[[Memory], None]:
+    def _torch_call(
+        self, step: PlannedStep, seen: Callable[[ValuePlace], Seen]
+    ) -> Callable[[Memory], None]:
         """Return a step that torch computes; what it returns is the memory of the values."""
-        inputs = [*places_in(step.inputs)]
+        inputs = [*map(seen, places_in(step.inputs))]
 
         def run(memory: Memory) -> None:
-            operands = [self.seen(memory[place.storage], place) for place in inputs]
-            found = run_in_torch(step.node, operands)
+            found = run_in_torch(step.node, [operand(memory) for operand in inputs])
             values = [value for value in found if isinstance(value, torch.Tensor)]
             for place, value in zip(step.outputs, values, strict=True):
                 memory[place.storage] = value.contiguous()

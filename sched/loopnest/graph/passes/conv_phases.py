@@ -1,5 +1,7 @@
 """A transposed convolution with strides as one without: a convolution for each phase of the result.
 
+The gradient of a convolution's operand (``conv2d_backward_data``) is one too.
+
 Elements of the result that are a stride apart see the same elements of the kernel. So the kernel is
 cut into as many kernels as there are phases, each without the zeros between the elements of x. A
 convolution with all of them makes as many channels for one, and the last step lays these side by
@@ -78,17 +80,38 @@ def by_phases(node: Node) -> Node:
     return _by_phases(node) if spread is None else spread
 
 
+@register_attr("conv2d_backward_data", "decompose")
+def gradient_by_phases(node: Node) -> Node:
+    """Return the gradient of a convolution's operand by the phases of its strides.
+
+    It is left as it is where a transposed convolution would be, in other layouts, and of groups,
+    whose few channels gain less by a convolution than the steps around it cost.
+    """
+    (dy, w), attrs = node.inputs, node.attrs
+    layouts = (attrs["data_layout"], attrs["kernel_layout"])
+    plain = layouts == ("NCHW", "OIHW") and attrs["groups"] == 1
+    if not plain or set(attrs["strides"]) == {1}:
+        return node
+    around = attrs["strides"], attrs["padding"][:2], attrs["dilation"]
+    whole = s.conv_transposed(dy, w, node.shape[2:], *around)
+    found = by_phases(whole)
+    return node if found is whole else found
+
+
 def _without_zeros(node: Node) -> Node | None:
     """Return the result from its elements that are not zero; None where all phases have some."""
     (x, w), attrs = node.inputs, node.attrs
-    both = [gcd(*pair) for pair in zip(attrs["strides"], attrs["dilation"], strict=True)]
+    # Elements of the kernel that there is one of lie at any distance from each other.
+    steps = zip(attrs["strides"], attrs["dilation"], w.shape[2:], strict=True)
+    apart = [stride if extent == 1 else dilation for stride, dilation, extent in steps]
+    both = [gcd(*pair) for pair in zip(attrs["strides"], apart, strict=True)]
     firsts = [-(-p // g) for p, g in zip(attrs["padding"], both, strict=True)]
     rows = zip(firsts, both, attrs["padding"], node.shape[2:], strict=True)
     counts = [(p + out - 1) // g - first + 1 for first, g, p, out in rows]
     if set(both) == {1} or min(counts) < 1:
         return None
     strides, dilation = [
-        [e // g for e, g in zip(attrs[name], both, strict=True)] for name in ("strides", "dilation")
+        [e // g for e, g in zip(found, both, strict=True)] for found in (attrs["strides"], apart)
     ]
     inner = s.conv_transposed(x, w, counts, strides, firsts, dilation, attrs["groups"])
     starts = [f * g - p for f, g, p in zip(firsts, both, attrs["padding"], strict=True)]
