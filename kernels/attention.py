@@ -14,6 +14,8 @@ the scores of a row are kept, or computed twice.
     python kernels/attention.py dump --stage cuda
 """
 
+import math
+
 import numpy as np
 
 import loopnest as ln
@@ -168,17 +170,16 @@ def inline_producers(consumer, kept):
             continue
         if tensor.compute_at_pos < 4 or not tensor.axis(-1).is_broadcast:
             tensor.compute_at(consumer, consumer.ndim - wide)
-            if wide and tensor.ndim == consumer.ndim and not tensor.axis(-1).is_broadcast:
+            alike = innermost is ln.ParallelType.vectorize or tensor.ndim == consumer.ndim
+            if wide and alike and not tensor.axis(-1).is_broadcast:
                 loads = any(source.memory is ln.SHARED for source in tensor.producers)
                 tensor.axis(-1).parallelize(ln.ParallelType.vectorize if loads else innermost)
         inline_producers(tensor, kept)
 
 
 def in_vectors(f, lanes, partials=(), inner=ln.ParallelType.vectorize):
-    """Split what a block keeps to vectors, and sum outside of rows and columns."""
+    """Split what a block keeps to vectors, and compute the rest where it is needed."""
     unroll = ln.ParallelType.unroll
-    for name in ("scores", "product"):
-        f[name].reorder({-1: 4})
     for name in ("scores", "scaled", "weights", "product", "sized", "y"):
         stored = name == "y"
         f[name].split(-1, max(lanes, 16 // f["y"].dtype.size) if stored else lanes)
@@ -239,34 +240,57 @@ def gpu(f, rows=64, lanes=4):
         f[name].axis(3).parallelize(block)
     for name in ("largest", "total"):
         f[name].axis(-1).parallelize(unroll)
+    for name in ("scores", "product"):
+        f[name].reorder({-1: 4})  # sum outside of rows and columns
     in_vectors(f, lanes, [queries, *parts], unroll)
 
 
 @attention.schedule("cpu")
 @attention_causal.schedule("cpu")
-def cpu(f, rows=128, some=4, lanes=16):
+def cpu(f, rows=None, some=None, parts=None, lanes=None, line=16):
     """A core owns `rows` rows of a head and goes over the keys in tiles.
 
-    The keys of a tile are copied with neighbours next to each other, so that the scores of `some`
-    rows with a tile fill vector registers; the product with the values is made alike. Largest score
-    and sum of a row are folded `lanes` side by side first.
+    The scores of `some` rows with `parts` vectors of keys stay in registers while they are summed,
+    and so does the product with the values: 6 x 2 of the 16 of AVX2, 4 x 4 of the 32 of AVX-512, as
+    `ln.machine()` finds them. The keys of a tile lie next to each other for it: they are read along
+    their rows, and squares of `line` x `line` are transposed in registers. `unswitch` tests once
+    for all sums whether the rows exist. Largest score and sum of a row are folded `lanes` side by
+    side first.
     """
-    vector = ln.ParallelType.vectorize
+    machine = ln.machine()
+    tall, wide = (4, 4) if machine.vector_registers >= 32 else (6, 2)
+    some, parts = some or tall, parts or wide
+    rows = rows or (128 if tall == 4 else 96)
+    lanes = lanes or machine.lanes(4)
+    width, tile = f["keys"].shape[2:]
+    parts = max(1, math.gcd(parts, width // lanes, tile // lanes))  # small tiles have fewer
+    line = math.gcd(line, width, tile)
+    vector, unroll = ln.ParallelType.vectorize, ln.ParallelType.unroll
     partials = []
     for name in ("largest", "total"):
         f[name].split(-1, lanes)
         partials.append(f[name].rfactor(-2))
+    keys = f["keys"]
+    staged = keys.cache_before()
     by_tiles(f, rows, some)
     for partial, result in zip(partials, ("sized", "sums"), strict=True):
         partial.compute_at(f[result], 4)
         partial.axis(-1).parallelize(vector)
     f["y"].parallelize({0: ln.ParallelType.cpu_parallel})
-    for name in ("keys", "values"):
-        f[name].split(-1, lanes)
-        f[name].axis(-1).parallelize(vector)
+    keys.split(3, line).split(2, line)
+    keys.reorder({3: 4})  # [H, T, D / line, tile / line, line of D, line of the tile]
+    keys.parallelize({4: unroll, 5: vector})
+    keys.allocation_domain.reorder({4: 3, 3: 4})
+    staged.compute_at(keys, 2)
+    staged.reorder({2: 3})  # [H, T, tile, D]
+    for tensor in (staged, f["values"]):
+        tensor.split(-1, lanes)
+        tensor.axis(-1).parallelize(vector)
     for name in ("scores", "product"):
-        f[name].axis(4).parallelize(ln.ParallelType.unroll)
-    in_vectors(f, lanes, partials)
+        f[name].split(5, parts * lanes)  # [.., some, columns / these, these, the summed]
+        f[name].reorder({5: 4, 7: 5, 4: 6, 6: 7})
+        f[name].parallelize({5: ln.ParallelType.unswitch, 6: unroll})
+    in_vectors(f, lanes, [staged, *partials])
 
 
 @attention_two_pass.schedule("gpu")

@@ -73,6 +73,39 @@ def gpu_tall(f, columns=8, rows=8, parts=128, lanes=None, loads=8):
     by_tiles(f, columns, rows, parts, lanes, loads)
 
 
+@column_sum.schedule("gpu_launches")
+def gpu_launches(f, columns=32, rows=8, parts=32, lanes=None, loads=4):
+    """As "gpu" in two launches: blocks leave the sums of their parts, a second launch adds them.
+
+    [N] is split to [N / .., parts, loads, rows]: the rows of a part lie apart by a constant. No
+    block waits for another one, nor counts who is done; the sums are added in the order of the
+    parts, so that the bits are the same each time. A thread of the second launch has a column, and
+    loads `rows` of its sums before it adds the first.
+    """
+    y = f["y"]
+    lanes = lanes or 16 // y.dtype.size
+    grid, block = ln.ParallelType.grid_x, ln.ParallelType.block_x
+    y.split(0, rows).split(0, loads).split(0, parts)
+    part = y.rfactor([0, 2, 3])  # of [N / .., parts, loads, rows, D]
+    part.memory = ln.GLOBAL
+    total = part.cache_before()
+    part.split(1, lanes).split(1, columns)  # [parts, D / .., columns, lanes]
+    part.parallelize({0: ln.ParallelType.grid_y, 1: grid, 2: block})
+    part.axis(3).parallelize(ln.ParallelType.vectorize)
+    total.compute_at(part, 3)
+    total.reorder({6: 3, 3: 6})  # [parts, D / .., columns, rows, N / .., loads, lanes]
+    total.split(4, 1)
+    copy = f["x"].cache_after()
+    copy.compute_at(total, 6)
+    total.parallelize({3: ln.ParallelType.block_y, 5: ln.ParallelType.unswitch})
+    total.parallelize({6: ln.ParallelType.unroll, 7: ln.ParallelType.unroll})
+    copy.parallelize({6: ln.ParallelType.unroll, 7: ln.ParallelType.vectorize})
+
+    y.new_launch()
+    y.split(1, columns).split(0, rows).reorder([2, 3, 0, 1])  # [D / .., columns, parts / .., rows]
+    y.parallelize({0: grid, 1: block, 3: ln.ParallelType.unroll})
+
+
 @column_sum.schedule("cpu")
 def cpu(f, columns=1024, rows=128):
     """Cores share the rows, `rows` at a time, which are read along memory.

@@ -58,32 +58,39 @@ def segments_of(y, place):
 
 
 @cumsum.schedule("gpu_block")
-def gpu_block(f, lanes=None, some=16):
+def gpu_block(f, lanes=None):
     """A block owns a row: a thread scans `lanes` neighbours, for rows up to 1024 * `lanes` long.
 
-    The totals of the threads are scanned in shared memory, `some` by a thread, and the totals of
-    these by one thread: for a row of 1024 elements 4, 16 and 16 steps in place of 1024.
+    What the threads' parts fold to they scan together: by shuffles within a warp, and with one slot
+    of shared memory a warp.
     """
     x, y = f["x"], f["y"]
     y.split(1, lanes or 16 // y.dtype.size)  # [N, D / lanes, lanes]
     sums, totals, before = segments_of(y, 2)
-    before.split(1, some)
-    inside, several, far = segments_of(before, 2)
     row = x.cache_after()
-    for tensor in (sums, totals, inside, several, far, before):
+    for tensor in (sums, totals, before):
         tensor.compute_at(y, 1)
     row.compute_at(sums, 2)
-    before.merge(1)
-    block, vector = ln.ParallelType.block_x, ln.ParallelType.vectorize
     y.parallelize({0: ln.ParallelType.grid_x})
-    for tensor in (y, sums, totals, inside, several, before):
-        tensor.axis(1).parallelize(block)
+    for tensor in (y, sums, totals, before):
+        tensor.axis(1).parallelize(ln.ParallelType.block_x)
     for tensor in (row, y):
-        tensor.axis(-1).parallelize(vector)
+        tensor.axis(-1).parallelize(ln.ParallelType.vectorize)
     sums.axis(-1).parallelize(ln.ParallelType.unroll)
-    inside.axis(-1).parallelize(ln.ParallelType.unswitch)
-    for tensor in (totals, inside, several, far, before):
-        tensor.memory = ln.SHARED
+
+
+@cumsum.schedule("gpu_warps")
+def gpu_warps(f, rows=8, threads=32):
+    """`threads` lanes own a row, of any length, a block `rows` of them: neighbours read neighbours.
+
+    The lanes scan as many elements by shuffles, and carry the sum of all before to the next ones;
+    no shared memory, no barrier.
+    """
+    y = f["y"]
+    y.split(0, rows)
+    y.split(2, threads)  # [N / rows, rows, D / threads, threads]
+    grid, block = ln.ParallelType.grid_x, ln.ParallelType.block_x
+    y.parallelize({0: grid, 1: ln.ParallelType.block_y, 3: block})
 
 
 @cumsum.schedule("cpu")
@@ -106,7 +113,8 @@ def scan_in_blocks(f, threads, lanes):
     """Give each block a part of the array, each thread `lanes` neighbours in registers.
 
     Returns the sums within each thread's part and their totals; what lies before each thread; and,
-    of that, the sums within a block, the totals of blocks, and what lies before each block.
+    of that, the sums within a block (which its threads scan together), the totals of blocks, and
+    what lies before each block.
     """
     y = f["y"]
     y.split(0, lanes)
@@ -116,7 +124,7 @@ def scan_in_blocks(f, threads, lanes):
     inside, several, far = segments_of(before, 1)  # of a block, and of the grid
     totals.split(0, threads)
     grid, block = ln.ParallelType.grid_x, ln.ParallelType.block_x
-    for tensor in (y, sums, totals, before):
+    for tensor in (y, sums, totals, before, inside):
         tensor.parallelize({0: grid, 1: block})
     part = f["x"].cache_after()
     part.compute_at(sums, 2)
@@ -124,60 +132,75 @@ def scan_in_blocks(f, threads, lanes):
         tensor.split(2, 16 // y.dtype.size)
         tensor.parallelize({2: ln.ParallelType.unroll, 3: ln.ParallelType.vectorize})
     sums.axis(2).parallelize(ln.ParallelType.unroll)
-    for tensor in (inside, several):
-        tensor.axis(0).parallelize(grid)
-    inside.axis(1).parallelize(ln.ParallelType.unswitch)
+    several.axis(0).parallelize(grid)
     return sums, totals, before, inside, several, far
+
+
+def scan_blocks(far, threads):
+    """Let one block scan the totals of all blocks, `threads` at a time."""
+    far.split(0, threads)
+    far.axis(1).parallelize(ln.ParallelType.block_x)
 
 
 @cumsum_long.schedule("gpu")
 def gpu_long(f, threads=128, lanes=16):
     """A block owns a part of the array, a thread `lanes` neighbours in registers.
 
-    One thread of a block scans the totals of all. Blocks write the sums of their parts, wait for
-    each other, and one thread scans these; so each element is read and written once. The grid must
-    be resident at once.
+    The threads of a block scan their totals by shuffles. Blocks write the sums of their parts, wait
+    for each other, and one block scans these; so each element is read and written once. The grid
+    must be resident at once.
     """
     _, totals, _, inside, several, far = scan_in_blocks(f, threads, lanes)
-    for tensor in (totals, inside):
-        tensor.memory = ln.SHARED
+    totals.memory = inside.memory = ln.SHARED
     several.memory = far.memory = ln.GLOBAL
+    scan_blocks(far, threads)
 
 
 @cumsum_long.schedule("gpu_launches")
-def gpu_long_launches(f, threads=128, lanes=16, some=32):
+def gpu_long_launches(f, threads=128, lanes=16):
     """Three launches, no grid that must be resident at once: any number of blocks will do.
 
     A block scans 2048 neighbours as in "gpu", but leaves them in workspace. In the second launch
-    one block scans the totals of all blocks, `some` by a thread, for arrays of up to 64 million
-    elements. In the third all blocks add what lies before. Each element is read and written twice.
+    one block scans the totals of all blocks. In the third all blocks add what lies before. Each
+    element is read and written twice.
     """
     sums, totals, before, inside, several, far = scan_in_blocks(f, threads, lanes)
     totals.memory = ln.SHARED
     for tensor in (sums, inside, several, far):
         tensor.memory = ln.GLOBAL
-
-    far.split(0, some)
-    own, parts, carried = segments_of(far, 1)
-    for tensor in (own, parts, far):
-        tensor.axis(0).parallelize(ln.ParallelType.block_x)
-    own.memory = parts.memory = carried.memory = ln.SHARED
-    own.new_launch()
+    scan_blocks(far, threads)
+    far.new_launch()
     f["y"].new_launch()
     before.compute_at(f["y"], 2)
 
 
 @cumsum_long.schedule("cpu")
-def cpu_long(f, part=1 << 14):
-    """A core scans parts of the array side by side; one scans their sums."""
+def cpu_long(f, part=2064, several=4, lanes=None):
+    """Cores sum parts of the array by vectors; one scans the sums; cores scan the parts from these.
+
+    So the array is read twice and written once. A step of a scan waits for the one before it: a
+    core goes through `several` parts at once, whose steps do not wait for each other. Their
+    elements are no power of two apart, or they would share few places of the first-level cache.
+    """
     y = f["y"]
     y.split(0, part)
-    sums, totals, before = segments_of(y, 1)
-    for tensor in (y, sums, totals):
+    y.split(0, several)  # [N / .., several, part]
+    sums = y.rfactor(2, refold=True)
+    before = y.producers[0]
+    totals = before.producers[0]
+
+    totals.split(1, lanes or 64 // totals.dtype.size)  # [N / part, part / lanes, lanes]
+    vectors = totals.rfactor(1)
+    vectors.compute_at(totals, 1)
+    vectors.axis(-1).parallelize(ln.ParallelType.vectorize)
+
+    y.reorder({1: 2})
+    y.split(1, 1, inner=False)  # [N / .., 1, part, several]
+    y.parallelize({1: ln.ParallelType.unswitch, 3: ln.ParallelType.unroll})
+    sums.compute_at(y, 4)
+    for tensor in (y, totals):
         tensor.axis(0).parallelize(ln.ParallelType.cpu_parallel)
-    for tensor in (y, sums):
-        tensor.axis(1).parallelize(ln.ParallelType.unswitch)
-    sums.memory = totals.memory = before.memory = ln.GLOBAL
+    totals.memory = before.memory = ln.GLOBAL
 
 
 if __name__ == "__main__":

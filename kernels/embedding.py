@@ -3,9 +3,9 @@
 A gather: which row is read is data. That all tokens are rows of the table is declared, so that each
 launch checks it, and `verify` proves the kernel under it. The gradient adds row k of `g` to row
 token[k] of the result: a sum over the tokens whose loop over rows runs over one row alone, that of
-the token. On a GPU each token has a block of its own, which adds by atomic operations; on a CPU,
-and with `fixed`, a thread owns some columns and walks through the tokens: no two threads add to one
-element, so that the order of the sum is the same each time.
+the token. On a GPU each token has a block of its own, which adds by atomic operations; with `fixed`
+a thread owns some columns, on a CPU a core some rows of the table, and walks through the tokens: no
+two threads add to one element, so that the order of the sum is the same each time.
 
     python kernels/embedding.py                      # show them, run them, compare them
     python kernels/embedding.py:embedding dump --stage cuda
@@ -56,8 +56,13 @@ def embedding_grad(f, dtype=ln.float32):
     token = f.input("token", ("K",), ln.int32)
     zeros = ln.full(("V", "D"), 0.0, dtype=ln.float32)  # sums of float16 are taken in float32
     f.assume_range(token, 0, "V")
-    rows = ln.cast(g, ln.float32).named("rows")
+    rows = g if dtype is ln.float32 else ln.cast(g, ln.float32).named("rows")
     f.output(ln.index_add(zeros, 0, token, rows), "table")
+
+
+def casts(f):
+    """Return the rows of `g` in float32, if they have 16 bits."""
+    return [tensor for tensor in f.tensors if tensor.name == "rows"]
 
 
 @embedding_grad.schedule("gpu")
@@ -74,7 +79,8 @@ def grad_gpu(f, threads=128, lanes=4):
     table.reorder({3: 0, 1: 1, 2: 2})  # [K, D / threads, threads, V]
     table.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.grid_y})
     table.parallelize({2: ln.ParallelType.block_x})
-    f["rows"].compute_at(table, 3)
+    for rows in casts(f):
+        rows.compute_at(table, 3)
 
 
 @embedding_grad.schedule("fixed")
@@ -84,17 +90,24 @@ def grad_fixed(f, threads=32):
     table.split(1, threads)
     table.reorder({1: 0, 2: 1, 3: 2})  # [D / threads, threads, K, V]
     table.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_x})
-    f["rows"].compute_at(table, 3)
+    for rows in casts(f):
+        rows.compute_at(table, 3)
 
 
 @embedding_grad.schedule("cpu")
-def grad_cpu(f, columns=64):
-    """A core owns some columns, and walks through the tokens."""
+def grad_cpu(f, some=256):
+    """A core owns `some` rows of the table, and walks through the tokens.
+
+    It adds those of its own, a whole row of `g` each, so that memory is read from front to back,
+    while its part of the table stays in its cache.
+    """
     table = f["table"]
-    table.split(1, columns)
-    table.reorder({1: 0, 3: 1})  # [D / columns, K, V, columns]
+    table.split(0, some)
+    table.reorder({3: 1})  # [V / some, K, some, D]
     table.parallelize({0: ln.ParallelType.cpu_parallel})
-    f["rows"].compute_at(table, 2)
+    for rows in casts(f):
+        rows.memory = ln.GLOBAL
+        rows.parallelize({0: ln.ParallelType.cpu_parallel})
 
 
 if __name__ == "__main__":

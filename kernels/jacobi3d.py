@@ -59,7 +59,7 @@ def gpu(f, depth=4, height=8, width=32):
 
 
 @jacobi3d.schedule("cpu")
-def cpu(f, depth=8, height=16):
+def cpu(f, depth=8, height=64):
     """A core has tiles of `depth` x `height` rows; those of the first sweep stay in its cache."""
     y, first = f["y"], f["first"]
     y.split(1, height).split(0, depth).reorder({2: 1})

@@ -69,23 +69,25 @@ def gpu_padded(f, tile=32, rows=8):
 
 
 @transpose.schedule("cpu")
-def cpu(f, side=16):
+def cpu(f, side=16, tiles=8):
     """Tiles of `side` x `side` elements are transposed in registers.
 
     16 floats are a cache line: a tile is read in whole lines of x and written in whole lines of y,
-    past the caches where y is larger than the last of them. A core goes along rows of x, `side` of
-    them at once, so that it reads memory in order. `unswitch` tests once a tile whether it is
-    whole.
+    past the caches where y is larger than the last of them. A core takes `tiles` of them from left
+    to right in x, then those below: neighbouring lines of x are read together, and the rows of y
+    that are written stay few, so that the addresses of their pages are at hand. `unswitch` tests
+    once a tile whether it is whole.
     """
     y = f["y"]
     y.split(1, side)
     y.split(0, side)
-    y.reorder([2, 0, 1, 3])
+    y.split(0, tiles)  # [D / 128, 8, 16, N / 16, 16]
+    y.reorder({3: 1})
     y.parallelize(
         {
             0: ln.ParallelType.cpu_parallel,
-            2: ln.ParallelType.unswitch,
-            3: ln.ParallelType.vectorize,
+            3: ln.ParallelType.unswitch,
+            4: ln.ParallelType.vectorize,
         }
     )
 

@@ -14,6 +14,7 @@ from fuzzing.engine import lowered_or_serial
 from fuzzing.fusions import FusionWriter
 from fuzzing.program import Session
 from fuzzing.schedules import ScheduleWriter
+from helpers.statistics_kernel import statistics
 from kernels.adam import adam
 from kernels.batchnorm import batchnorm
 from kernels.bias_gelu import bias_gelu
@@ -50,29 +51,8 @@ def texts(kernel: Kernel) -> dict[str, str]:
     return found
 
 
-def statistics() -> Kernel:
-    """Return a kernel with a collective, a factored reduction, a scalar variant and padding."""
-    with ln.Fusion("statistics") as f:
-        x = f.input("x", ("N", "D"), ln.float32)
-        scale = f.scalar("scale", ln.float32)
-        c = x * scale
-        mean, spread, count = ln.welford(c, axis=1)
-        f.output(mean, "mean")
-        f.output(spread, "spread")
-        f.output(count, "count")
-        f.output(c + 1.0, "y").split(1, 4).parallelize({2: ln.ParallelType.vectorize})
-    f.assume("N >= 1")
-    mean.split(1, 32)
-    mean.split(0, 4)
-    mean.rfactor([2])
-    mean.parallelize({0: ln.ParallelType.grid_x, 2: ln.ParallelType.block_x})
-    c.memory = ln.GLOBAL
-    c.set_allocation(pad={1: 1})
-    return ln.lower(f)
-
-
 def test_a_kernel_says_and_does_the_same() -> None:
-    kernel = statistics()
+    kernel = ln.lower(statistics(factored=True)[0])
     again = Kernel.parse(kernel.text(full=True))
     assert texts(again) == texts(kernel)
     assert str(ln.verify(again)) == str(ln.verify(kernel))
@@ -145,7 +125,7 @@ def test_literals_and_operations_keep_their_types() -> None:
 
 
 def test_a_kernel_without_math() -> None:
-    kernel = statistics()
+    kernel = ln.lower(statistics(factored=True)[0])
     bare = Kernel(Lowered(kernel.program, (), (), ()))
     assert texts(Kernel.parse(bare.text(full=True))) == texts(bare)
 

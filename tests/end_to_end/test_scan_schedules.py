@@ -151,14 +151,14 @@ def test_cuda_text() -> None:
             "them: outer parts in front of inner ones; do not merge the axis with others",
         ),
         (
-            lambda y: y.parallelize({1: PT.block_x}),
-            "y: its loop over i1: D is block_x, but each step of a scan needs the one before; bind "
-            "another axis",
+            lambda y: y.parallelize({1: PT.grid_x}),
+            "y: its loop over i1: D is grid_x, but each step of a scan needs the one before; bind "
+            "another axis, or threads of a block to the inner part of this one",
         ),
         (
             lambda y: y.parallelize({1: PT.cpu_parallel}),
             "y: its loop over i1: D is cpu_parallel, but each step of a scan needs the one before; "
-            "bind another axis",
+            "bind another axis, or threads of a block to the inner part of this one",
         ),
     ],
 )
