@@ -66,6 +66,11 @@ class ScheduleCalls:
         ]
         return self.rng.choice(found) if found else self._tensor()
 
+    def _scanned(self) -> list[str]:
+        """Return the variables of scans."""
+        found = [(name, self._of(name).definition) for name in self.session.tensors]
+        return [name for name, made in found if made is not None and made.scan is not None]
+
     def _of(self, name: str) -> ln.TensorView:
         return self.session.tensor(name)
 
@@ -217,12 +222,13 @@ class ScheduleCalls:
         if places and rng.random() < 0.95:
             yield f"{name}.split({places[-1]}, {self._factor()})"
         made = self._new("s")
-        yield f"{made} = {name}.rfactor({places[-1] + 1 if places else 0})"
+        again = ", refold=True" if rng.random() < 0.3 else ""
+        yield f"{made} = {name}.rfactor({places[-1] + 1 if places else 0}{again})"
         if made not in self.session.tensors:
             return
         totals, carried = self._new("s"), self._new("s")
-        yield f"{totals} = {made}.consumers[0]"
         yield f"{carried} = {name}.producers[0]"
+        yield f"{totals} = {carried}.producers[0]"
         for other in (made, totals, carried):
             if other in self.session.tensors:
                 if rng.random() < 0.4:
@@ -293,6 +299,47 @@ class ScheduleCalls:
             elif rng.random() < 0.2:
                 kind = rng.choice(LOOPS)
                 yield f"{name}.axis({axis}).parallelize(ln.ParallelType.{kind})"
+
+    def _scans(self) -> Iterator[str]:
+        """Yield calls that bind the inner part of the axis of a scan to threads of a block."""
+        rng = self.rng
+        name = rng.choice(self._scanned())
+        if self._of(name).is_output and rng.random() < 0.4:
+            held = self._new("s")
+            yield f"{held} = {name}.cache_before()"
+            name = held if held in self.session.tensors else name
+        definition = self._of(name).definition
+        assert definition is not None
+        assert definition.scan is not None
+        place = definition.scan.axis
+        if rng.random() < 0.85:
+            yield f"{name}.split({place}, {rng.choice([2, 4, 7, 8, 12, 32, 33, 40, 64])})"
+        if rng.random() < 0.3:
+            yield f"{name}.split({place}, {rng.choice([2, 3, 4])})"
+        if rng.random() < 0.3:
+            yield f"{self._new('p')} = {name}.rfactor({self._of(name).ndim - 1})"
+            name = rng.choice(self._scanned() or [name])
+        yield from self._bound_along(name, place)
+        others = [n for n in range(self._of(name).ndim) if n != place]
+        for axis, kind in zip(rng.sample(others, min(2, len(others))), ["grid_x", "block_z"],
+                              strict=False):  # fmt: skip
+            if rng.random() < 0.5:
+                yield f"{name}.axis({axis}).parallelize(ln.ParallelType.{kind})"
+        if rng.random() < 0.4:
+            yield f"{name}.memory = ln.{rng.choice(['SHARED', 'GLOBAL'])}"
+        for _ in range(rng.randint(0, 3)):
+            yield self._weighted([
+                (self._compute_at, 4), (self._most, 3), (self._like, 2), (self._propagate, 1),
+            ])  # fmt: skip
+
+    def _bound_along(self, name: str, place: int) -> Iterator[str]:
+        """Yield calls that bind some of the innermost loops of a scan, the last to block_x."""
+        rng = self.rng
+        folded = list(range(place, self._of(name).ndim))
+        kinds = rng.choice([["block_x"], ["block_x", "block_y"], ["block_y"]])
+        last = rng.choice(folded[:3]) if folded else 0
+        for axis, kind in zip(range(last, place - 1, -1), kinds, strict=False):
+            yield f"{name}.axis({axis}).parallelize(ln.ParallelType.{kind})"
 
     def _parallelize(self) -> str:
         rng = self.rng

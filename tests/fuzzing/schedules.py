@@ -9,8 +9,7 @@ gives reductions tiles of what they read; "stages" factors one reduction again a
 in a memory of its own; "lanes" has vectors inside of unswitch and unroll loops; "joint" lets the
 threads of a block, and blocks, reduce several values of a thread together; "halo" gives what is
 read in windows tiles of its readers' loops; "chains" puts copies between windows and places them
-all, in any order; "swizzles" permutes buffers in shared memory.
-
+all, in any order; "swizzles" permutes buffers in shared memory; "scans" binds scans to threads.
 After any style, one schedule in eight gets several launches.
 """
 
@@ -44,6 +43,8 @@ class ScheduleWriter(ScheduleCalls):
         super().__init__(session, rng)
         self.report = report
         self.style = rng.choice(_STYLES)
+        if self._scanned() and rng.random() < 0.4:  # few fusions have one
+            self.style = "scans"
         if self.style == "stages":
             self.symbolic_factors = 0.2
 
@@ -58,6 +59,7 @@ class ScheduleWriter(ScheduleCalls):
             "threads": self._threads, "blocks": self._blocks, "copies": self._copies,
             "stages": self._stages, "lanes": self._lanes, "joint": self._joint,
             "halo": self._halo, "swizzles": self._swizzles, "chains": self._chains,
+            "scans": self._scans,
         }[self.style]  # fmt: skip
         for line in calls():
             self._attempt(line)

@@ -69,14 +69,16 @@ class Block:
 class Thread:
     """A thread: a generator that stops where threads must come together."""
 
-    __slots__ = ("answer", "at", "block", "instances", "machine", "number", "steps", "trace",
-                 "waits", "warp", "warp_epoch")  # fmt: skip
+    __slots__ = ("answer", "at", "atomic", "block", "instances", "machine", "number", "steps",
+                 "trace", "waits", "warp", "warp_epoch")  # fmt: skip
 
     def __init__(self, machine: Machine, block: Block, number: int) -> None:
         self.machine, self.block, self.number = machine, block, number
         self.warp = number // WARP
         self.warp_epoch = 0
         self.at = 0
+        self.atomic: int | None = None
+        """The number of the buffer that the thread is updating in one step."""
         self.waits: tuple[Any, ...] | None = None
         self.answer: object = None
         self.instances: dict[int, int] = {}
@@ -331,7 +333,12 @@ class Machine:
         for lane, thread in enumerate(warp):
             assert thread.waits is not None
             mode, offset, dtype = thread.waits[5:8]
-            source = {"xor": lane ^ offset, "down": lane + offset, "lane": offset}[mode]
+            source = {
+                "xor": lane ^ offset,
+                "down": lane + offset,
+                "up": lane - offset,
+                "lane": offset,
+            }[mode]
             inside = 0 <= source < len(warp)
             thread.answer = offers[source] if inside else self.garbage(dtype)
 

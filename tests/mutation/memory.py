@@ -40,14 +40,15 @@ class Storage:
 
     def read(self, thread: Thread, place: int) -> object:
         """Return an element's value, UNDEFINED where it has none here; note the access."""
-        writer = self.writers[place]
         machine = thread.machine
-        if writer is not None and writer[0] is not thread and not machine.ordered(writer, thread):
+        writer = self._other(thread, place)
+        if writer is not None:
             machine.broke("race", thread, self.buffer, (place,), writer[0])
         readers = self.readers[place]
         if readers is None:
             readers = self.readers[place] = {}
-        readers[thread] = machine.moment(thread)
+        if thread.atomic != self.number:  # the store of the same step stands for both
+            readers[thread] = machine.moment(thread)
         value = self.values[place]
         if self.buffer.memory is Memory.SHARED:
             current = self.instance[place] == thread.instances[self.number]
@@ -58,7 +59,8 @@ class Storage:
         """Storage an element; note the access."""
         self.race(thread, place, value)
         self.values[place] = value
-        self.writers[place] = (*thread.machine.moment(thread), value)
+        alone = thread.atomic == self.number
+        self.writers[place] = (*thread.machine.moment(thread), value, alone)
         self.readers[place] = None
         self.instance[place] = thread.instances.get(self.number, 0)
         for other in self.linked:
@@ -69,11 +71,21 @@ class Storage:
                     other.values[element] = UNDEFINED
                     other.writers[element] = self.writers[place]
 
+    def _other(self, thread: Thread, place: int) -> Any:
+        """Return who stored an element without an order to `thread`; updates in one step have one.
+
+        The machine runs a statement of a thread as a whole, as an atomic update must be.
+        """
+        writer = self.writers[place]
+        if writer is None or writer[0] is thread or thread.machine.ordered(writer, thread):
+            return None
+        return None if writer[6] and thread.atomic == self.number else writer
+
     def race(self, thread: Thread, place: int, value: object) -> None:
         """Note where a store races with earlier accesses."""
         machine = thread.machine
-        writer = self.writers[place]
-        if writer is not None and writer[0] is not thread and not machine.ordered(writer, thread):
+        writer = self._other(thread, place)
+        if writer is not None:
             same = writer[5] == value or (value != value and writer[5] != writer[5])
             rule = "equal race" if same else "race"
             machine.broke(rule, thread, self.buffer, (place,), writer[0])

@@ -196,7 +196,14 @@ class _Writer:
                 put(f"{pad}m{number} = {made}")
             case kir.Store():
                 value = _converted(self.text(node.value), node.value.dtype, node.storage.dtype)
-                put(f"{pad}{self._call('S', node.storage, node.index, node.flat, value)}")
+                call = self._call("S", node.storage, node.index, node.flat, value)
+                if node.atomic:
+                    number = self.buffers.index(node.storage)
+                    put(f"{pad}T.atomic = {number}")
+                    put(f"{pad}{call}")
+                    put(f"{pad}T.atomic = None")
+                else:
+                    put(f"{pad}{call}")
             case kir.Let():
                 put(f"{pad}{self.name(node.var)} = {self.text(node.value)}")
             case kir.Barrier():

@@ -142,6 +142,7 @@ def test_what_blocks_and_lanes_do_together() -> None:
         "shuffle s: offset - 1",
         "shuffle s: offset * 2",
         "shuffle s: down instead of xor",
+        "shuffle s: up instead of xor",
         "shuffle s: lane instead of xor",
     ]
     assert texts("arrival") == [

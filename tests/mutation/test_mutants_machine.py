@@ -164,6 +164,30 @@ def test_blocks_race_too_and_equal_values_are_told_apart() -> None:
     assert set(ran(text, x=np.ones(4, np.float32)).broken) == {"equal race"}
 
 
+UPDATES = """
+kernel total(x: float32[N]) -> (y: float32[1])
+launch:
+  y[0] = 0.0
+launch:
+  for i0 in N:  # grid_x
+    atomic y[0] = y[0] + x[i0]
+"""
+
+
+def test_updates_in_one_step_do_not_race() -> None:
+    found = both(UPDATES, x=values(6))
+    assert not any(f.broken for f in found)
+    np.testing.assert_allclose(found[0].outputs[0], values(6).sum(keepdims=True), rtol=1e-6)
+
+
+def test_updates_by_steps_race_and_so_does_a_reader_beside_them() -> None:
+    assert "race" in ran(UPDATES.replace("atomic ", ""), x=values(6)).broken
+    beside = UPDATES.replace("(y: float32[1])", "(y: float32[1], z: float32[N])") + (
+        "    z[i0] = y[0]\n"
+    )
+    assert "race" in ran(beside, x=values(6)).broken
+
+
 def test_a_barrier_of_the_grid_orders_blocks() -> None:
     text = """
     kernel turn(x: float32[4]) -> (y: float32[4])

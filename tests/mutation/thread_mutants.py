@@ -152,7 +152,7 @@ def of_shuffle(program: Program, node: Shuffle) -> Iterator[Mutant]:
         changes.append((name, replace(node, offset=offset)))
     twice = Op("mul", (node.offset, integer(2)), dtypes.index)
     changes.append(("offset * 2", replace(node, offset=twice)))
-    for mode in ("xor", "down", "lane"):
+    for mode in ("xor", "down", "up", "lane"):
         if mode != node.mode:
             changes.append((f"{mode} instead of {node.mode}", replace(node, mode=mode)))
     for text, new in changes:
@@ -185,6 +185,10 @@ def of_collective(program: Program, node: Collective) -> Iterator[Mutant]:
         over = ", ".join([d.value for d in dims]) or "no dimension"
         text = f"claim of {node.name}: over {over}"
         yield Mutant("claim", text, replaced(program, node, replace(node, dims=dims)), node)
+    for scan in ("inclusive", "exclusive", "") if node.scan else ():
+        if scan != node.scan:
+            text = f"claim of {node.name}: {scan or 'no scan'} instead of {node.scan}"
+            yield Mutant("claim", text, replaced(program, node, replace(node, scan=scan)), node)
     for number, value in enumerate(node.identity):
         if isinstance(value, Const):
             other = Const(value.value == 0, value.dtype)

@@ -157,7 +157,7 @@ def test_a_compiled_kernel(sass):
 @pytest.fixture
 def tool(monkeypatch):
     monkeypatch.syspath_prepend(str(TOOLS))
-    for name in ("compare_sass", "sass_text", "bench_codegen"):
+    for name in ("compare_sass", "sass_text", "codegen_figures"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return importlib.import_module("compare_sass")
 

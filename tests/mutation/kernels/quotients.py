@@ -94,3 +94,67 @@ def halves_gpu(f, threads=4):
     f["y"].parallelize({0: PT.grid_x, 1: PT.block_x})
     ln.propagate(f["y"])
     f.inline_most()
+
+
+def grouped_numpy(x, rate, scale):
+    rows = x.reshape(x.shape[0], 4, x.shape[1] // 4 * x.shape[2]) * rate[:, :, None]
+    return rows.reshape(x.shape) * scale[:, None]
+
+
+@ln.kernel(sizes={"N": 3, "C": 8, "S": 6}, reference=grouped_numpy)
+def grouped(f):
+    x = f.input("x", ("N", "C", "S"), ln.float32)
+    rate = f.input("rate", ("N", 4), ln.float32)
+    scale = f.input("scale", ("C",), ln.float32)
+    f.assume("C % 4 == 0")
+    rows = ln.reshape(x, (x.shape[0], 4, -1)).named("rows")
+    rated = (rows * ln.broadcast(rate, (False, False, True))).named("rated")
+    weight = ln.broadcast(scale, (False, True))
+    f.output(ln.reshape(rated, x.shape) * weight, "y")
+
+
+@grouped.schedule("cpu")
+def grouped_cpu(f):
+    """A loop over images and groups together: its digits are multiplied by sizes."""
+    y = f["y"]
+    y.split(1, f["rows"].shape[1], inner=False)
+    y.merge(0)
+    y.parallelize({0: PT.cpu_parallel})
+    f["rated"].compute_at(y, 1)
+    ln.inline_most()
+
+
+@grouped.schedule("gpu")
+def grouped_gpu(f, parts=2):
+    """Threads over the row of a group: the channel is a quotient with many values."""
+    y = f["y"]
+    y.split(1, f["rows"].shape[1], inner=False)
+    y.merge(2)
+    y.split(2, parts, inner=False)
+    ln.propagate(y)
+    y.parallelize({0: PT.grid_x, 1: PT.grid_y, 3: PT.block_x})
+    f["rated"].compute_at(y, 2)
+    f["rated"].axis(3).parallelize(PT.block_x)
+    ln.inline_most()
+
+
+def rolled_sum_numpy(x):
+    return np.roll(x, 9, 1).sum(axis=1)
+
+
+@ln.kernel(sizes={"N": 2, "M": 70}, reference=rolled_sum_numpy)
+def rolled_sum(f):
+    """A sum over a symbolic number of threads, which is proved at named sizes."""
+    x = f.input("x", ("N", "M"), ln.float32)
+    f.output(ln.sum(ln.roll(x, 9, 1), axis=1), "y")
+
+
+@rolled_sum.schedule("gpu")
+def rolled_sum_gpu(f):
+    y = f["y"]
+    partial = y.cache_before()
+    ln.propagate(y)
+    y.parallelize({0: PT.grid_x})
+    partial.compute_at(y, 1)
+    partial.axis(1).parallelize(PT.block_x)
+    ln.inline_most()
