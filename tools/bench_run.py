@@ -20,7 +20,7 @@ from typing import Any
 import click
 import cpu_domain_peers
 from cpu_domain_peers import INDICES, OPERATIONS, SIZES
-from cpu_peers import PEERS, Call, Peer, kernel_of
+from cpu_peers import PEERS, Call, Peer, kernel_of, reference_of
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -48,6 +48,10 @@ TARGETS = {
 JUDGES = ("TVM", "Halide", "torch", "inductor")
 BURST = 4
 """Calls of one candidate before the next has its turn; the first of them does not count."""
+
+BY_ROWS = ("bias_gelu",)
+ROWS = 64
+"""Kernels whose rows stand alone; so many of them are compared with the math in float64."""
 
 PAUSE = 0.05
 """Seconds before a turn: the threads of the one before wait for work in busy loops first."""
@@ -119,11 +123,30 @@ def limit_of(name: str, moved: int, shapes: Sequence[tuple[int, ...]], threads: 
     return 1e3 * max(seconds, default=0.0)
 
 
-def our_call(name: str, arrays: Sequence[Any], threads: int) -> tuple[Call, Any]:
+def exact_rows(name: str, arrays: Sequence[Any]) -> Any:
+    """Return the first rows of a result in float64."""
+    import numpy as np
+
+    first, *others = [a.astype(np.float64) for a in (arrays[0][:ROWS], *arrays[1:])]
+    return reference_of(name)(first, *others)
+
+
+def error_of(result: Any, exact: Any) -> float:
+    """Return the largest error of rows in units of 2^-24: of the value, or of 1 if it is less."""
+    import numpy as np
+
+    off = np.abs(np.asarray(result)[: len(exact)] - exact)
+    return float((off / np.maximum(np.abs(exact), 1)).max() * 2**24)
+
+
+def our_call(
+    name: str, arrays: Sequence[Any], threads: int, fast_math: bool = False
+) -> tuple[Call, Any]:
     """Return a call of our kernel, and the array that it writes to."""
     import loopnest as ln
 
-    function = ln.compile(kernel_of(name).lower("cpu"), target="c", threads=threads)
+    options = {"threads": threads, "fast_math": fast_math}
+    function = ln.compile(kernel_of(name).lower("cpu"), target="c", **options)
     sizes = SIZES.get(name, {})
     result = function(*arrays, **sizes)
     return (lambda: function(*arrays, out=result, **sizes)), result
@@ -143,20 +166,28 @@ def made_arrays(name: str) -> list[Any]:
 
 
 def bench_kernel(
-    name: str, peers: Sequence[Peer], rounds: int, threads: int, use_cpu: bool
+    name: str,
+    peers: Sequence[Peer],
+    rounds: int,
+    threads: int,
+    use_cpu: bool,
+    fast_math: bool = False,
 ) -> dict[str, Any]:
     """Return times of one kernel, ours and the peers', and how they relate."""
     import numpy as np
 
     arrays = made_arrays(name)
-    call, result = our_call(name, arrays, threads)
+    call, result = our_call(name, arrays, threads, fast_math)
     candidates = {"loopnest": call}
     errors: dict[str, str] = {}
+    exact = exact_rows(name, arrays) if name in BY_ROWS else None
+    off: dict[str, float] = {} if exact is None else {"loopnest": error_of(result, exact)}
     for peer in peers:
         try:
             theirs, value = peer.prepare(name, arrays)
             theirs()
-            difference = float(np.abs(np.asarray(value()) - result).max())
+            found = np.asarray(value())
+            difference = float(np.abs(found - result).max())
         except Exception as problem:  # a peer whose interface has changed must not stop the rest
             errors[peer.label] = f"{type(problem).__name__}: {str(problem).splitlines()[0]}"
             continue
@@ -165,6 +196,8 @@ def bench_kernel(
             errors[peer.label] = f"its result differs by {difference:.3g}"
             continue
         candidates[peer.label] = theirs
+        if exact is not None:
+            off[peer.label] = error_of(found, exact)
     moved = sum(a.nbytes for a in arrays) + result.nbytes
     limit = limit_of(name, moved, SHAPES[name], threads)
     times = measure(candidates, rounds, threads, use_cpu)
@@ -182,6 +215,7 @@ def bench_kernel(
         "turns": {label: list(found) for label, found in ratios.items()},
         "judged": ours / min(judged) if judged else None,
         "errors": errors,
+        "off": off,
     }
 
 
@@ -230,6 +264,9 @@ def show(
         table.add_row(name, shape, *cells, f"{TARGETS[name]:g}")
     console.print(table)
     for name, found in results.items():
+        if found["off"]:
+            off = ", ".join([f"{label} {value:.1f}" for label, value in found["off"].items()])
+            console.print(f"{name} errs by at most so many roundings (2^-24): {off}", markup=False)
         for label, problem in found["errors"].items():
             console.print(f"{name} by {label}: {problem}", style="red", markup=False)
 
@@ -268,15 +305,25 @@ def _ms(found: Mapping[str, Any], label: str, kind: str) -> str:
 @click.option(
     "--cpu", "use_cpu", is_flag=True, help="Compare CPU time by thread: for a busy machine."
 )
+@click.option(
+    "--fast-math", is_flag=True, help="Compile ours for functions no more exact than the peers'."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything measured as JSON.")
 def main(
-    names: tuple[str, ...], threads: int, rounds: int, peers: bool, use_cpu: bool, as_json: bool
+    names: tuple[str, ...],
+    threads: int,
+    rounds: int,
+    peers: bool,
+    use_cpu: bool,
+    fast_math: bool,
+    as_json: bool,
 ) -> None:
     """Run the "cpu" schedules of kernels on target "c", beside the peers.
 
     "of limit" is the share of what the machine could do at that moment: the time of a copy of as
     many bytes by streaming stores, or of as many FMAs, whichever is longer, over our best time. A
-    ratio is the median over the turns, with the quartiles.
+    ratio is the median over the turns, with the quartiles. Peers differ in how exact their
+    functions are: below the table stands what each errs by in the first rows.
 
     Without torch, TVM and Halide it measures what is there. They are the extra "peers"; an
     environment of their own does as well as .venv:
@@ -299,7 +346,7 @@ def main(
         task = progress.add_task("measuring", total=len(chosen))
         for name in chosen:
             progress.update(task, description=name)
-            results[name] = bench_kernel(name, found, rounds, threads, use_cpu)
+            results[name] = bench_kernel(name, found, rounds, threads, use_cpu, fast_math)
             progress.advance(task)
     if as_json:
         click.echo(json.dumps({"about": notes, "kernels": results}, indent=2))

@@ -1,4 +1,4 @@
-"""What `bench_codegen.py` compares with: other generators, each with the same math and loops.
+"""What `codegen_figures.py` compares with: other generators, each with the same math and loops.
 
 The math has static sizes (or the peer's own variables), the loops are those of the "gpu" schedules
 of `kernels/`.

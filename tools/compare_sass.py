@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from bench_codegen import KERNELS, FixedSizes, load_kernel, static_sizes
+from codegen_figures import KERNELS, FixedSizes, load_kernel, static_sizes
 from rich.console import Console
 from rich.table import Table
 from sass_text import Code, functions
@@ -38,7 +38,7 @@ COLUMNS = ("block", "out", "loop", "float", "all", "slow", "regs", "shared", "BA
 
 HELP = f"""Compare the machine code of the benchmark kernels with Triton's and TVM's; no GPU needed.
 
-The five kernels of bench_codegen.py, float32, at its sizes, all known when the code is made.
+The five kernels of codegen_figures.py, float32, at its sizes, all known when the code is made.
 loopnest: every "gpu" schedule of kernels/, by NVRTC. Triton: the kernels of its tutorials, by its
 own assembler. TVM: tensor expressions under DLight's default GPU schedules, CUDA through nvcc.
 

@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from bench_codegen import load_kernel
-from sass_table import commit, fixed, is_typed, nvrtc_version
+from sass_table import commit, fixed, is_typed, kernels, nvrtc_version
 from sass_text import Code, Function, functions
 
 import loopnest as ln
 from loopnest.backends.cuda.toolchain.cubin import Resources
 from loopnest.launch.launch_plan import LaunchConfig
 
-ROOT = Path(__file__).resolve().parent.parent
 ARCH = "sm_90"
 TYPES = (ln.float32, ln.float16)
 
@@ -135,16 +133,16 @@ def estimate(
 
 def rows(names: tuple[str, ...]) -> Iterator[str]:
     """Yield the row of each schedule for a GPU and each type."""
-    for path in sorted((ROOT / "kernels").glob("*.py")):
-        if names and path.stem not in names:
+    for name, kernel in kernels().items():
+        if names and name not in names:
             continue
-        kernel = load_kernel(path.stem)
         for schedule in [s for s in kernel.schedules if s.startswith("gpu")]:
             for dtype in TYPES if is_typed(kernel) else TYPES[:1]:
-                click.echo(f"{path.stem}@{schedule} {dtype}", err=True)
+                label = f"{name}@{schedule}"
+                click.echo(f"{label} {dtype}", err=True)
                 launches = estimates(fixed(kernel, schedule, dtype), dtype)
                 yield from [
-                    f"| {path.stem}@{schedule}{f', launch {n}' if len(launches) > 1 else ''} "
+                    f"| {label}{f', launch {n}' if len(launches) > 1 else ''} "
                     f"| {dtype} | {found.blocks} / {found.resident} "
                     f"| {found.registers} | {found.spilled} | {found.in_flight / 1024:.1f} "
                     f"| {found.instructions:.1f} | {found.bandwidth:.0%} | {found.products:.0%} |"

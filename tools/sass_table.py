@@ -8,12 +8,13 @@ from __future__ import annotations
 import inspect
 import json
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
-from bench_codegen import FixedSizes, load_kernel
+from codegen_figures import FixedSizes, load_kernel
 from sass_text import Code, functions
 
 import loopnest as ln
@@ -66,6 +67,16 @@ def fixed(kernel: ln.KernelDef, schedule: str, dtype: ln.DType) -> ln.Kernel:
     return ln.lower(fusion)
 
 
+def kernels() -> dict[str, ln.KernelDef]:
+    """Return the kernels of all files of kernels/ by name, in the order of the files."""
+    found: dict[str, ln.KernelDef] = {}
+    for path in sorted((ROOT / "kernels").glob("*.py")):
+        load_kernel(path.stem)
+        own = vars(sys.modules[f"kernels.{path.stem}"]).values()
+        found |= {value.name: value for value in own if isinstance(value, ln.KernelDef)}
+    return found
+
+
 def is_typed(kernel: ln.KernelDef) -> bool:
     """Whether the elements of a kernel may be of several types."""
     return "dtype" in inspect.signature(kernel.math).parameters
@@ -109,10 +120,8 @@ def bounded_layernorm(kernel: ln.KernelDef, dtype: ln.DType, *facts: str) -> ln.
 
 def cases(names: tuple[str, ...]) -> Iterator[tuple[str, ln.DType, ln.Kernel]]:
     """Yield each case: its label, its type, the kernel."""
-    kernels = {
-        path.stem: load_kernel(path.stem) for path in sorted((ROOT / "kernels").glob("*.py"))
-    }
-    for name, kernel in kernels.items():
+    made = kernels()
+    for name, kernel in made.items():
         for schedule in [s for s in kernel.schedules if s.startswith("gpu")]:
             for dtype in TYPES if is_typed(kernel) else TYPES[:1]:
                 label = f"{name}@{schedule}"
@@ -123,8 +132,8 @@ def cases(names: tuple[str, ...]) -> Iterator[tuple[str, ln.DType, ln.Kernel]]:
             yield "rms_norm, 4096 x 1024", dtype, rms_norm(dtype)
         if not names or "bounds" in names:
             for facts in (("D <= 2048",), ("D == 4096",), ("D % 256 == 0", "D <= 2048")):
-                made = bounded_layernorm(kernels["layernorm"], dtype, *facts)
-                yield f"layernorm@gpu(parts=8), {', '.join(facts)}", dtype, made
+                bounded = bounded_layernorm(made["layernorm"], dtype, *facts)
+                yield f"layernorm@gpu(parts=8), {', '.join(facts)}", dtype, bounded
 
 
 def figures(kernel: ln.Kernel, arch: str) -> Figures:

@@ -85,7 +85,8 @@ def main(epochs: int, batch: int, torch: str) -> None:
     """Train, and print the table."""
     images, classes, test_images, test_classes = digits()
     graph, scores_graph = training()
-    step, scores = G.compile(graph), G.compile(scores_graph)
+    step = G.compile(graph)
+    scores = G.compile(scores_graph, state=step)
     console = Console(width=120)
     random = np.random.default_rng(1)
     for epoch in range(epochs):
@@ -94,8 +95,6 @@ def main(epochs: int, batch: int, torch: str) -> None:
         for first in range(0, len(order), batch):
             chosen = order[first : first + batch]
             losses.append(float(step(images[chosen], classes[chosen])[0]))
-        for name, value in scores.state.items():
-            value[...] = step.state[name]
         found = accuracy(scores, test_images, test_classes)
         console.print(f"epoch {epoch + 1}: loss {np.mean(losses):.4f}, test accuracy {found:.2%}")
     table = StepTable(graph, [images[:batch], classes[:batch]], steps=20, sizes={"N": batch})
