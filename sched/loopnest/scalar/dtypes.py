@@ -8,6 +8,8 @@ integer with a float gives that float, and division and float functions of integ
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -80,6 +82,17 @@ class DType:
         """Return an integer as this integer type holds it: modulo 2 to the power of its width."""
         return (value - self.least) % (1 << self.bits) + self.least
 
+    def holds(self, value: bool | int | float) -> bool:
+        """Whether a number is a value of this type, no narrow float: to convert it changes nothing.
+
+        Every float type holds NaN and infinities.
+        """
+        if self.is_float:
+            return self is float64 or isinstance(value, bool) or _fits_float32(value)
+        if not math.isfinite(value) or value != int(value):
+            return False
+        return self.kind != "i" or self.least <= value <= self.greatest
+
     @property
     def compute(self) -> DType:
         """The type that values of this type are computed in."""
@@ -127,6 +140,14 @@ FLOATS: tuple[DType, ...] = (
 )  # fmt: skip
 ALL: tuple[DType, ...] = (bool_, *INTEGERS, *FLOATS)
 _BY_NAME = {d.name: d for d in (*ALL, index)}
+
+
+def _fits_float32(value: float) -> bool:
+    try:
+        back: float = struct.unpack("f", struct.pack("f", float(value)))[0]
+    except OverflowError:
+        return False
+    return back == value or math.isnan(value)
 
 
 def of(name: str) -> DType:

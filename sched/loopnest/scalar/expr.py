@@ -23,7 +23,6 @@ Source: interning and the two equalities follow GEM (tsfc) and UFL; weak Python 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import index as as_index
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -287,27 +286,9 @@ def cast(value: Expr, dtype: DType) -> Expr:
         number = value.value
         if isinstance(number, int) and dtype.kind == "i":  # wraps
             return Const(dtype.wrapped(number), dtype)
-        if _convertible(number, dtype):
+        if dtype.holds(number):
             return Const(number, dtype)
     return Op("cast", (value,), dtype)
-
-
-def _convertible(value: Number, dtype: DType) -> bool:
-    if dtype.is_float:
-        return dtype is dtypes.float64 or isinstance(value, bool) or _fits_float32(value)
-    if not math.isfinite(value) or value != int(value):
-        return False
-    return dtype.kind != "i" or dtype.least <= value <= dtype.greatest
-
-
-def _fits_float32(value: Number) -> bool:
-    import struct
-
-    try:
-        back: float = struct.unpack("f", struct.pack("f", float(value)))[0]
-    except OverflowError:
-        return False
-    return back == value or math.isnan(value)
 
 
 def walk(*roots: Expr) -> Iterator[Expr]:
