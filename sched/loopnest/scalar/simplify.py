@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from loopnest.scalar import dtypes
 from loopnest.scalar.atom_bounds import AtomBounds
+from loopnest.scalar.divisors import KnownDivisors
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.equations import SolvedSizes
 from loopnest.scalar.expr import (
@@ -38,7 +39,6 @@ from loopnest.scalar.expr import (
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.polynomials import (
     UNIT,
-    Monomial,
     Poly,
     Products,
     divide_monomial,
@@ -74,6 +74,7 @@ class Simplifier:
         self._memo: dict[tuple[str, Expr, Expr], Expr] = {}
         self._simple: dict[Expr, Expr] = {}
         self._extremes = SizeBounds(self.facts, self.poly)
+        self._divisors = KnownDivisors(self.facts, self.products, self.poly)
         self._bounds = AtomBounds(self)
         self._solved: SolvedSizes | None = None
 
@@ -329,11 +330,11 @@ class Simplifier:
         """
         if len(rest) < 2:
             return rest, {}
-        steps = {term: self._divisor({term: count}) for term, count in rest.items()}
+        steps = {term: self._divisors.of({term: count}) for term, count in rest.items()}
         for scale in sorted({abs(step) for term, step in steps.items() if term != UNIT} - {1}):
             low = {term: count for term, count in rest.items() if steps[term] % scale}
             if low and len(low) < len(rest) and self._within(low, integer(scale)):
-                if self._divisor(self.poly(divisor)) % scale:
+                if self._divisors.of(self.poly(divisor)) % scale:
                     break
                 return {t: c for t, c in rest.items() if t not in low}, low
         return rest, {}
@@ -414,42 +415,7 @@ class Simplifier:
 
     def divides(self, divisor: Expr, value: Expr) -> bool:
         """Whether `divisor` is proved to divide `value`."""
-        if divisor is ONE or divisor is value:
-            return True
-        if self.facts.states_divisible(value, divisor):
-            return True
-        if isinstance(divisor, Op) and divisor.op == "floordiv" and divisor.args[0] is value:
-            return self.divides(divisor.args[1], value)  # what divides has a whole quotient
-        base = self.poly(divisor)
-        if len(base) != 1:
-            return False
-        ((monomial, factor),) = base.items()
-        return all(
-            self._term_divisible(t, c, monomial, factor) for t, c in self.poly(value).items()
-        )
-
-    def _term_divisible(self, term: Monomial, count: int, monomial: Monomial, factor: int) -> bool:
-        left = divide_monomial(term, monomial)
-        return left is not None and self._divisor({left: count}) % factor == 0
-
-    def _known_divisor(self, atom: Expr) -> int:
-        """Return an integer that is known to divide `atom`."""
-        if isinstance(atom, Op) and atom.op == "mod":
-            return math.gcd(*[self._divisor(self.poly(arg)) for arg in atom.args])
-        return self.facts.divisor(atom)
-
-    def _divisor(self, poly: Poly) -> int:
-        """Return an integer that is known to divide a polynomial; 0 of 0."""
-        found = 0
-        for term, count in poly.items():
-            known = math.prod([self._known_divisor(atom) for atom in term])
-            for product, divisor in self.facts.product_divisors(frozenset(term)):
-                left = divide_monomial(term, self.products.monomial(product))
-                if left is not None:
-                    others = math.prod([self._known_divisor(atom) for atom in left])
-                    known = math.lcm(known, divisor * others)
-            found = math.gcd(found, count * known)
-        return found
+        return self._divisors.divides(divisor, value)
 
     def proves_lt(self, a: Expr, b: Expr) -> bool:
         """Whether a < b is proved."""
