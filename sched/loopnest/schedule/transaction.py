@@ -21,7 +21,8 @@ from loopnest.scalar.expr import Expr, whole
 from loopnest.scalar.origin import Origin, caller
 from loopnest.tensor.buffer_layout import BufferLayout
 from loopnest.tensor.domain import IterDomain, TensorDomain
-from loopnest.tensor.fusion import Fusion, Intent
+from loopnest.tensor.fusion import Fusion
+from loopnest.tensor.intents import Intent
 from loopnest.tensor.layout_transforms import paddings_of, stored_axes, swizzles_of
 from loopnest.tensor.overlapping_tiles import same_loops
 from loopnest.tensor.tensor_view import TensorView

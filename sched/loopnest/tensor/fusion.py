@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar, Token
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from loopnest.errors import DefinitionError
-from loopnest.fast_init import fast_init
 from loopnest.scalar.data_ranges import DataRange
 from loopnest.scalar.dtypes import DType, int64
 from loopnest.scalar.enums import Memory
@@ -19,8 +17,9 @@ from loopnest.scalar.origin import Origin, caller
 from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.buffer_layout import PLAIN
 from loopnest.tensor.declarations import as_shape, check_dtype, check_inplace
-from loopnest.tensor.domain import IterDomain, TensorDomain, connected
+from loopnest.tensor.domain import TensorDomain, connected
 from loopnest.tensor.input_strides import declared_strides
+from loopnest.tensor.intents import Intent
 from loopnest.tensor.tensor_order import TensorOrder
 from loopnest.tensor.tensor_view import TensorView, root_axis
 
@@ -35,28 +34,6 @@ _MISSING = object()
 def current_fusion() -> Fusion | None:
     """Return the fusion whose `with` block is running, or None."""
     return _CURRENT.get()
-
-
-@fast_init
-@dataclass(frozen=True, eq=False, slots=True)
-class Intent:
-    """What a schedule call means to achieve, as the lowered nest can witness it.
-
-    Args:
-        origin: the call, and its place in the user's code.
-        kind: the field that it set: "parallel", "pinned", "place", "loops", "memory", "order",
-            "pad", "swizzle", "stages", "launch" (it starts one), "tensor" (a new one), "assume",
-            "range" (of an input's elements), or "unchanged" where all was so before.
-        tensor: whose field; None for an assumption.
-        axis: the axis of which "parallel" and "pinned" speak.
-        value: what it was set to, where a checker reads it.
-    """
-
-    origin: Origin
-    kind: str
-    tensor: TensorView | None = None
-    axis: IterDomain | None = None
-    value: object = None
 
 
 class Fusion:

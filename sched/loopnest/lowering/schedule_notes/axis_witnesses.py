@@ -20,7 +20,7 @@ from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import Const, Expr, LaunchIndex
 from loopnest.scalar.expr import walk as walk_expr
 from loopnest.tensor.domain import IterDomain
-from loopnest.tensor.fusion import Intent
+from loopnest.tensor.intents import Intent
 
 
 def _pinned(lowering: Lowering, intent: Intent) -> Finding:

@@ -15,7 +15,7 @@ from loopnest.lowering.schedule_notes.lowered_schedule import (
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Const, Load, loads
 from loopnest.tensor.domain import IterDomain
-from loopnest.tensor.fusion import Intent
+from loopnest.tensor.intents import Intent
 from loopnest.tensor.layout_transforms import paddings_of, stored_axes
 from loopnest.tensor.tensor_view import TensorView
 

@@ -21,7 +21,7 @@ from loopnest.lowering.schedule_notes.nest_costs import nest_notes
 from loopnest.lowering.schedule_notes.statement_witnesses import STATEMENT_CHECKS
 from loopnest.scalar.expr import Load, loads
 from loopnest.scalar.expr import walk as walk_expr
-from loopnest.tensor.fusion import Intent
+from loopnest.tensor.intents import Intent
 from loopnest.tensor.tensor_view import TensorView
 
 

@@ -23,7 +23,7 @@ from loopnest.scalar.origin import Origin
 from loopnest.schedule.replay import match_leaves
 from loopnest.tensor.definition import started_by
 from loopnest.tensor.domain import IterDomain, TensorDomain
-from loopnest.tensor.fusion import Intent
+from loopnest.tensor.intents import Intent
 from loopnest.tensor.tensor_view import TensorView
 
 UNSWITCHED = "unswitch: "

@@ -11,7 +11,7 @@ from loopnest.lowering.schedule_notes.lowered_schedule import (
     note_of,
     tensor_of,
 )
-from loopnest.tensor.fusion import Intent
+from loopnest.tensor.intents import Intent
 
 
 def _loops(lowering: Lowering, intent: Intent) -> Finding:

@@ -1,0 +1,32 @@
+"""What a schedule call means to achieve: data for the notes on a lowered kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loopnest.fast_init import fast_init
+from loopnest.scalar.origin import Origin
+from loopnest.tensor.domain import IterDomain
+from loopnest.tensor.tensor_view import TensorView
+
+
+@fast_init
+@dataclass(frozen=True, eq=False, slots=True)
+class Intent:
+    """What a schedule call means to achieve, as the lowered nest can witness it.
+
+    Args:
+        origin: the call, and its place in the user's code.
+        kind: the field that it set: "parallel", "pinned", "place", "loops", "memory", "order",
+            "pad", "swizzle", "stages", "launch" (it starts one), "tensor" (a new one), "assume",
+            "range" (of an input's elements), or "unchanged" where all was so before.
+        tensor: whose field; None for an assumption.
+        axis: the axis of which "parallel" and "pinned" speak.
+        value: what it was set to, where a checker reads it.
+    """
+
+    origin: Origin
+    kind: str
+    tensor: TensorView | None = None
+    axis: IterDomain | None = None
+    value: object = None
