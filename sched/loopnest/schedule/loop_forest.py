@@ -16,6 +16,7 @@ from itertools import permutations
 
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import ONE
+from loopnest.schedule.axis_match import Match
 from loopnest.schedule.expression_order import LoopBody, Ordering
 from loopnest.schedule.fold_order import carries, folded_axes
 from loopnest.schedule.loop_groups import (
@@ -25,7 +26,7 @@ from loopnest.schedule.loop_groups import (
     RootClass,
     is_several_launches,
 )
-from loopnest.schedule.replay import Match, match_leaves, reshapes, shared_positions
+from loopnest.schedule.replay import match_leaves, reshapes, shared_positions
 from loopnest.schedule.root_maps import pairs
 from loopnest.tensor.domain import IterDomain, ancestors
 from loopnest.tensor.fusion import Fusion

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from loopnest.fast_init import fast_init
 from loopnest.scalar.expr import Const, Expr, Index, free_indices
+from loopnest.schedule.axis_match import Match
 from loopnest.schedule.fold_order import carries, folded_axes
 from loopnest.schedule.read_footprints import (
     Footprint,
@@ -29,7 +30,6 @@ from loopnest.schedule.read_footprints import (
     templates,
 )
 from loopnest.schedule.replay import (
-    Match,
     assemble,
     exact_places,
     leading_images,

@@ -8,9 +8,10 @@ from collections.abc import Collection, Iterable, Sequence
 from loopnest.errors import ScheduleError
 from loopnest.scalar.enums import ParallelType
 from loopnest.schedule import chains
+from loopnest.schedule.axis_match import Match
 from loopnest.schedule.compute_at import rebind_unfrozen
 from loopnest.schedule.max_info_tree import Replayed, max_info_replay
-from loopnest.schedule.replay import Match, producer_as_consumer
+from loopnest.schedule.replay import producer_as_consumer
 from loopnest.schedule.root_maps import pairs
 from loopnest.schedule.transaction import (
     PrimitiveRefused,
