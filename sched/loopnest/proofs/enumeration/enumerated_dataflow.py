@@ -12,7 +12,8 @@ from loopnest import kir
 from loopnest.kir.buffers import Buffer
 from loopnest.proofs.data_indices import Need
 from loopnest.proofs.enumeration.access_instances import AccessInstances
-from loopnest.proofs.enumeration.value_provenance import Held, ValueProvenance, Writes
+from loopnest.proofs.enumeration.held_multisets import Held
+from loopnest.proofs.enumeration.value_provenance import ValueProvenance, Writes
 from loopnest.proofs.obligations import CollectiveMath, Work
 from loopnest.proofs.point_arrays import Array, Flags, Undecidable
 from loopnest.proofs.program_model import Access, is_private

@@ -1,8 +1,7 @@
 """Value provenance: what each store leaves, a whole value or a part of a reduction's domain.
 
-A partial result is a multiset of elements of the reduction's root domain, kept as its size and the
-sum of a random 64-bit number for each element: two multisets with equal sums are equal but for a
-chance of 2^-64. Sums make a store's content one cumulative sum, whatever stages it went through.
+A partial result is a multiset of elements of the reduction's root domain (`held_multisets`), so
+that a store's content is one cumulative sum, whatever stages it went through.
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from loopnest.kir.buffers import Buffer
 from loopnest.proofs.data_indices import Need
 from loopnest.proofs.enumeration.access_instances import OUTSIDE, AccessInstances, InstanceTable
 from loopnest.proofs.enumeration.enumerated_padding import EnumeratedPadding
 from loopnest.proofs.enumeration.fold_orders import FoldOrder
+from loopnest.proofs.enumeration.held_multisets import Held, Sums, equal, nothing, scanned
 from loopnest.proofs.live_points import LivePoints
 from loopnest.proofs.obligations import CollectiveMath, Work
 from loopnest.proofs.point_arrays import Array, Flags, Undecidable, groups_along, number
@@ -30,94 +29,12 @@ from loopnest.proofs.template_matching import Combined, Operand
 from loopnest.tensor.definition import Scan, data_of
 from loopnest.tensor.math_snapshot import MathAxis, MathSnapshot, MathTensor
 
-Sums: TypeAlias = "npt.NDArray[np.uint64]"
-
 _SEED = 20231
 
 _TAKING = ("merge", "partial", "finish")
 
 MOST_STAGES = 16
 """How many stages a partial result may go through."""
-
-
-@dataclass(slots=True)
-class Held:
-    """Multisets of elements of a root domain.
-
-    Args:
-        count: their sizes.
-        sums: the sums of their elements' numbers.
-        valid: whether each is known: everything that went into it was stored before.
-        results: the sums of the numbers of the logical elements that their elements fold into.
-        order: in which order they were combined.
-    """
-
-    count: Array
-    sums: Sums
-    valid: Flags
-    results: Sums
-    order: FoldOrder
-
-    def take(self, place: Array) -> Held:
-        return Held(
-            self.count[place],
-            self.sums[place],
-            self.valid[place],
-            self.results[place],
-            self.order.take(place),
-        )
-
-    def same(self, other: Held) -> Flags:
-        """Return where two are equal."""
-        equal: Flags = (self.count == other.count) & (self.sums == other.sums)
-        return equal & self.valid & other.valid
-
-
-def nothing(size: int) -> Held:
-    """Return empty multisets."""
-    none = np.zeros(size, np.uint64)
-    valid = np.ones(size, np.bool_)
-    return Held(np.zeros(size, np.int64), none, valid, none.copy(), FoldOrder.nothing(size))
-
-
-def _scanned(part: Held, group: Array, turn: Array, inclusive: bool) -> Held:
-    """Return for each what the members of its group before it hold, by `turn`, and its own."""
-    size = group.size
-    place = np.lexsort((turn, group))
-    own, sorted_group = part.take(place), group[place]
-    fresh = np.r_[True, sorted_group[1:] != sorted_group[:-1]][:size]
-    begin = np.maximum.accumulate(np.where(fresh, np.arange(size), 0))
-
-    def since(values: Any) -> Any:
-        total = np.cumsum(values)
-        return total - total[begin] + values[begin]
-
-    found = Held(
-        since(own.count), since(own.sums), since(~own.valid) == 0, since(own.results),
-        own.order.since(begin),
-    )  # fmt: skip
-    if not inclusive:
-        first = nothing(size)
-        found = found.take(np.maximum(np.arange(size) - 1, 0))
-        for mine, neutral in (
-            (found.count, first.count), (found.sums, first.sums), (found.valid, first.valid),
-            (found.results, first.results),
-            *zip(found.order.parts, first.order.parts, strict=True),
-        ):  # fmt: skip
-            mine[fresh] = neutral[fresh]
-    back = np.empty(size, np.int64)
-    back[place] = np.arange(size)
-    return found.take(back)
-
-
-def _equal(a: Held, b: Held) -> bool:
-    return all(
-        map(
-            np.array_equal,
-            (a.count, a.sums, a.valid, a.results, *a.order.parts),
-            (b.count, b.sums, b.valid, b.results, *b.order.parts),
-        )
-    )
 
 
 @dataclass
@@ -352,7 +269,7 @@ class ValueProvenance:
             buffer = next(iter(waiting))
             del waiting[buffer]
             found = self._summed(self.writes(buffer))
-            if not _equal(self._held[buffer], found):
+            if not equal(self._held[buffer], found):
                 self._held[buffer] = found
                 self._combined.clear()
                 waiting.update(dict.fromkeys(users[buffer]))
@@ -473,7 +390,7 @@ class ValueProvenance:
             group = self.groups(exchange)
             if exchange.node.is_so_far(component):
                 inclusive = exchange.node.scan == "inclusive"
-                self._combined[key] = _scanned(part, group, self._threads(exchange), inclusive)
+                self._combined[key] = scanned(part, group, self._threads(exchange), inclusive)
                 return self._combined[key]
             size = int(group.max(initial=-1)) + 1
             whole = nothing(size)
