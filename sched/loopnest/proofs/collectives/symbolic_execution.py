@@ -15,7 +15,7 @@ may be combined, the earlier one first.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -23,12 +23,13 @@ import numpy as np
 
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
+from loopnest.proofs.collectives.group_memory import GroupMemory
 from loopnest.proofs.collectives.multisets import Bits, Multisets, Spans, Sums
 from loopnest.proofs.collectives.thread_values import Blocks, Shape, Value, Wrong
 from loopnest.proofs.point_arrays import OPERATIONS, Array, Flags, Undecidable, groups_along
 from loopnest.proofs.program_model import is_decidable
 from loopnest.proofs.template_matching import unified
-from loopnest.scalar.enums import WARP, Memory
+from loopnest.scalar.enums import WARP
 from loopnest.scalar.expr import Arg, Const, Expr, Index, LaunchIndex, Load, Local, Op, Symbol
 
 IDEMPOTENT = ("max", "min", "any", "all")
@@ -39,41 +40,6 @@ MOST_LANES = 1 << 14
 
 MOST_STATEMENTS = 4096
 """How many statements of a body are run, iterations of loops counted."""
-
-MOST_WORDS = 1 << 23
-"""How large a buffer of symbols may be."""
-
-
-@dataclass(slots=True)
-class _Room:
-    """A buffer: elements of each block (SHARED), or of each thread (LOCAL).
-
-    All that is known to be held is of one component; `other` says which elements hold another one.
-    A register is one element of each thread: what it holds is exchanged as a whole, never written
-    in place, so that loads need no copy.
-    """
-
-    room: int
-    owner: Array
-    held: Value
-    other: Flags
-    register: bool
-
-    def set(self, value: Value, mask: Flags | None) -> None:
-        """Let a register hold `value`, in the threads of `mask` where there is one."""
-        held, component = self.held, self.held.component
-        if component is None:
-            component = value.component
-        elif value.component not in (None, component):
-            component = value.component
-            self.other = self.other | held.known
-            held = replace(held, known=np.zeros_like(held.known))
-        if mask is None:
-            self.other = np.zeros_like(self.other)
-            self.held = replace(value, component=component)
-            return
-        self.other = self.other & ~mask
-        self.held = value.chosen(mask, held, component)
 
 
 def check(node: kir.Collective, block: Shape, numbers: Mapping[Expr, int]) -> str | None:
@@ -116,7 +82,7 @@ class _SymbolicRun:
         self.count = blocks.count
         self.names: dict[Local, Any] = {}
         self.indices: dict[Index, int] = {}
-        self.memory: dict[Buffer, _Room] = {}
+        self.memory = GroupMemory(blocks)
         self.literals: list[Const] = []
         self.steps = 0
         self.loaded: dict[tuple[Load, int], tuple[Flags, Value]] = {}
@@ -300,71 +266,17 @@ class _SymbolicRun:
     # Memory
 
     def allocate(self, buffer: Buffer) -> None:
-        private = buffer.memory is Memory.LOCAL
-        owner = np.arange(self.count) if private else self.blocks.block
         room = max(int(np.max(self.number(buffer.size))), 1)
-        size = room * (int(owner.max(initial=0)) + 1)
-        if size * (-(-self.count // 64) if self.kind is Bits else 1) > MOST_WORDS:
-            raise Undecidable(f"{buffer.name} is too large to be followed")
-        nobody, never = np.full(size, -1, np.int64), np.zeros(size, np.bool_)
-        nothing = Value(self.kind.empty(size, self.count), never, nobody, None)
-        other = np.zeros(size, np.bool_)
-        self.memory[buffer] = _Room(room, owner, nothing, other, private and room == 1)
+        self.memory.allocate(buffer, room, self.kind)
         self.loaded.clear()
 
     def store(self, node: kir.Store, mask: Flags) -> None:
         value = self.value(node.value, mask)
-        space = self.memory.get(node.storage)
-        if space is None:
+        if node.storage not in self.memory:
             raise Wrong(f"it stores to {node.storage.name}, which it does not make")
-        everyone = bool(mask.all())
-        rows = slice(None) if everyone else np.flatnonzero(mask)
         place = self.place(node.storage, node.index, node.flat, mask)
-        if space.register:
-            self.kill(node.storage, rows)
-            self.loaded.clear()
-            space.set(value, None if everyone else mask)
-            return
-        place = place[rows]
-        self.single(place, node.storage)
-        component = space.held.component
-        if component is None:
-            component = value.component
-        elif value.component not in (None, component):
-            component = value.component
-            space.other |= space.held.known
-            space.held.known[:] = False
-        space.other[place] = False
-        self.kill(node.storage, rows)
         self.loaded.clear()
-        held = space.held
-        held.held.put(place, value.held.take(rows))  # type: ignore[arg-type]
-        held.known[place] = value.known[rows]
-        held.which[place] = value.which[rows]
-        literal = held.literal
-        if literal is None and value.literal is not None:
-            literal = np.full(held.known.size, -1, np.int64)
-        if literal is not None:
-            literal[place] = -1 if value.literal is None else value.literal[rows]
-        space.held = Value(held.held, held.known, held.which, component, literal)
-
-    def kill(self, buffer: Buffer, rows: Any) -> None:
-        """Forget what buffers in the same space hold, in the blocks or threads that store."""
-        name = buffer.alias_of or buffer.name
-        for other, space in self.memory.items():
-            if other is not buffer and (other.alias_of or other.name) == name:
-                gone = np.zeros(int(space.owner.max(initial=0)) + 1, np.bool_)
-                gone[space.owner[rows]] = True
-                kept = np.repeat(~gone, space.room)
-                space.held = replace(space.held, known=space.held.known & kept)
-                space.other = space.other & kept
-
-    def single(self, place: Array, buffer: Buffer) -> None:
-        """Check that no two threads store one element."""
-        writer = np.empty(int(place.max(initial=-1)) + 1, np.int64)
-        writer[place] = np.arange(place.size)
-        if (writer[place] != np.arange(place.size)).any():
-            raise Wrong(f"two threads store one element of {buffer.name}")
+        self.memory.put(node.storage, value, place, mask)
 
     def place(self, buffer: Buffer, index: Sequence[Expr], flat: bool, mask: Flags) -> Array:
         """Return the number of the element at hand, in each thread of `mask`.
