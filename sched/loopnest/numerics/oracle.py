@@ -32,7 +32,7 @@ from loopnest.numerics.oracle_blocks import (
     length,
 )
 from loopnest.numerics.oracle_folds import Segments, fold_values, scan_values
-from loopnest.numerics.oracle_operands import OracleOperands, V
+from loopnest.numerics.oracle_operands import AxisImages, OracleOperands, V
 from loopnest.numerics.oracle_reads import part_of
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Expr, Index
@@ -357,20 +357,33 @@ class Oracle(OracleOperands[V]):
 
         `cut` gives for some axes, which both domains have, how many coordinates are looked at.
         """
-        algebra = Simplifier()
+        names, images = self._images(domain)
         env: dict[Expr, Values] = dict(self.indices)
-        names: dict[IterDomain, Index] = {}
         region = tuple([(0, cut[axis]) if axis in cut else None for axis in domain.root])
         for axis, points in zip(domain.root, self._grid(domain.root, region), strict=True):
-            names[axis] = Index(f"i{len(names)}", axis.size)
             dense = np.arange(points.size).reshape(points.shape)
             env[names[axis]] = dense if axis in self.places else points
-        for step in transforms_between(domain.root, domain.rfactor):
-            images = step.forward([names[axis] for axis in step.inputs], algebra)
-            for axis, image in zip(step.outputs, images, strict=True):
-                names[axis] = Index(f"i{len(names)}", axis.size)
-                env[names[axis]] = evaluate_expr(image, env)
+        for name, image in images:
+            env[name] = evaluate_expr(image, env)
         return tuple([env[names[axis]] for axis in domain.rfactor])
+
+    def _images(self, domain: TensorDomain) -> AxisImages:
+        """Return a name for each axis between root and rfactor domain, and what those after it are.
+
+        They are the same for each block, and made for the first one.
+        """
+        known = self.images.get(domain)
+        if known is None:
+            algebra = Simplifier()
+            names = {axis: Index(f"i{n}", axis.size) for n, axis in enumerate(domain.root)}
+            images: list[tuple[Index, Expr]] = []
+            for step in transforms_between(domain.root, domain.rfactor):
+                made = step.forward([names[axis] for axis in step.inputs], algebra)
+                for axis, image in zip(step.outputs, made, strict=True):
+                    names[axis] = Index(f"i{len(names)}", axis.size)
+                    images.append((names[axis], image))
+            known = self.images[domain] = names, images
+        return known
 
     def _scanned(self, reducer: TracedReducer, scan: Scan, parts: Sequence[V]) -> list[V]:
         """Give each element what is folded so far along an axis."""

@@ -29,7 +29,7 @@ from loopnest.numerics.oracle_reads import Spots, gathered, part_of
 from loopnest.scalar.arguments import ArraySpec, bind, size_value
 from loopnest.scalar.data_ranges import check_data
 from loopnest.scalar.dtypes import DType
-from loopnest.scalar.expr import Arg, Coordinate, Expr
+from loopnest.scalar.expr import Arg, Coordinate, Expr, Index
 from loopnest.tensor.definition import Definition, Read
 from loopnest.tensor.domain import IterDomain, TensorDomain
 from loopnest.tensor.fusion import Fusion
@@ -38,6 +38,8 @@ from loopnest.tensor.tensor_view import TensorView
 V = TypeVar("V")
 Places: TypeAlias = Mapping[IterDomain, Values]
 """Axes that are not walked whole, with the coordinates that are."""
+AxisImages: TypeAlias = tuple[Mapping[IterDomain, Index], Sequence[tuple[Index, Expr]]]
+"""A name for each axis of a domain, and what the axes that transforms make are of those before."""
 
 
 class OracleOperands(ABC, Generic[V]):
@@ -85,6 +87,7 @@ class OracleOperands(ABC, Generic[V]):
                 self.arrays[tensor] = taken
             else:
                 self.values[tensor] = self.given(taken, tensor.dtype)
+        self.images: dict[TensorDomain, AxisImages] = {}
         self.order = fusion.topological()
 
     # The arithmetic
