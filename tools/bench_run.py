@@ -53,8 +53,8 @@ BY_ROWS = ("bias_gelu",)
 ROWS = 64
 """Kernels whose rows stand alone; so many of them are compared with the math in float64."""
 
-PAUSE = 0.05
-"""Seconds before a turn: the threads of the one before wait for work in busy loops first."""
+PAUSE = 0.2
+"""Seconds before a turn: threads of the one before (OpenBLAS, OpenMP) wait for work in busy loops."""
 
 # Measuring
 
