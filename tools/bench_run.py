@@ -54,7 +54,7 @@ ROWS = 64
 """Kernels whose rows stand alone; so many of them are compared with the math in float64."""
 
 PAUSE = 0.2
-"""Seconds before a turn: threads of the one before (OpenBLAS, OpenMP) wait for work in busy loops."""
+"""Seconds before a turn: threads of the one before (OpenBLAS, OpenMP) wait in busy loops."""
 
 # Measuring
 
