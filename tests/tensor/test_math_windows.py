@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -163,6 +164,45 @@ def test_windows_that_reach_beyond(
     for found in (ln.evaluate(f, given), ln.compile(k, target="interpret")(given)):
         assert isinstance(found, tuple)
         assert np.array_equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("padding", [0, ((1, 0), 2)])
+def test_windows_along_two_axes_at_once(padding: Any) -> None:
+    """They are windows along one axis, and then along the other."""
+    pairs = ((1, 0), (2, 2)) if padding else ((0, 0), (0, 0))
+    with ln.Fusion("both") as f:
+        x = f.input("x", ("N", "P", "M"), ln.float32)
+        f.output(ln.unfold(x, (0, -1), (2, 3), (1, 2), (2, 1), padding, 7.0), "y")
+        one = ln.unfold(x, 0, 2, 1, 2, pairs[0], 7.0)
+        f.output(ln.unfold(one, 2, 3, 2, 1, pairs[1], 7.0), "z")
+    given = np.arange(5 * 2 * 6, dtype=np.float32).reshape(5, 2, 6)
+    k = ln.lower(f)
+    assert ln.verify(k).all_sizes
+    for found in (ln.evaluate(f, given), ln.compile(k, target="interpret")(given)):
+        assert isinstance(found, tuple)
+        assert np.array_equal(found[0], found[1])
+    if not padding:
+        twice = "unfold(unfold(x, axis=0, size=2, dilation=2), axis=2, size=3, stride=2)"
+        assert twice in f.print_math()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (((0, 0), 2), "its axes are (0, 0); name each axis once"),
+        (((0, -2), 2), "its axes are (0, -2); name each axis once"),
+        (((), 2), "its axes are (); name each axis once"),
+        (((0, 1), (2, 2, 2)), "size is (2, 2, 2)"),
+        (((0, 2), 2), "axis 2 is out of range"),
+        (((0, 1), 2, 1, 1, (1, 2, 3)), "padding is (1, 2, 3)"),
+    ],
+)
+def test_axes_of_windows_that_are_none(arguments: Any, reason: str) -> None:
+    with ln.Fusion("both") as f:
+        x = f.input("x", ("N", "M"), ln.float32)
+        with pytest.raises(ln.DefinitionError, match=re.escape(reason)):
+            ln.unfold(x, *arguments)
+    assert not [t for t in f.tensors if t.definition is not None]
 
 
 def test_padding_that_is_none() -> None:

@@ -77,14 +77,14 @@ class Window:
 
 def unfold(
     tv: TensorView,
-    axis: int,
-    size: int,
-    stride: int = 1,
-    dilation: int = 1,
-    padding: int | Pair = 0,
+    axis: int | Sequence[int],
+    size: int | Sequence[int],
+    stride: int | Sequence[int] = 1,
+    dilation: int | Sequence[int] = 1,
+    padding: int | Pair | Sequence[int | Pair] = 0,
     value: Scalar = 0,
 ) -> TensorView:
-    """Return the windows of `tv` along `axis`, each along a new last axis.
+    """Return the windows of `tv` along an axis, or several; each is along a new last axis.
 
     >>> import numpy as np
     >>> import loopnest as ln
@@ -98,49 +98,80 @@ def unfold(
 
     Args:
         tv: the operand.
-        axis: along which axis; of extent n it becomes
-            ``(n - dilation * (size - 1) - 1) // stride + 1`` windows.
-        size: how many elements a window has.
-        stride: from one window to the next.
-        dilation: from one element of a window to the next.
+        axis: along which axis, or axes; one of extent n becomes
+            ``(n - dilation * (size - 1) - 1) // stride + 1`` windows. The elements of windows
+            along several axes lie along as many new axes, in the order of `axis`.
+        size: how many elements a window has: an int, or for several axes one an axis.
+        stride: from one window to the next, likewise.
+        dilation: from one element of a window to the next, likewise.
         padding: how many elements stand before and after those of the axis, for windows that reach
-            beyond it: an int or a pair. ``stride=size, padding=(0, size - 1)`` makes tiles, of
-            which the last one may be a part. No padded tensor is made.
+            beyond it: an int or a pair; for several axes an int, or an int or a pair an axis.
+            ``stride=size, padding=(0, size - 1)`` makes tiles, of which the last one may be a part.
+            No padded tensor is made.
         value: what stands there: a Python number or a scalar of the fusion.
 
     Raises:
-        DefinitionError: no TensorView, an axis out of range, a size, stride or dilation that is no
-            int >= 1, a padding that is none, or an axis shorter than a window.
+        DefinitionError: no TensorView, an axis out of range or twice, a size, stride or dilation
+            that is no int >= 1, a padding that is none, or an axis shorter than a window.
 
-    Source: torch.Tensor.unfold, with a dilation.
+    Source: torch.Tensor.unfold, with a dilation, and for several axes at once.
     """
     require_tensor("unfold", tv, axis, size)
     call = call_text(
         "unfold", (tv, axis, size), f"stride={show(stride)}, dilation={show(dilation)}"
     )
+    several = isinstance(axis, Sequence)
+    along_axes = [*axis] if isinstance(axis, Sequence) else [axis]
+    rank = len(along_axes)
     given = [("size", size), ("stride", stride), ("dilation", dilation)]
-    length, by, apart = [listed_ints(call, what, found, 1, least=1)[0] for what, found in given]
-    (around,) = paddings(tv, call, [padding], 1)
+    sizes, strides, apart = [listed_ints(call, what, found, rank, least=1) for what, found in given]
+    pairs = paddings(tv, call, padding if several else [padding], rank)
     fill = border_value(call, tv, value)
     try:
-        place = position(tv, axis)
+        places = _positions(tv, along_axes)
         demands = Demands(tv.fusion.algebra)
-        window = Window(integer(length), by, apart)
+        rows = zip(sizes, strides, apart, strict=True)
+        windows = [Window(integer(length), by, step) for length, by, step in rows]
         axes = axes_of(tv)
-        extent = axes[place][0]
-        axes[place] = axis_of(window.count(tv, demands, place, around))
+        extents = [axes[place][0] for place in places]
+        for place, window, around in zip(places, windows, pairs, strict=True):
+            axes[place] = axis_of(window.count(tv, demands, place, around))
     except OperandRefused as refused:
         raise DefinitionError(call, refused.reason, refused.hint) from None
-    axes.append(axis_of(window.size))
-    indices = [along(n, found) for n, found in enumerate(axes)]
-    inner = indices.pop()
-    index = window.index(demands, indices[place], inner)
-    indices[place], inside = border(tv, extent, index, around)
+    axes += [axis_of(window.size) for window in windows]
+    own = [along(n, found) for n, found in enumerate(axes)]
+    indices, inner = own[: len(own) - rank], own[len(own) - rank :]
+    inside: list[Expr] = []
+    for n, (place, window) in enumerate(zip(places, windows, strict=True)):
+        index = window.index(demands, indices[place], inner[n])
+        indices[place], tests = border(tv, extents[n], index, pairs[n])
+        inside += tests
     tv.fusion.require(*demands.conditions)
-    note = f"axis={place}, size={length}, stride={by}, dilation={apart}"
-    if around != NO_BORDER:
-        note += f", padding=({around[0]}, {around[1]}), value={fill}"
+    if several and all(pair == NO_BORDER for pair in pairs):
+        return view("unfold", tv, indices, axes, unfolded(windows, places))
+    note = _listed("axis", places) + _listed(", size", sizes)
+    note += _listed(", stride", strides) + _listed(", dilation", apart)
+    if any(pair != NO_BORDER for pair in pairs):
+        shown = ", ".join([f"({low}, {high})" for low, high in pairs])
+        note += f", padding=({shown})" if several else f", padding={shown}"
+        note += f", value={fill}"
     return bordered("unfold", tv, indices, inside, fill, axes, note)
+
+
+def _positions(tv: TensorView, axes: Sequence[int]) -> list[int]:
+    """Return the places of axes, none of them negative.
+
+    Raises:
+        OperandRefused: no axis, one out of range, or one that stands twice.
+    """
+    places = [position(tv, axis) for axis in axes]
+    if not places or len({*places}) < len(places):
+        raise OperandRefused(f"its axes are {show(tuple(axes))}", "name each axis once")
+    return places
+
+
+def _listed(name: str, values: Sequence[int]) -> str:
+    return f"{name}={values[0] if len(values) == 1 else tuple(values)}"
 
 
 def max_pool(
@@ -237,10 +268,13 @@ def _pooled(
     return made, tuple(range(2 + rank, 2 + 2 * rank))
 
 
-def unfolded(windows: Sequence[Window]) -> str:
-    """Return the calls that make the windows of ``[N, C, *space]`` as text, ``{}`` the operand."""
+def unfolded(windows: Sequence[Window], places: Sequence[int] | None = None) -> str:
+    """Return the calls that make windows as text, ``{}`` the operand.
+
+    They lie along the axes at `places`, by default along those of ``[N, C, *space]``.
+    """
     text = "{}"
-    for place, window in enumerate(windows, 2):
+    for place, window in zip(places or range(2, 2 + len(windows)), windows, strict=True):
         steps = [("stride", window.stride), ("dilation", window.dilation)]
         shown = "".join([f", {name}={step}" for name, step in steps if step != 1])
         text = f"unfold({text}, axis={place}, size={window.size}{shown})"
