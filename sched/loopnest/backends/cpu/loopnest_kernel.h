@@ -142,6 +142,8 @@ static const int64_t ln_numbers_f64[8] = {0, 1, 2, 3, 4, 5, 6, 7};
 /* Elements `step` apart. Of two vectors, the second ends at the last one: no other is read. */
 #if defined(__clang__)
 #define LN_EVERY(T, U, I, from, step) LN_V_EACH(T, (from)[e * (step)])
+#define LN_EVERY_OF(kind, bytes, T, I, from, step, mask) \
+  LN_V_EACH(T, (mask)[e] ? (from)[e * (step)] : 0)
 #else
 #define LN_EVERY(T, U, I, from, step)                                                  \
   enum { lanes = sizeof(T) / sizeof(*(from)) };                                        \
@@ -155,6 +157,25 @@ static const int64_t ln_numbers_f64[8] = {0, 1, 2, 3, 4, 5, 6, 7};
     return __builtin_shuffle(first, second, places);                                   \
   }                                                                                    \
   LN_V_EACH(T, (from)[e * (step)])
+/* The same of the lanes of a mask: what lies between two elements is not asked for. */
+#define LN_EVERY_OF(kind, bytes, T, I, from, step, mask)                               \
+  enum { lanes = sizeof(T) / sizeof(*(from)) };                                        \
+  if (step == 2 || step == -1) {                                                       \
+    I places, near, far, wanted_near, wanted_far;                                      \
+    _Pragma("GCC unroll 16") for (int e = 0; e < lanes; ++e) {                         \
+      near[e] = step < 0 ? lanes - 1 - e : e / 2;                                      \
+      far[e] = step < 0 ? 0 : (lanes - 1 + e) / 2;                                     \
+      wanted_near[e] = -(step < 0 || e % 2 == 0);                                      \
+      wanted_far[e] = -(step > 0 && e % 2 == 1);                                       \
+      places[e] = step < 0 ? lanes - 1 - e : e < lanes / 2 ? 2 * e : 2 * e + 1;        \
+    }                                                                                  \
+    near = __builtin_shuffle((mask), near) & wanted_near;                              \
+    far = __builtin_shuffle((mask), far) & wanted_far;                                 \
+    const T first = LN_LOAD(kind, bytes)(T, (from) + (step < 0 ? 1 - lanes : 0), near); \
+    const T second = LN_LOAD(kind, bytes)(T, (from) + lanes - 1, far);                 \
+    return __builtin_shuffle(first, step < 0 ? first : second, places);                \
+  }                                                                                    \
+  LN_V_EACH(T, (mask)[e] ? (from)[e * (step)] : 0)
 #endif
 
 /* a > b ? a : b, and a < b ? a : b: one instruction of x86, which gives b where one is NaN. */
@@ -243,7 +264,7 @@ static const int64_t ln_numbers_f64[8] = {0, 1, 2, 3, 4, 5, 6, 7};
   LN_FN T N(every)(const F *from, int64_t step) { LN_EVERY(T, U, I, from, step); }     \
   LN_FN T N(every_of)(const F *from, int64_t step, I mask) {                           \
     if (LN_IS_FULL(kind, bytes)(mask)) return N(every)(from, step);                    \
-    LN_V_EACH(T, mask[e] ? from[e * step] : 0);                                        \
+    LN_EVERY_OF(kind, bytes, T, I, from, step, mask);                                  \
   }                                                                                    \
   LN_FN void N(store)(F *to, I mask, T x) { LN_STORE(kind, bytes)(T, to, mask, x); }
 #define LN_PASTE(a, b) LN_PASTE_(a, b)
