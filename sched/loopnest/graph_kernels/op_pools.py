@@ -58,10 +58,9 @@ def _inside(node: Node, extents: tuple[Dim, ...], counts: tuple[Dim, ...]) -> ln
 def _windows(x: ln.TensorView, node: Node, fill: float) -> ln.TensorView:
     """Return the windows of a padded operand: [N, C, OH, OW, KH, KW]."""
     attrs = node.attrs
-    padded = ln.pad(x, ((0, 0), (0, 0), *_pairs(node)), fill)
-    for axis in (0, 1):
-        padded = ln.unfold(padded, 2 + axis, attrs["pool"][axis], attrs["strides"][axis])
-    return padded
+    if any(attrs["padding"]):
+        x = ln.pad(x, ((0, 0), (0, 0), *_pairs(node)), fill)
+    return ln.unfold(x, (2, 3), attrs["pool"], attrs["strides"])
 
 
 @register_attr("max_pool2d_places", "lower")
@@ -72,10 +71,23 @@ def _max_places(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
     chosen = ln.eq(windows, ln.broadcast(largest, [False] * 4 + [True] * 2))
     if x.dtype.is_float:
         chosen = ln.logical_or(chosen, ln.isnan(windows))
-    if any(node.attrs["padding"]):
-        inside = ln.full(node.inputs[0].shape, True, ln.bool)
-        chosen = ln.logical_and(chosen, _windows(inside, node, 0))
+    for axis in (0, 1):
+        if node.attrs["padding"][axis] or node.attrs["padding"][2 + axis]:
+            chosen = ln.logical_and(chosen, _is_inside(node, axis))
     return ln.min(ln.where(chosen, _numbers(node), _NOWHERE), axis=(4, 5))
+
+
+def _is_inside(node: Node, axis: int) -> ln.TensorView:
+    """Return which elements of windows lie inside along H, [OH, 1, KH, 1], or along W."""
+    attrs, extent = node.attrs, node.inputs[0].shape[2 + axis]
+    dtype = ln.int32 if isinstance(extent, int) and extent < _NOWHERE else ln.int64
+    before = attrs["padding"][axis]
+    starts = ln.iota(node.shape[2 + axis], dtype=dtype) * attrs["strides"][axis] - before
+    steps = ln.iota(attrs["pool"][axis], dtype=dtype)
+    places = ln.broadcast(starts, [place != axis for place in range(4)]) + ln.broadcast(
+        steps, [place != 2 + axis for place in range(4)]
+    )
+    return ln.logical_and(places >= 0, places < size_operand(extent, dtype, node))
 
 
 def _numbers(node: Node, reverse: bool = False) -> ln.TensorView:
@@ -130,7 +142,4 @@ def _around(values: ln.TensorView, node: Node, fill: int) -> ln.TensorView:
         after = sub(add(node.shape[2 + axis], size - 1), add(own, before))
         widths.append((before, after))
     between = (0, 0, *[stride - 1 for stride in attrs["strides"]])
-    found = ln.pad(values, widths, fill, between)
-    for axis in (0, 1):
-        found = ln.unfold(found, 2 + axis, attrs["pool"][axis])
-    return found
+    return ln.unfold(ln.pad(values, widths, fill, between), (2, 3), attrs["pool"])

@@ -71,13 +71,20 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     """
     space, folds = _with_copies(fusion)
     before = upstream(folds)
-    lanes = processor.vector_bytes // folds[0].dtype.compute.size
+    widest = processor.vector_bytes // folds[0].dtype.compute.size
+    columns = space.elements(space.writes[0].order[-1:])
+    lanes = next((n for n in (widest, widest // 2) if columns and columns % n == 0), widest)
     groups, tile = _tiles(space, processor, lanes)
     large = is_at_least(space.elements(space.all_of(folds[0])), processor.small)
     kept = [label for label, _ in groups]
     order = [f"{label} tiles" if label in tile else label for label in kept]
     order += [label for label in kept if label in tile]
-    vectors = bool(tile) and tile[kept[-1]] % lanes == 0 and tile[kept[-1]] > lanes
+    borders = [t for t in space.definitions if t in before and has_border(t)]
+    whole = [tensor for tensor in borders if _is_kept_whole(space, tensor, order)]
+    at_once = columns is not None and columns % lanes == 0
+    at_once = at_once and all(_is_in_step(fusion, space, total, whole) for total in folds)
+    least = lanes if at_once else lanes + 1
+    vectors = bool(tile) and tile[kept[-1]] % lanes == 0 and tile[kept[-1]] >= least
     results = [t for t in space.definitions if t not in before]
     for tensor in results:
         axes = LabelledAxes(tensor, space.axes[tensor], groups)
@@ -96,31 +103,47 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
             total.split(max(_kept_places(total)), lanes)
         _folds_first(total, inner, vectors)
         _inline_operands(fusion, space, total)
-    for tensor in [t for t in space.definitions if t in before and has_border(t)]:
-        _keep_whole(space, tensor, target, order)
+        if vectors and at_once:
+            total.axis(-1).parallelize(ln.ParallelType.vectorize)
+    for tensor in whole:
+        outer = _own_loops(space, tensor, order)
+        tensor.compute_at(target, outer)
+        tensor.axis(outer).pin()
     fusion.inline_most()
 
 
-def _keep_whole(
-    space: IterationSpace, tensor: ln.TensorView, target: ln.TensorView, order: Sequence[str]
-) -> None:
-    """Compute a tensor with its border once for all windows, where it is not large.
+def _is_kept_whole(space: IterationSpace, tensor: ln.TensorView, order: Sequence[str]) -> bool:
+    """Whether a tensor with its border is computed once for all windows: where it is not large.
 
     Windows then read it without a test: it stands in the loops that it has itself.
     """
-    own = [str(d) for d in space.all_of(tensor)]
-    outer = next((n for n, label in enumerate(order) if label not in own), len(order))
+    outer = _own_loops(space, tensor, order)
     extents = [axis.extent for axis in tensor.rfactor_domain]
     inner = 1
     for place, extent in zip(space.axes[tensor], extents, strict=True):
         if place is None or str(place) not in order[:outer]:
             if not isinstance(extent, int):
-                return
+                return False
             inner *= extent
     # Inside of no loop it would be one array for all cores, and of all images.
-    if outer and inner <= IMAGE:
-        tensor.compute_at(target, outer)
-        tensor.axis(outer).pin()
+    return outer > 0 and inner <= IMAGE
+
+
+def _own_loops(space: IterationSpace, tensor: ln.TensorView, order: Sequence[str]) -> int:
+    """Return how many of the outermost loops are over dimensions that a tensor has."""
+    own = [str(d) for d in space.all_of(tensor)]
+    return next((n for n, label in enumerate(order) if label not in own), len(order))
+
+
+def _is_in_step(
+    fusion: ln.Fusion, space: IterationSpace, total: ln.TensorView, whole: Sequence[ln.TensorView]
+) -> bool:
+    """Whether each lane of a fold computes what it reads, element by element.
+
+    Not so where a tensor of other dimensions, which `whole` does not hold, is computed there.
+    """
+    feeding = upstream([total]) - {*reductions(fusion), *fusion.inputs, *upstream(whole)}
+    return all(space.all_of(tensor) <= space.all_of(total) for tensor in feeding)
 
 
 def _with_copies(fusion: ln.Fusion) -> tuple[IterationSpace, tuple[ln.TensorView, ...]]:
