@@ -85,14 +85,28 @@ class RandomProgram:
     def move(self, x):
         if not x.ndim:
             return None
-        kind = self.chosen(("transpose", "expand", "reshape", "broadcast"))
+        kind = self.chosen(("transpose", "expand", "reshape", "cut", "cut", "broadcast"))
         if kind == "transpose":
             return G.transpose(x, [int(a) for a in self.random.permutation(x.ndim)])
         if kind == "expand":
             return G.expand_dims(x, int(self.random.integers(x.ndim + 1))) if x.ndim < 4 else None
         if kind == "reshape":
             return G.reshape(x, (x.tensor_type.size,))
+        if kind == "cut":
+            return self.cut(x)
         return G.broadcast_to(x, (2, *x.shape)) if x.ndim < 4 else None
+
+    def cut(self, x):
+        """Return a shape in which a random axis is cut in two, or is one with that before it."""
+        axis = int(self.random.integers(x.ndim))
+        head, extent, tail = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
+        if axis and self.random.integers(2):
+            return G.reshape(x, (*head[:-1], head[-1] * extent, *tail))
+        parts = [part for part in (1, 2, 3, 4, 5, 10) if at(extent, SIZES) % part == 0]
+        part = int(self.chosen(parts)) if not self.symbolic else 1
+        if not at(extent, SIZES) or x.ndim > 3:
+            return None
+        return G.reshape(x, (*head, part, extent if self.symbolic else extent // part, *tail))
 
     def product(self, x):
         if x.ndim < 2:

@@ -13,10 +13,16 @@ TOTAL = G.sum(SUM, 1)
 ROWS = G.sum(G.exp(X), 1)
 BACK = G.exp(X) * G.argmax(G.softmax(X), 1, keepdims=True)
 OTHER = G.var("z", (5,)) * 2.0
+EXP = G.exp(X)
+CUT = G.reshape(EXP, (8, 4, 16))
+OF_CUT = G.sum(CUT, (1, 2))
+ODD = G.exp(G.var("odd", (4, 6)))
+UNEVEN = G.sum(G.reshape(ODD, (3, 8)), 1)
 
 
 def reason(a, b, **options):
-    graph = G.Graph([X, W, B, OTHER.inputs[0]], [TOTAL, ROWS, BACK, OTHER, SCALED])
+    ends = [TOTAL, ROWS, BACK, OTHER, SCALED, OF_CUT, UNEVEN]
+    graph = G.Graph([X, W, B, OTHER.inputs[0], ODD.inputs[0]], ends)
     with G.Target("llvm"):
         return G.explain_fusion(graph, a, b, kernels=True, **options)
 
@@ -56,6 +62,26 @@ def reason(a, b, **options):
             {},
             "sum(add(…)) and mul(z, 2.0) do not share a kernel: neither reads the other, and they "
             "read nothing in common",
+        ),
+        (
+            EXP,
+            OF_CUT,
+            {},
+            "exp(x) and sum(reshape(…)) share a kernel of 2 ops, by the scheduler 'fold'",
+        ),
+        (
+            EXP,
+            CUT,
+            {},
+            "reshape(exp(…)) is another shape of its operand: a kernel of ops on both sides of it "
+            "does without",
+        ),
+        (
+            ODD,
+            UNEVEN,
+            {},
+            "exp(odd) and sum(reshape(…)) do not share a kernel: a reshape is between them, and "
+            "axes of 6 and of 8 have no parts in common",
         ),
         (
             ROWS,

@@ -7,7 +7,7 @@ Source: NNVM-Fusion (github.com/dmlc/nnvm-fusion: passes of these names, with th
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -21,6 +21,7 @@ from loopnest.graph.passes.compile_target import Target
 from loopnest.graph.program import Graph, body_of
 from loopnest.graph.structural import structural_key
 from loopnest.graph_kernels.group_math import Inplace, group_math
+from loopnest.graph_kernels.kernel_groups import VIEWS
 from loopnest.schedulers import Processor, scheduler_of
 from loopnest.schedulers.processor_facts import this_processor
 
@@ -88,17 +89,35 @@ def generated(graph: Graph, target: str, processor: Processor | None = None) -> 
 def _overwritten(graph: Graph, call: Node) -> Inplace:
     """Return which outputs of a call a variable is assigned that the call reads, and where."""
     pairs: list[tuple[int, int]] = []
+    read = [_viewed(x) for x in call.inputs]
     for user in graph.users[call]:
         number = user.attrs["index"] if user.op == "get_item" else 0
         if user.op != "get_item" and call.is_tuple:
             continue
         value = user if user.op == "get_item" else call
-        for assign in graph.users[value]:
-            if assign.op == "assign" and assign.inputs[1] is value:
+        for assign in _readers(graph, value):
+            if assign.op == "assign" and _viewed(assign.inputs[1]) is value:
                 old = assign.inputs[0]
-                if old in call.inputs and all(number != n for n, _ in pairs):
-                    pairs.append((number, call.inputs.index(old)))
+                if old in read and all(number != n for n, _ in pairs):
+                    pairs.append((number, read.index(old)))
     return tuple(sorted(pairs))
+
+
+def _viewed(node: Node) -> Node:
+    """Return what a node is another shape of."""
+    while node.op in VIEWS:
+        (node,) = node.inputs
+    return node
+
+
+def _readers(graph: Graph, node: Node) -> Iterator[Node]:
+    """Yield what reads a node, in its own shape or in another one."""
+    pending = [node]
+    while pending:
+        for user in graph.users[pending.pop()]:
+            yield user
+            if user.op in VIEWS:
+                pending.append(user)
 
 
 def _kernel_of(

@@ -6,16 +6,17 @@ from loopnest.errors import LoopnestError
 from loopnest.graph.node import LEAVES, Node, describe
 from loopnest.graph.program import Graph
 from loopnest.graph.registry import get_attr
+from loopnest.graph_kernels.axis_parts import NoCommonAxes
 from loopnest.graph_kernels.code_gen import current_target, schedule_target
 from loopnest.graph_kernels.group_math import group_math
 from loopnest.graph_kernels.kernel_groups import (
     FREE,
-    VIEWS,
     GroupLimits,
     KernelGroups,
-    body_graph,
     is_left,
+    kernel_body,
     operands_of,
+    origins,
 )
 from loopnest.graph_kernels.op_math import lower_of
 from loopnest.schedulers import scheduler_of, schedulers
@@ -36,13 +37,15 @@ def _outside(node: Node, limits: GroupLimits) -> str:
     """Return why a node is no member of any group; "" where it is one."""
     if node.op in LEAVES:
         return f"is a {node.op}: kernels read it, and a scalar constant stands in their text"
+    if node.op == "reshape":
+        return "is another shape of its operand: a kernel of ops on both sides of it does without"
     if node.op in FREE:
         return "computes nothing by itself: it stands in every kernel that reads it"
     if node.is_tuple:
         return "is a tuple: it says where values lie"
     if is_left(node, limits):
         return "is left to a library; library=False makes a kernel of it"
-    if get_attr(node, "decompose", None) is not None and node.op not in VIEWS:
+    if get_attr(node, "decompose", None) is not None:
         return "is made of other ops: apply G.Decompose() to the graph first"
     if lower_of(node) is None:
         return f"has no kernel: op {node.op} has no attribute 'lower'"
@@ -62,9 +65,10 @@ class _Reason:
         return f"{both} do not share a kernel: {self._refused(first, second)}"
 
     def _scheduler(self, members: list[Node]) -> str:
-        body = body_graph(members, self.groups.outputs_of(members), "group")
+        outputs = self.groups.outputs_of(members)
         try:
-            found = scheduler_of(group_math(body).fusion, self.limits.target, self.limits.processor)
+            fusion = group_math(kernel_body(members, outputs, "group")).fusion
+            found = scheduler_of(fusion, self.limits.target, self.limits.processor)
         except LoopnestError as error:
             return str(error)
         return "" if found is None else found.name
@@ -77,10 +81,15 @@ class _Reason:
             return f"together they have {len(both)} ops, a kernel at most {self.limits.most}"
         if self.groups.makes_cycle(both):
             return "what the one computes reaches the other through an op that is in neither kernel"
-        related = set(operands_of(first)) & {*operands_of(second), *second}
-        if not related and not set(operands_of(second)) & set(first):
+        of_first, of_second = [{*operands_of(members)} for members in (first, second)]
+        of_first |= {y for x in of_first for y in origins(x)}
+        of_second |= {y for x in of_second for y in origins(x)}
+        if not of_first & (of_second | {*second}) and not of_second & {*first}:
             return "neither reads the other, and they read nothing in common"
-        name = self._scheduler(both)
+        try:
+            name = self._scheduler(both)
+        except NoCommonAxes as reason:
+            return f"a reshape is between them, and {reason}"
         if not name:
             asked = ", ".join([s.name for s in schedulers(self.limits.target)])
             found = f"no scheduler of '{self.limits.target}' accepts both together"

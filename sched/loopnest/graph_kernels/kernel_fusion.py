@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
+from loopnest.graph.dimensions import Shape
 from loopnest.graph.leaves import make_tuple
 from loopnest.graph.node import Node
 from loopnest.graph.node_origins import made_for, origin_of
+from loopnest.graph.operators.movement_ops import reshape
+from loopnest.graph.passes.decompose import decomposed
 from loopnest.graph.program import Graph, body_of, call_graph
 from loopnest.graph.registry import rebuild
 from loopnest.graph.rewriting import inline_call
@@ -20,7 +23,7 @@ from loopnest.graph_kernels.kernel_groups import (
     VIEWS,
     GroupLimits,
     KernelGroups,
-    body_graph,
+    kernel_body,
     operands_of,
 )
 
@@ -114,12 +117,20 @@ def grouped(
         else:
             outputs = groups.outputs_of(members) if node in groups.group else [node]
             with made_for(origin_of(members[-1])):
-                call = call_graph(bodies.of(members, outputs), [done[x] for x in args])
-            computed[call] = members
-            for number, output in enumerate(outputs):
-                done[output] = call if len(outputs) == 1 else call[number]
+                body = bodies.of(members, outputs)
+                pairs = zip(args, body.inputs, strict=True)
+                call = call_graph(body, [_in_shape(done[x], p.shape) for x, p in pairs])
+                computed[call] = members
+                for number, output in enumerate(outputs):
+                    found = call if len(outputs) == 1 else call[number]
+                    done[output] = _in_shape(found, output.shape)
     result = graph.changed(graph.inputs, [done[x] for x in graph.outputs])
     return Grouping(result, computed, groups.groups)
+
+
+def _in_shape(node: Node, shape: Shape) -> Node:
+    """Return what lies in memory in another shape."""
+    return node if node.shape == shape else decomposed(reshape(node, shape))
 
 
 def _is_view(node: Node, graph: Graph, groups: KernelGroups) -> bool:
@@ -141,7 +152,7 @@ class _SharedBodies:
         self._next = next(self._names)
 
     def of(self, members: list[Node], outputs: list[Node]) -> Graph:
-        body = body_graph(members, outputs, self._next)
+        body = kernel_body(members, outputs, self._next)
         found = self._known.setdefault(structural_key(body), body)
         if found is body:
             self._next = next(self._names)

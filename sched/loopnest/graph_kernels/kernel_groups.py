@@ -6,7 +6,8 @@ fusion is built, and `scheduler_of` finds a scheduler or not. Nothing about redu
 or contractions is decided here.
 
 What costs nothing is no member but stands in every group that reads it: scalar constants, `full`,
-and ops that only repeat, insert or permute axes.
+and ops that only repeat, insert or permute axes. A reshape between members stands in their group,
+whose body does without it (`reshaped_bodies`); any other is another shape of what lies in memory.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from loopnest.graph.node import LEAVES, Node
 from loopnest.graph.node_origins import keep_origin
 from loopnest.graph.program import Graph
 from loopnest.graph.structural import structural_key
+from loopnest.graph_kernels.axis_parts import NoCommonAxes
 from loopnest.graph_kernels.group_math import group_math
 from loopnest.graph_kernels.op_math import lower_of
+from loopnest.graph_kernels.reshaped_bodies import without_reshapes
 from loopnest.schedulers import Processor, Scheduler, scheduler_of
 
 FREE = frozenset(
@@ -36,6 +39,9 @@ FREE = frozenset(
 
 VIEWS = frozenset({"expand_dims", "reshape", "squeeze"})
 """Ops whose value is their operand's memory under another shape."""
+
+PASSED = FREE | VIEWS
+"""Ops that may stand between members of a group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +110,24 @@ def operands_of(members: Iterable[Node]) -> list[Node]:
             x = pending.pop()
             if x in inside or is_number(x):
                 continue
-            if x.op in FREE:
+            if x.op in FREE or (x.op == "reshape" and not inside.isdisjoint(origins(x))):
                 pending += reversed(x.inputs)
             else:
                 found[x] = None
     return list(found)
+
+
+def origins(node: Node) -> list[Node]:
+    """Return what a node has its elements from, through ops that may stand in a group."""
+    found: list[Node] = []
+    pending = [node]
+    while pending:
+        x = pending.pop()
+        if x.op in PASSED:
+            pending += reversed(x.inputs)
+        else:
+            found.append(x)
+    return found
 
 
 def body_graph(members: Sequence[Node], outputs: Sequence[Node], name: str) -> Graph:
@@ -130,6 +149,15 @@ def body_graph(members: Sequence[Node], outputs: Sequence[Node], name: str) -> G
                 stack.append((node, True))
                 stack += [(x, False) for x in reversed(node.inputs)]
     return Graph(params, [inner[x] for x in outputs], name)
+
+
+def kernel_body(members: Sequence[Node], outputs: Sequence[Node], name: str) -> Graph:
+    """Return the body of a group as a kernel has it: without reshapes.
+
+    Raises:
+        NoCommonAxes: members take axes whole that a reshape between them takes apart.
+    """
+    return without_reshapes(body_graph(members, outputs, name))
 
 
 class KernelGroups:
@@ -191,26 +219,28 @@ class KernelGroups:
     def _leaves_group(self, member: Node, inside: set[Node]) -> bool:
         ends = set(self.graph.outputs)
         return any(
-            user.op not in FREE or user in ends for user in self._outer_users([member], inside)
+            user.op not in PASSED or user in ends for user in self._outer_users([member], inside)
         )
 
     def _outer_users(self, members: Iterable[Node], inside: set[Node]) -> list[Node]:
         """Return who reads members outside of their group, also through free ops, and these.
 
-        Free ops that lead back into the group alone are not among them: it has them itself.
+        Free ops and reshapes that lead back into the group alone are among them, but nothing
+        behind them is: the group has them itself.
         """
         found: list[Node] = []
         pending = [u for x in members for u in self.graph.users[x] if u not in inside]
         while pending:
             user = pending.pop()
             found.append(user)
-            if user.op in FREE:
+            if user.op in PASSED:
                 pending += [u for u in self.graph.users[user] if u not in inside]
         return found
 
     def _sources(self, node: Node) -> list[Node]:
         """Return the members of other groups that a node reads."""
-        return [x for x in operands_of([node]) if x in self.group]
+        found = [y for x in operands_of([node]) for y in origins(x)]
+        return [x for x in dict.fromkeys(found) if x in self.group]
 
     def _join(self, first: list[Node], second: list[Node]) -> bool:
         """Make two groups one, if that makes no cycle and a scheduler accepts it."""
@@ -235,7 +265,7 @@ class KernelGroups:
         """Whether a path leaves the members and comes back: groups are computed whole."""
         inside = set(members)
         last = max(self.graph.index[x] for x in members)
-        pending = [x for x in self._outer_users(members, inside) if x.op not in FREE]
+        pending = [x for x in self._outer_users(members, inside) if x.op not in PASSED]
         seen: set[Node] = set()
         while pending:
             node = pending.pop()
@@ -285,9 +315,9 @@ def scheduler_for(body: Graph, limits: GroupLimits) -> Scheduler | None:
         if len(_SCHEDULERS) >= _KEPT:
             _SCHEDULERS.clear()
         try:
-            fusion = group_math(body).fusion
+            fusion = group_math(without_reshapes(body)).fusion
             found = scheduler_of(fusion, limits.target, limits.processor)
-        except LoopnestError:
+        except (LoopnestError, NoCommonAxes):
             found = None
         _SCHEDULERS[key] = found
     return _SCHEDULERS[key]
