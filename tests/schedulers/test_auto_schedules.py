@@ -261,6 +261,17 @@ def test_the_class_follows_from_the_axes(name, n, d, expected):
     assert scheduler_of(fusion(build, *shapes(n, d)), "c").name == expected
 
 
+@pytest.mark.parametrize("dtype", [ln.float64, ln.float16, ln.int8])
+@pytest.mark.parametrize("op", [lambda x: x, lambda x: x * 2 + x], ids=["copied", "read twice"])
+@pytest.mark.parametrize("target", ["c", "cuda"])
+def test_squares_of_all_types(dtype, op, target):
+    f = fusion(lambda x: ln.permute(op(x), (1, 0)), (48, 160), dtype=dtype)
+    assert auto_schedule(f, target).name == "transpose"
+    assert ln.verify(ln.lower(f)).ok
+    if target == "c":
+        check_values(f)
+
+
 def with_own_transpose(x):
     e = ln.exp(x)
     return e + ln.permute(e, (1, 0))

@@ -28,6 +28,8 @@ LEAST = 8
 """Extents from which on a square pays."""
 SIDE = 16
 """Rows and columns of a core's square: 16 floats are a cache line."""
+LINE = 64
+"""Bytes of the longest vector."""
 BLOCK_SIDE, BLOCK_ROWS = 32, 8
 """Rows and columns of a block's square, and how many of them its threads take at once."""
 
@@ -145,14 +147,18 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     large = is_at_least(space.elements(space.all), processor.small)
     for tensor in (*held, *fusion.outputs):
         tensor.axis(-2).parallelize(ln.ParallelType.unswitch)
-        if whole:
-            tensor.axis(-1).parallelize(ln.ParallelType.vectorize)
     for tensor in fusion.outputs:
         for place in range(-2 - outer, -3) if large else ():
             tensor.axis(place).parallelize(ln.ParallelType.cpu_parallel)
-    for tensor in held:
-        tensor.inline_at(tensor.ndim - 2)
+    for tensor in (*held, *fusion.outputs) if whole else ():
+        lanes = LINE // tensor.dtype.size
+        if lanes < SIDE:
+            tensor.split(-1, lanes)
+        tensor.axis(-1).parallelize(ln.ParallelType.vectorize)
+    # What is held may have several readers, which share the loops of the results by then.
     ln.inline_most([t for t in fusion.tensors if t not in held])
+    for tensor in held:
+        tensor.inline_at(outer)
 
 
 def _along(space: IterationSpace) -> list[int]:
@@ -180,6 +186,7 @@ def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
                 -1: ln.ParallelType.block_x,
             }
         )
+    ln.inline_most([t for t in fusion.tensors if t not in held])
     for tensor in held:
         tensor.memory = ln.SHARED
         tensor.inline_at(squares)
@@ -187,4 +194,3 @@ def for_threads(fusion: ln.Fusion, processor: Processor) -> None:
         # padding a column would lie in one bank. One bank more a row, and the columns of a warp lie
         # in 32.
         tensor.set_allocation(pad={tensor.ndim - 1: max(1, 4 // tensor.dtype.size)})
-    ln.inline_most([t for t in fusion.tensors if t not in held])
