@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import sliding_window_view
 
 import loopnest as ln
 import loopnest.graph as G
@@ -437,3 +438,22 @@ def test_adam_updates_a_variable_by_one_kernel():
     assert step.bytes == 7 * 4 * 3000 + 4  # reads w, g, m, v and the rate; writes w, m, v
     assert step.kernel.program.outputs[0].inplace
     assert [output.inplace is not None for output in step.kernel.program.outputs] == [True] * 3
+
+
+@pytest.mark.parametrize("last", [2, 3])
+def test_windows_of_windows_are_one_tensor(last: int) -> None:
+    """Along other axes they are; windows along the elements of windows are not."""
+    x = G.var("x", (2, 8, 9, 7))
+    y = x
+    for axis, size, step in ((1, 3, 2), (2, 2, 3), (last, 2, 1)):
+        y = G.unfold(y, axis, size, step)
+    fn = G.compile(G.Graph([x], [G.sum(y, range(4, 7))]), target="c", library=False)
+    (launch,) = fn.kernels
+    assert launch.kernel is not None
+    assert str(launch.kernel).count("float32[1] local") == (1 if last == 3 else 2)
+    given = np.random.default_rng(0).standard_normal((2, 8, 9, 7)).astype(np.float32)
+    wanted = given
+    for axis, size, step in ((1, 3, 2), (2, 2, 3), (last, 2, 1)):
+        wanted = sliding_window_view(wanted, size, axis)
+        wanted = wanted[(slice(None),) * axis + (slice(None, None, step),)]
+    np.testing.assert_allclose(fn(given), wanted.sum((4, 5, 6)), rtol=1e-4, atol=1e-5)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -403,3 +404,34 @@ def test_no_elements_forward_and_backward():
     model = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3), nn.ReLU())
     x = torch.randn(0, 4)
     close(gradients(model, compiled(model, library=False), x), gradients(model, model, x))
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "stride", "padding", "ceil"),
+    [
+        ((2, 3, 9, 14), 3, 2, 1, False),
+        ((2, 3, 9, 14), (2, 3), (3, 1), (1, 0), True),
+        ((3, 7, 5), 2, 2, 0, True),
+        ((1, 2, 6, 6), 2, 5, 1, False),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_places_of_the_largest(
+    shape: Any, size: Any, stride: Any, padding: Any, ceil: bool, dtype: torch.dtype
+) -> None:
+    """Of equal elements the first counts, a NaN is the largest, the padding never is."""
+    x = torch.randint(0, 3, shape).to(dtype)
+    x[..., 1, 1], x[..., 0, :] = torch.nan, -torch.inf
+    x.requires_grad_()
+
+    def pooled(x: Any) -> Any:
+        return nn.functional.max_pool2d(x, size, stride, padding, 1, ceil, return_indices=True)
+
+    found, places = torch.compile(pooled, backend="loopnest")(x)
+    wanted, wanted_places = pooled(x)
+    torch.testing.assert_close(found, wanted, equal_nan=True)
+    assert torch.equal(places, wanted_places)
+    step = torch.randn_like(wanted)
+    (one,) = torch.autograd.grad(found, x, step)
+    (other,) = torch.autograd.grad(wanted, x, step)
+    torch.testing.assert_close(one, other)

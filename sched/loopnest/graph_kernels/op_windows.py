@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import loopnest as ln
 from loopnest.errors import NotSupported
@@ -199,10 +199,8 @@ def _by_channel(node: Node, x: ln.TensorView, dy: ln.TensorView) -> ln.TensorVie
         found = f"it has {attrs['groups']} groups of several channels"
         raise NotSupported(describe(node), found)
     rank = node.ndim - 2
-    for axis in range(rank):
-        size = static_width(results.shape[2 + axis], node)
-        step, apart = attrs["dilation"][axis], attrs["strides"][axis]
-        x = ln.unfold(x, 2 + axis, size, step, apart)
+    sizes = [static_width(extent, node) for extent in results.shape[2:]]
+    x = ln.unfold(x, range(2, 2 + rank), sizes, attrs["dilation"], attrs["strides"])
     between = [False, False, *[True] * rank, *[False] * rank]
     folded = (0, *range(2 + rank, 2 + 2 * rank))
     total = ln.sum(ln.mul(x, ln.broadcast(dy, between)), folded)
@@ -267,6 +265,19 @@ def _conv_weight_of_any_rank(node: Node, operands: tuple[MathOperand, ...]) -> l
 
 @register_attr("unfold", "lower")
 def _unfold(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
-    attrs = node.attrs
+    """Return windows of windows as windows along several axes of one tensor, where they are."""
     x = as_tensor(operands[0], node)
+    chain = [node]
+    if x.definition is not None and x.definition.op == "unfold":
+        (base,) = x.producers
+        while len(chain) <= x.ndim - base.ndim:
+            chain.insert(0, chain[0].inputs[0])
+        are_unfolds = all(step.op == "unfold" for step in chain)
+        axes = [step.attrs["axis"] for step in chain] if are_unfolds else []
+        if axes and len({*axes}) == len(axes) and max(axes) < base.ndim:
+            given: dict[str, Any] = {
+                n: [step.attrs[n] for step in chain] for n in ("size", "stride", "dilation")
+            }
+            return ln.unfold(base, axes, **given)
+    attrs = node.attrs
     return ln.unfold(x, attrs["axis"], attrs["size"], attrs["stride"], attrs["dilation"])

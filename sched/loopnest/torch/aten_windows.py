@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 import loopnest.graph as G
-from loopnest.graph.dimensions import Dim, add, ceildiv, product, sub
+from loopnest.graph.dimensions import Dim, Shape, add, ceildiv, product, sub
 from loopnest.graph.node import Node
-from loopnest.scalar.dtypes import int64
+from loopnest.graph.registry import call as call_op
+from loopnest.scalar.dtypes import int32, int64
 from loopnest.torch.aten_table import Call, as_node, translates
 from loopnest.torch.symbolic_sizes import NotTranslated
 
@@ -149,9 +151,56 @@ class _Pool:
             spread = G.unfold(spread, lead + axis, self.size[axis], 1, self.dilation[axis])
         return spread
 
+    def plane(self, shape: Shape) -> dict[str, Any] | None:
+        """Return the attributes of ``max_pool2d`` that say the same; None where it has none."""
+        if self.rank != 2 or set(self.dilation) != {1}:
+            return None
+        behind = tuple([self.behind(axis, shape[axis - 2]) for axis in (0, 1)])
+        if any(map(operator.ge, (*self.padding, *behind), self.size * 2)):
+            return None
+        around = (*self.padding, *behind)
+        sizes = {"pool": self.size, "strides": self.stride, "padding": around}
+        return {**sizes, "data_layout": "NCHW"}
+
     def last(self, windows: Node) -> list[int]:
         """Return the axes of the elements of windows."""
         return list(range(windows.ndim - self.rank, windows.ndim))
+
+
+def _rows_and_columns(plane: Mapping[str, Any], out: Shape) -> tuple[Node, Node]:
+    """Return where each window begins, in front of the image where it does: [OH, 1], [OW]."""
+    rows, columns = [
+        G.iota(extent, -before, step, int64)
+        for extent, before, step in zip(out, plane["padding"], plane["strides"], strict=False)
+    ]
+    return G.expand_dims(rows, 1), columns
+
+
+def _largest_of_planes(x: Node, plane: Mapping[str, Any]) -> tuple[Node, Node]:
+    """Return the largest elements of windows over H and W, and the flat place of each."""
+    planes = x if x.ndim == 4 else G.expand_dims(x, 0)
+    largest = call_op("max_pool2d", (planes,), plane)
+    numbers = call_op("max_pool2d_places", (planes, largest), plane)
+    width = plane["pool"][1]
+    rows, columns = _rows_and_columns(plane, largest.shape[2:])
+    # Numbers are taken apart in their own narrow type.
+    own_rows, own_columns = numbers // width, numbers % width
+    places = (G.cast(own_rows, int64) + rows) * G.size(x.shape[-1], int64)
+    places = places + (G.cast(own_columns, int64) + columns)
+    found = largest, places
+    return found if x.ndim == 4 else (G.squeeze(largest, 0), G.squeeze(places, 0))
+
+
+def _spread_over_planes(x: Node, dy: Node, places: Node, plane: Mapping[str, Any]) -> Node:
+    """Return the gradient of windows over H and W, from the flat places of their largest."""
+    given = [value if x.ndim == 4 else G.expand_dims(value, 0) for value in (dy, places)]
+    extent, width = G.size(x.shape[-1], int64), plane["pool"][1]
+    rows, columns = _rows_and_columns(plane, dy.shape[-2:])
+    own_rows, own_columns = given[1] // extent - rows, given[1] % extent - columns
+    numbers = G.cast(own_rows * width + own_columns, int32)
+    shape = x.shape if x.ndim == 4 else (1, *x.shape)
+    found = call_op("max_pool2d_spread", (numbers, given[0]), {"shape": shape, **plane})
+    return found if x.ndim == 4 else G.squeeze(found, 0)
 
 
 def _places(space: Sequence[Dim], first: int = 0) -> Node:
@@ -175,6 +224,9 @@ def _max_rule(rank: int) -> Any:
         pool = _Pool(call, 1, True, call.shape[-rank:])
         if not x.dtype.is_float:
             raise NotTranslated("of integers")
+        plane = pool.plane(x.shape)
+        if plane is not None:
+            return _largest_of_planes(x, plane)
         windows = pool.windows(x, -math.inf)
         largest = G.max(windows, pool.last(windows))
         return largest, _first_places(call, pool, windows, largest, x.shape[-rank:])
@@ -197,6 +249,9 @@ def _max_backward_rule(rank: int) -> Any:
         dy, x, places = call[0], call[1], call.args[-1]
         pool = _Pool(call, 2, True, dy.shape[-rank:])
         space = x.shape[-rank:]
+        plane = pool.plane(x.shape)
+        if plane is not None:
+            return _spread_over_planes(x, dy, places, plane)
         spread = pool.covering(dy, space)
         chosen = pool.covering(G.add(places, G.const(1, int64)), space)
         own = G.reshape(_places(space, 1), (*space, *[1] * rank))
