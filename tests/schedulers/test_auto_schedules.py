@@ -378,3 +378,14 @@ def test_a_condition_on_the_way_leaves_elements_in_vectors():
     assert f.outputs[0].axis(-1).parallel is ln.ParallelType.vectorize
     assert ln.verify(ln.lower(f)).ok
     check_values(f)
+
+
+def test_short_rows_that_are_moved_have_a_loop_around_them():
+    def interleaved(x):
+        return ln.permute(x, (0, 1, 4, 2, 5, 3))
+
+    f = fusion(interleaved, (3, 8, 2, 3, 6, 10))
+    assert auto_schedule(f, "c").name == "pointwise"
+    assert f.outputs[0].ndim == 3
+    assert ln.verify(ln.lower(f)).ok
+    check_values(f)

@@ -19,6 +19,11 @@ from loopnest.schedulers.loop_shapes import (
 )
 from loopnest.schedulers.processor_facts import Processor
 
+SHORT = 8
+"""A loop of fewer elements does not pay for the divisions in front of it."""
+CHUNKS = 16
+"""So many chunks keep the cores busy."""
+
 
 def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
     """Whether nothing folds, and all outputs have the same dimensions.
@@ -61,7 +66,7 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     parts = coalesced(space, _kept(space), one_size=True)
     groups = [(str(n), dims) for n, dims in enumerate(parts)]
     symbolic = symbolic_labels(space, groups)
-    outer = [label for label, _ in groups[:-1]]
+    outer = [label for label, _ in groups[: -2 if _is_short(space, parts) else -1]]
     count = space.elements(_kept(space))
     large = is_at_least(count, processor.small)
     lanes = _lanes(fusion, processor) if large and count and len(groups) == 1 else 0
@@ -84,6 +89,17 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     fusion.inline_most()
     for tensor in fusion.outputs if lanes else ():
         tensor.axis(-1).parallelize(ln.ParallelType.vectorize)
+
+
+def _is_short(space: IterationSpace, parts: list[list[int]]) -> bool:
+    """Whether an innermost loop over the last part would be short beside the search of its place.
+
+    Two loops are then left of what the cores do not share, which the compiler interleaves.
+    """
+    extents = [space.elements(dims) for dims in parts]
+    outer = space.elements([d for dims in parts[:-2] for d in dims])
+    short = len(parts) > 2 and extents[-1] is not None and extents[-1] < SHORT
+    return short and extents[-2] is not None and is_at_least(outer, CHUNKS)
 
 
 def _lanes(fusion: ln.Fusion, processor: Processor) -> int:
