@@ -395,6 +395,12 @@ NETWORKS = [
         lambda n, dy: G.call("max_pool2d_spread", (n, dy), {"shape": (1, 2, 4, 3), **POOL}),
     ),
     case(
+        "max_pool2d_spread_phases",
+        both(NUMBERS, normal((1, 2, 3, 2))),
+        lambda n, dy: spread_by_number(n, dy).reshape(1, 2, 1, 1, 4, 3),
+        lambda n, dy: G.call("max_pool2d_spread_phases", (n, dy), {"shape": (1, 2, 4, 3), **POOL}),
+    ),
+    case(
         "max_pool2d_pick",
         both(NUMBERS, normal((1, 2, 4, 3))),
         picked_by_number,

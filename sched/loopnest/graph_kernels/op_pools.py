@@ -10,12 +10,15 @@ from __future__ import annotations
 import loopnest as ln
 from loopnest.graph.dimensions import Dim, add, mul, sub
 from loopnest.graph.node import Node
+from loopnest.graph.operators.pool_phases import PoolPhases, pool_phases
 from loopnest.graph.registry import register_attr
 from loopnest.graph_kernels.op_math import MathOperand, as_tensor, size_operand
 from loopnest.graph_kernels.op_windows import Around, check_plain
 
 _NOWHERE = 1 << 30
 """Behind the places of all elements of a window."""
+_OUTSIDE = -(1 << 20)
+"""In front of them, and so far that no sum with one of them is one."""
 
 
 def _pairs(node: Node) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -115,6 +118,42 @@ def _max_spread(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
     places, dy = [as_tensor(operand, node) for operand in operands]
     chosen = ln.eq(_around(places, node, -1), _numbers(node, reverse=True))
     return ln.sum(ln.where(chosen, _around(dy, node, 0), 0), axis=(4, 5))
+
+
+@register_attr("max_pool2d_spread_phases", "lower")
+def _max_spread_phases(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    """Return what `max_pool2d_spread` does, from the windows that an element of a phase lies in.
+
+    All elements of a phase are at the same places of so many neighbouring windows.
+    """
+    axes = pool_phases(node.attrs)
+    places, dy = [as_tensor(operand, node) for operand in operands]
+    chosen = ln.eq(_near(places, axes, -1), _phase_numbers(node, axes))
+    return ln.sum(ln.where(chosen, _near(dy, axes, 0), 0), axis=(6, 7))
+
+
+def _near(values: ln.TensorView, axes: list[PoolPhases], fill: int) -> ln.TensorView:
+    """Return the values of the windows around each phase's elements: [N, C, 1, 1, H, W, KH, KW]."""
+    around: list[Around] = [(0, 0), (0, 0), *[(a.before, a.behind) for a in axes]]
+    found = ln.unfold(ln.pad(values, around, fill), (2, 3), [a.taps for a in axes])
+    return ln.broadcast(found, [False, False, True, True, *[False] * 4])
+
+
+def _phase_numbers(node: Node, axes: list[PoolPhases]) -> ln.TensorView:
+    """Return the place of an element of a phase in each window around: [SH, SW, 1, 1, KH, KW].
+
+    It is negative where the element lies outside, and none of the places -1.
+    """
+    width, found = node.attrs["pool"][1], []
+    for axis, size in zip(axes, node.attrs["pool"], strict=True):
+        phase = ln.broadcast(ln.iota(axis.stride, dtype=ln.int32), [False, True])
+        tap = axis.taps - 1 - ln.iota(axis.taps, dtype=ln.int32)
+        place = phase + tap * axis.stride + axis.nearest
+        outside = ln.logical_or(ln.lt(place, 0), ln.ge(place, size))
+        found.append(ln.where(outside, _OUTSIDE, place))
+    rows = ln.broadcast(found[0] * width, [False, True, True, True, False, True])
+    columns = ln.broadcast(found[1], [True, False, True, True, True, False])
+    return rows + columns
 
 
 @register_attr("avg_pool2d_backward", "lower")

@@ -9,6 +9,7 @@ from loopnest.graph.node import Attrs, Node, describe
 from loopnest.graph.operators import convolution, creation, pooling, slicing, spatial_ops
 from loopnest.graph.operators import movement_ops as m
 from loopnest.graph.operators import pointwise_ops as p
+from loopnest.graph.operators.pool_phases import side_by_side
 from loopnest.graph.operators.reduction_ops import sum
 from loopnest.graph.registry import call, register_attr
 
@@ -181,6 +182,13 @@ not_differentiable(("max_pool2d_places",), "its value is an integer")
 def _max_pool_spread(node: Node, dy: Node) -> tuple[None, Node]:
     attrs = {key: value for key, value in node.attrs.items() if key != "shape"}
     return None, call("max_pool2d_pick", (node.inputs[0], dy), attrs)
+
+
+@register_attr("max_pool2d_spread_phases", "gradient")
+def _max_pool_spread_phases(node: Node, dy: Node) -> tuple[None, Node]:
+    attrs = {key: value for key, value in node.attrs.items() if key != "shape"}
+    whole = side_by_side(dy, node.attrs["shape"])
+    return None, call("max_pool2d_pick", (node.inputs[0], whole), attrs)
 
 
 @register_attr("max_pool2d_pick", "gradient")

@@ -4,7 +4,8 @@ Each op has a partner: `max_pool2d_backward` spreads values to where the largest
 (the first of several), `max_pool2d_gather` collects values from there; `avg_pool2d_backward` is
 `avg_pool2d` transposed. A kernel looks for these places first: ``max_pool2d_places`` numbers, from
 x and the largest elements, where in its window each is; ``max_pool2d_spread`` and
-``max_pool2d_pick`` go by that.
+``max_pool2d_pick`` go by that. ``max_pool2d_spread_phases`` is the former with elements that are a
+stride apart as neighbours: [N, C, *strides, *elements of a phase].
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from loopnest.graph.leaves import shape_of
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
 from loopnest.graph.operators.convolution import around, pair
 from loopnest.graph.operators.node_operands import meet, one_type, tensors
+from loopnest.graph.operators.pool_phases import pool_phases, split_phases
 from loopnest.graph.operators.windows import columns, scatter, window_extent
 from loopnest.graph.registry import REQUIRED, Pattern, call, call_text, register_op, takes_arguments
 from loopnest.scalar.dtypes import FLOAT, KEEPING, int32
@@ -208,6 +210,16 @@ def _infer_by_places(types: tuple[Type, ...], attrs: Attrs) -> Type:
     return TensorType(attrs.get("shape", pooled), values.dtype)
 
 
+def _infer_phases(types: tuple[Type, ...], attrs: Attrs) -> Type:
+    _infer_by_places(types, attrs)
+    static = all(isinstance(extent, int) for extent in attrs["shape"][2:])
+    if attrs["data_layout"] != "NCHW" or not static:
+        raise Refused(f"x is {shown(attrs['shape'])} in {attrs['data_layout']}", "static, NCHW")
+    axes = pool_phases(attrs)
+    steps, counts = [a.stride for a in axes], [a.count for a in axes]
+    return TensorType((*attrs["shape"][:2], *steps, *counts), tensors(types)[1].dtype)
+
+
 def _infer_average_back(types: tuple[Type, ...], attrs: Attrs) -> Type:
     (dy,) = tensors(types)
     if dy.shape != _pooled(attrs["shape"], attrs):
@@ -275,6 +287,10 @@ def _spread(places: Any, dy: Any, size: Sequence[int], attrs: Attrs) -> Any:
     return _scatter(spread, size, attrs)
 
 
+def _max_spread_phases(node: Node, places: Any, dy: Any) -> Any:
+    return split_phases(_max_spread(node, places, dy), pool_phases(node.attrs))
+
+
 def _max_gather(node: Node, x: Any, values: Any) -> Any:
     return _picked(_places(x, node.attrs), values, node.attrs)
 
@@ -330,6 +346,14 @@ _register("max_pool2d_backward", _infer_spread, _max_back, 2, _POOL)
 _register("max_pool2d_gather", _infer_gather, _max_gather, 2, _POOL)
 _register("max_pool2d_places", _infer_places, _max_places, 2, _POOL)
 _register("max_pool2d_spread", _infer_by_places, _max_spread, 2, {"shape": REQUIRED, **_POOL})
+register_op(
+    "max_pool2d_spread_phases",
+    infer=_infer_phases,
+    evaluate=_max_spread_phases,
+    arity=2,
+    params={"shape": REQUIRED, **_POOL},
+    pattern=Pattern.OPAQUE,
+)
 _register("max_pool2d_pick", _infer_by_places, _max_pick, 2, _POOL)
 _register("avg_pool2d", _infer_average, _average, 1, _AVERAGE)
 _register(

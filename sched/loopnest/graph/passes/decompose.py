@@ -13,6 +13,7 @@ from loopnest.graph.operators import movement_ops as m
 from loopnest.graph.operators import pointwise_ops as p
 from loopnest.graph.operators import reduction_ops as r
 from loopnest.graph.operators.creation import size
+from loopnest.graph.operators.pool_phases import side_by_side
 from loopnest.graph.passes import conv_phases  # noqa: F401 - registers how one is made of others
 from loopnest.graph.passes.context import PassContext
 from loopnest.graph.passes.decorators import register_pass
@@ -29,9 +30,9 @@ class Decompose(FunctionPass):
     """Replace each op that has the attribute ``decompose`` by the nodes that this function returns.
 
     softmax and log_softmax become a largest element, exponentials and their sum; a variance two
-    means; a transposed convolution with strides a convolution; a change of layout reshapes and
-    transposes, also around windows of other layouts; a reshape that only adds or drops axes of
-    extent 1 an expand_dims or a squeeze.
+    means; a transposed convolution with strides a convolution; what max pooling spreads back its
+    phases; a change of layout reshapes and transposes, also around windows of other layouts; a
+    reshape that only adds or drops axes of extent 1 an expand_dims or a squeeze.
 
     >>> from loopnest.graph import Graph, count_ops, softmax, var
     >>> x = var("x", (4, 8))
@@ -131,7 +132,21 @@ def _by_places(node: Node) -> Node:
     places = call("max_pool2d_places", (x, largest), node.attrs)
     if node.op == "max_pool2d_gather":
         return call("max_pool2d_pick", (places, values), node.attrs)
-    return call("max_pool2d_spread", (places, values), {"shape": x.shape, **node.attrs})
+    return by_phases(call("max_pool2d_spread", (places, values), {"shape": x.shape, **node.attrs}))
+
+
+@register_attr("max_pool2d_spread", "decompose")
+def by_phases(node: Node) -> Node:
+    """Return what spreads by the phases of the strides, laid side by side.
+
+    It is left as it is where the strides are 1, in other layouts, and where H or W is symbolic.
+    """
+    attrs, shape = node.attrs, node.shape
+    static = all(isinstance(extent, int) and extent > 0 for extent in shape[2:])
+    if attrs["data_layout"] != "NCHW" or {*attrs["strides"]} == {1} or not static:
+        return node
+    apart = call("max_pool2d_spread_phases", node.inputs, attrs)
+    return side_by_side(apart, shape)
 
 
 @register_attr("reshape", "decompose")
