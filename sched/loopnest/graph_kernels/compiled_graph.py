@@ -35,6 +35,7 @@ from loopnest.graph_kernels.code_gen import (
 )
 from loopnest.graph_kernels.device_arrays import DeviceArrays, DeviceStates
 from loopnest.graph_kernels.graph_launch import launch_of
+from loopnest.graph_kernels.host_call import HostCall
 from loopnest.graph_kernels.kernel_calls import with_kernels
 from loopnest.graph_kernels.kernel_fusion import inlined
 from loopnest.graph_kernels.kernel_groups import is_library, product_of
@@ -46,6 +47,7 @@ from loopnest.graph_kernels.library_times import (
     measured,
 )
 from loopnest.graph_kernels.runs_by_size import RunsBySize
+from loopnest.graph_kernels.sized_run import SizedRun
 from loopnest.graph_kernels.step_arrays import Array, HostArrays, Runner
 from loopnest.graph_kernels.step_plan import StepPlan
 from loopnest.graph_kernels.step_profile import StepProfile, least
@@ -209,6 +211,8 @@ class CompiledGraph:
         self.kernels = tuple([launch_of(step, times) for step in runs.plan.steps])
         """Each launch, in order."""
         self._expected = [(x.shape, x.dtype.numpy) for x in graph.inputs]
+        self._last: tuple[SizedRun, HostCall] | None = None
+        """The run of the last call, if the next one may be a call of C."""
 
     def _new_device_states(self, shared: CompiledGraph | None) -> DeviceStates | None:
         if shared is not None:
@@ -246,6 +250,12 @@ class CompiledGraph:
         Raises:
             LaunchError: an argument does not fit, or a node at these sizes; nothing ran.
         """
+        if self._last is not None and not sizes:
+            run, call = self._last
+            with self.variable_memory.lock:
+                results = run.called(call, arrays)
+            if results is not None:
+                return results[0] if len(results) == 1 else results
         given, places = self._checked(arrays)
         names = self._runs.names
         numbers = self._runs.numbers([x.shape for x in given], sizes) if names or sizes else ()
@@ -253,6 +263,7 @@ class CompiledGraph:
             if self._device_states is not None:
                 return self._on_device(self._device_states, numbers, given)
             run = self._runs.at(numbers)
+            self._last = None if sizes or run.host_call is None else (run, run.host_call)
             if run.is_table:
                 results = run.run(given, places)
             else:

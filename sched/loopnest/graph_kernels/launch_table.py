@@ -51,11 +51,15 @@ def _source() -> str:
     )
 
 
+TABLE_SOURCE = _source()
+"""The C source of ``loopnest_run_table``, and of its argument's type."""
+
+
 @cache
 def _runner() -> Any:
     from loopnest.backends.cpu.c_compiler import compile_c
 
-    library = compile_c(_source(), optimize=1)
+    library = compile_c(TABLE_SOURCE, optimize=1)
     return library.function("loopnest_run_table", [ctypes.c_void_p], ctypes.c_int)
 
 
@@ -88,7 +92,9 @@ class LaunchTable:
         self._kept = list(functions)  # a function lives as long as its library does
         table, counts, chosen = map(ctypes.addressof, self._arrays)
         self._table = _Table(count, table, counts, chosen, None, None)
-        self._argument = ctypes.c_void_p(ctypes.addressof(self._table))
+        self.address = ctypes.addressof(self._table)
+        """Where the table stands, for a function of C."""
+        self._argument = ctypes.c_void_p(self.address)
         self._run = _runner()
 
     def attach(self, pointers: Pointers) -> None:

@@ -8,19 +8,18 @@ variables, the arena) belongs to `StepMemory`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from struct import Struct
 from time import perf_counter
 from typing import Any, TypeAlias
 
 from loopnest.backends.cpu.c_target import CompiledC
 from loopnest.backends.cpu.openmp import threads_are_lost
-from loopnest.errors import LaunchError
 from loopnest.graph.dimensions import at
 from loopnest.graph.node import Node
-from loopnest.graph_kernels.launch_table import (
-    MOST_ARGUMENTS,
-    LaunchTable,
-    pointers_of,
-)
+from loopnest.graph_kernels.host_call import MISFIT, HostCall, reads_arrays
+from loopnest.graph_kernels.launch_table import MOST_ARGUMENTS, pointers_of
+from loopnest.graph_kernels.step_actions import CallAction, Entry, TableAction, no_memory
 from loopnest.graph_kernels.step_arrays import Array, Memory, Runner, Seen, StepArrays
 from loopnest.graph_kernels.step_plan import (
     PlannedStep,
@@ -71,47 +70,6 @@ class StepMemory:
         self.arena, self.reserved = self.arrays.room(0), 0
 
 
-class _TableAction:
-    """Launches of a table, as a part of a call."""
-
-    def __init__(self, launches: Sequence[_Entry], subject: str) -> None:
-        self.table = LaunchTable(*zip(*launches, strict=True))
-        self._subject = subject
-
-    def run(self, memory: Memory) -> None:
-        """Run the launches."""
-        if self.table.run():
-            raise self._no_memory()
-
-    def timed(self, memory: Memory) -> list[float]:
-        """Run the launches; return the seconds of each."""
-        status, seconds = self.table.timed()
-        if status:
-            raise self._no_memory()
-        return seconds
-
-    def _no_memory(self) -> LaunchError:
-        found = "no memory is left for the local buffers of its kernels"
-        return LaunchError(self._subject, found, "pass smaller arrays, or fewer threads")
-
-
-class _CallAction:
-    """A step that Python calls: a library, an evaluation, a kernel that no table takes.
-
-    Args:
-        run: the step.
-    """
-
-    def __init__(self, run: Callable[[Memory], None]) -> None:
-        self.run = run
-
-    def timed(self, memory: Memory) -> list[float]:
-        """Run the step; return its seconds."""
-        start = perf_counter()
-        self.run(memory)
-        return [perf_counter() - start]
-
-
 class SizedRun:
     """What a call does where all sizes are known.
 
@@ -143,6 +101,11 @@ class SizedRun:
         self.inputs = [number for number, s in enumerate(plan.storages) if s.kind == "input"]
         """The storage of each input, in order."""
         self._made, self._makers = self._new_arrays()
+        front = [*self.inputs, *self._made]
+        self._first = len(front)
+        self._slots = {number: place for place, number in enumerate(front)}
+        """Where in the pointers inputs stand, then new outputs: what each call tells, in front."""
+        self._told = Struct(f"={len(front)}Q")
         self._fixed: Memory = []
         self._nothing: Memory = []
         self._pointers = pointers_of([])
@@ -150,7 +113,7 @@ class SizedRun:
         self._more: list[int] = []
         """What stands behind the storages of the plan: sizes, and 0 for workspace."""
         self._workspace: dict[int, int] = {}
-        """Which of that are workspace, and where they begin in it."""
+        """Which pointers are workspace, and where they begin in it."""
         self._workspace_bytes = 0
         self._calls: list[PlannedStep] = []
         """Steps that are no entries of a table."""
@@ -162,6 +125,8 @@ class SizedRun:
         """Where results are arrays that the call makes, or updates: a number or items of each."""
         self.is_table = not self._calls and self._simple is not None
         """Whether a call runs kernels of C alone, and makes the arrays of its results before."""
+        self.makes_outputs = self.is_table and self._simple == [*range(len(self._made))]
+        """Whether the outputs are arrays that a call makes, and nothing else is done with them."""
 
     def _new_arrays(self) -> tuple[list[int], list[Callable[[], Array]]]:
         """Return the storages of outputs that a call makes, and what makes each."""
@@ -209,6 +174,44 @@ class SizedRun:
             run(memory)
         return self._values(made, memory)
 
+    @cached_property
+    def host_call(self) -> HostCall | None:
+        """The call as a function of C; None where a step or a result needs more than kernels."""
+        if not (self.is_table and self._arrays.is_host and len(self._actions) == 1):
+            return None
+        (action,) = self._actions
+        nodes = [self.plan.storages[number].node for number in self.inputs]
+        if not reads_arrays() or not isinstance(action, TableAction) or None in nodes:
+            return None
+        known = [node for node in nodes if node is not None]
+        return HostCall(
+            action.table,
+            [node.static_shape for node in known],
+            [node.dtype for node in known],
+            len(self._made),
+            self._memory.variables.host_range,
+        )
+
+    def called(self, call: HostCall, arrays: tuple[Any, ...]) -> tuple[Values, ...] | None:
+        """Run the steps by `host_call`; return the outputs.
+
+        None where nothing ran: an argument is not as C takes it.
+
+        Raises:
+            LaunchError: no memory is left.
+        """
+        if self._arena is not self._memory.arena:
+            self._attach()
+        made = tuple([make() for make in self._makers])
+        status = call.run(arrays, made)
+        if status == MISFIT:
+            return None
+        if self._assigns:
+            self._memory.variables.version += 1
+        if status:
+            raise no_memory(self._subject)
+        return self._values(made, self._nothing)
+
     def timed(self, given: Sequence[Array], places: Sequence[int]) -> tuple[float, list[float]]:
         """Run the steps; return the seconds of the call, and those of each step."""
         seconds: list[float] = []
@@ -224,12 +227,8 @@ class SizedRun:
         """Tell the tables where inputs lie, and new arrays for the outputs; return these."""
         if self._arena is not self._memory.arena:
             self._attach()
-        pointers, address = self._pointers, self._address
-        for number, place in zip(self.inputs, places, strict=True):
-            pointers[number] = place
         made = [make() for make in self._makers]
-        for number, array in zip(self._made, made, strict=True):
-            pointers[number] = address(array)
+        self._told.pack_into(self._pointers, 0, *places, *map(self._address, made))
         if self._assigns:
             self._memory.variables.version += 1
         return made
@@ -242,6 +241,8 @@ class SizedRun:
             if self.plan.commits:
                 self._commit(memory)
             return found
+        if self.makes_outputs:
+            return tuple(made)
         variables, subject = self._memory.variables, self._subject
         results: list[Values] = []
         for x in self._simple:
@@ -274,11 +275,12 @@ class SizedRun:
             found = self._place(owner)
             self._fixed.append(nothing if found is None else found)
         start = self._arrays.address(self._arena) + room
-        self._pointers = pointers_of([*map(self._arrays.address, self._fixed), *self._more])
+        fixed = map(self._arrays.address, self._fixed)
+        self._pointers = pointers_of([*[0] * self._first, *fixed, *self._more])
         for number, offset in self._workspace.items():
             self._pointers[number] = start + offset
         for action in self._actions:
-            if isinstance(action, _TableAction):
+            if isinstance(action, TableAction):
                 action.table.attach(self._pointers)
 
     def _place(self, storage: Storage) -> Array | None:
@@ -340,22 +342,22 @@ class SizedRun:
 
     # Steps
 
-    def _joined(self) -> list[_TableAction | _CallAction]:
+    def _joined(self) -> list[TableAction | CallAction]:
         """Return what a call does: launches of C that follow each other are one action."""
-        actions: list[_TableAction | _CallAction] = []
-        table: list[_Entry] = []
+        actions: list[TableAction | CallAction] = []
+        table: list[Entry] = []
         for step in self.plan.steps:
             fast = self._fast(step)
             if fast is not None:
                 table.append(fast)
                 continue
             if table:
-                actions.append(_TableAction(table, self._subject))
+                actions.append(TableAction(table, self._subject))
                 table = []
             self._calls.append(step)
-            actions.append(_CallAction(self._slow(step)))
+            actions.append(CallAction(self._slow(step)))
         if table:
-            actions.append(_TableAction(table, self._subject))
+            actions.append(TableAction(table, self._subject))
         return actions
 
     def _slow(self, step: PlannedStep) -> Callable[[Memory], None]:
@@ -374,7 +376,7 @@ class SizedRun:
                 arrays.overwrite(memory[target.storage], memory[source.storage])
             run(memory)
             for number in made:
-                self._pointers[number] = arrays.address(memory[number])
+                self._pointers[self._slot(number)] = arrays.address(memory[number])
 
         return action
 
@@ -402,7 +404,7 @@ class SizedRun:
 
         return run
 
-    def _fast(self, step: PlannedStep) -> _Entry | None:
+    def _fast(self, step: PlannedStep) -> Entry | None:
         """Return a kernel's C function with its storages and sizes; None where it has none."""
         made = step.made
         if self._target != "c" or made is None or step.copies or threads_are_lost():
@@ -418,7 +420,7 @@ class SizedRun:
         operands = [step.inputs[number] for number in made.inputs]
         overwritten = {output for output, _ in made.inplace}
         own = [p for number, p in enumerate(step.outputs) if number not in overwritten]
-        slots = [place.storage for place in (*places_in(operands), *own)]
+        slots = [self._slot(place.storage) for place in (*places_in(operands), *own)]
         if not 0 < len(slots) + len(plan.sizes) + len(spaces) <= MOST_ARGUMENTS:
             return None
         slots += map(self._number, plan.sizes.values())
@@ -426,14 +428,18 @@ class SizedRun:
         slots += self._spaces([count * b.dtype.numpy.itemsize for b, count in rooms if b])
         return executable.function(executable.index_bits(plan)), slots
 
+    def _slot(self, storage: int) -> int:
+        """Return which pointer is that of a storage."""
+        return self._slots.get(storage, self._first + storage)
+
     def _number(self, value: int) -> int:
-        """Return the place behind the storages of the plan where a size stands."""
-        number = len(self.plan.storages) + len(self._more)
+        """Return the pointer behind the storages of the plan that is a size."""
+        number = self._first + len(self.plan.storages) + len(self._more)
         self._more.append(value)
         return number
 
     def _spaces(self, sizes: Sequence[int]) -> list[int]:
-        """Return storages behind those of the plan for a launch's workspace.
+        """Return pointers behind those of the storages for a launch's workspace.
 
         Launches follow each other: all begin at one place.
         """
@@ -445,10 +451,6 @@ class SizedRun:
             offset += rounded(size)
         self._workspace_bytes = max(self._workspace_bytes, offset)
         return found
-
-
-_Entry: TypeAlias = "tuple[Any, list[int]]"
-"""A launch of a table: a function, and the numbers of its storages and sizes."""
 
 
 def _numbers(extents: Sequence[int | Expr], sizes: Mapping[str, int]) -> tuple[int, ...]:

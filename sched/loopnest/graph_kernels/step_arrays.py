@@ -99,7 +99,13 @@ class HostArrays:
         size = math.prod(own) * kind.itemsize
         if size < SMALL:
             return partial(np.empty, own, kind)
-        return lambda: self.room(size).view(kind).reshape(own)
+        empty, array, address, byte = np.empty, np.ndarray, self.address, np.dtype(np.uint8)
+
+        def make() -> Array:
+            raw = empty(size + ALIGNMENT, byte)
+            return array(own, kind, raw, -address(raw) % ALIGNMENT)
+
+        return make
 
     def constant(self, value: npt.NDArray[Any]) -> Array:
         """Return the value of a constant, flat."""
