@@ -9,7 +9,7 @@ from torch import nn  # noqa: E402
 import loopnest as ln  # noqa: E402 - torch is asked for first
 import loopnest.graph as G  # noqa: E402
 from helpers.torch_models import close, compiled  # noqa: E402
-from loopnest.torch import recording  # noqa: E402
+from loopnest.torch import loopnest_backend, recording  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own, of several versions
 
@@ -210,3 +210,16 @@ def test_arguments_whose_memory_overlaps():
     result = compiled(changes)(memory[:4], memory[2:])
     close(result, changes(own[:4], own[2:]))
     close(memory, own)
+
+
+def test_each_call_returns_tensors_of_its_own():
+    def function(x):
+        return x * 2, x.transpose(0, 1) + 1, x.new_zeros(0, 3) * 2
+
+    compiled = torch.compile(function, backend=loopnest_backend)
+    given = [torch.full((3, 5), float(value)) for value in range(4)]
+    results = [compiled(x) for x in given]
+    for x, found in zip(given, results, strict=True):
+        for own, wanted in zip(found, function(x), strict=True):
+            assert own.stride() == wanted.stride()
+            assert torch.equal(own, wanted)

@@ -43,7 +43,7 @@ class CompiledProgram:
 
     def __call__(self, args: Sequence[Any]) -> list[Any] | None:
         """Run the graph; return None where an argument lies otherwise in memory than expected."""
-        numbers = tuple([args[place] for place in self._sizes])
+        numbers = tuple([args[place] for place in self._sizes]) if self._sizes else ()
         bound = self._bound.get(numbers)
         if bound is None:
             if len(self._bound) >= MAX_SIZES:
@@ -65,6 +65,10 @@ class _AtSizes:
             for source, layout in rows
         ]
         self.outputs = [_result(output, sizes) for output in found.outputs]
+        self.plain: list[int] | None = None
+        """The outputs of the graph that the program returns, where they are returned as they are;
+        not known before the first call."""
+        self.is_first = True
 
     def run(self, args: Sequence[Any]) -> list[Any] | None:
         tensors = []
@@ -74,7 +78,24 @@ class _AtSizes:
                 return None
             tensors.append(given)
         made = self.graph(tensors, self.numbers)
-        return [result(made) for result in self.outputs]
+        if self.plain is not None:
+            return [made[place] for place in self.plain]
+        results = [result(made) for result in self.outputs]
+        if self.is_first:
+            self.is_first = False
+            self.plain = self._unchanged(made, results)
+        return results
+
+    def _unchanged(self, made: Sequence[Tensor], results: Sequence[Any]) -> list[int] | None:
+        """Return which output of the graph each result is; None where one is none of them.
+
+        And where calls may differ: tensors that each call makes anew have the same strides.
+        """
+        places = {id(tensor): place for place, tensor in enumerate(made)}
+        found = [places.get(id(result)) for result in results]
+        known = [place for place in found if place is not None]
+        is_all = len(known) == len(found) and self.graph.makes_outputs(self.numbers)
+        return known if is_all else None
 
 
 def _result(
