@@ -389,3 +389,18 @@ def test_short_rows_that_are_moved_have_a_loop_around_them():
     assert f.outputs[0].ndim == 3
     assert ln.verify(ln.lower(f)).ok
     check_values(f)
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+@pytest.mark.parametrize("columns", [2, 4, 8])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_windows_are_copied_along_their_rows(lanes, columns, stride):
+    extent = columns * stride
+    f = fusion(lambda x, w: ln.conv(x, w, stride, 1), (2, 3, extent, extent), (8, 3, 3, 3))
+    processor = Processor(vector_bytes=4 * lanes, tile=(6, 2 * lanes))
+    assert auto_schedule(f, "c", processor).name == "contraction"
+    kernel = ln.lower(f)
+    (copy,) = [line for line in kernel.text().splitlines() if "where(" in line]
+    assert f"// {columns} +" not in copy, "the row of a lane is found without a division"
+    assert ln.verify(kernel).ok
+    check_values(f)

@@ -166,6 +166,8 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     right.reorder({column: -2, column + 1: -1})  # neighbours along a row of the copy
     if parts.copies_windows and not _is_shifted(space, parts):
         _hoist_places(right, len(parts.dims("folded")) - 1)
+    elif parts.copies_windows:
+        _copy_rows(right, space.elements(parts.dims("columns")[-1:]), lanes)
     total.compute_at(result, result.ndim - 3)
     leaves = total.leaf_domain
     folded = [i for i, axis in enumerate(leaves) if axis.is_reduction]
@@ -243,6 +245,12 @@ def _is_shifted(space: IterationSpace, parts: Contraction) -> bool:
     *_, inner = one_size_each(space, parts.dims("columns"))
     extents = [space.dims[d].extent for d in inner[1:]]
     return all(isinstance(e, int) and e & (e - 1) == 0 for e in extents)
+
+
+def _copy_rows(right: ln.TensorView, columns: int | None, lanes: int) -> None:
+    """Let a copy go along rows of windows that are shorter than its vectors, without divisions."""
+    if columns is not None and 1 < columns < lanes and lanes % columns == 0:
+        right.split(-1, columns)
 
 
 def _hoist_places(right: ln.TensorView, inner: int) -> None:
