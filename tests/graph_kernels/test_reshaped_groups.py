@@ -16,6 +16,7 @@ WEIGHTS = G.var("weights", (C, C))
 BIAS = G.var("bias", (C,))
 IMAGES = G.var("images", (2, 6, 4, 5))
 SCALE = G.var("scale", (6, 1, 1))
+HEADS, VALUES = G.var("heads", (B, H, T, T)), G.var("values", (B, H, T, C // H))
 TOKENS = G.var("tokens", (B, T), "int32")
 TABLE = G.var("table", (12, C))
 PRODUCT = G.matmul(FLAT, WEIGHTS) + BIAS
@@ -23,6 +24,10 @@ PRODUCT = G.matmul(FLAT, WEIGHTS) + BIAS
 
 def heads(x):
     return G.transpose(G.reshape(x, (B, T, H, C // H)), (0, 2, 1, 3))
+
+
+def met(x):
+    return G.reshape(G.transpose(x, (0, 2, 1, 3)), (B * T, C))
 
 
 def group_norm(x, groups=3):
@@ -56,8 +61,18 @@ CASES = {
     "heads": ([G.tanh(heads(G.exp(FLAT)))], 1),
     "heads of a product": ([G.tanh(heads(PRODUCT))], 1),
     "heads that meet": (
-        [G.exp(G.reshape(G.transpose(G.tanh(heads(FLAT)), (0, 2, 1, 3)), (B * T, C)))],
+        [G.exp(met(G.tanh(heads(FLAT))))],
         1,
+    ),
+    "heads that nothing reads": ([heads(PRODUCT)], 1),
+    "heads that a product has": ([met(HEADS @ VALUES)], 1),
+    "heads before and after": (
+        [HEADS @ VALUES, met(HEADS @ VALUES)],
+        None,
+    ),
+    "heads between products": (
+        [G.matmul(met(HEADS @ VALUES), WEIGHTS)],
+        2,
     ),
     "both shapes are read": ([G.relu(G.reshape(PRODUCT, (B, T, C))), G.exp(PRODUCT)], 1),
     "both shapes are outputs": ([G.exp(FLAT), G.reshape(G.exp(FLAT), (B, T, C)) * 2.0], 1),

@@ -8,6 +8,8 @@ or contractions is decided here.
 What costs nothing is no member but stands in every group that reads it: scalar constants, `full`,
 and ops that only repeat, insert or permute axes. A reshape between members stands in their group,
 whose body does without it (`reshaped_bodies`); any other is another shape of what lies in memory.
+A transpose that such a reshape reads is stored by the kernel of what it moves, if it keeps rows
+whole.
 """
 
 from __future__ import annotations
@@ -200,6 +202,9 @@ class KernelGroups:
                 for source in [x for x in sources if x in chosen]:
                     self._join(self.group[source], self.group[node])
             self._join_siblings(chosen)
+        for node in graph.nodes:
+            if self._is_stored(node):
+                self._join_stored(node)
 
     @property
     def groups(self) -> list[list[Node]]:
@@ -302,6 +307,25 @@ class KernelGroups:
             for number, group in enumerate(readers):
                 for other in readers[number + 1 :]:
                     self._join(self.group[group[0]], self.group[other[0]])
+
+    def _is_stored(self, node: Node) -> bool:
+        """Whether a transpose that keeps rows whole lies in memory: none of its readers has it."""
+        if node.op != "transpose" or node.attrs["axes"][-1:] != (node.ndim - 1,):
+            return False
+        users = self.graph.users[node]
+        if any(user in self.group or user.op in FREE for user in users):
+            return False
+        return node in self.graph.outputs or any(user.op == "reshape" for user in users)
+
+    def _join_stored(self, node: Node) -> None:
+        """Let the group that computes what a free op moves store it as it is read."""
+        for source in self._sources(node):
+            members = self.group[source]
+            if node in self.graph.outputs or self._leaves_group(node, {*members}):
+                self.group[node] = [node]
+                if self._join(members, self.group[node]):
+                    return
+                del self.group[node]
 
 
 _SCHEDULERS: dict[Hashable, Scheduler | None] = {}
