@@ -10,7 +10,7 @@ from loopnest.graph.cost import flops, traffic
 from loopnest.graph.dimensions import Dim
 from loopnest.graph.node import LEAVES
 from loopnest.graph.program import body_of
-from loopnest.graph_kernels.kernel_groups import product_of
+from loopnest.graph_kernels.kernel_groups import is_library, product_of
 from loopnest.graph_kernels.library_times import LibraryTimes
 from loopnest.graph_kernels.step_plan import PlannedStep
 
@@ -52,7 +52,8 @@ def launch_of(step: PlannedStep, times: Mapping[str, LibraryTimes]) -> GraphLaun
     ops = tuple([x.op for x in nodes if x.op not in LEAVES])
     made = step.made
     by_library = step.kind == "library"
-    told = [str(times[name]) for x in nodes if (name := product_of(x)) in times]
+    asked = [x for x in nodes if is_library(x)] if times else []
+    told = [str(times[name]) for x in asked if (name := product_of(x)) in times]
     return GraphLaunch(
         ops,
         traffic(node),

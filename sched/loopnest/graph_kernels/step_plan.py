@@ -306,11 +306,13 @@ class _StepPlanner:
         late = {place.storage for place in places_in(results)}
         late |= {place.storage for place in self.assigned.values()}
         commits: list[tuple[int, ValuePlace]] = []
+        maker = {place.storage: n for n, s in enumerate(self.steps) for place in s.outputs}
+        last = {storage: n for n, s in enumerate(self.steps) for storage in s.reads()}
         for name, value in self.assigned.items():
-            state = self.states[name]
-            writers = [s for s in self.steps if value.storage in {p.storage for p in s.outputs}]
-            taken = self.storages[value.storage].over is not None
-            if writers and state not in late and not taken and self._overwrites(writers[0], value):
+            state, writer = self.states[name], maker.get(value.storage)
+            taken = state in late or self.storages[value.storage].over is not None
+            free = writer is not None and not taken and last.get(state, -1) <= writer
+            if writer is not None and free and self._overwrites(self.steps[writer], state, value):
                 self.storages[value.storage].kind = "state"
                 self.storages[value.storage].over = state
             else:
@@ -319,13 +321,8 @@ class _StepPlanner:
             self._keep_apart(step)
         return commits
 
-    def _overwrites(self, writer: PlannedStep, value: ValuePlace) -> bool:
-        """Whether a step may write a new value over the old one: nothing reads that later."""
-        name = next(n for n, v in self.assigned.items() if v is value)
-        state = self.states[name]
-        place = self.steps.index(writer)
-        if any(state in step.reads() for step in self.steps[place + 1 :]):
-            return False
+    def _overwrites(self, writer: PlannedStep, state: int, value: ValuePlace) -> bool:
+        """Whether a step may write a new value over the old one, which no later step reads."""
         reads = [i for i, tree in enumerate(writer.inputs) if state in _storages(tree)]
         if not reads:
             return True
