@@ -392,7 +392,7 @@ def test_short_rows_that_are_moved_have_a_loop_around_them():
 
 
 @pytest.mark.parametrize("lanes", [4, 8, 16])
-@pytest.mark.parametrize("columns", [2, 4, 8])
+@pytest.mark.parametrize("columns", [4, 8, 12, 14, 24])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_windows_are_copied_along_their_rows(lanes, columns, stride):
     extent = columns * stride

@@ -13,6 +13,7 @@ way (an activation, dequantised weights) is computed where it is copied.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 import loopnest as ln
 from loopnest.schedulers.contraction_parts import (
@@ -45,6 +46,9 @@ from loopnest.schedulers.processor_facts import Processor
 
 ENOUGH_ROWS = 4
 """So many rows of results pay for a copy of windows."""
+
+SHORT = 4
+"""So many neighbours of a row pay for a loop of their own."""
 
 MANY_PLACES = 1 << 18
 """An operand of so many elements does not lie in a core's cache."""
@@ -164,10 +168,15 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
         result.axis(place).parallelize(ln.ParallelType.cpu_parallel)
     right.compute_at(result, column)
     right.reorder({column: -2, column + 1: -1})  # neighbours along a row of the copy
-    if parts.copies_windows and not _is_shifted(space, parts):
-        _hoist_places(right, len(parts.dims("folded")) - 1)
-    elif parts.copies_windows:
-        _copy_rows(right, space.elements(parts.dims("columns")[-1:]), lanes)
+    if parts.copies_windows:
+        row = _row_part(space.elements(parts.dims("columns")[-1:]), lanes)
+        shifted = _is_shifted(space, parts)
+        if row == lanes or not (shifted or _has_neighbours(space, parts)):
+            row = 0
+        if row:
+            right.split(-1, row)
+        if not shifted:
+            _hoist_places(right, len(parts.dims("folded")) - 1, row > 0)
     total.compute_at(result, result.ndim - 3)
     leaves = total.leaf_domain
     folded = [i for i, axis in enumerate(leaves) if axis.is_reduction]
@@ -247,21 +256,37 @@ def _is_shifted(space: IterationSpace, parts: Contraction) -> bool:
     return all(isinstance(e, int) and e & (e - 1) == 0 for e in extents)
 
 
-def _copy_rows(right: ln.TensorView, columns: int | None, lanes: int) -> None:
-    """Let a copy go along rows of windows that are shorter than its vectors, without divisions."""
-    if columns is not None and 1 < columns < lanes and lanes % columns == 0:
-        right.split(-1, columns)
+def _row_part(columns: int | None, lanes: int) -> int:
+    """Return how many lanes of each vector lie in one row of windows; 0 where there are few.
+
+    A copy goes along them without divisions, and reads neighbours where windows are neighbours.
+
+    >>> _row_part(8, 16), _row_part(56, 16), _row_part(28, 16), _row_part(14, 16), _row_part(64, 16)
+    (8, 8, 4, 0, 16)
+    """
+    part = 0 if columns is None else gcd(columns, lanes)
+    return part if part >= SHORT else 0
 
 
-def _hoist_places(right: ln.TensorView, inner: int) -> None:
+def _has_neighbours(space: IterationSpace, parts: Contraction) -> bool:
+    """Whether the windows along a row lie at neighbouring elements, and not some elements apart."""
+    extent = widest_read(space, parts.right).tensor.rfactor_domain[-1].extent
+    columns = space.elements(parts.dims("columns")[-1:])
+    return isinstance(extent, int) and columns is not None and extent < 2 * columns
+
+
+def _hoist_places(right: ln.TensorView, inner: int, rows: bool) -> None:
     """Let a copy find the place of a column once for `inner` folded dimensions.
 
-    Its loops become [..., columns, lanes, inner]; in memory columns stay neighbours.
+    Its loops become [..., columns, lanes, inner], and where the lanes are parts of rows the
+    elements of a part stay innermost; in memory columns stay neighbours.
     """
-    ahead = right.ndim - 2 - inner
-    right.reorder({-2: ahead, -1: ahead + 1})
+    last = right.ndim - rows
+    ahead = last - 2 - inner
+    right.reorder({last - 2: ahead, last - 1: ahead + 1})
     places = [*range(right.ndim)]
-    right.set_allocation([*places[:ahead], *places[ahead + 2 :], ahead, ahead + 1])
+    order = [*places[:ahead], *places[ahead + 2 : last], ahead, ahead + 1, *places[last:]]
+    right.set_allocation(order)
 
 
 THREADS, OWN = 16, 4
