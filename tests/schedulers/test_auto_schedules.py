@@ -272,6 +272,26 @@ def test_squares_of_all_types(dtype, op, target):
         check_values(f)
 
 
+@pytest.mark.parametrize(
+    ("shapes", "build"),
+    [
+        ([(2, 1), (1, 65536)], lambda a, b: ln.tanh(ln.matmul(a, b) * 0.5)),
+        ([(1 << 18, 1)], lambda x: ln.squeeze(ln.exp(x), 1) * 2.0),
+        ([(512, 1, 512)], lambda x: ln.squeeze(ln.exp(x), 1) * 2.0),
+        ([(1 << 18,)], lambda x: ln.broadcast(ln.exp(x), (True, False)) * 2.0),
+        ([(1 << 18,)], lambda x: ln.broadcast(ln.exp(x), (False, True)) * 2.0),
+    ],
+)
+def test_axes_of_extent_1_keep_nothing_in_memory(shapes, build):
+    f = fusion(build, *shapes)
+    assert auto_schedule(f, "c").name == "pointwise"
+    k = ln.lower(f)
+    assert ln.verify(k).ok
+    outer = [line for line in str(k).splitlines() if line.startswith(("for", "T"))]
+    assert len(outer) == 1  # one loop over chunks or rows, and no tensor around it
+    check_values(f)
+
+
 def with_own_transpose(x):
     e = ln.exp(x)
     return e + ln.permute(e, (1, 0))

@@ -168,7 +168,7 @@ class LabelledAxes:
     """The leaf axes of a tensor by label, so that tensors of other axes get the same loops.
 
     A step on a label that the tensor does not have does nothing. Axes of extent 1 that nothing
-    repeats have no label; they come first.
+    repeats have no label; they come first, or last after `unlabelled_last`.
 
     Args:
         tensor: an unscheduled tensor.
@@ -271,6 +271,13 @@ class LabelledAxes:
         numbers = [i for i, label in enumerate(self.labels) if label in rest]
         self.tensor.reorder([*numbers, *[self.place(label) for label in own]])
         self.labels = [self.labels[i] for i in numbers] + own
+
+    def unlabelled_last(self) -> None:
+        """Bring the axes without a label behind all others."""
+        labelled = [label for label in self.labels if label]
+        numbers = [i for i, label in enumerate(self.labels) if not label]
+        self.tensor.reorder([*[self.place(label) for label in labelled], *numbers])
+        self.labels = [*labelled, *[""] * len(numbers)]
 
     def parallelize(self, types: dict[str, ln.ParallelType]) -> None:
         """Give axes parallel types by label."""

@@ -75,6 +75,10 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     if lanes and count and count % lanes:
         lanes = 0
     shared = _shared(space)
+    # Axes of extent 1 that some tensors lack stand inside, where no other loop waits for them; a
+    # vector would have to be the innermost.
+    uneven = len({space.axes[tensor].count(None) for tensor in shared}) > 1
+    lanes = 0 if uneven else lanes
     for tensor in shared:
         axes = LabelledAxes(tensor, space.axes[tensor], groups)
         chunks = axes.spread(outer, symbolic, "chunks")
@@ -86,6 +90,8 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
             axes.parallelize({"chunk": ln.ParallelType.unswitch})
         if large:
             axes.parallelize(dict.fromkeys(chunks, ln.ParallelType.cpu_parallel))
+        if uneven:
+            axes.unlabelled_last()
     fusion.inline_most()
     for tensor in fusion.outputs if lanes else ():
         tensor.axis(-1).parallelize(ln.ParallelType.vectorize)
