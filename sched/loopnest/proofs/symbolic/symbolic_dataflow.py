@@ -9,13 +9,15 @@ Source: Verdoolaege, "isl: an integer set library for the polyhedral model", 201
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
 from loopnest.proofs.obligations import Work
-from loopnest.proofs.program_model import Access, is_private
+from loopnest.proofs.program_model import Access, Site, is_private
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
 from loopnest.proofs.symbolic.statement_instances import Instances, NotProved
 
@@ -32,6 +34,18 @@ class SymbolicDataflow:
         self.setting, self.isl = setting, setting.isl
         self._writes: dict[Buffer, Writes] = {}
         self._kills: dict[Buffer, Stores] = {}
+        # By buffer, since a look at all for each read grows with the square of their number.
+        self._works: dict[Buffer, list[Work]] = defaultdict(list)
+        for work in setting.works:
+            self._works[work.store.storage].append(work)
+        self._stores: dict[Buffer, list[tuple[int, Access]]] = defaultdict(list)
+        for number, access in enumerate(setting.model.accesses):
+            if access.writes:
+                self._stores[access.buffer].append((number, access))
+        self._made: dict[Buffer, list[Site]] = defaultdict(list)
+        for site in setting.model.sites:
+            if isinstance(site.node, kir.Allocate):
+                self._made[site.node.storage].append(site)
 
     def writes(self, buffer: Buffer) -> Writes:
         """Return the stores of tensors to a buffer."""
@@ -40,8 +54,7 @@ class SymbolicDataflow:
             setting = self.setting
             found = self._writes[buffer] = [
                 (w, setting.access(setting.hidden_points.storing(w), w.write))
-                for w in setting.works
-                if w.store.storage is buffer
+                for w in self._works.get(buffer, ())
             ]
         return found
 
@@ -50,20 +63,15 @@ class SymbolicDataflow:
         found = self._kills.get(buffer)
         if found is None:
             others = self.setting.model.aliases(buffer)
-            found = self._kills[buffer] = [
-                self._kill(access, buffer)
-                for access in self.setting.model.accesses
-                if access.writes and access.buffer in others
-            ]
+            stores = [store for other in others for store in self._stores.get(other, ())]
+            stores.sort(key=itemgetter(0))
+            found = self._kills[buffer] = [self._kill(access, buffer) for _, access in stores]
         return found
 
     def _kill(self, access: Access, buffer: Buffer) -> tuple[Instances, Any]:
         setting = self.setting
         at = setting.instances(access.site, f"K{next(setting.numbers)}")
-        made = next(
-            (s for s in setting.model.sites
-             if isinstance(s.node, kir.Allocate) and s.node.storage is buffer), None,
-        )  # fmt: skip
+        made = next(iter(self._made.get(buffer, ())), None)
         if made is None or access.buffer.memory is not buffer.memory:
             raise NotProved(f"the space of {buffer.name}")
         members = setting.spaces.members_of(made)
@@ -131,10 +139,7 @@ class SymbolicDataflow:
 
     def _one_iteration(self, buffer: Buffer) -> tuple[str, ...]:
         """Return the loop variables in which all accesses to one copy of a buffer agree."""
-        model = self.setting.model
-        made = [
-            s for s in model.sites if isinstance(s.node, kir.Allocate) and s.node.storage is buffer
-        ]
+        made = self._made.get(buffer, [])
         if not made or any(s.serial != made[0].serial for s in made):
             return ()
         # A buffer is a new one in each iteration of the loops that it is made in: no store of
