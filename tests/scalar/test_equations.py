@@ -99,3 +99,24 @@ def test_what_is_said_to_be_equal_is(equations, one, other, divisor):
         sizes = dict(zip(NAMES, values, strict=True))
         if all(size_value(c, sizes) for c in conditions):
             assert size_value(left, sizes) == size_value(right, sizes), sizes
+
+
+def test_sizes_assumed_equal_are_one():
+    found = algebra("M % 4 == 0", "N == M", "M <= 64", "K == N")
+    assert found.simplify(size("M * 2 + K")) is found.simplify(size("K * 3"))
+    assert found.divides(integer(4), size("N"))
+    assert found.facts.upper(size("K")) == 64
+    assert [t for t in ("N == M", "K == N") if found.facts.uses(t)] == ["N == M", "K == N"]
+    assert Simplifier().simplify(size("M * 2 + K")) is not Simplifier().simplify(size("K * 3"))
+
+
+def test_a_size_of_equal_ones_is_a_number():
+    found = algebra("M == 8", "N == M", "K == N")
+    assert found.simplify(size("K + N")) is integer(16)
+
+
+def test_tests_against_equal_sizes_are_one():
+    found = algebra("N == T * K")
+    place = Index("i", integer(128))
+    assert found.lt(place, size("T * K")) is found.lt(place, size("N"))
+    assert Simplifier().lt(place, size("T * K")) is not Simplifier().lt(place, size("N"))

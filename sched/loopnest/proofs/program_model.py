@@ -33,6 +33,7 @@ from loopnest.scalar.expr import (
     Op,
     ScalarParam,
     Symbol,
+    substitute,
     walk,
 )
 from loopnest.scalar.facts import Facts
@@ -405,10 +406,38 @@ def launch_dimensions(site: Site, node: Expr) -> set[ParallelType]:
 def multiples(program: kir.Program) -> dict[str, int]:
     """Return what sizes are assumed, or required by vectors, to be multiples of."""
     found: dict[str, int] = {}
+    same = equal_sizes(program)
     for _, condition in (*program.conditions, *program.requires):
         match condition:
             case Op(
                 op="eq", args=(Op(op="mod", args=(Symbol() as s, Const() as by)), Const(value=0))
             ):
-                found[s.name] = math.lcm(found.get(s.name, 1), int(by.value))
+                other = same.get(s.name, s)
+                name = other.name if isinstance(other, Symbol) else s.name
+                found[name] = math.lcm(found.get(name, 1), int(by.value))
     return found
+
+
+def equal_sizes(program: kir.Program) -> dict[str, Expr]:
+    """Return the sizes that are assumed to be another one, or sums and products of others."""
+    found: dict[Expr, Expr] = {}
+    for _, condition in program.conditions:
+        match condition:
+            case Op(op="eq", args=(one, other)):
+                sides = [substitute(side, found) for side in (one, other)]
+                for size, value in (sides[::-1], sides):
+                    if isinstance(size, Symbol) and _is_sum(value) and size not in walk(value):
+                        found = {s: substitute(v, {size: value}) for s, v in found.items()}
+                        found[size] = value
+                        break
+    return {size.name: value for size, value in found.items() if isinstance(size, Symbol)}
+
+
+def _is_sum(value: Expr) -> bool:
+    """Whether a size is made of sizes by sums and products, nowhere negative; no number."""
+    return not isinstance(value, Const) and all(
+        isinstance(node, Symbol)
+        or (isinstance(node, Const) and node.value >= 0)
+        or (isinstance(node, Op) and node.op in ("add", "mul"))
+        for node in walk(value)
+    )

@@ -81,6 +81,7 @@ class Algebra:
     Args:
         sizes: the size symbols that have a value.
         multiples: what a size is assumed to be a multiple of.
+        same: the sizes that are assumed to be others, or made of them, which stand for them.
 
     Attributes:
         symbols: the parameters of isl: sizes, divided by what they are multiples of, and what else
@@ -98,8 +99,10 @@ class Algebra:
         divisions: those that could not be carried out.
     """
 
-    def __init__(self, sizes: Mapping[str, int], multiples: Mapping[str, int]) -> None:
-        self.sizes, self.multiples = sizes, multiples
+    def __init__(
+        self, sizes: Mapping[str, int], multiples: Mapping[str, int], same: Mapping[str, Expr]
+    ) -> None:
+        self.sizes, self.multiples, self.same = sizes, multiples, same
         self.symbols: set[str] = set()
         self.products: dict[Monomial, str] = {}
         self.functions: dict[str, tuple[str, tuple[Poly, ...]]] = {}
@@ -135,6 +138,8 @@ class Algebra:
             case Symbol():
                 if node.name in self.sizes:
                     return constant(self.sizes[node.name])
+                if node.name in self.same:
+                    return self.poly(self.same[node.name], env)
                 self.symbols.add(f"p_{node.name}")
                 return {(f"p_{node.name}",): self.multiples.get(node.name, 1)}
             case Local() if node in self.named:

@@ -15,7 +15,7 @@ from loopnest.proofs.bounded_proof import enumerated, named
 from loopnest.proofs.interface_checks import interface_faults
 from loopnest.proofs.obligations import CollectiveMath, Work, collective_math_of, work_of
 from loopnest.proofs.point_arrays import Undecidable
-from loopnest.proofs.program_model import Model, Site
+from loopnest.proofs.program_model import Model, Site, equal_sizes
 from loopnest.proofs.quasi_affine import NotAffine
 from loopnest.proofs.report import ALL_SIZES, Finding, Report
 from loopnest.proofs.single_launches import order_faults, single_launches, together
@@ -169,7 +169,7 @@ def _decided(
     hints: list[dict[str, int]] = []
     ranges = trusted_ranges(works)
     try:
-        notes = prove(model, math, works, exchanges, {**_fixed(model.program), **given})
+        notes = prove(model, math, works, exchanges, _valued(model.program, given))
     except (NotProved, NotAffine) as why:
         _log.debug("verify %s: no proof for all sizes: %s", model.program.name, why)
         if isinstance(why, NotProved) and why.sizes:
@@ -180,7 +180,7 @@ def _decided(
         return Report("proved", (*notes, *ranges), scope)
     report = enumerated(model, math, works, exchanges, given, hints)
     if report.status == "proved":
-        report = _with_contracts(report, model, exchanges, {**_fixed(model.program), **given})
+        report = _with_contracts(report, model, exchanges, _valued(model.program, given))
     free = any(p.kind == "size" and p.name not in given for p in model.program.params)
     idle = any(f.kind == "launch" for f in report.findings)
     if report.status == "proved":
@@ -206,11 +206,16 @@ def _with_contracts(
     return Report("unknown", (Finding("collective", "unknown", problem),), report.scope)
 
 
-def _fixed(program: kir.Program) -> dict[str, int]:
-    """Return the sizes that have one value at every launch."""
+def _valued(program: kir.Program, given: dict[str, int]) -> dict[str, int]:
+    """Return the sizes that have one value: at every launch, as given, or equal to one given."""
     facts = Facts.of([test for _, test in program.conditions])
     values = {p.name: facts.fixed(Symbol(p.name)) for p in program.params if p.kind == "size"}
-    return {name: value for name, value in values.items() if value is not None}
+    fixed = {name: value for name, value in values.items() if value is not None}
+    same = equal_sizes(program)
+    stands = {name: str(same.get(name, name)) for name in values}
+    known = {stands[name]: value for name, value in given.items()}
+    equal = {name: known[stands[name]] for name in values if stands[name] in known}
+    return {**fixed, **equal, **given}
 
 
 def trusted_ranges(works: Sequence[Work]) -> list[Finding]:

@@ -66,6 +66,18 @@ class SolvedSizes:
             self._memo[size] = found
         return found
 
+    def shortest(self, size: Expr) -> Expr:
+        """Return the symbol that follows from sizes as `size`; `size` itself where none does.
+
+        So tests against N and against T * S are one, of N == T * S.
+        """
+        poly = self.algebra.poly(size)
+        for symbol, value in self._values.items():
+            if self.algebra.poly(value) == poly:
+                self.rely_on((symbol,))
+                return symbol
+        return size
+
     def factors(self, size: Expr) -> frozenset[Expr]:
         """Return sizes that are >= 1 where those in `size` that follow from them are."""
         found: set[Expr] = set()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from loopnest.errors import DefinitionError
 from loopnest.scalar import dtypes
-from loopnest.scalar.expr import Const, Expr, Op, Symbol, terms_of
+from loopnest.scalar.expr import Const, Expr, Op, Symbol, substitute, terms_of
 from loopnest.scalar.size_text import read_size
 
 _COMPARE: Mapping[type[ast.cmpop], str] = {
@@ -27,7 +27,8 @@ class Facts:
     """Facts on sizes, gathered from assumptions.
 
     `conditions` holds each as a boolean expression over size symbols: the launch checks them all,
-    while the tables below are what proofs use.
+    while the tables below are what proofs use. Sizes that were assumed equal are one: the tables
+    speak of the one that the others are `names` of.
     """
 
     conditions: list[tuple[str, Expr]] = field(default_factory=list)
@@ -35,13 +36,16 @@ class Facts:
     _lower: dict[Expr, int] = field(default_factory=dict)
     _upper: dict[Expr, int] = field(default_factory=dict)
     _equal: dict[Expr, Expr] = field(default_factory=dict)
+    _names: dict[Expr, Expr] = field(default_factory=dict)
     used: set[tuple[str, Expr]] = field(default_factory=set, compare=False)
     """Which entries (table, key) told somebody something; all copies share it."""
     _learned: dict[str, list[tuple[str, Expr]]] = field(default_factory=dict, compare=False)
 
     def uses(self, text: str) -> bool:
         """Whether something was looked up that the assumption `text` states."""
-        return not self.used.isdisjoint(self._learned.get(text, ()))
+        used = {(table, self.named(key)) for table, key in self.used}
+        told = [(table, self.named(key)) for table, key in self._learned.get(text, ())]
+        return not used.isdisjoint(told)
 
     def teaches(self, text: str) -> bool:
         """Whether the assumption `text` has a form that can be looked up."""
@@ -65,6 +69,7 @@ class Facts:
             dict(self._lower),
             dict(self._upper),
             dict(self._equal),
+            dict(self._names),
             self.used,
             {k: list(v) for k, v in self._learned.items()},
         )
@@ -72,17 +77,30 @@ class Facts:
     def with_divisor(self, size: Expr, divisor: Expr) -> Facts:
         """Return these facts and ``size % divisor == 0``, which is no condition of the launch."""
         made = self.copy()
-        made._divisible.setdefault(size, []).append(divisor)
+        made._divisible.setdefault(self.named(size), []).append(self.named(divisor))
         return made
 
     def with_upper(self, size: Expr, bound: int) -> Facts:
         """Return these facts and ``size <= bound``, which is no condition of the launch."""
-        made = self.copy()
+        made, size = self.copy(), self.named(size)
         made._upper[size] = min(bound, made._upper.get(size, bound))
         return made
 
+    def named(self, size: Expr) -> Expr:
+        """Return an expression with one symbol for all sizes that were assumed equal."""
+        return substitute(size, self._names) if self._names else size
+
+    def name_of(self, size: Symbol) -> Expr:
+        """Return the symbol that stands for all sizes that were assumed to equal `size`."""
+        found = self._names.get(size)
+        if found is None:
+            return size
+        self.used.add(("name", size))
+        return found
+
     def divisor(self, atom: Expr) -> int:
         """Return the largest integer known to divide `atom` (1 where nothing is known)."""
+        atom = self.named(atom)
         if isinstance(atom, Op) and atom.op == "floordiv" and isinstance(atom.args[1], Const):
             whole = self.divisor(atom.args[0])
             by = int(atom.args[1].value)
@@ -105,6 +123,7 @@ class Facts:
 
     def states_divisible(self, value: Expr, divisor: Expr) -> bool:
         """Whether ``value % divisor == 0`` was assumed literally."""
+        value, divisor = self.named(value), self.named(divisor)
         found = divisor in self._divisible.get(value, ())
         if found:
             self.used.add(("divisible", value))
@@ -112,6 +131,11 @@ class Facts:
 
     def states_equal(self, a: Expr, b: Expr) -> bool:
         """Whether ``a == b`` was assumed literally."""
+        one, other = self.named(a), self.named(b)
+        if one is other:
+            self.used |= {("name", node) for node in (a, b) if node in self._names}
+            return True
+        a, b = one, other
         found = self._equal.get(a) is b or self._equal.get(b) is a
         if found:
             self.used |= {("equal", a), ("equal", b)}
@@ -128,6 +152,7 @@ class Facts:
 
     def lower(self, atom: Expr) -> int:
         """Return a lower bound of a size inside a loop over it: 1 of a symbol, or as assumed."""
+        atom = self.named(atom)
         plain, assumed = int(isinstance(atom, Symbol)), self._lower.get(atom, 0)
         if assumed > plain:
             self.used.add(("lower", atom))
@@ -137,6 +162,7 @@ class Facts:
         """Whether a size was assumed to be >= 1, or is a maximum with such a number."""
         if isinstance(atom, Op) and atom.op == "max":
             return any(isinstance(a, Const) and a.value >= 1 for a in atom.args)
+        atom = self.named(atom)
         if isinstance(atom, Op) and atom.op == "ceildiv":
             return self.states_positive(atom.args[0])
         found = self._lower.get(atom, 0) >= 1
@@ -151,28 +177,32 @@ class Facts:
 
     def range_of(self, size: Symbol) -> tuple[int, int | None]:
         """Return the least and the largest value of a size at any launch; None without bound."""
-        low, high = max(self._lower.get(size, 0), 0), self.upper(size)
+        key = self.named(size)
+        low, high = max(self._lower.get(key, 0), 0), self.upper(key)
         if low:
-            self.used.add(("lower", size))
+            self.used.add(("lower", key))
         # Of the multiples of `step` the first is not below `low`, the last not above `high`.
-        step = self.divisor(size)
+        step = self.divisor(key)
         return -(-low // step) * step, None if high is None else high // step * step
 
     def fixed(self, size: Symbol) -> int | None:
         """Return the one value >= 1 that assumptions leave a size, or None."""
-        high = self._upper.get(size)
+        key = self.named(size)
+        high = self._upper.get(key)
         if high is None:
             return None
-        steps = [int(d.value) for d in self._divisible.get(size, ()) if isinstance(d, Const)]
+        steps = [int(d.value) for d in self._divisible.get(key, ()) if isinstance(d, Const)]
         step = max(math.lcm(*steps), 1)
         value = high // step * step
-        if value < 1 or -(-self._lower.get(size, 0) // step) * step != value:
+        if value < 1 or -(-self._lower.get(key, 0) // step) * step != value:
             return None
-        self.used |= {(table, size) for table in ("lower", "upper", "divisible")}
+        self.used |= {(table, key) for table in ("lower", "upper", "divisible")}
+        self.name_of(size)
         return value
 
     def largest(self, size: Expr) -> int | None:
         """Return the assumed upper bound of a size, or None, as no use of it; see `rely_on`."""
+        size = self.named(size)
         found = self._upper.get(size)
         steps = [int(d.value) for d in self._divisible.get(size, ()) if isinstance(d, Const)]
         step = max(math.lcm(*steps), 1)
@@ -180,11 +210,13 @@ class Facts:
 
     def rely_on(self, size: Expr) -> None:
         """Note that the upper bound of a size decided something."""
+        size = self.named(size)
         if size in self._upper:
             self.used |= {("upper", size), ("divisible", size)}
 
     def upper(self, atom: Expr) -> int | None:
         """Return the assumed upper bound of a size, or None."""
+        atom = self.named(atom)
         found = self._upper.get(atom)
         if found is not None:
             self.used.add(("upper", atom))
@@ -205,7 +237,8 @@ class Facts:
         before = self._entries()
         self._learn(condition.op, *condition.args)
         after = self._entries()
-        self._learned[text] = [entry for entry, held in after.items() if before.get(entry) != held]
+        known = {(t, key if t == "name" else self.named(key)): v for (t, key), v in before.items()}
+        self._learned[text] = [entry for entry, held in after.items() if known.get(entry) != held]
 
     def _entries(self) -> dict[tuple[str, Expr], object]:
         """Return what is stated, by table and key."""
@@ -214,12 +247,17 @@ class Facts:
             **{("lower", k): v for k, v in self._lower.items()},
             **{("upper", k): v for k, v in self._upper.items()},
             **{("equal", k): v for k, v in self._equal.items()},
+            **{("name", k): v for k, v in self._names.items()},
         }
 
     def _learn(self, op: str, left: Expr, right: Expr) -> None:
+        left, right = self.named(left), self.named(right)
         if op in ("gt", "ge"):
             op, left, right = {"gt": "lt", "ge": "le"}[op], right, left
-        if op == "eq":
+        if op == "eq" and isinstance(left, Symbol) and isinstance(right, Symbol):
+            if left is not right:
+                self._join(left, right)
+        elif op == "eq":
             self._learn_equal(left, right)
             self._learn_equal(right, left)
         elif op in ("lt", "le"):
@@ -230,6 +268,23 @@ class Facts:
             if isinstance(left, Const):
                 bound = int(left.value) + strict
                 self._lower[right] = max(bound, self._lower.get(right, bound))
+
+    def _join(self, kept: Symbol, other: Symbol) -> None:
+        """Take `other` for another name of `kept`, in all that is known."""
+        old = {size: kept if name is other else name for size, name in self._names.items()}
+        self._names = {**old, other: kept}
+        divisible, lower, upper, equal = self._divisible, self._lower, self._upper, self._equal
+        self._divisible, self._lower, self._upper, self._equal = {}, {}, {}, {}
+        for size, divisors in divisible.items():
+            known = self._divisible.setdefault(self.named(size), [])
+            known += [self.named(d) for d in divisors]
+        for size, bound in lower.items():
+            self._lower[self.named(size)] = max(bound, self._lower.get(self.named(size), bound))
+        for size, bound in upper.items():
+            self._upper[self.named(size)] = min(bound, self._upper.get(self.named(size), bound))
+        for size, same in equal.items():
+            if self.named(size) is not self.named(same):
+                self._equal[self.named(size)] = self.named(same)
 
     def _learn_equal(self, left: Expr, right: Expr) -> None:
         if isinstance(left, Op) and left.op == "mod" and isinstance(right, Const):

@@ -360,7 +360,7 @@ class Simplifier:
             return {UNIT: int(node.value)} if node.value else {}
         if isinstance(node, Symbol):
             fixed = self.facts.fixed(node)
-            return {(node,): 1} if fixed is None else {UNIT: fixed}
+            return {(self.facts.name_of(node),): 1} if fixed is None else {UNIT: fixed}
         if isinstance(node, Op):
             if node.op in ("add", "sub"):
                 left, right = node.args
@@ -448,6 +448,8 @@ class Simplifier:
             return TRUE
         if self.proves_le(b, a):
             return FALSE
+        if self.solved and isinstance(b, Op):
+            b = self.solved.shortest(b)
         return Op("lt", (a, b), dtypes.bool_)
 
     def equal(self, a: Expr, b: Expr) -> bool:
@@ -480,7 +482,7 @@ class Simplifier:
     def _simplify_node(self, node: Expr) -> Expr | None:
         if isinstance(node, Symbol):
             fixed = self.facts.fixed(node)
-            return None if fixed is None else integer(fixed)
+            return self.facts.name_of(node) if fixed is None else integer(fixed)
         if not isinstance(node, Op) or node.dtype is not dtypes.index:
             return None
         args = [self.simplify(a) for a in node.args]

@@ -67,14 +67,15 @@ class Read:
     def equal_axes(self, root: Sequence[IterDomain]) -> AxisMap:
         """Return for each axis of the producer the number of the reader's root axis that it equals.
 
-        None for an axis that is read at another index, or has another extent. A broadcast axis
-        equals any axis along which it is repeated.
+        None for an axis that is read at another index, or has another extent, by all that is
+        assumed of sizes. A broadcast axis equals any axis along which it is repeated.
         """
+        algebra = self.producer.fusion.algebra
         return tuple(
             [
                 index.number
                 if isinstance(index, Coordinate)
-                and (axis.is_broadcast or axis.size is root[index.number].size)
+                and (axis.is_broadcast or algebra.equal(axis.size, root[index.number].size))
                 else None
                 for axis, index in zip(self.producer.domain.logical, self.indices, strict=True)
             ]

@@ -293,8 +293,7 @@ class Fusion:
             raise DefinitionError(f"assume({condition!r})", "it is not a string")
         facts = self.facts.copy()
         facts.add(condition, self._symbols.__contains__)
-        self.facts = facts
-        self.algebra = Simplifier(facts)
+        self._know(facts)
         call = f"{self.name}.assume({condition!r})"
         self.intents.append(Intent(caller(call), "assume", value=condition))
 
@@ -344,8 +343,12 @@ class Fusion:
             facts = self.facts.copy()
             for text, condition in fresh.items():
                 facts.state(text, condition)
-            self.facts = facts
-            self.algebra = Simplifier(facts)
+            self._know(facts)
+
+    def _know(self, facts: Facts) -> None:
+        """Take facts on sizes, by which axes that differed so far may be equal."""
+        self.facts, self.algebra = facts, Simplifier(facts)
+        self.matches, self._order = {}, None
 
     def print_math(self) -> str:
         """Print the definitions, a line each, and return the text."""

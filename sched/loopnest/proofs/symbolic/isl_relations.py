@@ -7,6 +7,8 @@ from typing import Any
 
 from loopnest.proofs.quasi_affine import Algebra, Poly
 from loopnest.proofs.symbolic.statement_instances import NotProved
+from loopnest.scalar.arguments import size_value
+from loopnest.scalar.expr import Symbol, walk
 
 
 class IslRelations:
@@ -102,4 +104,7 @@ class IslRelations:
             if name in self.algebra.symbols and name.startswith("p_"):
                 size = name.removeprefix("p_")
                 result[size] = int(value.to_python()) * self.algebra.multiples.get(size, 1)
+        for size, value in self.algebra.same.items():
+            if all(node.name in result for node in walk(value) if isinstance(node, Symbol)):
+                result[size] = size_value(value, result)
         return result

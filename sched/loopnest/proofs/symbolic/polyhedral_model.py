@@ -21,6 +21,7 @@ from loopnest.proofs.program_model import (
     Model,
     Site,
     data_values,
+    equal_sizes,
     is_private,
     launch_dimensions,
     multiples,
@@ -81,7 +82,8 @@ class PolyhedralModel(IslRelations):
         forms: Forms = Forms.PLAIN,
     ) -> None:
         most = max(MAX_OPERATIONS, MAX_OPERATIONS_A_STATEMENT * len(model.sites))
-        super().__init__(Algebra(sizes, multiples(model.program)), most)
+        same = equal_sizes(model.program)
+        super().__init__(Algebra(sizes, multiples(model.program), same), most)
         self.model, self.math, self.works = model, math_, list(works)
         self.exchanges = {e.site: e for e in exchanges}
         self.spaces = Spaces(model, self.algebra, forms)

@@ -14,7 +14,7 @@ from loopnest.errors import DefinitionError
 from loopnest.scalar.arguments import as_int
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import IterKind
-from loopnest.scalar.expr import ONE, Arg, Expr, cast
+from loopnest.scalar.expr import ONE, Arg, Expr, Op, cast
 from loopnest.tensor.definition import AxisMap, Definition, Read, Scan, TracedReducer
 from loopnest.tensor.domain import IterDomain, TensorDomain
 from loopnest.tensor.fusion import Fusion
@@ -154,6 +154,8 @@ def _mismatch(
     algebra = a.fusion.algebra
     if algebra.simplify(one) is algebra.simplify(other):
         hint = "they are equal by an assumption that stands behind them: state it before"
+    elif isinstance(one, Op) or isinstance(other, Op):
+        hint += f"; what is assumed before counts too, such as f.assume('{one} == {other}')"
     return DefinitionError(
         call_text(name, operands),
         f"at axis {place} the extent of {a.name} is {one}, that of {b.name} is {other}",
