@@ -13,6 +13,7 @@ from kernels.attention import attention as attention_kernel
 from kernels.attention import attention_causal, attention_two_pass
 from loopnest.kir import Allocate, Loop, Program, Store, walk
 from loopnest.proofs.verifier import verify_program
+from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Const, Op, Symbol, substitute
 from loopnest.scalar.expr import walk as nodes
 from loopnest.scalar.simplify import Simplifier
@@ -112,7 +113,7 @@ def test_one_exponential_a_row_and_key(kernel: Any, schedule: str) -> None:
 @pytest.mark.parametrize(
     "kernel", [attention_kernel, attention_causal, attention_two_pass], ids=lambda k: k.name
 )
-def test_kernels(kernel: Any, dtype: ln.DType) -> None:
+def test_kernels(kernel: Any, dtype: DType) -> None:
     """Proved for all sizes, and within the bound; rows and keys that fill no tile."""
     rng = np.random.default_rng(0)
     given = [rng.normal(size=(2, n, 64)).astype(dtype.numpy) for n in (37, 70, 70)]

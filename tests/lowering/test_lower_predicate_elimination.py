@@ -11,12 +11,13 @@ import pytest
 
 import loopnest as ln
 from loopnest.kir import If, Loop, Stmt, Store, map_body, walk
+from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Const
 
 PT = ln.ParallelType
 
 
-def product(dtype: ln.DType = ln.float32, *, shared: bool = True) -> ln.Fusion:
+def product(dtype: DType = ln.float32, *, shared: bool = True) -> ln.Fusion:
     """Return a matrix product in tiles of 4 x 8 x 4, over copies of its operands."""
     with ln.Fusion("gemm") as f:
         a = f.input("a", ("M", "K"), dtype)
@@ -43,7 +44,7 @@ def product(dtype: ln.DType = ln.float32, *, shared: bool = True) -> ln.Fusion:
 def reduced(
     fold: Callable[..., ln.TensorView],
     change: Callable[[ln.TensorView], ln.TensorView],
-    dtype: ln.DType = ln.float32,
+    dtype: DType = ln.float32,
 ) -> ln.Fusion:
     """Return a reduction, in tiles of 4, of what `change` makes of a copy of each tile."""
     with ln.Fusion("rows") as f:
@@ -111,7 +112,7 @@ def test_rule_37_what_is_not_a_number_stays_where_it_is() -> None:
 
 
 @pytest.mark.parametrize("dtype", [ln.float16, ln.float64, ln.int32, ln.int64])
-def test_other_types_are_filled_too(dtype: ln.DType) -> None:
+def test_other_types_are_filled_too(dtype: DType) -> None:
     f = product(dtype)
     ((_, tests),) = roles(f, "update")
     assert tests == []

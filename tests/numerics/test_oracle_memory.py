@@ -14,6 +14,7 @@ import loopnest as ln
 from loopnest.devtools.harness import make_arguments
 from loopnest.numerics import oracle_blocks
 from loopnest.scalar.arguments import size_value
+from loopnest.scalar.dtypes import DType
 
 KERNELS: dict[str, dict[str, int]] = {
     "adam": {"N": 1 << 16},
@@ -92,7 +93,7 @@ def math(x: ln.TensorView, w: ln.TensorView) -> tuple[ln.TensorView, ...]:
 
 
 @pytest.mark.parametrize("dtype", [ln.float32, ln.float16, ln.float64], ids=str)
-def test_blocks_change_no_value(dtype: ln.DType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_change_no_value(dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal((19, 14)).astype(dtype.numpy), rng.random(14).astype(dtype.numpy)
     with ln.Fusion() as f:
