@@ -38,6 +38,7 @@ import loopnest as ln
 from loopnest.errors import LoopnestError
 from loopnest.numerics.compare import compare
 from loopnest.numerics.error_bounds import enclosures
+from loopnest.scalar.arguments import size_value
 from loopnest.schedulers import auto_schedule
 
 PRIMES = (2, 3, 7, 13, 31, 61, 127, 257, 1009)
@@ -207,16 +208,21 @@ def judged(seed: int, target: str, symbols: bool) -> Judged:
     return found
 
 
+def _shape(tensor: ln.TensorView) -> tuple[int, ...]:
+    return tuple([size_value(size, {}) for size in tensor.sizes])
+
+
 def _run(found: Judged, f: ln.Fusion, kernel: ln.Kernel, flops: int) -> None:
     draw = np.random.default_rng(found.seed)
     arrays: list[np.ndarray[Any, Any]] = [
-        draw.normal(size=t.shape).astype(np.float32)
+        draw.normal(size=_shape(t)).astype(np.float32)
         if t.dtype is ln.float32
-        else draw.integers(0, found.shapes[0][0], t.shape).astype(np.int32)
+        else draw.integers(0, found.shapes[0][0], _shape(t)).astype(np.int32)
         for t in f.inputs
     ]
     run = ln.compile(kernel, target="c")
     result = run(*arrays)
+    assert not isinstance(result, tuple)
     found.bytes = sum(a.nbytes for a in arrays) + result.nbytes
     found.work = flops if found.kind in OPERATIONS else found.bytes
     if max([result.size, *[a.size for a in arrays]]) <= CHECKED and flops < 1 << 26:

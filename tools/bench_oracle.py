@@ -8,6 +8,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,7 @@ def main(names: tuple[str, ...], bound: bool) -> None:
         arguments = make_arguments(fusion, kernel.sizes, kernel.ranges)
         keywords = arguments.keywords(fusion)
         call = ln.error_bound if bound else ln.evaluate
-        result, peak, seconds = measured(
-            lambda call=call, f=fusion, a=arguments, k=keywords: call(f, *a.arrays, **k)
-        )
+        result, peak, seconds = measured(partial(call, fusion, *arguments.arrays, **keywords))
         outputs = result if isinstance(result, tuple) else (result,)
         kinds = [tensor.dtype.size for tensor in fusion.outputs]
         whole = sum(array.nbytes for array in arguments.arrays)

@@ -18,6 +18,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+import loopnest as ln
 from loopnest import kir
 from loopnest.devtools.kernel_def import kernels_of
 from loopnest.errors import LoopnestError
@@ -35,7 +36,8 @@ def main(folder: Path, limit: float, total: float) -> None:
     verify_warm()
     for path in sorted(folder.glob("*.py")):
         for kernel in _kernels(path):
-            for schedule in list(kernel.schedules) or [None]:
+            schedules: list[str | None] = [*kernel.schedules]
+            for schedule in schedules or [None]:
                 try:
                     lowered = kernel.lower(schedule)
                 except LoopnestError as error:
@@ -59,7 +61,7 @@ def main(folder: Path, limit: float, total: float) -> None:
     sys.exit(int(bad > 0 or worst > limit or spent > total))
 
 
-def _counted(lowered, needless: int) -> str:
+def _counted(lowered: ln.Kernel, needless: int) -> str:
     count = sum(isinstance(node, kir.Barrier) for node, _ in lowered.walk())
     return f"{count}, {needless} superfluous" if needless else str(count or "")
 
@@ -71,7 +73,7 @@ def verify_warm() -> None:
     islpy.Set("{ [i] : 0 <= i < 4 }").is_empty()
 
 
-def _kernels(path: Path) -> tuple:
+def _kernels(path: Path) -> tuple[ln.KernelDef, ...]:
     spec = importlib.util.spec_from_file_location(f"bench_{path.stem}", path)
     assert spec is not None
     assert spec.loader is not None

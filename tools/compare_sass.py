@@ -157,7 +157,7 @@ def _registers(cubin: bytes, major: int) -> int:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        command = [tool, "--dump-resource-usage", file.name]
+        command = [str(tool), "--dump-resource-usage", file.name]
         text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return max(map(int, re.findall(r"\bREG:(\d+)", text)))
 
@@ -218,7 +218,7 @@ def _nvcc(source: str, arch: str) -> tuple[bytes, int]:
     with tempfile.TemporaryDirectory() as folder:
         file, out = Path(folder, "kernel.cu"), Path(folder, "kernel.cubin")
         file.write_text(source)
-        command = [tool, "-cubin", f"-arch={arch}", "-Xptxas", "-v", "-o", out, file]
+        command = [str(tool), "-cubin", f"-arch={arch}", "-Xptxas", "-v", "-o", str(out), str(file)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise click.ClickException(f"nvcc failed:\n{done.stderr.strip()}")

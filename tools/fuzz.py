@@ -8,7 +8,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
@@ -254,7 +254,9 @@ def _pool(jobs: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
 
 
-def _finished(running: dict, lost: list[int], left: list[list[int]]) -> Iterator[Outcome]:
+def _finished(
+    running: dict[Future[list[Outcome]], list[int]], lost: list[int], left: list[list[int]]
+) -> Iterator[Outcome]:
     done, _ = wait(running, return_when=FIRST_COMPLETED)
     for future in done:
         batch = running.pop(future)
@@ -336,8 +338,8 @@ def report(tally: Tally, out: Path, console: Console) -> None:
         whole, named, rest = (tally.proofs[scope] for scope in ("all sizes", "named sizes", ""))
         console.print(f"proved for all sizes {whole}, for sizes that are named {named}, not {rest}")
     if tally.without:
-        verdicts = ", ".join(f"{number} {what}" for what, number in tally.without.most_common())
-        console.print(f"refused for their threads, and without that check: {verdicts}")
+        without = ", ".join(f"{number} {what}" for what, number in tally.without.most_common())
+        console.print(f"refused for their threads, and without that check: {without}")
         if tally.needless:
             console.print(f"refused but proved: {', '.join(map(str, tally.needless))}")
     console.print(f"{tally.blind} outputs are 0 at all sizes, so that zeros would pass for them")

@@ -22,7 +22,7 @@ from loopnest.launch.launch_plan import Planner
 Found = dict[str, Any]
 """What a step found, as JSON has it."""
 
-Run = Callable[[Any, Arguments, Mapping[str, Any]], Any]
+Run = Callable[[Any, Arguments, ln.Fusion], Any]
 
 
 # Results

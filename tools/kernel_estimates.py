@@ -17,6 +17,7 @@ from sass_text import Code, Function, functions
 import loopnest as ln
 from loopnest.backends.cuda.toolchain.cubin import Resources
 from loopnest.launch.launch_plan import LaunchConfig
+from loopnest.scalar.dtypes import DType
 
 ARCH = "sm_90"
 TYPES = (ln.float32, ln.float16)
@@ -101,16 +102,14 @@ def streaming(function: Function) -> Code:
     return max(found, key=loaded, default=function.code())
 
 
-def estimates(kernel: ln.Kernel, dtype: ln.DType) -> list[Estimate]:
+def estimates(kernel: ln.Kernel, dtype: DType) -> list[Estimate]:
     """Return what each launch of a kernel of static sizes keeps busy."""
     whole, used = kernel.launch(), kernel.resources(ARCH)
     code = [function for _, function in sorted(functions(kernel.sass(ARCH)).items())]
     return [estimate(f, one, used, dtype) for f, one in zip(code, whole.launches, strict=True)]
 
 
-def estimate(
-    function: Function, launch: LaunchConfig, used: Resources, dtype: ln.DType
-) -> Estimate:
+def estimate(function: Function, launch: LaunchConfig, used: Resources, dtype: DType) -> Estimate:
     """Return what a launch keeps busy, whose threads have no more registers than `used`."""
     threads, blocks = math.prod(launch.block), math.prod(launch.grid)
     taken = math.ceil(used.registers / 8) * 8 * max(threads, 32)

@@ -22,7 +22,7 @@ LIMITS = (
 
 
 def is_right(row: Mapping[str, Any]) -> bool:
-    return row.get("error_of_generated", math.inf) <= 1
+    return bool(row.get("error_of_generated", math.inf) <= 1)
 
 
 def is_generated(row: Mapping[str, Any]) -> bool:

@@ -241,7 +241,8 @@ def judge_all(
                     console.print(f"{said}, {len(tally.verdicts)} mutants so far")
             single = [t for t in lost if len(t.numbers) <= 1]
             for task in single:
-                died = Verdict(task.key.name, *(task.numbers or (-1,)), "none", "", 0, "", "error",
+                number = task.numbers[0] if task.numbers else -1
+                died = Verdict(task.key.name, number, "none", "", 0, "", "error",
                                "the process died")  # fmt: skip
                 (tally.verdicts if task.numbers else tally.originals).append(died)
                 progress.update(bar, advance=1)

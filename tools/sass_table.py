@@ -19,6 +19,7 @@ from sass_text import Code, functions
 
 import loopnest as ln
 from loopnest.backends.cuda.toolchain.cuda_toolkit import load_nvrtc, nvrtc_build
+from loopnest.scalar.dtypes import DType
 
 ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = ("instructions", "registers", "spilled", "STS", "BAR", "LDG", "STG")
@@ -58,7 +59,7 @@ class Figures:
     STG: str
 
 
-def fixed(kernel: ln.KernelDef, schedule: str, dtype: ln.DType) -> ln.Kernel:
+def fixed(kernel: ln.KernelDef, schedule: str, dtype: DType) -> ln.Kernel:
     """Return a kernel with its own sizes as numbers."""
     fusion = FixedSizes(kernel.name, kernel.sizes)
     with fusion:
@@ -82,7 +83,7 @@ def is_typed(kernel: ln.KernelDef) -> bool:
     return "dtype" in inspect.signature(kernel.math).parameters
 
 
-def rms_norm(dtype: ln.DType) -> ln.Kernel:
+def rms_norm(dtype: DType) -> ln.Kernel:
     """Return y = x / sqrt(mean(x^2) + eps) * w; a block keeps its row in registers."""
     with ln.Fusion("rms_norm") as f:
         x, w = f.input("x", (4096, 1024), dtype), f.input("w", (1024,), dtype)
@@ -107,7 +108,7 @@ def rms_norm(dtype: ln.DType) -> ln.Kernel:
     return ln.lower(f)
 
 
-def bounded_layernorm(kernel: ln.KernelDef, dtype: ln.DType, *facts: str) -> ln.Kernel:
+def bounded_layernorm(kernel: ln.KernelDef, dtype: DType, *facts: str) -> ln.Kernel:
     """Return the layernorm of a block a row, 8 parts a thread, under assumptions on D."""
     fusion = ln.Fusion("layernorm")
     with fusion:
@@ -118,7 +119,7 @@ def bounded_layernorm(kernel: ln.KernelDef, dtype: ln.DType, *facts: str) -> ln.
     return ln.lower(fusion)
 
 
-def cases(names: tuple[str, ...]) -> Iterator[tuple[str, ln.DType, ln.Kernel]]:
+def cases(names: tuple[str, ...]) -> Iterator[tuple[str, DType, ln.Kernel]]:
     """Yield each case: its label, its type, the kernel."""
     made = kernels()
     for name, kernel in made.items():

@@ -48,6 +48,7 @@ def norms(count: int) -> tuple[ln.Fusion, list[ln.TensorView]]:
         x = f.input("x", (64, 128), ln.float32)
         for number in range(count // 4):
             total = ln.sum(x, axis=1, keepdims=True)
+            assert total.reduction is not None
             sums.append(total.reduction)
             x = x * (0.5 + number) - total
         f.output(x, "y")

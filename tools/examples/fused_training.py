@@ -60,7 +60,7 @@ def main(elements: int, hidden: int, steps: int, torch: str, unfused: bool) -> N
     """Print a table a program."""
     for graph in (activation(elements), training(hidden)):
         random = np.random.default_rng(1)
-        arrays = [random.uniform(0, 1, x.shape).astype(x.dtype.numpy) for x in graph.inputs]
+        arrays = [random.uniform(0, 1, x.static_shape).astype(x.dtype.numpy) for x in graph.inputs]
         table = StepTable(graph, arrays, steps)
         table.add_ops()
         if unfused:

@@ -11,6 +11,7 @@ of a GPU as they are.
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -36,14 +37,14 @@ def main() -> int:
     run = ln.compile(softmax(), target="c")
     x = jax.random.normal(jax.random.key(0), (4, 8), jnp.float32)
 
-    def call(array):
+    def call(array: Any) -> Any:
         return jnp.from_dlpack(run(np.from_dlpack(array)))
 
     y = call(x)
     print(type(y).__name__, float(jnp.abs(y - jax.nn.softmax(x)).max()))
 
     @jax.jit
-    def model(x):
+    def model(x: Any) -> Any:
         shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
         return jax.pure_callback(lambda a: run(np.asarray(a)), shape, x * 2.0).sum(0)
 

@@ -133,8 +133,8 @@ def compared(graph: G.Graph, images: Array, classes: Array, batch: int, steps: i
     compiled, eager = [largest_difference(losses[0], x) for x in losses[1:]]
     if max(compiled, eager) > SAME:
         raise click.ClickException(f"losses differ by {compiled:.1e} and {eager:.1e}")
-    found = f"{compiled:.1e} to torch.compile(backend='loopnest'), {eager:.1e} to torch eager"
-    return f"{steps} steps: largest difference of our graph's loss {found}"
+    said = f"{compiled:.1e} to torch.compile(backend='loopnest'), {eager:.1e} to torch eager"
+    return f"{steps} steps: largest difference of our graph's loss {said}"
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,7 @@ class StepTable:
         for name in names:
             step = twins.TorchStep(self.graph, loss, update, "" if name == "eager" else name)
             launches, moved = twins.counted(step, self.arrays)
-            spent = fastest(lambda step=step: step(*self.arrays), self.steps)
+            spent = fastest(partial(step, *self.arrays), self.steps)
             made = "" if name == "eager" else str(launches)
             shown = "torch eager" if name == "eager" else f"torch.compile, {name}"
             self.table.add_row(shown, str(launches), made, "", "", *_shown(moved, *spent))

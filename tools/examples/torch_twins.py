@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import loopnest.graph as G
 import loopnest.torch  # noqa: F401 - registers the backend
+from loopnest.graph.dimensions import at
 
 Tensor: TypeAlias = "torch.Tensor"
 Loss: TypeAlias = "Callable[..., Tensor]"
@@ -219,7 +220,7 @@ def counted(step: TorchStep, arrays: Sequence[npt.NDArray[Any]]) -> tuple[int, i
         with recording() as programs:
             step(*arrays)
         launches = [launch for program in programs for launch in program.kernels]
-        return len(launches), sum(int(launch.bytes) for launch in launches)
+        return len(launches), sum([at(launch.bytes, {}) for launch in launches])
     from torch._inductor import config, metrics
 
     metrics.reset()
