@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from helpers.command_line import SCALED, call
 from loopnest.backends.cpu.c_compiler import find_compiler
 from loopnest.devtools.cli import Source, command_line
 from loopnest.devtools.schedule_check import check_schedule
@@ -22,20 +23,9 @@ ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "kernels"
 PLAIN = ROOT / "tests" / "mutation" / "kernels" / "plain.py"
 
-SCALE = """\
-import loopnest as ln
-
-
-def scale_numpy(x, factor):
-    return x * factor
-
-
-@ln.kernel(sizes={"N": 1000}, reference=scale_numpy)
-def scale(f, dtype=ln.float32):
-    x = f.input("x", ("N",), dtype)
-    f.output(x * f.scalar("factor", ln.float32), "y")
-
-
+SCALE = (
+    SCALED
+    + """\
 @scale.schedule("gpu")
 def gpu(f, threads=64):
     f["y"].split(0, threads)
@@ -46,6 +36,7 @@ def gpu(f, threads=64):
 def plain(f):
     pass
 """
+)
 
 WRONG = """\
 import numpy as np
@@ -94,19 +85,14 @@ def folder(tmp_path):
     return tmp_path
 
 
-def call(*arguments):
-    command = ["check", *map(str, arguments)]
-    return CliRunner().invoke(command_line(False, "loopnest"), command, obj=Source(False))
-
-
 def passed(*arguments):
-    result = call(*arguments)
+    result = call("check", *map(str, arguments))
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
 def failed(*arguments):
-    result = call(*arguments)
+    result = call("check", *map(str, arguments))
     assert result.exit_code == 1, result.output
     assert isinstance(result.exception, SystemExit)
     assert "Traceback" not in result.output
@@ -300,7 +286,7 @@ def test_files_that_cannot_be_loaded(folder):
         assert f"broken.py\n  it cannot be loaded: {sentence}\n" in text
         assert len(rows(text)) == 2  # the others were checked
         assert error == "error: 1 file could not be loaded\n"
-    report = json.loads(call(folder, "--json").stdout)
+    report = json.loads(call("check", str(folder), "--json").stdout)
     assert report["ok"] is False
     assert report["broken"] == [{"file": "broken.py", "error": sentence}]
 

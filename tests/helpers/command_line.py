@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 SOFTMAX = str(ROOT / "kernels" / "softmax.py")
 PLAIN = str(ROOT / "tests" / "mutation" / "kernels" / "plain.py")
 
-SCALE = """\
+SCALED = """\
 import loopnest as ln
 
 
@@ -26,6 +26,12 @@ def scale(f, dtype=ln.float32):
     f.output(x * f.scalar("factor", ln.float32), "y")
 
 
+"""
+"""A kernel of a file, without schedules."""
+
+SCALE = (
+    SCALED
+    + """\
 @scale.schedule("gpu")
 def gpu(f, threads=64, fancy=False, speed=1.0, name="a"):
     f["y"].split(0, threads)
@@ -55,6 +61,7 @@ def lonely(f):
 if __name__ == "__main__":
     ln.main()
 """
+)
 
 
 def call(*arguments):

@@ -42,11 +42,15 @@ def softmax_half() -> ln.Fusion:
     return f
 
 
+def _sums_of_rows(name: str) -> tuple[ln.Fusion, ln.TensorView]:
+    with ln.Fusion(name) as f:
+        y = f.output(ln.sum(f.input("x", ("N", "D"), ln.float32), axis=1), "y")
+    return f, y
+
+
 @case
 def factored() -> ln.Fusion:
-    with ln.Fusion("factored") as f:
-        x = f.input("x", ("N", "D"), ln.float32)
-        y = f.output(ln.sum(x, axis=1), "y")
+    f, y = _sums_of_rows("factored")
     y.split(1, 4)
     y.rfactor(1).compute_at(y, 1)
     return f
@@ -54,9 +58,7 @@ def factored() -> ln.Fusion:
 
 @case
 def factored_outer() -> ln.Fusion:
-    with ln.Fusion("factored_outer") as f:
-        x = f.input("x", ("N", "D"), ln.float32)
-        y = f.output(ln.sum(x, axis=1), "y")
+    f, y = _sums_of_rows("factored_outer")
     y.split(1, 4, inner=False)
     y.rfactor(2).compute_at(y, 1)
     return f
