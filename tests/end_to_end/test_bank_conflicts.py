@@ -49,7 +49,8 @@ def test_conflicts_of_a_warp(addresses, size, expected):
 def test_no_conflicts(kernel, schedule, dtype):
     program = kernel.lower(schedule, **of_type(kernel, dtype)).program
     names = [p.name for p in program.params if p.kind == "size"]
-    assert [str(a) for a in conflicts(program, {name: SIZES[name] for name in names})] == []
+    sizes = {**SIZES, "S": 256} if kernel.name.startswith("attention") else SIZES  # four tiles
+    assert [str(a) for a in conflicts(program, {name: sizes[name] for name in names})] == []
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
@@ -59,12 +60,19 @@ def warp_conflicts(addresses: np.ndarray, size: int) -> int:
         addresses: in bytes, of the lanes 0 to 31; negative where a lane takes no part.
         size: bytes that each lane accesses.
     """
+    # Banks repeat every 128 bytes: iterations of a loop mostly move a warp by a multiple of them.
+    active = addresses >= 0
+    start = int(addresses.min(where=active, initial=1 << 62)) // (BANKS * WORD) * (BANKS * WORD)
+    return _passes(tuple(np.where(active, addresses - start, -1).tolist()), size)
+
+
+@cache
+def _passes(addresses: tuple[int, ...], size: int) -> int:
     lanes = WARP // max(1, size // WORD)
     passes = 0
-    for start in range(0, WARP, lanes):
-        group = addresses[start : start + lanes]
-        first = group[group >= 0] // WORD
-        words = {int(w) + k for w in first for k in range(max(1, size // WORD))}
+    for first in range(0, WARP, lanes):
+        group = [address // WORD for address in addresses[first : first + lanes] if address >= 0]
+        words = {w + k for w in group for k in range(max(1, size // WORD))}
         degree = max(Counter(w % BANKS for w in words).values(), default=1)
         passes += degree - 1
     return passes
@@ -118,6 +126,13 @@ class _Block:
             for a in wide_accesses(self.program)
             if a.buffer.memory is Memory.SHARED
         }
+        self.shared: dict[int, list[tuple[Load | kir.Store, bool]]] = {}
+        self.entered: set[int] = set()
+        for node, ancestors in kir.walk(self.program.body):
+            found = list(_shared_of(node))
+            self.shared[id(node)] = found
+            if found or isinstance(node, kir.Collective):  # its results are names that follow it
+                self.entered.update(map(id, (node, *ancestors)))
         extents = {d: int(self.value(e)) for d, e in self.program.launch}
         block = [d for d in ParallelType if d.is_block]
         threads = int(np.prod([extents.get(d, 1) for d in block]))
@@ -149,9 +164,11 @@ class _Block:
         for node in body:
             match node:
                 case kir.Loop():
-                    self.loop(node, active)
+                    if id(node) in self.entered:
+                        self.loop(node, active)
                 case kir.If():
-                    self.branch(node, active)
+                    if id(node) in self.entered:
+                        self.branch(node, active)
                 case kir.Collective():
                     self.run(node.body, active)
                 case _:
@@ -178,22 +195,18 @@ class _Block:
                 self.run(body, threads)
 
     def statement(self, node: kir.Stmt, active: np.ndarray) -> None:
-        for load in dict.fromkeys([load for e in kir.expressions(node) for load in loads(e)]):
-            self.access(load, load.buffer, load.args, load.flat, active, is_store=False)
-        if isinstance(node, kir.Store):
-            self.access(node, node.storage, node.index, node.flat, active, is_store=True)
+        for key, is_store in self.shared[id(node)]:
+            self.access(key, active, is_store=is_store)
         if isinstance(node, kir.Let):
             try:
                 self.values[node.var] = self.value(node.value)
             except Unknown:
                 self.values.pop(node.var, None)
 
-    def access(
-        self, key: Load | kir.Store, buffer: Buffer, index: tuple[Expr, ...], flat: bool,
-        active: np.ndarray, *, is_store: bool,
-    ) -> None:  # fmt: skip
-        if buffer.memory is not Memory.SHARED:
-            return
+    def access(self, key: Load | kir.Store, active: np.ndarray, *, is_store: bool) -> None:
+        buffer, index = (
+            (key.buffer, key.args) if isinstance(key, Load) else (key.storage, key.index)
+        )
         size = buffer.dtype.size
         wide = self.wide.get(key)
         if wide is not None:
@@ -202,7 +215,7 @@ class _Block:
                 return  # part of the access of an earlier lane
             size = wide.piece_bytes
         found = self.found.setdefault((key, size), Access(buffer.name, is_store, size))
-        start = self.offsets[buffer] + self.element(buffer, index, flat) * buffer.dtype.size
+        start = self.offsets[buffer] + self.element(buffer, index, key.flat) * buffer.dtype.size
         addresses = np.where(active, start, -1)
         assert not (addresses[active] % size).any(), f"{found}: not aligned"
         for warp in addresses[active.any(axis=1)]:
@@ -215,6 +228,17 @@ class _Block:
             return self.value(index[0])
         terms = zip(swizzled(buffer, index), buffer.strides, strict=True)
         return np.asarray(sum(self.value(i) * self.value(s) for i, s in terms))
+
+
+def _shared_of(node: kir.Stmt) -> Iterator[tuple[Load | kir.Store, bool]]:
+    """Yield the accesses of a statement to SHARED memory, and whether each is its store."""
+    if isinstance(node, (kir.Loop, kir.If, kir.Collective)):
+        return
+    for load in dict.fromkeys([load for e in kir.expressions(node) for load in loads(e)]):
+        if load.buffer.memory is Memory.SHARED:
+            yield load, False
+    if isinstance(node, kir.Store) and node.storage.memory is Memory.SHARED:
+        yield node, True
 
 
 def conflicts(program: kir.Program, sizes: Mapping[str, int]) -> Iterator[Access]:
