@@ -5,6 +5,7 @@ import pytest
 
 import loopnest.graph as G
 from graph import published
+from helpers.work import calls
 from loopnest.graph.node_values import evaluate_closed
 
 X = G.var("x", (2,), "float32")
@@ -123,11 +124,8 @@ def test_the_outputs_are_the_callers():
     assert c.value.tolist() == [0, 0]
 
 
-def test_a_residual_network_is_quick():
-    import time
-
-    start = time.perf_counter()
-    graph = G.check(published.residual_network())
+def test_a_residual_network_takes_some_calls_a_node():
+    graph = published.residual_network()
     assert len(graph.nodes) > 1000
-    G.evaluate(graph, published.feeds(graph))
-    assert time.perf_counter() - start < 5
+    made = calls(lambda: G.evaluate(G.check(graph), published.feeds(graph)))
+    assert made < 300 * len(graph.nodes)

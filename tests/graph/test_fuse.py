@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from random import Random
 
 import hypothesis
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 import loopnest.graph as G
 from graph import published
 from graph.random_graphs import Sample, samples
+from helpers.work import calls
 from loopnest.graph.passes import fuse_ops
 from loopnest.graph.passes.dominators import PostDominators
 from loopnest.graph.passes.fuse_ops_groups import partition
@@ -400,12 +400,7 @@ def test_a_chain_of_3000_ops_is_no_problem() -> None:
     assert " fuse: phase 0 " in G.explain_fusion(graph, graph.nodes[1], graph.nodes[200])
 
 
-def test_the_residual_network_is_partitioned_in_under_a_second() -> None:
+def test_the_residual_network_is_partitioned_by_some_calls_a_node() -> None:
     graph = published.residual_network()
-    fastest = 1e9
-    for _ in range(3):
-        start = time.perf_counter()
-        partition(forward_graph(graph), 256)
-        fastest = min(fastest, time.perf_counter() - start)
     assert len(graph.nodes) > 2000
-    assert fastest < 1
+    assert calls(lambda: partition(forward_graph(graph), 256)) < 100 * len(graph.nodes)
