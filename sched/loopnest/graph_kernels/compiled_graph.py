@@ -74,8 +74,8 @@ def compile_graph(
         library: whether products of matrices may be left to NumPy's library, and what has no
             kernel may be evaluated; where False, everything is a kernel. A product is left where
             the library is faster, which is measured once for its sizes (see ``launch.times``); on
-            the target "interpret", where sizes are symbolic, and with ``LOOPNEST_MACHINE=any``,
-            it always is.
+            the target "interpret" and with ``LOOPNEST_MACHINE=any`` it always is, of symbolic sizes
+            never.
         state: a compiled graph whose variables this one reads and assigns, instead of its own:
             what a step of training has learnt, a graph of scores sees, without copies.
         **options: those of `loopnest.compile` for the target.
@@ -130,7 +130,8 @@ def _compiled(
     times: Mapping[str, LibraryTimes],
     shared: CompiledGraph | None = None,
 ) -> CompiledGraph:
-    own = tuple(sorted([name for name, found in times.items() if not found.by_library]))
+    faster = {name for name, found in times.items() if not found.by_library}
+    own = tuple(sorted(faster | _unsized_products(g, target) if library else faster))
     graph, found = with_kernels(g, target, library, fallback=library, own=own)
     runners = compiled(found, target, options)
     return CompiledGraph(g, target, graph, found, runners, library, times, shared)
@@ -143,6 +144,18 @@ def _product_times(g: Graph, target: str, options: Mapping[str, Any]) -> Mapping
     nodes = {product_of(x): x for x in inlined(Decompose()(g)).nodes if is_library(x)}
     known = [x for x in nodes.values() if not any(map(list, map(node_sizes, (x, *x.inputs))))]
     return measured([_rivals(x, target, options) for x in known])
+
+
+def _unsized_products(g: Graph, target: str) -> set[str]:
+    """Return the products of matrices that no time decides on, since their sizes are not known.
+
+    They have kernels: a library that has threads of its own waits for those of kernels around it,
+    which for a short time after a launch wait in busy loops (2 cores: a hundred times as long).
+    """
+    if target == "interpret" or not is_measured():
+        return set()
+    products = [x for x in inlined(Decompose()(g)).nodes if is_library(x)]
+    return {product_of(x) for x in products if any(map(list, map(node_sizes, (x, *x.inputs))))}
 
 
 def _rivals(node: Node, target: str, options: Mapping[str, Any]) -> Rivals:
