@@ -132,3 +132,11 @@ def assert_computes(f: ln.Fusion, *arrays: np.ndarray, **scalars: object) -> Non
         assert actual.dtype == tensor.dtype.numpy
         verdict = compare(tensor.name, actual, wanted[tensor.name])
         assert verdict.ok, str(verdict)
+
+
+def mapped(producer: ln.TensorView, consumer: ln.TensorView) -> dict[int, int]:
+    """Return the root map as positions: logical axis of the producer -> root axis."""
+    logical = [axis for axis in producer.rfactor_domain if not axis.is_reduction]
+    root = consumer.root_domain
+    found = ln.root_map(producer, consumer)
+    return {logical.index(a): root.index(b) for a, b in found.items()}
