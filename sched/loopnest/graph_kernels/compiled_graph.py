@@ -94,8 +94,9 @@ def compile_graph(
     chosen = current_target() if target == "auto" else target
     if state is not None:
         _check_shared(g, chosen, state)
-    times = _product_times(g, chosen, options) if library else {}
-    return _compiled(g, chosen, library, options, times, state)
+    sized, unsized = _products(g, chosen) if library else ([], frozenset[str]())
+    times = measured([_rivals(x, chosen, options) for x in sized])
+    return _compiled(g, chosen, library, options, times, state, unsized)
 
 
 def _check_shared(g: Graph, target: str, other: object) -> None:
@@ -129,33 +130,27 @@ def _compiled(
     options: Mapping[str, Any],
     times: Mapping[str, LibraryTimes],
     shared: CompiledGraph | None = None,
+    unsized: frozenset[str] = frozenset(),
 ) -> CompiledGraph:
     faster = {name for name, found in times.items() if not found.by_library}
-    own = tuple(sorted(faster | _unsized_products(g, target) if library else faster))
+    own = tuple(sorted(faster | unsized))
     graph, found = with_kernels(g, target, library, fallback=library, own=own)
     runners = compiled(found, target, options)
     return CompiledGraph(g, target, graph, found, runners, library, times, shared)
 
 
-def _product_times(g: Graph, target: str, options: Mapping[str, Any]) -> Mapping[str, LibraryTimes]:
-    """Return the times of the products of matrices of known sizes, by `product_of`."""
-    if target == "interpret" or not is_measured():
-        return {}
-    nodes = {product_of(x): x for x in inlined(Decompose()(g)).nodes if is_library(x)}
-    known = [x for x in nodes.values() if not any(map(list, map(node_sizes, (x, *x.inputs))))]
-    return measured([_rivals(x, target, options) for x in known])
+def _products(g: Graph, target: str) -> tuple[list[Node], frozenset[str]]:
+    """Return the products of matrices of known sizes, and the others by `product_of`.
 
-
-def _unsized_products(g: Graph, target: str) -> set[str]:
-    """Return the products of matrices that no time decides on, since their sizes are not known.
-
-    They have kernels: a library that has threads of its own waits for those of kernels around it,
-    which for a short time after a launch wait in busy loops (2 cores: a hundred times as long).
+    No time decides on the others. They have kernels: a library that has threads of its own waits
+    for those of kernels around it, which for a short time after a launch wait in busy loops (2
+    cores: a hundred times as long).
     """
     if target == "interpret" or not is_measured():
-        return set()
-    products = [x for x in inlined(Decompose()(g)).nodes if is_library(x)]
-    return {product_of(x) for x in products if any(map(list, map(node_sizes, (x, *x.inputs))))}
+        return [], frozenset()
+    nodes = {product_of(x): x for x in inlined(Decompose()(g)).nodes if is_library(x)}
+    others = [k for k, x in nodes.items() if any(map(list, map(node_sizes, (x, *x.inputs))))]
+    return [x for name, x in nodes.items() if name not in others], frozenset(others)
 
 
 def _rivals(node: Node, target: str, options: Mapping[str, Any]) -> Rivals:
