@@ -19,7 +19,6 @@ from helpers.schedule_run import (
     state,
 )
 
-
 # 16, 17: pairs of neighbours
 
 
