@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import partial
 
+import numpy as np
 import pytest
 
 import loopnest as ln
@@ -236,6 +237,42 @@ def test_split_by_a_size_that_is_zero():
     y.split(0, "F")
     assert message(ln.LaunchError, lambda: lower(f).launch(N=4, F=0)) == (
         "parts.launch(N=4, F=0): a loop is split by F, which is 0; pass a size >= 1"
+    )
+
+
+def halves() -> Kernel:
+    with ln.Fusion("halves") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        y = f.output(ln.sum(x, axis=1), "y")
+    y.split(1, x.shape[1] // 2)
+    y.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_y})
+    return lower(f)
+
+
+@pytest.mark.parametrize("target", ["interpret", "c"])
+def test_split_by_a_quotient_of_sizes(target):
+    fn = ln.compile(halves(), target=target)
+    for size in (2, 3, 4, 7):
+        x = np.arange(3 * size, dtype=np.float32).reshape(3, size)
+        np.testing.assert_array_equal(fn(x), x.sum(axis=1))
+    for size in (0, 1):
+        x = np.ones((3, size), np.float32)
+        assert message(ln.LaunchError, lambda x=x: fn(x)) == (
+            f"halves(...): a loop is split by 'D // 2', which is 0 for D = {size}; pass sizes for "
+            "which it is 1 or more"
+        )
+
+
+def test_memory_split_by_a_size_that_is_zero():
+    with ln.Fusion("parts") as f:
+        x = f.input("x", ("N", "F"), ln.float32)
+        t = ln.exp(x)
+        f.output(t + 1.0, "y")
+    t.memory = ln.GLOBAL
+    t.allocation_domain.split(0, "F // 2")
+    assert message(ln.LaunchError, lambda: lower(f).launch(N=4, F=1)) == (
+        "parts.launch(N=4, F=1): a loop is split by 'F // 2', which is 0 for F = 1; pass sizes "
+        "for which it is 1 or more"
     )
 
 

@@ -185,3 +185,31 @@ def test_loops_around_an_empty_one_have_no_points() -> None:
     k = lower(f)
     assert "for i0 in 1073741824:\n  for i1 in 0:" in str(k), str(k)
     assert verify(k).status == "proved"
+
+
+def halved(*assumptions: str, threads: bool = False) -> ln.Kernel:
+    with ln.Fusion("halved") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        y = f.output(ln.sum(x, axis=1), "y")
+    for text in assumptions:
+        f.assume(text)
+    y.split(1, "D // 2")
+    if threads:
+        y.parallelize({0: ln.ParallelType.grid_x, 2: ln.ParallelType.block_x})
+    return lower(f)
+
+
+def test_sizes_that_a_quotient_refuses_are_named() -> None:
+    """A launch refuses a factor of 0, so that it is proved for the others."""
+    assert str(verify(halved())) == (
+        "proved for all sizes\n  factor: a launch is refused at sizes for which D // 2 is not 1 or "
+        "more, since a loop is split by it"
+    )
+    assert str(verify(halved("D >= 2"))) == "proved for all sizes"
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_nothing_is_launched_where_a_factor_is_zero(threads: bool) -> None:
+    report = verify(halved(threads=threads), N=3, D=1)
+    assert report.ok
+    assert str(verify(halved(threads=threads), N=3, D=5)).startswith("proved for N=3, D=5")

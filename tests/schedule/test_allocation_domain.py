@@ -103,7 +103,8 @@ REFUSED: list[tuple[Call, Call, str]] = [
     (do_nothing, lambda t: t.allocation_domain.split("0", 4),  # type: ignore[arg-type]
      "split('0', 4): axis '0' is not an int; axes of an allocation domain are given by position"),
     (do_nothing, lambda t: t.allocation_domain.split(0, 0),
-     "split(0, 0): the factor 0 is not allowed; use an int >= 1 or the name of a size symbol"),
+     "split(0, 0): the factor 0 is not allowed; use an int >= 1, the name of a size symbol, "
+     "or arithmetic on these"),
     (do_nothing, lambda t: t.allocation_domain.merge(1),
      "merge(1): axis 1 is the last of the allocation domain [i0: 8, i1: 12], there is none to "
      "merge it with; name the inner axis: merge(1, other)"),

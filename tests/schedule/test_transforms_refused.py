@@ -14,7 +14,7 @@ from helpers.schedule_run import PT, leaf, state
 
 
 AXES = "y has 3 leaf axes [i0, i1, b2], so use -3..2"
-NO_FACTOR = "use an int >= 1 or the name of a size symbol"
+NO_FACTOR = "use an int >= 1, the name of a size symbol, or arithmetic on these"
 ONLY = "an iteration axis merges with iteration or broadcast axes only"
 
 
@@ -44,12 +44,14 @@ BAD: list[tuple[Call, str]] = [
      f"y.split(axis=0, factor=2.5): the factor 2.5 is not allowed; {NO_FACTOR}"),
     (lambda y: y.split(0, True),
      f"y.split(axis=0, factor=True): the factor True is not allowed; {NO_FACTOR}"),
-    (lambda y: y.split(0, y.shape[1] // 2),
-     f"y.split(axis=0, factor='D // 2'): the factor 'D // 2' is not allowed; {NO_FACTOR}; split by "
-     "2 with inner=False cuts an axis in halves"),
-    (lambda y: y.split(0, "D // 2"),
-     f"y.split(axis=0, factor='D // 2'): the factor 'D // 2' is not allowed; {NO_FACTOR}; split by "
-     "2 with inner=False cuts an axis in halves"),
+    (lambda y: y.split(0, "-D"),
+     f"y.split(axis=0, factor='-D'): the factor '-D' is never 1 or more; {NO_FACTOR}"),
+    (lambda y: y.split(0, "D // 2 +"),
+     "y.split(axis=0, factor='D // 2 +'): the size 'D // 2 +' cannot be read; write integers and "
+     "size symbols with + - * // %, such as 'N * K'"),
+    (lambda y: y.split(0, "M // 2"),
+     "y.split(axis=0, factor='M // 2'): of the size 'M // 2', 'M' is no size symbol of this "
+     "fusion; write integers and size symbols with + - * // %, such as 'N * K'"),
     (lambda y: y.split(0, "M"),
      "y.split(axis=0, factor='M'): 'M' is no size symbol of fusion k; the symbols are N, D"),
     (lambda y: y.merge(0, 0), "y.merge(0, 0): axis 0 cannot be merged with itself; name two axes"),

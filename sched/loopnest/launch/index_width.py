@@ -23,6 +23,7 @@ from loopnest.scalar.expr import (
     Local,
     Op,
     Symbol,
+    variables,
     walk,
 )
 
@@ -157,16 +158,19 @@ class IndexWidth:
         return all(_holds(test, found) for test in self.tests)
 
 
-def _factors(program: kir.Program, nodes: Sequence[kir.Stmt]) -> tuple[str, ...]:
-    """Return the size symbols that axes are split by.
+def _factors(program: kir.Program, nodes: Sequence[kir.Stmt]) -> tuple[Expr, ...]:
+    """Return the sizes that axes of loops and buffers are split by, which may be 0.
 
     A loop of no axis folds what threads left: their number divides its extent.
     """
     loops = [n for n in nodes if isinstance(n, kir.Loop) and "." in n.axis]
+    made = [n.storage for n in nodes if isinstance(n, kir.Allocate)]
+    made += [p.buffer for p in program.params if p.kind == "workspace" and p.buffer is not None]
     extents = [*[size for _, size in program.launch], *[loop.var.extent for loop in loops]]
+    extents += [size for buffer in made for size in buffer.shape]
     quotients = [n for e in extents for n in walk(e) if isinstance(n, Op) and n.op == "ceildiv"]
-    named = [n.args[1] for n in quotients]
-    return tuple(dict.fromkeys([n.name for n in named if isinstance(n, Symbol)]))
+    by = dict.fromkeys([n.args[1] for n in quotients])
+    return tuple([f for f in by if isinstance(f, Symbol) or (isinstance(f, Op) and variables(f))])
 
 
 def _buffers(program: kir.Program, nodes: Sequence[kir.Stmt]) -> list[Buffer]:

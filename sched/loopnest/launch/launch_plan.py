@@ -14,7 +14,7 @@ from loopnest.kir.shared_memory import SharedLayout, shared_layout, shared_place
 from loopnest.launch.index_width import INT32, INT64, IndexWidth
 from loopnest.scalar.arguments import broken_condition, check_conditions, keyword_size, size_value
 from loopnest.scalar.enums import MOST_ALONG, MOST_THREADS, ParallelType
-from loopnest.scalar.expr import Const, Expr
+from loopnest.scalar.expr import Const, Expr, Symbol, variables
 
 MAX_SHARED_BYTES = 227 * 1024
 """The limit of CUDA; every target keeps it, so that a schedule that runs on one runs on all."""
@@ -158,14 +158,19 @@ class Planner:
         raise LaunchError(subject, problem, "pass smaller sizes")
 
     def _check_factors(self, sizes: Mapping[str, int], subject: str) -> None:
-        """Raise where a loop is split by a size that is 0.
-
-        No other divisor of an extent is 0 where a thread runs: such are numbers of threads.
-        """
-        zero = [name for name in self.bounds.factors if sizes[name] == 0]
-        if zero:
-            reason = f"a loop is split by {' or '.join(zero)}, which is 0"
+        """Raise where an axis is split by a size that is 0, or less."""
+        found = {factor: size_value(factor, sizes) for factor in self.bounds.factors}
+        bad = {factor: value for factor, value in found.items() if value < 1}
+        if not bad:
+            return
+        if all(isinstance(factor, Symbol) for factor in bad):
+            reason = f"a loop is split by {' or '.join(map(str, bad))}, which is 0"
             raise LaunchError(subject, reason, "pass a size >= 1")
+        factor, value = next((f, v) for f, v in bad.items() if not isinstance(f, Symbol))
+        names = [name for name in self.names if Symbol(name) in variables(factor)]
+        given = ", ".join([f"{name} = {sizes[name]}" for name in names])
+        reason = f"a loop is split by '{factor}', which is {value} for {given}"
+        raise LaunchError(subject, reason, "pass sizes for which it is 1 or more")
 
     def config(self, sizes: Mapping[str, int], subject: str) -> LaunchConfig:
         """Return the configuration of a launch, within the limits.

@@ -98,7 +98,7 @@ def number(size: Expr, sizes: Mapping[str, int]) -> int:
 
     Raises:
         Undecidable: it depends on more.
-        NoLaunch: a divisor is 0.
+        NoLaunch: a divisor is 0, or an axis is split by less.
     """
     try:
         return _number(size, sizes)
@@ -113,7 +113,10 @@ def _number(size: Expr, sizes: Mapping[str, int]) -> int:
         case Symbol():
             return sizes[size.name]
         case Op() if size.op in OPERATIONS:
-            return int(OPERATIONS[size.op](*[_number(a, sizes) for a in size.args]))
+            args = [_number(a, sizes) for a in size.args]
+            if size.op == "ceildiv" and args[1] < 1:
+                raise ZeroDivisionError
+            return int(OPERATIONS[size.op](*args))
     raise Undecidable(f"an extent depends on data: {size}")
 
 

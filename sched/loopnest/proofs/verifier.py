@@ -14,8 +14,8 @@ from loopnest.kir.legal_program import program_faults
 from loopnest.proofs.bounded_proof import enumerated, named
 from loopnest.proofs.interface_checks import interface_faults
 from loopnest.proofs.obligations import CollectiveMath, Work, collective_math_of, work_of
-from loopnest.proofs.point_arrays import Undecidable
-from loopnest.proofs.program_model import Model, Site, equal_sizes
+from loopnest.proofs.point_arrays import NoLaunch, Undecidable
+from loopnest.proofs.program_model import Model, Site, equal_sizes, split_factors
 from loopnest.proofs.quasi_affine import NotAffine
 from loopnest.proofs.report import ALL_SIZES, Finding, Report
 from loopnest.proofs.single_launches import order_faults, single_launches, together
@@ -26,6 +26,7 @@ from loopnest.proofs.witness import Witness
 from loopnest.scalar.expr import ONE, ZERO, Expr, Symbol
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.recursion import deep
+from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.math_snapshot import MathSnapshot
 
 _log = logging.getLogger("loopnest")
@@ -167,7 +168,7 @@ def _decided(
 ) -> Report:
     """Decide the facts of a program whose statements have the form of the math."""
     hints: list[dict[str, int]] = []
-    ranges = trusted_ranges(works)
+    ranges = [*trusted_ranges(works), *_refused_factors(model.program)]
     try:
         notes = prove(model, math, works, exchanges, _valued(model.program, given))
     except (NotProved, NotAffine) as why:
@@ -199,7 +200,7 @@ def _with_contracts(
     """
     try:
         problem = broken_contract(model, exchanges, sizes)
-    except Undecidable:
+    except (NoLaunch, Undecidable):
         return report
     if problem is None:
         return report
@@ -216,6 +217,15 @@ def _valued(program: kir.Program, given: dict[str, int]) -> dict[str, int]:
     known = {stands[name]: value for name, value in given.items()}
     equal = {name: known[stands[name]] for name in values if stands[name] in known}
     return {**fixed, **equal, **given}
+
+
+def _refused_factors(program: kir.Program) -> list[Finding]:
+    """Return a note on each quotient of sizes that a loop is split by and that may be 0."""
+    algebra = Simplifier(Facts.of([test for _, test in program.conditions]))
+    found = [f for f in split_factors(program) if not isinstance(f, Symbol)]
+    texts = [f"a launch is refused at sizes for which {f} is not 1 or more, since a loop is split "
+             "by it" for f in found if (algebra.range_at_launch(f)[0] or 0) < 1]  # fmt: skip
+    return [Finding("factor", "note", text) for text in texts]
 
 
 def trusted_ranges(works: Sequence[Work]) -> list[Finding]:

@@ -46,7 +46,7 @@ from loopnest.scalar.polynomials import (
     product_of,
 )
 from loopnest.scalar.recombination import recombined
-from loopnest.scalar.size_bounds import SizeBounds
+from loopnest.scalar.size_bounds import Range, SizeBounds
 
 
 def _ranked(facts: Facts, atoms: Iterable[Expr], launch: Mapping[ParallelType, Expr]) -> Simplifier:
@@ -430,6 +430,10 @@ class Simplifier:
         """Whether a <= b is proved for all sizes that assumptions leave, those of 0 too."""
         slack = self.combine(self.poly(b), self.poly(a), -1)
         return self._bounds.nonnegative(slack, self._bounds.at_launch)
+
+    def range_at_launch(self, size: Expr) -> Range:
+        """Return the least and the largest value that assumptions leave a size; None: no bound."""
+        return self._extremes.of(size)
 
     def proves_positive(self, size: Expr) -> bool:
         """Whether a size is known to be >= 1 at every launch (not only inside its loop)."""

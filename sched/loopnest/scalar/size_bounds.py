@@ -35,6 +35,10 @@ class SizeBounds:
         first = divide(low, int(b.value))
         return integer(first) if first == divide(high, int(b.value)) else None
 
+    def of(self, size: Expr) -> Range:
+        """Return the least and the largest value of a size at any launch; None: no bound."""
+        return self._range(self._poly(size))
+
     def _range(self, poly: Poly) -> Range:
         """Return the least and the largest value of a polynomial, None where not bounded."""
         least: int | None = 0
@@ -48,13 +52,15 @@ class SizeBounds:
         return least, most
 
     def _product_range(self, term: Monomial) -> Range:
-        least, most = 1, 1
+        least: int = 1
+        most: int | None = 1
         for atom in term:
             low, high = self._atom_range(atom)
             # Bounds multiply to bounds of the product only where no factor is negative.
-            if low is None or low < 0 or high is None:
+            if low is None or low < 0:
                 return None, None
-            least, most = least * low, most * high
+            least *= low
+            most = None if most is None or high is None else most * high
         return least, most
 
     def _atom_range(self, atom: Expr) -> Range:

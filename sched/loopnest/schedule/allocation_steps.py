@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Concatenate, ParamSpec
 
 from loopnest.scalar.enums import Memory, Swizzle
-from loopnest.scalar.expr import whole
+from loopnest.scalar.expr import Expr, whole
 from loopnest.schedule.atomic_folds import require_not_atomic
 from loopnest.schedule.transaction import PrimitiveRefused, primitive, require_flag
 from loopnest.schedule.transforms import factor_of
@@ -39,7 +39,7 @@ def _step(
 
 @_step
 def split(
-    tensor: TensorView, axis: int, factor: int | str, *, inner: bool = True
+    tensor: TensorView, axis: int, factor: int | str | Expr, *, inner: bool = True
 ) -> AllocationDomain:
     """Split an axis in two; see `AllocationDomain.split`."""
     axes = _axes(tensor)

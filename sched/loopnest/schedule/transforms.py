@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from loopnest.errors import DefinitionError
+from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import Expr, Symbol, integer, whole
+from loopnest.scalar.expr import ZERO, Expr, Symbol, integer, variables, whole
+from loopnest.scalar.facts import size_expression
 from loopnest.schedule.atomic_folds import require_not_atomic
 from loopnest.schedule.launches import check_launches
 from loopnest.schedule.loop_groups import is_several_launches
@@ -51,36 +54,55 @@ def _require_serial(tensor: TensorView, position: int, call: str) -> None:
 
 
 def factor_of(tensor: TensorView, factor: object) -> Expr:
-    """Return what to split by: an extent, or a size symbol of the fusion."""
+    """Return what to split by: an extent, a size symbol of the fusion, or arithmetic on these.
+
+    Launches refuse sizes at which it is not >= 1.
+    """
     fusion = tensor.fusion
-    if isinstance(factor, str):
-        known = {symbol.name: symbol for symbol in fusion.symbols}
-        if factor in known:
-            return known[factor]
-        if not factor.isidentifier():
-            raise PrimitiveRefused(f"the factor {factor!r} is not allowed", _PARTS)
-        names = ", ".join(known) or "none"
-        raise PrimitiveRefused(
-            f"'{factor}' is no size symbol of fusion {fusion.name}", f"the symbols are {names}"
-        )
-    if isinstance(factor, Symbol) and factor in fusion.symbols:
-        return factor
+    size: Expr | None = None
+    if isinstance(factor, str) and factor.isidentifier():
+        size = Symbol(factor)
+    elif isinstance(factor, str):
+        known = {symbol.name for symbol in fusion.symbols}
+        try:
+            size = size_expression(factor, known.__contains__, "split")
+        except DefinitionError as refused:
+            raise PrimitiveRefused(refused.reason, refused.hint) from None
+    elif isinstance(factor, Expr) and factor.dtype is dtypes.index:
+        size = factor
+    if size is not None:
+        return _known_size(tensor, size)
     extent = whole(factor)
     if extent is None or extent < 1:
-        is_size = isinstance(factor, Expr)
-        written = repr(str(factor) if is_size else factor)
-        raise PrimitiveRefused(
-            f"the factor {written} is not allowed", _PARTS if is_size else _FACTORS
-        )
+        written = repr(str(factor) if isinstance(factor, Expr) else factor)
+        raise PrimitiveRefused(f"the factor {written} is not allowed", _FACTORS)
     return integer(extent)
 
 
-_FACTORS = "use an int >= 1 or the name of a size symbol"
-_PARTS = f"{_FACTORS}; split by 2 with inner=False cuts an axis in halves"
+def _known_size(tensor: TensorView, size: Expr) -> Expr:
+    """Return a factor of sizes that the fusion has, if it can be 1 or more."""
+    fusion = tensor.fusion
+    for symbol in variables(size):
+        if symbol not in fusion.symbols:
+            names = ", ".join([known.name for known in fusion.symbols]) or "none"
+            raise PrimitiveRefused(
+                f"'{symbol}' is no size symbol of fusion {fusion.name}", f"the symbols are {names}"
+            )
+    if isinstance(size, Symbol):
+        return size
+    found = fusion.algebra.simplify(size)
+    if fusion.algebra.holds_le(found, ZERO):
+        raise PrimitiveRefused(f"the factor '{size}' is never 1 or more", _FACTORS)
+    return found
+
+
+_FACTORS = "use an int >= 1, the name of a size symbol, or arithmetic on these"
 
 
 @primitive
-def split(tensor: TensorView, axis: int, factor: int | str, *, inner: bool = True) -> TensorView:
+def split(
+    tensor: TensorView, axis: int, factor: int | str | Expr, *, inner: bool = True
+) -> TensorView:
     """Split a leaf axis in two; see `TensorView.split`."""
     position = _free_position(tensor, axis)
     size = factor_of(tensor, factor)

@@ -14,6 +14,7 @@ from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.layout_transforms import padding_of, stored_axis, swizzles_of
 
 if TYPE_CHECKING:
+    from loopnest.scalar.expr import Expr
     from loopnest.tensor.tensor_view import TensorView
 
 
@@ -80,7 +81,7 @@ class AllocationDomain(Sequence[IterDomain]):
     def __repr__(self) -> str:
         return f"<AllocationDomain of {self.tensor.name}: {self}>"
 
-    def split(self, axis: int, factor: int | str, inner: bool = True) -> AllocationDomain:
+    def split(self, axis: int, factor: int | str | Expr, inner: bool = True) -> AllocationDomain:
         """Split an axis in two, as `TensorView.split` does.
 
         Before ``[i0: 32, i1: 32]``; ``t.allocation_domain.split(1, 4)`` gives

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 from loopnest.scalar.enums import ParallelType, Swizzle
 
 if TYPE_CHECKING:
+    from loopnest.scalar.expr import Expr
     from loopnest.tensor.tensor_view import TensorView
 
 
@@ -25,7 +26,7 @@ class ScheduleMethods:
 
     __slots__ = ()
 
-    def split(self, axis: int, factor: int | str, inner: bool = True) -> TensorView:
+    def split(self, axis: int, factor: int | str | Expr, inner: bool = True) -> TensorView:
         """Split a leaf axis in two.
 
         Before ``[i0: N]``; ``t.split(0, 4)`` gives ``[i0: ceildiv(N, 4), i1: 4]``;
@@ -33,8 +34,9 @@ class ScheduleMethods:
 
         Args:
             axis: a leaf position, negative from the end.
-            factor: the inner extent (the outer with ``inner=False``): an int >= 1, or the name of
-                a size symbol of the fusion; it need not divide.
+            factor: the inner extent (the outer with ``inner=False``): an int >= 1, the name of a
+                size symbol of the fusion, or arithmetic on these (``"D // 2"``, an extent); it
+                need not divide. A launch refuses sizes at which it is not 1 or more.
             inner: whether `factor` is the inner extent.
 
         Raises:

@@ -25,6 +25,7 @@ from loopnest.proofs.program_model import (
     is_private,
     launch_dimensions,
     multiples,
+    split_factors,
 )
 from loopnest.proofs.quasi_affine import (
     Algebra,
@@ -48,7 +49,7 @@ from loopnest.scalar.enums import (
     MOST_THREADS,
     ParallelType,
 )
-from loopnest.scalar.expr import Arg, Const, Expr, Load, Local, Op, Symbol, loads, walk
+from loopnest.scalar.expr import Arg, Const, Expr, Load, Local, Op, loads
 from loopnest.tensor.math_snapshot import MathSnapshot
 
 MAX_OPERATIONS = 10_000_000
@@ -125,14 +126,12 @@ class PolyhedralModel(IslRelations):
         return " and ".join([*found, *self._factors(), *self._limits()]) or "1 = 1"
 
     def _factors(self) -> Iterator[str]:
-        """Yield that the sizes that axes are split by are not 0: such a launch is refused."""
-        program = self.model.program
-        loops = [node for node, _ in kir.walk(program.body) if isinstance(node, kir.Loop)]
-        extents = [n.var.extent for n in loops if "." in n.axis] + [e for _, e in program.launch]
-        for node in [n for extent in extents for n in walk(extent)]:
-            match node:
-                case Op(op="ceildiv", args=(_, Symbol() as by)):
-                    yield f"{self.text(self.algebra.poly(by, {}))} >= 1"
+        """Yield that the sizes that axes are split by are >= 1: other launches are refused."""
+        for factor in split_factors(self.model.program):
+            try:
+                yield f"{self.text(self.algebra.poly(factor, {}))} >= 1"
+            except NotAffine:
+                continue  # less is assumed
 
     def _limits(self) -> Iterator[str]:
         """Yield those limits of a block that bound one extent alone."""
