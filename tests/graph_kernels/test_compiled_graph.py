@@ -231,6 +231,28 @@ def test_no_cycle_of_groups(opaque):
     assert_alike((fn(*arrays),), G.evaluate(graph, feeds(graph, arrays)))
 
 
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda b: b + G.expand_dims(b, 1),
+        lambda b: b * G.transpose(b, (1, 0, 2)),
+        lambda b: G.sum(b * G.transpose(b, (1, 0, 2)), 2),
+        lambda b: G.softmax(b + G.transpose(b, (1, 0, 2))),
+        lambda b: G.matmul(b, G.transpose(b, (0, 2, 1))),
+    ],
+)
+def test_what_is_repeated_is_read_in_two_ways(read):
+    """An axis that a tensor repeats is another axis for each reader."""
+    x = G.var("x", (3, 5))
+    graph = G.Graph([x], [read(G.broadcast_to(G.tanh(x), (3, 3, 5)))])
+    for target in ("c", "cuda"):
+        with G.Target("llvm" if target == "c" else "cuda"):
+            assert not G.CodeGen()(G.KernelFusion()(G.Decompose()(graph))).attrs["fallback"]
+    fn = G.compile(graph, target="interpret", library=False)
+    arrays = normal(graph)
+    assert_alike((fn(*arrays),), G.evaluate(graph, feeds(graph, arrays)))
+
+
 # Memory
 
 

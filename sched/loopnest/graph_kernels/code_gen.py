@@ -20,9 +20,9 @@ from loopnest.graph.node_origins import place_of
 from loopnest.graph.passes.compile_target import Target
 from loopnest.graph.program import Graph, body_of
 from loopnest.graph.structural import structural_key
-from loopnest.graph_kernels.group_math import Inplace, group_math
+from loopnest.graph_kernels.group_math import Inplace, scheduled_by
 from loopnest.graph_kernels.kernel_groups import VIEWS
-from loopnest.schedulers import Processor, scheduler_of
+from loopnest.schedulers import Processor
 from loopnest.schedulers.processor_facts import this_processor
 
 Runner: TypeAlias = "Any"
@@ -141,8 +141,7 @@ def _made(
     body: Graph, target: str, inplace: Inplace, processor: Processor | None
 ) -> GroupKernel | str:
     try:
-        math = group_math(body, inplace)
-        scheduler = scheduler_of(math.fusion, schedule_target(target), processor)
+        math, scheduler = scheduled_by(body, schedule_target(target), processor, inplace)
         if scheduler is None:
             return f"{math.fusion.name}: no scheduler for a single nest accepts it"
         scheduler.schedule(math.fusion, this_processor() if processor is None else processor)

@@ -16,7 +16,9 @@ from loopnest.graph.program import Graph
 from loopnest.graph.rewriting import rewrite
 from loopnest.graph.size_binding import graph_sizes
 from loopnest.graph_kernels import op_pools, op_windows  # noqa: F401 - register ``lower``
+from loopnest.graph_kernels.free_ops import read_apart
 from loopnest.graph_kernels.op_math import MathOperand, lower_of
+from loopnest.schedulers import Processor, Scheduler, scheduler_of
 
 Inplace: TypeAlias = "tuple[tuple[int, int], ...]"
 """Pairs of an output's number and that of the input whose memory it takes."""
@@ -35,6 +37,26 @@ class GroupMath:
 
     fusion: ln.Fusion
     inputs: tuple[int, ...]
+
+
+def scheduled_by(
+    body: Graph, target: str, processor: Processor | None, inplace: Inplace = ()
+) -> tuple[GroupMath, Scheduler | None]:
+    """Return the math of a body, and the scheduler that accepts it, if one does.
+
+    An op that moves or repeats is one tensor of the math, unless no scheduler accepts that: then it
+    is one for each of its readers, whose axes have nothing to do with each other's.
+
+    Raises:
+        NotSupported, LoopnestError: as `group_math`.
+    """
+    math = group_math(body, inplace)
+    found = scheduler_of(math.fusion, target, processor)
+    apart = body if found is not None else read_apart(body)
+    if apart is not body:
+        math = group_math(apart, inplace)
+        found = scheduler_of(math.fusion, target, processor)
+    return math, found
 
 
 def group_math(body: Graph, inplace: Inplace = ()) -> GroupMath:

@@ -8,9 +8,9 @@ from loopnest.graph.program import Graph
 from loopnest.graph.registry import get_attr
 from loopnest.graph_kernels.axis_parts import NoCommonAxes
 from loopnest.graph_kernels.code_gen import current_target, schedule_target
-from loopnest.graph_kernels.group_math import group_math
+from loopnest.graph_kernels.free_ops import FREE
+from loopnest.graph_kernels.group_math import scheduled_by
 from loopnest.graph_kernels.kernel_groups import (
-    FREE,
     GroupLimits,
     KernelGroups,
     is_left,
@@ -19,7 +19,7 @@ from loopnest.graph_kernels.kernel_groups import (
     origins,
 )
 from loopnest.graph_kernels.op_math import lower_of
-from loopnest.schedulers import scheduler_of, schedulers
+from loopnest.schedulers import schedulers
 
 
 def kernel_reason(graph: Graph, a: Node, b: Node, library: bool) -> str:
@@ -67,8 +67,8 @@ class _Reason:
     def _scheduler(self, members: list[Node]) -> str:
         outputs = self.groups.outputs_of(members)
         try:
-            fusion = group_math(kernel_body(members, outputs, "group")).fusion
-            found = scheduler_of(fusion, self.limits.target, self.limits.processor)
+            body = kernel_body(members, outputs, "group")
+            _, found = scheduled_by(body, self.limits.target, self.limits.processor)
         except LoopnestError as error:
             return str(error)
         return "" if found is None else found.name

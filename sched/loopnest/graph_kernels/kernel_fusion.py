@@ -18,8 +18,8 @@ from loopnest.graph.rewriting import inline_call
 from loopnest.graph.structural import Key, structural_key
 from loopnest.graph.traverse import postorder
 from loopnest.graph_kernels.code_gen import current_target, schedule_target
+from loopnest.graph_kernels.free_ops import FREE
 from loopnest.graph_kernels.kernel_groups import (
-    FREE,
     VIEWS,
     GroupLimits,
     KernelGroups,

@@ -2,7 +2,7 @@
 
 Ops are taken in topological order; each tries to join the groups that its operands come from, and
 then those that read what it reads. Whether a group can be one kernel is asked of the core: its
-fusion is built, and `scheduler_of` finds a scheduler or not. Nothing about reductions, broadcasts
+fusion is built, and `scheduled_by` finds a scheduler or not. Nothing about reductions, broadcasts
 or contractions is decided here.
 
 What costs nothing is no member but stands in every group that reads it: scalar constants, `full`,
@@ -26,18 +26,11 @@ from loopnest.graph.node_origins import keep_origin
 from loopnest.graph.program import Graph
 from loopnest.graph.structural import structural_key
 from loopnest.graph_kernels.axis_parts import NoCommonAxes
-from loopnest.graph_kernels.group_math import group_math
+from loopnest.graph_kernels.free_ops import FREE
+from loopnest.graph_kernels.group_math import scheduled_by
 from loopnest.graph_kernels.op_math import lower_of
 from loopnest.graph_kernels.reshaped_bodies import without_reshapes
-from loopnest.schedulers import Processor, Scheduler, scheduler_of
-
-FREE = frozenset(
-    (
-        *("broadcast_to", "expand_dims", "full", "iota", "size", "squeeze", "strided_view"),
-        *("transpose", "unfold"),
-    )
-)
-"""Ops that every group computes for itself: they move or repeat, or read nothing."""
+from loopnest.schedulers import Processor, Scheduler
 
 VIEWS = frozenset({"expand_dims", "reshape", "squeeze"})
 """Ops whose value is their operand's memory under another shape."""
@@ -339,8 +332,7 @@ def scheduler_for(body: Graph, limits: GroupLimits) -> Scheduler | None:
         if len(_SCHEDULERS) >= _KEPT:
             _SCHEDULERS.clear()
         try:
-            fusion = group_math(without_reshapes(body)).fusion
-            found = scheduler_of(fusion, limits.target, limits.processor)
+            _, found = scheduled_by(without_reshapes(body), limits.target, limits.processor)
         except (LoopnestError, NoCommonAxes):
             found = None
         _SCHEDULERS[key] = found
