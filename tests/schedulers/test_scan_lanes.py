@@ -1,4 +1,4 @@
-"""Automatic schedules of scans for "cuda": lanes go along rows; random fusions are right."""
+"""Automatic schedules of scans: lanes or a few rows go along together; random ones are right."""
 
 from __future__ import annotations
 
@@ -35,13 +35,15 @@ def random_fusion(number: int) -> ln.Fusion:
     return f
 
 
+@pytest.mark.parametrize("target", ["c", "cuda"])
 @pytest.mark.parametrize("number", range(16))
-def test_random_scans(number: int) -> None:
+def test_random_scans(number: int, target: str) -> None:
     f = random_fusion(number)
-    assert auto_schedule(f, "cuda").name == "scan"
+    assert auto_schedule(f, target).name == "scan"
     kernel = ln.lower(f)
     assert ln.verify(kernel).all_sizes, ln.verify(kernel)
-    assert "__shfl_up_sync" in kernel.cuda()
+    if target == "cuda":
+        assert "__shfl_up_sync" in kernel.cuda()
     shape = tuple(
         [e if isinstance(e, int) else {"N": 5, "D": 70}[str(e)] for e in f.inputs[0].shape]
     )
@@ -76,3 +78,16 @@ def test_rows_that_lie_side_by_side_have_a_thread_each() -> None:
         f.output(ln.cumsum(f.input("x", ("N", "D"), ln.float32), 0), "y")
     auto_schedule(f, "cuda")
     assert "shuffle" not in str(ln.lower(f))
+
+
+@pytest.mark.parametrize(
+    ("shape", "together"), [((40, 70), 4), ((37, 70), 4), ((3, 70), 0), (("N", 70), 4)]
+)
+def test_rows_that_a_core_goes_along_together(shape: tuple[int | str, ...], together: int) -> None:
+    """Four sums wait for their last elements side by side."""
+    with ln.Fusion("k") as f:
+        y = f.output(ln.cumsum(ln.tanh(f.input("x", shape, ln.float32)), 1), "y")
+    assert auto_schedule(f, "c").name == "scan"
+    assert ln.verify(ln.lower(f)).all_sizes
+    unrolled = [a.extent for a in y.leaf_domain if a.parallel is ln.ParallelType.unroll]
+    assert unrolled == [together] * (together > 0)

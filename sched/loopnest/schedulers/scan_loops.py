@@ -3,8 +3,9 @@
 for row in ...:      # a core, or some threads of a block
   for element in row: what is folded so far, and what follows it
 
-On a GPU the lanes of a warp, or more threads, go along a row together, so that neighbours read
-neighbours; rows that lie side by side in memory are a thread each.
+On a CPU a core goes along a few rows together: an element waits for the one before it, and those of
+other rows fill the time. On a GPU the lanes of a warp, or more threads, go along a row together, so
+that neighbours read neighbours; rows that lie side by side in memory are a thread each.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ from collections.abc import Iterable
 
 import loopnest as ln
 from loopnest.scalar.enums import WARP
-from loopnest.schedulers.iteration_space import IterationSpace, iteration_space, reductions
+from loopnest.schedulers.iteration_space import (
+    IterationSpace,
+    iteration_space,
+    reductions,
+    upstream,
+)
 from loopnest.schedulers.loop_shapes import (
     LabelledAxes,
     in_memory_order,
@@ -26,6 +32,9 @@ from loopnest.schedulers.processor_facts import Processor
 
 BLOCK = 32
 """Threads of a block, each with a row."""
+
+TOGETHER = 4
+"""So many rows a core goes along together: a sum is ready some four cycles after it begins."""
 
 MOST_LANES = 256
 """So many threads go along a row where there are few rows."""
@@ -71,6 +80,8 @@ def _scanned(space: IterationSpace) -> tuple[frozenset[int], frozenset[int]] | N
 def _shaped(fusion: ln.Fusion, processor: Processor, columns: int) -> tuple[bool, int]:
     """Make all axes [rows…, along], or [rows…, along, columns] where rows lie side by side.
 
+    For cores a few rows that do not are the innermost axis, but of what is scanned.
+
     Returns:
         Whether rows lie side by side, and the number of loops over rows.
     """
@@ -97,6 +108,9 @@ def _shaped(fusion: ln.Fusion, processor: Processor, columns: int) -> tuple[bool
     last = "inner"
     rows: list[str] = []
     lanes, several = _block(space, [d for _, dims in [*outer, *inner] for d in dims], along)
+    before_scans = upstream(_ahead(fusion))
+    count = space.elements([d for _, dims in outer for d in dims])
+    together = not by_threads and not inner and is_at_least(count, 2 * TOGETHER)
     for tensor in space.definitions:
         axes = LabelledAxes(tensor, space.axes[tensor], groups)
         if inner and not by_threads:
@@ -105,6 +119,13 @@ def _shaped(fusion: ln.Fusion, processor: Processor, columns: int) -> tuple[bool
         across = {last} if "inner" in symbolic else set()
         rows = axes.spread([*[label for label, _ in outer], last], symbolic | across, "rows")
         axes.order([*rows, "along", "columns"])
+        if together:
+            axes.split(rows[-1], TOGETHER, rows[-1], "together")
+            axes.order(["together", "along"] if tensor in before_scans else ["along", "together"])
+            if tensor in before_scans:
+                axes.parallelize({"together": ln.ParallelType.unswitch})
+            else:
+                axes.parallelize({"together": ln.ParallelType.unroll})
         if large and not by_threads:
             axes.parallelize(dict.fromkeys(rows, ln.ParallelType.cpu_parallel))
         if by_threads and not inner:
@@ -142,16 +163,27 @@ def _block(space: IterationSpace, rows: Iterable[int], along: Iterable[int]) -> 
 def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     """Give rows to the cores; rows that lie side by side go together, a vector at a time.
 
-    What a single row is scanned of is computed before: an element of a scan waits for the one
-    before it, and what stood in its loop would too.
+    Other rows go together a few at a time, element by element. What they are scanned of is computed
+    before, row by row: an element of a scan waits for the one before it, and what stood in its loop
+    would too.
     """
     side_by_side, rows = _shaped(fusion, processor, processor.columns)
-    ahead: list[ln.TensorView] = []
-    if not side_by_side:
-        ahead = [t for t in fusion.tensors if not t.is_input and any(map(_scans, t.consumers))]
-    for tensor in ahead:
-        tensor.inline_at(min(rows, tensor.ndim - 1))
+    if side_by_side:
+        ln.inline_most(fusion.tensors)
+        return
+    ahead = _ahead(fusion)
+    # All between two scans share the loops over rows, or what is ahead of the one could not.
+    for tensor in reversed([t for t in fusion.tensors if t in upstream(fusion.outputs)]):
+        if tensor.consumers and not tensor.is_input:
+            tensor.inline_at(min(rows, tensor.ndim - 1))
     ln.inline_most([t for t in fusion.tensors if t not in ahead])
+
+
+def _ahead(fusion: ln.Fusion) -> list[ln.TensorView]:
+    """Return what is scanned for an output."""
+    live = upstream(fusion.outputs) - {*fusion.inputs}
+    scanned = {t for s in live if _scans(s) for t in s.producers}
+    return [t for t in fusion.tensors if t in live & scanned]
 
 
 def _scans(tensor: ln.TensorView) -> bool:
