@@ -289,6 +289,26 @@ def test_axes_of_extent_1_keep_nothing_in_memory(shapes, build):
     assert ln.verify(k).ok
     outer = [line for line in str(k).splitlines() if line.startswith(("for", "T"))]
     assert len(outer) == 1  # one loop over chunks or rows, and no tensor around it
+    if max(shapes[0]) == 1 << 18:
+        loops = [line.split(":")[1].strip() for line in str(k).splitlines() if "for " in line]
+        assert all("vectorize" in kind for kind in loops[2:]), k  # in all loops of a chunk
+    check_values(f)
+
+
+@pytest.mark.parametrize("lead", [True, False])
+def test_vectors_where_a_tensor_of_more_axes_comes_first(lead):
+    """Each of two outputs has vectors, though one lacks an axis of the other."""
+
+    def build(x, y):
+        e = ln.exp(x)
+        return e * 0.5, ln.squeeze(e, 0 if lead else 1) * y
+
+    size = 1 << 16
+    f = fusion(build, (1, size) if lead else (size, 1), (size,))
+    assert auto_schedule(f, "c").name == "pointwise"
+    assert ln.verify(ln.lower(f)).ok
+    for output in f.outputs:
+        assert output.axis(-1).parallel is ln.ParallelType.vectorize
     check_values(f)
 
 

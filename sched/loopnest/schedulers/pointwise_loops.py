@@ -76,9 +76,8 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
         lanes = 0
     shared = _shared(space)
     # Axes of extent 1 that some tensors lack stand inside, where no other loop waits for them; a
-    # vector would have to be the innermost.
+    # vector is the innermost.
     uneven = len({space.axes[tensor].count(None) for tensor in shared}) > 1
-    lanes = 0 if uneven else lanes
     for tensor in shared:
         axes = LabelledAxes(tensor, space.axes[tensor], groups)
         chunks = axes.spread(outer, symbolic, "chunks")
@@ -92,9 +91,11 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
             axes.parallelize(dict.fromkeys(chunks, ln.ParallelType.cpu_parallel))
         if uneven:
             axes.unlabelled_last()
+            axes.order(["lanes"])
     fusion.inline_most()
-    for tensor in fusion.outputs if lanes else ():
-        tensor.axis(-1).parallelize(ln.ParallelType.vectorize)
+    for tensor in shared if lanes else ():
+        if tensor.compute_at_pos < tensor.ndim:
+            tensor.axis(-1).parallelize(ln.ParallelType.vectorize)
 
 
 def _is_short(space: IterationSpace, parts: list[list[int]]) -> bool:
