@@ -436,7 +436,7 @@ def test_short_rows_that_are_moved_have_a_loop_around_them():
 @pytest.mark.parametrize("stride", [1, 2])
 def test_windows_are_copied_along_their_rows(lanes, columns, stride):
     extent = columns * stride
-    f = fusion(lambda x, w: ln.conv(x, w, stride, 1), (2, 3, extent, extent), (8, 3, 3, 3))
+    f = fusion(lambda x, w: ln.conv(x, w, stride, 1), (2, 3, extent, extent), (32, 3, 3, 3))
     processor = Processor(vector_bytes=4 * lanes, tile=(6, 2 * lanes))
     assert auto_schedule(f, "c", processor).name == "contraction"
     kernel = ln.lower(f)
@@ -444,3 +444,26 @@ def test_windows_are_copied_along_their_rows(lanes, columns, stride):
     assert f"// {columns} +" not in copy, "the row of a lane is found without a division"
     assert ln.verify(kernel).ok
     check_values(f)
+
+
+@pytest.mark.parametrize(
+    ("side", "size", "stride", "rows", "expected"),
+    [
+        (32, 3, 1, 7, "window"),  # whole vectors along a row
+        (32, 3, 1, 64, "contraction"),
+        (31, 3, 1, 12, "window"),  # the copy would go element by element
+        (31, 3, 1, 32, "contraction"),
+        (24, 3, 1, 7, "contraction"),  # rows of one and a half vectors
+        (7, 3, 1, 7, "contraction"),  # short rows
+        (32, 1, 2, 7, "contraction"),  # no element is in two windows
+        (160, 3, 1, 7, "contraction"),  # images are larger than a cache
+    ],
+)
+def test_windows_are_copied_where_that_pays(side, size, stride, rows, expected):
+    """A copy of windows takes as long for a few rows of weights as for many."""
+    x, w = (2, 3, side, side), (rows, 3, size, size)
+    f = fusion(lambda x, w: ln.relu(ln.conv(x, w, stride, size // 2)), x, w)
+    assert auto_schedule(f, "c", Processor()).name == expected
+    assert ln.verify(ln.lower(f)).ok
+    if side == 31:
+        check_values(f)

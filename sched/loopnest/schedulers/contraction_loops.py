@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from math import gcd
 
 import loopnest as ln
+from loopnest.schedulers import window_loops
 from loopnest.schedulers.contraction_parts import (
     Contraction,
     contraction,
@@ -27,6 +28,7 @@ from loopnest.schedulers.contraction_parts import (
 )
 from loopnest.schedulers.iteration_space import (
     IterationSpace,
+    has_border,
     iteration_space,
     reductions,
     upstream,
@@ -46,6 +48,9 @@ from loopnest.schedulers.processor_facts import Processor
 
 ENOUGH_ROWS = 4
 """So many rows of results pay for a copy of windows."""
+
+WHOLE_VECTORS = 4
+"""So many tiles of rows pay for a copy of windows where whole vectors of them are read at once."""
 
 SHORT = 4
 """So many neighbours of a row pay for a loop of their own."""
@@ -73,6 +78,44 @@ def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
     if any(not space.all_of(t) <= results for t in space.axes if t not in before):
         return False
     return all(frozenset(w.order) == results for w in space.writes)
+
+
+def accepts_for_cores(fusion: ln.Fusion, processor: Processor) -> bool:
+    """Whether it is such a contraction, and windows that it would copy are used often enough.
+
+    A row of results a vector at a time reads windows where they lie, without a copy. But then each
+    tile of results starts and ends within a row, and what is read has to lie in a cache.
+    """
+    if not accepts(fusion, processor):
+        return False
+    space = iteration_space(fusion)
+    parts = None if space is None else contraction(fusion, space)
+    assert space is not None
+    assert parts is not None
+    if not parts.copies_windows or not _is_few(space, parts, processor):
+        return True
+    return not window_loops.accepts(fusion, processor)
+
+
+def _is_few(space: IterationSpace, parts: Contraction, processor: Processor) -> bool:
+    """Whether the rows of the other operand are too few to pay for a copy of windows."""
+    named = frozenset(widest_read(space, parts.right).order)
+    window = space.elements(frozenset(parts.dims("folded")) - named)
+    rows = space.elements(parts.dims("rows"))
+    columns = space.elements(parts.dims("columns")[-1:])
+    if window is None or window == 1 or rows is None or columns is None:
+        return False
+    borders = [tensor for tensor in steps(parts.right) if has_border(tensor)]
+    if not all(window_loops.is_kept_whole(space, tensor) for tensor in borders):
+        return False
+    lanes = min(processor.vector_bytes // parts.total.dtype.size, processor.tile[1])
+    most = processor.tile[0]
+    if columns % lanes == 0:
+        return rows <= WHOLE_VECTORS * most
+    if columns > lanes:
+        most *= 2
+    # A copy element by element takes several times as long as one of vectors.
+    return columns >= lanes // 2 and rows <= most and not _row_part(columns, lanes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,9 @@ _SCHEDULERS: list[Scheduler] = [
     Scheduler("scatter", "c", scatter_loops.accepts, scatter_loops.for_cores),
     Scheduler("fold_alone", "c", fold_loops.accepts_alone, fold_loops.alone_on_cores),
     Scheduler("fold", "c", fold_loops.accepts, fold_loops.for_cores),
-    Scheduler("contraction", "c", contraction_loops.accepts, contraction_loops.for_cores, True),
+    Scheduler(
+        "contraction", "c", contraction_loops.accepts_for_cores, contraction_loops.for_cores, True
+    ),
     Scheduler("window", "c", window_loops.accepts, window_loops.for_cores, True),
     Scheduler("scan", "c", scan_loops.accepts, scan_loops.for_cores),
     Scheduler("transpose", "cuda", transpose_loops.accepts, transpose_loops.for_threads),

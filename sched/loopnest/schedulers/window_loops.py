@@ -80,7 +80,7 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     order = [f"{label} tiles" if label in tile else label for label in kept]
     order += [label for label in kept if label in tile]
     borders = [t for t in space.definitions if t in before and has_border(t)]
-    whole = [tensor for tensor in borders if _is_kept_whole(space, tensor, order)]
+    whole = [tensor for tensor in borders if is_kept_whole(space, tensor)]
     at_once = columns is not None and columns % lanes == 0
     at_once = at_once and all(_is_in_step(fusion, space, total, whole) for total in folds)
     least = lanes if at_once else lanes + 1
@@ -112,11 +112,12 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     fusion.inline_most()
 
 
-def _is_kept_whole(space: IterationSpace, tensor: ln.TensorView, order: Sequence[str]) -> bool:
+def is_kept_whole(space: IterationSpace, tensor: ln.TensorView) -> bool:
     """Whether a tensor with its border is computed once for all windows: where it is not large.
 
     Windows then read it without a test: it stands in the loops that it has itself.
     """
+    order = [str(d) for d in space.writes[0].order]
     outer = _own_loops(space, tensor, order)
     extents = [axis.extent for axis in tensor.rfactor_domain]
     inner = 1
