@@ -36,6 +36,7 @@ from kernels.row_sum import row_sum
 from kernels.softmax import softmax
 from kernels.spmv import spmv
 from kernels.transpose import transpose
+from loopnest.devtools import pytest_plugin
 
 KERNELS = (
     adam, argmax, attention, attention_causal, attention_two_pass, batchnorm, bias_gelu,
@@ -68,8 +69,8 @@ def of_type(kernel, dtype):
 
 @pytest.mark.parametrize(("kernel", "schedule"), CASES)
 def test_golden(schedule_regression, kernel, schedule, monkeypatch):
-    # `test_kernel_is_right` proves the same nests for all sizes.
-    monkeypatch.setenv("LOOPNEST_VERIFY", "0")
+    # `test_kernel_is_right` proves the same nests, and runs them at sizes of each kind.
+    monkeypatch.setattr(pytest_plugin, "_check_results", lambda *arguments: None)
     schedule_regression(kernel, schedule)
 
 
