@@ -13,7 +13,8 @@ A group is a few ops of one class (pointwise, moved, folded, normalised, product
 gather) on tensors whose extents are 0, 1, primes or large. Its class's best is the highest rate
 (bytes a second; of products and windows operations a second) among the groups of the class whose
 arrays fit the same cache; a group may take as long as a launch and its work at that rate, times
-the slack. Its arrays have to be read and written too, at the best rate of the pointwise groups.
+the slack. Its arrays have to be read and written too, at the best rate of the pointwise groups, and
+functions (exp, tanh) take what they take an element of an array in a cache, which is measured.
 Times are of the CPU, on one thread.
 """
 
@@ -24,8 +25,10 @@ import os
 import random
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +42,8 @@ from loopnest.errors import LoopnestError
 from loopnest.numerics.compare import compare
 from loopnest.numerics.error_bounds import enclosures
 from loopnest.scalar.arguments import size_value
+from loopnest.scalar.expr import Op, walk
+from loopnest.scalar.op_table import OPS
 from loopnest.schedulers import auto_schedule
 
 PRIMES = (2, 3, 7, 13, 31, 61, 127, 257, 1009)
@@ -159,6 +164,8 @@ class Judged:
     seconds: float = 0.0
     work: int = 0
     bytes: int = 0
+    functions: float = 0.0
+    """Seconds that its functions take, at their rate in a cache."""
     ratio: float = 0.0
 
     @property
@@ -191,6 +198,7 @@ def judged(seed: int, target: str, symbols: bool) -> Judged:
             for n, s in enumerate(declared)
         ]
         f.output(build(*inputs), "y")
+    called = calls_of(f) if target == "c" and not symbols else {}
     try:
         found.schedule = auto_schedule(f, target).name
         kernel = ln.lower(f)
@@ -203,6 +211,7 @@ def judged(seed: int, target: str, symbols: bool) -> Judged:
             found.fault = str(report)[-300:]
         elif target == "c" and not symbols:
             _run(found, f, kernel, flops)
+            found.functions = sum(count * seconds_of(name) for name, count in called.items())
     except LoopnestError as error:
         found.fault = str(error)
     return found
@@ -247,6 +256,37 @@ def _seconds(call: Callable[[], object]) -> float:
     return min(rounds)
 
 
+def calls_of(f: ln.Fusion) -> Counter[str]:
+    """Return how often an unscheduled fusion calls each function."""
+    found: Counter[str] = Counter()
+    for tensor in f.tensors:
+        if tensor.definition is None or tensor.definition.outputs[0] is not tensor:
+            continue
+        points = 1
+        for axis in tensor.root_domain:
+            points *= axis.extent if isinstance(axis.extent, int) else size_value(axis.extent, {})
+        nodes = [node for value in tensor.definition.values for node in walk(value)]
+        for node in nodes:
+            if isinstance(node, Op) and OPS[node.op].result == "float":
+                found[node.op] += points
+    return found
+
+
+@cache
+def seconds_of(function: str) -> float:
+    """Return the seconds that a function of float32 takes an element, beside a sum."""
+    count = 1 << 14
+    x = np.linspace(-3.0, 3.0, count, dtype=np.float32)
+    times = []
+    for name in ("neg", function):
+        with ln.Fusion("called") as f:
+            f.output(getattr(ln, name)(f.input("x", (count,), ln.float32)) + 1.0, "y")
+        auto_schedule(f)
+        run, out = ln.compile(f, target="c"), np.empty_like(x)
+        times.append(_seconds(partial(run, x, out=out)))
+    return max(times[1] - times[0], 0.0) / count
+
+
 def rate(groups: Sequence[Judged]) -> float:
     """Set the ratio of each group to its class's best; return the seconds of a launch."""
     timed = [g for g in groups if g.seconds]
@@ -259,7 +299,7 @@ def rate(groups: Sequence[Judged]) -> float:
         work = g.work / best[g.bucket] if best.get(g.bucket) else 0.0
         streams = best.get(("pointwise", g.bucket[1]), 0.0)
         work = max(work, g.bytes / streams if streams else 0.0)
-        g.ratio = g.seconds / (2 * launch + work)
+        g.ratio = g.seconds / (2 * launch + max(work, g.functions))
     return launch
 
 
