@@ -269,3 +269,18 @@ def test_random_graphs(sample):
     kink = abs(halves[0] - halves[1]) > 1e-3 * (1 + abs(found))
     low, high = sorted(halves)
     assert kink or low - 1e-3 * (1 + abs(found)) <= found <= high + 1e-3 * (1 + abs(found))
+
+
+@pytest.mark.parametrize("shape", [(5,), (1,), (3, 1), (1, 1), (1, 3, 1), (2, 1, 5), (2, 3, 5)])
+def test_what_is_repeated_has_one_sum(shape):
+    """Axes in front and axes of extent 1 are summed together, in one kernel."""
+    x, b = G.var("x", (2, 3, 5)), G.var("b", shape)
+    dy = G.var("dy", (2, 3, 5))
+    (db,) = G.gradient(x + b, [b], dy)
+    graph = G.Graph([dy], [db])
+    assert sum(node.op == "sum" for node in graph.nodes) == (shape != (2, 3, 5))
+    array = np.random.default_rng(0).normal(size=(2, 3, 5)).astype(np.float32)
+    lead = 3 - len(shape)
+    axes = tuple(n for n in range(3) if n < lead or shape[n - lead] != array.shape[n])
+    (found,) = G.evaluate(graph, {"dy": array})
+    np.testing.assert_allclose(found, array.sum(axes).reshape(shape), rtol=1e-5, atol=1e-6)

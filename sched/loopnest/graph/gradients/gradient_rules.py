@@ -35,10 +35,13 @@ def not_differentiable(ops: Sequence[str], reason: str) -> None:
 def fit(dy: Node, operand: Node) -> Node:
     """Return a gradient summed over the axes along which `operand` was broadcast."""
     lead = dy.ndim - operand.ndim
-    if lead:
-        dy = reduction_ops.sum(dy, tuple(range(lead)))
-    repeated = [i for i, extent in enumerate(operand.shape) if extent != dy.shape[i]]
-    return reduction_ops.sum(dy, repeated, keepdims=True) if repeated else dy
+    own = dy.shape[lead:]
+    repeated = [lead + i for i, extent in enumerate(operand.shape) if extent != own[i]]
+    if not lead:
+        return reduction_ops.sum(dy, repeated, keepdims=True) if repeated else dy
+    # One sum: two, one after the other, would be two kernels with what lies between in memory.
+    dy = reduction_ops.sum(dy, (*range(lead), *repeated), keepdims=bool(repeated))
+    return movement_ops.squeeze(dy, tuple(range(lead))) if repeated else dy
 
 
 def spread(dy: Node, node: Node) -> Node:
