@@ -1,12 +1,4 @@
-"""Time the graph passes on a residual network, forward and backward.
-
-    tools/run python tools/bench_graph.py
-
---blocks 24         residual blocks of two layers each; 24 make the 50-layer network
---repeat 5          runs of each step, of which the fastest counts
---limit 1.0         seconds that fusion's partition may take; exit 1 beyond
---growth 3          double the network so often, and print by which power of the nodes cse grows
-"""
+"""Time the graph passes on a residual network: `tools/run python tools/bench_graph.py --help`."""
 
 from __future__ import annotations
 
@@ -28,14 +20,32 @@ from loopnest.graph.passes.dominators import PostDominators
 from loopnest.graph.passes.fuse_ops_groups import Partition, partition
 from loopnest.graph.passes.indexed_graph import forward_graph
 
+HELP = """Time the graph passes on a residual network, forward and backward.
 
-@click.command()
-@click.option("--blocks", default=24, help="Residual blocks.")
-@click.option("--repeat", default=5, help="Runs of each step.")
-@click.option("--limit", default=1.0, help="Seconds of the partition.")
-@click.option("--growth", default=0, help="Doublings of the network, for cse alone.")
+Prints the least time of each step (the gradient, common subexpressions, FuseOps and its partition)
+and what the step made. Exit status 1 where the partition takes longer than --limit.
+
+\b
+    tools/run python tools/bench_graph.py
+    tools/run python tools/bench_graph.py --growth 3    # by which power of the nodes cse grows
+"""
+
+
+@click.command(
+    help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.option(
+    "--blocks",
+    default=24,
+    show_default=True,
+    help="Residual blocks of two layers each; 24 make the 50-layer network.",
+)
+@click.option("--repeat", default=5, show_default=True, help="Runs of each step; the best counts.")
+@click.option(
+    "--limit", default=1.0, show_default=True, help="Seconds that the partition may take."
+)
+@click.option("--growth", default=0, help="Instead: double the network so often, for cse alone.")
 def main(blocks: int, repeat: int, limit: float, growth: int) -> None:
-    """Print a table of steps."""
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
     from graph.published import residual_network
 

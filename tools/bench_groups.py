@@ -1,22 +1,4 @@
-"""Judge automatic schedules on random groups: right, proved, and how far from their class's best.
-
-    tools/run python tools/bench_groups.py --count 200
-
---count 200    groups
---seed 0       of the first one; group n has seed + n
---target c     "c": proved, run and timed; "cuda": proved, and compiled where NVRTC is there
---slack 3      slower than so many times its class's best counts as slow
---symbolic     proved with symbols in place of extents, for all sizes; nothing is run
---out FILE     writes the table there too
-
-A group is a few ops of one class (pointwise, moved, folded, normalised, product, window, scan,
-gather) on tensors whose extents are 0, 1, primes or large. Its class's best is the highest rate
-(bytes a second; of products and windows operations a second) among the groups of the class whose
-arrays fit the same cache; a group may take as long as a launch and its work at that rate, times
-the slack. Its arrays have to be read and written too, at the best rate of the pointwise groups, and
-functions (exp, tanh) take what they take an element of an array in a cache, which is measured.
-Times are of the CPU, on one thread.
-"""
+"""Judge schedules of random groups: `tools/run python tools/bench_groups.py --help`."""
 
 from __future__ import annotations
 
@@ -303,15 +285,50 @@ def rate(groups: Sequence[Judged]) -> float:
     return launch
 
 
-@click.command()
-@click.option("--count", default=200, help="Groups.")
-@click.option("--seed", default=0, help="Of the first one.")
-@click.option("--target", default="c", type=click.Choice(["c", "cuda"]), help="Of the schedules.")
-@click.option("--slack", default=3.0, help="Times its class's best.")
-@click.option("--symbolic", "symbols", is_flag=True, help="Symbols in place of extents.")
-@click.option("--out", default="", help="A file for the table.")
+HELP = """Judge automatic schedules on random groups: right, proved, and how far from the best.
+
+A group is a few ops of one class (pointwise, moved, folded, normalised, product, window, scan,
+gather) on tensors whose extents are 0, 1, primes or large. Its class's best is the highest rate
+(bytes a second; of products and windows operations a second) among the groups of the class whose
+arrays fit the same cache; a group may take as long as a launch and its work at that rate, times
+--slack. Its arrays have to be read and written too, at the best rate of the pointwise groups, and
+functions (exp, tanh) take what they take an element of an array in a cache, which is measured.
+Times are of the CPU, on one thread.
+
+Printed are faults, slow groups, and a row for each class.
+
+\b
+    tools/run python tools/bench_groups.py --count 50
+    tools/run python tools/bench_groups.py --target cuda      # proved, and compiled by NVRTC
+"""
+
+
+@click.command(
+    help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.option("--count", default=200, show_default=True, help="How many groups.")
+@click.option("--seed", default=0, show_default=True, help="Group n is made of this and n.")
+@click.option(
+    "--target",
+    default="c",
+    show_default=True,
+    type=click.Choice(["c", "cuda"]),
+    help="c: proved, run and timed; cuda: proved, and compiled where NVRTC is there.",
+)
+@click.option(
+    "--slack",
+    default=3.0,
+    show_default=True,
+    help="So many times its class's best a group may take.",
+)
+@click.option(
+    "--symbolic",
+    "symbols",
+    is_flag=True,
+    help="Prove with symbols in place of extents, for all sizes; nothing is run.",
+)
+@click.option("--out", default="", metavar="FILE", help="Write the table to this file too.")
 def main(count: int, seed: int, target: str, slack: float, symbols: bool, out: str) -> None:
-    """Print faults, slow groups and a row a class."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     groups = [judged(seed + n, target, symbols) for n in range(count)]
     launch = rate(groups)

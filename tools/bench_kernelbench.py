@@ -1,29 +1,4 @@
-"""Run the problems of KernelBench through ``torch.compile(backend="loopnest")``.
-
-    tools/run python tools/bench_kernelbench.py FOLDER
-
-FOLDER              of a KernelBench checkout: it holds level1/1_….py (or KernelBench/level1)
---level 1           which problems
---only 19,33        problems by number
---elements 1048576  with a load.py beside the problems: tensors of at most so many elements
---flops 1e9         and so many operations a call
---limit 300         seconds a problem may take, in a process of its own
---state FILE        what is known so far; a run goes on where the last one ended
---again             forget what is known of the problems that are run
---no-times          do not measure
---threads 0         threads of all that is timed; 0 is one a core. With 1, the time is that of the
-                    processor, which other programs on the machine change little
---inductor          time torch's own compiler too
---proofs            prove each generated kernel, and those of the problem at symbolic sizes
---write             write the table to tools/results
-
-A problem is right where the result lies within 1e-4 of torch's in float64, relative and absolute.
-It is generated where every launch is a kernel of loopnest: neither torch nor a library computes
-anything. Each problem runs in a process of its own, which may fail or hang.
-
-Source: Ouyang et al., "KernelBench: Can LLMs Write Efficient GPU Kernels?", 2025
-(github.com/ScalingIntelligence/KernelBench).
-"""
+"""Run KernelBench: `tools/run python tools/bench_kernelbench.py --help`."""
 
 from __future__ import annotations
 
@@ -53,32 +28,72 @@ HERE = Path(__file__).resolve().parent
 TOLERANCE = 1e-4
 
 
-@click.command()
+HELP = """Run the problems of KernelBench through torch.compile(backend="loopnest").
+
+FOLDER is a checkout of KernelBench: it holds level1/1_….py (or KernelBench/level1).
+
+A problem is right where the result lies within 1e-4 of torch's in float64, relative and absolute.
+It is generated where every launch is a kernel of loopnest: neither torch nor a library computes
+anything. Each problem runs in a process of its own, which may fail or hang. What became of it is
+kept in --state, and a run goes on where the last one ended.
+
+\b
+    python tools/bench_kernelbench.py FOLDER --only 19,33 --again
+    python tools/bench_kernelbench.py FOLDER --threads 1 --inductor --proofs --write
+
+Source: Ouyang et al., "KernelBench: Can LLMs Write Efficient GPU Kernels?", 2025
+(github.com/ScalingIntelligence/KernelBench).
+"""
+
+
+@click.command(
+    help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--level", default=1, help="Which problems.")
-@click.option("--only", default="", help="Numbers of problems, separated by commas.")
-@click.option("--elements", default=1 << 20, help="Elements of the largest tensor.")
-@click.option("--flops", default=1e9, help="Operations of a call.")
-@click.option("--limit", default=300.0, help="Seconds a problem.")
-@click.option("--state", type=click.Path(path_type=Path), default=None, help="What is known.")
-@click.option("--again", is_flag=True, help="Run what is known again.")
-@click.option("--times/--no-times", default=True, help="Measure.")
-@click.option("--threads", default=0, help="Threads of all that is timed; 0: one a core.")
+@click.option("--level", default=1, show_default=True, help="Which problems.")
+@click.option("--only", default="", metavar="19,33", help="Only the problems of these numbers.")
+@click.option(
+    "--elements",
+    default=1 << 20,
+    show_default=True,
+    help="Elements of a tensor at most, where a load.py beside the problems makes them smaller.",
+)
+@click.option(
+    "--flops", default=1e9, show_default=True, help="Operations of a call at most, likewise."
+)
+@click.option("--limit", default=300.0, show_default=True, help="Seconds that a problem may take.")
+@click.option(
+    "--state",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file of what is known.  [default: build/kernelbench-levelN.json]",
+)
+@click.option("--again", is_flag=True, help="Forget what is known of the problems that are run.")
+@click.option("--times/--no-times", default=True, show_default=True, help="Whether to measure.")
+@click.option(
+    "--threads",
+    default=0,
+    show_default=True,
+    help="Threads of all that is timed; 0 is one a core. With 1 the time is that of the processor, "
+    "which other programs on the machine change little.",
+)
 @click.option("--inductor", is_flag=True, help="Time torch's own compiler too.")
-@click.option("--proofs", is_flag=True, help="Prove each generated kernel.")
+@click.option(
+    "--proofs", is_flag=True, help="Prove each generated kernel, and those of symbolic sizes."
+)
 @click.option("--write", is_flag=True, help="Write the table to tools/results.")
 def main(
     folder: Path, level: int, only: str, elements: int, flops: float, limit: float,
     state: Path | None, again: bool, times: bool, threads: int, inductor: bool, proofs: bool,
     write: bool,
 ) -> None:  # fmt: skip
-    """Run problems, each in a process of its own, and print what became of them."""
     kept = state or HERE.parent / "build" / f"kernelbench-level{level}.json"
     known = json.loads(kept.read_text()) if kept.exists() else {}
     problems = problems_of(folder, level)
     if only:
-        wanted = {int(n) for n in only.split(",")}
-        problems = [p for p in problems if number_of(p) in wanted]
+        wanted = {n.strip() for n in only.split(",")}
+        if not all(map(str.isdecimal, wanted)):
+            raise click.BadParameter(f"{only!r} are no numbers; write --only 19,33")
+        problems = [p for p in problems if str(number_of(p)) in wanted]
     pending = [p for p in problems if again or p.stem not in known]
     asked = Asked(elements, flops, times, threads, inductor, proofs)
     if threads:

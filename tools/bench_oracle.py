@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Memory and time that the oracle takes for the kernels in `kernels/`, at their own sizes."""
+"""Measure the oracle: `tools/run python tools/bench_oracle.py --help`."""
 
 from __future__ import annotations
 
@@ -34,14 +34,28 @@ def measured(call: Callable[[], Any]) -> tuple[Any, int, float]:
         tracemalloc.stop()
 
 
-@click.command(help=__doc__)
-@click.argument("names", nargs=-1)
-@click.option("--bound", is_flag=True, help="Of ln.error_bound instead of ln.evaluate.")
+HELP = """Measure the memory and the time that the oracle takes, at the kernels' own sizes.
+
+NAMES are kernels of kernels/ [all]. Memory is the most that numpy holds at once, beside the inputs
+and outputs of the kernel; the ratio of the two says what an evaluation costs.
+
+\b
+    tools/run python tools/bench_oracle.py
+    tools/run python tools/bench_oracle.py softmax gemm --bound
+"""
+
+
+KERNELS = sorted(path.stem for path in (ROOT / "kernels").glob("[a-z]*.py"))
+
+
+@click.command(
+    help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.argument("names", nargs=-1, type=click.Choice(KERNELS), metavar="[NAMES]...")
+@click.option("--bound", is_flag=True, help="Measure ln.error_bound instead of ln.evaluate.")
 def main(names: tuple[str, ...], bound: bool) -> None:
-    """Measure the kernels called NAMES, by default all."""
     table = Table("kernel", "inputs, outputs [MiB]", "peak [MiB]", "ratio", "seconds")
-    found = names or tuple(sorted(path.stem for path in (ROOT / "kernels").glob("[a-z]*.py")))
-    for name in found:
+    for name in names or KERNELS:
         kernel = getattr(importlib.import_module(f"kernels.{name}"), name)
         fusion = kernel.fusion()
         arguments = make_arguments(fusion, kernel.sizes, kernel.ranges)

@@ -1,11 +1,4 @@
-"""Time `loopnest.verify` on every kernel and schedule: tools/run python tools/bench_verify.py
-
-Both variants of a kernel with wide accesses are proved. Barriers that order nothing are counted.
-
---folder kernels    files of kernels
---limit 2.0         seconds that one proof may take; exit 1 beyond
---total 20.0        seconds that all may take
-"""
+"""Time `loopnest.verify` on each kernel: `tools/run python tools/bench_verify.py --help`."""
 
 from __future__ import annotations
 
@@ -16,6 +9,7 @@ from pathlib import Path
 
 import click
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 import loopnest as ln
@@ -24,17 +18,35 @@ from loopnest.devtools.kernel_def import kernels_of
 from loopnest.errors import LoopnestError
 from loopnest.proofs import superfluous_barriers, verify
 
+HELP = """Prove every kernel and schedule of a folder, and print how long each proof takes.
 
-@click.command()
-@click.option("--folder", default="kernels", type=click.Path(exists=True, path_type=Path))
-@click.option("--limit", default=2.0, help="Seconds a proof.")
-@click.option("--total", default=20.0, help="Seconds in all.")
+Both variants of a kernel with wide accesses are proved. Barriers that order nothing are counted.
+Exit status 1 where a kernel is not proved, or a proof or all of them take longer than they may.
+
+\b
+    tools/run python tools/bench_verify.py
+    tools/run python tools/bench_verify.py --folder my_kernels --limit 5
+"""
+
+
+@click.command(
+    help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.option(
+    "--folder",
+    default="kernels",
+    show_default=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Where files of kernels are.",
+)
+@click.option("--limit", default=2.0, show_default=True, help="Seconds that one proof may take.")
+@click.option("--total", default=20.0, show_default=True, help="Seconds that all may take.")
 def main(folder: Path, limit: float, total: float) -> None:
-    """Prove every kernel; print a table."""
     table = Table("kernel", "schedule", "status", "scope", "seconds", "barriers")
     spent, worst, bad, idle = 0.0, 0.0, 0, 0
     verify_warm()
-    for path in sorted(folder.glob("*.py")):
+    paths = sorted(folder.glob("*.py"))
+    for path in track(paths, "proofs", console=Console(stderr=True), transient=True):
         for kernel in _kernels(path):
             schedules: list[str | None] = [*kernel.schedules]
             for schedule in schedules or [None]:

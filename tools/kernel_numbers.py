@@ -1,13 +1,4 @@
-"""What the schedules of kernel files take, as Markdown: for the pages of sched/docs/guide/kernels.
-
-    tools/run python tools/kernel_numbers.py kernels/softmax.py
-    tools/run python tools/kernel_numbers.py kernels/gemm.py -D M=256 -D N=256 -D K=256
-
-A row for each schedule, after one for the math with `inline_most` alone. Schedules for a GPU: the
-launch at the sizes of the file, and registers, spilled bytes and bytes of shared memory of a thread
-or block on sm_90, by NVRTC. Those that begin with "cpu": the least time of some calls in C, on one
-core of this machine.
-"""
+"""What schedules take: `tools/run python tools/kernel_numbers.py --help`."""
 
 from __future__ import annotations
 
@@ -52,12 +43,33 @@ def row(kernel: ln.KernelDef, name: str, sizes: dict[str, int]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-@click.command()
+HELP = """Print what the schedules of FILE take, as Markdown for a page of sched/docs/guide/kernels.
+
+A row for each schedule, after one for the math with `inline_most` alone. Schedules for a GPU: the
+launch at the sizes of the file, and registers, spilled bytes and bytes of shared memory of a thread
+or block on sm_90, by NVRTC. Those that begin with "cpu": the least time of some calls in C, on one
+core of this machine.
+
+\b
+    tools/run python tools/kernel_numbers.py kernels/softmax.py
+    tools/run python tools/kernel_numbers.py kernels/gemm.py -D M=256 -D N=256 -D K=256
+"""
+
+
+@click.command(
+    help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.argument("file", type=click.Path(path_type=Path, exists=True))
-@click.option("-D", "sizes", multiple=True, metavar="N=1000", help="Set a size.")
+@click.option(
+    "-D", "sizes", multiple=True, metavar="N=1000", help="Set a size; may be given several times."
+)
 def main(file: Path, sizes: tuple[str, ...]) -> None:
-    """Print a table of the kernels of FILE."""
-    given = {name: int(size) for name, _, size in (text.partition("=") for text in sizes)}
+    given: dict[str, int] = {}
+    for text in sizes:
+        name, _, size = text.partition("=")
+        if not size.isdecimal():
+            raise click.BadParameter(f"{text!r} sets no size; write -D N=1000")
+        given[name] = int(size)
     for kernel in runpy.run_path(str(file)).values():
         if not isinstance(kernel, ln.KernelDef):
             continue

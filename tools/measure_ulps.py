@@ -1,8 +1,5 @@
 """Measure the errors of the functions that C kernels call, in units of the last place.
 
-float32: every n-th float there is, of both signs, against the double precision functions of the C
-library; float64: as many floats drawn over all exponents, against its long double ones.
-
 Run it as `tools/run python tools/measure_ulps.py --help`.
 """
 
@@ -123,12 +120,34 @@ def measure(name: str, dtype: str, vector: bool, step: int) -> Worst:
     return found
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+HELP = """Print the largest error of each function that C kernels call, in units of the last place.
+
+Each is measured as the function of one value and as that of vectors. float32: every n-th float
+there is, of both signs, against the double precision functions of the C library; float64: as many
+floats drawn over all exponents, against its long double ones.
+
+\b
+    tools/run python tools/measure_ulps.py
+    tools/run python tools/measure_ulps.py -f erf --step 1          # every float: minutes
+"""
+
+
+@click.command(
+    help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.option("--step", default=257, show_default=True, help="Every so many-th float; 1: all.")
-@click.option("--function", "-f", "names", multiple=True, type=click.Choice(list(EXACT)))
-@click.option("--dtype", default="float32", type=click.Choice(["float32", "float64"]))
+@click.option(
+    "--function",
+    "-f",
+    "names",
+    multiple=True,
+    type=click.Choice(list(EXACT)),
+    help="Only this one; may be given several times.",
+)
+@click.option(
+    "--dtype", default="float32", show_default=True, type=click.Choice(["float32", "float64"])
+)
 def main(step: int, names: tuple[str, ...], dtype: str) -> None:
-    """Print the largest error of each function, of one value and of vectors."""
     click.echo("| function | form | worst, ulp | at | correctly rounded |")
     click.echo("| --- | --- | ---: | ---: | ---: |")
     for name in names or EXACT:

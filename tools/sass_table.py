@@ -9,9 +9,10 @@ import inspect
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import click
 from codegen_figures import FixedSizes, load_kernel
@@ -24,6 +25,8 @@ from loopnest.scalar.dtypes import DType
 ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = ("instructions", "registers", "spilled", "STS", "BAR", "LDG", "STG")
 TYPES = (ln.float32, ln.float16)
+ASIDE = ("rms_norm", "bounds")
+"""Cases that are not in kernels/."""
 
 HELP = """Tabulate what the machine code of our kernels takes, by NVRTC; no GPU needed.
 
@@ -78,6 +81,22 @@ def kernels() -> dict[str, ln.KernelDef]:
     return found
 
 
+Names: TypeAlias = "tuple[str, ...]"
+
+
+def among_kernels(*others: str) -> Callable[[click.Context, click.Parameter, Names], Names]:
+    """Return a callback of an option that refuses what is no kernel, and none of `others`."""
+
+    def checked(context: click.Context, option: click.Parameter, names: Names) -> Names:
+        there = [*kernels(), *others] if names else []
+        for name in names:
+            if name not in there:
+                raise click.BadParameter(f"there is no {name}; there are {', '.join(there)}")
+        return names
+
+    return checked
+
+
 def is_typed(kernel: ln.KernelDef) -> bool:
     """Whether the elements of a kernel may be of several types."""
     return "dtype" in inspect.signature(kernel.math).parameters
@@ -119,7 +138,7 @@ def bounded_layernorm(kernel: ln.KernelDef, dtype: DType, *facts: str) -> ln.Ker
     return ln.lower(fusion)
 
 
-def cases(names: tuple[str, ...]) -> Iterator[tuple[str, DType, ln.Kernel]]:
+def cases(names: Names) -> Iterator[tuple[str, DType, ln.Kernel]]:
     """Yield each case: its label, its type, the kernel."""
     made = kernels()
     for name, kernel in made.items():
@@ -149,7 +168,7 @@ def figures(kernel: ln.Kernel, arch: str) -> Figures:
     )  # fmt: skip
 
 
-def measured(names: tuple[str, ...], archs: tuple[str, ...]) -> dict[str, dict[str, str]]:
+def measured(names: Names, archs: tuple[str, ...]) -> dict[str, dict[str, str]]:
     """Return the figures of each case, by a key of label, type and architecture."""
     found: dict[str, dict[str, str]] = {}
     for label, dtype, kernel in cases(names):
@@ -160,7 +179,7 @@ def measured(names: tuple[str, ...], archs: tuple[str, ...]) -> dict[str, dict[s
     return found
 
 
-def measure(names: tuple[str, ...], archs: tuple[str, ...]) -> dict[str, object]:
+def measure(names: Names, archs: tuple[str, ...]) -> dict[str, object]:
     """Return what --json writes."""
     return {"commit": commit(), "nvrtc": nvrtc_version(), "rows": measured(names, archs)}
 
@@ -217,7 +236,13 @@ def cell(column: str, row: Mapping[str, str], old: Mapping[str, str] | None) -> 
     help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.option(
-    "--kernel", "-k", "names", multiple=True, help='Only this one; or "rms_norm", "bounds".'
+    "--kernel",
+    "-k",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    callback=among_kernels(*ASIDE),
+    help='Only this one, or "rms_norm", "bounds"; may be given several times.',
 )
 @click.option("--arch", "archs", multiple=True, default=("sm_80", "sm_90"), show_default=True)
 @click.option(

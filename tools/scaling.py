@@ -1,8 +1,4 @@
-"""Measure how the time of the generator grows with the number of tensors.
-
-Run it as `tools/run python tools/scaling.py --help`. Each case is timed at sizes that double; the
-exponent is that of the last doublings, 1.0 where twice the tensors take twice the CPU time.
-"""
+"""How the generator's time grows: `tools/run python tools/scaling.py --help`."""
 
 from __future__ import annotations
 
@@ -188,12 +184,33 @@ def growth(make: Callable[[int], Run], sizes: list[int]) -> Iterator[tuple[int, 
         yield size, min(taken)
 
 
-@click.command()
-@click.option("--case", "names", multiple=True, help="Measure this case alone.")
+HELP = """Measure how the time of definition, schedules, lowering, proofs and graph passes grows.
+
+Each case makes a program of so many tensors, at sizes that double up to --most. Printed are the CPU
+seconds at each size and the exponent over the last two doublings: 1.0 where twice the tensors take
+twice the time.
+
+\b
+    tools/run python tools/scaling.py
+    tools/run python tools/scaling.py --case proof_for_all_sizes --most 4000
+"""
+
+
+@click.command(
+    help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.option(
+    "--case",
+    "names",
+    multiple=True,
+    type=click.Choice(list(CASES)),
+    help="Only this case; may be given several times.",
+)
 @click.option("--most", default=2000, show_default=True, help="How many tensors at most.")
-@click.option("--seconds", default=60.0, show_default=True, help="End a case that takes longer.")
+@click.option(
+    "--seconds", default=60.0, show_default=True, help="End a case where one run takes longer."
+)
 def main(names: tuple[str, ...], most: int, seconds: float) -> None:
-    """Print for each case the CPU seconds by number of tensors, and the exponent."""
     sizes = [most >> shift for shift in (4, 3, 2, 1, 0)]
     print(f"| case | {' | '.join(map(str, sizes))} | exponent |")
     print("| --- |" + " ---: |" * (len(sizes) + 1))
