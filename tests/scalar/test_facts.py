@@ -93,6 +93,66 @@ def test_everything_else_is_refused_by_name(text: str, reason: str) -> None:
     assert f.facts.conditions == []
 
 
+SOME = "assume what some sizes fulfil, or leave one out"
+CONTRADICTIONS = [
+    (("N == 4", "N == 5"), "N would be at least 5, at most 4, by 'N == 4' and 'N == 5'"),
+    (("N > 8", "N < 4"), "N would be at least 9, at most 3, by 'N > 8' and 'N < 4'"),
+    (
+        ("N % 4 == 0", "N == 6"),
+        "N would be at least 6, at most 6 and a multiple of 4, by 'N % 4 == 0' and 'N == 6'",
+    ),
+    (
+        ("N == M", "M == 3", "N == 4"),
+        "N would be at least 4, at most 3, by 'N == M' and 'M == 3' and 'N == 4'",
+    ),
+    (("N < 0",), "N would be at least 0, at most -1, by 'N < 0'"),
+    (("N < M", "M < N"), "'N < M' and 'M < N' hold together for no sizes"),
+    (("N == M", "N != M"), "with what was assumed before, 'N != M' holds for no sizes"),
+    (("N == M + 1", "M > N"), "with what was assumed before, 'M > N' holds for no sizes"),
+    (("N * 2 == 7",), "with what was assumed before, 'N * 2 == 7' holds for no sizes"),
+    (("N >= 4", "M >= 3", "N * M <= 10"),
+     "with what was assumed before, 'N * M <= 10' holds for no sizes"),
+    (("N // 2 == 3", "N == 8"),
+     "with what was assumed before, 'N // 2 == 3' holds for no sizes"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("texts", "reason"), CONTRADICTIONS)
+def test_assumptions_that_contradict_each_other(texts: tuple[str, ...], reason: str) -> None:
+    with ln.Fusion("k") as f:
+        f.input("x", ("N", "M"), ln.float32)
+    for text in texts[:-1]:
+        f.assume(text)
+    known = list(f.facts.conditions)
+    with pytest.raises(ln.DefinitionError) as caught:
+        f.assume(texts[-1])
+    assert str(caught.value) == f"assume({texts[-1]!r}): {reason}; {SOME}"
+    assert f.facts.conditions == known
+    assert not f.facts.used
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("N == 0",),
+        ("N // N == 0",),
+        ("min(N, 1) == 0",),
+        ("N >= M", "M >= N"),
+        ("N == M - 2", "M == N + 2"),
+        ("N % 4 == 0", "N <= 7", "N >= 3"),
+        ("N % 4 == 0", "N <= 3"),
+        ("N // 2 == 3", "N == 6"),
+        ("N - M >= -3", "N - M <= -3"),
+    ],
+)
+def test_assumptions_that_some_sizes_fulfil(texts: tuple[str, ...]) -> None:
+    with ln.Fusion("k") as f:
+        f.input("x", ("N", "M"), ln.float32)
+    for text in texts:
+        f.assume(text)
+    assert not f.facts.used
+
+
 def test_an_assumption_is_a_string() -> None:
     with ln.Fusion("k") as f, pytest.raises(ln.DefinitionError, match=r"^assume\(4\): it is not a"):
         f.assume(4)  # type: ignore[arg-type]

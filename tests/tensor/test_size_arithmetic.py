@@ -7,6 +7,7 @@ from numpy.testing import assert_array_equal
 import loopnest as ln
 from loopnest.scalar.arguments import size_value
 from loopnest.scalar.expr import Expr, integer
+from loopnest.scalar.facts import size_expression
 from loopnest.scalar.polynomials import index_op
 
 F = ln.float32
@@ -101,6 +102,35 @@ def test_all_ways_to_round_up_are_one_extent(sizes):
     parts = [x[:, : -(-d // 2)], x[:, : (d + 1) // 2], x[:, :"ceildiv(D, 2)"]]
     assert {str(part.shape[1]) for part in parts} == {"ceildiv(D, 2)"}
     assert (parts[0] + parts[1] + parts[2]).shape[1] is parts[0].shape[1]
+
+
+ROUNDED = {
+    "ceildiv(N, 2)": ["(N + 1) // 2", "-(-N // 2)", "N - N // 2", "N // 2 + N % 2",
+                      "(N - 1) // 2 + 1", "(N + N % 2) // 2", "ceildiv(N - 2, 2) + 1"],
+    "ceildiv(N, 2) * 2": ["N + N % 2", "(N + 1) // 2 * 2", "N + -N % 2", "N * 2 - N // 2 * 2"],
+    "N // 2 * 2": ["N - N % 2", "N * 2 - ceildiv(N, 2) * 2", "(N - N % 2) // 2 * 2"],
+    "N // 2": ["N - ceildiv(N, 2)", "ceildiv(N - 1, 2)", "N - 1 - (N - 1) // 2"],
+    "ceildiv(N, 4) * 4": ["N + -N % 4", "N + (4 - N % 4) % 4", "(N + 3) // 4 * 4"],
+    "N % 4": ["N - N // 4 * 4", "N % 8 % 4", "(N + 4) % 4"],
+    "N * -1 % 4": ["ceildiv(N, 4) * 4 - N", "(4 - N % 4) % 4"],
+    "N % 2": ["ceildiv(N, 2) - N // 2", "-N % 2", "N * 3 % 2"],
+    "D * ceildiv(N, 2) * 2": ["D * N + D * (N % 2)", "(N + 1) // 2 * (D * 2)"],
+    "(N + 1) // 4": ["(N + 5) // 4 - 1"],
+    "N // 4 + 1": ["ceildiv(N + 1, 4)", "(N + 4) // 4", "ceildiv(N - 3, 4) + 1"],
+    "N - N // 4": ["N // 4 * 3 + N % 4"],
+}  # fmt: skip
+"""The form of a size that is rounded, and other ways to write it."""
+
+
+@pytest.mark.parametrize(("form", "ways"), ROUNDED.items())
+def test_a_rounded_size_has_one_form(sizes, form, ways):
+    f = sizes[0]
+    for text in [form, *ways]:
+        assert str(f.size("size", text)) == form, text
+        written = size_expression(text, ("N", "D").__contains__, "size")
+        for n in range(9):
+            known = {"N": n, "D": 3}
+            assert size_value(written, known) == size_value(f.size("size", form), known)
 
 
 WAYS = [

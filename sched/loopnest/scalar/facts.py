@@ -175,6 +175,15 @@ class Facts:
         """Whether any size has an upper bound."""
         return bool(self._upper)
 
+    def empty_ranges(self) -> Iterator[tuple[Expr, int, int, int]]:
+        """Yield sizes without a value, with the bounds and the divisor that leave them none."""
+        for size, high in self._upper.items():
+            low = self._lower.get(size, 0 if isinstance(size, Symbol) else high)
+            known = [int(d.value) for d in self._divisible.get(size, ()) if isinstance(d, Const)]
+            step = max(math.lcm(*known), 1)
+            if -(-low // step) * step > high // step * step:
+                yield size, low, high, step
+
     def range_of(self, size: Symbol) -> tuple[int, int | None]:
         """Return the least and the largest value of a size at any launch; None without bound."""
         key = self.named(size)
@@ -291,7 +300,9 @@ class Facts:
             if right.value == 0:
                 self._divisible.setdefault(left.args[0], []).append(left.args[1])
         elif isinstance(right, Const) and not isinstance(left, Const):
-            self._lower[left] = self._upper[left] = int(right.value)
+            value = int(right.value)
+            self._lower[left] = max(value, self._lower.get(left, value))
+            self._upper[left] = min(value, self._upper.get(left, value))
         elif not isinstance(left, Const):
             self._equal[left] = right
         if (divisor := _rounded(left, right)) is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from loopnest.scalar.expr import Const, Op
 from loopnest.scalar.polynomials import Monomial, Poly, PolynomialAlgebra, index_op
+from loopnest.scalar.size_rounding import shorter
 
 
 def recombined(poly: Poly, algebra: PolynomialAlgebra) -> Poly | None:
@@ -128,4 +129,8 @@ def _undo_quotient(
     return algebra.combine(rest, algebra.products.times(algebra.poly(inner), scale), 1)
 
 
-_RULES = {"mod": (_undo_mod, _undo_digit), "floordiv": (_undo_exact, _undo_quotient, _take_part)}
+_RULES = {
+    "mod": (_undo_mod, _undo_digit, shorter),
+    "floordiv": (_undo_exact, _undo_quotient, _take_part, shorter),
+    "ceildiv": (shorter,),
+}

@@ -34,7 +34,6 @@ from loopnest.scalar.expr import (
     Symbol,
     integer,
     rewrite,
-    variables,
 )
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.polynomials import (
@@ -47,6 +46,7 @@ from loopnest.scalar.polynomials import (
 )
 from loopnest.scalar.recombination import recombined
 from loopnest.scalar.size_bounds import Range, SizeBounds
+from loopnest.scalar.size_rounding import is_size, moved_ceiling, plain_remainder, rounded_up
 
 
 def _ranked(facts: Facts, atoms: Iterable[Expr], launch: Mapping[ParallelType, Expr]) -> Simplifier:
@@ -196,12 +196,10 @@ class Simplifier:
         known = self._extremes.one_quotient(a, b, lambda n, d: -(-n // d))
         if known is not None:
             return known
-        # ceil((w * b + c) / b) = w + ceil(c / b): of an even D, ceildiv(D - 1, 2) is D // 2
-        rest = self.poly(a).get(UNIT, 0)
-        if rest and isinstance(b, Const):
-            whole = self.sub(a, integer(rest))
-            if self.divides(b, whole):
-                return self.add(self.floordiv(whole, b), integer(-(-rest // int(b.value))))
+        if isinstance(b, Const):
+            moved = moved_ceiling(self, a, b)
+            if moved is not None:
+                return moved
         return index_op("ceildiv", a, b)
 
     # Division: a = quotient * b + rest, the quotient free of division
@@ -251,33 +249,21 @@ class Simplifier:
             return self.poly(self.floordiv(inner, self.mul(by, divisor)))
         if isinstance(dividend, Const) and isinstance(divisor, Const):
             return {UNIT: int(dividend.value) // int(divisor.value)}
-        if isinstance(divisor, Const) and all(isinstance(v, Symbol) for v in variables(dividend)):
-            rounded = self._rounded_up(rest, divisor)
+        if isinstance(divisor, Const) and is_size(dividend):
+            rounded = rounded_up(self, rest, divisor)
             if rounded is not None:
                 return rounded
         return {(index_op("floordiv", dividend, divisor),): 1}
-
-    def _rounded_up(self, rest: Poly, divisor: Const) -> Poly | None:
-        """Return the quotient of sizes that is written to round up: (N + 1) // 2, -N // 2.
-
-        They are ceildiv(N, 2) and -ceildiv(N, 2), so that all ways to write it are one extent, and
-        one whose sign shows.
-        """
-        last = int(divisor.value) - 1
-        sizes = {term: count for term, count in rest.items() if term != UNIT}
-        if all(count < 0 for count in sizes.values()):
-            # floor((c - p) / d) = -ceil((p - c) / d) = -floor((p - c + d - 1) / d)
-            opposite = self.combine({UNIT: last}, rest, -1)
-            quotient = self.floordiv(self.expression(opposite), divisor)
-            return self.combine({}, self.poly(quotient), -1)
-        if rest.get(UNIT) == last and all(count > 0 for count in sizes.values()):
-            return self.poly(self.ceildiv(self.expression(sizes), divisor))
-        return None
 
     def _mod_rest(self, rest: Poly, divisor: Expr) -> Expr:
         if not rest or self._within(rest, divisor):
             return self.expression(rest)
         rest, divisor, scale = self._reduce(rest, divisor)
+        if self.divides(divisor, self.expression(rest)):
+            return ZERO
+        plain = plain_remainder(self, rest, divisor)
+        if plain is not None:
+            return self.mul(self.mod(self.expression(plain), divisor), integer(scale))
         dividend = self.expression(rest)
         digits = self._digits(rest, divisor)
         if digits is not None:
@@ -435,6 +421,10 @@ class Simplifier:
         """Return the least and the largest value that assumptions leave a size; None: no bound."""
         return self._extremes.of(size)
 
+    def poly_range(self, poly: Poly) -> Range:
+        """Return the least and the largest value of a sum of sizes; None: no bound."""
+        return self._extremes.of_poly(poly)
+
     def proves_positive(self, size: Expr) -> bool:
         """Whether a size is known to be >= 1 at every launch (not only inside its loop)."""
         poly = self.poly(size)
@@ -490,6 +480,8 @@ class Simplifier:
         if not isinstance(node, Op) or node.dtype is not dtypes.index:
             return None
         args = [self.simplify(a) for a in node.args]
+        if node.op == "neg":
+            return self.sub(ZERO, args[0])
         if node.op in ("add", "sub", "mul", "floordiv", "mod", "ceildiv", "min", "max"):
             result = getattr(self, node.op)(*args)
             assert isinstance(result, Expr)

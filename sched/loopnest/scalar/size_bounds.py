@@ -27,7 +27,7 @@ class SizeBounds:
         """Return a quotient that is the same number for all that `a` can be, by assumptions."""
         if not isinstance(b, Const) or not self._facts.bounds_above:
             return None
-        low, high = self._range(self._poly(a))
+        low, high = self.of_poly(self._poly(a))
         if low is None or high is None:
             return None
         # A quotient never falls where the dividend grows: equal at both ends, it is one number
@@ -37,9 +37,9 @@ class SizeBounds:
 
     def of(self, size: Expr) -> Range:
         """Return the least and the largest value of a size at any launch; None: no bound."""
-        return self._range(self._poly(size))
+        return self.of_poly(self._poly(size))
 
-    def _range(self, poly: Poly) -> Range:
+    def of_poly(self, poly: Poly) -> Range:
         """Return the least and the largest value of a polynomial, None where not bounded."""
         least: int | None = 0
         most: int | None = 0
@@ -65,7 +65,7 @@ class SizeBounds:
 
     def _atom_range(self, atom: Expr) -> Range:
         if isinstance(atom, Op) and atom.op in ("floordiv", "ceildiv", "mod"):
-            low, high = self._range(self._poly(atom.args[0]))
+            low, high = self.of_poly(self._poly(atom.args[0]))
             by = atom.args[1]
             if isinstance(by, Const) and low is not None and low >= 0:
                 size = int(by.value)

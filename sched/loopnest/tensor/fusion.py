@@ -8,6 +8,7 @@ from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING
 
 from loopnest.errors import DefinitionError
+from loopnest.scalar.contradictions import contradiction
 from loopnest.scalar.data_ranges import DataRange
 from loopnest.scalar.dtypes import DType, int64
 from loopnest.scalar.enums import Memory
@@ -287,12 +288,18 @@ class Fusion:
         number in loops, masks, indices, buffers and constants.
 
         Raises:
-            DefinitionError: it cannot be read, or names an unknown symbol.
+            DefinitionError: it cannot be read, names an unknown symbol, or contradicts what was
+                assumed before.
         """
         if not isinstance(condition, str):
             raise DefinitionError(f"assume({condition!r})", "it is not a string")
         facts = self.facts.copy()
         facts.add(condition, self._symbols.__contains__)
+        why = contradiction(facts)
+        if why is not None:
+            raise DefinitionError(
+                f"assume({condition!r})", why, "assume what some sizes fulfil, or leave one out"
+            )
         self._know(facts)
         call = f"{self.name}.assume({condition!r})"
         self.intents.append(Intent(caller(call), "assume", value=condition))
