@@ -12,6 +12,7 @@ from graph import published
 from graph.random_graphs import samples
 from helpers.made_at import without_lines
 from loopnest.graph.node import Node, TensorType
+from loopnest.graph.registry import unregister_op
 from loopnest.graph.rewriting import inline_call, replace
 from loopnest.graph.structural import attribute_key, node_key, structural_key
 from loopnest.graph.traverse import postorder
@@ -81,6 +82,10 @@ def test_visitors_see_each_node_once_and_bodies():
 
     Names().visit(grouped())
     assert seen == ["var", "var", "exp!", "const", "add", "const", "mul"]
+
+
+def same(node, x):
+    return x
 
 
 def test_types_are_inferred_again():
@@ -245,6 +250,31 @@ def test_ill_formed_graphs():
     assert ill(lambda: raw("sum", [X], {"axis": (0,)}, ())) == (
         "graph main, node sum(x): attributes are missing, op sum has more"
     )
+
+
+def test_types_are_inferred_again_where_an_op_has_changed():
+    """What `G.call` made has the type of the op as it was then."""
+    G.register_op("toy", infer=lambda types, attrs: types[0], evaluate=same, arity=1)
+    node = G.call("toy", [X])
+    unregister_op("toy")
+    wide = TensorType((4,), X.dtype)
+    G.register_op("toy", infer=lambda types, attrs: wide, evaluate=same, arity=1)
+    assert "its type is float64[3], inference gives float64[4]" in ill(lambda: node)
+    unregister_op("toy")
+
+
+def test_what_was_inferred_is_not_inferred_again():
+    asked: list[object] = []
+
+    def infer(types, attrs):
+        asked.append(types)
+        return types[0]
+
+    G.register_op("toy", infer=infer, evaluate=same, arity=1)
+    graph = G.Graph([X], [G.exp(G.call("toy", [X]))])
+    G.check(graph)
+    assert len(asked) == 1
+    unregister_op("toy")
 
 
 def test_a_graph_is_well_formed_inside_too():

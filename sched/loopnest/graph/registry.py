@@ -14,6 +14,7 @@ from enum import IntEnum
 from functools import wraps
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeAlias, TypeVar, overload
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -235,7 +236,22 @@ def call(
     except WRONG as error:
         reason = f"an attribute is not what the op takes: {error}"
         raise GraphError(call_text(op, operands, given), reason) from error
-    return keep_origin(Node(op, operands, complete, inferred, name))
+    found = Node(op, operands, complete, inferred, name)
+    _INFERRED[found] = definition
+    return keep_origin(found)
+
+
+_INFERRED: WeakKeyDictionary[Node, OpDef] = WeakKeyDictionary()
+"""The op, as it was registered then, that each node's type was inferred by."""
+
+
+def is_inferred(node: Node) -> bool:
+    """Whether a node has the type and the attributes that its op gives it, as it is registered now.
+
+    Nodes never change: what `call` made needs no second inference.
+    """
+    found = _INFERRED.get(node)
+    return found is not None and found is _OPS.get(node.op)
 
 
 def takes_arguments(function: Callable[P, T]) -> Callable[P, T]:

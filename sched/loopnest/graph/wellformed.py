@@ -6,7 +6,7 @@ from loopnest.graph.graph_error import GraphError
 from loopnest.graph.node import Node, describe
 from loopnest.graph.node_origins import place_of
 from loopnest.graph.program import Graph, body_of, require_graph
-from loopnest.graph.registry import call, get_op
+from loopnest.graph.registry import call, get_op, is_inferred
 from loopnest.graph.state import check_state
 
 
@@ -29,6 +29,8 @@ def check(graph: Graph) -> Graph:
 
 
 def _check_node(graph: Graph, node: Node) -> None:
+    if is_inferred(node):
+        return
     subject = f"graph {graph.name}, node {describe(node)}{place_of(node)}"
     try:
         definition = get_op(node.op)

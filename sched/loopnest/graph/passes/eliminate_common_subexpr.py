@@ -54,6 +54,9 @@ class _Merger(ExprMutator):
         self._first: dict[Hashable, Node] = {}
 
     def visit_node(self, node: Node) -> Node:
+        if node.op == "variable":
+            # A graph has one first value of each variable, which may be large.
+            return self._first.setdefault((node.attrs["variable"], str(node.type)), node)
         if node.op == "var" or not is_pure(node) or (self._skip is not None and self._skip(node)):
             return node
         operands = [id(x) for x in node.inputs]
