@@ -372,8 +372,8 @@ def test_wrong_calls_are_sentences():
         (
             lambda: unregister_scheduler("none", "c"),
             "unregister_scheduler('none', 'c'): there is no such scheduler; there are: "
-            "transpose (c), pointwise (c), scatter (c), fold_alone (c), fold (c), contraction (c), "
-            "window (c), scan (c), "
+            "transpose (c), pointwise (c), scatter (c), fold_alone (c), fold (c), convolution (c), "
+            "contraction (c), window (c), scan (c), "
             "transpose (cuda), pointwise (cuda), scatter (cuda), fold (cuda), contraction (cuda), "
             "window (cuda), scan (cuda)",
         ),

@@ -264,6 +264,16 @@ class LabelledAxes:
             self.tensor.split(place, factor)
             self.labels[place : place + 1] = [outer, inner]
 
+    def split_once(self, label: str, outer: str) -> None:
+        """Split an axis into one block, so that what is computed in a loop over it has all of it.
+
+        Where the axis is one of parts the last of which is short, it has that part as a whole.
+        """
+        if self.has(label):
+            place = self.place(label)
+            self.tensor.split(place, 1, inner=False)
+            self.labels[place : place + 1] = [outer, label]
+
     def order(self, labels: Sequence[str]) -> None:
         """Bring the axes of `labels` into this order, behind all others."""
         own = [label for label in labels if self.has(label)]

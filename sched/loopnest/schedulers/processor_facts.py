@@ -19,6 +19,9 @@ class Processor:
         columns: neighbouring results of a core that lie in its nearest cache.
         tile: rows and columns of a product that a core keeps in registers.
         threads: of a block.
+        registers: vectors that a core holds.
+        cache: bytes of a core's second data cache.
+        cores: that share a kernel.
     """
 
     lanes: int = 16
@@ -28,6 +31,9 @@ class Processor:
     columns: int = 128
     tile: tuple[int, int] = (6, 32)
     threads: int = 128
+    registers: int = 16
+    cache: int = 1 << 19
+    cores: int = 1
 
 
 def this_processor() -> Processor:
@@ -39,4 +45,10 @@ def this_processor() -> Processor:
     if not facts.flops:
         return Processor()
     rows = 8 if facts.vector_registers >= 32 else 6
-    return Processor(vector_bytes=facts.vector_bytes, tile=(rows, 2 * facts.lanes(4)))
+    return Processor(
+        vector_bytes=facts.vector_bytes,
+        tile=(rows, 2 * facts.lanes(4)),
+        registers=facts.vector_registers,
+        cache=facts.caches[min(1, len(facts.caches) - 1)],
+        cores=facts.cores,
+    )

@@ -18,6 +18,7 @@ import loopnest as ln
 from loopnest.errors import ScheduleError, kind_of
 from loopnest.schedulers import (
     contraction_loops,
+    convolution_loops,
     fold_loops,
     pointwise_loops,
     scan_loops,
@@ -64,6 +65,7 @@ _SCHEDULERS: list[Scheduler] = [
     Scheduler("scatter", "c", scatter_loops.accepts, scatter_loops.for_cores),
     Scheduler("fold_alone", "c", fold_loops.accepts_alone, fold_loops.alone_on_cores),
     Scheduler("fold", "c", fold_loops.accepts, fold_loops.for_cores),
+    Scheduler("convolution", "c", convolution_loops.accepts, convolution_loops.for_cores, True),
     Scheduler(
         "contraction", "c", contraction_loops.accepts_for_cores, contraction_loops.for_cores, True
     ),
