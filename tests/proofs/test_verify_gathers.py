@@ -148,3 +148,54 @@ def test_an_index_of_the_only_element_is_zero(axis: int, mode: str, memory: ln.M
     if mode == "raise":
         fixed = any("reads a fixed element of T2" in found.message for found in report.findings)
         assert fixed == (memory is ln.LOCAL)  # in GLOBAL memory it reads at i
+
+
+ASKED = "no launch checks it unless assume_range declares it"
+COMPUTED = "as it is computed where no size is 0"
+RANGES: list[tuple[int | str, Callable[..., ln.TensorView], str]] = [
+    (256, lambda n, i: ln.cast(ln.cast(i, ln.uint8), ln.int32), ""),
+    (255, lambda n, i: ln.cast(ln.cast(i, ln.uint8), ln.int32), ASKED),
+    (300, lambda n, i: ln.cast(ln.cast(i, ln.uint8), ln.int32) + 44, ""),
+    (300, lambda n, i: ln.cast(ln.cast(i, ln.uint8), ln.int32) + 45, ASKED),
+    (300, lambda n, i: ln.cast(ln.cast(i, ln.uint8), ln.int32) - 1, ASKED),
+    (300, lambda n, i: ln.cast(ln.cast(i, ln.uint8) + 44, ln.int64), ""),  # which wraps
+    (256, lambda n, i: ln.cast(ln.cast(i, ln.int8), ln.int32), ASKED),
+    (2, lambda n, i: ln.cast(i > 3, ln.int32), ""),
+    (16, lambda n, i: ln.clamp(i, 0, 15), ""),
+    (15, lambda n, i: ln.clamp(i, 0, 15), ASKED),
+    (16, lambda n, i: ln.where(i >= 0, i % 16, 3), ""),
+    (16, lambda n, i: i % -16, ASKED),
+    (16, lambda n, i: i & 15, ""),
+    (16, lambda n, i: ln.minimum(i, 15), ASKED),
+    (16, lambda n, i: ln.cast(ln.clamp(ln.cast(i, ln.float32), 0, 15), ln.int32), ASKED),  # nan
+    ("N", lambda n, i: ln.clamp(i, 0, n - 1), COMPUTED),
+    ("N", lambda n, i: ln.maximum(ln.minimum(i, n - 1), 0), COMPUTED),
+    ("N", lambda n, i: i % n, COMPUTED),
+    ("N", lambda n, i: ln.clamp(i, 0, n), ASKED),
+    ("N + 1", lambda n, i: ln.clamp(i, 0, n), ""),
+]
+
+
+@pytest.mark.parametrize(("extent", "made", "told"), RANGES)
+def test_ranges_follow_from_how_indices_are_computed(
+    extent: int | str, made: Callable[..., ln.TensorView], told: str
+) -> None:
+    """An index that the math leaves no way out of its axis is not taken on trust."""
+    with ln.Fusion("rows") as f:
+        (n,) = f.input("like", ("N",), ln.float32).shape
+        x = f.input("x", (extent,), ln.float32)
+        i = f.input("i", ("K",), ln.int32)
+        f.output(ln.take(x, made(n, i), 0), "y")
+    report = ln.verify(ln.lower(f))
+    assert report.all_sizes
+    assert len(report.ranges) == bool(told)
+    assert "".join(report.ranges).endswith(told)
+
+
+def test_no_size_is_zero_by_an_assumption() -> None:
+    with ln.Fusion("rows") as f:
+        x = f.input("x", ("N",), ln.float32)
+        i = f.input("i", ("K",), ln.int32)
+        f.assume("N >= 1")
+        f.output(ln.take(x, ln.clamp(i, 0, x.shape[0] - 1), 0), "y")
+    assert str(ln.verify(ln.lower(f))) == "proved for all sizes"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from loopnest import kir
+from loopnest.proofs.computed_ranges import ComputedRanges
 from loopnest.proofs.program_model import Access, Guards, data_values
 from loopnest.proofs.template_matching import Mismatch, Operand
 from loopnest.scalar import dtypes
@@ -56,7 +57,7 @@ class Trusted:
         condition: of loads, indices and sizes.
         loads: the loads that it is of.
         guards: where it is.
-        text: how reports name it.
+        text: how reports name it; empty where the math tells it.
     """
 
     condition: Expr
@@ -180,8 +181,18 @@ class DataIndices:
         text += " unless assume_range declares it"
         if declared:
             text = f"{declared[0]}, as declared by assume_range"
+        elif self._computed_inside(source, extent, at_launch=True):
+            text = ""
+        elif self._computed_inside(source, extent, at_launch=False):
+            text = f"0 <= {source.name} < {extent}, as it is computed where no size is 0"
         for condition in (_at_most(ZERO, value), _below(value, extent)):
             self.trusted.append(Trusted(condition, (load,), operand.guards, text))
+
+    def _computed_inside(self, source: MathTensor, extent: Expr, *, at_launch: bool) -> bool:
+        """Whether the definition of indices tells that they lie inside of an axis."""
+        algebra = Simplifier(Facts.of([test for _, test in self.math.conditions]))
+        at_most = algebra.holds_le if at_launch else algebra.proves_le
+        return ComputedRanges(self.math, algebra, at_most).inside(source, extent)
 
     def _declared(self, tensor: MathTensor) -> tuple[DataRange, ...]:
         """Return what is declared of the elements of a tensor: those of an input, or some of it."""

@@ -230,7 +230,7 @@ def _refused_factors(program: kir.Program) -> list[Finding]:
 
 def trusted_ranges(works: Sequence[Work]) -> list[Finding]:
     """Return a note on each range of data that a proof takes on trust."""
-    named = {t.text: w.tensor.name for w in works for t in w.trusted}
+    named = {t.text: w.tensor.name for w in works for t in w.trusted if t.text}
     return [Finding("range", "note", text, name) for text, name in named.items()]
 
 

@@ -1,0 +1,158 @@
+"""Between which sizes the elements of a tensor of integers lie, by the math that computes them.
+
+Of indices that are data no declaration is needed where this tells that they lie inside: what is
+cast from uint8, clamped, masked, or a remainder. Bounds are expressions of sizes; what is compared
+with them goes by a rule that the caller gives, since some hold only where no size is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from loopnest.scalar import dtypes
+from loopnest.scalar.dtypes import DType
+from loopnest.scalar.expr import ONE, ZERO, Arg, Const, Expr, Op, Symbol, integer, walk
+from loopnest.scalar.simplify import Simplifier
+from loopnest.tensor.math_snapshot import MathSnapshot, MathTensor
+
+_DEEPEST = 50
+"""So many tensors and operations are followed, one behind the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Numbers that no element is below, and such that none is above; as many as are known."""
+
+    low: tuple[Expr, ...] = ()
+    high: tuple[Expr, ...] = ()
+
+
+class ComputedRanges:
+    """The limits of the elements of tensors.
+
+    Args:
+        math: the definitions.
+        algebra: simplifies sizes by what is assumed of them.
+        at_most: whether one size is never above another.
+    """
+
+    def __init__(
+        self, math: MathSnapshot, algebra: Simplifier, at_most: Callable[[Expr, Expr], bool]
+    ) -> None:
+        self.math, self.algebra, self.at_most = math, algebra, at_most
+
+    def inside(self, tensor: MathTensor, extent: Expr) -> bool:
+        """Whether all elements are indices of an axis of this extent."""
+        found = self._tensor(tensor, 0)
+        return any(self.at_most(ZERO, low) for low in found.low) and any(
+            self.at_most(self.algebra.add(high, ONE), extent) for high in found.high
+        )
+
+    def _tensor(self, tensor: MathTensor, depth: int) -> Limits:
+        definition = tensor.definition
+        plain = _of_type(tensor.dtype)
+        if definition is None or definition.reducer is not None or len(definition.values) != 1:
+            return plain
+        return self._value(definition.values[0], tensor, depth)
+
+    def _value(self, node: Expr, tensor: MathTensor, depth: int) -> Limits:
+        """Return the limits of an expression in the definition of `tensor`."""
+        if depth > _DEEPEST:
+            return _of_type(node.dtype)
+        if node.dtype is dtypes.index:
+            size = all(isinstance(n, (Op, Const, Symbol)) for n in walk(node))
+            return Limits((node,), (node,)) if size else Limits()
+        if isinstance(node, Const) and float(node.value).is_integer():
+            exact = integer(int(node.value))
+            return Limits((exact,), (exact,))
+        if isinstance(node, Arg):
+            return self._read(node, tensor, depth)
+        if isinstance(node, Op) and node.dtype.kind in "ib":
+            args = [self._value(arg, tensor, depth + 1) for arg in node.args]
+            return _joined(self._operation(node, args), _of_type(node.dtype))
+        return _of_type(node.dtype)
+
+    def _read(self, node: Arg, tensor: MathTensor, depth: int) -> Limits:
+        assert tensor.definition is not None
+        source = self.math.tensor(tensor.definition.reads[node.number].producer)
+        return _of_type(node.dtype) if source is None else self._tensor(source, depth + 1)
+
+    def _operation(self, node: Op, args: list[Limits]) -> Limits:
+        match node.op, args:
+            case "cast", [value]:
+                return value if self._holds(node.dtype, node.args[0].dtype, value) else Limits()
+            case "min", [a, b]:
+                return Limits(self._common_low(a, b), (*a.high, *b.high))
+            case "max", [a, b]:
+                return Limits((*a.low, *b.low), self._common_high(a, b))
+            case "where", [_, a, b]:
+                return Limits(self._common_low(a, b), self._common_high(a, b))
+            case "mod", [_, b] if any(self.at_most(ONE, low) for low in b.low):
+                return Limits((ZERO,), tuple([self.algebra.sub(high, ONE) for high in b.high]))
+            case "bitand", [a, b]:
+                natural = [x for x in (a, b) if any(self.at_most(ZERO, low) for low in x.low)]
+                highs = [high for x in natural for high in x.high]
+                return Limits((ZERO,), tuple(highs)) if natural else Limits()
+            case (("add" | "sub" | "mul"), [a, b]):
+                return _exact(node, a, b)
+        return Limits()
+
+    def _holds(self, target: DType, source: DType, value: Limits) -> bool:
+        """Whether a cast leaves values within the limits as they are."""
+        if source is dtypes.index:
+            return target.size == 8
+        if source.kind not in "ib" or target.kind != "i":
+            return False
+        least, greatest = integer(target.least), integer(target.greatest)
+        return any(self.at_most(least, low) for low in value.low) and any(
+            self.at_most(high, greatest) for high in value.high
+        )
+
+    def _common_low(self, a: Limits, b: Limits) -> tuple[Expr, ...]:
+        return tuple([low for low in (*a.low, *b.low) if self._is_low(low, a, b)])
+
+    def _is_low(self, low: Expr, a: Limits, b: Limits) -> bool:
+        return all(any(self.at_most(low, known) for known in side.low) for side in (a, b))
+
+    def _common_high(self, a: Limits, b: Limits) -> tuple[Expr, ...]:
+        return tuple([high for high in (*a.high, *b.high) if self._is_high(high, a, b)])
+
+    def _is_high(self, high: Expr, a: Limits, b: Limits) -> bool:
+        return all(any(self.at_most(known, high) for known in side.high) for side in (a, b))
+
+
+def _of_type(dtype: DType) -> Limits:
+    """Return the limits of all values of a type."""
+    if dtype.kind == "b":
+        return Limits((ZERO,), (ONE,))
+    if dtype.kind == "i":
+        return Limits((integer(dtype.least),), (integer(dtype.greatest),))
+    return Limits()
+
+
+def _joined(a: Limits, b: Limits) -> Limits:
+    return Limits((*a.low, *b.low), (*a.high, *b.high))
+
+
+def _exact(node: Op, a: Limits, b: Limits) -> Limits:
+    """Return the limits of a sum, difference or product of numbers that does not wrap."""
+    ends = [_ends(a), _ends(b)]
+    if None in ends or node.dtype.kind != "i":
+        return Limits()
+    (low, high), (least, most) = [end for end in ends if end is not None]
+    if node.op == "add":
+        found = [low + least, high + most]
+    elif node.op == "sub":
+        found = [low - most, high - least]
+    else:
+        found = [x * y for x in (low, high) for y in (least, most)]
+    if min(found) < node.dtype.least or max(found) > node.dtype.greatest:
+        return Limits()
+    return Limits((integer(min(found)),), (integer(max(found)),))
+
+
+def _ends(limits: Limits) -> tuple[int, int] | None:
+    lows = [int(low.value) for low in limits.low if isinstance(low, Const)]
+    highs = [int(high.value) for high in limits.high if isinstance(high, Const)]
+    return (max(lows), min(highs)) if lows and highs else None
