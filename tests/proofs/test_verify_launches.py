@@ -104,6 +104,22 @@ def test_a_mutant_that_is_proved_is_right(name):
     assert "no boundary between launch 0 and the next" in texts
 
 
+def test_the_end_of_a_launch_is_needed_where_data_decide_what_is_added_to():
+    with ln.Fusion("sums") as f:
+        x = f.input("x", ("K",), ln.float32)
+        places = f.input("places", ("K",), ln.int32)
+        f.assume_range(places, 0, 10)
+        f.output(ln.index_add(ln.full((10,), 0.0), 0, places, x), "sums")
+    sums = f["sums"]
+    sums.atomic().parallelize({0: ln.ParallelType.block_x})
+    sums.new_launch()
+    sums.reorder({1: 0})
+    sums.parallelize({0: ln.ParallelType.grid_x})
+    kernel = ln.lower(f)
+    assert len(kernel.program.launches) == 2
+    assert superfluous_barriers(kernel) == []
+
+
 def test_a_finding_names_the_launch_and_the_line():
     k = ln.lower(split_sum())
     a, b = k.program.body

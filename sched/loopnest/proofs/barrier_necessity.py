@@ -127,11 +127,22 @@ def _quiet(
 ) -> list[kir.Barrier]:
     """Return those of some barriers of which a test finds no race at these sizes."""
     try:
-        space = Enumeration(model, sizes, 1 << 20)
-        table = InstanceTable(model, sizes, space, Witness(model, sizes, space.grid, space.block))
-        return [b for b in barriers if next(test(table, b), None) is None]
+        return _without_race(model, sizes, barriers, test)
     except (NoLaunch, TooMany, Undecidable, ZeroDivisionError):
         return barriers
+
+
+def _without_race(
+    model: Model, sizes: Mapping[str, int], barriers: Iterable[kir.Barrier], test: Test
+) -> list[kir.Barrier]:
+    """Return those of some barriers of which a test finds no race at these sizes.
+
+    Raises:
+        NoLaunch, TooMany, Undecidable, ZeroDivisionError: that cannot be told.
+    """
+    space = Enumeration(model, sizes, 1 << 20)
+    table = InstanceTable(model, sizes, space, Witness(model, sizes, space.grid, space.block))
+    return [b for b in barriers if next(test(table, b), None) is None]
 
 
 def _may_be_needed(
@@ -141,7 +152,10 @@ def _may_be_needed(
     given: Mapping[str, int],
     barrier: kir.Barrier,
 ) -> bool:
-    """Whether isl names sizes at which there may be a race without a barrier."""
+    """Whether isl names sizes at which there may be a race without a barrier.
+
+    Where data decide, there may be one for all that can be told.
+    """
     works, exchanges, _ = obligations(model, math)
     try:
         prove_order(model, math, works, exchanges, dict(given), [barrier])
@@ -151,7 +165,12 @@ def _may_be_needed(
             return False
         if points_at(few, found) > MOST_POINTS:
             return True
-        return not _quiet(Model(few), found, [barrier], _deleted)
+        try:
+            return not _without_race(Model(few), found, [barrier], _deleted)
+        except (TooMany, Undecidable):
+            return True
+        except (NoLaunch, ZeroDivisionError):
+            return False
     except NotAffine:
         pass
     return False
