@@ -73,3 +73,21 @@ def test_shapes_that_may_be_equal_name_the_assumption() -> None:
         "are equal (the same int or the same name), or one is a static 1; what is assumed before "
         "counts too, such as f.assume('N == T * S')"
     )
+
+
+@pytest.mark.parametrize(
+    "assumed", ["M == N + K", "N == M - K", "K == M - N", "M - K == N", "N - M == -K"]
+)
+def test_proofs_know_equations_however_they_are_written(assumed: str) -> None:
+    """A product of a difference of sizes has an affine form as one of their sum."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("M", "D"), ln.float32)
+        f.input("n", ("N",), ln.float32)
+        f.input("k", ("K",), ln.float32)
+        f.assume(assumed)
+        t = ln.reshape(x * 2.0, ("N * D + K * D",))
+        y = f.output(t + 1.0, "y")
+    y.split(0, 128)
+    ln.propagate(y)
+    f.inline_most()
+    assert ln.verify(ln.lower(f)).all_sizes

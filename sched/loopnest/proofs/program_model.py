@@ -424,13 +424,29 @@ def equal_sizes(program: kir.Program) -> dict[str, Expr]:
     for _, condition in program.conditions:
         match condition:
             case Op(op="eq", args=(one, other)):
-                sides = [substitute(side, found) for side in (one, other)]
-                for size, value in (sides[::-1], sides):
-                    if isinstance(size, Symbol) and _is_sum(value) and size not in walk(value):
-                        found = {s: substitute(v, {size: value}) for s, v in found.items()}
-                        found[size] = value
-                        break
+                solved = _solved(substitute(one, found), substitute(other, found))
+                if solved is not None:
+                    size, value = solved
+                    found = {s: substitute(v, {size: value}) for s, v in found.items()}
+                    found[size] = value
     return {size.name: value for size, value in found.items() if isinstance(size, Symbol)}
+
+
+def _solved(one: Expr, other: Expr) -> tuple[Expr, Expr] | None:
+    """Return a size that two equal sizes tell as a sum of others: M = N + K of N == M - K."""
+    for size, value in ((other, one), (one, other)):
+        if isinstance(size, Symbol) and _is_sum(value) and size not in walk(value):
+            return size, value
+    algebra = Simplifier()
+    difference = algebra.combine(algebra.poly(one), algebra.poly(other), -1)
+    for term, count in difference.items():
+        rest = {key: -count * times for key, times in difference.items() if key != term}
+        alone = not any(atom in term for key in rest for atom in key)
+        if len(term) == 1 and abs(count) == 1 and alone and all(n > 0 for n in rest.values()):
+            value = algebra.expression(rest)
+            if isinstance(term[0], Symbol) and _is_sum(value):
+                return term[0], value
+    return None
 
 
 def _is_sum(value: Expr) -> bool:
