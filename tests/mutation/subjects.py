@@ -118,10 +118,10 @@ def keys_in(folder: Path, wanted: Sequence[str] = ()) -> Iterator[Key]:
     """Yield the kernels and schedules in the files of a folder.
 
     Args:
-        folder: with Python files.
+        folder: with Python files; or one such file.
         wanted: ``kernel`` or ``kernel@schedule``; all where there is none.
     """
-    for file in sorted(folder.glob("*.py")):
+    for file in sorted(folder.glob("*.py")) if folder.is_dir() else [folder]:
         for kernel in _kernels(str(file.resolve())):
             for schedule in kernel.schedules or ("",):
                 label = kernel.label(schedule)

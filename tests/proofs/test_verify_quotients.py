@@ -15,7 +15,7 @@ from mutation.judge import mutants_of
 from mutation.subjects import keys_in, load
 
 KERNELS = Path(__file__).resolve().parent.parent / "mutation" / "kernels"
-KEYS = [key for key in keys_in(KERNELS) if key.file.endswith("quotients.py")]
+KEYS = list(keys_in(KERNELS / "quotients.py"))
 AT_SIZES = "rolled_sum"
 """The kernel whose quotient has no bound that is known."""
 
