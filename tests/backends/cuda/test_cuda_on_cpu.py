@@ -23,13 +23,12 @@ def gpu(monkeypatch, tmp_path):
 def check(fusion, *arrays, **options):
     """Launch again and again, and compare with the math."""
     fn = ln.compile(fusion, target="cuda", **options)
-    bound = ln.error_bound(fusion, *arrays)
+    expected, bounds = ln.evaluate(fusion, *arrays), ln.error_bound(fusion, *arrays)
+    if not isinstance(expected, tuple):
+        expected, bounds = (expected,), (bounds,)
     for _ in range(LAUNCHES):
-        found, expected = fn(*arrays), ln.evaluate(fusion, *arrays)
-        if not isinstance(found, tuple):
-            found, expected, bounds = (found,), (expected,), (bound,)
-        else:
-            bounds = bound
+        found = fn(*arrays)
+        found = found if isinstance(found, tuple) else (found,)
         for a, b, most in zip(found, expected, bounds, strict=True):
             error = np.abs(a.astype(np.float64) - b.astype(np.float64))
             assert (error <= most).all(), fn.kernel.cuda()
@@ -47,7 +46,9 @@ def reduced(x, axis):
 
 @pytest.mark.parametrize("threads", [16, 33, "D"])
 @pytest.mark.parametrize("dim", [PT.block_x, PT.block_y, PT.block_z], ids=str)
-def test_reductions_over_threads(gpu, dim, threads):
+def test_reductions_over_threads(gpu, dim, threads, monkeypatch):
+    if dim is not PT.block_x:  # nests that differ in the name of a dimension are proved once
+        monkeypatch.setenv("LOOPNEST_VERIFY", "0")
     with ln.Fusion("k") as f:
         found = reduced(f.input("x", ("N", threads), ln.float32), 1)
         outputs = [f.output(y, f"y{n}") for n, y in enumerate(found)]
@@ -59,7 +60,9 @@ def test_reductions_over_threads(gpu, dim, threads):
 
 
 @pytest.mark.parametrize("threads", [7, 32, 33])
-def test_reductions_over_blocks(gpu, threads):
+def test_reductions_over_blocks(gpu, threads, monkeypatch):
+    if threads == 32:  # warps that are whole; the others are proved
+        monkeypatch.setenv("LOOPNEST_VERIFY", "0")
     with ln.Fusion("k") as f:
         found = reduced(f.input("x", ("N", "D"), ln.float32), 1)
         outputs = [f.output(y, f"y{n}") for n, y in enumerate(found)]
