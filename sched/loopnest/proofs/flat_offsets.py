@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from loopnest.proofs.constraint_matrices import Matrices
 from loopnest.proofs.program_model import Access, Guards, Model
 from loopnest.proofs.quasi_affine import (
     Algebra,
@@ -127,15 +128,12 @@ class FlatOffsets:
         if self._context is None:
             self._context = islpy.Context()
             self._context.set_max_operations(MAX_OPERATIONS)
-        limits = [*conditions, *self._assumed()]
+        limits = [*conditions, *self._assumed(), self.algebra.context()]
         names = ", ".join(variables)
         parameters = ", ".join(sorted({*self.algebra.symbols, *self.algebra.products.values()}))
-        where = " and ".join([*limits, self.algebra.context()])
+        matrices = Matrices(islpy, self._context)
         try:
-            found = islpy.Set.read_from_str(
-                self._context, f"[{parameters}] -> {{ [{names}] : {where} }}"
-            )
-            return bool(found.is_empty())
+            return bool(matrices.read(parameters, f"{names}]", None, limits).is_empty())
         except islpy.Error:
             return False
         finally:

@@ -1,10 +1,11 @@
-"""Sets and maps of isl, read from texts, each text once; and counterexamples found in them."""
+"""Sets and maps of isl, made from texts, each text once; and counterexamples found in them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from loopnest.proofs.constraint_matrices import Matrices
 from loopnest.proofs.quasi_affine import Algebra, Poly
 from loopnest.proofs.symbolic.statement_instances import NotProved
 from loopnest.scalar.arguments import size_value
@@ -26,9 +27,10 @@ class IslRelations:
         self.ctx = islpy.Context()
         self.ctx.set_max_operations(most)
         self.algebra = algebra
-        self._read_texts: dict[str, Any] = {}
+        self.matrices = Matrices(islpy, self.ctx)
+        self._texts: dict[tuple[str, str, str | None, tuple[str, ...]], Any] = {}
         self._shown: dict[str, list[tuple[Any, Any]]] = {}
-        self._relations: dict[tuple[str, str, str, str], Any] = {}
+        self._relations: dict[tuple[str, str, str, tuple[str, ...]], Any] = {}
 
     def text(self, p: Poly, mark: str = "") -> str:
         """Return a polynomial as isl reads it, with `mark` in front of the names of variables."""
@@ -40,31 +42,32 @@ class IslRelations:
         Nothing else is known of it, of sizes neither.
         """
         head = ", ".join([*sorted(self.algebra.symbols), *self.algebra.products.values()])
-        rest = f" : {' and '.join([f'({c})' for c in conditions])}" if conditions else ""
-        key = (head, domain, target, rest)
+        key = (head, domain, target, tuple(conditions))
         found = self._relations.get(key)
         if found is None:
             found = self._relations[key] = self._named(*key)
         return found
 
-    def _named(self, head: str, domain: str, target: str, rest: str) -> Any:
+    def _named(self, head: str, domain: str, target: str, conditions: tuple[str, ...]) -> Any:
         """Return the same from its texts, which are read once for tuples of any names."""
         dim = self.isl.dim_type
         first, _, variables = domain.partition("[")
         if not target:
-            found = self._read(self.isl.Set, f"[{head}] -> {{ [{variables}{rest} }}")
+            found = self._read(head, variables, None, conditions)
             return found.set_tuple_name(first) if first else found
         second, _, others = target.partition("[")
-        text = f"[{head}] -> {{ [{variables} -> [{others}{rest} }}"
-        found = self._read(self.isl.Map, text)
+        found = self._read(head, variables, others, conditions)
         if first:
             found = found.set_tuple_name(dim.in_, first)
         return found.set_tuple_name(dim.out, second) if second else found
 
-    def _read(self, kind: Any, text: str) -> Any:
-        found = self._read_texts.get(text)
+    def _read(
+        self, head: str, variables: str, target: str | None, conditions: tuple[str, ...]
+    ) -> Any:
+        key = (head, variables, target, conditions)
+        found = self._texts.get(key)
         if found is None:
-            found = self._read_texts[text] = kind.read_from_str(self.ctx, text)
+            found = self._texts[key] = self.matrices.read(*key)
         return found
 
     def require_once(self, show: Callable[[Any, Any], None], *maps: Any) -> None:
@@ -90,7 +93,7 @@ class IslRelations:
     def _known(self) -> Any:
         """Return what is known of sizes by now: a relation may be older than some of it."""
         head = ", ".join([*sorted(self.algebra.symbols), *self.algebra.products.values()])
-        return self._read(self.isl.Set, f"[{head}] -> {{ : {self.algebra.context()} }}").params()
+        return self._read(head, "]", None, (self.algebra.context(),)).params()
 
     def _sample(self, found: Any) -> dict[str, int]:
         """Return sizes at which a set is not empty; none where they are not small."""
