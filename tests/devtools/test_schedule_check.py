@@ -320,7 +320,9 @@ def test_an_unknown_proof_fails_only_where_strict(folder, monkeypatch):
 
     finding = Finding("value", "unknown", "an index depends on data")
     unknown = Report("unknown", (finding,))
-    monkeypatch.setattr(import_module("loopnest.proofs"), "verify", lambda k, **sizes: unknown)
+    monkeypatch.setattr(
+        import_module("loopnest.proofs"), "verify_variant", lambda k, **sizes: unknown
+    )
     spec = f"{folder / 'scale.py'}:scale@plain"
     text = passed(spec)
     assert rows(text)[0].split()[2] == "unknown"
@@ -334,7 +336,7 @@ def test_a_fault_of_loopnest_itself_is_told_as_such(folder, monkeypatch):
     def fail(*_, **__):
         return [][1]
 
-    monkeypatch.setattr(import_module("loopnest.proofs"), "verify", fail)
+    monkeypatch.setattr(import_module("loopnest.proofs"), "verify_variant", fail)
     text, _ = failed(f"{folder / 'scale.py'}:scale@plain")
     assert re.search(
         r"\n  IndexError: list index out of range \(at test_schedule_check.py:\d+\); "

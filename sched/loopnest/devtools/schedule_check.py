@@ -201,13 +201,13 @@ class _Check:
 
     def _prove(self, lowered: Kernel, fixed: Sizes) -> None:
         """Prove the variants that may run at the fixed sizes; keep the proof that says least."""
-        from loopnest.proofs import verify
+        from loopnest.proofs import verify_variant
 
         ranks = ("refuted", "unknown", "proved")
         for variant in (lowered, lowered.scalar):
             if variant is None or not may_run(variant.program, fixed):
                 continue
-            proof = verify(variant, **fixed)
+            proof = verify_variant(variant, **fixed)
             known = self.done.proof
             least = known is None or ranks.index(proof.status) < ranks.index(known.status)
             if least or (known is not None and known.scope == ALL_SIZES):

@@ -6,7 +6,7 @@ the value is held against it. Neither the passes of the lowering nor the simplif
 
 from loopnest.proofs.barrier_necessity import superfluous_barriers, wide_barriers
 from loopnest.proofs.report import Finding, Place, Report
-from loopnest.proofs.verifier import require_proved, verify, verify_program
+from loopnest.proofs.verifier import require_proved, verify, verify_program, verify_variant
 
 __all__ = [
     "Finding",
@@ -16,5 +16,6 @@ __all__ = [
     "superfluous_barriers",
     "verify",
     "verify_program",
+    "verify_variant",
     "wide_barriers",
 ]
