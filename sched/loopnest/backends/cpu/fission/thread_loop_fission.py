@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
+from weakref import WeakKeyDictionary
 
 from loopnest.backends.cpu.fission.context_arrays import ContextArrays
 from loopnest.backends.cpu.fission.loop_form import LoopForm, trimmed
@@ -77,11 +78,22 @@ def has_threads_that_meet(program: Program) -> bool:
 
 
 def thread_form(program: Program) -> LoopForm:
-    """Return `program` as loops.
+    """Return `program` as loops, which are the same objects each time.
 
     Raises:
         InternalError: threads would meet where not all of them come.
     """
+    found = _FORMS.get(program)
+    if found is None:
+        found = _FORMS[program] = _thread_form(program)
+    return found
+
+
+_FORMS: WeakKeyDictionary[Program, LoopForm] = WeakKeyDictionary()
+"""The text of a program and the widths that its slots need ask for the same loops."""
+
+
+def _thread_form(program: Program) -> LoopForm:
     launch, axes = _launch(program)
     blocks = tuple([index for d, index in launch.items() if d.is_grid])
     threads = tuple([index for d, index in launch.items() if d.is_block])
