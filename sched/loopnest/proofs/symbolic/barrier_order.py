@@ -14,6 +14,7 @@ from loopnest import kir
 from loopnest.proofs.program_model import Model, Site
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
 from loopnest.proofs.symbolic.statement_instances import Instances, NotProved
+from loopnest.proofs.symbolic.symbolic_dataflow import earlier
 from loopnest.scalar.enums import BLOCK_DIMENSIONS, WARP, Memory
 from loopnest.scalar.expr import Const
 
@@ -164,15 +165,18 @@ class Order:
             if scope_of(other) not in scopes or isinstance(other.node, kir.Shuffle):
                 continue
             barrier = setting.sites[other]
+            parts = earlier(barrier, "b_", at, "a_", ())
+            if not parts:
+                continue
             # Its own instances: the others of its scope are at the same ones (`prove_uniform`).
             team = [*setting.grid(barrier), *setting.block(barrier)]
-            pairs = setting.relation(
-                at.renamed("a_"), barrier.renamed("b_"), [f"a_{v} = b_{v}" for v in team]
-            )
+            conditions = [f"a_{v} = b_{v}" for v in team]
+            if [] not in parts:
+                conditions.append(" or ".join([f"({' and '.join(part)})" for part in parts]))
+            before = setting.relation(at.renamed("a_"), barrier.renamed("b_"), conditions)
+            before = before.intersect_domain(setting.domain(at, untied=True))
             times = setting.over(barrier, f"T[{', '.join(barrier.time)}]", untied=True)
-            mine = setting.over(at, f"T[{', '.join(at.time)}]", untied=True)
-            before = pairs.apply_range(times).intersect(mine.lex_gt_map(_identity(times)))
-            whole = whole.union(before)
+            whole = whole.union(before.apply_range(times))
         return whole.lexmax()
 
 
@@ -185,11 +189,6 @@ def stretches(model: Model) -> dict[Site, int]:
         result[site] = passed
         passed += site in syncs
     return result
-
-
-def _identity(times: Any) -> Any:
-    """Return the identity on the space of times."""
-    return times.range().identity()
 
 
 def scope_of(site: Site) -> str:
