@@ -172,7 +172,9 @@ class PolyhedralModel(IslRelations):
             extent = self.text(self.spaces.extent[f"t_{dim.value}"])
             self.last_names[flag, dim] = name
             self.algebra.symbols.add(name)
-            self.algebra.bounds[name] = f"({name} < {extent} or {name} = 0)"
+            # There are blocks where there is a point. Another case, without any, would double the
+            # parts of every relation.
+            self.algebra.bounds[name] = f"{name} < {extent}"
             texts.append(f"t_{dim.value} = {name}")
         self._flag_texts[flag] = f"({' and '.join(texts) or '1 = 1'})"
 
