@@ -56,10 +56,7 @@ def compile_kernel(kernel: K, target: str, options: Mapping[str, Any]) -> Compil
     shown = [f"{key}={value!r}" for key, value in options.items()]
     subject = f"compile({', '.join([name, f'target={target!r}', *shown])})"
     check_target(target, subject)
-    for argument in _keywords(kernel.program):
-        if argument in ("out", "stream"):
-            reason = f"its argument '{argument}' hides the keyword {argument}= of every call"
-            raise CompileError(subject, reason, "give it another name")
+    _check_keywords(kernel.program, subject)
     if target == "auto":
         return _automatic(kernel, options, subject)
     row = TARGETS[target]
@@ -92,6 +89,13 @@ def _prove(kernel: object) -> None:
 
         require_proved(kernel)
         _PROVED.add(kernel)
+
+
+def _check_keywords(program: kir.Program, subject: str) -> None:
+    for argument in _keywords(program):
+        if argument in ("out", "stream"):
+            reason = f"its argument '{argument}' hides the keyword {argument}= of every call"
+            raise CompileError(subject, reason, "give it another name")
 
 
 def _keywords(program: kir.Program) -> list[str]:
@@ -162,3 +166,26 @@ def compile_together(
     return [
         CompiledKernel(k, target, e, make, options) for k, e in zip(kernels, built, strict=True)
     ]
+
+
+def compile_variants(kernel: K, target: str, optimize: int) -> CompiledKernel[K]:
+    """Return a kernel whose scalar variant is built with it, in one run of the compiler.
+
+    It is not proved first. Where `target` builds programs one by one, that variant is built when
+    it is needed, and `optimize` is not heeded where there is no such level.
+
+    Raises:
+        CompileError: a scalar that a call cannot name; a compiler is missing or fails.
+    """
+    _check_keywords(kernel.program, f"compile({kernel.program.name}, target={target!r})")
+    row, scalar = TARGETS[target], getattr(kernel, "scalar", None)
+    options = {"optimize": optimize} if "optimize" in row.options else {}
+    if row.together is None or scalar is None:
+        build = partial(_build_plain, row=row, options=options)
+        return CompiledKernel(kernel, target, build(kernel), build, options)
+    first, second = row.together([kernel.program, scalar.program], optimize)
+    return CompiledKernel(kernel, target, first, lambda _: second, options)
+
+
+def _build_plain(kernel: Any, row: TargetRow, options: Mapping[str, Any]) -> Executable:
+    return row.build(kernel.program, **options)

@@ -7,7 +7,6 @@ Nothing is written but the caches that compiling writes anyway.
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -310,15 +309,10 @@ class _Check:
 
 def ready(kernel: Kernel, target: str) -> CompiledKernel[Kernel]:
     """Return a kernel ready to run, without the proof first that LOOPNEST_VERIFY=1 asks for."""
-    from loopnest.facade import compile
+    from loopnest.backends.targets import compile_variants
 
-    quick = {"optimize": 1} if target == "c" else {}  # a few small sizes: most time is gcc's
-    before = os.environ.pop("LOOPNEST_VERIFY", None)
-    try:
-        return compile(kernel, target=target, **quick)
-    finally:
-        if before is not None:
-            os.environ["LOOPNEST_VERIFY"] = before
+    # A few small sizes: what a compiler does for speed takes longer than all runs.
+    return compile_variants(kernel, target, optimize=0)
 
 
 def diagnosed(kernel: Kernel, fusion: Fusion, arguments: Arguments) -> Diagnosis | None:
