@@ -8,13 +8,15 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import loopnest as ln
 from helpers.command_line import SCALED, call
-from loopnest.backends.cpu.c_compiler import find_compiler
+from loopnest.backends.cpu import c_compiler
 from loopnest.devtools.cli import Source, command_line
-from loopnest.devtools.schedule_check import check_schedule
+from loopnest.devtools.schedule_check import check_schedule, ready
 from loopnest.devtools.trial_sizes import tiles_of, trial_sizes
 from loopnest.facade import lower
 from loopnest.kir import parse as parse_nest
@@ -111,7 +113,7 @@ def rows(text):
 
 def test_a_file(folder):
     text = passed(folder / "scale.py")
-    where = "right" if find_compiler() else "right, not in C"
+    where = "right" if c_compiler.find_compiler() else "right, not in C"
     assert text.splitlines()[0].split() == [
         "kernel", "schedule", "proof", "sanitizer", "result", "seconds"
     ]  # fmt: skip
@@ -119,7 +121,9 @@ def test_a_file(folder):
         ["scale", "gpu", "all", "sizes", "clean", *where.split(maxsplit=1)[:1]],
         ["scale", "plain", "all", "sizes", "clean", *where.split(maxsplit=1)[:1]],
     ]
-    assert text.endswith("\n2 schedules of 1 kernel: all is well\n") or not find_compiler()
+    assert (
+        text.endswith("\n2 schedules of 1 kernel: all is well\n") or not c_compiler.find_compiler()
+    )
 
 
 @pytest.mark.parametrize("path", [PLAIN, KERNELS / "adam.py"], ids=lambda path: path.stem)
@@ -482,3 +486,27 @@ def test_what_is_too_large_is_not_run(monkeypatch):
     assert not found.ok(strict=True)
     assert found.notes[0].startswith("not run at N=50, D=50: ")
     assert found.notes[0].endswith(" statements are too many; set small sizes by -D")
+
+
+@pytest.mark.skipif(not c_compiler.find_compiler(), reason="there is no C compiler")
+def test_a_kernel_and_its_scalar_variant_are_built_in_one_run(monkeypatch):
+    with ln.Fusion("wide") as f:
+        x = f.input("x", ("N",), ln.float32)
+        y = f.output(x * 3.0, "y")
+    y.split(0, 4)
+    y.parallelize({1: ln.ParallelType.vectorize})
+    k = ln.lower(f)
+    assert k.scalar is not None
+    sources = []
+    compiled = c_compiler.compile_c
+
+    def counted(source, **options):
+        sources.append(source)
+        return compiled(source, **options)
+
+    monkeypatch.setattr(c_compiler, "compile_c", counted)
+    function = ready(k, "c")
+    for count in (8, 7):  # vectors divide the first
+        values = np.arange(count, dtype=np.float32)
+        assert (function(values) == values * 3).all()
+    assert len(sources) == 1
