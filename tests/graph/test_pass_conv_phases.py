@@ -76,6 +76,27 @@ def test_what_stays_as_it_is(case):
     assert by_phases(node) is node
 
 
+def wide(stride, kernel, padding=1, channels=32):
+    x, w = G.var("x", (2, 3, 4, 5)), G.var("w", (3, channels, *kernel))
+    space = [3 * stride + kernel[0] - 2 * padding, 4 * stride + kernel[1] - 2 * padding]
+    return G.conv_transposed(x, w, space, stride, padding)
+
+
+@pytest.mark.parametrize("kernel", [(3, 3), (3, 2), (5, 5), (2, 3)])
+def test_phases_of_different_kernels_are_convolutions_of_their_own(kernel):
+    node = wide(2, kernel)
+    found = by_phases(node)
+    assert found.type == node.type
+    np.testing.assert_allclose(values(found), values(node), rtol=1e-5, atol=1e-5)
+    shapes = [x.inputs[1].shape[2:] for x in nodes(found) if x.op == "conv"]
+    assert sum(rows * columns for rows, columns in shapes) == kernel[0] * kernel[1]
+
+
+def test_phases_of_one_kernel_are_one_convolution():
+    for node in (wide(2, (4, 4)), wide(2, (3, 3), channels=8), wide(3, (4, 4))):
+        assert operations(by_phases(node)).count("conv") == 1
+
+
 def test_symbolic_extents_stay():
     x, w = G.var("x", ("N", 2, 4)), G.var("w", (2, 3, 3))
     node = G.conv_transposed(x, w, [9], 2)

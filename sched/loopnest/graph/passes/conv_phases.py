@@ -5,7 +5,9 @@ The gradient of a convolution's operand (``conv2d_backward_data``) is one too.
 Elements of the result that are a stride apart see the same elements of the kernel. So the kernel is
 cut into as many kernels as there are phases, each without the zeros between the elements of x. A
 convolution with all of them makes as many channels for one, and the last step lays these side by
-side. What stride and dilation have as a common divisor leaves zeros in the result alone.
+side. Where phases see different numbers of elements of the kernel (3 x 3, a stride of 2: 4, 2, 2
+and 1), most of that would be zeros: then each has a convolution of its own. What stride and
+dilation have as a common divisor leaves zeros in the result alone.
 
 Source: Shi et al., "Is the deconvolution layer the same as a convolutional layer?", 2016
 (arXiv:1609.07009).
@@ -14,9 +16,10 @@ Source: Shi et al., "Is the deconvolution layer the same as a convolutional laye
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product as product_of
 from math import gcd, prod
 
-from loopnest.graph.dimensions import at, product
+from loopnest.graph.dimensions import at, mul, product
 from loopnest.graph.node import Node
 from loopnest.graph.operators import movement_ops as m
 from loopnest.graph.operators import slicing
@@ -34,6 +37,7 @@ class _Axis:
     Args:
         stride: the number of phases.
         dilation: the distance of the kernel's elements.
+        kernel: its elements.
         start: of the first of them in the kernel that is cut.
         taps: the elements of the kernel of a phase.
         front: elements in front of the result that are computed too.
@@ -44,6 +48,7 @@ class _Axis:
 
     stride: int
     dilation: int
+    kernel: int
     start: int
     taps: int
     front: int
@@ -61,7 +66,7 @@ def _axis(stride: int, dilation: int, padding: int, kernel: int, own: int, out: 
     first, front = divmod(padding + start, stride)
     last = (padding + start + out - 1) // stride
     before, behind = taps - 1 - first, last - own + 1
-    return _Axis(stride, dilation, start, taps, front, last - first + 1, before, behind)
+    return _Axis(stride, dilation, kernel, start, taps, front, last - first + 1, before, behind)
 
 
 @register_attr("conv_transposed", "decompose")
@@ -128,8 +133,73 @@ def _by_phases(node: Node) -> Node:
         return node
     if prod([a.taps for a in axes]) >= at(product(kernel), {}):
         return node
+    if _differ(node, axes):
+        return _side_by_side(_apart(node, axes), axes, node)
     found = s.conv(x, _kernels(w, axes, groups), 1, [(a.before, a.behind) for a in axes], 1, groups)
     return _side_by_side(found, axes, node)
+
+
+CHANNELS = 32
+"""So many channels of a result fill the vectors of a convolution alone, without other phases."""
+PHASES = 4
+"""So many convolutions are made of one, at most."""
+FEWER = 0.8
+"""The part of the products that makes several convolutions pay: each reads all of x."""
+
+
+def _differ(node: Node, axes: list[_Axis]) -> bool:
+    """Whether phases have kernels of different extents, so that one for all is mostly zeros."""
+    channels = node.shape[1]
+    if node.attrs["groups"] > 1 or any(a.dilation > 1 for a in axes):
+        return False
+    if not isinstance(channels, int) or channels < CHANNELS:
+        return False
+    if prod([a.stride for a in axes]) > PHASES:
+        return False
+    taps = [[len(_own_taps(a, phase)) for phase in range(a.stride)] for a in axes]
+    if any(0 in own for own in taps):
+        return False
+    around = [_around(a, phase) for a in axes for phase in range(a.stride)]
+    if any(width < 0 for pair in around for width in pair):
+        return False
+    whole = prod([a.taps * a.stride for a in axes])
+    return prod([sum(own) for own in taps]) <= FEWER * whole
+
+
+def _own_taps(axis: _Axis, phase: int) -> range:
+    """Return which of the taps of all phases one phase has: others are zeros of its kernel."""
+    first = -(-max(axis.start - phase, 0) // axis.stride)
+    return range(first, (axis.start + axis.kernel - 1 - phase) // axis.stride + 1)
+
+
+def _around(axis: _Axis, phase: int) -> tuple[int, int]:
+    """Return the zeros in front of x and behind it for the windows of one phase."""
+    own = _own_taps(axis, phase)
+    return axis.before - (axis.taps - own.stop), axis.behind - own.start
+
+
+def _apart(node: Node, axes: list[_Axis]) -> Node:
+    """Return [N, O * phases, *counts] of a convolution for each phase, with its own kernel."""
+    x, w = node.inputs
+    c, o = w.shape[:2]
+    swap = (1, 0, *range(2, node.ndim))
+    n = node.shape[0]
+    found = []
+    for phases in product_of(*[range(a.stride) for a in axes]):
+        rows = [*zip(axes, phases, strict=True)]
+        own = [_own_taps(*row) for row in rows]
+        firsts = [
+            a.stride * t.start + phase - a.start for (a, phase), t in zip(rows, own, strict=True)
+        ]
+        stops = [f + (len(t) - 1) * a.stride + 1 for f, t, a in zip(firsts, own, axes, strict=True)]
+        kernel = slicing.slice(
+            w, [0, 0, *firsts], [c, o, *stops], [1, 1, *[a.stride for a in axes]]
+        )
+        kernel = m.transpose(m.flip(kernel, [*range(2, node.ndim)]), swap)
+        one = s.conv(x, kernel, 1, [_around(*row) for row in rows])
+        found.append(m.reshape(one, (n, o, 1, *one.shape[2:])))
+    together = m.concatenate(found, 2)
+    return m.reshape(together, (n, mul(o, len(found)), *found[0].shape[3:]))
 
 
 def _kernels(w: Node, axes: list[_Axis], groups: int) -> Node:
