@@ -22,6 +22,7 @@ from loopnest.errors import (
     VerifyError,
 )
 from loopnest.scalar.dtypes import (
+    DType,
     bfloat16,
     float8_e4m3fn,
     float8_e5m2,
@@ -33,6 +34,7 @@ from loopnest.scalar.dtypes import (
     int32,
     int64,
     uint8,
+    uint16,
     uint32,
 )
 from loopnest.scalar.dtypes import bool_ as bool
@@ -175,6 +177,7 @@ __all__ = [
     "LOCAL",
     "SHARED",
     "CompileError",
+    "DType",
     "DefinitionError",
     "Fusion",
     "InternalError",
@@ -317,6 +320,7 @@ __all__ = [
     "topk",
     "trunc",
     "uint8",
+    "uint16",
     "uint32",
     "unfold",
     "use_chains",

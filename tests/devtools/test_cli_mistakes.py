@@ -48,7 +48,7 @@ def test_mistakes_on_the_command_line(file, tmp_path):
         ("dump", file, "-P", "threads=many"): "-P threads=many: 'many' is no int",
         ("dump", file, "-P", "threads"): "-P threads: use -P NAME=VALUE",
         ("dump", file, "-P", "dtype=half"):
-            "-P dtype=half: use one of bool, int8, uint8, int16, int32, uint32, int64, "
+            "-P dtype=half: use one of bool, int8, uint8, int16, uint16, int32, uint32, int64, "
             "float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, float64",
         ("dump", file, "-D", "M=3"): "-D M: scale has no size or scalar 'M'; it has N, factor",
         ("run", file, "--target", "interpret", "-D", "N=-1"): "-D N=-1: sizes are ints >= 0",

@@ -17,7 +17,7 @@ from loopnest.scalar.enums import IterKind
 _DTYPES = (
     *["float32"] * 14,
     *("float16", "float16", "bfloat16", "float64", "float64", "int32", "int32", "int64", "bool"),
-    *("int8", "uint8", "int16", "uint32", "float8_e4m3fn", "float8_e5m2"),
+    *("int8", "uint8", "int16", "uint16", "uint32", "float8_e4m3fn", "float8_e5m2"),
 )
 _SMOOTH = (
     *("tanh", "tanh", "sigmoid", "sin", "cos", "neg", "neg", "abs", "abs", "relu", "relu"),

@@ -11,7 +11,7 @@ from loopnest.graph.node_origins import place_of
 from loopnest.graph.registry import REQUIRED, get_op, rebuild, unregister_op, with_attrs
 
 TYPES = (
-    "bool, int8, uint8, int16, int32, uint32, int64, float8_e4m3fn, float8_e5m2, float16, "
+    "bool, int8, uint8, int16, uint16, int32, uint32, int64, float8_e4m3fn, float8_e5m2, float16, "
     "bfloat16, float32, float64"
 )
 X, W = G.var("x", (4, 3)), G.var("w", (3, 2))

@@ -199,8 +199,8 @@ HEAD = "graph g(x: float32[2]) {\n  "
         ("graph g(x: float32[2])\n  return", "line 2, column 3: here is 'return'; expected {"),
         (
             "graph g(x: float33[2])",
-            "line 1, column 12: there is no dtype float33; use bool, int8, uint8, int16, int32, "
-            "uint32, int64, float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, float64",
+            "line 1, column 12: there is no dtype float33; use bool, int8, uint8, int16, uint16, "
+            "int32, uint32, int64, float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, float64",
         ),
         (
             "graph g(x: float32[-2])",

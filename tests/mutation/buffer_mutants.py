@@ -92,7 +92,8 @@ _TYPES: Mapping[str, tuple[DType, ...]] = {
     "int64": (dtypes.int32,),
     "int32": (dtypes.int64, dtypes.uint32),
     "uint32": (dtypes.int32,),
-    "int16": (dtypes.int8,),
+    "int16": (dtypes.int8, dtypes.uint16),
+    "uint16": (dtypes.int16,),
     "int8": (dtypes.uint8,),
     "uint8": (dtypes.int8,),
 }

@@ -20,7 +20,8 @@ T = TypeVar("T")
 _OTHER_TYPE = {
     "float64": dtypes.float32, "float32": dtypes.float16, "float16": dtypes.float32,
     "bfloat16": dtypes.float16, "int64": dtypes.int32, "int32": dtypes.int64,
-    "int8": dtypes.uint8, "uint8": dtypes.int8, "int16": dtypes.int32, "uint32": dtypes.int32,
+    "int8": dtypes.uint8, "uint8": dtypes.int8, "int16": dtypes.int32,
+    "uint16": dtypes.int16, "uint32": dtypes.int32,
     "float8_e4m3fn": dtypes.float8_e5m2, "float8_e5m2": dtypes.float8_e4m3fn,
 }  # fmt: skip
 

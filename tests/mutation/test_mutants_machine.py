@@ -67,7 +67,7 @@ def test_an_element_that_was_never_stored_holds_garbage() -> None:
     assert (found[0].outputs[0] != found[1].outputs[0]).all()
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint32", "int64"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "uint32", "int64"])
 def test_garbage_has_the_type_of_its_element(dtype: str) -> None:
     text = (
         f"kernel k(x: float32[N]) -> (y: {dtype}[N])\nfor i0 in N:\n  if i0 < 0:\n    y[i0] = 1\n"

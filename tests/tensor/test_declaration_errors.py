@@ -8,8 +8,8 @@ import loopnest as ln
 from helpers.named_operands import names
 
 TYPES = (
-    "use ln.bool, int8, uint8, int16, int32, uint32, int64, float8_e4m3fn, float8_e5m2, float16, "
-    "bfloat16, float32 or float64"
+    "use ln.bool, int8, uint8, int16, uint16, int32, uint32, int64, float8_e4m3fn, float8_e5m2, "
+    "float16, bfloat16, float32 or float64"
 )
 EXTENT = "use an int >= 0 or the name of a size symbol (an identifier)"
 ASSUME = (

@@ -11,8 +11,8 @@ from loopnest.tensor.ops.operands import ScalarOperand
 OPERAND = "use TensorViews, scalars of the fusion, sizes or Python numbers"
 NO_FUSION = "at least one must be a TensorView or a scalar of a fusion"
 TYPES = (
-    "use ln.bool, int8, uint8, int16, int32, uint32, int64, float8_e4m3fn, float8_e5m2, float16, "
-    "bfloat16, float32 or float64"
+    "use ln.bool, int8, uint8, int16, uint16, int32, uint32, int64, float8_e4m3fn, float8_e5m2, "
+    "float16, bfloat16, float32 or float64"
 )
 EXTENTS = "extents at one axis are equal (the same int or the same name), or one is a static 1"
 EXTENT = "use an int >= 0 or the name of a size symbol (an identifier)"

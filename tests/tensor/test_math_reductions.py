@@ -28,7 +28,7 @@ REFERENCE: dict[str, Callable[..., Any]] = {
     "mean": np.mean,
     "var": np.var,
 }
-WIDE = dict.fromkeys(("bool", "int8", "uint8", "int16", "int32", "uint32"), "int64")
+WIDE = dict.fromkeys(("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32"), "int64")
 TOLERANCE = {
     "float8_e4m3fn": 0.125, "float8_e5m2": 0.25, "float16": 1e-3, "bfloat16": 8e-3,
     "float64": 1e-12,

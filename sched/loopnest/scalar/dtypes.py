@@ -21,9 +21,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DType:
-    """An element type; compared by identity (there is one object a type).
+    """An element type: `ln.float32` and the others, one object each, compared by identity.
 
-    `rank` orders types for promotion, `size` is in bytes. `signed` tells integers apart.
+    Args:
+        name: what it is called, `str` of it.
+        kind: "b" for bool, "i" for integers, "f" for floats; "x" for indices.
+        size: in bytes.
+        rank: its place in promotions.
+        signed: whether an integer may be negative.
+
+    >>> import loopnest as ln
+    >>> def plus_one(dtype: ln.DType = ln.float32) -> ln.Fusion:
+    ...     with ln.Fusion("plus_one") as f:
+    ...         f.output(f.input("x", ("N",), dtype) + 1, "y")
+    ...     return f
+    >>> print(plus_one(ln.uint16)["y"].dtype)
+    uint16
+
+    Source: NumPy's dtype.
     """
 
     name: str
@@ -122,6 +137,7 @@ bool_ = DType("bool", "b", 1, 0)
 int8 = DType("int8", "i", 1, 1)
 uint8 = DType("uint8", "i", 1, 1, signed=False)
 int16 = DType("int16", "i", 2, 2)
+uint16 = DType("uint16", "i", 2, 2, signed=False)
 int32 = DType("int32", "i", 4, 3)
 uint32 = DType("uint32", "i", 4, 3, signed=False)
 int64 = DType("int64", "i", 8, 4)
@@ -134,7 +150,7 @@ float64 = DType("float64", "f", 8, 8)
 index = DType("index", "x", 8, 4)
 """Loop indices, extents and addresses: an integer whose width is chosen when a kernel is built."""
 
-INTEGERS: tuple[DType, ...] = (int8, uint8, int16, int32, uint32, int64)
+INTEGERS: tuple[DType, ...] = (int8, uint8, int16, uint16, int32, uint32, int64)
 FLOATS: tuple[DType, ...] = (
     float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, float64,
 )  # fmt: skip

@@ -309,7 +309,7 @@ def _negation(form: CFormat, node: Op) -> Text:
 def _not(form: CFormat, node: Op) -> Text:
     sign = "!" if node.dtype.is_bool else "~"
     text = sign + form.format(node.args[0], ATOM)
-    if node.dtype is dtypes.uint8:  # the complement of an int
+    if node.dtype in (dtypes.uint8, dtypes.uint16):  # the complement of an int
         return f"({form.dialect.types[node.dtype.name]}){text}", UNARY
     return text, UNARY
 

@@ -458,7 +458,8 @@ def _functions(index: str) -> dict[tuple[str, str], str]:
 
 
 _INTEGER_ENDS = {
-    "int8": "i8", "uint8": "u8", "int16": "i16", "int32": "i32", "uint32": "u32", "int64": "i64",
+    "int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16", "int32": "i32",
+    "uint32": "u32", "int64": "i64",
 }  # fmt: skip
 _NARROW_ENDS = {
     "float16": "f16", "bfloat16": "bf16", "float8_e4m3fn": "f8_e4m3fn", "float8_e5m2": "f8_e5m2",
@@ -493,7 +494,7 @@ def _dialect(index_bits: int) -> Dialect:
 
 
 _UNSIGNED = {
-    **dict.fromkeys(("int8", "uint8", "int16", "int32"), "uint32_t"),
+    **dict.fromkeys(("int8", "uint8", "int16", "uint16", "int32"), "uint32_t"),
     "int64": "uint64_t",
 }
 """uint32 itself wraps; what is narrower would be promoted to int."""

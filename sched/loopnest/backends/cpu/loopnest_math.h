@@ -284,6 +284,7 @@ LN_FN int32_t ln_pow_i32(int32_t a, int32_t n) { return (int32_t)(uint32_t)ln_po
 LN_SMALL_INTEGER(int8_t, i8)
 LN_SMALL_INTEGER(uint8_t, u8)
 LN_SMALL_INTEGER(int16_t, i16)
+LN_SMALL_INTEGER(uint16_t, u16)
 
 LN_FN int8_t ln_abs_i8(int8_t a) { return (int8_t)(a < 0 ? -a : a); }
 LN_FN int16_t ln_abs_i16(int16_t a) { return (int16_t)(a < 0 ? -a : a); }
@@ -305,6 +306,7 @@ LN_FN uint32_t ln_pow_u32(uint32_t a, uint32_t n) { return (uint32_t)ln_pow_u64(
 LN_SHIFTS(int8_t, uint8_t, uint32_t, i8, -(a < 0))
 LN_SHIFTS(uint8_t, uint8_t, uint32_t, u8, 0)
 LN_SHIFTS(int16_t, uint16_t, uint32_t, i16, -(a < 0))
+LN_SHIFTS(uint16_t, uint16_t, uint32_t, u16, 0)
 LN_SHIFTS(int32_t, uint32_t, uint32_t, i32, -(a < 0))
 LN_SHIFTS(uint32_t, uint32_t, uint32_t, u32, 0u)
 LN_SHIFTS(int64_t, uint64_t, uint64_t, i64, -(int64_t)(a < 0))

@@ -48,6 +48,7 @@ MAX_SPACES = 16
 
 _SCALARS: Mapping[str, Any] = {
     "bool": ctypes.c_bool, "int8": ctypes.c_int8, "uint8": ctypes.c_uint8, "int16": ctypes.c_int16,
+    "uint16": ctypes.c_uint16,
     "int32": ctypes.c_int32, "uint32": ctypes.c_uint32, "int64": ctypes.c_int64,
     "float8_e4m3fn": ctypes.c_uint8, "float8_e5m2": ctypes.c_uint8, "float16": ctypes.c_uint16,
     "bfloat16": ctypes.c_uint16, "float32": ctypes.c_float, "float64": ctypes.c_double,

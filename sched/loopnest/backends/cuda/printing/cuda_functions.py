@@ -208,11 +208,11 @@ def _functions() -> dict[tuple[str, str], str]:
 
 
 _INTEGERS = {
-    "int8": "signed char", "uint8": "unsigned char", "int16": "short", "int32": "int",
-    "uint32": "unsigned int", "int64": "long long",
+    "int8": "signed char", "uint8": "unsigned char", "int16": "short",
+    "uint16": "unsigned short", "int32": "int", "uint32": "unsigned int", "int64": "long long",
 }  # fmt: skip
 _UNSIGNED = {
-    **dict.fromkeys(("int8", "uint8", "int16", "int32"), "unsigned int"),
+    **dict.fromkeys(("int8", "uint8", "int16", "uint16", "int32"), "unsigned int"),
     "int64": "unsigned long long",
 }
 """uint32 itself wraps; what is narrower would be promoted to int."""
