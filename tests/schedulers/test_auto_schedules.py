@@ -245,7 +245,7 @@ def test_extents_may_be_symbols(name):
         ("pointwise: transpose", 1000, 300, "transpose"),
         ("pointwise: transpose and sum", 1000, 300, "transpose"),
         ("pointwise: transpose", 1000, 3, "pointwise"),
-        ("window: unpadded conv", 1000, 300, "contraction"),
+        ("window: unpadded conv", 1000, 300, "window"),
         ("window: grouped conv", 1000, 300, "window"),
         ("window: depthwise conv", 1000, 300, "window"),
         ("fold: rows", 1000, 300, "fold"),
@@ -260,7 +260,7 @@ def test_extents_may_be_symbols(name):
 )
 def test_the_class_follows_from_the_axes(name, n, d, expected):
     _, build, shapes = CASES[name]
-    assert scheduler_of(fusion(build, *shapes(n, d)), "c").name == expected
+    assert scheduler_of(fusion(build, *shapes(n, d)), "c", Processor()).name == expected
 
 
 @pytest.mark.parametrize("dtype", [ln.float64, ln.float16, ln.int8])
