@@ -469,3 +469,25 @@ def test_windows_are_copied_where_that_pays(side, size, stride, rows, expected):
     assert ln.verify(ln.lower(f)).ok
     if side == 31:
         check_values(f)
+
+
+def test_mirrored_weights_are_no_windows():
+    """A tile of results has several channels then, too: each element of an image is used again."""
+
+    def build(x, w):
+        return ln.conv(x, ln.permute(ln.flip(w, (2, 3)), (1, 0, 2, 3)), 1, 1)
+
+    f = fusion(build, (2, 3, 32, 32), (3, 8, 3, 3))
+    assert auto_schedule(f, "c", Processor()).name == "window"
+    kernel = ln.lower(f)
+    assert ln.verify(kernel).ok
+    tile = [t for t in f.tensors if t.axis(-1).parallel is ln.ParallelType.vectorize]
+    assert [axis.extent for axis in tile[0].leaf_domain[-3:]] == [8, 2, 16]
+    check_values(f)
+
+
+def test_operands_that_are_computed_are_copied():
+    """Windows would compute an element again for each window that has it."""
+    f = fusion(lambda x, w: ln.conv(ln.exp(x), w), (2, 3, 34, 34), (7, 3, 3, 3))
+    assert auto_schedule(f, "c", Processor()).name == "contraction"
+    assert ln.verify(ln.lower(f)).ok

@@ -105,6 +105,8 @@ def _is_few(space: IterationSpace, parts: Contraction, processor: Processor) -> 
     columns = space.elements(parts.dims("columns")[-1:])
     if window is None or window == 1 or rows is None or columns is None:
         return False
+    if is_computed(parts.left) or is_computed(parts.right):
+        return False  # a copy computes each element once
     borders = [tensor for tensor in steps(parts.right) if has_border(tensor)]
     if not all(window_loops.is_kept_whole(space, tensor) for tensor in borders):
         return False

@@ -218,7 +218,9 @@ def _tiles(
     if not results:
         return groups, {}
     columns = processor.tile[1]
-    windowed = [space.present[t] for t in space.definitions if reads_parts(t)]
+    # What is read in parts but has no neighbours of a row (weights that are mirrored) is no window.
+    parts = [space.present[t] for t in space.definitions if reads_parts(t)]
+    windowed = [dims for dims in parts if results[-1] in dims]
     free = [d for d in results[:-1] if not any(d in dims for dims in windowed)]
     tile: dict[str, int] = {}
     if free:
