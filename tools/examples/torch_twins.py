@@ -90,6 +90,31 @@ def resnet(blocks: Sequence[int], wide: bool) -> Loss:
     return loss
 
 
+def unet(levels: int) -> Loss:
+    """Return the loss of `unet_discs`."""
+
+    def norm(w: Iterator[Tensor], x: Tensor) -> Tensor:
+        kernel = next(w)
+        y = F.conv2d(x, kernel, padding=kernel.shape[2] // 2)
+        return F.relu(F.batch_norm(y, None, None, next(w), next(w), training=True))
+
+    def loss(weights: Sequence[Tensor], x: Tensor, inside: Tensor) -> Tensor:
+        w, y = iter(weights), x
+        skipped = []
+        for _ in range(levels):
+            y = norm(w, norm(w, y))
+            skipped.append(y)
+            y = F.max_pool2d(y, 2)
+        y = norm(w, norm(w, y))
+        while skipped:
+            y = norm(w, F.interpolate(y, scale_factor=2))
+            y = norm(w, norm(w, torch.cat([skipped.pop(), y], 1)))
+        scores = (F.conv2d(y, next(w)) + next(w)).squeeze(1)
+        return F.binary_cross_entropy_with_logits(scores, inside)
+
+    return loss
+
+
 def language_model(width: int, heads: int, layers: int) -> Loss:
     """Return the loss of `language_model`."""
 
