@@ -57,6 +57,20 @@ def of_reversed_weights(x, w):
     )
 
 
+def in_a_row(x, w):
+    return ln.conv(x, w, padding=((0, 0), (1, 1)))
+
+
+def in_a_column(x, w):
+    return ln.conv(x, w, padding=((1, 1), (0, 0)))
+
+
+def of_a_phase(x, w):
+    """A part of the gradient of an operand: some elements of the kernel, reversed."""
+    w = ln.permute(ln.flip(w[:, :, 0:3:2, 0:3:2], (2, 3)), (1, 0, 2, 3))
+    return ln.conv(ln.pad(x, ((0, 0), (0, 0), (0, 1), (0, 1))), w)
+
+
 def of_batches(x, dy):
     """The gradient of weights: the windows are as large as the results."""
     swap = (1, 0, 2, 3)
@@ -79,6 +93,9 @@ CASES: dict[str, tuple[Callable[..., ln.TensorView], list[tuple[int | str, ...]]
     "transformed": (transformed, [(2, 8, 6, 12), (32, 8, 3, 3), (8,)]),
     "scaled weights": (scaled_weights, [(2, 8, 6, 12), (32, 8, 3, 3), (32,)]),
     "of reversed weights": (of_reversed_weights, [(2, 8, 6, 12), (8, 32, 3, 3)]),
+    "in a row": (in_a_row, [("N", 24, 6, 12), (32, 24, 1, 3)]),
+    "in a column": (in_a_column, [(2, 24, 6, 12), (32, 24, 3, 1)]),
+    "of a phase": (of_a_phase, [(2, 16, 6, 12), (16, 32, 3, 3)]),
     "of batches": (of_batches, [(3, 4, 6, 7), (3, 32, 6, 7)]),
     "of one channel": (plain, [(2, 1, 12, 12), (32, 1, 9, 9)]),
     "of a line": (plain, [(2, 24, 24), (32, 24, 3)]),

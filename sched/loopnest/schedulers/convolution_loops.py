@@ -61,8 +61,8 @@ class _Convolution:
         windows: the other operand.
         image: what windows are read of.
         channels: the dimensions of results that the weights have.
-        pixels: the dimensions of results that windows are read along, one or two of them; a tile
-            has neighbours along them.
+        pixels: the last dimensions of the windows, one or two of them: a tile has neighbours along
+            them.
         outer: the other dimensions of results.
         folded: the dimensions that are folded.
         window: those of them that are inside of a window.
@@ -103,8 +103,8 @@ def _convolution(fusion: ln.Fusion, space: IterationSpace) -> _Convolution | Non
     definition = readers[0].definition
     assert definition is not None
     met = frozenset([d for own in _met(space, readers[0]) for d in own])
-    pixels = tuple([d for d in shape if d in met][-2:])
-    if len(definition.reads) != 1 or tuple(shape[-len(pixels) :]) != pixels:
+    pixels = tuple(shape[-2:] if len(shape) > 2 or shape[0] in met else shape[-1:])
+    if len(definition.reads) != 1 or met.isdisjoint(pixels):
         return None
     return _Convolution(
         parts.total,
@@ -412,7 +412,11 @@ def _pack(space: IterationSpace, found: _Convolution, packed: ln.TensorView, til
     packed.memory = ln.GLOBAL
     packed.set_allocation([*range(packed.ndim)])
     axes.order(["band", "vector", *[label for label, _ in terms], "lane"])
-    for tensor in steps(packed):
-        if tensor is not packed:
-            tensor.compute_at(packed, -1)
-    axes.parallelize({"band": ln.ParallelType.cpu_parallel, "lane": ln.ParallelType.vectorize})
+    axes.parallelize({"band": ln.ParallelType.cpu_parallel})
+    made = [tensor for tensor in steps(packed) if tensor is not packed]
+    inside = [tensor for tensor in made if space.all_of(tensor) <= space.all_of(packed)]
+    for tensor in inside:
+        tensor.compute_at(packed, -1)
+    # What is read in parts has other dimensions, loops of its own in each lane.
+    if inside == made:
+        axes.parallelize({"lane": ln.ParallelType.vectorize})
