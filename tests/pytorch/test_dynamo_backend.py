@@ -263,18 +263,7 @@ def test_types_that_loopnest_does_not_have():
     close(compiled(lambda x: (x * 2).abs())(x), (x * 2).abs())
 
 
-TYPES = [
-    "bool",
-    "int8",
-    "uint8",
-    "int16",
-    "uint16",
-    "int32",
-    "int64",
-    "float16",
-    "bfloat16",
-    "float64",
-]
+TYPES = ["bool", "int8", "uint8", "int16", "int32", "int64", "float16", "bfloat16", "float64"]
 
 
 @pytest.mark.parametrize("dtype", TYPES)
