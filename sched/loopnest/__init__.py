@@ -109,7 +109,7 @@ from loopnest.tensor.ops.random_numbers import dropout, random_bits, random_unif
 from loopnest.tensor.ops.reductions import all, any, max, mean, min, prod, sum, var, welford
 from loopnest.tensor.ops.reshapes import flatten, reshape
 from loopnest.tensor.ops.scans import cummax, cumprod, cumsum, scan
-from loopnest.tensor.ops.scatters import index_add, scatter_add
+from loopnest.tensor.ops.scatters import index_add, scatter, scatter_add
 from loopnest.tensor.ops.slices import flip, roll, slice
 from loopnest.tensor.ops.sliding_windows import avg_pool, max_pool, unfold
 from loopnest.tensor.ops.tuple_reductions import argmax, argmin, reduce
@@ -304,6 +304,7 @@ __all__ = [
     "rshift",
     "rsqrt",
     "scan",
+    "scatter",
     "scatter_add",
     "sigmoid",
     "silu",

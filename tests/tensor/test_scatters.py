@@ -9,6 +9,8 @@ import pytest
 
 import loopnest as ln
 from helpers.math_run import assert_equal, run
+from loopnest.proofs.verifier import verify_program
+from mutation.mutants import mutants
 
 RNG = np.random.default_rng(0)
 PT = ln.ParallelType
@@ -123,3 +125,106 @@ def test_what_is_refused(code: str, said: str) -> None:
             eval(code, names)
     assert str(caught.value) == said
     assert (f.facts.conditions, len(f.tensors)) == before
+
+
+def assigned(x: np.ndarray, i: np.ndarray, u: np.ndarray, axis: int) -> np.ndarray:
+    """Return `x` with updates assigned one after the other, those outside nowhere."""
+    found = x.copy()
+    for place in np.ndindex(*u.shape):
+        if 0 <= i[place] < x.shape[axis]:
+            found[(*place[:axis], i[place], *place[axis + 1 :])] = u[place]
+    return found
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int64, np.int8, np.uint16, np.bool_])
+@pytest.mark.parametrize(("axis", "shape"), [(0, (7, 4)), (1, (3, 6)), (1, (2, 6)), (0, (0, 2))])
+def test_scatter_keeps_the_last_update(axis: int, shape: tuple[int, ...], dtype: Any) -> None:
+    x, u = small(3, 4).astype(dtype), small(*shape).astype(dtype)
+    i = RNG.integers(-1, x.shape[axis] + 1, shape)
+    found = run(lambda x, i, u: ln.scatter(x, i, u, axis), x, i, u)
+    assert_equal(found, assigned(x, i, u, axis))
+
+
+def scatter_fusion() -> tuple[ln.Fusion, ln.TensorView, ln.TensorView]:
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("V", "D"), ln.float32)
+        i, u = f.input("i", ("K", "D"), ln.int32), f.input("u", ("K", "D"), ln.float32)
+        y = f.output(ln.scatter(x, i, u, 0), "y")
+    return f, next(t for t in f.tensors if t.definition and t.definition.reducer), y
+
+
+def walked(last: ln.TensorView, y: ln.TensorView) -> None:
+    last.reorder([2, 1, 0])  # the updates outside of the rows that they may go to
+
+
+def threads(last: ln.TensorView, y: ln.TensorView) -> None:
+    y.parallelize({0: PT.grid_x, 1: PT.block_x})
+    ln.propagate(y)
+    y.fusion.inline_most()
+
+
+def factored(last: ln.TensorView, y: ln.TensorView) -> None:
+    last.split(2, 4)
+    last.rfactor([3])
+
+
+@pytest.mark.parametrize("schedule", [walked, threads, factored])
+def test_schedules_of_scatter_keep_the_order(schedule: Any) -> None:
+    f, last, y = scatter_fusion()
+    schedule(last, y)
+    kernel = ln.lower(f)
+    assert ln.verify(kernel).all_sizes
+    x, i, u = small(5, 3), RNG.integers(0, 5, (20, 3)).astype(np.int32), small(20, 3)
+    for target in ("c", "interpret"):
+        assert_equal(ln.compile(kernel, target=target)(x, i, u), assigned(x, i, u, 0))
+
+
+def test_a_scatter_goes_through_its_updates_alone() -> None:
+    f, last, y = scatter_fusion()
+    walked(last, y)
+    loop = "for i4 in max(0, index(i[i2, i3]))..min(index(i[i2, i3]), V - 1) + 1 of V:"
+    assert loop in str(ln.lower(f))
+
+
+def test_threads_assign_in_no_order() -> None:
+    f, last, _ = scatter_fusion()
+    last.split(2, 8)
+    last.parallelize({3: PT.block_x})
+    with pytest.raises(ln.LoweringError, match=r"combined in any order, and last need not commute"):
+        ln.lower(f)
+    with pytest.raises(ln.ScheduleError):
+        last.atomic()
+
+
+SCATTER_REFUSED = [
+    ("ln.scatter(x, i, i, 0)", "i is int32, x is float32; both have one type; convert one by "
+     "ln.cast"),
+    ("ln.scatter(x, i, x, 0)", "x is float32[V, D], i is int32[K, D]; the indices have the shape "
+     "of the updates"),
+    ("ln.scatter(x, i, 1.0, 0)", "the updates are of type float; use a TensorView"),
+    ("ln.scatter(x, u, u, 0)", "u is float32; indices are int32 or int64; convert them by ln.cast"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "reason"), SCATTER_REFUSED)
+def test_scatters_that_are_refused(text: str, reason: str) -> None:
+    f, _, _ = scatter_fusion()
+    names = {"ln": ln, "x": f["x"], "i": f["i"], "u": f["u"]}
+    with pytest.raises(ln.DefinitionError) as caught:
+        eval(text, names)
+    assert str(caught.value) == f"{text[3:]}: {reason}"
+
+
+def test_mutants_of_a_scatter_are_not_proved() -> None:
+    f, last, y = scatter_fusion()
+    walked(last, y)
+    lowered = ln.lower(f)._lowered
+    assert lowered.math is not None
+    math = lowered.math()
+    kinds = frozenset({"predicate", "index", "claim", "init", "store", "identity"})
+    made = [
+        m for m in mutants(lowered.program, kinds) if not m.text.startswith(("drop '", "weaken"))
+    ]
+    made = [m for m in made if not (m.kind == "claim" and getattr(m.node, "role", "") == "init")]
+    assert len(made) > 70
+    assert [m.text for m in made if verify_program(m.program, math).ok] == []

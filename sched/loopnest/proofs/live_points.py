@@ -8,7 +8,11 @@ identity is a condition of the elements that count.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from loopnest import kir
 from loopnest.numerics.float64_math import fold
+from loopnest.proofs.program_model import Site
 from loopnest.proofs.single_launches import LaunchMath
 from loopnest.proofs.template_matching import reducer_of
 from loopnest.scalar import dtypes
@@ -189,3 +193,15 @@ def _as_index(value: Expr) -> Expr | None:
         if not any(arg is None for arg in args):
             return Op(value.op, tuple([a for a in args if a is not None]), dtypes.index)
     return None
+
+
+def with_temporaries(
+    chosen: Mapping[Site, Mapping[Arg, Load]], sites: Sequence[Site]
+) -> dict[Site, Mapping[Arg, Load]]:
+    """Return by which loads data choose what runs: stores, and temporaries under the same tests.
+
+    An update of several components computes them all before it stores one.
+    """
+    tests = {(site.loops, site.guards): found for site, found in chosen.items() if found}
+    kept = [s for s in sites if isinstance(s.node, kir.Let) and (s.loops, s.guards) in tests]
+    return {**chosen, **{site: tests[site.loops, site.guards] for site in kept}}

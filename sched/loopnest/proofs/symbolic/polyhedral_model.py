@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -13,7 +14,7 @@ from loopnest.kir.buffers import Buffer
 from loopnest.proofs.data_indices import Trusted
 from loopnest.proofs.index_notation import Forms
 from loopnest.proofs.isl_spaces import Spaces
-from loopnest.proofs.live_points import LivePoints
+from loopnest.proofs.live_points import LivePoints, with_temporaries
 from loopnest.proofs.obligations import CollectiveMath, Work
 from loopnest.proofs.program_model import (
     Access,
@@ -105,7 +106,7 @@ class PolyhedralModel(IslRelations):
         self._trusted: dict[Site, tuple[Trusted, ...]] = {w.site: w.trusted for w in works}
         self._data: dict[Load, str] = {}
         self.live = LivePoints(math_)
-        self.chosen = {w.site: self.chosen_by(w) for w in works}
+        self.chosen = with_temporaries({w.site: self.chosen_by(w) for w in works}, model.sites)
         for load in self._loads():
             name = self._data.setdefault(load, f"d_{len(self._data)}")
             self.env[load] = variable(name)
@@ -128,10 +129,8 @@ class PolyhedralModel(IslRelations):
     def _factors(self) -> Iterator[str]:
         """Yield that the sizes that axes are split by are >= 1: other launches are refused."""
         for factor in split_factors(self.model.program):
-            try:
+            with suppress(NotAffine):  # less is assumed
                 yield f"{self.text(self.algebra.poly(factor, {}))} >= 1"
-            except NotAffine:
-                continue  # less is assumed
 
     def _limits(self) -> Iterator[str]:
         """Yield those limits of a block that bound one extent alone."""

@@ -1,9 +1,10 @@
-"""Sums into elements that data choose: scatter_add, index_add.
+"""Updates of elements that data choose: scatter_add, index_add, and scatter, which assigns.
 
 What is added to an element is a sum over all updates, each where its index is that element's and 0
 elsewhere: a reduction like any other, whose order is free. Where its loops over the updates stand
 outside of those over the chosen axis, these run over the one index of the update, so that it goes
-through the updates alone; by atomic operations (`TensorView.atomic`) threads share these out.
+through the updates alone; by atomic operations (`TensorView.atomic`) threads share these out. What
+is assigned is a fold likewise, whose order is kept: it takes the later of two updates.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from collections.abc import Sequence
 from loopnest.errors import DefinitionError
 from loopnest.scalar import dtypes
 from loopnest.scalar.conditions import le
+from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import IterKind
-from loopnest.scalar.expr import TRUE, Arg, Const, Coordinate, Expr, Op, all_of, cast
-from loopnest.tensor.definition import Definition, Read
+from loopnest.scalar.expr import TRUE, Arg, Const, Coordinate, Expr, Op, all_of, cast, two_sides
+from loopnest.tensor.definition import Definition, Read, TracedReducer
 from loopnest.tensor.ops import pointwise, reducers
 from loopnest.tensor.ops.construction import Axis, axes_of, fresh_domain
 from loopnest.tensor.ops.gathers import checked_indices, fitting, same_rank
@@ -61,9 +63,7 @@ def scatter_add(
     place = checked_indices("scatter_add", call, tv, indices, axis)
     _check_updates(call, tv, updates, deterministic)
     same_rank(call, tv, indices)
-    if updates.sizes != indices.sizes:
-        found = f"{updates.name} is {updates.signature}, {indices.name} is {indices.signature}"
-        raise DefinitionError(call, found, "the indices have the shape of the updates")
+    _check_shapes(call, indices, updates)
     fitting(call, tv, indices, place)
     axes = axes_of(tv)
     folded = axes_of(indices)[place][0]
@@ -72,6 +72,84 @@ def scatter_add(
     return _scattered(
         "scatter_add", tv, indices, updates, place, folded, (where, where), deterministic
     )
+
+
+def scatter(tv: TensorView, indices: TensorView, updates: TensorView, axis: int) -> TensorView:
+    """Return `tv` with each element of `updates` in place of that which `indices` say along `axis`.
+
+    ``scatter(x, i, u, 0)`` is x with ``u[r, c]`` at ``(i[r, c], c)``, for all (r, c). Of several
+    updates of one element the last along `axis` stays, on every target and under every schedule.
+
+    Args:
+        tv: the operand.
+        indices: int32 or int64, of the rank of `tv` and no larger along the other axes. What has
+            an index outside of `axis` goes nowhere.
+        updates: of the shape of `indices` and the type of `tv`.
+        axis: of all of them.
+
+    Raises:
+        DefinitionError: no TensorViews, types or shapes that do not fit, or an axis out of range.
+
+    >>> import numpy as np
+    >>> import loopnest as ln
+    >>> with ln.Fusion("k") as f:
+    ...     x = f.input("x", (3,), ln.float32)
+    ...     i = f.input("i", ("K",), ln.int32)
+    ...     u = f.input("u", ("K",), ln.float32)
+    ...     y = f.output(ln.scatter(x, i, u, 0), "y")
+    >>> x, u = np.zeros(3, np.float32), np.array([1, 2, 4, 8], np.float32)
+    >>> print(ln.evaluate(f, x, np.array([2, 0, 2, 5], np.int32), u))
+    [2. 0. 4.]
+
+    Source: torch.Tensor.scatter, whose duplicates are in no order; NumPy's put_along_axis.
+    """
+    call = call_text("scatter", (tv, indices, updates, axis))
+    place = checked_indices("scatter", call, tv, indices, axis)
+    _check_types(call, tv, updates)
+    same_rank(call, tv, indices)
+    _check_shapes(call, indices, updates)
+    fitting(call, tv, indices, place)
+    where = [along(n, found) for n, found in enumerate(axes_of(indices))]
+    where[place] = Coordinate(len(where))
+    axes: list[Axis] = [*axes_of(tv), (axes_of(indices)[place][0], IterKind.REDUCTION)]
+    real = tv.dtype.compute
+    no, nothing = Const(0, dtypes.int32), Const(0, real)
+    chosen, inside = _is_chosen(tv, indices, place), _inside(tv, updates, place)
+    values: list[Expr] = []
+    for value, none in ((Const(1, dtypes.int32), no), (cast(Arg(1, updates.dtype), real), nothing)):
+        found: Expr = Op("where", (chosen, value, none), none.dtype)
+        if inside:
+            found = Op("where", (all_of(inside), found, none), none.dtype)
+        values.append(found)
+    given, last = [
+        TensorView(tv.fusion, fresh_domain(axes), dtype) for dtype in (dtypes.int32, tv.dtype)
+    ]
+    reads = (Read(indices, tuple(where)), Read(updates, tuple(where)))
+    made = Definition(
+        "scatter",
+        (indices, updates),
+        reads,
+        (given, last),
+        tuple(values),
+        _last(real),
+        f"axis={place}",
+    )
+    given.define(made)
+    last.define(made)
+    result = pointwise.where(pointwise.ne(given, 0), last, tv)
+    assert isinstance(result, TensorView)
+    return result
+
+
+def _last(dtype: DType) -> TracedReducer:
+    """Return the reducer that keeps the value of the last update: whether there is one, and it."""
+    identity = (Const(0, dtypes.int32), Const(0, dtype))
+    one, other = two_sides([value.dtype for value in identity])
+    none = Op("eq", (other[0], identity[0]), dtypes.bool_)
+    combination = tuple(
+        [Op("where", (none, a, b), b.dtype) for a, b in zip(one, other, strict=True)]
+    )
+    return TracedReducer("last", identity, combination, ordered=True)
 
 
 def index_add(
@@ -127,13 +205,23 @@ def index_add(
     )
 
 
-def _check_updates(call: str, tv: TensorView, updates: object, deterministic: object) -> None:
+def _check_shapes(call: str, indices: TensorView, updates: TensorView) -> None:
+    if updates.sizes != indices.sizes:
+        found = f"{updates.name} is {updates.signature}, {indices.name} is {indices.signature}"
+        raise DefinitionError(call, found, "the indices have the shape of the updates")
+
+
+def _check_types(call: str, tv: TensorView, updates: object) -> None:
     if not isinstance(updates, TensorView):
         raise DefinitionError(call, f"the updates are {kind_text(updates)}", "use a TensorView")
     fusion_of(call.partition("(")[0], (tv, updates))
     if updates.dtype is not tv.dtype:
         found = f"{updates.name} is {updates.dtype}, {tv.name} is {tv.dtype}"
         raise DefinitionError(call, found, "both have one type; convert one by ln.cast")
+
+
+def _check_updates(call: str, tv: TensorView, updates: object, deterministic: object) -> None:
+    _check_types(call, tv, updates)
     if tv.dtype.is_bool:
         raise DefinitionError(call, f"{tv.name} is bool", "use a type that can be added")
     if not isinstance(deterministic, bool):
@@ -157,14 +245,11 @@ def _scattered(
     fusion, real = tv.fusion, tv.dtype.compute
     own = axes_of(tv)
     axes: list[Axis] = [*own, (folded, IterKind.REDUCTION)]
-    chosen = compared("eq", cast(Arg(0, indices.dtype), dtypes.index), along(place, own[place]))
     zero = Const(0, real)
-    value: Expr = Op("where", (chosen, cast(Arg(1, updates.dtype), real), zero), real)
-    inside = [
-        compared("lt", Coordinate(n), size)
-        for n, size in enumerate(updates.sizes)
-        if n != place and le(tv.sizes[n], size, fusion.algebra) is not TRUE
-    ]
+    value: Expr = Op(
+        "where", (_is_chosen(tv, indices, place), cast(Arg(1, updates.dtype), real), zero), real
+    )
+    inside = _inside(tv, updates, place)
     if inside:
         value = Op("where", (all_of(inside), value, zero), real)
     result = TensorView(fusion, fresh_domain(axes), tv.dtype)
@@ -182,6 +267,21 @@ def _scattered(
     total = pointwise.add(tv, result)
     assert isinstance(total, TensorView)
     return total
+
+
+def _is_chosen(tv: TensorView, indices: TensorView, place: int) -> Expr:
+    """Return whether the index of an update, `Arg(0)`, is that of the element."""
+    own = along(place, axes_of(tv)[place])
+    return compared("eq", cast(Arg(0, indices.dtype), dtypes.index), own)
+
+
+def _inside(tv: TensorView, updates: TensorView, place: int) -> list[Expr]:
+    """Return what holds of the elements for which there may be updates."""
+    return [
+        compared("lt", Coordinate(n), size)
+        for n, size in enumerate(updates.sizes)
+        if n != place and le(tv.sizes[n], size, tv.fusion.algebra) is not TRUE
+    ]
 
 
 def _is_zero(tv: TensorView) -> bool:
