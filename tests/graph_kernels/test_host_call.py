@@ -59,6 +59,16 @@ def test_others_are_looked_at_by_python(statuses, change):
     assert statuses == [MISFIT]
 
 
+def test_an_array_that_is_not_aligned_is_copied():
+    """C compilers count on it; vectors of some widths fault where it is not."""
+    fn, x = doubled(3, 4), np.arange(12, dtype=np.float32).reshape(3, 4)
+    shifted = np.frombuffer(b"." + x.tobytes(), np.uint8)[1:].view(np.float32).reshape(x.shape)
+    (given,), (place,) = fn._checked((shifted,))
+    assert (given.flags.aligned, place % 4) == (True, 0)
+    np.testing.assert_array_equal(given, x)
+    assert fn._checked((x,))[0][0] is x
+
+
 @pytest.mark.parametrize(
     "arrays",
     [

@@ -390,7 +390,7 @@ class CompiledGraph:
     # Arguments
 
     def _checked(self, arrays: Sequence[Any]) -> tuple[list[Array], list[int]]:
-        """Return the arguments as C-contiguous arrays of the types and ranks that inputs have.
+        """Return the arguments as aligned C-contiguous arrays of the types and ranks of inputs.
 
         And where their first elements lie.
         """
@@ -407,8 +407,8 @@ class CompiledGraph:
             fits = array.ndim == len(shape) if sized else array.shape == shape
             if not fits or array.dtype != dtype:
                 raise self._does_not_fit(self.graph.inputs[len(given)], value, array)
-            if not array.flags.c_contiguous:
-                array = np.ascontiguousarray(array)
+            if not (array.flags.c_contiguous and array.flags.aligned):
+                array = array.copy()
             place = address_of(array)
             if begin < place + array.nbytes and place < end:
                 array = array.copy()  # a step may write to the variable before it is read
