@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import platform
 import subprocess
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -60,6 +61,17 @@ def reads_nothing_at(kernel, sizes):
     return bool(table) and sizes[table] == 0 and all(sizes[name] for name in indices)
 
 
+@lru_cache(maxsize=32)  # the sizes of a kernel in both types
+def asked_and_wanted(kernel, dtype, sizes):
+    """Return arguments, and what math and reference give for them, whatever the schedule."""
+    params = of_type(kernel, dtype)
+    with ln.Fusion(kernel.name) as fusion:
+        kernel.math(fusion, **params)
+    arguments = make_arguments(fusion, dict(sizes), kernel.ranges)
+    math = oracle(fusion, arguments)
+    return arguments, (math, expected(kernel, fusion, arguments, params, exact=math))
+
+
 @pytest.mark.parametrize(("kernel", "schedule", "dtype"), typed(CASES))
 def test_kernel_is_right(kernel, schedule, dtype, caplog):
     caplog.set_level(logging.INFO, logger="loopnest")
@@ -78,13 +90,11 @@ def test_kernel_is_right(kernel, schedule, dtype, caplog):
             continue  # gpu_warp takes rows that are short, but not empty
         if reads_nothing_at(kernel, sizes):
             continue
-        arguments = make_arguments(fusion, sizes, kernel.ranges)
+        arguments, answers = asked_and_wanted(kernel, dtype, tuple(sizes.items()))
         keywords = arguments.keywords(fusion)
-        math = oracle(fusion, arguments)
-        reference = expected(kernel, fusion, arguments, params, exact=math)
         for function in compiled:
             actual = function(*arguments.fresh(), **keywords)
-            for wanted in (math, reference):
+            for wanted in answers:
                 for verdict in judge(fusion, sizes, actual, wanted):
                     assert verdict.ok, f"{function.target} at {sizes}: {verdict}"
 
