@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from loopnest.errors import kind_of
+from loopnest.gc_pause import paused
 from loopnest.graph.cost import bytes_of, flops
 from loopnest.graph.dimensions import typical
 from loopnest.graph.graph_error import GraphError
@@ -166,12 +167,13 @@ def cse(
     (['x', 'dy', 'stash0'], (<tanh(x): float32[4]>, <tanh(x): float32[4]>))
     """
     _check(forward, backward, stash_bytes)
-    best = _Common(forward, backward, stash_bytes, sizes)
-    for pair in _variants(forward, backward) if inline else ():
-        other = _Common(*pair, stash_bytes, sizes)
-        if other.cost < best.cost:
-            best = other
-    return best.rewritten()
+    with paused():
+        best = _Common(forward, backward, stash_bytes, sizes)
+        for pair in _variants(forward, backward) if inline else ():
+            other = _Common(*pair, stash_bytes, sizes)
+            if other.cost < best.cost:
+                best = other
+        return best.rewritten()
 
 
 def _check(forward: Graph, backward: Graph, stash_bytes: object) -> None:

@@ -182,7 +182,8 @@ def _decided(
     hints: list[dict[str, int]] = []
     ranges = [*trusted_ranges(works), *_refused_factors(model.program)]
     try:
-        notes = prove(model, math, works, exchanges, _valued(model.program, given))
+        with paused():
+            notes = prove(model, math, works, exchanges, _valued(model.program, given))
     except (NotProved, NotAffine) as why:
         _log.debug("verify %s: no proof for all sizes: %s", model.program.name, why)
         if isinstance(why, NotProved) and why.sizes:
