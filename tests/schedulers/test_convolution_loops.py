@@ -98,6 +98,8 @@ CASES: dict[str, tuple[Callable[..., ln.TensorView], list[tuple[int | str, ...]]
     "of a phase": (of_a_phase, [(2, 16, 6, 12), (16, 32, 3, 3)]),
     "of batches": (of_batches, [(3, 4, 6, 7), (3, 32, 6, 7)]),
     "of one channel": (plain, [(2, 1, 12, 12), (32, 1, 9, 9)]),
+    "half vectors": (plain, [(2, 8, 6, 9), (8, 8, 3, 3)]),
+    "few terms of ragged rows": (plain, [(2, 3, 6, 9), (32, 3, 3, 3)]),
     "of a line": (plain, [(2, 24, 24), (32, 24, 3)]),
     "of a volume": (plain, [(1, 8, 4, 6, 12), (32, 8, 3, 3, 3)]),
 }
@@ -134,7 +136,8 @@ def test_proved_and_right(name: str, processor: str) -> None:
 
 OTHERS = {
     "lanes would not count": ((2, 8, 8, 8), (24, 8, 3, 3), 1, Processor()),
-    "tiles would be too small": ((2, 8, 2, 2), (32, 8, 3, 3), 1, Processor()),
+    "images are small": ((2, 8, 4, 4), (32, 8, 3, 3), 1, Processor()),
+    "images are tiny": ((2, 8, 2, 2), (32, 8, 3, 3), 1, Processor()),
     "sums of few terms": ((2, 3, 8, 8), (32, 3, 3, 3), 1, Processor()),
     "groups": ((2, 32, 8, 8), (32, 8, 3, 3), 4, Processor()),
     "narrow vectors": ((2, 8, 8, 8), (32, 8, 3, 3), 1, Processor(vector_bytes=16)),

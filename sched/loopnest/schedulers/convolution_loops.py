@@ -42,12 +42,15 @@ HIGH = 16
 WIDE = 32
 """Bytes of vectors that processors load with one element in all lanes. SSE shuffles it into them, a
 step more for each two or three that count."""
-WORTH = 0.75
-"""The least part of a core's work that must count: other schedules are better below it."""
 LEAST = 4
 """So many results are stored as a vector, at least."""
-TERMS = 64
+WORTH, WORTH_OF_RAGGED = 0.75, 0.4
+"""The least part of a core's work that must count: other schedules are better below it. Their
+vectors lie along rows; the second is that of rows that no vector divides."""
+TERMS, TERMS_OF_RAGGED = 64, 24
 """So many terms of a sum make the stores of a tile cheap, whose lanes lie apart in memory."""
+FEW, FEW_OF_RAGGED = 16, 8
+"""Of images of so many pixels others compute several at once, and use weights more often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +180,9 @@ def _tile(channels: int, rows: int, columns: int, lanes: int, registers: int) ->
     _Tile(lanes=8, parts=2, rows=1, columns=6, worth=...)
     """
     found: list[_Tile] = []
-    # Vectors of channels are whole ones: lanes that do not count would be tested.
-    for parts, share in [(n, share) for n, share in PARTS if channels % (n * lanes) == 0]:
+    # Vectors of channels are whole ones, or halves: lanes that do not count would be tested.
+    own = [(part, n, share * part / lanes) for part in (lanes, lanes // 2) for n, share in PARTS]
+    for part, parts, share in [row for row in own if channels % (row[0] * row[1]) == 0]:
         most = (registers - OTHERS - parts) // parts
         for width in range(1, min(most, columns) + 1):
             for height in range(1, min(most // width, rows) + 1):
@@ -186,7 +190,7 @@ def _tile(channels: int, rows: int, columns: int, lanes: int, registers: int) ->
                     continue
                 worth = share * _filled(columns, width) * _filled(rows, height)
                 worth *= min(1.0, width * height * parts / SUMS)
-                found.append(_Tile(lanes, parts, height, width, worth))
+                found.append(_Tile(part, parts, height, width, worth))
     return max(found, key=_Tile.order, default=None)
 
 
@@ -227,9 +231,16 @@ def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
         return False
     if processor.vector_bytes < WIDE or _bytes_of_an_image(space, found) is None:
         return False
-    terms = space.elements(found.terms)
+    terms, shape = space.elements(found.terms), _shape(space, found)
     tile = _best_tile(space, found, processor)
-    return terms is not None and terms >= TERMS and tile is not None and tile.worth >= WORTH
+    if terms is None or shape is None or tile is None:
+        return False
+    pixels = shape[1] * shape[2]
+    if gcd(shape[2], processor.vector_bytes) < LEAST:
+        few, least, worth = FEW_OF_RAGGED, TERMS_OF_RAGGED, WORTH_OF_RAGGED
+    else:
+        few, least, worth = FEW, TERMS, WORTH
+    return pixels > few and terms >= least and tile.worth >= worth
 
 
 def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
