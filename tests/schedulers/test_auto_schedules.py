@@ -438,7 +438,7 @@ def test_short_rows_that_are_moved_have_a_loop_around_them():
 @pytest.mark.parametrize("stride", [1, 2])
 def test_windows_are_copied_along_their_rows(lanes, columns, stride):
     extent = columns * stride
-    f = fusion(lambda x, w: ln.conv(x, w, stride, 1), (2, 3, extent, extent), (32, 3, 3, 3))
+    f = fusion(lambda x, w: ln.conv(x, w, stride, 1), (2, 2, extent, extent), (32, 2, 3, 3))
     processor = Processor(vector_bytes=4 * lanes, tile=(6, 2 * lanes))
     assert auto_schedule(f, "c", processor).name == "contraction"
     kernel = ln.lower(f)
@@ -454,7 +454,8 @@ def test_windows_are_copied_along_their_rows(lanes, columns, stride):
         (32, 3, 1, 7, "window"),  # whole vectors along a row
         (32, 3, 1, 64, "contraction"),
         (31, 3, 1, 12, "window"),  # the copy would go element by element
-        (31, 3, 1, 32, "contraction"),
+        (31, 3, 1, 28, "contraction"),
+        (31, 3, 1, 32, "convolution"),  # whole vectors of channels
         (24, 3, 1, 7, "contraction"),  # rows of one and a half vectors
         (7, 3, 1, 7, "contraction"),  # short rows
         (32, 1, 2, 7, "contraction"),  # no element is in two windows
