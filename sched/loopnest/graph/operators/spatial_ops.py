@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from loopnest.graph.dimensions import DimLike, Shape, floordiv, mul
+from loopnest.graph.dimensions import DimLike, Shape, floordiv, mul, whole
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.leaves import shape_of
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
@@ -153,13 +153,20 @@ def unfold(x: Operand, axis: int, size: int, stride: int = 1, dilation: int = 1)
         dilation: from one element of a window to the next.
 
     Raises:
-        GraphError: an axis out of range, or a window that does not fit.
+        GraphError: an axis out of range, a size, stride or dilation that is no integer >= 1, or a
+            window that does not fit.
     """  # noqa: D205 - a sentence of two lines
     node = require_node("unfold", x)
-    if not isinstance(axis, int) or not -node.ndim <= axis < node.ndim:
-        subject = call_text("unfold", (node,), {"axis": axis})
-        raise GraphError(subject, "the axis is out of range", f"it has {node.ndim} axes")
-    attrs = {"axis": axis % node.ndim, "size": size, "stride": stride, "dilation": dilation}
+    subject = call_text("unfold", (node,), {"axis": axis})
+    place = whole(axis)
+    if place is None or not -node.ndim <= place < node.ndim:
+        raise GraphError(subject, f"axis={short(axis)} is no axis", f"it has {node.ndim} axes")
+    attrs = {"axis": place % node.ndim}
+    for name, value in (("size", size), ("stride", stride), ("dilation", dilation)):
+        number = whole(value)
+        if number is None or number < 1:
+            raise GraphError(subject, f"{name}={short(value)}", "an integer >= 1")
+        attrs[name] = number
     return call("unfold", (node,), attrs)
 
 
