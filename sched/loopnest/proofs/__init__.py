@@ -1,7 +1,9 @@
 """Proofs: does a loop nest compute its math? Reads the loop nest and the math, nothing between.
 
 No claim is trusted: a store's coordinate says what it means to compute, and everything that reads
-the value is held against it. Neither the passes of the lowering nor the simplifier take part.
+the value is held against it. The passes of the lowering take no part. The simplifier takes part
+where two expressions of sizes are compared, an assumed equation is solved for a size, or indices
+that the math computes are bounded; it decides nothing else.
 """
 
 from loopnest.proofs.barrier_necessity import superfluous_barriers, wide_barriers
