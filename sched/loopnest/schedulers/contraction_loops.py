@@ -21,6 +21,7 @@ from loopnest.schedulers.contraction_parts import (
     Contraction,
     contraction,
     dear_before_windows,
+    ends_in,
     has_windows,
     is_computed,
     steps,
@@ -47,10 +48,11 @@ from loopnest.schedulers.loop_shapes import (
 from loopnest.schedulers.processor_facts import Processor
 
 ENOUGH_ROWS = 4
-"""So many rows of results pay for a copy of windows."""
+"""The least number of rows of results that pay for a copy of windows."""
 
-WHOLE_VECTORS = 4
-"""So many tiles of rows pay for a copy of windows where whole vectors of them are read at once."""
+TILES_FOR_COPY = 4
+"""Up to so many tiles of rows of results do not pay for a copy of windows that can be read as whole
+vectors where they lie."""
 
 SHORT = 4
 """So many neighbours of a row pay for a loop of their own."""
@@ -74,17 +76,15 @@ def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
     results = parts.results
     if parts.copies_windows and not is_at_least(space.elements(parts.dims("rows")), ENOUGH_ROWS):
         return False
-    before = upstream([parts.total])
-    if any(not space.all_of(t) <= results for t in space.axes if t not in before):
-        return False
-    return all(frozenset(w.order) == results for w in space.writes)
+    return ends_in(space, parts.total, results)
 
 
 def accepts_for_cores(fusion: ln.Fusion, processor: Processor) -> bool:
-    """Whether it is such a contraction, and windows that it would copy are used often enough.
+    """Whether it is such a contraction, and the copy of windows that it makes is read often enough.
 
-    A row of results a vector at a time reads windows where they lie, without a copy. But then each
-    tile of results starts and ends within a row, and what is read has to lie in a cache.
+    `window_loops` takes the others: it computes a row of results a vector at a time and reads
+    windows where they lie. Its tiles start and end within a row of the image, and what they read
+    has to lie in a cache.
     """
     if not accepts(fusion, processor):
         return False
@@ -92,13 +92,13 @@ def accepts_for_cores(fusion: ln.Fusion, processor: Processor) -> bool:
     parts = None if space is None else contraction(fusion, space)
     assert space is not None
     assert parts is not None
-    if not parts.copies_windows or not _is_few(space, parts, processor):
+    if not parts.copies_windows or not _has_few_rows(space, parts, processor):
         return True
     return not window_loops.accepts(fusion, processor)
 
 
-def _is_few(space: IterationSpace, parts: Contraction, processor: Processor) -> bool:
-    """Whether the rows of the other operand are too few to pay for a copy of windows."""
+def _has_few_rows(space: IterationSpace, parts: Contraction, processor: Processor) -> bool:
+    """Whether the left operand has too few rows, each of which reads the copy of windows once."""
     named = frozenset(widest_read(space, parts.right).order)
     window = space.elements(frozenset(parts.dims("folded")) - named)
     rows = space.elements(parts.dims("rows"))
@@ -106,14 +106,14 @@ def _is_few(space: IterationSpace, parts: Contraction, processor: Processor) -> 
     if window is None or window == 1 or rows is None or columns is None:
         return False
     if is_computed(parts.left) or is_computed(parts.right):
-        return False  # a copy computes each element once
+        return False  # the copy spares computing an element for each window that it lies in
     borders = [tensor for tensor in steps(parts.right) if has_border(tensor)]
     if not all(window_loops.is_kept_whole(space, tensor) for tensor in borders):
         return False
     lanes = min(processor.vector_bytes // parts.total.dtype.size, processor.tile[1])
     most = processor.tile[0]
     if columns % lanes == 0:
-        return rows <= WHOLE_VECTORS * most
+        return rows <= TILES_FOR_COPY * most
     if columns > lanes:
         most *= 2
     # A copy element by element takes several times as long as one of vectors.

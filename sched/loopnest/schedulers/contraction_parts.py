@@ -87,6 +87,15 @@ def contraction(fusion: ln.Fusion, space: IterationSpace) -> Contraction | None:
     return Contraction(total, pairs, first, second, groups, any(indirect))
 
 
+def ends_in(space: IterationSpace, total: ln.TensorView, results: frozenset[int]) -> bool:
+    """Whether what follows a fold has no dimensions but those of its results, and outputs all."""
+    before = upstream([total])
+    after = [tensor for tensor in space.axes if tensor not in before]
+    return all(space.all_of(tensor) <= results for tensor in after) and all(
+        frozenset(write.order) == results for write in space.writes
+    )
+
+
 def steps(operand: ln.TensorView) -> list[ln.TensorView]:
     """Return an operand and the tensors between it and its inputs, each behind what reads it."""
     own = upstream([operand])

@@ -6,9 +6,10 @@
       for a few vectors of channels: for a tile of pixels:
         for element of a window: for input channel: pixels x vectors of sums in registers
 
-A step loads a few vectors of weights, and one element of the image for each pixel of the tile:
-windows of any stride are as good as neighbours. Nothing is tested in it, since the part of the
-image is as wide as whole tiles ask for.
+A step of the innermost loop loads a few vectors of weights and, for each pixel of the tile, one
+element of the image into all lanes. So windows of any stride cost what neighbouring ones cost. The
+step stands under no predicate: the part of the image that a core copies has all that whole tiles
+read.
 
 Source: a register tile of channels and pixels is that of Georganas et al., "Anatomy of
 high-performance deep learning convolutions on SIMD architectures" (2018).
@@ -22,7 +23,7 @@ from math import gcd
 
 import loopnest as ln
 from loopnest.scalar.expr import Coordinate, walk
-from loopnest.schedulers.contraction_parts import contraction, steps
+from loopnest.schedulers.contraction_parts import contraction, ends_in, steps
 from loopnest.schedulers.iteration_space import (
     IterationSpace,
     iteration_space,
@@ -31,26 +32,46 @@ from loopnest.schedulers.iteration_space import (
 from loopnest.schedulers.loop_shapes import LabelledAxes, symbolic_labels, with_copies
 from loopnest.schedulers.processor_facts import Processor
 
-PARTS = ((2, 1.0), (3, 1.0), (1, 0.9))
-"""Vectors of channels in a tile, and their worth: of one each step is bound by what it loads."""
+VECTORS = ((2, 1.0), (3, 1.0), (1, 0.9))
+"""How many vectors of channels a tile may have, and which part of a core's arithmetic it can use:
+with one vector each product of vectors needs a load of its own."""
 SUMS = 12
-"""So many sums a tile needs: a core begins two steps a cycle, and each takes 4 to 5 cycles."""
-OTHERS = 2
-"""Registers that hold neither sums nor weights."""
-HIGH = 16
-"""An image of more rows is cut to parts, so that tiles divide its rows."""
-WIDE = 32
-"""Bytes of vectors that processors load with one element in all lanes. SSE shuffles it into them, a
-step more for each two or three that count."""
-LEAST = 4
-"""So many results are stored as a vector, at least."""
-WORTH, WORTH_OF_RAGGED = 0.75, 0.4
-"""The least part of a core's work that must count: other schedules are better below it. Their
-vectors lie along rows; the second is that of rows that no vector divides."""
-TERMS, TERMS_OF_RAGGED = 64, 24
-"""So many terms of a sum make the stores of a tile cheap, whose lanes lie apart in memory."""
-FEW, FEW_OF_RAGGED = 16, 8
-"""Of images of so many pixels others compute several at once, and use weights more often."""
+"""Vectors of sums that a tile needs to use all of a core's arithmetic: a core begins two products
+of vectors a cycle, each is ready 4 to 5 cycles later, and 12 is the next number that two and three
+vectors divide."""
+FREE_REGISTERS = 2
+"""Registers of a step that hold neither sums nor weights: elements of the image."""
+TALL = 16
+"""Tiles divide the rows of an image that has more rows than this, so that it can be cut between
+tiles where a core's cache does not hold it."""
+BROADCAST_BYTES = 32
+"""The least vectors of x86 that one load fills with an element in all lanes (AVX). Narrower ones
+need a shuffle too, for each two or three products."""
+STORED = 4
+"""The least number of neighbours of a row that are stored as a vector."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Threshold:
+    """From where on these loops are faster than those of `contraction_loops` and `window_loops`.
+
+    The vectors of those lie along the rows of an image, and they use weights for several small
+    images at once.
+
+    Args:
+        pixels: results of an image for one channel.
+        terms: of a sum; the stores of a tile, whose lanes lie apart in memory, come once for all.
+        worth: the part of a core's arithmetic that gives results, as in `_Tile`.
+    """
+
+    pixels: int
+    terms: int
+    worth: float
+
+
+WHOLE_ROWS = _Threshold(pixels=17, terms=64, worth=0.75)
+RAGGED_ROWS = _Threshold(pixels=9, terms=24, worth=0.4)
+"""Of rows that no vector divides: the other loops lose more there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +87,9 @@ class _Convolution:
         channels: the dimensions of results that the weights have.
         pixels: the last dimensions of the windows, one or two of them: a tile has neighbours along
             them.
-        outer: the other dimensions of results.
-        folded: the dimensions that are folded.
-        window: those of them that are inside of a window.
+        outer: the other dimensions of results: images, groups.
+        folded: the dimensions of the terms of a sum.
+        window: those of `folded` that go along a window; the others are input channels.
     """
 
     total: ln.TensorView
@@ -84,10 +105,10 @@ class _Convolution:
 
     @property
     def terms(self) -> list[int]:
-        """The folded dimensions as a tile goes through them: channels innermost.
+        """The folded dimensions in the order of a tile's loops: input channels innermost.
 
-        Neighbouring windows share elements. Where an unrolled loop over one were innermost, a
-        compiler would keep them in the registers of the sums.
+        Neighbouring windows share elements. If a loop along a window were innermost and unrolled, a
+        compiler would keep these elements in registers, which the sums need.
         """
         return sorted(self.folded, key=lambda d: d not in self.window)
 
@@ -98,16 +119,16 @@ def _convolution(fusion: ln.Fusion, space: IterationSpace) -> _Convolution | Non
     if parts is None or not parts.copies_windows or parts.dims("batch"):
         return None
     sides = [(parts.left, parts.dims("rows")), (parts.right, parts.dims("columns"))]
-    sides.sort(key=lambda side: any(_met(space, t) for t in steps(side[0])))
+    sides.sort(key=lambda side: any(_windowed(space, t) for t in steps(side[0])))
     (weights, channels), (windows, shape) = sides
-    readers = [t for t in steps(windows) if _met(space, t)]
-    if len(readers) != 1 or any(_met(space, t) for t in steps(weights)):
+    readers = [t for t in steps(windows) if _windowed(space, t)]
+    if len(readers) != 1 or any(_windowed(space, t) for t in steps(weights)):
         return None
     definition = readers[0].definition
     assert definition is not None
-    met = frozenset([d for own in _met(space, readers[0]) for d in own])
-    pixels = tuple(shape[-2:] if len(shape) > 2 or shape[0] in met else shape[-1:])
-    if len(definition.reads) != 1 or met.isdisjoint(pixels):
+    windowed = frozenset([d for dims in _windowed(space, readers[0]) for d in dims])
+    pixels = tuple(shape[-2:] if len(shape) > 2 or shape[0] in windowed else shape[-1:])
+    if len(definition.reads) != 1 or windowed.isdisjoint(pixels):
         return None
     return _Convolution(
         parts.total,
@@ -119,12 +140,12 @@ def _convolution(fusion: ln.Fusion, space: IterationSpace) -> _Convolution | Non
         pixels,
         tuple(shape[: -len(pixels)]),
         tuple(parts.dims("folded")),
-        met & space.reduced,
+        windowed & space.reduced,
     )
 
 
-def _met(space: IterationSpace, tensor: ln.TensorView) -> list[frozenset[int]]:
-    """Return the dimensions in each index of a read that is made of kept and folded ones."""
+def _windowed(space: IterationSpace, tensor: ln.TensorView) -> list[frozenset[int]]:
+    """Return the dimensions of each index that reads a window: of results and of terms at once."""
     assert tensor.definition is not None
     places = space.axes[tensor]
     indices = [index for read in tensor.definition.reads for index in read.indices]
@@ -139,58 +160,59 @@ def _met(space: IterationSpace, tensor: ln.TensorView) -> list[frozenset[int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Tile:
-    """What a core keeps in registers, and how much work of it counts.
+    """The sums that a core keeps in registers.
 
     Args:
         lanes: of a vector of channels.
-        parts: vectors of channels.
+        vectors: of channels.
         rows: of pixels.
         columns: of pixels.
-        worth: the part of its time in which a core computes results that count, from 0 to 1.
+        worth: the part of a core's arithmetic that gives results, from 0 to 1: what lies beyond the
+            end of a row or an image gives none.
     """
 
     lanes: int
-    parts: int
+    vectors: int
     rows: int
     columns: int
     worth: float
 
     def order(self) -> tuple[float, int, int]:
         """Return what the better one of two tiles has more of."""
-        return round(self.worth, 2), self.parts * self.rows * self.columns, self.columns
+        return round(self.worth, 2), self.vectors * self.rows * self.columns, self.columns
 
 
-def _filled(extent: int, part: int) -> float:
-    """Return which part of the elements of whole parts an axis has.
+def _filled(extent: int, tile: int) -> float:
+    """Return which part of the elements of whole tiles an axis has.
 
     >>> _filled(56, 14), _filled(7, 4)
     (1.0, 0.875)
     """
-    return extent / (-(-extent // part) * part)
+    return extent / (-(-extent // tile) * tile)
 
 
 def _tile(channels: int, rows: int, columns: int, lanes: int, registers: int) -> _Tile | None:
-    """Return the best tile for so many channels and pixels: one that fills the vectors of a core.
+    """Return the tile of the most worth for vectors of so many lanes, and so many registers.
 
-    None where channels are no whole vectors.
+    None where channels are no multiple of half a vector.
 
     >>> _tile(64, 56, 56, 16, 32)
-    _Tile(lanes=16, parts=2, rows=1, columns=14, worth=1.0)
+    _Tile(lanes=16, vectors=2, rows=1, columns=14, worth=1.0)
     >>> _tile(64, 8, 8, 8, 16)
-    _Tile(lanes=8, parts=2, rows=1, columns=6, worth=...)
+    _Tile(lanes=8, vectors=2, rows=2, columns=3, worth=0.88...)
     """
     found: list[_Tile] = []
-    # Vectors of channels are whole ones, or halves: lanes that do not count would be tested.
-    own = [(part, n, share * part / lanes) for part in (lanes, lanes // 2) for n, share in PARTS]
-    for part, parts, share in [row for row in own if channels % (row[0] * row[1]) == 0]:
-        most = (registers - OTHERS - parts) // parts
+    # Vectors divide the channels, or each lane would have a predicate.
+    sizes = [(own, n, part * own / lanes) for own in (lanes, lanes // 2) for n, part in VECTORS]
+    for own, vectors, part in [row for row in sizes if channels % (row[0] * row[1]) == 0]:
+        most = (registers - FREE_REGISTERS - vectors) // vectors
         for width in range(1, min(most, columns) + 1):
             for height in range(1, min(most // width, rows) + 1):
-                if rows % height and rows > HIGH:
+                if rows % height and rows > TALL:
                     continue
-                worth = share * _filled(columns, width) * _filled(rows, height)
-                worth *= min(1.0, width * height * parts / SUMS)
-                found.append(_Tile(part, parts, height, width, worth))
+                worth = part * _filled(columns, width) * _filled(rows, height)
+                worth *= min(1.0, width * height * vectors / SUMS)
+                found.append(_Tile(own, vectors, height, width, worth))
     return max(found, key=_Tile.order, default=None)
 
 
@@ -213,34 +235,34 @@ def _best_tile(space: IterationSpace, found: _Convolution, processor: Processor)
 def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
     """Whether it is a convolution of many channels, and what follows has the shape of its result.
 
-    Images may be of an unknown number. A tile must fill the registers of a core: where channels or
-    pixels are few, others are better.
+    The number of images may be symbolic. Where channels, pixels or terms are too few for a good
+    tile, other schedulers take it.
     """
     space = iteration_space(fusion)
     found = None if space is None else _convolution(fusion, space)
     if space is None or found is None:
         return False
     results = space.all_of(found.total) - frozenset(found.folded)
-    before = upstream([found.total])
-    if any(not space.all_of(t) <= results for t in space.axes if t not in before):
+    if not ends_in(space, found.total, results):
         return False
-    if any(frozenset(w.order) != results for w in space.writes):
-        return False
-    kinds = {t.dtype for t in before}
+    kinds = {t.dtype for t in upstream([found.total])}
     if kinds - {found.total.dtype} or found.total.dtype not in (ln.float32, ln.float64):
         return False
-    if processor.vector_bytes < WIDE or _bytes_of_an_image(space, found) is None:
+    if processor.vector_bytes < BROADCAST_BYTES or _bytes_of_an_image(space, found) is None:
         return False
     terms, shape = space.elements(found.terms), _shape(space, found)
     tile = _best_tile(space, found, processor)
     if terms is None or shape is None or tile is None:
         return False
-    pixels = shape[1] * shape[2]
-    if gcd(shape[2], processor.vector_bytes) < LEAST:
-        few, least, worth = FEW_OF_RAGGED, TERMS_OF_RAGGED, WORTH_OF_RAGGED
-    else:
-        few, least, worth = FEW, TERMS, WORTH
-    return pixels > few and terms >= least and tile.worth >= worth
+    _, rows, columns = shape
+    ragged = _stored_at_once(found, columns, processor) < STORED
+    least = RAGGED_ROWS if ragged else WHOLE_ROWS
+    return rows * columns >= least.pixels and terms >= least.terms and tile.worth >= least.worth
+
+
+def _stored_at_once(found: _Convolution, columns: int, processor: Processor) -> int:
+    """Return how many neighbours of a row, as a part of a vector, divide it."""
+    return gcd(columns, processor.vector_bytes // found.total.dtype.size)
 
 
 def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
@@ -249,7 +271,8 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     assert given is not None
     packed = given.weights
     loaded = packed.cache_after()
-    # What follows reads sums by channel. Those of a tile are in registers, and then in memory.
+    # What follows reads a row of one channel. The sums of a tile are vectors of channels: they are
+    # folded in registers, and copied to memory before they are read.
     sums = given.total.cache_after()
     if given.image.is_input:
         given.image.cache_after()
@@ -270,7 +293,7 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     sums.reorder({columns + 1: -1})  # [..., vector, row, columns, column, lane]
     if not loops.line:
         sums.merge(columns).split(columns, tile.columns)
-        for tensor in fusion.outputs if loops.stored >= LEAST else ():
+        for tensor in fusion.outputs if loops.stored >= STORED else ():
             tensor.axis(-1).parallelize(ln.ParallelType.vectorize)
     sums.reorder({outside: -2}).reorder({columns - 1: outside})
     total.compute_at(sums, outside + 1)
@@ -295,11 +318,13 @@ class _ResultLoops:
     """The loops of results.
 
     Args:
-        tasks: whether there are parts of images, which are given to the cores.
-        page: whether the last tiles below each other are short: of a part of the image no row that
-            they ask for may be missing.
-        line: whether the last tile of a row is short, likewise.
-        stored: so many neighbours along a row are stored at once, where it is not.
+        tasks: whether the loops over images, or over parts of one, are divided among the cores;
+            those over bands of channels are, where there are none.
+        page: whether a loop of one iteration stands around the tiles below each other, as the last
+            of them is short. A core copies the image inside of it, with all rows that whole tiles
+            read.
+        line: whether such a loop stands around the tiles of a row.
+        stored: how many neighbours of a row are stored at once, where `line` is false.
     """
 
     tasks: bool
@@ -317,9 +342,10 @@ def _shape_results(
 ) -> _ResultLoops:
     """Make the axes of results [tasks…, line, band, rows, vector, row, columns, lane, column].
 
-    A task has some rows of an image, all columns, and the bands one after the other. The sums of
-    rows as high as a tile are complete before any of them is stored: in vectors along a row, where
-    sums are vectors across channels. So many stores of one element each would wait for each other.
+    A task has some rows of an image, all columns, and the bands of channels one after the other.
+    The sums of a row of tiles are complete before results are made of them: these are stored by
+    vectors along the row, where sums are vectors of channels, whose lanes would be stored one by
+    one.
     """
     before = upstream([found.total])
     shape = _shape(space, found)
@@ -335,7 +361,7 @@ def _shape_results(
     blocks = ["block"] if part < tiles else []
     line = ["line"] if columns % tile.columns else []
     page = ["page"] if rows % tile.rows else []
-    stored = gcd(columns, processor.vector_bytes // found.total.dtype.size)
+    stored = _stored_at_once(found, columns, processor)
     tasks: list[str] = []
     for tensor in [t for t in space.definitions if t not in before]:
         axes = LabelledAxes(tensor, space.axes[tensor], groups)
@@ -348,7 +374,7 @@ def _shape_results(
         for label in blocks:
             axes.split("rows", part, label, "rows")
         axes.split("channel", tile.lanes, "vector", "lane")
-        axes.split("vector", tile.parts, "band", "vector")
+        axes.split("vector", tile.vectors, "band", "vector")
         tasks = axes.spread([*images, *blocks], symbolic, "task")
         outside = [*tasks, *page, *line, "band", *[name + "s" for name in names[:-1]]]
         axes.order([*outside, "vector", *names[:-1], "columns", "lane", "column"])
@@ -359,11 +385,13 @@ def _shape_results(
 def _tiles_at_once(
     space: IterationSpace, found: _Convolution, tile: _Tile, processor: Processor
 ) -> tuple[int, int]:
-    """Return how many tiles lie below each other, and how many of them a core takes at once.
+    """Return how many tiles lie below each other in an image, and how many of them are a task.
 
-    As many as their part of the image has place for in its cache. A divisor: where the last ones
-    were fewer, each sum would be tested. All, where a single image has fewer parts than there are
-    cores and than bands, which are given to the cores then.
+    The image under the tiles of a task takes a quarter of a core's cache at most. Tasks are equal,
+    or each sum would have a predicate. A task is a whole image where the last tile is short, where
+    equal tasks would leave half of that quarter unused and the cache holds an image, and where
+    there is one image, which has fewer tasks than there are cores and bands: then these are divided
+    among the cores.
     """
     shape = _shape(space, found)
     assert shape is not None
@@ -375,14 +403,14 @@ def _tiles_at_once(
     part = max([n for n in range(1, min(fits, tiles) + 1) if tiles % n == 0], default=1)
     if rows % tile.rows or (2 * part < fits and size <= processor.cache):
         part = tiles
-    bands = channels // (tile.parts * tile.lanes)
+    bands = channels // (tile.vectors * tile.lanes)
     if space.elements(found.outer) == 1 and tiles // part < min(processor.cores, bands):
         part = tiles
     return tiles, part
 
 
 def _bytes_of_an_image(space: IterationSpace, found: _Convolution) -> int | None:
-    """Return the bytes that windows reach for one element of the outer dimensions."""
+    """Return the bytes of what the windows of one image read; None where a size is symbolic."""
     size = found.image.dtype.size
     read = [access.places for access in space.reads if access.tensor is found.image]
     places = read[0] if read else space.axes[found.image]
@@ -395,7 +423,7 @@ def _bytes_of_an_image(space: IterationSpace, found: _Convolution) -> int | None
 
 
 def _windows_first(space: IterationSpace, found: _Convolution, inner: int) -> None:
-    """Let the sums of a tile go through windows, and inside of these through channels."""
+    """Bring the folded loops of the sums into the order of `_Convolution.terms`."""
     total = found.total
     leaves = total.leaf_domain
     kept = [i for i, axis in enumerate(leaves) if not axis.is_reduction]
@@ -409,16 +437,13 @@ def _windows_first(space: IterationSpace, found: _Convolution, inner: int) -> No
 
 
 def _pack(space: IterationSpace, found: _Convolution, packed: ln.TensorView, tile: _Tile) -> None:
-    """Lay weights out as tiles read them: [bands, window, input channel, channels of a band].
-
-    A core goes through the weights of a band nearly as they lie.
-    """
+    """Lay weights out as tiles read them: [bands, window, input channel, channels of a band]."""
     terms = [(f"term {d}", [d]) for d in found.folded]
     others = [(f"image {d}", [d]) for d in (*found.outer, *found.pixels)]
     groups = [*others, ("channel", found.channels), *terms]
     axes = LabelledAxes(packed, space.axes[packed], groups)
     axes.split("channel", tile.lanes, "vector", "lane")
-    axes.split("vector", tile.parts, "band", "vector")
+    axes.split("vector", tile.vectors, "band", "vector")
     axes.order(["band", *[f"term {d}" for d in found.terms], "vector", "lane"])
     packed.memory = ln.GLOBAL
     packed.set_allocation([*range(packed.ndim)])
@@ -428,6 +453,6 @@ def _pack(space: IterationSpace, found: _Convolution, packed: ln.TensorView, til
     inside = [tensor for tensor in made if space.all_of(tensor) <= space.all_of(packed)]
     for tensor in inside:
         tensor.compute_at(packed, -1)
-    # What is read in parts has other dimensions, loops of its own in each lane.
+    # Weights that are read in parts have loops of their own, which no vectorized loop may hold.
     if inside == made:
         axes.parallelize({"lane": ln.ParallelType.vectorize})

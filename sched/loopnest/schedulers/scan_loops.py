@@ -34,7 +34,8 @@ BLOCK = 32
 """Threads of a block, each with a row."""
 
 TOGETHER = 4
-"""So many rows a core goes along together: a sum is ready some four cycles after it begins."""
+"""Rows that a core goes along together: a sum of floats is ready about four cycles after it begins,
+and the next element of the same row waits for it."""
 
 MOST_LANES = 256
 """So many threads go along a row where there are few rows."""
