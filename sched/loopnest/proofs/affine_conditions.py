@@ -1,8 +1,8 @@
-"""Conditions in isl's language, taken apart into linear constraints over named variables.
+"""Linear constraints over named variables, read from conditions in isl's language.
 
 isl reads a condition by computing with piecewise expressions, term by term, which takes many times
-as long as its own work on the constraints that come out of it. Where a condition is made of linear
-terms and floors of them, `parsed` finds these constraints; for the rest isl reads the text.
+as long as its work on the constraints that follow from it. `parsed` reads conditions of linear
+terms and floors of them; isl itself reads the others (`constraint_matrices`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from itertools import product
 from typing import NamedTuple, TypeAlias
+
+from loopnest.proofs.quasi_affine import plus
 
 
 class Floor(NamedTuple):
@@ -23,7 +25,7 @@ class Floor(NamedTuple):
 
 Atom: TypeAlias = str | Floor
 Linear: TypeAlias = dict[Atom, int]
-"""A sum of multiples; the number without a variable is that of the name ""."""
+"""A sum: the coefficient of each variable or floor. `ONE` has the constant."""
 
 ONE = ""
 
@@ -39,18 +41,19 @@ Conjunction: TypeAlias = tuple[Constraint, ...]
 
 
 class Condition(NamedTuple):
-    """Constraints that all hold, and sets of conjunctions of each of which one holds."""
+    """Constraints that all hold (`sure`), and `choices`: of each, one conjunction holds."""
 
     sure: Conjunction
     choices: tuple[tuple[Conjunction, ...], ...]
 
 
 class NotLinear(Exception):
-    """A text that is none of linear constraints and floors."""
+    """A text that has more than linear constraints and floors of linear terms."""
 
 
 _MOST = 64
-"""Conjunctions of one condition: isl, which drops empty ones on its way, reads larger ones."""
+"""The most conjunctions that a condition becomes. isl reads those with more: it drops empty ones
+while it reads."""
 
 _TOKEN = re.compile(r"\s*(?:(\d+)|([A-Za-z_]\w*)|(<=|>=|!=|[-+*/()<>=]))")
 _COMPARISONS = ("<", "<=", "=", "!=", ">", ">=")
@@ -130,7 +133,7 @@ class _ConditionReader:
         self.tokens, self.place = tokens, 0
 
     def either(self) -> Linear | _Formula:
-        """Read alternatives, or what is less: conditions that all hold, a test, a term."""
+        """Read alternatives; a conjunction, a test or a term where nothing is joined by "or"."""
         return self._joined("or", self._all)
 
     def _all(self) -> Linear | _Formula:
@@ -156,7 +159,7 @@ class _ConditionReader:
             op = self.tokens[self.place]
             self.place += 1
             right = self.sum()
-            tests.append(_Test(op, tuple(_plus(_term(left), _term(right), -1).items())))
+            tests.append(_Test(op, tuple(plus(_term(left), _term(right), -1).items())))
             left = right
         if not tests:
             return left
@@ -167,7 +170,7 @@ class _ConditionReader:
         left = self._product()
         while (sign := self.tokens[self.place]) in ("+", "-"):
             self.place += 1
-            left = _plus(_term(left), _term(self._product()), 1 if sign == "+" else -1)
+            left = plus(_term(left), _term(self._product()), 1 if sign == "+" else -1)
         return left
 
     def _product(self) -> Linear | _Formula:
@@ -183,7 +186,7 @@ class _ConditionReader:
         if token.isdigit():
             return {ONE: int(token)} if token.strip("0") else {}
         if token == "-":
-            return _plus({}, _term(self._atom()), -1)
+            return plus({}, _term(self._atom()), -1)
         if token == "(":
             found = self.either()
             self._expect(")")
@@ -223,21 +226,10 @@ def _formula(found: Linear | _Formula) -> _Formula:
     return found
 
 
-def _plus(a: Linear, b: Linear, factor: int) -> Linear:
-    result = dict(a)
-    for atom, count in b.items():
-        total = result.get(atom, 0) + factor * count
-        if total:
-            result[atom] = total
-        else:
-            result.pop(atom, None)
-    return result
-
-
 def _times(a: Linear, b: Linear) -> Linear:
     for number, other in ((a, b), (b, a)):
         if number.keys() <= {ONE}:
-            return _plus({}, other, number.get(ONE, 0)) if number else {}
+            return plus({}, other, number.get(ONE, 0)) if number else {}
     raise NotLinear("a product")
 
 
@@ -284,9 +276,9 @@ def _cases_of_test(test: _Test) -> list[Conjunction]:
                 *_cases_of_test(_Test(">", test.terms)),
             ]
     sign = -1 if test.op in ("<", "<=") else 1
-    terms = _plus({}, dict(test.terms), sign)
+    terms = plus({}, dict(test.terms), sign)
     if test.op in ("<", ">"):  # of integers
-        terms = _plus(terms, {ONE: 1}, -1)
+        terms = plus(terms, {ONE: 1}, -1)
     return _case(Constraint(False, tuple(terms.items())))
 
 

@@ -8,13 +8,14 @@ comparison of ``a * D + digit`` is one of ``a``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from loopnest.scalar.expr import Const, Expr, Local, Op, Symbol
 
 if TYPE_CHECKING:
     from loopnest.proofs.program_model import Site
 
+Term = TypeVar("Term")
 Monomial: TypeAlias = "tuple[str, ...]"
 Poly: TypeAlias = "dict[Monomial, int]"
 Division: TypeAlias = "tuple[frozenset[tuple[Monomial, int]], frozenset[tuple[Monomial, int]]]"
@@ -37,15 +38,15 @@ def variable(name: str) -> Poly:
     return {(name,): 1}
 
 
-def plus(a: Poly, b: Poly, factor: int = 1) -> Poly:
-    """Return a + factor * b."""
+def plus(a: Mapping[Term, int], b: Mapping[Term, int], factor: int = 1) -> dict[Term, int]:
+    """Return a + factor * b, of sums that are the coefficients of their terms."""
     result = dict(a)
-    for monomial, count in b.items():
-        total = result.get(monomial, 0) + factor * count
+    for term, count in b.items():
+        total = result.get(term, 0) + factor * count
         if total:
-            result[monomial] = total
+            result[term] = total
         else:
-            result.pop(monomial, None)
+            result.pop(term, None)
     return result
 
 
