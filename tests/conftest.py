@@ -13,8 +13,8 @@ BUILD = Path(__file__).resolve().parent.parent / "build"
 # What the tests compile is kept beside the tests, not in the user's cache.
 os.environ.setdefault("LOOPNEST_CACHE_DIR", str(BUILD / "cache"))
 
-# Where no bytecode is to lie beside the sources, as in many containers, it is kept there too: else
-# each of the many processes that tests start would compile all modules anew.
+# PYTHONDONTWRITEBYTECODE keeps bytecode from lying beside the sources. It goes to the build folder
+# then: without any, each of the many processes that tests start would compile all modules again.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     sys.dont_write_bytecode = False
     sys.pycache_prefix = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(BUILD / "bytecode"))
@@ -34,9 +34,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Let the garbage collector pass over the tests themselves, and come less often.
+    """Keep the garbage collector from visiting the collected tests, and let it run less often.
 
-    It looked at ten thousands of tests again and again: a sixth of the time of the run.
+    Tens of thousands of tests take a sixth of the time of the run, visited again and again.
     """
     gc.collect()
     gc.freeze()

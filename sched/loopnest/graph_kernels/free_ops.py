@@ -17,13 +17,13 @@ FREE = frozenset(
 
 
 def read_apart(body: Graph) -> Graph:
-    """Return a body whose free ops have one reader each; itself where they have already.
+    """Return a body whose free ops have one reader each; the same object where they have already.
 
         b = broadcast_to(p0, (2, 7))                   # p0: [7]
         y = add(b, expand_dims(b, 1))                  # y: [2, 2, 7]
 
-    Here the axis that `b` repeats is two axes of `y`, which one tensor of a nest cannot have. Of
-    each reader's own, it is one of them.
+    Here the axis along which `b` repeats is the axis 0 of `y` for one reader and 1 for the other,
+    and a tensor of a nest has one loop for it. A `b` for each reader has its own.
     """
     done: dict[Node, Node] = {}
 

@@ -125,7 +125,7 @@ def _tried(
 def _quiet(
     model: Model, sizes: Mapping[str, int], barriers: list[kir.Barrier], test: Test
 ) -> list[kir.Barrier]:
-    """Return those of some barriers of which a test finds no race at these sizes."""
+    """Return the barriers of `_without_race`; all of them where that cannot be told."""
     try:
         return _without_race(model, sizes, barriers, test)
     except (NoLaunch, TooMany, Undecidable, ZeroDivisionError):
@@ -154,7 +154,7 @@ def _may_be_needed(
 ) -> bool:
     """Whether isl names sizes at which there may be a race without a barrier.
 
-    Where data decide, there may be one for all that can be told.
+    Where data decide whether there is one, or that has too many points to tell, the answer is yes.
     """
     works, exchanges, _ = obligations(model, math)
     try:

@@ -1,8 +1,8 @@
-"""Between which sizes the elements of a tensor of integers lie, by the math that computes them.
+"""Bounds of the elements of an integer tensor, from the math that computes them.
 
-Of indices that are data no declaration is needed where this tells that they lie inside: what is
-cast from uint8, clamped, masked, or a remainder. Bounds are expressions of sizes; what is compared
-with them goes by a rule that the caller gives, since some hold only where no size is 0.
+Indices that are data need no declared range where these bounds lie inside of the axis: what is cast
+from uint8, clamped, masked, or a remainder. Bounds are expressions of sizes. The caller says how
+two of them are compared: at all launches, or at those alone where no size is 0.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.math_snapshot import MathSnapshot, MathTensor
 
 _DEEPEST = 50
-"""So many tensors and operations are followed, one behind the other."""
+"""How many tensors and operations are followed, one behind the other; beyond, the type bounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Numbers that no element is below, and such that none is above; as many as are known."""
+    """The known lower and upper bounds of elements, each of which holds."""
 
     low: tuple[Expr, ...] = ()
     high: tuple[Expr, ...] = ()
@@ -34,7 +34,7 @@ class ComputedRanges:
     Args:
         math: the definitions.
         algebra: simplifies sizes by what is assumed of them.
-        at_most: whether one size is never above another.
+        at_most: whether the first of two sizes is never above the second.
     """
 
     def __init__(
@@ -110,12 +110,14 @@ class ComputedRanges:
         )
 
     def _common_low(self, a: Limits, b: Limits) -> tuple[Expr, ...]:
+        """Return those lower bounds that hold for both."""
         return tuple([low for low in (*a.low, *b.low) if self._is_low(low, a, b)])
 
     def _is_low(self, low: Expr, a: Limits, b: Limits) -> bool:
         return all(any(self.at_most(low, known) for known in side.low) for side in (a, b))
 
     def _common_high(self, a: Limits, b: Limits) -> tuple[Expr, ...]:
+        """Return those upper bounds that hold for both."""
         return tuple([high for high in (*a.high, *b.high) if self._is_high(high, a, b)])
 
     def _is_high(self, high: Expr, a: Limits, b: Limits) -> bool:
@@ -132,11 +134,15 @@ def _of_type(dtype: DType) -> Limits:
 
 
 def _joined(a: Limits, b: Limits) -> Limits:
+    """Return the bounds of the same elements that two ways found."""
     return Limits((*a.low, *b.low), (*a.high, *b.high))
 
 
 def _exact(node: Op, a: Limits, b: Limits) -> Limits:
-    """Return the limits of a sum, difference or product of numbers that does not wrap."""
+    """Return the limits of a sum, difference or product of bounds that are numbers.
+
+    None are known where the type of the result might wrap.
+    """
     ends = [_ends(a), _ends(b)]
     if None in ends or node.dtype.kind != "i":
         return Limits()
@@ -153,6 +159,7 @@ def _exact(node: Op, a: Limits, b: Limits) -> Limits:
 
 
 def _ends(limits: Limits) -> tuple[int, int] | None:
+    """Return the closest bounds that are numbers."""
     lows = [int(low.value) for low in limits.low if isinstance(low, Const)]
     highs = [int(high.value) for high in limits.high if isinstance(high, Const)]
     return (max(lows), min(highs)) if lows and highs else None

@@ -1,8 +1,8 @@
-"""Sets and maps of isl, made from matrices of constraints instead of conditions in words.
+"""Sets and maps of isl, made from matrices of constraints instead of texts of conditions.
 
-A matrix is a text too, in which isl reads numbers alone: one row a constraint, one column a
-variable. Floors are columns of variables that exist; isl recovers from their two constraints what
-they are.
+A matrix is a text too, but isl reads only numbers in it: a row for each constraint, a column for
+each variable. A floor has a column of its own, as an existentially quantified variable with two
+constraints, in which isl finds the floor again.
 
 Source: Loechner, "PolyLib: a library for manipulating parameterized polyhedra", 1999 (the format).
 """
@@ -49,10 +49,10 @@ class Matrices:
     def _relation(
         self, head: str, variables: str, target: str | None, conditions: Sequence[str]
     ) -> Any:
-        """Return ``[head] -> { [variables -> [target : conditions }``, a set without a target.
+        """Return the same from matrices.
 
         Raises:
-            NotLinear: isl must read it itself.
+            NotLinear: a condition or a tuple has another form; isl can read it.
         """
         columns = _columns(head, variables, target)
         sure: list[Constraint] = [*columns.equalities]
@@ -122,7 +122,7 @@ class Columns:
             self.equalities = tuple([self._equality(place, text) for place, text in defined])
 
     def _equality(self, place: int, text: str) -> Constraint:
-        """Return that what stands at a place of the range is the value of an expression."""
+        """Return the constraint that the range has the value of an expression at a place."""
         name = f"#{place}"
         self._place[name] = place + 1
         terms = dict(linear(text))
@@ -177,10 +177,10 @@ def _columns(head: str, variables: str, target: str | None) -> Columns:
 
 
 def _parts(tuple_: str) -> list[str]:
-    """Return what stands between the commas of a tuple; those in parentheses do not part it.
+    """Return what stands between the commas of a tuple.
 
     Raises:
-        NotLinear: one stands in parentheses.
+        NotLinear: a comma stands in parentheses.
     """
     if not tuple_.strip():
         return []

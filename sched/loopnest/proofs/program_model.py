@@ -433,7 +433,10 @@ def equal_sizes(program: kir.Program) -> dict[str, Expr]:
 
 
 def _solved(one: Expr, other: Expr) -> tuple[Expr, Expr] | None:
-    """Return a size that two equal sizes tell as a sum of others: M = N + K of N == M - K."""
+    """Return a size and the sum of others that it equals, by an equation; None for other equations.
+
+    N == M - K gives M and N + K.
+    """
     for size, value in ((other, one), (one, other)):
         if isinstance(size, Symbol) and _is_sum(value) and size not in walk(value):
             return size, value
@@ -460,7 +463,7 @@ def _is_sum(value: Expr) -> bool:
 
 
 def split_factors(program: kir.Program) -> tuple[Expr, ...]:
-    """Return the sizes that axes of loops are split by: a launch at which one is 0 is refused."""
+    """Return the sizes that loops are split by; launches where one is below 1 are refused."""
     loops = [node for node, _ in kir.walk(program.body) if isinstance(node, kir.Loop)]
     extents = [n.var.extent for n in loops if "." in n.axis] + [e for _, e in program.launch]
     quotients = [n for e in extents for n in walk(e) if isinstance(n, Op) and n.op == "ceildiv"]

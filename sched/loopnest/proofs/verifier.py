@@ -233,7 +233,7 @@ def _valued(program: kir.Program, given: dict[str, int]) -> dict[str, int]:
 
 
 def _refused_factors(program: kir.Program) -> list[Finding]:
-    """Return a note on each quotient of sizes that a loop is split by and that may be 0."""
+    """Return a note on each factor of a split that is below 1 at some sizes."""
     algebra = Simplifier(Facts.of([test for _, test in program.conditions]))
     found = [f for f in split_factors(program) if not isinstance(f, Symbol)]
     texts = [f"a launch is refused at sizes for which {f} is not 1 or more, since a loop is split "

@@ -1,4 +1,4 @@
-"""Assumptions that no sizes fulfil together, as far as bounds of sizes tell."""
+"""Find assumptions that no sizes fulfil together, where bounds of sizes show it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Claim: TypeAlias = "tuple[str, Poly]"
 """The text of an assumption, and a sum of sizes that is 0 or less where it holds."""
 
 _MOST = 40
-"""So many sums are compared pair by pair."""
+"""How many claims, of the last assumptions, are added in pairs: pairs grow with their square."""
 
 
 def contradiction(facts: Facts) -> str | None:
@@ -26,7 +26,7 @@ def contradiction(facts: Facts) -> str | None:
     Each assumption, and each sum of two, is bounded over the sizes that all of them leave.
     """
     conditions = facts.conditions
-    algebra = Simplifier(replace(facts.copy(), used=set()))  # what is asked here is no use of it
+    algebra = Simplifier(replace(facts.copy(), used=set()))  # an assumption is not used here
     for size, low, high, step in algebra.facts.empty_ranges():
         texts = [text for text, test in conditions if _speaks_of(algebra, test, size)]
         multiple = f" and a multiple of {step}" if step > 1 else ""
@@ -50,6 +50,7 @@ def _listed(texts: Sequence[str]) -> str:
 
 
 def _speaks_of(algebra: Simplifier, test: Expr, size: Expr) -> bool:
+    """Whether a size stands on a side of a comparison, or is divided there."""
     return any(
         algebra.facts.named(side) is size
         for term in terms_of(test)
@@ -59,6 +60,7 @@ def _speaks_of(algebra: Simplifier, test: Expr, size: Expr) -> bool:
 
 
 def _difference(algebra: Simplifier, term: Op) -> Poly:
+    """Return the left side of a comparison minus its right one."""
     left, right = [algebra.poly(_solved(algebra, side)) for side in term.args]
     return algebra.combine(left, right, -1)
 

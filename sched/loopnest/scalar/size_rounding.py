@@ -1,14 +1,14 @@
-"""One way to write a size that is rounded, of many: ``H + H % 2`` is ``ceildiv(H, 2) * 2``.
+"""The one form of a rounded size, however it is written: ``H + H % 2`` is ``ceildiv(H, 2) * 2``.
 
-A quotient that rounds up is a ``ceildiv`` without a number in its dividend, if it can be. Of a
-size x and a number d, five things stand in sums: x, ``x // d``, ``ceildiv(x, d)``, ``x % d`` and
-``-x % d``. Two of them follow from the others::
+A quotient that rounds up becomes a ``ceildiv``, whose dividend has no constant where that can be.
+Of a size x and a constant d, a sum may have five terms: x, ``x // d``, ``ceildiv(x, d)``, ``x % d``
+and ``-x % d``. Two of them follow from the others::
 
     x % d == x - x // d * d
     -x % d == ceildiv(x, d) * d - x
 
-and a third of halves, as ``x // 2 + ceildiv(x, 2) == x``. A sum that has several of them is
-written with the fewest, so that all ways to write one size are one expression.
+and for d = 2 a third, since ``x // 2 + ceildiv(x, 2) == x``. A sum with several of these terms is
+written with the fewest, so that a size is one expression.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from loopnest.scalar.expr import Const, Expr, Op, Symbol, integer, variables
 from loopnest.scalar.polynomials import UNIT, Monomial, Poly, PolynomialAlgebra
 
 Parts: TypeAlias = "tuple[int, int, int, int, int]"
-"""How often each of the five stands in a sum, in their order above."""
+"""The coefficients of the five terms in a sum, in their order above."""
 
 
 def is_size(node: Expr) -> bool:
@@ -29,9 +29,9 @@ def is_size(node: Expr) -> bool:
 
 
 def moved_ceiling(algebra: PolynomialAlgebra, dividend: Expr, divisor: Const) -> Expr | None:
-    """Return ``ceildiv(n + c, d)`` as a number and ``ceildiv(n, d)`` or ``n // d``, if it is.
+    """Return ``ceildiv(n + c, d)`` as a constant plus ``ceildiv(n, d)`` or ``n // d``.
 
-    None where there is no c, or it stays.
+    None where c is 0, or where no such sum is equal.
     """
     count, by = algebra.poly(dividend).get(UNIT, 0), int(divisor.value)
     if not count:
@@ -55,10 +55,9 @@ def moved_ceiling(algebra: PolynomialAlgebra, dividend: Expr, divisor: Const) ->
 
 
 def rounded_up(algebra: PolynomialAlgebra, rest: Poly, divisor: Const) -> Poly | None:
-    """Return the quotient of sizes that is written to round up: (N + 1) // 2, -N // 2.
+    """Return a quotient of sizes that rounds up as a ``ceildiv``; None for other quotients.
 
-    They are ceildiv(N, 2) and -ceildiv(N, 2), so that all ways to write it are one extent, and one
-    whose sign shows.
+    ``(N + 1) // 2`` is ``ceildiv(N, 2)``, ``-N // 2`` is ``-ceildiv(N, 2)``, whose sign shows.
     """
     last = int(divisor.value) - 1
     sizes = {term: count for term, count in rest.items() if term != UNIT}
@@ -73,7 +72,7 @@ def rounded_up(algebra: PolynomialAlgebra, rest: Poly, divisor: Const) -> Poly |
 
 
 def plain_remainder(algebra: PolynomialAlgebra, rest: Poly, divisor: Expr) -> Poly | None:
-    """Return a plainer sum of sizes with the same remainder, None where `rest` is plain.
+    """Return a sum of sizes with the same remainder and smaller terms; None where there is none.
 
     ``-n % 2`` is ``n % 2``, and ``(4 - n % 4) % 4`` is ``-n % 4``.
     """
@@ -97,10 +96,10 @@ def plain_remainder(algebra: PolynomialAlgebra, rest: Poly, divisor: Expr) -> Po
 def shorter(
     algebra: PolynomialAlgebra, poly: Poly, term: Monomial, count: int, atom: Op
 ) -> Poly | None:
-    """Return a polynomial with fewer of the five, where `atom` is one; None where none is shorter.
+    """Return an equal polynomial with fewer of the five terms; None where there is none.
 
-    Each step leaves fewer terms, or smaller numbers, or fewer remainders, so that there are
-    finitely many.
+    `atom` is one of them, a factor of `term`, which has the coefficient `count`. Each step leaves
+    fewer terms, smaller coefficients or fewer remainders, so that the steps end.
     """
     inner, divisor = atom.args
     if len(poly) < 2 or not isinstance(divisor, Const):
@@ -138,7 +137,10 @@ def _has_other_part(poly: Poly, term: Monomial, atom: Op) -> bool:
 def _keys(
     algebra: PolynomialAlgebra, size: Poly, divisor: Const, factor: Poly
 ) -> list[Monomial] | None:
-    """Return the terms of quotients and remainders; None where one is no term of its own."""
+    """Return the two quotients and the two remainders of a size, each times `factor`.
+
+    None where one of them is not a single term.
+    """
     plain = algebra.expression(size)
     if algebra.divides(divisor, plain):
         return None
@@ -155,6 +157,7 @@ def _keys(
 
 
 def _parts(poly: Poly, whole: Poly, keys: list[Monomial]) -> Parts:
+    """Return the coefficients of the five terms; that of x is 0 where no multiple of it stands."""
     times = {poly.get(key, 0) / wanted for key, wanted in whole.items()}
     (first, *more) = times
     plain = int(first) if not more and first == int(first) else 0
@@ -163,10 +166,13 @@ def _parts(poly: Poly, whole: Poly, keys: list[Monomial]) -> Parts:
 
 
 def _ways(found: Parts, by: int) -> Iterator[Parts]:
-    """Yield ways to write the same sum, each without some of the five."""
+    """Yield the coefficients of equal sums, each without some of the five terms.
+
+    h, q, c, m and n are those of x, ``x // d``, ``ceildiv(x, d)``, ``x % d`` and ``-x % d``.
+    """
     h, q, c, m, n = found
     if by == 2:
-        # of halves two of the four are enough: x = q + c, x % 2 = c - q
+        # Two terms are enough: x is x // 2 + ceildiv(x, 2), and x % 2 their difference.
         low, high = h + q - m - n, h + c + m + n
         yield high, low - high, 0, 0, 0
         yield low, 0, high - low, 0, 0
@@ -176,7 +182,7 @@ def _ways(found: Parts, by: int) -> Iterator[Parts]:
         yield 0, low + high, 0, high, 0
         yield 0, 0, low + high, -low, 0
         return
-    # without remainders, then with t times one of them and u times the other
+    # Without remainders; then with t times x % d and u times -x % d.
     h, q, c = h + m - n, q - by * m, c + by * n
     down = {0, h} | ({-q // by} if q % by == 0 else set())
     for u in {0, -h} | ({c // by} if c % by == 0 else set()):
@@ -185,6 +191,7 @@ def _ways(found: Parts, by: int) -> Iterator[Parts]:
 
 
 def _cost(parts: Parts) -> tuple[int, int, int, int]:
+    """Return what is least of the shortest sum: terms, coefficients, remainders, ceilings."""
     h, q, c, m, n = [abs(part) for part in parts]
     return sum([part > 0 for part in (h, q, c, m, n)]), h + q + c + m + n, m + n, c
 
@@ -192,13 +199,14 @@ def _cost(parts: Parts) -> tuple[int, int, int, int]:
 def _rewritten(
     algebra: PolynomialAlgebra, poly: Poly, whole: Poly, keys: list[Monomial], change: list[int]
 ) -> Poly:
+    """Return a polynomial with changed coefficients of the five terms, where the first stood."""
     parts: Poly = dict.fromkeys([*whole, *keys], 0)
     for key in parts:
         parts[key] = poly.get(key, 0) + change[0] * whole.get(key, 0)
     for key, count in zip(keys, change[1:], strict=True):
         parts[key] += count
     found: Poly = {}
-    for key, count in poly.items():  # in the place of the first
+    for key, count in poly.items():
         found.update(parts if key in parts and not parts.keys() & found.keys() else {})
         if key not in parts:
             found[key] = count

@@ -140,15 +140,17 @@ def _by_phases(node: Node) -> Node:
 
 
 CHANNELS = 32
-"""So many channels of a result fill the vectors of a convolution alone, without other phases."""
+"""The least number of result channels that fill the vectors of one phase's convolution: two vectors
+of 16 floats. A convolution of all phases has so many channels for each."""
 PHASES = 4
-"""So many convolutions are made of one, at most."""
+"""The most convolutions that are made of one, since each reads all of x."""
 FEWER = 0.8
-"""The part of the products that makes several convolutions pay: each reads all of x."""
+"""The largest part of the products, of those of one convolution for all phases, that pays for
+several convolutions."""
 
 
 def _differ(node: Node, axes: list[_Axis]) -> bool:
-    """Whether phases have kernels of different extents, so that one for all is mostly zeros."""
+    """Whether phases see different numbers of taps, so many zeros that each has a convolution."""
     channels = node.shape[1]
     if node.attrs["groups"] > 1 or any(a.dilation > 1 for a in axes):
         return False
