@@ -203,6 +203,8 @@ def _lanes(fusion: ln.Fusion, processor: Processor) -> int:
 def _columns(fusion: ln.Fusion, space: IterationSpace, processor: Processor, large: bool) -> int:
     """Make all axes [kept and blocks of columns…, folded…, columns of a block].
 
+    Columns of a block are [vectors, lanes] where they are vectors: their sums are in registers.
+
     Returns:
         The number of the first of these loops: one where no inner extent is symbolic.
     """
@@ -212,19 +214,74 @@ def _columns(fusion: ln.Fusion, space: IterationSpace, processor: Processor, lar
         symbolic |= {"blocks"}
     outer: list[str] = []
     count = space.elements(groups[len(kept) - 1][1])
-    blocks = is_at_least(count, processor.columns + 1)
-    width = lane_part(count, processor.columns, processor.lanes)
+    lanes = _lanes(fusion, processor)
+    vectors = 0
+    if all(map(_is_in_vectors, reductions(fusion))):
+        vectors = _block_vectors(space, lanes, processor)
+    width = vectors * lanes or lane_part(count, processor.columns, processor.lanes)
+    blocks = is_at_least(count, width + 1)
     for tensor in space.definitions:
         axes = LabelledAxes(tensor, space.axes[tensor], groups)
         if blocks:
             axes.split(kept[-1], width, "blocks", "columns")
         else:
             axes.merge(kept[-1:], "columns")
+        if vectors:
+            axes.split("columns", lanes, "columns", "lanes")
         outer = axes.spread([*kept[:-1], "blocks"], symbolic, "outer")
-        axes.order([*outer, *folded, "columns"])
+        axes.order([*outer, *folded, "columns", "lanes"])
         if large:
             axes.parallelize(dict.fromkeys(outer, ln.ParallelType.cpu_parallel))
+        if vectors and space.folded(tensor):
+            axes.parallelize(
+                {"columns": ln.ParallelType.unroll, "lanes": ln.ParallelType.vectorize}
+            )
+        elif vectors and tensor.is_output:
+            axes.parallelize({"lanes": ln.ParallelType.vectorize})
     return len(outer)
+
+
+def _is_in_vectors(tensor: ln.TensorView) -> bool:
+    """Whether a fold is one of vectors of floats."""
+    assert tensor.definition is not None
+    alone = len(tensor.definition.outputs) == 1
+    return alone and tensor.dtype in (ln.float32, ln.float64)
+
+
+def _block_vectors(space: IterationSpace, lanes: int, processor: Processor) -> int:
+    """Return how many vectors of columns a block has: as many as a core has registers.
+
+    They are fewer where cores would be without a block, or where a block that is read several times
+    would not stay in the cache of a core; no less than pieces of rows need to be fetched ahead. 0
+    where blocks are no whole vectors.
+    """
+    count = space.elements(coalesced(space, space.kept, one_size=True)[-1])
+    kept, folded = space.elements(space.kept), space.elements(space.reduced)
+    if count is None or kept is None or count % lanes:
+        return 0
+    least = processor.columns // lanes
+    most = min(processor.registers, kept // lanes // processor.cores)
+    if _is_read_again(space):
+        row = lanes * widest(space).tensor.dtype.size
+        most = min(most, 0 if folded is None else processor.cache // 2 // max(folded * row, 1))
+    whole = count // lanes
+    found = _divisor(whole, max(most, least))
+    return found if found == whole or 2 * found >= least else 0
+
+
+def _divisor(number: int, most: int) -> int:
+    """Return the largest divisor of a number up to `most`; 0 where there is none.
+
+    >>> _divisor(64, 32), _divisor(20, 16), _divisor(19, 16), _divisor(0, 16)
+    (32, 10, 1, 0)
+    """
+    return max([n for n in range(1, min(most, number) + 1) if number % n == 0], default=0)
+
+
+def _is_read_again(space: IterationSpace) -> bool:
+    """Whether what is folded is read by several folds, or by what follows them."""
+    several = sum(bool(space.folded(tensor)) for tensor in space.definitions) > 1
+    return several or any(frozenset(w.order) & space.reduced for w in space.writes)
 
 
 def _fold_in_lanes(tensor: ln.TensorView, chains: bool, whole: bool) -> None:

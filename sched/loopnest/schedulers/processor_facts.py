@@ -16,7 +16,8 @@ class Processor:
         vector_bytes: of the widest vector that a schedule asks for.
         chunk: neighbouring elements that a core takes at once.
         small: below so many elements a second core is not worth its start.
-        columns: neighbouring results of a core that lie in its nearest cache.
+        columns: neighbouring results that a core folds side by side; pieces of rows that are much
+            shorter are not fetched ahead.
         tile: rows and columns of a product that a core keeps in registers.
         threads: of a block.
         registers: vectors that a core holds.
