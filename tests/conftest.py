@@ -4,6 +4,7 @@ import gc
 import os
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,13 @@ os.environ.setdefault("LOOPNEST_CACHE_DIR", str(BUILD / "cache"))
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     sys.dont_write_bytecode = False
     sys.pycache_prefix = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(BUILD / "bytecode"))
+
+# A random example may take long on a busy machine: no test has a deadline.
+with suppress(ImportError):  # programs of torch are tested without it, too
+    from hypothesis import settings
+
+    settings.register_profile("loopnest", settings(), deadline=None)
+    settings.load_profile("loopnest")
 
 # Every kernel that a test compiles is proved first.
 os.environ.setdefault("LOOPNEST_VERIFY", "1")
