@@ -236,7 +236,7 @@ def test_split_by_a_size_that_is_zero():
         y = f.output(x + 1.0, "y")
     y.split(0, "F")
     assert message(ln.LaunchError, lambda: lower(f).launch(N=4, F=0)) == (
-        "parts.launch(N=4, F=0): a loop is split by F, which is 0; pass a size >= 1"
+        "parts.launch(N=4, F=0): an axis is split by F, which is 0; pass a size >= 1"
     )
 
 
@@ -258,7 +258,7 @@ def test_split_by_a_quotient_of_sizes(target):
     for size in (0, 1):
         x = np.ones((3, size), np.float32)
         assert message(ln.LaunchError, lambda x=x: fn(x)) == (
-            f"halves(...): a loop is split by 'D // 2', which is 0 for D = {size}; pass sizes for "
+            f"halves(...): an axis is split by 'D // 2', which is 0 for D = {size}; pass sizes for "
             "which it is 1 or more"
         )
 
@@ -271,7 +271,7 @@ def test_memory_split_by_a_size_that_is_zero():
     t.memory = ln.GLOBAL
     t.allocation_domain.split(0, "F // 2")
     assert message(ln.LaunchError, lambda: lower(f).launch(N=4, F=1)) == (
-        "parts.launch(N=4, F=1): a loop is split by 'F // 2', which is 0 for F = 1; pass sizes "
+        "parts.launch(N=4, F=1): an axis is split by 'F // 2', which is 0 for F = 1; pass sizes "
         "for which it is 1 or more"
     )
 

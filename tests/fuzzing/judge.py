@@ -214,7 +214,7 @@ def require_texts(kernel: Kernel, again: Kernel) -> None:
 # Runs
 
 _LAUNCH_LIMITS = re.compile(
-    r"a block has \d+ threads|has extent \d+; use at most|a loop is split by .* which is 0|"
+    r"a block has \d+ threads|has extent \d+; use at most|an axis is split by .* which is 0|"
     r"a block needs \d+ bytes of shared memory"
 )
 

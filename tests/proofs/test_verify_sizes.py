@@ -206,9 +206,19 @@ def test_sizes_that_a_quotient_refuses_are_named() -> None:
     """A launch refuses a factor of 0, so that it is proved for the others."""
     assert str(verify(halved())) == (
         "proved for all sizes\n  factor: a launch is refused at sizes for which D // 2 is not 1 or "
-        "more, since a loop is split by it"
+        "more, since an axis is split by it"
     )
     assert str(verify(halved("D >= 2"))) == "proved for all sizes"
+
+
+def test_sizes_that_a_factor_of_memory_refuses_are_named() -> None:
+    with ln.Fusion("tiles") as f:
+        t = f.input("x", ("N", "D"), ln.float32) * 2.0
+        f.output(t + 1.0, "y")
+    t.memory = ln.GLOBAL
+    t.allocation_domain.split(1, "D // 2")
+    text = "a launch is refused at sizes for which D // 2 is not 1 or more"
+    assert f"factor: {text}, since an axis is split by it" in str(verify(lower(f)))
 
 
 @pytest.mark.parametrize("threads", [False, True])

@@ -11,11 +11,12 @@ from functools import cached_property
 
 from loopnest.fast_init import fast_init
 from loopnest.kir.buffers import Buffer
-from loopnest.kir.nodes import Barrier, Launch, Stmt, walk
+from loopnest.kir.nodes import Allocate, Barrier, Launch, Loop, Stmt, walk
 from loopnest.scalar.data_ranges import DataRange
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import ParallelType
-from loopnest.scalar.expr import Expr
+from loopnest.scalar.expr import Expr, Op, Symbol, variables
+from loopnest.scalar.expr import walk as walk_expression
 
 
 @fast_init
@@ -140,6 +141,25 @@ class Program:
         """
         parts = [n for n in self.body if isinstance(n, Launch)]
         return tuple([replace(self, body=n.body, launch=n.extents) for n in parts]) or (self,)
+
+    @cached_property
+    def split_factors(self) -> tuple[Expr, ...]:
+        """What axes of loops and buffers are split by: arithmetic on sizes, numbers left out.
+
+        A launch is refused at sizes for which one of them is not 1 or more. A loop of no axis folds
+        what threads left: their number, which divides its extent, is no factor.
+        """
+        loops = [node for node in self.nodes if isinstance(node, Loop) and "." in node.axis]
+        buffers = [node.storage for node in self.nodes if isinstance(node, Allocate)]
+        buffers += [p.buffer for p in self.params if p.kind == "workspace" and p.buffer is not None]
+        extents = [*[size for _, size in self.launch], *[loop.var.extent for loop in loops]]
+        extents += [size for buffer in buffers for size in buffer.shape]
+        parts = [n for e in extents for n in walk_expression(e) if isinstance(n, Op)]
+        found = dict.fromkeys([n.args[1] for n in parts if n.op == "ceildiv"])
+        used = {factor: variables(factor) for factor in found}
+        return tuple(
+            [f for f, v in used.items() if v and all(isinstance(size, Symbol) for size in v)]
+        )
 
     @cached_property
     def is_cooperative(self) -> bool:

@@ -23,7 +23,6 @@ from loopnest.scalar.expr import (
     Local,
     Op,
     Symbol,
-    variables,
     walk,
 )
 
@@ -42,7 +41,6 @@ class IndexWidth:
         self.lets = {n.var: n.value for n in nodes if isinstance(n, kir.Let)}
         self.buffers = _buffers(program, nodes)
         self.tests = _vector_tests(program)
-        self.factors = _factors(program, nodes)
         self.order: dict[Expr, None] = {}
         evaluated = dict.fromkeys([e for node in nodes for e in kir.expressions(node)])
         for node in nodes:
@@ -156,21 +154,6 @@ class IndexWidth:
             return False
         found = self.intervals(sizes)
         return all(_holds(test, found) for test in self.tests)
-
-
-def _factors(program: kir.Program, nodes: Sequence[kir.Stmt]) -> tuple[Expr, ...]:
-    """Return the sizes that axes of loops and buffers are split by, which may be 0.
-
-    A loop of no axis folds what threads left: their number divides its extent.
-    """
-    loops = [n for n in nodes if isinstance(n, kir.Loop) and "." in n.axis]
-    made = [n.storage for n in nodes if isinstance(n, kir.Allocate)]
-    made += [p.buffer for p in program.params if p.kind == "workspace" and p.buffer is not None]
-    extents = [*[size for _, size in program.launch], *[loop.var.extent for loop in loops]]
-    extents += [size for buffer in made for size in buffer.shape]
-    quotients = [n for e in extents for n in walk(e) if isinstance(n, Op) and n.op == "ceildiv"]
-    by = dict.fromkeys([n.args[1] for n in quotients])
-    return tuple([f for f in by if isinstance(f, Symbol) or (isinstance(f, Op) and variables(f))])
 
 
 def _buffers(program: kir.Program, nodes: Sequence[kir.Stmt]) -> list[Buffer]:

@@ -159,24 +159,24 @@ class Planner:
 
     def _check_factors(self, sizes: Mapping[str, int], subject: str) -> None:
         """Raise where an axis is split by a size that is 0, or less."""
-        found = {factor: size_value(factor, sizes) for factor in self.bounds.factors}
+        found = {factor: size_value(factor, sizes) for factor in self.bounds.program.split_factors}
         bad = {factor: value for factor, value in found.items() if value < 1}
         if not bad:
             return
         if all(isinstance(factor, Symbol) for factor in bad):
-            reason = f"a loop is split by {' or '.join(map(str, bad))}, which is 0"
+            reason = f"an axis is split by {' or '.join(map(str, bad))}, which is 0"
             raise LaunchError(subject, reason, "pass a size >= 1")
         factor, value = next((f, v) for f, v in bad.items() if not isinstance(f, Symbol))
         names = [name for name in self.names if Symbol(name) in variables(factor)]
         given = ", ".join([f"{name} = {sizes[name]}" for name in names])
-        reason = f"a loop is split by '{factor}', which is {value} for {given}"
+        reason = f"an axis is split by '{factor}', which is {value} for {given}"
         raise LaunchError(subject, reason, "pass sizes for which it is 1 or more")
 
     def config(self, sizes: Mapping[str, int], subject: str) -> LaunchConfig:
         """Return the configuration of a launch, within the limits.
 
         Raises:
-            LaunchError: beyond a limit, or a loop is split by a size that is 0.
+            LaunchError: beyond a limit, or an axis is split by less than 1.
         """
         self._check_factors(sizes, subject)
         vector = not self.is_scalar and self.bounds.takes_vectors(sizes)

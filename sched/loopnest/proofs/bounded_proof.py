@@ -42,7 +42,7 @@ def enumerated(
 ) -> Report:
     """Return what holds at some sizes; those of `hints` come first.
 
-    At sizes that no launch admits (a loop is split by 0), or at which no thread runs, there is
+    At sizes that no launch admits (an axis is split by 0), or at which no thread runs, there is
     nothing to be wrong; where all that are looked at are such sizes, a note says so.
 
     Args:

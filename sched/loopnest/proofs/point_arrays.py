@@ -48,7 +48,7 @@ class TooMany(Exception):
 
 
 class NoLaunch(Exception):
-    """Sizes at which nothing runs: a loop is split by 0, no thread starts, a block is too large."""
+    """Sizes at which nothing runs: an axis is split by 0, no thread starts, or a block is large."""
 
 
 def _operated(node: Op, args: Sequence[Any]) -> Any:

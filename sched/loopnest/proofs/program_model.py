@@ -460,15 +460,3 @@ def _is_sum(value: Expr) -> bool:
         or (isinstance(node, Op) and node.op in ("add", "mul"))
         for node in walk(value)
     )
-
-
-def split_factors(program: kir.Program) -> tuple[Expr, ...]:
-    """Return the sizes that loops are split by; launches where one is below 1 are refused."""
-    loops = [node for node, _ in kir.walk(program.body) if isinstance(node, kir.Loop)]
-    extents = [n.var.extent for n in loops if "." in n.axis] + [e for _, e in program.launch]
-    quotients = [n for e in extents for n in walk(e) if isinstance(n, Op) and n.op == "ceildiv"]
-    by = dict.fromkeys([n.args[1] for n in quotients])
-    sizes = (Op, Const, Symbol)
-    return tuple(
-        [f for f in by if not isinstance(f, Const) and all(isinstance(n, sizes) for n in walk(f))]
-    )

@@ -51,7 +51,7 @@ class Finding:
             outputs, memory), "launch" (no block is within the limits), or, as notes, "redundant",
             "sizes" (where the proof for all sizes ended, and why), "range" (a range of data that
             is taken on trust: declared, or asked for by the math), "factor" (sizes that a launch
-            refuses because a loop is split by what is not 1 or more at them).
+            refuses because an axis is split by what is not 1 or more at them).
         status: "refuted", "unknown", or "note".
         message: one sentence.
         tensor: whose computation it concerns.

@@ -15,7 +15,7 @@ from loopnest.proofs.bounded_proof import enumerated, named
 from loopnest.proofs.interface_checks import interface_faults
 from loopnest.proofs.obligations import CollectiveMath, Work, collective_math_of, work_of
 from loopnest.proofs.point_arrays import NoLaunch, Undecidable
-from loopnest.proofs.program_model import Model, Site, equal_sizes, split_factors
+from loopnest.proofs.program_model import Model, Site, equal_sizes
 from loopnest.proofs.quasi_affine import NotAffine
 from loopnest.proofs.report import ALL_SIZES, Finding, Report
 from loopnest.proofs.single_launches import order_faults, single_launches, together
@@ -235,8 +235,8 @@ def _valued(program: kir.Program, given: dict[str, int]) -> dict[str, int]:
 def _refused_factors(program: kir.Program) -> list[Finding]:
     """Return a note on each factor of a split that is below 1 at some sizes."""
     algebra = Simplifier(Facts.of([test for _, test in program.conditions]))
-    found = [f for f in split_factors(program) if not isinstance(f, Symbol)]
-    texts = [f"a launch is refused at sizes for which {f} is not 1 or more, since a loop is split "
+    found = [f for f in program.split_factors if not isinstance(f, Symbol)]
+    texts = [f"a launch is refused at sizes for which {f} is not 1 or more, since an axis is split "
              "by it" for f in found if (algebra.range_at_launch(f)[0] or 0) < 1]  # fmt: skip
     return [Finding("factor", "note", text) for text in texts]
 

@@ -26,7 +26,6 @@ from loopnest.proofs.program_model import (
     is_private,
     launch_dimensions,
     multiples,
-    split_factors,
 )
 from loopnest.proofs.quasi_affine import (
     Algebra,
@@ -127,8 +126,8 @@ class PolyhedralModel(IslRelations):
         return " and ".join([*found, *self._factors(), *self._limits()]) or "1 = 1"
 
     def _factors(self) -> Iterator[str]:
-        """Yield that the sizes that axes are split by are >= 1: other launches are refused."""
-        for factor in split_factors(self.model.program):
+        """Yield that what axes are split by is >= 1: other launches are refused."""
+        for factor in self.model.program.split_factors:
             with suppress(NotAffine):  # less is assumed
                 yield f"{self.text(self.algebra.poly(factor, {}))} >= 1"
 
