@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from sass_table import among_kernels, commit, fixed, is_typed, kernels, nvrtc_version
+from sass_table import commit, fixed, is_typed, kernel_option, kernels, nvrtc_version
 from sass_text import Code, Function, functions
 
 import loopnest as ln
@@ -169,15 +169,7 @@ def page(names: tuple[str, ...]) -> Iterator[str]:
 @click.command(
     help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
-@click.option(
-    "--kernel",
-    "-k",
-    "names",
-    multiple=True,
-    metavar="NAME",
-    callback=among_kernels(),
-    help="Only this one; may be given several times.",
-)
+@kernel_option()
 @click.option("--markdown", "out", type=click.Path(dir_okay=False, path_type=Path))
 def main(names: tuple[str, ...], out: Path | None) -> None:
     lines = list(page(names))

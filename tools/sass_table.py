@@ -82,9 +82,10 @@ def kernels() -> dict[str, ln.KernelDef]:
 
 
 Names: TypeAlias = "tuple[str, ...]"
+Command: TypeAlias = "Callable[..., None]"
 
 
-def among_kernels(*others: str) -> Callable[[click.Context, click.Parameter, Names], Names]:
+def _among_kernels(*others: str) -> Callable[[click.Context, click.Parameter, Names], Names]:
     """Return a callback of an option that refuses what is no kernel, and none of `others`."""
 
     def checked(context: click.Context, option: click.Parameter, names: Names) -> Names:
@@ -95,6 +96,20 @@ def among_kernels(*others: str) -> Callable[[click.Context, click.Parameter, Nam
         return names
 
     return checked
+
+
+def kernel_option(*others: str) -> Callable[[Command], Command]:
+    """Return the option --kernel: the names of kernels, or of `others`."""
+    there = "".join([f", or {name!r}" for name in others])
+    return click.option(
+        "--kernel",
+        "-k",
+        "names",
+        multiple=True,
+        metavar="NAME",
+        callback=_among_kernels(*others),
+        help=f"Only this one{there}; may be given several times.",
+    )
 
 
 def is_typed(kernel: ln.KernelDef) -> bool:
@@ -235,15 +250,7 @@ def cell(column: str, row: Mapping[str, str], old: Mapping[str, str] | None) -> 
 @click.command(
     help=HELP, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
-@click.option(
-    "--kernel",
-    "-k",
-    "names",
-    multiple=True,
-    metavar="NAME",
-    callback=among_kernels(*ASIDE),
-    help='Only this one, or "rms_norm", "bounds"; may be given several times.',
-)
+@kernel_option(*ASIDE)
 @click.option("--arch", "archs", multiple=True, default=("sm_80", "sm_90"), show_default=True)
 @click.option(
     "--from", "made", multiple=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
