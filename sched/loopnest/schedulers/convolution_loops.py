@@ -29,7 +29,12 @@ from loopnest.schedulers.iteration_space import (
     iteration_space,
     upstream,
 )
-from loopnest.schedulers.loop_shapes import LabelledAxes, symbolic_labels, with_copies
+from loopnest.schedulers.loop_shapes import (
+    LabelledAxes,
+    largest_divisor,
+    symbolic_labels,
+    with_copies,
+)
 from loopnest.schedulers.processor_facts import Processor
 
 VECTORS = ((2, 1.0), (3, 1.0), (1, 0.9))
@@ -400,7 +405,7 @@ def _tiles_at_once(
     size = _bytes_of_an_image(space, found)
     assert size is not None
     fits = processor.cache // 4 * tiles // size
-    part = max([n for n in range(1, min(fits, tiles) + 1) if tiles % n == 0], default=1)
+    part = max(largest_divisor(tiles, fits), 1)
     if rows % tile.rows or (2 * part < fits and size <= processor.cache):
         part = tiles
     bands = channels // (tile.vectors * tile.lanes)

@@ -27,6 +27,7 @@ from loopnest.schedulers.loop_shapes import (
     divided_by_numbers,
     is_at_least,
     lane_part,
+    largest_divisor,
     on_grid,
     reference,
     symbolic_labels,
@@ -265,17 +266,8 @@ def _block_vectors(space: IterationSpace, lanes: int, processor: Processor) -> i
         row = lanes * widest(space).tensor.dtype.size
         most = min(most, 0 if folded is None else processor.cache // 2 // max(folded * row, 1))
     whole = count // lanes
-    found = _divisor(whole, max(most, least))
+    found = largest_divisor(whole, max(most, least))
     return found if found == whole or 2 * found >= least else 0
-
-
-def _divisor(number: int, most: int) -> int:
-    """Return the largest divisor of a number up to `most`; 0 where there is none.
-
-    >>> _divisor(64, 32), _divisor(20, 16), _divisor(19, 16), _divisor(0, 16)
-    (32, 10, 1, 0)
-    """
-    return max([n for n in range(1, min(most, number) + 1) if number % n == 0], default=0)
 
 
 def _is_read_again(space: IterationSpace) -> bool:

@@ -316,6 +316,17 @@ def even_part(extent: int | None, most: int) -> int:
     return next((n for n in range(most, most // 2, -1) if extent % n == 0), -(-extent // parts))
 
 
+def largest_divisor(number: int, most: int) -> int:
+    """Return the largest divisor of a number up to `most`; 0 where there is none.
+
+    >>> largest_divisor(64, 32), largest_divisor(20, 16), largest_divisor(19, 16)
+    (32, 10, 1)
+    >>> largest_divisor(0, 16), largest_divisor(4, 0)
+    (0, 0)
+    """
+    return max([n for n in range(1, min(most, number) + 1) if number % n == 0], default=0)
+
+
 def lane_part(extent: int | None, most: int, lanes: int) -> int:
     """Return the extent of a part of an axis that is cut to vectors; the last may be short.
 
