@@ -9,10 +9,7 @@
 A step of the innermost loop loads a few vectors of weights and, for each pixel of the tile, one
 element of the image into all lanes. So windows of any stride cost what neighbouring ones cost. The
 step stands under no predicate: the part of the image that a core copies has all that whole tiles
-read.
-
-Source: a register tile of channels and pixels is that of Georganas et al., "Anatomy of
-high-performance deep learning convolutions on SIMD architectures" (2018).
+read. Which tile, says `convolution_tiles`.
 """
 
 from __future__ import annotations
@@ -24,6 +21,7 @@ from math import gcd
 import loopnest as ln
 from loopnest.scalar.expr import Coordinate, walk
 from loopnest.schedulers.contraction_parts import contraction, ends_in, steps
+from loopnest.schedulers.convolution_tiles import RegisterTile, best_tile
 from loopnest.schedulers.iteration_space import (
     IterationSpace,
     iteration_space,
@@ -37,21 +35,9 @@ from loopnest.schedulers.loop_shapes import (
 )
 from loopnest.schedulers.processor_facts import Processor
 
-VECTORS = ((2, 1.0), (3, 1.0), (1, 0.9))
-"""How many vectors of channels a tile may have, and which part of a core's arithmetic it can use:
-with one vector each product of vectors needs a load of its own."""
-SUMS = 12
-"""Vectors of sums that a tile needs to use all of a core's arithmetic: a core begins two products
-of vectors a cycle, each is ready 4 to 5 cycles later, and 12 is the next number that two and three
-vectors divide."""
-FREE_REGISTERS = 2
-"""Registers of a step that hold neither sums nor weights: elements of the image."""
-TALL = 16
-"""Tiles divide the rows of an image that has more rows than this, so that it can be cut between
-tiles where a core's cache does not hold it."""
 BROADCAST_BYTES = 32
-"""The least vectors of x86 that one load fills with an element in all lanes (AVX). Narrower ones
-need a shuffle too, for each two or three products."""
+"""The shortest vectors that x86 fills with an element in all lanes by one load (AVX). Shorter ones
+(SSE) need a shuffle too, for each two or three products."""
 STORED = 4
 """The least number of neighbours of a row that are stored as a vector."""
 
@@ -66,7 +52,7 @@ class _Threshold:
     Args:
         pixels: results of an image for one channel.
         terms: of a sum; the stores of a tile, whose lanes lie apart in memory, come once for all.
-        worth: the part of a core's arithmetic that gives results, as in `_Tile`.
+        worth: the part of a core's arithmetic that gives results, as in `RegisterTile`.
     """
 
     pixels: int
@@ -163,64 +149,6 @@ def _windowed(space: IterationSpace, tensor: ln.TensorView) -> list[frozenset[in
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Tile:
-    """The sums that a core keeps in registers.
-
-    Args:
-        lanes: of a vector of channels.
-        vectors: of channels.
-        rows: of pixels.
-        columns: of pixels.
-        worth: the part of a core's arithmetic that gives results, from 0 to 1: what lies beyond the
-            end of a row or an image gives none.
-    """
-
-    lanes: int
-    vectors: int
-    rows: int
-    columns: int
-    worth: float
-
-    def order(self) -> tuple[float, int, int]:
-        """Return what the better one of two tiles has more of."""
-        return round(self.worth, 2), self.vectors * self.rows * self.columns, self.columns
-
-
-def _filled(extent: int, tile: int) -> float:
-    """Return which part of the elements of whole tiles an axis has.
-
-    >>> _filled(56, 14), _filled(7, 4)
-    (1.0, 0.875)
-    """
-    return extent / (-(-extent // tile) * tile)
-
-
-def _tile(channels: int, rows: int, columns: int, lanes: int, registers: int) -> _Tile | None:
-    """Return the tile of the most worth for vectors of so many lanes, and so many registers.
-
-    None where channels are no multiple of half a vector.
-
-    >>> _tile(64, 56, 56, 16, 32)
-    _Tile(lanes=16, vectors=2, rows=1, columns=14, worth=1.0)
-    >>> _tile(64, 8, 8, 8, 16)
-    _Tile(lanes=8, vectors=2, rows=2, columns=3, worth=0.88...)
-    """
-    found: list[_Tile] = []
-    # Vectors divide the channels, or each lane would have a predicate.
-    sizes = [(own, n, part * own / lanes) for own in (lanes, lanes // 2) for n, part in VECTORS]
-    for own, vectors, part in [row for row in sizes if channels % (row[0] * row[1]) == 0]:
-        most = (registers - FREE_REGISTERS - vectors) // vectors
-        for width in range(1, min(most, columns) + 1):
-            for height in range(1, min(most // width, rows) + 1):
-                if rows % height and rows > TALL:
-                    continue
-                worth = part * _filled(columns, width) * _filled(rows, height)
-                worth *= min(1.0, width * height * vectors / SUMS)
-                found.append(_Tile(own, vectors, height, width, worth))
-    return max(found, key=_Tile.order, default=None)
-
-
 def _shape(space: IterationSpace, found: _Convolution) -> tuple[int, int, int] | None:
     """Return the channels, rows and columns of results; None where one is symbolic."""
     channels = space.elements(found.channels)
@@ -231,10 +159,12 @@ def _shape(space: IterationSpace, found: _Convolution) -> tuple[int, int, int] |
     return channels, rows, columns
 
 
-def _best_tile(space: IterationSpace, found: _Convolution, processor: Processor) -> _Tile | None:
+def _tile_of(
+    space: IterationSpace, found: _Convolution, processor: Processor
+) -> RegisterTile | None:
     shape = _shape(space, found)
     lanes = processor.vector_bytes // found.total.dtype.size
-    return None if shape is None else _tile(*shape, lanes, processor.registers)
+    return None if shape is None else best_tile(*shape, lanes, processor.registers)
 
 
 def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
@@ -256,7 +186,7 @@ def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
     if processor.vector_bytes < BROADCAST_BYTES or _bytes_of_an_image(space, found) is None:
         return False
     terms, shape = space.elements(found.terms), _shape(space, found)
-    tile = _best_tile(space, found, processor)
+    tile = _tile_of(space, found, processor)
     if terms is None or shape is None or tile is None:
         return False
     _, rows, columns = shape
@@ -285,7 +215,7 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     assert space is not None
     found = _convolution(fusion, space)
     assert found is not None
-    tile = _best_tile(space, found, processor)
+    tile = _tile_of(space, found, processor)
     assert tile is not None
     loops = _shape_results(fusion, space, found, tile, processor)
     _pack(space, found, packed, tile)
@@ -342,7 +272,7 @@ def _shape_results(
     fusion: ln.Fusion,
     space: IterationSpace,
     found: _Convolution,
-    tile: _Tile,
+    tile: RegisterTile,
     processor: Processor,
 ) -> _ResultLoops:
     """Make the axes of results [tasks…, line, band, rows, vector, row, columns, lane, column].
@@ -388,7 +318,7 @@ def _shape_results(
 
 
 def _tiles_at_once(
-    space: IterationSpace, found: _Convolution, tile: _Tile, processor: Processor
+    space: IterationSpace, found: _Convolution, tile: RegisterTile, processor: Processor
 ) -> tuple[int, int]:
     """Return how many tiles lie below each other in an image, and how many of them are a task.
 
@@ -441,7 +371,9 @@ def _windows_first(space: IterationSpace, found: _Convolution, inner: int) -> No
     total.reorder([*kept[:-inner], *ordered, *kept[-inner:]])
 
 
-def _pack(space: IterationSpace, found: _Convolution, packed: ln.TensorView, tile: _Tile) -> None:
+def _pack(
+    space: IterationSpace, found: _Convolution, packed: ln.TensorView, tile: RegisterTile
+) -> None:
     """Lay weights out as tiles read them: [bands, window, input channel, channels of a band]."""
     terms = [(f"term {d}", [d]) for d in found.folded]
     others = [(f"image {d}", [d]) for d in (*found.outer, *found.pixels)]
