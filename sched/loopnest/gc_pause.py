@@ -11,7 +11,7 @@ from contextlib import contextmanager
 def paused() -> Iterator[None]:
     """Keep the cyclic collector from running inside the block.
 
-    Scheduling and lowering allocate many small objects that all stay alive until they return; a
+    Scheduling, lowering and proofs allocate many small objects that stay alive until they return; a
     collector that runs in between visits them again and again and frees nothing. For a chain of a
     thousand tensors that was a third of the time.
     """

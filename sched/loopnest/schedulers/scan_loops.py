@@ -173,7 +173,8 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
         ln.inline_most(fusion.tensors)
         return
     ahead = _ahead(fusion)
-    # All between two scans share the loops over rows, or what is ahead of the one could not.
+    # What lies between two scans shares the loops over rows: else what the first of them scans
+    # could not stand in these loops.
     for tensor in reversed([t for t in fusion.tensors if t in upstream(fusion.outputs)]):
         if tensor.consumers and not tensor.is_input:
             tensor.inline_at(min(rows, tensor.ndim - 1))
