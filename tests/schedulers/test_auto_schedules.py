@@ -472,6 +472,20 @@ def test_windows_are_copied_where_that_pays(side, size, stride, rows, expected):
         check_values(f)
 
 
+@pytest.mark.parametrize(("cache", "whole"), [(1 << 16, True), (1 << 15, False)])
+def test_an_image_that_half_of_a_cache_holds_is_kept_whole(cache, whole):
+    """Windows read it without a test then; it has 66 x 66 floats with its border."""
+    f = fusion(lambda x: ln.max_pool(x, (3, 3), 1, 1), (2, 8, 64, 64))
+    processor = Processor(cache=cache)
+    scheduler = scheduler_of(f, "c", processor)
+    assert scheduler.name == "window"
+    scheduler.schedule(f, processor)
+    k = ln.lower(f)
+    assert ("float32[66, 66] local" in str(k)) == whole, str(k)
+    assert ln.verify(k).ok
+    check_values(f)
+
+
 def test_mirrored_weights_are_no_windows():
     """A tile of results has several channels then, too: each element of an image is used again."""
 

@@ -31,8 +31,6 @@ from loopnest.schedulers.processor_facts import Processor
 
 ROWS = 8
 """Results of a tile along an axis that the windows do not have, at most."""
-IMAGE = 1 << 16
-"""So many elements with their border a core keeps for all windows, at most."""
 ENOUGH = 4
 """So many steps of a loop keep the cores busy."""
 
@@ -80,7 +78,7 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     order = [f"{label} tiles" if label in tile else label for label in kept]
     order += [label for label in kept if label in tile]
     borders = [t for t in space.definitions if t in before and has_border(t)]
-    whole = [tensor for tensor in borders if is_kept_whole(space, tensor)]
+    whole = [tensor for tensor in borders if is_kept_whole(space, tensor, processor)]
     at_once = columns is not None and columns % lanes == 0
     at_once = at_once and all(_is_in_step(fusion, space, total, whole) for total in folds)
     least = lanes if at_once else lanes + 1
@@ -112,10 +110,11 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     fusion.inline_most()
 
 
-def is_kept_whole(space: IterationSpace, tensor: ln.TensorView) -> bool:
-    """Whether a tensor with its border is computed once for all windows: where it is not large.
+def is_kept_whole(space: IterationSpace, tensor: ln.TensorView, processor: Processor) -> bool:
+    """Whether a tensor with its border is computed once for all windows, which read it untested.
 
-    Windows then read it without a test: it stands in the loops that it has itself.
+    It stands in the loops that it has itself. What a core keeps of it takes half of the core's
+    cache at most, beside results.
     """
     order = [str(d) for d in space.writes[0].order]
     outer = _own_loops(space, tensor, order)
@@ -127,7 +126,7 @@ def is_kept_whole(space: IterationSpace, tensor: ln.TensorView) -> bool:
                 return False
             inner *= extent
     # Inside of no loop it would be one array for all cores, and of all images.
-    return outer > 0 and inner <= IMAGE
+    return outer > 0 and inner * tensor.dtype.size <= processor.cache // 2
 
 
 def _own_loops(space: IterationSpace, tensor: ln.TensorView, order: Sequence[str]) -> int:
