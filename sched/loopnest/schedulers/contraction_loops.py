@@ -108,7 +108,7 @@ def _has_few_rows(space: IterationSpace, parts: Contraction, processor: Processo
     if is_computed(parts.left) or is_computed(parts.right):
         return False  # the copy spares computing an element for each window that it lies in
     borders = [tensor for tensor in steps(parts.right) if has_border(tensor)]
-    if not all(window_loops.is_kept_whole(space, tensor, processor) for tensor in borders):
+    if not all(window_loops.is_kept_whole(space, tensor) for tensor in borders):
         return False
     lanes = min(processor.vector_bytes // parts.total.dtype.size, processor.tile[1])
     most = processor.tile[0]

@@ -33,6 +33,8 @@ ROWS = 8
 """Results of a tile along an axis that the windows do not have, at most."""
 ENOUGH = 4
 """So many steps of a loop keep the cores busy."""
+KEPT = 1 << 26
+"""So many bytes of memory a core may take for what windows read."""
 
 
 def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
@@ -78,7 +80,7 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     order = [f"{label} tiles" if label in tile else label for label in kept]
     order += [label for label in kept if label in tile]
     borders = [t for t in space.definitions if t in before and has_border(t)]
-    whole = [tensor for tensor in borders if is_kept_whole(space, tensor, processor)]
+    whole = [tensor for tensor in borders if is_kept_whole(space, tensor)]
     at_once = columns is not None and columns % lanes == 0
     at_once = at_once and all(_is_in_step(fusion, space, total, whole) for total in folds)
     least = lanes if at_once else lanes + 1
@@ -110,11 +112,11 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     fusion.inline_most()
 
 
-def is_kept_whole(space: IterationSpace, tensor: ln.TensorView, processor: Processor) -> bool:
+def is_kept_whole(space: IterationSpace, tensor: ln.TensorView) -> bool:
     """Whether a tensor with its border is computed once for all windows, which read it untested.
 
-    It stands in the loops that it has itself. What a core keeps of it takes half of the core's
-    cache at most, beside results.
+    It stands in the loops that it has itself. Where it lies in no cache, to store and to load it is
+    still less work than to test each element of each window.
     """
     order = [str(d) for d in space.writes[0].order]
     outer = _own_loops(space, tensor, order)
@@ -126,7 +128,7 @@ def is_kept_whole(space: IterationSpace, tensor: ln.TensorView, processor: Proce
                 return False
             inner *= extent
     # Inside of no loop it would be one array for all cores, and of all images.
-    return outer > 0 and inner * tensor.dtype.size <= processor.cache // 2
+    return outer > 0 and inner * tensor.dtype.size <= KEPT
 
 
 def _own_loops(space: IterationSpace, tensor: ln.TensorView, order: Sequence[str]) -> int:
