@@ -143,6 +143,8 @@ def test_assumptions_that_contradict_each_other(texts: tuple[str, ...], reason: 
         ("N % 4 == 0", "N <= 3"),
         ("N // 2 == 3", "N == 6"),
         ("N - M >= -3", "N - M <= -3"),
+        ("N % 2 == N % 2 % 2",),
+        ("N == M % 3 % 3", "N == 1"),
     ],
 )
 def test_assumptions_that_some_sizes_fulfil(texts: tuple[str, ...]) -> None:

@@ -116,7 +116,7 @@ def shorter(
     if not (any(key in poly for key in whole) or _has_other_part(poly, term, atom)):
         return None
     keys = _keys(algebra, size, divisor, factor)
-    if keys is None:
+    if keys is None or not whole.keys().isdisjoint(keys):  # N % 2 is its own remainder
         return None
     found = _parts(poly, whole, keys)
     best = min(_ways(found, int(divisor.value)), key=_cost)
