@@ -276,6 +276,25 @@ def test_memory_split_by_a_size_that_is_zero():
     )
 
 
+@pytest.mark.parametrize("memory", [ln.LOCAL, ln.SHARED, ln.GLOBAL])
+def test_memory_split_by_a_multiple_of_its_size(memory):
+    """One part holds all of it, unless the multiple is 0."""
+    with ln.Fusion("parts") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        t = ln.sum(x, axis=1)
+        f.output(t + 1.0, "y")
+    t.memory = memory
+    t.allocation_domain.split(0, "N * D")
+    k = lower(f)
+    assert ln.verify(k, N=3, D=0).ok
+    fn = ln.compile(k, target="interpret")
+    np.testing.assert_array_equal(fn(np.ones((3, 2), np.float32)), [3, 3, 3])
+    assert message(ln.LaunchError, lambda: fn(np.ones((3, 0), np.float32))) == (
+        "parts(...): an axis is split by 'N * D', which is 0 for N = 3, D = 0; pass sizes for "
+        "which it is 1 or more"
+    )
+
+
 def plus_one(*shape: int | str, bound: bool = True) -> Kernel:
     with ln.Fusion("plus_one") as f:
         x = f.input("x", shape, ln.float32)

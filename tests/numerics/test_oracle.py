@@ -332,3 +332,20 @@ def test_flags_are_bools(name):
     assert str(caught.value) == (
         f"evaluate(f, {name}=ndarray): {name}= is no bool; pass True or False"
     )
+
+
+@pytest.mark.parametrize(("factor", "size"), [("D // 2", 1), ("D - 3", 3), ("D - 3", 2)])
+def test_folds_in_steps_refuse_what_a_launch_refuses(factor: str, size: int) -> None:
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        y = f.output(ln.sum(x, axis=1), "y")
+    y.split(1, factor)
+    y.rfactor([2])
+    assert ln.evaluate(f, np.ones((2, 5), np.float32)).tolist() == [5, 5]
+    with pytest.raises(ln.LaunchError) as caught:
+        ln.evaluate(f, np.ones((2, size), np.float32))
+    value = {"D // 2": size // 2, "D - 3": size - 3}[factor]
+    assert str(caught.value) == (
+        f"evaluate(k): an axis is split by '{factor}', which is {value} for D = {size}; pass sizes "
+        "for which it is 1 or more"
+    )

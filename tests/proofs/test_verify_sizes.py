@@ -226,3 +226,13 @@ def test_nothing_is_launched_where_a_factor_is_zero(threads: bool) -> None:
     report = verify(halved(threads=threads), N=3, D=1)
     assert report.ok
     assert str(verify(halved(threads=threads), N=3, D=5)).startswith("proved for N=3, D=5")
+
+
+def test_no_block_has_fewer_threads_than_none() -> None:
+    with ln.Fusion("folded") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        y = f.output(ln.sum(x, axis=1), "y")
+    y.split(1, "D - 3")
+    y.parallelize({2: ln.ParallelType.block_x})
+    assert verify(lower(f), N=3, D=1).ok
+    assert verify(lower(f), N=3, D=5).ok

@@ -12,9 +12,15 @@ from loopnest.errors import LaunchError
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.shared_memory import SharedLayout, shared_layout, shared_places
 from loopnest.launch.index_width import INT32, INT64, IndexWidth
-from loopnest.scalar.arguments import broken_condition, check_conditions, keyword_size, size_value
+from loopnest.scalar.arguments import (
+    broken_condition,
+    check_conditions,
+    check_factors,
+    keyword_size,
+    size_value,
+)
 from loopnest.scalar.enums import MOST_ALONG, MOST_THREADS, ParallelType
-from loopnest.scalar.expr import Const, Expr, Symbol, variables
+from loopnest.scalar.expr import Const, Expr
 
 MAX_SHARED_BYTES = 227 * 1024
 """The limit of CUDA; every target keeps it, so that a schedule that runs on one runs on all."""
@@ -159,18 +165,7 @@ class Planner:
 
     def _check_factors(self, sizes: Mapping[str, int], subject: str) -> None:
         """Raise where an axis is split by a size that is 0, or less."""
-        found = {factor: size_value(factor, sizes) for factor in self.bounds.program.split_factors}
-        bad = {factor: value for factor, value in found.items() if value < 1}
-        if not bad:
-            return
-        if all(isinstance(factor, Symbol) for factor in bad):
-            reason = f"an axis is split by {' or '.join(map(str, bad))}, which is 0"
-            raise LaunchError(subject, reason, "pass a size >= 1")
-        factor, value = next((f, v) for f, v in bad.items() if not isinstance(f, Symbol))
-        names = [name for name in self.names if Symbol(name) in variables(factor)]
-        given = ", ".join([f"{name} = {sizes[name]}" for name in names])
-        reason = f"an axis is split by '{factor}', which is {value} for {given}"
-        raise LaunchError(subject, reason, "pass sizes for which it is 1 or more")
+        check_factors(self.bounds.program.split_factors, sizes, subject)
 
     def config(self, sizes: Mapping[str, int], subject: str) -> LaunchConfig:
         """Return the configuration of a launch, within the limits.

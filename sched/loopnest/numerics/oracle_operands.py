@@ -26,12 +26,12 @@ from loopnest.numerics.oracle_gathers import (
     spots_by_data,
 )
 from loopnest.numerics.oracle_reads import Spots, gathered, part_of
-from loopnest.scalar.arguments import ArraySpec, bind, size_value
+from loopnest.scalar.arguments import ArraySpec, bind, check_factors, size_value
 from loopnest.scalar.data_ranges import check_data
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Arg, Coordinate, Expr, Index
 from loopnest.tensor.definition import Definition, Read
-from loopnest.tensor.domain import IterDomain, TensorDomain
+from loopnest.tensor.domain import IterDomain, Split, TensorDomain, transforms_between
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.tensor_view import TensorView
 
@@ -72,6 +72,7 @@ class OracleOperands(ABC, Generic[V]):
         self.subject = f"{subject}({fusion.name})"
         named = {t.name: np.asarray(a) for t, a in zip(fusion.inputs, arrays, strict=True)}
         check_data(fusion.ranges, named, bound.sizes, self.subject)
+        check_factors(_short_factors(fusion, bound.sizes), bound.sizes, self.subject)
         self.places = places or {}
         self.indices: dict[Expr, Values] = {
             symbol: np.asarray(bound.sizes[symbol.name], np.int64) for symbol in fusion.symbols
@@ -244,3 +245,13 @@ class OracleOperands(ABC, Generic[V]):
         if all(part is None for part in region or ()):
             return value
         return self.viewed(value, lambda array: array[where])
+
+
+def _short_factors(fusion: Fusion, sizes: Mapping[str, int]) -> Iterator[Expr]:
+    """Yield the factors of folds in two steps (rfactor) that leave elements to neither."""
+    for tensor in fusion.tensors:
+        for step in transforms_between(tensor.domain.root, tensor.domain.rfactor):
+            if isinstance(step, Split):
+                factor = size_value(step.factor, sizes)
+                if factor < 0 or (not factor and size_value(step.inputs[0].size, sizes)):
+                    yield step.factor

@@ -135,6 +135,26 @@ def broken_condition(
     return None
 
 
+def check_factors(factors: Iterable[Expr], sizes: Mapping[str, int], subject: str) -> None:
+    """Check that axes are split by 1 or more.
+
+    Raises:
+        LaunchError: one is split by a size that is 0, or less.
+    """
+    found = {factor: size_value(factor, sizes) for factor in factors}
+    bad = {factor: value for factor, value in found.items() if value < 1}
+    if not bad:
+        return
+    if all(isinstance(factor, Symbol) for factor in bad):
+        reason = f"an axis is split by {' or '.join(map(str, bad))}, which is 0"
+        raise LaunchError(subject, reason, "pass a size >= 1")
+    factor, value = next((f, v) for f, v in bad.items() if not isinstance(f, Symbol))
+    names = {node.name for node in walk(factor) if isinstance(node, Symbol)}
+    given = ", ".join([f"{name} = {size}" for name, size in sizes.items() if name in names])
+    reason = f"an axis is split by '{factor}', which is {value} for {given}"
+    raise LaunchError(subject, reason, "pass sizes for which it is 1 or more")
+
+
 def _holds(condition: Expr, sizes: Mapping[str, int]) -> bool:
     try:
         return bool(size_value(condition, sizes))

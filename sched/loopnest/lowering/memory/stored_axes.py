@@ -71,7 +71,9 @@ def on_chip(plan: LoopPlan, tensor: TensorView, places: Places, indices: Indices
             raise InternalError(
                 tensor.name, f"an axis of its allocation domain has no index: {axis!r}"
             )
-        if not running.isdisjoint(free_indices(value)):
+        if not running.isdisjoint(free_indices(value)) or (
+            not free_indices(value) and plan.algebra.simplify(axis.size) is not ONE
+        ):  # where one element is all of it, its extent tells launches what it is split by
             held.append(axis)
     if set(held) == {leaf[place] for place in places}:
         extents = tuple([plan.spec(leaf[place]).extent for place in places])

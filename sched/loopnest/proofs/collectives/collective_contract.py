@@ -62,6 +62,8 @@ class Body:
         Raises:
             Undecidable: the block is far beyond what a launch may have.
         """
+        if min(block) < 1:  # sizes of no launch: loops are split by D - 4, which is negative
+            return None
         threads = math.prod(block)
         if threads > MOST_LANES:
             raise Undecidable(f"a block of {threads} threads; a launch has at most {MOST_THREADS}")
