@@ -179,6 +179,23 @@ def test_schedules_of_scatter_keep_the_order(schedule: Any) -> None:
         assert_equal(ln.compile(kernel, target=target)(x, i, u), assigned(x, i, u, 0))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32])
+@pytest.mark.parametrize("rows", [5, 9, 32])
+def test_scatter_in_c_where_compilers_unroll_all_inner_loops(rows: int, dtype: Any) -> None:
+    """GCC 12 merges loads that tests choose, three updates of two elements; see `chosen_loads`."""
+    x, u = np.full((rows, 1, 2), -1, dtype), np.arange(rows * 6).reshape(rows, 3, 2).astype(dtype)
+    for place in range(3):
+        i = np.full((rows, 3, 2), 7, np.int32)
+        i[:, place] = 0
+        with ln.Fusion("last") as f:
+            arrays = [
+                f.input(n, a.shape, getattr(ln, a.dtype.name))
+                for n, a in zip("xiu", (x, i, u), strict=True)
+            ]
+            f.output(ln.scatter(*arrays, 1), "y")
+        assert_equal(ln.compile(f, target="c")(x, i, u), u[:, place : place + 1])
+
+
 def test_a_scatter_goes_through_its_updates_alone() -> None:
     f, last, y = scatter_fusion()
     walked(last, y)

@@ -428,6 +428,11 @@ LN_STREAM_TYPE(ln_f64x8, double, LN_NONTEMPORAL_F64)
 LN_TRANSPOSE_TYPE(ln_f32x16, float, int32_t, LN_STAGES_F32)
 LN_TRANSPOSE_TYPE(ln_f64x8, double, int64_t, LN_STAGES_F64)
 
+/* Keeps a loop around it from being vectorized. GCC 12 turns loads that tests choose, a few elements
+ * apart, into one of neighbours under a mask (-O3 with AVX2), where it has unrolled all inner loops:
+ * of a fold that keeps its last value it then returns others. */
+#define LN_APART() __asm__ volatile("")
+
 /* The work of one thread. A function of its own, so that its pointers stay `restrict`: the body of
  * a parallel region would reach them through memory, and loops would be compiled for aliases. */
 #define LN_WORK static __attribute__((noinline)) void

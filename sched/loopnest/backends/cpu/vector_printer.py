@@ -7,11 +7,12 @@ from functools import cached_property
 
 from loopnest.backends.clike.dialect import SUM, Dialect
 from loopnest.backends.clike.statements import StatementPrinter, comment
+from loopnest.backends.cpu.chosen_loads import chooses_load
 from loopnest.backends.cpu.lane_format import LaneFormat
 from loopnest.backends.cpu.lane_vectors import NAMES, LaneVectors, lane_vectors
 from loopnest.backends.cpu.skipped_functions import skipped_side
 from loopnest.backends.cpu.transposed_tiles import TransposedTile, transposed_tile
-from loopnest.kir import If, Loop, Program, Stmt, Store, walk
+from loopnest.kir import If, Let, Loop, Program, Stmt, Store, walk
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.loop_bounds import loop_bounds
 from loopnest.kir.vector_access import VectorFinder, first_lane
@@ -193,6 +194,11 @@ class VectorPrinter(StatementPrinter):
             self.emit(f"{name}_stream(&{place}, {value}, {past});  // {remark}")
         else:
             super().store(node, declare)
+
+    def let(self, node: Let) -> None:
+        super().let(node)
+        if chooses_load(node.value):
+            self.emit("LN_APART();")
 
     def past(self, buffer: Buffer) -> str:
         """Return the name of whether stores into an output go past the caches."""
