@@ -115,3 +115,10 @@ def test_doubles_have_half_of_the_lanes():
     f, _ = scheduled(largest, (100, 1024), AVX512, ln.float64)
     assert block_of(f) == [32, 8]
     assert "ln_f64x8_max" in ln.lower(f).c()
+
+
+def test_what_is_folded_is_computed_in_its_lanes():
+    """A product in front of a sum has no loop, and no array, of its own."""
+    f, _ = scheduled(vector_and_matrix, (100, 1024), AVX512)
+    arrays = [line for line in ln.lower(f).c().splitlines() if "_Alignas(64) float" in line]
+    assert len(arrays) == 1, arrays

@@ -124,13 +124,15 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     """Give kept elements to the cores; fold rows in lanes, columns side by side.
 
     Where neighbours in memory are folded (rows), `rfactor` folds `processor.lanes` partial results
-    side by side. Where they are kept (columns), a block of `processor.columns` of them is the
-    innermost loop, so that no loop walks down a column.
+    side by side. Where they are kept (columns), a block of them is the innermost loop, so that no
+    loop walks down a column.
     """
     space = with_copies(fusion, keep_inputs=False)
     large = is_at_least(space.elements(space.all), processor.small)
-    shape = _rows if _folds_neighbours(space) else _columns
-    _inline(fusion, space, shape(fusion, space, processor, large))
+    if _folds_neighbours(space):
+        _inline(fusion, space, _rows(fusion, space, processor, large))
+    else:
+        _columns(fusion, space, processor, large)
 
 
 def _inline(fusion: ln.Fusion, space: IterationSpace, kept: int) -> None:
@@ -201,13 +203,10 @@ def _lanes(fusion: ln.Fusion, processor: Processor) -> int:
     return min(processor.lanes, processor.vector_bytes // widest_type)
 
 
-def _columns(fusion: ln.Fusion, space: IterationSpace, processor: Processor, large: bool) -> int:
-    """Make all axes [kept and blocks of columns…, folded…, columns of a block].
+def _columns(fusion: ln.Fusion, space: IterationSpace, processor: Processor, large: bool) -> None:
+    """Make all axes [kept and blocks of columns…, folded…, columns of a block], and inline.
 
     Columns of a block are [vectors, lanes] where they are vectors: their sums are in registers.
-
-    Returns:
-        The number of the first of these loops: one where no inner extent is symbolic.
     """
     groups, kept, folded = _groups(space, one_size=True)
     symbolic = symbolic_labels(space, groups)
@@ -233,13 +232,14 @@ def _columns(fusion: ln.Fusion, space: IterationSpace, processor: Processor, lar
         axes.order([*outer, *folded, "columns", "lanes"])
         if large:
             axes.parallelize(dict.fromkeys(outer, ln.ParallelType.cpu_parallel))
-        if vectors and space.folded(tensor):
-            axes.parallelize(
-                {"columns": ln.ParallelType.unroll, "lanes": ln.ParallelType.vectorize}
-            )
-        elif vectors and tensor.is_output:
-            axes.parallelize({"lanes": ln.ParallelType.vectorize})
-    return len(outer)
+    _inline(fusion, space, len(outer))
+    if vectors:
+        # What a fold reads is computed in the lanes of its loop: these become vectors after that.
+        for tensor in reductions(fusion):
+            tensor.axis(-2).parallelize(ln.ParallelType.unroll)
+        for tensor in (*reductions(fusion), *fusion.outputs):
+            if tensor.compute_at_pos < tensor.ndim:
+                tensor.axis(-1).parallelize(ln.ParallelType.vectorize)
 
 
 def _is_in_vectors(tensor: ln.TensorView) -> bool:
