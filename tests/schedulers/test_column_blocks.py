@@ -122,3 +122,20 @@ def test_what_is_folded_is_computed_in_its_lanes():
     f, _ = scheduled(vector_and_matrix, (100, 1024), AVX512)
     arrays = [line for line in ln.lower(f).c().splitlines() if "_Alignas(64) float" in line]
     assert len(arrays) == 1, arrays
+
+
+@pytest.mark.parametrize("dtype", [ln.bool, ln.int8, ln.float16, ln.int64, ln.float64])
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_results_of_other_widths(dtype, processor):
+    """A result wider than the sums is stored element by element; the sums are vectors."""
+    f, chosen = scheduled(
+        lambda x: ln.cast(ln.sum(x, axis=0), dtype), (12, 320), PROCESSORS[processor]
+    )
+    assert chosen == "fold"
+    assert len(block_of(f)) == 2
+    kernel = ln.lower(f)
+    assert ln.verify(kernel).all_sizes
+    x = np.random.default_rng(2).integers(-3, 4, (12, 320)).astype(np.float32)
+    np.testing.assert_array_equal(
+        ln.compile(kernel, target="c", optimize=1)(x), ln.evaluate(f, x).astype(dtype.numpy)
+    )

@@ -238,7 +238,8 @@ def _columns(fusion: ln.Fusion, space: IterationSpace, processor: Processor, lar
         for tensor in reductions(fusion):
             tensor.axis(-2).parallelize(ln.ParallelType.unroll)
         for tensor in (*reductions(fusion), *fusion.outputs):
-            if tensor.compute_at_pos < tensor.ndim:
+            fits = lanes * tensor.dtype.size <= processor.vector_bytes  # a result may be wider
+            if fits and tensor.compute_at_pos < tensor.ndim:
                 tensor.axis(-1).parallelize(ln.ParallelType.vectorize)
 
 
