@@ -62,13 +62,8 @@ def scatter_add(
     call = call_text("scatter_add", (tv, indices, updates, axis))
     place = checked_indices("scatter_add", call, tv, indices, axis)
     _check_updates(call, tv, updates, deterministic)
-    same_rank(call, tv, indices)
-    _check_shapes(call, indices, updates)
-    fitting(call, tv, indices, place)
-    axes = axes_of(tv)
+    where = _places(call, tv, indices, updates, place)
     folded = axes_of(indices)[place][0]
-    where = [along(n, axis) for n, axis in enumerate(axes_of(indices))]
-    where[place] = Coordinate(len(axes))
     return _scattered(
         "scatter_add", tv, indices, updates, place, folded, (where, where), deterministic
     )
@@ -106,11 +101,7 @@ def scatter(tv: TensorView, indices: TensorView, updates: TensorView, axis: int)
     call = call_text("scatter", (tv, indices, updates, axis))
     place = checked_indices("scatter", call, tv, indices, axis)
     _check_types(call, tv, updates)
-    same_rank(call, tv, indices)
-    _check_shapes(call, indices, updates)
-    fitting(call, tv, indices, place)
-    where = [along(n, found) for n, found in enumerate(axes_of(indices))]
-    where[place] = Coordinate(len(where))
+    where = _places(call, tv, indices, updates, place)
     axes: list[Axis] = [*axes_of(tv), (axes_of(indices)[place][0], IterKind.REDUCTION)]
     real = tv.dtype.compute
     no, nothing = Const(0, dtypes.int32), Const(0, real)
@@ -205,10 +196,22 @@ def index_add(
     )
 
 
-def _check_shapes(call: str, indices: TensorView, updates: TensorView) -> None:
+def _places(
+    call: str, tv: TensorView, indices: TensorView, updates: TensorView, place: int
+) -> list[Expr]:
+    """Return where an update and its index stand, along axis `place` by the folded coordinate.
+
+    Raises:
+        DefinitionError: ranks or shapes that do not fit.
+    """
+    same_rank(call, tv, indices)
     if updates.sizes != indices.sizes:
         found = f"{updates.name} is {updates.signature}, {indices.name} is {indices.signature}"
         raise DefinitionError(call, found, "the indices have the shape of the updates")
+    fitting(call, tv, indices, place)
+    where = [along(n, axis) for n, axis in enumerate(axes_of(indices))]
+    where[place] = Coordinate(len(where))
+    return where
 
 
 def _check_types(call: str, tv: TensorView, updates: object) -> None:
