@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from loopnest.backends.cuda.driver import driver_interface
 from loopnest.backends.targets import check_target
 from loopnest.errors import LaunchError, kind_of
 from loopnest.graph.cost import flops
-from loopnest.graph.dimensions import at
+from loopnest.graph.dimensions import at, whole
 from loopnest.graph.graph_error import GraphError
 from loopnest.graph.leaves import var
 from loopnest.graph.node import Node
@@ -46,12 +46,15 @@ from loopnest.graph_kernels.library_times import (
     is_measured,
     measured,
 )
+from loopnest.graph_kernels.plan_records import StepPlan
 from loopnest.graph_kernels.runs_by_size import RunsBySize
 from loopnest.graph_kernels.sized_run import SizedRun
 from loopnest.graph_kernels.step_arrays import Array, HostArrays, Runner
-from loopnest.graph_kernels.step_plan import StepPlan
 from loopnest.graph_kernels.step_profile import StepProfile, least
 from loopnest.graph_kernels.variable_memory import VariableMemory
+
+if TYPE_CHECKING:
+    from loopnest.proofs import Report
 
 
 def compile_graph(
@@ -386,6 +389,79 @@ class CompiledGraph:
             raise LaunchError(self._subject, f"the size {missing[0]} is missing")
         with self.variable_memory.lock, self._context():
             return self._runs.at(tuple([sizes[name] for name in self._runs.names])).plan
+
+    def verify(self, kernels: bool = False, **sizes: int) -> Report:
+        """Prove what stands between the kernels of a step, without running it.
+
+        Of each step: what it reads is the last value written to its operand, in the size and the
+        type that the kernel, the library or NumPy takes. What it writes lies over nothing that a
+        later step, a result or a variable still needs, nor over an operand, but where its kernel is
+        made to overwrite one. Arrays of the caller and constants are not written. At the end
+        results and variables have the values that the graph gives them.
+
+        What a kernel computes of its operands `loopnest.verify` proves, which takes longer than all
+        this: `kernels` asks it of each. What is taken on trust: the passes that made the calls of
+        the graph, and what a library, NumPy or torch computes.
+
+        Args:
+            kernels: whether to prove each kernel too.
+            **sizes: a value for each size. Where one is left out, the proof is for all sizes: each
+                set of sizes gets a plan with places in memory of its own, none of which runs before
+                it is proved in the same way; those that calls have made are proved again.
+
+        Returns:
+            A report as that of `loopnest.verify`: "refuted" names the step, its operand and what
+            lies there instead; "unknown" comes from kernels alone.
+
+        Raises:
+            LaunchError: a size that the graph does not have, or that is no int >= 0; a node that
+                does not fit at these sizes.
+
+        >>> import loopnest.graph as G
+        >>> x = G.var("x", ("N", 8))
+        >>> print(G.compile(G.Graph([x], [G.softmax(x)]), target="interpret").verify())
+        proved for all sizes
+
+        Source: Pnueli, Siegel and Singerman, "Translation validation", TACAS 1998: proved is what
+        was made, not what makes it.
+        """
+        from loopnest.proofs import Finding, Report, verify
+        from loopnest.proofs.report import ALL_SIZES
+
+        numbers = self._numbers_of(sizes)
+        with self.variable_memory.lock, self._context():
+            faults = self._runs.faults(numbers)
+        found = [Finding(x.kind, "refuted", x.message, x.tensor, sizes=x.sizes) for x in faults]
+        named = ", ".join([f"{name}={value}" for name, value in sizes.items()])
+        scope = named if numbers else ALL_SIZES
+        reports = [Report("refuted" if faults else "proved", tuple(found), scope)]
+        if kernels:
+            for kernel in dict.fromkeys([x.kernel for x in self.kernels if x.kernel]):
+                own = {p.name for p in kernel.params if p.kind == "size"}
+                known = {name: value for name, value in sizes.items() if name in own}
+                reports.append(verify(kernel, **known))
+        worst = min(reports, key=lambda x: ("refuted", "unknown", "proved").index(x.status))
+        findings = [finding for x in reports for finding in x.findings]
+        scopes = dict.fromkeys([scope, *[x.scope for x in reports if not x.all_sizes]])
+        return Report(worst.status, tuple(findings), "; ".join(scopes))
+
+    def _numbers_of(self, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
+        """Return sizes in order; None where one is left out.
+
+        Raises:
+            LaunchError: one is none of the graph, or no int >= 0.
+        """
+        names = self._runs.names
+        for name, value in sizes.items():
+            if name not in names:
+                has = ", ".join(names) or "none"
+                raise LaunchError(
+                    self._subject, f"it has no size '{name}'", f"its sizes are: {has}"
+                )
+            if (whole(value) or 0) < 0 or whole(value) is None:
+                found = f"{name} = {short(value)} is no size"
+                raise LaunchError(self._subject, found, "sizes are ints >= 0")
+        return tuple([sizes[name] for name in names]) if len(sizes) == len(names) else None
 
     # Arguments
 

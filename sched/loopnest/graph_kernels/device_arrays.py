@@ -18,8 +18,8 @@ import numpy.typing as npt
 from loopnest.backends.cuda.driver.device_array import DeviceMemory, DeviceView, gathered
 from loopnest.backends.cuda.driver.driver_interface import Driver
 from loopnest.graph.dimensions import at
+from loopnest.graph_kernels.plan_records import PlannedStep, ValuePlace, places_in
 from loopnest.graph_kernels.step_arrays import Array, HostArrays, Memory, Runner, Seen
-from loopnest.graph_kernels.step_plan import PlannedStep, ValuePlace, places_in
 from loopnest.scalar.dtypes import DType, uint8
 
 STREAM = 0

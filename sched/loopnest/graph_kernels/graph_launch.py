@@ -12,7 +12,7 @@ from loopnest.graph.node import LEAVES
 from loopnest.graph.program import body_of
 from loopnest.graph_kernels.kernel_groups import is_library, product_of
 from loopnest.graph_kernels.library_times import LibraryTimes
-from loopnest.graph_kernels.step_plan import PlannedStep
+from loopnest.graph_kernels.plan_records import PlannedStep
 
 
 @dataclass(frozen=True, slots=True)

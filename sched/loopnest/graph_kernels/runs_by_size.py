@@ -1,16 +1,22 @@
-"""The steps of a compiled graph for each set of sizes that it is called with."""
+"""The steps of a compiled graph for each set of sizes that it is called with.
+
+A plan is proved before it runs (`plan_proof`), so that what holds of the plan with sizes as symbols
+holds of the places in memory too that storages get at each set of sizes.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 
-from loopnest.errors import LaunchError
+from loopnest.errors import InternalError, LaunchError
+from loopnest.facade import Kernel
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.node import Node
 from loopnest.graph.program import Graph
 from loopnest.graph.size_binding import bound, graph_sizes, sizes_of_arrays
 from loopnest.graph_kernels.code_gen import Generated
+from loopnest.graph_kernels.plan_proof import PlanFault, plan_faults
 from loopnest.graph_kernels.sized_run import SizedRun, StepMemory
 from loopnest.graph_kernels.step_arrays import Runner, StepArrays
 from loopnest.graph_kernels.step_plan import plan_steps
@@ -115,4 +121,30 @@ class RunsBySize:
         )
         runners = {at_sizes.nodes[call]: runner for call, runner in self._runners.items()}
         plan = plan_steps(at_sizes.graph, found, self._library, len(self.graph.outputs))
+        faults = plan_faults(plan, _kernels_of(runners), len(self.graph.outputs), sizes)
+        if faults:
+            raise InternalError(
+                self.subject, f"the plan of its steps is wrong: {faults[0].message}"
+            )
         return SizedRun(self.subject, self.target, plan, runners, sizes, self.memory, self._aliases)
+
+    def faults(self, numbers: tuple[int, ...] | None = None) -> list[PlanFault]:
+        """Return what is wrong with the plan at sizes; by default, with all plans that there are.
+
+        Raises:
+            LaunchError: a node does not fit at these sizes.
+        """
+        count = len(self.graph.outputs)
+        runs = {numbers: self.at(numbers)} if numbers is not None else {**self.kept}
+        faults: list[PlanFault] = []
+        if numbers is None and self.names:
+            faults += plan_faults(self.plan, _kernels_of(self._runners), count, {})
+        for own, run in runs.items():
+            sizes = dict(zip(self.names, own, strict=True))
+            faults += plan_faults(run.plan, _kernels_of(run.runners), count, sizes)
+        return faults
+
+
+def _kernels_of(runners: Mapping[Node, Runner]) -> dict[Node, Kernel]:
+    """Return the kernel that each call launches."""
+    return {node: runner.kernel for node, runner in runners.items()}

@@ -19,9 +19,7 @@ from loopnest.graph.dimensions import at
 from loopnest.graph.node import Node
 from loopnest.graph_kernels.host_call import MISFIT, HostCall, reads_arrays
 from loopnest.graph_kernels.launch_table import MOST_ARGUMENTS, pointers_of
-from loopnest.graph_kernels.step_actions import CallAction, Entry, TableAction, no_memory
-from loopnest.graph_kernels.step_arrays import Array, Memory, Runner, Seen, StepArrays
-from loopnest.graph_kernels.step_plan import (
+from loopnest.graph_kernels.plan_records import (
     PlannedStep,
     ResultTree,
     StepPlan,
@@ -32,6 +30,8 @@ from loopnest.graph_kernels.step_plan import (
     places_in,
     rounded,
 )
+from loopnest.graph_kernels.step_actions import CallAction, Entry, TableAction, no_memory
+from loopnest.graph_kernels.step_arrays import Array, Memory, Runner, Seen, StepArrays
 from loopnest.graph_kernels.variable_memory import StepUpdates, VariableMemory
 from loopnest.scalar.expr import Expr
 
@@ -95,7 +95,7 @@ class SizedRun:
     ) -> None:
         self.plan = plan
         self._subject, self._target = subject, target
-        self._runners, self._sizes, self._memory = runners, sizes, memory
+        self.runners, self._sizes, self._memory = runners, sizes, memory
         self._arrays = memory.arrays
         self._address = memory.arrays.address
         self.inputs = [number for number, s in enumerate(plan.storages) if s.kind == "input"]
@@ -381,7 +381,7 @@ class SizedRun:
         return action
 
     def _kernel_call(self, step: PlannedStep) -> Callable[[Memory], None]:
-        runner, made = self._runners[step.node], step.made
+        runner, made = self.runners[step.node], step.made
         assert made is not None
         inputs = [place for number in made.inputs for place in places_in(step.inputs[number])]
         own = [p for p in runner.kernel.program.params if p.kind == "input"]
@@ -409,7 +409,7 @@ class SizedRun:
         made = step.made
         if self._target != "c" or made is None or step.copies or threads_are_lost():
             return None
-        plan, executable = self._runners[step.node].launch_at(self._sizes)
+        plan, executable = self.runners[step.node].launch_at(self._sizes)
         if plan.is_empty or plan.program.ranges or not isinstance(executable, CompiledC):
             return None  # what a launch does beyond calling the function
         if executable.threads is not None:

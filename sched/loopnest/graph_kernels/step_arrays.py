@@ -16,7 +16,7 @@ from loopnest.backends.compiled_kernel import CompiledKernel
 from loopnest.graph.dimensions import at
 from loopnest.graph.node_values import compute
 from loopnest.graph_kernels.array_address import address_of
-from loopnest.graph_kernels.step_plan import (
+from loopnest.graph_kernels.plan_records import (
     ALIGNMENT,
     PlaceTree,
     PlannedStep,

@@ -17,8 +17,8 @@ from typing import Any, SupportsIndex, overload
 
 from loopnest.errors import LaunchError
 from loopnest.graph.node import Node
+from loopnest.graph_kernels.plan_records import UpdatedVariable, rounded
 from loopnest.graph_kernels.step_arrays import Array, StepArrays
-from loopnest.graph_kernels.step_plan import UpdatedVariable, rounded
 
 
 class VariableMemory:

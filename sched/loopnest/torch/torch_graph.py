@@ -18,15 +18,15 @@ from loopnest.graph.program import Graph
 from loopnest.graph_kernels.code_gen import compiled
 from loopnest.graph_kernels.graph_launch import launch_of
 from loopnest.graph_kernels.kernel_calls import with_kernels
-from loopnest.graph_kernels.runs_by_size import RunsBySize
-from loopnest.graph_kernels.step_arrays import Memory, Runner, Seen
-from loopnest.graph_kernels.step_plan import (
+from loopnest.graph_kernels.plan_records import (
     ALIGNMENT,
     PlaceTree,
     PlannedStep,
     ValuePlace,
     places_in,
 )
+from loopnest.graph_kernels.runs_by_size import RunsBySize
+from loopnest.graph_kernels.step_arrays import Memory, Runner, Seen
 from loopnest.scalar.dtypes import DType
 from loopnest.torch.tensor_arrays import Tensor, array_of, tensor_of, torch_dtype
 from loopnest.torch.torch_calls import run_in_torch
