@@ -14,6 +14,7 @@ from loopnest.kir.lowered import BUFFERS, KernelRecord, Lowered, Note, TensorInf
 from loopnest.scalar.arguments import as_int
 from loopnest.scalar.expr import Expr
 from loopnest.scalar.recursion import deep
+from loopnest.scalar.target_names import target_name
 from loopnest.tensor.fusion import Fusion
 
 if TYPE_CHECKING:
@@ -145,12 +146,12 @@ class Kernel:
         """
         from loopnest.backends.targets import TARGETS
 
-        row = TARGETS.get(target) if isinstance(target, str) else None
+        row = TARGETS.get(target_name(target)) if isinstance(target, str) else None
         if row is None or row.text is None:
             found = f"there is no target {target!r}" if row is None else "this target has no text"
             known = ", ".join([f'"{name}"' for name, row in TARGETS.items() if row.text])
             raise CompileError(f"{self.name}.printed({target!r})", found, f"use one of {known}")
-        return self._text(target, index_bits, row.text.print, row.text.sizes)
+        return self._text(row.name, index_bits, row.text.print, row.text.sizes)
 
     def _text(
         self,

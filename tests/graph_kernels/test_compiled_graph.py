@@ -335,8 +335,8 @@ def test_a_target_that_there_is_not():
     x = G.var("x", (2, 3))
     for outputs in ([x + 1.0], [x]):  # also where there is nothing to compile
         graph = G.Graph([x], outputs, "f")
-        assert error_of(lambda g=graph: G.compile(g, target="gpu"), ln.CompileError) == (
-            "compile(f, target='gpu'): there is no target 'gpu'; "
+        assert error_of(lambda g=graph: G.compile(g, target="tpu"), ln.CompileError) == (
+            "compile(f, target='tpu'): there is no target 'tpu'; "
             'use one of "cuda", "c", "interpret", "auto"'
         )
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import loopnest as ln
+import loopnest.graph
 from loopnest.backends.cuda.driver import driver_interface
 from loopnest.facade import compile, compile_many
 
@@ -359,3 +360,24 @@ def test_arguments_that_no_call_can_name(name):
         f"compile(hidden, target='interpret'): its argument '{name}' hides the keyword {name}= of "
         "every call; give it another name"
     )
+
+
+def test_a_tensor_of_the_math_is_no_array():
+    with ln.Fusion("scale") as f:
+        x = f.input("x", ("N",), ln.float32)
+        y = f.output(x * 2.0, "y")
+    compiled = compile(f, target="interpret")
+    node = loopnest.graph.var("x", (3,))
+    calls = [
+        (compiled, "scale(...)"),
+        (lambda *a: ln.evaluate(f, *a), "evaluate(scale)"),
+        (lambda *a: ln.error_bound(f, *a), "error_bound(scale)"),
+        (lambda *a: ln.diagnose(compiled.kernel, *a), "diagnose(scale)"),
+    ]
+    for call, subject in calls:
+        for given, kind in ((y, "TensorView"), (node, "Node")):
+            with pytest.raises(ln.LaunchError) as caught:
+                call(given)
+            assert str(caught.value) == (
+                f"{subject}: x is of type {kind}, which has no elements; pass an array, float32[N]"
+            )

@@ -220,6 +220,25 @@ def test_calls_on_what_is_not_computed() -> None:
     ]
 
 
+@pytest.mark.parametrize("op", ["index_add", "scatter_add"])
+def test_calls_on_the_zeros_that_a_sum_starts_from(op: str) -> None:
+    with ln.Fusion("histogram") as f:
+        key = f.input("key", ("N",), ln.int32)
+        x = f.input("x", ("N",), ln.float32)
+        f.assume_range(key, 0, 15)
+        zeros = ln.full((16,), 0.0, ln.float32)
+        if op == "index_add":
+            f.output(ln.index_add(zeros, 0, key, x), "y")
+        else:
+            f.output(ln.scatter_add(zeros, key, x, 0), "y")
+    zeros.split(0, 4)
+    assert notes(f) == [
+        "T2: T2.split(axis=0, factor=4): it has no loops, nothing reads its zeros: what is added "
+        "to zeros (index_add, scatter_add) starts at 0 without them; schedule the result of that, "
+        "or leave the call out"
+    ]
+
+
 def test_loops_that_a_later_call_replaced() -> None:
     with ln.Fusion("two") as f:
         x = f.input("x", ("N",), ln.float32)

@@ -17,6 +17,7 @@ from loopnest.backends.interpret import interpret_target
 from loopnest.errors import CompileError, LoweringError, NotSupported
 from loopnest.launch.target_interface import Executable, TargetRow, check_options
 from loopnest.scalar.expr import Symbol
+from loopnest.scalar.target_names import target_name
 
 _log = logging.getLogger("loopnest")
 
@@ -31,15 +32,17 @@ TARGETS: Mapping[str, TargetRow] = {
 """Every target; "auto" tries them in this order."""
 
 
-def check_target(target: object, subject: str) -> None:
-    """Check that something names a target, or is "auto".
+def named_target(target: object, subject: str) -> str:
+    """Return the target that a name stands for: "c" for "cpu", "cuda" for "gpu"; or "auto".
 
     Raises:
-        CompileError: it does not.
+        CompileError: it names none.
     """
-    if not isinstance(target, str) or target not in (*TARGETS, "auto"):
+    found = target_name(target)
+    if not isinstance(found, str) or found not in (*TARGETS, "auto"):
         allowed = ", ".join([f'"{t}"' for t in (*TARGETS, "auto")])
         raise CompileError(subject, f"there is no target {target!r}", f"use one of {allowed}")
+    return found
 
 
 def compile_kernel(kernel: K, target: str, options: Mapping[str, Any]) -> CompiledKernel[K]:
@@ -55,7 +58,7 @@ def compile_kernel(kernel: K, target: str, options: Mapping[str, Any]) -> Compil
     name = kernel.program.name
     shown = [f"{key}={value!r}" for key, value in options.items()]
     subject = f"compile({', '.join([name, f'target={target!r}', *shown])})"
-    check_target(target, subject)
+    target = named_target(target, subject)
     _check_keywords(kernel.program, subject)
     if target == "auto":
         return _automatic(kernel, options, subject)
@@ -154,6 +157,7 @@ def compile_together(
     Raises:
         CompileError: as `compile_kernel`.
     """
+    target = target_name(target)
     row = TARGETS.get(target) if isinstance(target, str) else None
     if row is None or row.together is None:
         return [compile_kernel(kernel, target, {}) for kernel in kernels]

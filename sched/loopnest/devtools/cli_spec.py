@@ -25,6 +25,7 @@ from loopnest.devtools.kernel_def import KernelDef, forget, kernels_of
 from loopnest.errors import LoopnestError
 from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
+from loopnest.scalar.target_names import among
 
 if TYPE_CHECKING:
     from loopnest.devtools.harness import Arguments
@@ -400,7 +401,7 @@ def _matching(
     wanted, schedule = names
     for file, kernel in kernels:
         for own in _names(kernel):
-            if wanted in ("", kernel.name) and schedule in ("", own):
+            if wanted in ("", kernel.name) and among(schedule, _names(kernel)) in ("", own):
                 known = kernel.parameters(own)
                 params = {n: _read(n, t, known[n]) for n, t in given.items() if n in known}
                 yield FoundSchedule(file, CommandOptions(kernel, own, params, values))

@@ -14,6 +14,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from loopnest.errors import DefinitionError, LaunchError, ScheduleError
+from loopnest.scalar.target_names import among, target_name
 from loopnest.tensor.fusion import Fusion
 
 if TYPE_CHECKING:
@@ -170,11 +171,15 @@ class KernelDef:
     def resolve(self, schedule: str | None = None) -> str:
         """Return the name of a schedule: the default where `schedule` is None, "" if there is none.
 
+        A schedule "cpu" is found by the name of its target too, "c", and a "gpu" by "cuda"; the
+        other way round likewise.
+
         Raises:
             ScheduleError: there is no such schedule.
         """
         if schedule is None:
             return next(iter(self.schedules), "")
+        schedule = among(schedule, self.schedules) if isinstance(schedule, str) else schedule
         if schedule not in self.schedules:
             known = ", ".join(self.schedules)
             raise ScheduleError(
@@ -193,8 +198,8 @@ class KernelDef:
         """
         from loopnest.backends.targets import TARGETS, preferred
 
-        row = TARGETS.get(preferred() if target == "auto" else target)
-        own = "cpu" if row is None else row.device
+        row = TARGETS.get(preferred() if target == "auto" else target_name(target))
+        own = among("cpu" if row is None else row.device, self.schedules)
         order = sorted(self.schedules, key=lambda name: name != own)
         fitting = [s for s in order if all(n in self.parameters(s) for n in names)]
         return next(iter((*fitting, *order)), "")

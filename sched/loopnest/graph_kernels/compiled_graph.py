@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from loopnest.backends.cuda.driver import driver_interface
-from loopnest.backends.targets import check_target
+from loopnest.backends.targets import named_target
 from loopnest.errors import LaunchError, kind_of
 from loopnest.graph.cost import flops
 from loopnest.graph.dimensions import at, whole
@@ -93,8 +93,8 @@ def compile_graph(
     if not isinstance(library, bool):
         found = f"library is {kind_of(library)}"
         raise GraphError(f"compile({g.name})", found, "pass True or False")
-    check_target(target, f"compile({g.name}, target={short(target)})")
-    chosen = current_target() if target == "auto" else target
+    named = named_target(target, f"compile({g.name}, target={short(target)})")
+    chosen = current_target() if named == "auto" else named
     if state is not None:
         _check_shared(g, chosen, state)
     sized, unsized = _products(g, chosen) if library else ([], frozenset[str]())

@@ -418,8 +418,8 @@ class _PlanProof:
         """
         made, node = step.planned.made, step.node
         if made is None:
-            own = bool(get_attr(node, "makes_memory", False))
-            if step.planned.kind == "library" and not own and node.op != "matmul":
+            by_torch = bool(get_attr(node, "makes_memory", False))
+            if step.planned.kind == "library" and not by_torch and node.op != "matmul":
                 self._fault("interface", f"{step.name}: no library computes {node.op}", node)
             return True
         if made.kernel is not self.kernels.get(node):

@@ -21,6 +21,7 @@ from loopnest.numerics.target_accuracy import STANDARD, TARGET_NAMES, Arithmetic
 from loopnest.numerics.template_folds import fold_templates, scan_templates
 from loopnest.scalar.dtypes import DType, float32
 from loopnest.scalar.expr import Expr
+from loopnest.scalar.target_names import target_name
 from loopnest.tensor.definition import TracedReducer
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.tensor_view import TensorView
@@ -83,6 +84,7 @@ def error_bound(
     """
     if not isinstance(fusion, Fusion):
         raise LaunchError(f"error_bound({fusion!r})", "it is no Fusion", "pass the fusion itself")
+    target = target_name(target)
     if target not in ("", *TARGET_NAMES):
         names = ", ".join([f'"{name}"' for name in TARGET_NAMES])
         raise LaunchError(

@@ -214,6 +214,9 @@ def _checked_shape(spec: ArraySpec, array: object, subject: str) -> tuple[int, .
         raise LaunchError(subject, found, f"pass an array, {spec}")
     dtype = array.dtype
     if spec.dtype.numpy != dtype:
+        if isinstance(dtype, DType):  # a tensor of a fusion, or a node of a graph
+            found = f"{spec.name} is of type {type(array).__name__}, which has no elements"
+            raise LaunchError(subject, found, f"pass an array, {spec}")
         order = "" if getattr(dtype, "isnative", True) else " in foreign byte order"
         found = f"{spec.name} has dtype {getattr(dtype, 'name', dtype)}{order}"
         raise LaunchError(subject, found, f"pass {spec}")

@@ -186,10 +186,23 @@ def inline_most(tensors: Iterable[TensorView] | None = None) -> None:
         _inline_most(chosen[0], chosen)
 
 
-def inline_all(fusion: Fusion) -> None:
-    """Share as many loops as is legal of all tensors of `fusion`; see `inline_most`."""
-    if fusion.tensors:
-        _inline_most(fusion.tensors[0], None)
+def inline_all(fusion: Fusion, tensors: TensorView | Iterable[TensorView] | None = None) -> None:
+    """Share as many loops as is legal of all tensors of `fusion`, or of those; see `inline_most`.
+
+    Raises:
+        ScheduleError: `tensors` are no tensors of `fusion`.
+    """
+    if tensors is None:
+        if fusion.tensors:
+            _inline_most(fusion.tensors[0], None)
+        return
+    call = f"{fusion.name}.inline_most"
+    chosen = listed(call, tensors)
+    if chosen and chosen[0].fusion is not fusion:
+        other = f"{chosen[0].name} is a tensor of {chosen[0].fusion.name}"
+        raise ScheduleError(f"{call}(…)", other, f"give tensors of {fusion.name}")
+    if chosen:
+        _inline_most(chosen[0], chosen)
 
 
 @primitive

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import TypeAlias
 
 import loopnest as ln
 from loopnest.errors import ScheduleError, kind_of
+from loopnest.scalar.target_names import target_name
 from loopnest.schedulers import (
     contraction_loops,
     convolution_loops,
@@ -43,7 +44,7 @@ class Scheduler:
 
     Args:
         name: an identifier, unique for its target.
-        target: "c" or "cuda".
+        target: "c" or "cuda" (or "cpu" or "gpu").
         accepts: whether `schedule` can schedule an unscheduled fusion.
         schedule: schedules it.
         reuses: whether it keeps elements near to use them many times, as a product of matrices
@@ -98,8 +99,8 @@ def schedulers(target: str) -> tuple[Scheduler, ...]:
     Raises:
         ScheduleError: there are none for this target.
     """
-    _check_target(f"schedulers({target!r})", target)
-    return tuple([s for s in _SCHEDULERS if s.target == target])
+    named = _named_target(f"schedulers({target!r})", target)
+    return tuple([s for s in _SCHEDULERS if s.target == named])
 
 
 def register_scheduler(scheduler: Scheduler) -> Scheduler:
@@ -112,7 +113,9 @@ def register_scheduler(scheduler: Scheduler) -> Scheduler:
     if not isinstance(scheduler, Scheduler):
         raise ScheduleError(subject, f"{kind_of(scheduler)} is no Scheduler")
     subject = f"register_scheduler({scheduler.name!r})"
-    _check_target(subject, scheduler.target)
+    target = _named_target(subject, scheduler.target)
+    if target != scheduler.target:
+        scheduler = replace(scheduler, target=target)
     if any((s.name, s.target) == (scheduler.name, scheduler.target) for s in _SCHEDULERS):
         found = f"target {scheduler.target!r} has a scheduler of this name already"
         raise ScheduleError(subject, found, "give it another name, or unregister that one")
@@ -128,7 +131,7 @@ def unregister_scheduler(name: str, target: str) -> None:
     Raises:
         ScheduleError: there is none of this name for this target.
     """
-    found = [s for s in _SCHEDULERS if (s.name, s.target) == (name, target)]
+    found = [s for s in _SCHEDULERS if (s.name, s.target) == (name, target_name(target))]
     if not found:
         have = ", ".join([f"{s.name} ({s.target})" for s in _SCHEDULERS])
         subject = f"unregister_scheduler({name!r}, {target!r})"
@@ -151,6 +154,7 @@ def scheduler_of(
     Answers are remembered by structure: what a fusion computes, and on which extents.
     """
     facts = this_processor() if processor is None else processor
+    target = _named_target(f"scheduler_of({fusion.name}, {target!r})", target)
     key = (target, facts, structure(fusion))
     with _LOCK:
         if key in _ANSWERS:
@@ -185,7 +189,7 @@ def auto_schedule(
     if not isinstance(fusion, ln.Fusion):
         raise ScheduleError(subject, f"{kind_of(fusion)} is no Fusion")
     subject = f"auto_schedule({fusion.name}, {target!r})"
-    _check_target(subject, target)
+    target = _named_target(subject, target)
     if fusion.trace:
         found = f"it has a schedule already: {fusion.trace[0].call}"
         raise ScheduleError(subject, found, "pass a fusion that is math alone")
@@ -231,7 +235,14 @@ def structure(fusion: ln.Fusion) -> Hashable:
     return (tuple(rows), inplace)
 
 
-def _check_target(subject: str, target: object) -> None:
-    if target not in TARGETS:
+def _named_target(subject: str, target: object) -> str:
+    """Return the target that a name stands for.
+
+    Raises:
+        ScheduleError: it has no schedulers.
+    """
+    found = target_name(target)
+    if not isinstance(found, str) or found not in TARGETS:
         known = " or ".join([f'"{name}"' for name in TARGETS])
         raise ScheduleError(subject, f"there are no schedulers for {target!r}", f"use {known}")
+    return found

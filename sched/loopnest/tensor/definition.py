@@ -189,6 +189,12 @@ class Definition:
         """Whether each element is one of a single producer, unchanged: it is moved or repeated."""
         return self.reducer is None and len(self.values) == 1 and isinstance(self.values[0], Arg)
 
+    @property
+    def is_zero(self) -> bool:
+        """Whether it says that each element is 0, and reads nothing."""
+        (value, *others) = self.values
+        return not (others or self.reads) and isinstance(value, Const) and value.value == 0
+
     def with_producers(self, new: dict[TensorView, TensorView]) -> Definition:
         """Return this definition reading other tensors of the same shape and type."""
         return replace(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING
 
@@ -365,11 +365,15 @@ class Fusion:
         print(text)
         return text
 
-    def inline_most(self) -> None:
-        """Inline every tensor as deep as is legal; see `ln.inline_most`."""
+    def inline_most(self, tensors: TensorView | Iterable[TensorView] | None = None) -> None:
+        """Inline every tensor as deep as is legal, or those of a list; see `ln.inline_most`.
+
+        Raises:
+            ScheduleError: `tensors` are no tensors of this fusion.
+        """
         from loopnest.schedule import inlining
 
-        inlining.inline_all(self)
+        inlining.inline_all(self, tensors)
 
     # Names, sizes, numbers
 

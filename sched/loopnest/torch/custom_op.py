@@ -13,6 +13,7 @@ from loopnest import kir
 from loopnest.errors import DefinitionError, kind_of
 from loopnest.scalar.arguments import size_value
 from loopnest.scalar.expr import Expr, Symbol
+from loopnest.scalar.target_names import among
 from loopnest.torch.tensor_arrays import Tensor, array_of, torch_dtype
 
 Gradient: TypeAlias = "Callable[..., Any]"
@@ -84,7 +85,7 @@ class _Kernels:
         if isinstance(given, ln.Fusion):
             return ln.lower(given)
         if hasattr(given, "lower") and hasattr(given, "fusion"):
-            name = self.schedules.get(target)
+            name = self.schedules.get(among(target, self.schedules))
             found: ln.Kernel = given.lower() if name is None else given.lower(name)
             return found
         hint = "pass a Fusion, a Kernel, or what @ln.kernel made"

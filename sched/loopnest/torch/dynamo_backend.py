@@ -18,6 +18,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 from loopnest.errors import LaunchError
 from loopnest.graph.graph_error import GraphError
+from loopnest.scalar.target_names import target_name
 from loopnest.torch.aten_graph import translated
 from loopnest.torch.compiled_program import CompiledProgram
 from loopnest.torch.decompositions import decompositions
@@ -123,7 +124,8 @@ class LazyProgram:
 
     def _program(self, args: Sequence[Any], values: Sequence[Any], strided: bool) -> Program:
         device = _device(args, values)
-        target = self.options.get("target") or ("cuda" if device.type == "cuda" else "c")
+        own = "cuda" if device.type == "cuda" else "c"
+        target = target_name(self.options.get("target") or own)
         library = bool(self.options.get("library", True))
         options = self.options.get("compile", {})
         times = library_times(self.module, target, device, options) if library else {}

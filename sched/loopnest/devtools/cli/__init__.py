@@ -32,6 +32,7 @@ from loopnest.devtools.cli.machine_command import show_machine
 from loopnest.devtools.cli_spec import CliError, Source, sentence_of
 from loopnest.devtools.kernel_def import kernels_of
 from loopnest.errors import LoopnestError
+from loopnest.scalar.target_names import target_name
 
 __all__ = ["Source", "command_line", "main", "stages"]
 
@@ -47,6 +48,7 @@ class _TargetOption(click.Option):
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
         if isinstance(value, str):
             self._load()
+            value = target_name(value)
         return super().type_cast_value(ctx, value)
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:

@@ -24,6 +24,7 @@ from loopnest.devtools.cli.console_output import (
 )
 from loopnest.devtools.cli_spec import CliError, CommandOptions, Source, choose
 from loopnest.errors import KernelFault
+from loopnest.scalar.target_names import target_name
 
 if TYPE_CHECKING:
     from loopnest.backends.compiled_kernel import CompiledKernel
@@ -83,6 +84,7 @@ def _texts() -> dict[str, str]:
 def stage_option(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """Check the name of a stage ("list" shows them all); the passes are loaded only now."""
     if value is not None:
+        value = target_name(value)
         click.Choice(("list", *stages())).convert(value, param, ctx)
     return value
 

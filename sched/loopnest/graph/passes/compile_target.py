@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from types import MappingProxyType
 
 from loopnest.graph.graph_error import GraphError
+from loopnest.scalar.target_names import target_name
 
 _KINDS = {"llvm": "cpu", "c": "cpu", "interpret": "cpu", "cuda": "gpu"}
 _TARGET = re.compile(r"(\w+)((?:\s+-[\w-]+=\S+)*)\s*")
@@ -18,7 +19,7 @@ class Target:
 
     Args:
         text: ``"cuda"``, ``"c"``, ``"interpret"`` or ``"llvm"``, then options:
-            ``"cuda -arch=sm_90"``.
+            ``"cuda -arch=sm_90"``; ``"gpu"`` stands for the first, ``"cpu"`` for the second.
 
     Raises:
         GraphError: another kind, or malformed options.
@@ -30,14 +31,15 @@ class Target:
 
     def __init__(self, text: str) -> None:
         match = _TARGET.fullmatch(text) if isinstance(text, str) else None
-        if match is None or match[1] not in _KINDS:
+        kind = "" if match is None else target_name(match[1])
+        if match is None or kind not in _KINDS:
             raise GraphError(
                 f"Target({text!r})",
                 "there is no such target",
                 f"write one of {', '.join(_KINDS)}, then options -name=value",
             )
         self.text = text
-        self.kind = match[1]
+        self.kind = kind
         pairs = [part.lstrip("-").split("=", 1) for part in match[2].split()]
         self.options: Mapping[str, str] = MappingProxyType(dict(map(tuple, pairs)))
 

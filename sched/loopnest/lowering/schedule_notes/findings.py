@@ -65,6 +65,16 @@ def _dead(lowering: Lowering, intent: Intent) -> Finding:
     assert intent.tensor is not None
     if intent.tensor not in lowering.held:
         return "the call that made the tensor was undone"
+    definition = intent.tensor.definition
+    if definition is not None and definition.is_zero:
+        return note_of(
+            lowering,
+            intent,
+            "it has no loops",
+            "nothing reads its zeros: what is added to zeros (index_add, scatter_add) starts at 0 "
+            "without them",
+            "schedule the result of that, or leave the call out",
+        )
     return note_of(
         lowering,
         intent,

@@ -265,7 +265,7 @@ def _scattered(
             deterministic=deterministic,
         )
     )  # fmt: skip
-    if _is_zero(tv):
+    if tv.definition is not None and tv.definition.is_zero:
         return result
     total = pointwise.add(tv, result)
     assert isinstance(total, TensorView)
@@ -285,14 +285,3 @@ def _inside(tv: TensorView, updates: TensorView, place: int) -> list[Expr]:
         for n, size in enumerate(updates.sizes)
         if n != place and le(tv.sizes[n], size, tv.fusion.algebra) is not TRUE
     ]
-
-
-def _is_zero(tv: TensorView) -> bool:
-    """Whether all elements are 0: then the sum alone is the result."""
-    found = tv.definition
-    return (
-        found is not None
-        and not found.reads
-        and isinstance(found.values[0], Const)
-        and found.values[0].value == 0
-    )
