@@ -448,10 +448,14 @@ def test_functions_of_c_err_less(name: str) -> None:
 
 def test_names_of_targets() -> None:
     assert set(TARGET_NAMES) == set(TARGETS)
+    ones = np.ones(3, np.float32)
+    for device, target in (("cpu", "c"), ("gpu", "cuda")):
+        bounds = [bound(ln.exp, ones, target=name) for name in (device, target)]
+        np.testing.assert_array_equal(*bounds)
     with pytest.raises(ln.LaunchError) as caught:
-        bound(ln.exp, np.ones(3, np.float32), target="cpu")
+        bound(ln.exp, ones, target="tpu")
     assert str(caught.value) == (
-        'error_bound(target=\'cpu\'): there is no such target; use "cuda", "c", "interpret"'
+        'error_bound(target=\'tpu\'): there is no such target; use "cuda", "c", "interpret"'
     )
 
 
