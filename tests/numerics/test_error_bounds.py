@@ -65,10 +65,21 @@ def test_as_evaluate_does() -> None:
     assert tensors["x"].tolist() == [0] * 5
 
 
+@pytest.mark.parametrize("dtype", [ln.float32, ln.float64, ln.int32])
+def test_the_bound_of_one_number_is_an_array(dtype):
+    with ln.Fusion() as f:
+        f.output(ln.sum(f.input("x", ("N",), dtype), 0))
+    found = ln.error_bound(f, np.ones(3, dtype.numpy))
+    assert (type(found), found.shape, found.dtype) == (np.ndarray, (), np.float64)
+
+
 def test_only_fusions_and_arguments_that_fit() -> None:
     with pytest.raises(ln.LaunchError) as caught:
         ln.error_bound("softmax")
-    assert str(caught.value) == "error_bound('softmax'): it is no Fusion; pass the fusion itself"
+    assert str(caught.value) == (
+        "error_bound('softmax'): a str is neither a Fusion nor a Kernel; "
+        "pass the fusion, or the kernel that ln.lower made of it"
+    )
     with pytest.raises(ln.LaunchError) as caught:
         ln.error_bound(softmax.fusion(), np.zeros((2, 3)))
     assert str(caught.value) == "error_bound(softmax): x has dtype float64; pass float32[N, D]"

@@ -320,7 +320,10 @@ def test_assumptions_are_checked() -> None:
 def test_only_fusions_are_evaluated() -> None:
     with pytest.raises(ln.LaunchError) as caught:
         ln.evaluate("softmax")  # type: ignore[call-overload]
-    assert str(caught.value) == "evaluate('softmax'): it is no Fusion; pass the fusion itself"
+    assert str(caught.value) == (
+        "evaluate('softmax'): a str is neither a Fusion nor a Kernel; "
+        "pass the fusion, or the kernel that ln.lower made of it"
+    )
 
 
 @pytest.mark.parametrize("name", ["tensors", "exact"])

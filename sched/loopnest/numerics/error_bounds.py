@@ -13,7 +13,7 @@ from loopnest.errors import LaunchError
 from loopnest.numerics.float64_math import Values, held
 from loopnest.numerics.interval_rules import enclose
 from loopnest.numerics.intervals import Interval, exact, flushed, narrowed, unknown_where
-from loopnest.numerics.oracle import Oracle, Result
+from loopnest.numerics.oracle import LoweredKernel, Oracle, Result, math_of
 from loopnest.numerics.oracle_folds import fold_values, scan_values
 from loopnest.numerics.oracle_operands import Places
 from loopnest.numerics.reduction_intervals import FOLDS, fold
@@ -29,16 +29,16 @@ from loopnest.tensor.tensor_view import TensorView
 
 @overload
 def error_bound(
-    fusion: Fusion, /, *arrays: object, tensors: Literal[False] = False,
+    fusion: Fusion | LoweredKernel, /, *arrays: object, tensors: Literal[False] = False,
     fast_math: bool = False, target: str = "", **scalars: object,
 ) -> Result: ...  # fmt: skip
 @overload
 def error_bound(
-    fusion: Fusion, /, *arrays: object, tensors: Literal[True],
+    fusion: Fusion | LoweredKernel, /, *arrays: object, tensors: Literal[True],
     fast_math: bool = False, target: str = "", **scalars: object,
 ) -> tuple[Result, dict[str, npt.NDArray[Any]]]: ...  # fmt: skip
 def error_bound(
-    fusion: Fusion,
+    fusion: Fusion | LoweredKernel,
     /,
     *arrays: object,
     tensors: bool = False,
@@ -65,7 +65,8 @@ def error_bound(
     True
 
     Args:
-        fusion: the math, scheduled or not.
+        fusion: the math: a fusion, scheduled or not, or a kernel, which carries the math of the one
+            that it was lowered from.
         arrays: one an input, in the order of ``fusion.inputs``.
         tensors: whether to return the bounds of every tensor too.
         fast_math: whether the kernel was compiled with ``fast_math=True``.
@@ -82,8 +83,7 @@ def error_bound(
 
     Source: Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., sections 3.1 and 4.2.
     """
-    if not isinstance(fusion, Fusion):
-        raise LaunchError(f"error_bound({fusion!r})", "it is no Fusion", "pass the fusion itself")
+    fusion = math_of(fusion, "error_bound")
     target = target_name(target)
     if target not in ("", *TARGET_NAMES):
         names = ", ".join([f'"{name}"' for name in TARGET_NAMES])

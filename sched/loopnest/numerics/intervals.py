@@ -50,7 +50,7 @@ class Interval:
             return self.bound
         with np.errstate(all="ignore"):
             near = rounded(self.value, dtype)
-        return np.maximum(self._reach(self.value), self._reach(near))
+        return np.asarray(np.maximum(self._reach(self.value), self._reach(near)))
 
     def _reach(self, center: Values) -> Values:
         """Return how far a correct result may lie from `center`."""

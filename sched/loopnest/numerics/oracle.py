@@ -14,12 +14,13 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, Literal, Protocol, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from loopnest.errors import InternalError, LaunchError
+from loopnest.errors import InternalError, LaunchError, kind_of
+from loopnest.kir.kernel_program import Program
 from loopnest.numerics import oracle_blocks
 from loopnest.numerics.float64_math import Values, evaluate_expr, held, rounded, stored
 from loopnest.numerics.oracle_blocks import (
@@ -40,23 +41,34 @@ from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.definition import Definition, Scan, TracedReducer
 from loopnest.tensor.domain import IterDomain, TensorDomain, transforms_between
 from loopnest.tensor.fusion import Fusion
+from loopnest.tensor.math_snapshot import MathSnapshot, thaw
 from loopnest.tensor.tensor_view import TensorView
 
 Result: TypeAlias = "npt.NDArray[Any] | tuple[npt.NDArray[Any], ...]"
 
 
+class LoweredKernel(Protocol):
+    """What `loopnest.lower` returns: `facade.Kernel`, which lies above this room."""
+
+    @property
+    def program(self) -> Program:
+        """The loop nest."""
+
+
 @overload
 def evaluate(
-    fusion: Fusion, /, *arrays: object, tensors: Literal[False] = False, exact: bool = False,
+    fusion: Fusion | LoweredKernel, /, *arrays: object, tensors: Literal[False] = False,
+    exact: bool = False,
     **scalars: object,
 ) -> Result: ...  # fmt: skip
 @overload
 def evaluate(
-    fusion: Fusion, /, *arrays: object, tensors: Literal[True], exact: bool = False,
+    fusion: Fusion | LoweredKernel, /, *arrays: object, tensors: Literal[True],
+    exact: bool = False,
     **scalars: object,
 ) -> tuple[Result, dict[str, npt.NDArray[Any]]]: ...  # fmt: skip
 def evaluate(
-    fusion: Fusion, /, *arrays: object, tensors: bool = False, exact: bool = False,
+    fusion: Fusion | LoweredKernel, /, *arrays: object, tensors: bool = False, exact: bool = False,
     **scalars: object,
 ) -> Result | tuple[Result, dict[str, npt.NDArray[Any]]]:  # fmt: skip
     """Return what `fusion` computes of `arrays`, by NumPy: the oracle.
@@ -75,7 +87,8 @@ def evaluate(
     array([0.3])
 
     Args:
-        fusion: the math, scheduled or not.
+        fusion: the math: a fusion, scheduled or not, or a kernel, which carries the math of the one
+            that it was lowered from.
         arrays: one an input, in the order of ``fusion.inputs``.
         tensors: whether to return every tensor.
         exact: whether floats are returned in float64, as they were computed: a float32 result is
@@ -91,8 +104,7 @@ def evaluate(
 
     Source: the way of nvFuser's `ExpressionEvaluator`: definitions alone, no schedule.
     """
-    if not isinstance(fusion, Fusion):
-        raise LaunchError(f"evaluate({fusion!r})", "it is no Fusion", "pass the fusion itself")
+    fusion = math_of(fusion, "evaluate")
     for name, flag in (("tensors", tensors), ("exact", exact)):
         if not isinstance(flag, bool):
             subject = f"evaluate({fusion.name}, {name}={type(flag).__name__})"
@@ -102,6 +114,26 @@ def evaluate(
     outputs = tuple([results[tensor] for tensor in fusion.outputs])
     result: Result = outputs[0] if len(outputs) == 1 else outputs
     return (result, {t.name: results[t] for t in fusion.tensors}) if tensors else result
+
+
+def math_of(asked: object, call: str) -> Fusion:
+    """Return the math of a fusion or a kernel, as a fusion.
+
+    Raises:
+        LaunchError: it is neither, or a kernel without math; `call` is what the user called.
+    """
+    if isinstance(asked, Fusion):
+        return asked
+    make: Callable[[], MathSnapshot] | None = getattr(
+        getattr(asked, "_lowered", None), "math", None
+    )
+    if make is not None:
+        return thaw(make())
+    hint = "pass the fusion, or the kernel that ln.lower made of it"
+    if isinstance(getattr(asked, "program", None), Program):
+        raise LaunchError(f"{call}({asked!r})", "this kernel carries no math", hint)
+    found = f"{kind_of(asked)} is neither a Fusion nor a Kernel"
+    raise LaunchError(f"{call}({asked!r})", found, hint)
 
 
 class Oracle(OracleOperands[V]):
