@@ -109,6 +109,29 @@ def rows(text):
 # What is right
 
 
+@pytest.mark.skipif(c_compiler.find_compiler() is None, reason="it compiles C")
+def test_release_compiles_as_a_user_does(folder, monkeypatch):
+    built = []
+    compiled = c_compiler.compile_c
+
+    def noted(source, **options):
+        built.append((source, options))
+        return compiled(source, **options)
+
+    monkeypatch.setattr(c_compiler, "compile_c", noted)
+    passed(f"{folder / 'scale.py'}:scale@plain")
+    assert [options["optimize"] for _, options in built] == [0]
+    built.clear()
+    passed(f"{folder / 'scale.py'}:scale@plain", "--release")
+    with ln.Fusion("scale") as f:
+        factor = f.scalar("factor", ln.float32)
+        f.output(f.input("x", ("N",), ln.float32) * factor, "y")
+    ln.compile(f, target="c")(np.ones(3, np.float32), factor=2.0)
+    checked, used = built
+    assert checked == used
+    assert used[1]["optimize"] == 3
+
+
 def test_a_file(folder):
     text = passed(folder / "scale.py")
     where = "right" if c_compiler.find_compiler() else "right, not in C"

@@ -172,19 +172,21 @@ def compile_together(
     ]
 
 
-def compile_variants(kernel: K, target: str, optimize: int) -> CompiledKernel[K]:
+def compile_variants(kernel: K, target: str, optimize: int | None) -> CompiledKernel[K]:
     """Return a kernel whose scalar variant is built with it, in one run of the compiler.
 
     It is not proved first. Where `target` builds programs one by one, that variant is built when
-    it is needed, and `optimize` is not heeded where there is no such level.
+    it is needed, and `optimize` is not heeded where there is no such level. With None both are
+    built just as `compile_kernel` builds them.
 
     Raises:
         CompileError: a scalar that a call cannot name; a compiler is missing or fails.
     """
     _check_keywords(kernel.program, f"compile({kernel.program.name}, target={target!r})")
     row, scalar = TARGETS[target], getattr(kernel, "scalar", None)
-    options = {"optimize": optimize} if "optimize" in row.options else {}
-    if row.together is None or scalar is None:
+    leveled = optimize is not None and "optimize" in row.options
+    options = {"optimize": optimize} if leveled else {}
+    if row.together is None or scalar is None or optimize is None:
         build = partial(_build_plain, row=row, options=options)
         return CompiledKernel(kernel, target, build(kernel), build, options)
     first, second = row.together([kernel.program, scalar.program], optimize)

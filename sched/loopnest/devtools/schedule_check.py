@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 ALL_SIZES = "all sizes"
 """The scope of a proof without limits."""
 
+_QUICK = 0
+"""The level of the C compiler for a few small sizes: what it does for speed takes longer than all
+runs. What it does at the level of `loopnest.compile` is then not seen, but with `release`."""
+
 Tell: TypeAlias = Callable[[str], None]
 
 
@@ -129,6 +133,7 @@ def check_schedule(
     params: Mapping[str, Any] | None = None,
     values: Mapping[str, float] | None = None,
     tell: Tell = lambda what: None,
+    release: bool = False,
 ) -> Checked:
     """Prove, sanitize and compare one schedule of a kernel; what is raised is the result's `error`.
 
@@ -138,9 +143,11 @@ def check_schedule(
         params: parameters of math and schedule.
         values: sizes and scalars that are fixed; names that the kernel lacks are passed over.
         tell: is told what goes on.
+        release: whether C is compiled as `loopnest.compile` does, in place of -O0.
     """
     started = time.perf_counter()
-    check = _Check(kernel, params or {}, values or {}, tell, Checked(kernel.name, schedule))
+    level = None if release else _QUICK
+    check = _Check(kernel, params or {}, values or {}, tell, level, Checked(kernel.name, schedule))
     try:
         check.run()
     except (Exception, SystemExit) as error:  # the user's math, schedule or reference may raise
@@ -153,6 +160,7 @@ class _Check:
     """The check of one schedule.
 
     Attributes:
+        level: of the C compiler; None where it is that of `loopnest.compile`.
         done: what is known so far.
         wanted: what results must be, for the arguments of this id.
     """
@@ -161,6 +169,7 @@ class _Check:
     params: Mapping[str, Any]
     values: Mapping[str, float]
     tell: Tell
+    level: int | None
     done: Checked
     wanted: dict[int, dict[str, Wanted]] = field(default_factory=dict)
 
@@ -268,7 +277,7 @@ class _Check:
         Raises:
             LaunchError: not one of them can be launched.
         """
-        function = ready(lowered, target)
+        function = ready(lowered, target, self.level)
         doing = "sanitizing" if target == "interpret" else "running C"
         refused: list[str] = []
         for arguments in cases:
@@ -307,12 +316,11 @@ class _Check:
         self.done = replace(self.done, runs=(*self.done.runs, *runs))
 
 
-def ready(kernel: Kernel, target: str) -> CompiledKernel[Kernel]:
+def ready(kernel: Kernel, target: str, level: int | None = _QUICK) -> CompiledKernel[Kernel]:
     """Return a kernel ready to run, without the proof first that LOOPNEST_VERIFY=1 asks for."""
     from loopnest.backends.targets import compile_variants
 
-    # A few small sizes: what a compiler does for speed takes longer than all runs.
-    return compile_variants(kernel, target, optimize=0)
+    return compile_variants(kernel, target, level)
 
 
 def diagnosed(kernel: Kernel, fusion: Fusion, arguments: Arguments) -> Diagnosis | None:

@@ -50,7 +50,8 @@ proof      isl shows, for all sizes that the assumptions allow, that each elemen
            proof for all sizes, every point is looked at for the small sizes that are named
 sanitizer  the interpreter runs the kernel at small sizes and checks every access: bounds, elements
            that were never stored, races, barriers that not all threads reach
-result     the same runs, and runs in C, compared with the math and with the reference
+result     the same runs, and runs in C, compared with the math and with the reference; C is
+           compiled at -O0 for speed, with --release at the level of ln.compile
 
 \b
 A failure is shown with its witness: block, thread, loop values, the line of the nest, the call of
@@ -64,6 +65,7 @@ def check(
     source: Source,
     spec: str,
     strict: bool,
+    release: bool,
     as_json: bool,
     define: Sequence[str],
     param: Sequence[str],
@@ -85,6 +87,7 @@ def check(
                     choice.params,
                     choice.values,
                     partial(update, row),
+                    release,
                 )
     if as_json:
         click.echo(json.dumps(_report(rows, asked, strict), indent=2))
