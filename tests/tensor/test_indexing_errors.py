@@ -24,10 +24,7 @@ SHAPES = "all shapes are the same but for axis 0"
 PLACES = "use -3..2"
 COUNT = "give an int >= 1"
 PADDING = "give an int >= 0, or for each of 1 axes an int or a pair of ints"
-CHANNELS = (
-    "the channels of x are groups times those that the kernel takes, and of several groups O is "
-    "a static multiple"
-)
+CHANNELS = "the channels of x are groups times those that the kernel takes, and groups divides O"
 
 
 def names() -> dict[str, Any]:

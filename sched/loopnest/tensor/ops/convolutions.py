@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loopnest.errors import DefinitionError
+from loopnest.scalar.arguments import as_int
 from loopnest.scalar.dtypes import ARITHMETIC, DType
-from loopnest.scalar.expr import ONE, Expr, Op, integer
+from loopnest.scalar.expr import ONE, Const, Expr, Op, Symbol, integer
 from loopnest.tensor.declarations import check_dtype
+from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.ops.borders import Border, Pair, pad
 from loopnest.tensor.ops.construction import Axis, axes_of, elementwise, insert_axes
-from loopnest.tensor.ops.index_maps import Demands, along, axis_of, listed_ints, static, view
+from loopnest.tensor.ops.index_maps import (
+    Demands,
+    along,
+    axis_of,
+    listed_ints,
+    named_size,
+    static,
+    view,
+)
 from loopnest.tensor.ops.operands import call_text, common_type, fusion_of, kind_text, show
 from loopnest.tensor.ops.reducers import SUM
 from loopnest.tensor.ops.reductions import WIDE, fold
@@ -24,7 +34,7 @@ def conv(
     stride: int | Sequence[int] = 1,
     padding: int | Sequence[int | Pair] = 0,
     dilation: int | Sequence[int] = 1,
-    groups: int = 1,
+    groups: int | str | Expr = 1,
     transposed: bool = False,
     dtype: DType | None = None,
 ) -> TensorView:
@@ -49,8 +59,9 @@ def conv(
         stride: from one window to the next: an int, or one a spatial axis.
         padding: how many zeros stand around: an int, or an int or a pair of ints a spatial axis.
         dilation: from one element of a window to the next: an int, or one a spatial axis.
-        groups: into how many parts the channels fall that have to do with each other alone. Of one
-            part a channel, where their number is a symbol, it is ``sum(unfold(x, …) * w)``.
+        groups: into how many parts the channels fall that have to do with each other alone: an int
+            or a size, such as ``"C"`` for a kernel ``["C", 1, 3, 3]`` for each of so many channels.
+            Assumptions say that it divides a size (``f.assume("O % G == 0")``).
         transposed: the map of the gradient: the elements of x are spread out by `stride`, the
             kernel is turned round, and the padding is what is left out around.
         dtype: the type of products, sum and result; by default as `matmul`'s.
@@ -66,7 +77,7 @@ def conv(
     strides = listed_ints(call, "stride", stride, rank, least=1)
     apart = listed_ints(call, "dilation", dilation, rank, least=1)
     pairs = paddings(x, call, padding, rank)
-    (parts,) = listed_ints(call, "groups", groups, 1, least=1)
+    parts = _parts(call, x.fusion, groups)
     if not isinstance(transposed, bool):
         what = f"transposed={show(transposed)} is no bool"
         raise DefinitionError(call, what, "use True or False")
@@ -112,20 +123,39 @@ def _check_type(call: str, x: TensorView, dtype: DType | None) -> None:
             raise DefinitionError(call, what, "use an integer or a float type")
 
 
-def _check_channels(call: str, x: TensorView, w: TensorView, groups: int, transposed: bool) -> None:
+def _parts(call: str, fusion: Fusion, groups: object) -> Expr:
+    """Return the number of groups as a size."""
+    number = as_int(groups)
+    if number is None and isinstance(groups, (str, Expr)):
+        found = fusion.algebra.simplify(named_size(fusion, call, groups))
+        number = static(found)
+        if number is None:
+            return found
+    if number is None or number < 1:
+        raise DefinitionError(call, f"groups is {show(groups)}", "give an int >= 1, or a size")
+    return integer(number)
+
+
+def _check_channels(
+    call: str, x: TensorView, w: TensorView, groups: Expr, transposed: bool
+) -> None:
     """Check that the channels of x are those that the kernel takes, for each group."""
+    algebra = x.fusion.algebra
     given, (first, second) = x.sizes[1], w.sizes[:2]
-    taken = first if transposed else x.fusion.algebra.mul(second, integer(groups))
+    taken = first if transposed else algebra.mul(second, groups)
     split = given if transposed else first
-    whole = groups == 1 or (static(split) is not None and static(split) % groups == 0)  # type: ignore[operator]
-    if taken is not given or not whole:
-        channels = "C" if transposed else "O"
-        raise DefinitionError(
-            call,
-            f"{x.name} is {x.signature}, {w.name} is {w.signature}, groups={groups}",
-            "the channels of x are groups times those that the kernel takes, and of several groups "
-            f"{channels} is a static multiple",
-        )
+    what = f"{x.name} is {x.signature}, {w.name} is {w.signature}, groups={groups}"
+    name = "C" if transposed else "O"
+    many = (
+        f"the channels of x are groups times those that the kernel takes, and groups divides {name}"
+    )
+    if not algebra.equal(taken, given):
+        raise DefinitionError(call, what, many)
+    if not algebra.divides(groups, split):
+        sized = static(split) is None or static(groups) is None
+        by = groups if isinstance(groups, (Const, Symbol)) else f"({groups})"
+        state = f"; state it before: f.assume('{split} % {by} == 0')" if sized else ""
+        raise DefinitionError(call, what, f"{many}{state}")
 
 
 def _outer(
@@ -144,37 +174,36 @@ def _outer(
     return tuple(result)
 
 
-def _turned(w: TensorView, groups: int) -> TensorView:
+def _turned(w: TensorView, groups: Expr) -> TensorView:
     """Return w [C, O / groups, *kernel] as [O, C / groups, *kernel], turned round in space."""
     algebra = w.fusion.algebra
     inner, outer, *kernel = w.sizes
-    axes = [axis_of(algebra.mul(outer, integer(groups)))]
-    axes.append(axis_of(algebra.floordiv(inner, integer(groups))))
+    axes = [axis_of(algebra.mul(outer, groups)), axis_of(algebra.floordiv(inner, groups))]
     axes += [axis_of(size) for size in kernel]
     own = [along(n, axis) for n, axis in enumerate(axes)]
     indices = [own[1], own[0]]
-    if groups > 1:
+    if groups is not ONE:
         first = algebra.mul(algebra.floordiv(own[0], outer), axes[1][0])
         indices = [algebra.add(first, own[1]), algebra.mod(own[0], outer)]
     for size, place in zip(kernel, own[2:], strict=True):
         indices.append(algebra.sub(algebra.sub(size, ONE), place))
-    if groups > 1:
+    if groups is not ONE:
         return view("turn", w, indices, axes, f"groups={groups}")
     order, turned = (1, 0, *range(2, 2 + len(kernel))), tuple(range(2, 2 + len(kernel)))
     return view("flip", w, indices, axes, f"flip(permute({{}}, order={order}), axis={turned})")
 
 
-def _windows(x: TensorView, w: TensorView, windows: Sequence[Window], groups: int) -> TensorView:
+def _windows(x: TensorView, w: TensorView, windows: Sequence[Window], groups: Expr) -> TensorView:
     """Return the windows of x as [N, O, *space, C / groups, *kernel], O for several groups only."""
     demands, algebra = Demands(x.fusion.algebra), x.fusion.algebra
-    axes: list[Axis] = [axes_of(x)[0], axis_of(w.sizes[0] if groups > 1 else ONE)]
+    axes: list[Axis] = [axes_of(x)[0], axis_of(ONE if groups is ONE else w.sizes[0])]
     axes += [axis_of(window.count(x, demands, n)) for n, window in enumerate(windows, 2)]
     axes += [axis_of(size) for size in w.sizes[1:]]
     own = [along(n, axis) for n, axis in enumerate(axes)]
     rank = len(windows)
     channel: Expr = own[2 + rank]
-    if groups > 1:
-        each = algebra.floordiv(w.sizes[0], integer(groups))
+    if groups is not ONE:
+        each = algebra.floordiv(w.sizes[0], groups)
         first = algebra.mul(algebra.floordiv(own[1], each), w.sizes[1])
         channel = algebra.add(first, channel)
     inner = own[3 + rank :]
@@ -184,7 +213,7 @@ def _windows(x: TensorView, w: TensorView, windows: Sequence[Window], groups: in
         for window, start, place in zip(windows, own[2 : 2 + rank], inner, strict=True)
     ]
     x.fusion.require(*demands.conditions)
-    if groups > 1:  # no short call gives each output channel the windows of its group
+    if groups is not ONE:  # no short call gives each output channel the windows of its group
         shown = ", ".join([f"{w.size} by {w.stride} apart {w.dilation}" for w in windows])
         return view("windows", x, indices, axes, f"{shown}, groups={groups}")
     order = (0, *range(2, 2 + rank), 1, *range(2 + rank, 2 + 2 * rank))

@@ -12,9 +12,21 @@ from loopnest.errors import DefinitionError
 from loopnest.scalar import dtypes
 from loopnest.scalar.arguments import as_int
 from loopnest.scalar.conditions import normal_le
-from loopnest.scalar.expr import FALSE, TRUE, Arg, Const, Coordinate, Expr, Op, all_of, integer
+from loopnest.scalar.expr import (
+    FALSE,
+    TRUE,
+    Arg,
+    Const,
+    Coordinate,
+    Expr,
+    Op,
+    Symbol,
+    all_of,
+    integer,
+)
 from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.definition import Read
+from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.ops.construction import Axis, define
 from loopnest.tensor.ops.operands import OperandRefused, show
 from loopnest.tensor.tensor_view import TensorView, root_axis
@@ -107,6 +119,19 @@ def listed_ints(
         hint += f", or a tuple of {count} such ints, one an axis" if count > 1 else ""
         raise DefinitionError(call, f"{what} is {show(given)}", hint)
     return tuple(kept)
+
+
+def named_size(fusion: Fusion, call: str, extent: object) -> Expr:
+    """Return an extent as an expression; a new name becomes no symbol of the fusion yet.
+
+    It does once the call goes well, by `Fusion.size`: a call that is refused declares nothing.
+
+    Raises:
+        DefinitionError: as `Fusion.size`.
+    """
+    if isinstance(extent, str) and extent.isidentifier() and extent not in fusion._names:
+        return Symbol(extent)
+    return fusion.size(call, extent)
 
 
 def static(size: Expr) -> int | None:

@@ -18,6 +18,7 @@ from loopnest.tensor.domain import TensorDomain
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.ops.construction import define, position
 from loopnest.tensor.ops.data_movement import root_axes
+from loopnest.tensor.ops.index_maps import named_size
 from loopnest.tensor.ops.operands import OperandRefused, call_text, require_tensor, show
 from loopnest.tensor.ops.shape_steps import Reshaping, ShapeAlgebra
 from loopnest.tensor.tensor_view import TensorView
@@ -121,7 +122,7 @@ def _sizes(
     given = [shape] if isinstance(shape, (int, str, Expr)) else shape
     if not isinstance(given, (tuple, list)):
         raise DefinitionError(call, f"the shape {show(shape)} is not a tuple of extents")
-    sizes = [None if as_int(extent) == -1 else _size(fusion, call, extent) for extent in given]
+    sizes = [None if as_int(extent) == -1 else named_size(fusion, call, extent) for extent in given]
     if None not in sizes:
         return [size for size in sizes if size is not None]
     if sizes.count(None) > 1:
@@ -131,13 +132,6 @@ def _sizes(
     if rest is None:
         raise _indivisible(call, tv, others, algebra)
     return [rest if size is None else size for size in sizes]
-
-
-def _size(fusion: Fusion, call: str, extent: object) -> Expr:
-    fresh = isinstance(extent, str) and extent.isidentifier() and extent not in fusion._names
-    if fresh:  # a symbol of the fusion only once the call goes well
-        return Symbol(str(extent))
-    return fusion.size(call, extent)
 
 
 def _different(
