@@ -290,6 +290,53 @@ def test_lanes_of_a_vector_are_refused() -> None:
     )
 
 
+def test_a_local_result_moves_to_global_memory() -> None:
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", "D"), ln.int32)
+        s = ln.sum(x, 0, dtype=ln.int32)
+        f.output(s * 2, "y")
+    start = s.atomic()
+    assert (s.memory, start.memory) == (ln.GLOBAL, ln.GLOBAL)
+    s.new_launch()
+    f["y"].new_launch()
+    s.parallelize({0: PT.block_x, 1: PT.grid_x})
+    k = ln.lower(f)
+    assert k.notes == ()
+    assert ln.verify(k).all_sizes
+    values = np.arange(15, dtype=np.int32).reshape(3, 5)
+    assert (ln.compile(k, "interpret")(values) == 2 * values.sum(0)).all()
+
+
+def test_a_local_result_that_a_launch_needs_in_registers_stays() -> None:
+    """Where its loops are those of what starts a launch after it, GLOBAL memory has no order."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", "D"), ln.int32)
+        s = ln.sum(x, 1, dtype=ln.int32)
+        y = f.output(s * 2, "y")
+    s.compute_at(y, 1)
+    y.new_launch()
+    with pytest.raises(ln.ScheduleError) as caught:
+        s.atomic()
+    assert str(caught.value) == (
+        "T1.atomic(): y starts a launch (new_launch), and T1, which it reads from GLOBAL memory, "
+        "is computed in an earlier one: they share no loops; give them separate loops, or keep "
+        "what is read in LOCAL or SHARED memory"
+    )
+    assert s.memory is ln.LOCAL
+
+
+def test_a_shared_result_is_not_moved() -> None:
+    with ln.Fusion("k") as f:
+        s = ln.sum(f.input("x", ("N",), ln.int32), 0, dtype=ln.int32)
+        f.output(s * 2, "y")
+    s.memory = ln.SHARED
+    with pytest.raises(ln.ScheduleError) as caught:
+        s.atomic()
+    assert str(caught.value) == (
+        "T1.atomic(): T1 is shared, and all threads update it; set T1.memory = ln.GLOBAL first"
+    )
+
+
 def test_a_reader_beside_updates_is_a_race() -> None:
     """Updates of one element by several threads, and a plain load of it: the load races."""
     with ln.Fusion("k") as f:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import loopnest as ln
@@ -71,15 +72,106 @@ def test_a_tensor_between_the_two_is_told_apart_too():
     assert [launch.grid for launch in ln.lower(f).launch(N=4).launches] == [(1, 1, 1)] * 2
 
 
-def test_what_starts_a_launch_is_not_factored_or_cached():
-    f = split_sum()
+def in_two_launches(math):
+    """Return exp(x), stored in GLOBAL memory, and `math` of that, which starts a launch."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        t = ln.exp(x)
+        f.output(math(t), "y")
+    t.memory = ln.GLOBAL
+    f["y"].new_launch()
+    return f
+
+
+def launches_of(f):
+    """Return what each launch stores, once each."""
+    body = ln.lower(f).program.body
+    stores = [
+        [n.tensor for n, _ in ln.kir.walk(launch.body) if isinstance(n, ln.kir.Store)]
+        for launch in body
+    ]
+    return [list(dict.fromkeys(names)) for names in stores]
+
+
+def right(f):
+    """Whether a kernel is proved, and gives what the math says."""
+    x = np.linspace(-1, 1, 33, dtype=np.float32).reshape(3, 11)
+    k = ln.lower(f)
+    found = ln.compile(k, target="interpret")(x)
+    wanted, bound = ln.evaluate(f, x), ln.error_bound(f, x)
+    return ln.verify(k).all_sizes and bool((abs(found - wanted) <= bound).all())
+
+
+def test_what_computes_a_reduction_that_starts_a_launch_starts_it_when_factored():
+    f = in_two_launches(lambda t: ln.sum(t, 1))
     y = f["y"]
-    found = (
-        "y starts a launch already; call {0} first, then new_launch() of the tensor that shall "
-        "start it"
-    )
-    assert message(lambda: y.rfactor(0)) == "y.rfactor(0): " + found.format("rfactor")
-    assert message(y.cache_before) == "y.cache_before(): " + found.format("cache_before")
+    y.split(1, 4)
+    part = y.rfactor(1)
+    assert (part.starts_launch, y.starts_launch) == (True, False)
+    assert launches_of(f) == [["T1"], [part.name, "y"]]
+    assert right(f)
+    part.memory = ln.GLOBAL
+    y.new_launch()
+    assert launches_of(f) == [["T1"], [part.name], ["y"]]
+    assert right(f)
+
+
+def test_a_partial_result_is_computed_in_the_loops_of_the_launch_that_it_starts():
+    f = in_two_launches(lambda t: ln.sum(t, 1))
+    y = f["y"]
+    part = y.split(1, 4).rfactor(1)
+    part.compute_at(y, 1)
+    assert launches_of(f) == [["T1"], [part.name, "y"]]
+    assert right(f)
+
+
+def test_what_computes_a_tensor_that_starts_a_launch_starts_it_when_cached():
+    f = in_two_launches(lambda t: ln.sum(t, 1))
+    y = f["y"]
+    held = y.cache_before()
+    assert (held.starts_launch, y.starts_launch) == (True, False)
+    held.compute_at(y, 1)
+    assert launches_of(f) == [["T1"], [held.name, "y"]]
+    assert right(f)
+    assert [note.asked for note in ln.lower(f).notes] == []
+
+
+@pytest.mark.parametrize("refold", [False, True])
+def test_a_scan_that_starts_a_launch_is_factored_inside_of_it(refold):
+    f = in_two_launches(lambda t: ln.cumsum(t, 1))
+    y = f["y"]
+    y.split(1, 4)
+    known = len(f.tensors)
+    y.rfactor(2, refold=refold)
+    for made in f.tensors[known:]:
+        made.memory = ln.GLOBAL
+    segments, totals, carried = f.tensors[known:]
+    assert [t.starts_launch for t in (segments, totals, carried, y)] == [True, refold, False, False]
+    first, second = launches_of(f)
+    assert first == ["T1"]
+    assert {"y", totals.name, carried.name} <= set(second)
+    assert right(f)
+
+
+def test_of_several_results_the_one_that_is_cached_leaves_the_launch_to_the_others():
+    with ln.Fusion("k") as f:
+        x = f.input("x", (4, 8), ln.float32)
+        mean, var, _ = ln.welford(x * 2.0, 1)
+        f.output(mean, "mean")
+        f.output(var, "var")
+    f.tensors[1].memory = ln.GLOBAL
+    var.new_launch()
+    held = var.cache_before()
+    assert [t.starts_launch for t in (held, mean, var)] == [True, True, False]
+    assert len(ln.lower(f).program.body) == 2
+
+
+def test_a_refused_call_leaves_the_start_of_a_launch():
+    f = in_two_launches(lambda t: ln.sum(t, 1))
+    y = f["y"]
+    before = state(f)
+    assert message(lambda: y.rfactor(1)).startswith("y.rfactor(1): all reduction axes of y")
+    assert state(f) == before
 
 
 def test_an_input_starts_no_launch():

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from loopnest.scalar.enums import Memory
 from loopnest.schedule.cloning import new_tensor, plain_domain
+from loopnest.schedule.launches import check_launches
 from loopnest.schedule.transaction import PrimitiveRefused, primitive, require_computed
 from loopnest.tensor.definition import Definition, Read, started_by
 from loopnest.tensor.tensor_view import TensorView
@@ -29,7 +30,7 @@ def atomic(tensor: TensorView) -> TensorView:
     """Let all threads fold into the memory of `tensor`; see `TensorView.atomic`."""
     require_computed(tensor)
     _require_reduction(tensor)
-    _require_memory(tensor)
+    _take_memory(tensor)
     definition = tensor.definition
     assert definition is not None
     assert definition.reducer is not None
@@ -99,7 +100,11 @@ def _require_reduction(tensor: TensorView) -> None:
         )
 
 
-def _require_memory(tensor: TensorView) -> None:
+def _take_memory(tensor: TensorView) -> None:
+    """Move a LOCAL result to GLOBAL memory, which all threads update; refuse other memory."""
+    if tensor.memory is Memory.LOCAL:
+        tensor.fusion.change(tensor, "_memory", Memory.GLOBAL)
+        check_launches(tensor)
     if tensor.memory is not Memory.GLOBAL:
         raise PrimitiveRefused(
             f"{tensor.name} is {tensor.memory.value}, and all threads update it",

@@ -12,7 +12,7 @@ from loopnest.schedule.cloning import (
     plain_domain,
     reroute,
 )
-from loopnest.schedule.launches import require_no_launch
+from loopnest.schedule.launches import hand_over_launch
 from loopnest.schedule.replay import consumer_as_producer
 from loopnest.schedule.transaction import PrimitiveRefused, primitive, require_computed
 from loopnest.tensor.tensor_view import TensorView
@@ -53,13 +53,12 @@ def cache_before(tensor: TensorView) -> TensorView:
 
     Returns:
         The new tensor: LOCAL, with the definition and the loops that `tensor` had; `tensor` keeps
-        those that are no reductions.
+        those that are no reductions. Where `tensor` started a launch, the new tensor does now.
 
     Raises:
         ScheduleError: an input, or a tensor with a frozen prefix.
     """
     require_computed(tensor)
-    require_no_launch(tensor, "cache_before")
     require_not_atomic(tensor, "cache_before")
     _require_unfrozen(tensor)
     definition = tensor.definition
@@ -74,6 +73,7 @@ def cache_before(tensor: TensorView) -> TensorView:
         output.define(moved)
     _take_loops(tensor, new)
     carry_allocation(tensor, before)
+    hand_over_launch(tensor, (new,))
     return new
 
 

@@ -7,6 +7,8 @@ here is the primitive, and what it refuses.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from loopnest.schedule.loop_forest import LoopForest
 from loopnest.schedule.loop_groups import SEPARATE, Conflict
 from loopnest.schedule.transaction import PrimitiveRefused, primitive, require_computed
@@ -36,14 +38,22 @@ def check_launches(tensor: TensorView) -> None:
         raise PrimitiveRefused(conflict.reason, SEPARATE) from None
 
 
-def require_no_launch(tensor: TensorView, call: str) -> None:
-    """Refuse to replace the definition of a tensor that starts a launch.
+def hand_over_launch(tensor: TensorView, made: Sequence[TensorView]) -> None:
+    """Let new tensors that compute what `tensor` did start the launch that it started.
 
-    Which of the two tensors would start it, the new one that reads what `tensor` read or `tensor`
-    itself, is for the user to say.
+    Those do that read none of the others: what `tensor` read is still computed before the launch,
+    and all that its value is made of in it.
+
+    Args:
+        tensor: with its new definition.
+        made: the tensors that the call made; all that its old definition read, these read.
     """
-    if tensor.starts_launch:
-        raise PrimitiveRefused(
-            f"{tensor.name} starts a launch already",
-            f"call {call} first, then new_launch() of the tensor that shall start it",
-        )
+    if not tensor.starts_launch:
+        return
+    fusion = tensor.fusion
+    for new in made:
+        if not any(producer in made for producer in new.producers):
+            fusion.change(new, "_starts_launch", True)
+    for twin in tensor.siblings:
+        fusion.change(twin, "_starts_launch", False)
+    check_launches(tensor)

@@ -11,7 +11,7 @@ from loopnest.scalar.simplify import Simplifier
 from loopnest.schedule.atomic_folds import require_not_atomic
 from loopnest.schedule.cloning import carry_allocation, clone_domain, new_tensor
 from loopnest.schedule.fold_order import keeps_order
-from loopnest.schedule.launches import require_no_launch
+from loopnest.schedule.launches import hand_over_launch
 from loopnest.schedule.scan_rfactor import factor_scan
 from loopnest.schedule.transaction import (
     PrimitiveRefused,
@@ -43,7 +43,8 @@ def rfactor(tensor: TensorView, axes: int | Sequence[int], refold: bool = False)
             one of each segment's scan, which may then be computed in the loops of `tensor`.
 
     Returns:
-        The new producer (of a 16-bit tensor in float32: partial results are not rounded).
+        The new producer (of a 16-bit tensor in float32: partial results are not rounded). Where
+        `tensor` started a launch, this one does now, and `tensor` is computed in that launch.
 
     Raises:
         ScheduleError: no reduction, an axis that is none, all of them, or a frozen prefix.
@@ -52,14 +53,15 @@ def rfactor(tensor: TensorView, axes: int | Sequence[int], refold: bool = False)
     Halide", CGO 2017.
     """
     require_computed(tensor)
-    require_no_launch(tensor, "rfactor")
     require_not_atomic(tensor, "rfactor")
     places = _places(tensor, axes)
     definition = tensor.definition
     assert definition is not None
     assert definition.reducer is not None
+    known = len(tensor.fusion.tensors)
     if definition.scan is not None:
         segments = factor_scan(tensor, places, refold)
+        hand_over_launch(tensor, tensor.fusion.tensors[known:])
         return segments[definition.outputs.index(tensor)]
     if refold:
         raise PrimitiveRefused(
@@ -83,6 +85,7 @@ def rfactor(tensor: TensorView, axes: int | Sequence[int], refold: bool = False)
     final = _final(definition, partials)
     for twin in definition.outputs:
         twin.define(final)
+    hand_over_launch(tensor, partials)
     return partials[definition.outputs.index(tensor)]
 
 

@@ -145,7 +145,7 @@ def _intent(
                 yield Intent(origin, "stages", target, value=new.stages)
         case TensorView(), "domain":
             yield from _domain_intents(target, old, origin)
-        case TensorView(), _ if field in _KINDS:
+        case TensorView(), _ if field in _KINDS and getattr(target, field) is not False:
             yield Intent(origin, _KINDS[field], target)
         case IterDomain(owner=TensorView() as tensor), ("parallel" | "pinned"):
             yield Intent(origin, field, tensor, target, getattr(target, field))
