@@ -16,8 +16,8 @@ from typing import Any
 from rich.table import Table
 
 LIMITS = (
-    "problems that no kernel computes alone, wrong ones, those without a proof for all sizes, and "
-    "those below half of eager's speed"
+    "problems that are not judged by the bound alone, that no kernel computes alone, wrong ones, "
+    "those without a proof for all sizes, and those below half of eager's speed"
 )
 
 
@@ -44,6 +44,7 @@ def cells(row: Mapping[str, Any]) -> list[str]:
         name.split("_")[0],
         name.split("_", 1)[1].strip("_").replace("_", " ")[:48],
         right,
+        " / ".join([f"{row[key]:.2g}" for key in _ERRORS if key in row]),
         generated,
         proved,
         symbolic or ("no" if "all_sizes" in row else ""),
@@ -53,8 +54,18 @@ def cells(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
+_ERRORS = ("error_of_generated", "error_of_eager")
 HEADINGS = (
-    *("", "problem", "result", "generated", "proved", "for all sizes", "schedules"),
+    *(
+        "",
+        "problem",
+        "result",
+        "of what is allowed / eager",
+        "generated",
+        "proved",
+        "for all sizes",
+        "schedules",
+    ),
     "first call, s",
     *("eager, ms", "inductor, ms", "library, ms", "generated, ms"),
 )
@@ -98,6 +109,8 @@ def remarks_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         reasons += row.get("not_generated", [])
         if "error_of_generated" in row and not is_right(row):
             reasons.append(f"{row['error_of_generated']:.3g} times the error allowed")
+        if row.get("judged_by", "the bound") != "the bound":
+            reasons.append(f"judged by {row['judged_by']}")
         if row.get("all_sizes", 1) < row.get("symbolic", 1):
             reasons.append(f"proved for all sizes: {row['all_sizes']} of {row['symbolic']} kernels")
         if "why" in row:
