@@ -113,8 +113,8 @@ def estimate(function: Function, launch: LaunchConfig, used: Resources, dtype: D
     """Return what a launch keeps busy, whose threads have no more registers than `used`."""
     threads, blocks = math.prod(launch.block), math.prod(launch.grid)
     taken = math.ceil(used.registers / 8) * 8 * max(threads, 32)
-    shared = used.shared_bytes + launch.shared_bytes
-    resident = min(REGISTERS // taken, THREADS // threads, BLOCKS, SHARED // max(shared, 1))
+    room = SHARED // max(launch.shared_bytes, 1)
+    resident = min(REGISTERS // taken, THREADS // threads, BLOCKS, room)
     busy = min(blocks, PROCESSORS)
     there = min(blocks, resident * PROCESSORS)
     in_flight = there * threads * at_once(function)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -285,14 +286,20 @@ class Kernel:
         """Return the disassembled machine code; as `ptx`."""
         return self._machine("sass", arch, index_bits).sass
 
-    def resources(self, arch: str | int, index_bits: int | None = None) -> Resources:
+    def resources(self, arch: str | int, index_bits: int | None = None, **sizes: int) -> Resources:
         """Return registers, spill bytes and shared bytes; as `ptx`.
 
-        Of several launches the most that one takes; spilled bytes are those of all.
+        Of several launches the most that one takes; spilled bytes are those of all. Shared memory
+        is that of `launch`: where it depends on sizes and none are given, an expression over them.
+
+        Raises:
+            LaunchError: as `launch`, where sizes are given.
         """
         from loopnest.backends.cuda.toolchain.cubin import together
 
-        return together(self._machine("resources", arch, index_bits).resources.values())
+        given = self._planner.named_sizes(sizes, f"{self.name}.resources(...)") if sizes else {}
+        found = together(self._machine("resources", arch, index_bits).resources.values())
+        return replace(found, shared_bytes=self._planner.block_bytes(given))
 
 
 @deep

@@ -138,8 +138,10 @@ def test_gpu_schedule_compiles_without_spills(kernel, schedule, dtype):
     lowered = kernel.lower(schedule, **parameters)
     one = ("sm_90",) if dtype is ln.float32 else ("sm_80",)
     for arch in one if parameters else ("sm_80", "sm_90"):
-        found = lowered.resources(arch)
+        sizes = {p.name: kernel.sizes[p.name] for p in lowered.params if p.kind == "size"}
+        found = lowered.resources(arch, **sizes)
         assert (found.spill_bytes, found.stack_bytes) == (0, 0), arch
+        assert found.shared_bytes == lowered.launch(**sizes).shared_bytes, arch
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])

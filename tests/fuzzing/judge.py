@@ -20,6 +20,7 @@ from fuzzing.cuda_text import NO_CUDA, failures_of
 from fuzzing.failures import Failure
 from fuzzing.garbage import fill, garbage
 from fuzzing.snapshot import Snapshot
+from helpers.declared_shared import too_small
 from loopnest.backends.cpu.c_compiler import find_compiler
 from loopnest.facade import Kernel
 from loopnest.facade import compile as compile_kernel
@@ -203,12 +204,15 @@ def require_texts(kernel: Kernel, again: Kernel) -> None:
     if not same or not text.startswith("# loopnest nest 1\n"):
         raise Failure("printing", "the same fusion lowers to two texts")
     try:
-        kernel.cuda()
+        small = too_small(kernel.program, kernel.cuda())
     except ln.LoweringError as error:
         if not NO_CUDA.search(str(error)):
             raise Failure("printing", f"LoweringError: {error}") from error
     except Exception as error:
         raise Failure("printing", f"{type(error).__name__}: {error}") from error
+    else:
+        if small:
+            raise Failure("printing", f"shared memory: {small[0]}")
 
 
 # Runs

@@ -248,3 +248,22 @@ def test_what_depends_on_which_block_is_the_last_is_refuted_where_it_fails() -> 
     report = judged(k, mutant.program)
     assert (report.status, report.scope) == ("refuted", "N=1, D=1")
     assert report.findings[0].kind == "flow"
+
+
+def test_buffers_are_no_aliases_of_each_other() -> None:
+    with ln.Fusion("circle") as f:
+        x = f.input("x", (8,), ln.float32)
+        a = (x + 1.0).named("a")
+        b = ln.flip(a, 0).named("b")
+        y = f.output(ln.flip(b, 0), "y")
+    for tensor in (a, b, y):
+        tensor.parallelize({0: ln.ParallelType.block_x})
+    a.memory = b.memory = ln.SHARED
+    k = ln.lower(f)
+    first, second = [node.storage for node in local(k)]
+    program = with_buffer(k.program, first, replace(first, alias_of="b"))
+    report = judged(k, with_buffer(program, second, replace(second, alias_of="a")))
+    assert [str(f) for f in report.findings] == [
+        "interface: a shares the space of b, and that the space of a",
+        "interface: b shares the space of a, and that the space of b",
+    ]

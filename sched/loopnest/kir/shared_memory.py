@@ -2,6 +2,8 @@
 
 Buffers follow each other in the order of their allocations, each at a multiple of 16 bytes; one
 with `alias_of` begins where that buffer begins, and the place of both is as large as the larger.
+Texts declare the bytes of a place and a launch asks for their sum, so that both agree with what the
+machine code takes; a proof holds each buffer against the bytes of its place.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class SharedPiece:
 
     Args:
         buffers: in order of allocation, the one that the others are aliases of first.
-        bytes: what they take, a multiple of 16.
+        bytes: what texts declare for them: a multiple of 16 that holds the largest.
     """
 
     buffers: tuple[Buffer, ...]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 
 from loopnest import kir
 from loopnest.errors import LaunchError
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.shared_memory import SharedLayout, shared_layout, shared_places
 from loopnest.launch.index_width import INT32, INT64, IndexWidth
+from loopnest.scalar import dtypes
 from loopnest.scalar.arguments import (
     broken_condition,
     check_conditions,
@@ -20,7 +21,7 @@ from loopnest.scalar.arguments import (
     size_value,
 )
 from loopnest.scalar.enums import MOST_ALONG, MOST_THREADS, ParallelType
-from loopnest.scalar.expr import Const, Expr
+from loopnest.scalar.expr import Const, Expr, Op
 
 MAX_SHARED_BYTES = 227 * 1024
 """The limit of CUDA; every target keeps it, so that a schedule that runs on one runs on all."""
@@ -201,6 +202,13 @@ class Planner:
         x, y, z, u, v, w = [extents.get(d, 1) for d in MOST_ALONG]
         return LaunchConfig((x, y, z), (u, v, w), shared, variant)
 
+    def block_bytes(self, sizes: Mapping[str, int]) -> int | Expr:
+        """Return the shared memory of a block; without `sizes` an expression if it asks for any."""
+        totals = list(dict.fromkeys([layout.total for layout in self.shared]))
+        most = reduce(lambda a, b: Op("max", (a, b), dtypes.index), totals)
+        known = bool(sizes) or all(isinstance(total, Const) for total in totals)
+        return size_value(most, sizes) if known else most
+
     def too_much_shared(
         self, sizes: Mapping[str, int], limit: int, subject: str, device: str = ""
     ) -> LaunchError:
@@ -218,8 +226,18 @@ class Planner:
         """Return the configuration of a launch whose sizes are given by name.
 
         Raises:
-            LaunchError: an unknown size, a missing one, no int >= 0, a broken assumption; and as
-                `plan`.
+            LaunchError: as `named_sizes` and `plan`.
+        """
+        sizes = self.named_sizes(keywords, subject)
+        taken = self.variant(sizes, subject)
+        taken._index_bits(sizes, subject)
+        return taken.config(sizes, subject)
+
+    def named_sizes(self, keywords: Mapping[str, object], subject: str) -> dict[str, int]:
+        """Return the sizes of a launch that are given by name.
+
+        Raises:
+            LaunchError: an unknown size, a missing one, no int >= 0, a broken assumption.
         """
         listed = ", ".join([f"{name}=..." for name in self.names])
         wanted = f"pass {listed}" if listed else "pass none"
@@ -231,9 +249,7 @@ class Planner:
                 raise LaunchError(subject, f"the size {name} is missing", wanted)
         sizes = {n: keyword_size(n, keywords[n], subject) for n in self.names}
         check_conditions(self.program.conditions, sizes, subject)
-        taken = self.variant(sizes, subject)
-        taken._index_bits(sizes, subject)
-        return taken.config(sizes, subject)
+        return sizes
 
 
 def _axes(program: kir.Program, dimension: ParallelType) -> str:

@@ -7,7 +7,7 @@ Extents and strides depend on sizes; `symbolic` and `enumeration` hold them agai
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
@@ -201,8 +201,11 @@ def _allocated(model: Model, buffer: Buffer) -> Iterator[tuple[str, str]]:
         yield name, f"{name} is allocated in GLOBAL memory, which only a caller can pass"
     if buffer.alias_of is None:
         return
-    base = next((b for b in model.buffers() if b.name == buffer.alias_of), None)
-    if buffer.memory is not Memory.SHARED or base is None or base.memory is not Memory.SHARED:
+    named = {b.name: b for b in model.buffers()}
+    base = named.get(buffer.alias_of)
+    if base is not None and _is_circular(buffer, named):
+        yield name, f"{name} shares the space of {buffer.alias_of}, and that the space of {name}"
+    elif buffer.memory is not Memory.SHARED or base is None or base.memory is not Memory.SHARED:
         yield (
             name,
             (
@@ -210,3 +213,14 @@ def _allocated(model: Model, buffer: Buffer) -> Iterator[tuple[str, str]]:
                 "program can"
             ),
         )
+
+
+def _is_circular(buffer: Buffer, named: Mapping[str, Buffer]) -> bool:
+    """Whether the buffers whose space one takes lead back to it."""
+    base, seen = buffer, {buffer}
+    while base.alias_of is not None and base.alias_of in named:
+        base = named[base.alias_of]
+        if base in seen:
+            return True
+        seen.add(base)
+    return False

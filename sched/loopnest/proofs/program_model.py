@@ -22,6 +22,7 @@ from typing import TypeAlias, assert_never
 
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
+from loopnest.kir.shared_memory import shared_places
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
 from loopnest.scalar.expr import (
     Const,
@@ -152,6 +153,11 @@ class Model:
     def algebra(self) -> Simplifier:
         """The simplifier that knows what is assumed of sizes."""
         return Simplifier(Facts.of([test for _, test in self.program.assumed]))
+
+    @cached_property
+    def declared_bytes(self) -> dict[Buffer, Expr]:
+        """What texts declare for each SHARED buffer: the bytes of the place that it lies in."""
+        return {b: place.bytes for place in shared_places(self.program) for b in place.buffers}
 
     def _visit(
         self,

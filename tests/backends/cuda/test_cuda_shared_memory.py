@@ -1,8 +1,12 @@
 """Where shared memory lies: offsets, aliases, the static and the dynamic form."""
 
+from dataclasses import replace
+
 import pytest
 
+import loopnest as ln
 from helpers import cuda_cases as cases
+from helpers.declared_shared import declared_bytes, too_small
 from loopnest.backends.cuda.printing.cuda_printer import print_cuda
 from loopnest.errors import InternalError
 from loopnest.kir import Allocate, Store
@@ -108,7 +112,7 @@ def test_static_arrays():
     assert "// shared memory: 416 bytes\n" in text
     assert "  __shared__ __align__(16) float a[100];  // a: [12, 4]\n" in text
     assert "  float *const c = (float *)a;  // c: [100]\n" in text
-    assert "  __shared__ __align__(16) float b[1];  // b: [1]\n" in text
+    assert "  __shared__ __align__(16) float b[4];  // b: [1]\n" in text
     assert "ln_shared" not in text
 
 
@@ -126,6 +130,116 @@ def test_the_dynamic_arena():
     assert "  float *const a = (float *)ln_shared;  // a: [3]\n" in text
     assert "  float *const b = (float *)(ln_shared + 16);  // b: [N]\n" in text
     assert "  float *const c = (float *)a;  // c: [4]\n" in text
+
+
+ALIASES = [
+    ((4, dtypes.bool_), (4, dtypes.float32)),
+    ((1, dtypes.float32), (2, dtypes.float32)),
+    ((1, dtypes.float16), (3, dtypes.float32)),
+    ((9, dtypes.bool_), (1, dtypes.float64)),
+    ((3, dtypes.float64), (1, dtypes.bool_)),
+    ((15, dtypes.int8), (5, dtypes.float32)),
+    ((1, dtypes.bool_), (1, dtypes.bool_)),
+    ((33, dtypes.float32), (17, dtypes.int64)),
+]
+
+
+@pytest.mark.parametrize(("first", "second"), ALIASES, ids=str)
+def test_a_declaration_holds_the_largest_of_its_aliases(first, second):
+    """As many bytes as a launch reckons."""
+    (count, dtype), (more, other) = first, second
+    a, b = shared("a", count, dtype=dtype), shared("b", more, dtype=other, alias="a")
+    program = holding(a, b, shared("c", 1, dtype=dtypes.int8))
+    text = print_cuda(program)
+    assert too_small(program, text) == []
+    total = shared_layout(program).total
+    assert sum(declared_bytes(text)[name] for name in ("a", "c")) == total.value
+
+
+def masked(size=4):
+    """Return a kernel that stores flags to shared memory, then numbers over them."""
+    with ln.Fusion("masked") as f:
+        x = f.input("x", (size,), ln.float32)
+        m = (x > 0.0).named("m")
+        z = ln.cast(m, ln.float32)
+        w = (z * 2.0).named("w")
+        y = f.output(ln.flip(w, 0) + 1.0, "y")
+    m.memory = w.memory = ln.SHARED
+    for t in (m, z, w, y):
+        t.parallelize({0: PT.block_x})
+    return ln.lower(f)
+
+
+@pytest.mark.parametrize("size", [4, 15, 16, 17, 33])
+def test_numbers_over_flags(size):
+    """The machine code takes as many bytes as a launch says."""
+    k = masked(size)
+    room = -(-4 * size // 16) * 16
+    assert f"\nw: float32[{size}] shared = m\n" in str(k)
+    assert f"__shared__ __align__(16) bool m[{room}];  // m: [{size}]\n" in k.cuda()
+    assert k.launch().shared_bytes == room
+    assert ln.verify(k).all_sizes
+    pytest.importorskip("cuda.bindings")
+    from loopnest.backends.cuda.toolchain.nvrtc import compile_cuda
+
+    (found,) = compile_cuda(k.cuda(), "sm_90").resources.values()
+    assert found.shared_bytes == k.resources("sm_90").shared_bytes == room
+
+
+def test_a_proof_asks_for_the_bytes_that_texts_declare(monkeypatch):
+    """A layout whose places have the size of their first buffers alone is seen."""
+
+    def narrow(program):
+        found = shared_places(program)
+        return [replace(p, bytes=integer(p.buffers[0].dtype.size * 4)) for p in found]
+
+    monkeypatch.setattr("loopnest.proofs.program_model.shared_places", narrow)
+    report = ln.verify(masked())
+    assert report.status == "refuted"
+    assert [str(f) for f in report.findings] == ["layout: buffer w takes 16 bytes of 4"]
+
+
+def test_resources_are_those_of_a_launch():
+    """Of dynamic memory too; where its size depends on sizes, they are given or kept."""
+    pytest.importorskip("cuda.bindings")
+    with ln.Fusion("large") as f:
+        x = f.input("x", ("N", 20000), ln.float32)
+        t = (x + 1.0).named("t")
+        y = f.output(ln.flip(t, 1), "y")
+    t.memory = ln.SHARED
+    y.parallelize({0: PT.grid_x})
+    t.compute_at(y, 1)
+    k = ln.lower(f)
+    assert k.resources("sm_90").shared_bytes == k.launch(N=3).shared_bytes == 80000
+    with ln.Fusion("rows") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        t = (x + 1.0).named("t")
+        y = f.output(ln.flip(t, 1), "y")
+    t.memory = ln.SHARED
+    y.parallelize({0: PT.grid_x})
+    t.compute_at(y, 1)
+    k = ln.lower(f)
+    assert str(k.resources("sm_90").shared_bytes) == "ceildiv(D * 4, 16) * 16"
+    assert k.resources("sm_90", N=3, D=5).shared_bytes == k.launch(N=3, D=5).shared_bytes == 32
+    with pytest.raises(ln.LaunchError) as raised:
+        k.resources("sm_90", N=3)
+    assert str(raised.value) == "rows.resources(...): the size D is missing; pass N=..., D=..."
+
+
+def test_counts_in_32_bits_take_the_room_of_the_launch():
+    """Texts may count in int32 what a launch reckons as int64: both say the same bytes."""
+    pytest.importorskip("cuda.bindings")
+    with ln.Fusion("counts") as f:
+        x = f.input("x", ("N", 64), ln.float32)
+        mean, var, count = ln.welford(x, 1)
+        y = f.output(mean + var + ln.cast(count, ln.float32), "y")
+    mean.parallelize({1: PT.block_x})
+    y.split(0, 4)
+    y.parallelize({0: PT.grid_x, 1: PT.block_y})
+    mean.compute_at(y, 2)
+    k = ln.lower(f)
+    assert "int T1_part_3[16]" in k.cuda()
+    assert k.resources("sm_90").shared_bytes == k.launch(N=8).shared_bytes == 128
 
 
 @pytest.mark.parametrize(("count", "dynamic"), [(12288, False), (12289, True), (24576, True)])

@@ -26,6 +26,7 @@ from loopnest.proofs.program_model import Access, Model, is_callers, strided
 from loopnest.proofs.report import Finding
 from loopnest.proofs.template_matching import Agreement
 from loopnest.proofs.witness import Witness
+from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Expr, Local, Symbol
 from loopnest.tensor.math_snapshot import MathSnapshot, MathTensor
 
@@ -132,6 +133,7 @@ class EnumeratedFacts:
                 f"and strides {strides} reach element {last}",
                 buffer.tensor,
             )
+        yield from self._room(buffer, size)
         need = 1
         for extent, stride in sorted(zip(shape, strides, strict=True), key=lambda p: p[1]):
             if extent > 1 and stride < need:
@@ -149,6 +151,15 @@ class EnumeratedFacts:
                 f"the swizzle of {buffer.name} is no permutation of its tile: shape {list(shape)}",
                 buffer.tensor,
             )
+
+    def _room(self, buffer: Buffer, size: int) -> Iterator[Finding]:
+        """Check that texts declare as many bytes of shared memory as a buffer takes."""
+        if buffer.memory is not Memory.SHARED:
+            return
+        room = number(self.model.declared_bytes[buffer], self.sizes)
+        if size * buffer.dtype.size > room:
+            message = f"buffer {buffer.name} takes {size * buffer.dtype.size} bytes of {room}"
+            yield self.witness.plain("layout", message, buffer.tensor)
 
     def _permutes(self, buffer: Buffer, swizzle: tuple[int, int]) -> bool:
         """Whether a swizzle maps the elements of its tile one to one into it."""

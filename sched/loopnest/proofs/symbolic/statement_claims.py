@@ -11,7 +11,8 @@ from loopnest.proofs.quasi_affine import NotAffine, Poly, constant, plus, times
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
 from loopnest.proofs.symbolic.statement_instances import NOWHERE, Instances, NotProved, about
 from loopnest.proofs.template_matching import Agreement, Combined
-from loopnest.scalar.expr import Const, Op
+from loopnest.scalar.enums import Memory
+from loopnest.scalar.expr import Const, Expr, Op
 from loopnest.tensor.math_snapshot import MathTensor
 
 
@@ -66,7 +67,22 @@ class StatementClaims:
             reach = times(stride, extent)
         if not self._at_least(poly(buffer.size, {}), reach):
             raise NotProved(f"the size of {buffer.name}")
+        if buffer.memory is Memory.SHARED and not self._holds(
+            self.setting.model.declared_bytes[buffer],
+            times(poly(buffer.size, {}), constant(buffer.dtype.size)),
+        ):
+            raise NotProved(f"the shared memory of {buffer.name}")
         self._swizzles(buffer)
+
+    def _holds(self, room: Expr, need: Poly) -> bool:
+        """Whether declared bytes are at least as many as a buffer needs, for all sizes."""
+        match room:
+            case Op(op="max", args=parts):
+                return any(self._holds(part, need) for part in parts)
+            case Op(op="mul", args=(Op(op="ceildiv", args=(part, by)), again)) if by is again:
+                return self._holds(part, need)
+            case _:
+                return self._at_least(self.algebra.poly(room, {}), need)
 
     def _swizzles(self, buffer: Buffer) -> None:
         """Show that a swizzle permutes the elements of its tile, by trying all of them."""

@@ -91,8 +91,9 @@ def print_cuda(program: Program, index_bits: int = 32, min_blocks: int | None = 
         LoweringError: a LOCAL buffer has a symbolic size, so it cannot live in registers.
     """
     printers: list[_CudaPrinter] = []
-    for part, quotients in launch_programs(program, index_bits):
-        printer = _CudaPrinter(part, index_bits, min_blocks)
+    parts = zip(launch_programs(program, index_bits), program.launches, strict=True)
+    for (part, quotients), whole in parts:
+        printer = _CudaPrinter(part, whole, index_bits, min_blocks)
         printer.is_part = part.name != program.name
         printer.format.quotients = quotients
         printers.append(printer)
@@ -113,11 +114,14 @@ def print_cuda(program: Program, index_bits: int = 32, min_blocks: int | None = 
 class _CudaPrinter(StatementPrinter):
     target = "cuda"
 
-    def __init__(self, program: Program, index_bits: int, min_blocks: int | None) -> None:
+    def __init__(
+        self, program: Program, whole: Program, index_bits: int, min_blocks: int | None
+    ) -> None:
         super().__init__(program, cuda_dialect())
         self.index_type = {32: "int", 64: "long long"}[index_bits]
         self.min_blocks = min_blocks
-        self.shared = shared_layout(program)
+        # A launch gives a block what the program asks for, however narrow its counts are here.
+        self.shared, self.places = shared_layout(whole), shared_places(whole)
         self.usage = Usage(program)
         self.exchanged = self.usage.exchanged()
         self.registers = self.usage.register_indices()
@@ -328,16 +332,17 @@ class _CudaPrinter(StatementPrinter):
 
     def _declare_shared(self) -> None:
         """Declare all shared memory where the function begins: an array a place, or one arena."""
-        places = shared_places(self.program)
-        if places and self.shared.is_dynamic:
+        if self.places and self.shared.is_dynamic:
             align = f"__align__({ALIGNMENT})"
             self.emit(f"extern __shared__ {align} unsigned char ln_shared[];")
-        for place in places:
-            first, *others = place.buffers
+        here = {n.storage.name: n.storage for n in self.program.nodes if isinstance(n, Allocate)}
+        for place in self.places:
+            first, *others = [here[b.name] for b in place.buffers]
             if self.shared.is_dynamic:
-                self._declare_view(first, self._arena_place(self.shared.offsets[first]))
+                offset = self.shared.offsets[place.buffers[0]]
+                self._declare_view(first, self._arena_place(offset))
             else:
-                self._declare_array(first, place.static_bytes)
+                self._declare_array(first, place.static_bytes // first.dtype.size)
             for buffer in others:
                 self._declare_view(buffer, self.names.of("buffer", first.name))
 
@@ -346,13 +351,9 @@ class _CudaPrinter(StatementPrinter):
             return "ln_shared"
         return f"(ln_shared + {self.format.format(offset, SUM)})"
 
-    def _declare_array(self, buffer: Buffer, place: int) -> None:
-        """Declare static shared memory; as many elements as the largest of its aliases needs."""
+    def _declare_array(self, buffer: Buffer, count: int) -> None:
         element = self.dialect.types[buffer.dtype.name]
         name = self.names.of("buffer", buffer.name)
-        own = static_size(buffer) or 1
-        fits = own * buffer.dtype.size > place - ALIGNMENT
-        count = own if fits else place // buffer.dtype.size
         align = f"__shared__ __align__({ALIGNMENT})"
         self.emit(f"{align} {element} {name}[{count}];{self._shape(buffer)}")
 

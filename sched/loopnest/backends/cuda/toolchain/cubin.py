@@ -13,6 +13,7 @@ from pathlib import Path
 
 from loopnest.backends.cuda.toolchain.cuda_toolkit import INSTALL_OR_CUDA_HOME, find_tool
 from loopnest.errors import CompileError, InternalError
+from loopnest.scalar.expr import Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,9 @@ class Resources:
         spill_store_bytes: bytes per thread of the store instructions that spill registers,
             each counted once however often it runs, in the kernel and the functions it calls.
         spill_load_bytes: the same for the loads that bring them back.
-        shared_bytes: static shared memory per block; neither what a launch adds nor the 1 KiB
-            that the system keeps for itself.
+        shared_bytes: shared memory per block, without the 1 KiB that the system keeps for itself:
+            of machine code what is static; of a `Kernel` what a launch gives a block, as a number
+            or as an expression over the sizes that it depends on.
         stack_bytes: local memory per thread: arrays that are indexed at run time, and spills.
         constant_bytes: the kernel's own constant banks: its parameters (bank 0, with the
             system's area) and literals; not the module's ``__constant__`` variables.
@@ -35,7 +37,7 @@ class Resources:
     registers: int
     spill_store_bytes: int
     spill_load_bytes: int
-    shared_bytes: int
+    shared_bytes: int | Expr
     stack_bytes: int
     constant_bytes: int
     barriers: int
@@ -53,7 +55,7 @@ def together(found: Iterable[Resources]) -> Resources:
         max(r.registers for r in every),
         sum(r.spill_store_bytes for r in every),
         sum(r.spill_load_bytes for r in every),
-        max(r.shared_bytes for r in every),
+        max(r.shared_bytes for r in every if isinstance(r.shared_bytes, int)),
         max(r.stack_bytes for r in every),
         max(r.constant_bytes for r in every),
         max(r.barriers for r in every),
