@@ -262,18 +262,23 @@ class Kernel:
     # Machine code
 
     def _machine(self, call: str, arch: str | int, index_bits: int | None) -> Compiled:
+        from loopnest.backends.cuda.architecture_needs import check_architecture
         from loopnest.backends.cuda.toolchain.nvrtc import compile_cuda
 
         key = (str(arch), self._index_bits(call, index_bits))
         if key not in self._compiled:
             self._compiled[key] = compile_cuda(self.cuda(key[1]), arch)
+        target = self._compiled[key].target
+        asked = replace(target, virtual=True) if call == "ptx" else target
+        check_architecture(self.program, asked, f"{self.name}.{call}(arch={arch!r})")
         return self._compiled[key]
 
     def ptx(self, arch: str | int, index_bits: int | None = None) -> str:
         """Return PTX for an architecture such as "sm_90", by NVRTC; `index_bits` as in `cuda`.
 
         Raises:
-            CompileError: NVRTC is missing, or knows no such architecture.
+            CompileError: NVRTC is missing, or knows no such architecture; it lacks what the kernel
+                uses, or, for machine code, the shared memory of a block.
             LoweringError: as `cuda`.
         """
         return self._machine("ptx", arch, index_bits).ptx
