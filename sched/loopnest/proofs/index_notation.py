@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from loopnest.proofs.quasi_affine import Monomial, Poly
+from loopnest.proofs.quasi_affine import Monomial, Poly, Product
 from loopnest.scalar.expr import Expr
 
 
@@ -51,7 +51,7 @@ class DividedSums:
         left: expressions that divide another sum.
     """
 
-    divisors: dict[tuple[str, ...], dict[Monomial, None]] = field(default_factory=dict)
+    divisors: dict[tuple[str, ...], dict[Product, None]] = field(default_factory=dict)
     products: dict[tuple[str, ...], dict[Monomial, None]] = field(default_factory=dict)
     nodes: dict[tuple[str, ...], list[Expr]] = field(default_factory=dict)
     offsets: dict[tuple[str, ...], list[Expr]] = field(default_factory=dict)

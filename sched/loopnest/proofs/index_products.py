@@ -40,14 +40,14 @@ class IndexProducts:
         self.spaces, self.algebra = spaces, spaces.algebra
 
     def of(self, p: Poly) -> list[Monomial]:
-        """Return the products of an index and sizes in a sum."""
-        return [m for m in p if len(m) > 1 and any(v in self.spaces.extent for v in m)]
+        """Return the products of an index, or a digit of one, and sizes in a sum."""
+        return [m for m in p if len(m) > 1 and any(v in self.algebra.extents for v in m)]
 
     def derive(self, product: Monomial) -> bool:
         """Make a variable for the product of an index and sizes; whether there can be one."""
         algebra = self.algebra
-        own = [v for v in product if v in self.spaces.extent]
-        cases = as_constant(self.spaces.extent[own[0]])
+        own = [v for v in product if v in algebra.extents]
+        cases = as_constant(algebra.extents[own[0]])
         rest = list(product)
         rest.remove(own[0])
         known = set[str]().union(*[algebra.variables({(v,): 1}) for v in rest])

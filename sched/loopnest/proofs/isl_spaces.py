@@ -36,18 +36,19 @@ from loopnest.proofs.index_products import IndexProducts
 from loopnest.proofs.program_model import Access, Guards, Model, Site, reads_memory
 from loopnest.proofs.quasi_affine import (
     Algebra,
-    Monomial,
     NotAffine,
     Poly,
+    Product,
     as_constant,
+    as_product,
     constant,
+    evenly,
     plus,
-    quotient,
     times,
     variable,
 )
 from loopnest.proofs.shared_divisors import left_whole, share_divisors
-from loopnest.scalar.enums import LAUNCH_DIMENSIONS
+from loopnest.scalar.enums import GRID_DIMENSIONS, LAUNCH_DIMENSIONS
 from loopnest.scalar.expr import Const, Expr, Index, LaunchIndex, Local
 
 
@@ -147,7 +148,7 @@ class Spaces:
         return self.forms is not Forms.PLAIN
 
     def _left_whole(
-        self, wanted: dict[tuple[str, ...], dict[Monomial, None]]
+        self, wanted: dict[tuple[str, ...], dict[Product, None]]
     ) -> list[tuple[str, ...]]:
         """Return the sums whose quotients have variables of their own, instead of digits."""
         if self.forms is Forms.QUOTIENTS:
@@ -164,7 +165,10 @@ class Spaces:
                 self.apart.add(node)
                 continue
             for whole, by in self._trouble(node):
-                divisor = None if by is None else _single(by)
+                number = 1
+                if by is not None:
+                    whole, by, number = self.algebra.unfloored(whole, by)
+                divisor = None if by is None else as_product(by)
                 try:
                     members = self.radix(whole)
                 except NotAffine:
@@ -176,6 +180,8 @@ class Spaces:
                 found = sums.divisors.setdefault(members, {})
                 if divisor is not None:
                     found[divisor] = None
+                    if number > 1:
+                        found[(), number] = None
                     sums.nodes.setdefault(members, []).append(node)
                 products = dict.fromkeys(self.products.of(whole))
                 sums.products.setdefault(members, {}).update(products)
@@ -308,26 +314,26 @@ class Spaces:
             step = times(step, self.extent[name])
         return tuple(order)
 
-    def _add_group(self, members: tuple[str, ...], divisors: list[Monomial]) -> None:
+    def _add_group(self, members: tuple[str, ...], divisors: list[Product]) -> None:
         algebra = self.algebra
-        divisors.sort(key=len)
+        divisors.sort(key=lambda divisor: (len(divisor[0]), divisor[1]))
         name = "e_" + "_".join(members)
-        below: Monomial = ()
+        below: Product = ((), 1)
         digits: list[str] = []
         whole: Poly = {}
         for n, divisor in enumerate(divisors):
-            limit = quotient(divisor, below)
+            limit = evenly(dict([divisor]), below)
             if limit is None:
                 raise NotAffine("divisors of one sum that do not divide each other")
             digit = f"{name}_{n}"
-            algebra.below[digit] = limit
-            algebra.extents[digit] = {limit: 1}
+            algebra.extents[digit] = limit
+            (algebra.below[digit],) = limit.items()
             digits.insert(0, digit)
-            whole = plus(whole, {tuple(sorted((*below, digit))): 1})
+            whole = plus(whole, times(dict([below]), variable(digit)))
             below = divisor
         top = f"{name}_{len(divisors)}"
         digits.insert(0, top)
-        whole = plus(whole, {tuple(sorted((*below, top))): 1})
+        whole = plus(whole, times(dict([below]), variable(top)))
         exact: Poly | None = constant(1)
         for member in members:
             exact = times(exact, self.extent[member]) if exact is not None else None
@@ -341,15 +347,15 @@ class Spaces:
             self.group_of[member] = group
         self._eliminate(group)
 
-    def _at_top(self, top: str, below: Monomial, whole: Poly, exact: Poly) -> Poly | None:
+    def _at_top(self, top: str, below: Product, whole: Poly, exact: Poly) -> Poly | None:
         """Return the bound of a sum, None where isl cannot compare them; bound its top digit."""
         try:
             self.algebra.compare("lt", whole, exact, str)
         except NotAffine:
             return None
-        limit = {quotient(monomial, below): count for monomial, count in exact.items()}
-        if None not in limit:
-            self.algebra.extents[top] = {m: n for m, n in limit.items() if m is not None}
+        limit = evenly(exact, below)
+        if limit is not None:
+            self.algebra.extents[top] = limit
         return exact
 
     def _eliminate(self, group: Group) -> None:
@@ -375,7 +381,7 @@ class Spaces:
         if v in self.algebra.derived.values():
             return []
         limit = self.algebra.below.get(v)
-        below = [] if limit is None else [f"{v} < {self.algebra.text({limit: 1}, str)}"]
+        below = [] if limit is None else [f"{v} < {self.algebra.text(dict([limit]), str)}"]
         return [f"{v} >= 0", *below]
 
     def bound(self, loop: kir.Loop) -> list[str]:
@@ -425,6 +431,15 @@ class Spaces:
             result.update(dict.fromkeys(self.derived.get(v, ())))
         return list(result)
 
+    @property
+    def rounds(self) -> list[Group]:
+        """The groups of an index of the grid and of loops, which each block goes through.
+
+        A block of such a kernel takes one part of the work after another, each in a round.
+        """
+        grid = {_launch_name(d) for d in GRID_DIMENSIONS}
+        return [g for g in self.groups if grid & set(g.members) and not set(g.members) <= grid]
+
     def hidden_at(self, site: Site) -> set[str]:
         """Return the hidden variables of a site."""
         if not self.hidden:
@@ -450,11 +465,6 @@ def _index_parts(node: Expr) -> Iterator[Expr]:
             yield from _index_parts(arg)
     elif not isinstance(node, Local) and not reads_memory(node):
         yield node
-
-
-def _single(divisor: Poly) -> Monomial | None:
-    """Return the sizes of a divisor that is a product; None for a sum."""
-    return next(iter(divisor)) if len(divisor) == 1 and min(divisor.values()) > 0 else None
 
 
 def _has_sizes(access: Access) -> bool:

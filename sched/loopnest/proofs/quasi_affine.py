@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 Term = TypeVar("Term")
 Monomial: TypeAlias = "tuple[str, ...]"
 Poly: TypeAlias = "dict[Monomial, int]"
+Product: TypeAlias = "tuple[Monomial, int]"
+"""A product of sizes and a number above 0: what an index is divided by."""
 Division: TypeAlias = "tuple[frozenset[tuple[Monomial, int]], frozenset[tuple[Monomial, int]]]"
 """What is divided, and by what."""
 
@@ -76,6 +78,24 @@ def quotient(monomial: Monomial, divisor: Monomial) -> Monomial | None:
     return tuple(rest)
 
 
+def evenly(whole: Poly, by: Product) -> Poly | None:
+    """Return a quotient in which each term comes out even; None where one does not."""
+    sizes, number = by
+    result: Poly = {}
+    for monomial, count in whole.items():
+        part = quotient(monomial, sizes)
+        if part is None or count % number:
+            return None
+        result[part] = count // number
+    return result
+
+
+def as_product(p: Poly) -> Product | None:
+    """Return a polynomial that is one product of sizes and a number above 0; None for others."""
+    found = next(iter(p.items())) if len(p) == 1 else None
+    return found if found is not None and found[1] > 0 else None
+
+
 class Algebra:
     """Turns expressions into polynomials and these into isl's language.
 
@@ -108,7 +128,7 @@ class Algebra:
         self.products: dict[Monomial, str] = {}
         self.functions: dict[str, tuple[str, tuple[Poly, ...]]] = {}
         self._names: dict[object, str] = {}
-        self.below: dict[str, Monomial] = {}
+        self.below: dict[str, Product] = {}
         self.extents: dict[str, Poly] = {}
         self.derived: dict[Monomial, str] = {}
         self.bounds: dict[str, str] = {}
@@ -225,6 +245,24 @@ class Algebra:
             if found is not None and not any(v in self.functions for m in found for v in m):
                 return found, dict.fromkeys(by, 1)
         return whole, by
+
+    def unfloored(self, whole: Poly, by: Poly) -> tuple[Poly, Poly, int]:
+        """Return a division without the floor in what is divided, and the number of that floor.
+
+        ``(4 * i + j // 8) // D`` is ``(32 * i + j) // (8 * D)``: the floor of a quotient by a
+        product is that of the quotients by its factors in turn.
+        """
+        floors = [m for m, c in whole.items() if c == 1 and self._is_floor(m)]
+        if len(floors) != 1:
+            return whole, by, 1
+        part, number = self.functions[floors[0][0]][1]
+        times_ = as_constant(number)
+        assert times_ is not None
+        rest = {m: c * times_ for m, c in whole.items() if m != floors[0]}
+        return plus(rest, part), {m: c * times_ for m, c in by.items()}, times_
+
+    def _is_floor(self, monomial: Monomial) -> bool:
+        return len(monomial) == 1 and self.functions.get(monomial[0], ("", ()))[0] == "floor"
 
     def division(self, whole: Poly, by: Poly) -> Division:
         """Return by what a quotient is known."""
@@ -393,10 +431,9 @@ class Algebra:
         for digit, limit in self.below.items():
             if p.get((digit,)) != -1:
                 continue
-            others = {quotient(m, limit): c for m, c in plus(p, variable(digit)).items()}
-            if None not in others:
-                rest = {m: c for m, c in others.items() if m is not None}
-                return self._positive(rest, name)
+            others = evenly(plus(p, variable(digit)), limit)
+            if others is not None:
+                return self._positive(others, name)
         raise NotAffine("comparison")
 
     def condition(self, node: Expr, env: Mapping[Expr, Poly], name: Callable[[str], str]) -> str:

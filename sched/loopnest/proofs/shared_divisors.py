@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from loopnest.kir.buffers import Buffer
-from loopnest.proofs.quasi_affine import Monomial, NotAffine, Poly
+from loopnest.proofs.quasi_affine import NotAffine, Poly, Product
 
 if TYPE_CHECKING:
     from loopnest.proofs.isl_spaces import Spaces
 
 
-def share_divisors(spaces: Spaces, wanted: dict[tuple[str, ...], dict[Monomial, None]]) -> None:
+def share_divisors(spaces: Spaces, wanted: dict[tuple[str, ...], dict[Product, None]]) -> None:
     """Add divisors to the sums of indices that are to be divided.
 
     Args:
@@ -26,14 +26,14 @@ def share_divisors(spaces: Spaces, wanted: dict[tuple[str, ...], dict[Monomial, 
     for found in _along(spaces) if any(wanted.values()) else ():
         divisors = {d: None for members in found for d in wanted.get(members, ())}
         for members, whole in found.items() if divisors else ():
-            if any(spaces.algebra.exactly(whole, {d: 1}) is None for d in divisors):
+            if any(spaces.algebra.exactly(whole, dict([d])) is None for d in divisors):
                 wanted.setdefault(members, {}).update(divisors)
             elif not wanted.get(members):  # its indices are the digits
                 wanted.pop(members, None)
 
 
 def left_whole(
-    spaces: Spaces, wanted: dict[tuple[str, ...], dict[Monomial, None]]
+    spaces: Spaces, wanted: dict[tuple[str, ...], dict[Product, None]]
 ) -> list[tuple[str, ...]]:
     """Return the divided sums that no digits can stand for.
 

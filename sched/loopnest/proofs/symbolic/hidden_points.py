@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from loopnest.proofs.obligations import Work
 from loopnest.proofs.program_model import is_callers
-from loopnest.proofs.quasi_affine import Monomial
-from loopnest.proofs.symbolic.statement_instances import Instances, about
+from loopnest.proofs.quasi_affine import Monomial, NotAffine
+from loopnest.proofs.symbolic.statement_instances import Instances, NotProved, about
 
 if TYPE_CHECKING:
     from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
@@ -28,9 +29,20 @@ class HiddenPoints:
     def __init__(self, setting: PolyhedralModel) -> None:
         self.setting, self.spaces = setting, setting.spaces
         self._storing: dict[Work, Instances] = {}
-        for work in setting.works if self.spaces.wide else ():
+        for work in setting.works:
             with about(work.site):
-                self._hide(work)
+                if self.spaces.wide:
+                    self._hide(work)
+                elif self.spaces.groups:
+                    self._derive(work)
+
+    def _derive(self, work: Work) -> None:
+        """Make variables for the products of digits with few values and sizes."""
+        for access in self.setting.model.accesses_of(work.site):
+            with suppress(NotAffine, NotProved):  # who needs the indices says it
+                for p in self.setting.placed(access):
+                    for monomial in self.spaces.products.of(p):
+                        self.spaces.products.derive(monomial)
 
     def _hide(self, work: Work) -> None:
         """Make variables for the products of indices and sizes in what a store claims and reads."""
@@ -41,7 +53,7 @@ class HiddenPoints:
         for name in sorted(algebra.asked):
             self.spaces.quotients.require_known(name, work.site)
         for monomial in found:
-            if not products.derive(monomial):
+            if not products.derive(monomial) and any(v in self.spaces.extent for v in monomial):
                 products.hide_at(monomial, work.site)
 
     def _compared(self, work: Work) -> list[Monomial]:
