@@ -179,6 +179,36 @@ class Order:
             whole = whole.union(before.apply_range(times))
         return whole.lexmax()
 
+    # Rounds
+
+    def parted(self, site: Site, at: Instances, scopes: tuple[str, ...], *, after: bool) -> Any:
+        """Return the points with a barrier of these scopes in their round, before or after them."""
+        setting = self.setting
+        domain = setting.domain(at)
+        found = domain.subtract(domain)
+        loops = self._loops_of_rounds(site)
+        around = [v for loop in loops for v in setting.spaces.names[loop.var]]
+        for other in self.syncs:
+            barrier = setting.sites[other]
+            counts = scope_of(other) in scopes and not isinstance(other.node, kir.Shuffle)
+            if not counts or other.serial[: len(loops)] != loops:
+                continue
+            one, two = ((at, "a_"), (barrier, "b_")) if after else ((barrier, "b_"), (at, "a_"))
+            parts = [f"({' and '.join(p) or '1 = 1'})" for p in earlier(*one, *two, ())]
+            team = [*setting.grid(barrier), *setting.block(barrier), *around]
+            own = [f"a_{v} = b_{v}" for v in team if v in barrier.variables and v in at.variables]
+            texts = [*own, " or ".join(parts) or "1 = 0"]
+            pairs = setting.relation(at.renamed("a_"), barrier.renamed("b_"), texts)
+            found = found.union(pairs.intersect_range(setting.domain(barrier)).domain())
+        return found.intersect(domain)
+
+    def _loops_of_rounds(self, site: Site) -> tuple[kir.Loop, ...]:
+        """Return the loops around a site down to the innermost one that makes rounds."""
+        members = {m for group in self.setting.spaces.rounds for m in group.members}
+        names = self.setting.spaces.names
+        depths = [n + 1 for n, loop in enumerate(site.serial) if members & set(names[loop.var])]
+        return site.serial[: max(depths, default=0)]
+
 
 def stretches(model: Model) -> dict[Site, int]:
     """Return the stretch of text of each site; synchronisations part them, each one by itself."""

@@ -12,7 +12,7 @@ from typing import Any
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
 from loopnest.proofs.data_indices import Trusted
-from loopnest.proofs.index_notation import Forms
+from loopnest.proofs.index_notation import Forms, Group
 from loopnest.proofs.isl_spaces import Spaces
 from loopnest.proofs.live_points import LivePoints, with_temporaries
 from loopnest.proofs.obligations import CollectiveMath, Work
@@ -478,10 +478,12 @@ class PolyhedralModel(IslRelations):
     def grid(self, at: Instances) -> list[str]:
         """Return the variables that number the block of a point.
 
-        Raises:
-            NotAffine: an index of the grid is merged with others.
+        Where blocks take rounds (`Spaces.rounds`), the digits tell the block and the round: points
+        that agree in them are of one block, and points of two blocks differ in them.
         """
-        return self._launch_variables(at, GRID_DIMENSIONS)
+        launch = self._launch_variables(at, GRID_DIMENSIONS, self.spaces.rounds)
+        rounds = [v for group in self.spaces.rounds for v in group.digits if v in at.variables]
+        return [*launch, *rounds]
 
     def block(self, at: Instances) -> list[str]:
         """Return the variables that number a point's thread in its block.
@@ -489,10 +491,14 @@ class PolyhedralModel(IslRelations):
         Raises:
             NotAffine: an index of the block is merged with others.
         """
-        return self._launch_variables(at, BLOCK_DIMENSIONS)
+        return self._launch_variables(at, BLOCK_DIMENSIONS, ())
 
-    def _launch_variables(self, at: Instances, dims: Sequence[ParallelType]) -> list[str]:
-        members = [f"t_{d.value}" for d in dims if f"t_{d.value}" in self.spaces.launch]
+    def _launch_variables(
+        self, at: Instances, dims: Sequence[ParallelType], rounds: Sequence[Group]
+    ) -> list[str]:
+        apart = {member for group in rounds for member in group.members}
+        names = [f"t_{d.value}" for d in dims]
+        members = [v for v in names if v in self.spaces.launch and v not in apart]
         derived = self.algebra.derived.values()
         found = self.spaces.replaced(members)
         return [v for v in found if v in at.variables and v not in derived]

@@ -8,7 +8,7 @@ what a block did before it arrived comes before what the last block does afterwa
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, product
 from typing import Any
 
 from loopnest import kir
@@ -92,33 +92,51 @@ class SymbolicRaces:
         if block:
             threads = f"({' or '.join(apart)})"
             self._in_block(a, b, first, second, [*together, threads])
+            self._in_two_rounds(a, b, first, second, threads)
         if grid and not shared:
             self._between_blocks(a, b, first, second, grid)
 
     def _in_block(
         self, a: Access, b: Access, first: Instances, second: Instances, pairs: list[str]
     ) -> None:
-        scopes: tuple[str, ...] = ("block", "grid")
-        if not self.order.has("warp"):
-            self._meet(a, b, first, second, pairs, scopes)
-            return
-        order = self.order
-        # A barrier of the warp orders threads of one warp; for those of two it does not count.
-        self._meet(a, b, first, second, [*pairs, order.warp_condition(False)], scopes)
-        inside = [*pairs, order.warp_condition(True)]
-        self._meet(a, b, first, second, inside, (*scopes, "warp"))
+        for which, scopes in self._scopes():
+            met = self._together(a, b, first, second, [*pairs, *which], scopes)
+            self.setting.require_empty(met, f"a race of {a} and {b}")
 
-    def _meet(
-        self,
-        a: Access,
-        b: Access,
-        first: Instances,
-        second: Instances,
-        pairs: list[str],
-        scopes: tuple[str, ...],
+    def _scopes(self) -> Iterator[tuple[list[str], tuple[str, ...]]]:
+        """Yield conditions on two threads of a block, with the scopes of barriers that count.
+
+        A barrier of the warp orders threads of one warp; for those of two it does not count.
+        """
+        scopes, order = ("block", "grid"), self.order
+        if not order.has("warp"):
+            yield [], scopes
+            return
+        yield [order.warp_condition(False)], scopes
+        yield [order.warp_condition(True)], (*scopes, "warp")
+
+    def _in_two_rounds(
+        self, a: Access, b: Access, first: Instances, second: Instances, threads: str
     ) -> None:
-        met = self._together(a, b, first, second, pairs, scopes)
-        self.setting.require_empty(met, f"a race of {a} and {b}")
+        """Show that accesses in two rounds of a block do not meet, or that a barrier parts them.
+
+        Which rounds are of one block the digits do not tell: any two may be. Of barriers those
+        count that are in one of both rounds, behind the access there that comes first or in front
+        of the other one. Which of them comes first is not asked: either may.
+        """
+        setting, order = self.setting, self.order
+        rounds = [v for group in setting.spaces.rounds for v in group.digits]
+        differ = [f"a_{v} != b_{v}" for v in rounds if v in first.variables]
+        if not differ:
+            return
+        same = [f"a_{v} = b_{v}" for v in setting.grid(first) if v not in rounds]
+        pairs = [*same, threads, f"({' or '.join(differ)})"]
+        for (which, scopes), behind in product(self._scopes(), (True, False)):
+            met = self._at_one_place(a, b, first, second, [*pairs, *which])
+            if not met.is_empty():
+                met = met.subtract_domain(order.parted(a.site, first, scopes, after=behind))
+                met = met.subtract_range(order.parted(b.site, second, scopes, after=not behind))
+            setting.require_empty(met, f"a race of {a} and {b}")
 
     def _together(
         self,
@@ -129,10 +147,18 @@ class SymbolicRaces:
         pairs: list[str],
         scopes: tuple[str, ...],
     ) -> Any:
-        """Return the pairs of points that use one element in one epoch.
+        """Return the pairs of points that use one element in one epoch."""
+        met = self._at_one_place(a, b, first, second, pairs)
+        if met.is_empty() or not any(self.order.has(scope) for scope in scopes):
+            return met
+        mine = self.order.epoch(a.site, first, scopes)
+        other = self.order.epoch(b.site, second, scopes)
+        return met.intersect(mine.apply_range(other.reverse()))
 
-        Of two buffers that share space all elements are one.
-        """
+    def _at_one_place(
+        self, a: Access, b: Access, first: Instances, second: Instances, pairs: list[str]
+    ) -> Any:
+        """Return the pairs of points that use one element; all of buffers that share space."""
         setting = self.setting
         if a.buffer is b.buffer:
             places = zip(setting.placed(a), setting.placed(b), strict=True)
@@ -142,12 +168,7 @@ class SymbolicRaces:
             ]
         met = setting.relation(first.renamed("a_"), second.renamed("b_"), pairs)
         met = met.intersect_domain(setting.domain(first, a.guards))
-        met = met.intersect_range(setting.domain(second, b.guards))
-        if met.is_empty() or not any(self.order.has(scope) for scope in scopes):
-            return met
-        mine = self.order.epoch(a.site, first, scopes)
-        other = self.order.epoch(b.site, second, scopes)
-        return met.intersect(mine.apply_range(other.reverse()))
+        return met.intersect_range(setting.domain(second, b.guards))
 
     # Between blocks
 
