@@ -67,13 +67,13 @@ def slices_of(f):
 def lay_out(transposed, straight, depth, lanes, words):
     """Lay out the slices of a and b in shared memory, so that no lanes of a warp share a bank."""
     layout = transposed.allocation_domain  # [M / 128, K / 8, 128, 8]
-    layout.split(3, lanes).split(2, 32 * lanes // depth)
-    layout.reorder([0, 1, 4, 5, 2, 3])  # [M / 128, K / 8, 2, 4, 8, 16]
+    layout.split(-1, lanes).split(-3, 32 * lanes // depth)
+    layout.reorder({-2: -4, -1: -3, -4: -2, -3: -1})  # [M / 128, K / 8, 2, 4, 8, 16]
     if lanes > 1:
-        layout.swizzle(ln.Swizzle.XOR, 2, 4)
+        layout.swizzle(ln.Swizzle.XOR, -4, -2)
     if words < lanes:
-        layout = straight.allocation_domain.split(2, lanes).split(3, words)
-        layout.reorder([0, 1, 5, 3, 2, 4])  # [N / 128, K / 16, 16, 2, 16, 4]
+        layout = straight.allocation_domain.split(-2, lanes).split(-2, words)
+        layout.reorder({-1: -4, -4: -2, -2: -1})  # [N / 128, K / 16, 16, 2, 16, 4]
 
 
 def by_vectors(tensor, lanes, words):
@@ -82,6 +82,88 @@ def by_vectors(tensor, lanes, words):
         tensor.split(-1, words)
         tensor.axis(-2).parallelize(ln.ParallelType.unroll)
     tensor.axis(-1).parallelize(ln.ParallelType.vectorize)
+
+
+def one_block_a_tile(c):
+    """Give each tile of c a block: rows of tiles along y, columns along x; return where they end.
+
+    The leading axes of c are the tiles, [M / 128, N / 128, 128, 128].
+    """
+    c.parallelize({0: ln.ParallelType.grid_y, 1: ln.ParallelType.grid_x})
+    return 2
+
+
+def in_groups(c, group):
+    """Merge the tiles of c to one axis: column by column within each `group` rows of tiles.
+
+    Blocks that run at once then share rows of a and columns of b, which the L2 cache holds.
+    """
+    c.split(0, group)
+    c.reorder({2: 1})  # [M / 128 / 8, N / 128, 8, 128, 128]
+    c.merge(1)
+    c.merge(0)
+
+
+def tiles_in_shared_memory(f, order, threads, lanes, parts, depth, steps, stages, whole=False):
+    """Let a block compute a tile of c from slices of a and b in shared memory, as "gpu" says.
+
+    `order(c)` makes loops of the two axes of tiles and returns how many these are.
+    """
+    c = f["c"]
+    (product,) = c.producers
+    lanes = lanes or 16 // c.dtype.size
+    words = min(lanes, 16 // product.producers[0].dtype.size)  # what is read from shared memory
+    parts = parts or 8 // lanes
+    depth, steps = depth or 2 * lanes, steps or words
+    total = c.cache_before()
+    slices = slices_of(f)
+    block = threads * lanes * parts
+    if whole:
+        f.assume(f"M % {block} == 0")
+        f.assume(f"N % {block} == 0")
+        f.assume(f"K % {depth} == 0")
+    c.split(1, block)
+    c.split(0, block)
+    c.reorder({2: 1})  # [M / 128, N / 128, 128, 128]
+    at = order(c)
+    total.compute_at(c, at)
+    total.split(at + 2, depth)
+    total.split(at + 3, steps)
+    total.reorder({at + 2: at, at + 3: at + 1, at + 4: at + 2})  # [tiles, K / 8, 4, 2, 128, 128]
+    tile_of_threads(c, at, threads, lanes)
+    tile_of_threads(total, at + 3, threads, lanes)
+    total.reorder({at + 3: at + 1, at + 4: at + 2})  # [tiles, K / 8, ty, tx, 4, 2, 2, 4, 2, 4]
+
+    for loaded, shared, _ in slices:
+        shared.compute_at(total, at + 1)
+        loaded.compute_at(shared, shared.compute_at_pos)
+    (_, transposed, left), (_, straight, right) = slices
+    lay_out(transposed, straight, depth, lanes, words)
+    product.compute_at(total, -1)
+    for fragment in (right, left):
+        fragment.compute_at(total, at + 5)
+    for loaded, shared, fragment in slices:
+        for tensor in (loaded, shared):
+            if fragment is right:
+                tensor.reorder({-1: -2})
+            tensor.split(-1, lanes)
+            tensor.merge(-3)
+            tensor.split(-2, threads)
+            tensor.split(-3, threads)  # [..., rounds, ty, tx, lanes]
+            tensor.parallelize({-3: ln.ParallelType.block_y, -2: ln.ParallelType.block_x})
+        loaded.axis(-1).parallelize(ln.ParallelType.vectorize)
+        if shared is transposed:
+            shared.axis(-1).parallelize(ln.ParallelType.unroll)
+        else:
+            by_vectors(shared, lanes, words)
+        by_vectors(fragment, lanes, words)
+        shared.circular_buffer(stages)
+    for axis in range(at + 4, at + 9):
+        if total.axis(axis).extent != 1:
+            total.axis(axis).parallelize(ln.ParallelType.unroll)
+    c.axis(-1).parallelize(ln.ParallelType.vectorize)
+    for tensor in product.producers:
+        tensor.compute_at(product, -1)
 
 
 @gemm.schedule("gpu")
@@ -107,61 +189,25 @@ def gpu(f, threads=16, lanes=None, parts=None, depth=None, steps=None, stages=2,
     tests: these stand at the loads from global memory and the stores to c alone. With `whole`,
     tiles are taken to divide all sizes (each launch checks it): no test remains.
     """
-    c = f["c"]
-    (product,) = c.producers
-    lanes = lanes or 16 // c.dtype.size
-    words = min(lanes, 16 // product.producers[0].dtype.size)  # what is read from shared memory
-    parts = parts or 8 // lanes
-    depth, steps = depth or 2 * lanes, steps or words
-    total = c.cache_before()
-    slices = slices_of(f)
-    block = threads * lanes * parts
-    if whole:
-        f.assume(f"M % {block} == 0")
-        f.assume(f"N % {block} == 0")
-        f.assume(f"K % {depth} == 0")
-    c.split(1, block)
-    c.split(0, block)
-    c.reorder({2: 1})  # [M / 128, N / 128, 128, 128]
-    c.parallelize({0: ln.ParallelType.grid_y, 1: ln.ParallelType.grid_x})
-    total.compute_at(c, 2)
-    total.split(4, depth)
-    total.split(5, steps)
-    total.reorder({4: 2, 5: 3, 6: 4})  # [M / 128, N / 128, K / 8, 4, 2, 128, 128]
-    tile_of_threads(c, 2, threads, lanes)
-    tile_of_threads(total, 5, threads, lanes)
-    total.reorder({5: 3, 6: 4})  # [M / 128, N / 128, K / 8, ty, tx, 4, 2, 2, 4, 2, 4]
+    tiles_in_shared_memory(f, one_block_a_tile, threads, lanes, parts, depth, steps, stages, whole)
 
-    for loaded, shared, _ in slices:
-        shared.compute_at(total, 3)
-        loaded.compute_at(shared, shared.compute_at_pos)
-    (_, transposed, left), (_, straight, right) = slices
-    lay_out(transposed, straight, depth, lanes, words)
-    product.compute_at(total, -1)
-    for fragment in (right, left):
-        fragment.compute_at(total, 7)
-    for loaded, shared, fragment in slices:
-        for tensor in (loaded, shared):
-            if fragment is right:
-                tensor.reorder({-1: -2})
-            tensor.split(-1, lanes)
-            tensor.merge(-3)
-            tensor.split(-2, threads)
-            tensor.split(-3, threads)  # [..., rounds, ty, tx, lanes]
-            tensor.parallelize({-3: ln.ParallelType.block_y, -2: ln.ParallelType.block_x})
-        loaded.axis(-1).parallelize(ln.ParallelType.vectorize)
-        if shared is transposed:
-            shared.axis(-1).parallelize(ln.ParallelType.unroll)
-        else:
-            by_vectors(shared, lanes, words)
-        by_vectors(fragment, lanes, words)
-        shared.circular_buffer(stages)
-    for axis in range(6, 11):
-        if total.axis(axis).extent != 1:
-            total.axis(axis).parallelize(ln.ParallelType.unroll)
-    c.axis(-1).parallelize(ln.ParallelType.vectorize)
-    for tensor in product.producers:
-        tensor.compute_at(product, -1)
+
+@gemm.schedule("gpu_persistent")
+def gpu_persistent(f, blocks=132, group=8, threads=16, lanes=None, parts=None, stages=2):
+    """As "gpu", by as many blocks as the GPU has multiprocessors; each takes tile after tile.
+
+    The tiles have one number, in the order of `in_groups`: block b takes the tiles b, b + 132, and
+    so on. What a launch costs a block, it costs 132 times, whatever the sizes.
+    """
+
+    def order(c):
+        in_groups(c, group)
+        c.split(0, blocks)
+        c.reorder({1: 0})  # [132, tiles / 132, 128, 128]
+        c.parallelize({0: ln.ParallelType.grid_x})
+        return 2
+
+    tiles_in_shared_memory(f, order, threads, lanes, parts, None, None, stages)
 
 
 @gemm.schedule("gpu_registers")
