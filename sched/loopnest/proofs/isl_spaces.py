@@ -94,6 +94,8 @@ class Spaces:
         """Flat offsets whose indices follow from the extents and tests around them."""
         self.dense = DenseShapes(self)
         self._find_groups()
+        self.rounds = [group for group in self.groups if _is_round(group)]
+        """Groups of an index of the grid and loops: a block takes part after part, in rounds."""
 
     def _loop(self, node: kir.Loop) -> None:
         if node.parallel.is_thread:
@@ -431,15 +433,6 @@ class Spaces:
             result.update(dict.fromkeys(self.derived.get(v, ())))
         return list(result)
 
-    @property
-    def rounds(self) -> list[Group]:
-        """The groups of an index of the grid and of loops, which each block goes through.
-
-        A block of such a kernel takes one part of the work after another, each in a round.
-        """
-        grid = {_launch_name(d) for d in GRID_DIMENSIONS}
-        return [g for g in self.groups if grid & set(g.members) and not set(g.members) <= grid]
-
     def hidden_at(self, site: Site) -> set[str]:
         """Return the hidden variables of a site."""
         if not self.hidden:
@@ -452,6 +445,12 @@ class Spaces:
         return all(
             group.exact is not None for m in members if (group := self.group_of.get(m)) is not None
         )
+
+
+def _is_round(group: Group) -> bool:
+    """Whether an index of the grid and one of a loop are members of a group."""
+    grid = [member in _GRID for member in group.members]
+    return any(grid) and not all(grid)
 
 
 def _launch_name(dimension: object) -> str:
@@ -470,3 +469,7 @@ def _index_parts(node: Expr) -> Iterator[Expr]:
 def _has_sizes(access: Access) -> bool:
     """Whether the offset of an element is a product of sizes."""
     return any(not isinstance(extent, Const) for extent in access.buffer.shape[1:])
+
+
+_GRID = frozenset([_launch_name(d) for d in GRID_DIMENSIONS])
+"""The names of the indices of the grid."""
