@@ -147,7 +147,7 @@ LEGITIMATE: Mapping[str, str] = {
     "a circular buffer cannot run ahead": r"cannot run ahead of it",
     "a circular buffer in a parallel loop": r"the loop that its circular buffer rotates through",
     "an exchange in register stages": r"its circular buffer in registers unrolls the loop",
-    "the order of a reducer": r"in any order, and \w+ need not commute|do not meet the elements in",
+    "the order of a reducer": r"do not meet the elements in their order, and",
     "the order of a scan": r"a scan needs the one before|the axis of its scan|inside of its scan",
     "threads of a scan": r"what all threads before it fold|have no neighbouring elements",
     "memory that ends with its launch": r"memory, which ends with launch",

@@ -9,11 +9,17 @@ import numpy as np
 import pytest
 
 import loopnest as ln
+from helpers.ordered_reducers import SCHEDULES, composed
 from helpers.schedule_run import PT
+from loopnest import kir
+from loopnest.kir.lowered import Lowered
 from loopnest.proofs import Report
 from loopnest.proofs.enumeration.fold_orders import FoldOrder
 from loopnest.proofs.verifier import program_of, verify_program
+from loopnest.scalar import dtypes
+from loopnest.scalar.expr import Expr, Local, Op, integer, substitute
 from loopnest.tensor.math_snapshot import MathSnapshot
+from mutation.rewriting import replaced
 
 
 def ordered(math: MathSnapshot) -> MathSnapshot:
@@ -70,3 +76,120 @@ def test_fold_orders() -> None:
     assert one.grouped(group, np.array([1, 0, 0, 1, 2])).kept.tolist() == [True, True]
     assert one.grouped(group, np.array([0, 1, 0, 1, 2])).kept.tolist() == [False, True]
     assert FoldOrder.nothing(0).since(np.zeros(0, np.int64)).kept.size == 0
+
+
+# Over threads and blocks
+
+
+def lowered(name: str) -> Lowered:
+    f = composed()
+    SCHEDULES[name](f["a"])
+    return ln.lower(f)._lowered
+
+
+def in_exchanges(program: kir.Program, kind: type[kir.Stmt]) -> list[kir.Stmt]:
+    return [
+        n
+        for n, around in kir.walk(program.body)
+        if isinstance(n, kind) and any(isinstance(a, kir.Collective) for a in around)
+    ]
+
+
+def not_proved(right: Lowered, program: kir.Program, *, refuted: bool = True) -> bool:
+    assert verify_program(right.program, right.math()).ok
+    found = verify_program(program, right.math()).status
+    return found == "refuted" if refuted else found != "proved"
+
+
+@pytest.mark.parametrize("name", ["lanes", "warps", "odd", "across, odd"])
+def test_two_lanes_for_each_other(name: str) -> None:
+    """In a step of the exchange, what comes first and what comes after are exchanged."""
+    right = lowered(name)
+    chosen = folded = 0
+    for n in in_exchanges(right.program, kir.Let):
+        assert isinstance(n, kir.Let)
+        match n.value:
+            case Op(op="where", args=(Local() as earlier, a, b)):
+                new = Op("where", (earlier, b, a), n.value.dtype)
+                chosen += 1
+            case Op(op="where", args=(exists, Op(op="add", args=(product, last)) as both, own)):
+                new = Op("where", (exists, turned(both, product, last), own), n.value.dtype)
+                folded += 1
+            case Op(op="add", args=(product, last)):
+                new = turned(n.value, product, last)
+                folded += 1
+            case _:
+                continue
+        assert not_proved(right, replaced(right.program, n, replace(n, value=new))), n
+    assert folded >= 3
+    assert bool(chosen) is (name in ("lanes", "warps"))
+
+
+def turned(both: Expr, product: Expr, last: Expr) -> Expr:
+    """Return ``a * B + b`` with a and b for each other: the second part before the first."""
+    first = product.args[0]
+    return substitute(both, {first: last, last: first})
+
+
+@pytest.mark.parametrize("name", ["lanes", "warps", "odd"])
+def test_shuffles_from_other_lanes(name: str) -> None:
+    right = lowered(name)
+    shuffles = [n for n in in_exchanges(right.program, kir.Shuffle) if isinstance(n, kir.Shuffle)]
+    for node in shuffles[::2]:
+        for changed in (
+            replace(node, mode="up"),
+            replace(node, offset=Op("mul", (node.offset, integer(2)), dtypes.index)),
+        ):
+            assert not_proved(right, replaced(right.program, node, changed)), node
+
+
+@pytest.mark.parametrize("name", ["warps", "odd", "across, odd", "blocks of threads"])
+def test_a_missing_barrier(name: str) -> None:
+    right = lowered(name)
+    barriers = [n for n, _ in kir.walk(right.program.body) if isinstance(n, kir.Barrier)]
+    for node in barriers:
+        assert not_proved(right, replaced(right.program, node, None)), node
+    assert barriers or name == "blocks of threads"
+
+
+def test_an_exchange_that_declares_no_order() -> None:
+    """It may do what is right: nobody has said so."""
+    right = lowered("lanes")
+    (node,) = [n for n, _ in kir.walk(right.program.body) if isinstance(n, kir.Collective)]
+    free = replaced(right.program, node, replace(node, ordered=False))
+    assert not_proved(right, free)
+
+
+@pytest.mark.parametrize("name", ["blocks", "blocks of threads"])
+def test_parts_of_blocks_in_another_order(name: str) -> None:
+    """The loop over what blocks left goes from the last one to the first."""
+    right = lowered(name)
+    loads = []
+    for n, around in kir.walk(right.program.body):
+        if isinstance(n, kir.Let) and "_blocks[" in str(n.value):
+            (loop,) = [a for a in around if isinstance(a, kir.Loop)][-1:]
+            loads.append((n, loop))
+    assert loads
+    program = right.program
+    for n, loop in loads:
+        last = Op("sub", (loop.var.extent, integer(1)), dtypes.index)
+        other = Op("sub", (last, loop.var), dtypes.index)
+        new = replace(n, value=substitute(n.value, {loop.var: other}))
+        program = program.with_body(
+            kir.map_body(program.body, lambda s, n=n, new=new: new if s is n else s)
+        )
+    assert not_proved(right, program)
+
+
+def test_what_a_thread_goes_on_with_comes_first() -> None:
+    """The merge of what was gathered so far with that of a turn."""
+    right = lowered("blocks of threads")
+    exchange = [n for n, _ in kir.walk(right.program.body) if isinstance(n, kir.Collective)][-1]
+    (merge,) = [
+        n
+        for n, _ in kir.walk(right.program.body)
+        if isinstance(n, kir.Let) and isinstance(n.value, Op) and n.value.op == "add"
+        and n.value.args[1] is exchange.results[1]
+    ]  # fmt: skip
+    new = replace(merge, value=turned(merge.value, *merge.value.args))
+    assert not_proved(right, replaced(right.program, merge, new))

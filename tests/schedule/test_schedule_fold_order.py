@@ -112,17 +112,13 @@ def test_refused_loops() -> None:
 
 
 @pytest.mark.parametrize("parallel", [PT.block_x, PT.grid_x])
-def test_refused_threads(parallel: ln.ParallelType) -> None:
-    f = composed()
-    f["b"].axis(1).parallelize(parallel)
-    with pytest.raises(ln.LoweringError) as caught:
-        ln.lower(f)
-    assert str(caught.value) == (
-        f"a: it is reduced over {parallel.value}, where partial results are combined in any "
-        "order, and affine need not commute; rfactor the inner part of the axis, whose outer "
-        "part is then free, or say commutative=True of a "
-        "reducer that commutes"
-    )
+def test_threads_and_blocks_take_outer_parts(parallel: ln.ParallelType) -> None:
+    for split in (0, 4):
+        f = composed()
+        if split:
+            f["b"].split(1, split)
+        f["b"].axis(1).parallelize(parallel)
+        check(f)
 
 
 def test_what_commutes_is_free() -> None:

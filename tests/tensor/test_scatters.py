@@ -207,7 +207,7 @@ def test_threads_assign_in_no_order() -> None:
     f, last, _ = scatter_fusion()
     last.split(2, 8)
     last.parallelize({3: PT.block_x})
-    with pytest.raises(ln.LoweringError, match=r"combined in any order, and last need not commute"):
+    with pytest.raises(ln.LoweringError, match=r"in their order, and last need not commute"):
         ln.lower(f)
     with pytest.raises(ln.ScheduleError):
         last.atomic()

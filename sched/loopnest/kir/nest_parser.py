@@ -293,8 +293,8 @@ class NestParser:
 
     def collective(self, line: str, indent: int) -> kir.Stmt:
         """Read a collective with its body."""
-        names, scan, name, given, dims = _match(
-            r"(.*?) = (inclusive |exclusive |)(\w+)\((.*)\) over (.*):",
+        names, how, name, given, dims = _match(
+            r"(.*?) = (inclusive |exclusive |ordered |)(\w+)\((.*)\) over (.*):",
             line,
             "results = reducer(values) over dimensions:",
         )
@@ -315,7 +315,8 @@ class NestParser:
             tuple([Const(start, a.dtype) for a in first]),
             tuple([_op(op, pair) for pair in zip(one, other, strict=True) if op]),
             body,
-            scan=scan.strip(),
+            scan="" if how == "ordered " else how.strip(),
+            ordered=how == "ordered ",
         )
 
     def allocate_or_store(self, line: str) -> kir.Stmt | None:

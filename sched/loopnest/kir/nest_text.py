@@ -88,7 +88,8 @@ class _Nest:
                 dims = ", ".join([d.value for d in node.dims])
                 names = "; ".join([_list(v) for v in node.by_value(node.results)])
                 given = "; ".join([_list(v) for v in node.by_value(node.args)])
-                name = f"{node.scan} {node.name}".lstrip()
+                how = node.scan or ("ordered" if node.ordered else "")
+                name = f"{how} {node.name}".lstrip()
                 self.lines.append(f"{pad}{names} = {name}({given}) over {dims}:")
                 self._nested(node.body, pad)
             case Shuffle():

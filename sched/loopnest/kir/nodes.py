@@ -37,11 +37,12 @@ iterations of the same loops; anything else is a fault (a divergent barrier).
   It may be one block at this counter and another one at that.
 - `Collective` runs its body, in place, and declares what comes of it: after it, `results` hold, in
   every thread, the combination of `args` over all threads of the block that differ from it in
-  `dims` only; of several values, each is combined with itself alone. A `scan` gives each thread
-  the combination over those threads of its group alone that come before it ("exclusive") or up to
-  it ("inclusive"), in their order: by their number along `dims`, x running fastest; and then, if
-  there are as many results more, the combination over all of them, in that order too. Names that
-  the body defines stay defined. Readers may believe the declaration only if they have checked it.
+  `dims` only; of several values, each is combined with itself alone. One that is `ordered` combines
+  them in the order of their threads: by their number along `dims`, the first of which runs
+  fastest. A `scan`, which is ordered too, gives each thread the combination over those threads of
+  its group alone that come before it ("exclusive") or up to it ("inclusive"); and then, if there
+  are as many results more, the combination over all of them. Names that the body defines stay
+  defined. Readers may believe the declaration only if they have checked it.
 
 A program may be several launches: its body is then `Launch` statements and nothing else. They run
 one after the other, each by threads of its own, as many as its extents say; one begins when all
@@ -252,12 +253,14 @@ class Collective:
             threads that differ in `dims` only. Of a scan (of one value) those of this thread, and
             then, where somebody needs it, those of the whole group.
         args: what each thread contributes: of each value, one a component.
-        dims: the launch dimensions of the block that are reduced over.
+        dims: the launch dimensions of the block that are reduced over, the one first along which
+            neighbours in the order of threads lie.
         identity: of the reducer, one a component.
         combine: the reducer: templates of the components of two partial results in one, in the
             `Arg`s of `expr.two_sides`.
         body: the statements; they store to no buffer but those that they make.
         scan: "inclusive" or "exclusive"; empty where threads get the combination of all.
+        ordered: whether the values are combined in the order of their threads; any scan does.
     """
 
     name: str
@@ -269,6 +272,12 @@ class Collective:
     body: tuple[Stmt, ...]
     origin: Origin | None = None
     scan: str = ""
+    ordered: bool = False
+
+    @property
+    def in_order(self) -> bool:
+        """Whether the order of threads is declared to be kept."""
+        return self.ordered or bool(self.scan)
 
     def is_so_far(self, result: int) -> bool:
         """Whether a result, by its number, is what threads combine to up to this one."""

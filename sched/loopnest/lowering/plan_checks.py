@@ -13,6 +13,7 @@ from loopnest.errors import LoweringError
 from loopnest.lowering.loops.loop_plan import (
     LoopPlan,
     LoopSpec,
+    combined,
     is_atomic,
     is_reduced,
     is_trivial,
@@ -118,28 +119,19 @@ def _check_order(plan: LoopPlan, unit: TensorView) -> None:
         return
     if definition.scan is not None:
         return  # `_check_scan` asks for more
-    name = definition.reducer.name
-    if plan.crossed[unit]:
-        bound = ", ".join([d.value for d in plan.crossed[unit]])
-        raise LoweringError(
-            unit.name,
-            f"it is reduced over {bound}, where partial results are combined in any order, and "
-            f"{name} need not commute",
-            "rfactor the inner part of the axis, whose outer part is then free, or say "
-            "commutative=True of a reducer that commutes",
-        )
-    path = plan.forest.path(unit)
-    loops = sorted(
-        [a for a in domain.leaf if a.is_reduction], key=lambda a: path.index(plan.forest.find(a))
+    loops = combined(unit, plan.forest, plan.specs, plan.crossed[unit])
+    if keeps_order(loops, domain):
+        return
+    shown = ", ".join([_bound(plan, unit, axis) for axis in loops])
+    raise LoweringError(
+        unit.name,
+        f"its reduction loops [{shown}] do not meet the elements in their order, and "
+        f"{definition.reducer.name} need not commute",
+        "bind outer parts to blocks, parts inside of these to threads, and leave the innermost "
+        "ones serial, or rfactor inner parts; say commutative=True of a reducer that commutes"
+        if plan.crossed[unit]
+        else "reorder them: outer parts in front of inner ones, the axes as they were reduced",
     )
-    if not keeps_order(loops, domain):
-        shown = ", ".join([_named(unit, axis) for axis in loops])
-        raise LoweringError(
-            unit.name,
-            f"its reduction loops [{shown}] do not meet the elements in their order, and "
-            f"{name} need not commute",
-            "reorder them: outer parts in front of inner ones, the axes as they were reduced",
-        )
 
 
 def _check_scan(plan: LoopPlan, unit: TensorView) -> None:
@@ -208,6 +200,12 @@ def _check_scan_loops(plan: LoopPlan, unit: TensorView, loops: list[IterDomain])
                 "a thread would need what all threads before it fold, before its first step",
                 "rfactor the inner axis, and bind the scan of its totals; or reorder them",
             )
+
+
+def _bound(plan: LoopPlan, tensor: TensorView, axis: IterDomain) -> str:
+    parallel = plan.spec(axis).parallel
+    how = "" if parallel is ParallelType.serial else f" ({parallel.value})"
+    return f"{_named(tensor, axis)}{how}"
 
 
 def _named(tensor: TensorView, axis: IterDomain) -> str:

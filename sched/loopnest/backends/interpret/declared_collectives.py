@@ -81,18 +81,20 @@ def _combined(
 def _groups(
     node: kir.Collective, setting: ConcreteProgram, evaluator: Evaluator, frame: Frame
 ) -> tuple[Array, Array]:
-    """Return the lanes of each group, and the group of each lane."""
+    """Return the lanes of each group in the order of their threads, and the group of each lane."""
     slots = np.broadcast_to(np.asarray(evaluator.pure(SLOT, frame)), (frame.lanes,))
     number = np.asarray(evaluator.pure(THREAD, frame)) % setting.threads
     rest = np.broadcast_to(number, (frame.lanes,))
-    key = slots
+    key, places = slots, {}
     for dim, extent in zip(BLOCK_DIMENSIONS, setting.block, strict=True):
+        places[dim] = rest % extent
         if dim not in node.dims:
-            key = key * extent + rest % extent
+            key = key * extent + places[dim]
         rest = rest // extent
     _, group_of = np.unique(key, return_inverse=True)
     group_of = group_of.reshape(-1)
     size = math.prod(
         e for d, e in zip(BLOCK_DIMENSIONS, setting.block, strict=True) if d in node.dims
     )
-    return np.argsort(group_of, kind="stable").reshape(-1, size), group_of
+    turns = [places[dim] for dim in node.dims]
+    return np.lexsort((*turns, group_of)).reshape(-1, size), group_of

@@ -13,8 +13,9 @@ Before: T1 ``[i0, i1]`` computed at position 1 of T2 ``[i0, i1]``; after::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import permutations, product
 
 from loopnest.errors import LoweringError
 from loopnest.fast_init import fast_init
@@ -25,7 +26,7 @@ from loopnest.scalar.facts import Facts
 from loopnest.scalar.origin import Origin
 from loopnest.scalar.simplify import Simplifier
 from loopnest.schedule.expression_order import LoopBody
-from loopnest.schedule.fold_order import carries, folded_axes
+from loopnest.schedule.fold_order import carries, folded_axes, keeps_order
 from loopnest.schedule.loop_forest import LoopForest
 from loopnest.schedule.loop_groups import Conflict, LoopGroup
 from loopnest.tensor.domain import IterDomain
@@ -52,7 +53,8 @@ class LoopPlan:
 
     `order` is the tree of loops and first outputs of definitions in order of execution, `launch`
     the largest extent that any nest needs of each launch dimension, and `crossed` the launch
-    dimensions that the reductions of a definition run over, by its first output.
+    dimensions that the reductions of a definition run over, by its first output: those of the grid,
+    then those of a block, of each the one along which neighbours are combined first.
     """
 
     fusion: Fusion
@@ -143,12 +145,50 @@ def is_atomic(unit: TensorView) -> bool:
 def _crossed(
     unit: TensorView, forest: LoopForest, specs: dict[LoopGroup, LoopSpec]
 ) -> tuple[ParallelType, ...]:
-    """Return the launch dimensions that a definition reduces over, in the order of a launch."""
+    """Return the launch dimensions that a definition reduces over: see `LoopPlan`."""
     if not is_reduced(unit) or is_atomic(unit):
         return ()
     reduced = [specs[forest.find(a)] for a in unit.domain.leaf if a.is_reduction]
     found = {s.parallel for s in reduced if s.parallel.is_thread and not _takes_one(s)}
-    return tuple([d for d in LAUNCH_DIMENSIONS if d in found])
+    dims = tuple([d for d in LAUNCH_DIMENSIONS if d in found])
+    if len(dims) < 2 or unit.definition is None or not is_ordered(unit):
+        return dims
+    # Any order of dimensions will do, if it is that of the elements.
+    grid, block = [d for d in dims if d.is_grid], [d for d in dims if d.is_block]
+    orders = [(*a, *b) for a, b in product(permutations(grid), permutations(block))]
+    return next((o for o in orders if keeps_order(combined(unit, forest, specs, o), unit.domain)),
+                dims)  # fmt: skip
+
+
+def is_ordered(unit: TensorView) -> bool:
+    """Whether `unit` folds by a reducer that need not commute."""
+    definition = unit.definition
+    return definition is not None and definition.reducer is not None and definition.reducer.ordered
+
+
+def combined(
+    unit: TensorView,
+    forest: LoopForest,
+    specs: Mapping[LoopGroup, LoopSpec],
+    crossed: Sequence[ParallelType],
+) -> list[IterDomain]:
+    """Return the axes that `unit` reduces, in the order in which their elements are combined.
+
+    A thread folds its own along the serial loops, then threads of a block combine what they hold,
+    then blocks.
+    """
+    path = forest.path(unit)
+    axes = [a for a in unit.domain.leaf if a.is_reduction]
+    serial = sorted(
+        [a for a in axes if specs[forest.find(a)].parallel not in crossed],
+        key=lambda a: path.index(forest.find(a)),
+    )
+    order = [
+        *[d for d in reversed(crossed) if d.is_grid],
+        *[d for d in reversed(crossed) if d.is_block],
+    ]
+    bound = [a for d in order for a in axes if specs[forest.find(a)].parallel is d]
+    return [*bound, *serial]
 
 
 def scanned_over(plan: LoopPlan, unit: TensorView) -> tuple[ParallelType, ...]:

@@ -3,7 +3,8 @@
 `reduce_threads` gives the body of one `kir.Collective`: every thread offers a partial result, and
 every thread has the combination of its group in the end. A thread may offer several values, each
 of which is combined with itself alone: they cross together, in slots of their own, for the price of
-one exchange. How that is done depends on the extents of the block alone:
+one exchange. How that is done depends on the extents of the block, and on whether the order of
+threads must be kept:
 
 - groups that lie inside warps in powers of two: a butterfly of shuffles;
 - groups of whole warps: a butterfly, one slot a warp in shared memory, a butterfly over the slots;
@@ -11,6 +12,11 @@ one exchange. How that is done depends on the extents of the block alone:
   one after the other;
 - anything else: dimension by dimension; a dimension that is not one of the above folds in shared
   memory, by halves.
+
+A reducer that need not commute combines neighbours only, the earlier one first. Where all lanes are
+to have the result, a butterfly begins with the nearest ones, and the later of two lanes puts the
+other's value in front; else each lane takes in what later ones hold, and the first one has all. In
+shared memory neighbours are folded in the place of halves.
 
 Source: the warp and block reductions of CUB; Harris, "Optimizing parallel reduction in CUDA".
 """
@@ -40,6 +46,9 @@ from loopnest.tensor.definition import TracedReducer
 _FEW = 8
 """A group of at most that many threads reads all its slots instead of folding by halves."""
 
+_LANE_BITS = [1, 2, 4, 8, 16]
+"""The lane offsets that span a warp."""
+
 
 def reduce_threads(
     threads: BlockThreads,
@@ -56,7 +65,8 @@ def reduce_threads(
         tensor: the tensor that is reduced, for names.
         reducer: how partial results combine.
         args: the partial results of a thread: of each value, one a component.
-        dims: dimensions of the block.
+        dims: dimensions of the block. Where the reducer need not commute, in the order of threads:
+            the first runs fastest.
         origin: the place in the user's code.
     """
     body = _Reduction(threads, tensor, reducer, args, origin)
@@ -64,8 +74,9 @@ def reduce_threads(
     results = tuple([v for v in values if isinstance(v, Local)])
     assert len(results) == len(args)
     header = Collective(
-        reducer.name, results, args, dims, reducer.identity, reducer.combination, (), origin
-    )
+        reducer.name, results, args, dims, reducer.identity, reducer.combination, (), origin,
+        ordered=reducer.ordered,
+    )  # fmt: skip
     return Tree(None, None, tuple(body.items), header), results
 
 
@@ -76,61 +87,81 @@ class _Reduction(ExchangeBody):
         """Reduce over `dims`; all at once where that is one of the good cases."""
         values = self.named(args)
         extents, used = self.threads.extents, self.threads.dims
-        dims = self.threads.along(dims)
+        order, dims = dims, self.threads.along(dims)
+        if not self.reducer.ordered:
+            order = dims
         # The cases come by their price: shuffles need no memory, whole warps one slot each, and a
         # dimension by itself a slot a thread.
         if self.threads.in_warp(dims):
-            return self._butterfly(values, self._lane_bits(dims))
+            return self._butterfly(values, self._lane_bits(order))
         leading = used[: used.index(dims[-1]) + 1]
-        if dims == leading:
+        if order == leading:
             size = static(self.threads.product(dims))
             if size is not None and size % WARP == 0:
                 return self._over_warps(values, size)
-            if dims == used:
+            if order == used:
                 return self._over_block(values)
         if len(dims) == 1:
             size = static(extents[dims[0]])
             if size is not None and size <= _FEW:
                 return self._read_all(values, dims[0], size)
-            return self._by_halves(values, dims[0])
-        for dim in dims:
+            fold = self._by_neighbours if self.reducer.ordered else self._by_halves
+            return fold(values, dims[0])
+        for dim in order:
             values = self.run(values, (dim,))
         return values
 
     # Inside a warp
 
     def _lane_bits(self, dims: tuple[ParallelType, ...]) -> list[int]:
-        """Return the lane offsets that span the groups along `dims`, largest first."""
-        result: list[int] = []
+        """Return the lane offsets that span the groups along `dims`, the nearest lanes first."""
+        offsets: dict[ParallelType, list[int]] = {}
         step = 1
-        for dim in self.threads.dims:
+        for dim in self.threads.dims[: max(map(self.threads.dims.index, dims)) + 1]:
             size = static(self.threads.extents[dim])
-            if dim in dims:
-                assert size is not None
-                result += [step << bit for bit in range(size.bit_length() - 1)]
-            step *= size or 1
-            if dim is dims[-1]:
-                break
-        return result[::-1]
+            assert size is not None
+            offsets[dim] = [step << bit for bit in range(size.bit_length() - 1)]
+            step *= size
+        return [offset for dim in dims for offset in offsets[dim]]
+
+    def _turns(self, offsets: list[int]) -> list[int]:
+        """Return lane offsets, given from the nearest lanes on, in the order of their shuffles."""
+        return offsets if self.reducer.ordered else offsets[::-1]
 
     def _butterfly(self, values: Values, offsets: list[int]) -> Values:
-        for offset in offsets:
+        for offset in self._turns(offsets):
             others = self.shuffle(values, "xor", integer(offset))
-            values = self.named(self.combine(values, others))
+            values = self.named(self.combine(*self._in_order(values, others, offset)))
         return values
 
-    def _down_tree(self, values: Values) -> Values:
-        """Fold each warp into its first lane; what the other lanes then hold is of no use."""
+    def _in_order(self, mine: Values, others: Values, offset: int) -> tuple[Values, Values]:
+        """Return what this lane and the one at `offset` hold, that of the earlier lane first."""
+        if not self.reducer.ordered:
+            return mine, others
+        turn = self.algebra.mod(
+            self.algebra.floordiv(self.threads.thread(), integer(offset)), integer(2)
+        )
+        first, *_ = self.named((equal(turn, ZERO),))
+        both = [*zip(mine, others, strict=True)]
+        earlier = self.named(tuple([where(first, own, other) for own, other in both]))
+        return earlier, self.named(tuple([where(first, other, own) for own, other in both]))
+
+    def _down_tree(self, values: Values, *, whole: bool = False) -> Values:
+        """Fold each warp into its first lane; what the other lanes then hold is of no use.
+
+        All lanes exist where warps are `whole`.
+        """
         thread, threads = self.threads.thread(), self.threads.product(self.threads.dims)
-        offset = WARP // 2
-        while offset:
+        for offset in self._turns(_LANE_BITS):
             others = self.shuffle(values, "down", integer(offset))
             exists = less(self.algebra.add(thread, integer(offset)), threads)
             both = self.combine(values, others)
+            if whole:
+                values = self.named(both)
+                continue
             values = self.named(
                 tuple([where(exists, b, v) for b, v in zip(both, values, strict=True)])
             )
-            offset //= 2
         return values
 
     # Over warps
@@ -139,7 +170,11 @@ class _Reduction(ExchangeBody):
         """Reduce groups of `size` neighbouring threads, whole warps."""
         warps = size // WARP
         # All 32 lanes exist: a group is whole warps.
-        values = self._butterfly(values, [16, 8, 4, 2, 1])
+        # One lane of a warp stores: that the others hold nothing in order spares a choice of sides.
+        ordered = self.reducer.ordered
+        values = (
+            self._down_tree(values, whole=True) if ordered else self._butterfly(values, _LANE_BITS)
+        )
         threads = self.threads.product(self.threads.dims)
         slots = self.scratch((self.algebra.ceildiv(threads, integer(WARP)),))
         first = self.term(equal(self.threads.lane(), ZERO), "one lane of each warp stores")
@@ -156,7 +191,7 @@ class _Reduction(ExchangeBody):
             exists = less(slot, integer(warps))
             found = self.or_identity(exists, found)
         bits = [1 << bit for bit in range(power.bit_length() - 1)]
-        return self._butterfly(self.named(found), bits[::-1])
+        return self._butterfly(self.named(found), bits)
 
     def _over_block(self, values: Values) -> Values:
         """Reduce all threads of a block of any extents."""
@@ -218,6 +253,25 @@ class _Reduction(ExchangeBody):
             stores = self.stores(slots, self._place(dim, mine), [let.var for let in lets])
             self.emit((*lets, *stores), terms)
             size = half
+        return self.named(self.load(slots, self._place(dim, ZERO)))
+
+    def _by_neighbours(self, values: Values, dim: ParallelType) -> Values:
+        slots = self._slots_of_all(values)
+        mine, size = LaunchIndex(dim), self.threads.extents[dim]
+        distance = 1
+        while distance < self.threads.limits.most(dim):
+            there = self.algebra.add(mine, integer(distance))
+            both = self.combine(
+                self.load(slots, self._place(dim, mine)), self.load(slots, self._place(dim, there))
+            )
+            begins = equal(self.algebra.mod(mine, integer(2 * distance)), ZERO)
+            terms = self.term(begins, "a run begins here")
+            terms += self.term(less(there, size), "another run follows")
+            # As above: no barrier may stand between the loads and the stores.
+            lets = [Let(self.threads.names.local(v), v, self.origin) for v in both]
+            stores = self.stores(slots, self._place(dim, mine), [let.var for let in lets])
+            self.emit((*lets, *stores), terms)
+            distance *= 2
         return self.named(self.load(slots, self._place(dim, ZERO)))
 
     def _slots_of_all(self, values: Values) -> tuple[Buffer, ...]:

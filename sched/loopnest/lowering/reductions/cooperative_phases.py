@@ -3,7 +3,9 @@
 Each thread has folded its own elements in registers. "finish" combines the parts of a block by a
 collective (`exchange`). Where blocks take part too, "publish" leaves the part of a block in
 workspace, "arrive" finds the last block, and "finish" folds what all left, in the order of the
-blocks, so that the result does not depend on which block was last.
+blocks, so that the result does not depend on which block was last. The threads of a block share
+that fold, each taking some parts; for a reducer that need not commute they take as many neighbours
+at a time as they are, and combine them, turn by turn.
 
 Before: ``for r0 in 256 (block_x): T2 += x``; after::
 
@@ -42,7 +44,13 @@ JointLoops: TypeAlias = "tuple[tuple[Index, LoopSpec], ...]"
 class CooperativePhases:
     """The phases across threads of one definition, at one place of the nest."""
 
-    def __init__(self, indexer: Indexer, compute: Compute, environments: list[Environment]) -> None:
+    def __init__(
+        self,
+        indexer: Indexer,
+        compute: Compute,
+        environments: list[Environment],
+        accumulators: tuple[Buffer, ...] = (),
+    ) -> None:
         self.indexer, self.compute, self.environments = indexer, compute, environments
         self.plan, self.algebra = indexer.plan, indexer.algebra
         self.unit = compute.unit
@@ -50,7 +58,8 @@ class CooperativePhases:
         assert definition is not None
         assert definition.reducer is not None
         self.reducer = definition.reducer
-        self.accumulators = tuple([indexer.storage[t].accumulator for t in self.unit.siblings])
+        own = [indexer.storage[twin].accumulator for twin in self.unit.siblings]
+        self.accumulators = accumulators or tuple(own)
         crossed = self.plan.crossed[self.unit]
         self.threads = tuple([d for d in crossed if d.is_block])
         self.stage: GridReduction | None = indexer.stages.get(self.unit)
@@ -99,11 +108,14 @@ class CooperativePhases:
 
     def finish(self) -> tuple[list[TreeItem], Values]:
         """Return the statements that make the result known to every thread, and the result."""
-        items: list[TreeItem] = []
-        if self.stage is not None:
-            items += self._again()._gather(self.indexer.terms.flags(self.unit, own=True))
+        if self.stage is None:
+            return self._combined()
+        terms = self.indexer.terms.flags(self.unit, own=True)
+        if self.reducer.ordered and self._rounds() is not ONE and self.threads:
+            return self._again()._gather_in_turns(terms), self._own()
+        gathered = self._again()._gather(terms)
         more, values = self._combined()
-        return [*items, *more], values
+        return [*gathered, *more], values
 
     def _again(self) -> CooperativePhases:
         """Return these phases with loops of their own over joint values."""
@@ -116,7 +128,9 @@ class CooperativePhases:
         """Return these phases with other indices in the place of those of joint loops."""
         indices = [known.get(i, i) if isinstance(i, Index) else i for i in self.compute.indices]
         compute = replace(self.compute, indices=tuple(indices), joint=joint)
-        return CooperativePhases(self.indexer, compute, self.indexer.environments(compute))
+        return CooperativePhases(
+            self.indexer, compute, self.indexer.environments(compute), self.accumulators
+        )
 
     def _combined(self) -> tuple[list[TreeItem], Values]:
         """Return the exchange between threads, under no test, and the value at hand after it.
@@ -157,26 +171,50 @@ class CooperativePhases:
 
     def _gather(self, terms: tuple[PredicateTerm, ...]) -> list[TreeItem]:
         """Return the loop that folds what the blocks left, spread over the reduced threads."""
-        assert self.stage is not None
+        rounds = self._rounds()
+        var = self.indexer.names.index(rounds)
+        begin = self._again()._begin(terms)
+        updates = self._take_part(ZERO if rounds is ONE else var, terms)
+        if rounds is ONE:
+            return [*begin, *updates]
+        return [*begin, serial_loop(var, self.unit.name, tuple(updates), self.origin)]
+
+    def _gather_in_turns(self, terms: tuple[PredicateTerm, ...]) -> list[TreeItem]:
+        """Return the loop in which the reduced threads fold neighbouring parts, some each turn."""
+        var = self.indexer.names.index(self._rounds())
+        names = self.indexer.names
+        held = tuple([replace(b, name=names.buffer(f"{b.tensor}_part")) for b in self.accumulators])
+        part = CooperativePhases(self.indexer, self.compute, self.environments, held)
+        turn: list[TreeItem] = [Allocate(buffer, self.origin) for buffer in held]
+        turn += part._again()._begin(())
+        turn += part._again()._take_part(var, terms)
+        exchange, values = part._combined()
+        merge = Guarded(self._merged(values), terms)
+        turn += [*exchange, *looped([merge], self.compute.joint)]
+        begin = self._again()._begin(terms)
+        return [*begin, serial_loop(var, self.unit.name, tuple(turn), self.origin)]
+
+    def _rounds(self) -> Expr:
+        """Return how many parts of blocks a thread takes at most."""
+        return self.algebra.ceildiv(self._blocks(), self.indexer.exchange.product(self.threads))
+
+    def _begin(self, terms: tuple[PredicateTerm, ...]) -> list[TreeItem]:
+        return looped(
+            [Guarded(self._stores(self.reducer.identity, "init"), terms)], self.compute.joint
+        )
+
+    def _take_part(self, turn: Expr, terms: tuple[PredicateTerm, ...]) -> list[TreeItem]:
+        """Return the statements by which a thread takes its part of a turn in."""
         blocks, exchange = self._blocks(), self.indexer.exchange
         width = exchange.product(self.threads)
-        rounds = self.algebra.ceildiv(blocks, width)
-        var = self.indexer.names.index(rounds)
-        turn = ZERO if rounds is ONE else var
         number = self.algebra.add(self.algebra.mul(turn, width), exchange.number(self.threads))
         guard: tuple[PredicateTerm, ...] = ()
         if width is not ONE:
             exists = self.algebra.lt(number, blocks)
             if exists is not TRUE:
                 guard = (PredicateTerm(exists, f"{self.unit.name}: so many blocks left a part"),)
-        first = self._again()
-        init = Guarded(first._stores(self.reducer.identity, "init"), terms)
-        begin = looped([init], first.compute.joint)
         merge = Guarded(self._merge(self._slot(self._coordinates(number))), (*terms, *guard))
-        updates = looped([merge], side_by_side(self.compute.joint))
-        if rounds is ONE:
-            return [*begin, *updates]
-        return [*begin, serial_loop(var, self.unit.name, tuple(updates), self.origin)]
+        return looped([merge], side_by_side(self.compute.joint))
 
     def _merge(self, index: tuple[Expr, ...]) -> tuple[Simple, ...]:
         """Return the statements that take in what a block left at `index`.
@@ -193,11 +231,15 @@ class CooperativePhases:
         found = self._lets(left) if len(left) > 1 else ()
         if found:
             left = tuple([let.var for let in found])
-        folded = self.reducer.combine(self._own(), left)
+        return (*found, *self._merged(left))
+
+    def _merged(self, values: Values) -> tuple[Simple, ...]:
+        """Return the statements that combine what is accumulated with `values`."""
+        folded = self.reducer.combine(self._own(), values)
         made = self._lets(folded) if len(folded) > 1 else ()
         if made:
             folded = tuple([let.var for let in made])
-        return (*found, *made, *self._stores(folded, "merge"))
+        return (*made, *self._stores(folded, "merge"))
 
     def _lets(self, values: Values) -> tuple[Let, ...]:
         return tuple([Let(self.indexer.names.local(v), v, self.origin) for v in values])

@@ -105,7 +105,7 @@ class BlockThreads:
         return tuple([d for d in self.dims if d in dims])
 
     def in_warp(self, dims: tuple[ParallelType, ...]) -> bool:
-        """Whether groups along `dims` are aligned powers of two of lanes."""
+        """Whether groups along `dims`, as `along` has them, are aligned powers of two of lanes."""
         # A lane offset stays in a group only where groups are powers of two and begin at multiples
         # of their size; so must the dimensions below be, which the offset passes over.
         total = 1

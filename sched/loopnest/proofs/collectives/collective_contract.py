@@ -253,7 +253,7 @@ class _Outline(TextFormat):
         self.used: list[Expr] = []
         self._numbers: dict[object, int] = {}
         self._template = node.combine
-        head = [str(node.dims), node.scan, *[f"{a.dtype}" for a in node.args]]
+        head = [str(node.dims), node.scan, str(node.ordered), *[f"{a.dtype}" for a in node.args]]
         if self._binary(self._template[0]) is None:
             head += [str(t) for t in (*self._template, *node.identity)]
         lines = [*head, *self._body(node.body, 0), *map(self.format, node.results)]

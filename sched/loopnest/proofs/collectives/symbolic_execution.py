@@ -8,8 +8,8 @@ follows from the absence of races, which is shown for the whole program, not her
 
 The reducer is associative and commutative (but for rounding) and its identity neutral: facts of
 `loopnest.tensor.ops.reducers`, which the math uses as well. That it commutes is not taken for
-granted in a scan: its partial results are runs of neighbouring threads, and only those that meet
-may be combined, the earlier one first.
+granted where the order of threads is declared to be kept: partial results are then runs of
+neighbouring threads, and only those that meet may be combined, the earlier one first.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def check_many(node: kir.Collective, blocks: Blocks) -> Shape | None:
 class _SymbolicRun:
     def __init__(self, node: kir.Collective, blocks: Blocks, kind: type[Bits] | type[Sums]) -> None:
         self.node, self.blocks, self._sets = node, blocks, kind
-        self.kind: type[Bits] | type[Sums] | type[Spans] = Spans if node.scan else kind
+        self.kind: type[Bits] | type[Sums] | type[Spans] = Spans if node.in_order else kind
         self.count = blocks.count
         self.names: dict[Local, Any] = {}
         self.indices: dict[Index, int] = {}
@@ -115,12 +115,12 @@ class _SymbolicRun:
 
     @cached_property
     def turns(self) -> tuple[Array, Array, Array]:
-        """For each thread of a scan the first number of its group, its place, the group's size.
+        """For each thread the first number of its group, its place in it, the group's size.
 
         Numbers of two groups do not meet.
         """
-        # Threads are in the order of their numbers: so are those of a group, x running fastest.
-        order = np.argsort(self.group, kind="stable")
+        places = [self.blocks.places[dim] for dim in self.node.dims]
+        order = np.lexsort((*places, self.group))
         sizes = np.bincount(self.group)
         start = np.cumsum(sizes) - sizes
         place = np.empty(self.count, np.int64)
@@ -140,8 +140,7 @@ class _SymbolicRun:
 
     def wanted(self, result: int) -> Multisets:
         """Return what a result, by its number, holds in each thread."""
-        if not self.node.scan:
-            assert not isinstance(self.singles, Spans)
+        if not isinstance(self.singles, Spans):
             return self.singles.gathered(self.group)
         first, place, size = self.turns
         if not self.node.is_so_far(result):
@@ -172,7 +171,7 @@ class _SymbolicRun:
                     )
             return
         same = found.held.same(wanted)  # type: ignore[arg-type]
-        what = "is no combination of its threads in their order in" if self.node.scan else ""
+        what = "is no combination of its threads in their order in" if self.node.in_order else ""
         self.refuse(~same, f"{name} {what or 'is not combined in'}")
 
     def refuse(self, bad: Flags, text: str) -> None:

@@ -75,6 +75,16 @@ class FoldOrder:
         start = np.r_[0, wrong][begin]
         return FoldOrder(first, last, wrong == start)
 
+    def unless_several(self, parts: FoldOrder, group: Array) -> FoldOrder:
+        """Return that of groups whose members are combined in no order.
+
+        Args:
+            parts: of the members.
+            group: the group of each.
+        """
+        members = np.bincount(group, weights=parts.last >= 0, minlength=self.kept.size)
+        return FoldOrder(self.first, self.last, self.kept & (members <= 1))
+
     def grouped(self, group: Array, turn: Array) -> FoldOrder:
         """Return for each group what its members combine to, by ascending `turn`."""
         order = np.lexsort((turn, group))

@@ -26,6 +26,7 @@ from loopnest.proofs.point_arrays import Array, Flags, Undecidable, groups_along
 from loopnest.proofs.program_model import Access, Site
 from loopnest.proofs.rfactor_numbering import logical_numbers, root_points
 from loopnest.proofs.template_matching import Combined, Operand
+from loopnest.scalar.enums import MOST_THREADS
 from loopnest.tensor.definition import Scan, data_of
 from loopnest.tensor.math_snapshot import MathAxis, MathSnapshot, MathTensor
 
@@ -398,7 +399,10 @@ class ValueProvenance:
             np.add.at(whole.sums, group, part.sums)
             np.add.at(whole.results, group, part.results)
             np.logical_and.at(whole.valid, group, part.valid)
-            whole.order.put(np.arange(size), part.order.grouped(group, self._threads(exchange)))
+            order = part.order.grouped(group, self._threads(exchange))
+            if not exchange.node.in_order:
+                order = order.unless_several(part.order, group)
+            whole.order.put(np.arange(size), order)
             self._combined[key] = whole.take(group)
         return self._combined[key]
 
@@ -425,8 +429,13 @@ class ValueProvenance:
         return result
 
     def _threads(self, exchange: CollectiveMath) -> Array:
-        """Return for each point of a collective its thread's number, x running fastest."""
-        return self.table.space.points[exchange.site].thread
+        """Return for each point of a collective its thread's number along its dimensions."""
+        space = self.table.space
+        places = space.places(space.points[exchange.site])
+        number = np.zeros(space.points[exchange.site].count, np.int64)
+        for dim in reversed(exchange.node.dims):  # the first runs fastest
+            number = number * MOST_THREADS + places[dim]
+        return number
 
     def own(self, access: Access) -> tuple[AccessInstances, Writes, Array]:
         """Return a read's marks, the stores to its buffer, and the source of each."""

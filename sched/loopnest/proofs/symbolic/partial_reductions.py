@@ -226,21 +226,22 @@ class PartialReductions:
             NotAffine: a thread's number is part of a merged index.
         """
         result = "1 = 1" if itself else "1 = 0"
-        for dim in exchange.node.dims:  # x, which runs fastest, comes first
+        for dim in exchange.node.dims:  # the one that runs fastest comes first
             name = f"t_{dim.value}"
             if name not in first.variables or name not in second.variables:
                 raise NotAffine("a merged index over threads of a scan")
             result = f"(b_{name} < a_{name} or (b_{name} = a_{name} and {result}))"
         return result
 
-    def in_turn(self, exchange: CollectiveMath) -> Any:
-        """Return {element -> element that a later thread of its group contributes} of a scan."""
+    def in_turn(self, exchange: CollectiveMath) -> Iterator[Any]:
+        """Yield {element -> element that a later thread of a group contributes} for each value."""
         group, held = self._exchange(exchange)
         same = [f"a_{v} = b_{v}" for v in self._kept(exchange, group)]
         same.append(self._before(exchange, group, group, itself=False))
         later = self.setting.relation(group.renamed("b_"), group.renamed("a_"), same)
         later = later.intersect_domain(self.setting.domain(group))
-        return held[0].reverse().apply_range(later).apply_range(held[0])
+        for first, *_ in exchange.node.by_value(held):
+            yield first.reverse().apply_range(later).apply_range(first)
 
     def _kept(self, exchange: CollectiveMath, group: Instances) -> list[str]:
         """Return the variables in which the threads of a group agree."""

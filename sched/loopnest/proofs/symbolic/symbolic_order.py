@@ -1,8 +1,8 @@
 """In which order a reducer that need not commute takes its elements in, for all sizes.
 
-Of two updates of one value the earlier one has the lower coordinate. Of a scan over threads, what
-a thread contributes lies before what later ones do, and what is carried before what it is combined
-with. Other partial results that threads or blocks combine are left to `enumeration`.
+Of two updates of one value the earlier one has the lower coordinate. What a thread contributes to
+an exchange lies before what later threads do, and what a partial result holds lies before another
+one that it is combined with.
 """
 
 from __future__ import annotations
@@ -31,10 +31,12 @@ def prove_fold_order(
     for exchange in setting.exchanges.values():
         with about(exchange.site):
             tensor = exchange.tensors[0]
-            if exchange.node.scan and _is_ordered(tensor):
-                _require_rising(setting, parts, tensor, parts.in_turn(exchange))
-            else:
-                _require_free(tensor)
+            if not _is_ordered(tensor):
+                continue
+            if not exchange.node.in_order:
+                raise NotProved(f"the order in which threads combine parts of {tensor.name}")
+            for pairs in parts.in_turn(exchange):
+                _require_rising(setting, parts, tensor, pairs)
     works = [w for w in setting.works if not w.starts and _is_ordered(w.tensor)]
     for work in works:
         with about(work.site):
@@ -49,8 +51,6 @@ def prove_fold_order(
 
 def _prove_merge(setting: PolyhedralModel, parts: PartialReductions, work: Work) -> None:
     """Show that what a merge continues lies before what it takes in."""
-    if work.tensor.scan is None:
-        _require_free(work.tensor)
     part = work.part
     own = next((n for n in work.needs if n.demand == "own" and n.tensor is work.tensor), None)
     if part is None or own is None:
@@ -64,7 +64,7 @@ def _require_rising(
 ) -> None:
     """Show that of all pairs of elements the first lies before the second in C order."""
     names = parts.tilings.names(tensor)
-    places = [(f"a_{name}", f"b_{name}") for name in names[: len(tensor.root)]]
+    places = [(f"a_{name}", f"b_{name}") for name in parts.tilings.in_order(tensor)]
     one, other = [f"C[{', '.join([mark + n for n in names])}]" for mark in ("a_", "b_")]
     wrong = setting.relation(one, other, [_not_below(places)])
     setting.require_empty(pairs.intersect(wrong), f"the order in which {tensor.name} folds")
@@ -86,13 +86,8 @@ def _prove_pair(
     before = [f"({' and '.join(part) or '1 = 1'})" for part in earlier(one, "a_", other, "b_", ())]
     if pairs.is_empty() or not before:
         return
-    places = [
-        (setting.text(a, "a_"), setting.text(b, "b_"))
-        for a, b in zip(
-            setting.polys(first.store.coordinate), setting.polys(second.store.coordinate),
-            strict=True,
-        )
-    ]  # fmt: skip
+    tilings = parts.tilings
+    places = [*zip(tilings.place(first, "a_"), tilings.place(second, "b_"), strict=True)]
     wrong = setting.relation(
         one.renamed("a_"), other.renamed("b_"), [" or ".join(before), _not_below(places)]
     )
@@ -109,8 +104,3 @@ def _not_below(places: Sequence[tuple[str, str]]) -> str:
 
 def _is_ordered(tensor: MathTensor) -> bool:
     return tensor.accumulates and reducer_of(tensor).ordered
-
-
-def _require_free(tensor: MathTensor) -> None:
-    if _is_ordered(tensor):
-        raise NotProved(f"the order in which partial results of {tensor.name} are combined")

@@ -112,6 +112,25 @@ class Tilings:
         data = [f"g{n}" for n, _ in enumerate(self.setting.live.data(tensor))]
         return [*roots, *[name for tiling in found for name in _names(tiling).values()], *data]
 
+    def in_order(self, tensor: MathTensor) -> list[str]:
+        """Return the dimensions of an element that tell its place in C order, the first above all.
+
+        A coordinate that has a tile grows as that, digit by digit: isl need not know the product.
+        """
+        tiles = {t.axis: [*_names(t).values()] for t in self._of_tensors.get(tensor, [])}
+        return [n for axis, _ in enumerate(tensor.root) for n in tiles.get(axis, [f"c{axis}"])]
+
+    def place(self, work: Work, mark: str) -> list[str]:
+        """Return where in that order the element of an update is; `mark` begins variables."""
+        tiles = {tiling.axis: tiling.members for tiling in self._tilings(work)}
+        result: list[str] = []
+        for axis, p in enumerate(self.setting.polys(work.store.coordinate)):
+            members = tiles.get(axis)
+            result += (
+                [self.setting.text(p, mark)] if members is None else [mark + m for m in members]
+            )
+        return result
+
     def conditions(self, tensor: MathTensor, extents: Sequence[Poly]) -> list[str]:
         """Return which tiles an element may have; `extents` are those of the root domain.
 

@@ -50,7 +50,7 @@ class Reducer:
     two neighbouring parts of the elements, a's first, and returns that of both together, by
     operators and the functions of this package (``ln.exp``, ``ln.where``, ``ln.eq``…). It must be
     associative but for rounding; it need not commute: then partial results keep the order of their
-    elements, and schedules that would not keep it are refused.
+    elements, those of threads and blocks too, and schedules that cannot keep it are refused.
 
     >>> import loopnest as ln
     >>> last = ln.Reducer(
