@@ -6,7 +6,6 @@ Torch's own decomposition of the first gives no logarithms of sums, which the se
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import loopnest.graph as G
 from loopnest.graph.node import Node
@@ -15,20 +14,20 @@ from loopnest.torch.aten_table import Call, as_node, translates
 from loopnest.torch.symbolic_sizes import NotTranslated
 
 
-def _scores(call: Call, q: Node, k: Node, dropout: float, is_causal: bool) -> tuple[Node, Node]:
+def _scores(call: Call, q: Node, k: Node) -> tuple[Node, Node]:
     """Return the scaled products of queries and keys, masked; and their scale."""
-    if dropout:
+    if call["dropout_p"]:
         raise NotTranslated("with dropout")
     wide = q.dtype.compute
     scale = _scale(call, q, wide)
     scores = G.matmul(as_node(q, wide), G.transpose(as_node(k, wide), _swapped(k)))
     scores = G.mul(scores, scale)
-    mask = call.keywords.get("attn_mask")
+    mask = call["attn_mask"]
     if mask is not None and mask.dtype is bool_:
         scores = G.where(mask, scores, as_node(-math.inf, wide))
     elif mask is not None:
         scores = G.add(scores, as_node(mask, wide))
-    if is_causal:
+    if call["is_causal"]:
         rows = G.reshape(G.iota(q.shape[-2], 0, 1, int64), (q.shape[-2], 1))
         columns = G.reshape(G.iota(k.shape[-2], 0, 1, int64), (1, k.shape[-2]))
         scores = G.where(G.ge(rows, columns), scores, as_node(-math.inf, wide))
@@ -37,7 +36,7 @@ def _scores(call: Call, q: Node, k: Node, dropout: float, is_causal: bool) -> tu
 
 def _scale(call: Call, q: Node, dtype: DType) -> Node:
     """Return what products are multiplied by: as given, or by the number of features."""
-    given, width = call.keywords.get("scale"), q.shape[-1]
+    given, width = call["scale"], q.shape[-1]
     if given is not None:
         return as_node(float(given), dtype)
     if isinstance(width, int):
@@ -50,15 +49,11 @@ def _swapped(x: Node) -> list[int]:
     return [*range(x.ndim - 2), x.ndim - 1, x.ndim - 2]
 
 
-def _given(call: Call, place: int, default: Any) -> Any:
-    return call[place] if len(call.args) > place else default
-
-
 @translates("_scaled_dot_product_flash_attention_for_cpu.default")
 def _attention(call: Call) -> tuple[Node, Node]:
     """Return softmax(q k^T) v, and the logarithm of each row's sum of exponentials."""
     q, k, v = call.args[:3]
-    scores, _ = _scores(call, q, k, _given(call, 3, 0.0), _given(call, 4, False))
+    scores, _ = _scores(call, q, k)
     wide = scores.dtype
     largest = G.max(scores, -1, True)
     exponentials = G.exp(G.sub(scores, largest))
@@ -74,8 +69,8 @@ def _attention_backward(call: Call) -> tuple[Node, Node, Node]:
 
     Source: Dao et al., "FlashAttention", 2022, algorithm 4.
     """
-    dy, q, k, v, y, rows, dropout, is_causal = call.args[:8]
-    scores, scale = _scores(call, q, k, dropout, is_causal)
+    dy, q, k, v, y, rows = call.args[:6]
+    scores, scale = _scores(call, q, k)
     wide = scores.dtype
     dy, v, y = [as_node(x, wide) for x in (dy, v, y)]
     shares = G.exp(G.sub(scores, G.expand_dims(as_node(rows, wide), -1)))

@@ -281,23 +281,14 @@ class _Translation:
         return int(found) if isinstance(found, torch.SymInt) else found
 
     def _arguments(self, node: FxNode) -> Call:
-        """Return a call with its arguments by position, defaults filled in up to the last given."""
+        """Return a call with every argument of its schema."""
         schema = node.target._schema.arguments
-        args, fakes = [], []
-        given = len(node.args)
-        named = [n for n, a in enumerate(schema) if a.name in node.kwargs]
-        for number, argument in enumerate(schema[: max([given, *[n + 1 for n in named]])]):
-            if number < given:
-                value = node.args[number]
-            elif argument.name in node.kwargs:
-                value = node.kwargs[argument.name]
-            else:
-                value = argument.default_value
-            args.append(self._argument(value))
-            fakes.append(self._fake(value))
-        keywords = {a.name: value for a, value in zip(schema, args, strict=False) if a.kwarg_only}
-        count = len(args) - len(keywords)
-        return Call(tuple(args[:count]), tuple(fakes[:count]), keywords, node.meta["val"])
+        given = {a.name: value for a, value in zip(schema, node.args, strict=False)}
+        given.update(node.kwargs)
+        whole = {a.name: given.get(a.name, a.default_value) for a in schema}
+        args = {name: self._argument(value) for name, value in whole.items()}
+        fakes = {name: self._fake(value) for name, value in whole.items()}
+        return Call(args, fakes, node.meta["val"])
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, torch.fx.Node):

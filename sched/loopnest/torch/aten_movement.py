@@ -8,7 +8,8 @@ import loopnest.graph as G
 from loopnest.graph.dimensions import Dim, add
 from loopnest.graph.node import Node
 from loopnest.torch.aten_table import Call, as_node, axes_of, translates
-from loopnest.torch.symbolic_sizes import NotTranslated
+from loopnest.torch.input_layouts import InputLayout, order_in_memory
+from loopnest.torch.symbolic_sizes import NotTranslated, sizes_of, strides_of
 
 _FAR = 1 << 62
 
@@ -66,9 +67,8 @@ def _select(call: Call) -> Node:
 
 @translates("slice.Tensor", "slice_copy.Tensor")
 def _slice(call: Call) -> Node:
-    given = [*call.args[1:], *(0, None, None, 1)[len(call.args) - 1 :]]
-    axis, start, stop, step = given
-    return _part(call[0], axis % call[0].ndim, start or 0, _FAR if stop is None else stop, step)
+    x, axis, start, stop, step = call.args
+    return _part(x, axis % x.ndim, start or 0, _FAR if stop is None else stop, step)
 
 
 def _part(x: Node, axis: int, start: Dim, stop: Dim, step: int) -> Node:
@@ -80,23 +80,38 @@ def _part(x: Node, axis: int, start: Dim, stop: Dim, step: int) -> Node:
     return G.slice(x, starts, stops, steps)
 
 
-@translates("as_strided.default")
+@translates("as_strided.default", "as_strided_copy.default")
 def _as_strided(call: Call) -> Node:
-    """Return another shape of a contiguous tensor, whole; other strides are torch's."""
-    whole = call.first.numel() == call.fakes[0].numel()
-    if not whole or not call.first.is_contiguous() or not call.fakes[0].is_contiguous():
-        raise NotTranslated("of parts, or in another order")
-    return G.reshape(call[0], call.shape)
+    """Return the elements of the operand's memory that strides say."""
+    x, own, first = call[0], call.fakes["self"], call["storage_offset"]
+    behind = 0 if first is None else first - own.storage_offset()
+    if behind < 0:
+        raise NotTranslated("of memory in front of its operand")
+    memory = _memory(x, InputLayout(sizes_of(own.shape), strides_of(own)))
+    if behind:
+        memory = G.slice(memory, (behind,), memory.shape)
+    return G.strided_view(memory, call.shape, call["stride"])
+
+
+def _memory(x: Node, layout: InputLayout) -> Node:
+    """Return the elements of a tensor in one axis, as torch has them in memory."""
+    if x.op == "strided_view":
+        return x.inputs[0]
+    whole = layout.is_contiguous
+    order = [*range(x.ndim)] if whole else order_in_memory(layout.shape, layout.strides)
+    if order is None:
+        raise NotTranslated("of memory with gaps")
+    return G.reshape(ordered(x, order), (x.tensor_type.size,))
 
 
 @translates("split_with_sizes.default", "split_with_sizes_copy.default")
 def _split_sizes(call: Call) -> tuple[Node, ...]:
-    return _split(call[0], call[1], call[2] if len(call.args) > 2 else 0)
+    return _split(*call.args)
 
 
 @translates("split.Tensor")
 def _split_even(call: Call) -> tuple[Node, ...]:
-    axis = (call[2] if len(call.args) > 2 else 0) % call[0].ndim
+    axis = call["dim"] % call[0].ndim
     sizes = [int(x.shape[axis]) for x in call.result]
     return _split(call[0], sizes, axis)
 
@@ -112,14 +127,13 @@ def _split(x: Node, sizes: Sequence[int], axis: int) -> tuple[Node, ...]:
 @translates("cat.default")
 def _cat(call: Call) -> Node:
     dtype = call.dtype
-    axis = call[1] if len(call.args) > 1 else 0
     parts = [as_node(x, dtype) for x in call[0] if x.shape != (0,) or len(call.shape) == 1]
-    return parts[0] if len(parts) == 1 else G.concatenate(parts, axis)
+    return parts[0] if len(parts) == 1 else G.concatenate(parts, call["dim"])
 
 
 @translates("stack.default")
 def _stack(call: Call) -> Node:
-    axis = (call[1] if len(call.args) > 1 else 0) % len(call.shape)
+    axis = call["dim"] % len(call.shape)
     return G.concatenate([G.expand_dims(as_node(x, call.dtype), axis) for x in call[0]], axis)
 
 
@@ -130,8 +144,7 @@ def _flip(call: Call) -> Node:
 
 @translates("constant_pad_nd.default")
 def _pad(call: Call) -> Node:
-    x, widths = call[0], call[1]
-    value = call[2] if len(call.args) > 2 else 0
+    x, widths, value = call.args
     pairs = [(0, 0)] * x.ndim
     for number in range(len(widths) // 2):
         pairs[x.ndim - 1 - number] = (widths[2 * number], widths[2 * number + 1])
@@ -166,13 +179,12 @@ def _select_scatter(call: Call) -> Node:
 
 @translates("slice_scatter.default")
 def _slice_scatter(call: Call) -> Node:
-    x = call[0]
-    given = [*call.args[2:], *(0, None, None, 1)[len(call.args) - 2 :]]
-    axis, start, stop, step = given[0] % x.ndim, given[1] or 0, given[2], given[3]
+    x, part, axis, start, stop, step = call.args
+    axis, start = axis % x.ndim, start or 0
     start = min(start + x.shape[axis] * (start < 0), x.shape[axis])
     if stop is not None and stop < 0:
         raise NotTranslated("a negative stop")
-    return _put(x, call[1], axis, start, step)
+    return _put(x, part, axis, start, step)
 
 
 def _put(x: Node, part: Node, axis: int, start: int, step: int) -> Node:

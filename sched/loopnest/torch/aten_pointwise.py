@@ -21,8 +21,6 @@ _SAME: dict[str, Callable[..., Node]] = {
     "div": G.div,
     "pow": G.pow,
     "remainder": G.mod,
-    "maximum": G.maximum,
-    "minimum": G.minimum,
     "bitwise_and": G.bitand,
     "bitwise_or": G.bitor,
     "bitwise_xor": G.bitxor,
@@ -85,23 +83,21 @@ def _of_bools(function: Callable[..., Node], call: Call) -> Node:
     return found(as_node(call[0], bool_), as_node(call[1], bool_))
 
 
-def _scaled(function: Callable[..., Node]) -> Callable[[Call], Node]:
-    """Return the rule of add and sub, whose second operand has a factor alpha."""
+def _scaled(function: Callable[..., Node], first: int = 0) -> Callable[[Call], Node]:
+    """Return the rule of add and sub: a factor alpha multiplies the operand that is not `first`."""
 
     def rule(call: Call) -> Node:
-        alpha = _alpha(call)
-        if alpha == 1:
-            return _binary(function)(call)
-        dtype = call.dtype
-        wide = dtype.compute
-        second = G.mul(as_node(call[1], wide), as_node(alpha, wide))
-        return as_node(function(as_node(call[0], wide), second), dtype)
+        one, other, alpha, dtype = call[first], call[1 - first], call["alpha"], call.dtype
+        if dtype.is_bool:
+            if alpha != 1:
+                raise NotTranslated("of bools, with a factor")
+            return _of_bools(function, call)
+        wide = dtype if alpha == 1 else dtype.compute
+        second = as_node(other, wide)
+        second = second if alpha == 1 else G.mul(second, as_node(alpha, wide))
+        return as_node(function(as_node(one, wide), second), dtype)
 
     return rule
-
-
-def _alpha(call: Call) -> Any:
-    return call.keywords.get("alpha", call[2] if len(call.args) > 2 else 1)
 
 
 def _unary(function: Callable[..., Node]) -> Callable[[Call], Node]:
@@ -113,7 +109,7 @@ def _unary(function: Callable[..., Node]) -> Callable[[Call], Node]:
 
 def _compared(function: Callable[..., Node]) -> Callable[[Call], Node]:
     def rule(call: Call) -> Node:
-        common = torch.result_type(call.fakes[0], call.fakes[1])
+        common = torch.result_type(*call.fakes.values())
         dtype = own_dtype(torch.empty(0, dtype=common, device="meta"))
         return function(as_node(call[0], dtype), as_node(call[1], dtype))
 
@@ -130,8 +126,10 @@ def _of_truths(function: Callable[..., Node]) -> Callable[[Call], Node]:
 
 for _name, _binary_function in _SAME.items():
     _rule = _scaled if _name in ("add", "sub") else _binary
-    _names = f"{_name}.Tensor", f"{_name}.Scalar", f"{_name}.default"
-    translates(*_names)(_rule(_binary_function))
+    translates(f"{_name}.Tensor", f"{_name}.Scalar")(_rule(_binary_function))
+translates("maximum.default")(_binary(G.maximum))
+translates("minimum.default")(_binary(G.minimum))
+translates("rsub.Tensor", "rsub.Scalar")(_scaled(G.sub, first=1))
 translates("pow.Tensor_Tensor", "pow.Scalar")(_binary(G.pow))
 for _name, _function in _ONE.items():
     translates(f"{_name}.default")(_unary(_function))
@@ -139,13 +137,6 @@ for _name, _function in _COMPARISONS.items():
     translates(f"{_name}.Tensor", f"{_name}.Scalar")(_compared(_function))
 for _name, _function in _LOGICAL.items():
     translates(_name)(_of_truths(_function))
-
-
-@translates("rsub.Tensor", "rsub.Scalar")
-def _rsub(call: Call) -> Node:
-    if _alpha(call) != 1:
-        raise NotTranslated("with a factor")
-    return G.sub(as_node(call[1], call.dtype), as_node(call[0], call.dtype))
 
 
 @translates("pow.Tensor_Scalar")
@@ -165,15 +156,18 @@ def _power(call: Call) -> Node:
 
 @translates("div.Tensor_mode", "div.Scalar_mode")
 def _rounded_quotient(call: Call) -> Node:
-    mode = call.keywords.get("rounding_mode")
+    mode = call["rounding_mode"]
     dtype = call.dtype
     a, b = as_node(call[0], dtype), as_node(call[1], dtype)
     if mode is None:
         return G.div(a, b)
     if not dtype.is_float:
+        quotient = G.floordiv(a, b)
         if mode == "floor":
-            return G.floordiv(a, b)
-        raise NotTranslated("a truncated quotient of integers")
+            return quotient
+        zero, one = as_node(0, dtype), as_node(1, dtype)
+        is_above = G.logical_and(G.lt(quotient, zero), G.ne(G.mod(a, b), zero))
+        return G.add(quotient, G.where(is_above, one, zero))
     if mode == "trunc":
         return G.trunc(G.div(a, b))
     whole = G.round(G.div(G.sub(a, G.mod(a, b)), b))
@@ -236,8 +230,7 @@ def _where(call: Call) -> Node:
 def _clamp(call: Call) -> Node:
     dtype = call.dtype
     found = as_node(call[0], dtype)
-    low = call[1] if len(call.args) > 1 else None
-    high = call[2] if len(call.args) > 2 else None
+    _, low, high = call.args
     if low is not None:
         found = G.maximum(found, as_node(low, dtype))
     return found if high is None else G.minimum(found, as_node(high, dtype))
@@ -255,7 +248,7 @@ def _clamp_max(call: Call) -> Node:
 
 @translates("gelu.default")
 def _gelu(call: Call) -> Node:
-    return G.gelu(call[0], call.keywords.get("approximate", "none"))
+    return G.gelu(call[0], call["approximate"])
 
 
 @translates("expm1.default")
@@ -285,8 +278,7 @@ def _expm1(call: Call) -> Node:
 
 @translates("leaky_relu.default")
 def _leaky_relu(call: Call) -> Node:
-    x = call[0]
-    slope = call[1] if len(call.args) > 1 else 0.01
+    x, slope = call.args
     return G.where(G.gt(x, as_node(0, x.dtype)), x, G.mul(x, as_node(slope, x.dtype)))
 
 
@@ -343,23 +335,17 @@ def _fill(call: Call) -> Node:
 
 @translates("arange.start_step", "arange.default", "arange.start")
 def _arange(call: Call) -> Node:
-    start, step = _range(call)
+    start, step = call.get("start", 0), call.get("step", 1)
     (length,) = call.shape
-    whole = isinstance(start, int) and isinstance(step, int)
     dtype = call.dtype
-    if whole and dtype.is_integer:
-        return G.iota(length, start, step, dtype)
-    wide: DType = dtype if dtype.size >= 4 else float32
+    if dtype.is_integer:  # torch rounds the start and the step, not the elements
+        start, step = [int(x) if isinstance(x, float) else x for x in (start, step)]
+        if isinstance(start, int) and isinstance(step, int):
+            return G.iota(length, start, step, dtype)
+    wide = int64 if dtype.is_integer else dtype if dtype.size >= 4 else float32
     places = G.cast(G.iota(length, 0, 1, int64), wide)
     found = G.add(G.mul(places, as_node(step, wide)), as_node(start, wide))
     return as_node(found, dtype)
-
-
-def _range(call: Call) -> tuple[Any, Any]:
-    numbers = [x for x in call.args if isinstance(x, (int, float)) and not isinstance(x, bool)]
-    if len(numbers) < 2:
-        return 0, 1
-    return numbers[0], numbers[2] if len(numbers) > 2 else 1
 
 
 @translates("addcmul.default")
@@ -379,5 +365,5 @@ def _addcdiv(call: Call) -> Node:
 
 
 def _times(x: Node, call: Call, wide: DType) -> Node:
-    value = call.keywords.get("value", 1)
+    value = call["value"]
     return x if value == 1 else G.mul(as_node(value, wide), x)

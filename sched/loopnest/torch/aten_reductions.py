@@ -13,22 +13,16 @@ from loopnest.torch.aten_table import Call, as_node, axes_of, own_dtype, transla
 from loopnest.torch.symbolic_sizes import NotTranslated
 
 
-def _given(call: Call, place: int, default: Any) -> Any:
-    return call[place] if len(call.args) > place else default
-
-
 def _folded(function: Callable[..., Node], call: Call, axes: tuple[int, ...], keep: bool) -> Node:
     """Return a fold in the type of the result; over no axis each element is its own result."""
     x = as_node(call[0], call.dtype)
-    return function(x, axes, keep) if axes else x
+    return as_node(function(x, axes, keep), call.dtype) if axes else x
 
 
 def _fold_rule(function: Callable[..., Node]) -> Callable[[Call], Node]:
     def rule(call: Call) -> Node:
         rank = call[0].ndim
-        axis = _given(call, 1, None)
-        keep = bool(_given(call, 2, False))
-        return _folded(function, call, axes_of(axis, rank), keep)
+        return _folded(function, call, axes_of(call.get("dim"), rank), call.get("keepdim", False))
 
     return rule
 
@@ -60,16 +54,16 @@ translates("min.default")(_whole(G.min))
 
 @translates("any.default", "any.dim", "any.dims")
 def _any(call: Call) -> Node:
-    axes = axes_of(_given(call, 1, None), call[0].ndim)
+    axes = axes_of(call.get("dim"), call[0].ndim)
     x = as_node(call[0], bool_)
-    return G.any(x, axes, bool(_given(call, 2, False))) if axes else x
+    return as_node(G.any(x, axes, call.get("keepdim", False)) if axes else x, call.dtype)
 
 
 @translates("all.default", "all.dim", "all.dims")
 def _all(call: Call) -> Node:
-    axes = axes_of(_given(call, 1, None), call[0].ndim)
+    axes = axes_of(call.get("dim"), call[0].ndim)
     x = as_node(call[0], bool_)
-    return G.all(x, axes, bool(_given(call, 2, False))) if axes else x
+    return as_node(G.all(x, axes, call.get("keepdim", False)) if axes else x, call.dtype)
 
 
 def _extreme(value: Callable[..., Node], place: Callable[..., Node]) -> Callable[[Call], Any]:
@@ -77,7 +71,7 @@ def _extreme(value: Callable[..., Node], place: Callable[..., Node]) -> Callable
         x = call[0]
         if not x.ndim:
             return x, G.full((), 0, int64)
-        axis, keep = call[1] % x.ndim, bool(_given(call, 2, False))
+        axis, keep = call["dim"] % x.ndim, call["keepdim"]
         return value(x, axis, keep), place(x, axis, keep)
 
     return rule
@@ -98,7 +92,7 @@ def _argmin(call: Call) -> Node:
 
 
 def _place(function: Callable[..., Node], call: Call) -> Node:
-    x, axis, keep = call[0], _given(call, 1, None), bool(_given(call, 2, False))
+    x, axis, keep = call.args
     if x.dtype.is_bool:
         raise NotTranslated("of bools")
     if not x.ndim:
@@ -116,15 +110,15 @@ def _var(call: Call) -> Node:
 
 @translates("var_mean.correction")
 def _var_mean(call: Call) -> tuple[Node, Node]:
-    axes = axes_of(_given(call, 1, None), call[0].ndim)
-    return _variance(call), G.mean(call[0], axes, bool(call.keywords.get("keepdim", False)))
+    axes = axes_of(call.get("dim"), call[0].ndim)
+    return _variance(call), G.mean(call[0], axes, call["keepdim"])
 
 
 def _variance(call: Call) -> Node:
-    correction = call.keywords.get("correction")
-    axes = axes_of(_given(call, 1, None), call[0].ndim)
+    correction = call["correction"]
+    axes = axes_of(call.get("dim"), call[0].ndim)
     divisor = 1 if correction is None else correction
-    return G.variance(call[0], axes, divisor, bool(call.keywords.get("keepdim", False)))
+    return G.variance(call[0], axes, divisor, call["keepdim"])
 
 
 @translates("_softmax.default")
@@ -140,15 +134,14 @@ def _log_softmax(call: Call) -> Node:
 def _along(function: Callable[..., Node], call: Call) -> Node:
     x = as_node(call[0], call.dtype)
     if not x.ndim:
-        raise NotTranslated("of a scalar")
+        return G.reshape(function(G.reshape(x, (1,)), 0), ())
     return function(x, call[1] % x.ndim)
 
 
 @translates("linalg_vector_norm.default")
 def _norm(call: Call) -> Node:
-    x, order = call[0], _given(call, 1, 2)
-    axes = axes_of(_given(call, 2, None), x.ndim)
-    keep, dtype = bool(_given(call, 3, False)), call.dtype
+    x, order, keep, dtype = call[0], call["ord"], call["keepdim"], call.dtype
+    axes = axes_of(call["dim"], x.ndim)
     wide = dtype.compute
     size = G.abs(as_node(x, wide))
     if not axes:
@@ -200,8 +193,7 @@ def _product(call: Call, a: Node, b: Node) -> Node:
 
 @translates("addmm.default")
 def _addmm(call: Call) -> Node:
-    beta, alpha = call.keywords.get("beta", 1), call.keywords.get("alpha", 1)
-    dtype = call.dtype
+    beta, alpha, dtype = call["beta"], call["alpha"], call.dtype
     if dtype.is_narrow:
         product = G.matmul(G.cast(call[1], float32), G.cast(call[2], float32))
     else:
@@ -239,4 +231,4 @@ def _cumprod(call: Call) -> Node:
 
 def _scanned(function: Callable[..., Node], call: Call) -> Node:
     x = as_node(call[0], call.dtype)
-    return function(x, call[1] % x.ndim) if x.ndim else x
+    return as_node(function(x, call[1] % x.ndim), call.dtype) if x.ndim else x

@@ -1,8 +1,8 @@
 """The table of ATen operators: how each becomes nodes of a graph.
 
-A rule is a function of a `Call`: the arguments, where tensors are nodes already, and what torch
-says of them and of the result. It returns a node, or a tuple of them; where it raises
-`NotTranslated`, the operator runs in torch.
+A rule is a function of a `Call`: all arguments of the operator's schema, where tensors are nodes
+already, and what torch says of them and of the result. It returns a node, or a tuple of them; where
+it raises `NotTranslated`, the operator runs in torch.
 """
 
 from __future__ import annotations
@@ -26,20 +26,32 @@ from loopnest.torch.tensor_arrays import Tensor, dtype_of_torch
 class Call:
     """A call of an ATen operator.
 
+    Torch leaves out arguments that equal the defaults of the schema, so a rule never asks whether
+    one was given.
+
     Args:
-        args: the arguments by position, defaults filled in: nodes, numbers, lists of them.
+        named: every argument of the operator's schema by its name, in the order of the schema;
+            defaults where none is given: nodes, numbers, lists of them.
         fakes: the same with torch's own (fake) tensors.
-        keywords: the arguments that are keywords alone, where given.
         result: what torch says that it returns (a fake tensor, or a tuple).
     """
 
-    args: tuple[Any, ...]
-    fakes: tuple[Any, ...]
-    keywords: Mapping[str, Any]
+    named: Mapping[str, Any]
+    fakes: Mapping[str, Any]
     result: Any
 
-    def __getitem__(self, place: int) -> Any:
-        return self.args[place]
+    def __getitem__(self, place: int | str) -> Any:
+        """Return an argument by its name, or by its place in the schema."""
+        return self.named[place] if isinstance(place, str) else self.args[place]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return an argument of a rule of several operators; of one without it, the default."""
+        return self.named.get(name, default)
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """All arguments in the order of the schema."""
+        return tuple(self.named.values())
 
     @property
     def dtype(self) -> DType:

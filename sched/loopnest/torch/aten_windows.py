@@ -90,19 +90,16 @@ class _Pool:
     """The windows of a pool: sizes, strides, padding and dilation, one a spatial axis.
 
     Args:
-        call: a call whose argument `first` is the size, then stride and padding.
-        dilated: whether the dilation follows.
+        call: of the pool, or of its gradient.
         out: the spatial extents of the pool's result.
     """
 
-    def __init__(self, call: Call, first: int, dilated: bool, out: Sequence[Dim]) -> None:
-        given = [*call.args[first:], *[None] * 4]
+    def __init__(self, call: Call, out: Sequence[Dim]) -> None:
         rank = self.rank = len(out)
-        self.size = _each(given[0], rank)
-        self.stride = _each([] if given[1] is None else given[1], rank, self.size)
-        self.padding = _each(0 if given[2] is None else given[2], rank)
-        dilation = given[3] if dilated and given[3] is not None else 1
-        self.dilation = _each(dilation, rank)
+        self.size = _each(call["kernel_size"], rank)
+        self.stride = _each(call["stride"], rank, self.size)
+        self.padding = _each(call["padding"], rank)
+        self.dilation = _each(call.get("dilation", 1), rank)
         self.out = tuple(out)
 
     def reach(self, axis: int) -> int:
@@ -221,7 +218,7 @@ _NOWHERE = 1 << 62
 def _max_rule(rank: int) -> Any:
     def rule(call: Call) -> tuple[Node, Node]:
         x = call[0]
-        pool = _Pool(call, 1, True, call.shape[-rank:])
+        pool = _Pool(call, call.shape[-rank:])
         if not x.dtype.is_float:
             raise NotTranslated("of integers")
         plane = pool.plane(x.shape)
@@ -246,8 +243,8 @@ def _first_places(
 
 def _max_backward_rule(rank: int) -> Any:
     def rule(call: Call) -> Node:
-        dy, x, places = call[0], call[1], call.args[-1]
-        pool = _Pool(call, 2, True, dy.shape[-rank:])
+        dy, x, places = call[0], call[1], call["indices"]
+        pool = _Pool(call, dy.shape[-rank:])
         space = x.shape[-rank:]
         plane = pool.plane(x.shape)
         if plane is not None:
@@ -264,11 +261,11 @@ def _max_backward_rule(rank: int) -> Any:
 def _average_rule(rank: int) -> Any:
     def rule(call: Call) -> Node:
         x = call[0]
-        pool = _Pool(call, 1, False, call.shape[-rank:])
+        pool = _Pool(call, call.shape[-rank:])
         wide = as_node(x, call.dtype.compute)
         windows = pool.windows(wide, 0)
         total = G.sum(windows, pool.last(windows))
-        return as_node(_divided(total, pool, x.shape[-rank:], call, 4), call.dtype)
+        return as_node(_divided(total, pool, x.shape[-rank:], call), call.dtype)
 
     return rule
 
@@ -276,24 +273,23 @@ def _average_rule(rank: int) -> Any:
 def _average_backward_rule(rank: int) -> Any:
     def rule(call: Call) -> Node:
         dy, x = call[0], call[1]
-        pool = _Pool(call, 2, False, dy.shape[-rank:])
+        pool = _Pool(call, dy.shape[-rank:])
         wide = as_node(dy, call.dtype.compute)
-        spread = pool.covering(_divided(wide, pool, x.shape[-rank:], call, 5), x.shape[-rank:])
+        spread = pool.covering(_divided(wide, pool, x.shape[-rank:], call), x.shape[-rank:])
         return as_node(G.sum(spread, pool.last(spread)), call.dtype)
 
     return rule
 
 
-def _divided(total: Node, pool: _Pool, space: Sequence[Dim], call: Call, first: int) -> Node:
-    """Divide sums over windows by their numbers of elements, as the arguments from `first` say."""
-    given = [*call.args[first:], *[None] * 3]
-    override = given[2]
+def _divided(total: Node, pool: _Pool, space: Sequence[Dim], call: Call) -> Node:
+    """Divide sums over windows by their numbers of elements, as the arguments say."""
+    override = call.get("divisor_override")  # a pool of one axis has none
     if override is not None:
         return G.div(total, as_node(override, total.dtype))
-    counted = given[1] is None or bool(given[1])
+    counted = call["count_include_pad"]
     whole = not any(map(bool, pool.padding)) or counted
     if not all(isinstance(extent, int) for extent in (*space, *pool.out)):
-        if whole and not given[0]:
+        if whole and not call["ceil_mode"]:
             return G.div(total, as_node(math.prod(pool.size), total.dtype))
         lengths = [
             _symbolic_lengths(pool, axis, extent, counted) for axis, extent in enumerate(space)
