@@ -223,3 +223,44 @@ def test_each_call_returns_tensors_of_its_own():
         for own, wanted in zip(found, function(x), strict=True):
             assert own.stride() == wanted.stride()
             assert torch.equal(own, wanted)
+
+
+def strides_of_computed_values(x):
+    y = torch.softmax(torch.softmax(x @ x.t(), 1) @ x, 0)
+    sorted_rows = y.t().sort().values.t()
+    return (
+        torch.as_strided(y, (2, 3), (2, 1), 1) + 1,
+        torch.as_strided(sorted_rows, (2, 3), (2, 1), 1) * 2,
+        torch.as_strided(x, (3, 2), (1, 4), 2) - 1,
+    )
+
+
+def view_that_torch_makes(x):
+    """What `unfold` returns is memory of its operand, which is not read again."""
+    y = torch.softmax(x @ x, 1).unfold(0, 4, 1)
+    z = torch.softmax(x @ x.t(), 1)
+    for _ in range(3):
+        z = torch.softmax(z @ z, 1)
+    return torch.softmax(y.sum(0) @ z, 0)
+
+
+@pytest.mark.parametrize("function", [strides_of_computed_values, view_that_torch_makes])
+def test_memory_of_values_between_steps(function):
+    x = torch.randn(4, 4)
+    close(compiled(function, library=False)(x), function(x), 5)
+
+
+def test_an_operator_without_a_rule_for_symbolic_sizes_runs_in_torch_at_all_of_them():
+    """One program serves all sizes, and no size after the first asks a compiler."""
+
+    def model(x, i):
+        y = (x @ x.t()).softmax(-1)
+        return y[i, i.flip(0)] * 2, y.sort().values + 1, y.exp()
+
+    fast = torch.compile(model, backend="loopnest", dynamic=True, options={"library": False})
+    with recording() as programs:
+        for count in (4, 6, 9):
+            x, i = torch.randn(count, 5), torch.arange(count - 1)
+            close(fast(x, i), model(x, i), 5)
+    (program,) = programs
+    assert "aten.sort.default" in program.in_torch

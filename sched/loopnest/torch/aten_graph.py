@@ -70,6 +70,8 @@ VIEWS = frozenset(
     )
 )
 """Operators whose value is their operand's memory."""
+OF_MEMORY = frozenset(("as_strided", "as_strided_copy", "as_strided_scatter"))
+"""Operators whose value depends on how their operand lies in memory, which steps do not keep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,18 +253,17 @@ class _Translation:
         """Return the nodes that a rule replaces a call by.
 
         Raises:
-            NotTranslated: it makes nothing, or what torch does not say. The text begins by the
-                operator where sizes are symbolic: then it may do at each set of sizes.
+            NotTranslated: it makes nothing, or what torch does not say.
         """
         try:
             found = rule(self._arguments(node))
             self._check(node, found)
             return found
-        except (NotTranslated, LoopnestError, TypeError) as error:
-            if self.symbolic:
-                raise UnknownSizes(f"{node.target} of symbolic sizes: {error}") from error
-            if isinstance(error, TypeError):
+        except TypeError as error:
+            if not self.symbolic:
                 raise
+            raise NotTranslated(f"of symbolic sizes: {error}") from error
+        except LoopnestError as error:
             raise NotTranslated(str(error)) from error
 
     def _number(self, node: FxNode) -> Any:
@@ -330,7 +331,13 @@ class _Translation:
             _log.info("torch computes %s%s: %s", name, f" at {place}" if place else "", reason)
 
     def _in_torch(self, node: FxNode, why: str, library: bool = False) -> Any:
-        """Return a node that calls torch, or its values; why it does, and whether by choice."""
+        """Return a node that calls torch, or its values; why it does, and whether by choice.
+
+        Raises:
+            NotTranslated: of the memory of its operand, or of types that loopnest does not know.
+        """
+        if _packet(node) in OF_MEMORY:
+            raise NotTranslated(f"{node.target}: {why}")
         told = (library, why)
         operands: list[Node] = []
         args = tuple([self._place(x, operands) for x in node.args])

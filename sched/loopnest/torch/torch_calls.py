@@ -71,6 +71,12 @@ def run_in_torch(node: Node, tensors: Sequence[Tensor]) -> list[Tensor]:
     return [*found] if isinstance(found, (tuple, list)) else [found]
 
 
+def returns_views(node: Node) -> bool:
+    """Whether what the function of a node returns may be memory of an operand."""
+    schema = getattr(node.attrs["function"], "_schema", None)
+    return schema is not None and any(x.alias_info is not None for x in schema.returns)
+
+
 def _filled(value: Any, tensors: Sequence[Tensor]) -> Any:
     if isinstance(value, OperandPlace):
         return tensors[value.number]

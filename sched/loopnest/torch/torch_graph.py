@@ -29,7 +29,7 @@ from loopnest.graph_kernels.runs_by_size import RunsBySize
 from loopnest.graph_kernels.step_arrays import Memory, Runner, Seen
 from loopnest.scalar.dtypes import DType
 from loopnest.torch.tensor_arrays import Tensor, array_of, tensor_of, torch_dtype
-from loopnest.torch.torch_calls import run_in_torch
+from loopnest.torch.torch_calls import returns_views, run_in_torch
 
 
 class TorchGraph:
@@ -172,14 +172,18 @@ class TorchArrays:
     def _torch_call(
         self, step: PlannedStep, seen: Callable[[ValuePlace], Seen]
     ) -> Callable[[Memory], None]:
-        """Return a step that torch computes; what it returns is the memory of the values."""
+        """Return a step that torch computes; what it returns is the memory of the values.
+
+        The memory of a view is copied: that of its operand is another value's after its last use.
+        """
         inputs = [*map(seen, places_in(step.inputs))]
+        own = self.copied if returns_views(step.node) else torch.Tensor.contiguous
 
         def run(memory: Memory) -> None:
             found = run_in_torch(step.node, [operand(memory) for operand in inputs])
             values = [value for value in found if isinstance(value, torch.Tensor)]
             for place, value in zip(step.outputs, values, strict=True):
-                memory[place.storage] = value.contiguous()
+                memory[place.storage] = own(value)
 
         return run
 
