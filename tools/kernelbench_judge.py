@@ -1,9 +1,10 @@
 """How far a result may lie from torch's in float64: by the bound of the math, else by eager.
 
 The bound (`ln.error_bound`) holds for every correct kernel of the graph that torch.compile hands
-over, whatever its schedules: a result lies within it of the math of that graph (`ln.evaluate`), and
-that math within it of torch's float64. Where there is none (an operator that torch computes; a
-quotient whose divisor may be 0) eager itself tells what float32 can do: its largest distance.
+over, whatever its schedules: a result lies within it of the math of that graph (`ln.evaluate`).
+That math lies within it, or eager's largest distance, of torch's float64: both round constants to
+float32. Where there is no bound (an operator that torch computes; a quotient whose divisor may be
+0) eager's distance alone tells what float32 can do.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import loopnest as ln
@@ -125,7 +127,8 @@ def _of_math(
     from loopnest.graph_kernels.group_math import group_math
     from loopnest.torch.tensor_arrays import array_of
 
-    math = group_math(graph.graph)
+    with _reshapes():
+        math = group_math(graph.graph)
     sizes = dict(zip(graph.sizes, numbers, strict=True))
     rows = zip(math.fusion.inputs, math.inputs, strict=True)
     arrays = [_laid_out(array_of(tensors[number]), own, sizes) for own, number in rows]
@@ -133,6 +136,25 @@ def _of_math(
     named = {s.name: sizes[s.name] for s in math.fusion.symbols if s.name not in told}
     found = asked(math.fusion, *arrays, **named)
     return tuple([torch.from_numpy(x) for x in (found if isinstance(found, tuple) else (found,))])
+
+
+@contextmanager
+def _reshapes() -> Iterator[None]:
+    """Let a reshape be math: kernels of a graph do without it."""
+    module: Any = import_module("loopnest.graph_kernels.group_math")
+
+    def lower_of(node: Any) -> Any:
+        return _reshaped if node.op == "reshape" else own(node)
+
+    own, module.lower_of = module.lower_of, lower_of
+    try:
+        yield
+    finally:
+        module.lower_of = own
+
+
+def _reshaped(node: Any, operands: Sequence[Any]) -> Any:
+    return ln.reshape(operands[0], node.shape)
 
 
 def _laid_out(array: Any, own: Any, sizes: dict[str, int]) -> Any:
@@ -179,8 +201,8 @@ def _error(
         return _largest(_units(away, torch.full_like(away, otherwise)))
     allowed = torch.where(bound.isinf(), torch.full_like(away, otherwise), bound)
     near = torch.where(bound.isinf(), away, _distance(found, of_math))
-    defined = _units(_distance(of_math, exact), allowed)
-    return max(_largest(_units(near, allowed)), _largest(defined))
+    meant = _units(_distance(of_math, exact), allowed.clamp(min=otherwise))
+    return max(_largest(_units(near, allowed)), _largest(meant))
 
 
 def _units(away: Any, allowed: Any) -> Any:
