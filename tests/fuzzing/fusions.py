@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from random import Random
 
 from fuzzing.fusion_lines import meets
-from fuzzing.indexed_operations import IndexedOperations
+from fuzzing.keyed_operations import KeyedOperations
 from fuzzing.program import Session
 from loopnest.scalar.enums import IterKind
 
@@ -53,13 +53,15 @@ _FLAVOURS = {
     "diamonds": ("_binary",),
     "windows": ("_part", "_border", "_turn", "_join", "_window", "_stencil"),
     "gathers": ("_gather", "_scatter"),
+    "keys": ("_lookup", "_histogram", "_histogram"),
+    "own reducers": ("_own_reducer", "_own_reducer", "_scan"),
     "shapes": ("_reshape", "_reshape", "_broadcast", "_permute"),
     "triangles": ("_triangle",),
 }
 """What some fusions have more of."""
 
 
-class FusionWriter(IndexedOperations):
+class FusionWriter(KeyedOperations):
     """Writes the math of one case into a session.
 
     Args:
@@ -128,7 +130,7 @@ class FusionWriter(IndexedOperations):
             self._welford: 3, self._logic: 3, self._layer: 2, self._arg: 3, self._own_reducer: 3,
             self._part: 3, self._border: 3, self._turn: 2, self._join: 3, self._window: 4,
             self._scan: 4, self._gather: 3, self._scatter: 2, self._triangle: 3, self._reshape: 4,
-            self._stencil: 3,
+            self._stencil: 3, self._lookup: 2, self._histogram: 2,
         }  # fmt: skip
         for make in _FLAVOURS[self.flavour]:
             kinds[getattr(self, make)] *= 5

@@ -16,6 +16,7 @@ _FACTORS = ["1", "2", "2", "3", "4", "4", "5", "7", "8", "16"]
 _BAD_FACTORS = ["0", "-1", '"Q"', "2.5", "True", "None"]
 THREADS = ["grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"]
 MEMORIES = ["SHARED", "SHARED", "GLOBAL", "GLOBAL", "LOCAL"]
+SCATTERS = ("index_add", "scatter_add", "scatter")
 LOOPS = ["unroll", "unroll", "unswitch", "cpu_parallel", "serial"]
 
 
@@ -65,6 +66,17 @@ class ScheduleCalls:
             n for n in self.session.tensors if any(a.is_reduction for a in self._of(n).leaf_domain)
         ]
         return self.rng.choice(found) if found else self._tensor()
+
+    def _scattered(self) -> list[str]:
+        """Return the variables of scatters."""
+        found = [(name, self._of(name).definition) for name in self.session.tensors]
+        return [name for name, made in found if made is not None and made.op in SCATTERS]
+
+    def _ordered(self) -> list[str]:
+        """Return the variables of folds by reducers of several components, or in an order."""
+        found = [(name, self._of(name)) for name in self.session.tensors]
+        folds = [(n, t.definition.reducer) for n, t in found if t.definition and self._reduced(n)]
+        return [n for n, made in folds if made and (made.ordered or len(made.identity) > 1)]
 
     def _scanned(self) -> list[str]:
         """Return the variables of scans."""
@@ -312,6 +324,9 @@ class ScheduleCalls:
         assert definition is not None
         assert definition.scan is not None
         place = definition.scan.axis
+        if rng.random() < 0.3:
+            yield from self._items_a_thread(name, place)
+            return
         if rng.random() < 0.85:
             yield f"{name}.split({place}, {rng.choice([2, 4, 7, 8, 12, 32, 33, 40, 64])})"
         if rng.random() < 0.3:
@@ -331,6 +346,28 @@ class ScheduleCalls:
             yield self._weighted([
                 (self._compute_at, 4), (self._most, 3), (self._like, 2), (self._propagate, 1),
             ])  # fmt: skip
+
+    def _items_a_thread(self, name: str, place: int) -> Iterator[str]:
+        """Yield calls that give each thread neighbouring items, blocks of which loops go through.
+
+        ``[N]`` becomes ``[N / items / threads, threads, items]``, all but the threads serial.
+        """
+        rng = self.rng
+        yield f"{name}.split({place}, {rng.choice([2, 3, 4, 8])})"
+        if rng.random() < 0.6:
+            yield f"{name}.split({place}, {rng.choice([2, 4, 32, 33, 64])})"
+        threads = self._of(name).ndim - 2
+        yield f"{name}.axis({threads}).parallelize(ln.ParallelType.block_x)"
+        if rng.random() < 0.3:
+            yield f"{name}.axis({threads + 1}).parallelize(ln.ParallelType.unroll)"
+        if place and rng.random() < 0.5:
+            kind = rng.choice(["grid_x", "block_y", "grid_y"])
+            yield f"{name}.axis({rng.randrange(place)}).parallelize(ln.ParallelType.{kind})"
+        read = [n for n in self.session.tensors if self._of(n) in self._of(name).producers]
+        if read and rng.random() < 0.5:
+            yield f"{rng.choice(read)}.compute_at({name}, {self._position(name)})"
+        if rng.random() < 0.3:
+            yield self._most()
 
     def _bound_along(self, name: str, place: int) -> Iterator[str]:
         """Yield calls that bind some of the innermost loops of a scan, the last to block_x."""

@@ -9,7 +9,8 @@ factors one reduction again and again, each stage in a memory of its own; "lanes
 of unswitch and unroll loops; "joint" lets the threads of a block, and blocks, reduce several values
 of a thread together; "halo" gives what is read in windows tiles of its readers' loops; "chains"
 puts copies between windows and places them all, in any order; "swizzles" permutes buffers in shared
-memory; "scans" binds scans to threads.
+memory; "scans" binds scans to threads; "grouped" takes tiles in groups of rows by one loop;
+"scatters" runs scatters over their sources; "orders" folds by own reducers over threads and blocks.
 """
 
 from __future__ import annotations
@@ -120,6 +121,97 @@ class ScheduleStyles(ScheduleCalls):
         for name in names:
             if self._of(name).memory is ln.SHARED and rng.random() < 0.5:
                 yield self._layout(name)
+
+    def _grouped(self) -> Iterator[str]:
+        """Yield tiles of two axes, whose order goes through groups of rows of tiles, in one loop.
+
+        ``[M, N]`` becomes ``[tiles, M's tile, N's tile]``: what a grid of one dimension goes
+        through so that neighbouring blocks read neighbouring rows and columns.
+        """
+        rng = self.rng
+        ref = self._output()
+        kept = [n for n, a in enumerate(self._of(ref).leaf_domain) if not a.is_reduction]
+        if len(kept) < 2:
+            yield from self._threads()
+            return
+        if rng.random() < 0.3:
+            yield f"{self._new('c')} = {ref}.cache_before()"
+        a, b = sorted(rng.sample(kept, 2))
+        count = self._of(ref).ndim
+        yield f"{ref}.split({b}, {rng.choice([2, 3, 4, 8])})"
+        yield f"{ref}.split({a}, {rng.choice([2, 3, 4, 8])})"
+        tail = [n for n in range(count + 2) if n not in (a, a + 1, b + 1, b + 2)]
+        yield f"{ref}.reorder({[a, b + 1, *tail, a + 1, b + 2]})"
+        yield f"{ref}.split(0, {rng.choice([2, 3, 4, 8])})"
+        yield f"{ref}.reorder({{1: 2}})"
+        yield f"{ref}.merge(0)"
+        yield f"{ref}.merge(0)"
+        if rng.random() < 0.3:  # so many blocks go through all tiles
+            yield f"{ref}.split(0, {rng.choice([2, 3, 5])}, inner=False)"
+        yield f"ln.propagate({ref})"
+        if rng.random() < 0.7:
+            yield self._most()
+        else:
+            yield f"{self._above(ref)}.compute_at({ref}, {self._position(ref)})"
+        kinds = rng.choice([["grid_x", "block_x"], ["grid_x"], ["block_x"], ["cpu_parallel"]])
+        yield f"{ref}.axis(0).parallelize(ln.ParallelType.{kinds[0]})"
+        for kind in kinds[1:]:
+            yield f"{ref}.axis(-1).parallelize(ln.ParallelType.{kind})"
+        if rng.random() < 0.8:
+            yield f"ln.parallelize_like({ref})"
+
+    def _scatters(self) -> Iterator[str]:
+        """Yield calls that run a scatter over its sources, with its keys at any place."""
+        rng = self.rng
+        name = rng.choice(self._scattered())
+        if rng.random() < 0.7 and self._of(name).ndim > 1:
+            yield f"{name}.reorder({{{(self._reduced(name) or [1])[-1]}: 0}})"
+        if rng.random() < 0.6:
+            yield f"{name}.split(0, {self._factor()})"
+        for producer in self._some([n for n in self.session.tensors if self._is_plain(n)]):
+            if name in self._below(producer):
+                if rng.random() < 0.5:
+                    yield f"{producer}.memory = ln.{rng.choice(MEMORIES)}"
+                if rng.random() < 0.6:
+                    yield f"{producer}.compute_at({name}, {self._position(name)})"
+        if rng.random() < 0.5:
+            yield self._most()
+        if rng.random() < 0.5:
+            yield from self._atomic(name)
+        else:
+            yield from self._bind_apart(name)
+        if rng.random() < 0.3:
+            yield self._most()
+
+    def _orders(self) -> Iterator[str]:
+        """Yield calls that fold by an own reducer over threads and blocks, neighbours in order."""
+        rng = self.rng
+        name = rng.choice(self._ordered())
+        for place in self._reduced(name)[-1:]:
+            yield f"{name}.split({place}, {rng.choice([2, 3, 4, 7, 32, 33])})"
+            if rng.random() < 0.4:
+                yield f"{name}.split({place}, {rng.choice([2, 4, 8, 32])})"
+        folded, bound = self._reduced(name), [name]
+        if len(folded) > 1 and rng.random() < 0.4:
+            chosen = folded[-rng.randint(1, len(folded) - 1) :]
+            part = self._new("r")
+            yield f"{part} = {name}.rfactor({folded[:1] if rng.random() < 0.4 else chosen})"
+            bound += [part] * (part in self.session.tensors)
+        kinds = rng.choice([
+            ["block_x"], ["block_y", "block_x"], ["grid_x", "block_x"], ["grid_x"],
+            ["block_x", "serial"], ["grid_x", "block_x", "serial"],
+        ])  # fmt: skip
+        for made in bound:
+            for place, kind in zip(reversed(self._reduced(made)), reversed(kinds), strict=False):
+                yield f"{made}.axis({place}).parallelize(ln.ParallelType.{kind})"
+            rest = [n for n, a in enumerate(self._of(made).leaf_domain) if a.is_iteration]
+            if rest and rng.random() < 0.4:
+                kind = rng.choice(["grid_y", "block_z", "block_y"])
+                yield f"{made}.axis({rest[0]}).parallelize(ln.ParallelType.{kind})"
+            if self._is_plain(made) and rng.random() < 0.4:
+                yield f"{made}.memory = ln.{rng.choice(MEMORIES)}"
+        for _ in range(rng.randint(0, 2)):
+            yield self._weighted([(self._compute_at, 3), (self._most, 3), (self._like, 2)])
 
     def _laid_out(self, names: list[str]) -> Iterator[str]:
         """Yield calls that lay out buffers, and then give their tensors other loops."""
@@ -408,6 +500,10 @@ class ScheduleStyles(ScheduleCalls):
         heads = [n for n in self.session.tensors if self._of(n).producers and self._of(n) in live]
         for name in rng.sample(heads, min(len(heads), rng.randint(1, 3))):
             yield f"{name}.new_launch()"
+            if rng.random() < 0.15:
+                yield from self._factored(name)
+            elif rng.random() < 0.15:
+                yield f"{self._new('c')} = {name}.cache_before()"
             if rng.random() < 0.3:
                 yield from self._bind_apart(name)
         for tensor in fusion.tensors:

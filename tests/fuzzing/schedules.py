@@ -17,7 +17,7 @@ Report = Callable[[str, str], None]
 
 _STYLES = ["free", "free", "tile", "tile", "place", "place", "reduce"]
 _STYLES += ["threads"] * 3 + ["blocks"] * 4 + ["copies"] * 2 + ["stages"] * 3 + ["lanes"] * 2
-_STYLES += ["joint"] * 2 + ["halo"] * 3 + ["swizzles"] * 2 + ["chains"] * 3
+_STYLES += ["grouped"] * 2 + ["joint"] * 2 + ["halo"] * 3 + ["swizzles"] * 2 + ["chains"] * 3
 
 
 class ScheduleWriter(ScheduleStyles):
@@ -33,8 +33,13 @@ class ScheduleWriter(ScheduleStyles):
         super().__init__(session, rng)
         self.report = report
         self.style = rng.choice(_STYLES)
-        if self._scanned() and rng.random() < 0.4:  # few fusions have one
-            self.style = "scans"
+        for style, found in (
+            ("scans", self._scanned()),
+            ("scatters", self._scattered()),
+            ("orders", self._ordered()),
+        ):  # few fusions have one
+            if found and rng.random() < 0.4:
+                self.style = style
         if self.style == "stages":
             self.symbolic_factors = 0.2
 
@@ -49,7 +54,8 @@ class ScheduleWriter(ScheduleStyles):
             "threads": self._threads, "blocks": self._blocks, "copies": self._copies,
             "stages": self._stages, "lanes": self._lanes, "joint": self._joint,
             "halo": self._halo, "swizzles": self._swizzles, "chains": self._chains,
-            "scans": self._scans,
+            "scans": self._scans, "grouped": self._grouped, "scatters": self._scatters,
+            "orders": self._orders,
         }[self.style]  # fmt: skip
         for line in calls():
             self._attempt(line)
