@@ -17,6 +17,7 @@ from fuzzing.judge import (
     TARGETS,
     Expected,
     blind_outputs,
+    cases_on,
     check_oracle,
     compiled,
     expect,
@@ -24,6 +25,7 @@ from fuzzing.judge import (
     require_order,
     require_proof,
     require_ptx,
+    require_texts,
     run,
     targets_of,
 )
@@ -159,6 +161,7 @@ class Engine:
             return
         if rng.random() < MOVED:
             found = moved_to_memory(session, found, rng)
+        require_texts(found, session.fusion)
         job.kernel, outcome.lowered, outcome.cuda = found, True, _no_cuda(found) is None
         if "verify" in self.targets:
             outcome.proof = require_proof(found)
@@ -194,7 +197,7 @@ class Engine:
             job.outcome.failure = function
             return
         try:
-            for expected in job.expected:
+            for expected in cases_on(target, job.expected):
                 if not run(function, expected, target):
                     job.outcome.runs += 1
         except Failure as failure:
@@ -298,11 +301,12 @@ def _judge_lines(session: Session, case: Case, targets: Sequence[str]) -> None:
         if kernel in OF_LOOPS and case.schedule[-1:] == (SERIAL,):
             raise Failure("lowering", f"refused for {kernel}, but every loop is serial", SERIAL)
         return
+    require_texts(kernel, session.fusion)
     if "nvrtc" in targets:
         require_ptx(kernel)
     if "verify" in targets:
         require_proof(kernel)
     for target in targets_of(kernel, targets):
         function = compiled(kernel, target)
-        for one in expected:
+        for one in cases_on(target, expected):
             run(function, one, target)
