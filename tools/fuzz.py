@@ -3,17 +3,17 @@
 
 from __future__ import annotations
 
-import json
+import math
 import os
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
@@ -22,6 +22,8 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 os.environ.setdefault("OMP_NUM_THREADS", "2")  # enough for races to show, cheap to start
+
+from fuzz_journal import Journal
 
 from fuzzing.engine import Engine, Outcome, judge_case
 from fuzzing.failures import Failure
@@ -56,10 +58,11 @@ each proof is a refusal too many.
 
 Each verdict is written to --out/SEED.jsonl as it comes. With --resume the cases that stand there,
 judged on the same targets, are not judged again, but counted; parts of one range may so be run one
-after another, or on several machines whose files are put together:
+after another (each for so many --minutes), or on several machines. tools/fuzz_journal.py makes one
+table of their files:
 
 \b
-    tools/run python tools/fuzz.py --seed 5 --count 20000 --jobs 8 --target all --verify --resume
+    tools/run python tools/fuzz.py --seed 5 --count 20000 --verify --resume --minutes 60
 
 With --shrink its lines are dropped and simplified first, as long as it fails in the same way; of
 several failures of one kind only the first is shrunk. Numbers as arguments judge just these cases:
@@ -118,6 +121,7 @@ class Tally:
     help="Worker processes.",
     show_default="the cores",
 )
+@click.option("--minutes", default=math.inf, help="Begin no more cases after so long.")
 @click.option("--resume/--no-resume", help="Do not judge again what was judged before.")
 @click.option("--target", type=click.Choice(list(TARGETS)), default="both", show_default=True)
 @click.option("--verify/--no-verify", help="Prove each kernel, beside running it.")
@@ -127,7 +131,7 @@ class Tally:
               show_default=True, help="The folder for failing cases.")  # fmt: skip
 def main(
     numbers: tuple[int, ...], count: int, start: int, seed: int, jobs: int, target: str,
-    verify: bool, refused: bool, shrink: bool, resume: bool, out: Path,
+    verify: bool, refused: bool, shrink: bool, resume: bool, minutes: float, out: Path,
 ) -> None:  # fmt: skip
     console = Console()
     tally = Tally()
@@ -147,7 +151,8 @@ def main(
     )
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("judging", total=len(wanted))
-        for outcome in outcomes(wanted, seed, targets, jobs):
+        end = time.monotonic() + 60 * minutes
+        for outcome in outcomes(wanted, seed, targets, jobs, end):
             tally.add(outcome)
             journal.write(outcome)
             if outcome.failure is not None:
@@ -159,60 +164,6 @@ def main(
     raise SystemExit(1 if tally.failures else 0)
 
 
-class Journal:
-    """The verdicts on one seed, a line of JSON each.
-
-    Args:
-        path: the file.
-        targets: what cases are judged on; those of other targets are passed over.
-    """
-
-    def __init__(self, path: Path, targets: Sequence[str]) -> None:
-        self.path, self.targets = path, list(targets)
-
-    def write(self, outcome: Outcome) -> None:
-        """Add a verdict."""
-        failure = outcome.failure
-        row = {
-            "number": outcome.number, "targets": self.targets, "case": asdict(outcome.case),
-            "refused": outcome.refused, "refusals": outcome.refusals, "lowered": outcome.lowered,
-            "proof": outcome.proof, "without": outcome.without, "runs": outcome.runs,
-            "cuda": outcome.cuda, "blind": outcome.blind,
-            "calls": [[*key, n] for key, n in outcome.calls.items()],
-            "failure": failure and [failure.kind, failure.what, failure.line, failure.where],
-        }  # fmt: skip
-        if failure is None:
-            del row["case"]
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-
-    def read(self) -> dict[int, Outcome]:
-        """Return the verdicts so far, by number; a last line that was cut is passed over."""
-        found: dict[int, Outcome] = {}
-        for line in self.path.read_text("utf-8").splitlines() if self.path.exists() else ():
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            if row.pop("targets") == self.targets:
-                found[row["number"]] = self._outcome(row)
-        return found
-
-    def _outcome(self, row: dict[str, Any]) -> Outcome:
-        case = row.pop("case", None) or {
-            "name": f"case_{row['number']}",
-            "math": (),
-            "schedule": (),
-            "sizes": (),
-        }
-        lists = {k: tuple(case[k]) for k in ("math", "schedule", "sizes")}
-        row["calls"] = Counter({(name, verdict): n for name, verdict, n in row["calls"]})
-        row["refused"], row["refusals"] = tuple(row["refused"]), tuple(row["refusals"])
-        row["failure"] = Failure(*row["failure"]) if row["failure"] else None
-        return Outcome(case=Case(**{**case, **lists}), **row)
-
-
 # Workers
 
 
@@ -221,9 +172,9 @@ def _judge(numbers: list[int], seed: int, targets: tuple[str, ...]) -> list[Outc
 
 
 def outcomes(
-    numbers: list[int], seed: int, targets: tuple[str, ...], jobs: int
+    numbers: list[int], seed: int, targets: tuple[str, ...], jobs: int, end: float = math.inf
 ) -> Iterator[Outcome]:
-    """Yield the outcome of each case, as batches end.
+    """Yield the outcome of each case, as batches end; none is begun after the time `end`.
 
     A worker that dies takes its batch with it; the cases are then judged one by one, each in a
     process of its own, and the ones that die again are reported as crashes.
@@ -236,6 +187,9 @@ def outcomes(
             queue = iter(batches)
             left: list[list[int]] = []
             for batch in queue:
+                if time.monotonic() > end:
+                    queue = iter(())
+                    break
                 running[pool.submit(_judge, batch, seed, targets)] = batch
                 if len(running) < 2 * jobs:
                     continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -74,6 +75,7 @@ class Outcome:
         runs: how many launches were judged.
         cuda: whether there is CUDA text of the kernel.
         blind: outputs that are 0 at all sizes, so that zeros would pass for them.
+        seconds: of the processor, but for what is compiled and run together with other cases.
     """
 
     number: int
@@ -88,6 +90,7 @@ class Outcome:
     runs: int = 0
     cuda: bool = False
     blind: int = 0
+    seconds: float = 0.0
 
 
 @dataclass
@@ -127,10 +130,12 @@ class Engine:
         session = Session(f"case_{number}")
         outcome = Outcome(number, Case(session.fusion.name, (), (), ()))
         job = _Job(outcome, (), session)
+        started = time.process_time()
         try:
             self._prepare(job)
         except Failure as failure:
             outcome.failure = failure
+        outcome.seconds = time.process_time() - started
         known = self._known.get(number // SCHEDULES_A_FUSION)
         sizes = known[2].sizes if known else ()
         data = number // SCHEDULES_A_FUSION

@@ -283,7 +283,7 @@ def test_verdicts_that_were_written_are_read_again(
 ) -> None:
     """A last line that was cut is judged again, and so is what was judged on other targets."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "tools"))
-    journal = import_module("fuzz").Journal(tmp_path / "0.jsonl", ("interpret",))
+    journal = import_module("fuzz_journal").Journal(tmp_path / "0.jsonl", ("interpret",))
     case = Case("case_1", MATH, SCHEDULE, ({"N": 8, "M": 3},), data=9)
     failed = Outcome(1, case, Failure("fault", "it failed", "", "there"), proof="all sizes")
     failed.calls["split", "accepted"] += 2
@@ -297,4 +297,39 @@ def test_verdicts_that_were_written_are_read_again(
     assert found[2] == passed
     assert replace(found[1], failure=None) == replace(failed, failure=None)
     assert str(found[1].failure) == str(failed.failure)
-    assert import_module("fuzz").Journal(journal.path, ("c",)).read() == {}
+    assert import_module("fuzz_journal").Journal(journal.path, ("c",)).read() == {}
+    journal.write(Outcome(3, Case("case_3", (), (), ())))
+    assert journal.read().keys() == {1, 2, 3}
+
+
+def test_parts_of_a_run_add_up_to_one_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "tools"))
+    tools = import_module("fuzz_journal")
+    monkeypatch.setattr(tools, "version", lambda: "abc1234")
+    first = tools.Journal(tmp_path / "5.jsonl", ("interpret", "c"))
+    second = tools.Journal(tmp_path / "6.jsonl", ("interpret", "c", "nvrtc", "verify"))
+    nothing = Case("case", (), (), ())
+    first.write(Outcome(1, nothing, Failure("fault", "it failed at 3", "", "there")))
+    first.write(Outcome(1, nothing, lowered=True, runs=4, seconds=0.5))  # judged again: it is right
+    first.write(Outcome(2, nothing, Failure("fault", "it failed at 4", "", "there"), lowered=True))
+    second.write(Outcome(1, nothing, lowered=True, proof="all sizes", runs=6, cuda=True))
+    second.write(Outcome(3, nothing, refusals=("a race in a parallel loop",)))
+    lines = tools.page_of([first.path, second.path]).splitlines()
+    assert [line for line in lines if line.startswith(("| 5", "| 6", "| all"))] == [
+        "| 5 | interpret, c | 2 | 2 | 0 | 4 | 0 / 0 / 2 | 1 | 0.25 |",
+        "| 6 | interpret, c, nvrtc, verify | 2 | 1 | 1 | 6 | 1 / 0 / 0 | 0 | 0.00 |",
+        "| all |  | 4 | 3 | 1 | 10 | 1 / 0 / 2 | 1 | 0.12 |",
+    ]
+    assert "| abc1234 | 4 |" in lines
+    assert "| a race in a parallel loop | 1 |" in lines
+    assert "| fault: it failed at # | 1 | 2 of 5 |" in lines
+    assert not any("nan" in line for line in lines)
+
+
+def test_a_part_ends_after_its_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is begun is ended, nothing more is begun."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "tools"))
+    fuzz = import_module("fuzz")
+    assert list(fuzz.outcomes([*range(99)], 0, (), 1, end=0.0)) == []
