@@ -393,7 +393,7 @@ def test_assumptions_that_no_small_sizes_fulfil():
     assert found.runs == ()
     unused, not_run = found.notes
     assert unused.startswith(
-        "assumed: assumed.assume('N * N == 1018081'): nothing but the check at each launch "
+        "assumed: assumed.assume('N * N == 1018081'): each launch checks it, and nothing "
     )
     assert not_run == "not run: no small sizes fulfil the assumptions; set sizes by -D"
 

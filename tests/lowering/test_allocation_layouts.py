@@ -182,9 +182,10 @@ def test_an_axis_that_the_loops_cut_is_allocated_whole() -> None:
     k = right(f, 12, 16)
     assert held(k) == [(("16", "12"), ("13", "1"), "208")]
     assert [str(note).rpartition(" (")[0] for note in k.notes] == [
-        "T1: the allocation domain of T1: its buffer has room for 192 elements, its loops compute "
-        "64 while it lives; split the allocation domain as the loops outside are split, or lay the "
-        "buffer out after compute_at"
+        "T1: the allocation domain of T1: its buffer has room for 192 elements, of which 64 "
+        "are used at a time, because its allocation domain is not split as the loops around it "
+        "are; call T1.allocation_domain.split as those loops are split, or lay the buffer out "
+        "after compute_at"
     ]
 
 

@@ -16,10 +16,10 @@ def test_circular_buffer_whose_loads_are_waited_for() -> None:
     t.circular_buffer(2)
     ln.inline_most([r])
     assert notes(f) == [
-        "T2: T2.circular_buffer(2): nothing overlaps, in the loop over y.i1 each load of a later "
-        "iteration is waited for where it stands, by the store to T2 beside it; let a LOCAL copy "
-        "be computed at that loop and no deeper: c = x.cache_after(), c.compute_at(T2, 2), and "
-        "keep inline_most from it"
+        "T2: T2.circular_buffer(2): each iteration of the loop over y.i1 waits for the loads "
+        "of a later one, because these are stored to T2 at once, which waits for them; load "
+        "into registers first, and store after the work: c = x.cache_after(), c.compute_at(T2, "
+        "2), c inlined no deeper (inline_most)"
     ]
 
 
@@ -43,10 +43,10 @@ def test_local_buffer_of_symbolic_size() -> None:
         t = ln.exp(x)
         f.output(ln.permute(t, (1, 0)), "y")
     assert notes(f) == [
-        "T1: T1 in local memory: each thread has a buffer of N * M elements, it shares none of its "
-        "2 loops with y, where its i0 is i1, its i1 is i0; ln.propagate(y) gives it the loops of "
-        "y, then T1.compute_at(y, -1) or ln.inline_most() shares them; T1.memory = ln.GLOBAL "
-        "holds it whole"
+        "T1: T1 in local memory: each thread has a buffer of N * M elements, because it shares "
+        "none of its 2 loops with y, where its i0 is i1, its i1 is i0; call ln.propagate(y), "
+        "which gives it the loops of y, and then T1.compute_at(y, -1) or ln.inline_most(), or "
+        "set T1.memory = ln.GLOBAL"
     ]
     ln.propagate(f["y"])
     t.compute_at(f["y"], -1)
@@ -60,13 +60,14 @@ def test_layout_of_axes_that_the_buffer_lacks() -> None:
     t.compute_at(y, 1)
     t.set_allocation(order=[1, 0])
     assert notes(f) == [
-        "T2: T2.set_allocation(order=[1, 0]): its buffer has no two axes to order, it holds 1 of "
-        "the 2 leaf axes; leave order= out, or compute the tensor further out"
+        "T2: T2.set_allocation(order=[1, 0]): the order changes nothing, because its buffer "
+        "holds 1 of the 2 leaf axes, and an order needs two; leave order= out, or compute T2 "
+        "at a smaller position"
     ]
     t.set_allocation(pad={0: 1})
     assert notes(f) == [
-        "T2: T2.set_allocation(pad={0: 1}): its buffer has no gap there, it does not hold leaf "
-        "axis 0; pad an axis right of the compute-at position that is not bound to blocks"
+        "T2: T2.set_allocation(pad={0: 1}): nothing is padded, because its buffer does not "
+        "hold leaf axis 0; pad an axis from position 1 on that is not bound to blocks"
     ]
 
 
@@ -80,8 +81,9 @@ def test_circular_buffer_of_one_iteration() -> None:
     y.parallelize({0: PT.grid_x, 2: PT.block_x})
     t.axis(2).parallelize(PT.block_x)
     assert notes(f) == [
-        "T2: T2.circular_buffer(2): nothing runs ahead, the loop over y.i1 runs once; compute the "
-        "tensor inside a loop of more iterations"
+        "T2: T2.circular_buffer(2): no iteration is computed ahead, because the loop over "
+        "y.i1, which its stages rotate through, runs once; compute T2 inside of a loop of more "
+        "iterations (compute_at)"
     ]
 
 
@@ -95,8 +97,9 @@ def test_circular_buffer_whose_loops_are_all_over_threads(memory: ln.Memory) -> 
     t.circular_buffer(2)
     y.axis(0).parallelize(PT.block_x)
     assert notes(f) == [
-        "T2: T2.circular_buffer(2): nothing runs ahead, the loops around it are all over launch "
-        "dimensions; compute the tensor inside a serial loop"
+        "T2: T2.circular_buffer(2): no iteration is computed ahead, because the loops that it "
+        "shares are all over launch dimensions, which do not iterate; compute T2 inside of a "
+        "serial loop (compute_at)"
     ]
 
 
@@ -107,9 +110,9 @@ def test_order_of_an_allocation_domain_of_which_one_axis_is_left() -> None:
     t.allocation_domain.split(0, 8).reorder([1, 0, 2])
     t.compute_at(y, 1)
     assert notes(f)[:1] == [
-        "T2: T2.allocation_domain.reorder([1, 0, 2]): its buffer has no two axes to order, it "
-        "holds 1 of the 3 axes of its allocation domain; leave order= out, or compute the tensor "
-        "further out"
+        "T2: T2.allocation_domain.reorder([1, 0, 2]): the order changes nothing, because its "
+        "buffer holds 1 of the 3 axes of its allocation domain, and an order needs two; leave "
+        "order= out, or compute T2 at a smaller position"
     ]
 
 
@@ -120,9 +123,9 @@ def test_padding_of_an_axis_of_the_allocation_domain_that_the_buffer_lacks() -> 
     t.allocation_domain.split(0, 8).pad(0, 1)
     t.compute_at(y, 1)
     assert notes(f)[:1] == [
-        "T2: T2.allocation_domain.pad(0, 1): its buffer has no gap there, it does not hold axis 0 "
-        "of its allocation domain; pad an axis right of the compute-at position that is not bound "
-        "to blocks"
+        "T2: T2.allocation_domain.pad(0, 1): nothing is padded, because its buffer does not "
+        "hold axis 0 of its allocation domain; pad an axis from position 1 on that is not "
+        "bound to blocks"
     ]
 
 
@@ -133,8 +136,8 @@ def test_local_buffer_that_nothing_reads() -> None:
         y = f.output(variance, "y")
     y.reorder({1: 0})
     assert notes(f) == [
-        f"{name}: {name} in local memory: each thread has a buffer of N elements, nothing reads "
-        "it; leave it out, or declare it an output"
+        f"{name}: {name} in local memory: each thread has a buffer of N elements, because "
+        "nothing reads it; leave it out, or declare it an output (f.output)"
         for name in ("T1", "T3")
     ]
 
@@ -145,10 +148,10 @@ def test_local_buffer_whose_consumer_has_other_loops() -> None:
         y = f.output(ln.exp(x) * 2.0, "y")
     y.split(0, 4, inner=False)
     assert notes(f)[:1] == [
-        "T1: T1 in local memory: each thread has a buffer of N * 8 elements, it shares none of its "
-        "2 loops with y, where its i0 has no loop, its i1 is i2; ln.propagate(y) gives it the "
-        "loops of y, then T1.compute_at(y, -1) or ln.inline_most() shares them; T1.memory = "
-        "ln.GLOBAL holds it whole"
+        "T1: T1 in local memory: each thread has a buffer of N * 8 elements, because it shares "
+        "none of its 2 loops with y, where its i0 is no loop, its i1 is i2; call "
+        "ln.propagate(y), which gives it the loops of y, and then T1.compute_at(y, -1) or "
+        "ln.inline_most(), or set T1.memory = ln.GLOBAL"
     ]
 
 
@@ -164,9 +167,11 @@ def test_registers_picked_by_a_loop_of_unknown_extent() -> None:
     held.compute_at(y, 1)
     (first, _) = notes(f)  # the second is of the test that a split by M needs
     assert first == (
-        "held: held in local memory: its 8 registers are picked by a loop of M steps and a loop "
-        "of ceildiv(8, M) steps, registers have no addresses: they are put into memory, or all are "
-        "compared; let loops of static extents pick the element, or hold it in SHARED memory"
+        "held: held in local memory: its 8 elements lie in memory and not in registers, or "
+        "each access compares its index with all of them, because registers have no addresses, "
+        "and which one is meant (a loop of M steps and a loop of ceildiv(8, M) steps) is known "
+        "at run time only; let loops of static extents choose the element, or set held.memory "
+        "= ln.SHARED"
     )
 
 
@@ -180,7 +185,8 @@ def test_registers_picked_by_data() -> None:
     y.axis(0).parallelize(PT.grid_x)
     t.compute_at(y, 1)
     assert notes(f) == [
-        "t: t in local memory: its 4 registers are picked by an element of i, registers have no "
-        "addresses: they are put into memory, or all are compared; let loops of static extents "
-        "pick the element, or hold it in SHARED memory"
+        "t: t in local memory: its 4 elements lie in memory and not in registers, or each "
+        "access compares its index with all of them, because registers have no addresses, and "
+        "which one is meant (an element of i) is known at run time only; let loops of static "
+        "extents choose the element, or set t.memory = ln.SHARED"
     ]

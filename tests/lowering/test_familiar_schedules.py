@@ -65,7 +65,7 @@ def test_a_bias_whose_rows_vectors_cross_is_read_element_by_element() -> None:
     k = bias(("A", "B", "C"), flat=True, known=False)
     assert sorted(a.buffer.name for a in wide_accesses(k.program)) == ["x", "y"]
     (note,) = k.notes
-    assert note.remedy == 'assume("C % 8 == 0")'
+    assert note.remedy == 'state it: f.assume("C % 8 == 0")'
 
 
 def transposed(how: str) -> ln.Kernel:

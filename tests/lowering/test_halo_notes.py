@@ -90,9 +90,10 @@ def test_sizes_that_are_no_numbers() -> None:
     (note,) = [n for n in ln.lower(f).notes if "halo" in n.why]
     place = f" ({note.origin.file}:{note.origin.line})" if note.origin else ""
     assert str(note).removesuffix(place) == (
-        "rows: rows.compute_at(y, 2): its tiles have 7 elements and begin 5 apart, 1.40 times as "
-        "many as are needed, tiles that are neighbours have a halo in common, and each computes "
-        "its own; larger tiles have less of it, and at an outer position there is none"
+        "rows: rows.compute_at(y, 2): its tiles have 7 elements and begin 5 apart, 1.40 times "
+        "as many as are needed, because neighbouring tiles need the same elements at their "
+        "edges (halo), and each computes them again; split what reads rows into larger tiles, "
+        "or compute it at a smaller position (compute_at): at 0 nothing is repeated"
     )
 
 
@@ -105,7 +106,7 @@ def test_elements_of_a_copy_are_loaded_more_than_once() -> None:
     held.compute_at(y, 1)
     (note,) = [n for n in ln.lower(f).notes if "halo" in n.why]
     assert note.became == "24 elements are loaded for 18 that are needed, 1.33 times as many"
-    assert note.why.endswith("and each loads its own")
+    assert note.why.endswith("and each loads them again")
 
 
 def test_tiles_without_halo_have_no_note() -> None:

@@ -216,7 +216,10 @@ def circular_buffer(f: ln.Fusion) -> None:
     t.circular_buffer(3)
 
 
-@case(("stages", "a later call set it again"), ("stages", "note: nothing overlaps"))
+@case(
+    ("stages", "a later call set it again"),
+    ("stages", ("note: each iteration of the loop over y.i0 waits for the loads of a later one")),
+)
 def circular_buffer_of_another_distance(f: ln.Fusion) -> None:
     t, y = pointwise(f)
     t.memory = ln.SHARED
@@ -252,7 +255,7 @@ def allocation_domain_reorder(f: ln.Fusion) -> None:
     pointwise(f)[0].allocation_domain.reorder([1, 0])
 
 
-@case(("pad", "note: its buffer has no gap there"), ("place", IN_TILE))
+@case(("pad", "note: nothing is padded"), ("place", IN_TILE))
 def allocation_domain_pad(f: ln.Fusion) -> None:
     t, y = pointwise(f)
     t.allocation_domain.pad(1, 1)
@@ -282,7 +285,7 @@ def assume_range(f: ln.Fusion) -> None:
     f.assume_range(i, 0, "N")
 
 
-@case(("range", "note: nothing but the check at each launch came of it"))
+@case(("range", "note: each launch checks it, and nothing is faster"))
 def assume_range_of_no_index(f: ln.Fusion) -> None:
     with f:
         i = f.input("i", ("K",), ln.int32)

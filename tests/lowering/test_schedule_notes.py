@@ -19,9 +19,9 @@ def test_fields_and_place() -> None:
     (note,) = ln.lower(f).notes
     assert note.subject == "y"
     assert note.asked == "y.parallelize({0: unroll})"
-    assert note.became == "the loop over y.i0 stays a loop"
+    assert note.became == "the loop over y.i0 is not unrolled"
     assert note.why == "its extent N is known at run time only"
-    assert note.remedy == "split the axis by a constant and unroll the inner one"
+    assert note.remedy == "split the axis by a constant, and unroll the inner one"
     assert note.origin == Origin(__file__, line, "y.parallelize({0: unroll})")
 
 
@@ -38,9 +38,10 @@ def test_vectors_across_rows() -> None:
     y.split(0, 4).reorder({1: -1})
     y.axis(-1).parallelize(PT.vectorize)
     assert notes(f) == [
-        "y: y.parallelize({3: vectorize}): no access is wide in the loop over y.i3, neighbouring "
-        "lanes do not access neighbouring elements of x; vectorize an axis that runs along the "
-        "innermost one of x, split from it without a merge"
+        "y: y.parallelize({3: vectorize}): nothing is loaded or stored in vectors in the loop "
+        "over y.i3, because neighbouring lanes do not access neighbouring elements of x; "
+        "vectorize an axis that runs along the innermost one of x, split from it without a "
+        "merge"
     ]
 
 
@@ -69,9 +70,9 @@ def test_vectors_of_a_row_that_merged_axes_repeat(assumed: bool) -> None:
     row.axis(-1).parallelize(PT.vectorize)
     f.inline_most()
     wanted = [
-        "T4: T4.parallelize({1: vectorize}): no access is wide in the loop over T4.i1, "
-        "neighbouring lanes access neighbouring elements of b only where 4 divides K; "
-        'assume("K % 4 == 0")'
+        "T4: T4.parallelize({1: vectorize}): nothing is loaded or stored in vectors in the "
+        "loop over T4.i1, because neighbouring lanes access neighbouring elements of b only "
+        'where 4 divides K; state it: f.assume("K % 4 == 0")'
     ]
     assert notes(f) == ([] if assumed else wanted)
     if assumed:
@@ -91,9 +92,10 @@ def test_vectors_of_registers() -> None:
             tensor.compute_at(y, 2)
     t.axis(2).parallelize(PT.vectorize)
     assert notes(f)[:1] == [
-        f"{t.name}: {t.name}.parallelize({{2: vectorize}}): no access is wide in the loop "
-        f"over {t.name}.i2, all that the loop surely accesses lies in registers; "
-        "vectorize the tensor that loads or stores memory: an output, or a cache_after of an input"
+        f"{t.name}: {t.name}.parallelize({{2: vectorize}}): nothing is loaded or stored in "
+        f"vectors in the loop over {t.name}.i2, because all that it accesses in each iteration "
+        "lies in registers; vectorize the tensor that loads or stores memory: an output, or a "
+        "cache_after of an input"
     ]
 
 
@@ -104,8 +106,8 @@ def test_vectors_of_few_bytes() -> None:
     f.assume("N % 2 == 0")
     y.split(0, 2).axis(1).parallelize(PT.vectorize)
     assert notes(f) == [
-        "y: y.parallelize({1: vectorize}): no access is wide in the loop over y.i1, 2 elements "
-        "of x are fewer than 4 bytes; split by a larger factor"
+        "y: y.parallelize({1: vectorize}): nothing is loaded or stored in vectors in the loop "
+        "over y.i1, because 2 elements of x are fewer than 4 bytes; split by a larger factor"
     ]
 
 
@@ -114,8 +116,8 @@ def test_parallel_type_of_extent_one(kind: ln.ParallelType) -> None:
     f, _, y = scaled("N")
     y.split(0, 1).axis(1).parallelize(kind)
     assert notes(f) == [
-        f"y: y.parallelize({{1: {kind.value}}}): no loop is {kind.value}, y.i1 has extent 1; "
-        "leave the type out, or give it to an axis of more elements"
+        f"y: y.parallelize({{1: {kind.value}}}): no loop is {kind.value}, because y.i1 has one "
+        "element; leave the call out, or parallelize an axis of more elements"
     ]
 
 
@@ -136,8 +138,9 @@ def test_unswitch_around_a_barrier() -> None:
     y.parallelize({0: PT.grid_x, 1: PT.unswitch, 2: PT.block_x})
     t.axis(-1).parallelize(PT.block_x)
     assert notes(f)[:1] == [
-        "y: y.parallelize({0: grid_x, 1: unswitch, 2: block_x}): the tests stay in the loop over "
-        "y.i1, a barrier stands inside of it; unswitch an inner axis, without barriers"
+        "y: y.parallelize({0: grid_x, 1: unswitch, 2: block_x}): the tests inside of the loop "
+        "over y.i1 are made in each iteration, because a barrier stands inside of it, which "
+        "all threads have to reach; unswitch an inner axis, without barriers"
     ]
 
 
@@ -145,9 +148,9 @@ def test_guard_in_the_innermost_loop() -> None:
     f, _, y = scaled("N")
     y.split(0, 4)
     assert notes(f) == [
-        "y.i1: a loop over y.i1: i0 * 4 + i1 < N is tested in each iteration, y: split by 4 need "
-        "not divide N; assume that tiles divide the sizes, or make the axis or one around it "
-        "unswitch"
+        "y.i1: a loop over y.i1: i0 * 4 + i1 < N is tested in each iteration, because y: split "
+        "by 4 need not divide N; state by f.assume that tiles divide the sizes, or parallelize "
+        "this axis, or one around it, as unswitch"
     ]
     f.assume("N % 4 == 0")
     assert notes(f) == []
@@ -164,8 +167,8 @@ def test_one_note_for_a_loop_that_tensors_share() -> None:
         ln.propagate(y)
     t.compute_at(y, 1)
     assert notes(f) == [
-        "y: y.parallelize({0: unroll}): the loop over y.i0 stays a loop, its extent N is known at "
-        "run time only; split the axis by a constant and unroll the inner one"
+        "y: y.parallelize({0: unroll}): the loop over y.i0 is not unrolled, because its extent "
+        "N is known at run time only; split the axis by a constant, and unroll the inner one"
     ]
 
 
@@ -173,8 +176,9 @@ def test_guard_of_a_static_size() -> None:
     f, _, y = scaled(5)
     y.split(0, 4)
     assert notes(f) == [
-        "y.i1: a loop over y.i1: i0 * 4 + i1 < 5 is tested in each iteration, y: split by 4 need "
-        "not divide 5; split by a factor that divides, or make the axis or one around it unswitch"
+        "y.i1: a loop over y.i1: i0 * 4 + i1 < 5 is tested in each iteration, because y: split "
+        "by 4 need not divide 5; split by a factor that divides the extent, or parallelize "
+        "this axis, or one around it, as unswitch"
     ]
 
 
@@ -189,12 +193,12 @@ def test_assumption_that_nothing_used() -> None:
     f.assume("N % 4 == 0")
     f.assume("N != 3")
     assert notes(f) == [
-        "scaled: scaled.assume('N % 4 == 0'): nothing but the check at each launch came of it, no "
-        "index, test or bound of this schedule depends on it; leave it out, so that other sizes "
-        "may be launched",
-        "scaled: scaled.assume('N != 3'): nothing but the check at each launch came of it, an "
-        "assumption before it says as much, or no proof reads a comparison of this form; leave it "
-        "out, so that other sizes may be launched",
+        "scaled: scaled.assume('N % 4 == 0'): each launch checks it, and nothing is faster, "
+        "because no index, test or bound of this schedule depends on it; leave it out, so that "
+        "other sizes may be launched",
+        "scaled: scaled.assume('N != 3'): each launch checks it, and nothing is faster, "
+        "because an assumption before it says as much, or nothing follows from one of this "
+        "form; leave it out, so that other sizes may be launched",
     ]
 
 
@@ -204,7 +208,7 @@ def test_a_bound_of_blocks_that_decides_nothing() -> None:
     f.assume("N <= 100000")
     (note,) = notes(f)
     assert note.startswith(
-        "scaled: scaled.assume('N <= 100000'): nothing but the check at each launch came of it"
+        "scaled: scaled.assume('N <= 100000'): each launch checks it, and nothing is faster"
     )
 
 
@@ -215,8 +219,9 @@ def test_calls_on_what_is_not_computed() -> None:
         x_ = x + 1.0
     x_.split(0, 4)
     assert notes(f) == [
-        "T2: T2.split(axis=0, factor=4): it is not computed, no output depends on it; declare an "
-        "output that does, or leave the call out"
+        "T2: T2.split(axis=0, factor=4): the call has no effect, because no output depends on "
+        "T2, so that it is never computed; declare an output that does (f.output), or leave "
+        "the call out"
     ]
 
 
@@ -233,9 +238,9 @@ def test_calls_on_the_zeros_that_a_sum_starts_from(op: str) -> None:
             f.output(ln.scatter_add(zeros, key, x, 0), "y")
     zeros.split(0, 4)
     assert notes(f) == [
-        "T2: T2.split(axis=0, factor=4): it has no loops, nothing reads its zeros: what is added "
-        "to zeros (index_add, scatter_add) starts at 0 without them; schedule the result of that, "
-        "or leave the call out"
+        "T2: T2.split(axis=0, factor=4): the call has no effect, because what is added to "
+        "zeros (index_add, scatter_add) starts at 0 by itself, so that these zeros are never "
+        "computed; call it on the result of that, or leave it out"
     ]
 
 
@@ -249,8 +254,8 @@ def test_loops_that_a_later_call_replaced() -> None:
     y.split(0, 8)
     t.compute_at(y, 1)
     assert notes(f)[:1] == [
-        "T1: T1.parallelize({1: unroll}): its axis is gone, a later call gave the tensor other "
-        "loops; parallelize after that call"
+        "T1: T1.parallelize({1: unroll}): the call has no effect, because a later call gave T1 "
+        "other loops, without this axis; repeat it after that call"
     ]
 
 
@@ -285,9 +290,9 @@ def test_unswitch_of_tests_that_fail_at_the_largest_index() -> None:
     f, _, y = scaled(5)
     y.split(0, 4).axis(0).parallelize(PT.unswitch)
     assert notes(f)[:1] == [
-        "y: y.parallelize({0: unswitch}): the tests stay in the loop over y.i0, its tests are not "
-        "decided at the largest index; unswitch an inner axis, or assume that tiles divide the "
-        "sizes"
+        "y: y.parallelize({0: unswitch}): the tests inside of the loop over y.i0 are made in "
+        "each iteration, because one test of the largest index does not decide them; unswitch "
+        "an inner axis, or state by f.assume that tiles divide the sizes"
     ]
 
 
@@ -300,8 +305,8 @@ def test_pinned_axis_that_a_later_call_replaced() -> None:
     y.split(0, 8)
     t.compute_at(y, 1)
     assert notes(f)[:1] == [
-        "T1: T1.pin(1): its axis is gone, a later call gave the tensor other loops; pin it again "
-        "after that call"
+        "T1: T1.pin(1): the call has no effect, because a later call gave T1 other loops, "
+        "without this axis; repeat it after that call"
     ]
 
 
@@ -312,9 +317,9 @@ def test_vectors_around_a_loop() -> None:
     t.compute_at(y, 2)
     y.parallelize({1: PT.vectorize})
     assert notes(f) == [
-        "y: y.parallelize({1: vectorize}): no access is wide in the loop over y.i1, a test, a loop "
-        "or a barrier stands inside of the loop; vectorize the innermost axis, and assume that the "
-        "vector divides the sizes"
+        "y: y.parallelize({1: vectorize}): nothing is loaded or stored in vectors in the loop "
+        "over y.i1, because a test, a loop or a barrier stands inside of the loop; vectorize "
+        "the innermost axis, and state by f.assume that its extent divides the size"
     ]
 
 
@@ -326,7 +331,7 @@ def test_vectors_of_rows_that_begin_anywhere() -> None:
     t.compute_at(y, 1)
     t.axis(1).parallelize(PT.vectorize)
     assert notes(f) == [
-        "T1: T1.parallelize({1: vectorize}): no access is wide in the loop over T1.i1, the element "
-        "of x that the first lane accesses is not known to be a multiple of 4; assume that the "
-        "vector divides the row length of x"
+        "T1: T1.parallelize({1: vectorize}): nothing is loaded or stored in vectors in the "
+        "loop over T1.i1, because nothing says that the first lane accesses an element of x at "
+        "a multiple of 4; state by f.assume that the vector divides the row length of x"
     ]

@@ -221,7 +221,7 @@ def test_a_launch_that_nothing_comes_before_is_told():
     assert "launch:" not in str(k)
     (note,) = k.notes
     assert (note.subject, note.asked, note.became) == (
-        "y", "y.new_launch()", "it is computed in the first launch",
+        "y", "y.new_launch()", "no launch comes before it",
     )  # fmt: skip
     assert ln.lower(split_sum()).notes[0].subject == "T2.r2"
 

@@ -50,9 +50,9 @@ class Note:
     Args:
         subject: the tensor, loop or fusion concerned.
         asked: what was asked, as the call reads.
-        became: what became of it.
-        why: the reason.
-        remedy: what to write instead, or beside it.
+        became: what happens instead, and what that costs.
+        why: the reason, as it reads after "because".
+        remedy: the call that changes it.
         origin: the schedule call, with its file and line.
     """
 
@@ -65,7 +65,7 @@ class Note:
 
     def __str__(self) -> str:
         at = "" if self.origin is None else f" ({self.origin.file}:{self.origin.line})"
-        return f"{self.subject}: {self.asked}: {self.became}, {self.why}; {self.remedy}{at}"
+        return f"{self.subject}: {self.asked}: {self.became}, because {self.why}; {self.remedy}{at}"
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -124,12 +124,13 @@ class VectorFinder:
         if not is_vector(loop):
             return (
                 "a test, a loop or a barrier stands inside of the loop",
-                "vectorize the innermost axis, and assume that the vector divides the sizes",
+                "vectorize the innermost axis, and state by f.assume that its extent divides the "
+                "size",
             )
         refused = [self._single(loop, *place) for place in memory_accesses(loop)]
         if not refused:
             return (
-                "all that the loop surely accesses lies in registers",
+                "all that it accesses in each iteration lies in registers",
                 "vectorize the tensor that loads or stores memory: an output, or a cache_after "
                 "of an input",
             )
@@ -146,7 +147,7 @@ class VectorFinder:
                 return (
                     f"neighbouring lanes access neighbouring elements of {buffer.name} only where "
                     f"{loop.extent} divides {size}",
-                    f'assume("{size} % {loop.extent} == 0")',
+                    f'state it: f.assume("{size} % {loop.extent} == 0")',
                 )
             return (
                 f"neighbouring lanes do not access neighbouring elements of {buffer.name}",
@@ -164,9 +165,9 @@ class VectorFinder:
                 "split by a larger factor",
             )
         return (
-            f"the element of {buffer.name} that the first lane accesses is not known to be a "
-            f"multiple of {min(loop.extent, PIECES[0] // buffer.dtype.size)}",
-            f"assume that the vector divides the row length of {buffer.name}",
+            f"nothing says that the first lane accesses an element of {buffer.name} at a multiple "
+            f"of {min(loop.extent, PIECES[0] // buffer.dtype.size)}",
+            f"state by f.assume that the vector divides the row length of {buffer.name}",
         )
 
     def _undivided(

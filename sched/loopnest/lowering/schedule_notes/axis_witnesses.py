@@ -26,20 +26,20 @@ from loopnest.tensor.intents import Intent
 def _pinned(lowering: Lowering, intent: Intent) -> Finding:
     if intent.axis in lowering.held[tensor_of(intent)].leaf or intent.value is False:
         return "no producer shares the loop"
-    return _replaced(lowering, intent, "pin it again")
+    return _replaced(lowering, intent)
 
 
-def _replaced(lowering: Lowering, intent: Intent, remedy: str) -> Finding:
+def _replaced(lowering: Lowering, intent: Intent) -> Finding:
     """Return what became of an axis that is no leaf axis any more."""
-    leaf = lowering.held[tensor_of(intent)].leaf
-    if any(_made_of(axis, intent.axis) for axis in leaf):
+    held = lowering.held[tensor_of(intent)]
+    if any(_made_of(axis, intent.axis) for axis in held.leaf):
         return "axes that were made of it have it"
     return note_of(
         lowering,
         intent,
-        "its axis is gone",
-        "a later call gave the tensor other loops",
-        f"{remedy} after that call",
+        "the call has no effect",
+        f"a later call gave {held.name} other loops, without this axis",
+        "repeat it after that call",
     )
 
 
@@ -65,7 +65,7 @@ def _parallel(lowering: Lowering, intent: Intent) -> Finding:
     if axis not in leaf:
         same = [a for a in leaf if lowering.spec(a).parallel is kind]
         if not same:
-            return _replaced(lowering, intent, "parallelize")
+            return _replaced(lowering, intent)
         axis = same[0]
     assert axis is not None
     spec = lowering.spec(axis)
@@ -74,8 +74,8 @@ def _parallel(lowering: Lowering, intent: Intent) -> Finding:
             lowering,
             intent,
             f"no loop is {kind.value}",
-            f"{spec.axis} has extent 1",
-            "leave the type out, or give it to an axis of more elements",
+            f"{spec.axis} has one element",
+            "leave the call out, or parallelize an axis of more elements",
         )
     check = _BY_TYPE.get(kind, _thread if kind.is_thread else _looped)
     return check(lowering, intent, spec)
@@ -97,9 +97,9 @@ def _thread(lowering: Lowering, intent: Intent, spec: LoopSpec) -> Finding:
     return note_of(
         lowering,
         intent,
-        f"the loop over {spec.axis} does not use {dimension.value}",
-        "no statement of it stands in that loop",
-        "give the type to an axis that it is computed on",
+        f"no statement of {lowering.held[tensor_of(intent)].name} depends on {dimension.value}",
+        f"it is computed outside of the loop over {spec.axis}",
+        "parallelize an axis that it is computed along",
     )
 
 
@@ -113,9 +113,9 @@ def _unroll(lowering: Lowering, intent: Intent, spec: LoopSpec) -> Finding:
     return note_of(
         lowering,
         intent,
-        f"the loop over {spec.axis} stays a loop",
+        f"the loop over {spec.axis} is not unrolled",
         f"its extent {spec.extent} is known at run time only",
-        "split the axis by a constant and unroll the inner one",
+        "split the axis by a constant, and unroll the inner one",
     )
 
 
@@ -128,14 +128,14 @@ def _vectorize(lowering: Lowering, intent: Intent, spec: LoopSpec) -> Finding:
         return note_of(
             lowering,
             intent,
-            "no access is wide",
-            "no loop is left of its axis",
+            "nothing is loaded or stored in vectors",
+            "no loop over the axis is left",
             "vectorize an axis of 2, 4 or 8 elements",
         )
     if not lowering.program.launch and is_vector(own[0]) and not any(memory_accesses(own[0])):
         return "its lanes are registers, which a CPU computes together"
     why, remedy = lowering.finder.refusal(own[0])
-    became = f"no access is wide in the loop over {spec.axis}"
+    became = f"nothing is loaded or stored in vectors in the loop over {spec.axis}"
     return note_of(lowering, intent, became, why, remedy)
 
 
@@ -156,11 +156,13 @@ def _unswitch(lowering: Lowering, intent: Intent, spec: LoopSpec) -> Finding:
     if regions and not tested:
         return f"no test stands inside of the loop over {spec.axis}"
     if any(holds_sync(loop.body) for loop in tested):
-        why, remedy = "a barrier stands inside of it", "unswitch an inner axis, without barriers"
+        why = "a barrier stands inside of it, which all threads have to reach"
+        remedy = "unswitch an inner axis, without barriers"
     else:
-        why = "its tests are not decided at the largest index"
-        remedy = "unswitch an inner axis, or assume that tiles divide the sizes"
-    return note_of(lowering, intent, f"the tests stay in the loop over {spec.axis}", why, remedy)
+        why = "one test of the largest index does not decide them"
+        remedy = "unswitch an inner axis, or state by f.assume that tiles divide the sizes"
+    became = f"the tests inside of the loop over {spec.axis} are made in each iteration"
+    return note_of(lowering, intent, became, why, remedy)
 
 
 _ByType: TypeAlias = Callable[[Lowering, Intent, LoopSpec], Finding]

@@ -86,7 +86,8 @@ def bank_notes(lowering: Lowering) -> Iterator[Note]:
             held.name,
             f"{held.name}.memory = ln.SHARED",
             f"{access.user} takes a warp {taken} turns instead of {least}",
-            f"its lanes ask for different words that lie in one of the {_BANKS} banks",
+            f"its lanes ask for different words of the same bank, one of {_BANKS}, which serves "
+            "them one after the other",
             _remedy(lowering, tensor, access),
             origin,
         )
@@ -95,7 +96,7 @@ def bank_notes(lowering: Lowering) -> Iterator[Note]:
 def _remedy(lowering: Lowering, tensor: TensorView, access: _BankAccess) -> str:
     """Return the least padding of rows that parts the lanes, or a swizzle."""
     where, held = lowering.storage[tensor], lowering.held[tensor]
-    swizzle = f"{held.name}.allocation_domain.swizzle(ln.Swizzle.XOR, a, b) permutes rows"
+    swizzle = f"{held.name}.allocation_domain.swizzle(ln.Swizzle.XOR, a, b) permutes its rows"
     buffer = access.buffer
     if access.flat or buffer.swizzles or len(buffer.shape) < 2:
         return swizzle
@@ -115,7 +116,7 @@ def _remedy(lowering: Lowering, tensor: TensorView, access: _BankAccess) -> str:
                 call = f"{held.name}.allocation_domain.pad({stored.index(axes[-1])}, {pad})"
             else:
                 break
-            return f"{call} makes rows longer; {swizzle}"
+            return f"{call} makes its rows longer, or {swizzle}"
     return swizzle
 
 

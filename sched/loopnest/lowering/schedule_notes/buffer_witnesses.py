@@ -42,9 +42,9 @@ def _order(lowering: Lowering, intent: Intent) -> Finding:
     return note_of(
         lowering,
         intent,
-        "its buffer has no two axes to order",
-        f"it holds {len(axes)} of the {whole}",
-        "leave order= out, or compute the tensor further out",
+        "the order changes nothing",
+        f"its buffer holds {len(axes)} of the {whole}, and an order needs two",
+        f"leave order= out, or compute {held.name} at a smaller position",
     )
 
 
@@ -61,9 +61,9 @@ def _pad(lowering: Lowering, intent: Intent) -> Finding:
     return note_of(
         lowering,
         intent,
-        "its buffer has no gap there",
-        "it does not hold " + where.format(places),
-        "pad an axis right of the compute-at position that is not bound to blocks",
+        "nothing is padded",
+        "its buffer does not hold " + where.format(places),
+        f"pad an axis from position {held.position} on that is not bound to blocks",
     )
 
 
@@ -92,18 +92,18 @@ def _stages(lowering: Lowering, intent: Intent) -> Finding:
         return note_of(
             lowering,
             intent,
-            "nothing runs ahead",
-            "the loops around it are all over launch dimensions",
-            "compute the tensor inside a serial loop",
+            "no iteration is computed ahead",
+            "the loops that it shares are all over launch dimensions, which do not iterate",
+            f"compute {held.name} inside of a serial loop (compute_at)",
         )
     spec = own[-1]
     if is_trivial(spec):
         return note_of(
             lowering,
             intent,
-            "nothing runs ahead",
-            f"the loop over {spec.axis} runs once",
-            "compute the tensor inside a loop of more iterations",
+            "no iteration is computed ahead",
+            f"the loop over {spec.axis}, which its stages rotate through, runs once",
+            f"compute {held.name} inside of a loop of more iterations (compute_at)",
         )
     for loop in lowering.loops.get(spec.axis, []):
         for body in (loop.body, *[n.body for n, _ in walk(loop.body) if isinstance(n, If)]):
@@ -112,11 +112,10 @@ def _stages(lowering: Lowering, intent: Intent) -> Finding:
     return note_of(
         lowering,
         intent,
-        "nothing overlaps",
-        f"in the loop over {spec.axis} each load of a later iteration is waited for where it "
-        f"stands, by the store to {buffer.name} beside it",
-        f"let a LOCAL copy be computed at that loop and no deeper: c = x.cache_after(), "
-        f"c.compute_at({held.name}, {held.position}), and keep inline_most from it",
+        f"each iteration of the loop over {spec.axis} waits for the loads of a later one",
+        f"these are stored to {buffer.name} at once, which waits for them",
+        f"load into registers first, and store after the work: c = x.cache_after(), "
+        f"c.compute_at({held.name}, {held.position}), c inlined no deeper (inline_most)",
     )
 
 

@@ -70,17 +70,17 @@ def _dead(lowering: Lowering, intent: Intent) -> Finding:
         return note_of(
             lowering,
             intent,
-            "it has no loops",
-            "nothing reads its zeros: what is added to zeros (index_add, scatter_add) starts at 0 "
-            "without them",
-            "schedule the result of that, or leave the call out",
+            "the call has no effect",
+            "what is added to zeros (index_add, scatter_add) starts at 0 by itself, so that these "
+            "zeros are never computed",
+            "call it on the result of that, or leave it out",
         )
     return note_of(
         lowering,
         intent,
-        "it is not computed",
-        "no output depends on it",
-        "declare an output that does, or leave the call out",
+        "the call has no effect",
+        f"no output depends on {lowering.held[intent.tensor].name}, so that it is never computed",
+        "declare an output that does (f.output), or leave the call out",
     )
 
 
@@ -96,10 +96,10 @@ def _assume(lowering: Lowering, intent: Intent) -> Finding:
     why = (
         "no index, test or bound of this schedule depends on it"
         if lowering.idle[text]
-        else "an assumption before it says as much, or no proof reads a comparison of this form"
+        else "an assumption before it says as much, or nothing follows from one of this form"
     )
     return note_of(
-        lowering, intent, "nothing but the check at each launch came of it", why,
+        lowering, intent, "each launch checks it, and nothing is faster", why,
         "leave it out, so that other sizes may be launched", lowering.program.name,
     )  # fmt: skip
 
@@ -111,7 +111,7 @@ def _range(lowering: Lowering, intent: Intent) -> Finding:
     return note_of(
         lowering,
         intent,
-        "nothing but the check at each launch came of it",
+        "each launch checks it, and nothing is faster",
         f"no index and no test of what is computed depends on an element of {intent.value}",
         "leave it out, so that other data may be passed",
         str(intent.value),

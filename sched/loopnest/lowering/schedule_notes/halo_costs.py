@@ -51,8 +51,10 @@ def halo_notes(lowering: Lowering) -> Iterator[Note]:
                 held.name,
                 held.placed.call or f"{held.name} in tiles",
                 counted,
-                f"tiles that are neighbours have a halo in common, and each {each} its own",
-                "larger tiles have less of it, and at an outer position there is none",
+                f"neighbouring tiles need the same elements at their edges (halo), and each {each} "
+                "them again",
+                f"split what reads {held.name} into larger tiles, or compute it at a smaller "
+                "position (compute_at): at 0 nothing is repeated",
                 held.placed,
             )
 

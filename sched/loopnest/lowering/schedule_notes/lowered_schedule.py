@@ -136,14 +136,14 @@ def _spread(tensor: TensorView) -> tuple[str, str]:
     read = [(twin, c) for twin in tensor.siblings for c in twin.consumers if c in live]
     own = [pair for pair in read if pair[0] is tensor]
     if not read:
-        return "nothing reads it", "leave it out, or declare it an output"
+        return "nothing reads it", "leave it out, or declare it an output (f.output)"
     twin, consumer = (own or read)[0]
     pos = tensor.compute_at_pos
     shared = f"it shares {pos or 'none'} of its {tensor.ndim} loops with {consumer.name}"
     remedy = (
-        f"ln.propagate({consumer.name}) gives it the loops of {consumer.name}, then "
-        f"{tensor.name}.compute_at({consumer.name}, -1) or ln.inline_most() shares them; "
-        f"{tensor.name}.memory = ln.GLOBAL holds it whole"
+        f"call ln.propagate({consumer.name}), which gives it the loops of {consumer.name}, and "
+        f"then {tensor.name}.compute_at({consumer.name}, -1) or ln.inline_most(), or set "
+        f"{tensor.name}.memory = ln.GLOBAL"
     )
     image, places = match_leaves(twin, consumer).image, []
     for number, axis in enumerate(twin.domain.leaf):
@@ -152,7 +152,7 @@ def _spread(tensor: TensorView) -> tuple[str, str]:
             continue
         mine = f"{axis.kind.letter}{number}"
         if other not in consumer.domain.leaf:
-            places.append(f"{mine} has no loop")
+            places.append(f"{mine} is no loop")
         elif consumer.domain.leaf.index(other) != number:
             place = consumer.domain.leaf.index(other)
             places.append(f"{mine} is {other.kind.letter}{place}")

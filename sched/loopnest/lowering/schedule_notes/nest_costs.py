@@ -78,9 +78,12 @@ def _picked_registers(lowering: Lowering) -> Iterator[Note]:
             yield Note(
                 held.name,
                 f"{held.name} in local memory",
-                f"its {where.buffer.size} registers are picked by {' and '.join(names)}",
-                "registers have no addresses: they are put into memory, or all are compared",
-                "let loops of static extents pick the element, or hold it in SHARED memory",
+                f"its {where.buffer.size} elements lie in memory and not in registers, or each "
+                "access compares its index with all of them",
+                f"registers have no addresses, and which one is meant ({' and '.join(names)}) is "
+                "known at run time only",
+                f"let loops of static extents choose the element, or set {held.name}.memory = "
+                "ln.SHARED",
                 held.placed,
             )
 
@@ -120,10 +123,10 @@ def _unused_parts(lowering: Lowering) -> Iterator[Note]:
             yield Note(
                 held.name,
                 f"the allocation domain of {held.name}",
-                f"its buffer has room for {room} elements",
-                f"its loops compute {used} while it lives",
-                "split the allocation domain as the loops outside are split, or lay the buffer out "
-                "after compute_at",
+                f"its buffer has room for {room} elements, of which {used} are used at a time",
+                "its allocation domain is not split as the loops around it are",
+                f"call {held.name}.allocation_domain.split as those loops are split, or lay the "
+                "buffer out after compute_at",
                 held.placed,
             )
 
@@ -145,7 +148,8 @@ def _guards(lowering: Lowering) -> Iterator[Note]:
                 f"a loop over {loop.axis}",
                 f"{node.condition} is tested in each iteration",
                 node.reason or "it is needed",
-                f"{_dividing(node.condition)}, or make the axis or one around it unswitch",
+                f"{_dividing(node.condition)}, or parallelize this axis, or one around it, as "
+                "unswitch",
                 node.origin or loop.origin,
             )
             break
@@ -153,8 +157,8 @@ def _guards(lowering: Lowering) -> Iterator[Note]:
 
 def _dividing(condition: Expr) -> str:
     if any(isinstance(e, Symbol) for e in walk_expr(condition)):
-        return "assume that tiles divide the sizes"
-    return "split by a factor that divides"
+        return "state by f.assume that tiles divide the sizes"
+    return "split by a factor that divides the extent"
 
 
 def _iterates(loop: Loop) -> bool:

@@ -44,8 +44,8 @@ def _inside(lowering: Lowering, intent: Intent, count: int) -> Finding:
         lowering,
         intent,
         f"its statements stand outside of the loops over {missing}",
-        "they are not run there",
-        "place the tensor by compute_at",
+        "nothing in these loops computes it",
+        "place it by compute_at",
     )
 
 
@@ -54,7 +54,11 @@ def _tensor(lowering: Lowering, intent: Intent) -> Finding:
     if lowering.stores_of(tensor_of(intent)):
         return "it is stored"
     return note_of(
-        lowering, intent, "it is not stored", "no statement computes it", "leave the call out"
+        lowering,
+        intent,
+        "the call has no effect",
+        "no statement computes the new tensor",
+        "leave it out",
     )
 
 
@@ -68,9 +72,9 @@ def _launch(lowering: Lowering, intent: Intent) -> Finding:
     return note_of(
         lowering,
         intent,
-        "it is computed in the first launch",
-        "its loops read inputs alone, and what they compute themselves",
-        "keep what it shall read in GLOBAL memory and in loops of its own, or leave the call out",
+        "no launch comes before it",
+        "its loops read nothing but inputs, and what they compute themselves",
+        "set memory = ln.GLOBAL of what it reads, in loops of its own, or leave the call out",
     )
 
 
