@@ -18,7 +18,7 @@ from graph_kernels.plan_mutants import (
 )
 from graph_kernels.random_programs import SIZES, RandomProgram
 from loopnest.graph_kernels import runs_by_size
-from loopnest.graph_kernels.plan_proof import plan_faults
+from loopnest.graph_kernels.plan_proof import lives_of, plan_faults, room_faults
 from loopnest.graph_kernels.step_plan import plan_steps
 
 
@@ -267,3 +267,30 @@ WRONG = (
     "get_item(@kernel1(…)) is read from bytes 128 to 192 of the arena, where nothing has been "
     "written"
 )
+
+
+def test_rooms_that_a_plan_needs_at_once_are_found_without_its_graph():
+    """Whatever the whole proof says of rooms that are moved, theirs is no weaker."""
+    fn = compiled(symbolic)
+    judge = Judge(fn, sizes_of(fn))
+    lives = lives_of(fn._runs.plan)
+    assert lives == lives_of(judge.plan)
+    assert not room_faults(judge.plan, lives, judge.sizes)
+    rooms = [n for n, s in enumerate(judge.plan.storages) if s.kind == "arena"]
+    refuted = 0
+    for number in rooms:
+        for place in [-1, 32, judge.plan.arena, *[judge.plan.storages[n].offset for n in rooms]]:
+            moved = copied(judge.plan)
+            moved.storages[number].offset = place
+            if judge.faults(moved):
+                refuted += 1
+                assert room_faults(moved, lives, judge.sizes)
+    assert refuted
+    moved = copied(judge.plan)
+    moved.storages[rooms[0]].offset = 32
+    (fault,) = room_faults(moved, lives, judge.sizes)[:1]
+    count = moved.storages[rooms[0]].bytes
+    assert fault.message == (
+        f"storage {rooms[0]}, bytes 32 to {32 + count} of an arena of {moved.arena}, is in no "
+        "place for it"
+    )

@@ -123,3 +123,21 @@ def test_what_is_too_large_is_named():
     bounds = IndexWidth(program)
     assert bounds.too_large({"N": 1 << 33, "D": 1 << 33}).endswith(": x has D * N elements")
     assert bounds.too_large({"N": 5, "D": 1}).endswith(": 'i0 * 4611686018427387904'")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_known_of_sizes_of_as_many_bits_holds_at_each(seed):
+    rng = random.Random(seed)
+    program = parse_nest(f"""
+    kernel k(x: float32[N]) -> (y: float32[N])
+    for i0 in N:
+      for i1 in ceildiv(N, 2):  # grid_x
+        for i2 in 4:  # block_x
+          y[{random_index(rng)}] = x[i0]
+    """)
+    kept = IndexWidth(program)
+    for bits in range(12):
+        for n in sorted({rng.randint(0, (1 << bits) - 1) for _ in range(4)}):
+            for largest in (15, 1000, INT32):
+                fresh = kept._beyond({"N": (n, n)}, largest) is None
+                assert kept.fits({"N": n}, largest) == fresh, (n, largest)

@@ -1,5 +1,7 @@
 """Arguments of compiled torch programs: views, strides, memory that is shared or changed."""
 
+import subprocess
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -264,3 +266,31 @@ def test_an_operator_without_a_rule_for_symbolic_sizes_runs_in_torch_at_all_of_t
             close(fast(x, i), model(x, i), 5)
     (program,) = programs
     assert "aten.sort.default" in program.in_torch
+
+
+def test_no_size_after_the_first_call_asks_a_compiler(monkeypatch, tmp_path):
+    """What only some sizes need, as vectors along rows of 16 elements, is there too."""
+
+    def model(x):
+        y = (x @ x.transpose(1, 2)).softmax(-1)
+        return (y @ x).transpose(0, 1) * 2, y.sum(0)
+
+    monkeypatch.setenv("LOOPNEST_CACHE_DIR", str(tmp_path))
+    runs = []
+    started = subprocess.Popen.__init__
+
+    def popen(self, *args, **kwargs):
+        runs.append(args)
+        return started(self, *args, **kwargs)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", popen)
+    fast = torch.compile(model, backend="loopnest", dynamic=True, options={"library": False})
+    with recording() as programs:
+        for number, count in enumerate((16, 5, 32, 7)):
+            x = torch.randn(2, count, 8)
+            close(fast(x), model(x), 5)
+            if not number:
+                assert runs
+                runs.clear()
+    assert any(launch.kernel.has_scalar for launch in programs[0].kernels)
+    assert (len(programs), runs) == (1, [])

@@ -91,6 +91,8 @@ class CompiledKernel(Generic[K]):
         self._planner = Planner(program, self._scalar_program if has_scalar else None)
         self._told: set[str] = set()
         self._plans: dict[object, LaunchPlan] = {}
+        self._plans_at: dict[tuple[int | None, ...], LaunchPlan] = {}
+        """What `launch_at` found, by the sizes."""
         self._warned = False
 
     def _make_outputs(self) -> Outputs:
@@ -168,13 +170,19 @@ class CompiledKernel(Generic[K]):
             LaunchError: it has scalars that a call must tell, or sizes that are not among these; an
                 assumption does not hold.
         """
-        untold = [name for name in self.sizes if name not in sizes]
-        untold += [scalar.name for scalar in self._scalars]
-        if untold:
-            raise self._error(f"a call must tell {', '.join(untold)}", "call it with arrays")
-        own = {name: sizes[name] for name in self.sizes}
-        check_conditions(self._program.conditions, own, self._subject)
-        plan = self._planner.plan(own, self._subject)
+        key = tuple([sizes.get(symbol.name) for symbol in self._symbols])
+        plan = self._plans_at.get(key)
+        if plan is None:
+            untold = [name for name in self.sizes if name not in sizes]
+            untold += [scalar.name for scalar in self._scalars]
+            if untold:
+                raise self._error(f"a call must tell {', '.join(untold)}", "call it with arrays")
+            own = {name: sizes[name] for name in self.sizes}
+            check_conditions(self._program.conditions, own, self._subject)
+            plan = self._planner.plan(own, self._subject)
+            if len(self._plans_at) >= MAX_PLANS:
+                self._plans_at.clear()
+            self._plans_at[key] = plan
         return plan, self._variant(plan.program).executable
 
     # Arguments
@@ -277,6 +285,11 @@ class CompiledKernel(Generic[K]):
         if reason not in self._told:
             self._told.add(reason)
             _log.info("%s: the scalar variant runs: %s", self._subject, reason)
+
+    def build_variants(self) -> None:
+        """Build the scalar variant now, where there is one: no launch needs a compiler then."""
+        if self._planner.scalar is not None:
+            self._variant(self._planner.scalar.program)
 
     def _variant(self, program: kir.Program) -> _Variant:
         """Return a variant, built now if this is its first launch."""

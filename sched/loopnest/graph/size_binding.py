@@ -13,6 +13,7 @@ from typing import Any
 from loopnest.errors import kind_of
 from loopnest.graph.dimensions import Dim, at, symbols, whole
 from loopnest.graph.graph_error import GraphError, Refused
+from loopnest.graph.leaves import make_tuple
 from loopnest.graph.node import Attrs, Node, TupleType, Type, describe
 from loopnest.graph.node_origins import made_for, origin_of, place_of
 from loopnest.graph.program import Graph, require_graph
@@ -182,6 +183,18 @@ def bound(graph: Graph, sizes: Mapping[str, int]) -> BoundGraph:
     return _Binder(sizes).bound(graph)
 
 
+def bound_alone(node: Node, sizes: Mapping[str, int]) -> Node:
+    """Return a node at sizes whose operands are variables of their types there.
+
+    Raises:
+        GraphError: it does not fit at these sizes.
+    """
+    if not any(next(node_sizes(x), None) for x in (node, *node.inputs)):
+        return node
+    binder = _Binder(sizes)
+    return binder.node(str(node), node, [binder.variable(x.type) for x in node.inputs])
+
+
 class _Binder:
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.sizes = sizes
@@ -191,11 +204,19 @@ class _Binder:
     def bound(self, graph: Graph) -> BoundGraph:
         done: dict[Node, Node] = {}
         for node in postorder([*graph.inputs, *graph.outputs]):
-            done[node] = self._node(graph, node, [done[x] for x in node.inputs])
+            done[node] = self.node(graph.name, node, [done[x] for x in node.inputs])
         inputs, outputs = [done[x] for x in graph.inputs], [done[x] for x in graph.outputs]
         return BoundGraph(graph.changed(inputs, outputs), done)
 
-    def _node(self, graph: Graph, node: Node, inputs: list[Node]) -> Node:
+    def variable(self, kind: Type) -> Node:
+        """Return a variable of a type at the sizes; of several tensors a tuple of them."""
+        if isinstance(kind, TupleType):
+            return make_tuple(*map(self.variable, kind.fields))
+        shape = tuple([at(extent, self.sizes) for extent in kind.shape])
+        return call("var", (), {"shape": shape, "dtype": kind.dtype}, "operand")
+
+    def node(self, graph: str, node: Node, inputs: list[Node]) -> Node:
+        """Return a node at the sizes, of operands that are."""
         same = all(a is b for a, b in zip(inputs, node.inputs, strict=True))
         if same and not next(node_sizes(node), None):
             return node
@@ -204,7 +225,7 @@ class _Binder:
             with made_for(origin_of(node)):
                 return call(node.op, inputs, attrs, node.name)
         except GraphError as error:
-            subject = f"graph {graph.name} at {self.where}, node {describe(node)}{place_of(node)}"
+            subject = f"graph {graph} at {self.where}, node {describe(node)}{place_of(node)}"
             raise GraphError(subject, error.reason, error.hint) from None
 
     def _attribute(self, value: Any) -> object:

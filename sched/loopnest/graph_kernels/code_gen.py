@@ -172,8 +172,16 @@ def rtc_gen(graph: Graph) -> Graph:
     return graph.with_attrs(rtc=compiled(found, current_target(), {}))
 
 
-def compiled(found: Generated, target: str, options: Mapping[str, Any]) -> dict[Node, Runner]:
+def compiled(
+    found: Generated, target: str, options: Mapping[str, Any], variants: bool = False
+) -> dict[Node, Runner]:
     """Return kernels ready to run, distinct ones compiled side by side.
+
+    Args:
+        found: the kernels.
+        target: where they run.
+        options: of `loopnest.compile`.
+        variants: whether what only some sizes need is compiled too, so that no call compiles.
 
     Raises:
         GraphError: the compiler fails; it names the call.
@@ -182,7 +190,10 @@ def compiled(found: Generated, target: str, options: Mapping[str, Any]) -> dict[
 
     def compile_one(kernel: ln.Kernel) -> Runner | CompileError:
         try:
-            return ln.compile(kernel, target=target, **options)
+            runner = ln.compile(kernel, target=target, **options)
+            if variants:
+                runner.build_variants()
+            return runner
         except CompileError as error:
             return error
 

@@ -107,7 +107,7 @@ class DeviceArrays:
         runner(*inputs, out=tuple(outputs), **sizes)
 
     def without_kernel(
-        self, step: PlannedStep, seen: Callable[[ValuePlace], Seen]
+        self, step: PlannedStep, seen: Callable[[ValuePlace], Seen], sizes: Mapping[str, int]
     ) -> Callable[[Memory], None]:
         """Return what computes a step that has no kernel: NumPy, on copies."""
         host = HostArrays()
@@ -115,7 +115,7 @@ class DeviceArrays:
         def copy_of(place: ValuePlace) -> Seen:
             return lambda memory: host.seen(memory[place.storage], place)
 
-        compute = host.without_kernel(step, copy_of)
+        compute = host.without_kernel(step, copy_of, sizes)
         reads = {place.storage for place in places_in(step.inputs)}
         writes = [place.storage for place in step.outputs]
 

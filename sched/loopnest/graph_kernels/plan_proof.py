@@ -83,6 +83,55 @@ def plan_faults(
     return _PlanProof(plan, kernels, sizes).faults(results)
 
 
+Lives: TypeAlias = "Mapping[int, tuple[int, int]]"
+"""The first and the last step that each storage is used by; results are read behind the last."""
+
+
+def room_faults(plan: StepPlan, lives: Lives, sizes: Mapping[str, int]) -> list[PlanFault]:
+    """Return what is wrong with the places of storages in the arena; nothing where all is well.
+
+    A plan that computes its graph where each storage is memory of its own does so in these places:
+    storages that share bytes are not needed at one time, from the first step that one of them is
+    written by to what reads it last.
+
+    Args:
+        plan: the plan at sizes.
+        lives: of its storages, by `lives_of`: the same at all sizes.
+        sizes: of it.
+    """
+    rooms: list[tuple[int, int, int]] = []
+    found: list[PlanFault] = []
+    for number, storage in enumerate(plan.storages):
+        if storage.kind != "arena" or number not in lives or not storage.bytes:
+            continue
+        start, end = storage.offset, storage.offset + storage.bytes
+        told = f"storage {number}, bytes {start} to {end} of an arena of {plan.arena},"
+        if start < 0 or start % _LINE or end > plan.arena:
+            found.append(PlanFault("room", f"{told} is in no place for it", "", sizes))
+        for low, high, other in rooms:
+            if low < end and start < high and _at_once(lives[number], lives[other]):
+                message = f"{told} is memory of storage {other} while both are needed"
+                found.append(PlanFault("room", message, "", sizes))
+        rooms.append((start, end, number))
+    return found
+
+
+def lives_of(plan: StepPlan) -> Lives:
+    """Return when each storage of a plan is needed."""
+    uses = [[*step.outputs, *_places(tuple(step.inputs))] for step in plan.steps]
+    uses.append([place for tree in plan.results for place in _places(tree)])
+    uses[-1] += [place for _, place in plan.commits]
+    lives: dict[int, tuple[int, int]] = {}
+    for number, places in enumerate(uses):
+        for place in places:
+            lives[place.storage] = lives.get(place.storage, (number, number))[0], number
+    return lives
+
+
+def _at_once(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    return a[0] <= b[1] and b[0] <= a[1]
+
+
 class _Memory:
     """Which value each piece of memory holds, and who wrote it."""
 

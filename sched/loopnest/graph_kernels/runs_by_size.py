@@ -1,7 +1,9 @@
 """The steps of a compiled graph for each set of sizes that it is called with.
 
 A plan is proved before it runs (`plan_proof`), so that what holds of the plan with sizes as symbols
-holds of the places in memory too that storages get at each set of sizes.
+holds of the places in memory too that storages get at each set of sizes. Where the caller has shown
+that the shapes of the graph fit at all sizes that it comes with, as guards of torch do, the proof
+is that of the plan with symbols; at sizes only the places in memory are looked at.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ from loopnest.graph.node import Node
 from loopnest.graph.program import Graph
 from loopnest.graph.size_binding import bound, graph_sizes, sizes_of_arrays
 from loopnest.graph_kernels.code_gen import Generated
-from loopnest.graph_kernels.plan_proof import PlanFault, plan_faults
+from loopnest.graph_kernels.plan_proof import PlanFault, lives_of, plan_faults, room_faults
+from loopnest.graph_kernels.plan_records import StepPlan
 from loopnest.graph_kernels.sized_run import SizedRun, StepMemory
 from loopnest.graph_kernels.step_arrays import Runner, StepArrays
-from loopnest.graph_kernels.step_plan import plan_steps
+from loopnest.graph_kernels.step_plan import PlansAtSizes, plan_steps
 from loopnest.graph_kernels.variable_memory import VariableMemory
 
-MAX_RUNS = 32
+MAX_RUNS = 256
 """Plans at other sizes are kept up to this number."""
 
 
@@ -39,6 +42,7 @@ class RunsBySize:
         arrays: what the runs work on.
         aliases: outputs that may be memory of an input.
         shared: the variables, of a graph whose variables this one shares; None for its own.
+        guarded: whether the caller has shown that the shapes fit at the sizes that it comes with.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class RunsBySize:
         arrays: StepArrays,
         aliases: frozenset[int] = frozenset(),
         shared: VariableMemory | None = None,
+        guarded: bool = False,
     ) -> None:
         self.graph, self.target = graph, target
         self.subject = f"{graph.name}(...)"
@@ -60,8 +65,9 @@ class RunsBySize:
         self.memory = StepMemory(arrays, shared or VariableMemory(arrays, calls.variables))
         self.plan = plan_steps(calls, found, library, len(graph.outputs))
         """The plan of a step, with sizes where the graph has them."""
-        self._calls, self._found, self._runners = calls, found, runners
-        self._library, self._aliases = library, aliases
+        self._plans, self._lives = PlansAtSizes(self.plan), lives_of(self.plan)
+        self._calls, self._runners = calls, runners
+        self._aliases, self._guarded = aliases, guarded
         self.kept: OrderedDict[tuple[int, ...], SizedRun] = OrderedDict()
         """The runs at the sizes of the last calls."""
         self._sizes_of: dict[Hashable, tuple[int, ...]] = {}
@@ -69,6 +75,8 @@ class RunsBySize:
         """The run of the last call."""
         if not self.names:
             self.at(())
+        elif guarded:
+            self._require(plan_faults(self.plan, _kernels_of(runners), len(graph.outputs), {}))
 
     def numbers(
         self, shapes: Sequence[tuple[int, ...]], sizes: Mapping[str, int]
@@ -112,21 +120,31 @@ class RunsBySize:
     def _planned(self, numbers: tuple[int, ...]) -> SizedRun:
         sizes = dict(zip(self.names, numbers, strict=True))
         try:
-            at_sizes = bound(self._calls, sizes)
+            plan, runners = self._guarded_plan(sizes) if self._guarded else self._bound_plan(sizes)
         except GraphError as error:
             raise LaunchError(self.subject, str(error)) from None
-        found = Generated(
-            {at_sizes.nodes[call]: made for call, made in self._found.kernels.items()},
-            {at_sizes.nodes[call]: why for call, why in self._found.refused.items()},
-        )
-        runners = {at_sizes.nodes[call]: runner for call, runner in self._runners.items()}
-        plan = plan_steps(at_sizes.graph, found, self._library, len(self.graph.outputs))
-        faults = plan_faults(plan, _kernels_of(runners), len(self.graph.outputs), sizes)
-        if faults:
-            raise InternalError(
-                self.subject, f"the plan of its steps is wrong: {faults[0].message}"
-            )
         return SizedRun(self.subject, self.target, plan, runners, sizes, self.memory, self._aliases)
+
+    def _bound_plan(self, sizes: Mapping[str, int]) -> tuple[StepPlan, Mapping[Node, Runner]]:
+        """Return the plan of the graph at sizes, and the kernels of its calls."""
+        at_sizes = bound(self._calls, sizes)
+        nodes = at_sizes.nodes
+        runners = {nodes[call]: runner for call, runner in self._runners.items()}
+        plan = self._plans.at(sizes, at_sizes.graph, nodes.__getitem__)
+        count = len(self.graph.outputs)
+        self._require(plan_faults(plan, _kernels_of(runners), count, sizes))
+        return plan, runners
+
+    def _guarded_plan(self, sizes: Mapping[str, int]) -> tuple[StepPlan, Mapping[Node, Runner]]:
+        """Return the plan at sizes of the graph with symbols, which has been proved."""
+        plan = self._plans.at(sizes, self._calls, lambda node: node)
+        self._require(room_faults(plan, self._lives, sizes))
+        return plan, self._runners
+
+    def _require(self, faults: Sequence[PlanFault]) -> None:
+        if faults:
+            reason = f"the plan of its steps is wrong: {faults[0].message}"
+            raise InternalError(self.subject, reason)
 
     def faults(self, numbers: tuple[int, ...] | None = None) -> list[PlanFault]:
         """Return what is wrong with the plan at sizes; by default, with all plans that there are.

@@ -7,7 +7,7 @@ variables, the arena) belongs to `StepMemory`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from struct import Struct
 from time import perf_counter
@@ -53,6 +53,8 @@ class StepMemory:
         self.reserved = 0
         """The bytes of the arena."""
         self._constants: dict[Node, Array] = {}
+        self.entries: dict[int, tuple[PlannedStep, Entry]] = {}
+        """Of steps that are the same at all sizes, by the id of the step."""
 
     def constant(self, node: Node) -> Array:
         """Return the value of a constant, flat."""
@@ -119,6 +121,8 @@ class SizedRun:
         """Steps that are no entries of a table."""
         self._actions = self._joined()
         self._runs = [action.run for action in self._actions]
+        self._seen_storages = {p.storage for p in self._places_of_arrays()}
+        """The storages that are arrays in a call: what kernels of a table read are addresses."""
         self._results = [(tree, n in aliases) for n, tree in enumerate(plan.results)]
         self._assigns = bool(plan.commits) or any(s.over is not None for s in plan.storages)
         self._simple = self._simple_results()
@@ -127,6 +131,11 @@ class SizedRun:
         """Whether a call runs kernels of C alone, and makes the arrays of its results before."""
         self.makes_outputs = self.is_table and self._simple == [*range(len(self._made))]
         """Whether the outputs are arrays that a call makes, and nothing else is done with them."""
+
+    def _places_of_arrays(self) -> Iterator[ValuePlace]:
+        for step in self._calls:
+            yield from (*places_in(step.inputs), *step.outputs, *places_in(step.copies))
+        yield from (*places_in(self.plan.results), *[place for _, place in self.plan.commits])
 
     def _new_arrays(self) -> tuple[list[int], list[Callable[[], Array]]]:
         """Return the storages of outputs that a call makes, and what makes each."""
@@ -268,17 +277,20 @@ class SizedRun:
         room = rounded(self.plan.arena)
         self._memory.reserve(room + self._workspace_bytes)
         self._arena = self._memory.arena
-        self._fixed = []
-        nothing = self._arrays.room(0)
-        for storage in self.plan.storages:
+        nothing, address = self._arrays.room(0), self._arrays.address
+        self._fixed = [nothing] * len(self.plan.storages)
+        fixed, start = [0] * len(self.plan.storages), address(self._arena)
+        for number, storage in enumerate(self.plan.storages):
             owner = storage if storage.over is None else self.plan.storages[storage.over]
+            if owner.kind == "arena" and number not in self._seen_storages:
+                fixed[number] = start + owner.offset
+                continue
             found = self._place(owner)
-            self._fixed.append(nothing if found is None else found)
-        start = self._arrays.address(self._arena) + room
-        fixed = map(self._arrays.address, self._fixed)
+            if found is not None:
+                self._fixed[number], fixed[number] = found, address(found)
         self._pointers = pointers_of([*[0] * self._first, *fixed, *self._more])
         for number, offset in self._workspace.items():
-            self._pointers[number] = start + offset
+            self._pointers[number] = start + room + offset
         for action in self._actions:
             if isinstance(action, TableAction):
                 action.table.attach(self._pointers)
@@ -366,7 +378,7 @@ class SizedRun:
         if step.kind == "kernel":
             run = self._kernel_call(step)
         else:
-            run = arrays.without_kernel(step, self._seen)
+            run = arrays.without_kernel(step, self._seen, self._sizes)
         made = [x.storage for x in step.outputs if self.plan.storages[x.storage].kind == "made"]
         if not step.copies and not made:
             return run
@@ -406,6 +418,9 @@ class SizedRun:
 
     def _fast(self, step: PlannedStep) -> Entry | None:
         """Return a kernel's C function with its storages and sizes; None where it has none."""
+        known, entry = self._memory.entries.get(id(step), (None, None))
+        if known is step:
+            return entry
         made = step.made
         if self._target != "c" or made is None or step.copies or threads_are_lost():
             return None
@@ -426,7 +441,10 @@ class SizedRun:
         slots += map(self._number, plan.sizes.values())
         rooms = zip(spaces, plan.workspace, strict=True)
         slots += self._spaces([count * b.dtype.numpy.itemsize for b, count in rooms if b])
-        return executable.function(executable.index_bits(plan)), slots
+        entry = executable.function(executable.index_bits(plan)), slots
+        if not plan.sizes and not spaces:
+            self._memory.entries[id(step)] = step, entry
+        return entry
 
     def _slot(self, storage: int) -> int:
         """Return which pointer is that of a storage."""

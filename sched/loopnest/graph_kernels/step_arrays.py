@@ -80,7 +80,7 @@ class StepArrays(Protocol):
         """Launch a kernel; an output that overwrites an input is None."""
 
     def without_kernel(
-        self, step: PlannedStep, seen: Callable[[ValuePlace], Seen]
+        self, step: PlannedStep, seen: Callable[[ValuePlace], Seen], sizes: Mapping[str, int]
     ) -> Callable[[Memory], None]:
         """Return what computes a step that has no kernel, on what its places are in a call."""
 
@@ -155,7 +155,7 @@ class HostArrays:
         runner(*inputs, out=tuple(outputs), **sizes)
 
     def without_kernel(
-        self, step: PlannedStep, seen: Callable[[ValuePlace], Seen]
+        self, step: PlannedStep, seen: Callable[[ValuePlace], Seen], sizes: Mapping[str, int]
     ) -> Callable[[Memory], None]:
         """Return what computes a step that has no kernel: NumPy."""
         if step.kind == "library":

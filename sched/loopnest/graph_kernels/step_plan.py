@@ -9,9 +9,10 @@ is kept apart and copied at the end.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from loopnest.graph.dimensions import Dim, Shape, at
 from loopnest.graph.node import Node, TensorType, TupleType, Type
 from loopnest.graph.program import Graph
 from loopnest.graph.registry import get_attr
@@ -40,6 +41,93 @@ def plan_steps(graph: Graph, found: Generated, library: bool, results: int) -> S
     return _StepPlanner(graph, found, library).plan(results)
 
 
+class PlansAtSizes:
+    """A plan with sizes as symbols, which becomes plans at sizes.
+
+    Args:
+        whole: the plan.
+    """
+
+    def __init__(self, whole: StepPlan) -> None:
+        self.whole = whole
+        self._lives = _lives(whole)
+        self._static = [
+            all(map(_is_static, (*places_in(step.inputs), *step.outputs))) for step in whole.steps
+        ]
+
+    def at(
+        self, sizes: Mapping[str, int], graph: Graph, node_at: Callable[[Node], Node]
+    ) -> StepPlan:
+        """Return the plan at sizes: its steps, and the places of its storages in the arena.
+
+        A step without sizes is the same object at all of them.
+
+        Args:
+            sizes: a value for each size.
+            graph: that the plan at sizes is of.
+            node_at: returns what a step, or a storage, computes or holds at these sizes.
+        """
+        whole, places = self.whole, _PlacesAtSizes(sizes, node_at)
+        steps = tuple(map(places.step, whole.steps, self._static))
+        storages = tuple(map(places.storage, whole.storages))
+        results = tuple(map(places.tree, whole.results))
+        commits = tuple([(state, places.place(place)) for state, place in whole.commits])
+        arena = _laid_out(storages, self._lives)
+        return StepPlan(graph, steps, storages, results, commits, arena)
+
+
+class _PlacesAtSizes:
+    def __init__(self, sizes: Mapping[str, int], node_at: Callable[[Node], Node]) -> None:
+        self.sizes, self.node_at = sizes, node_at
+        self.known: dict[Dim, int] = {}
+
+    def _number(self, extent: Dim) -> int:
+        if isinstance(extent, int):
+            return extent
+        found = self.known.get(extent)
+        if found is None:
+            found = self.known[extent] = at(extent, self.sizes)
+        return found
+
+    def _shape(self, shape: Shape) -> tuple[int, ...]:
+        return tuple(map(self._number, shape))
+
+    def storage(self, own: Storage) -> Storage:
+        node = own.node if own.node is None else self.node_at(own.node)
+        return Storage(own.kind, node, self._number(own.elements), own.dtype, over=own.over)
+
+    def place(self, place: ValuePlace) -> ValuePlace:
+        if _is_static(place):
+            return place
+        strides = None if place.strides is None else self._shape(place.strides)
+        return ValuePlace(place.storage, self._shape(place.shape), place.axes, strides)
+
+    def tree(self, tree: ResultTree) -> ResultTree:
+        match tree:
+            case ValuePlace():
+                return self.place(tree)
+            case UpdatedVariable():
+                return tree
+            case UpdateGroup():
+                return UpdateGroup(tuple(map(self.tree, tree.items)))
+        return self.places(tree)
+
+    def places(self, tree: PlaceTree) -> PlaceTree:
+        return self.place(tree) if isinstance(tree, ValuePlace) else tuple(map(self.places, tree))
+
+    def step(self, step: PlannedStep, is_static: bool) -> PlannedStep:
+        node = self.node_at(step.node)
+        if node is step.node and is_static:
+            return step
+        inputs, outputs = [*map(self.places, step.inputs)], [*map(self.place, step.outputs)]
+        copies = [(self.place(a), self.place(b)) for a, b in step.copies]
+        return PlannedStep(node, step.kind, inputs, outputs, step.made, copies, step.reason)
+
+
+def _is_static(place: ValuePlace) -> bool:
+    return all(isinstance(extent, int) for extent in (*place.shape, *(place.strides or ())))
+
+
 class _StepPlanner:
     def __init__(self, graph: Graph, found: Generated, library: bool) -> None:
         self.graph, self.found, self.library = graph, found, library
@@ -59,10 +147,11 @@ class _StepPlanner:
             if storage.kind == "arena" and place.is_plain:
                 storage.kind = "output"
         commits = self._commits(results)
-        arena = 0 if graph_sizes(self.graph) else self._lay_out(results, commits)
-        return StepPlan(
-            self.graph, tuple(self.steps), tuple(self.storages), results, tuple(commits), arena
+        known = not graph_sizes(self.graph)
+        plan = StepPlan(
+            self.graph, tuple(self.steps), tuple(self.storages), results, tuple(commits), 0
         )
+        return replace(plan, arena=_laid_out(plan.storages, _lives(plan))) if known else plan
 
     # Places
 
@@ -209,29 +298,30 @@ class _StepPlanner:
                 step.copies.append((source, result))
                 step.inputs[operand] = result
 
-    # The arena
 
-    def _lay_out(
-        self, results: Sequence[ResultTree], commits: Sequence[tuple[int, ValuePlace]]
-    ) -> int:
-        """Give each storage of the arena its offset; return the size of the arena."""
-        first: dict[int, int] = {}
-        last: dict[int, int] = {}
-        for number, step in enumerate(self.steps):
-            used = [*step.outputs, *places_in(step.inputs)]
-            for place in used:
-                first.setdefault(place.storage, number)
-                last[place.storage] = number
-        for place in (*places_in(results), *[value for _, value in commits]):
-            # Results and new values of variables are read behind the last step.
-            last[place.storage] = len(self.steps)
-        arena = _Arena()
-        wanted = [n for n, s in enumerate(self.storages) if s.kind == "arena" and n in first]
-        # Largest first: small ones find gaps between large ones, seldom the other way round.
-        for number in sorted(wanted, key=lambda n: (-self.storages[n].bytes, n)):
-            life = (first[number], last[number])
-            self.storages[number].offset = arena.take(self.storages[number].bytes, life)
-        return arena.size
+def _lives(plan: StepPlan) -> dict[int, tuple[int, int]]:
+    """Return the first and the last step that each storage is used by."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for number, step in enumerate(plan.steps):
+        used = [*step.outputs, *places_in(step.inputs)]
+        for place in used:
+            first.setdefault(place.storage, number)
+            last[place.storage] = number
+    for place in (*places_in(plan.results), *[value for _, value in plan.commits]):
+        # Results and new values of variables are read behind the last step.
+        last[place.storage] = len(plan.steps)
+    return {number: (start, last[number]) for number, start in first.items()}
+
+
+def _laid_out(storages: Sequence[Storage], lives: Mapping[int, tuple[int, int]]) -> int:
+    """Give each storage of the arena its offset; return the size of the arena."""
+    arena = _Arena()
+    wanted = {n: s.bytes for n, s in enumerate(storages) if s.kind == "arena" and n in lives}
+    # Largest first: small ones find gaps between large ones, seldom the other way round.
+    for number in sorted(wanted, key=lambda n: (-wanted[n], n)):
+        storages[number].offset = arena.take(wanted[number], lives[number])
+    return arena.size
 
 
 def _storages(tree: PlaceTree) -> set[int]:

@@ -2,7 +2,8 @@
 
 Interval arithmetic over every index expression of a program, at given sizes. It is rigorous: an
 intermediate sum or product that does not fit is found, too, as in the last, padded iteration of a
-split loop.
+split loop. What holds for all sizes up to the next powers of two is found once for all of them: a
+launch at sizes that grow by one then asks for nothing anew.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ class IndexWidth:
             self._add(most)
         data = any(n.dtype.kind == "x" and isinstance(n, Op) and n.op == "cast" for n in parts)
         self.inside = _inside(evaluated) if data else set()
+        self._in_box: dict[tuple[object, ...], bool] = {}
+        """What is known of all sizes of the same numbers of bits."""
 
     def _add(self, root: Expr) -> None:
         if root not in self.order:
@@ -81,21 +84,26 @@ class IndexWidth:
 
     def intervals(self, sizes: Mapping[str, int]) -> dict[Expr, Interval]:
         """Return the least and the largest value of each index expression."""
+        return self._intervals(_exact(sizes))
+
+    def _intervals(self, ranges: Mapping[str, Interval]) -> dict[Expr, Interval]:
+        """Return what `intervals` does, for all sizes in ranges."""
         found: dict[Expr, Interval] = {}
         for node in self.order:
-            found[node] = self._interval(node, sizes, found)
+            found[node] = self._interval(node, ranges, found)
         return found
 
     def _interval(
-        self, node: Expr, sizes: Mapping[str, int], found: Mapping[Expr, Interval]
+        self, node: Expr, sizes: Mapping[str, Interval], found: Mapping[Expr, Interval]
     ) -> Interval:
         if node in self.inside:
-            return 0, max([size_value(b.size, sizes) for b in self.buffers], default=0)
+            largest = {name: high for name, (_, high) in sizes.items()}
+            return 0, max([size_value(b.size, largest) for b in self.buffers], default=0)
         match node:
             case Const():
                 return int(node.value), int(node.value)
             case Symbol():
-                return sizes[node.name], sizes[node.name]
+                return sizes[node.name]
             case Index():
                 return 0, max(found[node.extent][1] - 1, 0)
             case LaunchIndex():
@@ -109,11 +117,26 @@ class IndexWidth:
 
     def fits(self, sizes: Mapping[str, int], largest: int) -> bool:
         """Whether every index, size and intermediate value lies within +-`largest`."""
-        return self._beyond(sizes, largest) is None
+        return self._holds(sizes, largest, lambda box: self._beyond(box, largest) is None)
 
-    def _beyond(self, sizes: Mapping[str, int], largest: int) -> Expr | None:
+    def _holds(
+        self,
+        sizes: Mapping[str, int],
+        question: object,
+        answer: Callable[[Mapping[str, Interval]], bool],
+    ) -> bool:
+        """Whether something holds at sizes: known where it holds of all around them."""
+        if not self.inside:  # their bound is exact for sizes alone
+            key = (question, *[(name, size.bit_length()) for name, size in sizes.items()])
+            if key not in self._in_box:
+                self._in_box[key] = answer({n: _around(size) for n, size in sizes.items()})
+            if self._in_box[key]:
+                return True
+        return answer(_exact(sizes))
+
+    def _beyond(self, sizes: Mapping[str, Interval], largest: int) -> Expr | None:
         """Return the first index, size or intermediate value beyond +-`largest`, or None."""
-        found = self.intervals(sizes)
+        found = self._intervals(sizes)
         for node, (low, high) in found.items():
             if low < -largest or high > largest:
                 return node
@@ -129,7 +152,7 @@ class IndexWidth:
         for buffer in self.buffers:
             if size_value(buffer.size, given) > INT64:
                 return f"an index exceeds 64 bits: {buffer.tensor} has {buffer.size} elements"
-        return f"an index exceeds 64 bits: '{self._beyond(given, INT64)}'"
+        return f"an index exceeds 64 bits: '{self._beyond(_exact(given), INT64)}'"
 
     def static_bits(self, more: Sequence[Expr] = ()) -> int | None:
         """Return the width that static sizes alone need, 32 or 64; None beyond 64 bits.
@@ -152,8 +175,23 @@ class IndexWidth:
         """Whether there are vectorized loops, and every test in one holds for all its lanes."""
         if self.tests is None:
             return False
-        found = self.intervals(sizes)
-        return all(_holds(test, found) for test in self.tests)
+        tests = self.tests
+
+        def hold(box: Mapping[str, Interval]) -> bool:
+            found = self._intervals(box)
+            return all(_holds(test, found) for test in tests)
+
+        return self._holds(sizes, "vectors", hold)
+
+
+def _exact(sizes: Mapping[str, int]) -> dict[str, Interval]:
+    return {name: (size, size) for name, size in sizes.items()}
+
+
+def _around(size: int) -> Interval:
+    """Return the sizes of as many bits."""
+    bits = size.bit_length()
+    return (1 << bits) >> 1, (1 << bits) - 1
 
 
 def _buffers(program: kir.Program, nodes: Sequence[kir.Stmt]) -> list[Buffer]:

@@ -39,6 +39,8 @@ class CompiledProgram:
         self.run = TorchGraph(found.graph, target, device, options, found.aliases)
         self.kernels = self.run.kernels
         self._sizes = [found.sizes[name] for name in self.run.sizes]
+        self.givers = [giver(layout, device) for layout in found.layouts]
+        """For each input what takes it, at sizes."""
         self._bound: dict[tuple[int, ...], _AtSizes] = {}
 
     def __call__(self, args: Sequence[Any]) -> list[Any] | None:
@@ -56,13 +58,12 @@ class _AtSizes:
     """A program at sizes: how its arguments are taken, and its results are given."""
 
     def __init__(self, program: CompiledProgram, numbers: tuple[int, ...]) -> None:
-        found, device = program.found, program.device
+        found = program.found
         self.numbers, self.graph = numbers, program.run
         sizes = dict(zip(program.run.sizes, numbers, strict=True))
-        rows = zip(found.inputs, found.layouts, strict=True)
         self.givers = [
-            (source if isinstance(source, int) else -1, source, giver(layout, sizes, device))
-            for source, layout in rows
+            (source if isinstance(source, int) else -1, source, give(sizes))
+            for source, give in zip(found.inputs, program.givers, strict=True)
         ]
         self.outputs = [_result(output, sizes) for output in found.outputs]
         self.plain: list[int] | None = None

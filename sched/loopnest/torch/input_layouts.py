@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import loopnest.graph as G
@@ -79,15 +80,14 @@ def order_in_memory(shape: Sequence[Dim], strides: Sequence[Dim]) -> list[int] |
     return order if dense else None
 
 
-def giver(layout: InputLayout, sizes: Mapping[str, int], device: Any) -> Giver:
-    """Return what makes the input of a graph of a tensor: itself, or its memory.
+def giver(layout: InputLayout, device: Any) -> Callable[[Mapping[str, int]], Giver]:
+    """Return what makes the input of a graph of a tensor, itself or its memory: at sizes.
 
     It returns None where the tensor lies otherwise in memory than the layout says, and copies what
     lies on another device, or is a lazy conjugate or negative.
 
     Args:
         layout: of the input.
-        sizes: of the graph.
         device: of the graph.
     """
     plain = _prepared(device)
@@ -96,7 +96,14 @@ def giver(layout: InputLayout, sizes: Mapping[str, int], device: Any) -> Giver:
         def whole(tensor: Tensor) -> Tensor | None:
             return plain(tensor) if tensor.is_contiguous() else None
 
-        return whole
+        return lambda sizes: whole
+    return partial(_strided, layout, plain)
+
+
+def _strided(
+    layout: InputLayout, plain: Callable[[Tensor], Tensor], sizes: Mapping[str, int]
+) -> Giver:
+    """Return what gives the memory of a tensor that lies as a layout says."""
     strides = tuple([at(step, sizes) for step in layout.strides])
     kept = [n for n, extent in enumerate(layout.shape) if at(extent, sizes) != 1]
     wanted = [strides[n] for n in kept]

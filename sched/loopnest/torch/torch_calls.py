@@ -6,17 +6,22 @@ that draws numbers, which no pass merges or moves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
+from loopnest.graph.dimensions import at
 from loopnest.graph.node import Attrs, Node, TensorType, TupleType, Type
 from loopnest.graph.registry import Pattern, call, register_attr, register_op
 from loopnest.scalar.dtypes import DType
+from loopnest.scalar.expr import Expr
 from loopnest.torch.symbolic_sizes import sizes_of
 from loopnest.torch.tensor_arrays import Tensor, array_of, dtype_of_torch, tensor_of
+
+NO_SIZES: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +65,13 @@ def torch_node(
     return call("torch_random" if draws else "torch_call", operands, attrs)
 
 
-def run_in_torch(node: Node, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Call the function of a node on tensors; return its values."""
+def run_in_torch(
+    node: Node, tensors: Sequence[Tensor], sizes: Mapping[str, int] = NO_SIZES
+) -> list[Tensor]:
+    """Call the function of a node on tensors, at sizes; return its values."""
     attrs = node.attrs
-    args = _filled(attrs["args"], tensors)
-    kwargs = {key: _filled(value, tensors) for key, value in attrs["kwargs"]}
+    args = _filled(attrs["args"], tensors, sizes)
+    kwargs = {key: _filled(value, tensors, sizes) for key, value in attrs["kwargs"]}
     found = attrs["function"](*args, **kwargs)
     if attrs["order"]:
         return [found.permute(attrs["order"])]
@@ -77,12 +84,12 @@ def returns_views(node: Node) -> bool:
     return schema is not None and any(x.alias_info is not None for x in schema.returns)
 
 
-def _filled(value: Any, tensors: Sequence[Tensor]) -> Any:
+def _filled(value: Any, tensors: Sequence[Tensor], sizes: Mapping[str, int]) -> Any:
     if isinstance(value, OperandPlace):
         return tensors[value.number]
     if isinstance(value, tuple):
-        return [_filled(item, tensors) for item in value]
-    return value
+        return [_filled(item, tensors, sizes) for item in value]
+    return at(value, sizes) if isinstance(value, Expr) else value
 
 
 def _spec(kind: Type) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ import torch
 from loopnest.graph.dimensions import at
 from loopnest.graph.node_values import compute
 from loopnest.graph.program import Graph
+from loopnest.graph.size_binding import bound_alone
 from loopnest.graph_kernels.code_gen import compiled
 from loopnest.graph_kernels.graph_launch import launch_of
 from loopnest.graph_kernels.kernel_calls import with_kernels
@@ -53,9 +54,11 @@ class TorchGraph:
     ) -> None:
         self.graph, self.target = graph, target
         calls, found = with_kernels(graph, target, library=False, fallback=True)
-        runners = compiled(found, target, options or {})
+        runners = compiled(found, target, options or {}, variants=True)
         arrays = TorchArrays(device)
-        self._runs = RunsBySize(graph, target, calls, found, runners, False, arrays, aliases)
+        self._runs = RunsBySize(
+            graph, target, calls, found, runners, False, arrays, aliases, guarded=True
+        )
         self._lock, self._address = self._runs.memory.variables.lock, arrays.address
         self.sizes = self._runs.names
         """The sizes of the graph."""
@@ -155,14 +158,15 @@ class TorchArrays:
             runner(*map(array_of, inputs), out=tuple(map(array_of, outputs)), **sizes)
 
     def without_kernel(
-        self, step: PlannedStep, seen: Callable[[ValuePlace], Seen]
+        self, step: PlannedStep, seen: Callable[[ValuePlace], Seen], sizes: Mapping[str, int]
     ) -> Callable[[Memory], None]:
         """Return a call of torch; of an op that torch does not know, of NumPy on the host."""
         if step.node.op.startswith("torch_"):
-            return self._torch_call(step, seen)
+            return self._torch_call(step, seen, sizes)
+        node = bound_alone(step.node, sizes)
 
         def run(memory: Memory) -> None:
-            found = compute(step.node, [self._tree(tree, memory) for tree in step.inputs])
+            found = compute(node, [self._tree(tree, memory) for tree in step.inputs])
             values: Any = found if isinstance(found, tuple) else (found,)
             for place, value in zip(step.outputs, values, strict=True):
                 self.seen(memory[place.storage], place).copy_(tensor_of(value.copy()))
@@ -170,7 +174,7 @@ class TorchArrays:
         return run
 
     def _torch_call(
-        self, step: PlannedStep, seen: Callable[[ValuePlace], Seen]
+        self, step: PlannedStep, seen: Callable[[ValuePlace], Seen], sizes: Mapping[str, int]
     ) -> Callable[[Memory], None]:
         """Return a step that torch computes; what it returns is the memory of the values.
 
@@ -180,7 +184,7 @@ class TorchArrays:
         own = self.copied if returns_views(step.node) else torch.Tensor.contiguous
 
         def run(memory: Memory) -> None:
-            found = run_in_torch(step.node, [operand(memory) for operand in inputs])
+            found = run_in_torch(step.node, [operand(memory) for operand in inputs], sizes)
             values = [value for value in found if isinstance(value, torch.Tensor)]
             for place, value in zip(step.outputs, values, strict=True):
                 memory[place.storage] = own(value)
