@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 
+import loopnest as ln
 from helpers.printed_c import run_c
 from loopnest.backends.cpu.c_printer import print_c
 from loopnest.kir import parse as parse_nest
@@ -73,7 +74,7 @@ def test_of_two_borders_the_middle_alone_has_no_test():
           y[i1] = where(1 <= i1, x[i1 - 1], 0.0) + where(i1 + 1 < N, x[i1 + 1], 0.0)
         """
     stops, text = loops_of(nest)
-    assert stops == ["1", "N - 1", "N"]
+    assert stops == ["ln_min_i64(1, N)", "N - 1", "N"]
     assert text.count("?") == 4
     wide = np.pad(X[0], 1)
     np.testing.assert_array_equal(run(nest, X[0], N=40), wide[:-2] + wide[2:])
@@ -178,3 +179,13 @@ def test_a_divisor_that_may_be_zero_is_asked_in_the_loop():
     z = np.zeros(0, np.float32)
     found = run_c(parse_nest(nest), x=X[0], z=z, sizes={"N": 0})["y"]
     assert found.shape == (40, 0)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 5])
+def test_a_border_of_a_loop_that_runs_no_iteration(size):
+    """The first iteration stands outside; where there is none it is not run."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("M",), ln.float32)
+        f.output(ln.welford(x - ln.pad(x, [(1, -1)], 1), 0)[2], "n")
+    f.inline_most()
+    assert ln.compile(f, "c")(np.zeros(size, np.float32)) == size

@@ -63,10 +63,10 @@ def border_pieces(
     if found is None:
         return whole
     first, last, steady = found
-    begin = algebra.min(first, stop)
+    begin = up_to(first, stop, algebra)
     if steady:  # where they fail, all iterations stand outside
         begin = Op("where", (all_of(steady), begin, stop), dtypes.index)
-    end = stop if last is None else algebra.min(last, stop)
+    end = stop if last is None else up_to(last, stop, algebra)
     middle = _chosen(body, {c: c.args[1] for c in choices})
     # Where there are several conditions, some of them may hold there.
     sides = body
@@ -74,6 +74,19 @@ def border_pieces(
         sides = _chosen(body, {c: c.args[2] for c in choices})
     pieces = (begin, sides), (end, middle), (stop, sides)
     return pieces if last is not None else pieces[:2]
+
+
+def up_to(bound: Expr, stop: Expr, algebra: Simplifier) -> Expr:
+    """Return the lesser of two ends of a loop, where the loop may run no iteration too.
+
+    The simplifier's minimum is that inside of a loop that runs: of 1 and its extent it is 1.
+    """
+    found = algebra.min(stop, bound)
+    if not isinstance(bound, Const) or found is not bound or isinstance(stop, Const):
+        return found
+    least, _ = algebra.range_at_launch(stop)
+    enough = least is not None and least >= bound.value
+    return bound if enough else Op("min", (bound, stop), dtypes.index)
 
 
 def _choices(value: Expr, var: Index, algebra: Simplifier) -> Iterator[Op]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from loopnest.backends.cpu.border_loops import up_to
 from loopnest.kir import If, Loop, Stmt
 from loopnest.kir.loop_bounds import gaps, slope
 from loopnest.scalar.expr import ONE, ZERO, Expr, integer, substitute, terms_of
@@ -73,5 +74,5 @@ def _count(test: If, loop: Loop, around: list[Loop], algebra: Simplifier) -> Exp
                 return None
             rest = algebra.simplify(substitute(gap, {loop.var: ZERO}))
             past = algebra.add(algebra.floordiv(rest, integer(-count)), ONE)
-            stop = algebra.min(stop, past)
+            stop = up_to(past, stop, algebra)
     return stop
