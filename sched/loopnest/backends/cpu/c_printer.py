@@ -111,6 +111,8 @@ class _CPrinter(VectorPrinter):
         self.in_work = False
         self.is_shared_out = False
         """Whether several threads run the statement at hand."""
+        self.own: frozenset[Buffer] = frozenset()
+        """The buffers that each of them makes for itself."""
         self.streamed = streamed_outputs(program, self.loops.body)
 
     @cached_property
@@ -220,7 +222,7 @@ class _CPrinter(VectorPrinter):
         params = _lines([*share, *(v.declaration for v in known), *own])
         lines, pad = self.lines, self.pad
         self.lines, self.pad, self.in_work = [f"LN_WORK {name}({params})", "{"], "  ", True
-        self.is_shared_out = bool(chain)
+        self.is_shared_out, self.own = bool(chain), frozenset(allocations(body))
         self._share(chain, body)
         self.fence(body)
         self.works.append("\n".join([*self.lines, "}", ""]))
@@ -402,7 +404,7 @@ class _CPrinter(VectorPrinter):
         self.define(node.var, f"ln_arrive(&{place}, {self.format.format(node.count)})")
 
     def is_contended(self, node: Store) -> bool:
-        return self.is_shared_out
+        return self.is_shared_out and node.storage not in self.own
 
     def atomic_call(self, operation: str, dtype: DType, place: str, value: str) -> str:
         if operation != "add" or dtype.is_float:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from loopnest.kir import Allocate, If, Let, Loop, Stmt, Store, expressions, holds_sync
+from loopnest.kir import BOUND, Allocate, If, Let, Loop, Stmt, Store, expressions, holds_sync
 from loopnest.kir import walk as walk_statements
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar import dtypes
@@ -103,7 +103,7 @@ class _Chooser:
                 case Loop() if holds_sync(node.body):
                     self._visit(node.body, times * _trips(node))
                 # A loop may stand around all threads only if they agree on how often it runs.
-                case Loop() if self._is_steady(node.var.extent):
+                case Loop() if self._is_steady(node.var.extent) and not _is_bound_by_data(node):
                     verdict = self._verdict(node)
                     if verdict is None:
                         self.undecided.append((node, times))
@@ -236,6 +236,14 @@ def _cost(stride: int | None) -> int:
 
 def _holds_loops(loop: Loop) -> bool:
     return any(isinstance(node, Loop) for node, _ in walk_statements(loop.body))
+
+
+def _is_bound_by_data(loop: Loop) -> bool:
+    """Whether each thread runs a part of a loop that data choose: one index of it, mostly."""
+    first = loop.body[0] if len(loop.body) == 1 else None
+    if not isinstance(first, If) or first.reason != BOUND:
+        return False
+    return any(isinstance(node, (Load, Local)) for node in walk(first.condition))
 
 
 def _is_local(node: Allocate) -> bool:
