@@ -50,7 +50,7 @@ OF_LOOPS = frozenset({
     "a value crosses threads", "a read before the store", "a launch limit",
     "two parallel types in one loop", "a launch dimension twice",
     "a vectorized axis is not innermost", "the width of a vector", "a vector that never divides",
-    "a vector of atomic updates",
+    "a vector of atomic updates", "blocks that fold into SHARED memory",
     "a vectorized or cpu_parallel reduction", "a race in a parallel loop",
     "a circular buffer in a parallel loop", "tiles that store one element", "a value crosses lanes",
 })  # fmt: skip

@@ -131,6 +131,7 @@ LEGITIMATE: Mapping[str, str] = {
     "a launch limit": r"a block has \d+ threads|has the extent \d+; use at most",
     "a launch dimension twice": r"one launch dimension may be used once in a nest",
     "a vectorized axis is not innermost": r"is vectorized, but it has \d+ leaf axes",
+    "blocks that fold into SHARED memory": r"each block has SHARED memory of its own",
     "a vector of atomic updates": r"is vectorized, but an atomic operation updates one element",
     "the width of a vector": r"its vectorized axis \d+ has the extent",
     "a vector that never divides": r"its vectorized axis of extent \d+ runs over .* divide",

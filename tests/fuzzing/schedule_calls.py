@@ -264,7 +264,7 @@ class ScheduleCalls:
         """Yield an atomic reduction, with loops of its own for what it folds and starts from."""
         rng = self.rng
         if not self._of(name).is_output:
-            yield f"{name}.memory = ln.GLOBAL"
+            yield f"{name}.memory = ln.{rng.choice(['GLOBAL', 'SHARED', 'SHARED'])}"
         start = self._new("a")
         yield f"{start} = {name}.atomic()"
         if start not in self.session.tensors:

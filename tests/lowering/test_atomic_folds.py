@@ -325,18 +325,6 @@ def test_a_local_result_that_a_launch_needs_in_registers_stays() -> None:
     assert s.memory is ln.LOCAL
 
 
-def test_a_shared_result_is_not_moved() -> None:
-    with ln.Fusion("k") as f:
-        s = ln.sum(f.input("x", ("N",), ln.int32), 0, dtype=ln.int32)
-        f.output(s * 2, "y")
-    s.memory = ln.SHARED
-    with pytest.raises(ln.ScheduleError) as caught:
-        s.atomic()
-    assert str(caught.value) == (
-        "T1.atomic(): T1 is shared, and all threads update it; set T1.memory = ln.GLOBAL first"
-    )
-
-
 def test_a_reader_beside_updates_is_a_race() -> None:
     """Updates of one element by several threads, and a plain load of it: the load races."""
     with ln.Fusion("k") as f:

@@ -102,6 +102,7 @@ def _check_reduction(plan: LoopPlan, tensor: TensorView) -> None:
         if not axis.is_reduction or is_trivial(spec):
             continue
         if is_atomic(tensor) and spec.parallel is not ParallelType.vectorize:
+            _check_own_block(tensor, place, spec.parallel)
             continue
         if spec.parallel.is_unordered:
             raise LoweringError(
@@ -110,6 +111,18 @@ def _check_reduction(plan: LoopPlan, tensor: TensorView) -> None:
                 "reduction needs the one before",
                 "split the reduction, rfactor it, and bind the iteration axis of the new tensor",
             )
+
+
+def _check_own_block(tensor: TensorView, place: int, parallel: ParallelType) -> None:
+    """Refuse blocks that fold into one SHARED result, of which each has its own."""
+    if tensor.memory is Memory.SHARED and parallel.is_grid:
+        raise LoweringError(
+            tensor.name,
+            f"its reduction axis {place} is {parallel.value}, but each block has SHARED memory of "
+            "its own, which would hold a part of the result",
+            f"rfactor the axis that blocks have, so that each folds a result of its own; or set "
+            f"{tensor.name}.memory = ln.GLOBAL before atomic()",
+        )
 
 
 def _check_order(plan: LoopPlan, unit: TensorView) -> None:

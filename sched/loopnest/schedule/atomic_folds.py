@@ -19,6 +19,7 @@ from loopnest.schedule.cloning import new_tensor, plain_domain
 from loopnest.schedule.launches import check_launches
 from loopnest.schedule.transaction import PrimitiveRefused, primitive, require_computed
 from loopnest.tensor.definition import Definition, Read, started_by
+from loopnest.tensor.math_snapshot import logical_places
 from loopnest.tensor.tensor_view import TensorView
 
 EXACT = ("max", "min")
@@ -35,12 +36,10 @@ def atomic(tensor: TensorView) -> TensorView:
     assert definition is not None
     assert definition.reducer is not None
     start = new_tensor(tensor, plain_domain(tensor))
-    tensor.fusion.change(start, "_memory", Memory.GLOBAL)
+    tensor.fusion.change(start, "_memory", tensor.memory)
     values = definition.reducer.identity
     start.define(Definition("start", (), (), (start,), values, None, definition.reducer.name))
-    root = tensor.domain.root
-    read = Read.along(start, tuple([root.index(axis) for axis in tensor.domain.logical]))
-    reads = (*definition.reads, read)
+    reads = (*definition.reads, Read(start, logical_places(tensor.domain)))
     tensor.define(replace(definition, reads=reads, start=len(definition.reads)))
     return start
 
@@ -94,22 +93,16 @@ def _require_reduction(tensor: TensorView) -> None:
             f"{tensor.dtype} by atomic operations has other bits each time",
             "leave out deterministic=True, or schedule the reduction without atomic()",
         )
-    if tensor.domain.is_factored or not set(tensor.domain.logical) <= set(tensor.domain.root):
-        raise PrimitiveRefused(
-            f"{name} is a partial result of rfactor", "call atomic() of what reduces it"
-        )
 
 
 def _take_memory(tensor: TensorView) -> None:
-    """Move a LOCAL result to GLOBAL memory, which all threads update; refuse other memory."""
+    """Move a LOCAL result to GLOBAL memory, where all threads may update it.
+
+    SHARED memory stays: each block has its own, which its threads update.
+    """
     if tensor.memory is Memory.LOCAL:
         tensor.fusion.change(tensor, "_memory", Memory.GLOBAL)
         check_launches(tensor)
-    if tensor.memory is not Memory.GLOBAL:
-        raise PrimitiveRefused(
-            f"{tensor.name} is {tensor.memory.value}, and all threads update it",
-            f"set {tensor.name}.memory = ln.GLOBAL first",
-        )
     if tensor.domain.allocation is not None:
         raise PrimitiveRefused(
             f"{tensor.name} is laid out by an allocation domain of its own",

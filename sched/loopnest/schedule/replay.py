@@ -187,7 +187,10 @@ def producer_as_consumer(
     Windows are not crossed: `schedule.overlap` does that.
     """
     seed = {c: p for p, c in pairs(producer, consumer)}
-    return _replay(domain, producer.domain, seed, domain.root, pos, producer)
+    definition = consumer.definition
+    starts = definition is not None and definition.starts_from is producer
+    above = domain.rfactor if starts else domain.root
+    return _replay(domain, producer.domain, seed, above, pos, producer)
 
 
 def consumer_as_producer(

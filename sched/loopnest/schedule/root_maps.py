@@ -38,6 +38,11 @@ def pairs(producer: TensorView, consumer: TensorView) -> tuple[tuple[IterDomain,
     ):
         return found.pairs
     assert definition is not None
+    if definition.starts_from is producer:
+        # Initial values lie in the memory of the fold: the axes of both are those that it stores.
+        result = tuple(zip(producer.domain.logical, consumer.domain.logical, strict=True))
+        known[key] = _EqualAxes(definition, rfactor, root, result)
+        return result
     first, *others = [r.equal_axes(root) for r in definition.reads if r.producer is producer]
     result = tuple(
         [

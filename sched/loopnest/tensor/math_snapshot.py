@@ -309,7 +309,7 @@ def _tensor(
         dtype,
         _axes(domain.root),
         _axes(domain.logical),
-        _places(domain),
+        logical_places(domain),
         None if definition is None else _definition(name, definition, names),
         role,
         inplace,
@@ -343,7 +343,7 @@ def _definition(name: str, found: Definition, names: dict[TensorView, str]) -> M
     )
 
 
-def _places(domain: TensorDomain) -> tuple[Expr, ...]:
+def logical_places(domain: TensorDomain) -> tuple[Expr, ...]:
     """Return the index of each logical axis in terms of the root's coordinates."""
     known: dict[IterDomain, Expr] = {a: Coordinate(n) for n, a in enumerate(domain.root)}
     plain = cast(Simplifier, _Plain())

@@ -378,12 +378,12 @@ class ScheduleMethods:
             A new tensor, of the initial values, in the memory of this one, which is moved to GLOBAL
             memory where it is LOCAL. It has loops of its own; all of its elements are stored before
             any update: in an earlier launch where this tensor calls `new_launch`, else before a
-            barrier.
+            barrier. In SHARED memory each block has a result of its own, which its threads update.
 
         Raises:
             ScheduleError: no reduction; a scan; several components; a reducer that need not
                 commute; a type whose partial results are wider (float16), or that is not of 4 or 8
-                bytes; a sum of floats with ``deterministic=True``; SHARED memory.
+                bytes; a sum of floats with ``deterministic=True``.
 
         >>> import loopnest as ln
         >>> with ln.Fusion("k") as f:

@@ -130,7 +130,13 @@ class Accesses:
 
     def start(self, env: Environment, fold: TensorView, buffer: Buffer, value: Expr) -> Store:
         """Return the store of what `fold` starts from, at the element of its initial values."""
-        stored = self.store(env, buffer, value, "init")
+        storage = self.storage[env.tensor]
+        axes = fold.domain.logical if storage.axes is None else storage.axes
+        own = dict(zip(fold.domain.logical, env.tensor.domain.logical, strict=True))
+        index, flat = self._index(buffer, [self.need(env, own[axis]) for axis in axes])
+        stored = Store(buffer, index, value, env.tensor.name, "init", flat, env.coordinate())
+        if fold.domain.is_factored:
+            return replace(stored, tensor=fold.name)
         element = dict(zip(fold.domain.logical, stored.coordinate, strict=True))
         claim = tuple([element.get(axis, ZERO) for axis in fold.domain.root])
         return replace(stored, tensor=fold.name, coordinate=claim)

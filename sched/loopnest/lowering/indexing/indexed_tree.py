@@ -17,6 +17,7 @@ from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import Index, all_of
 from loopnest.schedule.fold_order import folded_axes
 from loopnest.schedule.loop_groups import LoopGroup
+from loopnest.tensor.definition import started_by
 from loopnest.tensor.tensor_view import TensorView
 
 
@@ -28,7 +29,7 @@ def insert_allocations(nest: Nest, storage: dict[TensorView, TensorStorage]) -> 
             held = storage[tensor]
             if not is_needed(nest.plan, tensor):
                 continue
-            if held.buffer.memory is not Memory.GLOBAL:
+            if held.buffer.memory is not Memory.GLOBAL and started_by(tensor) is None:
                 home = _body_of(nest, held.home)
                 made = Allocate(held.buffer, tensor.placed or tensor.origin)
                 wanted.setdefault(home, []).append(made)

@@ -14,6 +14,7 @@ from loopnest.lowering.loops.loop_plan import LoopPlan, launch_extents
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.simplify import Simplifier
 from loopnest.schedule.expression_order import LoopBody
+from loopnest.tensor.definition import started_by
 from loopnest.tensor.tensor_view import TensorView
 
 
@@ -61,12 +62,14 @@ def _check_memory(tensor: TensorView, launch: dict[TensorView, int]) -> None:
                 "leave what passes between launches in C order (allocation_domain.reset())",
             )
         if tensor.memory is not Memory.GLOBAL:
+            keep = f"set {tensor.name}.memory = ln.GLOBAL"
+            if started_by(tensor) is consumer:
+                keep = f"set {consumer.name}.memory = ln.GLOBAL before atomic()"
             raise LoweringError(
                 tensor.name,
                 f"it is in {tensor.memory.value.upper()} memory, which ends with launch "
                 f"{mine}, and {consumer.name} reads it in launch {theirs}",
-                f"set {tensor.name}.memory = ln.GLOBAL, or compute it in the loops of "
-                f"{consumer.name} (compute_at)",
+                f"{keep}, or compute it in the loops of {consumer.name} (compute_at)",
             )
 
 

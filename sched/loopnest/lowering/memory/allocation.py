@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from loopnest.fast_init import fast_init
 from loopnest.kir.buffers import Buffer
-from loopnest.lowering.loops.loop_plan import LoopPlan
+from loopnest.lowering.loops.loop_plan import LoopPlan, is_atomic
 from loopnest.lowering.loops.phase_nest import accumulates_apart
 from loopnest.lowering.memory.stored_axes import (
     Indices,
@@ -93,11 +93,23 @@ def _storage(
     indices: Indices,
 ) -> TensorStorage:
     start = tensor.definition.starts_from if tensor.definition is not None else None
-    if start is not None:
+    if start is not None and tensor.memory is Memory.GLOBAL:
         return done[start]
     fold = started_by(tensor)
-    if fold is not None:  # initial values lie where the fold updates them
-        tensor = fold
+    if fold is not None:  # initial values lie where the fold updates them, in loops of their own
+        return replace(_storage_of(plan, fold, done, indices), places=())
+    found = _storage_of(plan, tensor, done, indices)
+    if start is None:
+        return found
+    return replace(found, buffer=done[start].buffer, accumulator=done[start].buffer)
+
+
+def _storage_of(
+    plan: LoopPlan,
+    tensor: TensorView,
+    done: dict[TensorView, TensorStorage],
+    indices: Indices,
+) -> TensorStorage:
     target = plan.fusion.inplace.get(tensor)
     if target is not None and tensor.is_output:
         return done[target]
@@ -183,16 +195,16 @@ def stored_places(plan: LoopPlan, tensor: TensorView, start: int) -> tuple[int, 
     return tuple(result)
 
 
-def shared_places(plan: LoopPlan, tensor: TensorView) -> tuple[int, ...]:
+def shared_places(plan: LoopPlan, tensor: TensorView, start: int) -> tuple[int, ...]:
     """Return the leaf positions that a SHARED buffer of `tensor` is indexed by.
 
-    Those that a block runs over while the buffer lives: what is right of the compute-at position,
-    and left of it the axes bound to threads of a block.
+    Those that a block runs over while the buffer lives: from position `start` on, and left of it
+    the axes bound to threads of a block.
     """
     result: list[int] = []
     for place, axis in enumerate(tensor.domain.leaf):
         spec = plan.spec(axis)
-        inside = place >= tensor.compute_at_pos or spec.parallel.is_block
+        inside = place >= start or spec.parallel.is_block
         # Of axes left of the position, those over threads of the block count: its threads are at
         # all of their indices at once. A block has one index of each axis bound to the grid.
         if axis.is_iteration and inside and not spec.parallel.is_grid and spec.extent is not ONE:
@@ -203,12 +215,12 @@ def shared_places(plan: LoopPlan, tensor: TensorView) -> tuple[int, ...]:
 def _on_chip(plan: LoopPlan, tensor: TensorView, indices: Indices) -> TensorStorage:
     pos, leaf = _position(plan, tensor), tensor.domain.leaf
     shared = tensor.memory is Memory.SHARED
-    places = shared_places(plan, tensor) if shared else stored_places(plan, tensor, pos)
+    places = shared_places(plan, tensor, pos) if shared else stored_places(plan, tensor, pos)
     shape = tuple([plan.spec(leaf[place]).extent for place in places]) or (ONE,)
     kind = tensor.memory.value
     buffer = _buffer(plan, tensor.name, tensor, tensor.memory, tensor.dtype, shape, kind)
     axes: tuple[IterDomain, ...] | None = None
-    if tensor.domain.allocation is not None:
+    if tensor.domain.allocation is not None or is_atomic(tensor):
         stored = on_chip(plan, tensor, places, indices)
         buffer = _laid_out(plan, tensor, buffer, stored)
         axes = stored.axes if stored.places is None else None
@@ -224,12 +236,24 @@ def _position(plan: LoopPlan, tensor: TensorView) -> int:
     Mostly the compute-at position. Of a component that no consumer reads (a count beside a mean) it
     is that of the first reduction loop: only its siblings need it, while they are computed.
     """
+    if is_atomic(tensor):
+        return min(tensor.compute_at_pos, _with_start(plan, tensor))
     read = any(consumer.siblings[0] in plan.forest.position for consumer in tensor.consumers)
     if read or tensor.memory is not Memory.LOCAL or len(tensor.siblings) == 1:
         return tensor.compute_at_pos
     leaf = tensor.domain.leaf
     first = next((n for n, axis in enumerate(leaf) if axis.is_reduction), len(leaf))
     return max(first, tensor.compute_at_pos)
+
+
+def _with_start(plan: LoopPlan, tensor: TensorView) -> int:
+    """Return how many leading loops an atomic fold shares with its initial values."""
+    assert tensor.definition is not None
+    start = tensor.definition.starts_from
+    assert start is not None
+    own = {plan.forest.find(axis) for axis in start.domain.leaf[: start.compute_at_pos]}
+    loops = [plan.forest.find(axis) in own for axis in tensor.domain.leaf]
+    return loops.index(False) if False in loops else len(loops)
 
 
 def _with_accumulator(

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from loopnest.errors import InternalError, LoweringError
-from loopnest.lowering.loops.loop_plan import LoopPlan, is_trivial
+from loopnest.lowering.loops.loop_plan import LoopPlan, is_atomic, is_trivial
 from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import ONE, ZERO, Expr, Index, free_indices, integer
-from loopnest.tensor.domain import IterDomain
+from loopnest.tensor.domain import IterDomain, TensorDomain
 from loopnest.tensor.layout_transforms import (
     is_power_of_two,
     paddings_of,
@@ -53,7 +53,7 @@ def on_chip(plan: LoopPlan, tensor: TensorView, places: Places, indices: Indices
     """Return what a LOCAL or SHARED buffer holds of the allocation domain.
 
     Where it is the leaf axes at `places`, these keep the order of the loops; other axes are in the
-    order of memory.
+    order of memory. So are those of an atomic fold, whose initial values have loops of their own.
 
     Raises:
         LoweringError: several threads would store one element of a SHARED buffer.
@@ -63,7 +63,7 @@ def on_chip(plan: LoopPlan, tensor: TensorView, places: Places, indices: Indices
     running = {stand_ins[place] for place in places}
     index_of = indices(tensor, stand_ins)
     held: list[IterDomain] = []
-    for axis in stored_axes(tensor.domain):
+    for axis in _in_memory(tensor.domain):
         if not axis.is_iteration:
             continue
         value = index_of(axis)
@@ -75,7 +75,7 @@ def on_chip(plan: LoopPlan, tensor: TensorView, places: Places, indices: Indices
             not free_indices(value) and plan.algebra.simplify(axis.size) is not ONE
         ):  # where one element is all of it, its extent tells launches what it is split by
             held.append(axis)
-    if set(held) == {leaf[place] for place in places}:
+    if not is_atomic(tensor) and set(held) == {leaf[place] for place in places}:
         extents = tuple([plan.spec(leaf[place]).extent for place in places])
         return StoredAxes(tuple([leaf[place] for place in places]), extents, tuple(places))
     _require_one_store(plan, tensor)
@@ -101,7 +101,7 @@ def strides_of(
     extent = dict(zip(stored.axes, stored.extents, strict=True))
     stride: dict[IterDomain, Expr] = {}
     step: Expr = ONE
-    for axis in reversed(stored_axes(tensor.domain)):
+    for axis in reversed(_in_memory(tensor.domain)):
         if axis in extent:
             stride[axis] = step
             step = algebra.mul(step, algebra.add(extent[axis], integer(gaps.get(axis, 0))))
@@ -137,6 +137,11 @@ def swizzles(plan: LoopPlan, tensor: TensorView, stored: StoredAxes) -> tuple[tu
             )
         result.append((places[0], places[1]))
     return tuple(result)
+
+
+def _in_memory(domain: TensorDomain) -> tuple[IterDomain, ...]:
+    """Return the axes of a buffer in the order of memory: the logical ones unless laid out."""
+    return stored_axes(domain) if domain.allocation is not None else domain.logical
 
 
 def _sizes(plan: LoopPlan, axes: Sequence[IterDomain]) -> tuple[Expr, ...]:

@@ -114,9 +114,11 @@ def _unused_parts(lowering: Lowering) -> Iterator[Note]:
     """
     algebra = lowering.plan.algebra
     for tensor, where in lowering.storage.items():
-        if where.axes is None or where.buffer.memory is Memory.GLOBAL:
-            continue
         held = lowering.held[tensor]
+        if where.axes is None or held.domain.allocation is None:
+            continue  # nobody laid it out
+        if where.buffer.memory is Memory.GLOBAL:
+            continue
         room = algebra.product([algebra.simplify(axis.size) for axis in where.axes])
         used = algebra.product([lowering.spec(held.leaf[place]).extent for place in where.places])
         if not algebra.proves_le(room, used):
