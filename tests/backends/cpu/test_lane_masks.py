@@ -78,12 +78,31 @@ def test_a_condition_that_is_the_same_for_all_lanes_is_a_mask_in_memory(run, s):
           q[i0] = s > 0.0
           r[i0] = True
         """
-    assert "ln_f32x8_store_mask(&q[i0], ((ln_f32x8_mask){0} - (s > 0.0f)));" in body_of(nest)
+    assert "ln_f32x8_store_mask(&q[i0], ((ln_f32x8_mask){0} - (int)(s > 0.0f)));" in body_of(nest)
     x = RNG.standard_normal(8).astype(np.float32)
     result = run(nest, x=x, s=s)
     np.testing.assert_array_equal(result["y"], ((x > 0) & (s > 0)) - x)
     np.testing.assert_array_equal(result["q"].view(np.uint8), [s > 0] * 8)
     np.testing.assert_array_equal(result["r"].view(np.uint8), [1] * 8)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+def test_a_variable_of_bools_is_a_mask_of_all_lanes(run, dtype):
+    nest = f"""
+        kernel k(x: {dtype}[8], s: {dtype}) -> (y: {dtype}[8], q: bool[8])
+        T3: bool[1] local
+        T3[0] = s > x[0]
+        for i0 in 8:
+          T2: bool[1] local
+          T2[0] = s > x[1]
+          y[i0] = where(T3[0], x[i0], s)
+          q[i0] = T2[0]
+        """
+    x = np.arange(8).astype(dtype)
+    for s in (-1, 1, 2):
+        result = run(nest, x=x, s=s)
+        np.testing.assert_array_equal(result["y"], x if s > 0 else np.full(8, s, dtype))
+        np.testing.assert_array_equal(result["q"].view(np.uint8), [s > 1] * 8)
 
 
 def test_lanes_that_a_test_leaves_out_keep_their_booleans(run):

@@ -133,7 +133,8 @@ class LaneFormat(CFormat):
         text = self.format(condition, UNARY)
         if self.vectors.varies(condition):
             return text
-        return f"(({self.vectors.type_name}_mask){{0}} - {text})"
+        # GCC takes no _Bool beside a vector, as a variable of bools is.
+        return f"(({self.vectors.type_name}_mask){{0}} - (int){text})"
 
 
 _SIGNS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "isnan": "!="}
