@@ -220,10 +220,11 @@ def moved_to_memory(session: Session, kernel: Kernel, rng: Random) -> Kernel:
         found = [n for n in session.tensors if name and session.tensor(n).name == name]
         if not found:
             break
+        before = session.tensor(found[0]).memory  # not LOCAL where it accumulates in registers
         session.attempt(f"{found[0]}.memory = ln.{rng.choice(['SHARED', 'GLOBAL'])}")
         now = lowered(session.fusion)
         if isinstance(now, str):
-            session.attempt(f"{found[0]}.memory = ln.LOCAL")
+            session.attempt(f"{found[0]}.memory = ln.{before.name}")
             break
         kernel = now
     return kernel
