@@ -303,3 +303,22 @@ def test_a_part_is_kept_of_what_no_other_consumer_reads_whole() -> None:
     assert positions(copy) == (1,)
     assert z.produced_at_pos == 1
     assert ln.verify(ln.lower(f)).all_sizes
+
+
+def test_windows_of_two_tensors_that_were_split_differently_are_refused():
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N",), ln.int16)
+        t = ln.pad(x, [(1, 1)])
+        u = ln.unfold(t, 0, 2, stride=3, dilation=2)
+        y = f.output(ln.max(u, -1), "y")
+    u.cache_after()
+    y.split(1, 3)
+    y.rfactor(2)
+    with pytest.raises(ln.ScheduleError) as caught:
+        t.compute_at(y, -1)
+    assert str(caught.value) == (
+        "T1.compute_at(y, -1): y and T5 would share a loop for the windows that they read, but it "
+        "is made in different ways, so a tensor would have to be recomputed; pass recompute=True "
+        "to clone it for the consumers that cannot share"
+    )
+    f.inline_most()

@@ -274,6 +274,8 @@ def joins_plainly(tensor: TensorView, pos: int) -> bool:
     if tensor.memory is Memory.GLOBAL and is_several_launches(tensor.fusion):
         return False
     (consumer,) = consumers
+    if overlaps(tensor.domain.history):
+        return False  # the windows of several consumers have to agree on the loops around a tile
     if reshapes(consumer) and consumer.compute_at_pos:
         return False  # its consumers tell whether an axis that it took is one of their loops
     places = shared_positions(tensor, consumer)
@@ -305,6 +307,8 @@ def _join_plainly(risen: list[tuple[TensorView, int]]) -> bool:
             return False
         if tensor.frozen or tensor.memory is Memory.GLOBAL or carries(tensor):
             return False
+        if overlaps(tensor.domain.history):
+            return False  # the windows of several consumers have to agree on the loops around
         if reshapes(consumers[0]):
             return False  # its consumers tell whether an axis that it took is one of their loops
         if pos > len(shared_positions(tensor, consumers[0])) or not _fits(tensor, consumers[0]):

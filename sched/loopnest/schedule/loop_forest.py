@@ -30,7 +30,7 @@ from loopnest.schedule.replay import match_leaves, reshapes, shared_positions
 from loopnest.schedule.root_maps import pairs
 from loopnest.tensor.domain import IterDomain, ancestors
 from loopnest.tensor.fusion import Fusion
-from loopnest.tensor.overlapping_tiles import is_tile_loop
+from loopnest.tensor.overlapping_tiles import is_tile_loop, overlaps
 from loopnest.tensor.tensor_view import TensorView
 
 _FEW = 16
@@ -91,6 +91,8 @@ class LoopForest:
         if carries(unit) or (unit.memory is Memory.GLOBAL and is_several_launches(self.fusion)):
             return None
         if len(unit.siblings) > 1 or unit.produced_at_pos > start:
+            return None
+        if overlaps(unit.domain.history):  # what lies around a tile is asked of all of its readers
             return None
         consumers = [c for c in unit.consumers if c in self.position]
         if any(reshapes(c) for c in consumers):
