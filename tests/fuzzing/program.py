@@ -137,7 +137,7 @@ class Session:
         except ln.ScheduleError as error:
             outcome = "refused"
             before.require_same(line, error)
-            if line == "f.inline_most()":
+            if line.startswith("f.inline_most("):
                 raise Failure("call", f"inline_most was refused: {error}", line) from error
         except ln.NotSupported as error:
             outcome = "unsupported"

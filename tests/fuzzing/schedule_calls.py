@@ -200,10 +200,11 @@ class ScheduleCalls:
 
     def _most(self) -> str:
         if self.rng.random() < 0.6:
-            return "f.inline_most()"
+            return "f.inline_most(replay=True)" if self.rng.random() < 0.4 else "f.inline_most()"
         names = self.session.tensors
         chosen = self.rng.sample(names, self.rng.randint(1, len(names)))
-        return f"ln.inline_most([{', '.join(chosen)}])"
+        replay = ", replay=True" if self.rng.random() < 0.3 else ""
+        return f"ln.inline_most([{', '.join(chosen)}]{replay})"
 
     def _propagate(self) -> str:
         name = self._tensor()

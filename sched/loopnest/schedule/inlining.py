@@ -1,12 +1,16 @@
-"""inline_at and inline_most: share loops that correspond already, replaying nothing."""
+"""inline_at and inline_most: share loops that correspond already.
+
+They replay nothing, but for the tensors without a place of ``inline_most(replay=True)``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from loopnest.errors import ScheduleError
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ONE
+from loopnest.schedule import recomputation
 from loopnest.schedule.compute_at import (
     joins_plainly,
     rebind_unfrozen,
@@ -15,17 +19,22 @@ from loopnest.schedule.compute_at import (
 )
 from loopnest.schedule.loop_forest import LoopForest
 from loopnest.schedule.loop_groups import Conflict
-from loopnest.schedule.overlap import readers, tiles_at
+from loopnest.schedule.max_info_tree import next_replay
+from loopnest.schedule.overlap import readers, tiles_at, whole_loops
 from loopnest.schedule.replay import mirror, shared_positions
+from loopnest.schedule.root_maps import windowed
 from loopnest.schedule.transaction import (
     PrimitiveRefused,
+    axis_names,
     leading_position,
     listed,
     primitive,
     require_computed,
+    require_flag,
 )
-from loopnest.tensor.domain import TensorDomain
+from loopnest.tensor.domain import TensorDomain, ancestors
 from loopnest.tensor.fusion import Fusion, current_fusion
+from loopnest.tensor.intents import Intent, LeftBehind
 from loopnest.tensor.tensor_view import TensorView
 
 _STRICT = frozenset({ParallelType.vectorize})
@@ -153,13 +162,16 @@ def _refuse_barred(tensor: TensorView, place: int, largest: int) -> None:
                         )
 
 
-def inline_most(tensors: Iterable[TensorView] | None = None) -> None:
+def inline_most(tensors: Iterable[TensorView] | None = None, *, replay: bool = False) -> None:
     """Share as many loops as is legal, for each tensor from outputs to inputs.
 
     Args:
         tensors: which tensors; by default all of the current fusion. Newest first, each gets the
             largest position that is legal with those already placed; a position never falls. It
             compares leaf axes and replays nothing.
+        replay: let tensors without a place (`compute_at_pos` 0) take the loops of a consumer
+            first: of the one in whose loops they come to lie deepest. Only their own loops change.
+            Those that keep loops of their own all the same are in `Kernel.notes`, with the reason.
 
     Raises:
         ScheduleError: there is no current fusion, or `tensors` are of several.
@@ -181,12 +193,17 @@ def inline_most(tensors: Iterable[TensorView] | None = None) -> None:
             raise ScheduleError(
                 "inline_most()", "no fusion is current", "call it inside `with`, or give tensors"
             )
-        inline_all(fusion)
+        inline_all(fusion, replay=replay)
     elif chosen := listed("inline_most", tensors):
-        _inline_most(chosen[0], chosen)
+        _inline_most(chosen[0], chosen, replay=replay)
 
 
-def inline_all(fusion: Fusion, tensors: TensorView | Iterable[TensorView] | None = None) -> None:
+def inline_all(
+    fusion: Fusion,
+    tensors: TensorView | Iterable[TensorView] | None = None,
+    *,
+    replay: bool = False,
+) -> None:
     """Share as many loops as is legal of all tensors of `fusion`, or of those; see `inline_most`.
 
     Raises:
@@ -194,7 +211,7 @@ def inline_all(fusion: Fusion, tensors: TensorView | Iterable[TensorView] | None
     """
     if tensors is None:
         if fusion.tensors:
-            _inline_most(fusion.tensors[0], None)
+            _inline_most(fusion.tensors[0], None, replay=replay)
         return
     call = f"{fusion.name}.inline_most"
     chosen = listed(call, tensors)
@@ -202,23 +219,98 @@ def inline_all(fusion: Fusion, tensors: TensorView | Iterable[TensorView] | None
         other = f"{chosen[0].name} is a tensor of {chosen[0].fusion.name}"
         raise ScheduleError(f"{call}(…)", other, f"give tensors of {fusion.name}")
     if chosen:
-        _inline_most(chosen[0], chosen)
+        _inline_most(chosen[0], chosen, replay=replay)
 
 
 @primitive
-def _inline_most(_first: TensorView, tensors: Sequence[TensorView] | None = None) -> None:
+def _inline_most(
+    _first: TensorView, tensors: Sequence[TensorView] | None = None, *, replay: bool = False
+) -> None:
+    require_flag("replay", replay)
     fusion = _first.fusion
     chosen = fusion.tensors if tensors is None else tensors
     wanted = {t.siblings[0] for t in chosen if not t.is_input} & fusion.live()
-    _Sweep(fusion, wanted).place_all()
+    if not replay:
+        _Sweep(fusion, wanted).place_all()
+        return
+    unplaced = {t for t in wanted if not t.compute_at_pos}
+    _Sweep(fusion, wanted, unplaced).place_all()
+    for tensor in sorted(unplaced, key=fusion.tensors.index):
+        if (left := _left_behind(tensor)) and fusion.calling is not None:
+            fusion.intents.append(Intent(fusion.calling, "left", tensor, value=left))
+
+
+def _loops_left(domain: TensorDomain, pos: int) -> bool:
+    """Whether a tensor at `pos` holds several elements: an axis of its own lies behind."""
+    return any(axis.size is not ONE and not axis.is_reduction for axis in domain.leaf[pos:])
+
+
+def _left_behind(tensor: TensorView) -> LeftBehind | None:
+    """Return what keeps a LOCAL tensor from lying deeper; None where it does not, or was asked to.
+
+    A pinned, vectorized or unrolled axis is a request to stay in front of it.
+    """
+    pos = tensor.compute_at_pos
+    local = tensor.memory is Memory.LOCAL and not any(t.is_output for t in tensor.siblings)
+    if not local or not _loops_left(tensor.domain, pos):
+        return None
+    found = readers(tensor)
+    aligned = [shared_positions(twin, consumer) for twin, consumer in found]
+    if all(len(places) > pos for places in aligned):
+        holders = [(tensor, pos), *((c, p[pos]) for (_, c), p in zip(found, aligned, strict=True))]
+        axes = [holder.domain.leaf[place] for holder, place in holders]
+        if any(axis.pinned or axis.parallel in _BEST_EFFORT for axis in axes):
+            return None
+        why = _conflict(tensor.fusion, tensor, pos + 1)
+        return LeftBehind(pos, why, recomputation.RECOMPUTE)
+    return _unlike(tensor, pos, found)
+
+
+def _unlike(
+    tensor: TensorView, pos: int, found: Sequence[tuple[TensorView, TensorView]]
+) -> LeftBehind:
+    """Say why the next axis of a tensor is no loop that all of its consumers have."""
+    axis = tensor.domain.leaf[pos]
+    name = f"{axis.kind.letter}{pos}"
+    whole = f"{tensor.name}.memory = ln.SHARED or ln.GLOBAL holds it whole"
+    if axis.is_reduction:
+        why = f"its reduction axis {name} stands in front of what it keeps"
+        return LeftBehind(pos, why, f"reorder {name} behind its other axes")
+    sources = ancestors((axis,), tensor.domain)
+    for twin, consumer in found:
+        if twin is tensor and not windowed(twin, consumer).isdisjoint(sources):
+            return LeftBehind(
+                pos,
+                f"{consumer.name} reads its axis {name} at other indices than its own",
+                f"{tensor.name}.compute_at, at an outer loop, computes what an iteration of it "
+                f"reads; {whole}",
+            )
+    names = " and ".join(f"{c.name} {axis_names(c.domain)}" for _, c in found)
+    if len(found) == 1:
+        return LeftBehind(pos, f"its axis {name} is no loop of {names}", whole)
+    last = found[-1][1].name
+    return LeftBehind(
+        pos,
+        f"{names} read it, in loops that they do not share behind the leading {pos}",
+        f"{tensor.name}.compute_at({last}, -1, recompute=True), called first, computes it for each "
+        "of them",
+    )
 
 
 class _Sweep:
-    """One pass over the units, consumers first, keeping the loop groups of those passed."""
+    """One pass over the units, consumers first, keeping the loop groups of those passed.
 
-    def __init__(self, fusion: Fusion, wanted: set[TensorView]) -> None:
+    Args:
+        wanted: the units to place.
+        replayed: those of them that take the loops of a consumer where that places them deeper.
+    """
+
+    def __init__(
+        self, fusion: Fusion, wanted: set[TensorView], replayed: Collection[TensorView] = ()
+    ) -> None:
         self.fusion = fusion
         self.wanted = wanted
+        self.replayed = replayed
 
     def place_all(self) -> None:
         """Place every wanted unit."""
@@ -227,9 +319,44 @@ class _Sweep:
         # it are not placed in this forest; `earliest` says in which loops they will turn up.
         forest = LoopForest(self.fusion, units=(), earliest=before.earliest())
         for rank, unit in reversed(list(enumerate(before.units))):
-            if unit in self.wanted:
+            if unit in self.replayed:
+                self._take_loops(unit, forest, rank)
+            elif unit in self.wanted:
                 self._raise(unit, forest, rank)
             forest.place(unit, unit.compute_at_pos)
+
+    def _take_loops(self, unit: TensorView, forest: LoopForest, rank: int) -> None:
+        """Place a unit in its own loops, or in those of a consumer where it comes to lie deeper."""
+        best, deepest = unit.domain, 0
+        for domain in self._loops_to_take(unit):
+            mark = self.fusion.begin()
+            try:
+                _bind_tiles(unit, domain)
+                self._raise(unit, forest, rank)
+                if unit.compute_at_pos > deepest:
+                    best, deepest = unit.domain, unit.compute_at_pos
+            except PrimitiveRefused:  # what is computed inside of it holds its loops
+                pass
+            finally:
+                self.fusion.rollback(mark)
+                self.fusion.end()
+            if deepest and not _loops_left(best, deepest):
+                break
+        if deepest:
+            _bind_tiles(unit, best)
+            set_position(unit, deepest)
+
+    @staticmethod
+    def _loops_to_take(unit: TensorView) -> Iterator[TensorDomain]:
+        """Yield the domain of a unit as it is, and with the loops of each of its consumers."""
+        yield unit.domain
+        for twin, consumer in readers(unit):
+            whole = whole_loops(consumer, consumer.domain, range(consumer.ndim))
+            try:
+                found = next_replay(twin, consumer, whole, consumer).domain
+            except PrimitiveRefused:  # an output in windows, a scan along them
+                continue
+            yield found if twin is unit else mirror(found, unit)
 
     def _inlines_element(self, unit: TensorView, forest: LoopForest, rank: int) -> bool:
         """Compute a LOCAL tensor anew for each element that windows read, where that is legal.

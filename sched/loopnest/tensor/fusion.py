@@ -365,7 +365,9 @@ class Fusion:
         print(text)
         return text
 
-    def inline_most(self, tensors: TensorView | Iterable[TensorView] | None = None) -> None:
+    def inline_most(
+        self, tensors: TensorView | Iterable[TensorView] | None = None, *, replay: bool = False
+    ) -> None:
         """Inline every tensor as deep as is legal, or those of a list; see `ln.inline_most`.
 
         Raises:
@@ -373,7 +375,7 @@ class Fusion:
         """
         from loopnest.schedule import inlining
 
-        inlining.inline_all(self, tensors)
+        inlining.inline_all(self, tensors, replay=replay)
 
     # Names, sizes, numbers
 

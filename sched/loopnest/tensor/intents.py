@@ -19,7 +19,8 @@ class Intent:
         origin: the call, and its place in the user's code.
         kind: the field that it set: "parallel", "pinned", "place", "loops", "memory", "order",
             "pad", "swizzle", "stages", "launch" (it starts one), "tensor" (a new one), "assume",
-            "range" (of an input's elements), or "unchanged" where all was so before.
+            "range" (of an input's elements), "left" (it keeps loops that were to be shared), or
+            "unchanged" where all was so before.
         tensor: whose field; None for an assumption.
         axis: the axis of which "parallel" and "pinned" speak.
         value: what it was set to, where a checker reads it.
@@ -30,3 +31,13 @@ class Intent:
     tensor: TensorView | None = None
     axis: IterDomain | None = None
     value: object = None
+
+
+@fast_init
+@dataclass(frozen=True, slots=True)
+class LeftBehind:
+    """Why a tensor keeps loops of its own: it was to share all, and shares the leading `pos`."""
+
+    pos: int
+    why: str
+    remedy: str

@@ -11,7 +11,8 @@ from loopnest.lowering.schedule_notes.lowered_schedule import (
     note_of,
     tensor_of,
 )
-from loopnest.tensor.intents import Intent
+from loopnest.scalar.enums import Memory
+from loopnest.tensor.intents import Intent, LeftBehind
 
 
 def _loops(lowering: Lowering, intent: Intent) -> Finding:
@@ -49,6 +50,26 @@ def _inside(lowering: Lowering, intent: Intent, count: int) -> Finding:
     )
 
 
+def _left(lowering: Lowering, intent: Intent) -> Finding:
+    """Say why a tensor that was to share all loops keeps some: inline_most with replay."""
+    tensor, left = tensor_of(intent), intent.value
+    assert isinstance(left, LeftBehind)
+    held = lowering.held[tensor]
+    if held.position != left.pos:
+        return "a later call placed it"
+    if lowering.storage[tensor].buffer.memory is not Memory.LOCAL:
+        return "a later call gave it memory for all that it holds"
+    count = sum(not axis.is_reduction for axis in held.leaf)
+    return note_of(
+        lowering,
+        intent,
+        f"it shares {left.pos or 'none'} of its {count} loops with its consumers, and holds what "
+        "the others compute",
+        left.why,
+        left.remedy,
+    )
+
+
 def _tensor(lowering: Lowering, intent: Intent) -> Finding:
     """Look for stores of a new tensor: a cache, a factored reduction."""
     if lowering.stores_of(tensor_of(intent)):
@@ -81,6 +102,7 @@ def _launch(lowering: Lowering, intent: Intent) -> Finding:
 STATEMENT_CHECKS: dict[str, Check] = {
     "loops": _loops,
     "place": _place,
+    "left": _left,
     "tensor": _tensor,
     "launch": _launch,
 }
