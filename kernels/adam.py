@@ -72,8 +72,7 @@ def cpu(f, chunk=4096):
     p = f["new_p"]
     p.split(0, chunk)
     p.parallelize({0: ln.ParallelType.cpu_parallel, 1: ln.ParallelType.unswitch})
-    ln.propagate(p)
-    ln.inline_most()
+    f.inline_most(replay=True)
 
 
 if __name__ == "__main__":

@@ -53,11 +53,10 @@ def gpu(f, threads=128, lanes=None):
             3: ln.ParallelType.vectorize,
         }
     )
-    ln.propagate(y)
     for copy in copies:
         copy.compute_at(y, 3)
         copy.axis(-1).parallelize(ln.ParallelType.vectorize)
-    ln.inline_most()
+    f.inline_most(replay=True)
 
 
 @bias_gelu.schedule("cpu")
@@ -68,8 +67,7 @@ def cpu(f, lanes=16):
     """
     y = f["y"]
     y.split(1, lanes)
-    ln.propagate(y)
-    ln.inline_most()
+    f.inline_most(replay=True)
     y.parallelize(
         {
             0: ln.ParallelType.cpu_parallel,

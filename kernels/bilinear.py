@@ -63,8 +63,7 @@ def gpu(f, threads=64, lanes=4):
     means.compute_at(y, 4)
     y.parallelize({0: ln.ParallelType.grid_y, 1: ln.ParallelType.grid_x})
     y.parallelize({3: ln.ParallelType.block_x})
-    for name in ("x", "row", "column"):
-        f[name].compute_at(means, -1)
+    f.inline_most([tensor for tensor in f.tensors if tensor is not means], replay=True)
     means.axis(4).parallelize(ln.ParallelType.unroll)
     y.axis(4).parallelize(ln.ParallelType.vectorize)
 

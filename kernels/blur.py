@@ -43,14 +43,11 @@ def gpu(f, height=16, width=64, threads=8):
     image.compute_at(y, 2)
     for tensor in (image, rows, y):
         tensor.split(3, 32).split(2, threads)  # [.., .., height / threads, threads, width / 32, 32]
-    for tensor, near in ((y, rows), (rows, image)):
-        for part in near.consumers:
-            part.compute_at(tensor, -1)
     for tensor in (image, rows, y):
         tensor.parallelize({3: ln.ParallelType.block_y, 5: ln.ParallelType.block_x})
     for tensor in (image, rows):
         tensor.memory = ln.SHARED
-    ln.inline_most([tensor for tensor in f.tensors if tensor.memory is ln.LOCAL])
+    f.inline_most([t for t in f.tensors if t.memory is ln.LOCAL], replay=True)
 
 
 @blur.schedule("cpu")

@@ -54,7 +54,7 @@ def gpu(f, channels=8, height=8, width=32, depth=4):
     tile = f["image"]
     tile.compute_at(total, 5)
     tile.memory = ln.SHARED
-    f["w"].consumers[0].compute_at(total, -1)
+    f.inline_most([tensor for tensor in f.tensors if tensor is not tile], replay=True)
     y.parallelize({0: ln.ParallelType.grid_z, 1: ln.ParallelType.grid_y})
     y.parallelize({2: ln.ParallelType.grid_x})
     y.parallelize({4: ln.ParallelType.block_y, 5: ln.ParallelType.block_x})
@@ -63,7 +63,6 @@ def gpu(f, channels=8, height=8, width=32, depth=4):
         tensor.axis(axis).parallelize(ln.ParallelType.unroll)
     tile.merge(-2).split(-1, width).split(-2, height)
     tile.parallelize({-2: ln.ParallelType.block_y, -1: ln.ParallelType.block_x})
-    ln.inline_most([tensor for tensor in f.tensors if tensor is not tile])
 
 
 @conv2d.schedule("cpu")

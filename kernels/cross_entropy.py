@@ -9,8 +9,6 @@ Logits of 16 bits are widened where they are loaded: nothing in between is round
     python kernels/cross_entropy.py dump --stage cuda
 """
 
-import itertools
-
 import numpy as np
 
 import loopnest as ln
@@ -64,13 +62,9 @@ def gpu(f, lanes=None, parts=2):
         tensor.split(1, parts, inner=False)
         tensor.axis(2).parallelize(ln.ParallelType.block_x)
     row.axis(3).parallelize(ln.ParallelType.vectorize)
-    for chain in (
-        ("total", "e", "shifted"),
-        ("total", "masked", "mine", "classes", "numbers"),
-    ):
-        for consumer, name in itertools.pairwise(chain):
-            f[name].compute_at(f[consumer], -1)
-    ln.inline_most()
+    for read_once in (f["mine"].producers[1], f["shifted"].producers[1]):
+        read_once.compute_at(loss, 1)
+    f.inline_most(replay=True)
 
 
 @cross_entropy.schedule("cpu")

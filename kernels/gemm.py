@@ -32,12 +32,6 @@ def widened(f):
     return [tensor for tensor in f.tensors if tensor.name in ("wide_a", "wide_b")]
 
 
-def cast_when_read(f):
-    """Convert each element of an operand where a product's copy of it is made."""
-    for wide in widened(f):
-        wide.compute_at(wide.consumers[0], -1)
-
-
 def tile_of_threads(tensor, rows, threads, lanes):
     """Split the rows and columns of a block into [parts, threads, lanes] each.
 
@@ -162,8 +156,7 @@ def tiles_in_shared_memory(f, order, threads, lanes, parts, depth, steps, stages
         if total.axis(axis).extent != 1:
             total.axis(axis).parallelize(ln.ParallelType.unroll)
     c.axis(-1).parallelize(ln.ParallelType.vectorize)
-    for tensor in product.producers:
-        tensor.compute_at(product, -1)
+    f.inline_most(product.producers, replay=True)
 
 
 @gemm.schedule("gpu")
@@ -239,7 +232,7 @@ def gpu_registers(f, threads=16, tile=4):
     product.compute_at(total, -1)
     right.compute_at(total, 5)
     left.compute_at(total, 6)
-    cast_when_read(f)
+    f.inline_most(widened(f), replay=True)
     for tensor in (total, right, c):
         tensor.axis(-1).parallelize(ln.ParallelType.unroll)
     for tensor in (total, c):
@@ -324,7 +317,7 @@ def cpu(f, rows=None, parts=2, lanes=None):
     product.compute_at(total, 5)
     product.axis(-1).parallelize(ln.ParallelType.vectorize)
     left.compute_at(product, 5)
-    cast_when_read(f)
+    f.inline_most(widened(f), replay=True)
 
 
 if __name__ == "__main__":

@@ -94,11 +94,7 @@ def cpu(f, lanes=16):
     for tensor in (*partials, f["centered"]):
         tensor.compute_at(y, 1)
     f["rows"].compute_at(partials[0], 2, recompute=True)
-    f["rows"].clones[0].compute_at(f["centered"], -1)
-    f["square"].compute_at(partials[1], 2)
-    for name in ("weight", "shift"):
-        f[name].compute_at(y, 2)
-    ln.inline_most()
+    f.inline_most(replay=True)
 
 
 if __name__ == "__main__":

@@ -48,14 +48,11 @@ def gpu(f, depth=4, height=8, width=32):
     first.compute_at(y, 3)
     first.memory = ln.SHARED
     first.merge(-2).split(-1, width).split(-2, height)  # [.., 6, 340 / 256, 8, 32]
-    for tensor, near in ((y, first), (first, f["x"])):
-        for part in near.consumers:
-            part.compute_at(tensor, -1)
     y.parallelize({0: ln.ParallelType.grid_z, 1: ln.ParallelType.grid_y})
     y.parallelize({2: ln.ParallelType.grid_x})
     for tensor in (y, first):
         tensor.parallelize({-2: ln.ParallelType.block_y, -1: ln.ParallelType.block_x})
-    ln.inline_most([tensor for tensor in f.tensors if tensor is not first])
+    f.inline_most([tensor for tensor in f.tensors if tensor is not first], replay=True)
 
 
 @jacobi3d.schedule("cpu")

@@ -152,12 +152,7 @@ def cpu(f, lanes=16, chains=4):
     for tensor in (*rows, centered):
         tensor.compute_at(y, 1)
     f["square"].compute_at(partials[1], -1)
-    inner = y  # ((centered * scale) * gamma) + beta, and rounded to 16 bits
-    while centered not in inner.producers:
-        for tensor in inner.producers:
-            tensor.compute_at(y, -1)
-        inner = inner.producers[0]
-    ln.inline_most()
+    f.inline_most(replay=True)
     for tensor in (*rows, centered, y):
         tensor.parallelize({1: ln.ParallelType.unswitch, -1: ln.ParallelType.vectorize})
 

@@ -122,16 +122,14 @@ def cpu(f, rows=6, columns=32):
     for gate in GATES:
         total = f[f"sum_{gate}"]
         (product,) = total.producers
-        left, right = product.producers
+        right = product.producers[1]
         right.compute_at(h, 1)
         right.reorder({-1: 1})  # [H / 32, K, 1, 32]: the columns of the weights, packed
         total.compute_at(h, 2)
         total.reorder({-1: 2})  # [H / 32, B / 6, K, 6, 32]
         total.parallelize({2: ln.ParallelType.unswitch, 3: ln.ParallelType.unroll})
         product.compute_at(total, -1)
-        left.compute_at(product, -1)
-        f[f"b_{gate}"].compute_at(h, -1)
-    ln.inline_most()
+    f.inline_most(replay=True)
 
 
 if __name__ == "__main__":

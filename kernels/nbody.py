@@ -44,8 +44,7 @@ def gpu(f, threads=128):
         y.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_x})
     sums[0].compute_at(outputs[0], 2)
     f["weight"].compute_at(sums[0], -1)  # the three sums share the loop over the others
-    ln.propagate(f["weight"])
-    f.inline_most()
+    f.inline_most(replay=True)
 
 
 @nbody.schedule("cpu")
@@ -64,8 +63,7 @@ def cpu(f, lanes=16, vectors=2):
     first.axis(1).parallelize(ln.ParallelType.unswitch)
     first.axis(2).parallelize(ln.ParallelType.unroll)
     first.axis(3).parallelize(ln.ParallelType.vectorize)
-    ln.propagate(f["weight"])
-    f.inline_most()
+    f.inline_most(replay=True)
 
 
 if __name__ == "__main__":

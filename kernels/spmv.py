@@ -36,8 +36,7 @@ def gpu(f, threads=128):
     y.split(0, threads)
     acc.compute_at(y, 2)
     y.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.block_x})
-    f["product"].compute_at(acc, -1)
-    f["entry"].compute_at(f["product"], -1)
+    f.inline_most(replay=True)
 
 
 @spmv.schedule("cpu")
@@ -49,8 +48,7 @@ def cpu(f, rows=512):
     acc.compute_at(y, 1)
     acc.reorder({1: 2})  # [N / rows, E, rows]
     y.parallelize({0: ln.ParallelType.cpu_parallel})
-    f["product"].compute_at(acc, -1)
-    f["entry"].compute_at(f["product"], -1)
+    f.inline_most(replay=True)
 
 
 if __name__ == "__main__":

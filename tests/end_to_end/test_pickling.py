@@ -332,7 +332,7 @@ FIELDS = {
     lowered.KernelRecord: "program tensors buffers math scalar",
     lowered.Note: "subject asked became why remedy origin",
     lowered.Lowered: "program stages tensors buffers math scalar notes",
-    intents.Intent: "origin kind tensor axis value",
+    intents.Intent: "origin kind tensor axis value of",
     math_snapshot.MathAxis: "extent kind",
     math_snapshot.MathRead: "producer indices",
     math_snapshot.MathDefinition: "op reads outputs component values reducer updates scan start",

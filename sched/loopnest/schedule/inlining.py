@@ -169,9 +169,11 @@ def inline_most(tensors: Iterable[TensorView] | None = None, *, replay: bool = F
         tensors: which tensors; by default all of the current fusion. Newest first, each gets the
             largest position that is legal with those already placed; a position never falls. It
             compares leaf axes and replays nothing.
-        replay: let tensors without a place (`compute_at_pos` 0) take the loops of a consumer
-            first: of the one in whose loops they come to lie deepest. Only their own loops change.
-            Those that keep loops of their own all the same are in `Kernel.notes`, with the reason.
+        replay: let tensors without a place take the loops of a consumer first: of the one in whose
+            loops they come to lie deepest. Only their own loops change. A LOCAL tensor that was
+            taken along by calls for others, and by none of its own, has no place behind its
+            position either. What keeps loops of its own all the same is in `Kernel.notes`, with
+            the reason.
 
     Raises:
         ScheduleError: there is no current fusion, or `tensors` are of several.
@@ -233,11 +235,24 @@ def _inline_most(
     if not replay:
         _Sweep(fusion, wanted).place_all()
         return
-    unplaced = {t for t in wanted if not t.compute_at_pos}
+    scheduled = {intent.of for intent in fusion.intents if intent.of is not None}
+    unplaced = {t for t in wanted if _has_no_place(t, scheduled)}
     _Sweep(fusion, wanted, unplaced).place_all()
     for tensor in sorted(unplaced, key=fusion.tensors.index):
         if (left := _left_behind(tensor)) and fusion.calling is not None:
             fusion.intents.append(Intent(fusion.calling, "left", tensor, value=left))
+
+
+def _has_no_place(tensor: TensorView, scheduled: Collection[TensorView]) -> bool:
+    """Whether nobody chose the loops of a tensor behind its position.
+
+    It shares none, or is none of those `scheduled` by calls of their own: a call for another tensor
+    took it along. It is LOCAL then, and holds several elements there.
+    """
+    pos = tensor.compute_at_pos
+    if not pos or not _loops_left(tensor.domain, pos):
+        return not pos
+    return tensor.memory is Memory.LOCAL and not any(t in scheduled for t in tensor.siblings)
 
 
 def _loops_left(domain: TensorDomain, pos: int) -> bool:
@@ -327,7 +342,8 @@ class _Sweep:
 
     def _take_loops(self, unit: TensorView, forest: LoopForest, rank: int) -> None:
         """Place a unit in its own loops, or in those of a consumer where it comes to lie deeper."""
-        best, deepest = unit.domain, 0
+        best, deepest = unit.domain, unit.compute_at_pos
+        most = max([consumer.ndim for _, consumer in readers(unit)], default=0)
         for domain in self._loops_to_take(unit):
             mark = self.fusion.begin()
             try:
@@ -340,9 +356,9 @@ class _Sweep:
             finally:
                 self.fusion.rollback(mark)
                 self.fusion.end()
-            if deepest and not _loops_left(best, deepest):
+            if deepest >= most:
                 break
-        if deepest:
+        if deepest > unit.compute_at_pos:
             _bind_tiles(unit, best)
             set_position(unit, deepest)
 

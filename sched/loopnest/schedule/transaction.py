@@ -10,6 +10,7 @@ which `Kernel.notes` looks for in the loop nest.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from enum import Enum
 from functools import wraps
 from inspect import signature
@@ -73,7 +74,8 @@ def primitive(
         else:
             if outer is None and fusion.calling is not None:
                 fusion.trace.append(fusion.calling)
-                fusion.intents.extend(_intents(fusion, mark, fusion.calling))
+                of = None if run.__name__.startswith("_") else tensor
+                fusion.intents.extend(_intents(fusion, mark, fusion.calling, of))
             return result
         finally:
             fusion.calling = outer
@@ -123,14 +125,14 @@ _KINDS = {"_compute_at_pos": "place", "_memory": "memory", "_starts_launch": "la
 """Field of a TensorView -> kind of the intent of a call that changed it."""
 
 
-def _intents(fusion: Fusion, mark: int, origin: Origin) -> list[Intent]:
-    """Return what the call `origin` set since `mark`, each field of an object once."""
+def _intents(fusion: Fusion, mark: int, origin: Origin, of: TensorView | None) -> list[Intent]:
+    """Return what the call `origin` of a tensor set since `mark`, each field of an object once."""
     found: dict[tuple[int, str], Intent] = {}
     for target, field, old in fusion.changed_since(mark):
         for intent in _intent(fusion, target, field, old, origin):
             known = id(intent.tensor if intent.axis is None else intent.axis)
-            found[known, intent.kind] = intent
-    return list(found.values()) or [Intent(origin, "unchanged")]
+            found[known, intent.kind] = replace(intent, of=of)
+    return list(found.values()) or [Intent(origin, "unchanged", of=of)]
 
 
 def _intent(

@@ -24,6 +24,7 @@ class Intent:
         tensor: whose field; None for an assumption.
         axis: the axis of which "parallel" and "pinned" speak.
         value: what it was set to, where a checker reads it.
+        of: the tensor of which the call is a method; None for a function.
     """
 
     origin: Origin
@@ -31,6 +32,7 @@ class Intent:
     tensor: TensorView | None = None
     axis: IterDomain | None = None
     value: object = None
+    of: TensorView | None = None
 
 
 @fast_init
