@@ -344,3 +344,36 @@ def test_a_reader_beside_updates_is_a_race() -> None:
     assert len(barriers) == 2
     for mutant in barriers:
         assert verify_program(mutant.program, lowered.math()).status == "refuted"
+
+
+def in_windows():
+    with ln.Fusion("k") as f:
+        t = ln.sum(f.input("x", ("N", "M"), ln.float32), axis=1).named("t")
+        y = f.output(t[:-2] + t[2:], "y")
+    y.split(0, 4)
+    t.memory = ln.GLOBAL
+    return t, y
+
+
+def test_tiles_that_overlap_are_not_made_atomic():
+    t, y = in_windows()
+    t.compute_at(y, 1)
+    with pytest.raises(ln.ScheduleError) as caught:
+        t.atomic()
+    assert str(caught.value) == (
+        "t.atomic(): t is computed in tiles that overlap, as its consumers' windows ask, and what "
+        "lies in two of them would be folded twice; compute t in front of the loops of its "
+        "consumers"
+    )
+
+
+def test_what_is_atomic_is_not_computed_in_tiles_that_overlap():
+    t, y = in_windows()
+    t.atomic()
+    with pytest.raises(ln.ScheduleError) as caught:
+        t.compute_at(y, 1)
+    assert str(caught.value) == (
+        "t.compute_at(y, 1): t is atomic, and its consumers read it in windows: what lies in two "
+        "of the tiles that their loops need would be folded twice; use a position in front of the "
+        "windows"
+    )

@@ -20,6 +20,7 @@ from loopnest.schedule.launches import check_launches
 from loopnest.schedule.transaction import PrimitiveRefused, primitive, require_computed
 from loopnest.tensor.definition import Definition, Read, started_by
 from loopnest.tensor.math_snapshot import logical_places
+from loopnest.tensor.overlapping_tiles import overlaps
 from loopnest.tensor.tensor_view import TensorView
 
 EXACT = ("max", "min")
@@ -103,6 +104,12 @@ def _take_memory(tensor: TensorView) -> None:
     if tensor.memory is Memory.LOCAL:
         tensor.fusion.change(tensor, "_memory", Memory.GLOBAL)
         check_launches(tensor)
+    if tensor.memory is Memory.GLOBAL and overlaps(tensor.domain.history):
+        raise PrimitiveRefused(
+            f"{tensor.name} is computed in tiles that overlap, as its consumers' windows ask, and "
+            "what lies in two of them would be folded twice",
+            f"compute {tensor.name} in front of the loops of its consumers",
+        )
     if tensor.domain.allocation is not None:
         raise PrimitiveRefused(
             f"{tensor.name} is laid out by an allocation domain of its own",

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from loopnest.fast_init import fast_init
+from loopnest.scalar.enums import Memory
 from loopnest.scalar.expr import Const, Expr, Index, free_indices
 from loopnest.schedule.axis_match import Match
 from loopnest.schedule.fold_order import carries, folded_axes
@@ -336,6 +337,13 @@ class WindowReplay:
     def _require_tiles(self, tiles: Sequence[_Tiles]) -> None:
         tensor = self.tensor
         require_no_output(tensor)
+        started = tensor.definition is not None and tensor.definition.start is not None
+        if started and tensor.memory is Memory.GLOBAL:
+            raise PrimitiveRefused(
+                f"{tensor.name} is atomic, and its consumers read it in windows: what lies in two "
+                "of the tiles that their loops need would be folded twice",
+                "use a position in front of the windows",
+            )
         if carries(tensor):
             along = folded_axes(tensor)
             folded = ancestors(along, tensor.domain)
