@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,70 @@ def test_tiles_are_left_out_whole() -> None:
         loop.startswith("for i2 in 0..min(") for loop in loops
     )
     judge(f, kernel, some(37, 37))
+
+
+def tiles_run(kernel: Any, place: int, inner: int) -> set[tuple[int, int]]:
+    """Return the iterations of two loops, one in the other, by the bounds that the nest has."""
+    loops = [line for line in loops_of(kernel) if line.startswith("for")]
+    (a, first), (_, second) = [
+        re.fullmatch(r"for (\w+) in (.*):", loops[n]).groups() for n in (place, inner)
+    ]
+    return {(n, m) for n in numbers(first, {}) for m in numbers(second, {a: n})}
+
+
+def numbers(text: str, known: dict[str, int]) -> range:
+    """Return the numbers that a loop such as ``0..i0 + 1 of 5`` goes over."""
+    start, _, stop = text.partition(" of ")[0].rpartition("..")
+    known = {**known, "min": min, "max": max, "ceildiv": lambda a, b: -(-a // b)}
+    return range(eval(start or "0", known), eval(stop, known))
+
+
+@pytest.mark.parametrize("mask", ["below", "above", "band"])
+@pytest.mark.parametrize(("rows", "columns"), [(8, 8), (8, 4), (4, 16)])
+@pytest.mark.parametrize("order", [(0, 2, 1, 3), (2, 0, 1, 3), (0, 2, 3, 1)])
+def test_few_tiles_are_left_out_in_any_order_of_their_axes(mask, rows, columns, order) -> None:
+    """A compiler writes short loops out, but not those over tiles that are idle."""
+    with ln.Fusion("tiles") as f:
+        x = f.input("x", (40, 40), ln.float32)
+        i, j = index(40, 0, 2), index(40, 1, 2)
+        seen = {"below": j <= i, "above": j >= i, "band": ln.logical_and(j <= i, i - j < 9)}[mask]
+        y = f.output(ln.sum(ln.where(seen, x, 0.0), 1), "y")
+    y.split(1, columns)
+    y.split(0, rows)
+    y.reorder(order)
+    f.inline_most()
+    kernel = ln.lower(f)
+    judge(f, kernel, some(40, 40))
+    rule = {
+        "below": lambda i, j: j <= i,
+        "above": lambda i, j: j >= i,
+        "band": lambda i, j: i - 9 < j <= i,
+    }[mask]
+    wanted = {(i // rows, j // columns) for i in range(40) for j in range(40) if rule(i, j)}
+    if mask == "below" and (rows, columns) == (8, 8):
+        assert len(wanted) == 15
+    if order[0]:  # behind the loops of the mask, and those that begin the sums
+        assert {(a, b) for b, a in tiles_run(kernel, 4, 5)} == wanted
+    else:
+        assert tiles_run(kernel, 2, 4) == wanted
+
+
+def test_short_loops_over_a_threads_own_elements_keep_all_iterations() -> None:
+    """A loop over parts of a tile of sums in registers has no bounds: it is written out."""
+    with ln.Fusion("parts") as f:
+        x = f.input("x", ("N", "K"), ln.float32)
+        seen = index("K", 1, 2) <= index("N", 0, 2)
+        y = f.output(ln.sum(ln.where(seen, x, 0.0), 1), "y")
+    acc = y.cache_before()
+    y.split(0, 16)
+    acc.compute_at(y, 1)
+    acc.split(1, 4)
+    acc.reorder({-1: 1})  # [N / 16, K, 4, 4]
+    f.inline_most()
+    kernel = ln.lower(f)
+    judge(f, kernel, some(33, 7))
+    assert "for i5 in 0..min(i2 * 16 + 16, K) of K:" in loops_of(kernel)
+    assert "for i6 in 4:" in loops_of(kernel)
 
 
 def syrk() -> tuple[ln.Fusion, Any]:

@@ -216,7 +216,7 @@ class PhaseTerms:
                   if var in used and not s.parallel.is_thread]  # fmt: skip
         last = max(serial, default=-1)
         return any(
-            is_bounded(spec.parallel, spec.extent)
+            is_bounded(spec.parallel, spec.extent, var, condition, self.algebra)
             and (var in used or (n > last and not loads(condition)))
             for n, (var, spec) in enumerate(zip(compute.loops, specs, strict=True))
         )

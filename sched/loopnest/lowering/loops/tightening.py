@@ -66,16 +66,21 @@ from loopnest.scalar.expr import walk as nodes_of
 from loopnest.scalar.simplify import Simplifier
 
 MOST_SHORT = 8
-"""A loop of so many iterations keeps them all: compilers write it out."""
+"""A loop of so many iterations keeps them all, but for one over tiles: compilers write it out."""
 
 _Effects = Mapping[Buffer, frozenset[Expr]]
 """What a statement leaves behind: buffers, with conditions under which alone they are stored."""
 
 
-def is_bounded(parallel: ParallelType, extent: Expr) -> bool:
-    """Whether a loop may have bounds of its own."""
-    short = isinstance(extent, Const) and extent.value <= MOST_SHORT
-    return parallel in (ParallelType.serial, ParallelType.unswitch) and not short
+def is_bounded(
+    parallel: ParallelType, extent: Expr, var: Index, condition: Expr, algebra: Simplifier
+) -> bool:
+    """Whether a loop may have bounds of its own, by a condition; of its index, or around it."""
+    if parallel not in (ParallelType.serial, ParallelType.unswitch):
+        return False
+    if not isinstance(extent, Const) or extent.value > MOST_SHORT:
+        return True
+    return any(abs(slope(gap, var, algebra) or 0) > 1 for gap in gaps(condition, algebra))
 
 
 def tighten(program: Program, algebra: Simplifier, idle: Collection[Expr]) -> Program:
@@ -246,8 +251,6 @@ class _Tightening:
         terms = [t for t in self._uniform(node, common) if t not in known]
         inside = [t for t in terms if _uses(t, node.var) and self._bounds(t, node)]
         around = [t for t in terms if not _uses(t, node.var)]
-        if not is_bounded(node.parallel, node.var.extent):
-            inside = []
         # An iteration that only carries on may be left out if no later one counts: the condition
         # must end the loop, not begin it.
         if any(every[b].isdisjoint(inside) for b in carried):
@@ -272,6 +275,12 @@ class _Tightening:
 
     def _bounds(self, term: Expr, node: Loop) -> bool:
         """Whether a condition sets bounds to a loop's index, the same in all iterations."""
+        extent = node.var.extent
+        if not is_bounded(node.parallel, extent, node.var, term, self.algebra):
+            return False
+        short = isinstance(extent, Const) and extent.value <= MOST_SHORT
+        if short and _in_registers(node):
+            return False
         found = gaps(term, self.algebra)
         if not found or not all(slope(gap, node.var, self.algebra) for gap in found):
             return False
@@ -327,6 +336,18 @@ def _joined(parts: Iterable[_Effects]) -> dict[Buffer, frozenset[Expr]]:
 
 def _uses(value: Expr, var: Expr) -> bool:
     return any(node is var for node in nodes_of(value))
+
+
+def _in_registers(node: Loop) -> bool:
+    """Whether a loop stores to elements of a thread's own that its index tells.
+
+    They are registers only where the loop is written out.
+    """
+    stores = [n for n, _ in walk(node.body) if isinstance(n, Store)]
+    return any(
+        n.storage.memory is Memory.LOCAL and any(_uses(i, node.var) for i in n.index)
+        for n in stores
+    )
 
 
 def _of_blocks(node: Stmt) -> bool:
