@@ -59,7 +59,7 @@ def factored() -> ln.Fusion:
 @case
 def factored_outer() -> ln.Fusion:
     f, y = _sums_of_rows("factored_outer")
-    y.split(1, 4, inner=False)
+    y.split(1, 9, inner=False)
     y.rfactor(2).compute_at(y, 1)
     return f
 

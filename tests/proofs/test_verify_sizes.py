@@ -33,9 +33,7 @@ def test_what_isl_does_not_prove_names_its_sizes() -> None:
     assert report.scope.startswith("N=3, D=5; ")
     note = report.findings[-1]
     assert (note.kind, note.status) == ("sizes", "note")
-    assert note.message == (
-        "there is no proof for all sizes: it has no affine form: division by a symbol"
-    )
+    assert note.message == ("there is no proof for all sizes: it has no affine form: q0_ceil*v_3")
     assert note.at is not None
     assert note.at.text == "y[i0] = y[i0] + T2[i3]"
 
@@ -46,16 +44,16 @@ def test_sizes_that_are_picked_cross_two_tiles_or_it_is_unknown(
     with ln.Fusion("tiled") as f:
         x = f.input("x", ("N", "D"), ln.float32)
         y = f.output(ln.sum(x, axis=1), "y")
-    y.split(1, 4, inner=False)
+    y.split(1, 9, inner=False)
     y.split(0, 32)
     y.rfactor(3).compute_at(y, 1)
     k = lower(f)
     assert "N=33" in verify(k).scope
-    monkeypatch.setattr(bounded_proof, "MOST_FIRST", 700)
+    monkeypatch.setattr(bounded_proof, "MOST_FIRST", 1200)
     report = verify(k)
     assert report.status == "unknown"
     assert report.findings[0].message == (
-        "at N=33, D=5, where a loop of extent 'ceildiv(N, 32)' runs 2 times, there are too many "
+        "at N=33, D=10, where a loop of extent 'ceildiv(N, 32)' runs 2 times, there are too many "
         "points"
     )
 

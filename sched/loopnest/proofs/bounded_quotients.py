@@ -9,14 +9,15 @@ A quotient of many values, as that of a row of channels and pixels by the pixels
 hidden variable, and its product with the divisor another one, where digits cannot stand for its
 indices (`_name_hidden`).
 
-A case says that the divisor is positive. The tie is exact at the points where some case holds, and
-leaves out all others; that a statement has none of these, whether it uses q or not, is shown when
-its points are made (`PolyhedralModel`).
+A case says that the divisor is positive. Where no case holds, q is a number that is none of these
+values, so that a point stays one point; that no statement asks for q there is shown
+(`require_known`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from loopnest.proofs.program_model import terms
@@ -39,16 +40,15 @@ class BoundedQuotients:
 
     Attributes:
         values: the values of each quotient, by its variable.
-        covers: for each the condition that it has one of these.
-        many: for each with too many values, under which condition something is known of it.
+        known: for each quotient the condition under which it is known.
     """
 
     def __init__(self, spaces: Spaces) -> None:
         self.spaces, self.algebra = spaces, spaces.algebra
         self.values: dict[str, range] = {}
-        self.covers: dict[str, str] = {}
-        self.many: dict[str, str] = {}
+        self.known: dict[str, str] = {}
         self._keys: dict[str, str] = {}
+        self._inside_of: dict[object, bool] = {}
 
     def find(self, nodes: Sequence[Expr]) -> None:
         """Make variables for the quotients in index expressions, and for products of these.
@@ -91,8 +91,11 @@ class BoundedQuotients:
         name = f"m{len(self.values)}_quotient"
         key = self._key(whole)
         cases = [f"({self._case(whole, by, k)} and {name} = {k})" for k in values]
-        cover = " or ".join([f"({self._case(whole, by, k)})" for k in values])
-        self.values[name], self.covers[name], self._keys[name] = values, f"({cover})", key
+        known = self._between(whole, by, values)
+        none = values.start - 1
+        cases.append(f"(not {known} and {name} = {none})")
+        self.values[name] = range(none, values.stop)
+        self.known[name], self._keys[name] = known, key
         self.algebra.quotients[self.algebra.division(whole, by)] = name
         self.algebra.divided_in[name] = whole
         self.algebra.derived[(name,)] = name
@@ -133,10 +136,16 @@ class BoundedQuotients:
         algebra.extents[name] = top
         algebra.derived[(name,)] = name
         algebra.derived[tuple(sorted((name, *sizes)))] = product
-        self.many[name] = inside
+        self.known[name] = inside
         for hidden in (name, product):
             spaces.hidden[hidden] = limit
             spaces.derived.setdefault(key, {})[hidden] = f"(not {inside} or ({limit}))"
+
+    def _between(self, whole: Poly, by: Poly, values: range) -> str:
+        """Return that a divisor is positive, and a quotient one of some values."""
+        low = self.algebra.text(plus(whole, times(by, constant(values.start)), -1), str)
+        high = self.algebra.text(plus(whole, times(by, constant(values.stop)), -1), str)
+        return f"({self.algebra.text(by, str)} > 0 and {low} >= 0 and {high} < 0)"
 
     def _inside(self, whole: Poly, by: Poly, top: Poly) -> str:
         low, high = self.algebra.text(whole, str), self.algebra.text(times(top, by), str)
@@ -159,15 +168,9 @@ class BoundedQuotients:
                     top[part] = count
             if not top or times(top, by) != extent:
                 continue
-            if all(self._lies_inside(whole, extent, site, guards) for site, guards in uses):
+            if all(self.lies_in(whole, extent, site, guards) for site, guards in uses):
                 return top
         raise NotAffine("division by a symbol")
-
-    def _lies_inside(self, whole: Poly, extent: Poly, site: Site, guards: Guards) -> bool:
-        limits = self._limits(site, guards)
-        return self._shown(limits, site, whole, ">= 0") and self._shown(
-            limits, site, plus(whole, extent, -1), "< 0"
-        )
 
     def _extents(self, uses: Sequence[tuple[Site, Guards]]) -> list[Poly]:
         """Return the extents of buffers and loops, and what tests compare with, each once."""
@@ -187,17 +190,27 @@ class BoundedQuotients:
             found[frozenset(p.items())] = p
         return list(found.values())
 
-    def require_known(self, name: str, site: Site) -> None:
-        """Show that a quotient with many values is one of them wherever a statement runs.
+    def require_known(self, name: str, site: Site, guards: Guards = ()) -> None:
+        """Show that a quotient is known wherever a statement runs under conditions.
 
         Raises:
-            NotAffine: it may be another one.
+            NotAffine: it may not be.
         """
-        inside = self.many.get(name)
-        if inside is not None:
-            outside = [f"not {inside}", *self._limits(site, ())]
-            if not self._never(outside, site):
-                raise NotAffine("division by a symbol")
+        outside = [f"not {self.known[name]}", *self._limits(site, guards)]
+        if not self._never(outside, site):
+            raise NotAffine("division by a symbol")
+
+    def lies_in(self, rest: Poly, by: Poly, site: Site, guards: Guards) -> bool:
+        """Whether isl shows that a rest is in [0, by) at a statement, under its conditions."""
+        key = (frozenset(rest.items()), frozenset(by.items()), site, guards)
+        if key not in self._inside_of:
+            self._inside_of[key] = False
+            with suppress(NotAffine):
+                limits, over = self._limits(site, guards), plus(rest, by, -1)
+                self._inside_of[key] = self._shown(limits, site, rest, ">= 0") and self._shown(
+                    limits, site, over, "< 0"
+                )
+        return self._inside_of[key]
 
     def _case(self, whole: Poly, by: Poly, k: int) -> str:
         least = self.algebra.text(plus(whole, times(by, constant(k)), -1), str)

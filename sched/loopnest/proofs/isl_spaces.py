@@ -289,7 +289,12 @@ class Spaces:
             if not found:
                 raise
             return [(whole, by) for whole, by in found]
-        return [(p, None)] if not all(self.products.derive(m) for m in self.products.of(p)) else []
+        if all(self.products.derive(m) for m in self.products.of(p)):
+            return []
+        # ``H * (e % 3)`` has a product of a floor and a size: with digits, of one with few values.
+        parts = [v for m in p for v in m if len(m) > 1 and algebra.is_floor(v)]
+        floors = [algebra.functions[v][1] for v in dict.fromkeys(parts)]
+        return [(whole, by) for whole, by in floors] or [(p, None)]
 
     def radix(self, whole: Poly) -> tuple[str, ...]:
         """Return the indices of a sum in mixed radix, the fastest last.

@@ -116,6 +116,9 @@ class Algebra:
         data: the variables of data that indices are computed from.
         remainders: of data by a size: any number in [0, size); `wrapped` has the sizes.
         divisors: of sizes and of data; a proof shows that they are positive.
+        shown: tells whether a rest lies in [0, divisor) at the statement that is looked at, by its
+            tests, where the extents of its loops do not; None where no statement is.
+        given: quotients that conditions say the value of.
         asked: the quotients with a variable that came out of divisions so far.
         divisions: those that could not be carried out.
     """
@@ -139,6 +142,8 @@ class Algebra:
         self.remainders: dict[Division, str] = {}
         self.wrapped: dict[str, Poly] = {}
         self.divisors: list[Poly] = []
+        self.shown: Callable[[Poly, Poly], bool] | None = None
+        self.given: dict[Division, Poly] = {}
         self.asked: set[str] = set()
         self.divisions: list[tuple[Poly, Poly]] = []
 
@@ -217,7 +222,9 @@ class Algebra:
             return self._of_sizes("floor", whole, by) or self._exactly_by(whole, number)
         found = self._named_quotient(whole, by)
         if found is None:
-            found = self.exactly(whole, by) or self._of_sizes("floor", whole, by)
+            found = self.exactly(whole, by)
+        if found is None:
+            found = self._of_sizes("floor", whole, by)
         if found is None:
             whole, by = self._reduced(whole, by)
             found = self._named_quotient(whole, by)
@@ -227,9 +234,10 @@ class Algebra:
         return found
 
     def _named_quotient(self, whole: Poly, by: Poly) -> Poly | None:
-        known = self.quotients.get(self.division(whole, by))
+        division = self.division(whole, by)
+        known = self.quotients.get(division)
         if known is None:
-            return None
+            return self.given.get(division)
         self.asked.add(known)
         return variable(known)
 
@@ -252,7 +260,7 @@ class Algebra:
         ``(4 * i + j // 8) // D`` is ``(32 * i + j) // (8 * D)``: the floor of a quotient by a
         product is that of the quotients by its factors in turn.
         """
-        floors = [m for m, c in whole.items() if c == 1 and self._is_floor(m)]
+        floors = [m for m, c in whole.items() if c == 1 and len(m) == 1 and self.is_floor(m[0])]
         if len(floors) != 1:
             return whole, by, 1
         part, number = self.functions[floors[0][0]][1]
@@ -261,8 +269,9 @@ class Algebra:
         rest = {m: c * times_ for m, c in whole.items() if m != floors[0]}
         return plus(rest, part), {m: c * times_ for m, c in by.items()}, times_
 
-    def _is_floor(self, monomial: Monomial) -> bool:
-        return len(monomial) == 1 and self.functions.get(monomial[0], ("", ()))[0] == "floor"
+    def is_floor(self, name: str) -> bool:
+        """Whether a variable stands for the floor of a quotient by a number."""
+        return self.functions.get(name, ("", ()))[0] == "floor"
 
     def division(self, whole: Poly, by: Poly) -> Division:
         """Return by what a quotient is known."""
@@ -281,7 +290,7 @@ class Algebra:
                 rest[monomial] = count
             else:
                 exact[part] = count // number
-        if self._smaller(rest, by):
+        if self._smaller(rest, by) or (self.shown is not None and self.shown(rest, by)):
             return exact
         found = None if number == 1 else self.exactly(whole, {divisor: 1})
         return None if found is None else self._by_number(found, number)

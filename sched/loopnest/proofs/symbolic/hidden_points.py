@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from loopnest.proofs.obligations import Work
-from loopnest.proofs.program_model import is_callers
+from loopnest.proofs.program_model import Access, Guards, Site, is_callers
 from loopnest.proofs.quasi_affine import Monomial, NotAffine
 from loopnest.proofs.symbolic.statement_instances import Instances, NotProved, about
 
@@ -31,6 +33,8 @@ class HiddenPoints:
         self._storing: dict[Work, Instances] = {}
         for work in setting.works:
             with about(work.site):
+                if self.spaces.quotients.known:
+                    self._require_known(work)
                 if self.spaces.wide:
                     self._hide(work)
                 elif self.spaces.groups:
@@ -46,23 +50,40 @@ class HiddenPoints:
 
     def _hide(self, work: Work) -> None:
         """Make variables for the products of indices and sizes in what a store claims and reads."""
-        algebra, products = self.setting.algebra, self.spaces.products
-        algebra.asked.clear()
-        found = self._compared(work)
-        self.setting.polys(work.store.coordinate)
-        for name in sorted(algebra.asked):
-            self.spaces.quotients.require_known(name, work.site)
-        for monomial in found:
+        products = self.spaces.products
+        for monomial in self._compared(work):
             if not products.derive(monomial) and any(v in self.spaces.extent for v in monomial):
                 products.hide_at(monomial, work.site)
+
+    def _require_known(self, work: Work) -> None:
+        """Show that the quotients in what the math demands of a store are known where it runs.
+
+        Those in the nest's own indices and tests are: their values were looked for there.
+        """
+        setting = self.setting
+        demanded = [*work.store.coordinate, *[e for pair in work.equalities for e in pair]]
+        self._ask(work.site, lambda: [*setting.polys(demanded), *setting.claimed(work)])
+        for need in work.needs:
+            guards = need.operand.guards if isinstance(need.operand, Access) else ()
+            self._ask(work.site, partial(setting.needed, work, need), guards)
+        for agreement in work.conditions:
+            condition = ((agreement.wanted, True),)
+            self._ask(work.site, partial(setting.guards, condition), agreement.guards)
+
+    def _ask(self, site: Site, compute: Callable[[], object], guards: Guards = ()) -> None:
+        asked = self.setting.algebra.asked
+        asked.clear()
+        compute()
+        for name in sorted(asked):
+            self.spaces.quotients.require_known(name, site, guards)
 
     def _compared(self, work: Work) -> list[Monomial]:
         """Return the products in indices that a source and its reader must have in common."""
         polys, products = self.setting.polys, self.spaces.products
-        claimed = polys(work.element)
+        claimed = self.setting.claimed(work)
         compared = [] if is_callers(work.store.storage) else [*claimed]
         for need in work.needs:
-            element = polys(need.element)
+            element = self.setting.needed(work, need)
             if need.tensor.definition is not None:
                 compared += element
         for access in self.setting.model.accesses_of(work.site):
@@ -95,7 +116,7 @@ class HiddenPoints:
         conditions = [text for text in at.conditions if text not in ties]
         texts = [*conditions, *at.time, *map(setting.text, setting.placed(work.write))]
         if work.store.storage not in spaces.dense.shapes:
-            texts += map(setting.text, setting.polys(work.element))
+            texts += map(setting.text, setting.claimed(work))
         if any(re.search(rf"\b{name}\b", text) for name in gone for text in texts):
             return at
         variables = [v for v in at.variables if v not in gone]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any
 
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
-from loopnest.proofs.data_indices import Trusted
+from loopnest.proofs.data_indices import Need, Trusted
 from loopnest.proofs.index_notation import Forms, Group
 from loopnest.proofs.isl_spaces import Spaces
 from loopnest.proofs.live_points import LivePoints, with_temporaries
@@ -112,8 +112,6 @@ class PolyhedralModel(IslRelations):
             self.algebra.data.add(name)
         self.hidden_points = HiddenPoints(self)
         self.sites: dict[Site, Instances] = {s: self.instances(s) for s in model.sites}
-        for site, at in self.sites.items():
-            self._require_covered(site, at)
 
     def _assumptions(self) -> str:
         program = self.model.program
@@ -213,20 +211,6 @@ class PolyhedralModel(IslRelations):
         mark = name or f"S{next(self.numbers)}"
         return Instances(mark, [*variables, *chosen], conditions, self.time(moment), ties)
 
-    def _require_covered(self, site: Site, at: Instances) -> None:
-        """Show that the ties of quotients leave out no point of a statement.
-
-        Raises:
-            NotAffine: one may have other values there.
-        """
-        for name, cover in self.spaces.quotients.covers.items():
-            if name in at.variables:
-                known = [c for c in at.conditions if "_quotient" not in c]
-                context = [*known, f"not {cover}", self.algebra.context(), self.assumed]
-                if not self.relation(at.tuple, "", context).is_empty():
-                    with about(site):
-                        raise NotAffine("division by a symbol")
-
     def require_divisors(self) -> None:
         """Show that no size that is divided by is 0 where there is a launch.
 
@@ -250,24 +234,27 @@ class PolyhedralModel(IslRelations):
         """Return the loads by which data choose what an update folds, by the math's `Arg`s.
 
         Only what is known to be the math's data may stand in a test around it: that an update
-        happens for some value of other data does not say that it does for the one at hand.
+        happens for some value of other data does not say that it does for the one at hand. What a
+        store itself reads is shown to be what the math computes; what a test reads, only of inputs.
 
         Raises:
-            NotProved: such data is no load of an input, or a test around a store is of others.
+            NotProved: such data is no load of one element, or a test around a store is of others.
         """
         wanted = self.live.data(work.tensor) if work.kind == "update" else ()
         found: dict[Arg, Load] = {}
         for arg in wanted:
             assert work.tensor.definition is not None
             name = work.tensor.definition.reads[arg.number].producer
-            operands = [n.operand for n in work.needs if n.tensor.name == name]
-            plain = [o for o in operands if isinstance(o, Access) and o.buffer.kind == "input"]
-            written = any(a.writes for a in self.model.accesses if a.buffer.tensor == name)
-            if len(operands) != 1 or len(plain) != 1 or plain[0].flat or written:
+            reads = [n for n in work.needs if n.tensor.name == name and n.demand == "whole"]
+            operands = [n.operand for n in reads]
+            plain = [o for o in operands if isinstance(o, Access) and not o.flat]
+            if len(operands) != 1 or len(plain) != 1:
                 raise NotProved(f"the data that choose what {work.tensor.name} folds")
             found[arg] = Load(plain[0].buffer, plain[0].index)
         tests = [load for condition, _ in work.site.guards for load in loads(condition)]
-        if not set(tests) <= set(found.values()):
+        written = {a.buffer for a in self.model.accesses if a.writes}
+        known = {load for load in found.values() if load.buffer.kind == "input"}
+        if not set(tests) <= known or written.intersection([load.buffer for load in tests]):
             raise NotProved(f"a test of data around {work.tensor.name}")
         return found
 
@@ -364,8 +351,33 @@ class PolyhedralModel(IslRelations):
 
     # Elements
 
-    def polys(self, index: Sequence[Expr]) -> list[Poly]:
-        return [self.algebra.poly(i, self.env) for i in index]
+    def polys(
+        self, index: Sequence[Expr], site: Site | None = None, guards: Guards = ()
+    ) -> list[Poly]:
+        """Return indices; those that hold at the points of a site alone, where one is given."""
+        if site is None:
+            return [self.algebra.poly(i, self.env) for i in index]
+        with self._tests_of(site, guards):
+            return [self.algebra.poly(i, self.env) for i in index]
+
+    @contextmanager
+    def _tests_of(self, site: Site, guards: Guards = ()) -> Iterator[None]:
+        """Let divisions count on the tests around a statement, and on other conditions of it."""
+        quotients = self.spaces.quotients
+        self.algebra.shown = lambda rest, by: quotients.lies_in(rest, by, site, guards)
+        try:
+            yield
+        finally:
+            self.algebra.shown = None
+
+    def claimed(self, work: Work) -> list[Poly]:
+        """Return the element that a store claims to compute, at its points."""
+        return self.polys(work.element, work.site)
+
+    def needed(self, work: Work, need: Need) -> list[Poly]:
+        """Return the element that a read of a store must find, at the points that read it."""
+        guards = need.operand.guards if isinstance(need.operand, Access) else ()
+        return self.polys(need.element, work.site, guards)
 
     def element(self, access: Access) -> list[Poly]:
         """Return one index a dimension; a flat offset is taken apart by the shape, or by tests.
@@ -376,7 +388,7 @@ class PolyhedralModel(IslRelations):
         """
         if access.buffer in self.spaces.dense.shapes:
             return self.spaces.dense.index(access)
-        index = self.polys(access.index)
+        index = self.polys(access.index, access.site, access.guards)
         if not access.flat:
             return index
         self.require_dense(access.buffer)
@@ -384,7 +396,8 @@ class PolyhedralModel(IslRelations):
             return index
         parts = self.spaces.taken_apart(access)
         if parts is None:
-            return self._by_shape(index[0], access.buffer.shape)
+            with self._tests_of(access.site, access.guards):
+                return self._by_shape(index[0], access.buffer.shape)
         first = self._by_shape(parts.whole, access.buffer.shape[: parts.count])
         return [*first, *parts.tail]
 

@@ -164,15 +164,11 @@ class StatementClaims:
         if not exact and not is_private(work.store.storage) and not self._bounded(work, at):
             raise NotProved("a merged index without a test")
         for wanted, found in work.equalities:
-            self.same(
-                at,
-                self.algebra.poly(wanted, self.setting.env),
-                self.algebra.poly(found, self.setting.env),
-            )
+            self.same(at, *self.setting.polys((wanted, found), work.site))
         for agreement in work.conditions:
             self._agree(at, agreement)
         if is_callers(work.store.storage) and work.kind not in ("init", "partial"):
-            element = self.setting.polys(work.element)
+            element = self.setting.claimed(work)
             self.same_element(at, work.write, work.tensor, element)
             if work.store.storage in self.setting.spaces.dense.shapes:
                 self._in_domain(at, work.tensor, element)

@@ -6,15 +6,24 @@ that holds just the domain of the element (`parts`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from loopnest import kir
 from loopnest.kir.buffers import Buffer
 from loopnest.proofs.data_indices import Need
+from loopnest.proofs.index_products import MOST_CASES
 from loopnest.proofs.obligations import Work
 from loopnest.proofs.program_model import Access, Site
-from loopnest.proofs.quasi_affine import NotAffine, Poly, constant, variable
+from loopnest.proofs.quasi_affine import (
+    NotAffine,
+    Poly,
+    as_constant,
+    constant,
+    plus,
+    times,
+    variable,
+)
 from loopnest.proofs.report import Finding
 from loopnest.proofs.symbolic.partial_reductions import PartialReductions
 from loopnest.proofs.symbolic.polyhedral_model import PolyhedralModel
@@ -25,7 +34,7 @@ from loopnest.proofs.symbolic.symbolic_dataflow import SymbolicDataflow, Writes
 from loopnest.proofs.symbolic.symbolic_padding import SymbolicPadding
 from loopnest.proofs.template_matching import Combined
 from loopnest.scalar.enums import IterKind
-from loopnest.scalar.expr import Coordinate, Expr
+from loopnest.scalar.expr import Coordinate, Expr, Op
 from loopnest.tensor.math_snapshot import MathTensor
 
 
@@ -67,10 +76,10 @@ class Values:
         if isinstance(operand, Combined):
             at = self.setting.sites[work.site]
             held = self.parts.combined(at, operand)
-            self._covers(at, held, need.tensor, self.setting.polys(need.element))
+            self._covers(at, held, need.tensor, self.setting.needed(work, need))
             return
         at = self.parts.reading(operand)
-        element = self.setting.polys(need.element)
+        element = self.setting.needed(work, need)
         if need.tensor.definition is None:
             self._input(at, operand, need, element)
         else:
@@ -119,7 +128,7 @@ class Values:
                 raise NotProved(f"the source of a read of {tensor.name}")
             if at.name == "OUT" and buffer in self.setting.spaces.dense.shapes:
                 continue  # that it stores what belongs to its place is a claim of its own
-            for a, b in zip(self.setting.polys(work.element), element, strict=True):
+            for a, b in zip(self.setting.claimed(work), element, strict=True):
                 differ = f"{self.setting.text(a, 'a_')} != {self.setting.text(b, 'b_')}"
                 bad = self.setting.relation(source.renamed("a_"), at.renamed("b_"), [differ])
                 self.setting.require_empty(part.intersect(bad), f"an element of {tensor.name}")
@@ -152,6 +161,7 @@ class Values:
             env[arg] = variable(f"g{n}")
         for condition in setting.live.conditions(tensor):
             conditions.append(setting.algebra.condition(condition, env, str))
+        conditions += self._quotients(tensor, element, env)
         logical = zip(tensor.places, tensor.logical, element, strict=True)
         for number, (place, axis, value) in enumerate(logical):
             if axis.kind is not IterKind.BROADCAST:
@@ -165,6 +175,37 @@ class Values:
                         conditions.append(f"floor(({start})/{length}) = floor(({own})/{length})")
                 conditions.append(f"{setting.text(p)} {sign} {setting.text(value)}")
         return setting.over(at, f"C[{', '.join(names)}]", conditions)
+
+    def _quotients(
+        self, tensor: MathTensor, element: Sequence[Poly], env: Mapping[Expr, Poly]
+    ) -> Iterator[str]:
+        """Yield which root coordinates have the quotients by sizes that an element names.
+
+        An axis that is split by a size and reduced in part has its outer index, ``c // S``, as a
+        logical one: of a given q these are the c with ``q * S <= c < (q + 1) * S``.
+        """
+        algebra = self.setting.algebra
+        algebra.given.clear()  # of the last element
+        for place, axis, value in zip(tensor.places, tensor.logical, element, strict=True):
+            if isinstance(place, Op) and place.op == "floordiv":
+                whole, by = [algebra.poly(arg, env) for arg in place.args]
+                if as_constant(by) is None:
+                    algebra.given[algebra.division(whole, by)] = value
+                    yield self._between(
+                        whole, by, value, as_constant(algebra.poly(axis.extent, {}))
+                    )
+
+    def _between(self, whole: Poly, by: Poly, value: Poly, values: int | None) -> str:
+        """Return that a quotient has a value, which is one of a number of `values`."""
+        text = self.setting.text
+        if values is None or values > MOST_CASES:
+            return f"0 <= {text(plus(whole, times(value, by), -1))} < {text(by)}"
+        cases = [
+            f"({text(value)} = {k} and "
+            f"0 <= {text(plus(whole, times(by, constant(k)), -1))} < {text(by)})"
+            for k in range(values)
+        ]
+        return f"({' or '.join(cases) or '1 = 0'})"
 
     # Updates
 
@@ -233,7 +274,7 @@ class Values:
         if need is None:
             raise NotProved("a merge of nothing")
         at = self.setting.sites[work.site]
-        wanted = self._wanted(at, work.tensor, self.setting.polys(work.element))
+        wanted = self._wanted(at, work.tensor, self.setting.claimed(work))
 
         def claims(part: Any, wanted: Any) -> None:
             what = f"what a merge into {work.tensor.name} claims"

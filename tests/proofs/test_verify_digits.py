@@ -1,0 +1,160 @@
+"""Indices that merges and reshapes divide: their digits are known by tests and assumptions.
+
+Each kernel has a wrong one beside it, whose index is off by one digit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import loopnest as ln
+from loopnest.proofs.verifier import verify_program
+from loopnest.schedulers import auto_schedule
+
+PT = ln.ParallelType
+
+
+def heads(f: ln.Fusion) -> ln.TensorView:
+    """[T, E] as [T, 3, E / 24, 8]."""
+    x = f.input("x", ("T", "E"), ln.float32)
+    f.assume("E % 24 == 0")
+    return f.output(ln.reshape(x, ("T", 3, -1, 8)) * 2.0, "z")
+
+
+def projected_heads(f: ln.Fusion) -> ln.TensorView:
+    """The same of a product, permuted."""
+    x, w = f.input("x", ("T", "C"), ln.float32), f.input("w", ("C", "E"), ln.float32)
+    f.assume("E % 24 == 0")
+    parts = ln.reshape(ln.matmul(x, w), ("T", 3, -1, 8))
+    return f.output(ln.permute(parts, (1, 2, 0, 3)) * 2.0, "z")
+
+
+def thirds(f: ln.Fusion) -> ln.TensorView:
+    """[T, 3 * H] as [T, 3, H], with a bias a third."""
+    x, b = f.input("x", ("T", "H3"), ln.float32), f.input("b", ("H",), ln.float32)
+    f.assume("H3 == 3 * H")
+    y = ln.reshape(x, ("T", 3, "H")) * 2.0
+    return f.output(y + ln.broadcast(b, (True, True, False)), "z")
+
+
+def sum_of_thirds(f: ln.Fusion) -> ln.TensorView:
+    x, b = f.input("x", ("T", "H3"), ln.float32), f.input("b", ("T", "H"), ln.float32)
+    f.assume("H3 == 3 * H")
+    return f.output(ln.sum(ln.reshape(x, ("T", 3, "H")), axis=1) + b, "z")
+
+
+def first_third(f: ln.Fusion) -> ln.TensorView:
+    x, b = f.input("x", ("T", "H3"), ln.float32), f.input("b", ("T", "H"), ln.float32)
+    f.assume("H3 == 3 * H")
+    return f.output(ln.reshape(x, ("T", 3, "H"))[:, 0] + b, "z")
+
+
+def three_times(f: ln.Fusion) -> ln.TensorView:
+    x, b = f.input("x", ("T", "H"), ln.float32), f.input("b", ("T", "H3"), ln.float32)
+    f.assume("H3 == 3 * H")
+    return f.output(ln.reshape(ln.stack([x, x, x], 1), ("T", "H3")) + b, "z")
+
+
+def merged(f: ln.Fusion) -> None:
+    """A thread an element, all axes of the output merged."""
+    z = f["z"]
+    while z.ndim > 1:
+        z.merge(0)
+    z.split(0, 128)
+    z.parallelize({0: PT.grid_x, 1: PT.block_x})
+    f.inline_most()
+
+
+def automatic(target: str) -> Callable[[ln.Fusion], object]:
+    def schedule(f: ln.Fusion) -> object:
+        return auto_schedule(f, target)
+
+    schedule.__name__ = target
+    return schedule
+
+
+MATHS = [heads, projected_heads, thirds, sum_of_thirds, first_third, three_times]
+
+
+@pytest.mark.parametrize("schedule", [merged, automatic("c"), automatic("cuda")])
+@pytest.mark.parametrize("math", MATHS)
+def test_a_reshape_by_an_assumption_is_proved_for_all_sizes(math, schedule) -> None:
+    with ln.Fusion(math.__name__) as f:
+        math(f)
+    schedule(f)
+    assert str(ln.verify(ln.lower(f))) == "proved for all sizes"
+
+
+def third(number: int) -> ln.Kernel:
+    with ln.Fusion("third") as f:
+        x = f.input("x", ("T", "H3"), ln.float32)
+        b = f.input("b", ("T", "H"), ln.float32)
+        f.assume("H3 == 3 * H")
+        f.output(ln.reshape(x, ("T", 3, "H"))[:, number] + b, "z")
+    merged(f)
+    return ln.lower(f)
+
+
+def test_another_third_is_refuted() -> None:
+    math = third(1)._lowered.math
+    assert math is not None
+    assert verify_program(third(1).program, math()).scope == "all sizes"
+    assert verify_program(third(2).program, math()).status == "refuted"
+
+
+def summed(blocks: int, way: str) -> ln.Fusion:
+    """A sum of which each block takes neighbours, as many as all others."""
+    with ln.Fusion("summed") as f:
+        y = f.output(ln.sum(f.input("x", ("N",), ln.float32), axis=0), "y")
+    y.split(0, blocks, inner=False)
+    if way == "threads":
+        y.split(1, 128)
+        y.parallelize({0: PT.grid_x, 2: PT.block_x})
+        return f
+    if way == "parts of threads":
+        y.split(1, 128)
+    if way == "two launches":
+        part = y.rfactor([1])
+        part.memory = ln.GLOBAL
+        part.parallelize({0: PT.grid_x})
+        y.new_launch()
+        return f
+    if way != "whole":
+        y.rfactor([1]).compute_at(y, 1)
+    y.parallelize({0: PT.grid_x})
+    if way == "parts of threads":
+        y.parallelize({1: PT.block_x})
+    return f
+
+
+WAYS = ["whole", "threads", "parts", "parts of threads", "two launches"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_sum_over_blocks_of_neighbours_is_proved_for_all_sizes(way: str) -> None:
+    assert str(ln.verify(ln.lower(summed(8, way)))) == "proved for all sizes"
+
+
+def ranked(f: ln.Fusion) -> ln.TensorView:
+    """The rank of each element in ascending order; of equals the first comes first."""
+    x = f.input("x", ("N",), ln.float32)
+    place = ln.iota("N")
+    columns, rows = (False, True), (True, False)
+    mine, other = ln.broadcast(x, columns), ln.broadcast(x, rows)
+    earlier = ln.broadcast(place, rows) < ln.broadcast(place, columns)
+    before = ln.logical_or(other < mine, ln.logical_and(ln.eq(other, mine), earlier))
+    return ln.sum(ln.cast(before, ln.int32), axis=1).named("rank")
+
+
+@pytest.mark.parametrize("memory", [ln.LOCAL, ln.GLOBAL])
+def test_an_assignment_at_computed_places_is_proved_for_all_sizes(memory) -> None:
+    """Which elements an update folds is chosen by a sum that stands in a buffer."""
+    with ln.Fusion("argsort") as f:
+        rank = ranked(f)
+        zeros = ln.full(("N",), 0, ln.int64)
+        f.output(ln.scatter(zeros, rank, ln.iota("N"), 0), "places")
+    rank.memory = memory
+    k = ln.lower(f)
+    assert str(ln.verify(k)) == "proved for all sizes"
