@@ -262,7 +262,7 @@ def test_a_step_in_cuda() -> None:
     lanes(64)(f["y"])
     text = ln.lower(f).cuda()
     assert "__shfl_up_sync(0xffffffffu, v0, 1)" in text
-    assert "__shared__ __align__(16) float y_warps[2];" in text
+    assert "__shared__ __align__(16) float y_warps[4];" in text
 
 
 @pytest.mark.parametrize(

@@ -75,14 +75,19 @@ class StatementClaims:
         self._swizzles(buffer)
 
     def _holds(self, room: Expr, need: Poly) -> bool:
-        """Whether declared bytes are at least as many as a buffer needs, for all sizes."""
+        """Whether declared bytes are at least as many as a buffer needs, for all sizes.
+
+        A size rounded up is at least that size, whether the bytes were rounded or the size itself.
+        """
+        if self._at_least(self.algebra.poly(room, {}), need):
+            return True
         match room:
             case Op(op="max", args=parts):
                 return any(self._holds(part, need) for part in parts)
             case Op(op="mul", args=(Op(op="ceildiv", args=(part, by)), again)) if by is again:
                 return self._holds(part, need)
             case _:
-                return self._at_least(self.algebra.poly(room, {}), need)
+                return False
 
     def _swizzles(self, buffer: Buffer) -> None:
         """Show that a swizzle permutes the elements of its tile, by trying all of them."""
