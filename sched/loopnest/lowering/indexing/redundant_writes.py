@@ -13,11 +13,15 @@ from collections.abc import Iterator, Mapping
 
 from loopnest.lowering.loops.loop_plan import LoopPlan, is_trivial
 from loopnest.lowering.loops.phase_nest import Compute, Nest
+from loopnest.lowering.loops.promotion import Promoter
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import ZERO, Expr, LaunchIndex, Op
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.tensor_view import TensorView
+
+_AT_ONCE = (ParallelType.cpu_parallel, ParallelType.vectorize)
+"""Beside threads, the loops whose iterations have no order."""
 
 
 def first_points(
@@ -56,7 +60,10 @@ def first_points(
     if is_global:
         yield from _of_threads(nest, compute, known)
     if compute.phase == "update":
-        for position in range(place, len(leaf)):
+        # What starts from another tensor's memory is not initialized where its loops begin again.
+        definition = unit.definition
+        atomic = definition is not None and definition.start is not None
+        for position in range(0 if atomic else place, len(leaf)):
             if is_global or leaf[position].is_reduction:
                 yield from _within(nest, compute, position, known)
 
@@ -110,7 +117,7 @@ def _of_threads(nest: Nest, compute: Compute, known: Mapping[IterDomain, Expr]) 
     """Yield the tests for axes that run at once and were merged with axes the tensor lacks."""
     for position, axis in enumerate(compute.unit.domain.leaf):
         parallel = nest.plan.spec(axis).parallel
-        at_once = parallel.is_thread or parallel is ParallelType.cpu_parallel
+        at_once = parallel.is_thread or parallel in _AT_ONCE
         if at_once and not axis.is_reduction:
             yield from _within(nest, compute, position, known)
 
@@ -121,14 +128,38 @@ def _within(
     """Yield the tests for a leaf that was merged with axes which the tensor lacks."""
     promoter, unit = nest.plan.promoter, compute.unit
     node, held = nest.plan.promotions[unit].leaf[position], promoter.held(unit)
-    if promoter.concrete_keys(node).isdisjoint(held):
+    loop = promoter.node_of[nest.plan.forest.find(unit.domain.leaf[position])]
+    # Of such a loop `first_points` asks; of one that a reshape made of both, the tensor's own axis.
+    if promoter.concrete_keys(node).isdisjoint(held) and promoter.concrete_keys(loop).isdisjoint(
+        held
+    ):
         return
     for root in promoter.parts_of(node, held):
-        value = known.get(root)
-        if value is None or value is ZERO or root.is_broadcast:
+        if root.is_broadcast or not promoter.keys(root).isdisjoint(held):
             continue
-        if promoter.keys(root).isdisjoint(held):
-            yield _is_zero(value)
+        # Of an axis that was split, the loop may run over a part alone.
+        parts = [root] if root in known else _parts_in(node, root, known, promoter)
+        for value in [known[part] for part in parts]:
+            if value is not ZERO:
+                yield _is_zero(value)
+
+
+def _parts_in(
+    node: IterDomain, root: IterDomain, known: Mapping[IterDomain, Expr], promoter: Promoter
+) -> list[IterDomain]:
+    """Return the axes that were made of `root` alone, and `node` of them, whose index is known."""
+    found: list[IterDomain] = []
+    stack, seen = [node], {root}
+    while stack:
+        axis = stack.pop()
+        if axis in seen:
+            continue
+        seen.add(axis)
+        if axis in known and promoter.keys(axis) == promoter.keys(root):
+            found.append(axis)
+        elif axis.definition is not None:
+            stack.extend(axis.definition.inputs)
+    return found
 
 
 def _is_zero(value: Expr) -> Expr:
