@@ -93,6 +93,26 @@ def gpu_warps(f, rows=8, threads=32):
     y.parallelize({0: grid, 1: ln.ParallelType.block_y, 3: block})
 
 
+@cumsum.schedule("gpu_items")
+def gpu_items(f, threads=128, lanes=None):
+    """A block owns a row of any length, and goes through it `threads` * `lanes` elements at a time.
+
+    A thread loads `lanes` neighbours at once and keeps them in registers. The threads exchange what
+    theirs fold to; then each goes through its own again, from what lies before them on. What all
+    fold to is carried on in a register.
+    """
+    x, y = f["x"], f["y"]
+    row, sums = x.cache_after(), y.cache_before()
+    y.split(1, lanes or 16 // y.dtype.size)
+    y.split(1, threads)  # [N, D / .., threads, lanes]
+    sums.compute_at(y, 3)
+    row.compute_at(sums, 3)
+    y.parallelize({0: ln.ParallelType.grid_x, 2: ln.ParallelType.block_x})
+    for tensor in (row, y):
+        tensor.axis(-1).parallelize(ln.ParallelType.vectorize)
+    sums.axis(-1).parallelize(ln.ParallelType.unroll)
+
+
 @cumsum.schedule("cpu")
 def cpu(f):
     """Rows go to the cores."""

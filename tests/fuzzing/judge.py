@@ -150,7 +150,7 @@ LEGITIMATE: Mapping[str, str] = {
     "an exchange in register stages": r"its circular buffer in registers unrolls the loop",
     "the order of a reducer": r"do not meet the elements in their order, and",
     "the order of a scan": r"a scan needs the one before|the axis of its scan|inside of its scan",
-    "threads of a scan": r"what all threads before it fold|have no neighbouring elements",
+    "threads of a scan": r"goes through items|over their items twice|no neighbouring elements",
     "memory that ends with its launch": r"memory, which ends with launch",
     "a layout that passes between launches": r"reads it in a later launch .* allocation domain",
     "an input that a launch overwrites": r"launch \d+ overwrites",

@@ -269,10 +269,14 @@ def test_a_step_in_cuda() -> None:
     ("schedule", "message"),
     [
         (
-            lambda y: (y.split(1, 4), y.parallelize({1: PT.block_x})),
-            "y: its loop over i2: 4 lies inside of i1: ceildiv(D, 4), which is block_x: a thread "
-            "would need what all threads before it fold, before its first step; rfactor the inner "
-            "axis, and bind the scan of its totals; or reorder them",
+            lambda y: (
+                y.split(1, 4),
+                y.split(1, 3),
+                y.parallelize({1: PT.block_y, 3: PT.block_x}),
+            ),
+            "y: its loop over i3: 4 is block_x, but it lies inside of i2: 3, along which each "
+            "thread goes through items; bind neighbouring parts of the axis to threads, and leave "
+            "inner ones serial",
         ),
         (
             lambda y: (y.split(1, 4), y.parallelize({1: PT.block_x, 2: PT.block_y})),

@@ -10,12 +10,13 @@ import pytest
 import loopnest as ln
 from helpers.schedule_run import PT
 from loopnest import kir
+from loopnest.kir.buffers import Buffer
 from loopnest.kir.lowered import Lowered
 from loopnest.kir.nest_text import print_nest
 from loopnest.proofs.verifier import verify_program
 from loopnest.scalar import dtypes
-from loopnest.scalar.expr import Expr, Op, integer, loads, substitute
-from mutation.rewriting import replaced
+from loopnest.scalar.expr import Expr, Load, Op, integer, loads, substitute
+from mutation.rewriting import replaced, with_extent
 
 AFFINE = ln.Reducer((1.0, 0.0), lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), "affine")
 """It does not commute: what lies first must come first."""
@@ -171,3 +172,111 @@ def test_a_wrong_declaration(scan: str) -> None:
 
     report = verify_program(changed(right.program, other), right.math())
     assert not report.ok
+
+
+# Several items a thread
+
+
+def with_items(*, ordered: bool = False, exclusive: bool = False) -> Lowered:
+    """Return a scan of rows by 64 threads, three elements each at a time."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N", "D"), ln.float32)
+        if ordered:
+            y = ln.scan(AFFINE, (x, x), axis=1, exclusive=exclusive)[1]
+        else:
+            y = ln.cumsum(x, axis=1, exclusive=exclusive)
+        f.output(y, "y")
+    y.split(1, 3)
+    y.split(1, 64)
+    y.parallelize({0: PT.grid_x, 2: PT.block_x})
+    return ln.lower(f)._lowered
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_a_lost_store_of_items(exclusive: bool) -> None:
+    """Of a thread's part, of what lies before it, of what it goes on with, of the carry."""
+    right = with_items(exclusive=exclusive)
+    stores = [n for n, _ in kir.walk(right.program.body) if isinstance(n, kir.Store)]
+    assert {n.role for n in stores} == {"init", "update", "partial", "merge", "finish"}
+    for node in stores:
+        assert refuted(replaced(right.program, node, None), right), node
+
+
+def test_a_lost_item() -> None:
+    """The loop that folds a thread's items, or the one that takes its steps, misses the last."""
+    right = with_items(ordered=True)
+    loops = [
+        n for n, _ in kir.walk(right.program.body) if isinstance(n, kir.Loop) and n.extent == 3
+    ]
+    assert len(loops) == 2
+    for node in loops:
+        assert refuted(replaced(right.program, node, with_extent(node, integer(2))), right), node
+
+
+def test_a_part_by_itself_is_no_start() -> None:
+    """A thread that goes on with its own part, or with all of its block, has not what is before."""
+    right = with_items()
+    (node,) = [n for n, _ in kir.walk(right.program.body) if isinstance(n, kir.Collective)]
+    before, whole = node.results
+    merges = [
+        n
+        for n, _ in kir.walk(right.program.body)
+        if isinstance(n, kir.Store) and n.role == "merge" and n.storage.name == "y_before"
+    ]
+    (merge,) = merges
+    for other in (whole, node.args[0]):
+        new = replace(merge, value=substitute(merge.value, {before: other}))
+        assert refuted(replaced(right.program, merge, new), right)
+
+
+@pytest.mark.parametrize("threads", [40, 64])
+def test_a_missing_barrier_of_items(threads: int) -> None:
+    with ln.Fusion("k") as f:
+        y = f.output(ln.cumsum(f.input("x", ("N", "D"), ln.float32), axis=1), "y")
+    y.split(1, 3)
+    y.split(1, threads)
+    y.parallelize({0: PT.grid_x, 2: PT.block_x})
+    right = ln.lower(f)._lowered
+    barriers = [n for n, _ in kir.walk(right.program.body) if isinstance(n, kir.Barrier)]
+    assert len(barriers) == 2
+    for node in barriers:
+        assert refuted(replaced(right.program, node, None), right), node
+
+
+def test_what_a_scan_reads_is_stored_in_both_loops() -> None:
+    """The first loop over items makes buffers of its own: the next one finds nothing there."""
+    with ln.Fusion("k") as f:
+        t = ln.tanh(f.input("x", ("N", "D"), ln.float32))
+        y = f.output(ln.cumsum(t, axis=1), "y")
+    y.split(1, 3)
+    y.split(1, 64)
+    y.parallelize({0: PT.grid_x, 2: PT.block_x})
+    ln.propagate(y)
+    f.inline_most()
+    right = ln.lower(f)._lowered
+    stores = [
+        n
+        for n, _ in kir.walk(right.program.body)
+        if isinstance(n, kir.Store) and n.tensor == t.name
+    ]
+    assert [n.storage.name for n in stores] == [f"{t.name}_again", t.name]
+    for node in stores:
+        assert refuted(replaced(right.program, node, None), right), node
+    one, other = [n.storage for n in stores]
+
+    def both(node: kir.Stmt) -> kir.Stmt:
+        if isinstance(node, (kir.Store, kir.Allocate)) and node.storage is one:
+            node = replace(node, storage=other)
+        pairs = {load: Load(other, load.args) for load in _loads_of(node, one)}
+        return kir.map_expressions(node, lambda value: substitute(value, pairs))
+
+    report = verify_program(changed(right.program, both), right.math())
+    assert report.status == "unknown"
+    assert [f.message for f in report.findings] == [
+        f"{t.name} is made at several places of the nest"
+    ]
+
+
+def _loads_of(node: kir.Stmt, buffer: Buffer) -> Iterator[Load]:
+    for value in kir.expressions(node):
+        yield from [load for load in loads(value) if load.buffer is buffer]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import assert_never
+from itertools import combinations, product
+from typing import TypeAlias, assert_never
 
 from loopnest.errors import kind_of
 from loopnest.kir import (
@@ -24,6 +25,7 @@ from loopnest.kir import (
     Shuffle,
     Stmt,
     Store,
+    bodies,
 )
 from loopnest.kir.atomic_updates import is_update
 from loopnest.kir.buffers import Buffer
@@ -67,6 +69,33 @@ def program_faults(program: Program, *, staged: bool = True) -> list[str]:
         if beside and len(beside) < len(program.body):
             found.append("a statement stands beside launches")
     return list(dict.fromkeys(found))
+
+
+_Choices: TypeAlias = "tuple[tuple[If, bool], ...]"
+"""The tests around a statement, and whether it stands in their second branch."""
+
+
+def made_twice(program: Program) -> list[Buffer]:
+    """Return the buffers made at several places, branches that exclude each other aside."""
+    places: dict[Buffer, list[_Choices]] = {}
+
+    def visit(body: Iterable[Stmt], around: _Choices) -> None:
+        for node in body:
+            if isinstance(node, Allocate):
+                places.setdefault(node.storage, []).append(around)
+            for number, inner in enumerate(bodies(node)):
+                visit(inner, (*around, (node, bool(number))) if isinstance(node, If) else around)
+
+    visit(program.body, ())
+    return [
+        buffer
+        for buffer, found in places.items()
+        if not all(_exclude_each_other(one, two) for one, two in combinations(found, 2))
+    ]
+
+
+def _exclude_each_other(one: _Choices, two: _Choices) -> bool:
+    return any(a is b and m is not n for (a, m), (b, n) in product(one, two))
 
 
 @dataclass

@@ -17,6 +17,8 @@ from loopnest.lowering.loops.loop_plan import (
     is_atomic,
     is_reduced,
     is_trivial,
+    item_axes,
+    refolded,
 )
 from loopnest.lowering.memory.allocation import TensorStorage
 from loopnest.scalar.enums import BLOCK_DIMENSIONS, MOST_ALONG, MOST_THREADS, Memory, ParallelType
@@ -165,6 +167,8 @@ def _check_scan(plan: LoopPlan, unit: TensorView) -> None:
             f"its loops [{shown}] do not go through the axis of its scan in order",
             "reorder them: outer parts in front of inner ones; do not merge the axis with others",
         )
+    if item_axes(plan, unit):
+        _check_items(plan, unit)
     own = {plan.forest.find(axis) for axis in domain.leaf}
     inside = path[path.index(plan.forest.find(loops[0])) :]
     other = [g for g in inside if g not in own and not is_trivial(plan.specs[g])]
@@ -177,13 +181,41 @@ def _check_scan(plan: LoopPlan, unit: TensorView) -> None:
         )
 
 
+def _check_items(plan: LoopPlan, unit: TensorView) -> None:
+    """Refuse what cannot be done twice, in a loop over the items of a thread of a scan."""
+    for source in refolded(plan, unit):
+        if is_atomic(source):
+            why = "an atomic operation would add again"
+        elif any(d.is_grid for d in plan.crossed[source]):
+            why = "blocks meet once to reduce it"
+        elif source.layout.stages > 1:
+            why = "its circular buffer runs ahead once"
+        else:
+            continue
+        loop = plan.spec(item_axes(plan, unit)[0]).axis
+        raise LoweringError(
+            source.name,
+            f"threads of the scan {unit.name} go through the loop {loop} over their items twice, "
+            f"and {why}",
+            "compute it outside of that loop",
+        )
+
+
 def _check_scan_loops(plan: LoopPlan, unit: TensorView, loops: list[IterDomain]) -> None:
-    """Refuse parallel loops along a scan, but for threads of a block inside of all others."""
+    """Refuse parallel loops along a scan, but for threads of a block around items of a thread."""
     threads: list[IterDomain] = []
+    items: list[IterDomain] = []
     for axis in loops:
         spec = plan.spec(axis)
         if is_trivial(spec) or spec.extent is ZERO:
             continue
+        if spec.parallel.is_block and items:
+            raise LoweringError(
+                unit.name,
+                f"its loop over {_named(unit, axis)} is {spec.parallel.value}, but it lies inside "
+                f"of {_named(unit, items[-1])}, along which each thread goes through items",
+                "bind neighbouring parts of the axis to threads, and leave inner ones serial",
+            )
         if spec.parallel.is_block:
             # Threads are numbered with x running fastest: that must be the inner part.
             if threads and BLOCK_DIMENSIONS.index(plan.spec(threads[-1]).parallel) < (
@@ -206,13 +238,7 @@ def _check_scan_loops(plan: LoopPlan, unit: TensorView, loops: list[IterDomain])
                 "bind another axis, or threads of a block to the inner part of this one",
             )
         elif threads:
-            raise LoweringError(
-                unit.name,
-                f"its loop over {_named(unit, axis)} lies inside of "
-                f"{_named(unit, threads[-1])}, which is {plan.spec(threads[-1]).parallel.value}: "
-                "a thread would need what all threads before it fold, before its first step",
-                "rfactor the inner axis, and bind the scan of its totals; or reorder them",
-            )
+            items.append(axis)
 
 
 def _bound(plan: LoopPlan, tensor: TensorView, axis: IterDomain) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from loopnest import kir
 from loopnest.errors import VerifyError
 from loopnest.gc_pause import paused
-from loopnest.kir.legal_program import program_faults
+from loopnest.kir.legal_program import made_twice, program_faults
 from loopnest.proofs.bounded_proof import enumerated, named
 from loopnest.proofs.interface_checks import interface_faults
 from loopnest.proofs.obligations import CollectiveMath, Work, collective_math_of, work_of
@@ -130,6 +130,11 @@ def verify_program(
     if unbound:
         # isl would take such a name for one more size, and prove what no compiler can build.
         return Report("refuted", tuple([Finding("scope", "refuted", f) for f in unbound]))
+    twice = made_twice(program)
+    if twice:
+        # Proofs follow a buffer from where it was made.
+        message = f"{twice[0].name} is made at several places of the nest"
+        return Report("unknown", (Finding("scope", "unknown", message),))
     # Along a dimension without threads a launch runs once what stands outside of its loops.
     program = replace(program, launch=tuple([(d, _some(e)) for d, e in program.launch]))
     with paused():

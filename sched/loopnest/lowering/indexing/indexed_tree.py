@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from loopnest.kir import Allocate, Barrier, If, Loop, Stmt, Store
 from loopnest.lowering.indexing.indexer import Indexer
 from loopnest.lowering.indexing.predicates import GuardedPiece, lift, seal, uses
 from loopnest.lowering.loops.guarded_tree import Guarded, Tree, TreeItem
-from loopnest.lowering.loops.loop_plan import LoopSpec
+from loopnest.lowering.loops.loop_plan import LoopSpec, refolded
 from loopnest.lowering.loops.needed_components import is_needed
 from loopnest.lowering.loops.phase_nest import Compute, LoopNode, Nest, NestItem
 from loopnest.lowering.memory.allocation import TensorStorage
@@ -37,6 +37,11 @@ def insert_allocations(nest: Nest, storage: dict[TensorView, TensorStorage]) -> 
                 home = _body_of(nest, _around_reduction(nest, tensor))
                 made = Allocate(held.accumulator, tensor.placed or tensor.origin)
                 wanted.setdefault(home, []).append(made)
+            if held.items is not None:
+                home, items = _body_of(nest, held.items.home), held.items
+                for buffer in (items.part, items.before, items.running):
+                    made = Allocate(buffer, tensor.placed or tensor.origin)
+                    wanted.setdefault(home, []).append(made)
     return _with_allocations(None, None, nest.body, wanted)
 
 
@@ -72,14 +77,62 @@ def _with_allocations(
 def index_tree(tree: Tree, indexer: Indexer) -> Tree:
     """Return the tree with every phase turned into guarded statements."""
     body: list[TreeItem] = []
-    for item in tree.body:
+    for number, item in enumerate(tree.body):
         if isinstance(item, Tree):
             body.append(index_tree(item, indexer))
+        elif isinstance(item, Compute) and item.phase == "fold":
+            loop = next(i for i in tree.body[number:] if isinstance(i, Tree) and _has(i, item.unit))
+            body.append(_folded(loop, item.unit, indexer))
         elif isinstance(item, Compute):
             body.extend(indexer.statements(item))
         else:
             body.append(item)
     return Tree(tree.var, tree.spec, tuple(body), tree.collective)
+
+
+def _has(tree: Tree, unit: TensorView) -> bool:
+    """Whether the steps of a scan are taken in a loop."""
+    return any(
+        _has(item, unit) if isinstance(item, Tree) else _updates(item, unit) for item in tree.body
+    )
+
+
+def _updates(item: TreeItem, unit: TensorView) -> bool:
+    return isinstance(item, Compute) and item.unit is unit and item.phase == "update"
+
+
+def _folded(loop: Tree, unit: TensorView, indexer: Indexer) -> Tree:
+    """Return the loop over the items of a thread, of a scan over threads, that only folds them.
+
+    It has indices of its own, and of all that the loop computes what the scan depends on.
+    """
+    again = refolded(indexer.plan, unit)
+    kept = _part_of(loop, unit, {twin.name for u in again for twin in u.siblings})
+    assert kept is not None
+    made = indexer.again(index_tree(kept, indexer))
+    assert isinstance(made, Tree)
+    return made
+
+
+def _part_of(tree: Tree, unit: TensorView, names: Collection[str]) -> Tree | None:
+    """Return what computes tensors of some names and folds the items of a scan, None if nothing."""
+    body: list[TreeItem] = []
+    for item in tree.body:
+        if isinstance(item, Tree):
+            inner = _part_of(item, unit, names)
+            body += [] if inner is None else [inner]
+        elif isinstance(item, Compute):
+            if _updates(item, unit):
+                body.append(replace(item, phase="take"))
+            elif item.unit.name in names:
+                body.append(item)
+        elif not isinstance(item, Allocate) or item.storage.tensor in names:
+            body.append(item)
+    return replace(tree, body=tuple(body)) if any(_computes(i) for i in body) else None
+
+
+def _computes(item: TreeItem) -> bool:
+    return isinstance(item, (Tree, Compute))
 
 
 def statements(tree: Tree, *, lifted: bool) -> tuple[Stmt, ...]:

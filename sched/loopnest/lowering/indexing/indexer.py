@@ -16,8 +16,8 @@ from loopnest.kir import Let, Store
 from loopnest.lowering.indexing.accesses import Accesses, WholeVectors
 from loopnest.lowering.indexing.axis_indices import Environment
 from loopnest.lowering.indexing.phase_terms import PhaseTerms
-from loopnest.lowering.loops.guarded_tree import TreeItem
-from loopnest.lowering.loops.loop_plan import is_atomic, scanned_over
+from loopnest.lowering.loops.guarded_tree import Tree, TreeItem, fresh, made_in, with_buffers
+from loopnest.lowering.loops.loop_plan import is_atomic, item_axes, scanned_over
 from loopnest.lowering.loops.needed_components import is_needed
 from loopnest.lowering.loops.phase_nest import Compute, Nest
 from loopnest.lowering.memory.allocation import TensorStorage
@@ -25,6 +25,7 @@ from loopnest.lowering.reductions.cooperative_phases import CooperativePhases, l
 from loopnest.lowering.reductions.exchange_body import BlockThreads, FreshNames, Values
 from loopnest.lowering.reductions.grid_reduction import GridReduction
 from loopnest.lowering.reductions.thread_scans import ThreadScan
+from loopnest.scalar.expr import Expr, Index, substitute
 from loopnest.schedule.fold_order import carries
 from loopnest.tensor.definition import started_by
 from loopnest.tensor.tensor_view import TensorView
@@ -74,6 +75,10 @@ class Indexer:
                 if self.plan.crossed[unit]:
                     before, values = CooperativePhases(self, compute, environments).finish()
                 made = self.finish(environments, values)
+            case "begin" | "take" | "exchange" | "start":
+                return ThreadScan(self, compute, environments).phase()
+            case "update" if item_axes(self.plan, unit):
+                return ThreadScan(self, compute, environments).phase()
             case "update" if scanned_over(self.plan, unit):
                 return ThreadScan(self, compute, environments).statements()
             case "update" if carries(unit):
@@ -85,6 +90,21 @@ class Indexer:
         guarded = self.terms.guarded(compute, environments[0], made)
         self.accesses.keep_readings(compute, guarded)
         return (*before, *looped(guarded, compute.joint))
+
+    def again(self, tree: Tree) -> TreeItem:
+        """Return a copy of a loop, its indices and the buffers that are made in it others."""
+        names: dict[Expr, Expr] = {}
+        other = {
+            buffer: replace(buffer, name=self.names.buffer(f"{buffer.name}_again"))
+            for buffer in made_in(tree)
+        }
+        made = with_buffers(fresh(tree, names), other)
+        for old, new in names.items():
+            assert isinstance(old, Index)
+            assert isinstance(new, Index)
+            self.nest.spec_of[new] = self.nest.spec_of[old]
+        self.terms.idle |= {substitute(condition, names) for condition in self.terms.idle}
+        return made
 
     def environments(self, compute: Compute) -> list[Environment]:
         """Return the indices of the axes of each output, at a phase of their computation."""

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from loopnest.fast_init import fast_init
-from loopnest.kir import Allocate, Arrive, Barrier, Collective, Let, Shuffle, Store
+from loopnest.kir import (
+    Allocate,
+    Arrive,
+    Barrier,
+    Collective,
+    Let,
+    Shuffle,
+    Store,
+    map_expressions,
+)
+from loopnest.kir.buffers import Buffer
 from loopnest.lowering.loops.loop_plan import LoopSpec
 from loopnest.lowering.loops.phase_nest import Compute
-from loopnest.scalar.expr import Const, Expr, Index
+from loopnest.scalar.expr import TRUE, Const, Expr, Index, Load, rewrite, substitute
+
+Rename: TypeAlias = Callable[[Expr], Expr]
 
 
 @fast_init
@@ -63,3 +76,76 @@ class Tree:
 
 
 TreeItem: TypeAlias = "Tree | Compute | Guarded | Allocate | Barrier"
+
+
+def fresh(item: TreeItem, names: dict[Expr, Expr]) -> TreeItem:
+    """Return a copy of `item` whose loops have indices of their own, which `names` then has."""
+    if isinstance(item, Tree):
+        var = item.var
+        if var is not None:
+            names[var] = var = Index(var.name, var.extent)
+        made = item.collective
+        if made is not None:
+            made = map_expressions(made, lambda value: substitute(value, names))
+        body = tuple([fresh(inner, names) for inner in item.body])
+        return replace(item, var=var, body=body, collective=made)
+    if isinstance(item, Guarded):
+        return guarded(item, lambda value: substitute(value, names), lambda node: node, ())
+    return item
+
+
+def made_in(tree: Tree) -> Iterator[Buffer]:
+    """Yield the buffers that are made inside of a loop."""
+    for item in tree.body:
+        if isinstance(item, Tree):
+            yield from made_in(item)
+        elif isinstance(item, Allocate):
+            yield item.storage
+
+
+def with_buffers(item: TreeItem, other: Mapping[Buffer, Buffer]) -> TreeItem:
+    """Return `item` with other buffers in the place of some."""
+    if isinstance(item, Allocate):
+        return replace(item, storage=other.get(item.storage, item.storage))
+
+    def rule(node: Expr) -> Expr | None:
+        if isinstance(node, Load) and node.buffer in other:
+            return Load(other[node.buffer], node.args, node.flat)
+        return None
+
+    def place(store: Store) -> Store:
+        return replace(store, storage=other.get(store.storage, store.storage))
+
+    if isinstance(item, Tree):
+        body = tuple([with_buffers(inner, other) for inner in item.body])
+        header = item.collective
+        if header is not None:
+            header = map_expressions(header, lambda value: rewrite(value, rule))
+        return replace(item, body=body, collective=header)
+    return guarded(item, lambda value: rewrite(value, rule), place, ())
+
+
+def guarded(
+    item: TreeItem,
+    rename: Rename,
+    place: Callable[[Store], Store],
+    guard: tuple[PredicateTerm, ...],
+) -> TreeItem:
+    """Return `item` with every expression renamed, every store placed, under `guard` too."""
+    if isinstance(item, Tree):
+        body = tuple([guarded(i, rename, place, guard) for i in item.body])
+        header = None if item.collective is None else map_expressions(item.collective, rename)
+        return replace(item, body=body, collective=header)
+    if isinstance(item, Guarded):
+        made = [map_expressions(s, rename) for s in item.statements]
+        placed = tuple([place(s) if isinstance(s, Store) else s for s in made])
+        terms = [_renamed(term, rename) for term in item.terms]
+        kept = tuple([t for t in terms if t.condition is not TRUE])
+        return replace(item, statements=placed, terms=(*kept, *guard))
+    assert isinstance(item, (Allocate, Barrier))
+    return item
+
+
+def _renamed(term: PredicateTerm, rename: Rename) -> PredicateTerm:
+    inside = None if term.inside is None else rename(term.inside)
+    return replace(term, condition=rename(term.condition), inside=inside)

@@ -202,10 +202,46 @@ def scanned_over(plan: LoopPlan, unit: TensorView) -> tuple[ParallelType, ...]:
 
 def keeps_carry(plan: LoopPlan, unit: TensorView) -> bool:
     """Whether a thread needs what a scan folded in earlier iterations of a loop."""
-    specs = [plan.spec(axis) for axis in folded_axes(unit)]
-    return not scanned_over(plan, unit) or any(
-        not s.parallel.is_thread and not is_trivial(s) for s in specs
-    )
+    if not scanned_over(plan, unit):
+        return True
+    items = item_axes(plan, unit)
+    return any(_goes_on(plan.spec(axis)) for axis in folded_axes(unit) if axis not in items)
+
+
+def item_axes(plan: LoopPlan, unit: TensorView) -> tuple[IterDomain, ...]:
+    """Return the axes along which each thread of a scan over threads goes through items alone.
+
+    They are those inside of the loops that are bound to threads, the outermost first.
+    """
+    dims = scanned_over(plan, unit)
+    axes = folded_axes(unit) if dims else ()
+    bound = [n for n, axis in enumerate(axes) if plan.spec(axis).parallel in dims]
+    return tuple([a for a in axes[max(bound) :] if _goes_on(plan.spec(a))]) if bound else ()
+
+
+def refolded(plan: LoopPlan, unit: TensorView) -> tuple[TensorView, ...]:
+    """Return what is computed twice for a scan over threads whose threads have several items.
+
+    It is what the scan depends on in the loop over them: once to fold a thread's items, and once
+    more for each of its elements.
+    """
+    group = plan.forest.find(item_axes(plan, unit)[0])
+    found: dict[TensorView, None] = {}
+    waiting = [unit]
+    while waiting:
+        definition = waiting.pop().definition
+        for producer in definition.producers if definition is not None else ():
+            source = producer.siblings[0]
+            computed = source in plan.forest.position and source not in found
+            if computed and group in plan.forest.path(source):
+                found[source] = None
+                waiting.append(source)
+    return tuple(found)
+
+
+def _goes_on(spec: LoopSpec) -> bool:
+    """Whether a thread goes through several iterations of the loop."""
+    return not spec.parallel.is_thread and not is_trivial(spec)
 
 
 def launch_extents(specs: Iterable[LoopSpec], algebra: Simplifier) -> dict[ParallelType, Expr]:

@@ -5,7 +5,8 @@ Requires the plan of loop groups. Ensures a tree of `LoopNode` and `Compute`; ev
 its outermost reduction loop, an update inside, and a finish after where it folds apart; a scan is
 an init before the outermost loop along its axis, and an update inside, which stores the element.
 One whose loops are all bound to threads carries nothing from iteration to iteration, and has no
-init.
+init. A scan over threads each of which has several items has four more phases in front of the loop
+over them: a begin, a fold (that loop, once more), an exchange between threads and a start.
 It comes before allocation and indexing because both ask where a tensor stands in the nest.
 
 Before, loops of T2 ``[i0, r1]``; after::
@@ -27,7 +28,9 @@ from loopnest.lowering.loops.loop_plan import (
     is_atomic,
     is_reduced,
     is_trivial,
+    item_axes,
     keeps_carry,
+    refolded,
     scanned_over,
 )
 from loopnest.lowering.loops.needed_components import is_needed
@@ -39,13 +42,17 @@ from loopnest.schedule.loop_groups import LoopGroup
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.tensor_view import TensorView
 
+ITEM_PHASES = ("begin", "fold", "exchange", "start")
+"""The phases of a scan over threads in front of the loop over the items of a thread."""
+
 
 @fast_init
 @dataclass(frozen=True, eq=False, slots=True)
 class Compute:
     """One phase of a definition: "define", or "init", "update" and "finish".
 
-    Where blocks reduce together there are two more before the finish: "publish" and "arrive".
+    Where blocks reduce together there are two more before the finish: "publish" and "arrive". A
+    scan over threads that have several items each has `ITEM_PHASES` in front of its updates.
 
     `indices` gives, for each leaf axis of the (first) output, the index of its loop; 0 where the
     loop is trivial, None where the phase does not run over it (folded axes outside the update).
@@ -142,7 +149,11 @@ class _Builder:
         self.index_of: dict[LoopGroup, Expr] = {}
         self.spec_of: dict[Index, LoopSpec] = {}
         self.first_loop: dict[LoopGroup, list[TensorView]] = {}
+        self.item_loop: dict[LoopGroup, list[TensorView]] = {}
         for unit in plan.forest.units:
+            items = item_axes(plan, unit)
+            if items:
+                self.item_loop.setdefault(plan.forest.find(items[0]), []).append(unit)
             starts = keeps_carry(plan, unit) if carries(unit) else is_reduced(unit)
             if starts and not is_atomic(unit):
                 group = self._first_fold(unit)
@@ -163,10 +174,25 @@ class _Builder:
             starting = self.first_loop.get(item.group, [])
             for unit in starting:
                 result.extend(self._around(unit, "init", loops))
+            result.extend(self._before_items(self.item_loop.get(item.group, []), loops))
             result.extend(self._loop(item, loops))
             for unit in starting:
                 result.extend(self._after(unit, loops))
         return result
+
+    def _before_items(
+        self, units: list[TensorView], loops: tuple[Index, ...]
+    ) -> Iterator[NestItem]:
+        """Yield the phases of scans in front of the loop over the items of a thread."""
+        again = {unit: refolded(self.plan, unit) for unit in units}
+        for unit in sorted(units, key=lambda u: len(again[u])):  # what one depends on comes first
+            for earlier in [u for u in units if u in again[unit]]:
+                yield from self._around(earlier, "start", loops)
+            yield from self._around(unit, "begin", loops)
+            yield Compute(unit, "fold", (), loops)
+            yield from self._around(unit, "exchange", loops)
+        for unit in units:
+            yield from self._around(unit, "start", loops)
 
     def _after(self, unit: TensorView, loops: tuple[Index, ...]) -> list[NestItem]:
         """Return the statements behind the reduction loops of `unit`."""
@@ -204,7 +230,8 @@ class _Builder:
     def _around(self, unit: TensorView, phase: str, loops: tuple[Index, ...]) -> list[NestItem]:
         """Return `phase` of a fold inside fresh loops over its inner iteration axes."""
         leaf, folded = unit.domain.leaf, folded_axes(unit)
-        start = leaf.index(folded[0])
+        own_items = item_axes(self.plan, unit) if phase in ITEM_PHASES else ()
+        start = leaf.index(own_items[0] if own_items else folded[0])
         own: dict[IterDomain, Expr] = {}
         made: list[tuple[Index, LoopSpec]] = []
         together = () if phase == "init" else joint_axes(self.plan, unit)
@@ -237,12 +264,15 @@ class _Builder:
         loops: tuple[Index, ...],
     ) -> Compute:
         leaf, folds = unit.domain.leaf, folded_axes(unit)
-        folded = phase not in ("update", "define")
+        folded = phase not in ("update", "define", *ITEM_PHASES)
         first = leaf.index(folds[0]) if folds else len(leaf)
+        items = item_axes(self.plan, unit) if phase in ITEM_PHASES else ()
         indices: list[Expr | None] = []
         for place, axis in enumerate(leaf):
             if axis in own:
                 indices.append(own[axis])
+            elif axis in items:
+                indices.append(ZERO)  # a thread has items if it has a first one
             elif folded and (axis in folds or place > first):
                 indices.append(None)
             else:

@@ -7,7 +7,8 @@ of extent 1; a SHARED one those not bound to blocks, and the axes bound to threa
 of the position too (rule 40). Where the user laid the buffer out, it has the axes of the allocation
 domain instead, but for those whose index is fixed while it lives (see `stored_axes`). Both are made
 in the body where their own loops begin. A reduction that folds apart (see `phase_nest`) has a LOCAL
-accumulator, of float32 for 16 bits. It comes before indexing, because an access is an index into
+accumulator, of float32 for 16 bits; a scan over threads with several items each has a few registers
+more. It comes before indexing, because an access is an index into
 these shapes.
 
 Before: ``for i0: { define T1; define T2 }``; after::
@@ -22,7 +23,7 @@ from dataclasses import dataclass, replace
 
 from loopnest.fast_init import fast_init
 from loopnest.kir.buffers import Buffer
-from loopnest.lowering.loops.loop_plan import LoopPlan, is_atomic
+from loopnest.lowering.loops.loop_plan import LoopPlan, is_atomic, item_axes
 from loopnest.lowering.loops.phase_nest import accumulates_apart
 from loopnest.lowering.memory.stored_axes import (
     Indices,
@@ -45,6 +46,24 @@ from loopnest.tensor.tensor_view import TensorView
 
 @fast_init
 @dataclass(frozen=True, eq=False, slots=True)
+class ItemRegisters:
+    """What a thread holds while it scans several items, one buffer each.
+
+    Args:
+        part: what its items fold to.
+        before: what lies before them.
+        running: the same, and its items so far.
+        home: the loop in whose body they are made.
+    """
+
+    part: Buffer
+    before: Buffer
+    running: Buffer
+    home: LoopGroup | None
+
+
+@fast_init
+@dataclass(frozen=True, eq=False, slots=True)
 class TensorStorage:
     """Where a tensor lives.
 
@@ -52,7 +71,8 @@ class TensorStorage:
     one is indexed by the logical axes. `home` is the loop in whose body such a buffer is made
     (None: the kernel's). `accumulator` is the buffer that a reduction folds in: its own, or another
     with the leaf positions `partial_places`. `axes` are the axes that index `buffer` where somebody
-    laid it out by others than those: its allocation domain's.
+    laid it out by others than those: its allocation domain's. `items` are of a scan over threads
+    that have several items each; the leaf positions `partial_places` index them too.
     """
 
     buffer: Buffer
@@ -61,6 +81,7 @@ class TensorStorage:
     accumulator: Buffer
     partial_places: tuple[int, ...]
     axes: tuple[IterDomain, ...] | None = None
+    items: ItemRegisters | None = None
 
 
 def allocate(
@@ -82,6 +103,8 @@ def allocate(
             storage = _storage(plan, tensor, result, indices)
             if accumulates_apart(plan, tensor):
                 storage = _with_accumulator(plan, tensor, storage, names)
+            if item_axes(plan, unit):
+                storage = _with_items(plan, tensor, storage, names)
             result[tensor] = storage
     return result
 
@@ -259,10 +282,32 @@ def _with_start(plan: LoopPlan, tensor: TensorView) -> int:
 def _with_accumulator(
     plan: LoopPlan, tensor: TensorView, storage: TensorStorage, names: FreshNames
 ) -> TensorStorage:
+    places = _partial_places(plan, tensor)
+    partial = _partial(plan, tensor, places, names.buffer(f"{tensor.name}_acc"))
+    return replace(storage, accumulator=partial, partial_places=places)
+
+
+def _with_items(
+    plan: LoopPlan, tensor: TensorView, storage: TensorStorage, names: FreshNames
+) -> TensorStorage:
+    places = _partial_places(plan, tensor)
+    part, before, running = [
+        _partial(plan, tensor, places, names.buffer(f"{tensor.name}_{stem}"))
+        for stem in ("part", "before", "all")
+    ]
+    home = plan.forest.find(item_axes(plan, tensor.siblings[0])[0]).enclosing()
+    items = ItemRegisters(part, before, running, home)
+    return replace(storage, partial_places=places, items=items)
+
+
+def _partial_places(plan: LoopPlan, tensor: TensorView) -> tuple[int, ...]:
+    """Return the leaf positions that index what a thread folds."""
     leaf, folded = tensor.domain.leaf, folded_axes(tensor)
     first = leaf.index(folded[0])
-    places = tuple([p for p in stored_places(plan, tensor, first) if leaf[p] not in folded])
-    shape = tuple([plan.spec(leaf[place]).extent for place in places]) or (ONE,)
-    name = names.buffer(f"{tensor.name}_acc")
-    partial = _buffer(plan, name, tensor, Memory.LOCAL, tensor.dtype.compute, shape, "accumulator")
-    return replace(storage, accumulator=partial, partial_places=places)
+    return tuple([p for p in stored_places(plan, tensor, first) if leaf[p] not in folded])
+
+
+def _partial(plan: LoopPlan, tensor: TensorView, places: tuple[int, ...], name: str) -> Buffer:
+    """Return a buffer for what a thread folds."""
+    shape = tuple([plan.spec(tensor.domain.leaf[place]).extent for place in places]) or (ONE,)
+    return _buffer(plan, name, tensor, Memory.LOCAL, tensor.dtype.compute, shape, "accumulator")

@@ -24,17 +24,18 @@ from dataclasses import dataclass, replace
 from loopnest.errors import LoweringError
 from loopnest.kir import Allocate, Store
 from loopnest.kir.buffers import Buffer
-from loopnest.lowering.loops.guarded_tree import Guarded, PredicateTerm, Tree, TreeItem
+from loopnest.lowering.loops.guarded_tree import (
+    Guarded,
+    PredicateTerm,
+    Tree,
+    TreeItem,
+    fresh,
+    guarded,
+)
 from loopnest.lowering.loops.loop_plan import LoopPlan
 from loopnest.lowering.loops.phase_nest import Nest
 from loopnest.lowering.memory.allocation import TensorStorage
-from loopnest.lowering.memory.stage_unrolling import (
-    far_ahead,
-    fresh,
-    guarded,
-    simplified,
-    unroll_stages,
-)
+from loopnest.lowering.memory.stage_unrolling import far_ahead, simplified, unroll_stages
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import (

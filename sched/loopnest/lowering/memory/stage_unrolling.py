@@ -12,18 +12,23 @@ the loop over k, and stages whose least common multiple is s::
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from loopnest.errors import LoweringError
-from loopnest.kir import Allocate, Barrier, Store, map_expressions
-from loopnest.lowering.loops.guarded_tree import Guarded, PredicateTerm, Tree, TreeItem
+from loopnest.kir import Store, map_expressions
+from loopnest.lowering.loops.guarded_tree import (
+    Guarded,
+    PredicateTerm,
+    Rename,
+    Tree,
+    TreeItem,
+    guarded,
+)
 from loopnest.scalar.enums import ParallelType
-from loopnest.scalar.expr import TRUE, Const, Expr, Index, integer, rewrite, substitute
+from loopnest.scalar.expr import Const, Expr, Index, integer, rewrite, substitute
 from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.tensor_view import TensorView
-
-Rename = Callable[[Expr], Expr]
 
 FAR_AHEAD = "an iteration that far ahead exists"
 
@@ -145,37 +150,3 @@ def simplified(value: Expr, simplify: Rename) -> Expr:
         return simplify(node) if node.dtype.name == "index" else None
 
     return rewrite(value, rule)
-
-
-def fresh(item: TreeItem, names: dict[Expr, Expr]) -> TreeItem:
-    """Return a copy of `item` whose loops have indices of their own."""
-    if isinstance(item, Tree):
-        var = item.var
-        if var is not None:
-            var = Index(var.name, var.extent)
-            names = {**names, **({item.var: var} if item.var is not None else {})}
-        body = tuple([fresh(inner, names) for inner in item.body])
-        return replace(item, var=var, body=body)
-    if isinstance(item, Guarded):
-        return guarded(item, lambda value: substitute(value, names), lambda node: node, ())
-    return item
-
-
-def guarded(
-    item: TreeItem,
-    rename: Rename,
-    place: Callable[[Store], Store],
-    guard: tuple[PredicateTerm, ...],
-) -> TreeItem:
-    """Return `item` with every expression renamed, every store placed, under `guard` too."""
-    if isinstance(item, Tree):
-        body = tuple([guarded(i, rename, place, guard) for i in item.body])
-        return replace(item, body=body)
-    if isinstance(item, Guarded):
-        made = [map_expressions(s, rename) for s in item.statements]
-        placed = tuple([place(s) if isinstance(s, Store) else s for s in made])
-        terms = [replace(t, condition=rename(t.condition)) for t in item.terms]
-        kept = tuple([t for t in terms if t.condition is not TRUE])
-        return replace(item, statements=placed, terms=(*kept, *guard))
-    assert isinstance(item, (Allocate, Barrier))
-    return item

@@ -12,10 +12,27 @@ Before: ``for i0: for i1 in 256 (block_x): step of T2``; after::
         T2_part = 0; if i0 * 256 + i1 < N: T2_part += x
         v5, v6 = inclusive sum(T2_part) over block_x: ...
         if i0 * 256 + i1 < N: T2_all = T2_acc; T2_all += v5; T2 = T2_all; T2_acc += v6
+
+A thread may have several items, in loops inside of those that are bound to threads. It folds them
+first, in a copy of their loop that computes nothing else; what lies before its items comes from the
+exchange; and then it goes through them again, from that on.
+
+Before: ``for i0: for i1 in 64 (block_x): for i2 in 4: step of T2``; after::
+
+    T2_acc = 0
+    for i0: for i1 in 64:
+        T2_part = 0
+        for i3 in 4: if ... < N: T2_part += x
+        v5, v6 = exclusive sum(T2_part) over block_x: ...
+        if ... < N: T2_before = T2_acc; T2_before += v5; T2_acc += v6; T2_all = T2_before
+        for i2 in 4: if ... < N: T2_all += x; T2 = T2_all
+
+Source: the raking scans of CUB (`BlockScan`, items in a blocked arrangement).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from loopnest.kir import Allocate, Let, Store
@@ -46,12 +63,83 @@ class ThreadScan:
         self.definition, self.reducer, self.scan = definition, definition.reducer, definition.scan
         self.origin = self.unit.placed or self.unit.origin
 
+    def phase(self) -> tuple[TreeItem, ...]:
+        """Return the statements of one phase, where a thread has several items."""
+        part, before, running = self._items()
+        match self.compute.phase:
+            case "begin":
+                return (Guarded(self._own_stores(part, self.reducer.identity, "init"), ()),)
+            case "take":
+                return self._kept(self._taken_into(part))
+            case "exchange":
+                return self._exchange(part, before)
+            case "start":
+                return self._kept(self._own_stores(running, self._own(before), "partial"))
+        finish = self.indexer.finish(self.environments, self._own(running))
+        steps: list[tuple[Store | Let, ...]] = [self._taken_into(running), finish]
+        if self.scan.exclusive:
+            steps.reverse()
+        return tuple([item for made in steps for item in self._kept(made)])
+
+    def _taken_into(self, buffers: tuple[Buffer, ...]) -> tuple[Store | Let, ...]:
+        """Return the statements that take the element at hand into registers for items."""
+        lets, values = self._taken(self._own(buffers))
+        return (*lets, *self._own_stores(buffers, values, "update"))
+
+    def _exchange(
+        self, part: tuple[Buffer, ...], before: tuple[Buffer, ...]
+    ) -> tuple[TreeItem, ...]:
+        """Return the statements that find what lies before the items of a thread."""
+        carried = keeps_carry(self.plan, self.unit)
+        tree, found, whole = scan_threads(
+            self.indexer.exchange, self.unit.name, self.reducer, self._own(part),
+            scanned_over(self.plan, self.unit), exclusive=True, total=carried, origin=self.origin,
+        )  # fmt: skip
+        if not carried:
+            return (tree, *self._kept(self._own_stores(before, found, "partial")))
+        begin = self._own_stores(before, self._carry(), "partial")
+        lets, values = self._named(self.reducer.combine(self._own(before), found))
+        merge: tuple[Store | Let, ...] = (*lets, *self._own_stores(before, values, "merge"))
+        # Apart: of statements under one test names come first.
+        return (tree, *self._kept(begin), *self._kept(merge), *self._carry_on(whole))
+
+    def _items(self) -> list[tuple[Buffer, ...]]:
+        """Return the registers for a thread's items, each for all components."""
+        found = [self.indexer.storage[twin].items for twin in self.unit.siblings]
+        items = [registers for registers in found if registers is not None]
+        return [
+            tuple([registers.part for registers in items]),
+            tuple([registers.before for registers in items]),
+            tuple([registers.running for registers in items]),
+        ]
+
+    def _own(self, buffers: tuple[Buffer, ...]) -> Values:
+        """Return what registers hold of the values at hand."""
+        load = self.indexer.accesses.load_own
+        return tuple([load(e, b) for e, b in zip(self.environments, buffers, strict=True)])
+
+    def _own_stores(
+        self, buffers: tuple[Buffer, ...], values: tuple[Expr, ...], role: str
+    ) -> tuple[Store, ...]:
+        store = self.indexer.accesses.store
+        return tuple([
+            store(env, buffer, value, role)
+            for env, buffer, value in zip(self.environments, buffers, values, strict=True)
+        ])  # fmt: skip
+
+    def _kept(self, made: tuple[Store | Let, ...]) -> tuple[Guarded, ...]:
+        """Return statements under the tests of an element, and keep what they read."""
+        found = self._guarded(made)
+        self.indexer.accesses.keep_readings(self.compute, found)
+        return found
+
     def statements(self) -> tuple[TreeItem, ...]:
-        """Return the statements of the step."""
+        """Return the statements of the step, where a thread has one item."""
         carried = keeps_carry(self.plan, self.unit)
         parts = self._registers("part")
         begin = self._stores(parts, self.reducer.identity, "init")
-        update = self._guarded(self._taken(parts))
+        lets, values = self._taken(_held(parts))
+        update = self._guarded((*lets, *self._stores(parts, values, "update")))
         tree, found, whole = scan_threads(
             self.indexer.exchange, self.unit.name, self.reducer, _held(parts),
             scanned_over(self.plan, self.unit), exclusive=self.scan.exclusive, total=carried,
@@ -68,11 +156,10 @@ class ThreadScan:
             items += self._carry_on(whole)
         return tuple(items)
 
-    def _taken(self, parts: tuple[Buffer, ...]) -> tuple[Store | Let, ...]:
-        """Return the statements that take the element at hand in."""
+    def _taken(self, held: Values) -> tuple[tuple[Let, ...], Values]:
+        """Return names, and what `held` and the element at hand combine to."""
         element = self.indexer.accesses.values(self.definition, self.environments[0])
-        lets, values = self._named(self.reducer.combine(_held(parts), element))
-        return (*lets, *self._stores(parts, values, "update"))
+        return self._named(self.reducer.combine(held, element))
 
     def _with_carry(self, found: Values) -> tuple[list[TreeItem], Values]:
         """Return the statements that combine what is carried with `found`, and the result.
@@ -113,7 +200,8 @@ class ThreadScan:
     # Statements
 
     def _guarded(self, made: tuple[Store | Let, ...]) -> tuple[Guarded, ...]:
-        return self.indexer.terms.guarded(self.compute, self.environments[0], made)
+        step = replace(self.compute, phase="update")
+        return self.indexer.terms.guarded(step, self.environments[0], made)
 
     def _named(self, values: Values) -> tuple[tuple[Let, ...], Values]:
         """Return names for several components: each is computed from all as they were."""
