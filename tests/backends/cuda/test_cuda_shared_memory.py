@@ -261,3 +261,17 @@ def test_the_order_of_dimensions_of_a_buffer_stays():
     text = print_cuda(holding(held))
     assert "float a[16];  // a: [2, 8], 2 stages\n" in text
     assert ONE in held.strides
+
+
+def test_memory_without_elements_is_no_array():
+    """CUDA C++ has no array of 0 elements; what holds none takes no bytes."""
+    pytest.importorskip("cuda.bindings")
+    with ln.Fusion("nothing") as f:
+        x = f.input("x", (0, 4), ln.float32)
+        t = x * 2.0
+        f.output(ln.sum(t, 1), "y")
+    t.memory = ln.SHARED
+    k = ln.lower(f)
+    assert "float *const T1 = (float *)nullptr;  // T1: [0, 4]" in k.cuda()
+    assert k.launch().shared_bytes == k.resources("sm_90").shared_bytes == 0
+    assert ln.verify(k).ok

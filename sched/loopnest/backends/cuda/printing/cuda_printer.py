@@ -341,8 +341,10 @@ class _CudaPrinter(StatementPrinter):
             if self.shared.is_dynamic:
                 offset = self.shared.offsets[place.buffers[0]]
                 self._declare_view(first, self._arena_place(offset))
-            else:
+            elif place.static_bytes:
                 self._declare_array(first, place.static_bytes // first.dtype.size)
+            else:  # CUDA has no array without elements
+                self._declare_view(first, "nullptr")
             for buffer in others:
                 self._declare_view(buffer, self.names.of("buffer", first.name))
 
