@@ -206,7 +206,7 @@ def iteration_space(fusion: ln.Fusion, in_order: bool = False) -> IterationSpace
         if known is fusion and version == fusion.version and ordered == in_order:
             return space
     found = None
-    reshaped = any(map(_is_reshaped, fusion.tensors))
+    reshaped = any(map(is_reshaped, fusion.tensors))
     if not reshaped and (in_order or not any(map(_keeps_order, fusion.tensors))):
         # An input may be read in two ways (x and its transpose): then its axes join no others.
         found = _Numbers(fusion, joined=True).space() or _Numbers(fusion, joined=False).space()
@@ -223,7 +223,8 @@ def together(tensor: ln.TensorView) -> tuple[ln.TensorView, ...]:
     return (tensor,) if tensor.definition is None else tensor.definition.outputs
 
 
-def _is_reshaped(tensor: ln.TensorView) -> bool:
+def is_reshaped(tensor: ln.TensorView) -> bool:
+    """Whether consumers of a tensor see other axes than those that it is computed over."""
     return [tensor.root_domain[n] for n in _seen_axes(tensor)] != [*tensor.domain.logical]
 
 

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import Lock
 from typing import TypeAlias
 
@@ -28,6 +29,7 @@ from loopnest.schedulers import (
     transpose_loops,
     window_loops,
 )
+from loopnest.schedulers.composed_stages import Composition, Loops
 from loopnest.schedulers.processor_facts import Processor, this_processor
 
 TARGETS = ("c", "cuda")
@@ -83,12 +85,6 @@ _SCHEDULERS: list[Scheduler] = [
     Scheduler("scan", "cuda", scan_loops.accepts, scan_loops.for_threads),
 ]
 _OWN = tuple(_SCHEDULERS)
-_STAGES = {
-    "c": Scheduler("stages", "c", stage_loops.accepts, stage_loops.for_cores),
-    "cuda": Scheduler("stages", "cuda", stage_loops.accepts, stage_loops.for_threads),
-}
-"""What `auto_schedule` takes where none accepts. It is none of `schedulers`: groups of a graph are
-made of what those accept, and this one accepts everything."""
 _ANSWERS: OrderedDict[_Key, Scheduler | None] = OrderedDict()
 _LOCK = Lock()
 
@@ -173,8 +169,9 @@ def auto_schedule(
 ) -> Scheduler:
     """Schedule a fusion by the scheduler that accepts it, and return that.
 
-    Where none does, or what one makes of it has no kernel, it goes in stages: each fold and each
-    output in loops of its own, through memory. That is right for any fusion, and one to go on from.
+    Where none does, or what one makes of it has no kernel, it goes in stages, through memory: as
+    many definitions as a scheduler accepts are scheduled by that, the next by the one that accepts
+    them. What none accepts is computed an element at a time. `Kernel.notes` says where stages end.
 
     >>> with ln.Fusion("scale") as f:
     ...     x = f.input("x", (1000, 300), ln.float32)
@@ -210,12 +207,54 @@ def _works(fusion: ln.Fusion, scheduler: Scheduler, processor: Processor) -> boo
     trial = deepcopy(fusion)
     try:
         scheduler.schedule(trial, processor)
-        kernel = ln.lower(trial)
-        if scheduler.target == "cuda":
+    except ln.ScheduleError:
+        return False
+    return _has_text(trial, scheduler.target)
+
+
+def _has_text(fusion: ln.Fusion, target: str) -> bool:
+    """Whether a scheduled fusion has the text of a target."""
+    try:
+        kernel = ln.lower(fusion)
+        if target == "cuda":
             kernel.cuda()
     except (ln.ScheduleError, ln.LoweringError, ln.NotSupported):
         return False
     return True
+
+
+def _in_stages(
+    target: str,
+    alone: Callable[[ln.Fusion, Processor], None],
+    fusion: ln.Fusion,
+    processor: Processor,
+) -> None:
+    """Schedule each stage of a fusion by the scheduler that accepts it, or alone."""
+
+    def choose(stage: ln.Fusion) -> Loops | None:
+        found = scheduler_of(stage, target, processor)
+        return None if found is None else lambda fusion: found.schedule(fusion, processor)
+
+    Composition(
+        choose,
+        lambda stage: alone(stage, processor),
+        partial(_has_text, target=target),
+        structure,
+        f"auto_schedule({fusion.name}, {target!r})",
+        target == "cuda",
+    ).schedule(fusion)
+
+
+_STAGES = {
+    "c": Scheduler(
+        "stages", "c", stage_loops.accepts, partial(_in_stages, "c", stage_loops.for_cores)
+    ),
+    "cuda": Scheduler(
+        "stages", "cuda", stage_loops.accepts, partial(_in_stages, "cuda", stage_loops.for_threads)
+    ),
+}
+"""What `auto_schedule` takes where none accepts. It is none of `schedulers`: groups of a graph are
+made of what those accept, and this one accepts everything."""
 
 
 def structure(fusion: ln.Fusion) -> Hashable:

@@ -1,4 +1,4 @@
-"""Schedules of any fusion, in stages: for what no other scheduler accepts.
+"""Schedules of any fusion, an element at a time: for stages that no other scheduler accepts.
 
 for each stage:             # a launch of its own on a GPU
   for element in ...:       # a core, or a thread
@@ -62,12 +62,7 @@ def _schedule(fusion: ln.Fusion, spread: Spread) -> list[ln.TensorView]:
     Where the loops of a tensor cannot become those of its reader (a reshape stands between them) it
     is a stage as well. That shows when they are asked to, so that a copy of the fusion goes first.
     """
-    for tensor in fusion.inplace:
-        if tensor.definition is not None and tensor.definition.reducer is not None:
-            tensor.cache_before()  # a fold reads on after it has stored
-    for tensor in set(fusion.inplace.values()):
-        if tensor.consumers:
-            tensor.cache_after()  # what reads it later finds it as it was
+    keep_overwritten(fusion)
     names = _stage_names(fusion)
     while True:
         trial = deepcopy(fusion)
@@ -81,6 +76,15 @@ def _schedule(fusion: ln.Fusion, spread: Spread) -> list[ln.TensorView]:
     stages = _stages(fusion, names, spread)
     _compute_again(fusion, stages)
     return stages
+
+
+def keep_overwritten(fusion: ln.Fusion) -> list[ln.TensorView]:
+    """Copy each input that an output overwrites, for all that reads it; return the copies."""
+    for tensor in fusion.inplace:
+        if tensor.definition is not None and tensor.definition.reducer is not None:
+            tensor.cache_before()  # a fold reads on after it has stored
+    overwritten = dict.fromkeys(fusion.inplace.values())
+    return [tensor.cache_after() for tensor in overwritten if tensor.consumers]
 
 
 def _has_nest(fusion: ln.Fusion) -> bool:

@@ -19,8 +19,9 @@ class Intent:
         origin: the call, and its place in the user's code.
         kind: the field that it set: "parallel", "pinned", "place", "loops", "memory", "order",
             "pad", "swizzle", "stages", "launch" (it starts one), "tensor" (a new one), "assume",
-            "range" (of an input's elements), "left" (it keeps loops that were to be shared), or
-            "unchanged" where all was so before.
+            "range" (of an input's elements), "left" (it keeps loops that were to be shared),
+            "stored" and "elements" (an automatic schedule ends its loops there, or has the
+            plainest), or "unchanged" where all was so before.
         tensor: whose field; None for an assumption.
         axis: the axis of which "parallel" and "pinned" speak.
         value: what it was set to, where a checker reads it.

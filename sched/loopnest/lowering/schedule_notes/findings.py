@@ -118,6 +118,28 @@ def _range(lowering: Lowering, intent: Intent) -> Finding:
     )
 
 
+def _stored(lowering: Lowering, intent: Intent) -> Finding:
+    """Say that loops end at a tensor: an automatic schedule goes in stages there."""
+    return note_of(
+        lowering,
+        intent,
+        "it is stored, and the loops of what reads it load it again",
+        "no scheduler takes it and what reads it in one loop nest",
+        "where that costs much, schedule both by hand: compute_at shares loops",
+    )
+
+
+def _elements(lowering: Lowering, intent: Intent) -> Finding:
+    """Say that an automatic schedule has no loops for a fold but the plainest."""
+    return note_of(
+        lowering,
+        intent,
+        "each of its elements is folded by itself, in order",
+        "no scheduler takes it with what it is computed from, or what one made of it has no kernel",
+        "where that costs much, schedule it by hand: rfactor folds side by side",
+    )
+
+
 def _deciding(body: tuple[Stmt, ...]) -> Iterator[Load]:
     """Yield the loads on which an index or a test depends."""
     for node, _ in walk(body):
@@ -140,5 +162,7 @@ CHECKS: dict[str, Check] = {
     **BUFFER_CHECKS,
     "assume": _assume,
     "range": _range,
+    "stored": _stored,
+    "elements": _elements,
 }
 """The check of each kind of intent."""
