@@ -11,6 +11,7 @@ from functools import cache
 
 from loopnest.backends.clike.dialect import Dialect
 from loopnest.backends.clike.float_functions import CUDA
+from loopnest.backends.cuda.printing.cuda_dot_products import DOT_PRODUCTS
 from loopnest.backends.cuda.printing.cuda_float8 import FLOAT8, with_needed
 from loopnest.backends.cuda.printing.cuda_sync import FUNCTIONS
 from loopnest.backends.cuda.printing.cuda_vectors import WIDE
@@ -21,7 +22,11 @@ def device_functions(called: Collection[str]) -> Iterator[str]:
     wanted = with_needed({name.partition("<")[0] for name in called})
     if "ln_wide" in wanted:
         yield WIDE
-    for name, (before, definition) in (*_HELPERS.items(), *FUNCTIONS.items()):
+    for name, (before, definition) in (
+        *_HELPERS.items(),
+        *FUNCTIONS.items(),
+        *DOT_PRODUCTS.items(),
+    ):
         if name in wanted:
             yield f"{before}static __device__ __forceinline__ {definition}"
 

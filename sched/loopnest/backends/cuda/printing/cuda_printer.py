@@ -21,6 +21,13 @@ from loopnest.backends.clike.statements import (
     static_size,
 )
 from loopnest.backends.cuda.printing.cuda_analysis import Usage, folds_slots, unrolled_trips
+from loopnest.backends.cuda.printing.cuda_dot_products import (
+    FUNCTIONS,
+    LANES,
+    DotProduct,
+    plan_dot_products,
+    word_arrays,
+)
 from loopnest.backends.cuda.printing.cuda_float8 import float8_types
 from loopnest.backends.cuda.printing.cuda_functions import cuda_dialect, device_functions
 from loopnest.backends.cuda.printing.cuda_sync import (
@@ -133,7 +140,8 @@ class _CudaPrinter(StatementPrinter):
         body = settle_allocations(map_body(program.body, self._without_loop))
         self.program = program.with_body(body)
         self.vectors = plan_vectors(self.program)
-        self.aligned = aligned_locals(self.vectors)
+        self.dots = plan_dot_products(self.program)
+        self.aligned = aligned_locals(self.vectors) | word_arrays(self.dots.values())
         self.alignments = alignments(a for plan in self.vectors.values() for a in plan.accesses)
         self.lanes: dict[Stmt, str] = {}
         """The register of each store to a lane of a wide store, inside of its loop."""
@@ -228,8 +236,8 @@ class _CudaPrinter(StatementPrinter):
             self.block(f"if ({number} < {size}) {{{self.remark(node)}", node.body)
 
     def loop(self, node: Loop) -> None:
-        serial = node.parallel is ParallelType.serial
-        if serial and node.var in self.registers and unrolled_trips(node) <= MAX_UNROLLED:
+        held = node.var in self.registers and unrolled_trips(node) <= MAX_UNROLLED
+        if node.parallel is ParallelType.serial and (held or node in self.dots):
             self.unrolled_loop(node)
         elif self.is_collective and folds_slots(node):
             self.plain_loop(node, (f"#pragma unroll {UNROLLED_SLOTS}",))
@@ -237,7 +245,28 @@ class _CudaPrinter(StatementPrinter):
             super().loop(node)
 
     def unrolled_loop(self, node: Loop) -> None:
+        dot = self.dots.get(node)
+        if dot is not None:
+            self._dot_loop(node, dot)
+            return
         self.plain_loop(node, ("#pragma unroll",) if isinstance(node.extent, int) else ())
+
+    def _dot_loop(self, node: Loop, dot: DotProduct) -> None:
+        """Print a loop that adds the products of the bytes of two words in each step."""
+        function = FUNCTIONS[dot.left.dtype]
+        self.format.called[function] = None
+        word = "int" if dot.left.dtype is dtypes.int8 else "unsigned int"
+        index, place = self.format.format(node.var), self.stored_place(dot.store)
+        words = [
+            f"*(const {word} *)&{self.format.element(side.buffer, side.args, flat=side.flat)}"
+            for side in (dot.left, dot.right)
+        ]
+        limits = f"{index} < {node.extent}; {index} += {LANES}"
+        self.emit("#pragma unroll")
+        self.emit(f"for (idx_t {index} = 0; {limits}) {{{self.remark(node)}")
+        call = f"{function}({', '.join(words)}, {place})"
+        self.emit(f"  {place} = {call};  // {comment(dot.store.tensor)} {dot.store.role}")
+        self.emit("}")
 
     def vector_loop(self, node: Loop) -> None:
         match self.vectors.get(node):
