@@ -14,14 +14,17 @@ def transpose(f, dtype=ln.float32):
 
 
 @transpose.schedule("gpu")
-def gpu(f, lanes=4):
+def gpu(f, lanes=None):
     """Tiles of 8 x 8 squares of `lanes` x `lanes` in shared memory, swizzled; vectors all through.
+
+    A vector is 16 bytes, of either type: what all threads load at once must hide the way to memory.
 
     A vector of the tile lies at the column of squares that XOR with its row of squares gives. A
     warp then finds the elements of a vector of y, which come from `lanes` rows of x, in 32
     different banks; padding would do that too, but leave the rows of the tile unaligned.
     """
     y = f["y"]
+    lanes = lanes or 16 // y.dtype.size
     held = f["x"].cache_after()
     y.split(1, 8 * lanes)
     y.split(0, 8 * lanes)
@@ -45,13 +48,15 @@ def gpu(f, lanes=4):
 
 
 @transpose.schedule("gpu_padded")
-def gpu_padded(f, tile=32, rows=8):
+def gpu_padded(f, tile=32, rows=None):
     """Tiles in shared memory, padded: a column of the tile then lies in 32 different banks.
 
     A bank is 4 bytes wide, and so is the padding. Single elements, so that any N and D do: blocks
-    of `tile` x `rows` threads read rows of the tile and write its columns, each time neighbours.
+    of `tile` x `rows` threads read rows of the tile and write its columns, each time neighbours; a
+    thread loads 16 bytes of a tile of 32 x 32.
     """
     y = f["y"]
+    rows = rows or 2 * y.dtype.size
     held = f["x"].cache_after()
     y.split(1, tile)
     y.split(0, tile)
