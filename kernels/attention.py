@@ -181,8 +181,8 @@ def in_vectors(f, lanes, partials=(), inner=ln.ParallelType.vectorize):
     """Split what a block keeps to vectors, and compute the rest where it is needed."""
     unroll = ln.ParallelType.unroll
     for name in ("scores", "scaled", "weights", "product", "sized", "y"):
-        stored = name == "y"
-        f[name].split(-1, max(lanes, 16 // f["y"].dtype.size) if stored else lanes)
+        stored = f[name].memory is not ln.LOCAL
+        f[name].split(-1, max(lanes, 16 // f["y"].dtype.size) if name == "y" else lanes)
         f[name].parallelize({-2: unroll, -1: ln.ParallelType.vectorize if stored else inner})
     inline_rest(f, *partials)
 
@@ -215,11 +215,13 @@ def gpu(f, rows=64, lanes=4):
 
     These lie in shared memory as float32, a tile at a time, as do the queries and the exponentials
     of a row, whose columns a thread goes through in a loop; sums and scores stay in registers.
-    Inputs are loaded in 16 bytes; a thread turns `lanes` keys by 16 bytes round in registers.
+    Inputs are loaded in 16 bytes; a thread turns `lanes` keys by 16 bytes round in registers. So go
+    exponentials: rows of them are padded by `lanes`, and stay aligned.
     """
     block, unroll = ln.ParallelType.block_x, ln.ParallelType.unroll
     parts = [f[name].cache_after() for name in "qkv"]
     queries = parts[0].cache_after()
+    found = f["weights"].cache_after()
     wide = 16 // queries.dtype.size
     by_tiles(f, rows, 1)
     queries.compute_at(f["sized"], 2)
@@ -233,16 +235,22 @@ def gpu(f, rows=64, lanes=4):
     in_blocks(f["keys"], parts[1], rows, wide, lanes)
     in_blocks(f["values"], parts[2], rows, 1, wide)
     f["weights"].memory = ln.SHARED
-    f["weights"].set_allocation(pad={5: 1})
+    f["weights"].set_allocation(pad={5: lanes})
     y = f["y"]
     y.parallelize({0: ln.ParallelType.grid_x, 1: ln.ParallelType.grid_y, 2: block})
     for name in ("scores", "scaled", "largest", "weights", "product", "total", "sized", "sums"):
         f[name].axis(3).parallelize(block)
-    for name in ("largest", "total"):
-        f[name].axis(-1).parallelize(unroll)
+    f["largest"].axis(-1).parallelize(unroll)
     for name in ("scores", "product"):
         f[name].reorder({-1: 4})  # sum outside of rows and columns
-    in_vectors(f, lanes, [queries, *parts], unroll)
+    f["total"].reorder({-1: 4})
+    for name in ("product", "total"):
+        f[name].split(4, lanes)
+    found.compute_at(f["product"], 5)  # `lanes` exponentials of a row are one access
+    found.reorder({5: -1})
+    found.axis(-1).parallelize(ln.ParallelType.vectorize)
+    f["total"].axis(5).parallelize(unroll)
+    in_vectors(f, lanes, [queries, *parts, found], unroll)
 
 
 @attention.schedule("cpu")
