@@ -16,14 +16,15 @@ from typing import TypeAlias
 
 import click
 from codegen_figures import FixedSizes, load_kernel
-from sass_text import Code, functions
+from sass_text import Code, Function, functions
 
 import loopnest as ln
 from loopnest.backends.cuda.toolchain.cuda_toolkit import load_nvrtc, nvrtc_build
 from loopnest.scalar.dtypes import DType
 
 ROOT = Path(__file__).resolve().parent.parent
-COLUMNS = ("instructions", "registers", "spilled", "STS", "BAR", "LDG", "STG")
+COLUMNS = ("instructions", "registers", "spilled", "STS", "LDS", "BAR", "LDG", "STG", "hot")
+PRODUCTS = ("FFMA", "HFMA2", "IDP")
 TYPES = (ln.float32, ln.float16)
 ASIDE = ("rms_norm", "bounds")
 """Cases that are not in kernels/."""
@@ -37,8 +38,11 @@ size symbols and assumptions; in float32 and float16.
 instructions  of the kernel, without slow paths (divisions of odd operands, warps that have parted)
 registers     of a thread
 spilled       bytes that a thread's instructions spill and bring back
-STS LDG STG   accesses to memory: those of 16 bytes / all
+STS LDS LDG STG
+              accesses to memory: those of 16 bytes / all
 BAR           barriers of a block
+hot           products with a sum (FFMA, HFMA2, IDP) in the loop with the most of them / all that
+              is in it
 
 Of several launches these are the sums, and the most registers that one takes.
 
@@ -57,9 +61,11 @@ class Figures:
     registers: str
     spilled: str
     STS: str
+    LDS: str
     BAR: str
     LDG: str
     STG: str
+    hot: str
 
 
 def fixed(kernel: ln.KernelDef, schedule: str, dtype: DType) -> ln.Kernel:
@@ -173,14 +179,27 @@ def cases(names: Names) -> Iterator[tuple[str, DType, ln.Kernel]]:
 
 def figures(kernel: ln.Kernel, arch: str) -> Figures:
     """Return what a kernel takes on one architecture, in all of its launches."""
-    launches = functions(kernel.sass(arch)).values()
+    launches = list(functions(kernel.sass(arch)).values())
     code = Code(tuple([i for launch in launches for i in launch.code().instructions]))
     used = kernel.resources(arch)
-    stores, loads, writes = ["/".join(map(str, code.accesses(n))) for n in ("STS", "LDG", "STG")]
+    stores, reads, loads, writes = [
+        "/".join(map(str, code.accesses(name))) for name in ("STS", "LDS", "LDG", "STG")
+    ]
     return Figures(
-        str(len(code)), str(used.registers), str(used.spill_bytes), stores,
-        str(code.names["BAR"]), loads, writes,
+        str(len(code)), str(used.registers), str(used.spill_bytes), stores, reads,
+        str(code.names["BAR"]), loads, writes, hottest(launches),
     )  # fmt: skip
+
+
+def hottest(launches: Sequence[Function]) -> str:
+    """Return products with a sum / all instructions of the loop that has the most of them."""
+    found: list[tuple[int, int]] = []
+    for function in launches:
+        inner = [one for one in function.loops if not any(other < one for other in function.loops)]
+        for code in map(function.code, inner):
+            found.append((sum(code.names[name] for name in PRODUCTS), len(code)))
+    products, count = max(found, default=(0, 0))
+    return f"{products}/{count}" if products else ""
 
 
 def measured(names: Names, archs: tuple[str, ...]) -> dict[str, dict[str, str]]:
