@@ -17,6 +17,7 @@ from loopnest.kir.nodes import (
     Shuffle,
     Stmt,
     Store,
+    before,
     bodies,
     expressions,
     holds_sync,
@@ -26,6 +27,7 @@ from loopnest.kir.nodes import (
     one_launch,
     walk,
     with_bodies,
+    written,
 )
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "Shuffle",
     "Stmt",
     "Store",
+    "before",
     "bodies",
     "expressions",
     "holds_sync",
@@ -56,4 +59,5 @@ __all__ = [
     "parse",
     "walk",
     "with_bodies",
+    "written",
 ]

@@ -1,18 +1,20 @@
 """What a legal loop nest is, as code: the table that the result of every pass is checked against.
 
 It asks for what the semantics in `kir` take for granted, not whether the nest computes its math:
-that is for `verify`.
+that is for `verify`. What a condition tests is stored above it: in the first iterations of the
+loops around, nothing else has a value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 from typing import TypeAlias, assert_never
 
 from loopnest.errors import kind_of
 from loopnest.kir import (
+    BOUND,
     Allocate,
     Arrive,
     Barrier,
@@ -26,6 +28,7 @@ from loopnest.kir import (
     Stmt,
     Store,
     bodies,
+    written,
 )
 from loopnest.kir.atomic_updates import is_update
 from loopnest.kir.buffers import Buffer
@@ -43,6 +46,7 @@ from loopnest.scalar.expr import (
     Op,
     ScalarParam,
     Symbol,
+    loads,
     walk,
 )
 
@@ -60,9 +64,10 @@ def program_faults(program: Program, *, staged: bool = True) -> list[str]:
     """
     outputs = [output.buffer for output in program.outputs]
     known = {p.buffer for p in program.params if p.buffer is not None} | set(outputs)
+    stored = {p.buffer for p in program.params if p.buffer is not None and p.kind == "input"}
     found: list[str] = []
     for part in program.launches:
-        scope = _VisibleNames(part, staged, frozenset(known))
+        scope = _VisibleNames(part, staged, frozenset(known), stored)
         found += scope.body(part.body)
     if len(program.launches) < len(program.body):
         beside = [n for n in program.body if not isinstance(n, Launch)]
@@ -100,13 +105,25 @@ def _exclude_each_other(one: _Choices, two: _Choices) -> bool:
 
 @dataclass
 class _VisibleNames:
-    """What may be named at a place of the nest."""
+    """What may be named at a place of the nest.
+
+    Args:
+        program: the launch.
+        staged: as for `program_faults`.
+        buffers: those that are made.
+        stored: those that the caller or a statement above stores to, at any element.
+        indices: those of the loops around.
+        locals: the names defined.
+        undefined: the names whose values were loaded from buffers that nothing above stores to.
+    """
 
     program: Program
     staged: bool
     buffers: frozenset[Buffer]
+    stored: set[Buffer]
     indices: frozenset[Index] = frozenset()
     locals: set[Local] = field(default_factory=set)
+    undefined: dict[Local, Buffer] = field(default_factory=dict)
 
     def body(self, statements: Iterable[Stmt]) -> Iterator[str]:
         """Yield the faults of statements; what one defines, the next ones may name."""
@@ -115,10 +132,13 @@ class _VisibleNames:
 
     def _inner(self, statements: Iterable[Stmt], *indices: Index) -> Iterator[str]:
         """Yield the faults of a nested body, whose definitions end with it."""
-        inside = self.indices | set(indices)
-        yield from _VisibleNames(
-            self.program, self.staged, self.buffers, inside, set(self.locals)
-        ).body(statements)
+        inner = replace(
+            self,
+            indices=self.indices | set(indices),
+            locals=set(self.locals),
+            undefined=dict(self.undefined),
+        )
+        yield from inner.body(statements)
 
     def _statement(self, node: Stmt) -> Iterator[str]:
         match node:
@@ -149,6 +169,7 @@ class _VisibleNames:
     def _store(self, node: Store) -> Iterator[str]:
         yield from self._access(node.storage, node.index, node.flat)
         yield from self._value(node.value, f"a store to {node.buffer}")
+        self.stored.add(node.storage)
         if node.atomic and not is_update(node):
             yield f"an atomic store to {node.buffer} is no update of its element alone"
         if node.atomic and node.storage.memory is Memory.LOCAL:
@@ -158,8 +179,21 @@ class _VisibleNames:
         yield from self._value(node.condition, "a condition")
         if node.condition.dtype is not dtypes.bool_:
             yield f"the condition {node.condition} has the type {node.condition.dtype}"
+        for buffer in self._not_stored(node.condition):
+            yield f"a condition tests {buffer.name} before it is stored"
+        # What one branch stores the other one does not find; what follows may.
+        other = replace(self, stored=set(self.stored))
         yield from self._inner(node.body)
-        yield from self._inner(node.orelse)
+        yield from other._inner(node.orelse)
+        self.stored |= other.stored
+
+    def _not_stored(self, value: Expr) -> Iterator[Buffer]:
+        """Yield the buffers that a value is computed from and that nothing above stores to."""
+        for node in walk(value):
+            if isinstance(node, Load) and node.buffer not in self.stored:
+                yield node.buffer
+            elif isinstance(node, Local) and node in self.undefined:
+                yield self.undefined[node]
 
     def _exchange(self, node: Shuffle | Arrive) -> Iterator[str]:
         if isinstance(node, Shuffle):
@@ -196,12 +230,23 @@ class _VisibleNames:
         yield from self._value(node.var.extent, f"the extent of {name}")
         if node.parallel.is_thread and self.program.launch_extent(node.parallel) is None:
             yield f"the loop over {name} is bound to {node.parallel.value}, which no launch has"
+        yield from self._bounds(node)
         yield from self._inner(node.body, node.var)
+
+    def _bounds(self, node: Loop) -> Iterator[str]:
+        """Yield what a loop's bounds load and its body stores: they are asked once, in front."""
+        match node.body:
+            case (If(condition=condition, reason=reason),) if reason == BOUND:
+                tested = [load.buffer for load in loads(condition)]
+                for buffer in written(node.body).intersection(tested) if tested else ():
+                    yield f"the loop over {node.var.name} stores {buffer.name}, which bounds it"
 
     def _define(self, var: Local, value: Expr) -> Iterator[str]:
         yield from self._value(value, f"the value of {var.name}")
         if value.dtype is not var.dtype:
             yield f"{var.name} has the type {var.dtype}, its value {value.dtype}"
+        if (missing := next(self._not_stored(value), None)) is not None:
+            self.undefined[var] = missing
         self.locals.add(var)
 
     def _access(self, buffer: Buffer, index: tuple[Expr, ...], flat: bool) -> Iterator[str]:

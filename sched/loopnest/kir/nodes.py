@@ -14,7 +14,8 @@ axis, and elements of an output that nobody stores are what its reduction starts
   for each index in ascending order (vectorize and cpu_parallel promise that the order does not
   matter). A loop bound to a launch dimension runs its body at most once: in the threads whose
   number along the dimension is < extent, with the index equal to that number.
-- `If` evaluates its condition (no effects) and runs one branch.
+- `If` evaluates its condition (no effects) and runs one branch. What a condition loads is stored
+  by a statement above it, or by the caller.
 - `Allocate` makes a buffer of LOCAL (one a thread) or SHARED (one a block) memory for the rest of
   the enclosing body. Its elements are undefined until stored; loading an undefined element is a
   fault.
@@ -63,7 +64,7 @@ Every node is compared by identity, carries the place in the user's code that it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar, assert_never
 
@@ -71,7 +72,7 @@ from loopnest.errors import InternalError
 from loopnest.fast_init import fast_init
 from loopnest.kir.buffers import Buffer
 from loopnest.scalar.enums import ParallelType
-from loopnest.scalar.expr import Const, Expr, Index, Load, Local
+from loopnest.scalar.expr import Const, Expr, Index, Load, Local, loads
 from loopnest.scalar.origin import Origin
 
 Item = TypeVar("Item")
@@ -364,6 +365,29 @@ def walk(
                 break
         else:
             stack.pop()
+
+
+def written(body: Iterable[Stmt]) -> frozenset[Buffer]:
+    """Return the buffers that statements, at any depth, make or store to."""
+    found: set[Buffer] = set()
+    for node, _ in walk(tuple(body)):
+        if isinstance(node, (Store, Allocate)):
+            found.add(node.storage)
+        elif isinstance(node, Arrive):
+            found.add(node.counter)
+    return frozenset(found)
+
+
+def before(terms: Iterable[Expr], body: Sequence[Stmt]) -> list[Expr]:
+    """Return those conditions that may be asked in front of statements instead of among them.
+
+    One that loads what the statements store, or make, has another value there, or none.
+    """
+    found = list(terms)
+    if not any(True for term in found for _ in loads(term)):
+        return found
+    changed = written(body)
+    return [t for t in found if changed.isdisjoint(load.buffer for load in loads(t))]
 
 
 def expressions(node: Stmt) -> tuple[Expr, ...]:

@@ -48,6 +48,11 @@ class Need:
     element: tuple[Expr, ...]
     demand: Demand = "whole"
 
+    @property
+    def in_test(self) -> bool:
+        """Whether a test around the statement reads it, not the statement itself."""
+        return isinstance(self.operand.moment.node, kir.If)
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Trusted:

@@ -26,6 +26,7 @@ from loopnest.scalar.expr import (
     Op,
     cast,
     integer,
+    loads,
     substitute,
     walk,
 )
@@ -37,6 +38,9 @@ _LARGEST = 400
 """How many nodes a value may have when it is written out."""
 
 _OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
+_DATA = (dtypes.int32, dtypes.int64)
+"""The types of data that may be an index."""
+
 _INT64_SAFE = 1 << 31
 _SMALL_FACTOR = 1 << 16
 
@@ -87,6 +91,9 @@ class LivePoints:
             if arg.number >= len(definition.reads):
                 continue
             inner = self._inlined(arg, definition)
+            # Of an integer that is no affine index there is a variable: the data themselves.
+            if outermost and arg.dtype in _DATA and (inner is None or _as_index(inner) is None):
+                continue
             if inner is not None:
                 mapping[arg] = inner
             elif not outermost:
@@ -181,7 +188,7 @@ def _as_index(value: Expr) -> Expr | None:
     if value.op == "cast":
         (inner,) = value.args
         data = isinstance(inner, Arg) and inner.number >= 0
-        if data and inner.dtype in (dtypes.int32, dtypes.int64):
+        if data and inner.dtype in _DATA:
             return cast(inner, dtypes.index)
         return _as_index(inner) if inner.dtype in (dtypes.int64, dtypes.index) else None
     if value.op == "mul" and not any(
@@ -198,10 +205,20 @@ def _as_index(value: Expr) -> Expr | None:
 def with_temporaries(
     chosen: Mapping[Site, Mapping[Arg, Load]], sites: Sequence[Site]
 ) -> dict[Site, Mapping[Arg, Load]]:
-    """Return by which loads data choose what runs: stores, and temporaries under the same tests.
+    """Return by which loads data choose what runs.
 
-    An update of several components computes them all before it stores one.
+    These are those of stores, of temporaries under the same tests, since an update of several
+    components computes them all before it stores one, and of the tests themselves, of which one
+    may stand inside of others.
     """
-    tests = {(site.loops, site.guards): found for site, found in chosen.items() if found}
-    kept = [s for s in sites if isinstance(s.node, kir.Let) and (s.loops, s.guards) in tests]
-    return {**chosen, **{site: tests[site.loops, site.guards] for site in kept}}
+    given = [(site, found) for site, found in chosen.items() if found]
+    tests = {(site.loops, site.guards): found for site, found in given}
+    result = dict(chosen)
+    for site in sites:
+        if isinstance(site.node, kir.Let) and (site.loops, site.guards) in tests:
+            result[site] = tests[site.loops, site.guards]
+        elif isinstance(site.node, kir.If):
+            asked = {load for condition, _ in site.guards for load in loads(condition)}
+            inside = [found for s, found in given if s.guards[: len(site.guards)] == site.guards]
+            result[site] = {a: x for found in inside for a, x in found.items() if x in asked}
+    return result

@@ -9,8 +9,8 @@ followed from stage to stage, never claimed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from loopnest import kir
@@ -139,13 +139,28 @@ def work_of(model: Model, math: MathSnapshot, site: Site, other: StoredValue | N
     if found.merges:
         kind = "merge"
     data = DataIndices(math, tensor, store)
-    found_needs = tuple([_need(data, kind, number, operand) for number, operand in found.reads])
-    for need in found_needs:
+    own = [_need(data, kind, number, operand) for number, operand in found.reads]
+    for need in own:
         _same_component(math, need)
+    own += data.needs
     return Work(
-        site, store, tensor, kind, write, element, (*found_needs, *data.needs),
+        site, store, tensor, kind, write, element, (*own, *_tested(model, site, own)),
         tuple(found.equalities), tuple(found.conditions), tuple(data.trusted),
     )  # fmt: skip
+
+
+def _tested(model: Model, site: Site, needs: Sequence[Need]) -> Iterator[Need]:
+    """Yield what the tests around a store read of what it reads itself: they must find the same."""
+    if not model.tests_around(site):
+        return
+    read = {(n.operand.buffer, n.operand.index, n.operand.flat): n
+            for n in needs if isinstance(n.operand, Access)}  # fmt: skip
+    for test in model.tests_around(site):
+        for access in model.accesses_of(test):
+            need = read.get((access.buffer, access.index, access.flat))
+            if need is not None and need.demand == "whole":
+                found = replace(access, site=site, moment=test)
+                yield Need(found, need.tensor, need.element)
 
 
 def _claimed(tensor: MathTensor, store: kir.Store) -> tuple[Expr, ...]:

@@ -330,7 +330,7 @@ class Enumeration:
                 inner = self._duration(node.body)
                 return inner if node.parallel.is_thread else inner * self.extent(node)
             case kir.If():
-                return self._duration(node.body) + self._duration(node.orelse)
+                return 1 + self._duration(node.body) + self._duration(node.orelse)
             case kir.Collective():
                 return 1 + self._duration(node.body)
             case kir.Store() | kir.Let() | kir.Allocate():
@@ -408,10 +408,13 @@ class Enumeration:
         self._body(node.body, inside, (*now, node.var), start)
 
     def _if(self, node: kir.If, points: Points, now: tuple[int | Index, ...], start: int) -> None:
+        test = self._site_of.get((node, (*now, 0)))  # of data
+        if test is not None:
+            self._site(test, points, start)
         holds = points.where(((node.condition, True),), self.model.names, self.sizes)
-        self._body(node.body, points.take(holds), (*now, 0), start)
-        later = start + self._duration(node.body)
-        self._body(node.orelse, points.take(~holds), (*now, 1), later)
+        self._body(node.body, points.take(holds), (*now, 1), start + 1)
+        later = start + 1 + self._duration(node.body)
+        self._body(node.orelse, points.take(~holds), (*now, 2), later)
 
     # Arrivals
 

@@ -116,7 +116,7 @@ class Model:
         program: the program.
 
     Attributes:
-        sites: in program order, without loops and tests.
+        sites: in program order, without loops, and without tests that load nothing.
         accesses: every element that a site loads or stores, as it stands there.
         syncs: the sites of barriers, shuffles and arrivals.
         arrivals: the sites of arrivals by the flag that they set.
@@ -130,6 +130,7 @@ class Model:
         self.undefined: list[tuple[kir.Stmt, Local]] = []
         self.sites = list(self._visit(program.body, _ModelScope(), {}, {}))
         self.stores = [s for s in self.sites if isinstance(s.node, kir.Store)]
+        self.tests = [s for s in self.sites if isinstance(s.node, kir.If)]
         self.collectives = [s for s in self.sites if isinstance(s.node, kir.Collective)]
         self.syncs = [s for s in self.sites if kir.is_sync(s.node)]
         self.arrivals = {s.node.var: s for s in self.sites if isinstance(s.node, kir.Arrive)}
@@ -204,7 +205,12 @@ class Model:
             inner = _ModelScope((*scope.loops, node), scope.guards, inside, scope.within)
             yield from self._visit(node.body, inner, made, dict(names))
             return
-        for number, (body, wanted) in enumerate(((node.body, True), (node.orelse, False))):
+        if reads_memory(node.condition):
+            yield Site(
+                node, scope.loops, scope.guards, (*now, 0), dict(made), dict(names), scope.within
+            )
+        # The test comes before both of its branches.
+        for number, (body, wanted) in enumerate(((node.body, True), (node.orelse, False)), 1):
             guards = (*scope.guards, (node.condition, wanted))
             inner = _ModelScope(scope.loops, guards, (*now, number), scope.within)
             yield from self._visit(body, inner, made, dict(names))
@@ -225,6 +231,14 @@ class Model:
         inner = _ModelScope(scope.loops, scope.guards, (*now, 1), scope.within or site)
         yield from self._visit(node.body, inner, made, names)
         names.update(dict.fromkeys(node.results, site))
+
+    def tests_around(self, site: Site) -> list[Site]:
+        """Return the tests around a site that load something, outermost first."""
+        return [
+            test
+            for test in self.tests
+            if test.time[:-1] == site.time[: len(test.time) - 1] and test.time < site.time
+        ]
 
     def buffers(self) -> Iterator[Buffer]:
         """Yield every buffer once, parameters first."""

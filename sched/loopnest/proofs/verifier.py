@@ -31,8 +31,8 @@ from loopnest.tensor.math_snapshot import MathSnapshot
 
 _log = logging.getLogger("loopnest")
 
-_UNBOUND = ("outside of its loop", "before it is defined")
-"""How the faults of a nest end that names what has no value there."""
+_UNBOUND = ("outside of its loop", "before it is defined", "before it is stored")
+"""How the faults of a nest end that names or tests what has no value there."""
 
 
 @deep

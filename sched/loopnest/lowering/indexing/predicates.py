@@ -2,8 +2,9 @@
 
 Requires statements with the terms of their predicates. Ensures that no statement runs at a point
 that its tensor does not have; a term stands outside every loop whose index it does not use, where
-all statements of that loop need it; neighbours under the same test share one `If`. It comes after
-indexing, which makes the terms, and before unswitch, which lifts them.
+all statements of that loop need it and none stores what it loads; neighbours under the same test
+share one `If`. It comes after indexing, which makes the terms, and before unswitch, which lifts
+them.
 
 Before: ``for i1: { T2 = 0 | for i2: T2 += x  [i1 < N] | y = T2  [i1 < N] }``; after::
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loopnest.kir import Allocate, If, Loop, Stmt
+from loopnest.kir import Allocate, If, Loop, Stmt, before
 from loopnest.lowering.loops.guarded_tree import PredicateTerm
 from loopnest.scalar.expr import Expr, Index, all_of, walk
 
@@ -35,11 +36,12 @@ def lift(pieces: Sequence[GuardedPiece], var: Index) -> dict[Expr, PredicateTerm
     bound = [p for p in pieces if not isinstance(p.statement, Allocate)]
     if not bound:
         return _NONE
-    common = {
-        condition: term
-        for condition, term in bound[0].terms.items()
+    shared = [
+        condition
+        for condition in bound[0].terms
         if all(condition in p.terms for p in bound[1:]) and not uses(condition, var)
-    }
+    ]
+    common = {c: bound[0].terms[c] for c in before(shared, [p.statement for p in pieces])}
     if common:
         for piece in bound:
             piece.terms = {c: t for c, t in piece.terms.items() if c not in common}
@@ -58,11 +60,14 @@ def seal(pieces: Sequence[GuardedPiece]) -> tuple[Stmt, ...]:
     while start < len(pieces):
         terms = pieces[start].terms
         stop = start + 1
+        run = [pieces[start].statement]
         while stop < len(pieces) and pieces[stop].terms.keys() == terms.keys():
+            if len(before(terms, run)) < len(terms):
+                break  # what the test loads is stored in front of this one
+            run.append(pieces[stop].statement)
             stop += 1
-        run = tuple([p.statement for p in pieces[start:stop]])
         if terms:
-            result.append(_guard(run, terms))
+            result.append(_guard(tuple(run), terms))
         else:
             result.extend(run)
         start = stop

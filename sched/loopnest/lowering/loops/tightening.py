@@ -36,12 +36,14 @@ from loopnest.kir import (
     Shuffle,
     Stmt,
     Store,
+    before,
     bodies,
     expressions,
     holds_sync,
     one_launch,
     walk,
     with_bodies,
+    written,
 )
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.loop_bounds import gaps, slope
@@ -94,7 +96,7 @@ def tighten(program: Program, algebra: Simplifier, idle: Collection[Expr]) -> Pr
 class _Tightening:
     def __init__(self, program: Program, algebra: Simplifier, idle: Collection[Expr]) -> None:
         self.program, self.algebra, self.idle = program, algebra, idle
-        self.written = {n.storage for n, _ in walk(program.body) if isinstance(n, Store)}
+        self.written = written(program.body)
         self._effects: dict[Stmt, _Effects] = {}
         self.threads: dict[Expr, Expr] = {
             LaunchIndex(d): e for d, e in program.launch if d.is_block
@@ -137,10 +139,13 @@ class _Tightening:
                 assert_never(node)
 
     def left(self, body: tuple[Stmt, ...]) -> _Effects:
-        """Return what a body leaves behind, but for buffers that it makes."""
+        """Return what a body leaves behind, but for buffers that it makes.
+
+        The conditions are to be asked in front of it.
+        """
         made = {node.storage for node in body if isinstance(node, Allocate)}
         found = _joined([self.effects(node) for node in body])
-        return {b: g for b, g in found.items() if b not in made}
+        return {b: frozenset(before(g, body)) for b, g in found.items() if b not in made}
 
     # Conditions
 
@@ -203,6 +208,7 @@ class _Tightening:
     def body(self, body: tuple[Stmt, ...], known: frozenset[Expr]) -> tuple[Stmt, ...]:
         """Return statements with their loops tightened; the conditions `known` hold here."""
         own = {node.storage for node in body if isinstance(node, Allocate)}
+        known = frozenset(before(known, body))
         return tuple([made for node in body for made in self.statement(node, known, body, own)])
 
     def statement(
@@ -282,10 +288,7 @@ class _Tightening:
         if short and _in_registers(node):
             return False
         found = gaps(term, self.algebra)
-        if not found or not all(slope(gap, node.var, self.algebra) for gap in found):
-            return False
-        stored = {n.storage for n, _ in walk(node.body) if isinstance(n, (Store, Allocate))}
-        return stored.isdisjoint(load.buffer for load in loads(term))
+        return bool(found) and all(slope(gap, node.var, self.algebra) for gap in found)
 
     def _ends(self, term: Expr, var: Index) -> bool:
         """Whether a condition that does not hold in an iteration holds in no later one."""

@@ -234,27 +234,25 @@ class PolyhedralModel(IslRelations):
         """Return the loads by which data choose what an update folds, by the math's `Arg`s.
 
         Only what is known to be the math's data may stand in a test around it: that an update
-        happens for some value of other data does not say that it does for the one at hand. What a
-        store itself reads is shown to be what the math computes; what a test reads, only of inputs.
+        happens for some value of other data does not say that it does for the one at hand. The
+        needs of a store say that its own load and each test find that.
 
         Raises:
-            NotProved: such data is no load of one element, or a test around a store is of others.
+            NotProved: such data is no load, or a test around a store is of others.
         """
         wanted = self.live.data(work.tensor) if work.kind == "update" else ()
         found: dict[Arg, Load] = {}
         for arg in wanted:
             assert work.tensor.definition is not None
             name = work.tensor.definition.reads[arg.number].producer
-            reads = [n for n in work.needs if n.tensor.name == name and n.demand == "whole"]
-            operands = [n.operand for n in reads]
+            own = [n for n in work.needs if n.demand == "whole" and not n.in_test]
+            operands = [n.operand for n in own if n.tensor.name == name]
             plain = [o for o in operands if isinstance(o, Access) and not o.flat]
             if len(operands) != 1 or len(plain) != 1:
                 raise NotProved(f"the data that choose what {work.tensor.name} folds")
             found[arg] = Load(plain[0].buffer, plain[0].index)
         tests = [load for condition, _ in work.site.guards for load in loads(condition)]
-        written = {a.buffer for a in self.model.accesses if a.writes}
-        known = {load for load in found.values() if load.buffer.kind == "input"}
-        if not set(tests) <= known or written.intersection([load.buffer for load in tests]):
+        if not set(tests) <= set(found.values()):
             raise NotProved(f"a test of data around {work.tensor.name}")
         return found
 
