@@ -23,7 +23,7 @@ MEMORIES = [ln.LOCAL, ln.SHARED, ln.GLOBAL]
 
 
 def histogram(memory: ln.Memory = ln.LOCAL) -> tuple[ln.Fusion, ln.TensorView, ln.TensorView]:
-    """Return sums of `u` by the lowest bits of `x`, the tensor of the bits, and that of the sums."""
+    """Return sums of `u` by the lowest bits of `x`, the tensor of the bits, and the sums."""
     with ln.Fusion("histogram") as f:
         x, u = f.input("x", ("N",), ln.int32), f.input("u", ("N",), ln.float32)
         key = (x & 15).named("key")

@@ -235,11 +235,12 @@ class _VisibleNames:
 
     def _bounds(self, node: Loop) -> Iterator[str]:
         """Yield what a loop's bounds load and its body stores: they are asked once, in front."""
-        match node.body:
-            case (If(condition=condition, reason=reason),) if reason == BOUND:
-                tested = [load.buffer for load in loads(condition)]
-                for buffer in written(node.body).intersection(tested) if tested else ():
-                    yield f"the loop over {node.var.name} stores {buffer.name}, which bounds it"
+        first = node.body[0] if len(node.body) == 1 else None
+        if not isinstance(first, If) or first.reason != BOUND:
+            return
+        tested = [load.buffer for load in loads(first.condition)]
+        for buffer in written(node.body).intersection(tested) if tested else ():
+            yield f"the loop over {node.var.name} stores {buffer.name}, which bounds it"
 
     def _define(self, var: Local, value: Expr) -> Iterator[str]:
         yield from self._value(value, f"the value of {var.name}")
