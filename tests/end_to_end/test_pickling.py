@@ -327,7 +327,9 @@ FIELDS = {
     kir.Launch: "extents body origin",
     kir.Param: "name kind dtype buffer shape strides",
     kir.Output: "name buffer shape inplace",
-    kir.Program: "name params body launch outputs conditions requires about ranges counts",
+    kir.Program: "name params body launch outputs conditions requires about ranges counts "
+    "index_checks",
+    kir.IndexCheck: "source dtype shape table axis extent reader always program",
     lowered.TensorInfo: "name dtype shape memory buffer compute_at_pos leaf",
     lowered.KernelRecord: "program tensors buffers math scalar",
     lowered.Note: "subject asked became why remedy origin",

@@ -69,13 +69,67 @@ def test_the_report_names_what_is_declared() -> None:
     assert report.ranges == ("0 <= i < V, as declared by assume_range",)
 
 
-def test_the_report_names_what_nobody_declared() -> None:
+def test_the_report_names_the_declaration_that_is_missing() -> None:
     with ln.Fusion("k") as f:
-        x, i = f.input("x", ("V",), ln.float32), f.input("i", ("K",), ln.int32)
-        f.assume_range(i, -1, "V")  # which is more than there are elements
+        x, i = f.input("x", ("V", 7), ln.float32), f.input("i", ("K",), ln.int32)
         f.output(ln.take(x, i, 0), "y")
-    text = "0 <= i < V, which y needs; no launch checks it unless assume_range declares it"
-    assert text in ln.verify(ln.lower(f)).ranges
+        f.output(ln.take(x, i, 1), "z")
+    report = ln.verify(ln.lower(f))
+    assert not report.ok
+    assert str(report) == (
+        "unknown for all sizes\n"
+        "  range: y reads axis 0 of x, of V elements, at i, which nothing bounds: declare it by "
+        'assume_range(i, 0, "V")\n'
+        "  range: z reads axis 1 of x, of 7 elements, at i, which nothing bounds: declare it by "
+        "assume_range(i, 0, 7)"
+    )
+    assert report.ranges == ()
+
+
+WIDE: list[tuple[int | str, tuple[int | str, int | str], str]] = [
+    ("V", (-1, "V"), "-1 lies outside; V=3, K=5"),
+    ("V", (0, "V + 1"), "3 lies outside; V=3, K=5"),
+    ("V", (0, 10), "9 lies outside; V=3, K=5"),
+    (9, (0, 10), "9 lies outside; K=3"),
+    ("V", (0, "K"), "4 lies outside; V=3, K=5"),
+    (9, ("K - 1", "K + 7"), "9 lies outside; K=3"),
+]
+
+
+@pytest.mark.parametrize(("extent", "declared", "told"), WIDE)
+def test_a_range_that_reaches_past_the_axis_is_refuted(
+    extent: int | str, declared: tuple[int | str, int | str], told: str
+) -> None:
+    with ln.Fusion("k") as f:
+        x, i = f.input("x", (extent,), ln.float32), f.input("i", ("K",), ln.int32)
+        f.assume_range(i, *declared)
+        f.output(ln.take(x, i, 0), "y")
+    report = ln.verify(ln.lower(f))
+    assert report.status == "refuted"
+    (found,) = report.findings
+    assert str(found) == (
+        f"range: assume_range declares {f.ranges[0]}, and y reads axis 0 of x, of {extent} "
+        f"elements: {told}"
+    )
+
+
+def test_a_range_that_other_facts_keep_inside_is_proved() -> None:
+    with ln.Fusion("k") as f:
+        x, i = f.input("x", ("V",), ln.float32), f.input("i", ("M",), ln.int32)
+        f.assume("V >= M + 2")
+        f.assume_range(i, 0, "M")
+        f.output(ln.take(x, i + 1, 0), "y")
+        f.output(ln.take(x, i, 0), "z")
+    report = ln.verify(ln.lower(f))
+    assert not report.ok  # a sum of int32 may wrap where M is not known
+    with ln.Fusion("k") as f:
+        x, i = f.input("x", (12,), ln.float32), f.input("i", ("M",), ln.int32)
+        f.assume_range(i, 0, 11)
+        f.output(ln.take(x, i + 1, 0), "y")
+        f.output(ln.take(x, i, 0), "z")
+    assert str(ln.verify(ln.lower(f))) == (
+        "proved for all sizes\n  range: 0 <= i < 11, as declared by assume_range"
+    )
 
 
 def test_a_range_of_an_input_holds_for_copies_of_it() -> None:
@@ -150,7 +204,7 @@ def test_an_index_of_the_only_element_is_zero(axis: int, mode: str, memory: ln.M
         assert fixed == (memory is ln.LOCAL)  # in GLOBAL memory it reads at i
 
 
-ASKED = "no launch checks it unless assume_range declares it"
+ASKED = "which nothing bounds: clamp it, or declare the range of what it is computed from"
 COMPUTED = "as it is computed where no size is 0"
 RANGES: list[tuple[int | str, Callable[..., ln.TensorView], str]] = [
     (256, lambda n, i: ln.cast(ln.cast(i, ln.uint8), ln.int32), ""),
@@ -180,7 +234,7 @@ RANGES: list[tuple[int | str, Callable[..., ln.TensorView], str]] = [
 def test_ranges_follow_from_how_indices_are_computed(
     extent: int | str, made: Callable[..., ln.TensorView], told: str
 ) -> None:
-    """An index that the math leaves no way out of its axis is not taken on trust."""
+    """An index that the math leaves no way out of its axis needs no declaration."""
     with ln.Fusion("rows") as f:
         (n,) = f.input("like", ("N",), ln.float32).shape
         x = f.input("x", (extent,), ln.float32)
@@ -188,8 +242,9 @@ def test_ranges_follow_from_how_indices_are_computed(
         f.output(ln.take(x, made(n, i), 0), "y")
     report = ln.verify(ln.lower(f))
     assert report.all_sizes
-    assert len(report.ranges) == bool(told)
-    assert "".join(report.ranges).endswith(told)
+    assert report.ok == (told != ASKED)
+    assert len(report.findings) == bool(told)
+    assert "".join([found.message for found in report.findings]).endswith(told)
 
 
 def test_no_size_is_zero_by_an_assumption() -> None:

@@ -20,11 +20,11 @@ from loopnest.backends.interpret import interpret_target
 from loopnest.errors import LaunchError
 from loopnest.launch.launch_plan import LaunchPlan, Planner, identity
 from loopnest.launch.outputs import Outputs
-from loopnest.launch.strided_arrays import element_strides, span
-from loopnest.launch.target_interface import Array, Executable
+from loopnest.launch.strided_arrays import element_strides, span, spread
+from loopnest.launch.target_interface import Array, DataOutside, Executable
 from loopnest.launch.timing import BenchResult, measure
-from loopnest.scalar.arguments import ArraySpec, bind, check_conditions, scalar_value
-from loopnest.scalar.data_ranges import check_data
+from loopnest.scalar.arguments import ArraySpec, bind, check_conditions, scalar_value, size_value
+from loopnest.scalar.data_ranges import allowed_elements, check_data, first_outside
 from loopnest.scalar.expr import ScalarParam, Symbol
 
 _log = logging.getLogger("loopnest")
@@ -236,7 +236,7 @@ class CompiledKernel(Generic[K]):
             LaunchError: an element lies outside of its range.
         """
         ranges = self._program.ranges
-        if ranges:
+        if ranges and not (self._executable.checks_data and not plan.is_empty):
             named = {s.name: a for s, a in zip(self._inputs, arrays, strict=True)}
             used = {r.name: fetched(named[r.name]) for r in ranges}
             check_data(ranges, used, plan.sizes, self._subject)
@@ -317,8 +317,60 @@ class CompiledKernel(Generic[K]):
         arrays = [*inputs, *self._outputs.own(results), *spaces]
         if plan.is_empty:
             self._run_empty(arrays, results, scalars, plan)
-        else:
+            return
+        try:
             variant.executable.run(arrays, scalars, plan)
+        except DataOutside as found:
+            raise self._outside(found.number, inputs, scalars, plan) from None
+
+    def _outside(
+        self, number: int, inputs: Sequence[Array], scalars: Sequence[Any], plan: LaunchPlan
+    ) -> LaunchError:
+        """Return the error of data outside of their range, by the number of the check."""
+        named = {
+            spec.name: self._as_passed(spec, array, plan.sizes)
+            for spec, array in zip(self._inputs, inputs, strict=True)
+        }
+        ranges = self._program.ranges
+        if number < len(ranges):
+            check_data(ranges[number : number + 1], named, plan.sizes, self._subject)
+        check = self._program.index_checks[number - len(ranges)]
+        values = named.get(check.source)
+        if values is None:
+            values = self._computed(check, named, scalars, plan)
+        extent = size_value(check.extent, plan.sizes)
+        place, value = first_outside(values, 0, extent) or ("", -1)
+        hint = allowed_elements(0, extent)
+        if check.program is not None:
+            hint = f"pass what keeps {check.source} in 0..{extent - 1}, or clamp it"
+        return self._error(
+            f"{check.source}{place} is {value}, where {check.reader} reads axis {check.axis} of "
+            f"{check.table}, which has {extent} elements",
+            hint,
+        )
+
+    def _as_passed(self, spec: ArraySpec, array: Array, sizes: Mapping[str, int]) -> Array:
+        """Return an input in its shape; a launch has the memory that its strides span."""
+        if spec.strides is None:
+            return array
+        shape = [size_value(extent, sizes) for extent in spec.shape]
+        strides = [size_value(step, sizes) for step in spec.strides]
+        return spread(array, shape, strides)
+
+    def _computed(
+        self,
+        check: kir.IndexCheck,
+        named: Mapping[str, Array],
+        scalars: Sequence[Any],
+        plan: LaunchPlan,
+    ) -> Array:
+        """Return indices that the kernel computes."""
+        assert check.program is not None
+        shape = [size_value(extent, plan.sizes) for extent in check.shape]
+        made = np.empty(shape, check.dtype.numpy)
+        inputs = [named[p.name] for p in check.program.params if p.kind == "input"]
+        interpret_target.Interpreted(check.program).run([*inputs, made], scalars, plan)
+        return made
 
     def _run_empty(
         self,

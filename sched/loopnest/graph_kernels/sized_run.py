@@ -425,8 +425,10 @@ class SizedRun:
         if self._target != "c" or made is None or step.copies or threads_are_lost():
             return None
         plan, executable = self.runners[step.node].launch_at(self._sizes)
-        if plan.is_empty or plan.program.ranges or not isinstance(executable, CompiledC):
+        if plan.is_empty or not isinstance(executable, CompiledC):
             return None  # what a launch does beyond calling the function
+        if plan.program.ranges or plan.program.index_checks:
+            return None  # which says what is wrong with its data
         if executable.threads is not None:
             return None
         spaces = [p.buffer for p in plan.program.params if p.kind == "workspace"]

@@ -1,6 +1,6 @@
 """The loop nest: its nodes, which are public, and what all its readers share."""
 
-from loopnest.kir.kernel_program import Output, Param, Program
+from loopnest.kir.kernel_program import IndexCheck, Output, Param, Program
 from loopnest.kir.nest_parser import parse
 from loopnest.kir.nodes import (
     BOUND,
@@ -38,6 +38,7 @@ __all__ = [
     "Barrier",
     "Collective",
     "If",
+    "IndexCheck",
     "Launch",
     "Let",
     "Loop",

@@ -66,6 +66,34 @@ class Output:
     inplace: str = ""
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class IndexCheck:
+    """Data that are indices of an axis, and that nothing keeps inside of it.
+
+    Args:
+        source: the tensor of the indices.
+        dtype: of the indices.
+        shape: of the indices.
+        table: the tensor that is read there.
+        axis: of `table`.
+        extent: of that axis: an index is below that, and not negative.
+        reader: the tensor that is computed.
+        always: whether they may be outside at all sizes; else only where a size is 0.
+        program: what computes `source`, as its only output, where that is no input. Its inputs,
+            scalars and sizes are among those of the kernel.
+    """
+
+    source: str
+    dtype: DType
+    shape: tuple[Expr, ...]
+    table: str
+    axis: int
+    extent: Expr
+    reader: str
+    always: bool = True
+    program: Program | None = None
+
+
 @fast_init
 @dataclass(frozen=True, eq=False)
 class Program:
@@ -87,6 +115,8 @@ class Program:
         ranges: what is declared of the elements of inputs, and checked at each launch.
         counts: tensors that count elements, by name, each with the most that it counts; a target
             may count in the width of indices.
+        index_checks: what a launch asks of data that are indices, where an access outside is not
+            found otherwise.
     """
 
     name: str
@@ -99,6 +129,7 @@ class Program:
     about: tuple[tuple[str, str], ...] = ()
     ranges: tuple[DataRange, ...] = ()
     counts: tuple[tuple[str, Expr], ...] = ()
+    index_checks: tuple[IndexCheck, ...] = ()
 
     def __getstate__(self) -> list[object]:
         """Return the fields, without what was found of the body."""

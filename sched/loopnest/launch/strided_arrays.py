@@ -43,6 +43,12 @@ def span(array: Array) -> Array:
     return _viewed(array, (reach // width + 1,), (width,))
 
 
+def spread(memory: Array, shape: Sequence[int], strides: Sequence[int]) -> Array:
+    """Return the array of a shape, at strides in elements, whose memory `span` returned."""
+    steps = tuple([step * memory.dtype.itemsize for step in strides])
+    return _viewed(memory, tuple(shape), steps) if memory.size else memory.reshape(tuple(shape))
+
+
 def copied(array: Array) -> Array:
     """Return a copy of an array, at the same strides."""
     if array.flags.c_contiguous:

@@ -16,8 +16,26 @@ from loopnest.scalar.expr import Expr
 Array: TypeAlias = "npt.NDArray[Any]"
 
 
+class DataOutside(Exception):
+    """A launch found data outside of their range, and ran nothing.
+
+    Args:
+        number: of the check: of the declared ranges, then of the checks of indices.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
 class Executable(Protocol):
-    """A program built for a target."""
+    """A program built for a target.
+
+    Attributes:
+        checks_data: whether `run` looks at the data, so that nobody needs to look before.
+    """
+
+    checks_data: bool
 
     def run(self, arrays: Sequence[Array], scalars: Sequence[Any], plan: LaunchPlan) -> None:
         """Run one launch.
@@ -27,6 +45,9 @@ class Executable(Protocol):
                 their order.
             scalars: the values of the scalar parameters, in their order.
             plan: the launch.
+
+        Raises:
+            DataOutside: data lie outside of their range; only where it `checks_data`.
         """
 
 

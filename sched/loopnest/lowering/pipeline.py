@@ -7,12 +7,13 @@ from dataclasses import replace
 from functools import partial
 
 from loopnest.gc_pause import paused
-from loopnest.kir import Allocate, Output, Param, Program, walk
+from loopnest.kir import Allocate, IndexCheck, Output, Param, Program, walk
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.lowered import Lowered, TensorInfo
 from loopnest.kir.nest_text import print_nest
 from loopnest.lowering.barriers.barrier_insertion import insert_barriers
 from loopnest.lowering.barriers.inplace_order import check_inplace
+from loopnest.lowering.index_checks import has_data_indices, index_checks
 from loopnest.lowering.indexing.axis_indices import Environment
 from loopnest.lowering.indexing.indexed_tree import (
     index_tree,
@@ -264,23 +265,41 @@ def lower(fusion: Fusion) -> Lowered:
     """
     watchers = chosen_watchers()
     with paused():
-        lanes = State(fusion, fusion.facts)
-        perform(PASSES, lanes, watchers)
-        scalar = _lowered(lanes, watchers)
-        if not lanes.requires:
-            return scalar
-        facts = fusion.facts
-        for size, width, _ in lanes.requires.values():
-            facts = facts.with_divisor(size, width)
-        whole = State(fusion, facts, like=lanes)
-        perform(PASSES[:_INDEXED], whole, watchers)
-        # What is known may give sizes another form, and that other requirements.
-        requires = {**lanes.requires, **whole.requires}
-        tests = [(text, test) for text, (_, _, test) in requires.items()]
-        for state in whole.launches:
-            state.frame = replace(state.frame, requires=tuple(tests))
-        perform(PASSES[_INDEXED:], whole, watchers)
-        return replace(_lowered(whole, watchers), scalar=lambda: replace(scalar, notes=None))
+        found = _variants(fusion, watchers)
+        if found.math is None or not has_data_indices(fusion):
+            return found
+        checks = index_checks(found.math(), lambda part: _variants(part, ()).program)
+        return _with_checks(found, checks) if checks else found
+
+
+def _with_checks(lowered: Lowered, checks: tuple[IndexCheck, ...]) -> Lowered:
+    """Return a kernel, and its scalar variant, whose launches look at indices that are data."""
+    program, scalar = replace(lowered.program, index_checks=checks), lowered.scalar
+    if scalar is None:
+        return replace(lowered, program=program)
+    lanes = _with_checks(scalar(), checks)
+    return replace(lowered, program=program, scalar=lambda: lanes)
+
+
+def _variants(fusion: Fusion, watchers: Sequence[Watcher]) -> Lowered:
+    """Return what the passes make of a fusion, with and without wide accesses."""
+    lanes = State(fusion, fusion.facts)
+    perform(PASSES, lanes, watchers)
+    scalar = _lowered(lanes, watchers)
+    if not lanes.requires:
+        return scalar
+    facts = fusion.facts
+    for size, width, _ in lanes.requires.values():
+        facts = facts.with_divisor(size, width)
+    whole = State(fusion, facts, like=lanes)
+    perform(PASSES[:_INDEXED], whole, watchers)
+    # What is known may give sizes another form, and that other requirements.
+    requires = {**lanes.requires, **whole.requires}
+    tests = [(text, test) for text, (_, _, test) in requires.items()]
+    for state in whole.launches:
+        state.frame = replace(state.frame, requires=tuple(tests))
+    perform(PASSES[_INDEXED:], whole, watchers)
+    return replace(_lowered(whole, watchers), scalar=lambda: replace(scalar, notes=None))
 
 
 def _lowered(state: State, watchers: Sequence[Watcher]) -> Lowered:

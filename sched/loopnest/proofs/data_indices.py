@@ -4,19 +4,20 @@ An index of the math may be computed from what other reads find. In the nest suc
 load in it; that load must find just that element, which is a need of its own. Its value is then one
 and the same in the index that is accessed and in the one that is needed, whatever it is.
 
-The math has no value where such an index leaves its tensor. That it does not is a fact of the data,
-which nothing in a kernel can show: it is taken on trust, and reports name it.
+The math has no value where such an index leaves its tensor. Where neither the math that computes
+it nor a declared range shows that it does not, the kernel is not proved: nothing in a nest can show
+it. All else is then proved as if it did not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from loopnest import kir
-from loopnest.proofs.computed_ranges import ComputedRanges
 from loopnest.proofs.program_model import Access, Guards, data_values
+from loopnest.proofs.single_launches import LaunchMath
 from loopnest.proofs.template_matching import Mismatch, Operand
 from loopnest.scalar import dtypes
 from loopnest.scalar.data_ranges import DataRange
@@ -25,6 +26,7 @@ from loopnest.scalar.expr import ONE, ZERO, Arg, Const, Expr, Load, Op, cast, su
 from loopnest.scalar.facts import Facts
 from loopnest.scalar.simplify import Simplifier
 from loopnest.scalar.templates import at
+from loopnest.tensor.computed_ranges import IndexUse, data_index, index_bound
 from loopnest.tensor.definition import data_of
 from loopnest.tensor.math_snapshot import MathRead, MathSnapshot, MathTensor
 
@@ -62,13 +64,42 @@ class Trusted:
         condition: of loads, indices and sizes.
         loads: the loads that it is of.
         guards: where it is.
-        text: how reports name it; empty where the math tells it.
+        texts: how reports name what it follows from; empty where the math tells it.
     """
 
     condition: Expr
     loads: tuple[Load, ...]
     guards: Guards
-    text: str
+    texts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unbounded:
+    """Data that nothing keeps inside of the axis whose indices they are.
+
+    Args:
+        use: the indices.
+        declared: the ranges of just these data that are declared, and do not do.
+    """
+
+    use: IndexUse
+    declared: tuple[DataRange, ...]
+
+    def __str__(self) -> str:
+        use = self.use
+        where = f"axis {use.axis} of {use.table.name}, of {use.extent} elements"
+        if self.declared:
+            return f"assume_range declares {self.declared[0]}, and {use.reader.name} reads {where}"
+        found = f"{use.reader.name} reads {where}, at {use.source.name}, which nothing bounds: "
+        bounds = f"{use.source.name}, 0, {_argument(use.extent)}"
+        if use.source.definition is None:
+            return f"{found}declare it by assume_range({bounds})"
+        return f"{found}clamp it, or declare the range of what it is computed from"
+
+
+def _argument(extent: Expr) -> str:
+    """Return a size as an argument of a call: a number, or a text."""
+    return str(extent) if isinstance(extent, Const) else f'"{extent}"'
 
 
 class DataIndices:
@@ -82,12 +113,14 @@ class DataIndices:
     Attributes:
         needs: what the loads in indices must find.
         trusted: what is taken on trust.
+        unbounded: the data of which nothing says that they lie inside.
     """
 
     def __init__(self, math: MathSnapshot, tensor: MathTensor, store: kir.Store) -> None:
         self.math, self.tensor, self.store = math, tensor, store
         self.needs: list[Need] = []
         self.trusted: list[Trusted] = []
+        self.unbounded: list[Unbounded] = []
 
     def element(self, read: MathRead, producer: MathTensor, operand: Operand) -> tuple[Expr, ...]:
         """Return the element of `producer` that a read must find.
@@ -102,10 +135,10 @@ class DataIndices:
         indices = self._read_at_data(indices, read, producer, operand)
         values = self._values(data_of(indices), producer, operand)
         needed = [at(substitute(index, values), self.store.coordinate) for index in indices]
-        for template, index, axis in zip(indices, needed, producer.logical, strict=True):
-            if isinstance(template, Op) and template.op == "cast":
+        for place, (template, index) in enumerate(zip(indices, needed, strict=True)):
+            if data_index(template) is not None:
                 (load,) = data_values((index,))
-                self._inside(load, operand, axis.extent)
+                self._inside(load, operand, producer, place)
         return tuple(needed)
 
     def _read_at_data(
@@ -168,36 +201,39 @@ class DataIndices:
             operand.site, operand.moment, load.buffer, load.args, load.flat, False, operand.guards
         )
         self.needs.append(Need(access, source, element))
-        declared = self._declared(source)
         value = cast(load, dtypes.index)
-        for bound in declared:
+        for bound in self._declared(source):
             for condition in (_at_most(bound.low, value), _below(value, bound.high)):
-                text = f"{bound}, as declared by assume_range"
-                self.trusted.append(Trusted(condition, (load,), operand.guards, text))
+                self._trust(condition, load, operand, (bound,))
 
-    def _inside(self, load: Load, operand: Operand, extent: Expr) -> None:
-        """Take on trust that an index that is data lies inside of its axis."""
+    def _trust(
+        self, condition: Expr, load: Load, operand: Operand, declared: Sequence[DataRange],
+        *texts: str,
+    ) -> None:  # fmt: skip
         assert isinstance(operand, Access)
-        source = self.math.tensor(load.buffer.tensor)
-        assert source is not None
-        value = cast(load, dtypes.index)
-        declared = [r for r in self._declared(source) if _within(r, extent)]
-        text = f"0 <= {source.name} < {extent}, which {self.tensor.name} needs; no launch checks it"
-        text += " unless assume_range declares it"
-        if declared:
-            text = f"{declared[0]}, as declared by assume_range"
-        elif self._computed_inside(source, extent, at_launch=True):
-            text = ""
-        elif self._computed_inside(source, extent, at_launch=False):
-            text = f"0 <= {source.name} < {extent}, as it is computed where no size is 0"
-        for condition in (_at_most(ZERO, value), _below(value, extent)):
-            self.trusted.append(Trusted(condition, (load,), operand.guards, text))
+        named = [f"{bound}, as declared by assume_range" for bound in declared]
+        self.trusted.append(Trusted(condition, (load,), operand.guards, (*named, *texts)))
 
-    def _computed_inside(self, source: MathTensor, extent: Expr, *, at_launch: bool) -> bool:
-        """Whether the definition of indices tells that they lie inside of an axis."""
-        algebra = Simplifier(Facts.of([test for _, test in self.math.conditions]))
-        at_most = algebra.holds_le if at_launch else algebra.proves_le
-        return ComputedRanges(self.math, algebra, at_most).inside(source, extent)
+    def _inside(self, load: Load, operand: Operand, table: MathTensor, axis: int) -> None:
+        """Suppose that an index that is data lies inside of its axis, and note why it does."""
+        source, extent = self._whole.tensor(load.buffer.tensor), table.logical[axis].extent
+        assert source is not None
+        bound = index_bound(self._whole, source, extent)
+        texts: tuple[str, ...] = ()
+        if bound.holds == "without empty axes":
+            texts = (f"0 <= {source.name} < {extent}, as it is computed where no size is 0",)
+        elif bound.holds == "unknown":
+            use = IndexUse(source, table, axis, extent, self.tensor)
+            self.unbounded.append(Unbounded(use, self._declared(source)))
+        value = cast(load, dtypes.index)
+        for condition in (_at_most(ZERO, value), _below(value, extent)):
+            self._trust(condition, load, operand, bound.declared, *texts)
+
+    @property
+    def _whole(self) -> MathSnapshot:
+        """The math of all launches: what an earlier one stored has a definition there."""
+        whole = self.math.whole if isinstance(self.math, LaunchMath) else None
+        return self.math if whole is None else whole
 
     def _declared(self, tensor: MathTensor) -> tuple[DataRange, ...]:
         """Return what is declared of the elements of a tensor: those of an input, or some of it."""
@@ -206,21 +242,11 @@ class DataIndices:
             plain = definition.reducer is None and len(definition.reads) == 1
             if not plain or not isinstance(definition.values[0], Arg):
                 return ()
-            source = self.math.tensor(definition.reads[0].producer)
+            source = self._whole.tensor(definition.reads[0].producer)
             if source is None or source.dtype is not tensor.dtype:
                 return ()
             tensor, definition = source, source.definition
         return tuple([r for r in self.math.ranges if r.name == tensor.name])
-
-
-def _within(declared: DataRange, extent: Expr) -> bool:
-    """Whether a declared range is one of indices of an axis, as written."""
-    low, high = declared.low, declared.high
-    if not isinstance(low, Const) or low.value < 0:
-        return False
-    if isinstance(high, Const) and isinstance(extent, Const):
-        return high.value <= extent.value
-    return high is extent
 
 
 def _at_most(a: Expr, b: Expr) -> Expr:

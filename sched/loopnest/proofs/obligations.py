@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from loopnest import kir
-from loopnest.proofs.data_indices import DataIndices, Need, Trusted
+from loopnest.proofs.data_indices import DataIndices, Need, Trusted, Unbounded
 from loopnest.proofs.program_model import Access, Model, Site, reads_memory
 from loopnest.proofs.template_matching import (
     Agreement,
@@ -53,6 +53,7 @@ class Work:
         equalities: (coordinate of the math, index in the nest) that must be equal.
         conditions: conditions of the math, and what must say the same.
         trusted: what the math asks of the data that indices are computed from.
+        unbounded: those of these data of which nothing says that they fulfil it.
     """
 
     site: Site
@@ -65,6 +66,7 @@ class Work:
     equalities: tuple[tuple[Expr, Expr], ...]
     conditions: tuple[Agreement, ...] = ()
     trusted: tuple[Trusted, ...] = ()
+    unbounded: tuple[Unbounded, ...] = ()
 
     @property
     def is_final(self) -> bool:
@@ -146,6 +148,7 @@ def work_of(model: Model, math: MathSnapshot, site: Site, other: StoredValue | N
     return Work(
         site, store, tensor, kind, write, element, (*own, *_tested(model, site, own)),
         tuple(found.equalities), tuple(found.conditions), tuple(data.trusted),
+        tuple(data.unbounded),
     )  # fmt: skip
 
 

@@ -49,9 +49,10 @@ class Finding:
         kind: "bounds", "claim", "flow", "value", "accumulation", "output", "race", "barrier",
             "arrival", "collective", "alias", "vector", "layout", "scope", "interface" (parameters,
             outputs, memory), "launch" (no block is within the limits), or, as notes, "redundant",
-            "sizes" (where the proof for all sizes ended, and why), "range" (a range of data that
-            is taken on trust: declared, or asked for by the math), "factor" (sizes that a launch
-            refuses because an axis is split by what is not 1 or more at them).
+            "sizes" (where the proof for all sizes ended, and why), "range" (a declared range of
+            data under which it is proved), "factor" (sizes that a launch refuses because an axis is
+            split by what is not 1 or more at them). "range" is no note where data are indices that
+            nothing bounds ("unknown"), or that a declared range lets outside ("refuted").
         status: "refuted", "unknown", or "note".
         message: one sentence.
         tensor: whose computation it concerns.
@@ -107,7 +108,8 @@ class Report:
     @property
     def ranges(self) -> tuple[str, ...]:
         """The ranges of data under which it is proved: the class "declared" of proofs."""
-        return tuple([f.message for f in self.findings if f.kind == "range"])
+        found = [f for f in self.findings if f.kind == "range" and f.status == "note"]
+        return tuple([f.message for f in found])
 
     @property
     def ok(self) -> bool:

@@ -12,14 +12,15 @@ from loopnest.errors import VerifyError
 from loopnest.gc_pause import paused
 from loopnest.kir.legal_program import made_twice, program_faults
 from loopnest.proofs.bounded_proof import enumerated, named
+from loopnest.proofs.data_indices import Unbounded
 from loopnest.proofs.interface_checks import interface_faults
 from loopnest.proofs.obligations import CollectiveMath, Work, collective_math_of, work_of
-from loopnest.proofs.point_arrays import NoLaunch, Undecidable
+from loopnest.proofs.point_arrays import NoLaunch, Undecidable, number
 from loopnest.proofs.program_model import Model, Site, equal_sizes
 from loopnest.proofs.quasi_affine import NotAffine
 from loopnest.proofs.report import ALL_SIZES, Finding, Report
 from loopnest.proofs.single_launches import order_faults, single_launches, together
-from loopnest.proofs.size_choice import fulfils, never_launched
+from loopnest.proofs.size_choice import fulfils, never_launched, small_sizes
 from loopnest.proofs.symbolic import NotProved, broken_contract, prove
 from loopnest.proofs.template_matching import Mismatch
 from loopnest.proofs.witness import Witness
@@ -184,6 +185,24 @@ def _decided(
     given: dict[str, int],
 ) -> Report:
     """Decide the facts of a program whose statements have the form of the math."""
+    outside = list(_outside(model, works, given))
+    wide = tuple([finding for finding in outside if finding.status == "refuted"])
+    if wide:
+        return Report("refuted", wide, named(wide[0].sizes))
+    report = _shown(model, math, works, exchanges, given)
+    if report.status == "refuted" or not outside:
+        return report
+    return Report("unknown", (*outside, *report.findings), report.scope)
+
+
+def _shown(
+    model: Model,
+    math: MathSnapshot,
+    works: list[Work],
+    exchanges: list[CollectiveMath],
+    given: dict[str, int],
+) -> Report:
+    """Decide what is left where all indices that are data lie inside."""
     hints: list[dict[str, int]] = []
     ranges = [*trusted_ranges(works), *_refused_factors(model.program)]
     try:
@@ -248,8 +267,42 @@ def _refused_factors(program: kir.Program) -> list[Finding]:
 
 def trusted_ranges(works: Sequence[Work]) -> list[Finding]:
     """Return a note on each range of data that a proof takes on trust."""
-    named = {t.text: w.tensor.name for w in works for t in w.trusted if t.text}
+    named = {text: w.tensor.name for w in works for t in w.trusted for text in t.texts}
     return [Finding("range", "note", text, name) for text, name in named.items()]
+
+
+def _outside(model: Model, works: Sequence[Work], given: Mapping[str, int]) -> Iterator[Finding]:
+    """Yield the data that nothing keeps inside of an axis: refuted where their range leaves it.
+
+    A declaration says that each of its numbers may come.
+    """
+    found = {str(unbounded): unbounded for work in works for unbounded in work.unbounded}
+    for text, unbounded in found.items():
+        name = unbounded.use.reader.name
+        wide = _left(model.program, unbounded, given)
+        if wide is None:
+            yield Finding("range", "unknown", text, name)
+        else:
+            sizes, value = wide
+            yield Finding("range", "refuted", f"{text}: {value} lies outside", name, None, sizes)
+
+
+def _left(
+    program: kir.Program, unbounded: Unbounded, given: Mapping[str, int]
+) -> tuple[dict[str, int], int] | None:
+    """Return sizes at which a declared range leaves an axis, and a number that does; else None."""
+    extents = [axis.extent for axis in unbounded.use.source.logical]
+    for sizes in small_sizes(program, given) if unbounded.declared else ():
+        if not all(number(extent, sizes) > 0 for extent in extents):
+            continue  # there are no data
+        # All that is declared of the data holds of each of them.
+        low = max([number(declared.low, sizes) for declared in unbounded.declared])
+        high = min([number(declared.high, sizes) for declared in unbounded.declared])
+        inside = range(number(unbounded.use.extent, sizes))
+        for value in (low, high - 1):
+            if low < high and value not in inside:
+                return dict(sizes), value
+    return None
 
 
 def _not_for_all(model: Model, why: NotProved | NotAffine) -> Finding:
@@ -376,8 +429,17 @@ def _problem(witness: Witness, site: Site, found: Mismatch) -> Finding:
     return witness.bare(found.kind, f"the {subject} {found.message}", site, status)
 
 
+def _asks_for_ranges(report: Report) -> bool:
+    """Whether the ranges of data are all that is missing to a proof."""
+    missing = [finding.kind for finding in report.findings if finding.status == "unknown"]
+    return report.status == "unknown" and set(missing) == {"range"}
+
+
 def require_proved(k: Any) -> None:
     """Prove the kernel `k`, for all sizes where possible; one without math passes.
+
+    So does one of which all is shown but that data lie inside of the axes whose indices they are:
+    that is for its launches to look at.
 
     Raises:
         VerifyError: it is refuted, or a fact could not be decided; with the first finding.
@@ -385,6 +447,8 @@ def require_proved(k: Any) -> None:
     if getattr(getattr(k, "_lowered", k), "math", None) is None:
         return
     report = verify_program(*program_of(k, "verify"))
+    if _asks_for_ranges(report):
+        return
     name = getattr(getattr(k, "program", None), "name", "kernel")
     if not report.ok:
         first = report.findings[0] if report.findings else "nothing was found"

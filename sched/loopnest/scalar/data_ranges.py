@@ -50,21 +50,30 @@ def check_data(
         LaunchError: an element lies outside; the first one is named.
     """
     for declared in ranges:
-        array = arrays[declared.name]
-        if not array.size:
-            continue
         low, high = size_value(declared.low, sizes), size_value(declared.high, sizes)
-        if int(array.min()) >= low and int(array.max()) < high:
-            continue
-        import numpy as np
+        found = first_outside(arrays[declared.name], low, high)
+        if found is not None:
+            raise LaunchError(
+                subject,
+                f"{declared.name}{found[0]} is {found[1]}, "
+                f"but it was declared that {declared}" + _numbers(declared, low, high),
+                allowed_elements(low, high),
+            )
 
-        place = tuple([int(n) for n in np.argwhere((array < low) | (array >= high))[0]])
-        raise LaunchError(
-            subject,
-            f"{declared.name}{list(place) if place else ''} is {int(array[place])}, "
-            f"but it was declared that {declared}" + _numbers(declared, low, high),
-            f"pass elements in {low}..{high - 1}" if low < high else "no element is allowed",
-        )
+
+def first_outside(array: npt.NDArray[Any], low: int, high: int) -> tuple[str, int] | None:
+    """Return the place and the value of the first element outside of low..high - 1; else None."""
+    if not array.size or (int(array.min()) >= low and int(array.max()) < high):
+        return None
+    import numpy as np
+
+    place = tuple([int(n) for n in np.argwhere((array < low) | (array >= high))[0]])
+    return (str(list(place)) if place else ""), int(array[place])
+
+
+def allowed_elements(low: int, high: int) -> str:
+    """Return what elements a caller may pass."""
+    return f"pass elements in {low}..{high - 1}" if low < high else "no element is allowed"
 
 
 def _numbers(declared: DataRange, low: int, high: int) -> str:

@@ -1,23 +1,95 @@
 """Bounds of the elements of an integer tensor, from the math that computes them.
 
 Indices that are data need no declared range where these bounds lie inside of the axis: what is cast
-from uint8, clamped, masked, or a remainder. Bounds are expressions of sizes. The caller says how
-two of them are compared: at all launches, or at those alone where no size is 0.
+from uint8, clamped, masked, or a remainder. Bounds are expressions of sizes. Of an input they are
+those of its type, and what is declared of its elements.
+
+A launch checks the data of indices that nothing bounds, proofs say that nothing does: both ask here
+(`index_bound`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from loopnest.scalar import dtypes
+from loopnest.scalar.data_ranges import DataRange
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import ONE, ZERO, Arg, Const, Expr, Op, Symbol, integer, walk
+from loopnest.scalar.facts import Facts
 from loopnest.scalar.simplify import Simplifier
 from loopnest.tensor.math_snapshot import MathSnapshot, MathTensor
 
 _DEEPEST = 50
 """How many tensors and operations are followed, one behind the other; beyond, the type bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexUse:
+    """Elements of a tensor that are indices of an axis.
+
+    Args:
+        source: the tensor that they are the elements of.
+        table: the tensor that is read there.
+        axis: of `table`.
+        extent: of that axis.
+        reader: the tensor that is computed.
+    """
+
+    source: MathTensor
+    table: MathTensor
+    axis: int
+    extent: Expr
+    reader: MathTensor
+
+
+def index_uses(math: MathSnapshot) -> Iterator[IndexUse]:
+    """Yield the indices of the math that are data, as they are found, in order of the tensors."""
+    for reader in math.tensors:
+        reads = () if reader.definition is None else reader.definition.reads
+        for read in reads:
+            table = math.tensor(read.producer)
+            for axis, index in enumerate(read.indices):
+                found = data_index(index)
+                if found is None or table is None:
+                    continue
+                source = math.tensor(reads[found.number].producer)
+                if source is not None:
+                    yield IndexUse(source, table, axis, table.logical[axis].extent, reader)
+
+
+def data_index(index: Expr) -> Arg | None:
+    """Return what an index template finds, where it is that and nothing else."""
+    if isinstance(index, Op) and index.op == "cast" and isinstance(index.args[0], Arg):
+        return index.args[0]
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexBound:
+    """Whether the math keeps the elements of a tensor inside of an axis.
+
+    Args:
+        holds: "always", "without empty axes" (where no size is 0), or "unknown".
+        declared: the declared ranges that bound what they are computed from.
+    """
+
+    holds: Literal["always", "without empty axes", "unknown"]
+    declared: tuple[DataRange, ...]
+
+
+def index_bound(math: MathSnapshot, source: MathTensor, extent: Expr) -> IndexBound:
+    """Return whether the math keeps the elements of `source` inside of an axis of `extent`."""
+    algebra = Simplifier(Facts.of([test for _, test in math.conditions]))
+    always = ComputedRanges(math, algebra, algebra.holds_le)
+    if always.inside(source, extent):
+        return IndexBound("always", always.declared)
+    some = ComputedRanges(math, algebra, algebra.proves_le)
+    if some.inside(source, extent):
+        return IndexBound("without empty axes", some.declared)
+    return IndexBound("unknown", some.declared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +113,12 @@ class ComputedRanges:
         self, math: MathSnapshot, algebra: Simplifier, at_most: Callable[[Expr, Expr], bool]
     ) -> None:
         self.math, self.algebra, self.at_most = math, algebra, at_most
+        self._declared: dict[DataRange, None] = {}
+
+    @property
+    def declared(self) -> tuple[DataRange, ...]:
+        """The declared ranges that were taken into account so far."""
+        return tuple(self._declared)
 
     def inside(self, tensor: MathTensor, extent: Expr) -> bool:
         """Whether all elements are indices of an axis of this extent."""
@@ -52,9 +130,20 @@ class ComputedRanges:
     def _tensor(self, tensor: MathTensor, depth: int) -> Limits:
         definition = tensor.definition
         plain = _of_type(tensor.dtype)
-        if definition is None or definition.reducer is not None or len(definition.values) != 1:
+        if definition is None:
+            return self._input(tensor, plain)
+        if definition.reducer is not None or len(definition.values) != 1:
             return plain
         return self._value(definition.values[0], tensor, depth)
+
+    def _input(self, tensor: MathTensor, plain: Limits) -> Limits:
+        """Return the limits of an input: of its type, and those that are declared."""
+        for declared in self.math.ranges:
+            if declared.name == tensor.name:
+                self._declared[declared] = None
+                top = self.algebra.sub(declared.high, ONE)
+                plain = _joined(plain, Limits((declared.low,), (top,)))
+        return plain
 
     def _value(self, node: Expr, tensor: MathTensor, depth: int) -> Limits:
         """Return the limits of an expression in the definition of `tensor`."""

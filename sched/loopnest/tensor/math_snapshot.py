@@ -19,7 +19,7 @@ from typing import cast
 from loopnest.scalar import dtypes
 from loopnest.scalar.data_ranges import DataRange
 from loopnest.scalar.dtypes import DType
-from loopnest.scalar.enums import IterKind
+from loopnest.scalar.enums import IterKind, Memory
 from loopnest.scalar.expr import (
     ZERO,
     Arg,
@@ -367,7 +367,7 @@ class _Plain:
 
 
 def thaw(math: MathSnapshot) -> Fusion:
-    """Return a new fusion of the same math, without a schedule: for the oracle."""
+    """Return a new fusion of the same math, without a schedule."""
     fusion = Fusion(math.name)
     fusion._scalars.update({s.name: s for s in math.scalars})
     fusion._symbols.update({s.name: s for s in math.symbols})
@@ -399,6 +399,8 @@ def thaw(math: MathSnapshot) -> Fusion:
         made[tensor.name].define(done[found.outputs])
     fusion._inputs = tuple([made[t.name] for t in math.tensors if t.role == "input"])
     fusion._outputs = tuple([made[name] for name in math.outputs])
+    for array in (*fusion._inputs, *fusion._outputs):
+        array._memory = Memory.GLOBAL
     fusion.version += 1
     return fusion
 

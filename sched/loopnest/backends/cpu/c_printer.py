@@ -11,7 +11,8 @@ they meet (`thread_loop_fission`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from loopnest.backends.clike.narrow_counts import launch_programs
 from loopnest.backends.clike.statements import Variable, comment, mark, static_size
 from loopnest.backends.cpu.border_loops import Piece, border_pieces
 from loopnest.backends.cpu.constant_masks import MAX_UNROLL, has_constant_masks, kept_whole
+from loopnest.backends.cpu.data_checks import DataChecks, computing_programs, is_checked
 from loopnest.backends.cpu.first_iterations import first_iterations
 from loopnest.backends.cpu.fission.loop_form import (
     LoopForm,
@@ -61,21 +63,47 @@ def print_c(program: Program, index_bits: int = 64, prelude: bool = True) -> str
     Raises:
         InternalError: threads meet where not all of them come.
     """
-    parts = program.launches
-    printers = [_CPrinter(part, index_bits) for part, _ in launch_programs(program, index_bits)]
-    for printer in printers:
-        printer.is_part = len(parts) > 1
+    checked = is_checked(program)
+    is_part = checked or len(program.launches) > 1
+    inner = replace(program, name=f"{program.name}_run") if checked else program
+    printers = _printers(inner, index_bits, is_part)
     texts = [printer.text() for printer in printers]
-    if len(parts) > 1:
-        texts.append(_entry(program, printers))
+    if is_part:
+        computing = {
+            own: _printers(replace(own, name=f"{program.name}_index{n}"), index_bits, True)
+            for n, own in enumerate(computing_programs(program))
+        }
+        texts += [printer.text() for found in computing.values() for printer in found]
+        functions = {own: found[0].symbol for own, found in computing.items()}
+        texts.append(_entry(program, printers, functions))
     return "".join([c_prelude(index_bits) if prelude else "", *texts])
 
 
-def _entry(program: Program, printers: Sequence[_CPrinter]) -> str:
-    """Return the function that is called: it runs the launches one by one."""
-    params = printers[0].declarations("", "size argument", "int64_t", program)
+def _printers(program: Program, index_bits: int, is_part: bool) -> list[_CPrinter]:
+    """Return what prints each launch; `is_part` where another function calls them."""
+    printers = [_CPrinter(part, index_bits) for part, _ in launch_programs(program, index_bits)]
+    for printer in printers:
+        printer.is_part = is_part
+    return printers
+
+
+def _entry(
+    program: Program, printers: Sequence[_CPrinter], functions: Mapping[Program, str]
+) -> str:
+    """Return the function that is called: it looks at the data, and runs the launches one by one.
+
+    Args:
+        program: the program.
+        printers: of its launches.
+        functions: those that compute indices, by their programs.
+    """
+    first = printers[0]
+    params = first.declarations("", "size argument", "int64_t", program)
     given = _list([variable.name for variable in params])
+    names = {p.name: v.name for p, v in zip(program.params, params, strict=True)}
     lines = [f"int {symbol(program.name)}({_lines([v.declaration for v in params])})", "{"]
+    element = first.dialect.element
+    lines += DataChecks(program, names, first.wide.format, element, functions).lines()
     for printer in printers[:-1]:
         lines.append(f"  if ({printer.symbol}({given}) != LN_OK) return LN_OUT_OF_MEMORY;")
     return "\n".join([*lines, f"  return {printers[-1].symbol}({given});", "}", ""])

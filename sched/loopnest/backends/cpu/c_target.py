@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from loopnest import kir
+from loopnest.backends.cpu.data_checks import OUTSIDE
 from loopnest.backends.cpu.openmp import Function, Runtime, runtime_of, threads_are_lost
 from loopnest.errors import LaunchError
 from loopnest.launch.index_width import INT32
@@ -20,6 +21,7 @@ from loopnest.launch.target_interface import (
     SWITCH,
     THREADS,
     Array,
+    DataOutside,
     TargetOption,
     TargetRow,
     TargetText,
@@ -28,7 +30,12 @@ from loopnest.scalar.arguments import size_value
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Expr
 
-OPTIONS: Mapping[str, TargetOption] = {"threads": THREADS, "fast_math": SWITCH, "optimize": LEVEL}
+OPTIONS: Mapping[str, TargetOption] = {
+    "threads": THREADS,
+    "fast_math": SWITCH,
+    "optimize": LEVEL,
+    "check_indices": SWITCH,
+}
 
 # At -O3 gcc takes a second for 28 loops in each other and minutes for 40, clang a quarter of a
 # minute; at -O1 both take seconds. What is scheduled for speed has not nearly so many.
@@ -53,7 +60,10 @@ class CompiledC:
         fast_math, optimize: see `c_compiler.compile_c`.
         built: functions that exist already, by index width.
         openmp: the runtime of `built`, if it has one.
+        check_indices: whether launches look at indices that nothing keeps inside of their axis.
     """
+
+    checks_data = True
 
     def __init__(
         self,
@@ -63,8 +73,9 @@ class CompiledC:
         optimize: int = 3,
         built: Mapping[int, Function] | None = None,
         openmp: Runtime | None = None,
+        check_indices: bool = True,
     ) -> None:
-        self.program = program
+        self.program = program if check_indices else replace(program, index_checks=())
         self.threads = threads
         self.fast_math = fast_math
         self.optimize = optimize
@@ -125,6 +136,8 @@ class CompiledC:
             status = function(*arguments)
         else:
             status = self._openmp.limited(threads, function, arguments)
+        if status >= OUTSIDE:
+            raise DataOutside(status - OUTSIDE)
         if status:
             raise LaunchError(
                 f"{self.program.name}(...)",

@@ -15,8 +15,9 @@
 #define LN_SWAP(place, old, value) \
   __atomic_compare_exchange(place, old, &(value), 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)
 
-/* What a kernel returns. */
-enum { LN_OK = 0, LN_OUT_OF_MEMORY = 1 };
+/* What a kernel returns. From LN_OUTSIDE on the number of a check of data that failed: no kernel ran
+ * then. */
+enum { LN_OK = 0, LN_OUT_OF_MEMORY = 1, LN_OUTSIDE = 2 };
 
 typedef uint16_t half_t;
 typedef uint16_t bfloat16_t;
@@ -475,6 +476,37 @@ static inline __attribute__((unused)) int64_t ln_share(int64_t count, int end) {
   return end ? count : 0;
 #endif
 }
+
+/* Whether an element of x lies outside of low..high - 1. Without a branch, so that compilers take
+ * vectors; by several threads where there is so much that memory is slower than one of them. */
+#define LN_OUTSIDE_OF(name, element, least, greatest)                                            \
+  static inline __attribute__((unused)) bool ln_scan_##name(                                     \
+      const element *x, int64_t from, int64_t to, element low, element last) {                   \
+    element found = 0;                                                                           \
+    for (int64_t i = from; i < to; ++i) found |= (element)((x[i] < low) | (x[i] > last));        \
+    return found != 0;                                                                           \
+  }                                                                                              \
+  static __attribute__((unused, noinline)) bool ln_outside_##name(                               \
+      const element *x, int64_t count, int64_t low, int64_t high) {                              \
+    if (count < 1) return false;                                                                 \
+    if (low >= high || low > (greatest) || high <= (least)) return true;                         \
+    const element a = low < (least) ? (least) : (element)low;                                    \
+    const element b = high > (greatest) ? (greatest) : (element)(high - 1);                      \
+    const int team = ln_team(ln_max_threads(), count, count / 4);                                \
+    if (team < 2) return ln_scan_##name(x, 0, count, a, b);                                      \
+    int found = 0;                                                                               \
+    _Pragma("omp parallel num_threads(team) reduction(| : found)") {                             \
+      found |= ln_scan_##name(x, ln_share(count, 0), ln_share(count, 1), a, b);                  \
+    }                                                                                            \
+    return found != 0;                                                                           \
+  }
+LN_OUTSIDE_OF(int8, int8_t, INT8_MIN, INT8_MAX)
+LN_OUTSIDE_OF(int16, int16_t, INT16_MIN, INT16_MAX)
+LN_OUTSIDE_OF(int32, int32_t, INT32_MIN, INT32_MAX)
+LN_OUTSIDE_OF(int64, int64_t, INT64_MIN, INT64_MAX)
+LN_OUTSIDE_OF(uint8, uint8_t, 0, UINT8_MAX)
+LN_OUTSIDE_OF(uint16, uint16_t, 0, UINT16_MAX)
+LN_OUTSIDE_OF(uint32, uint32_t, 0, UINT32_MAX)
 
 /* Scratch memory: one piece a thread, in which every buffer has a fixed place, so that making one
  * costs nothing and memory can run out only before the kernel starts. Sizes saturate. */

@@ -38,7 +38,9 @@ OPTIONS: Mapping[str, TargetOption] = {
     "fast_math": SWITCH,
     "min_blocks": COUNT,
     "max_registers": REGISTERS,
+    "check_indices": SWITCH,
 }
+"""`check_indices` is taken for the sake of "auto": here no launch looks at indices."""
 
 ALIGNMENT = 256
 """Of each piece of workspace, in bytes."""
@@ -79,6 +81,8 @@ class CompiledCuda:
         LoweringError: the program has no CUDA text.
     """
 
+    checks_data = False
+
     def __init__(
         self,
         program: kir.Program,
@@ -86,6 +90,7 @@ class CompiledCuda:
         fast_math: bool = False,
         min_blocks: int | None = None,
         max_registers: int | None = None,
+        check_indices: bool = True,
     ) -> None:
         self.program = program
         self.driver = driver

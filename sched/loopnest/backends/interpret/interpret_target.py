@@ -14,12 +14,15 @@ OPTIONS: Mapping[str, TargetOption] = {
     "thread_order": SEED,
     "threads": THREADS,
     "fast_math": SWITCH,
+    "check_indices": SWITCH,
 }
-"""`threads` and `fast_math` are taken for the sake of "auto", and change nothing."""
+"""All but `thread_order` are taken for the sake of "auto", and change nothing."""
 
 
 class Interpreted:
     """A program that the interpreter runs."""
+
+    checks_data = False
 
     def __init__(self, program: kir.Program, thread_order: int | None = None, **_: object) -> None:
         self.interpreter = Interpreter(program)

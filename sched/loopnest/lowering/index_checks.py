@@ -1,0 +1,78 @@
+"""What a launch must look at: data that are indices, of which nothing says that they lie inside.
+
+Elements of an input are looked at as they are. For a tensor that the kernel computes there is a
+program that computes it alone, before the kernel runs: a launch that is refused writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from loopnest.kir import IndexCheck, Program
+from loopnest.tensor.computed_ranges import IndexUse, data_index, index_bound, index_uses
+from loopnest.tensor.fusion import Fusion
+from loopnest.tensor.math_snapshot import MathSnapshot, MathTensor, thaw
+
+
+def has_data_indices(fusion: Fusion) -> bool:
+    """Whether a tensor is read at indices that are data."""
+    definitions = [t.definition for t in fusion.tensors if t.definition is not None]
+    reads = [read for found in dict.fromkeys(definitions) for read in found.reads]
+    return any(data_index(index) is not None for read in reads for index in read.indices)
+
+
+def index_checks(math: MathSnapshot, lower: Callable[[Fusion], Program]) -> tuple[IndexCheck, ...]:
+    """Return the indices of the math that a launch must look at, in order of the tensors.
+
+    What the program of one reads at indices that are data was looked at by those before it.
+
+    Args:
+        math: the math of a kernel.
+        lower: returns the program of a fusion.
+    """
+    programs: dict[str, Program] = {}
+    found: dict[tuple[object, ...], IndexCheck] = {}
+    for use in index_uses(math):
+        holds = index_bound(math, use.source, use.extent).holds
+        key = (use.source.name, use.extent)
+        if holds == "always" or key in found:
+            continue
+        program = None
+        if use.source.definition is not None:
+            program = programs.get(use.source.name)
+            if program is None:
+                program = programs[use.source.name] = lower(_alone(math, use.source))
+        found[key] = _check(use, holds == "unknown", program)
+    return tuple(found.values())
+
+
+def _check(use: IndexUse, always: bool, program: Program | None) -> IndexCheck:
+    source = use.source
+    shape = tuple([axis.extent for axis in source.logical])
+    return IndexCheck(
+        source.name, source.dtype, shape, use.table.name, use.axis, use.extent, use.reader.name,
+        always, program,
+    )  # fmt: skip
+
+
+def _alone(math: MathSnapshot, tensor: MathTensor) -> Fusion:
+    """Return a fusion that computes one tensor of the math, and nothing that it does not need."""
+    names = set(_needed(math, tensor.name))
+    tensors = [replace(t, inplace="") for t in math.tensors if t.name in names]
+    fusion = thaw(replace(math, tensors=tuple(tensors), outputs=(tensor.name,), ranges=()))
+    fusion.inline_most()
+    return fusion
+
+
+def _needed(math: MathSnapshot, name: str) -> Iterator[str]:
+    """Yield the tensors that one is computed from, itself and what is computed with it included."""
+    seen, open_ = set[str](), [name]
+    while open_:
+        found = math.tensor(open_.pop())
+        if found is None or found.name in seen:
+            continue
+        seen.add(found.name)
+        yield found.name
+        if found.definition is not None:
+            open_ += [*found.definition.outputs, *found.definition.producers]
