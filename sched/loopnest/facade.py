@@ -371,7 +371,8 @@ def compile(
         target: "cuda", "c", "interpret" (`backends.targets.TARGETS` has them all), or "auto": the
             first of them that this machine can do.
         **options: "cuda": `fast_math`, `min_blocks` (that a multiprocessor holds at once),
-            `max_registers` (a thread); "c": `threads`, `fast_math`, `optimize` (0 to 3);
+            `max_registers` (a thread); "c": `threads`, `fast_math`, `optimize` (0 to 3),
+            `check_indices` (False: launches look at no indices but those of declared ranges);
             "interpret": `thread_order` (a seed: threads run one after another in a random order).
 
     Raises:

@@ -193,7 +193,8 @@ DAMAGES = {
     "an unknown field": (
         ('name="twice"', 'nome="twice"'),
         "line 13: 'nome' stands here; expected one of the fields "
-        "name, params, body, launch, outputs, conditions, requires, about, ranges, counts, index_checks",
+        "name, params, body, launch, outputs, conditions, requires, about, ranges, counts, "
+        "index_checks",
     ),
     "an operand too few": (
         ("x[i0] * 2.0", "max(x[i0])"),

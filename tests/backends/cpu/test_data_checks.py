@@ -180,8 +180,8 @@ def test_gathers(op: str) -> None:
     i[4, 1] = (2, 6)[axis == 0]
     extent = X.shape[axis]
     assert refused(fn, X, i) == (
-        f"k(...): i[4, 1] is {extent}, where y reads axis {axis} of x, which has {extent} elements; "
-        f"pass elements in 0..{extent - 1}"
+        f"k(...): i[4, 1] is {extent}, where y reads axis {axis} of x, which has {extent} "
+        f"elements; pass elements in 0..{extent - 1}"
     )
 
 

@@ -38,9 +38,10 @@ def take(tv: TensorView, indices: TensorView, axis: int, mode: str = "raise") ->
         tv: the operand.
         indices: int32 or int64, of any rank.
         axis: of `tv`.
-        mode: what an index outside of the axis means. "raise": the math asks that there is none
-            (on "interpret" a KernelFault, elsewhere undefined unless `Fusion.assume_range` lets
-            each launch check it). "clip": the nearest that there is. "wrap": its remainder.
+        mode: what an index outside of the axis means. "raise": the math asks that there is none.
+            On "c" each launch looks at the indices (a LaunchError), on "interpret" one outside is a
+            KernelFault, on "cuda" undefined unless `Fusion.assume_range` lets each launch check
+            it. "clip": the nearest that there is. "wrap": its remainder.
 
     Raises:
         DefinitionError: no TensorViews, indices of another type, an axis out of range, or another
