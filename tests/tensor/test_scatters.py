@@ -93,7 +93,7 @@ CASES = [
      "scatter_add(x, i, x, 0): x is float32[V, 3], i is int32[K, 3]; the indices have the shape of "
      "the updates"),
     ("ln.scatter_add(x, u, u, 0)",
-     "scatter_add(x, u, u, 0): u is float32; indices are int32 or int64; convert them by ln.cast"),
+     "scatter_add(x, u, u, 0): u is float32; indices are integers; convert them by ln.cast"),
     ("ln.scatter_add(x, i, i, 0)",
      "scatter_add(x, i, i, 0): i is int32, x is float32; both have one type; convert one by "
      "ln.cast"),
@@ -219,7 +219,7 @@ SCATTER_REFUSED = [
     ("ln.scatter(x, i, x, 0)", "x is float32[V, D], i is int32[K, D]; the indices have the shape "
      "of the updates"),
     ("ln.scatter(x, i, 1.0, 0)", "the updates are of type float; use a TensorView"),
-    ("ln.scatter(x, u, u, 0)", "u is float32; indices are int32 or int64; convert them by ln.cast"),
+    ("ln.scatter(x, u, u, 0)", "u is float32; indices are integers; convert them by ln.cast"),
 ]  # fmt: skip
 
 

@@ -38,9 +38,6 @@ _LARGEST = 400
 """How many nodes a value may have when it is written out."""
 
 _OPPOSITE = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
-_DATA = (dtypes.int32, dtypes.int64)
-"""The types of data that may be an index."""
-
 _INT64_SAFE = 1 << 31
 _SMALL_FACTOR = 1 << 16
 
@@ -92,7 +89,11 @@ class LivePoints:
                 continue
             inner = self._inlined(arg, definition)
             # Of an integer that is no affine index there is a variable: the data themselves.
-            if outermost and arg.dtype in _DATA and (inner is None or _as_index(inner) is None):
+            if (
+                outermost
+                and arg.dtype in dtypes.INTEGERS
+                and (inner is None or _as_index(inner) is None)
+            ):
                 continue
             if inner is not None:
                 mapping[arg] = inner
@@ -188,7 +189,7 @@ def _as_index(value: Expr) -> Expr | None:
     if value.op == "cast":
         (inner,) = value.args
         data = isinstance(inner, Arg) and inner.number >= 0
-        if data and inner.dtype in _DATA:
+        if data and inner.dtype in dtypes.INTEGERS:
             return cast(inner, dtypes.index)
         return _as_index(inner) if inner.dtype in (dtypes.int64, dtypes.index) else None
     if value.op == "mul" and not any(

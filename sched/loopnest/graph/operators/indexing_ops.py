@@ -12,14 +12,14 @@ from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
 from loopnest.graph.operators.node_operands import meet, require_node, tensors
 from loopnest.graph.operators.reduction_ops import normalized_axes
 from loopnest.graph.registry import Pattern, call, call_text, register_op, takes_arguments
-from loopnest.scalar.dtypes import ARITHMETIC, DType, int32, int64
+from loopnest.scalar.dtypes import ARITHMETIC, INTEGERS, DType
 
 
 @takes_arguments
 def take(x: Operand, indices: Operand, axis: int = 0) -> Node:
     """Return the elements of x along `axis` that stand at `indices`.
 
-    The axes of `indices` (int32 or int64) take the place of `axis`: of x [V, D] and indices [N, T]
+    The axes of `indices` (integers) take the place of `axis`: of x [V, D] and indices [N, T]
     the result is [N, T, D], the rows of an embedding. An index outside of the axis is an error: of
     a call too, before anything runs.
 
@@ -39,7 +39,7 @@ def index_add(x: Operand, indices: Operand, updates: Operand, axis: int = 0) -> 
 
     Args:
         x: the operand.
-        indices: int32 or int64 [K].
+        indices: integers [K].
         updates: of the shape of x, but K along `axis`.
         axis: of both.
 
@@ -57,8 +57,8 @@ def index_add(x: Operand, indices: Operand, updates: Operand, axis: int = 0) -> 
 
 
 def _check_indices(dtype: DType) -> None:
-    if dtype not in (int32, int64):
-        raise Refused(f"the indices are {dtype}", "use int32 or int64")
+    if dtype not in INTEGERS:
+        raise Refused(f"the indices are {dtype}", "use integers")
 
 
 def _spliced(x: Shape, axis: int, instead: Shape) -> Shape:

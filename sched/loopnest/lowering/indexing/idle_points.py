@@ -135,6 +135,6 @@ def _index(value: Expr, reads: Sequence[Read], outermost: bool) -> Expr | None:
     found = index_form(value, reads)
     if found is None and outermost and isinstance(value, Op) and value.op == "cast":
         (inner,) = value.args
-        if isinstance(inner, Arg) and inner.dtype in (dtypes.int32, dtypes.int64):
+        if isinstance(inner, Arg) and inner.dtype in dtypes.INTEGERS:
             return cast(inner, dtypes.index)
     return found

@@ -22,9 +22,6 @@ from loopnest.tensor.ops.index_maps import Demands, along, replaced, view
 from loopnest.tensor.ops.operands import OperandRefused, call_text, fusion_of, require_tensor, show
 from loopnest.tensor.tensor_view import TensorView
 
-INDEX_TYPES = (dtypes.int32, dtypes.int64)
-"""What indices may be."""
-
 _MODES = ("raise", "clip", "wrap")
 
 
@@ -36,7 +33,7 @@ def take(tv: TensorView, indices: TensorView, axis: int, mode: str = "raise") ->
 
     Args:
         tv: the operand.
-        indices: int32 or int64, of any rank.
+        indices: integers, of any rank.
         axis: of `tv`.
         mode: what an index outside of the axis means. "raise": the math asks that there is none.
             On "c" each launch looks at the indices (a LaunchError), on "interpret" one outside is a
@@ -99,7 +96,7 @@ def gather(tv: TensorView, indices: TensorView, axis: int) -> TensorView:
 
     Args:
         tv: the operand.
-        indices: int32 or int64, of the rank of `tv`.
+        indices: integers, of the rank of `tv`.
         axis: of both. An index outside of it is as in `take`.
 
     Raises:
@@ -139,8 +136,8 @@ def checked_indices(name: str, call: str, tv: object, indices: object, axis: obj
     fusion_of(name, (tensor, indices))
     if not isinstance(indices, TensorView):
         raise DefinitionError(call, f"the indices are {show(indices)}", "use a TensorView")
-    if indices.dtype not in INDEX_TYPES:
-        hint = "indices are int32 or int64; convert them by ln.cast"
+    if indices.dtype not in dtypes.INTEGERS:
+        hint = "indices are integers; convert them by ln.cast"
         raise DefinitionError(call, f"{indices.name} is {indices.dtype}", hint)
     try:
         return position(tensor, axis)

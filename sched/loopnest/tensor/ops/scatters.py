@@ -35,7 +35,7 @@ def scatter_add(
 
     Args:
         tv: the operand.
-        indices: int32 or int64, of the rank of `tv` and no larger along the other axes. What has
+        indices: integers, of the rank of `tv` and no larger along the other axes. What has
             an index outside of `axis` is added nowhere.
         updates: of the shape of `indices` and the type of `tv`.
         axis: of all of them.
@@ -77,7 +77,7 @@ def scatter(tv: TensorView, indices: TensorView, updates: TensorView, axis: int)
 
     Args:
         tv: the operand.
-        indices: int32 or int64, of the rank of `tv` and no larger along the other axes. What has
+        indices: integers, of the rank of `tv` and no larger along the other axes. What has
             an index outside of `axis` goes nowhere.
         updates: of the shape of `indices` and the type of `tv`.
         axis: of all of them.
@@ -154,7 +154,7 @@ def index_add(
     Args:
         tv: the operand.
         axis: of `tv` and `updates`.
-        indices: int32 or int64, of one axis. What has an index outside of `axis` is added nowhere.
+        indices: integers, of one axis. What has an index outside of `axis` is added nowhere.
         updates: of the type of `tv`, and of its shape but for `axis`, which is that of `indices`.
         deterministic: asks for the same bits each time and on every target: `TensorView.atomic`
             then refuses a sum of floats. All other schedules give them in any case; another
