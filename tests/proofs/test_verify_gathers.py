@@ -222,6 +222,12 @@ RANGES: list[tuple[int | str, Callable[..., ln.TensorView], str]] = [
     (16, lambda n, i: i & 15, ""),
     (16, lambda n, i: ln.minimum(i, 15), ASKED),
     (16, lambda n, i: ln.cast(ln.clamp(ln.cast(i, ln.float32), 0, 15), ln.int32), ASKED),  # nan
+    (16, lambda n, i: ln.cast(ln.cast(i, ln.uint8), ln.int32) // 16, ""),
+    (15, lambda n, i: ln.cast(ln.cast(i, ln.uint8), ln.int32) // 16, ASKED),
+    (16, lambda n, i: ln.cast(i, ln.uint8) >> 4, ""),
+    (15, lambda n, i: ln.cast(i, ln.uint8) >> 4, ASKED),
+    (255, lambda n, i: ln.cast(i, ln.uint8) // ln.cast(i, ln.uint8), ASKED),
+    (255, lambda n, i: ln.cast(i, ln.uint8) >> ln.cast(i, ln.uint8), ASKED),
     ("N", lambda n, i: ln.clamp(i, 0, n - 1), COMPUTED),
     ("N", lambda n, i: ln.maximum(ln.minimum(i, n - 1), 0), COMPUTED),
     ("N", lambda n, i: i % n, COMPUTED),
@@ -254,3 +260,44 @@ def test_no_size_is_zero_by_an_assumption() -> None:
         f.assume("N >= 1")
         f.output(ln.take(x, ln.clamp(i, 0, x.shape[0] - 1), 0), "y")
     assert str(ln.verify(ln.lower(f))) == "proved for all sizes"
+
+
+STORED = [(ln.LOCAL, False), (ln.SHARED, False), (ln.GLOBAL, False), (ln.GLOBAL, True)]
+
+
+@pytest.mark.parametrize(("memory", "launches"), STORED)
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_computed_range_passes_through_memory_and_launches(
+    memory: ln.Memory, launches: bool, masked: bool
+) -> None:
+    with ln.Fusion("k") as f:
+        x, i = f.input("x", (16,), ln.float32), f.input("i", ("K",), ln.int32)
+        key = (i & 15 if masked else ln.minimum(i, 15)).named("key")
+        y = f.output(ln.take(x, key, 0), "y")
+    key.memory = memory
+    if launches:
+        y.new_launch()
+    kernel = ln.lower(f)
+    where = "in launch 1, " if launches else ""
+    reads = f"{where}y reads axis 0 of x, of 16 elements, at key, {ASKED}"
+    unknown = f"unknown for all sizes\n  range: {reads}"
+    assert str(ln.verify(kernel)) == ("proved for all sizes" if masked else unknown)
+    assert bool(kernel._lowered.program.index_checks) != masked
+
+
+@pytest.mark.parametrize("launches", [False, True])
+@pytest.mark.parametrize("atomic", [False, True])
+def test_scatters_over_keys_that_are_stored(launches: bool, atomic: bool) -> None:
+    with ln.Fusion("k") as f:
+        i, u = f.input("i", ("K",), ln.int32), f.input("u", ("K",), ln.float32)
+        key = (i & 15).named("key")
+        h = f.output(ln.index_add(ln.full((16,), 0.0), 0, key, u), "h")
+    key.memory = ln.GLOBAL
+    if atomic:
+        h.atomic()
+    h.reorder({1: 0})
+    if launches:
+        h.new_launch()
+    kernel = ln.lower(f)
+    assert "in max(0, index(key[" in str(kernel)
+    assert str(ln.verify(kernel)) == "proved for all sizes"

@@ -183,7 +183,7 @@ class ComputedRanges:
                 natural = [x for x in (a, b) if any(self.at_most(ZERO, low) for low in x.low)]
                 highs = [high for x in natural for high in x.high]
                 return Limits((ZERO,), tuple(highs)) if natural else Limits()
-            case (("add" | "sub" | "mul"), [a, b]):
+            case (("add" | "sub" | "mul" | "floordiv" | "shr"), [a, b]):
                 return _exact(node, a, b)
         return Limits()
 
@@ -228,9 +228,10 @@ def _joined(a: Limits, b: Limits) -> Limits:
 
 
 def _exact(node: Op, a: Limits, b: Limits) -> Limits:
-    """Return the limits of a sum, difference or product of bounds that are numbers.
+    """Return the limits of an operation on bounds that are numbers.
 
-    None are known where the type of the result might wrap.
+    None are known where the type of the result might wrap, of quotients by what may be less than 1,
+    and of shifts by what may be no place of the type.
     """
     ends = [_ends(a), _ends(b)]
     if None in ends or node.dtype.kind != "i":
@@ -240,8 +241,14 @@ def _exact(node: Op, a: Limits, b: Limits) -> Limits:
         found = [low + least, high + most]
     elif node.op == "sub":
         found = [low - most, high - least]
-    else:
+    elif node.op == "mul":
         found = [x * y for x in (low, high) for y in (least, most)]
+    elif node.op == "floordiv" and least >= 1:
+        found = [x // y for x in (low, high) for y in (least, most)]
+    elif node.op == "shr" and least >= 0 and most < 8 * node.dtype.size:
+        found = [x >> y for x in (low, high) for y in (least, most)]
+    else:
+        return Limits()
     if min(found) < node.dtype.least or max(found) > node.dtype.greatest:
         return Limits()
     return Limits((integer(min(found)),), (integer(max(found)),))
