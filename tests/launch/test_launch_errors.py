@@ -278,19 +278,20 @@ def small():
             "c",
             {"blocks": 3},
             "compile(small, target='c', blocks=3): target 'c' has no option 'blocks'; "
-            "its options are threads, fast_math, optimize",
+            "its options are threads, fast_math, optimize, check_indices",
         ),
         (
             "interpret",
             {"optimize": 3},
             "compile(small, target='interpret', optimize=3): target 'interpret' has no option "
-            "'optimize'; its options are thread_order, threads, fast_math",
+            "'optimize'; its options are thread_order, threads, fast_math, check_indices",
         ),
         (
             "auto",
             {"blocks": 3},
             "compile(small, target='auto', blocks=3): target 'auto' has no option 'blocks'; "
-            "its options are fast_math, min_blocks, max_registers, threads, optimize, thread_order",
+            "its options are fast_math, min_blocks, max_registers, check_indices, threads, optimize, "
+            "thread_order",
         ),
         (
             "c",
@@ -324,7 +325,7 @@ def small():
             "cuda",
             {"threads": 2},
             "compile(small, target='cuda', threads=2): target 'cuda' has no option 'threads'; "
-            "its options are fast_math, min_blocks, max_registers",
+            "its options are fast_math, min_blocks, max_registers, check_indices",
         ),
         (
             "cuda",
