@@ -290,8 +290,8 @@ def small():
             "auto",
             {"blocks": 3},
             "compile(small, target='auto', blocks=3): target 'auto' has no option 'blocks'; "
-            "its options are fast_math, min_blocks, max_registers, check_indices, threads, optimize, "
-            "thread_order",
+            "its options are fast_math, min_blocks, max_registers, check_indices, threads, "
+            "optimize, thread_order",
         ),
         (
             "c",
