@@ -92,6 +92,7 @@ def test_headers_of_c_declare_no_identifier_that_is_kept():
     command = ["gcc", "-std=gnu11", "-fopenmp", "-x", "c", "-E", "-P", "-"]
     done = subprocess.run(command, input=c_prelude(), capture_output=True, text=True, check=True)
     text = re.sub(r"__attribute__ ?\(\((?:[^()]|\([^()]*\))*\)\)", "", done.stdout)
+    text = re.sub(r"^ *#pragma.*$", "", text, flags=re.MULTILINE)  # it declares nothing
     functions = set(re.findall(r"(?:^|[ *])([A-Za-z]\w*) ?\([^;{}()]*\)[^;{}]*[;{]", text))
     assert {"omp_get_wtime", "ln_expf", "ln_scratch_new"} <= functions
     assert [n for n in functions if symbol(n) == n] == []
