@@ -114,13 +114,21 @@ CONTRADICTIONS = [
      "with what was assumed before, 'N * M <= 10' holds for no sizes"),
     (("N // 2 == 3", "N == 8"),
      "with what was assumed before, 'N // 2 == 3' holds for no sizes"),
+    (("N < M", "M < K", "K < N"),
+     "'N < M' and 'M < K' and 'K < N' hold together for no sizes"),
+    (("N < M", "N % 3 == 0", "M < K", "K < L", "L <= N"),
+     "'N < M' and 'M < K' and 'K < L' and 'L <= N' hold together for no sizes"),
+    (("2 * N <= M", "M <= K", "N >= 1", "K < N + 1"),
+     "'2 * N <= M' and 'M <= K' and 'K < N + 1' hold together for no sizes"),
+    (("N * M <= K", "K <= L", "L < N * M"),
+     "'N * M <= K' and 'K <= L' and 'L < N * M' hold together for no sizes"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("texts", "reason"), CONTRADICTIONS)
 def test_assumptions_that_contradict_each_other(texts: tuple[str, ...], reason: str) -> None:
     with ln.Fusion("k") as f:
-        f.input("x", ("N", "M"), ln.float32)
+        f.input("x", ("N", "M", "K", "L"), ln.float32)
     for text in texts[:-1]:
         f.assume(text)
     known = list(f.facts.conditions)
@@ -138,6 +146,9 @@ def test_assumptions_that_contradict_each_other(texts: tuple[str, ...], reason: 
         ("N // N == 0",),
         ("min(N, 1) == 0",),
         ("N >= M", "M >= N"),
+        ("N >= M", "M >= K", "K >= N"),
+        ("N < M", "K < M", "N < K"),
+        ("2 * N <= M", "M <= K", "K <= 2 * N"),
         ("N == M - 2", "M == N + 2"),
         ("N % 4 == 0", "N <= 7", "N >= 3"),
         ("N % 4 == 0", "N <= 3"),
@@ -149,7 +160,7 @@ def test_assumptions_that_contradict_each_other(texts: tuple[str, ...], reason: 
 )
 def test_assumptions_that_some_sizes_fulfil(texts: tuple[str, ...]) -> None:
     with ln.Fusion("k") as f:
-        f.input("x", ("N", "M"), ln.float32)
+        f.input("x", ("N", "M", "K"), ln.float32)
     for text in texts:
         f.assume(text)
     assert not f.facts.used

@@ -19,11 +19,15 @@ Claim: TypeAlias = "tuple[str, Poly]"
 _MOST = 40
 """How many claims, of the last assumptions, are added in pairs: pairs grow with their square."""
 
+_MOST_CHAINS = 200
+"""How many sums of claims in a chain are looked at."""
+
 
 def contradiction(facts: Facts) -> str | None:
     """Return why no sizes fulfil all assumptions, as a clause; None where that is not found.
 
-    Each assumption, and each sum of two, is bounded over the sizes that all of them leave.
+    Each assumption, each sum of two, and chains of more in which sizes cancel are bounded over the
+    sizes that all of them leave.
     """
     conditions = facts.conditions
     algebra = Simplifier(replace(facts.copy(), used=set()))  # an assumption is not used here
@@ -42,6 +46,31 @@ def contradiction(facts: Facts) -> str | None:
         least = algebra.poly_range(algebra.combine(a, b, 1))[0]
         if least is not None and least > 0 and one != other:
             return f"{one!r} and {other!r} hold together for no sizes"
+    return _chain(algebra, claims[-_MOST:])
+
+
+def _chain(algebra: Simplifier, claims: Sequence[Claim]) -> str | None:
+    """Return why the last assumption holds for no sizes, by a chain of others; None if unknown.
+
+    Two claims are added so that a product of sizes cancels: ``N < M`` and ``M < K`` give ``N < K``,
+    which ``K <= N`` contradicts. Those before the last one were looked at before.
+    """
+    last = claims[-1][0] if claims else ""
+    found: list[tuple[tuple[str, ...], Poly]] = [
+        ((text,), poly) for text, poly in claims if text == last
+    ]
+    for texts, poly in found:  # which grows
+        for text, other in claims:
+            if text in texts or len(found) > _MOST_CHAINS:
+                continue
+            for term in (t for t in poly if t != UNIT and poly[t] * other.get(t, 0) < 0):
+                scaled = algebra.combine({}, poly, abs(other[term]))
+                added = algebra.combine(scaled, other, abs(poly[term]))
+                least = algebra.poly_range(added)[0]
+                if least is not None and least > 0:
+                    used = [t for t, _ in claims if t in (*texts, text)]
+                    return f"{_listed(used)} hold together for no sizes"
+                found.append(((*texts, text), added))
     return None
 
 
