@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import product
 from typing import assert_never
@@ -152,10 +152,11 @@ def _repeated(
 ) -> Iterator[tuple[int, ...]]:
     """Yield the least sizes at which each loop of symbolic extent runs as often as is telling.
 
-    All of them together first, then one beside small ones.
+    All of them together first, then as many as fill whole tiles, then one beside small ones.
     """
     least = [found[0] for found in _thresholds(program, given, free, primes)]
     yield tuple(least)
+    yield tuple([max(value - 1, 1) for value in least])
     for place, value in enumerate(least):
         yield tuple([value if n == place else p for n, p in enumerate(primes)])
 
@@ -180,6 +181,7 @@ def _thresholds(
     The largest first; the last one is small.
     """
     extents = telling_extents(program)
+    extents = {**dict.fromkeys(_factors(extents), 2), **extents}
     others = {**given, **dict(zip(free, primes, strict=True))}
     for name, prime in zip(free, primes, strict=True):
         mine = [(e, times) for e, times in extents.items() if Symbol(name) in set(walk(e))]
@@ -200,6 +202,14 @@ def telling_extents(program: kir.Program) -> dict[Expr, int]:
             extent = node.var.extent
             found[extent] = max(found.get(extent, 2), turns.get(node.var, 1) + 1)
     return found
+
+
+def _factors(extents: Iterable[Expr]) -> Iterator[Expr]:
+    """Yield the numbers of tiles that the extents of merged loops are made of."""
+    for extent in extents:
+        for node in walk(extent):
+            if isinstance(node, Op) and node.op == "mul":
+                yield from [e for e in node.args if isinstance(e, Op) and e.op == "ceildiv"]
 
 
 def crossed(extents: Mapping[Expr, int], sizes: Mapping[str, int]) -> set[Expr]:
