@@ -158,3 +158,32 @@ def test_an_assignment_at_computed_places_is_proved_for_all_sizes(memory) -> Non
     rank.memory = memory
     k = ln.lower(f)
     assert str(ln.verify(k)) == "proved for all sizes"
+
+
+@pytest.mark.parametrize("target", ["c", "cuda"])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_merged_axes_of_an_output_are_proved_for_all_sizes(axis: int, target: str) -> None:
+    """Elements of an output are told by the digits of their index: isl has no product of sizes."""
+    with ln.Fusion("flat") as f:
+        x = f.input("x", ("N", "H", "W"), ln.float32)
+        f.output(ln.flatten(ln.permute(x, (0, 2, 1)) * 2.0, axis), "z")
+    auto_schedule(f, target)
+    assert str(ln.verify(ln.lower(f))) == "proved for all sizes"
+
+
+def flattened(order: tuple[int, ...]) -> ln.Kernel:
+    with ln.Fusion("flat") as f:
+        x = f.input("x", ("N", "N", "N"), ln.float32)
+        z = f.output(ln.flatten(ln.permute(x, order)) * 2.0, "z")
+    z.split(0, 128)
+    f.inline_most()
+    return ln.lower(f)
+
+
+def test_merged_axes_in_another_order_are_refuted() -> None:
+    """Extents do not tell the digits of one index apart: their places do."""
+    math = flattened((0, 1, 2))._lowered.math
+    assert math is not None
+    assert verify_program(flattened((0, 1, 2)).program, math()).scope == "all sizes"
+    for order in ((0, 2, 1), (1, 0, 2), (2, 1, 0)):
+        assert verify_program(flattened(order).program, math()).status == "refuted"

@@ -111,7 +111,7 @@ class Values:
         # No store claims the whole value: what the accumulator holds must be the domain of the
         # element.
         if finishes or not any(w.is_final for w, _ in writes):
-            if at.name == "OUT" and buffer in self.setting.spaces.dense.shapes:
+            if at.name == "OUT" and self._by_digits(buffer):
                 raise NotAffine("an index of a reduction that is stored as a digit")
             so_far = tensor.scan is not None  # the elements after this one come later
             held = self.parts.held(at, access, buffer, tensor, so_far=so_far)
@@ -126,12 +126,22 @@ class Values:
                 continue
             if work.tensor is not tensor or not work.is_final:
                 raise NotProved(f"the source of a read of {tensor.name}")
-            if at.name == "OUT" and buffer in self.setting.spaces.dense.shapes:
+            if at.name == "OUT" and self._by_digits(buffer):
                 continue  # that it stores what belongs to its place is a claim of its own
             for a, b in zip(self.setting.claimed(work), element, strict=True):
-                differ = f"{self.setting.text(a, 'a_')} != {self.setting.text(b, 'b_')}"
-                bad = self.setting.relation(source.renamed("a_"), at.renamed("b_"), [differ])
+                pairs = zip(*self.setting.parted.alike(a, b), strict=True)
+                differ = [
+                    f"{self.setting.text(x, 'a_')} != {self.setting.text(y, 'b_')}"
+                    for x, y in pairs
+                ]
+                bad = self.setting.relation(
+                    source.renamed("a_"), at.renamed("b_"), [f"({' or '.join(differ)})"]
+                )
                 self.setting.require_empty(part.intersect(bad), f"an element of {tensor.name}")
+
+    def _by_digits(self, buffer: Buffer) -> bool:
+        """Whether digits name the elements of an output, instead of the indices of its tensor."""
+        return buffer in self.setting.spaces.dense.shapes or self.setting.parted.by_digits(buffer)
 
     # The domain of a reduction
 
@@ -289,22 +299,36 @@ class Values:
         tensor = setting.math.tensor(name)
         if tensor is None:
             raise NotProved("an output")
-        extents = setting.spaces.dense.shapes.get(buffer)
-        if extents is None:
-            extents = tuple([setting.algebra.poly(a.extent, {}) for a in tensor.logical])
-        names = [f"o{n}" for n, _ in enumerate(extents)]
+        found = setting.spaces.dense.shapes.get(buffer)
+        if found is None:
+            shape = [setting.algebra.poly(a.extent, {}) for a in tensor.logical]
+            extents = setting.parted.extents(buffer, shape) if shape else []
+        else:
+            extents = [[extent] for extent in found]
+        element = [self._named(f"o{n}", along) for n, along in enumerate(extents)]
+        names = [f"o{n}_{k}" for n, along in enumerate(extents) for k, _ in enumerate(along)]
         conditions = [
-            f"0 <= {v} < {setting.text(extent)}" for v, extent in zip(names, extents, strict=True)
+            f"0 <= {v} < {setting.text(extent)}"
+            for v, extent in zip(names, [e for along in extents for e in along], strict=True)
         ]
         conditions += setting.launched()
         # Read behind the last statement of the program.
         last = [str(len(setting.model.program.body))]
         at = Instances("OUT", names, conditions, last + ["0"] * (setting.times - 1))
-        place = setting.place(buffer, [variable(v) for v in names] or [constant(0)])
+        place = setting.place(buffer, element or [constant(0)])
         target = f"{setting.tags[buffer]}[{', '.join(map(setting.text, place))}]"
         access = setting.over(at, target)
-        self._value(at, access, buffer, tensor, [variable(v) for v in names])
+        self._value(at, access, buffer, tensor, element)
         self._once(name, self.flow.writes(buffer))
+
+    def _named(self, name: str, extents: Sequence[Poly]) -> Poly:
+        """Return the index along an axis of an output by its digits, the slowest first."""
+        whole: Poly = {}
+        for k, extent in enumerate(extents):
+            digit = f"{name}_{k}"
+            self.setting.algebra.extents[digit] = extent
+            whole = plus(times(whole, extent), variable(digit))
+        return whole
 
     def _once(self, name: str, writes: Writes) -> None:
         """Show that each element of an output is written once; name it where it is not."""
