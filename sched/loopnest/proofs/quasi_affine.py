@@ -290,7 +290,10 @@ class Algebra:
                 rest[monomial] = count
             else:
                 exact[part] = count // number
-        if self._smaller(rest, by) or (self.shown is not None and self.shown(rest, by)):
+        if self._smaller(rest, by):
+            return exact
+        # A quotient by a number is isl's own.
+        if divisor and self.shown is not None and self.shown(rest, by):
             return exact
         found = None if number == 1 else self.exactly(whole, {divisor: 1})
         return None if found is None else self._by_number(found, number)
