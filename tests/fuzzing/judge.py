@@ -143,7 +143,7 @@ LEGITIMATE: Mapping[str, str] = {
     "a swizzle of axes that are not stored": r"its swizzle is over axes that its buffer",
     "a swizzle of other extents": r"its swizzle is over axes of the extents",
     "tiles that store one element": r"overlap, and would store the same elements of GLOBAL memory",
-    "tiles in a wider loop": r"runs over more than the axis of \w+, whose windows tell",
+    "tiles in a wider loop": r"its tiles begin where the windows of \w+ do, but the loop",
     "threads that store one element": r"laid out by its own axes, but several threads",
     "a circular buffer cannot run ahead": r"cannot run ahead of it",
     "a circular buffer in a parallel loop": r"the loop that its circular buffer rotates through",

@@ -181,7 +181,7 @@ def test_an_output_has_not_the_tiles_of_what_reads_it(call: str) -> None:
         s = f.output(ln.exp(f.input("x", ("N", "M"), ln.float32)), "s")
         u = s * 2.0
         y = f.output(u[1:] + 1.0, "y")
-    with pytest.raises(ln.ScheduleError, match="s is an output, and its consumers read it in win"):
+    with pytest.raises(ln.ScheduleError, match="s is an output, each element of which is"):
         exec(call, {"s": s, "u": u, "y": y})
     assert leaf(s) == "i:N i:M"
     assert ln.verify(ln.lower(f)).all_sizes
@@ -194,9 +194,10 @@ def test_an_output_and_a_scan_have_no_tiles() -> None:
     with pytest.raises(ln.ScheduleError) as caught:
         t.compute_at(y, 1)
     assert str(caught.value) == (
-        "t.compute_at(y, 1): t is an output, and its consumers read it in windows: the tiles that "
-        "their loops need overlap, and need not be all of it; let t.cache_fork() make the output "
-        "a copy, or use a position in front of the windows"
+        "t.compute_at(y, 1): t is an output, each element of which is stored once, and its "
+        "consumers read it in windows: the tiles that their loops need overlap, and may leave "
+        "some out; let t.cache_fork() make the output a copy, or use a position in front of "
+        "the windows"
     )
     with ln.Fusion("k") as g:
         s = ln.cumsum(g.input("x", ("N", "M"), ln.float32), 0)
@@ -240,7 +241,7 @@ def test_what_is_placed_inside_of_a_tile_keeps_its_loops() -> None:
     t1.compute_at(t2, 2)
     with pytest.raises(ln.ScheduleError) as caught:
         t2.compute_at(y, 2)
-    assert "is computed inside of T2 already, in loops that would be others then" in str(
+    assert "is computed in the loops of T2 already, which the call would replace" in str(
         caught.value
     ) or "it would change the leading 2 loops of T2" in str(caught.value)
     assert leaf(t2) == "i:ceildiv(N - 1, 8) i:9"

@@ -202,9 +202,9 @@ def test_recompute_cannot_help_where_the_target_itself_is_impossible() -> None:
     y.split(0, 4)
     before = state(f)
     with refused(
-        "T2.compute_at(y, 1, recompute=True): it would change the leading 1 loops of T2, "
-        "which are shared already (compute_at_pos 0, produced_at_pos 1); schedule T2 "
-        "alike first, or in another order"
+        "T2.compute_at(y, 1, recompute=True): it would change the leading 1 loops of T2, which "
+        "are shared already (compute_at_pos 0, produced_at_pos 1); split, merge and reorder T2 "
+        "in the same way first, or make this call before those that share its loops"
     ):
         t2.compute_at(y, 1, recompute=True)
     assert state(f) == before

@@ -276,8 +276,8 @@ def test_rule_7_a_pass_that_breaks_a_set_prefix_raises() -> None:
     before = state(f)
     with refused(
         "T2.compute_at(y, 1): it would change the leading 1 loops of T2, which are shared "
-        "already (compute_at_pos 0, produced_at_pos 1); "
-        "schedule T2 alike first, or in another order"
+        "already (compute_at_pos 0, produced_at_pos 1); split, merge and reorder T2 in the "
+        "same way first, or make this call before those that share its loops"
     ):
         t2.compute_at(y, 1)
     assert state(f) == before

@@ -364,8 +364,8 @@ def _check_tiles(plan: LoopPlan, tensor: TensorView) -> None:
                     if promoter.covered(other) != run:
                         raise LoweringError(
                             tensor.name,
-                            f"the loop {plan.spec(axis).axis} runs over more than the axis of "
-                            f"{consumer.name}, whose windows tell where its tiles begin",
+                            f"its tiles begin where the windows of {consumer.name} do, but the "
+                            f"loop {plan.spec(axis).axis} runs over more than that axis of it",
                             f"compute it outside of that loop, or {consumer.name} apart",
                         )
 

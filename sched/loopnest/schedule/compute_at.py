@@ -205,7 +205,8 @@ def rebind_unfrozen(tensor: TensorView, domain: TensorDomain) -> None:
             f"it would change the leading {frozen} loops of {tensor.name}, which are shared "
             f"already (compute_at_pos {tensor.compute_at_pos}, "
             f"produced_at_pos {tensor.produced_at_pos})",
-            f"schedule {tensor.name} alike first, or in another order",
+            f"split, merge and reorder {tensor.name} in the same way first, or make this call "
+            "before those that share its loops",
         )
     if domain is not tensor.domain:
         tensor.bind(domain)
@@ -223,8 +224,8 @@ def require_aligned(tensor: TensorView) -> None:
         placed = producer.compute_at_pos
         if placed > len(shared_positions(producer, tensor)):
             raise PrimitiveRefused(
-                f"{producer.name} is computed inside of {tensor.name} already, in loops that would "
-                "be others then",
+                f"{producer.name} is computed in the loops of {tensor.name} already, which the "
+                "call would replace",
                 f"place {tensor.name} first, then {producer.name}",
             )
 

@@ -285,8 +285,8 @@ class LoopForest:
     def _tangled(self, unit: TensorView) -> Conflict:
         names = ", ".join(c.name for t in unit.siblings for c in t.consumers)
         return Conflict(
-            f"the consumers {names} of {unit.name} hold the loops that they would share with it "
-            "inside different loops"
+            f"{unit.name} would share loops with its consumers {names}, but these run inside of "
+            "different loops"
         )
 
     # Root axes
@@ -351,8 +351,8 @@ class LoopForest:
     @staticmethod
     def _of_windows(one: TensorView, other: TensorView) -> Conflict:
         return Conflict(
-            f"{one.name} and {other.name} would share a loop for the windows that they read, but "
-            "it is made in different ways"
+            f"{one.name} and {other.name} read windows along a loop that they would share, but "
+            "each splits it in another way"
         )
 
     def _class(self, tensor: TensorView, axis: IterDomain) -> RootClass:

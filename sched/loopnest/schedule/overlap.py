@@ -453,8 +453,8 @@ def require_no_output(tensor: TensorView) -> None:
     """
     if any(twin.is_output for twin in tensor.siblings):
         raise PrimitiveRefused(
-            f"{tensor.name} is an output, and its consumers read it in windows: the tiles "
-            "that their loops need overlap, and need not be all of it",
+            f"{tensor.name} is an output, each element of which is stored once, and its consumers "
+            "read it in windows: the tiles that their loops need overlap, and may leave some out",
             f"let {tensor.name}.cache_fork() make the output a copy, or use a position in "
             "front of the windows",
         )
