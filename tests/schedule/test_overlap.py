@@ -318,8 +318,8 @@ def test_windows_of_two_tensors_that_were_split_differently_are_refused():
     with pytest.raises(ln.ScheduleError) as caught:
         t.compute_at(y, -1)
     assert str(caught.value) == (
-        "T1.compute_at(y, -1): y and T5 would share a loop for the windows that they read, but it "
-        "is made in different ways, so a tensor would have to be recomputed; pass recompute=True "
-        "to clone it for the consumers that cannot share"
+        "T1.compute_at(y, -1): y and T5 read windows along a loop that they would share, but "
+        "each splits it in another way, so a tensor would have to be recomputed; pass "
+        "recompute=True to clone it for the consumers that cannot share"
     )
     f.inline_most()
