@@ -202,7 +202,8 @@ class BoundedQuotients:
 
     def lies_in(self, rest: Poly, by: Poly, site: Site, guards: Guards) -> bool:
         """Whether isl shows that a rest is in [0, by) at a statement, under its conditions."""
-        key = (frozenset(rest.items()), frozenset(by.items()), site, guards)
+        around = (site.loops, *site.guards, *guards)  # many statements stand at one place
+        key = (frozenset(rest.items()), frozenset(by.items()), around)
         if key not in self._inside_of:
             self._inside_of[key] = False
             with suppress(NotAffine):
