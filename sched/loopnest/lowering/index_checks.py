@@ -61,6 +61,10 @@ def _alone(math: MathSnapshot, tensor: MathTensor) -> Fusion:
     names = set(_needed(math, tensor.name))
     tensors = [replace(t, inplace="") for t in math.tensors if t.name in names]
     fusion = thaw(replace(math, tensors=tuple(tensors), outputs=(tensor.name,), ranges=()))
+    for made in fusion.tensors:
+        scan = None if made.definition is None else made.definition.scan
+        if scan is not None and scan.segment is not None:
+            made.split(scan.axis, scan.segment)  # its loops go from segment to segment
     fusion.inline_most()
     return fusion
 

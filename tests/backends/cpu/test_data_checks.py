@@ -260,3 +260,29 @@ def test_graphs_look_at_their_indices() -> None:
     good = np.array([0, 5, 2], I32)
     np.testing.assert_allclose(fn(X, good), np.exp(X[good] * 2), rtol=1e-6)
     assert "is 6, but it was declared that 0 <= " in refused(fn, X, np.array([0, 6, 2], I32))
+
+
+@pytest.mark.parametrize("placed", ["a scan in segments", "a fold in parts", "copies"])
+def test_indices_whose_schedule_made_tensors_of_its_own(placed: str) -> None:
+    folds = placed == "a fold in parts"
+    f = rows(
+        lambda f, x, i: ln.take(
+            x,
+            ln.sum(ln.broadcast(i, (False, True)) + i * 0, axis=1).named("j")
+            if folds
+            else ln.cumsum(i, axis=0).named("j"),
+            0,
+        )
+    )
+    j = f["j"]
+    if placed == "copies":
+        f["i"].cache_after()
+        j.cache_after()
+    else:
+        j.split(int(folds), 4)
+        j.rfactor([1 + folds])
+    fn = ln.compile(f, target="c")
+    i = np.zeros(7, I32)
+    np.testing.assert_array_equal(fn(X, i), ln.evaluate(f, X, i))
+    i[2] = 6
+    assert f" is {42 if folds else 6}, where " in refused(fn, X, i)
