@@ -55,7 +55,8 @@ def arguments(f: ln.Fusion, op: str, dtype: ln.DType) -> list[np.ndarray]:
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("op", OPS)
 def test_results_and_proofs(op: str, dtype: ln.DType) -> None:
-    for schedule in ("plain", "automatic", "by update"):
+    every = dtype in (ln.int8, ln.uint32)  # the narrowest, and one whose ends an int32 lacks
+    for schedule in ("plain", "automatic", "by update") if every else ("by update",):
         f = fusion(op, dtype)
         if schedule == "automatic":
             auto_schedule(f, "c")
