@@ -149,8 +149,8 @@ def compile_c(
         optimize: the level after -O; below 2 the header's functions are not inlined by force.
         openmp: build ``#pragma omp parallel`` too, not the SIMD pragmas alone. Where the compiler
             cannot, the build is serial, and that is logged once.
-        fast_math: allow reciprocals for divisions, forget the sign of zero, and compute erf of
-            float32 within 7 ulp instead of 1.
+        fast_math: allow reciprocals for divisions, forget the sign of zero, and compute erf and
+            tanh of float32 within 7 and 6 ulp instead of 1.
         flags: more of them; a compiler that does not know them all gets none.
 
     Raises:

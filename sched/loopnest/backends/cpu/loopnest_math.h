@@ -599,6 +599,50 @@ LN_FN T N(erf)(T x) {                                                           
 #define LN_ERF_FUNCTION_32 LN_EXACT_ERF
 #endif
 
+/* 1 - 2 / d, d = exp(2a) + 1, from where it has no cancellation, below it an odd polynomial. d is
+ * a sum of two floats, and so is 1 - 2 / d. Past the clamp the result rounds to 1, so the power
+ * of two needs no second scaling step. */
+#define LN_EXACT_TANH(N, S, W, T, U)                                                               \
+LN_FN T N(tanh)(T x) {                                                                             \
+  T r, a = S##FROM(T, S##BITS(U, x) & LN_MAGNITUDE_##W);                                           \
+  T c = N(smaller)(S##ALL(T, LN_TANH_MOST_##W), a);                                                \
+  T t = N(exp_split)(c + c, &r);                                                                   \
+  T scale = S##FROM(T, (S##BITS(U, t) << LN_DIGITS_##W) + LN_ONE_##W);                             \
+  T u = S##FMA(r * r, LN_EXP_TAIL_##W(S, T, r), r);                                                \
+  T more = scale + LN_C_##W(1.0);                                                                  \
+  T d = S##FMA(scale, u, more);                                                                    \
+  T d_low = S##FMA(scale, u, more - d);                                                            \
+  T q = LN_C_##W(2.0) / d;                                                                         \
+  T high = LN_C_##W(1.0) - q;                                                                      \
+  T large = high + S##FMA(q * (LN_C_##W(0.5) * q), d_low, (LN_C_##W(1.0) - high) - q);             \
+  T z = c * c;                                                                                     \
+  T small = S##FMA(c * z, LN_TANH_##W(S, T, z), c);                                                \
+  return N(signed)(S##PICK(T, U, c < LN_C_##W(0.55), small, large), x);                            \
+}
+
+/* Within 6 ulp: a rational function of x^2 up to where tanh is 1, which its rounding might exceed.
+ * No power and no choice of two sides. The constant terms are 1, so that no small x underflows.
+ * Source: Eigen, generic_fast_tanh_float. */
+#define LN_FAST_TANH(N, S, W, T, U)                                                                \
+LN_FN T N(tanh)(T x) {                                                                             \
+  T c = N(clamp)(x, S##ALL(T, -LN_FAST_TANH_MOST_##W), S##ALL(T, LN_FAST_TANH_MOST_##W));          \
+  T z = c * c;                                                                                     \
+  T r = c * LN_FAST_TANH_ABOVE_##W(S, T, z) / LN_FAST_TANH_BELOW_##W(S, T, z);                     \
+  return N(clamp)(r, S##ALL(T, LN_C_##W(-1.0)), S##ALL(T, LN_C_##W(1.0)));                         \
+}
+#define LN_FAST_TANH_MOST_32 7.99881172f
+#define LN_FAST_TANH_ABOVE_32(S, T, z) LN_POLY(7, S, T, z, 0x1.0p0f, 0x1.0ab3bp-3f, \
+  0x1.8df28ep-9f, 0x1.5f3b22p-17f, -0x1.2e1652p-26f, 0x1.678874p-35f, \
+  -0x1.fc2832p-45f)
+#define LN_FAST_TANH_BELOW_32(S, T, z) LN_POLY(4, S, T, z, 0x1.0p0f, 0x1.daaf0cp-2f, \
+  0x1.8cdda2p-6f, 0x1.00c2bep-12f)
+#define LN_TANH_FUNCTION_64 LN_EXACT_TANH
+#ifdef LN_FAST_MATH
+#define LN_TANH_FUNCTION_32 LN_FAST_TANH
+#else
+#define LN_TANH_FUNCTION_32 LN_EXACT_TANH
+#endif
+
 #define LN_FLOAT_FUNCTIONS(N, S, W, T, U, I)                                                       \
 /* p * 2^n, `t` holding n in its low bits: two steps, so that results in the subnormal range are   \
  * rounded once and results out of range overflow. */                                              \
@@ -661,25 +705,7 @@ LN_FN T N(sigmoid)(T x) {                                                       
   return S##FMA(rest, inverse, q);                                                                 \
 }                                                                                                  \
                                                                                                    \
-/* 1 - 2 / d, d = exp(2a) + 1, from where it has no cancellation, below it an odd polynomial. d is \
- * a sum of two floats, and so is 1 - 2 / d. Past the clamp the result rounds to 1, so the power   \
- * of two needs no second scaling step. */                                                         \
-LN_FN T N(tanh)(T x) {                                                                             \
-  T r, a = S##FROM(T, S##BITS(U, x) & LN_MAGNITUDE_##W);                                           \
-  T c = N(smaller)(S##ALL(T, LN_TANH_MOST_##W), a);                                                \
-  T t = N(exp_split)(c + c, &r);                                                                   \
-  T scale = S##FROM(T, (S##BITS(U, t) << LN_DIGITS_##W) + LN_ONE_##W);                             \
-  T u = S##FMA(r * r, LN_EXP_TAIL_##W(S, T, r), r);                                                \
-  T more = scale + LN_C_##W(1.0);                                                                  \
-  T d = S##FMA(scale, u, more);                                                                    \
-  T d_low = S##FMA(scale, u, more - d);                                                            \
-  T q = LN_C_##W(2.0) / d;                                                                         \
-  T high = LN_C_##W(1.0) - q;                                                                      \
-  T large = high + S##FMA(q * (LN_C_##W(0.5) * q), d_low, (LN_C_##W(1.0) - high) - q);             \
-  T z = c * c;                                                                                     \
-  T small = S##FMA(c * z, LN_TANH_##W(S, T, z), c);                                                \
-  return N(signed)(S##PICK(T, U, c < LN_C_##W(0.55), small, large), x);                            \
-}                                                                                                  \
+LN_TANH_FUNCTION_##W(N, S, W, T, U)                                                                \
                                                                                                    \
 LN_ERF_FUNCTION_##W(N, S, W, T, U)                                                                 \
                                                                                                    \
