@@ -194,16 +194,23 @@ def test_a_loop_that_it_lacks_stays_out_of_it() -> None:
     check(f)
 
 
-def test_a_merged_loop_that_it_lacks() -> None:
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_merged_loop_that_it_lacks(recompute: bool) -> None:
     f = repeated()
     f["z"].merge(1)
-    f["c"].compute_at(f["z"], 2)
-    with pytest.raises(ln.LoweringError) as caught:
-        ln.lower(f)
+    before = state(f)
+    with pytest.raises(ln.ScheduleError) as caught:
+        f["c"].compute_at(f["z"], 2, recompute=recompute)
     assert str(caught.value) == (
-        "c: the loop z.i1 inside of its scan would take each step again; compute it outside of "
-        "that loop"
+        f"c.compute_at(z, 2{', recompute=True' if recompute else ''}): c is a scan, and a loop "
+        "that it would share is merged with an axis of extent 4, which it does not have: it would take "
+        "each step again; compute it outside of that loop, or give the repetition a loop of its own"
     )
+    assert state(f) == before
+    ln.propagate(f["z"])
+    f.inline_most()  # as far as there is a nest
+    assert f["c"].compute_at_pos == 1
+    check(f)
 
 
 # Wrong nests

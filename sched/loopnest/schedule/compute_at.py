@@ -21,7 +21,7 @@ from loopnest.schedule.loop_groups import (
     SEPARATE,
     Conflict,
     LaunchConflict,
-    RepeatedReshape,
+    MergedRepetition,
     is_several_launches,
 )
 from loopnest.schedule.max_info_tree import next_replay, shared_loops
@@ -405,7 +405,7 @@ def _check_order(tensor: TensorView) -> None:
     # A clone would not help there: the launches, or the shapes, contradict each other.
     except LaunchConflict as conflict:
         raise PrimitiveRefused(conflict.reason, SEPARATE) from None
-    except RepeatedReshape as conflict:
+    except MergedRepetition as conflict:
         raise PrimitiveRefused(conflict.reason, ELSEWHERE) from None
     except Conflict as conflict:
         raise PrimitiveRefused(

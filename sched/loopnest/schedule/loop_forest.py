@@ -11,7 +11,7 @@ Source: rule 33 (groups stay a DAG) is nvFuser's expr_sort; rules 18 and 19 its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import permutations
 
 from loopnest.scalar.enums import Memory
@@ -22,13 +22,13 @@ from loopnest.schedule.fold_order import carries, folded_axes
 from loopnest.schedule.loop_groups import (
     Conflict,
     LoopGroup,
-    RepeatedReshape,
+    MergedRepetition,
     RootClass,
     is_several_launches,
 )
 from loopnest.schedule.replay import match_leaves, reshapes, shared_positions
 from loopnest.schedule.root_maps import pairs
-from loopnest.tensor.domain import IterDomain, ancestors
+from loopnest.tensor.domain import IterDomain, ancestors, transforms_between
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.overlapping_tiles import is_tile_loop, overlaps
 from loopnest.tensor.tensor_view import TensorView
@@ -422,6 +422,29 @@ class LoopForest:
                     f"{unit.name} is a scan, and a loop of extent {group.axes[0].size} inside of "
                     "it, which it does not have, would take each step again"
                 )
+        held = {self.class_of[a].find() for a in unit.domain.root if a in self.class_of}
+        for group in path[first:]:
+            lacking = self._lacking(group, held)
+            if lacking is not None:
+                raise MergedRepetition(
+                    f"{unit.name} is a scan, and a loop that it would share is merged with an axis "
+                    f"of extent {lacking.size}, which it does not have: it would take each step "
+                    "again"
+                )
+
+    def _lacking(self, group: LoopGroup, held: Collection[RootClass]) -> IterDomain | None:
+        """Return an axis that a loop runs over and none of `held` is, None if there is none.
+
+        Behind a reshape that is left to lowering: its axes are other axes of the math.
+        """
+        if any(map(reshapes, self.units)):
+            return None
+        for axis in group.axes:
+            for root in (a for step in transforms_between((), (axis,)) for a in step.inputs):
+                found = self.class_of.get(root)
+                if found is not None and not root.is_broadcast and found.find() not in held:
+                    return root
+        return None
 
     def order(self) -> LoopBody:
         """Return the loop nest as an ordered tree, readers of an input before its overwrite.
@@ -440,8 +463,8 @@ class LoopForest:
         return Ordering(self, overwrites=False).run()
 
 
-def _repeated(producer: TensorView, consumer: TensorView, place: int) -> RepeatedReshape:
-    return RepeatedReshape(
+def _repeated(producer: TensorView, consumer: TensorView, place: int) -> MergedRepetition:
+    return MergedRepetition(
         f"loop {place} of {producer.name} is an axis that the reshape {consumer.name} took and a "
         f"split makes again, but in the loops around {consumer.name} its elements are repeated "
         "before that split"

@@ -24,11 +24,11 @@ class LaunchConflict(Conflict):
 
 
 ELSEWHERE = "compute it outside of that loop, or give the repetition a loop of its own"
-"""What helps against a `RepeatedReshape`."""
+"""What helps against a `MergedRepetition`."""
 
 
-class RepeatedReshape(Conflict):
-    """A tensor would be computed in a loop that does not tell which of its elements is due."""
+class MergedRepetition(Conflict):
+    """A tensor would be computed in a loop that repeats it, merged with what tells its elements."""
 
 
 def is_several_launches(fusion: Fusion) -> bool:
