@@ -203,8 +203,9 @@ def test_a_merged_loop_that_it_lacks(recompute: bool) -> None:
         f["c"].compute_at(f["z"], 2, recompute=recompute)
     assert str(caught.value) == (
         f"c.compute_at(z, 2{', recompute=True' if recompute else ''}): c is a scan, and a loop "
-        "that it would share is merged with an axis of extent 4, which it does not have: it would take "
-        "each step again; compute it outside of that loop, or give the repetition a loop of its own"
+        "that it would share is merged with an axis of extent 4, which it does not have: it would "
+        "take each step again; compute it outside of that loop, or give the repetition a loop of "
+        "its own"
     )
     assert state(f) == before
     ln.propagate(f["z"])
