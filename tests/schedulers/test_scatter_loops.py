@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -80,3 +81,30 @@ def test_updates_are_computed_where_they_are_added(target: str) -> None:
     )  # fmt: skip
     found = ln.compile(kernel, target="interpret")(*arrays)
     assert_equal(found, ln.evaluate(f, *arrays))
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((99, 6), 0), ((6, 99, 5), 1), ((99,), 0), ((3, 99), 1)]
+)
+def test_assignments_go_over_their_updates(shape: tuple[int, ...], axis: int, zeros: bool) -> None:
+    """The last of several updates stays; the time is that of the updates and of the elements."""
+    given = (*shape[:axis], 9, *shape[axis + 1 :])
+    with ln.Fusion("assignment") as f:
+        i, g = f.input("i", given, ln.int64), f.input("g", given, ln.float32)
+        base = ln.full(shape, 0.0) if zeros else f.input("x", shape, ln.float32)
+        f.output(ln.scatter(base, i, g, axis), "w")
+    rng = np.random.default_rng(0)
+    arrays: list[Any] = [
+        rng.integers(-1 if tensor.name == "i" else -4, 5, tensor.shape).astype(tensor.dtype.numpy)
+        for tensor in f.inputs
+    ]
+    expected = ln.evaluate(f, *arrays)
+    schedule = auto_schedule(f, "c").name
+    kernel = ln.lower(f)
+    assert ln.verify(kernel).status == "proved"
+    for target in ("c", "interpret"):
+        assert_equal(ln.compile(kernel, target=target)(*arrays), expected)
+    if not zeros:
+        assert schedule == "scatter"
+        assert re.search(r"for i\d+ in .*index\(i\[.*\.\.", str(kernel)), kernel

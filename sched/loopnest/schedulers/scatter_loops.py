@@ -38,10 +38,12 @@ def accepts(fusion: ln.Fusion, processor: Processor) -> bool:
 def accepts_atomic(fusion: ln.Fusion, processor: Processor) -> bool:
     """Whether it is one whose sums atomic operations can take, in any order."""
     found = _scatter(fusion)
-    if found is None or found.fold.dtype.size not in (4, 8):
+    definition = None if found is None else found.fold.definition
+    if found is None or found.fold.dtype.size not in (4, 8) or definition is None:
         return False
-    definition = found.fold.definition
-    fixed = definition is not None and definition.deterministic and found.fold.dtype.is_float
+    if definition.op == "scatter":  # its order is kept
+        return False
+    fixed = definition.deterministic and found.fold.dtype.is_float
     return found.fold.dtype.compute is found.fold.dtype and not fixed
 
 
@@ -51,7 +53,7 @@ def _scatter(fusion: ln.Fusion) -> _Scatter | None:
         return None
     (fold,), (output,) = folds, fusion.outputs
     definition = fold.definition
-    if definition is None or definition.op not in ("scatter_add", "index_add"):
+    if definition is None or definition.op not in ("scatter", "scatter_add", "index_add"):
         return None
     if len(definition.reads) != 2 or not all(map(_is_made_for_one, definition.producers)):
         return None
@@ -61,9 +63,23 @@ def _scatter(fusion: ln.Fusion) -> _Scatter | None:
         return None
     if fold is output:
         return _Scatter(fold, chosen[0], None)
+    if definition.op == "scatter":
+        return _assignment(fold, chosen[0], output)
     others = [t for t in output.producers if t is not fold]
     plain = all(t.is_input for t in others) and fold.consumers == (output,)
     return _Scatter(fold, chosen[0], output) if plain and output.ndim == fold.ndim - 1 else None
+
+
+def _assignment(fold: ln.TensorView, place: int, output: ln.TensorView) -> _Scatter | None:
+    """Return a scatter that assigns, whose result chooses by whether there is an update."""
+    assert fold.definition is not None
+    given, value = fold.definition.outputs
+    if len(given.consumers) != 1 or value.consumers != (output,):
+        return None
+    (is_given,) = given.consumers
+    others = [t for t in output.producers if t not in (is_given, value)]
+    plain = is_given.consumers == (output,) and all(t.is_input for t in others)
+    return _Scatter(given, place, output) if plain and output.ndim == given.ndim - 1 else None
 
 
 def _is_made_for_one(tensor: ln.TensorView) -> bool:
@@ -74,6 +90,12 @@ def _is_made_for_one(tensor: ln.TensorView) -> bool:
     if definition is None or definition.reducer is not None or len(tensor.consumers) != 1:
         return False
     return not reads_parts(tensor) and all(map(_is_made_for_one, tensor.producers))
+
+
+def _is_chosen_by_column(fold: ln.TensorView) -> bool:
+    """Whether each column has indices of its own: its loop is then outside of the chosen one."""
+    assert fold.definition is not None
+    return len(fold.definition.reads[0].indices) > 1
 
 
 def _compute_updates(fold: ln.TensorView, read: Sequence[ln.TensorView], chosen: int) -> None:
@@ -122,15 +144,20 @@ def for_cores(fusion: ln.Fusion, processor: Processor) -> None:
     found = _scatter(fusion)
     assert found is not None
     fold, last, read = found.fold, found.fold.ndim - 1, found.fold.producers
-    if found.result is not None:
-        fold.memory = ln.GLOBAL
+    if found.result is not None and fold.definition is not None:
+        for tensor in fold.definition.outputs:
+            tensor.memory = ln.GLOBAL
         found.result.parallelize({0: ln.ParallelType.cpu_parallel})
+        for tensor in fold.consumers:
+            if tensor is not found.result:
+                fusion.inline_most([tensor])
     others = [n for n in range(last) if n != found.place]
     fold.reorder({n: place for place, n in enumerate([*others, last, found.place])})
-    if others:
+    if others and not _is_chosen_by_column(fold):
         columns = len(others) - 1
         fold.split(columns, COLUMNS)
         fold.reorder({columns + 1: columns + 3, columns + 2: columns + 1, columns + 3: columns + 2})
+    if others:
         fold.parallelize({0: ln.ParallelType.cpu_parallel})
     _compute_updates(fold, read, found.place)
 
