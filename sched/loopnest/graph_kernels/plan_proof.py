@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from loopnest.facade import Kernel
-from loopnest.graph.dimensions import Dim, at, product
+from loopnest.graph.dimensions import Dim, at, dim_of, product
 from loopnest.graph.node import Node, TensorType, TupleType, Type, describe
 from loopnest.graph.program import body_of
 from loopnest.graph.registry import get_attr
@@ -503,7 +503,7 @@ class _PlanProof:
     def _count(self, shape: Sequence[Dim]) -> Dim:
         """Return the elements of an array of a kernel, whose sizes are symbols."""
         if self.symbolic or not any(isinstance(extent, Expr) for extent in shape):
-            return product(shape)
+            return product([dim_of(extent, "kernel") for extent in shape])  # in the graph's form
         return product([at(extent, self.sizes) for extent in shape])
 
     def _misfit(self, step: _Step, does: str, number: int, wanted: TensorType) -> None:

@@ -67,7 +67,10 @@ class RunsBySize:
         """The plan of a step, with sizes where the graph has them."""
         self._plans, self._lives = PlansAtSizes(self.plan), lives_of(self.plan)
         self._calls, self._runners = calls, runners
-        self._aliases, self._guarded = aliases, guarded
+        self._aliases = aliases
+        count, kernels = len(graph.outputs), _kernels_of(runners)
+        self._guarded = guarded and not plan_faults(self.plan, kernels, count, {})
+        """Whether the plan with symbols is proved, and sizes fit: else each plan at sizes is."""
         self.kept: OrderedDict[tuple[int, ...], SizedRun] = OrderedDict()
         """The runs at the sizes of the last calls."""
         self._sizes_of: dict[Hashable, tuple[int, ...]] = {}
@@ -75,8 +78,6 @@ class RunsBySize:
         """The run of the last call."""
         if not self.names:
             self.at(())
-        elif guarded:
-            self._require(plan_faults(self.plan, _kernels_of(runners), len(graph.outputs), {}))
 
     def numbers(
         self, shapes: Sequence[tuple[int, ...]], sizes: Mapping[str, int]
