@@ -231,6 +231,13 @@ STRUCTURE = [
         both(normal((4, 3)), integers((5,), low=0, high=4, dtype="int32"), normal((5, 3))),
         lambda x, i, u: x + (i == np.arange(4)[:, None]) @ u,
     ),
+    case(
+        "put",
+        both(normal((4, 3)), lambda r: [np.array([7, 0, 11])], normal((3,))),
+        lambda x, i, u: np.concatenate([u[1:2], x.flat[1:7], u[:1], x.flat[8:11], u[2:]]).reshape(
+            4, 3
+        ),
+    ),
     case("size", lambda r: [], lambda: np.float32(3), lambda: G.call("size", (), SIZE)),
     case("const", lambda r: [], lambda: np.ones(2), lambda: G.const(np.ones(2))),
     case("var", SQUARE, lambda x: x, lambda x: x),

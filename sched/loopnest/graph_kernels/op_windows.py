@@ -95,6 +95,12 @@ def _index_add(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
     return ln.index_add(x, node.attrs["axis"], indices, as_tensor(operands[2], node))
 
 
+@register_attr("put", "lower")
+def _put(node: Node, operands: tuple[MathOperand, ...]) -> ln.TensorView:
+    x, indices = as_tensor(operands[0], node), _indices(operands[1], node)
+    return ln.scatter(x, indices, as_tensor(operands[2], node), 0)
+
+
 def _indices(operand: MathOperand, node: Node) -> ln.TensorView:
     """Return indices, of which every launch checks that they lie inside.
 
@@ -103,7 +109,7 @@ def _indices(operand: MathOperand, node: Node) -> ln.TensorView:
     """
     if not isinstance(operand, ln.TensorView) or not operand.is_input:
         raise NotSupported(describe(node), "its indices are no input of the kernel")
-    extent = node.inputs[0].shape[node.attrs["axis"]]
+    extent = node.inputs[0].shape[node.attrs.get("axis", 0)]
     operand.fusion.assume_range(operand, 0, extent)
     return operand
 

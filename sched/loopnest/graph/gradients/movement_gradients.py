@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from loopnest.graph.dimensions import Dim, add, last_place
-from loopnest.graph.gradients.gradient_rules import Contribution, fit
+from loopnest.graph.gradients.gradient_rules import Contribution, fit, zero_where_not
 from loopnest.graph.leaves import const
 from loopnest.graph.node import Node, TupleType
 from loopnest.graph.operators import creation, indexing_ops, nn_ops, slicing
 from loopnest.graph.operators import movement_ops as s
-from loopnest.graph.registry import register_attr
+from loopnest.graph.registry import call, register_attr
 
 
 @register_attr("broadcast_to", "gradient")
@@ -114,6 +114,18 @@ def _take(node: Node, dy: Node) -> tuple[Node, None]:
 @register_attr("index_add", "gradient")
 def _index_add(node: Node, dy: Node) -> tuple[Node, None, Node]:
     return dy, None, indexing_ops.take(dy, node.inputs[1], node.attrs["axis"])
+
+
+@register_attr("put", "gradient")
+def _put(node: Node, dy: Node) -> tuple[Node, None, Node]:
+    """Give a place that has a value nothing of x, and what it has to the last of its values."""
+    x, indices, _ = node.inputs
+    (count,) = indices.shape
+    zero, numbers = creation.zeros((count,), dy.dtype), creation.iota(count)
+    last = indexing_ops.put(creation.zeros(x.shape, numbers.dtype), indices, numbers)
+    is_last = call("eq", (indexing_ops.take(last, indices), numbers))
+    values = zero_where_not(is_last, indexing_ops.take(dy, indices))
+    return indexing_ops.put(dy, indices, zero), None, values
 
 
 @register_attr(("tuple", "group"), "gradient")

@@ -18,7 +18,7 @@ from loopnest.graph.operators.creation import (
     zeros,
     zeros_like,
 )
-from loopnest.graph.operators.indexing_ops import index_add, take
+from loopnest.graph.operators.indexing_ops import index_add, put, take
 from loopnest.graph.operators.matmul_op import matmul
 from loopnest.graph.operators.movement_ops import (
     broadcast_to,
@@ -193,6 +193,7 @@ __all__ = [
     "pad",
     "pow",
     "prod",
+    "put",
     "reciprocal",
     "relu",
     "reshape",

@@ -1,4 +1,4 @@
-"""Ops whose places are data: take, and index_add, which puts back what it took."""
+"""Ops whose places are data: take, index_add, which puts back what it took, and put."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from loopnest.graph.dimensions import Shape, shown
 from loopnest.graph.graph_error import GraphError, Refused
 from loopnest.graph.node import Attrs, Node, Operand, TensorType, Type
+from loopnest.graph.operators.movement_ops import reshape
 from loopnest.graph.operators.node_operands import meet, require_node, tensors
 from loopnest.graph.operators.reduction_ops import normalized_axes
 from loopnest.graph.registry import Pattern, call, call_text, register_op, takes_arguments
@@ -56,6 +57,32 @@ def index_add(x: Operand, indices: Operand, updates: Operand, axis: int = 0) -> 
     return call("index_add", (node, places, added), {"axis": place})
 
 
+@takes_arguments
+def put(x: Operand, indices: Operand, values: Operand) -> Node:
+    """Return x with values at flat places, which count its elements in C order.
+
+    Of several values for one place the last one stays.
+
+    >>> import loopnest.graph as G
+    >>> x, i = G.const([1, 2, 3, 4]), G.const([2, 0, 2])
+    >>> print(*G.evaluate(G.Graph([], [G.put(x, i, G.const([7, 8, 9]))])))
+    [8 2 9 4]
+
+    Args:
+        x: of any shape.
+        indices: int32 or int64. An index outside of x is an error, of a call too.
+        values: of the shape of the indices and the type of x.
+
+    Raises:
+        GraphError: shapes or types that do not fit.
+
+    Source: numpy.put.
+    """
+    operands = [require_node("put", operand) for operand in (x, indices, values)]
+    flat = [reshape(operand, (operand.tensor_type.size,)) for operand in operands]
+    return reshape(call("put", flat), operands[0].shape)
+
+
 def _check_indices(dtype: DType) -> None:
     if dtype not in INTEGERS:
         raise Refused(f"the indices are {dtype}", "use integers")
@@ -84,6 +111,17 @@ def _infer_add(types: tuple[Type, ...], attrs: Attrs) -> Type:
     return x
 
 
+def _infer_put(types: tuple[Type, ...], attrs: Attrs) -> Type:
+    x, indices, values = tensors(types)
+    _check_indices(indices.dtype)
+    if len(x.shape) != 1 or len(indices.shape) != 1:
+        raise Refused(f"the operand is {x}, the indices are {indices}", "both have one axis")
+    wanted = TensorType(indices.shape, x.dtype)
+    if values != wanted:
+        raise Refused(f"the values are {values}", f"they must be {wanted}")
+    return x
+
+
 def _check_range(indices: Any, extent: int) -> None:
     outside = (indices < 0) | (indices >= extent)
     if outside.any():
@@ -103,6 +141,15 @@ def _add(node: Node, x: Any, indices: Any, updates: Any) -> Any:
     return result
 
 
+def _put(node: Node, x: Any, indices: Any, values: Any) -> Any:
+    _check_range(indices, x.shape[0])
+    result = np.array(x)
+    for index, value in zip(indices.tolist(), values, strict=True):
+        result[index] = value
+    return result
+
+
+register_op("put", infer=_infer_put, evaluate=_put, arity=3, pattern=Pattern.OPAQUE)
 for _name, _infer, _evaluate, _arity in (
     ("take", _infer_take, _take, 2),
     ("index_add", _infer_add, _add, 3),
