@@ -109,6 +109,7 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
     "convolution_backward.default": [
         (some(*CONVOLVED.shape), PLANES, FILTERS, [4], *AROUND, [True, True, True])
     ],
+    "copy.default": [(X, some(4)), (whole(3, 4), X)],
     "cumprod.default": [(X, 1), (whole(3, 4) % 3, -2)],
     "cumsum.default": [(X, 1), (whole(3, 4), -2), (X[0, 0], 0)],
     "div.Scalar_mode": [(X, 2), (whole(9), -2)],
@@ -128,9 +129,28 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
     "flip.default": [(X, [0, -1]), (X, [])],
     "full.default": [((2, 3), 7), ((), 1.5)],
     "full_like.default": [(X, 7), (whole(3), 2)],
-    "gather.default": [(X, 1, ROWS)],
+    "gather.default": [
+        (X, 1, ROWS),
+        (X, 0, torch.tensor([[2, 0], [1, 1]])),
+        (X, -1, torch.tensor([[2, 3, 3, 0, 1]])),
+        (some(2, 3, 4), 1, torch.tensor([[[2, 0, 1, 1]], [[0, 1, 2, 0]]])),
+    ],
     "hardtanh.default": [(X,), (whole(3, 4),)],
-    "index.Tensor": [(X, [torch.tensor([2, -1])]), (X, [None, torch.tensor([[0], [3]])])],
+    "index.Tensor": [
+        (X, [torch.tensor([2, -1])]),
+        (X, [None, torch.tensor([[0], [3]])]),
+        (X, [torch.tensor([[2], [-3]]), torch.tensor([3, 0, -1])]),
+        (some(2, 3, 4), [torch.tensor([1, 0]), None, torch.tensor([[3], [-2]])]),
+        (some(2, 3, 4), [None, torch.tensor([1, 0]), torch.tensor([[3], [-2]])]),
+        (some(2, 3, 4, 2), [None, torch.tensor([2, 0]), None, torch.tensor([-1])]),
+    ],
+    "index_put.default": [
+        (X, [torch.tensor([2, -2, 0])], some(3, 4)),
+        (X, [None, torch.tensor([[0], [3]])], some(2, 1)),
+        (X, [torch.tensor([[2], [0]]), torch.tensor([3, 0, -1])], torch.tensor(2.5)),
+        (some(2, 3, 4), [torch.tensor([1, 0]), None, torch.tensor([3, 2])], some(2, 3)),
+        (whole(2, 3, 4), [None, torch.tensor([1, 0, 1]), torch.tensor([3, -2, 0])], whole(2, 3)),
+    ],
     "index_select.default": [(X, 1, torch.tensor([3, 0, 3])), (X, -2, torch.tensor([1]))],
     "leaky_relu.default": [(X,)],
     "linalg_vector_norm.default": [(X,)],
@@ -174,14 +194,26 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
     "rsub.Scalar": NUMBERS,
     "rsub.Tensor": TENSORS,
     "scalar_tensor.default": [(2,), (2.5,), (True,)],
-    "scatter.src": [(X, 1, ROWS, some(3, 1))],
-    "scatter.value": [(X, 1, ROWS, 7)],
+    "scatter_add.default": [
+        (X, 0, torch.tensor([[2, 0, 1], [2, 2, 1]]), some(3, 4)),
+        (whole(3, 4), -1, torch.tensor([[2, 0], [3, 3], [1, 0]]), whole(3, 2)),
+    ],
+    "scatter_reduce.two": [
+        (X, 0, torch.tensor([[2, 0, 1], [2, 2, 1]]), some(3, 4), "sum"),
+        (X, 1, torch.tensor([[2, 0, 1], [2, 2, 1]]), some(3, 4), "amax"),
+    ],
+    "scatter.src": [
+        (X, 1, ROWS, some(3, 1)),
+        (X, 0, torch.tensor([[2, 0, 1], [0, 2, 0]]), some(3, 4)),
+        (whole(2, 3, 4), -1, torch.tensor([[[3, 0], [1, 2]]]), whole(2, 3, 4)),
+    ],
+    "scatter.value": [(X, 1, ROWS, 7), (X, 0, torch.tensor([[2, 0, 1]]), 2.5)],
     "select.int": [(X, 1, -1), (X, -2, 1)],
     "select_copy.int": [(X, 1, -1)],
     "select_scatter.default": [(X, some(3), 1, -1), (X, some(4), -2, 1)],
     "slice.Tensor": [(X,), (whole(4, 3),)],
     "slice_copy.Tensor": [(X,)],
-    "slice_scatter.default": [(X, some(3, 4))],
+    "slice_scatter.default": [(X, some(3, 4)), (X, some(2, 4)), (X, some(1, 4))],
     "split.Tensor": [(some(5, 4), 2)],
     "split_with_sizes.default": [(some(4, 4), [1, 3])],
     "split_with_sizes_copy.default": [(some(4, 4), [1, 3])],
@@ -201,6 +233,8 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
     "where.self": [(MASK, X, some(4)), (MASK, X, whole(3, 4))],
 }
 """Calls of each operator with the arguments that it needs; families of operators have one row."""
+CALLS["_unsafe_index.Tensor"] = CALLS["index.Tensor"]
+CALLS["_unsafe_index_put.default"] = CALLS["index_put.default"]
 for _name in ("add", "sub", "mul", "div"):
     CALLS.update({f"{_name}.Tensor": TENSORS, f"{_name}.Scalar": NUMBERS})
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
@@ -217,6 +251,7 @@ DTYPES = [torch.float64, torch.int32]
 POOLS = {"stride": [[1], [3]], "padding": [[1]], "ceil_mode": [True], "count_include_pad": [False]}
 BY_NAME: dict[str, list[Any]] = {
     **POOLS,
+    "accumulate": [True],
     "alpha": [3],
     "approximate": ["tanh"],
     "beta": [0, 2],
@@ -227,6 +262,7 @@ BY_NAME: dict[str, list[Any]] = {
     "divisor_override": [5],
     "dtype": DTYPES,
     "implicit": [True],
+    "include_self": [False],
     "is_causal": [True],
     "keepdim": [True],
     "layout": [torch.strided],
@@ -264,7 +300,7 @@ OWN: dict[str, dict[str, list[Any]]] = {
     "mean.dim": {"dtype": [torch.float64]},
     "slice.Tensor": {"start": [1, -3, 9], "end": [2, -1, 9], "step": [2]},
     "slice_copy.Tensor": {"start": [1, -2], "end": [2, -1], "step": [2]},
-    "slice_scatter.default": {"start": [0, -3], "end": [3, 9], "step": []},
+    "slice_scatter.default": {"start": [0, -3], "end": [3, 9, -1], "step": [2]},
     "stack.default": {"dim": [0, -1]},
 }
 """The same for one operator; no value where there is nothing to compare."""

@@ -227,6 +227,57 @@ def test_indices():
     assert programs[0].in_torch == {}
 
 
+def cached_rows(cache, rows, places):
+    cache = cache.clone()
+    cache[:, places] = rows
+    return cache * 2
+
+
+def scattered(x, i, s):
+    whole = x.clone()
+    whole[1:3] = s[:2, : x.shape[1]]
+    return (
+        x.scatter(1, i, s), x.scatter_reduce(1, i, s, "sum", include_self=False),
+        x.scatter_add(1, i, s), x.index_fill(1, i[0], 3.0), x.gather(1, i),
+        x.index_add(1, i[0], s.new_ones(len(x), i.shape[1]), alpha=2), x[i[0, :3] // 3, i[1, :3]],
+        whole,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_elements_that_data_choose_are_written_by_kernels(dynamic):
+    chosen = torch.stack([torch.randperm(9)[:6] for _ in range(4)])
+    calls = [
+        (cached_rows, (torch.randn(2, 12, 8), torch.randn(2, 3, 8), torch.tensor([7, 0, 11]))),
+        (scattered, (torch.randn(5, 9), chosen, torch.randn(5, 9))),
+    ]
+    for function, args in calls:
+        torch._dynamo.reset()
+        options = {"library": False}
+        with recording() as programs:
+            fast = torch.compile(function, backend="loopnest", dynamic=dynamic, options=options)
+            close(fast(*args), function(*args))
+        (program,) = programs
+        assert program.in_torch == {}
+        assert "scatter" in [launch.schedule for launch in program.kernels]
+
+
+def test_an_index_outside_of_its_axis_is_refused_before_anything_runs():
+    x = torch.randn(3, 4)
+    for function in (
+        lambda x, i: x[i, i],
+        lambda x, i: x.gather(1, i[None].expand(2, 2)),
+        lambda x, i: x.scatter(1, i[None].expand(2, 2), 1.0),
+    ):
+        fast = compiled(function, library=False)
+        close(fast(x, torch.tensor([0, 2])), function(x, torch.tensor([0, 2])))
+        with pytest.raises(
+            ln.LaunchError,
+            match=r"1\] is (-1|4), but it was declared that 0 <= p\d < \d+; pass elements",
+        ):
+            fast(x, torch.tensor([0, 4]))
+
+
 def test_windows_on_a_gpu_run_in_torch():
     """Without a schedule for "cuda" a kernel would be evaluated on the host."""
     from loopnest.torch.aten_graph import translated

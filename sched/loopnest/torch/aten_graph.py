@@ -32,8 +32,7 @@ from loopnest.torch import (  # noqa: F401 - registers the rules
     aten_reductions,
     aten_windows,
 )
-from loopnest.torch.aten_movement import ordered
-from loopnest.torch.aten_table import RULES, Call, Rule
+from loopnest.torch.aten_table import RULES, Call, Rule, ordered
 from loopnest.torch.input_layouts import InputLayout, contiguous, order_in_memory
 from loopnest.torch.symbolic_sizes import (
     NotTranslated,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import loopnest.graph as G
-from loopnest.graph.dimensions import Dim, add
+from loopnest.graph.dimensions import Dim, add, mul
 from loopnest.graph.node import Node
-from loopnest.torch.aten_table import Call, as_node, axes_of, translates
+from loopnest.scalar.dtypes import int64
+from loopnest.torch.aten_table import Call, as_node, axes_of, ordered, translates
 from loopnest.torch.input_layouts import InputLayout, order_in_memory
 from loopnest.torch.symbolic_sizes import NotTranslated, sizes_of, strides_of
 
@@ -24,18 +25,15 @@ def _expand(call: Call) -> Node:
     return G.broadcast_to(call[0], call.shape)
 
 
+@translates("copy.default")
+def _copy(call: Call) -> Node:
+    """Return what a tensor holds when another was copied to it."""
+    return G.broadcast_to(as_node(call["src"], call.dtype), call.shape)
+
+
 @translates("permute.default", "permute_copy.default")
 def _permute(call: Call) -> Node:
     return ordered(call[0], call[1])
-
-
-def ordered(x: Node, order: Sequence[int]) -> Node:
-    """Return x with its axes in another order; transposes of transposes are one."""
-    places = [int(a) % x.ndim for a in order]
-    if x.op == "transpose":
-        places = [x.attrs["axes"][place] for place in places]
-        (x,) = x.inputs
-    return x if places == sorted(places) else G.transpose(x, places)
 
 
 @translates("t.default")
@@ -173,30 +171,36 @@ def _repeat(call: Call) -> Node:
 def _select_scatter(call: Call) -> Node:
     x, part = call[0], call[1]
     axis = call[2] % x.ndim
-    place = call[3] % x.shape[axis]
+    place = call["index"]
+    if place < 0:
+        place = add(x.shape[axis], place)
     return _put(x, G.expand_dims(part, axis), axis, place, 1)
 
 
 @translates("slice_scatter.default")
 def _slice_scatter(call: Call) -> Node:
-    x, part, axis, start, stop, step = call.args
+    """Return x with a part replaced, whose extent says where it ends."""
+    x, part, axis, start, _, step = call.args
     axis, start = axis % x.ndim, start or 0
-    start = min(start + x.shape[axis] * (start < 0), x.shape[axis])
-    if stop is not None and stop < 0:
-        raise NotTranslated("a negative stop")
+    extent = x.shape[axis]
+    if isinstance(start, int) and start < 0:
+        start = add(extent, start)
+    if isinstance(start, int) and isinstance(extent, int):
+        start = min(max(start, 0), extent)
     return _put(x, part, axis, start, step)
 
 
-def _put(x: Node, part: Node, axis: int, start: int, step: int) -> Node:
+def _put(x: Node, part: Node, axis: int, start: Dim, step: int) -> Node:
     """Return x with a part of it along one axis replaced."""
-    starts, steps = [0] * x.ndim, [1] * x.ndim
+    starts: list[Dim] = [0] * x.ndim
+    steps = [1] * x.ndim
     starts[axis], steps[axis] = start, step
     value = G.unslice(as_node(part, x.dtype), x.shape, starts, steps)
-    extent = part.static_shape[axis]
-    places = G.iota(x.shape[axis], 0, 1)
-    inside = G.logical_and(G.ge(places, start), G.lt(places, start + step * extent))
+    first, stop = as_node(start, int64), as_node(add(start, mul(step, part.shape[axis])), int64)
+    places = G.iota(x.shape[axis], 0, 1, int64)
+    inside = G.logical_and(G.ge(places, first), G.lt(places, stop))
     if step > 1:
-        inside = G.logical_and(inside, G.eq(G.mod(G.sub(places, start), step), 0))
+        inside = G.logical_and(inside, G.eq(G.mod(G.sub(places, first), step), 0))
     shape: list[Dim] = [1] * x.ndim
     shape[axis] = x.shape[axis]
     return G.where(G.reshape(inside, shape), value, x)

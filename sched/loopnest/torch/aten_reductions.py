@@ -160,22 +160,6 @@ def _norm(call: Call) -> Node:
     return as_node(G.pow(total, as_node(1.0 / order, wide)), dtype)
 
 
-@translates("gather.default")
-def _gather(call: Call) -> Node:
-    """Return one element a row: of those whose place is the index, which is one."""
-    x, axis, indices = call[0], call[1] % max(call[0].ndim, 1), call[2]
-    if not x.ndim or indices.shape[axis] != 1:
-        raise NotTranslated("of several elements a row")
-    rows = tuple([e for i, e in enumerate(indices.shape) if i != axis])
-    if rows != tuple([e for i, e in enumerate(x.shape) if i != axis]):
-        raise NotTranslated("of fewer rows")
-    shape = [1] * x.ndim
-    shape[axis] = x.shape[axis]
-    places = G.reshape(G.iota(x.shape[axis], 0, 1, int64), shape)
-    own = G.where(G.eq(places, as_node(indices, int64)), x, as_node(0, x.dtype))
-    return as_node(G.sum(own, axis, keepdims=True), x.dtype)
-
-
 # Products of matrices
 
 

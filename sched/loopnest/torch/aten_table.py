@@ -122,3 +122,12 @@ def axes_of(axis: Any, rank: int) -> tuple[int, ...]:
     if not rank:
         return ()
     return tuple(sorted({int(a) % rank for a in given}))
+
+
+def ordered(x: Node, order: Sequence[int]) -> Node:
+    """Return x with its axes in another order; transposes of transposes are one."""
+    places = [int(a) % x.ndim for a in order]
+    if x.op == "transpose":
+        places = [x.attrs["axes"][place] for place in places]
+        (x,) = x.inputs
+    return x if places == sorted(places) else G.transpose(x, places)
