@@ -133,6 +133,7 @@ CALLS: dict[str, list[tuple[Any, ...]]] = {
         (X, 1, ROWS),
         (X, 0, torch.tensor([[2, 0], [1, 1]])),
         (X, -1, torch.tensor([[2, 3, 3, 0, 1]])),
+        (some(5), 0, torch.zeros(2, 0, dtype=torch.int64)),
         (some(2, 3, 4), 1, torch.tensor([[[2, 0, 1, 1]], [[0, 1, 2, 0]]])),
     ],
     "hardtanh.default": [(X,), (whole(3, 4),)],

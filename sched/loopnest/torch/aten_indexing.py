@@ -156,8 +156,8 @@ def _gather(call: Call) -> Node:
     Such a choice is part of the kernel that makes the row, as in a loss of logits.
     """
     x, indices = call[0], call["index"]
-    if not x.ndim or not indices.ndim:
-        raise NotTranslated("of a scalar")
+    if not x.ndim or indices.ndim != x.ndim:
+        raise NotTranslated("of a scalar, or of no element")
     axis = call["dim"] % x.ndim
     rows = tuple([e for i, e in enumerate(indices.shape) if i != axis])
     if indices.shape[axis] != 1 or rows != tuple([e for i, e in enumerate(x.shape) if i != axis]):
@@ -174,8 +174,8 @@ def _gather(call: Call) -> Node:
 def _scatter_add(call: Call) -> Node:
     """Return x with each element of a tensor added where an index says along an axis."""
     x, axis, indices, values = call[0], call["dim"], call["index"], call["src"]
-    if not x.ndim or not indices.ndim:
-        raise NotTranslated("of a scalar")
+    if not x.ndim or indices.ndim != x.ndim:
+        raise NotTranslated("of a scalar, or of no element")
     if call.get("reduce", "sum") != "sum":
         raise NotTranslated("not of a sum")
     places = along_axis(x, axis % x.ndim, indices)
@@ -195,8 +195,8 @@ def _scatter(call: Call) -> Node:
     Such a choice is part of the kernel that makes the row.
     """
     x, indices, value = call[0], call["index"], call[3]
-    if not x.ndim or not indices.ndim:
-        raise NotTranslated("of a scalar")
+    if not x.ndim or indices.ndim != x.ndim:
+        raise NotTranslated("of a scalar, or of no element")
     axis = call["dim"] % x.ndim
     if isinstance(value, Node):
         value = G.slice(value, [0] * x.ndim, indices.shape)
