@@ -387,12 +387,17 @@ def test_threads_holds_for_one_kernel_only():
     f["y"].parallelize({0: PT.cpu_parallel})
     fn = compile(f, target="c", threads=1)
     x = np.arange(1000, dtype=F)
-    np.testing.assert_array_equal(fn(x), x + x)
-    openmp = fn._executable._openmp
-    if openmp is not None:
-        before = openmp.read()
-        fn(x)
-        assert openmp.read() == before
+    openmp = fn._executable.runtime
+    before = openmp.read() if openmp is not None else 0
+    try:
+        for threads in (3, 2):
+            if openmp is not None:
+                openmp.write(threads)
+            np.testing.assert_array_equal(fn(x), x + x)
+            assert openmp is None or openmp.read() == threads
+    finally:
+        if openmp is not None:
+            openmp.write(before)
 
 
 @pytest.mark.skipif("c" not in TARGETS, reason="no C compiler")

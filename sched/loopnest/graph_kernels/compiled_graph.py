@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from loopnest.backends.cpu.host_call import HostCall
 from loopnest.backends.cuda.driver import driver_interface
 from loopnest.backends.targets import named_target
 from loopnest.errors import LaunchError, kind_of
@@ -27,7 +28,6 @@ from loopnest.graph.program import Graph, require_graph
 from loopnest.graph.registry import call, rebuild, short
 from loopnest.graph.size_binding import node_sizes
 from loopnest.graph.state import check_state
-from loopnest.graph_kernels.array_address import address_of
 from loopnest.graph_kernels.code_gen import (
     Generated,
     compiled,
@@ -35,7 +35,6 @@ from loopnest.graph_kernels.code_gen import (
 )
 from loopnest.graph_kernels.device_arrays import DeviceArrays, DeviceStates
 from loopnest.graph_kernels.graph_launch import launch_of
-from loopnest.graph_kernels.host_call import HostCall
 from loopnest.graph_kernels.kernel_calls import with_kernels
 from loopnest.graph_kernels.kernel_fusion import inlined
 from loopnest.graph_kernels.kernel_groups import is_library, product_of
@@ -52,6 +51,7 @@ from loopnest.graph_kernels.sized_run import SizedRun
 from loopnest.graph_kernels.step_arrays import Array, HostArrays, Runner
 from loopnest.graph_kernels.step_profile import StepProfile, least
 from loopnest.graph_kernels.variable_memory import VariableMemory
+from loopnest.launch.array_address import address_of
 
 if TYPE_CHECKING:
     from loopnest.proofs import Report

@@ -13,12 +13,13 @@ from struct import Struct
 from time import perf_counter
 from typing import Any, TypeAlias
 
+from loopnest.backends.cpu.array_fields import reads_arrays
 from loopnest.backends.cpu.c_target import CompiledC
-from loopnest.backends.cpu.openmp import threads_are_lost
+from loopnest.backends.cpu.host_call import HostCall
+from loopnest.backends.cpu.launch_table import TableEntry, words_of
+from loopnest.backends.ready_call import no_memory
 from loopnest.graph.dimensions import at
 from loopnest.graph.node import Node
-from loopnest.graph_kernels.host_call import MISFIT, HostCall, reads_arrays
-from loopnest.graph_kernels.launch_table import MOST_ARGUMENTS, pointers_of
 from loopnest.graph_kernels.plan_records import (
     PlannedStep,
     ResultTree,
@@ -30,9 +31,10 @@ from loopnest.graph_kernels.plan_records import (
     places_in,
     rounded,
 )
-from loopnest.graph_kernels.step_actions import CallAction, Entry, TableAction, no_memory
+from loopnest.graph_kernels.step_actions import WHOSE, CallAction, Entry, TableAction
 from loopnest.graph_kernels.step_arrays import Array, Memory, Runner, Seen, StepArrays
 from loopnest.graph_kernels.variable_memory import StepUpdates, VariableMemory
+from loopnest.launch.target_interface import MISFIT, ArrayForm
 from loopnest.scalar.expr import Expr
 
 Values: TypeAlias = "Any"
@@ -106,16 +108,16 @@ class SizedRun:
         front = [*self.inputs, *self._made]
         self._first = len(front)
         self._slots = {number: place for place, number in enumerate(front)}
-        """Where in the pointers inputs stand, then new outputs: what each call tells, in front."""
+        """Which words say where inputs lie, then new outputs: what each call tells, in front."""
         self._told = Struct(f"={len(front)}Q")
         self._fixed: Memory = []
         self._nothing: Memory = []
-        self._pointers = pointers_of([])
+        self._words = words_of([])
         self._arena: Array = None
         self._more: list[int] = []
         """What stands behind the storages of the plan: sizes, and 0 for workspace."""
         self._workspace: dict[int, int] = {}
-        """Which pointers are workspace, and where they begin in it."""
+        """Which words are workspace, and where that begins in the whole of it."""
         self._workspace_bytes = 0
         self._calls: list[PlannedStep] = []
         """Steps that are no entries of a table."""
@@ -193,13 +195,10 @@ class SizedRun:
         if not reads_arrays() or not isinstance(action, TableAction) or None in nodes:
             return None
         known = [node for node in nodes if node is not None]
-        return HostCall(
-            action.table,
-            [node.static_shape for node in known],
-            [node.dtype for node in known],
-            len(self._made),
-            self._memory.variables.host_range,
-        )
+        inputs = [ArrayForm(node.dtype.numpy, node.static_shape) for node in known]
+        storages = [self.plan.storages[number] for number in self._made]
+        made = [ArrayForm(s.dtype.numpy, (at(s.elements, {}),), is_written=True) for s in storages]
+        return HostCall(action.table, inputs, made, apart=self._memory.variables.host_range)
 
     def called(self, call: HostCall, arrays: tuple[Any, ...]) -> tuple[Values, ...] | None:
         """Run the steps by `host_call`; return the outputs.
@@ -211,6 +210,8 @@ class SizedRun:
         """
         if self._arena is not self._memory.arena:
             self._attach()
+        if call.words is not self._words:
+            call.attach(self._words)
         made = tuple([make() for make in self._makers])
         status = call.run(arrays, made)
         if status == MISFIT:
@@ -218,7 +219,7 @@ class SizedRun:
         if self._assigns:
             self._memory.variables.version += 1
         if status:
-            raise no_memory(self._subject)
+            raise no_memory(self._subject, WHOSE)
         return self._values(made, self._nothing)
 
     def timed(self, given: Sequence[Array], places: Sequence[int]) -> tuple[float, list[float]]:
@@ -237,7 +238,7 @@ class SizedRun:
         if self._arena is not self._memory.arena:
             self._attach()
         made = [make() for make in self._makers]
-        self._told.pack_into(self._pointers, 0, *places, *map(self._address, made))
+        self._told.pack_into(self._words, 0, *places, *map(self._address, made))
         if self._assigns:
             self._memory.variables.version += 1
         return made
@@ -288,12 +289,12 @@ class SizedRun:
             found = self._place(owner)
             if found is not None:
                 self._fixed[number], fixed[number] = found, address(found)
-        self._pointers = pointers_of([*[0] * self._first, *fixed, *self._more])
+        self._words = words_of([*[0] * self._first, *fixed, *self._more])
         for number, offset in self._workspace.items():
-            self._pointers[number] = start + room + offset
+            self._words[number] = start + room + offset
         for action in self._actions:
             if isinstance(action, TableAction):
-                action.table.attach(self._pointers)
+                action.attach(self._words)
 
     def _place(self, storage: Storage) -> Array | None:
         if storage.kind == "const" and storage.node is not None:
@@ -388,7 +389,7 @@ class SizedRun:
                 arrays.overwrite(memory[target.storage], memory[source.storage])
             run(memory)
             for number in made:
-                self._pointers[self._slot(number)] = arrays.address(memory[number])
+                self._words[self._slot(number)] = arrays.address(memory[number])
 
         return action
 
@@ -417,20 +418,18 @@ class SizedRun:
         return run
 
     def _fast(self, step: PlannedStep) -> Entry | None:
-        """Return a kernel's C function with its storages and sizes; None where it has none."""
+        """Return a kernel's launch on its storages and sizes; None where it needs more."""
         known, entry = self._memory.entries.get(id(step), (None, None))
         if known is step:
             return entry
         made = step.made
-        if self._target != "c" or made is None or step.copies or threads_are_lost():
+        if self._target != "c" or made is None or step.copies:
             return None
         plan, executable = self.runners[step.node].launch_at(self._sizes)
         if plan.is_empty or not isinstance(executable, CompiledC):
             return None  # what a launch does beyond calling the function
         if plan.program.ranges or plan.program.index_checks:
             return None  # which says what is wrong with its data
-        if executable.threads is not None:
-            return None
         spaces = [p.buffer for p in plan.program.params if p.kind == "workspace"]
         if any(b is None or b.kind == "counter" for b in spaces):
             return None
@@ -438,28 +437,26 @@ class SizedRun:
         overwritten = {output for output, _ in made.inplace}
         own = [p for number, p in enumerate(step.outputs) if number not in overwritten]
         slots = [self._slot(place.storage) for place in (*places_in(operands), *own)]
-        if not 0 < len(slots) + len(plan.sizes) + len(spaces) <= MOST_ARGUMENTS:
-            return None
         slots += map(self._number, plan.sizes.values())
         rooms = zip(spaces, plan.workspace, strict=True)
         slots += self._spaces([count * b.dtype.numpy.itemsize for b, count in rooms if b])
-        entry = executable.function(executable.index_bits(plan)), slots
+        entry = TableEntry(executable.entry(executable.index_bits(plan)), slots), executable
         if not plan.sizes and not spaces:
             self._memory.entries[id(step)] = step, entry
         return entry
 
     def _slot(self, storage: int) -> int:
-        """Return which pointer is that of a storage."""
+        """Return which word says where a storage lies."""
         return self._slots.get(storage, self._first + storage)
 
     def _number(self, value: int) -> int:
-        """Return the pointer behind the storages of the plan that is a size."""
+        """Return the word behind those of the storages of the plan that is a size."""
         number = self._first + len(self.plan.storages) + len(self._more)
         self._more.append(value)
         return number
 
     def _spaces(self, sizes: Sequence[int]) -> list[int]:
-        """Return pointers behind those of the storages for a launch's workspace.
+        """Return words behind those of the storages for a launch's workspace.
 
         Launches follow each other: all begin at one place.
         """

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -15,7 +13,6 @@ import loopnest as ln
 from loopnest.backends.compiled_kernel import CompiledKernel
 from loopnest.graph.dimensions import at
 from loopnest.graph.node_values import compute
-from loopnest.graph_kernels.array_address import address_of
 from loopnest.graph_kernels.plan_records import (
     ALIGNMENT,
     PlaceTree,
@@ -23,6 +20,8 @@ from loopnest.graph_kernels.plan_records import (
     ValuePlace,
     places_in,
 )
+from loopnest.launch.array_address import address_of
+from loopnest.launch.new_arrays import array_maker
 from loopnest.scalar.dtypes import DType
 
 Array: TypeAlias = "Any"
@@ -30,9 +29,6 @@ Array: TypeAlias = "Any"
 Memory: TypeAlias = "list[Array]"
 """The array of each storage of a plan, in a call."""
 Runner: TypeAlias = "CompiledKernel[ln.Kernel]"
-SMALL = 4096
-"""Bytes below which it costs more to find a cache line than kernels gain by it."""
-
 
 Seen: TypeAlias = "Callable[[Memory], Array]"
 """What a place of a step is in a call."""
@@ -95,17 +91,7 @@ class HostArrays:
 
     def maker(self, shape: Sequence[int], dtype: DType) -> Callable[[], Array]:
         """Return a function that makes new arrays; large ones begin at a cache line."""
-        own, kind = tuple(shape), dtype.numpy
-        size = math.prod(own) * kind.itemsize
-        if size < SMALL:
-            return partial(np.empty, own, kind)
-        empty, array, address, byte = np.empty, np.ndarray, self.address, np.dtype(np.uint8)
-
-        def make() -> Array:
-            raw = empty(size + ALIGNMENT, byte)
-            return array(own, kind, raw, -address(raw) % ALIGNMENT)
-
-        return make
+        return array_maker(tuple(shape), dtype.numpy)
 
     def constant(self, value: npt.NDArray[Any]) -> Array:
         """Return the value of a constant, flat."""

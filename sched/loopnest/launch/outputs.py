@@ -11,14 +11,8 @@ import numpy as np
 from loopnest import kir
 from loopnest.errors import LaunchError
 from loopnest.launch.launch_plan import LaunchPlan
+from loopnest.launch.new_arrays import array_maker
 from loopnest.launch.target_interface import Array
-
-SMALL_BYTES = 4096
-PAGE = 4096
-PLACE = PAGE // 2
-"""Where in a page of memory a large result begins: at a cache line, and far from where NumPy's own
-large arrays begin (16 bytes into one). A store holds up the loads behind it whose addresses agree
-with its own in the low 12 bits, which the next elements of an input would do."""
 
 
 class Outputs:
@@ -70,29 +64,18 @@ class Outputs:
         self.check_apart(results, inputs, given)
         return results
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Return a new array of undefined elements; a large one begins at a cache line.
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any], is_zero: bool = False) -> Array:
+        """Return a new array of undefined elements, or of zeros.
 
         Raises:
             LaunchError: there is not enough memory.
         """
-        size = math.prod(shape) * dtype.itemsize
-        if size < SMALL_BYTES:
-            return np.empty(shape, dtype)
         try:
-            raw = np.empty(size + PAGE, np.uint8)
+            return array_maker(shape, dtype, is_zero)()
         except (MemoryError, ValueError):
+            size = math.prod(shape) * dtype.itemsize
             found = f"an array of {size} bytes does not fit into memory"
             raise self._error(found, "pass smaller arrays") from None
-        start = (PLACE - raw.ctypes.data) % PAGE
-        aligned: Array = raw[start : start + size].view(dtype).reshape(shape)
-        return aligned
-
-    def zeros(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-        """Return a new array of zeros; raises as `empty`."""
-        result = self.empty(shape, dtype)
-        result.fill(0)
-        return result
 
     def _error(self, reason: str, hint: str = "") -> LaunchError:
         return LaunchError(self.subject, reason, hint)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+import numpy as np
 import numpy.typing as npt
 
 from loopnest import kir
@@ -49,6 +51,75 @@ class Executable(Protocol):
         Raises:
             DataOutside: data lie outside of their range; only where it `checks_data`.
         """
+
+
+MISFIT, NO_MEMORY = -2, 1
+"""The status of a prepared call where an argument is not as it takes it, so that nothing ran; and
+where no memory was left. Above are those of data outside of their ranges: nothing ran either."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayForm:
+    """An array as a prepared call takes it.
+
+    Args:
+        dtype: its type.
+        shape: its extents.
+        strides: in bytes, of axes with more than one element; None where it is C-contiguous.
+        is_written: whether the call writes it: then it shares no memory with another.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None = None
+    is_written: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """The bytes from its first element to the end of its last."""
+        if 0 in self.shape:
+            return 0
+        width = self.dtype.itemsize
+        if self.strides is None:
+            return math.prod(self.shape) * width
+        steps = zip(self.shape, self.strides, strict=True)
+        return sum([(extent - 1) * step for extent, step in steps]) + width
+
+
+class PreparedCall(Protocol):
+    """Launches of one plan on arrays that are like those of an earlier call."""
+
+    def run(
+        self,
+        arrays: tuple[Any, ...],
+        made: tuple[Any, ...],
+        is_out: bool,
+        scalars: Sequence[Any] = (),
+    ) -> int:
+        """Run one launch; return 0, or why it did not: `MISFIT`, `NO_MEMORY`, or data outside.
+
+        Args:
+            arrays: what a caller gave for inputs.
+            made: an array for each output that is not in place, then workspace.
+            is_out: whether arrays of `made` are the caller's, and must be looked at.
+            scalars: the values of the scalar parameters.
+        """
+
+    def learn(self, inputs: Sequence[Array]) -> None:
+        """Take the type objects of these inputs for those that inputs have."""
+
+
+@runtime_checkable
+class Preparable(Protocol):
+    """An executable that prepares calls."""
+
+    def prepared(
+        self,
+        plan: LaunchPlan,
+        inputs: Sequence[ArrayForm],
+        made: Sequence[ArrayForm],
+    ) -> PreparedCall | None:
+        """Return a call of one plan; None where a launch does more than to call a function."""
 
 
 Check: TypeAlias = Callable[[object], bool]

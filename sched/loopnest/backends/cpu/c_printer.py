@@ -109,6 +109,33 @@ def _entry(
     return "\n".join([*lines, f"  return {printers[-1].symbol}({given});", "}", ""])
 
 
+def entry_name(program: Program) -> str:
+    """Return the name of the function that `print_entry` prints."""
+    return f"ln_call_{symbol(program.name)}"
+
+
+def print_entry(program: Program) -> str:
+    """Return a function that calls a kernel with words: an address, a size or a scalar in each.
+
+    ``slots`` has the number of each parameter's word. So every kernel is called the same way,
+    whatever its parameters are.
+    """
+    lines = [f"int {entry_name(program)}(const uint64_t *words, const int *slots)", "{"]
+    given = []
+    for number, param in enumerate(program.params):
+        word = f"words[slots[{number}]]"
+        if param.buffer is not None:
+            given.append(f"(void *)(uintptr_t){word}")
+        elif param.kind == "size":
+            given.append(f"(int64_t){word}")
+        else:
+            given.append(f"v{number}")
+            lines.append(f"  {_dialect(64).types[param.dtype.name]} v{number};")
+            lines.append(f"  __builtin_memcpy(&v{number}, &{word}, sizeof v{number});")
+    lines.append(f"  return {symbol(program.name)}({_list(given)});")
+    return "\n".join([*lines, "}", ""])
+
+
 @cache
 def c_prelude(index_bits: int = 64) -> str:
     """Return what comes before the kernels of one file."""

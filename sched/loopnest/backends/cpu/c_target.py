@@ -6,14 +6,19 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from struct import Struct
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from loopnest import kir
+from loopnest.backends.cpu.array_fields import reads_arrays
 from loopnest.backends.cpu.data_checks import OUTSIDE
-from loopnest.backends.cpu.openmp import Function, Runtime, runtime_of, threads_are_lost
-from loopnest.errors import LaunchError
+from loopnest.backends.cpu.host_call import HostCall, Packer
+from loopnest.backends.cpu.launch_table import TableEntry, LaunchTable, words_of
+from loopnest.backends.cpu.openmp import Function, Runtime, runtime_of
+from loopnest.backends.ready_call import no_memory
+from loopnest.launch.array_address import address_of
 from loopnest.launch.index_width import INT32
 from loopnest.launch.launch_plan import LaunchPlan
 from loopnest.launch.target_interface import (
@@ -21,6 +26,7 @@ from loopnest.launch.target_interface import (
     SWITCH,
     THREADS,
     Array,
+    ArrayForm,
     DataOutside,
     TargetOption,
     TargetRow,
@@ -29,6 +35,9 @@ from loopnest.launch.target_interface import (
 from loopnest.scalar.arguments import size_value
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Expr
+
+if TYPE_CHECKING:
+    from loopnest.backends.cpu.c_compiler import Library
 
 OPTIONS: Mapping[str, TargetOption] = {
     "threads": THREADS,
@@ -41,25 +50,26 @@ OPTIONS: Mapping[str, TargetOption] = {
 # minute; at -O1 both take seconds. What is scheduled for speed has not nearly so many.
 _DEEP = 16
 
-_SCALARS: Mapping[str, Any] = {
-    "bool": ctypes.c_bool, "int8": ctypes.c_int8, "uint8": ctypes.c_uint8, "int16": ctypes.c_int16,
-    "uint16": ctypes.c_uint16,
-    "int32": ctypes.c_int32, "uint32": ctypes.c_uint32, "int64": ctypes.c_int64,
-    "float8_e4m3fn": ctypes.c_uint8, "float8_e5m2": ctypes.c_uint8, "float16": ctypes.c_uint16,
-    "bfloat16": ctypes.c_uint16, "float32": ctypes.c_float, "float64": ctypes.c_double,
-    "index": ctypes.c_int64,
+_FORMATS: Mapping[str, str] = {
+    "bool": "?7x", "int8": "b7x", "uint8": "B7x", "int16": "h6x", "uint16": "H6x", "int32": "i4x",
+    "uint32": "I4x", "int64": "q", "float8_e4m3fn": "B7x", "float8_e5m2": "B7x", "float16": "H6x",
+    "bfloat16": "H6x", "float32": "f4x", "float64": "d",
 }  # fmt: skip
+"""How each type lies in a word of 64 bits; a narrow float as its bits."""
 
 
 class CompiledC:
     """A program built as C, for each index width when it is first needed.
 
+    The words of a launch are the addresses of arrays, in the order of their parameters, then
+    scalars, then sizes.
+
     Args:
         program: the kernel.
         threads: how many threads a launch may use, None for OpenMP's choice.
         fast_math, optimize: see `c_compiler.compile_c`.
-        built: functions that exist already, by index width.
-        openmp: the runtime of `built`, if it has one.
+        built: entries that exist already, by index width.
+        runtime: the OpenMP runtime of `built`, if it has one.
         check_indices: whether launches look at indices that nothing keeps inside of their axis.
     """
 
@@ -72,7 +82,7 @@ class CompiledC:
         fast_math: bool = False,
         optimize: int = 3,
         built: Mapping[int, Function] | None = None,
-        openmp: Runtime | None = None,
+        runtime: Runtime | None = None,
         check_indices: bool = True,
     ) -> None:
         self.program = program if check_indices else replace(program, index_checks=())
@@ -80,15 +90,19 @@ class CompiledC:
         self.fast_math = fast_math
         self.optimize = optimize
         self.built: dict[int, Function] = dict(built or {})
-        kinds = [p.kind for p in program.params if p.kind != "size"]
-        self.workspaces = kinds.count("workspace")
-        self.sizes = [p.name for p in program.params if p.kind == "size"]
+        self.runtime = runtime
+        """The OpenMP runtime of what was built."""
+        order = {"input": 0, "output": 0, "workspace": 0, "scalar": 1, "size": 2}
+        places = sorted(range(len(program.params)), key=lambda n: order[program.params[n].kind])
+        self._slots = [places.index(n) for n in range(len(places))]
         scalars = [p.dtype for p in program.params if p.kind == "scalar"]
-        self.narrow = {i: d for i, d in enumerate(scalars) if d.is_narrow}
-        self._openmp = openmp
+        self._arrays = sum([p.buffer is not None for p in program.params])
+        self._scalars = len(scalars)
+        self._pack = _packer(scalars)
+        self._tables: dict[int, LaunchTable] = {}
 
-    def function(self, bits: int) -> Function:
-        """Return the C function whose indices have `bits`, built now if need be.
+    def entry(self, bits: int) -> Function:
+        """Return the entry of the build whose indices have `bits`, built now if need be.
 
         Raises:
             CompileError: the compiler is missing or refuses the source.
@@ -99,17 +113,17 @@ class CompiledC:
         return found
 
     def _build(self, bits: int) -> Function:
-        from loopnest.backends.clike.identifiers import symbol
         from loopnest.backends.cpu.c_compiler import compile_c
-        from loopnest.backends.cpu.c_printer import print_c
+        from loopnest.backends.cpu.c_printer import print_c, print_entry
         from loopnest.backends.cpu.machine_probe import machine, vector_flags
 
-        source = print_c(self.program, index_bits=bits)
+        own = _renamed(self.program)
+        source = print_c(own, index_bits=bits) + print_entry(own)
         optimize = _bounded(self.optimize, [self.program])
         flags = vector_flags(machine())
         library = compile_c(source, optimize=optimize, fast_math=self.fast_math, flags=flags)
-        self._openmp = runtime_of(library)
-        return library.function(symbol(self.program.name), argtypes(self.program), ctypes.c_int)
+        self.runtime = runtime_of(library)
+        return _entry(library, own)
 
     def index_bits(self, plan: LaunchPlan) -> int:
         """Return the width that indices need, those into what is kept for each thread too."""
@@ -123,34 +137,55 @@ class CompiledC:
 
         return slot_sizes(self.program)
 
+    def _table(self, plan: LaunchPlan) -> LaunchTable:
+        bits = self.index_bits(plan)
+        if bits not in self._tables:
+            launch = TableEntry(self.entry(bits), self._slots)
+            self._tables[bits] = LaunchTable([launch], self.threads, self.runtime)
+        return self._tables[bits]
+
     def run(self, arrays: Sequence[Array], scalars: Sequence[Any], plan: LaunchPlan) -> None:
         """Run one launch."""
-        function = self.function(self.index_bits(plan))
-        if self.narrow:
-            scalars = [_bits(v, self.narrow.get(i)) for i, v in enumerate(scalars)]
-        places = [a.ctypes.data for a in arrays]
-        split = len(places) - self.workspaces
-        arguments = (*places[:split], *scalars, *plan.sizes.values(), *places[split:])
-        threads = 1 if threads_are_lost() else self.threads
-        if self._openmp is None or threads is None:
-            status = function(*arguments)
-        else:
-            status = self._openmp.limited(threads, function, arguments)
+        front = bytes(words_of([*map(address_of, arrays)]))
+        sizes = bytes(words_of([*plan.sizes.values()]))
+        status = self._table(plan).run(front + self._pack(scalars) + sizes)
         if status >= OUTSIDE:
             raise DataOutside(status - OUTSIDE)
         if status:
-            raise LaunchError(
-                f"{self.program.name}(...)",
-                "no memory is left for its local buffers",
-                "pass smaller arrays, or fewer threads",
-            )
+            raise no_memory(f"{self.program.name}(...)")
+
+    def prepared(
+        self, plan: LaunchPlan, inputs: Sequence[ArrayForm], made: Sequence[ArrayForm]
+    ) -> HostCall | None:
+        """Return a call of one plan; None where a launch does more than to call a function."""
+        if plan.is_empty or not reads_arrays():
+            return None
+        call = HostCall(self._table(plan), inputs, made, self._scalars, self._pack)
+        call.attach(words_of([*[0] * (self._arrays + self._scalars), *plan.sizes.values()]))
+        return call
 
 
-def argtypes(program: kir.Program) -> list[Any]:
-    """Return the ctypes types of a kernel's parameters."""
-    return [
-        ctypes.c_void_p if p.buffer is not None else _SCALARS[p.dtype.name] for p in program.params
-    ]
+def _packer(dtypes: Sequence[DType]) -> Packer:
+    """Return what makes words of scalars of these types, a word each."""
+    pack = Struct("=" + "".join([_FORMATS[dtype.name] for dtype in dtypes])).pack
+    narrow = {n: dtype for n, dtype in enumerate(dtypes) if dtype.is_narrow}
+    if not narrow:
+        return lambda values: pack(*values)
+    return lambda values: pack(*[_bits(v, narrow.get(n)) for n, v in enumerate(values)])
+
+
+def _renamed(program: kir.Program, number: int = 0) -> kir.Program:
+    """Return a program whose function has a name that no library has.
+
+    An entry calls it by name, and the linker would prefer that of a library: libc has a ``step``.
+    """
+    return replace(program, name=f"{program.name}_kernel_{number}")
+
+
+def _entry(library: Library, program: kir.Program) -> Function:
+    from loopnest.backends.cpu.c_printer import entry_name
+
+    return library.function(entry_name(program), restype=ctypes.c_int)
 
 
 def _bits(value: Any, dtype: DType | None) -> Any:
@@ -174,21 +209,20 @@ def build_together(programs: Sequence[kir.Program], optimize: int) -> list[Compi
     Functions of one name are told apart by a number; widths that a launch needs beside 32 bits are
     built alone, later.
     """
-    from loopnest.backends.clike.identifiers import symbol
     from loopnest.backends.cpu.c_compiler import compile_c
-    from loopnest.backends.cpu.c_printer import c_prelude, print_c
+    from loopnest.backends.cpu.c_printer import c_prelude, print_c, print_entry
     from loopnest.backends.cpu.machine_probe import machine, vector_flags
 
-    renamed = [replace(p, name=f"{p.name}_{number}") for number, p in enumerate(programs)]
-    texts = [print_c(p, index_bits=32, prelude=False) for p in renamed]
+    renamed = [_renamed(program, number) for number, program in enumerate(programs)]
+    texts = [print_c(p, index_bits=32, prelude=False) + print_entry(p) for p in renamed]
     source = "\n".join([c_prelude(32), *texts])
     flags = vector_flags(machine())
     library = compile_c(source, optimize=_bounded(optimize, renamed), flags=flags)
-    openmp = runtime_of(library)
+    runtime = runtime_of(library)
     result = []
     for program, own in zip(programs, renamed, strict=True):
-        function = library.function(symbol(own.name), argtypes(program), ctypes.c_int)
-        result.append(CompiledC(program, optimize=optimize, built={32: function}, openmp=openmp))
+        built = {32: _entry(library, own)}
+        result.append(CompiledC(program, optimize=optimize, built=built, runtime=runtime))
     return result
 
 
@@ -200,7 +234,7 @@ def _obstacle() -> str | None:
 
 def _build(program: kir.Program, **options: Any) -> CompiledC:
     built = CompiledC(program, **options)
-    built.function(32)
+    built.entry(32)
     return built
 
 

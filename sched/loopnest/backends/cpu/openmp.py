@@ -39,18 +39,9 @@ class Runtime:
     write: Function
     pause: Function | None
 
-    def limited(self, threads: int, function: Function, arguments: tuple[Any, ...]) -> Any:
-        """Call a function with a number of threads; other calls keep theirs."""
-        before = self.read()
-        self.write(threads)
-        try:
-            return function(*arguments)
-        finally:
-            self.write(before)
-
 
 _runtimes: dict[int, Runtime] = {}
-_home = os.getpid()
+home = ctypes.c_int64(os.getpid())
 """The process whose threads the runtimes keep records of."""
 
 _forking = threading.local()
@@ -79,7 +70,7 @@ def _find(
 
 def threads_are_lost() -> bool:
     """Tell whether this process was forked while threads were there that it does not have."""
-    return os.getpid() != _home
+    return os.getpid() != home.value
 
 
 def _let_go() -> None:
@@ -91,9 +82,8 @@ def _let_go() -> None:
 
 
 def _settle() -> None:
-    global _home
     if _forking.alone:
-        _home = os.getpid()
+        home.value = os.getpid()
 
 
 os.register_at_fork(before=_let_go, after_in_child=_settle)

@@ -70,7 +70,7 @@ class CudaKernel(CompiledKernel[K]):
                 self._view(a, self._outputs.out_name(i), number)
                 for i, a in enumerate(self._outputs.given(out))
             ]
-            plan, values = self._bound(given, scalars)
+            plan, values = self._bound(given, scalars, self._key(given, scalars))
             if any(isinstance(a, DeviceView) for a in (*given, *places)):
                 results = self._on_device(given, places, plan, values, number)
                 _enqueued(given, results, number, stream)
@@ -90,7 +90,7 @@ class CudaKernel(CompiledKernel[K]):
         driver = self.driver
         with driver.current():
             given = self._viewed(arrays, 0)
-            plan, values = self._bound(given, scalars)
+            plan, values = self._bound(given, scalars, self._key(given, scalars))
             inputs = [
                 uploaded(self._copied(a, 0), driver, 0)
                 if spec.name in self._outputs.overwritten
