@@ -7,7 +7,7 @@ from time import perf_counter
 from typing import Any, TypeAlias
 
 from loopnest.backends.cpu.c_target import CompiledC
-from loopnest.backends.cpu.launch_table import TableEntry, LaunchTable
+from loopnest.backends.cpu.launch_table import LaunchTable, TableEntry
 from loopnest.backends.ready_call import no_memory
 from loopnest.graph_kernels.step_arrays import Memory
 

@@ -15,7 +15,7 @@ from loopnest import kir
 from loopnest.backends.cpu.array_fields import reads_arrays
 from loopnest.backends.cpu.data_checks import OUTSIDE
 from loopnest.backends.cpu.host_call import HostCall, Packer
-from loopnest.backends.cpu.launch_table import TableEntry, LaunchTable, words_of
+from loopnest.backends.cpu.launch_table import LaunchTable, TableEntry, words_of
 from loopnest.backends.cpu.openmp import Function, Runtime, runtime_of
 from loopnest.backends.ready_call import no_memory
 from loopnest.launch.array_address import address_of
