@@ -35,7 +35,7 @@ def _functions() -> tuple[Any, Any]:
     )
 
 
-class _Form(ctypes.Structure):
+class _ArrayRecord(ctypes.Structure):
     """What C knows of an argument: ``array_form`` of its source."""
 
     _fields_ = (
@@ -88,7 +88,9 @@ class HostCall:
         self._numbers = [_numbers(form.shape) for form in forms]
         self._numbers += [_numbers(form.strides or ()) for form in forms]
         self._dtypes = [form.dtype for form in forms]  # alive while C knows where they are
-        self._forms = (_Form * len(forms))(*[self._form(n, form) for n, form in enumerate(forms)])
+        self._forms = (_ArrayRecord * len(forms))(
+            *[self._record(n, form) for n, form in enumerate(forms)]
+        )
         self._table, self._pack = table, pack
         self.words: ctypes.Array[Any] | None = None
         """What is the same in all calls."""
@@ -99,13 +101,13 @@ class HostCall:
         self._argument = ctypes.c_void_p(ctypes.addressof(self._call))
         self._run, self._run_any = _functions()
 
-    def _form(self, number: int, form: ArrayForm) -> _Form:
+    def _record(self, number: int, form: ArrayForm) -> _ArrayRecord:
         count = len(self._numbers) // 2
         shape, strides = self._numbers[number], self._numbers[count + number]
         flags = ALIGNED | (CONTIGUOUS if form.strides is None else 0)
         flags |= WRITEABLE if form.is_written else 0
         steps = None if form.strides is None else ctypes.addressof(strides)
-        return _Form(
+        return _ArrayRecord(
             id(form.dtype), len(form.shape), ctypes.addressof(shape), steps, form.bytes, flags,
             form.is_written,
         )  # fmt: skip
