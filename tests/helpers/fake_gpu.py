@@ -205,7 +205,7 @@ def plug_in(monkeypatch, gpu):
 
     def compiled(source, arch, **options):
         gpu.log.append(("compile", arch, options))
-        return SimpleNamespace(cubin=source.encode(), ptx=source)
+        return SimpleNamespace(cubin=source.encode(), ptx=source, target=nvrtc.parse_arch(arch))
 
     monkeypatch.setattr(drivers, "_found", [gpu])
     monkeypatch.setattr(drivers, "_obstacle", [])
