@@ -1,6 +1,6 @@
 """The verdicts on random cases, a line of JSON each, which parts of a run append to.
 
-    python tools/fuzz_journal.py /work/fuzz/*.jsonl > build/random_schedules.md
+    python tools/fuzz_journal.py build/fuzz/*.jsonl > build/random_schedules.md
 
 A part that ends early, or is ended, leaves what it judged; the next one goes on (`fuzz.py
 --resume`). Of several verdicts on one case the last one counts. Files of several machines are
