@@ -47,8 +47,8 @@ def test_notes_are_told(tmp_path, command):
     result = call(command, f"{path}:noted@gpu" if command != "check" else str(path), *options)
     assert result.exit_code == 0, result.output
     note = (
-        "y: y.parallelize({0: unroll}): the loop over y.i0 stays a loop, its extent N is known at "
-        "run time only; split the axis by a constant and unroll the inner one "
+        "y: y.parallelize({0: unroll}): the loop over y.i0 is not unrolled, because its extent N "
+        "is known at run time only; split the axis by a constant, and unroll the inner one "
         f"({path}:11)"
     )
     if command == "check":

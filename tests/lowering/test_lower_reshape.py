@@ -202,7 +202,7 @@ def test_what_a_reshape_repeats_is_read_inside_its_own_axis(kind: str, memory: l
     check(
         f,
         RNG.standard_normal((3, 5)).astype(np.float32),
-        all_sizes=kind != "rows" or memory is ln.LOCAL,
+        all_sizes=True,
     )
 
 
@@ -233,6 +233,6 @@ def test_repeated_and_flattened_twice(size: int | str, factor: int | None) -> No
     ln.propagate(y)
     f.inline_most()
     data = RNG.standard_normal(7).astype(np.float32)
-    kernel = check(f, data, all_sizes=size == 7 or factor is None)  # i0 % (N * 3) of a tile
+    kernel = check(f, data, all_sizes=True)
     assert "float32[1] local" in str(kernel)
     assert "float32[7]" not in str(kernel).partition("->")[2]

@@ -79,6 +79,7 @@ def test_within_three_times_inputs_and_outputs(function: Any, name: str) -> None
         shape = [size_value(size, arguments.sizes) for size in tensor.sizes]
         whole += prod(shape) * tensor.dtype.numpy.itemsize
     most = WIDER.get((function, name), 3)
+    function(kernel.fusion(), *arguments.arrays, **keywords)  # what a first evaluation keeps
     assert peak(function, fusion, *arguments.arrays, **keywords) < most * whole
 
 
