@@ -16,10 +16,9 @@ from fuzzing.schedules import ScheduleWriter
 from loopnest.facade import lower
 from loopnest.proofs import verify
 
-
 NOT_SHOWN = ("there are too many points", "a collective computes with")
-"""What a proof leaves open: loops that are tried at large sizes, and exchanges that choose one of two
-partial results by flags."""
+"""What a proof leaves open: loops that are tried at large sizes, and exchanges that choose one of
+two partial results by flags."""
 
 
 @pytest.mark.parametrize("block", range(4))
