@@ -301,3 +301,14 @@ def test_scatters_over_keys_that_are_stored(launches: bool, atomic: bool) -> Non
     kernel = ln.lower(f)
     assert "in max(0, index(key[" in str(kernel)
     assert str(ln.verify(kernel)) == "proved for all sizes"
+
+
+@pytest.mark.parametrize("dtype", [ln.uint32, ln.uint8, ln.float32])
+def test_padding_that_is_the_identity_may_be_left_out(dtype):
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("N",), dtype)
+        value = float("-inf") if dtype.is_float else 0
+        windows = ln.unfold(ln.pad(x, [(1, 1)], value=value), 0, 20, dilation=2)
+        f.output(ln.max(windows, -1), "y")
+    f.inline_most()
+    assert ln.verify(ln.lower(f)).all_sizes

@@ -84,13 +84,15 @@ class LivePoints:
         Other operands stay the `Arg`s that they are; of inner definitions they become unknown.
         """
         mapping: dict[Expr, Expr] = {}
+        asked = _asked(value) if outermost else frozenset()
         for arg in [n for n in walk(value) if isinstance(n, Arg)]:
             if arg.number >= len(definition.reads):
                 continue
             inner = self._inlined(arg, definition)
-            # Of an integer that is no affine index there is a variable: the data themselves.
+            # Of an integer in a condition that is no affine index there is a variable: the data
+            # themselves.
             if (
-                outermost
+                arg in asked
                 and arg.dtype in dtypes.INTEGERS
                 and (inner is None or _as_index(inner) is None)
             ):
@@ -120,6 +122,12 @@ class LivePoints:
         ]
         value = self._written_out(own.values[own.component], own, False)
         return cast(at(value, index), producer.dtype)
+
+
+def _asked(value: Expr) -> frozenset[Arg]:
+    """Return the operands that the conditions of a template read."""
+    conditions = [n.args[0] for n in walk(value) if isinstance(n, Op) and n.op == "where"]
+    return frozenset(n for c in conditions for n in walk(c) if isinstance(n, Arg))
 
 
 def _peeled(value: Expr, identity: Const) -> list[Expr]:
