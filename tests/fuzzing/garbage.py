@@ -52,9 +52,12 @@ def fill(array: np.ndarray[Any, Any]) -> None:
         array.reshape(-1).view(np.uint8)[...] = 1 if array.dtype == np.bool_ else 0xFF
 
 
-def _filled(self: Outputs, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    made = np.empty(shape, dtype)
-    fill(made)
+def _filled(
+    self: Outputs, shape: tuple[int, ...], dtype: np.dtype[Any], is_zero: bool = False
+) -> np.ndarray[Any, Any]:
+    made = np.zeros(shape, dtype)
+    if not is_zero:  # counts of blocks that have arrived begin at 0
+        fill(made)
     return made
 
 
