@@ -156,6 +156,25 @@ def test_what_lacks_an_empty_part_is_computed_all_the_same(size: int) -> None:
     assert ln.verify(ln.lower(f)).ok
 
 
+@pytest.mark.parametrize("memory", [ln.Memory.LOCAL, ln.Memory.SHARED])
+@pytest.mark.parametrize("shape", [("N", "M"), (5, 3)])
+def test_rows_alone_are_not_read_beyond_the_last_one(
+    shape: tuple[str | int, ...], memory: ln.Memory
+) -> None:
+    """Where [N, M] is read as [M, N], tiles of the new columns count on beyond the last row."""
+    with ln.Fusion("rows") as f:
+        rows, x = f.input("rows", shape[:1], ln.float32), f.input("x", shape, ln.float32)
+        copy = -rows
+        swapped = ln.reshape(ln.broadcast(copy, (False, True)) * x, (x.shape[1], x.shape[0]))
+        y = f.output(swapped + 1.0, "y")
+    y.split(1, 4)
+    copy.memory = memory
+    ln.propagate(y)
+    f.inline_most()
+    arrays = (RNG.standard_normal(5).astype(np.float32), np.ones((5, 3), np.float32))
+    check(f, *arrays, all_sizes=shape == (5, 3))
+
+
 def test_two_reshapes_of_one_tensor_are_one_axis_of_the_math() -> None:
     with ln.Fusion("twice") as f:
         t = -f.input("x", ("N", 12), ln.float32)

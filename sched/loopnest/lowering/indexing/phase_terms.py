@@ -234,9 +234,11 @@ class PhaseTerms:
         above = env.above(domain.logical if whole else domain.root)
         for step in env.promotion.steps:
             for axis in step.overshoots(self.algebra):
-                if axis in above or not self._concerns(axis, compute.unit):
+                if axis in above:
                     continue
-                if not self._follows(env, axis, above):
+                if not self._concerns(axis, compute.unit):
+                    self._mixed(env, axis, terms)
+                elif not self._follows(env, axis, above):
                     self._hole(env, axis, step.describe(), terms)
             for axis in step.undershoots(self.algebra):
                 if axis in env.known and self._concerns(axis, compute.unit):
@@ -246,6 +248,22 @@ class PhaseTerms:
             if value is not None:
                 self._beyond(env, axis, value, "a loop that others need", terms)
         return terms
+
+    def _mixed(self, env: Environment, axis: IterDomain, terms: dict[Expr, PredicateTerm]) -> None:
+        """Add the tests of the axes that a reshape mixes with others into `axis`.
+
+        Where [N, M] is read as [M, N], an index beyond the new columns of a tensor along N alone
+        counts on into the next row, and from the last one beyond N.
+        """
+        promoter, step = self.plan.promoter, axis.definition
+        if not promoter.reshapes or step is None:
+            return
+        behind = {key for node in axes_behind(axis)[1:] for key in promoter.concrete_keys(node)}
+        for own in env.tensor.domain.root:
+            if not own.is_broadcast and not behind.isdisjoint(promoter.keys(own)):
+                value = env.index(own)
+                if value is not None:
+                    self._beyond(env, own, value, step.describe(), terms)
 
     def _concerns(self, axis: IterDomain, unit: TensorView) -> bool:
         """Whether `unit` has any of the axes of the math that `axis` was made from.
