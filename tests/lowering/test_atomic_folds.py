@@ -377,3 +377,21 @@ def test_what_is_atomic_is_not_computed_in_tiles_that_overlap():
         "of the tiles that their loops need would be folded twice; use a position in front of the "
         "windows"
     )
+
+
+@pytest.mark.parametrize("dim", [PT.block_x, PT.block_y, PT.grid_x])
+def test_one_update_is_an_update(dim: PT) -> None:
+    """What is folded is one element: it is folded into the initial values, not stored over them."""
+    with ln.Fusion("counted") as f:
+        k = f.input("k", (1,), ln.int32)
+        h = f.output(ln.index_add(ln.full((9,), 0, ln.int32), 0, k & 7, k), "h")
+    start = h.atomic()
+    start.parallelize({0: dim})
+    h.split(0, 2)
+    h.axis(1).parallelize(PT.block_y)
+    kernel = ln.lower(f)
+    assert "atomic h[" in str(kernel)
+    assert ln.verify(kernel).all_sizes
+    k = np.array([13], np.int32)
+    for target in ("interpret", "c"):
+        np.testing.assert_array_equal(ln.compile(kernel, target=target)(k), ln.evaluate(f, k))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -209,3 +210,62 @@ def test_what_bounds_a_loop_is_not_stored_in_it() -> None:
           y[i0] = 1.0
     """)
     assert program_faults(program) == ["the loop over i0 stores T1, which bounds it"]
+
+
+# Buffers in each other's space
+
+
+def shifted(f: ln.Fusion) -> ln.TensorView:
+    """Return a SHARED tensor that an output reads, and nothing else."""
+    z = f.input("z", ("K",), ln.float32)
+    other = (z + 1.0).named("other")
+    f.output(other * 2.0, "y")
+    other.memory = ln.SHARED
+    return other
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_key_in_the_space_of_another_buffer(inside: bool) -> None:
+    """A test names its buffer as statements do: it is not lifted over the loop that stores it."""
+    with ln.Fusion("histogram") as f:
+        shifted(f)
+        x, u = f.input("x", ("N",), ln.int32), f.input("u", ("N",), ln.int32)
+        key = (x & 15).named("key")
+        h = f.output(ln.index_add(ln.full((16,), 0), 0, key, u), "h")
+    key.memory = ln.SHARED
+    h.reorder({1: 0})
+    key.compute_at(h, int(inside))
+    kernel = ln.lower(f)
+    text = str(kernel)
+    assert f"key: int32[{1 if inside else 'N'}] shared = other" in text
+    assert " in max(0, index(key[" in text
+    assert ln.verify(kernel).all_sizes
+    z = np.arange(5, dtype=np.float32)
+    x = np.random.default_rng(0).integers(-1000, 1000, 37).astype(np.int32)
+    u = np.arange(37, dtype=np.int32)
+    for target in ("interpret", "c"):
+        found = ln.compile(kernel, target=target)(z, x, u)
+        for one, other in zip(found, ln.evaluate(f, z, x, u), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_an_index_and_what_it_finds_in_the_spaces_of_others() -> None:
+    with ln.Fusion("taken") as f:
+        k, w = f.input("k", ("M",), ln.int64), f.input("w", (8,), ln.float32)
+        bits = k & 3
+        even = bits * 2
+        place = (even + 1).named("place")
+        f.output(ln.take(w, place, 0), "y")
+    found = w.cache_after().named("found")
+    for tensor in (bits, even, place, found):
+        tensor.memory = ln.SHARED
+    kernel = ln.lower(f)
+    text = str(kernel)
+    assert re.search(r"place: .* shared = ", text)
+    assert re.search(r"found: .* shared = ", text)
+    assert ln.verify(kernel).ok
+    arrays = np.arange(9), np.arange(8, dtype=np.float32)
+    for target in ("interpret", "c"):
+        np.testing.assert_array_equal(
+            ln.compile(kernel, target=target)(*arrays), ln.evaluate(f, *arrays)
+        )

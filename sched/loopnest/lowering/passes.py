@@ -54,6 +54,7 @@ class State:
         meetings: how blocks meet, of each reduction over the grid (grid_reductions).
         indexer: what made the statements, and knows what vectors require (indexing).
         frame: the program without its body (indexing).
+        idle: the conditions outside of which updates take nothing in (predicates).
         program: the whole program (predicates and later).
     """
 
@@ -66,6 +67,7 @@ class State:
     meetings: dict[TensorView, GridReduction]
     indexer: Indexer
     frame: Program
+    idle: frozenset[Expr]
     program: Program
 
     def __init__(self, fusion: Fusion, facts: Facts, like: State | None = None) -> None:

@@ -25,6 +25,7 @@ from loopnest.lowering.indexing.indexer import Indexer
 from loopnest.lowering.indexing.predicate_elimination import fill_copies
 from loopnest.lowering.indexing.thread_ownership import check_readers
 from loopnest.lowering.indexing.unswitch import unswitch
+from loopnest.lowering.loops.guarded_tree import idle_conditions
 from loopnest.lowering.loops.launch_parts import launch_parts
 from loopnest.lowering.loops.loop_plan import LoopPlan, group_loops
 from loopnest.lowering.loops.phase_nest import build_nest
@@ -124,6 +125,7 @@ def _addresses(state: State) -> None:
 
 
 def _predicates(state: State) -> None:
+    state.idle = frozenset(idle_conditions(state.tree))
     state.program = state.frame.with_body(statements(state.tree, lifted=True))
 
 
@@ -132,7 +134,7 @@ def _in_place(state: State) -> None:
 
 
 def _tighten(state: State) -> None:
-    state.program = tighten(state.program, state.plan.algebra, state.indexer.terms.idle)
+    state.program = tighten(state.program, state.plan.algebra, state.idle)
 
 
 def _unswitch(state: State) -> None:

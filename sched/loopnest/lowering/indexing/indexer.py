@@ -25,7 +25,7 @@ from loopnest.lowering.reductions.cooperative_phases import CooperativePhases, l
 from loopnest.lowering.reductions.exchange_body import BlockThreads, FreshNames, Values
 from loopnest.lowering.reductions.grid_reduction import GridReduction
 from loopnest.lowering.reductions.thread_scans import ThreadScan
-from loopnest.scalar.expr import Expr, Index, substitute
+from loopnest.scalar.expr import Expr, Index
 from loopnest.schedule.fold_order import carries
 from loopnest.tensor.definition import started_by
 from loopnest.tensor.tensor_view import TensorView
@@ -103,7 +103,6 @@ class Indexer:
             assert isinstance(old, Index)
             assert isinstance(new, Index)
             self.nest.spec_of[new] = self.nest.spec_of[old]
-        self.terms.idle |= {substitute(condition, names) for condition in self.terms.idle}
         return made
 
     def environments(self, compute: Compute) -> list[Environment]:

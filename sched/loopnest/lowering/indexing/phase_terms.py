@@ -62,9 +62,6 @@ class PhaseTerms:
         stages: the grid reductions, by tensor.
         flagged: of a tensor, those whose last block alone computes it.
         names: of the kernel's variables.
-
-    Attributes:
-        idle: the conditions outside of which updates take nothing in.
     """
 
     def __init__(
@@ -79,7 +76,6 @@ class PhaseTerms:
         self.storage, self.vectors = accesses.storage, accesses.vectors
         self.stages, self._flagged = stages, flagged
         self._flags: dict[TensorView, Local] = {}
-        self.idle: set[Expr] = set()
 
     # Blocks that go on alone
 
@@ -159,8 +155,7 @@ class PhaseTerms:
         if compute.phase == "update":
             for condition in self._live(compute, env):
                 reason = f"{compute.unit.name} takes nothing in elsewhere"
-                terms[condition] = PredicateTerm(condition, reason)
-                self.idle.add(condition)
+                terms[condition] = PredicateTerm(condition, reason, idle=True)
         for condition in first_points(self.nest, compute, env.known, memory):
             terms[condition] = PredicateTerm(condition, f"{compute.unit.name}: once is enough")
         stored = is_global and any(t.memory is memory for t in compute.unit.siblings)

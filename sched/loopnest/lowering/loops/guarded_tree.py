@@ -20,7 +20,7 @@ from loopnest.kir import (
 from loopnest.kir.buffers import Buffer
 from loopnest.lowering.loops.loop_plan import LoopSpec
 from loopnest.lowering.loops.phase_nest import Compute
-from loopnest.scalar.expr import TRUE, Const, Expr, Index, Load, rewrite, substitute
+from loopnest.scalar.expr import TRUE, Const, Expr, Index, Load, loads, rewrite, substitute
 
 Rename: TypeAlias = Callable[[Expr], Expr]
 
@@ -36,12 +36,14 @@ class PredicateTerm:
         inside: where it keeps to a root axis of the tensor, the test of each element alone (one
             lane of a vector may stand for all in `condition`).
         folded: whether elements beyond that axis would be folded into a result.
+        idle: whether it is needed for nothing: an update takes nothing in elsewhere.
     """
 
     condition: Expr
     reason: str
     inside: Expr | None = None
     folded: bool = False
+    idle: bool = False
 
 
 Simple: TypeAlias = "Store | Let | Shuffle | Arrive"
@@ -103,15 +105,37 @@ def made_in(tree: Tree) -> Iterator[Buffer]:
             yield item.storage
 
 
+def map_loads(root: Expr, rule: Callable[[Load], Load]) -> Expr:
+    """Return `root` with `rule` applied to each load, after those in its indices."""
+    if not loads(root):
+        return root
+
+    def placed(node: Expr) -> Expr | None:
+        if not isinstance(node, Load):
+            return None
+        args = tuple([map_loads(arg, rule) for arg in node.args])
+        return rule(Load(node.buffer, args, node.flat))
+
+    return rewrite(root, placed)
+
+
+def idle_conditions(tree: Tree) -> Iterator[Expr]:
+    """Yield the conditions outside of which updates take nothing in."""
+    for item in tree.body:
+        if isinstance(item, Tree):
+            yield from idle_conditions(item)
+        elif isinstance(item, Guarded):
+            yield from (term.condition for term in item.terms if term.idle)
+
+
 def with_buffers(item: TreeItem, other: Mapping[Buffer, Buffer]) -> TreeItem:
     """Return `item` with other buffers in the place of some."""
     if isinstance(item, Allocate):
         return replace(item, storage=other.get(item.storage, item.storage))
 
-    def rule(node: Expr) -> Expr | None:
-        if isinstance(node, Load) and node.buffer in other:
-            return Load(other[node.buffer], node.args, node.flat)
-        return None
+    def rule(node: Load) -> Load:
+        made = other.get(node.buffer)
+        return node if made is None else Load(made, node.args, node.flat)
 
     def place(store: Store) -> Store:
         return replace(store, storage=other.get(store.storage, store.storage))
@@ -120,9 +144,9 @@ def with_buffers(item: TreeItem, other: Mapping[Buffer, Buffer]) -> TreeItem:
         body = tuple([with_buffers(inner, other) for inner in item.body])
         header = item.collective
         if header is not None:
-            header = map_expressions(header, lambda value: rewrite(value, rule))
+            header = map_expressions(header, lambda value: map_loads(value, rule))
         return replace(item, body=body, collective=header)
-    return guarded(item, lambda value: rewrite(value, rule), place, ())
+    return guarded(item, lambda value: map_loads(value, rule), place, ())
 
 
 def guarded(

@@ -128,12 +128,13 @@ def group_loops(fusion: Fusion, facts: Facts, like: LoopPlan | None = None) -> L
 def is_reduced(unit: TensorView) -> bool:
     """Whether `unit` accumulates: a reduction over more than one element (rule 29).
 
-    One that was factored does in any case: its result has points that no element is reduced to.
+    One that was factored does in any case: its result has points that no element is reduced to. So
+    does an atomic one, into whose memory its initial values were stored.
     """
     definition, domain = unit.definition, unit.domain
     if definition is None or definition.reducer is None:
         return False
-    factored = domain.rfactor != domain.root
+    factored = domain.rfactor != domain.root or is_atomic(unit)
     return any(axis.is_reduction and (factored or axis.size is not ONE) for axis in domain.root)
 
 

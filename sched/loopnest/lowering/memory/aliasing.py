@@ -12,16 +12,14 @@ Before: ``T2: float32[256] shared; T2 = x; y = T2; T5: float32[256] shared``; af
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import assert_never
 
-from loopnest.kir import Allocate, Barrier, Store, expressions, map_expressions
+from loopnest.kir import Allocate, Store, expressions
 from loopnest.kir.buffers import Buffer
-from loopnest.lowering.loops.guarded_tree import Guarded, Simple, Tree, TreeItem
-from loopnest.lowering.loops.phase_nest import Compute
+from loopnest.lowering.loops.guarded_tree import Guarded, Tree, TreeItem, with_buffers
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import Const, Expr, Load, loads, rewrite
+from loopnest.scalar.expr import Const, loads
 
 _LEAST_SCRATCH = 1024
 """Bytes of scratch that are worth a barrier."""
@@ -64,7 +62,9 @@ def share_space(tree: Tree) -> Tree:
             space.add(life)
             first = space.lives[0].buffer
             renamed[life.buffer] = replace(life.buffer, alias_of=first.name)
-    return _renamed(tree, renamed) if renamed else tree
+    made = with_buffers(tree, renamed) if renamed else tree
+    assert isinstance(made, Tree)
+    return made
 
 
 def _leaves(tree: Tree, path: _Path) -> Iterator[tuple[_Path, TreeItem]]:
@@ -76,6 +76,8 @@ def _leaves(tree: Tree, path: _Path) -> Iterator[tuple[_Path, TreeItem]]:
 
 
 def _accessed(item: Guarded) -> Iterator[Buffer]:
+    for term in item.terms:  # a test of data reads them
+        yield from (load.buffer for load in loads(term.condition))
     for node in item.statements:
         if isinstance(node, Store):
             yield node.storage
@@ -146,31 +148,3 @@ def _apart(a: _Life, b: _Life) -> bool:
     if not mine or not theirs:
         return True
     return max(mine) < min(theirs) or max(theirs) < min(mine)
-
-
-def _renamed(tree: Tree, names: Mapping[Buffer, Buffer]) -> Tree:
-    def rule(node: Expr) -> Expr | None:
-        if isinstance(node, Load) and node.buffer in names:
-            return Load(names[node.buffer], node.args, node.flat)
-        return None
-
-    def statement(node: Simple) -> Simple:
-        made = map_expressions(node, lambda value: rewrite(value, rule))
-        if isinstance(made, Store):
-            return replace(made, storage=names.get(made.storage, made.storage))
-        return made
-
-    def item(node: TreeItem) -> TreeItem:
-        match node:
-            case Tree():
-                return _renamed(node, names)
-            case Allocate():
-                return replace(node, storage=names.get(node.storage, node.storage))
-            case Guarded():
-                return replace(node, statements=tuple([statement(s) for s in node.statements]))
-            case Compute() | Barrier():
-                return node
-            case _:
-                assert_never(node)
-
-    return replace(tree, body=tuple([item(i) for i in tree.body]))

@@ -31,6 +31,7 @@ from loopnest.lowering.loops.guarded_tree import (
     TreeItem,
     fresh,
     guarded,
+    map_loads,
 )
 from loopnest.lowering.loops.loop_plan import LoopPlan
 from loopnest.lowering.loops.phase_nest import Nest
@@ -48,7 +49,6 @@ from loopnest.scalar.expr import (
     Load,
     Op,
     integer,
-    rewrite,
     substitute,
 )
 from loopnest.schedule.loop_groups import LoopGroup
@@ -223,14 +223,12 @@ class _InStage:
     stage: Expr
 
     def __call__(self, value: Expr) -> Expr:
-        def rule(node: Expr) -> Expr | None:
-            if isinstance(node, Load) and node.buffer is self.buffer:
-                args = node.args
-                if len(args) < len(self.buffer.shape):
-                    return Load(self.buffer, (self.stage, *args))
-            return None
+        def rule(node: Load) -> Load:
+            if node.buffer is self.buffer and len(node.args) < len(self.buffer.shape):
+                return Load(self.buffer, (self.stage, *node.args))
+            return node
 
-        return rewrite(value, rule)
+        return map_loads(value, rule)
 
     def place(self, node: Store) -> Store:
         if node.storage is not self.buffer or len(node.index) == len(self.buffer.shape):

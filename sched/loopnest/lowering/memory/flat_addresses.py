@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from loopnest.kir import Store, expressions, map_expressions
 from loopnest.kir.buffers import Buffer
-from loopnest.lowering.loops.guarded_tree import Guarded, Simple, Tree, TreeItem
+from loopnest.lowering.loops.guarded_tree import Guarded, Simple, Tree, TreeItem, map_loads
 from loopnest.scalar.enums import Memory
-from loopnest.scalar.expr import Expr, Load, Op, loads, rewrite, walk
+from loopnest.scalar.expr import Expr, Load, Op, loads, walk
 from loopnest.scalar.simplify import Simplifier
 
 
@@ -48,13 +48,13 @@ def _accesses(tree: Tree) -> Iterator[tuple[Buffer, tuple[Expr, ...]]]:
 
 
 def _flattened(tree: Tree, chosen: Container[Buffer], algebra: Simplifier) -> Tree:
-    def rule(node: Expr) -> Expr | None:
-        if isinstance(node, Load) and node.buffer in chosen and not node.flat:
+    def rule(node: Load) -> Load:
+        if node.buffer in chosen and not node.flat:
             return Load(node.buffer, (_offset(node.buffer, node.args, algebra),), True)
-        return None
+        return node
 
     def statement(node: Simple) -> Simple:
-        made = map_expressions(node, lambda value: rewrite(value, rule))
+        made = map_expressions(node, lambda value: map_loads(value, rule))
         if isinstance(made, Store) and made.storage in chosen and not made.flat:
             offset = _offset(made.storage, made.index, algebra)
             return replace(made, index=(offset,), flat=True)
