@@ -55,6 +55,20 @@ def farthest() -> ln.Fusion:
     return f
 
 
+LAST = ln.Reducer((0.0, False), lambda a, b: (ln.where(b[1], b[0], a[0]), a[1] | b[1]), "last")
+"""One of two results is chosen by a flag, as lanes choose which of two comes first."""
+
+
+def flagged() -> ln.Fusion:
+    """Return the last of x in each row whose w is large, and whether there is one."""
+    with ln.Fusion("k") as f:
+        x, w = [f.input(name, ("N", "D"), ln.float32) for name in "xw"]
+        a, b = ln.reduce(LAST, (x, w > 0.25), axis=1)
+        f.output(a, "a")
+        f.output(b, "b")
+    return f
+
+
 def softmax() -> ln.Fusion:
     """Return a weighted mean by exponentials: three components."""
     with ln.Fusion("k") as f:

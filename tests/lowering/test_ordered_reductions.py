@@ -17,6 +17,7 @@ from helpers.ordered_reducers import (
     chunks,
     composed,
     farthest,
+    flagged,
     items,
     softmax,
 )
@@ -47,6 +48,14 @@ def test_argmax_and_online_softmax(made: Callable[[], ln.Fusion], name: str) -> 
     for tensor in f.outputs:
         tensor.parallelize({0: f["a"].axis(0).parallel})
     check(f, proved(f), ((5, 133), (3, 1)))
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_flags_choose_the_last_of_several(name: str) -> None:
+    """Of the choices in the exchange some are the reducer's, others are between lanes."""
+    f = flagged()
+    SCHEDULES[name](f["a"])
+    check(f, proved(f))
 
 
 def test_a_butterfly_begins_with_the_nearest_lanes() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import loopnest as ln
-from helpers.ordered_reducers import SCHEDULES, composed
+from helpers.ordered_reducers import SCHEDULES, composed, flagged
 from helpers.schedule_run import PT
 from loopnest import kir
 from loopnest.kir.lowered import Lowered
@@ -81,8 +81,8 @@ def test_fold_orders() -> None:
 # Over threads and blocks
 
 
-def lowered(name: str) -> Lowered:
-    f = composed()
+def lowered(name: str, made: Callable[[], ln.Fusion] = composed) -> Lowered:
+    f = made()
     SCHEDULES[name](f["a"])
     return ln.lower(f)._lowered
 
@@ -123,6 +123,23 @@ def test_two_lanes_for_each_other(name: str) -> None:
         assert not_proved(right, replaced(right.program, n, replace(n, value=new))), n
     assert folded >= 3
     assert bool(chosen) is (name in ("lanes", "warps"))
+
+
+@pytest.mark.parametrize("name", ["lanes", "warps", "odd", "across, odd"])
+def test_two_sides_of_a_flag_for_each_other(name: str) -> None:
+    """Of the reducer's own choices, and of those between lanes."""
+    right = lowered(name, flagged)
+    choices = [
+        n
+        for n in in_exchanges(right.program, kir.Let)
+        if isinstance(n, kir.Let) and isinstance(n.value, Op) and n.value.op == "where"
+    ]
+    for n in choices:
+        assert isinstance(n.value, Op)
+        flag, a, b = n.value.args
+        new = replace(n, value=Op("where", (flag, b, a), n.value.dtype))
+        assert not_proved(right, replaced(right.program, n, new), refuted=False), n
+    assert len(choices) >= 3
 
 
 def turned(both: Expr, product: Expr, last: Expr) -> Expr:

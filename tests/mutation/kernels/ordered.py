@@ -46,3 +46,17 @@ def blocks(f):
     """Threads of a block, and blocks."""
     f["y"].split(1, 4).split(1, 8)
     f["y"].parallelize({0: PT.grid_y, 1: PT.grid_x, 2: PT.block_x})
+
+
+LAST = ln.Reducer((0.0, False), lambda a, b: (ln.where(b[1], b[0], a[0]), a[1] | b[1]), "last")
+"""One of two partial results is chosen by a flag, as lanes choose which of two comes first."""
+
+
+@ln.kernel(sizes={"N": 5, "D": 133})
+def flagged(f):
+    x = f.input("x", ("N", "D"), ln.float32)
+    f.output(ln.reduce(LAST, (x, x > 0.25), axis=1)[0], "y")
+
+
+for _schedule in (lanes, warps, odd, columns, blocks):
+    flagged.schedule(_schedule.__name__)(_schedule)

@@ -30,7 +30,7 @@ from loopnest.proofs.point_arrays import OPERATIONS, Array, Flags, Undecidable, 
 from loopnest.proofs.program_model import is_decidable
 from loopnest.proofs.template_matching import unified
 from loopnest.scalar.enums import WARP
-from loopnest.scalar.expr import Arg, Const, Expr, Index, LaunchIndex, Load, Local, Op, Symbol
+from loopnest.scalar.expr import Arg, Const, Expr, Index, LaunchIndex, Load, Local, Op, Symbol, walk
 
 IDEMPOTENT = ("max", "min", "any", "all")
 """Reducers in which a contribution may be taken in more than once."""
@@ -302,6 +302,16 @@ class _SymbolicRun:
     def lanes(self, node: Expr) -> Array:
         return np.broadcast_to(np.asarray(self.number(node), np.int64), (self.count,))
 
+    def is_number(self, node: Expr) -> bool:
+        """Whether thread numbers, indices and sizes tell what it is: no partial result.
+
+        A literal may be either.
+        """
+        names = {n for n, found in self.names.items() if not isinstance(found, Value)}
+        leaves = {n for n in walk(node) if not isinstance(n, (Op, Const))}
+        numbers = {n for n in leaves if isinstance(n, (LaunchIndex, Index, Symbol)) or n in names}
+        return node not in self.node.args and leaves == numbers != set()
+
     def flags(self, node: Expr) -> Flags:
         return np.broadcast_to(np.asarray(self.number(node), np.bool_), (self.count,))
 
@@ -381,6 +391,7 @@ class _SymbolicRun:
             (component, bound)
             for component, template in enumerate(self.template)
             if (bound := unified(template, node)) is not None
+            and not any(self.is_number(expr) for _, expr in bound)
         ]
         for component, bound in fits:
             # Components may combine alike; what is combined tells which of them this is.
