@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 import loopnest as ln
+from loopnest import kir
 from loopnest.proofs.verifier import verify_program
 from mutation.judge import mutants_of
+from mutation.rewriting import replaced
 from mutation.subjects import keys_in, load
 
 KERNELS = Path(__file__).resolve().parent.parent / "mutation" / "kernels"
@@ -110,3 +112,26 @@ def test_a_collective_is_held_against_all_numbers_of_threads() -> None:
     assert len(weak) == 5
     for mutant in weak:
         assert verify_program(mutant.program, subject.math).status != "proved", mutant.text
+
+
+def folded(divided: int) -> ln.Kernel:
+    """A row's sum over ceil(divided / M) threads."""
+    with ln.Fusion("folded") as f:
+        y = f.output(ln.sum(f.input("x", ("M", 4 * divided - 1), ln.float32), 1), "y")
+    y.split(1, 4)
+    y.split(1, "M")
+    y.parallelize({0: ln.ParallelType.block_y, 1: ln.ParallelType.block_x})
+    return ln.lower(f)
+
+
+def test_a_quotient_is_at_most_what_is_divided() -> None:
+    """That ceil(1/M) threads are one needs no barrier; ceil(2/M) are two at M=1."""
+    assert ln.verify(folded(1)).ok
+    kernel = folded(2)
+    assert ln.verify(kernel).ok
+    program, math = kernel._lowered.program, kernel._lowered.math
+    assert math is not None
+    barriers = [n for n, _ in kir.walk(program.body) if isinstance(n, kir.Barrier)]
+    for node in barriers:
+        assert verify_program(replaced(program, node, None), math()).status == "refuted"
+    assert len(barriers) == 2

@@ -322,9 +322,12 @@ class Algebra:
             rest = plus(whole, times(variable(name), by), -1)
             low, high = self.text(rest, str), self.text(by, str)
             inside = f"0 <= {low} < {high}" if op == "floor" else f"0 <= -{low} < {high}"
+            if number is None:
+                # Of a product with a size isl knows too little: that ceil(1/M) is 1, say.
+                inside += f" and {name} <= {self.text(whole, str)}"
             # Without the first part a divisor of 0 would leave the parameter no value, and all
             # would be shown of none; `divisors` asks for a proof that it is positive.
-            self.bounds[name] = f"({high} <= 0 or {inside})"
+            self.bounds[name] = f"({high} <= 0 or ({inside}))"
         return variable(name)
 
     def _exactly_by(self, whole: Poly, number: int) -> Poly:
