@@ -306,3 +306,59 @@ def test_a_layout_of_its_own_is_refused() -> None:
         "own.atomic(): own is laid out by an allocation domain of its own; "
         "own.allocation_domain.reset() first: updates go to the plain layout"
     )
+
+
+@pytest.mark.parametrize("loops", ["around", "merged"])
+def test_loops_over_what_a_fold_lacks_do_not_add_again(loops: str) -> None:
+    """The memory is initialized once, outside of the loops that the fold is computed in."""
+    with ln.Fusion("centred") as f:
+        x = f.input("x", ("K", "M"), ln.float32)
+        sums = ln.sum(x, 0, keepdims=True)
+        total = sums.producers[0]
+        y = f.output(x - sums, "y")
+    if loops == "around":
+        y.split(1, 4)
+        y.reorder({1: 0})
+    else:
+        y.merge(0)
+        y.split(0, 4)
+    ln.propagate(y)
+    f.inline_most()
+    total.memory = ln.SHARED
+    total.atomic()
+    kernel = ln.lower(f)
+    assert ln.verify(kernel).ok
+    data = np.arange(35, dtype=np.float32).reshape(5, 7)
+    for target in ("interpret", "c"):
+        assert_equal(ln.compile(kernel, target=target)(data), ln.evaluate(f, data))
+
+
+def _rows(bound: str) -> ln.Fusion:
+    with ln.Fusion("rows") as f:
+        x = f.input("x", (11, "M"), ln.float32)
+        total = ln.sum(x, 1)
+        y = f.output(total + 1.0, "y")
+    total.memory = ln.SHARED
+    start = total.atomic()
+    total.axis(1).parallelize(PT.block_y)
+    for name, tensor in {"start": start, "total": total, "y": y}.items():
+        if name in bound:
+            tensor.axis(0).parallelize(PT.grid_x)
+    return f
+
+
+def test_initial_values_of_other_blocks_are_refused() -> None:
+    with pytest.raises(ln.LoweringError, match=r"^T1 reads T3 \(shared\): along grid_x") as caught:
+        ln.lower(_rows("start"))
+    assert str(caught.value) == (
+        "T1 reads T3 (shared): along grid_x (T3.i0) the reading thread is not the writing one; "
+        "compute T3 at a position in T1 that holds the grid_x loop, bind the same axis of both to "
+        "it, or set its memory to GLOBAL"
+    )
+
+
+def test_blocks_that_start_and_fold_the_same_rows_are_taken() -> None:
+    kernel = ln.lower(_rows("start total y"))
+    assert ln.verify(kernel).all_sizes
+    data = np.arange(33, dtype=np.float32).reshape(11, 3)
+    assert_equal(ln.compile(kernel, target="interpret")(data), data.sum(1) + 1)

@@ -56,6 +56,7 @@ class Reading:
         env: the indices of the reader's axes.
         element: which element it is, by logical axis of the producer.
         place: where it lies in a LOCAL or SHARED buffer.
+        slots: the loops of the producer, by position, whose indices `place` gives.
         loops: the indices of the loops around the reader.
         conditions: the tests that the reader is under.
     """
@@ -64,6 +65,7 @@ class Reading:
     env: Environment
     element: dict[IterDomain, Expr]
     place: tuple[Expr, ...]
+    slots: Sequence[int]
     loops: tuple[Index, ...] = ()
     conditions: tuple[Expr, ...] = ()
 
@@ -140,6 +142,21 @@ class Accesses:
         element = dict(zip(fold.domain.logical, stored.coordinate, strict=True))
         claim = tuple([element.get(axis, ZERO) for axis in fold.domain.root])
         return replace(stored, tensor=fold.name, coordinate=claim)
+
+    def note_start(self, env: Environment) -> None:
+        """Note that an atomic fold in SHARED memory updates what its own block initialized."""
+        fold = env.tensor
+        assert fold.definition is not None
+        fill = fold.definition.starts_from
+        if fill is None or fold.memory is not Memory.SHARED:
+            return
+        logical = zip(fill.domain.logical, fold.domain.logical, strict=True)
+        element = {axis: self.need(env, own) for axis, own in logical}
+        reader = _LocalReader(self, fill, env, element)
+        promoted, leaf = self.plan.promotions[fill].leaf, fill.domain.leaf
+        slots = [n for n, axis in enumerate(leaf) if not self.plan.spec(axis).parallel.is_grid]
+        place = tuple([reader.value(promoted[n], leaf[n]) for n in slots])
+        self.unguarded.append(Reading(fill, env, element, place, slots))
 
     def load_own(self, env: Environment, buffer: Buffer) -> Load:
         """Return the element of `buffer` at hand."""
@@ -222,7 +239,7 @@ class Accesses:
         reader = _LocalReader(self, producer, env, index)
         promoted, leaf = self.plan.promotions[producer].leaf, producer.domain.leaf
         places = tuple([reader.value(promoted[n], leaf[n]) for n in storage.places])
-        self.unguarded.append(Reading(producer, env, index, places))
+        self.unguarded.append(Reading(producer, env, index, places, storage.places))
         if storage.axes is not None:
             where = [reader.allocated(axis) for axis in storage.axes]
         elif storage.buffer.memory is Memory.GLOBAL:

@@ -167,6 +167,7 @@ class Indexer:
             for env, value in after
         ]
         if is_atomic(unit):
+            self.accesses.note_start(environments[0])
             stores = [replace(store, atomic=True) for store in stores]
         return (*lets, *stores)
 

@@ -45,6 +45,11 @@ def first_points(
     tiled = {plan.forest.find(axis) for step in unit.domain.history for axis in step.given()}
     place = next((n for n, axis in enumerate(leaf) if axis.is_reduction), len(leaf))
     start = path.index(plan.forest.find(leaf[place])) if place < len(leaf) else len(path)
+    definition = unit.definition
+    fill = None if definition is None else definition.starts_from
+    if fill is not None and compute.phase == "update":
+        # What starts from another tensor's memory is not initialized where its loops begin again.
+        start = min(start, _together(plan, unit, fill))
     around = path if compute.phase in ("update", "define") else path[:start]
     for depth, group in enumerate(around):
         index = nest.index_of[group]
@@ -60,12 +65,17 @@ def first_points(
     if is_global:
         yield from _of_threads(nest, compute, known)
     if compute.phase == "update":
-        # What starts from another tensor's memory is not initialized where its loops begin again.
-        definition = unit.definition
-        atomic = definition is not None and definition.start is not None
-        for position in range(0 if atomic else place, len(leaf)):
-            if is_global or leaf[position].is_reduction:
+        for position in range(0 if fill is not None else place, len(leaf)):
+            again = fill is not None and path.index(plan.forest.find(leaf[position])) >= start
+            if is_global or again or leaf[position].is_reduction:
                 yield from _within(nest, compute, position, known)
+
+
+def _together(plan: LoopPlan, unit: TensorView, fill: TensorView) -> int:
+    """Return how many loops an atomic fold shares with its initial values, from outside."""
+    paths = plan.forest.path(unit), plan.forest.path(fill.siblings[0])
+    pairs = enumerate(zip(*paths, strict=False))
+    return next((n for n, (a, b) in pairs if a is not b), min(map(len, paths)))
 
 
 def is_repeated(plan: LoopPlan, unit: TensorView) -> bool:

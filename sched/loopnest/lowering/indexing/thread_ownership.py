@@ -264,8 +264,7 @@ class _ReadCheck:
 
     def _store_indices(self) -> tuple[Expr | None, ...]:
         """Return what the loops of the producer run at where the reading thread stores."""
-        storage = self.indexer.storage[self.producer]
-        slot = dict(zip(storage.places, self.reading.place, strict=True))
+        slot = dict(zip(self.reading.slots, self.reading.place, strict=True))
         result: list[Expr | None] = []
         folds = is_reduced(self.producer.siblings[0])  # else it has one iteration, as others have
         for place, axis in enumerate(self.producer.domain.leaf):
