@@ -255,3 +255,13 @@ def test_repeated_and_flattened_twice(size: int | str, factor: int | None) -> No
     kernel = check(f, data, all_sizes=True)
     assert "float32[1] local" in str(kernel)
     assert "float32[7]" not in str(kernel).partition("->")[2]
+
+
+@pytest.mark.parametrize("shape", [(1,), (), (1, 1)])
+def test_axes_of_sizes_that_are_assumed_to_be_1_are_dropped(shape: tuple[int, ...]) -> None:
+    with ln.Fusion("one") as f:
+        x = f.input("x", ("N", "N"), ln.float32)
+        f.assume("N == 1")
+        f.output(-ln.reshape(x, shape), "y")
+    kernel = check(f, np.full((1, 1), 3.0, np.float32))
+    assert "for " not in str(kernel)

@@ -133,14 +133,16 @@ class Reshaping:
         self.conditions: list[Expr] = []
         root: list[IterDomain] = []
         axis_map: list[int | None] = []
+        targets = [size for size in sizes if size is not ONE]
         for axis in operand:
-            axis_map.append(None if axis.is_broadcast else len(root))
-            if not axis.is_broadcast:
+            # Without targets there is one element: symbols that are left are assumed to be 1.
+            dropped = axis.is_broadcast or not targets
+            axis_map.append(None if dropped else len(root))
+            if not dropped:
                 root.append(IterDomain(axis.size, axis.kind))
         kept = list(root)
         if not kept:
-            sizes = [ONE] * len(sizes)  # symbols that are assumed to be 1: there is one element
-        targets = [size for size in sizes if size is not ONE]
+            sizes, targets = [ONE] * len(sizes), []
         made = [axis for run in self._runs(kept, targets) for axis in self._run(*run)]
         rest = iter(made)
         rfactor: list[IterDomain] = []
