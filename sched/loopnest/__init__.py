@@ -130,12 +130,14 @@ if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     from loopnest.schedule.neighbour_replay import replay_casp, replay_pasc
     from loopnest.schedule.propagation import parallelize_like, propagate
     from loopnest.schedule.root_maps import root_map
+    from loopnest.schedulers.scheduler_table import auto_schedule
 
 LOCAL, SHARED, GLOBAL = Memory.LOCAL, Memory.SHARED, Memory.GLOBAL
 
 _LAZY = {
     "Kernel": "loopnest.facade",
     "KernelDef": "loopnest.devtools.kernel_def",
+    "auto_schedule": "loopnest.schedulers.scheduler_table",
     "common_consumers": "loopnest.schedule.chains",
     "compile": "loopnest.facade",
     "compile_many": "loopnest.facade",
@@ -204,6 +206,7 @@ __all__ = [
     "any",
     "argmax",
     "argmin",
+    "auto_schedule",
     "avg_pool",
     "bfloat16",
     "bitand",

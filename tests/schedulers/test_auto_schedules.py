@@ -343,6 +343,16 @@ def test_a_users_scheduler_is_asked_first():
     assert scheduler_of(fusion(lambda x: x * 2.0, (64, 64)), "c").name == "pointwise"
 
 
+@pytest.mark.parametrize("target", ["c", "cpu", "cuda", "gpu"])
+def test_the_public_name_schedules_and_returns_the_scheduler(target):
+    f = fusion(lambda x: x * 2.0, (64, 64))
+    chosen = ln.auto_schedule(f, target)
+    assert ln.auto_schedule is auto_schedule
+    assert chosen.target == {"cpu": "c", "gpu": "cuda"}.get(target, target)
+    assert f.trace
+    assert ln.verify(ln.lower(f)).ok
+
+
 def test_wrong_calls_are_sentences():
     f = fusion(lambda x: x * 2.0, (4, 4))
     for call, message in (

@@ -176,11 +176,18 @@ def auto_schedule(
     >>> with ln.Fusion("scale") as f:
     ...     x = f.input("x", (1000, 300), ln.float32)
     ...     y = f.output(x * 2.0, "y")
-    >>> auto_schedule(f).name
+    >>> ln.auto_schedule(f).name
     'pointwise'
 
+    Args:
+        fusion: the math alone, with its outputs declared.
+        target: "c" or "cpu", "cuda" or "gpu".
+        processor: what to schedule for; this machine's processor by default.
+
     Raises:
-        ScheduleError: it has a schedule already.
+        ScheduleError: no Fusion, an unknown target, or it has a schedule already.
+
+    Source: nvFuser, which takes the first of its schedulers that accepts a fusion.
     """
     subject = f"auto_schedule({fusion!r}, {target!r})"
     if not isinstance(fusion, ln.Fusion):
