@@ -468,3 +468,21 @@ def test_unswitch_of_extent_one_opens_the_region() -> None:
         "          y[i0 * 4 + i2] = x[i0 * 4 + i2] * 2.0"
     )
     assert ln.verify(ln.lower(f)).ok
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 13])
+def test_the_test_in_front_of_an_empty_loop_divides_by_none_of_its_parts(length: int) -> None:
+    """Where a merged loop has no iteration, the test that unswitch puts before it is made."""
+    with ln.Fusion("thirds") as f:
+        x = f.input("x", ("N", "N"), ln.float32)
+        y = f.output((x * 2.0)[::2, 1::3], "y")
+    y.split(0, 4)
+    y.merge(1, 2)
+    y.axis(1).parallelize(PT.unswitch)
+    f.inline_most()
+    kernel = ln.lower(f)
+    assert ln.verify(kernel).ok
+    assert ln.verify(kernel, N=length).ok
+    data = random(length, length)
+    for target in ("interpret", "c"):
+        np.testing.assert_array_equal(ln.compile(kernel, target=target)(data), 2 * data[::2, 1::3])

@@ -24,6 +24,7 @@ from loopnest.kir import If, Loop, Program, Stmt, holds_sync, map_body, walk
 from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import (
     FALSE,
+    ONE,
     TRUE,
     ZERO,
     Const,
@@ -107,7 +108,20 @@ def _at_largest(term: Expr, inner: set[Index], algebra: Simplifier) -> Expr | No
             return algebra.sub(node.extent, Const(1, node.dtype))
         return None
 
-    return algebra.lt(algebra.simplify(rewrite(value, top)), bound)
+    found = algebra.lt(algebra.simplify(rewrite(value, top)), bound)
+    # A loop over parts of an extent does not run where that is 0; the test in front of it does.
+    return rewrite(found, lambda node: _defined(node, algebra))
+
+
+def _defined(node: Expr, algebra: Simplifier) -> Expr | None:
+    """Return a quotient or remainder by at least 1; None for anything else."""
+    if not isinstance(node, Op) or node.op not in ("floordiv", "ceildiv", "mod"):
+        return None
+    whole, by = node.args
+    if algebra.proves_positive(by):
+        return None
+    inner = rewrite(whole, lambda deeper: _defined(deeper, algebra))
+    return Op(node.op, (inner, algebra.max(by, ONE)), node.dtype)
 
 
 def _grows(value: Expr, inner: set[Index], algebra: Simplifier) -> bool:
