@@ -35,6 +35,7 @@ from loopnest.schedule.transaction import (
 from loopnest.tensor.domain import TensorDomain, ancestors
 from loopnest.tensor.fusion import Fusion, current_fusion
 from loopnest.tensor.intents import Intent, LeftBehind
+from loopnest.tensor.overlapping_tiles import overlaps
 from loopnest.tensor.tensor_view import TensorView
 
 _STRICT = frozenset({ParallelType.vectorize})
@@ -312,6 +313,35 @@ def _unlike(
     )
 
 
+def _shares_tiles(unit: TensorView) -> bool:
+    """Whether a unit shares all loops that its tiles with halo move with.
+
+    Tiles overlap: in which of them an element is, its readers know by the loops around it.
+    """
+    shared = ancestors(unit.domain.leaf[: unit.compute_at_pos], unit.domain)
+    return all(shared.issuperset(step.outer) for step in overlaps(unit.domain.history))
+
+
+def _loops_to_take(
+    unit: TensorView, reader: tuple[TensorView, TensorView] | None
+) -> Iterator[TensorDomain]:
+    """Yield the domain of a unit with the loops of a reader: all of them, all but one, and so on.
+
+    Without a reader it is the domain as it is.
+    """
+    if reader is None:
+        yield unit.domain
+        return
+    twin, consumer = reader
+    for count in range(consumer.ndim, 0, -1):
+        loops = whole_loops(consumer, consumer.domain, range(count))
+        try:
+            found = next_replay(twin, consumer, loops, consumer).domain
+        except PrimitiveRefused:  # an output in windows, a scan along them
+            return
+        yield found if twin is unit else mirror(found, unit)
+
+
 class _Sweep:
     """One pass over the units, consumers first, keeping the loop groups of those passed.
 
@@ -344,35 +374,40 @@ class _Sweep:
         """Place a unit in its own loops, or in those of a consumer where it comes to lie deeper."""
         best, deepest = unit.domain, unit.compute_at_pos
         most = max([consumer.ndim for _, consumer in readers(unit)], default=0)
-        for domain in self._loops_to_take(unit):
-            mark = self.fusion.begin()
-            try:
-                _bind_tiles(unit, domain)
-                self._raise(unit, forest, rank)
-                if unit.compute_at_pos > deepest:
-                    best, deepest = unit.domain, unit.compute_at_pos
-            except PrimitiveRefused:  # what is computed inside of it holds its loops
-                pass
-            finally:
-                self.fusion.rollback(mark)
-                self.fusion.end()
+        for reader in (None, *readers(unit)):
+            domain, pos = self._deepest(unit, reader, forest, rank)
+            if pos > deepest:
+                best, deepest = domain, pos
             if deepest >= most:
                 break
         if deepest > unit.compute_at_pos:
             _bind_tiles(unit, best)
             set_position(unit, deepest)
 
-    @staticmethod
-    def _loops_to_take(unit: TensorView) -> Iterator[TensorDomain]:
-        """Yield the domain of a unit as it is, and with the loops of each of its consumers."""
-        yield unit.domain
-        for twin, consumer in readers(unit):
-            whole = whole_loops(consumer, consumer.domain, range(consumer.ndim))
+    def _deepest(
+        self,
+        unit: TensorView,
+        reader: tuple[TensorView, TensorView] | None,
+        forest: LoopForest,
+        rank: int,
+    ) -> tuple[TensorDomain, int]:
+        """Return domain and position of a unit in the loops of a reader; nothing is changed.
+
+        It takes fewer of the loops where it cannot share all that its tiles would move with.
+        """
+        for domain in _loops_to_take(unit, reader):
+            mark = self.fusion.begin()
             try:
-                found = next_replay(twin, consumer, whole, consumer).domain
-            except PrimitiveRefused:  # an output in windows, a scan along them
-                continue
-            yield found if twin is unit else mirror(found, unit)
+                _bind_tiles(unit, domain)
+                self._raise(unit, forest, rank)
+                if _shares_tiles(unit):
+                    return unit.domain, unit.compute_at_pos
+            except PrimitiveRefused:  # what is computed inside of it holds its loops
+                break
+            finally:
+                self.fusion.rollback(mark)
+                self.fusion.end()
+        return unit.domain, 0
 
     def _inlines_element(self, unit: TensorView, forest: LoopForest, rank: int) -> bool:
         """Compute a LOCAL tensor anew for each element that windows read, where that is legal.

@@ -148,7 +148,7 @@ class _Replay:
                 across = WindowReplay(tensor, known).run()
                 if across is not None:
                     return across
-            made = producer_as_consumer(tensor, origin, source.domain, pos)
+            made = producer_as_consumer(tensor, origin, source.domain, pos, tiles=self.windows)
         loops = tuple([source.loops[place] for place in made.places])
         # A loop is exact only if it is so at every step of the path: what was merged with more on
         # the way stays so.

@@ -29,7 +29,7 @@ def propagate(ref: TensorView, pos: int = -1, tensors: Iterable[TensorView] | No
 
     Each tensor is replayed once, along the path from `ref` that keeps the most of its axes; those
     that only an input connects to it are reached through the input. Sets no positions and no
-    parallel types.
+    parallel types. Tiles with halo are not carried: their loops are those of whoever shares them.
 
     Args:
         ref: the reference; it does not change.

@@ -180,17 +180,23 @@ def _replay(
 
 
 def producer_as_consumer(
-    producer: TensorView, consumer: TensorView, domain: TensorDomain, pos: int
+    producer: TensorView,
+    consumer: TensorView,
+    domain: TensorDomain,
+    pos: int,
+    *,
+    tiles: bool = True,
 ) -> LeadingReplay:
     """Return `producer`'s domain replayed as `domain`, that of its direct consumer, left of pos.
 
-    Windows are not crossed: `schedule.overlap` does that.
+    Windows are not crossed: `schedule.overlap` does that. Without `tiles` the producer gets none of
+    the consumer's tiles with halo, as where it shall share no loop.
     """
     seed = {c: p for p, c in pairs(producer, consumer)}
     definition = consumer.definition
     starts = definition is not None and definition.starts_from is producer
     above = domain.rfactor if starts else domain.root
-    return _replay(domain, producer.domain, seed, above, pos, producer)
+    return _replay(domain, producer.domain, seed, above, pos, producer, tiles=tiles)
 
 
 def consumer_as_producer(
