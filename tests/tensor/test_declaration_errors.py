@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import loopnest as ln
@@ -20,8 +21,7 @@ INPLACE = "an output takes the memory of an input of the same shape and type"
 
 # The code, the message up to the hint, the hint (if several share it).
 DECLARATIONS = [
-    ('ln.Fusion("a b")', "Fusion('a b'): the name is not an identifier", ""),
-    ("ln.Fusion(3)", "Fusion(3): the name is not an identifier", ""),
+    ("ln.Fusion(3)", "Fusion(3): the name is no string", ""),
     (
         'f["nothing"]',
         "main['nothing']: no tensor has this name; the tensors are x, i, b, u, r, m, s",
@@ -118,3 +118,29 @@ def test_bad_declaration(code: str, message: str, hint: str) -> None:
     with pytest.raises(ln.DefinitionError) as caught:
         eval(code, names())
     assert str(caught.value) == (f"{message}; {hint}" if hint else message)
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("scale", "scale"),
+        ("layer 1/norm", "layer_1_norm"),
+        ("3x3", "_3x3"),
+        ("", "_"),
+        ("x\u00b2\n", "x__"),
+        ("\u00e9 t\u00e9", "\u00e9_t\u00e9"),
+        ("for", "for"),
+        ('a"*/(b)', "a____b_"),
+    ],
+)
+def test_any_name_of_a_fusion_makes_a_kernel(name: str, kept: str) -> None:
+    with ln.Fusion(name) as f:
+        x = f.input("x", (4,), ln.float32)
+        f.output(x * 2.0, "y")
+    k = ln.lower(f)
+    assert f.name == kept
+    assert str(k).splitlines()[1] == f"kernel {kept}(x: float32[4]) -> (y: float32[4])"
+    assert str(ln.Kernel.parse(k.text(full=True))) == str(k)
+    values = np.arange(4, dtype=np.float32)
+    assert ln.compile(k, "c")(values).tolist() == [0.0, 2.0, 4.0, 6.0]
+    assert "__global__" in k.cuda()

@@ -46,12 +46,16 @@ class Fusion:
     ...     y = f.output(x * 2.0, "y")
     >>> f.inputs == (x,) and f["y"] is y
     True
+
+    Args:
+        name: of the kernel. What no identifier may contain becomes ``_``: "layer 1/norm" is
+            ``layer_1_norm`` everywhere.
     """
 
     def __init__(self, name: str = "kernel") -> None:
-        if not isinstance(name, str) or not name.isidentifier():
-            raise DefinitionError(f"Fusion({name!r})", "the name is not an identifier")
-        self.name = name
+        if not isinstance(name, str):
+            raise DefinitionError(f"Fusion({name!r})", "the name is no string")
+        self.name = as_identifier(name)
         self.facts = Facts()
         self.algebra = Simplifier(self.facts)
         self._tensors: tuple[TensorView, ...] | list[TensorView] = []
@@ -489,6 +493,12 @@ class Fusion:
         Only these are lowered, and only their use chains count.
         """
         return self.order.live
+
+
+def as_identifier(name: str) -> str:
+    """Return a name as an identifier: itself where it is one."""
+    text = "".join([c if f"_{c}".isidentifier() else "_" for c in name])
+    return text if text.isidentifier() else f"_{text}"
 
 
 def _loaded(_: object, table: bytes) -> Fusion:

@@ -7,7 +7,6 @@ that it is used with: is it associative, and is its identity neutral?
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice, product
@@ -18,7 +17,7 @@ from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType, bool_, float32, int64
 from loopnest.scalar.expr import Arg, Const, Expr, Op, cast, substitute, two_sides, walk
 from loopnest.tensor.definition import TracedReducer
-from loopnest.tensor.fusion import Fusion
+from loopnest.tensor.fusion import Fusion, as_identifier
 from loopnest.tensor.ops import reducers
 from loopnest.tensor.ops.operands import (
     Number,
@@ -155,7 +154,7 @@ class Reducer:
             for place, n in enumerate(components)
         }
         combination = tuple([substitute(whole.combination[n], mapping) for n in components])
-        name = "_".join([_plain_name(self.name), *map(str, components)])
+        name = "_".join([as_identifier(self.name), *map(str, components)])
         identity = tuple([whole.identity[n] for n in components])
         ordered = not (self._commutative or _commutes(combination, kinds))
         made = TracedReducer(name, identity, combination, ordered=ordered)
@@ -211,7 +210,7 @@ class Reducer:
             [self._literal(v, dtype) for v, dtype in zip(self.identity, types, strict=True)]
         )
         ordered = not (self._commutative or _commutes(combination, types))
-        return TracedReducer(_plain_name(self.name), identity, combination, ordered=ordered)
+        return TracedReducer(as_identifier(self.name), identity, combination, ordered=ordered)
 
     def _literal(self, value: Number, dtype: DType) -> Const:
         try:
@@ -270,12 +269,6 @@ def _same_built_in(reducer: TracedReducer, family: Family) -> TracedReducer | No
     known = family.of(*types) if len(types) == family.components else None
     same = known is not None and replace(reducer, ordered=known.ordered) == known
     return known if same else None
-
-
-def _plain_name(name: str) -> str:
-    """Return a name as an identifier."""
-    text = re.sub(r"\W+", "_", name)
-    return text if text.isidentifier() else f"_{text}"
 
 
 def _numbers(subject: str, identity: object) -> tuple[Number, ...]:
