@@ -269,3 +269,56 @@ def test_an_index_and_what_it_finds_in_the_spaces_of_others() -> None:
         np.testing.assert_array_equal(
             ln.compile(kernel, target=target)(*arrays), ln.evaluate(f, *arrays)
         )
+
+
+# Threads that have no data
+
+
+@pytest.mark.parametrize("launched", [4, 7])
+@pytest.mark.parametrize("parallel", [PT.grid_y, PT.block_x])
+def test_threads_without_a_key_test_none(parallel: PT, launched: int) -> None:
+    """The launch is as wide as the bins; a thread beyond the keys has none to test."""
+    with ln.Fusion("histogram") as f:
+        k = f.input("k", (4,), ln.int32)
+        z = f.input("z", (7,), ln.float32)
+        y = f.output(z * 2.0, "y")
+        h = f.output(ln.scatter_add(ln.full((5,), 0.0), k % 5, ln.full((4,), 1.0), 0), "h")
+    if launched == 7:
+        y.axis(0).parallelize(parallel)
+    h.split(0, 2)
+    h.axis(2).parallelize(parallel)
+    ln.propagate(h)
+    ln.parallelize_like(h)
+    kernel = ln.lower(f)
+    assert ln.verify(kernel).status != "refuted"
+    arrays = np.array([3, 1, 4, 1], np.int32), np.arange(7, dtype=np.float32)
+    for target in ("interpret", "c"):
+        found = ln.compile(kernel, target=target)(*arrays)
+        for one, other in zip(found, ln.evaluate(f, *arrays), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_a_test_that_stays_behind_shields_the_data_of_its_threads() -> None:
+    with ln.Fusion("histogram") as f:
+        k = f.input("k", (4,), ln.int32)
+        h = f.output(ln.scatter_add(ln.full((5,), 0.0), k % 5, ln.full((4,), 1.0), 0), "h")
+    h.split(-1, 7)
+    h.split(0, 2)
+    ln.propagate(h)
+    h.axis(3).parallelize(PT.grid_y)
+    ln.parallelize_like(h)
+    k = np.array([3, 1, 4, 1], np.int32)
+    for target in ("interpret", "c"):
+        np.testing.assert_array_equal(ln.compile(f, target=target)(k), ln.evaluate(f, k))
+
+
+def test_a_key_that_all_threads_have_still_bounds_the_bins() -> None:
+    with ln.Fusion("rows") as f:
+        x, g = f.input("x", ("N",), ln.int32), f.input("g", ("N", 7), ln.float32)
+        key = (x & 15).named("key")
+        h = f.output(ln.index_add(ln.full((16, 7), 0.0), 0, key, g), "h")
+    h.split(1, 4)
+    h.reorder({3: 0, 1: -2, 2: -1})
+    h.axis(-1).parallelize(PT.block_x)
+    key.compute_at(h, 1)
+    assert " in max(0, index(key[0]))..min(index(key[0]), 15) + 1 of 16:" in str(ln.lower(f))

@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 
 from loopnest.kir import Program
 from loopnest.lowering.indexing.indexer import Indexer
-from loopnest.lowering.loops.guarded_tree import Tree
+from loopnest.lowering.loops.guarded_tree import ThreadData, Tree
 from loopnest.lowering.loops.loop_plan import LoopPlan
 from loopnest.lowering.loops.phase_nest import Nest
 from loopnest.lowering.memory.allocation import TensorStorage
@@ -54,6 +54,7 @@ class State:
         meetings: how blocks meet, of each reduction over the grid (grid_reductions).
         indexer: what made the statements, and knows what vectors require (indexing).
         frame: the program without its body (indexing).
+        data: which threads have data that tests load (predicates).
         idle: the conditions outside of which updates take nothing in (predicates).
         program: the whole program (predicates and later).
     """
@@ -67,6 +68,7 @@ class State:
     meetings: dict[TensorView, GridReduction]
     indexer: Indexer
     frame: Program
+    data: ThreadData
     idle: frozenset[Expr]
     program: Program
 

@@ -25,7 +25,7 @@ from loopnest.lowering.indexing.indexer import Indexer
 from loopnest.lowering.indexing.predicate_elimination import fill_copies
 from loopnest.lowering.indexing.thread_ownership import check_readers
 from loopnest.lowering.indexing.unswitch import unswitch
-from loopnest.lowering.loops.guarded_tree import idle_conditions
+from loopnest.lowering.loops.guarded_tree import ThreadData, idle_conditions, stored_apart
 from loopnest.lowering.loops.launch_parts import launch_parts
 from loopnest.lowering.loops.loop_plan import LoopPlan, group_loops
 from loopnest.lowering.loops.phase_nest import build_nest
@@ -125,8 +125,9 @@ def _addresses(state: State) -> None:
 
 
 def _predicates(state: State) -> None:
+    state.data = ThreadData(state.plan.launch, stored_apart(state.tree))
     state.idle = frozenset(idle_conditions(state.tree))
-    state.program = state.frame.with_body(statements(state.tree, lifted=True))
+    state.program = state.frame.with_body(statements(state.tree, lifted=state.data))
 
 
 def _in_place(state: State) -> None:
@@ -134,7 +135,7 @@ def _in_place(state: State) -> None:
 
 
 def _tighten(state: State) -> None:
-    state.program = tighten(state.program, state.plan.algebra, state.idle)
+    state.program = tighten(state.program, state.plan.algebra, state.idle, state.data)
 
 
 def _unswitch(state: State) -> None:
@@ -160,7 +161,7 @@ def _meeting(state: State) -> Text:
 def _statements(state: State) -> Text:
     """Return the statements, each under its own test."""
     frame, tree = state.frame, state.tree
-    return lambda: print_nest(frame.with_body(statements(tree, lifted=False)))
+    return lambda: print_nest(frame.with_body(statements(tree, lifted=None)))
 
 
 def _whole(state: State) -> Text:

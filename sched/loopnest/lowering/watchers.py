@@ -121,7 +121,7 @@ def _part(state: State) -> Program | None:
         return state.program
     if not hasattr(state, "frame"):
         return None
-    return state.frame.with_body(statements(state.tree, lifted=False))
+    return state.frame.with_body(statements(state.tree, lifted=None))
 
 
 WATCHERS: dict[str, Callable[[], Watcher]] = {"time": Times, "verify": Checker, "diff": Changes}

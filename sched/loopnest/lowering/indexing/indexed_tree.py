@@ -8,7 +8,7 @@ from dataclasses import replace
 from loopnest.kir import Allocate, Barrier, If, Loop, Stmt, Store
 from loopnest.lowering.indexing.indexer import Indexer
 from loopnest.lowering.indexing.predicates import GuardedPiece, lift, seal, uses
-from loopnest.lowering.loops.guarded_tree import Guarded, Tree, TreeItem
+from loopnest.lowering.loops.guarded_tree import Guarded, ThreadData, Tree, TreeItem
 from loopnest.lowering.loops.loop_plan import LoopSpec, refolded
 from loopnest.lowering.loops.needed_components import is_needed
 from loopnest.lowering.loops.phase_nest import Compute, LoopNode, Nest, NestItem
@@ -135,12 +135,15 @@ def _computes(item: TreeItem) -> bool:
     return isinstance(item, (Tree, Compute))
 
 
-def statements(tree: Tree, *, lifted: bool) -> tuple[Stmt, ...]:
-    """Return the statements of an indexed tree, its tests lifted out of loops or not."""
+def statements(tree: Tree, *, lifted: ThreadData | None) -> tuple[Stmt, ...]:
+    """Return the statements of an indexed tree.
+
+    Its tests are lifted out of loops where it is told which threads have `lifted` data.
+    """
     return seal(_pieces(tree, lifted))
 
 
-def _pieces(tree: Tree, lifted: bool) -> list[GuardedPiece]:
+def _pieces(tree: Tree, lifted: ThreadData | None) -> list[GuardedPiece]:
     pieces: list[GuardedPiece] = []
     for item in tree.body:
         if isinstance(item, Tree):
@@ -168,11 +171,11 @@ def _guarded_pieces(item: Guarded) -> Iterator[GuardedPiece]:
     yield GuardedPiece(both, {c: t for c, t in terms.items() if c not in inside})
 
 
-def _loop_piece(tree: Tree, lifted: bool) -> GuardedPiece:
+def _loop_piece(tree: Tree, lifted: ThreadData | None) -> GuardedPiece:
     assert tree.var is not None
     assert tree.spec is not None
     pieces = _pieces(tree, lifted)
-    outside = lift(pieces, tree.var) if lifted else {}
+    outside = {} if lifted is None else lift(pieces, tree.var, tree.spec.parallel, lifted)
     loop = Loop(tree.var, tree.spec.parallel, tree.spec.axis, seal(pieces), tree.spec.origin)
     made = _both_outside(loop) if tree.spec.parallel is ParallelType.vectorize else loop
     return GuardedPiece(made, dict(outside))
@@ -187,7 +190,7 @@ def _both_outside(loop: Loop) -> Stmt:
     return loop
 
 
-def _collective_piece(tree: Tree, lifted: bool) -> GuardedPiece:
+def _collective_piece(tree: Tree, lifted: ThreadData | None) -> GuardedPiece:
     assert tree.collective is not None
     made = replace(tree.collective, body=seal(_pieces(tree, lifted)))
     return GuardedPiece(made, {})

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loopnest.kir import Allocate, If, Loop, Stmt, before
-from loopnest.lowering.loops.guarded_tree import PredicateTerm
+from loopnest.lowering.loops.guarded_tree import PredicateTerm, ThreadData
+from loopnest.scalar.enums import ParallelType
 from loopnest.scalar.expr import Expr, Index, all_of, walk
 
 _NONE: dict[Expr, PredicateTerm] = {}
@@ -31,8 +32,14 @@ class GuardedPiece:
     terms: dict[Expr, PredicateTerm]
 
 
-def lift(pieces: Sequence[GuardedPiece], var: Index) -> dict[Expr, PredicateTerm]:
-    """Take out of `pieces`, the body of the loop over `var`, the terms that can stand outside."""
+def lift(
+    pieces: Sequence[GuardedPiece], var: Index, parallel: ParallelType, data: ThreadData
+) -> dict[Expr, PredicateTerm]:
+    """Take out of `pieces`, the body of the loop over `var`, the terms that can stand outside.
+
+    A test of data that each thread stores for itself stays in a loop over such threads that some
+    threads do not run, or whose other tests keep some out: those may have no data.
+    """
     bound = [p for p in pieces if not isinstance(p.statement, Allocate)]
     if not bound:
         return _NONE
@@ -42,6 +49,9 @@ def lift(pieces: Sequence[GuardedPiece], var: Index) -> dict[Expr, PredicateTerm
         if all(condition in p.terms for p in bound[1:]) and not uses(condition, var)
     ]
     common = {c: bound[0].terms[c] for c in before(shared, [p.statement for p in pieces])}
+    tested = any(uses(condition, var) for p in bound for condition in p.terms)
+    if tested or not data.covers(parallel, var.extent):
+        common = {c: t for c, t in common.items() if not data.lacks(c, parallel)}
     if common:
         for piece in bound:
             piece.terms = {c: t for c, t in piece.terms.items() if c not in common}

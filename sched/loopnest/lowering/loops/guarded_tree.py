@@ -20,9 +20,22 @@ from loopnest.kir import (
 from loopnest.kir.buffers import Buffer
 from loopnest.lowering.loops.loop_plan import LoopSpec
 from loopnest.lowering.loops.phase_nest import Compute
-from loopnest.scalar.expr import TRUE, Const, Expr, Index, Load, loads, rewrite, substitute
+from loopnest.scalar.enums import Memory, ParallelType
+from loopnest.scalar.expr import (
+    TRUE,
+    Const,
+    Expr,
+    Index,
+    LaunchIndex,
+    Load,
+    loads,
+    rewrite,
+    substitute,
+    variables,
+)
 
 Rename: TypeAlias = Callable[[Expr], Expr]
+_Stored: TypeAlias = dict[Buffer, frozenset[ParallelType]]
 
 
 @fast_init
@@ -103,6 +116,52 @@ def made_in(tree: Tree) -> Iterator[Buffer]:
             yield from made_in(item)
         elif isinstance(item, Allocate):
             yield item.storage
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadData:
+    """Which threads have data that a test may load.
+
+    Args:
+        launch: the extent of each launch dimension.
+        stored: the dimensions along which each thread stores data of its own to a buffer, or none.
+    """
+
+    launch: Mapping[ParallelType, Expr]
+    stored: Mapping[Buffer, frozenset[ParallelType]]
+
+    def lacks(self, term: Expr, dimension: ParallelType) -> bool:
+        """Whether threads along a dimension may not have the data that a test loads."""
+        return any(dimension in self.stored.get(load.buffer, ()) for load in loads(term))
+
+    def covers(self, dimension: ParallelType, extent: Expr) -> bool:
+        """Whether all threads along a dimension run a loop."""
+        return self.launch.get(dimension) is extent
+
+
+def stored_apart(tree: Tree, around: frozenset[ParallelType] = frozenset()) -> _Stored:
+    """Return by buffer the launch dimensions along which each thread stores data of its own."""
+    found: _Stored = {}
+    for item in tree.body:
+        if isinstance(item, Tree):
+            own = around if item.spec is None else around | {item.spec.parallel}
+            made = stored_apart(item, own)
+        elif isinstance(item, Guarded):
+            named = [v for term in item.terms for v in variables(term.condition)]
+            dims = around | {v.dimension for v in named if isinstance(v, LaunchIndex)}
+            made = {s.storage: dims for s in item.statements if isinstance(s, Store)}
+        else:
+            continue
+        for buffer, dims in made.items():
+            private = [d for d in dims if _is_private(buffer, d)]
+            found[buffer] = found.get(buffer, frozenset()).union(private)
+    return found
+
+
+def _is_private(buffer: Buffer, dimension: ParallelType) -> bool:
+    """Whether threads along a launch dimension have a buffer each."""
+    own = (Memory.LOCAL, Memory.SHARED) if dimension.is_grid else (Memory.LOCAL,)
+    return dimension.is_thread and buffer.memory in own
 
 
 def map_loads(root: Expr, rule: Callable[[Load], Load]) -> Expr:

@@ -47,6 +47,7 @@ from loopnest.kir import (
 )
 from loopnest.kir.buffers import Buffer
 from loopnest.kir.loop_bounds import gaps, slope
+from loopnest.lowering.loops.guarded_tree import ThreadData
 from loopnest.scalar.conditions import le, normal_le
 from loopnest.scalar.enums import Memory, ParallelType
 from loopnest.scalar.expr import (
@@ -58,11 +59,13 @@ from loopnest.scalar.expr import (
     Expr,
     Index,
     LaunchIndex,
+    Local,
     all_of,
     integer,
     loads,
     substitute,
     terms_of,
+    variables,
 )
 from loopnest.scalar.expr import walk as nodes_of
 from loopnest.scalar.simplify import Simplifier
@@ -85,25 +88,32 @@ def is_bounded(
     return any(abs(slope(gap, var, algebra) or 0) > 1 for gap in gaps(condition, algebra))
 
 
-def tighten(program: Program, algebra: Simplifier, idle: Collection[Expr]) -> Program:
+def tighten(
+    program: Program, algebra: Simplifier, idle: Collection[Expr], data: ThreadData
+) -> Program:
     """Return `program` with the loops tightened by conditions in `idle`."""
     if not idle:
         return program
-    found = _Tightening(program, algebra, idle)
+    found = _Tightening(program, algebra, idle, data)
     return program.with_body(found.body(program.body, frozenset()))
 
 
 class _Tightening:
-    def __init__(self, program: Program, algebra: Simplifier, idle: Collection[Expr]) -> None:
-        self.program, self.algebra, self.idle = program, algebra, idle
+    def __init__(
+        self, program: Program, algebra: Simplifier, idle: Collection[Expr], data: ThreadData
+    ) -> None:
+        self.program, self.algebra, self.idle, self.data = program, algebra, idle, data
         self.written = written(program.body)
         self._effects: dict[Stmt, _Effects] = {}
         self.threads: dict[Expr, Expr] = {
             LaunchIndex(d): e for d, e in program.launch if d.is_block
         }
+        self.parallel: dict[Expr, ParallelType] = {LaunchIndex(d): d for d, _ in program.launch}
         for node, _ in walk(program.body):
-            if isinstance(node, Loop) and node.parallel.is_block:
-                self.threads[node.var] = node.var.extent
+            if isinstance(node, Loop) and node.parallel.is_thread:
+                self.parallel[node.var] = node.parallel
+                if node.parallel.is_block:
+                    self.threads[node.var] = node.var.extent
 
     # What statements leave behind
 
@@ -121,13 +131,18 @@ class _Tightening:
             case Arrive():
                 return {node.counter: frozenset()}
             case If():
-                mine = frozenset(t for t in terms_of(node.condition) if t in self.idle)
                 # Other terms of the test are left out: a condition may only be weakened on its way
                 # out.
+                tests = terms_of(node.condition)
+                rest = [t for t in tests if t not in self.idle]
+                idle = [t for t in tests if t in self.idle]
+                mine = frozenset(t for t in idle if not any(self._shields(r, t) for r in rest))
                 inner = {b: g | mine for b, g in self.left(node.body).items()}
                 return _joined([inner, self.left(node.orelse)])
             case Loop():
                 inner = dict(self.left(node.body))
+                if not self.data.covers(node.parallel, node.var.extent):
+                    inner = {b: self._common(g, node.parallel) for b, g in inner.items()}
                 return {b: self.weakened(g, node.var, node.var.extent) for b, g in inner.items()}
             case Collective():
                 return self.left(node.body)
@@ -137,6 +152,21 @@ class _Tightening:
                 raise one_launch(node)
             case _:
                 assert_never(node)
+
+    def _common(self, terms: Iterable[Expr], parallel: ParallelType) -> frozenset[Expr]:
+        """Return the conditions but for data that each thread has, of which some have none."""
+        return frozenset(t for t in terms if not self.data.lacks(t, parallel))
+
+    def _shields(self, test: Expr, term: Expr) -> bool:
+        """Whether the data that a condition loads may be missing where another test fails."""
+        index = {v for load in loads(term) for arg in load.args for v in variables(arg)}
+        for var in variables(test) if loads(term) else ():
+            parallel = self.parallel.get(var)
+            if parallel is not None and self.data.lacks(term, parallel):
+                return True
+            if isinstance(var, Local) or (isinstance(var, Index) and var in index):
+                return True
+        return False
 
     def left(self, body: tuple[Stmt, ...]) -> _Effects:
         """Return what a body leaves behind, but for buffers that it makes.
