@@ -143,6 +143,31 @@ def test_a_block_exchanges_the_totals_of_its_warps() -> None:
     check(f, ((133, 2), (1, 3), (0, 3)))
 
 
+def test_blocks_along_the_items_of_a_thread_are_refused() -> None:
+    f = fusion(axis=0)
+    y = f["y"]
+    y.split(0, 40)
+    y.split(0, 4)
+    y.parallelize({0: PT.block_x, 2: PT.grid_x})
+    with pytest.raises(ln.LoweringError) as error:
+        ln.lower(f)
+    assert str(error.value) == (
+        "y: its loop over i2: 40 is grid_x, but each step of a scan needs the one before; "
+        "bind another axis, or threads of a block to the inner part of this one"
+    )
+
+
+@pytest.mark.parametrize("inner", [False, True])
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_a_part_of_one_point_is_no_item_of_a_thread(inner: bool, exclusive: bool) -> None:
+    f = fusion(exclusive=exclusive)
+    y = f["y"]
+    y.split(1, 4)
+    y.parallelize({1: PT.block_x})
+    y.split(2, 1, inner=inner)
+    check(f, ((3, 17), (1, 4), (2, 0)))
+
+
 def test_the_text_is_read_back() -> None:
     f = fusion()
     lanes(64)(f["y"])

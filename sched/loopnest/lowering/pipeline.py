@@ -36,7 +36,7 @@ from loopnest.lowering.memory.allocation import TensorStorage, allocate
 from loopnest.lowering.memory.circular_buffers import circulate
 from loopnest.lowering.memory.flat_addresses import flatten_addresses
 from loopnest.lowering.passes import LoweringPass, State, Text, Watcher, perform
-from loopnest.lowering.plan_checks import check_plan
+from loopnest.lowering.plan_checks import check_plan, check_scans
 from loopnest.lowering.reductions.element_counts import element_counts
 from loopnest.lowering.reductions.exchange_body import FreshNames
 from loopnest.lowering.reductions.grid_reduction import GridReduction, block_stage, last_blocks
@@ -65,6 +65,7 @@ def _groups(state: State) -> None:
 
 
 def _nest(state: State) -> None:
+    check_scans(state.plan)
     state.nest = build_nest(state.plan)
 
 

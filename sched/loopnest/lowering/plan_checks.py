@@ -43,7 +43,6 @@ def check_plan(plan: LoopPlan, storage: dict[TensorView, TensorStorage]) -> None
     _check_launch(plan)
     for unit in plan.forest.units:
         _check_order(plan, unit)
-        _check_scan(plan, unit)
         for tensor in unit.siblings:
             _check_start(tensor)
             _check_reduction(plan, tensor)
@@ -52,6 +51,16 @@ def check_plan(plan: LoopPlan, storage: dict[TensorView, TensorStorage]) -> None
             _check_lanes(plan, tensor)
             _check_thread_loops(plan, tensor)
             _check_tiles(plan, tensor)
+
+
+def check_scans(plan: LoopPlan) -> None:
+    """Check the loops of every scan, which the nest's phases rely on: before there is a nest.
+
+    Raises:
+        LoweringError: the loops do not go through a scan step by step.
+    """
+    for unit in plan.forest.units:
+        _check_scan(plan, unit)
 
 
 def _check_launch(plan: LoopPlan) -> None:

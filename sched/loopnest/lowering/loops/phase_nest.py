@@ -267,6 +267,8 @@ class _Builder:
         folded = phase not in ("update", "define", *ITEM_PHASES)
         first = leaf.index(folds[0]) if folds else len(leaf)
         items = item_axes(self.plan, unit) if phase in ITEM_PHASES else ()
+        # Parts of one point inside of the items are no items: their loops do not stand here either.
+        items = folds[folds.index(items[0]) :] if items else ()
         indices: list[Expr | None] = []
         for place, axis in enumerate(leaf):
             if axis in own:
