@@ -57,9 +57,26 @@ def updates_in_a_merged_loop() -> ln.Fusion:
     return f
 
 
+def shared_by_a_part(inside: bool) -> ln.Fusion:
+    """A tensor in SHARED memory lacks a part, bound to threads, of the axis that it is read as."""
+    with ln.Fusion("k") as f:
+        x = f.input("x", ("K", "M"), ln.float32)
+        column = ln.broadcast(x, [False, True, False])
+        wide = ln.expand(column, (x.shape[0], 3, x.shape[1]))
+        y = f.output(ln.flatten(wide, 0, 1), "y")
+    y.split(0, 3)
+    column.memory = ln.SHARED
+    column.compute_at(y, -1 if inside else 2)
+    y.axis(1).parallelize(PT.block_x)
+    f.inline_most()
+    return f
+
+
 CASES: dict[str, Callable[[], ln.Fusion]] = {
     "tiles": rows_of_tiles,
     "updates": updates_in_a_merged_loop,
+    "shared": lambda: shared_by_a_part(inside=True),
+    "shared rows": lambda: shared_by_a_part(inside=False),
     **{
         kind.value: lambda kind=kind: repeated(kind)  # type: ignore[misc]
         for kind in (PT.block_x, PT.grid_x, PT.vectorize, PT.cpu_parallel)

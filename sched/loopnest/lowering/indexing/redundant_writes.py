@@ -16,7 +16,7 @@ from loopnest.lowering.loops.phase_nest import Compute, Nest
 from loopnest.lowering.loops.promotion import Promoter
 from loopnest.scalar import dtypes
 from loopnest.scalar.enums import Memory, ParallelType
-from loopnest.scalar.expr import ZERO, Expr, LaunchIndex, Op
+from loopnest.scalar.expr import ZERO, Expr, LaunchIndex, Op, free_indices
 from loopnest.tensor.domain import IterDomain
 from loopnest.tensor.tensor_view import TensorView
 
@@ -62,8 +62,8 @@ def first_points(
             yield _is_zero(index)
     if compute.phase in ("init", "finish"):
         yield from _of_result(nest, compute, memory)
-    if is_global:
-        yield from _of_threads(nest, compute, known)
+    if memory is not Memory.LOCAL:
+        yield from _of_threads(nest, compute, known, memory)
     if compute.phase == "update":
         for position in range(0 if fill is not None else place, len(leaf)):
             again = fill is not None and path.index(plan.forest.find(leaf[position])) >= start
@@ -123,13 +123,23 @@ def _matters(parallel: ParallelType, memory: Memory, reducing: bool) -> bool:
     return memory is Memory.GLOBAL and parallel.is_thread
 
 
-def _of_threads(nest: Nest, compute: Compute, known: Mapping[IterDomain, Expr]) -> Iterator[Expr]:
-    """Yield the tests for axes that run at once and were merged with axes the tensor lacks."""
+def _of_threads(
+    nest: Nest, compute: Compute, known: Mapping[IterDomain, Expr], memory: Memory
+) -> Iterator[Expr]:
+    """Yield the tests for axes that run at once and were merged with axes the tensor lacks.
+
+    Of a SHARED tensor those that such a loop tells alone: each block has a part of its own, which
+    may begin anywhere along the axis that the tensor lacks.
+    """
     for position, axis in enumerate(compute.unit.domain.leaf):
-        parallel = nest.plan.spec(axis).parallel
-        at_once = parallel.is_thread or parallel in _AT_ONCE
+        group = nest.plan.forest.find(axis)
+        parallel = nest.plan.specs[group].parallel
+        apart = memory is Memory.GLOBAL and parallel in _AT_ONCE
+        at_once = _matters(parallel, memory, False) if parallel.is_thread else apart
         if at_once and not axis.is_reduction:
-            yield from _within(nest, compute, position, known)
+            for condition in _within(nest, compute, position, known):
+                if memory is Memory.GLOBAL or free_indices(condition) == {nest.index_of[group]}:
+                    yield condition
 
 
 def _within(
