@@ -265,3 +265,38 @@ def test_axes_of_sizes_that_are_assumed_to_be_1_are_dropped(shape: tuple[int, ..
         f.output(-ln.reshape(x, shape), "y")
     kernel = check(f, np.full((1, 1), 3.0, np.float32))
     assert "for " not in str(kernel)
+
+
+def test_a_merge_that_one_output_alone_makes_follows_from_the_loops_of_another() -> None:
+    """The loop runs over 4 * N * 3, made by the other output; `wide` has 4 * N of it."""
+    with ln.Fusion("repeated") as f:
+        x = f.input("x", ("N", 5), ln.float32)
+        copies = ln.expand(ln.broadcast(x, [True, False, False]), (4, "N", 5))
+        f.output(ln.flatten(copies, 0, 1), "wide")
+        thrice = ln.expand(ln.broadcast(copies, [False, False, True, False]), (4, "N", 3, 5))
+        y = f.output(ln.flatten(thrice, 1, 2), "y")
+    y.merge(0)
+    ln.propagate(y)
+    f.inline_most()
+    kernel = ln.lower(f)
+    assert ln.verify(kernel).ok
+    data = RNG.standard_normal((3, 5)).astype(np.float32)
+    for found, wanted in zip(
+        ln.compile(kernel, target="c")(data), ln.evaluate(f, data), strict=True
+    ):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_parts_that_several_tensors_made_alike_tell_an_index_together() -> None:
+    """One loop over a part of K stands for another tensor's split than the other part's loop."""
+    with ln.Fusion("turned") as f:
+        x = f.input("x", ("M", "K"), ln.float32)
+        row = ln.broadcast(x, [True, False, False])
+        flat = ln.flatten(ln.expand(row, (2, "M", "K")), 0, 1)
+        y = f.output(ln.reshape(flat, ("K", "2 * M")), "y")
+    y.split(0, 2).split(0, 8).split(1, 5)
+    row.compute_at(y, 5, recompute=True)
+    kernel = ln.lower(f)
+    assert ln.verify(kernel).ok
+    data = RNG.standard_normal((3, 37)).astype(np.float32)
+    np.testing.assert_array_equal(ln.compile(kernel, target="c")(data), ln.evaluate(f, data))

@@ -41,7 +41,7 @@ class Environment:
         for axis, index in tuple(self.known.items()):
             self.known.setdefault(same.get(axis, axis), index)
         for step in reversed(self.promotion.steps):
-            outputs = [self.known.get(axis) for axis in step.outputs]
+            outputs = [self._told(axis) for axis in step.outputs]
             if any(value is None for value in outputs):
                 continue
             values = step.backward([v for v in outputs if v is not None], algebra)
@@ -50,6 +50,15 @@ class Environment:
                 self.known.setdefault(same.get(axis, axis), self.known[axis])
         if plan.promoter.reshapes and self.promotion.image:
             self._complete()
+
+    def _told(self, axis: IterDomain) -> Expr | None:
+        """Return the index of an axis, or of one that loops with reshapes made alike."""
+        value = self.known.get(axis)
+        if value is not None or not self.promotion.image or not self.plan.promoter.reshapes:
+            return value
+        canonical = self.plan.promoter.canonical
+        node = canonical(axis)
+        return next((known for a, known in self.known.items() if canonical(a) is node), None)
 
     def _complete(self) -> None:
         """Find what the tensor's own steps tell of axes that others made, too."""
@@ -191,7 +200,10 @@ class Environment:
             value = self.of_class(found.find())
         if value is None:
             value = self.known.get(axis)
-        return self.part(axis) if value is None else value
+        if value is None:
+            value = self.part(axis)
+        # What this tensor alone made of axes that the loops tell, as another one made them.
+        return self._made(axis) if value is None and self.promotion.image else value
 
     def allocated(self, axis: IterDomain) -> Expr | None:
         """Return the index of an axis of the allocation domain; None where it has none.
