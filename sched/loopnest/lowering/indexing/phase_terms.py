@@ -156,7 +156,8 @@ class PhaseTerms:
             for condition in self._live(compute, env):
                 reason = f"{compute.unit.name} takes nothing in elsewhere"
                 terms[condition] = PredicateTerm(condition, reason, idle=True)
-        for condition in first_points(self.nest, compute, env.known, memory):
+        places = self.storage[env.tensor].places
+        for condition in first_points(self.nest, compute, env.known, memory, places):
             terms[condition] = PredicateTerm(condition, f"{compute.unit.name}: once is enough")
         stored = is_global and any(t.memory is memory for t in compute.unit.siblings)
         for condition in owners(self.plan, env) if stored else ():

@@ -9,7 +9,7 @@ first iteration is as good as all, and a store to memory that the threads of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 from loopnest.lowering.loops.loop_plan import LoopPlan, is_trivial
 from loopnest.lowering.loops.phase_nest import Compute, Nest
@@ -25,7 +25,11 @@ _AT_ONCE = (ParallelType.cpu_parallel, ParallelType.vectorize)
 
 
 def first_points(
-    nest: Nest, compute: Compute, known: Mapping[IterDomain, Expr], memory: Memory
+    nest: Nest,
+    compute: Compute,
+    known: Mapping[IterDomain, Expr],
+    memory: Memory,
+    places: Container[int] = (),
 ) -> Iterator[Expr]:
     """Yield the conditions under which `compute` is no repetition.
 
@@ -34,6 +38,7 @@ def first_points(
         compute: a phase of a definition.
         known: the indices of the axes that its loops run over.
         memory: where it stores to.
+        places: the leaf axes that its buffer has, by position.
     """
     is_global = memory is Memory.GLOBAL
     plan, unit = nest.plan, compute.unit
@@ -63,7 +68,7 @@ def first_points(
     if compute.phase in ("init", "finish"):
         yield from _of_result(nest, compute, memory)
     if memory is not Memory.LOCAL:
-        yield from _of_threads(nest, compute, known, memory)
+        yield from _of_threads(nest, compute, known, None if is_global else places)
     if compute.phase == "update":
         for position in range(0 if fill is not None else place, len(leaf)):
             again = fill is not None and path.index(plan.forest.find(leaf[position])) >= start
@@ -124,22 +129,27 @@ def _matters(parallel: ParallelType, memory: Memory, reducing: bool) -> bool:
 
 
 def _of_threads(
-    nest: Nest, compute: Compute, known: Mapping[IterDomain, Expr], memory: Memory
+    nest: Nest,
+    compute: Compute,
+    known: Mapping[IterDomain, Expr],
+    places: Container[int] | None,
 ) -> Iterator[Expr]:
     """Yield the tests for axes that run at once and were merged with axes the tensor lacks.
 
-    Of a SHARED tensor those that such a loop tells alone: each block has a part of its own, which
-    may begin anywhere along the axis that the tensor lacks.
+    Of a SHARED tensor, whose buffer has the axes at `places`, those that a loop tells alone which
+    the buffer lacks: each block has a part of its own, which may begin anywhere along such an axis.
     """
+    memory = Memory.GLOBAL if places is None else Memory.SHARED
     for position, axis in enumerate(compute.unit.domain.leaf):
         group = nest.plan.forest.find(axis)
         parallel = nest.plan.specs[group].parallel
-        apart = memory is Memory.GLOBAL and parallel in _AT_ONCE
+        apart = places is None and parallel in _AT_ONCE
         at_once = _matters(parallel, memory, False) if parallel.is_thread else apart
-        if at_once and not axis.is_reduction:
-            for condition in _within(nest, compute, position, known):
-                if memory is Memory.GLOBAL or free_indices(condition) == {nest.index_of[group]}:
-                    yield condition
+        if not at_once or axis.is_reduction or (places is not None and position in places):
+            continue
+        for condition in _within(nest, compute, position, known):
+            if places is None or free_indices(condition) == {nest.index_of[group]}:
+                yield condition
 
 
 def _within(
