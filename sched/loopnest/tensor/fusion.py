@@ -497,7 +497,8 @@ class Fusion:
 
 def as_identifier(name: str) -> str:
     """Return a name as an identifier: itself where it is one."""
-    text = "".join([c if f"_{c}".isidentifier() else "_" for c in name])
+    words = re.sub(r"\W+", "_", name)
+    text = "".join([c if f"_{c}".isidentifier() else "_" for c in words])
     return text if text.isidentifier() else f"_{text}"
 
 

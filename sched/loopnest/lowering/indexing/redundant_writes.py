@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
 
-from loopnest.lowering.loops.loop_plan import LoopPlan, is_trivial
+from loopnest.lowering.loops.loop_plan import LoopPlan, is_trivial, loops_with_start
 from loopnest.lowering.loops.phase_nest import Compute, Nest
 from loopnest.lowering.loops.promotion import Promoter
 from loopnest.scalar import dtypes
@@ -29,7 +29,7 @@ def first_points(
     compute: Compute,
     known: Mapping[IterDomain, Expr],
     memory: Memory,
-    places: Container[int] = (),
+    places: Container[int],
 ) -> Iterator[Expr]:
     """Yield the conditions under which `compute` is no repetition.
 
@@ -54,7 +54,7 @@ def first_points(
     fill = None if definition is None else definition.starts_from
     if fill is not None and compute.phase == "update":
         # What starts from another tensor's memory is not initialized where its loops begin again.
-        start = min(start, _together(plan, unit, fill))
+        start = min(start, len(loops_with_start(plan, unit)))
     around = path if compute.phase in ("update", "define") else path[:start]
     for depth, group in enumerate(around):
         index = nest.index_of[group]
@@ -74,13 +74,6 @@ def first_points(
             again = fill is not None and path.index(plan.forest.find(leaf[position])) >= start
             if is_global or again or leaf[position].is_reduction:
                 yield from _within(nest, compute, position, known)
-
-
-def _together(plan: LoopPlan, unit: TensorView, fill: TensorView) -> int:
-    """Return how many loops an atomic fold shares with its initial values, from outside."""
-    paths = plan.forest.path(unit), plan.forest.path(fill.siblings[0])
-    pairs = enumerate(zip(*paths, strict=False))
-    return next((n for n, (a, b) in pairs if a is not b), min(map(len, paths)))
 
 
 def is_repeated(plan: LoopPlan, unit: TensorView) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations, product
+from itertools import permutations, product, takewhile
 
 from loopnest.errors import LoweringError
 from loopnest.fast_init import fast_init
@@ -141,6 +141,15 @@ def is_reduced(unit: TensorView) -> bool:
 def is_atomic(unit: TensorView) -> bool:
     """Whether all threads fold into the memory of `unit`, by atomic operations."""
     return unit.definition is not None and unit.definition.start is not None
+
+
+def loops_with_start(plan: LoopPlan, unit: TensorView) -> tuple[LoopGroup, ...]:
+    """Return the loops that an atomic fold shares with its initial values, outermost first."""
+    assert unit.definition is not None
+    fill = unit.definition.starts_from
+    assert fill is not None
+    both = zip(plan.forest.path(unit), plan.forest.path(fill.siblings[0]), strict=False)
+    return tuple([a for a, _ in takewhile(lambda pair: pair[0] is pair[1], both)])
 
 
 def _crossed(

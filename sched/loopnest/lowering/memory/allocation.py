@@ -20,10 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from loopnest.fast_init import fast_init
 from loopnest.kir.buffers import Buffer
-from loopnest.lowering.loops.loop_plan import LoopPlan, is_atomic, item_axes
+from loopnest.lowering.loops.loop_plan import LoopPlan, is_atomic, item_axes, loops_with_start
 from loopnest.lowering.loops.phase_nest import accumulates_apart
 from loopnest.lowering.memory.stored_axes import (
     Indices,
@@ -270,13 +271,9 @@ def _position(plan: LoopPlan, tensor: TensorView) -> int:
 
 
 def _with_start(plan: LoopPlan, tensor: TensorView) -> int:
-    """Return how many leading loops an atomic fold shares with its initial values."""
-    assert tensor.definition is not None
-    start = tensor.definition.starts_from
-    assert start is not None
-    own = {plan.forest.find(axis) for axis in start.domain.leaf[: start.compute_at_pos]}
-    loops = [plan.forest.find(axis) in own for axis in tensor.domain.leaf]
-    return loops.index(False) if False in loops else len(loops)
+    """Return how many leading axes of an atomic fold its initial values share the loops of."""
+    own = loops_with_start(plan, tensor)
+    return sum(1 for _ in takewhile(lambda axis: plan.forest.find(axis) in own, tensor.domain.leaf))
 
 
 def _with_accumulator(
