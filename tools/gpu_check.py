@@ -9,6 +9,7 @@ import datetime
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -19,6 +20,7 @@ import gpu_steps
 from gpu_peers import Torch
 from gpu_subjects import Subject, find, subjects
 from gpu_table import GPU, ROOT, Journal, commit_here, is_bad
+from gpu_tools import child, finding
 from gpu_tools import find as find_tool
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -43,6 +45,10 @@ them makes, in this order:
     tools/run python tools/gpu_check.py                       # go on for --minutes
     tools/run python tools/gpu_check.py --only softmax        # one kernel, all schedules
     tools/run python tools/gpu_check.py --only gemm@gpu --skip checks --skip counts
+    tools/run python tools/gpu_check.py --jobs 16             # 16 tasks at a time
+
+With --jobs, results, times and checks run in processes of their own: a kernel that hangs or faults
+takes none of the others along. What is timed or counted has the GPU to itself all the same.
 
 Every finding is written at once to tools/results/gpu_DEVICE_DATE.jsonl and into the table beside
 it, gpu_DEVICE_DATE.md. A call goes on where the last one on this day and commit stopped. What is
@@ -59,6 +65,9 @@ WATCHED = (
 )  # fmt: skip
 """What compute-sanitizer watches: shuffles, shared memory, a pipeline, last blocks, wide accesses,
 a barrier of the grid."""
+
+SIDE_BY_SIDE = ("results", "times", "checks")
+"""Steps of which several can run at once; times are measured one after the other."""
 
 SLOWEST = 120.0
 """Seconds that a tool around one kernel may take."""
@@ -86,6 +95,13 @@ def tasks(chosen: Sequence[Subject], steps: Sequence[str]) -> Iterator[Task]:
                 yield Task(step, subject)
 
 
+def found_here(task: Task, torch: Torch | None) -> dict[str, Any]:
+    """Return the results or the times of a subject, found by this process."""
+    if task.step == "results":
+        return gpu_steps.results(task.subject)
+    return gpu_steps.times(task.subject, torch)
+
+
 @dataclass
 class Session:
     """One call: what is done within its time.
@@ -94,23 +110,50 @@ class Session:
         journal: what was found.
         torch: to compare with, if it is installed.
         deadline: when no task is begun any more, by `monotonic`.
+        jobs: how many tasks run at once; 1: all in this process.
     """
 
     journal: Journal
     torch: Torch | None
     deadline: float
+    jobs: int = 1
 
     def left(self) -> float:
         return self.deadline - monotonic()
+
+    def is_wrong(self, task: Task) -> bool:
+        """Whether the subject of a measurement was found to be wrong: it is not measured then."""
+        found = self.journal.read().get(task.subject.name, {}).get("results")
+        return task.step != "results" and found is not None and is_bad("results", found)
+
+    def findings(self, batch: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
+        """Yield what tasks of one step find, those that the time allows."""
+        if self.jobs == 1 or not batch or batch[0].step not in SIDE_BY_SIDE:
+            for task in batch:
+                if self.left() > 0:
+                    yield task, self.perform(task)
+            return
+        with ThreadPoolExecutor(self.jobs) as pool:
+            running = {pool.submit(self._outside, task): task for task in batch}
+            for done in as_completed(running):
+                found = done.result()
+                if found is not None:
+                    yield running[done], found
+
+    def _outside(self, task: Task) -> dict[str, Any] | None:
+        """Return what a task finds in a process of its own; None if its time is up."""
+        if self.left() <= 0:
+            return None
+        if task.step == "checks":  # its tools are processes already
+            return self.perform(task)
+        return finding([*child(task.subject, []), f"--step={task.step}"], self._seconds())
 
     def perform(self, task: Task) -> dict[str, Any]:
         """Return what a task finds; an error is a finding too."""
         try:
             match task.step:
-                case "results":
-                    return gpu_steps.results(task.subject)
-                case "times":
-                    return gpu_steps.times(task.subject, self.torch)
+                case "results" | "times":
+                    return found_here(task, self.torch)
                 case "checks":
                     return gpu_steps.checks(task.subject, self._seconds())
                 case _:
@@ -145,23 +188,23 @@ def report(session: Session, wanted: Sequence[Task], console: Console) -> int:
         session.measure_copy()
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task("", total=len(wanted), completed=len(wanted) - len(waiting))
-        for task in waiting:
-            if session.left() <= 0:
-                console.print(
-                    f"the time is up; {len(waiting)} tasks were left at its beginning: "
-                    "call it again to go on",
-                    highlight=False,
-                )
-                return 3
-            progress.update(bar, description=task.title)
-            found = session.perform(task)
-            session.journal.write(task.subject.name, task.step, found)
-            progress.advance(bar)
-            if is_bad(task.step, found):
-                console.print(f"[red]{task.title}[/red]: {found}", highlight=False)
-    console.print(f"written to {session.journal.table}", highlight=False)
+        for step in STEPS:
+            batch = [t for t in waiting if t.step == step and not session.is_wrong(t)]
+            for task, found in session.findings(batch):
+                progress.update(bar, description=task.title, advance=1)
+                session.journal.write(task.subject.name, task.step, found)
+                if is_bad(task.step, found):
+                    console.print(f"[red]{task.title}[/red]: {found}", highlight=False)
     done = session.journal.read()
-    return int(any(is_bad(t.step, done[t.subject.name][t.step]) for t in wanted))
+    left = [t for t in wanted if t.step not in done.get(t.subject.name, {})]
+    if any(not session.is_wrong(task) for task in left):
+        console.print(
+            f"the time is up; {len(left)} tasks are left: call it again to go on",
+            highlight=False,
+        )
+        return 3
+    console.print(f"written to {session.journal.table}", highlight=False)
+    return int(any(is_bad(t.step, done[t.subject.name][t.step]) for t in wanted if t not in left))
 
 
 @click.command(help=HELP, context_settings={"help_option_names": ["-h", "--help"]})
@@ -183,12 +226,21 @@ def report(session: Session, wanted: Sequence[Task], console: Console) -> int:
     type=click.Path(path_type=Path),
     help="Where the table goes.",
 )
+@click.option(
+    "--jobs",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    metavar="NUMBER",
+    help="How many tasks to work at side by side.",
+)
 @click.option("--once", "place", metavar="FILE:KERNEL@SCHEDULE", hidden=True)
 @click.option("--dtype", default="", hidden=True)
 @click.option("--sizes", default="[]", metavar="JSON", hidden=True)
+@click.option("--step", default="", hidden=True)
 def main(
     folder: Path, only: tuple[str, ...], skip: tuple[str, ...], minutes: float, fresh: bool,
-    out: Path, place: str | None, dtype: str, sizes: str,
+    out: Path, jobs: int, place: str | None, dtype: str, sizes: str, step: str,
 ) -> None:  # fmt: skip
     started = monotonic()
     console = Console(stderr=True)
@@ -201,7 +253,12 @@ def main(
         )
         sys.exit(2)
     if place is not None:
-        gpu_steps.once(find(place, dtype), json.loads(sizes))
+        subject = find(place, dtype)
+        if step:
+            torch = torch_here(console) if step == "times" else None
+            click.echo(json.dumps(found_here(Task(step, subject), torch)))
+        else:
+            gpu_steps.once(subject, json.loads(sizes))
         return
     device = driver_interface.find_driver().device
     journal = Journal(out, device, datetime.date.today().isoformat(), commit_here())
@@ -219,7 +276,7 @@ def main(
             f"gpu_check: no schedule in {folder} fits --only {' '.join(only)}", highlight=False
         )
         sys.exit(2)
-    session = Session(journal, torch, started + 60 * minutes)
+    session = Session(journal, torch, started + 60 * minutes, jobs)
     sys.exit(report(session, wanted, console))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 Function = Callable[..., Any]
@@ -26,18 +27,53 @@ def functions(torch: Any) -> dict[str, Function]:
         new_c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
         return new_c, torch.sigmoid(o) * torch.tanh(new_c)
 
+    def embedding_grad(g: Any, token: Any) -> Any:
+        return torch.zeros(512, g.shape[1], device=g.device).index_add(0, token, g)
+
+    def int8_gemm(a: Any, b: Any, rows: Any, columns: Any, bias: Any) -> Any:
+        return torch._int_mm(a, b.t()) * rows[:, None] * columns + bias
+
+    def layernorm_backward(x: Any, g: Any, gamma: Any, mean: Any, scale: Any) -> Any:
+        return torch.ops.aten.native_layer_norm_backward(
+            g, x, x.shape[-1:], mean[:, None], scale[:, None], gamma, gamma, [True] * 3
+        )
+
+    def rmsnorm(x: Any, residual: Any, gamma: Any) -> Any:
+        added = x + residual
+        return added, nn.rms_norm(added, x.shape[-1:], gamma, 1e-6)
+
     return {
         "adam": adam,
+        "argmax": lambda x: x.argmax(1),
+        "attention": nn.scaled_dot_product_attention,
+        "attention_causal": lambda *qkv: nn.scaled_dot_product_attention(*qkv, is_causal=True),
+        "attention_two_pass": nn.scaled_dot_product_attention,
         "batchnorm": lambda x, *rest: nn.batch_norm(x, None, None, *rest, training=True),
         "bias_gelu": lambda x, bias: nn.gelu(x + bias),
+        "centred": lambda x: x - x.mean(),
         "column_sum": lambda x: x.sum(0),
+        "concatenate": lambda *parts: torch.cat(parts, 1),
+        "conv1d": lambda x, w: nn.conv1d(nn.pad(x, (3, 0)), w[:, None], groups=w.shape[0]),
+        "conv2d": lambda x, w: nn.conv2d(x, w, padding=1),
         "cross_entropy": lambda x, target: nn.cross_entropy(x, target, reduction="none"),
+        "cumsum": lambda x: x.cumsum(1),
+        "cumsum_long": lambda x: x.cumsum(0),
+        "doubled": lambda x: x + x,
+        "embedding": lambda table, token: nn.embedding(token, table),
+        "embedding_grad": embedding_grad,
         "gemm": lambda a, b: a @ b,
         "grid_sum": lambda x: x.sum(),
+        "group_norm": lambda x, *rest: nn.group_norm(x, 32, *rest),
+        "histogram": lambda x: torch.bincount(x, minlength=256),
+        "int8_gemm": int8_gemm,
         "layernorm": lambda x, g, b: nn.layer_norm(x, x.shape[-1:], g, b),
+        "layernorm_backward": layernorm_backward,
         "lstm_cell": lstm_cell,
+        "max_pool": lambda x: nn.max_pool2d(x, 3, stride=2, padding=1),
+        "rmsnorm": rmsnorm,
         "row_sum": lambda x: x.sum(1),
         "softmax": lambda x: torch.softmax(x, -1),
+        "spmv": lambda value, column, x: (value * x[column]).sum(0),
         "transpose": lambda x: x.t().contiguous(),
     }
 
@@ -62,8 +98,10 @@ class Torch:
 
         if not torch.cuda.is_available():
             raise ImportError("torch sees no GPU")
+        torch.backends.cudnn.allow_tf32 = False  # as its products, and as our kernels
         self.torch = torch
         self.functions = functions(torch)
+        self._known: dict[tuple[Any, ...], PeerTimes] = {}
 
     def copy_bandwidth(self, count: int = 1 << 30) -> float:
         """Return the bytes a second of a copy on the device, those read and those written."""
@@ -71,27 +109,29 @@ class Torch:
         target = self.torch.empty_like(source)
         return 2 * count / self.seconds(lambda: target.copy_(source))
 
-    def times(self, kernel: str, arrays: Sequence[Any]) -> PeerTimes:
-        """Return the times of torch's form of a kernel on the same arrays."""
+    def prepare(self, kernel: str, arrays: Sequence[Any]) -> Callable[[], PeerTimes]:
+        """Call torch's forms of a kernel once, which compiles them; return what times them."""
         function = self.functions.get(kernel)
         if function is None:
-            return PeerTimes(None, None)
+            return lambda: PeerTimes(None, None)
         tensors = [self._tensor(a) for a in arrays]
-        return PeerTimes(
-            self._tried(function, tensors), self._tried(self.torch.compile(function), tensors)
-        )
+        forms = [function, self.torch.compile(function)]
+        tried = [self._tried(partial(form, *tensors)) for form in forms]
+        return lambda: PeerTimes(*[None if call is None else self.seconds(call) for call in tried])
 
     def _tensor(self, array: Any) -> Any:
         """Return an array as torch takes it: labels and other integers have 64 bits there."""
         tensor = self.torch.from_numpy(array).cuda()
         return tensor.long() if tensor.dtype == self.torch.int32 else tensor
 
-    def _tried(self, function: Function, tensors: Sequence[Any]) -> float | None:
+    def _tried(self, call: Callable[[], Any]) -> Callable[[], Any] | None:
+        """Return a call without gradients, None if it fails."""
+        without = self.torch.no_grad()(call)
         try:
-            with self.torch.no_grad():
-                return self.seconds(lambda: function(*tensors))
+            without()
         except Exception:  # a form that takes other arguments, or what its compiler cannot do
             return None
+        return without  # type: ignore[no-any-return]
 
     def seconds(self, call: Callable[[], Any], rounds: int = 20, least: float = 0.01) -> float:
         """Return the median time of a call, by events of the GPU around many of them."""

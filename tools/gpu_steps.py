@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 from unittest import mock
 
 import numpy as np
+from filelock import FileLock
 from gpu_peers import Torch
 from gpu_subjects import Sizes, Subject
 from gpu_tools import CHECKS, child, count, sanitize
@@ -23,6 +26,10 @@ Found = dict[str, Any]
 """What a step found, as JSON has it."""
 
 Run = Callable[[Any, Arguments, ln.Fusion], Any]
+
+
+ALONE = FileLock(Path(gettempdir()) / "loopnest_gpu_times.lock")
+"""Held by the one process that measures."""
 
 
 # Results
@@ -112,17 +119,24 @@ def _types() -> Sequence[Any]:
 
 
 def times(subject: Subject, torch: Torch | None) -> Found:
-    """Time launches at large sizes by events, and torch on the same arrays."""
+    """Time launches at large sizes by events, and torch on the same arrays.
+
+    All is compiled and copied first; what is timed has the GPU to itself, if other processes here
+    measure by this function too.
+    """
     fusion = subject.fusion()
     sizes = subject.large()
     arguments = make_arguments(fusion, sizes, subject.definition.ranges)
     function = compile(subject.kernel, target="cuda")
-    given = [on_gpu(array) for array in arguments.arrays]
-    seconds = function.bench(*given, **arguments.keywords(fusion)).seconds
-    found: Found = {"sizes": sizes, "moved": subject.moved(sizes), "seconds": seconds}
-    if torch is not None:
-        peers = torch.times(subject.definition.name, arguments.arrays)
-        found |= {"eager": peers.eager, "compiled": peers.compiled}
+    given, keywords = [on_gpu(array) for array in arguments.arrays], arguments.keywords(fusion)
+    function(*given, **keywords)
+    peers = None if torch is None else torch.prepare(subject.definition.name, arguments.arrays)
+    with ALONE:
+        found: Found = {"sizes": sizes, "moved": subject.moved(sizes),
+                        "seconds": function.bench(*given, **keywords).seconds}  # fmt: skip
+        if peers is not None:
+            told = peers()
+            found |= {"eager": told.eager, "compiled": told.compiled}
     return found
 
 

@@ -36,6 +36,9 @@ LARGE_BYTES = 256 << 20
 LARGE = {"gemm": {"M": 4096, "N": 4096, "K": 4096}, "lstm_cell": {"B": 512, "K": 2048, "H": 2048}}
 """Sizes of kernels that are not bound by memory."""
 
+LARGE_POINTS = 1 << 37
+"""Statements that a launch that is timed may run: some tenths of a second on a large GPU."""
+
 PRIME = (1021, 257, 131, 37, 31, 7, 3, 1)
 """Extents that no tile and no vector divides: ragged tiles, the scalar variant."""
 
@@ -133,7 +136,10 @@ class Subject:
         sizes = {**self.definition.sizes, **LARGE.get(self.definition.name, {})}
         names = [name for name in self.symbols if name in sizes]
         while self.definition.name not in LARGE and names and self.moved(sizes) < LARGE_BYTES:
-            sizes[names[0]] *= 2
+            larger = {**sizes, names[0]: 2 * sizes[names[0]]}
+            if points_at(self.kernel.program, larger) > LARGE_POINTS:
+                break
+            sizes = larger
         return sizes
 
     def moved(self, sizes: Mapping[str, int]) -> int:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gpu_subjects import Subject
 
@@ -32,6 +33,17 @@ def child(subject: Subject, sizes: Sequence[Mapping[str, int]]) -> list[str]:
     place = f"{subject.file}:{subject.definition.name}@{subject.schedule}"
     given = [f"--dtype={subject.dtype}"] if subject.dtype else []
     return [sys.executable, str(script), "--once", place, *given, f"--sizes={json.dumps(sizes)}"]
+
+
+def finding(command: Sequence[str], seconds: float) -> dict[str, Any]:
+    """Return what a process finds: JSON in its last line; an end without one is an error."""
+    done = _run(command, seconds)
+    if done is None:
+        return {"error": f"no end after {seconds:.0f} seconds"}
+    lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
+    if done.returncode == 0 and lines:
+        return dict(json.loads(lines[-1]))
+    return {"error": lines[-1] if lines else f"it ended with exit status {done.returncode}"}
 
 
 def find(tool: str) -> str | None:

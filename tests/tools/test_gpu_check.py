@@ -129,7 +129,7 @@ def test_it_goes_on_where_it_stopped(tool, folder, monkeypatch, quick):
     gpu = plug_in(monkeypatch, FakeGpu())
     stopped = call(tool, folder, "--minutes", "0")
     assert stopped.exit_code == 3
-    assert "the time is up; 2 tasks were left at its beginning" in stopped.output
+    assert "the time is up; 2 tasks are left: call it again to go on" in stopped.output
     first = call(tool, folder, "--skip", "times")
     assert first.exit_code == 0
     assert table(folder)[-1].endswith("|  |  |  |  |  |  |  |  |  |")
@@ -188,6 +188,53 @@ def dropped_block(gpu, monkeypatch):
             target[-1] = np.frombuffer(b"\xab" * target[-1].nbytes, target.dtype)
 
     monkeypatch.setattr(gpu, "download", download)
+
+
+def test_side_by_side(tool, folder, monkeypatch, quick):
+    """Each finding comes from a process of its own."""
+    plug_in(monkeypatch, FakeGpu())
+    commands = []
+
+    def finding(command, seconds):
+        commands.append(command)
+        if command[-1] == "--step=results":
+            return {"results": "right (3 runs)"}
+        return {"sizes": {"N": 256, "D": 32}, "moved": 65536, "seconds": 1e-6}
+
+    monkeypatch.setattr(tool, "finding", finding)
+    found = call(tool, folder, "--jobs", "2")
+    assert found.exit_code == 0, found.output
+    assert [c[2:] for c in commands] == [
+        ["--once", f"{folder / 'doubled.py'}:doubled@gpu", "--sizes=[]", f"--step={step}"]
+        for step in ("results", "times")
+    ]
+    assert re.match(r"\| doubled@gpu \| right \(3 runs\) \|  \| N=256, D=32 \| ", table(folder)[-1])
+
+
+def test_what_a_process_finds(tool, folder, monkeypatch, quick):
+    plug_in(monkeypatch, FakeGpu())
+    place = f"{folder / 'doubled.py'}:doubled@gpu"
+    found = CliRunner().invoke(tool.main, ["--once", place, "--step", "results"])
+    assert re.fullmatch(r'\{"results": "right \(\d+ runs\)"\}\n', found.output)
+    found = CliRunner().invoke(tool.main, ["--once", place, "--step", "times"])
+    assert '"sizes": {"N": 256, "D": 32}' in found.output
+    from gpu_tools import finding
+
+    def of(code, seconds=60.0):
+        return finding([sys.executable, "-c", code], seconds)
+
+    assert of("print('x'); print('{\"results\": \"right\"}')") == {"results": "right"}
+    assert of("raise ValueError('no')") == {"error": "ValueError: no"}
+    assert of("import os; os._exit(3)") == {"error": "it ended with exit status 3"}
+    assert of("while True: pass", 0.5) == {"error": "no end after 0 seconds"}
+
+
+def test_what_is_wrong_is_not_measured(tool, folder, monkeypatch, quick):
+    gpu = plug_in(monkeypatch, FakeGpu())
+    zeros(gpu, monkeypatch)
+    found = call(tool, folder)
+    assert found.exit_code == 1
+    assert "N=256" not in table(folder)[-1]
 
 
 @pytest.mark.parametrize("fault", [zeros, stale, dropped_block])
