@@ -38,7 +38,7 @@ them makes, in this order:
             of the GPU, with 32-bit and 64-bit indices, against the oracle
 2. times    at large sizes, by events; beside the time in which a copy moves as many bytes,
             torch, and torch.compile (Triton)
-3. checks   compute-sanitizer: memcheck, racecheck, synccheck, initcheck; of six kernels
+3. checks   compute-sanitizer: memcheck, racecheck, synccheck, initcheck
 4. counts   Nsight Compute: bytes of memory against those that must move, conflicts of banks
 
 \b
@@ -47,27 +47,17 @@ them makes, in this order:
     tools/run python tools/gpu_check.py --only gemm@gpu --skip checks --skip counts
     tools/run python tools/gpu_check.py --jobs 16             # 16 tasks at a time
 
-With --jobs, results, times and checks run in processes of their own: a kernel that hangs or faults
-takes none of the others along. What is timed or counted has the GPU to itself all the same.
+With --jobs, each task runs in a process of its own: a kernel that hangs or faults takes none of the
+others along. What is timed or counted has the GPU to itself all the same.
 
 Every finding is written at once to tools/results/gpu_DEVICE_DATE.jsonl and into the table beside
 it, gpu_DEVICE_DATE.md. A call goes on where the last one on this day and commit stopped. What is
-not installed (torch, compute-sanitizer, ncu) leaves its columns empty. All of it takes about half
-an hour. Exit status: 0, or 1 where a result is wrong or a check is not clean, 2 where there is no
-GPU, 3 where the time was up before the end.
+not installed (torch, compute-sanitizer, ncu) leaves its columns empty. All of it takes about an
+hour, with --jobs 16 some minutes. Exit status: 0, or 1 where a result is wrong or a check is not
+clean, 2 where there is no GPU, 3 where the time was up before the end.
 """
 
 STEPS = ("results", "times", "checks", "counts")
-
-WATCHED = (
-    "softmax@gpu", "layernorm@gpu_warp", "gemm@gpu", "column_sum@gpu_tall", "transpose@gpu",
-    "centred@gpu",
-)  # fmt: skip
-"""What compute-sanitizer watches: shuffles, shared memory, a pipeline, last blocks, wide accesses,
-a barrier of the grid."""
-
-SIDE_BY_SIDE = ("results", "times", "checks")
-"""Steps of which several can run at once; times are measured one after the other."""
 
 SLOWEST = 120.0
 """Seconds that a tool around one kernel may take."""
@@ -89,9 +79,7 @@ def tasks(chosen: Sequence[Subject], steps: Sequence[str]) -> Iterator[Task]:
     """Yield what is to do, the most telling first: all results, then times, then the tools."""
     for step in steps:
         for subject in chosen:
-            if step == "results" or (
-                subject.is_main and (step != "checks" or subject.name in WATCHED)
-            ):
+            if step == "results" or subject.is_main:
                 yield Task(step, subject)
 
 
@@ -128,7 +116,7 @@ class Session:
 
     def findings(self, batch: Sequence[Task]) -> Iterator[tuple[Task, dict[str, Any]]]:
         """Yield what tasks of one step find, those that the time allows."""
-        if self.jobs == 1 or not batch or batch[0].step not in SIDE_BY_SIDE:
+        if self.jobs == 1:
             for task in batch:
                 if self.left() > 0:
                     yield task, self.perform(task)
@@ -144,9 +132,9 @@ class Session:
         """Return what a task finds in a process of its own; None if its time is up."""
         if self.left() <= 0:
             return None
-        if task.step == "checks":  # its tools are processes already
+        if task.step in ("checks", "counts"):  # its tools are processes already
             return self.perform(task)
-        return finding([*child(task.subject, []), f"--step={task.step}"], self._seconds())
+        return finding(child(task.subject, [], task.step), self._seconds())
 
     def perform(self, task: Task) -> dict[str, Any]:
         """Return what a task finds; an error is a finding too."""
@@ -254,11 +242,11 @@ def main(
         sys.exit(2)
     if place is not None:
         subject = find(place, dtype)
-        if step:
+        if step in ("results", "times"):
             torch = torch_here(console) if step == "times" else None
             click.echo(json.dumps(found_here(Task(step, subject), torch)))
         else:
-            gpu_steps.once(subject, json.loads(sizes))
+            gpu_steps.once(subject, json.loads(sizes), alone=step == "counts")
         return
     device = driver_interface.find_driver().device
     journal = Journal(out, device, datetime.date.today().isoformat(), commit_here())

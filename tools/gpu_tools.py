@@ -27,11 +27,12 @@ _ERRORS = 9
 """The exit status by which compute-sanitizer says that it found errors."""
 
 
-def child(subject: Subject, sizes: Sequence[Mapping[str, int]]) -> list[str]:
-    """Return the command of a process that runs a subject once at each of the sizes."""
+def child(subject: Subject, sizes: Sequence[Mapping[str, int]], step: str = "") -> list[str]:
+    """Return the command of a process for a step, or that runs a subject once at each size."""
     script = Path(__file__).with_name("gpu_check.py")
     place = f"{subject.file}:{subject.definition.name}@{subject.schedule}"
     given = [f"--dtype={subject.dtype}"] if subject.dtype else []
+    given += [f"--step={step}"] if step else []
     return [sys.executable, str(script), "--once", place, *given, f"--sizes={json.dumps(sizes)}"]
 
 
