@@ -10,6 +10,7 @@ import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -19,6 +20,7 @@ from loopnest import kir
 from loopnest.backends.interpret import interpret_target
 from loopnest.backends.ready_call import ReadyCall
 from loopnest.errors import LaunchError
+from loopnest.kir.lowered import Note
 from loopnest.launch.launch_plan import LaunchPlan, Planner, identity
 from loopnest.launch.new_arrays import array_maker
 from loopnest.launch.outputs import Outputs
@@ -28,6 +30,7 @@ from loopnest.launch.target_interface import (
     ArrayForm,
     DataOutside,
     Executable,
+    OptionReader,
     Preparable,
 )
 from loopnest.launch.timing import BenchResult, measure
@@ -123,6 +126,19 @@ class CompiledKernel(Generic[K]):
 
     def __repr__(self) -> str:
         return f"<CompiledKernel {self._program.name} on '{self.target}'>"
+
+    @cached_property
+    def notes(self) -> tuple[Note, ...]:
+        """What was asked for and has no effect: the notes of the kernel, then those of options.
+
+        Whether `fast_math` has one shows when the kernel is compiled without it, at the first look.
+        """
+        own: tuple[Note, ...] = getattr(self.kernel, "notes", ())
+        if not isinstance(self._executable, OptionReader):
+            return own
+        idle = self._executable.idle_options()
+        name = self._program.name
+        return (*own, *[Note(name, i.asked, i.became, i.why, i.remedy, None) for i in idle])
 
     def __call__(
         self, /, *arrays: Any, out: Any = None, stream: object = None, **scalars: Any

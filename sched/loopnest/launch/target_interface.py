@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -120,6 +120,31 @@ class Preparable(Protocol):
         made: Sequence[ArrayForm],
     ) -> PreparedCall | None:
         """Return a call of one plan; None where a launch does more than to call a function."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdleOption:
+    """An option of a compilation that changes nothing of a kernel.
+
+    Args:
+        asked: the option, as the call reads.
+        became: what happens instead.
+        why: as it reads after "because".
+        remedy: what to do.
+    """
+
+    asked: str
+    became: str
+    why: str
+    remedy: str = "leave it out"
+
+
+@runtime_checkable
+class OptionReader(Protocol):
+    """An executable that knows which of its options change something."""
+
+    def idle_options(self) -> Iterator[IdleOption]:
+        """Yield those that change nothing; a compiler may have to be asked."""
 
 
 Check: TypeAlias = Callable[[object], bool]

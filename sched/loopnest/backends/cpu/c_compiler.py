@@ -156,12 +156,37 @@ def compile_c(
     Raises:
         CompileError: no compiler; one that does not work; it refuses the source.
     """
+    key, build = _job(source, optimize, openmp, fast_math, flags)
+    return _LIBRARIES.get(key, lambda: Library(_library("c", key, build), source))
+
+
+def machine_code(
+    source: str, *, optimize: int = 3, fast_math: bool = False, flags: tuple[str, ...] = ()
+) -> bytes:
+    """Return the library that `compile_c` loads, as bytes: the same where the code is the same.
+
+    Raises:
+        CompileError: as `compile_c`.
+    """
+    key, build = _job(source, optimize, True, fast_math, flags)
+    entries = DiskCache("c", ".so")
+    with entries.lock(key):
+        found = entries.get(key)
+        if found is None:
+            found = build()
+            entries.put(key, found)
+    return found
+
+
+def _job(
+    source: str, optimize: int, openmp: bool, fast_math: bool, flags: tuple[str, ...]
+) -> tuple[str, Callable[[], bytes]]:
+    """Return the key of a library in the cache, and what builds it."""
     compiler = _required()
     flags = (*_flags(compiler, optimize, openmp, fast_math), *_known(compiler, flags))
     header = _header()
     key = digest(_version(), str(compiler), shlex.join(flags), cpu_model(), header, source)
-    build = partial(_build, compiler, flags, source)
-    return _LIBRARIES.get(key, lambda: Library(_library("c", key, build), source))
+    return key, partial(_build, compiler, flags, source)
 
 
 class _Once:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from struct import Struct
@@ -28,6 +28,7 @@ from loopnest.launch.target_interface import (
     Array,
     ArrayForm,
     DataOutside,
+    IdleOption,
     TargetOption,
     TargetRow,
     TargetText,
@@ -45,6 +46,13 @@ OPTIONS: Mapping[str, TargetOption] = {
     "optimize": LEVEL,
     "check_indices": SWITCH,
 }
+
+_FAST_MATH_CHANGES = (
+    'on "c" it computes erf and tanh of float32 by shorter functions, divides by reciprocals where '
+    "these are shared or constant, and takes -0.0 for 0.0, and nothing in this kernel is faster so"
+)
+_PARALLEL = "#pragma omp parallel"
+_PARALLELIZE = "parallelize one: axis.parallelize(ln.ParallelType.cpu_parallel)"
 
 # At -O3 gcc takes a second for 28 loops in each other and minutes for 40, clang a quarter of a
 # minute; at -O1 both take seconds. What is scheduled for speed has not nearly so many.
@@ -86,6 +94,7 @@ class CompiledC:
         check_indices: bool = True,
     ) -> None:
         self.program = program if check_indices else replace(program, index_checks=())
+        self._leaves_out_nothing = not check_indices and not program.index_checks
         self.threads = threads
         self.fast_math = fast_math
         self.optimize = optimize
@@ -114,16 +123,36 @@ class CompiledC:
 
     def _build(self, bits: int) -> Function:
         from loopnest.backends.cpu.c_compiler import compile_c
-        from loopnest.backends.cpu.c_printer import print_c, print_entry
-        from loopnest.backends.cpu.machine_probe import machine, vector_flags
 
         own = _renamed(self.program)
-        source = print_c(own, index_bits=bits) + print_entry(own)
-        optimize = _bounded(self.optimize, [self.program])
-        flags = vector_flags(machine())
-        library = compile_c(source, optimize=optimize, fast_math=self.fast_math, flags=flags)
+        library = compile_c(_source(own, bits), fast_math=self.fast_math, **self._code_options())
         self.runtime = runtime_of(library)
         return _entry(library, own)
+
+    def _code_options(self) -> dict[str, Any]:
+        from loopnest.backends.cpu.machine_probe import machine, vector_flags
+
+        optimize = _bounded(self.optimize, [self.program])
+        return {"optimize": optimize, "flags": vector_flags(machine())}
+
+    def idle_options(self) -> Iterator[IdleOption]:
+        """Yield the options that change nothing of this program."""
+        from loopnest.backends.cpu.c_compiler import machine_code
+
+        source = _source(_renamed(self.program), 32)
+        if self.fast_math:
+            options = self._code_options()
+            if machine_code(source, fast_math=False, **options) == machine_code(
+                source, fast_math=True, **options
+            ):
+                yield IdleOption("fast_math=True", "the machine code is the same without it",
+                                 _FAST_MATH_CHANGES)  # fmt: skip
+        if (self.threads or 1) > 1 and _PARALLEL not in source:
+            yield IdleOption(f"threads={self.threads}", "the kernel runs on one thread",
+                             "none of its loops is parallel", _PARALLELIZE)  # fmt: skip
+        if self._leaves_out_nothing:
+            yield IdleOption("check_indices=False", "it leaves nothing out",
+                             "no launch checks an index of this kernel")  # fmt: skip
 
     def index_bits(self, plan: LaunchPlan) -> int:
         """Return the width that indices need, those into what is kept for each thread too."""
@@ -163,6 +192,12 @@ class CompiledC:
         call = HostCall(self._table(plan), inputs, made, self._scalars, self._pack)
         call.attach(words_of([*[0] * (self._arrays + self._scalars), *plan.sizes.values()]))
         return call
+
+
+def _source(program: kir.Program, bits: int) -> str:
+    from loopnest.backends.cpu.c_printer import print_c, print_entry
+
+    return print_c(program, index_bits=bits) + print_entry(program)
 
 
 def _packer(dtypes: Sequence[DType]) -> Packer:

@@ -6,7 +6,7 @@ import ctypes
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,11 +28,15 @@ from loopnest.launch.target_interface import (
     REGISTERS,
     SWITCH,
     Array,
+    IdleOption,
     TargetOption,
     TargetText,
 )
 from loopnest.scalar.arguments import size_value
 from loopnest.scalar.dtypes import DType
+
+if TYPE_CHECKING:
+    from loopnest.backends.cuda.toolchain.nvrtc import Compiled
 
 OPTIONS: Mapping[str, TargetOption] = {
     "fast_math": SWITCH,
@@ -97,6 +101,7 @@ class CompiledCuda:
         self.fast_math = fast_math
         self.min_blocks = min_blocks
         self.max_registers = max_registers
+        self.check_indices = check_indices
         self.planner = Planner(program)
         # A walk of the nest: too slow for each launch.
         self.cooperative = tuple([part.is_cooperative for part in program.launches])
@@ -117,6 +122,10 @@ class CompiledCuda:
     # Building
 
     def _compile(self, bits: int) -> bytes:
+        built = self._built(bits, self.fast_math)
+        return built.ptx.encode() if built.target.virtual else built.cubin
+
+    def _built(self, bits: int, fast_math: bool) -> Compiled:
         from loopnest.backends.cuda.printing.cuda_printer import print_cuda
         from loopnest.backends.cuda.toolchain.nvrtc import check_driver, compile_cuda, loadable_arch
 
@@ -124,10 +133,18 @@ class CompiledCuda:
         target = loadable_arch(device.capability)
         check_driver(target, device.cuda)
         source = print_cuda(self.program, bits, self.min_blocks)
-        built = compile_cuda(
-            source, str(target), fast_math=self.fast_math, max_registers=self.max_registers
+        return compile_cuda(
+            source, str(target), fast_math=fast_math, max_registers=self.max_registers
         )
-        return built.ptx.encode() if target.virtual else built.cubin
+
+    def idle_options(self) -> Iterator[IdleOption]:
+        """Yield the options that change nothing of this program."""
+        if self.fast_math and self._built(32, False).ptx == self._built(32, True).ptx:
+            why = 'on "cuda" it changes arithmetic of float32 and divisions, and here are none'
+            yield IdleOption("fast_math=True", "the machine code is the same without it", why)
+        if not self.check_indices:
+            why = 'on "cuda" no launch looks at indices'
+            yield IdleOption("check_indices=False", "it leaves nothing out", why)
 
     def launched(self, bits: int) -> tuple[Any, ...]:
         """Return the kernel of each launch, with indices of `bits`, built and loaded if need be."""
