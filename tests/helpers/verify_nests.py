@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import loopnest as ln
 from loopnest import kir
-from loopnest.kir.nest_parser import NestParser, parts
+from loopnest.kir.nest_parser import NestParser
 from loopnest.proofs import Report, verify_program
 from loopnest.tensor.math_snapshot import snapshot
 
@@ -31,7 +31,7 @@ class _Claiming(NestParser):
         return made
 
     def of(self, buffer, tensor):
-        held = self.scope.buffers[buffer.name] = replace(buffer, tensor=tensor)
+        held = self.buffers[buffer.name] = replace(buffer, tensor=tensor)
         return held
 
     def claimed(self, store, note):
@@ -42,7 +42,7 @@ class _Claiming(NestParser):
         coordinate = ()
         if "(" in note:
             inner = note[note.index("(") + 1 : -1]
-            coordinate = tuple(self.expr(part) for part in parts(inner))
+            coordinate = self.expressions(inner)
         return replace(store, tensor=tensor, role=role or "define", coordinate=coordinate)
 
 

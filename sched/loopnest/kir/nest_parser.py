@@ -1,6 +1,7 @@
 """Read a nest text (`str(kernel)`) into a `Program`: kernels written by hand.
 
-The text leaves out origins, coordinates and layouts; `Kernel.text(full=True)` has all of them.
+The text leaves out origins, coordinates and layouts; `Kernel.text(full=True)` has all of them. A
+line has one of the `FORMS`; Python's grammar reads the expressions in it.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from loopnest.errors import LoopnestError
@@ -22,8 +23,7 @@ from loopnest.scalar import dtypes
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.enums import LAUNCH_DIMENSIONS, Memory, ParallelType
 from loopnest.scalar.expr import (
-    FALSE,
-    TRUE,
+    ONE,
     ZERO,
     Const,
     Expr,
@@ -36,21 +36,18 @@ from loopnest.scalar.expr import (
     Symbol,
     all_of,
     cast,
-    integer,
     two_sides,
 )
+from loopnest.scalar.expr_parser import ExprParser, Unreadable, items
 from loopnest.scalar.record_text import natural_type
 
-_INFIX = {
-    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.FloorDiv: "floordiv",
-    ast.Mod: "mod", ast.BitAnd: "bitand", ast.BitOr: "bitor", ast.BitXor: "bitxor",
-    ast.LShift: "shl", ast.RShift: "shr",
-    ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge",
-}  # fmt: skip
-_TYPES = {dtype.name for dtype in (*dtypes.ALL, dtypes.index)}
-_FLOATS = {"inf": math.inf, "nan": math.nan}
 _REDUCERS = {"sum": ("add", 0), "prod": ("mul", 1), "max": ("max", -math.inf),
              "min": ("min", math.inf), "any": ("or", False), "all": ("and", True)}  # fmt: skip
+
+
+_LINE = "a nest's line"
+_PARAMETERS = "parameters as name: type[shape]"
+_OUTPUTS = "outputs as name: type[shape]"
 
 
 def parse(
@@ -69,31 +66,33 @@ def parse(
     parser = NestParser(text, conditions, launch or {})
     try:
         return parser.parsed()
-    except (_Unreadable, SyntaxError, KeyError, ValueError, IndexError) as error:
+    except (Unreadable, SyntaxError, KeyError, ValueError, IndexError) as error:
         reason = f"'{parser.line.strip()}' cannot be read"
-        hint = f"expected {error}" if isinstance(error, _Unreadable) else "expected a nest's line"
+        hint = f"expected {error if isinstance(error, Unreadable) else _LINE}"
         raise LoopnestError(f"parse, line {parser.number}", reason, hint) from error
-
-
-class _Unreadable(Exception):
-    """What a line should be, and is not."""
 
 
 def _match(pattern: str, text: str, expected: str) -> tuple[str, ...]:
     """Return the groups of a pattern; "" for one that is not there."""
     found = re.fullmatch(pattern, text)
     if found is None:
-        raise _Unreadable(expected)
+        raise Unreadable(expected)
     return tuple([group or "" for group in found.groups()])
 
 
-@dataclass
-class _Scope:
-    names: dict[str, Expr] = field(default_factory=dict)
-    buffers: dict[str, Buffer] = field(default_factory=dict)
+def _declared(text: str, expected: str) -> list[tuple[str, ast.expr | None]]:
+    """Return names with what stands behind their colons: ``x: float32[N], s: float32``."""
+    text = text.replace("[]", "[()]").replace(" strides(", ".strides(")
+    try:
+        match ast.parse(f"def _({text}): pass").body:
+            case [ast.FunctionDef(args=ast.arguments(args=found), returns=None)]:
+                return [(arg.arg, arg.annotation) for arg in found]
+    except SyntaxError:
+        pass
+    raise Unreadable(expected)
 
 
-class NestParser:
+class NestParser(ExprParser):
     """Reads a nest text line by line."""
 
     def __init__(
@@ -114,7 +113,8 @@ class NestParser:
         self.lines = [line for _, line in kept] or [""]
         self.at = 1
         self.counters = set(re.findall(r" = arrive\((\w+)\[", text))
-        self.scope = _Scope()
+        self.names: dict[str, Expr] = {}
+        self.buffers: dict[str, Buffer] = {}
         self.sizes: dict[str, None] = {}
         self.launch = dict(launch)
         self.given = set(launch)
@@ -135,8 +135,8 @@ class NestParser:
         """Return the program."""
         pattern = r"kernel (\w+)\((.*)\) -> \((.*)\)"
         name, taken, given = _match(pattern, self.lines[0], "kernel name(inputs) -> (outputs)")
-        inputs = [self.param(p) for p in parts(taken)]
-        outputs = [self.output(p) for p in parts(given)]
+        inputs = [self.param(*part) for part in _declared(taken, _PARAMETERS)]
+        outputs = [self.output(*part) for part in _declared(given, _OUTPUTS)]
         body = self.body(0)
         made = [
             Param(o.name, "output", o.buffer.dtype, o.buffer, o.shape)
@@ -151,54 +151,55 @@ class NestParser:
             name, (*params, *self.workspace), body, tuple(order), tuple(outputs), self.conditions
         )
 
-    # The signature
+    # Arrays
 
-    def param(self, text: str) -> Param:
+    def param(self, name: str, form: ast.expr | None) -> Param:
         """Read an input or a scalar."""
-        text, _, steps = text.partition(" strides")
-        name, dtype, shape = _match(
-            r"(\w+): (\w+)(\[.*\])?", text, "parameters as name: type[shape]"
-        )
-        if not shape:
-            self.scope.names[name] = ScalarParam(name, _dtype(dtype))
-            return Param(name, "scalar", _dtype(dtype))
-        made = self.array(name, "input", dtype, shape)
-        return self.strided(made, self.shape(steps)) if steps else made
+        match form:
+            case ast.Name(id=dtype):
+                self.names[name] = ScalarParam(name, dtypes.of(dtype))
+                return Param(name, "scalar", dtypes.of(dtype))
+            case ast.Call(func=ast.Attribute(value=array, attr="strides"), args=steps):
+                made = self.array(name, "input", array, _PARAMETERS)
+                return self.strided(made, tuple([self.build(step) for step in steps]))
+        return self.array(name, "input", form, _PARAMETERS)
 
     def strided(self, param: Param, strides: tuple[Expr, ...]) -> Param:
         """Return a parameter whose array has other strides."""
         assert param.buffer is not None
-        size: Expr = integer(1)
+        size: Expr = ONE
         for extent, stride in zip(param.shape, strides, strict=True):
-            reach = _index("mul", _index("sub", extent, integer(1)), stride)
+            reach = _index("mul", _index("sub", extent, ONE), stride)
             size = _index("add", size, reach)
         buffer = replace(param.buffer, strides=strides, size=size)
-        self.scope.buffers[param.name] = buffer
+        self.buffers[param.name] = buffer
         return replace(param, buffer=buffer, strides=strides)
 
-    def array(self, name: str, kind: str, dtype: str, shape: str) -> Param:
-        """Make the parameter of an array."""
-        extents = self.shape(shape)
-        buffer = self.buffer(name, dtype, extents or (integer(1),), Memory.GLOBAL, kind)
-        return Param(name, kind, buffer.dtype, buffer, extents)
-
-    def output(self, text: str) -> Output:
+    def output(self, name: str, form: ast.expr | None) -> Output:
         """Read an output."""
-        text, _, place = text.partition(" in ")
-        name, dtype, shape = _match(r"(\w+): (\w+)(\[.*\])", text, "outputs as name: type[shape]")
-        if place:
-            return Output(name, self.scope.buffers[place], self.shape(shape), place)
-        param = self.array(name, "output", dtype, shape)
-        return Output(name, self.scope.buffers[name], param.shape)
+        match form:
+            case ast.Compare(left=array, ops=[ast.In()], comparators=[ast.Name(id=place)]):
+                return Output(name, self.buffers[place], self.typed(array, _OUTPUTS)[1], place)
+        param = self.array(name, "output", form, _OUTPUTS)
+        return Output(name, self.buffers[name], param.shape)
 
-    def shape(self, text: str) -> tuple[Expr, ...]:
-        """Read extents in brackets."""
-        return tuple(self.expr(part) for part in parts(text[1:-1]))
+    def array(self, name: str, kind: str, form: ast.expr | None, expected: str) -> Param:
+        """Make the parameter of an array."""
+        dtype, shape = self.typed(form, expected)
+        buffer = self.buffer(name, dtype, shape or (ONE,), Memory.GLOBAL, kind)
+        return Param(name, kind, dtype, buffer, shape)
+
+    def typed(self, form: ast.expr | None, expected: str) -> tuple[DType, tuple[Expr, ...]]:
+        """Read ``type[shape]``."""
+        match form:
+            case ast.Subscript(value=ast.Name(id=dtype), slice=shape):
+                return dtypes.of(dtype), tuple([self.build(extent) for extent in items(shape)])
+        raise Unreadable(expected)
 
     def buffer(
         self,
         name: str,
-        dtype: str,
+        dtype: DType,
         shape: tuple[Expr, ...],
         memory: Memory,
         kind: str,
@@ -207,15 +208,14 @@ class NestParser:
     ) -> Buffer:
         """Make a dense buffer."""
         strides: list[Expr] = []
-        size: Expr = integer(1)
+        size: Expr = ONE
         for extent in reversed(shape):
             strides.insert(0, size)
-            size = extent if size is integer(1) else _index("mul", size, extent)
+            size = extent if size is ONE else _index("mul", size, extent)
         made = Buffer(
-            name, name, memory, _dtype(dtype), shape, tuple(strides), size, kind, alias,
-            swizzles=swizzles,
-        )  # fmt: skip
-        self.scope.buffers[name] = made
+            name, name, memory, dtype, shape, tuple(strides), size, kind, alias, swizzles=swizzles
+        )
+        self.buffers[name] = made
         return made
 
     # Statements
@@ -235,34 +235,27 @@ class NestParser:
 
     def statement(self, line: str, indent: int) -> kir.Stmt | None:
         """Read a statement with its bodies; None for one that says nothing."""
-        if line.startswith("for "):
-            return self.loop(line, indent)
-        if line.startswith("if "):
-            condition, body = self.expr(line[3:-1]), self.body(indent + 2)
-            orelse: tuple[kir.Stmt, ...] = ()
-            if self.at < len(self.lines) and self.lines[self.at] == " " * indent + "else:":
-                self.at += 1
-                orelse = self.body(indent + 2)
-            return kir.If(condition, body, orelse)
-        if line == "launch:":
-            return self.launched(indent)
-        if line.startswith("barrier "):
-            scope, _, reason = line.removeprefix("barrier ").partition("#")
-            return kir.Barrier(scope.strip(), reason.strip())
-        if line.startswith("let "):
-            return self.let(line)
+        for word, (pattern, expected, read) in FORMS.items():
+            if line.startswith(word):
+                return read(self, indent + 2, *_match(pattern, line, expected))
         if line.endswith(":"):
-            return self.collective(line, indent)
+            return self.collective(line, indent + 2)
         return None if line == "pass" else self.allocate_or_store(line)
 
-    def launched(self, indent: int) -> kir.Stmt:
-        """Read one launch of several: it has the extents of its loops, and its own buffers."""
-        whole, self.launch = self.launch, {d: self.launch[d] for d in self.given}
-        body = self.body(indent + 2)
-        own, self.launch = self.launch, whole
-        for dimension, extent in own.items():
-            self.extend(dimension, extent)
-        return kir.Launch(tuple([(d, own[d]) for d in LAUNCH_DIMENSIONS if d in own]), body)
+    def loop(self, indent: int, name: str, span: str, extent: str, mark: str) -> kir.Stmt:
+        """Read a loop with its body."""
+        parallel = ParallelType(mark or "serial")
+        self.names[name] = var = Index(name, self.expression(extent))
+        if parallel.is_thread and parallel not in self.given:
+            self.extend(parallel, var.extent)
+        body = self.body(indent)
+        if span:
+            start, stop = [self.expression(part) for part in span.split("..")]
+            tests = [Op("lt", (var, stop), dtypes.bool_)]
+            if start is not ZERO:
+                tests.insert(0, Op("le", (start, var), dtypes.bool_))
+            body = (kir.If(all_of(tests), body, (), BOUND),)
+        return kir.Loop(var, parallel, name, body)
 
     def extend(self, dimension: ParallelType, extent: Expr) -> None:
         """Let the launch have at least this extent along a dimension."""
@@ -270,50 +263,73 @@ class NestParser:
         larger = extent if known in (None, extent) else _index("max", known, extent)
         self.launch[dimension] = larger
 
-    def let(self, line: str) -> kir.Stmt:
+    def branch(self, indent: int, text: str) -> kir.Stmt:
+        """Read a test with its bodies."""
+        condition, body = self.expression(text), self.body(indent)
+        orelse: tuple[kir.Stmt, ...] = ()
+        if self.lines[self.at : self.at + 1] == [" " * (indent - 2) + "else:"]:
+            self.at += 1
+            orelse = self.body(indent)
+        return kir.If(condition, body, orelse)
+
+    def launched(self, indent: int) -> kir.Stmt:
+        """Read one launch of several: it has the extents of its loops, and its own buffers."""
+        whole, self.launch = self.launch, {d: self.launch[d] for d in self.given}
+        body = self.body(indent)
+        own, self.launch = self.launch, whole
+        for dimension, extent in own.items():
+            self.extend(dimension, extent)
+        return kir.Launch(tuple([(d, own[d]) for d in LAUNCH_DIMENSIONS if d in own]), body)
+
+    def barrier(self, _: int, scope: str, reason: str) -> kir.Stmt:
+        """Read a barrier."""
+        return kir.Barrier(scope, reason)
+
+    def let(self, _: int, name: str, value: str) -> kir.Stmt:
         """Read what defines a name."""
-        name, _, value = line[4:].partition(" = ")
-        found = re.fullmatch(r"(shuffle_\w+|arrive)\((.*)\)", value)
-        if found is None:
-            made = self.expr(value)
-            return kir.Let(self.local(name, made.dtype), made)
-        call, (first, second) = found[1], [self.expr(part) for part in parts(found[2])]
-        if call == "arrive":
-            if not isinstance(first, Load):
-                raise _Unreadable("arrive(counter[index], count)")
-            var = self.local(name, dtypes.bool_)
-            return kir.Arrive(var, first.buffer, first.args, second)
-        mode = call.removeprefix("shuffle_")
-        return kir.Shuffle(self.local(name, first.dtype), first, mode, second)
+        match ast.parse(value, mode="eval").body:
+            case ast.Call(func=ast.Name(id="arrive"), args=[place, count]):
+                counter = self.build(place)
+                if not isinstance(counter, Load):
+                    raise Unreadable("arrive(counter[index], count)")
+                var = self.local(name, dtypes.bool_)
+                return kir.Arrive(var, counter.buffer, counter.args, self.build(count))
+            case ast.Call(func=ast.Name(id=call), args=[given, offset]) if call.startswith(
+                "shuffle_"
+            ):
+                offered, mode = self.build(given), call.removeprefix("shuffle_")
+                var = self.local(name, offered.dtype)
+                return kir.Shuffle(var, offered, mode, self.build(offset))
+            case tree:
+                made = self.build(tree)
+                return kir.Let(self.local(name, made.dtype), made)
 
     def local(self, name: str, dtype: DType) -> Local:
         """Make a temporary."""
-        self.scope.names[name] = var = Local(name, dtype)
+        self.names[name] = var = Local(name, dtype)
         return var
 
     def collective(self, line: str, indent: int) -> kir.Stmt:
         """Read a collective with its body."""
-        names, how, name, given, dims = _match(
-            r"(.*?) = (inclusive |exclusive |ordered |)(\w+)\((.*)\) over (.*):",
-            line,
-            "results = reducer(values) over dimensions:",
-        )
-        values = [tuple([self.expr(part) for part in parts(value)]) for value in given.split(";")]
+        pattern = r"(.*?) = (inclusive |exclusive |ordered |)(\w+)\((.*)\) over (.*):"
+        expected = "results = reducer(values) over dimensions:"
+        names, how, name, given, dims = _match(pattern, line, expected)
+        values = [self.expressions(value) for value in given.split(";")]
         first = values[0]
         op, start = _REDUCERS.get(name, ("", 0))  # others print, but do not combine
-        one, other = two_sides([a.dtype for a in first])
-        body = self.body(indent + 2)
-        wanted = [part for value in names.split(";") for part in parts(value)]
-        results = [found for n in wanted if isinstance(found := self.name(n), Local)]
+        pairs = zip(*two_sides([a.dtype for a in first]), strict=True)
+        body = self.body(indent)
+        wanted = self.expressions(names.replace(";", ","))
+        results = tuple([local for local in wanted if isinstance(local, Local)])
         if len(results) != len(wanted):
-            raise _Unreadable(f"a body that defines {names}")
+            raise Unreadable(f"a body that defines {names}")
         return kir.Collective(
             name,
-            tuple(results),
+            results,
             tuple(chain.from_iterable(values)),
-            tuple([ParallelType(d) for d in parts(dims)]),
+            tuple([ParallelType(d) for d in dims.split(", ")]),
             tuple([Const(start, a.dtype) for a in first]),
-            tuple([_op(op, pair) for pair in zip(one, other, strict=True) if op]),
+            tuple([self.operation(op, pair) for pair in pairs if op]),
             body,
             scan="" if how == "ordered " else how.strip(),
             ordered=how == "ordered ",
@@ -322,169 +338,93 @@ class NestParser:
     def allocate_or_store(self, line: str) -> kir.Stmt | None:
         """Read the line of a buffer, or of a store."""
         found = re.fullmatch(
-            r"(\w+): (\w+)(\[.*\]) (local|shared|global)((?: xor\(\d+, \d+\))*)(?: = (\w+))?", line
+            r"(\w+: \w+\[.*\]) (local|shared|global)((?: xor\(\d+, \d+\))*)(?: = (\w+))?", line
         )
         if found is None:
             return self.store(line)
-        name, dtype, shape, memory, swizzles, alias = found.groups()
+        text, memory, swizzles, alias = found.groups()
+        ((name, form),) = _declared(text, _LINE)
         if memory == "global":
             kind = "counter" if name in self.counters else "workspace"
-            made = self.array(name, kind, dtype, shape)
+            made = self.array(name, kind, form, _LINE)
             self.workspace.append(replace(made, kind="workspace"))
             return None
-        return kir.Allocate(
-            self.buffer(
-                name, dtype, self.shape(shape), Memory(memory), memory, alias,
-                tuple([ast.literal_eval(pair) for pair in swizzles.split(" xor")[1:]]),
-            )
-        )  # fmt: skip
+        pairs = tuple([ast.literal_eval(pair) for pair in swizzles.split(" xor")[1:]])
+        dtype, shape = self.typed(form, _LINE)
+        return kir.Allocate(self.buffer(name, dtype, shape, Memory(memory), memory, alias, pairs))
 
     def store(self, line: str) -> kir.Stmt:
         """Read a store."""
         target, _, value = line.removeprefix("atomic ").partition(" = ")
-        access = self.expr(target)
+        access = self.expression(target)
         if not isinstance(access, Load):
-            raise _Unreadable("a statement")
+            raise Unreadable("a statement")
         return kir.Store(
             access.buffer,
             access.args,
-            self.expr(value, access.dtype),
+            self.expression(value, access.dtype),
             access.buffer.tensor,
             flat=access.flat,
             atomic=line.startswith("atomic "),
         )
 
-    def loop(self, line: str, indent: int) -> kir.Stmt:
-        """Read a loop with its body."""
-        name, span, extent, mark = _match(
-            r"for (\w+) in (?:(.*\.\..*) of )?(.*):(?:\s+# (\w+))?",
-            line,
-            "for index in extent:  # parallel",
-        )
-        parallel = ParallelType(mark or "serial")
-        self.scope.names[name] = var = Index(name, self.expr(extent))
-        if parallel.is_thread and parallel not in self.given:
-            self.extend(parallel, var.extent)
-        body = self.body(indent + 2)
-        if span:
-            start, stop = [self.expr(part) for part in span.split("..")]
-            tests = [Op("lt", (var, stop), dtypes.bool_)]
-            if start is not ZERO:
-                tests.insert(0, Op("le", (start, var), dtypes.bool_))
-            body = (kir.If(all_of(tests), body, (), BOUND),)
-        return kir.Loop(var, parallel, name, body)
-
     # Expressions
 
-    def expr(self, text: str, dtype: DType | None = None) -> Expr:
-        """Read an expression; `dtype` is the type of literals that meet no other operand."""
-        return self.build(ast.parse(text, mode="eval").body, dtype)
-
-    def build(self, node: ast.expr, want: DType | None = None) -> Expr:
-        """Return the expression of a node of Python's grammar."""
-        match node:
-            case ast.Constant(value=value):
-                return _literal(value, want)
-            case ast.Name(id=name):
-                return _literal(_FLOATS[name], want) if name in _FLOATS else self.name(name)
-            case ast.Subscript():
-                return self.access(node)
-            case ast.UnaryOp(op=op, operand=operand):
-                return self.unary(op, self.build(operand, want))
-            case ast.BoolOp(op=op, values=values):
-                result, *rest = [self.build(v) for v in values]
-                for term in rest:
-                    result = _op("and" if isinstance(op, ast.And) else "or", [result, term])
-                return result
-            case ast.BinOp(left=left, op=op, right=right):
-                return _op(_INFIX[type(op)], self.together([left, right], want))
-            case ast.Compare(left=left, ops=[op], comparators=[right]):
-                return _op(_INFIX[type(op)], self.together([left, right], None))
-            case ast.Call(func=ast.Name(id=name), args=args):
-                return self.call(name, args, want)
-        raise _Unreadable(f"an expression of the nest, not {ast.unparse(node)}")
-
-    def unary(self, op: ast.unaryop, inner: Expr) -> Expr:
-        """Return an operand with a sign in front: its negation, or itself."""
-        if isinstance(op, ast.USub) and isinstance(inner, Const):
-            return Const(-inner.value, inner.dtype)
-        return _op({ast.USub: "neg", ast.Not: "not", ast.Invert: "bitnot"}[type(op)], [inner])
+    def expressions(self, text: str) -> tuple[Expr, ...]:
+        """Read expressions between commas."""
+        return tuple([self.build(part) for part in items(ast.parse(f"[{text}]", mode="eval").body)])
 
     def name(self, name: str) -> Expr:
         """Return the expression that a name refers to; an unknown name is a size."""
         if name in ParallelType.__members__:
             return LaunchIndex(ParallelType(name))
-        if name not in self.scope.names:
-            self.scope.names[name] = Symbol(name)
+        if name not in self.names:
+            self.names[name] = Symbol(name)
             self.sizes.setdefault(name)
-        return self.scope.names[name]
+        return self.names[name]
 
-    def access(self, node: ast.Subscript) -> Load:
-        """Read an access to a buffer."""
-        flat = isinstance(node.value, ast.Attribute)
-        named = node.value.value if isinstance(node.value, ast.Attribute) else node.value
-        if not isinstance(named, ast.Name):
-            raise _Unreadable("an access as buffer[index]")
-        name = named.id
-        index = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        return Load(self.scope.buffers[name], tuple(self.build(i) for i in index), flat)
+    def load(self, buffer: str, index: tuple[Expr, ...], *, flat: bool) -> Load:
+        return Load(self.buffers[buffer], index, flat)
+
+    def convert(self, value: Expr, dtype: DType) -> Expr:
+        return cast(value, dtype)
+
+    def operands(self, nodes: Sequence[ast.expr], want: DType | None) -> tuple[Expr, ...]:
+        """Return operands of one type: literals follow the others."""
+        named = (ast.Name, ast.Subscript)
+        typed = [n for n in nodes if any(isinstance(inner, named) for inner in ast.walk(n))]
+        built = {id(node): self.build(node, want) for node in typed}
+        if typed:
+            want = built[id(typed[0])].dtype
+        return tuple([built[id(n)] if id(n) in built else self.build(n, want) for n in nodes])
+
+    def operation(self, op: str, args: tuple[Expr, ...]) -> Expr:
+        dtype = natural_type(op, args)
+        if op != "where" and any(a.dtype is not args[0].dtype for a in args):
+            types = ", ".join([f"{a}: {a.dtype}" for a in args])
+            raise Unreadable(f"operands of one type for {op}, not {types}")
+        return Op(op, args, dtype)
 
     def call(self, name: str, args: list[ast.expr], want: DType | None) -> Expr:
-        """Read an operation in functional form, or a conversion."""
-        if name in _TYPES:
-            return cast(self.build(args[0]), dtypes.of(name))
-        if name == "where":
-            condition = self.build(args[0])
-            values = self.together(args[1:], want)
-            return Op("where", (condition, *values), values[0].dtype)
-        return _op(name, self.together(args, dtypes.int64 if name == "philox" else want))
-
-    def together(self, nodes: list[ast.expr], want: DType | None) -> list[Expr]:
-        """Build operands of one type: literals follow the others."""
-        plain = [
-            not any(isinstance(x, (ast.Name, ast.Subscript)) for x in ast.walk(n)) for n in nodes
-        ]
-        first = [None if p else self.build(n, want) for n, p in zip(nodes, plain, strict=True)]
-        common = next((f.dtype for f in first if f is not None), want)
-        return [
-            f if f is not None else self.build(n, common) for n, f in zip(nodes, first, strict=True)
-        ]
-
-
-def parts(text: str) -> list[str]:
-    """Split at commas outside brackets."""
-    found: list[str] = []
-    depth, current = 0, ""
-    for char in text:
-        depth += (char in "[(") - (char in "])")
-        if char == "," and depth == 0:
-            found.append(current.strip())
-            current = ""
-        else:
-            current += char
-    return [*found, current.strip()] if current.strip() else found
-
-
-def _literal(value: object, want: DType | None) -> Expr:
-    if isinstance(value, bool):
-        return TRUE if value else FALSE
-    if not isinstance(value, (int, float)):
-        raise _Unreadable("a number")
-    return Const(value, want or (dtypes.float32 if isinstance(value, float) else dtypes.index))
-
-
-def _dtype(name: str) -> DType:
-    return dtypes.of(name)
+        return super().call(name, args, dtypes.int64 if name == "philox" else want)
 
 
 def _index(op: str, *args: Expr) -> Expr:
     return Op(op, args, dtypes.index)
 
 
-def _op(name: str, args: Iterable[Expr]) -> Expr:
-    args = tuple(args)
-    dtype = natural_type(name, args)
-    if any(a.dtype is not args[0].dtype for a in args):
-        types = ", ".join([f"{a}: {a.dtype}" for a in args])
-        raise _Unreadable(f"operands of one type for {name}, not {types}")
-    return Op(name, args, dtype)
+FORMS: Mapping[str, tuple[str, str, Callable[..., kir.Stmt]]] = {
+    "for ": (
+        r"for (\w+) in (?:(.*\.\..*) of )?(.*):(?:\s+# (\w+))?",
+        "for index in extent:  # parallel",
+        NestParser.loop,
+    ),
+    "if ": (r"if (.*):", _LINE, NestParser.branch),
+    "launch:": (r"launch:", _LINE, NestParser.launched),
+    "barrier ": (r"barrier (\w+)(?:\s+# (.*))?", _LINE, NestParser.barrier),
+    "let ": (r"let (\w+) = (.*)", _LINE, NestParser.let),
+}
+"""By the word with which a line begins: its pattern, what it should be, and who reads its groups.
+
+Whoever reads it is given the indent of its bodies first.
+"""
