@@ -39,6 +39,7 @@ from loopnest.scalar.dtypes import (
 )
 from loopnest.scalar.dtypes import bool_ as bool
 from loopnest.scalar.enums import IterKind, Memory, ParallelType, Swizzle
+from loopnest.scalar.fragments import Fragment
 from loopnest.tensor.domain import IterDomain, TensorDomain
 from loopnest.tensor.fusion import Fusion
 from loopnest.tensor.ops.borders import pad
@@ -122,6 +123,7 @@ if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     from loopnest.devtools.cli import main
     from loopnest.devtools.kernel_def import KernelDef, kernel
     from loopnest.facade import Kernel, compile, compile_many, lower
+    from loopnest.kir.instruction_rows import Instruction, Operand, add_instruction, instructions
     from loopnest.numerics.error_bounds import error_bound
     from loopnest.numerics.oracle import evaluate
     from loopnest.proofs import verify
@@ -132,11 +134,15 @@ if TYPE_CHECKING:  # what is loaded when first used: the same names as in _LAZY
     from loopnest.schedule.root_maps import root_map
     from loopnest.schedulers.scheduler_table import auto_schedule
 
-LOCAL, SHARED, GLOBAL = Memory.LOCAL, Memory.SHARED, Memory.GLOBAL
+LOCAL, WARP = Memory.LOCAL, Memory.WARP
+SHARED, GLOBAL = Memory.SHARED, Memory.GLOBAL
 
 _LAZY = {
     "Kernel": "loopnest.facade",
+    "Instruction": "loopnest.kir.instruction_rows",
     "KernelDef": "loopnest.devtools.kernel_def",
+    "Operand": "loopnest.kir.instruction_rows",
+    "add_instruction": "loopnest.kir.instruction_rows",
     "auto_schedule": "loopnest.schedulers.scheduler_table",
     "common_consumers": "loopnest.schedule.chains",
     "compile": "loopnest.facade",
@@ -146,6 +152,7 @@ _LAZY = {
     "error_bound": "loopnest.numerics.error_bounds",
     "evaluate": "loopnest.numerics.oracle",
     "inline_most": "loopnest.schedule.inlining",
+    "instructions": "loopnest.kir.instruction_rows",
     "kernel": "loopnest.devtools.kernel_def",
     "kir": "loopnest.kir",
     "lower": "loopnest.facade",
@@ -178,10 +185,13 @@ __all__ = [
     "GLOBAL",
     "LOCAL",
     "SHARED",
+    "WARP",
     "CompileError",
     "DType",
     "DefinitionError",
+    "Fragment",
     "Fusion",
+    "Instruction",
     "InternalError",
     "IterDomain",
     "IterKind",
@@ -193,6 +203,7 @@ __all__ = [
     "LoweringError",
     "Memory",
     "NotSupported",
+    "Operand",
     "ParallelType",
     "Reducer",
     "ScheduleError",
@@ -202,6 +213,7 @@ __all__ = [
     "VerifyError",
     "abs",
     "add",
+    "add_instruction",
     "all",
     "any",
     "argmax",
@@ -254,6 +266,7 @@ __all__ = [
     "gt",
     "index_add",
     "inline_most",
+    "instructions",
     "int8",
     "int16",
     "int32",

@@ -208,6 +208,8 @@ class Memory(Enum):
 
     LOCAL = "local"
     """Of one thread: registers on CUDA, where its extents must be constant; else an array."""
+    WARP = "warp"
+    """Of one warp, spread over its lanes: registers on CUDA, an array a warp elsewhere."""
     SHARED = "shared"
     """Of one block: ``__shared__`` memory on CUDA, an array a block elsewhere."""
     GLOBAL = "global"

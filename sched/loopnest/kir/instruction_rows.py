@@ -1,0 +1,114 @@
+"""The rows of the package: tensor-core products and moves of CUDA."""
+
+from __future__ import annotations
+
+from loopnest.kir.instruction_table import (
+    Instruction,
+    Operand,
+    add_instruction,
+    instructions,
+)
+from loopnest.scalar import dtypes
+from loopnest.scalar.dtypes import DType
+from loopnest.scalar.enums import Memory
+from loopnest.scalar.fragments import Fragment
+
+__all__ = ["Instruction", "Operand", "add_instruction", "instructions"]
+
+_UNIT = 2.0**-23
+"""What a tensor core rounds sums to, relative to the largest magnitude."""
+
+_TF32 = 2.0**-10
+"""What a tensor core leaves of float32: the 10 bits of tf32, whatever stood below."""
+
+
+def _product(
+    name: str, factor: DType, total: DType, width: int, ptx: str, accuracy: dict[str, float] | None
+) -> None:
+    """Add a product of 16 x K by K x 8; `width` neighbours along k share 32 bits."""
+    digits = {"kh": 2, "t": 4, "p": width}
+    a = Fragment("(mh g) (kh t p) -> (g t) (kh mh p)", mh=2, g=8, **digits)
+    b = Fragment("(kh t p) (g) -> (g t) (kh p)", g=8, **digits)
+    d = Fragment("(mh g) (t p) -> (g t) (mh p)", mh=2, g=8, t=4, p=2)
+    operands = {
+        "d": Operand(total, ("m", "n"), d),
+        "a": Operand(factor, ("m", "k"), a),
+        "b": Operand(factor, ("k", "n"), b),
+    }
+    wide = "" if factor is total else f"{total}"
+    add_instruction(
+        Instruction(
+            name,
+            operands,
+            f"d[m, n] = d[m, n] + {wide}(a[m, k]) * {wide}(b[k, n])",
+            ptx=f"mma.sync.aligned.{ptx} {{d}}, {{a}}, {{b}}, {{d}};",
+            accuracy=accuracy,
+        )
+    )
+
+
+def _load_matrices(count: int) -> None:
+    """Add the loads of `count` matrices of 8 rows of 16 bytes, which each lane names one of.
+
+    Elements are bytes: any element whose bytes stay together may be moved. Transposed, two bytes
+    stay together, and a lane has elements of one column.
+    """
+    suffixes = {
+        "": ("(j) (r) (t p) -> (r t) (j p)", {"j": count, "r": 8, "t": 4, "p": 4}),
+        ".trans": (
+            "(j) (t p) (c q) -> (c t) (j p q)",
+            {"j": count, "t": 4, "p": 2, "c": 8, "q": 2},
+        ),
+    }
+    for suffix, (pattern, sizes) in suffixes.items():
+        axes = ("matrix", "row", "byte")
+        operands = {
+            "d": Operand(dtypes.uint8, axes, Fragment(pattern, **sizes)),
+            "s": Operand(dtypes.uint8, axes, memory=Memory.SHARED),
+        }
+        add_instruction(
+            Instruction(
+                f"ldmatrix.x{count}{suffix}",
+                operands,
+                "d[matrix, row, byte] = s[matrix, row, byte]",
+                ptx=f"ldmatrix.sync.aligned.m8n8.x{count}{suffix}.shared.b16 {{d}}, [{{s}}];",
+            )
+        )
+
+
+def _copy_in_flight() -> None:
+    """Add the copy of 4, 8 or 16 bytes that a thread begins and waits for later."""
+    add_instruction(
+        Instruction(
+            "cp.async",
+            {
+                "d": Operand(dtypes.uint8, ("byte",), memory=Memory.SHARED),
+                "s": Operand(dtypes.uint8, ("byte",), memory=Memory.GLOBAL),
+            },
+            "d[byte] = s[byte]",
+            ptx="cp.async.ca.shared.global [{d}], [{s}], {bytes}, {taken};",
+            scope="thread",
+            completion="group",
+        )
+    )
+
+
+_product(
+    "mma.m16n8k16.f32.f16", dtypes.float16, dtypes.float32, 2,
+    "m16n8k16.row.col.f32.f16.f16.f32", {"d": _UNIT},
+)  # fmt: skip
+_product(
+    "mma.m16n8k16.f32.bf16", dtypes.bfloat16, dtypes.float32, 2,
+    "m16n8k16.row.col.f32.bf16.bf16.f32", {"d": _UNIT},
+)  # fmt: skip
+_product(
+    "mma.m16n8k8.f32.tf32", dtypes.float32, dtypes.float32, 1,
+    "m16n8k8.row.col.f32.tf32.tf32.f32", {"a": _TF32, "b": _TF32, "d": _UNIT},
+)  # fmt: skip
+_product(
+    "mma.m16n8k32.s32.s8", dtypes.int8, dtypes.int32, 4,
+    "m16n8k32.row.col.s32.s8.s8.s32", None,
+)  # fmt: skip
+_copy_in_flight()
+_load_matrices(2)
+_load_matrices(4)

@@ -1,0 +1,286 @@
+"""Instructions as data: what each does to small matrices, and where a warp has their elements.
+
+A row says all that anybody may know of an instruction: its operands, what it does as one statement
+of the nest, how its operands lie in lanes, and its PTX. Schedules, lowering, printers and proofs
+read rows and name none.
+"""
+
+from __future__ import annotations
+
+import ast
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+
+from loopnest.errors import DefinitionError, LoopnestError, NotSupported, kind_of
+from loopnest.kir.kernel_program import Program
+from loopnest.kir.nest_parser import parse
+from loopnest.kir.nodes import Store, walk
+from loopnest.scalar import dtypes
+from loopnest.scalar.dtypes import DType
+from loopnest.scalar.enums import WARP, Memory
+from loopnest.scalar.expr import Index, Load, loads
+from loopnest.scalar.fragments import Fragment
+from loopnest.scalar.op_table import OPS
+
+_SCOPES = {"warp": WARP, "thread": 1}
+"""Who executes an instruction together -> how many lanes its fragments have."""
+
+_COMPLETIONS = ("", "group")
+
+_LATER = ("tma", "cp.async.bulk", "wgmma")
+"""What the names of instructions begin with that need statements of their own."""
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What an instruction reads or writes: a small matrix, or as many bytes as a move takes.
+
+    Args:
+        dtype: the type of an element.
+        axes: their names, as the behaviour has them.
+        fragment: where the elements lie; None where the operand has an address.
+        memory: where it is: `ln.WARP` of one with a fragment.
+
+    >>> import loopnest as ln
+    >>> row = ln.Fragment("(g) (t p) -> (g t) (p)", g=8, t=4, p=2)
+    >>> ln.Operand(ln.float32, ("m", "n"), row).fragment.shape
+    (8, 8)
+
+    Source: the operands of PTX's warp-level matrix instructions.
+    """
+
+    dtype: DType
+    axes: tuple[str, ...]
+    fragment: Fragment | None = None
+    memory: Memory = Memory.WARP
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """A row of `ln.instructions`: one instruction of a target.
+
+    Args:
+        name: as `tv.instruct` and `tv.move_by` take it.
+        operands: by their roles, the names of the behaviour.
+        behaviour: one statement of the nest's grammar, for all indices of the operands' axes.
+        ptx: with ``{role}`` where an operand's registers or address stand; empty where no CUDA
+            kernel can be printed.
+        arch: the least architecture that has it.
+        scope: "warp" or "thread": who executes it together.
+        completion: empty where the instruction has ended when the next one begins; "group" where
+            it ends at some time before the Wait for its group.
+        accuracy: role -> relative error: of a factor, to which its elements are rounded first; of
+            the result, the unit of (terms + 1) roundings of the largest magnitude. None where the
+            instruction computes as the nest does.
+        witness: what the lane maps rest on: a published table, a device and a date.
+
+    >>> import loopnest as ln
+    >>> [name for name, row in ln.instructions.items() if row.completion]
+    ['cp.async']
+
+    Source: PTX ISA, "Warp-level matrix instructions".
+    """
+
+    name: str
+    operands: Mapping[str, Operand]
+    behaviour: str
+    ptx: str = ""
+    arch: str = "sm_80"
+    scope: str = "warp"
+    completion: str = ""
+    accuracy: Mapping[str, float] | None = None
+    witness: str = ""
+
+    @property
+    def extents(self) -> dict[str, int]:
+        """The extent of each axis that an operand with a fragment has."""
+        return {
+            axis: extent
+            for operand in self.operands.values()
+            if operand.fragment is not None
+            for axis, extent in zip(operand.axes, operand.fragment.shape, strict=True)
+        }
+
+    @property
+    def statement(self) -> Store:
+        """The behaviour: a store whose indices are those of loops called as the axes."""
+        return behaviour_store(self.behaviour, _signature(self))
+
+    @property
+    def result(self) -> str:
+        """The role of the operand that is written."""
+        return self.statement.buffer
+
+    @property
+    def is_move(self) -> bool:
+        """Whether it copies, and computes nothing."""
+        return isinstance(self.statement.value, Load)
+
+    @property
+    def lanes(self) -> int:
+        """How many lanes execute it together."""
+        return _SCOPES[self.scope]
+
+
+_Signature = tuple[tuple[str, str, tuple[tuple[str, int], ...]], ...]
+
+
+def _signature(row: Instruction) -> _Signature:
+    """Return role, type and axes with extents of each operand; 1 where nothing says how many."""
+    extents = row.extents
+    return tuple([
+        (role, operand.dtype.name, tuple([(axis, extents.get(axis, 1)) for axis in operand.axes]))
+        for role, operand in row.operands.items()
+    ])  # fmt: skip
+
+
+@lru_cache
+def behaviour_store(behaviour: str, signature: _Signature) -> Store:
+    """Return the behaviour as the one store of a nest of loops over all axes."""
+    nodes = [node for node, _ in walk(_behaviour_nest(behaviour, signature).body)]
+    (store,) = [node for node in nodes if isinstance(node, Store)]
+    return store
+
+
+def _behaviour_nest(behaviour: str, signature: _Signature) -> Program:
+    """Return the nest that does what the behaviour says."""
+    arrays = [
+        f"{role}: {dtype}[{', '.join([str(extent) for _, extent in axes])}]"
+        for role, dtype, axes in signature
+    ]
+    extents = {axis: extent for _, _, axes in signature for axis, extent in axes}
+    lines = [f"kernel behaviour({', '.join(arrays)}) -> ()"]
+    lines += ["  " * n + f"for {axis} in {extents[axis]}:" for n, axis in enumerate(extents)]
+    return parse("\n".join([*lines, "  " * len(extents) + behaviour]))
+
+
+_table: dict[str, Instruction] = {}
+
+instructions: Mapping[str, Instruction] = MappingProxyType(_table)
+"""Name -> row: those of the package, and what `add_instruction` added."""
+
+
+def add_instruction(row: Instruction) -> Instruction:
+    """Add a row to `ln.instructions` and return it.
+
+    Args:
+        row: the instruction; `tv.instruct` and `tv.move_by` take its name from then on.
+
+    Raises:
+        DefinitionError: there is a row of that name, its fragments do not fit its operands, or
+            its behaviour is not one statement about them.
+        NotSupported: the name begins as those of instructions that need a later version.
+
+    >>> import loopnest as ln
+    >>> ln.add_instruction(ln.instructions["ldmatrix.x4"])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    loopnest.errors.DefinitionError: add_instruction('ldmatrix.x4'): there is a row of this name ...
+
+    Source: rows of instructions as data are those of Exo's @instr.
+    """
+    if not isinstance(row, Instruction):
+        raise DefinitionError("add_instruction", f"{kind_of(row)} is no ln.Instruction")
+    subject = f"add_instruction('{row.name}')"
+    if row.name.startswith(_LATER):
+        reason = "instructions of this kind need statements that do not exist yet"
+        raise NotSupported(subject, reason, f"names begin otherwise than {', '.join(_LATER)}")
+    if row.name in _table:
+        raise DefinitionError(subject, "there is a row of this name already", "choose another name")
+    _check_fields(row, subject)
+    _check_operands(row, subject)
+    _check_behaviour(row, subject)
+    _table[row.name] = row
+    return row
+
+
+def _check_fields(row: Instruction, subject: str) -> None:
+    """Refuse fields that are not one of what is allowed."""
+    allowed = {"scope": tuple(_SCOPES), "completion": _COMPLETIONS}
+    for field, values in allowed.items():
+        value = getattr(row, field)
+        if value not in values:
+            shown = " or ".join([repr(v) for v in values])
+            raise DefinitionError(subject, f"{field}={value!r}", f"it is {shown}")
+    digits = row.arch.removeprefix("sm_")
+    if digits == row.arch or not digits.rstrip("af").isdigit():
+        raise DefinitionError(subject, f"arch={row.arch!r}", 'use the form "sm_80"')
+    known = {*row.operands, "bytes", "taken"}
+    for _, name, _, _ in string.Formatter().parse(row.ptx):
+        if name is not None and name not in known:
+            raise DefinitionError(
+                subject, f"its ptx names '{name}'", f"the operands are {', '.join(row.operands)}"
+            )
+    for role in row.accuracy or ():
+        if role not in row.operands:
+            reason = f"its accuracy names '{role}'"
+            raise DefinitionError(subject, reason, f"the operands are {', '.join(row.operands)}")
+
+
+def _check_operands(row: Instruction, subject: str) -> None:
+    """Refuse fragments that do not fit axes, lanes or each other."""
+    extents: dict[str, tuple[str, int]] = {}
+    for role, operand in row.operands.items():
+        where = f"operand {role}"
+        fragment = operand.fragment
+        if (fragment is None) is (operand.memory is Memory.WARP):
+            reason = f"{where} is in {operand.memory.value} memory and has " + (
+                "no fragment" if fragment is None else "a fragment"
+            )
+            raise DefinitionError(subject, reason, "operands in ln.WARP have one, and no others")
+        if fragment is None:
+            continue
+        if len(fragment.shape) != len(operand.axes):
+            axes = ", ".join(operand.axes)
+            reason = f"{where} has the axes ({axes}) and a fragment of {len(fragment.shape)} axes"
+            raise DefinitionError(subject, reason, "a fragment has a group for each axis")
+        if fragment.lanes != row.lanes:
+            reason = f"the fragment of {where} has {fragment.lanes} lanes"
+            raise DefinitionError(subject, reason, f"the scope {row.scope} has {row.lanes}")
+        for axis, extent in zip(operand.axes, fragment.shape, strict=True):
+            other, known = extents.setdefault(axis, (role, extent))
+            if known != extent:
+                reason = f"axis {axis} has extent {known} in operand {other} and {extent} in {role}"
+                raise DefinitionError(subject, reason, "an axis has one extent")
+
+
+def _check_behaviour(row: Instruction, subject: str) -> None:
+    """Refuse a behaviour that is no statement about the whole operands."""
+    axes = {axis for operand in row.operands.values() for axis in operand.axes}
+    try:
+        tree = ast.parse(row.behaviour)
+        names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    except SyntaxError:
+        raise DefinitionError(
+            subject, f"its behaviour '{row.behaviour}' cannot be read", _STATEMENT
+        ) from None
+    unknown = sorted(names - axes - set(row.operands) - set(OPS) - _TYPE_NAMES)
+    if unknown:
+        known = f"the operands are {', '.join(row.operands)}, the axes {', '.join(sorted(axes))}"
+        raise DefinitionError(subject, f"its behaviour names '{unknown[0]}'", known)
+    try:
+        store = row.statement
+    except (LoopnestError, ValueError) as error:
+        why = getattr(error, "hint", "") or _STATEMENT
+        raise DefinitionError(
+            subject, f"its behaviour '{row.behaviour}' cannot be read", why
+        ) from None
+    used = [store.own, *loads(store.value)]
+    for load in used:
+        operand = row.operands[load.buffer.name]
+        shown = ", ".join(operand.axes)
+        if [i.name if isinstance(i, Index) else "" for i in load.args] != [*operand.axes]:
+            reason = f"its behaviour has {load} where operand {load.buffer.name} has ({shown})"
+            raise DefinitionError(subject, reason, "an operand is read and written by its axes")
+    missing = sorted(set(row.operands) - {load.buffer.name for load in used})
+    if missing:
+        raise DefinitionError(
+            subject, f"its behaviour does not name the operand '{missing[0]}'", _STATEMENT
+        )
+
+
+_STATEMENT = 'write one statement, as "d[m, n] = d[m, n] + a[m, k] * b[k, n]"'
+_TYPE_NAMES = {dtype.name for dtype in dtypes.ALL}
