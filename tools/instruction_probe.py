@@ -45,7 +45,7 @@ sums      how products of floats are rounded and added: exact products, truncati
           bits kept below the largest term, which terms are added together, tiny numbers, and the
           largest error of random and of cancelling sums in units of 2^-23 of the largest magnitude
 
-It prints a table and writes tools/results/instructions_DEVICE_DATE.md. Exit status: 0, 1 where a
+It prints a table and writes instructions_DEVICE_DATE.md into --out. Exit status: 0, 1 where a
 lane map is wrong, 2 where there is no GPU. With --compile, the kernels are compiled for sm_80 and
 sm_90, which needs no GPU, and nothing is run.
 """
