@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import loopnest as ln
+from kernels.gemm import gemm
 from loopnest.kir import If, Loop, Stmt, Store, map_body, walk
 from loopnest.scalar.dtypes import DType
 from loopnest.scalar.expr import Const
@@ -418,3 +419,18 @@ def test_the_test_of_a_border_that_its_own_tests_imply_goes(value: float, tested
         held = np.pad(data, 1, constant_values=value)
         expected = 2 * (held[:-2] + held[1:-1] + held[2:])
         assert np.array_equal(run(data), expected)
+
+
+@pytest.mark.parametrize("dtype", [ln.float16, ln.bfloat16, ln.float32], ids=str)
+@pytest.mark.parametrize("stages", [2, 3])
+def test_the_test_of_a_thread_goes_where_an_operand_does_not_need_it(
+    dtype: DType, stages: int
+) -> None:
+    """Rows of a need no test of a thread's columns: it would stand around each product."""
+    kernel = gemm.lower("gpu", dtype=dtype, stages=stages)
+    for variant in (kernel, kernel.scalar):
+        assert variant is not None
+        for node, above in variant.walk():
+            if isinstance(node, Store) and node.role == "update":
+                assert not any(isinstance(a, If) for a in above), str(variant)
+    assert ln.verify(kernel).all_sizes

@@ -200,9 +200,10 @@ class _Fills:
         if len(outer) == len(update.holes) or not self._may_lead(update):
             return {}
         identity = self.identity(update)
-        # One test of the thread alone is lifted around the loops. Of several, each operand has a
-        # part, so that all would stand in the innermost loop: they go, where they can.
-        kinds = [frozenset[PredicateTerm](), outer] if len(outer) > 1 else [outer]
+        # A test of the thread alone is lifted around the loops if all that stands in them needs it.
+        # Else it stands in the innermost loop, and goes where it can.
+        inside = any(self._stays_inside(update, hole) for hole in outer)
+        kinds = [frozenset[PredicateTerm](), outer] if inside else [outer]
         for kept, value in product(kinds, dict.fromkeys([0, identity.value])):
             dropped = [hole for hole in update.holes if hole not in kept]
             found: dict[_Site, _Choice] | None = {update: _Choice(kept)}
@@ -230,6 +231,17 @@ class _Fills:
     def _in_loops(self, hole: PredicateTerm) -> bool:
         """Whether a test depends on more than the thread and so stands in loops."""
         return any(isinstance(n, Index) and n not in self.threads for n in walk(hole.condition))
+
+    def _stays_inside(self, update: _Site, hole: PredicateTerm) -> bool:
+        """Whether a loop of an update holds a store that does not need one of its tests."""
+        named = set(walk(hole.condition))
+        used = [n for n, loop in enumerate(update.loops) if loop.var in named]
+        crossed = set(update.loops[used[-1] + 1 :] if used else update.loops)
+        return any(
+            not crossed.isdisjoint(site.loops)
+            and all(term.condition is not hole.condition for term in site.item.terms)
+            for site in self.sites
+        )
 
     def _may_lead(self, update: _Site) -> bool:
         """Whether what an update adds outside of its tensor might be harmless."""
