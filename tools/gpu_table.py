@@ -109,7 +109,7 @@ def markdown(
         "| kernel | results | checks | sizes | time | GB/s | of copy | torch | Triton | memory "
         "| conflicts |",
         "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-        *[_line(name, steps, bandwidth) for name, steps in found.items() if name != GPU],
+        *[_line(name, found[name], bandwidth) for name in sorted(found) if name != GPU],
     ]
     return "\n".join(lines) + "\n"
 

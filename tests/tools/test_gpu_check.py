@@ -316,10 +316,10 @@ def test_rows(tool):
     }  # fmt: skip
     text = markdown(found, H100, "2026-01-02", "abc")
     assert text.splitlines()[-3:] == [
-        "| softmax@gpu | right (9 runs) | clean | N=4, D=8 | 2.0 µs | 0 | 50% | 2.00 | 0.50 | 1.50 "
-        "| 0 |",
         "| a@b |  | racecheck: 1 hazard / x |  |  |  |  |  |  |  |  |",
         "| c@d | results failed: too large |  |  |  |  |  |  |  |  |  |",
+        "| softmax@gpu | right (9 runs) | clean | N=4, D=8 | 2.0 µs | 0 | 50% | 2.00 | 0.50 | 1.50 "
+        "| 0 |",
     ]
     assert not is_bad("results", found["softmax@gpu"]["results"])
     assert not is_bad("checks", {"checks": clean})
