@@ -33,8 +33,13 @@ TYPES = ("float32", "float16", "bfloat16")
 LARGE_BYTES = 256 << 20
 """What a launch that is timed moves at least: more than the caches hold."""
 
-LARGE = {"gemm": {"M": 4096, "N": 4096, "K": 4096}, "lstm_cell": {"B": 512, "K": 2048, "H": 2048}}
-"""Sizes of kernels that are not bound by memory."""
+LARGE = {
+    "cumsum_long@gpu": {"N": 1 << 21},  # all blocks must be resident at once
+    "embedding": {"V": 32000, "D": 768, "K": 65536},
+    "gemm": {"M": 4096, "N": 4096, "K": 4096},
+    "lstm_cell": {"B": 512, "K": 2048, "H": 2048},
+}
+"""Sizes of kernels whose time does not follow from the bytes of their first axis."""
 
 LARGE_POINTS = 1 << 37
 """Statements that a launch that is timed may run: some tenths of a second on a large GPU."""
@@ -133,9 +138,11 @@ class Subject:
 
     def large(self) -> Sizes:
         """Return sizes at which what a launch moves does not fit into a cache."""
-        sizes = {**self.definition.sizes, **LARGE.get(self.definition.name, {})}
+        name = self.definition.name
+        chosen = LARGE.get(f"{name}@{self.schedule}") or LARGE.get(name) or {}
+        sizes = {**self.definition.sizes, **chosen}
         names = [name for name in self.symbols if name in sizes]
-        while self.definition.name not in LARGE and names and self.moved(sizes) < LARGE_BYTES:
+        while not chosen and names and self.moved(sizes) < LARGE_BYTES:
             larger = {**sizes, names[0]: 2 * sizes[names[0]]}
             if points_at(self.kernel.program, larger) > LARGE_POINTS:
                 break
@@ -144,11 +151,12 @@ class Subject:
 
     def moved(self, sizes: Mapping[str, int]) -> int:
         """Return the bytes that a launch must move: every input and output once."""
+        read = [(p.shape, p.dtype) for p in self.kernel.params if p.kind == "input"]
+        written = [(o.shape, o.buffer.dtype) for o in self.kernel.program.outputs]
         total = 0
-        for param in self.kernel.params:
-            if param.kind in ("input", "output") and param.shape is not None:
-                extents = [s if isinstance(s, int) else size_value(s, sizes) for s in param.shape]
-                total += math.prod(extents) * param.dtype.size
+        for shape, dtype in read + written:
+            extents = [s if isinstance(s, int) else size_value(s, sizes) for s in shape or ()]
+            total += math.prod(extents) * dtype.size
         return total
 
 
