@@ -1,6 +1,7 @@
 """Nodes, leaves, graphs and the registry: what they promise, and what they refuse."""
 
 import pickle
+import weakref
 
 import numpy as np
 import pytest
@@ -408,3 +409,9 @@ def test_errors_name_the_line_that_made_a_node():
 
     (slope,) = G.gradient(square(x), [x])
     assert place_of(slope) == line_of(square)
+
+
+def test_weak_references_do_not_rest_on_the_dataclass():
+    """Some versions of Python forget its `weakref_slot` under a generic class."""
+    assert "__weakref__" not in vars(G.Node)
+    assert weakref.ref(G.var("x", (3,)))

@@ -63,8 +63,17 @@ class TupleType:
 Type: TypeAlias = TensorType | TupleType
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)
-class Node(Operators["Operand", "Node"]):
+class Referable:
+    """What a weak reference may point to.
+
+    A dataclass's own `weakref_slot` is lost under a generic class in Python 3.11.9 and 3.12.3.
+    """
+
+    __slots__ = ("__weakref__",)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Node(Referable, Operators["Operand", "Node"]):
     """An op applied to nodes; see `registry.call`, which makes them.
 
     Attributes:
